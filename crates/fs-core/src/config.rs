@@ -1,0 +1,220 @@
+//! Everything that a stack is told at its start. Each constant says where it comes from and what too
+//! low and too high would do.
+
+use crate::flow::CoreId;
+use crate::time::Duration;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// 256 bits of randomness, equal on all cores of one runtime, new for every start. Hash keys, ISNs, RFD
+/// bits and the engine's random numbers are derived from it, so a run with the same secret, inputs and
+/// times is the same run.
+#[derive(Clone, Copy)]
+pub struct Secret(pub [u8; 32]);
+
+impl core::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A stack's configuration.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// This shard's core.
+    pub core: CoreId,
+    /// Number of cores (shards) in the runtime, at least 1.
+    pub cores: u16,
+    /// Randomness; equal on all cores.
+    pub secret: Secret,
+    /// TCP's constants.
+    pub tcp: TcpConfig,
+    /// Upper bounds.
+    pub limits: Limits,
+    /// Ephemeral ports, inclusive. Linux's default is 32768..=60999.
+    pub ephemeral_ports: (u16, u16),
+}
+
+impl StackConfig {
+    /// Defaults for one core.
+    pub fn new(secret: Secret) -> Self {
+        Self {
+            core: CoreId(0),
+            cores: 1,
+            secret,
+            tcp: TcpConfig::default(),
+            limits: Limits::default(),
+            ephemeral_ports: (32768, 60999),
+        }
+    }
+}
+
+/// Which congestion control a connection starts with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// RFC 9438.
+    #[default]
+    Cubic,
+    /// RFC 5681 and 6582.
+    NewReno,
+}
+
+/// TCP's constants.
+#[derive(Clone, Debug)]
+pub struct TcpConfig {
+    /// Floor of the retransmission time-out. RFC 6298 says 1 s; Linux and FreeBSD use 200 ms and 230 ms,
+    /// which deployed delayed-ACK timers (40 to 200 ms) allow. Lower: spurious retransmissions.
+    pub rto_min: Duration,
+    /// Ceiling of the retransmission time-out: RFC 6298 2.5 allows 60 s at least; Linux 120 s.
+    pub rto_max: Duration,
+    /// Initial time-out: RFC 6298 2.1.
+    pub rto_initial: Duration,
+    /// Delayed ACK: RFC 1122 4.2.3.2 allows up to 500 ms; Linux 40 ms.
+    pub delayed_ack: Duration,
+    /// TIME-WAIT: 2 MSL is 4 minutes in RFC 9293, 60 s in Linux.
+    pub time_wait: Duration,
+    /// How long an orphaned FIN-WAIT-2 lives: Linux `tcp_fin_timeout`, 60 s.
+    pub fin_wait_2: Duration,
+    /// Retransmissions before an established connection is given up: Linux `tcp_retries2`, 15.
+    pub retries: u8,
+    /// SYN retransmissions before a connect gives up: Linux `tcp_syn_retries`, 6.
+    pub syn_retries: u8,
+    /// SYN-ACK retransmissions: Linux `tcp_synack_retries`, 5.
+    pub syn_ack_retries: u8,
+    /// Congestion control of new connections.
+    pub congestion_control: CongestionControl,
+    /// Largest receive buffer of a connection in bytes (window scale is chosen for it). Linux `tcp_rmem[2]`, 6 MB.
+    pub receive_buffer_max: u32,
+    /// Receive window offered at first, in bytes. Linux: 64 KiB.
+    pub receive_buffer_initial: u32,
+    /// Send buffer of a connection in bytes. Linux `tcp_wmem[2]`, 4 MB; lower bounds the bandwidth-delay product.
+    pub send_buffer: u32,
+    /// Offer window scaling and timestamps (RFC 7323) and SACK (RFC 2018).
+    pub window_scaling: bool,
+    /// See `window_scaling`.
+    pub timestamps: bool,
+    /// See `window_scaling`.
+    pub sack: bool,
+    /// Initial window in segments: RFC 6928.
+    pub initial_window: u32,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(120),
+            rto_initial: Duration::from_secs(1),
+            delayed_ack: Duration::from_millis(40),
+            time_wait: Duration::from_secs(60),
+            fin_wait_2: Duration::from_secs(60),
+            retries: 15,
+            syn_retries: 6,
+            syn_ack_retries: 5,
+            congestion_control: CongestionControl::Cubic,
+            receive_buffer_max: 4 << 20,
+            receive_buffer_initial: 64 << 10,
+            send_buffer: 1 << 20,
+            window_scaling: true,
+            timestamps: true,
+            sack: true,
+            initial_window: 10,
+        }
+    }
+}
+
+/// Upper bounds of one core. Reaching one is an error to the caller or a named drop, never growth.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections (TCBs) alive at once.
+    pub connections: u32,
+    /// SYN cache entries (handshakes under way).
+    pub syn_cache: u32,
+    /// TIME-WAIT records.
+    pub time_wait: u32,
+    /// UDP sockets.
+    pub udp_sockets: u32,
+    /// Frames that receive queues of this core may hold before small payloads are copied together and
+    /// windows shrink, as a share of the pool in percent.
+    pub receive_pool_percent: u8,
+    /// Frames that send queues of this core may hold, as a share of the pool in percent.
+    pub send_pool_percent: u8,
+    /// Packets that wait for one neighbour's address.
+    pub neighbour_queue: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1 << 20,
+            syn_cache: 1 << 14,
+            time_wait: 1 << 18,
+            udp_sockets: 1 << 16,
+            receive_pool_percent: 50,
+            send_pool_percent: 40,
+            neighbour_queue: 16,
+        }
+    }
+}
+
+/// How packets are framed on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Ethernet II, with one VLAN tag where `Interface::vlan` says so.
+    Ethernet,
+    /// Bare IP packets, as on TUN and WireGuard devices.
+    Ip,
+}
+
+/// Who answers ARP, NDISC and ICMP echo, and resolves neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// The host's kernel does; its tables are mirrored into the stack, and `Event::NeighbourNeeded` asks it.
+    Host,
+    /// The stack does: the address is its own.
+    Standalone,
+}
+
+/// An address with its prefix length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr {
+    /// The address.
+    pub addr: IpAddr,
+    /// Length of the network prefix in bits.
+    pub prefix: u8,
+}
+
+/// An interface as the stack sees it.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// How packets are framed.
+    pub framing: Framing,
+    /// Our MAC address (ignored on raw IP links).
+    pub mac: [u8; 6],
+    /// VLAN id for what we send, and the only one that we accept besides untagged.
+    pub vlan: Option<u16>,
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    /// Our addresses there.
+    pub addrs: Vec<Cidr>,
+    /// Who resolves and answers.
+    pub addressing: Addressing,
+    /// The link can finish TCP and UDP checksums of what we send.
+    pub tx_checksum: bool,
+    /// The peer is known to be virtual and hands over packets whose checksum field holds only the
+    /// pseudo-header's sum: accept exactly that value. See `RxChecksum`.
+    pub accept_partial_checksum: bool,
+}
+
+/// A route: packets for `to` leave by `iface`, through `gateway` or directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Destination network.
+    pub to: Cidr,
+    /// Next hop; `None` when the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// Outgoing interface.
+    pub iface: crate::frame::IfaceId,
+    /// Lower wins among equal prefixes.
+    pub metric: u32,
+}

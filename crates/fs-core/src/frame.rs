@@ -1,0 +1,274 @@
+//! Frames and the pools that own their memory.
+//!
+//! A [`Frame`] is a move-only handle: `chunk` names a fixed-size piece of a pool's memory, `off`/`len`
+//! the bytes of it that are in use. It is never `Copy` or `Clone`, so at every moment exactly one owner
+//! holds it: the link's ring, a batch, a receive queue, a send queue, or the pool's free list.
+//! A frame is given back with [`FramePool::free`]; letting one go out of scope leaks its chunk, which
+//! the simulation's oracle finds (`in_use` must return to zero).
+//!
+//! ## Access rules
+//! 1. Only a pool makes frames ([`Frame::from_raw`]), and only for chunks that it has taken from its free list.
+//! 2. A chunk belongs to one core at a time. Sending a frame to another core moves the chunk.
+//! 3. [`FramePool::share`] makes a second handle to the same chunk (the send queue keeps one while the
+//!    device reads the other). While [`FramePool::is_shared`] is true nobody writes to the chunk.
+//! 4. Packets larger than a chunk are chains: every frame but the last has [`Frame::more`] set.
+
+use core::fmt;
+
+/// Room that every allocated frame keeps in front of its data, in bytes: Ethernet + one VLAN tag (18),
+/// IPv6 (40), TCP with all options (60) and the AF_XDP TX metadata (16), rounded up so that payload
+/// starts on a cache line. Too low: the header needs a frame of its own. Too high: payload room is lost.
+pub const HEADROOM: u16 = 192;
+
+const MORE_BIT: u32 = 1 << 31;
+
+/// A move-only handle to some bytes of one chunk of a [`FramePool`].
+#[must_use = "a frame must be given back to its pool"]
+#[derive(PartialEq, Eq)]
+pub struct Frame {
+    chunk_and_more: u32,
+    off: u16,
+    len: u16,
+}
+
+impl Frame {
+    /// Makes the handle for `len` bytes at `off` of `chunk`. For pools and links only: see access rule 1.
+    #[inline]
+    pub fn from_raw(chunk: u32, off: u16, len: u16) -> Self {
+        debug_assert!(chunk & MORE_BIT == 0);
+        Self { chunk_and_more: chunk, off, len }
+    }
+
+    /// The chunk's number in its pool.
+    #[inline]
+    pub fn chunk(&self) -> u32 {
+        self.chunk_and_more & !MORE_BIT
+    }
+
+    /// First used byte, counted from the start of the chunk.
+    #[inline]
+    pub fn off(&self) -> usize {
+        self.off as usize
+    }
+
+    /// Number of used bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// True when no byte is in use.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// True when the next frame of the batch continues the same packet.
+    #[inline]
+    pub fn more(&self) -> bool {
+        self.chunk_and_more & MORE_BIT != 0
+    }
+
+    /// Marks whether the next frame of the batch continues the same packet.
+    #[inline]
+    pub fn set_more(&mut self, more: bool) {
+        self.chunk_and_more = self.chunk() | if more { MORE_BIT } else { 0 };
+    }
+
+    /// Takes `n` bytes off the front. `n` is at most `len()`.
+    #[inline]
+    pub fn trim_front(&mut self, n: usize) {
+        debug_assert!(n <= self.len());
+        self.off += n as u16;
+        self.len -= n as u16;
+    }
+
+    /// Keeps the first `n` bytes. `n` is at most `len()`.
+    #[inline]
+    pub fn truncate(&mut self, n: usize) {
+        debug_assert!(n <= self.len());
+        self.len = n as u16;
+    }
+
+    /// Grows by `n` bytes towards the front (into the head room). `n` is at most `off()`.
+    #[inline]
+    pub fn grow_front(&mut self, n: usize) {
+        debug_assert!(n <= self.off());
+        self.off -= n as u16;
+        self.len += n as u16;
+    }
+
+    /// Grows by `n` bytes at the end. The pool checks the chunk's bound when the bytes are looked at.
+    #[inline]
+    pub fn grow_back(&mut self, n: usize) {
+        self.len += n as u16;
+    }
+
+    /// Consumes the handle: for pools and links that put the chunk on a list of theirs.
+    #[inline]
+    pub fn into_raw(self) -> (u32, u16, u16) {
+        (self.chunk(), self.off, self.len)
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({}@{}+{}{})", self.chunk(), self.off, self.len, if self.more() { " more" } else { "" })
+    }
+}
+
+/// One core's supply of frames. See the module's access rules.
+pub trait FramePool {
+    /// Takes a free chunk; the frame starts at [`HEADROOM`] and is empty. `None` when the pool is dry.
+    fn alloc(&mut self) -> Option<Frame>;
+    /// A second handle to the same bytes of the same chunk.
+    fn share(&mut self, frame: &Frame) -> Frame;
+    /// True while more than one handle to the chunk exists.
+    fn is_shared(&self, frame: &Frame) -> bool;
+    /// Gives a handle back; the chunk is free again when its last handle is.
+    fn free(&mut self, frame: Frame);
+    /// Size of every chunk in bytes, at most 4096.
+    fn chunk_size(&self) -> usize;
+    /// The frame's used bytes. Panics if the handle reaches over its chunk (a bug, not an input).
+    fn bytes(&self, frame: &Frame) -> &[u8];
+    /// The frame's used bytes, to write. Callers hold access rule 3.
+    fn bytes_mut(&mut self, frame: &mut Frame) -> &mut [u8];
+    /// Chunks that `alloc` can still give.
+    fn available(&self) -> usize;
+    /// Chunks in all that this pool accounts for.
+    fn capacity(&self) -> usize;
+    /// Chunks that are out: `capacity - available`.
+    fn in_use(&self) -> usize {
+        self.capacity() - self.available()
+    }
+    /// Payload bytes that a fresh frame can hold.
+    fn payload_room(&self) -> usize {
+        self.chunk_size() - HEADROOM as usize
+    }
+}
+
+/// A pool in ordinary memory, for tests, simulation and benchmarks.
+#[derive(Debug)]
+pub struct HeapPool {
+    memory: alloc::vec::Vec<u8>,
+    handles: alloc::vec::Vec<u8>,
+    free: alloc::vec::Vec<u32>,
+    chunk_size: usize,
+}
+
+impl HeapPool {
+    /// A pool of `chunks` chunks of `chunk_size` bytes (512 to 4096).
+    pub fn new(chunks: usize, chunk_size: usize) -> Self {
+        assert!((512..=4096).contains(&chunk_size));
+        Self {
+            memory: alloc::vec![0; chunks * chunk_size],
+            handles: alloc::vec![0; chunks],
+            free: (0..chunks as u32).rev().collect(),
+            chunk_size,
+        }
+    }
+}
+
+impl FramePool for HeapPool {
+    #[inline]
+    fn alloc(&mut self) -> Option<Frame> {
+        let chunk = self.free.pop()?;
+        self.handles[chunk as usize] = 1;
+        Some(Frame::from_raw(chunk, HEADROOM, 0))
+    }
+
+    #[inline]
+    fn share(&mut self, frame: &Frame) -> Frame {
+        self.handles[frame.chunk() as usize] += 1;
+        let mut twin = Frame::from_raw(frame.chunk(), frame.off, frame.len);
+        twin.set_more(frame.more());
+        twin
+    }
+
+    #[inline]
+    fn is_shared(&self, frame: &Frame) -> bool {
+        self.handles[frame.chunk() as usize] > 1
+    }
+
+    #[inline]
+    fn free(&mut self, frame: Frame) {
+        let chunk = frame.chunk();
+        let handles = &mut self.handles[chunk as usize];
+        assert!(*handles > 0, "chunk {chunk} freed twice");
+        *handles -= 1;
+        if *handles == 0 {
+            self.free.push(chunk);
+        }
+    }
+
+    #[inline]
+    fn chunk_size(&self) -> usize {
+        self.chunk_size
+    }
+
+    #[inline]
+    fn bytes(&self, frame: &Frame) -> &[u8] {
+        let start = frame.chunk() as usize * self.chunk_size;
+        &self.memory[start..start + self.chunk_size][frame.off()..frame.off() + frame.len()]
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, frame: &mut Frame) -> &mut [u8] {
+        let start = frame.chunk() as usize * self.chunk_size;
+        &mut self.memory[start..start + self.chunk_size][frame.off()..frame.off() + frame.len()]
+    }
+
+    #[inline]
+    fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    #[inline]
+    fn capacity(&self) -> usize {
+        self.handles.len()
+    }
+}
+
+/// What the link said about a received packet's transport checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RxChecksum {
+    /// Nothing is known: the engine verifies it.
+    #[default]
+    Unknown,
+    /// The device or a trusted layer has verified it.
+    Verified,
+}
+
+/// A received frame. Continuations (`frame.more()` on the one before) carry the same `iface`.
+#[derive(Debug)]
+pub struct RxFrame {
+    /// The bytes, from the link-layer header on (or the IP header on a raw IP link).
+    pub frame: Frame,
+    /// The interface it came in on.
+    pub iface: IfaceId,
+    /// What is known of its transport checksum.
+    pub checksum: RxChecksum,
+}
+
+/// Where the device (or the link, in software) has to put a checksum: RFC 1071 sum from `start` to the
+/// end of the packet, stored at `start + offset`. The field already holds the pseudo-header's sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxChecksum {
+    /// First byte summed, from the start of the packet.
+    pub start: u16,
+    /// Where the sum goes, from `start`.
+    pub offset: u16,
+}
+
+/// A frame to send. A chain's first frame carries the checksum request for the whole packet.
+#[derive(Debug)]
+pub struct TxFrame {
+    /// The bytes, from the link-layer header on (or the IP header on a raw IP link).
+    pub frame: Frame,
+    /// A checksum left to the device; `None` when the packet is complete.
+    pub checksum: Option<TxChecksum>,
+}
+
+/// Index of an interface in its stack: the order of `Stack::add_interface` calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IfaceId(pub u8);

@@ -1,0 +1,113 @@
+//! Socket options.
+
+use crate::config::CongestionControl;
+use crate::time::Duration;
+use core::net::SocketAddr;
+
+/// Keepalive: RFC 9293 3.8.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Idle time before the first probe (TCP_KEEPIDLE; Linux 2 h).
+    pub idle: Duration,
+    /// Time between probes (TCP_KEEPINTVL; Linux 75 s).
+    pub interval: Duration,
+    /// Unanswered probes before the connection is given up (TCP_KEEPCNT; Linux 9).
+    pub count: u8,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), count: 9 }
+    }
+}
+
+/// What `tcp_close` does with unsent data: SO_LINGER.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Linger {
+    /// Send what is queued, then FIN, in the background.
+    #[default]
+    Background,
+    /// As `Background`, but after this time what is left is dropped and RST sent. Zero: RST at once.
+    Timeout(Duration),
+}
+
+/// Options of a connection, or of a listener for the connections that it accepts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// TCP_NODELAY: no Nagle (RFC 9293 3.7.4).
+    pub nodelay: bool,
+    /// SO_KEEPALIVE with its times.
+    pub keepalive: Option<Keepalive>,
+    /// SO_LINGER.
+    pub linger: Linger,
+    /// IP_TTL or IPV6_UNICAST_HOPS; `None` is 64.
+    pub ttl: Option<u8>,
+    /// TCP_CONGESTION; `None` is the configuration's.
+    pub congestion_control: Option<CongestionControl>,
+    /// SO_RCVBUF in bytes; `None`: auto-tuned up to the configuration's maximum.
+    pub receive_buffer: Option<u32>,
+    /// SO_SNDBUF in bytes; `None` is the configuration's.
+    pub send_buffer: Option<u32>,
+}
+
+/// How to connect.
+#[derive(Clone, Copy, Debug)]
+pub struct Connect {
+    /// The peer.
+    pub remote: SocketAddr,
+    /// Our address and port; `None`, an unspecified address or port 0 lets the stack choose.
+    pub local: Option<SocketAddr>,
+    /// The connection's options.
+    pub options: TcpOptions,
+}
+
+/// How to listen.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// Where; an unspecified address is a wildcard (of its family; `[::]` takes IPv4 too unless `v6_only`).
+    pub at: SocketAddr,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// IPV6_V6ONLY.
+    pub v6_only: bool,
+    /// Options of accepted connections.
+    pub options: TcpOptions,
+}
+
+/// Which half of a connection to shut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// No more reads: later data is discarded by `recv` answering end of stream.
+    Read,
+    /// No more writes: FIN follows what is queued.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// TCP connection states as the outside sees them (RFC 9293 3.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TcpState {
+    /// LISTEN.
+    Listen,
+    /// SYN-SENT.
+    SynSent,
+    /// SYN-RECEIVED.
+    SynReceived,
+    /// ESTABLISHED.
+    Established,
+    /// FIN-WAIT-1.
+    FinWait1,
+    /// FIN-WAIT-2.
+    FinWait2,
+    /// CLOSE-WAIT.
+    CloseWait,
+    /// CLOSING.
+    Closing,
+    /// LAST-ACK.
+    LastAck,
+    /// TIME-WAIT.
+    TimeWait,
+    /// CLOSED.
+    Closed,
+}
