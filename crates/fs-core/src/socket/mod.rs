@@ -3,3 +3,5 @@
 pub mod event;
 pub mod handover;
 pub mod options;
+pub mod ports;
+pub mod udp;

@@ -1,1 +1,3 @@
-//! Placeholder.
+//! Deadlines of many connections, cheaply.
+
+pub mod wheel;

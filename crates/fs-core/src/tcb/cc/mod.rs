@@ -1,0 +1,4 @@
+//! Congestion control: NewReno and CUBIC behind one trait.
+
+pub mod cubic;
+pub mod reno;

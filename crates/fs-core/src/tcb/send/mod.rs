@@ -1,0 +1,3 @@
+//! The sending half.
+
+pub mod rto;
