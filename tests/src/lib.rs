@@ -1,1 +1,14 @@
-//! Placeholder.
+//! What the lab tests, the demo and the veth benches share: a lab that goes away with its owner, programs that run in its
+//! namespaces, bodies with known digests, and the clients that drive them (curl, wrk, redis-benchmark).
+//!
+//! Everything here is blocking and returns `anyhow::Result`: a failure says which program, and shows the end of its log.
+
+pub mod apps;
+pub mod body;
+pub mod clients;
+pub mod lab;
+pub mod process;
+
+pub use apps::{Nginx, Program, Stack};
+pub use lab::{Lab, Ns};
+pub use process::Proc;

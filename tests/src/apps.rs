@@ -1,0 +1,151 @@
+//! The programs under test and the servers behind them.
+
+use crate::body::Body;
+use crate::lab::{Lab, Ns};
+use crate::process::Proc;
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long a server may take until it answers, on a busy machine.
+pub const READY_LIMIT: Duration = Duration::from_secs(15);
+
+/// Which sockets a program of ours uses: its `--stack`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// Ours, over AF_XDP.
+    Fastsock,
+    /// The kernel's.
+    Kernel,
+}
+
+impl Stack {
+    /// The value of `--stack`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stack::Fastsock => "fastsock",
+            Stack::Kernel => "kernel",
+        }
+    }
+
+    /// The stack under test: fastsock, unless `FS_TEST_STACK=kernel` asks whether the harness itself holds.
+    pub fn under_test() -> Result<Stack> {
+        match std::env::var("FS_TEST_STACK").as_deref() {
+            Err(_) | Ok("fastsock") => Ok(Stack::Fastsock),
+            Ok("kernel") => Ok(Stack::Kernel),
+            Ok(other) => anyhow::bail!("FS_TEST_STACK={other}: fastsock or kernel"),
+        }
+    }
+}
+
+/// The root of the tree.
+pub fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The target folder of the running program, else cargo's default.
+pub fn target_dir() -> PathBuf {
+    let exe = std::env::current_exe().unwrap_or_default();
+    let found = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
+    found.map_or_else(|| workspace().join("target"), Path::to_owned)
+}
+
+/// Programs of ours, built in release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// examples/proxy
+    Proxy,
+    /// examples/httpd
+    Httpd,
+    /// examples/loadgen
+    Loadgen,
+    /// examples/echo
+    Echo,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Program::Proxy => "fs-proxy",
+            Program::Httpd => "fs-httpd",
+            Program::Loadgen => "fs-loadgen",
+            Program::Echo => "fs-echo",
+        }
+    }
+
+    /// The built program. An error says how to build it.
+    pub fn path(self) -> Result<PathBuf> {
+        let path = target_dir().join("release").join(self.name());
+        ensure!(path.exists(), "{} is not there: cargo build --release -p {}", path.display(), self.name());
+        Ok(path)
+    }
+
+    /// A command that runs it in a namespace.
+    pub fn command(self, lab: &Lab, ns: Ns) -> Result<Command> {
+        Ok(lab.command(ns, self.path()?))
+    }
+}
+
+/// An nginx that serves files and takes uploads (`PUT /up/NAME`).
+pub struct Nginx {
+    /// The process.
+    pub proc: Proc,
+    uploads: PathBuf,
+}
+
+impl Nginx {
+    /// Starts it in `ns` on every address of `listen` (as nginx writes them: `10.77.2.2:80`, `[fd77:2::2]:80`).
+    /// It serves the files of [`crate::body::folder`], and answers `/hello` with the 5 bytes of "hello".
+    pub fn start(lab: &Lab, ns: Ns, name: &str, listen: &[String], bodies: &[&Body]) -> Result<Nginx> {
+        let dir = lab.dir().join(name);
+        let uploads = dir.join("files/up");
+        std::fs::create_dir_all(&uploads)?;
+        for body in bodies {
+            std::os::unix::fs::symlink(&body.path, dir.join("files").join(body.name))?;
+        }
+        let config = dir.join("nginx.conf");
+        let listens: String = listen.iter().map(|at| format!("    listen {at} backlog=4096;\n")).collect();
+        let d = dir.display();
+        // "user root" so that workers reach the folders of whoever runs this; the lab is closed to the world.
+        std::fs::write(
+            &config,
+            format!(
+                "user root;\nworker_processes 1;\ndaemon off;\npid {d}/pid;\nerror_log {d}/error.log;\n\
+                 events {{ worker_connections 16384; }}\nworker_rlimit_nofile 65536;\n\
+                 http {{\n  access_log off;\n  default_type application/octet-stream;\n  keepalive_requests 100000000;\n\
+                   sendfile on;\n  client_max_body_size 0;\n  client_body_temp_path {d}/body;\n\
+                   proxy_temp_path {d}/t1;\n  fastcgi_temp_path {d}/t2;\n  uwsgi_temp_path {d}/t3;\n  scgi_temp_path {d}/t4;\n\
+                   server {{\n{listens}    root {d}/files;\n    location = /hello {{ return 200 hello; }}\n\
+                     location /up/ {{ dav_methods PUT; create_full_put_path on; }}\n  }}\n}}\n"
+            ),
+        )?;
+        let mut command = lab.command(ns, "nginx");
+        command.arg("-e").arg(dir.join("error.log")).arg("-c").arg(&config);
+        let mut proc = lab.spawn(name, &mut command)?;
+        let (host, port) = split(listen.first().context("nginx needs an address")?)?;
+        proc.wait_for("answer", READY_LIMIT, || lab.reaches(ns, &host, port))?;
+        Ok(Nginx { proc, uploads })
+    }
+
+    /// Where uploads arrive.
+    pub fn uploads(&self) -> &Path {
+        &self.uploads
+    }
+}
+
+/// Starts a redis without persistence in `ns`, on port 6379 of every address.
+pub fn redis(lab: &Lab, ns: Ns, addresses: &[&str]) -> Result<Proc> {
+    let mut command = lab.command(ns, "redis-server");
+    command.args(["--save", "", "--appendonly", "no", "--protected-mode", "no", "--port", "6379", "--bind"]);
+    command.args(addresses);
+    let mut proc = lab.spawn("redis", &mut command)?;
+    let first = *addresses.first().context("redis needs an address")?;
+    proc.wait_for("answer", READY_LIMIT, || lab.reaches(ns, first, 6379))?;
+    Ok(proc)
+}
+
+fn split(listen: &str) -> Result<(String, u16)> {
+    let (host, port) = listen.rsplit_once(':').with_context(|| format!("{listen}: no port"))?;
+    Ok((host.trim_matches(['[', ']']).to_owned(), port.parse()?))
+}

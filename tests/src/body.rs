@@ -1,0 +1,97 @@
+//! Bodies to send through: files of pseudo-random bytes with their SHA-256, made once and kept under the target folder.
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// A file whose digest is known.
+#[derive(Clone, Debug)]
+pub struct Body {
+    /// Its name in the folder of bodies, and on the backend.
+    pub name: &'static str,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Length in bytes.
+    pub len: u64,
+    /// SHA-256, hexadecimal.
+    pub sha256: String,
+}
+
+/// No byte at all.
+pub const EMPTY: (&str, u64) = ("0", 0);
+/// One byte.
+pub const ONE: (&str, u64) = ("1", 1);
+/// What wrk asks for.
+pub const SMALL: (&str, u64) = ("64", 64);
+/// A few segments.
+pub const TEN_KIB: (&str, u64) = ("10k", 10 << 10);
+/// 1 MiB.
+pub const MIB: (&str, u64) = ("1m", 1 << 20);
+/// 1 GiB.
+pub const GIB: (&str, u64) = ("1g", 1 << 30);
+
+/// The folder that holds them.
+pub fn folder() -> Result<PathBuf> {
+    let dir = crate::apps::target_dir().join("lab-data");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Makes the file unless it is there.
+pub fn body((name, len): (&'static str, u64)) -> Result<Body> {
+    let path = folder()?.join(name);
+    let digest = path.with_extension("sha256");
+    if path.metadata().is_ok_and(|meta| meta.len() == len)
+        && let Ok(sha256) = std::fs::read_to_string(&digest)
+    {
+        return Ok(Body { name, path, len, sha256 });
+    }
+    let sha256 = write(&path, len).with_context(|| format!("cannot write {}", path.display()))?;
+    std::fs::write(&digest, &sha256)?;
+    Ok(Body { name, path, len, sha256 })
+}
+
+/// xorshift64*: no two of a file's 8-byte words are likely to be equal, so a lost, doubled or moved piece shows.
+fn write(path: &Path, len: u64) -> Result<String> {
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    let mut hash = Sha256::new();
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut block = vec![0_u8; 64 << 10];
+    let mut left = len;
+    while left > 0 {
+        for word in block.chunks_exact_mut(8) {
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            word.copy_from_slice(&state.wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes());
+        }
+        let n = left.min(block.len() as u64) as usize;
+        hash.update(&block[..n]);
+        out.write_all(&block[..n])?;
+        left -= n as u64;
+    }
+    out.flush()?;
+    Ok(hex(&hash.finalize()))
+}
+
+/// SHA-256 of what `from` gives until its end, and the number of bytes.
+pub fn sha256(mut from: impl Read) -> Result<(String, u64)> {
+    let mut hash = Sha256::new();
+    let mut block = vec![0_u8; 256 << 10];
+    let mut len = 0;
+    loop {
+        match from.read(&mut block)? {
+            0 => return Ok((hex(&hash.finalize()), len)),
+            n => {
+                hash.update(&block[..n]);
+                len += n as u64;
+            }
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
