@@ -1,1 +1,233 @@
-//! To come.
+//! A two-level timer wheel whose slots are arrays of tokens.
+//!
+//! Arrays and not lists threaded through the connections: a list costs a cache miss per neighbour on each
+//! insert and removal (measured at 1M connections: 232 ns a packet against 95 ns). So there is no removal:
+//! the owner keeps the true deadline, ignores tokens that are stale, and re-inserts when its deadline has
+//! moved on. A connection then needs one token in the wheel however often it re-arms.
+//!
+//! | level | slots | a slot's width | reach |
+//! |---|---|---|---|
+//! | near | 4096 | 2^20 ns, about 1 ms | 4.3 s |
+//! | far | 256 | 2^32 ns, about 4.3 s | 18 min |
+//!
+//! The near level holds every retransmission, persist and FIN-WAIT time-out without a second move, the far
+//! one all but keepalives, which go round in its last slot until they come within reach.
+
+use super::bitmap::Bitmap;
+use crate::time::Instant;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// log2 of a tick in nanoseconds. 1.05 ms: below the shortest TCP timer (a delayed ACK of 40 ms has its
+/// own queue) by far. Smaller: more slots to pass; larger: time-outs late by more.
+const TICK_SHIFT: u32 = 20;
+/// Width of a tick: a token is delivered at most this much after its deadline.
+pub const GRANULE: core::time::Duration = core::time::Duration::from_nanos(1 << TICK_SHIFT);
+/// log2 of the near level's slots: the most that one summary word covers.
+const NEAR_SHIFT: u32 = 12;
+const NEAR: u64 = 1 << NEAR_SHIFT;
+const FAR: u64 = 256;
+
+/// A slot's array keeps at most this capacity (tokens) when it is emptied. Lower: slots that hold more
+/// (over 1M time-outs a second on one core) allocate each time; higher: a burst's memory stays.
+const CAPACITY_MAX: usize = 1024;
+/// Arrays of at most this capacity are never shrunk.
+const CAPACITY_MIN: usize = 64;
+
+/// Deadlines of one core. `T` names what is due, for example index and generation.
+///
+/// A token is never delivered before its deadline, and by the first [`Wheel::expire`] that is called a
+/// [`GRANULE`] or more after it. Tokens that come out together are in no particular order.
+#[derive(Clone, Debug)]
+pub struct Wheel<T: Copy> {
+    /// Ticks up to this one have been delivered.
+    tick: u64,
+    len: usize,
+    /// Already due when they were inserted.
+    due: Vec<T>,
+    near_used: Bitmap<{ NEAR as usize / 64 }>,
+    far_used: Bitmap<{ FAR as usize / 64 }>,
+    /// Slot t mod 4096: tokens of tick t, for t in (tick, tick + 4096).
+    near: Box<[Vec<T>]>,
+    /// Slot b mod 256: tokens of ticks in block b = t / 4096, for b in (tick / 4096, tick / 4096 + 256), and in
+    /// the last of these also what lies beyond.
+    far: Box<[Vec<(u64, T)>]>,
+    near_spare: Spare<T>,
+    far_spare: Spare<(u64, T)>,
+}
+
+impl<T: Copy> Wheel<T> {
+    /// An empty wheel that starts at `now`.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            tick: now.as_nanos() >> TICK_SHIFT,
+            len: 0,
+            due: Vec::new(),
+            near_used: Bitmap::new(),
+            far_used: Bitmap::new(),
+            near: (0..NEAR).map(|_| Vec::new()).collect(),
+            far: (0..FAR).map(|_| Vec::new()).collect(),
+            near_spare: Spare::new(),
+            far_spare: Spare::new(),
+        }
+    }
+
+    /// Adds a token that is due at `at`. A deadline in the past is due at the next [`Wheel::expire`].
+    #[inline]
+    pub fn insert(&mut self, at: Instant, token: T) {
+        self.len += 1;
+        // Rounded up: a tick has passed only when all its deadlines have.
+        let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);
+        if !self.place(tick, token) {
+            self.due.push(token);
+        }
+    }
+
+    /// Moves all tokens that are due at `now` to the end of `out`. The cost is in the tokens that move and
+    /// the slots that hold something, not in the time that has passed. An earlier `now` than before only
+    /// delivers what was due then.
+    pub fn expire(&mut self, now: Instant, out: &mut Vec<T>) {
+        let before = out.len();
+        out.append(&mut self.due);
+        let (from, to) = (self.tick, now.as_nanos() >> TICK_SHIFT);
+        if to > from {
+            self.tick = to;
+            self.expire_near(from, out);
+            self.expire_far(from, out);
+        }
+        self.len -= out.len() - before;
+    }
+
+    /// No later than the earliest deadline's tick; `None` when the wheel is empty. Calling
+    /// [`Wheel::expire`] then delivers something or moves it from the far level to the near one, so a loop
+    /// that sleeps until this time always gets on.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.len == 0 {
+            return None;
+        }
+        if !self.due.is_empty() {
+            return Some(Instant(self.tick << TICK_SHIFT));
+        }
+        let near = self.near_used.distance((self.tick + 1) as usize % NEAR as usize).map(|d| self.tick + 1 + d as u64);
+        let block = (self.tick >> NEAR_SHIFT) + 1;
+        let far = self.far_used.distance(block as usize % FAR as usize).map(|d| (block + d as u64) << NEAR_SHIFT);
+        let tick = near.into_iter().chain(far).min()?;
+        // The last tick before the end of time would not fit.
+        Some(Instant(tick.min(u64::MAX >> TICK_SHIFT) << TICK_SHIFT))
+    }
+
+    /// Tokens inside, stale ones included.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when no token is inside.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Puts a token into its slot; false when its tick has passed.
+    #[inline]
+    fn place(&mut self, tick: u64, token: T) -> bool {
+        if tick <= self.tick {
+            return false;
+        }
+        if tick - self.tick < NEAR {
+            let slot = (tick % NEAR) as usize;
+            self.near_used.set(slot);
+            self.near_spare.lend(&mut self.near[slot]).push(token);
+        } else {
+            let last = (self.tick >> NEAR_SHIFT) + FAR - 1;
+            let slot = ((tick >> NEAR_SHIFT).min(last) % FAR) as usize;
+            self.far_used.set(slot);
+            self.far_spare.lend(&mut self.far[slot]).push((tick, token));
+        }
+        true
+    }
+
+    /// Empties the near slots of ticks in (from, self.tick].
+    fn expire_near(&mut self, from: u64, out: &mut Vec<T>) {
+        let mut tick = from + 1;
+        let last = self.tick.min(from + NEAR - 1);
+        while tick <= last {
+            let Some(distance) = self.near_used.distance((tick % NEAR) as usize) else { return };
+            tick += distance as u64;
+            if tick > last {
+                return;
+            }
+            let slot = (tick % NEAR) as usize;
+            self.near_used.clear(slot);
+            let mut tokens = core::mem::take(&mut self.near[slot]);
+            let count = tokens.len();
+            out.append(&mut tokens);
+            self.near_spare.take_back(tokens, count);
+            tick += 1;
+        }
+    }
+
+    /// Spreads the far slots of blocks that have begun since tick `from`: what is due goes out, the rest to
+    /// where it belongs now (which may be a far slot again).
+    fn expire_far(&mut self, from: u64, out: &mut Vec<T>) {
+        let mut block = (from >> NEAR_SHIFT) + 1;
+        // No block is further ahead than FAR - 1, and none twice: what is placed again depends on
+        // self.tick only, which is already the new one.
+        let last = (self.tick >> NEAR_SHIFT).min(block + FAR - 2);
+        while block <= last {
+            let Some(distance) = self.far_used.distance((block % FAR) as usize) else { return };
+            block += distance as u64;
+            if block > last {
+                return;
+            }
+            let slot = (block % FAR) as usize;
+            self.far_used.clear(slot);
+            let mut tokens = core::mem::take(&mut self.far[slot]);
+            let count = tokens.len();
+            for (tick, token) in tokens.drain(..) {
+                if !self.place(tick, token) {
+                    out.push(token);
+                }
+            }
+            self.far_spare.take_back(tokens, count);
+            block += 1;
+        }
+    }
+}
+
+/// Emptied arrays on their way to the next slot that needs one. The last one back is the first one out, so
+/// that memory in use is as much as the occupied slots need, and warm.
+#[derive(Clone, Debug)]
+struct Spare<E> {
+    arrays: Vec<Vec<E>>,
+}
+
+impl<E> Spare<E> {
+    fn new() -> Self {
+        Self { arrays: Vec::new() }
+    }
+
+    /// Gives an array to `slot` if it has none.
+    #[inline]
+    fn lend<'a>(&mut self, slot: &'a mut Vec<E>) -> &'a mut Vec<E> {
+        if slot.capacity() == 0
+            && let Some(array) = self.arrays.pop()
+        {
+            *slot = array;
+        }
+        slot
+    }
+
+    /// Takes an empty array that has held `count` tokens. What a burst has blown up is cut; what is much
+    /// too large for its use is halved each time, so a steady load does not allocate.
+    fn take_back(&mut self, mut array: Vec<E>, count: usize) {
+        let capacity = array.capacity();
+        if capacity > CAPACITY_MAX {
+            array.shrink_to(CAPACITY_MAX);
+        } else if capacity > CAPACITY_MIN && count < capacity / 8 {
+            array.shrink_to(capacity / 2);
+        }
+        self.arrays.push(array);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,87 @@
-//! To come.
+//! Round-trip time and retransmission time-out: RFC 6298.
+
+use crate::time::Duration;
+
+/// Longest round trip that a sample can say (268 s, beyond any time-out), so that the scaled sums fit.
+const SAMPLE_MAX_US: u32 = 1 << 28;
+
+/// Smoothed round-trip time and its variation, in 8 bytes.
+///
+/// Kept scaled as in the paper that the RFC cites (Jacobson, appendix A): in whole microseconds the RFC's
+/// eighths would be rounded away at the round trips of one rack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RttEstimator {
+    /// SRTT in eighths of a microsecond; zero before the first sample.
+    srtt_8: u32,
+    /// RTTVAR in quarters of a microsecond.
+    rttvar_4: u32,
+}
+
+impl RttEstimator {
+    /// Without a sample.
+    pub const fn new() -> Self {
+        Self { srtt_8: 0, rttvar_4: 0 }
+    }
+
+    /// Takes a measured round trip in microseconds. It must not come from a retransmitted segment unless a
+    /// timestamp told the transmissions apart (Karn; RFC 6298 section 3).
+    #[inline]
+    pub fn sample(&mut self, rtt_us: u32) {
+        // Zero would read as "no sample yet"; the clock's granularity is a microsecond.
+        let r = rtt_us.clamp(1, SAMPLE_MAX_US);
+        if self.srtt_8 == 0 {
+            // RFC 6298 2.2: SRTT <- R, RTTVAR <- R/2
+            self.srtt_8 = r << 3;
+            self.rttvar_4 = r << 1;
+        } else {
+            // RFC 6298 2.3, in this order: RTTVAR <- 3/4 RTTVAR + 1/4 |SRTT - R|; SRTT <- 7/8 SRTT + 1/8 R
+            let error_8 = self.srtt_8.abs_diff(r << 3);
+            self.rttvar_4 = self.rttvar_4 - self.rttvar_4.div_ceil(4) + error_8.div_ceil(8);
+            self.srtt_8 = (self.srtt_8 - (self.srtt_8 >> 3) + r).max(1);
+        }
+    }
+
+    /// True once a round trip has been measured.
+    #[inline]
+    pub fn has_sample(&self) -> bool {
+        self.srtt_8 != 0
+    }
+
+    /// SRTT in microseconds (at least 1); zero before the first sample.
+    #[inline]
+    pub fn srtt_us(&self) -> u32 {
+        self.srtt_8.div_ceil(8)
+    }
+
+    /// RTTVAR in microseconds.
+    #[inline]
+    pub fn rttvar_us(&self) -> u32 {
+        self.rttvar_4 >> 2
+    }
+
+    /// The time-out before any back-off: SRTT + max(4 RTTVAR, `min`), at most `max`; `initial` before the
+    /// first sample (RFC 6298 2.1).
+    ///
+    /// RFC 6298 2.4 raises the *sum* to its floor of 1 s. A floor of 200 ms applied to the sum would fire
+    /// early on a steady path of, say, 190 ms whose receiver then delays one ACK, so it is applied to the
+    /// variation, as Linux does (`tcp_rtt_estimator`, `tcp_rto_min`): never less than the RFC's sum.
+    #[inline]
+    pub fn rto(&self, min: Duration, max: Duration, initial: Duration) -> Duration {
+        if !self.has_sample() {
+            return initial.min(max);
+        }
+        // RTTVAR is kept times four, which is the RFC's K.
+        let variation = Duration::from_micros(u64::from(self.rttvar_4)).max(min);
+        (Duration::from_micros(u64::from(self.srtt_us())) + variation).min(max)
+    }
+}
+
+/// The time-out after `n` retransmissions: doubled each time, at most `max` (RFC 6298 5.5).
+#[inline]
+pub fn backoff(rto: Duration, n: u8, max: Duration) -> Duration {
+    // From 2^31 on a factor is beyond any maximum unless rto is zero.
+    rto.saturating_mul(1 << n.min(31)).min(max)
+}
+
+#[cfg(test)]
+mod tests;

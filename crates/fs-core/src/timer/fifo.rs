@@ -1,0 +1,77 @@
+//! Timers with one constant delay: what is pushed last is due last, so a queue is all it takes.
+
+use crate::time::Instant;
+use alloc::collections::VecDeque;
+
+/// Below this capacity (entries) the queue is never shrunk. Lower: an allocation for every small burst;
+/// higher: memory held for nothing.
+const CAPACITY_KEPT: usize = 256;
+
+/// A queue of (deadline, token) for timers that all have the same delay.
+///
+/// Deadlines must be pushed in their order (which a constant delay and a clock that never goes back
+/// give); one that is pushed too early only waits behind those before it, so it is late and never early.
+#[derive(Clone, Debug)]
+pub struct Fifo<T> {
+    queue: VecDeque<(Instant, T)>,
+}
+
+impl<T> Default for Fifo<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Fifo<T> {
+    /// An empty queue; allocates nothing.
+    pub const fn new() -> Self {
+        Self { queue: VecDeque::new() }
+    }
+
+    /// Adds a token that is due at `at`.
+    #[inline]
+    pub fn push(&mut self, at: Instant, token: T) {
+        self.queue.push_back((at, token));
+    }
+
+    /// Takes the oldest token if it is due at `now`.
+    #[inline]
+    pub fn pop_due(&mut self, now: Instant) -> Option<T> {
+        if self.queue.front()?.0 > now {
+            return None;
+        }
+        self.pop()
+    }
+
+    /// Takes the oldest token whether it is due or not (making room, shutting down).
+    pub fn pop(&mut self) -> Option<T> {
+        let (_, token) = self.queue.pop_front()?;
+        // A burst's memory goes back in halves, so that a queue whose length swings does not allocate.
+        let capacity = self.queue.capacity();
+        if capacity > CAPACITY_KEPT && self.queue.len() < capacity / 8 {
+            self.queue.shrink_to(capacity / 2);
+        }
+        Some(token)
+    }
+
+    /// The oldest token and its deadline.
+    pub fn peek(&self) -> Option<&(Instant, T)> {
+        self.queue.front()
+    }
+
+    /// When [`Fifo::pop_due`] has something to give.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.queue.front().map(|entry| entry.0)
+    }
+
+    /// Tokens inside.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// True when no token is inside.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
