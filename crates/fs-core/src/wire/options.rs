@@ -1,1 +1,227 @@
-//! To come.
+//! TCP options: MSS (RFC 9293 3.7.1), window scale and timestamps (RFC 7323), SACK (RFC 2018).
+//!
+//! Readers never fail: an option whose length contradicts its kind or the space that is left ends the
+//! walk, and what was valid before counts.
+
+use crate::tcb::seq::SeqNum;
+
+#[cfg(test)]
+mod tests;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
+
+/// Largest shift: RFC 7323 2.3.
+pub const WINDOW_SCALE_MAX: u8 = 14;
+/// Length of the timestamps option with its two NOPs in front.
+pub const TIMESTAMPS_LEN: usize = 12;
+
+/// The timestamps option (RFC 7323 section 3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamps {
+    /// TSval: the sender's clock.
+    pub val: u32,
+    /// TSecr: the clock value that it echoes.
+    pub ecr: u32,
+}
+
+/// Options that SYN segments negotiate with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SynOptions {
+    /// Maximum segment size, as written.
+    pub mss: Option<u16>,
+    /// Window scale, at most [`WINDOW_SCALE_MAX`]: RFC 7323 2.3 says to use 14 for more.
+    pub window_scale: Option<u8>,
+    /// SACK permitted.
+    pub sack_permitted: bool,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+}
+
+/// Up to four SACK blocks: `[start, end)` in the order in which they came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SackBlocks {
+    blocks: [(SeqNum, SeqNum); 4],
+    len: u8,
+}
+
+impl SackBlocks {
+    /// No block.
+    pub const EMPTY: SackBlocks = SackBlocks { blocks: [(SeqNum(0), SeqNum(0)); 4], len: 0 };
+
+    /// Appends `[start, end)`; false when there are four already.
+    #[inline]
+    pub fn push(&mut self, start: SeqNum, end: SeqNum) -> bool {
+        let Some(slot) = self.blocks.get_mut(usize::from(self.len)) else { return false };
+        *slot = (start, end);
+        self.len += 1;
+        true
+    }
+
+    /// The blocks.
+    #[inline]
+    pub fn as_slice(&self) -> &[(SeqNum, SeqNum)] {
+        &self.blocks[..usize::from(self.len)]
+    }
+
+    /// Number of blocks.
+    #[inline]
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// True when there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Walks over well-formed options: (kind, data).
+struct Walk<'a>(&'a [u8]);
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = (u8, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match *self.0 {
+                [NOP, ref rest @ ..] => self.0 = rest,
+                [END, ..] | [] | [_] => return None,
+                [kind, len, ..] => {
+                    let option = self.0.get(2..usize::from(len))?;
+                    self.0 = &self.0[usize::from(len)..];
+                    return Some((kind, option));
+                }
+            }
+        }
+    }
+}
+
+/// Reads the options of a SYN or SYN-ACK.
+pub fn parse_syn(options: &[u8]) -> SynOptions {
+    let mut syn = SynOptions::default();
+    for (kind, data) in Walk(options) {
+        match (kind, data) {
+            (MSS, &[a, b]) => syn.mss = Some(u16::from_be_bytes([a, b])),
+            (WINDOW_SCALE, &[shift]) => syn.window_scale = Some(shift.min(WINDOW_SCALE_MAX)),
+            (SACK_PERMITTED, []) => syn.sack_permitted = true,
+            (TIMESTAMPS, _) if data.len() == 8 => syn.timestamps = read_timestamps(data),
+            (MSS | WINDOW_SCALE | SACK_PERMITTED | TIMESTAMPS, _) => break,
+            _ => {}
+        }
+    }
+    syn
+}
+
+/// Reads the timestamps option. The layout that everybody sends on established connections (RFC 7323
+/// appendix A: NOP NOP TS) is recognised at once.
+#[inline(always)]
+pub fn timestamps(options: &[u8]) -> Option<Timestamps> {
+    if let Some([NOP, NOP, TIMESTAMPS, 10, data @ ..]) = options.first_chunk::<TIMESTAMPS_LEN>() {
+        return read_timestamps(data);
+    }
+    if options.is_empty() { None } else { timestamps_slow(options) }
+}
+
+#[cold]
+fn timestamps_slow(options: &[u8]) -> Option<Timestamps> {
+    let (_, data) = Walk(options).find(|(kind, _)| *kind == TIMESTAMPS)?;
+    read_timestamps(data)
+}
+
+#[inline(always)]
+fn read_timestamps(data: &[u8]) -> Option<Timestamps> {
+    let [v0, v1, v2, v3, e0, e1, e2, e3] = *<&[u8; 8]>::try_from(data).ok()?;
+    Some(Timestamps { val: u32::from_be_bytes([v0, v1, v2, v3]), ecr: u32::from_be_bytes([e0, e1, e2, e3]) })
+}
+
+/// Reads the SACK option; what does not fill a block is left out.
+pub fn sack_blocks(options: &[u8]) -> SackBlocks {
+    let mut blocks = SackBlocks::EMPTY;
+    if let Some((_, data)) = Walk(options).find(|(kind, _)| *kind == SACK) {
+        for block in data.as_chunks::<8>().0 {
+            let [s0, s1, s2, s3, e0, e1, e2, e3] = *block;
+            let start = SeqNum(u32::from_be_bytes([s0, s1, s2, s3]));
+            if !blocks.push(start, SeqNum(u32::from_be_bytes([e0, e1, e2, e3]))) {
+                break;
+            }
+        }
+    }
+    blocks
+}
+
+/// Length of what [`emit_syn`] writes.
+#[inline]
+pub fn syn_len(syn: &SynOptions) -> usize {
+    let mss = if syn.mss.is_some() { 4 } else { 0 };
+    let scale = if syn.window_scale.is_some() { 4 } else { 0 };
+    let sack_and_ts = match (syn.sack_permitted, syn.timestamps.is_some()) {
+        (false, false) => 0,
+        (true, false) => 4,
+        (_, true) => 12,
+    };
+    mss + scale + sack_and_ts
+}
+
+/// Writes a SYN's options, padded to 4 bytes, in Linux's order (MSS, SACK-permitted with timestamps,
+/// window scale). Answers the length, at most 20; 0 when `out` is too small.
+pub fn emit_syn(syn: &SynOptions, out: &mut [u8]) -> usize {
+    let Some(mut out) = out.get_mut(..syn_len(syn)) else { return 0 };
+    let len = out.len();
+    let mut put = |bytes: &[u8]| {
+        let (here, rest) = core::mem::take(&mut out).split_at_mut(bytes.len());
+        here.copy_from_slice(bytes);
+        out = rest;
+    };
+    if let Some(mss) = syn.mss {
+        let [a, b] = mss.to_be_bytes();
+        put(&[MSS, 4, a, b]);
+    }
+    match (syn.sack_permitted, syn.timestamps) {
+        (sack, Some(ts)) => {
+            put(if sack { &[SACK_PERMITTED, 2] } else { &[NOP, NOP] });
+            put(&[TIMESTAMPS, 10]);
+            put(&ts.val.to_be_bytes());
+            put(&ts.ecr.to_be_bytes());
+        }
+        (true, None) => put(&[NOP, NOP, SACK_PERMITTED, 2]),
+        (false, None) => {}
+    }
+    if let Some(shift) = syn.window_scale {
+        put(&[NOP, WINDOW_SCALE, 3, shift.min(WINDOW_SCALE_MAX)]);
+    }
+    len
+}
+
+/// Writes NOP NOP TS. Answers [`TIMESTAMPS_LEN`], or 0 when `out` is too small.
+#[inline]
+pub fn emit_timestamps(ts: Timestamps, out: &mut [u8]) -> usize {
+    let Some(out) = out.first_chunk_mut::<TIMESTAMPS_LEN>() else { return 0 };
+    let [v0, v1, v2, v3] = ts.val.to_be_bytes();
+    let [e0, e1, e2, e3] = ts.ecr.to_be_bytes();
+    *out = [NOP, NOP, TIMESTAMPS, 10, v0, v1, v2, v3, e0, e1, e2, e3];
+    TIMESTAMPS_LEN
+}
+
+/// Writes NOP NOP SACK with as many of `blocks` (at most four) as fit into `out`: three beside
+/// timestamps (RFC 2018 section 3). Answers the length, 0 for none.
+pub fn emit_sack(blocks: &[(SeqNum, SeqNum)], out: &mut [u8]) -> usize {
+    let count = blocks.len().min(4).min(out.len().saturating_sub(4) / 8);
+    if count == 0 {
+        return 0;
+    }
+    let len = 4 + count * 8;
+    out[..4].copy_from_slice(&[NOP, NOP, SACK, len as u8 - 2]);
+    for (slot, (start, end)) in out[4..len].as_chunks_mut::<8>().0.iter_mut().zip(blocks) {
+        slot[..4].copy_from_slice(&start.0.to_be_bytes());
+        slot[4..].copy_from_slice(&end.0.to_be_bytes());
+    }
+    len
+}

@@ -1,1 +1,160 @@
-//! To come.
+//! The TCP header (RFC 9293 section 3.1).
+
+use crate::tcb::seq::SeqNum;
+use core::fmt;
+use core::ops::{BitOr, BitOrAssign};
+
+#[cfg(test)]
+mod tests;
+
+/// Length of a header without options in bytes.
+pub const HEADER_LEN: usize = 20;
+/// Most bytes of options that fit.
+pub const OPTIONS_MAX: usize = 40;
+/// Where the checksum is in the header.
+pub const CHECKSUM_OFFSET: u16 = 16;
+
+/// The control bits; a set.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct TcpFlags(pub u8);
+
+impl TcpFlags {
+    /// No more data from the sender.
+    pub const FIN: TcpFlags = TcpFlags(0x01);
+    /// Synchronize sequence numbers.
+    pub const SYN: TcpFlags = TcpFlags(0x02);
+    /// Reset.
+    pub const RST: TcpFlags = TcpFlags(0x04);
+    /// Push.
+    pub const PSH: TcpFlags = TcpFlags(0x08);
+    /// The acknowledgment field counts.
+    pub const ACK: TcpFlags = TcpFlags(0x10);
+    /// The urgent pointer counts.
+    pub const URG: TcpFlags = TcpFlags(0x20);
+    /// ECN echo (RFC 3168).
+    pub const ECE: TcpFlags = TcpFlags(0x40);
+    /// Congestion window reduced (RFC 3168).
+    pub const CWR: TcpFlags = TcpFlags(0x80);
+    /// No bit.
+    pub const NONE: TcpFlags = TcpFlags(0);
+
+    /// True when all of `other` is set.
+    #[inline]
+    pub const fn contains(self, other: TcpFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// True when any of `other` is set.
+    #[inline]
+    pub const fn intersects(self, other: TcpFlags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The bits of both, in constants too.
+    #[inline]
+    pub const fn with(self, other: TcpFlags) -> TcpFlags {
+        TcpFlags(self.0 | other.0)
+    }
+
+    /// Without the bits of `other`.
+    #[inline]
+    pub const fn without(self, other: TcpFlags) -> TcpFlags {
+        TcpFlags(self.0 & !other.0)
+    }
+
+    /// FIN is set.
+    #[inline]
+    pub const fn fin(self) -> bool {
+        self.intersects(Self::FIN)
+    }
+
+    /// SYN is set.
+    #[inline]
+    pub const fn syn(self) -> bool {
+        self.intersects(Self::SYN)
+    }
+
+    /// RST is set.
+    #[inline]
+    pub const fn rst(self) -> bool {
+        self.intersects(Self::RST)
+    }
+
+    /// ACK is set.
+    #[inline]
+    pub const fn ack(self) -> bool {
+        self.intersects(Self::ACK)
+    }
+
+    /// Sequence numbers that the bits take: one for SYN, one for FIN.
+    #[inline]
+    pub const fn seq_len(self) -> u32 {
+        self.syn() as u32 + self.fin() as u32
+    }
+}
+
+impl BitOr for TcpFlags {
+    type Output = TcpFlags;
+    #[inline]
+    fn bitor(self, other: TcpFlags) -> TcpFlags {
+        self.with(other)
+    }
+}
+
+impl BitOrAssign for TcpFlags {
+    #[inline]
+    fn bitor_assign(&mut self, other: TcpFlags) {
+        self.0 |= other.0;
+    }
+}
+
+impl fmt::Debug for TcpFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+        let mut set = NAMES.iter().enumerate().filter(|(bit, _)| self.0 & (1 << bit) != 0);
+        let Some((_, first)) = set.next() else { return f.write_str("-") };
+        f.write_str(first)?;
+        set.try_for_each(|(_, name)| write!(f, "|{name}"))
+    }
+}
+
+/// What a header to send holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpHeader {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Sequence number of the first byte (or of SYN).
+    pub seq: SeqNum,
+    /// Next sequence number expected.
+    pub ack: SeqNum,
+    /// Control bits.
+    pub flags: TcpFlags,
+    /// The window field, scaled already.
+    pub window: u16,
+    /// Length of the options that follow: a multiple of 4, at most [`OPTIONS_MAX`].
+    pub options_len: u8,
+}
+
+impl TcpHeader {
+    /// Writes the fixed 20 bytes. The checksum field is left zero, so that the segment can be summed; the
+    /// urgent pointer is zero (urgent data is not sent: RFC 6093 section 5).
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+        debug_assert!(self.options_len.is_multiple_of(4) && usize::from(self.options_len) <= OPTIONS_MAX);
+        let [s0, s1] = self.src_port.to_be_bytes();
+        let [d0, d1] = self.dst_port.to_be_bytes();
+        let [q0, q1, q2, q3] = self.seq.0.to_be_bytes();
+        let [a0, a1, a2, a3] = self.ack.0.to_be_bytes();
+        let [w0, w1] = self.window.to_be_bytes();
+        let data_offset = (HEADER_LEN as u8 + self.options_len) << 2;
+        *out = [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, data_offset, self.flags.0, w0, w1, 0, 0, 0, 0];
+    }
+}
+
+/// Writes a checksum into the header that begins at the start of `segment`.
+#[inline]
+pub fn set_checksum(segment: &mut [u8; HEADER_LEN], checksum: u16) {
+    segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+}
