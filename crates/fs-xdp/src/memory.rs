@@ -1,0 +1,272 @@
+//! Two links joined in memory: for tests, examples and benchmarks without a device.
+//!
+//! Packets are copied out of the sender's pool into buffers that wander in a circle between the two ends, and from
+//! there into chunks of the receiver's pool; the pools may be of different UMEMs. Each direction is a bounded
+//! queue: a full one pushes back on the sender, as a device's ring does.
+
+use crate::link::{Link, LinkCaps, LinkKind, LinkStats};
+use crate::sys::eventfd::EventFd;
+use crate::umem::UmemPool;
+use crossbeam::queue::ArrayQueue;
+use fs_core::frame::HEADROOM;
+use fs_core::{Frame, FramePool, Framing, IfaceId, RxChecksum, RxFrame, TxFrame};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// Bytes of link-layer header that come on top of the MTU: Ethernet and one VLAN tag.
+const LINK_HEADER_MAX: usize = 18;
+
+/// How a pair is made.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryConfig {
+    /// Ethernet or bare IP.
+    pub framing: Framing,
+    /// Largest IP packet in bytes. A packet that is longer is dropped and counted.
+    pub mtu: u16,
+    /// Packets that each direction holds.
+    pub depth: usize,
+    /// The links take packets whose checksum is not finished, and the receiver is told that it is verified.
+    pub tx_checksum: bool,
+    /// The two ends' MAC addresses (ignored with raw IP framing).
+    pub macs: [[u8; 6]; 2],
+}
+
+impl MemoryConfig {
+    /// 1024 packets in each direction, checksums complete, locally administered addresses.
+    pub fn new(framing: Framing, mtu: u16) -> Self {
+        Self { framing, mtu, depth: 1024, tx_checksum: false, macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]] }
+    }
+}
+
+/// A pair with the defaults of [`MemoryConfig::new`].
+///
+/// # Errors
+/// What `eventfd` says.
+pub fn pair(framing: Framing, mtu: u16) -> io::Result<(MemoryLink, MemoryLink)> {
+    pair_with(MemoryConfig::new(framing, mtu))
+}
+
+/// A pair as configured.
+///
+/// # Errors
+/// What `eventfd` says.
+pub fn pair_with(config: MemoryConfig) -> io::Result<(MemoryLink, MemoryLink)> {
+    let forth = Arc::new(Direction::new(&config)?);
+    let back = Arc::new(Direction::new(&config)?);
+    let end = |rx: &Arc<Direction>, tx: &Arc<Direction>, mac| MemoryLink {
+        caps: LinkCaps {
+            kind: LinkKind::Memory,
+            framing: config.framing,
+            mac: if config.framing == Framing::Ethernet { mac } else { [0; 6] },
+            mtu: config.mtu,
+            tx_checksum: config.tx_checksum,
+            virtual_peer: false,
+            multi_buffer: true,
+        },
+        rx: rx.clone(),
+        tx: tx.clone(),
+        stats: LinkStats::default(),
+    };
+    Ok((end(&back, &forth, config.macs[0]), end(&forth, &back, config.macs[1])))
+}
+
+/// A packet on its way.
+struct Packet {
+    bytes: Vec<u8>,
+    checksum: RxChecksum,
+}
+
+struct Direction {
+    full: ArrayQueue<Packet>,
+    /// Buffers to be filled again: what is in neither queue is in a sender's or receiver's hands.
+    empty: ArrayQueue<Vec<u8>>,
+    wake: EventFd,
+    /// The receiver sleeps or is about to: see `prepare_sleep`.
+    sleeping: AtomicBool,
+    /// The receiving end is gone.
+    closed: AtomicBool,
+}
+
+impl Direction {
+    fn new(config: &MemoryConfig) -> io::Result<Self> {
+        let depth = config.depth.max(1);
+        Ok(Self {
+            full: ArrayQueue::new(depth),
+            empty: ArrayQueue::new(depth),
+            wake: EventFd::new()?,
+            sleeping: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        })
+    }
+}
+
+/// One end of a pair made by [`pair`].
+pub struct MemoryLink {
+    caps: LinkCaps,
+    rx: Arc<Direction>,
+    tx: Arc<Direction>,
+    stats: LinkStats,
+}
+
+impl MemoryLink {
+    fn longest(&self) -> usize {
+        self.caps.mtu as usize + if self.caps.framing == Framing::Ethernet { LINK_HEADER_MAX } else { 0 }
+    }
+
+    /// Copies `packet` (a whole chain) into a buffer and sends it; `false` when the queue is full.
+    fn send(&mut self, pool: &UmemPool, packet: &[TxFrame]) -> bool {
+        let length: usize = packet.iter().map(|part| part.frame.len()).sum();
+        if length > self.longest() {
+            self.stats.tx_dropped += 1;
+            return true;
+        }
+        if self.tx.full.is_full() {
+            return false;
+        }
+        // Buffers are made until the circle is filled once, and used again from then on.
+        let mut bytes = self.tx.empty.pop().unwrap_or_default();
+        bytes.clear();
+        for part in packet {
+            bytes.extend_from_slice(pool.bytes(&part.frame));
+        }
+        let checksum = match packet[0].checksum {
+            Some(_) if self.caps.tx_checksum => RxChecksum::Verified,
+            Some(request) => {
+                crate::checksum::finish(&mut bytes, request);
+                RxChecksum::Unknown
+            }
+            None => RxChecksum::Unknown,
+        };
+        // We are the only producer, so the queue has not become full since.
+        if self.tx.full.push(Packet { bytes, checksum }).is_err() {
+            return false;
+        }
+        self.stats.tx_packets += 1;
+        true
+    }
+
+    /// Wakes the other end if it sleeps.
+    fn wake_peer(&mut self) {
+        // Pairs with the fence in `prepare_sleep`: either it sees our packet or we see its flag.
+        fence(Ordering::SeqCst);
+        if self.tx.sleeping.load(Ordering::Relaxed) && self.tx.sleeping.swap(false, Ordering::Relaxed) {
+            self.tx.wake.signal();
+            self.stats.syscalls += 1;
+        }
+    }
+}
+
+impl Link for MemoryLink {
+    fn caps(&self) -> &LinkCaps {
+        &self.caps
+    }
+
+    fn rx(&mut self, pool: &mut UmemPool, iface: IfaceId, out: &mut Vec<RxFrame>, max: usize) -> usize {
+        let mut packets = 0;
+        while packets < max {
+            let Some(packet) = self.rx.full.pop() else { break };
+            if copy_in(pool, iface, &packet, out) {
+                packets += 1;
+            } else {
+                self.stats.rx_dropped += 1;
+            }
+            // Full only when the other end made more buffers than the circle holds: let this one go.
+            drop(self.rx.empty.push(packet.bytes));
+        }
+        if packets > 0 && self.rx.sleeping.load(Ordering::Relaxed) {
+            self.rx.sleeping.store(false, Ordering::Relaxed);
+        }
+        self.stats.rx_packets += packets as u64;
+        packets
+    }
+
+    fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize> {
+        if self.tx.closed.load(Ordering::Acquire) {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the other end of the memory link is closed"));
+        }
+        let mut sent = 0;
+        let mut done = 0;
+        while let Some(end) = crate::chain::end(frames, done) {
+            if !self.send(pool, &frames[done..end]) {
+                break;
+            }
+            done = end;
+            sent += 1;
+        }
+        for part in frames.drain(..done) {
+            pool.free(part.frame);
+        }
+        if sent > 0 {
+            self.wake_peer();
+        }
+        Ok(sent)
+    }
+
+    fn reap(&mut self, _pool: &mut UmemPool) -> bool {
+        false
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.rx.wake.fd())
+    }
+
+    fn prepare_sleep(&mut self, _pool: &mut UmemPool) -> bool {
+        self.rx.wake.clear();
+        self.stats.syscalls += 1;
+        self.rx.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.rx.full.is_empty() && !self.tx.closed.load(Ordering::Acquire) {
+            return true;
+        }
+        self.rx.sleeping.store(false, Ordering::Relaxed);
+        false
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.stats
+    }
+
+    fn close(self: Box<Self>, _pool: &mut UmemPool) {}
+}
+
+impl Drop for MemoryLink {
+    fn drop(&mut self) {
+        self.rx.closed.store(true, Ordering::Release);
+        // Whoever waits for something from us finds out that nothing will come.
+        fence(Ordering::SeqCst);
+        self.tx.wake.signal();
+    }
+}
+
+/// Copies a packet into a chain of chunks; `false` (and no chunk taken) when the pool has not enough.
+fn copy_in(pool: &mut UmemPool, iface: IfaceId, packet: &Packet, out: &mut Vec<RxFrame>) -> bool {
+    let first = out.len();
+    let room = pool.chunk_size() - HEADROOM as usize;
+    let parts = packet.bytes.chunks(room);
+    let count = parts.len();
+    for (i, part) in parts.enumerate() {
+        let Some(mut frame) = pool.alloc() else {
+            for part in out.drain(first..) {
+                pool.free(part.frame);
+            }
+            return false;
+        };
+        fill(pool, &mut frame, part);
+        frame.set_more(i + 1 < count);
+        out.push(RxFrame { frame, iface, checksum: packet.checksum });
+    }
+    count > 0
+}
+
+fn fill(pool: &mut UmemPool, frame: &mut Frame, bytes: &[u8]) {
+    frame.grow_back(bytes.len());
+    pool.bytes_mut(frame).copy_from_slice(bytes);
+}
+
+impl std::fmt::Debug for MemoryLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryLink").field("caps", &self.caps).field("stats", &self.stats).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,3 @@
+//! System calls and memory shared with the kernel, behind safe functions.
+
+pub(crate) mod eventfd;

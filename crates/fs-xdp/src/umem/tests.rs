@@ -1,0 +1,129 @@
+use super::*;
+
+fn umem(chunks: u32) -> Arc<Umem> {
+    Umem::new(UmemConfig { chunks, chunk_size: 2048 }).unwrap()
+}
+
+#[test]
+fn a_frame_starts_behind_the_headroom_and_holds_what_is_written() {
+    let umem = umem(4);
+    let mut pool = umem.pool(4).unwrap();
+    let mut frame = pool.alloc().unwrap();
+    assert_eq!((frame.off(), frame.len()), (HEADROOM as usize, 0));
+    frame.grow_back(5);
+    pool.bytes_mut(&mut frame).copy_from_slice(b"hello");
+    assert_eq!(pool.bytes(&frame), b"hello");
+    pool.free(frame);
+    assert_eq!(umem.in_use([&pool]), 0);
+}
+
+#[test]
+fn the_chunk_freed_last_is_taken_first() {
+    let umem = umem(8);
+    let mut pool = umem.pool(8).unwrap();
+    let (a, b) = (pool.alloc().unwrap(), pool.alloc().unwrap());
+    let last = a.chunk();
+    pool.free(b);
+    pool.free(a);
+    let again = pool.alloc().unwrap();
+    assert_eq!(again.chunk(), last);
+    pool.free(again);
+}
+
+#[test]
+fn a_chunk_comes_home_with_its_last_handle() {
+    let umem = umem(1);
+    let mut pool = umem.pool(1).unwrap();
+    let frame = pool.alloc().unwrap();
+    assert!(!pool.is_shared(&frame));
+    let twin = pool.share(&frame);
+    assert!(pool.is_shared(&frame));
+    pool.free(frame);
+    assert!(!pool.is_shared(&twin));
+    assert_eq!((pool.available(), pool.in_use()), (0, 1));
+    pool.free(twin);
+    assert_eq!((pool.available(), pool.in_use()), (1, 0));
+}
+
+#[test]
+#[should_panic(expected = "freed twice")]
+fn a_second_free_is_caught() {
+    let umem = umem(1);
+    let mut pool = umem.pool(1).unwrap();
+    let frame = pool.alloc().unwrap();
+    let forged = Frame::from_raw(frame.chunk(), 0, 0);
+    pool.free(frame);
+    pool.free(forged);
+}
+
+#[test]
+#[should_panic(expected = "chunk")]
+fn a_frame_cannot_reach_over_its_chunk() {
+    let umem = umem(2);
+    let mut pool = umem.pool(2).unwrap();
+    let mut frame = pool.alloc().unwrap();
+    frame.grow_back(2048);
+    pool.bytes_mut(&mut frame);
+}
+
+#[test]
+fn pools_take_only_what_is_left_and_give_it_back() {
+    let umem = umem(100);
+    let a = umem.pool(60).unwrap();
+    let error = umem.pool(41).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+    assert!(error.to_string().contains("40 of 100"), "{error}");
+    drop(a);
+    assert_eq!(umem.pool(100).unwrap().available(), 100);
+}
+
+#[test]
+fn odd_sizes_are_refused() {
+    for (chunks, chunk_size) in [(0, 2048), (1, 1024), (1, 8192), (1 << 25, 2048)] {
+        let error = Umem::new(UmemConfig { chunks, chunk_size }).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}
+
+/// One core only takes, another only frees: the depot has to carry every chunk back.
+#[test]
+fn chunks_wander_through_the_depot() {
+    let umem = umem(512);
+    let mut receiver = umem.pool(256).unwrap();
+    let mut sender = umem.pool(256).unwrap();
+    for round in 0..5_000 {
+        let frame = receiver.alloc().unwrap_or_else(|| panic!("dry in round {round}"));
+        sender.free(frame);
+    }
+    assert_eq!(umem.in_use([&receiver, &sender]), 0);
+    assert!(sender.available() <= 256 + DEPOT_BATCH);
+}
+
+#[test]
+fn two_threads_lose_no_chunk() {
+    let rounds = if cfg!(miri) { 200 } else { 100_000 };
+    let umem = umem(512);
+    let mut a = umem.pool(256).unwrap();
+    let mut b = umem.pool(256).unwrap();
+    let (to_b, from_a) = crossbeam::channel::bounded::<Frame>(128);
+    let sender = std::thread::spawn(move || {
+        let mut sent = 0u32;
+        while sent < rounds {
+            let Some(mut frame) = a.alloc() else {
+                std::thread::yield_now();
+                continue;
+            };
+            frame.grow_back(4);
+            a.bytes_mut(&mut frame).copy_from_slice(&sent.to_be_bytes());
+            to_b.send(frame).unwrap();
+            sent += 1;
+        }
+        a
+    });
+    for (expected, frame) in from_a.into_iter().enumerate() {
+        assert_eq!(b.bytes(&frame), (expected as u32).to_be_bytes());
+        b.free(frame);
+    }
+    let a = sender.join().unwrap();
+    assert_eq!(umem.in_use([&a, &b]), 0);
+}
