@@ -1,1 +1,102 @@
-//! To come.
+//! Which core a packet belongs to: Receive Flow Deliver, the NIC's own choice, and the owner's number in
+//! timestamps.
+//!
+//! Receive Flow Deliver is from Lin et al., "Scalable Kernel TCP Design and Implementation for Short-Lived
+//! Connections" (Fastsocket), ASPLOS 2016, section 3.3: the core that opens a connection writes its number
+//! into bits of the source port, so that whoever receives a reply can tell the owner without a shared table.
+
+mod rss;
+mod timestamp;
+
+use crate::config::Secret;
+use crate::flow::CoreId;
+use crate::rx::table::derive_key;
+
+pub use rss::{RssView, toeplitz};
+pub use timestamp::TsClock;
+
+/// Ports below this are well known: only servers have them.
+const WELL_KNOWN: u16 = 1024;
+
+/// The core's number is put into port bits below this one. The default ephemeral range is 28232 ports from
+/// 32768 on: thirteen and a half runs of 2^11, so bits 0..=11 divide it evenly to 4 %; above them, a core's
+/// share of the range would depend on luck.
+const PORT_BITS: u32 = 12;
+
+/// Who opened the connection that a packet belongs to, as far as its ports tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// We did: the local port names the owner.
+    Active,
+    /// The peer did: the owner is where the SYN came in.
+    Passive,
+}
+
+/// Receive Flow Deliver: a core's number in the source ports of the connections that it opens.
+///
+/// Which port bits hold the number, and what it is XORed with, is drawn from the secret at each start, so
+/// that an outsider cannot aim at one core by choosing ports.
+#[derive(Clone, Copy)]
+pub struct Rfd {
+    cores: u16,
+    /// Number of port bits in use: log2 of `cores`, rounded up.
+    count: u8,
+    /// Which port bit is bit i of the core's number.
+    bits: [u8; 16],
+    xor: u16,
+}
+
+impl core::fmt::Debug for Rfd {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // Not the bits: they are as good as the secret.
+        write!(f, "Rfd {{ cores: {} }}", self.cores)
+    }
+}
+
+impl Rfd {
+    /// For `cores` cores (0 is taken as 1); equal on all cores that share the secret.
+    pub fn new(cores: u16, secret: &Secret) -> Self {
+        let cores = cores.max(1);
+        // 16 at most: 65535 cores need all of the port.
+        let count = u32::from(cores).next_power_of_two().trailing_zeros();
+        let (mut random, xor) = derive_key(secret, b"receive flow deliver");
+        let mut bits = core::array::from_fn(|i| i as u8);
+        // Fisher and Yates, as far as needed; 16 draws of less than 4 bits from 64.
+        let candidates = PORT_BITS.max(count);
+        for i in 0..count {
+            let left = u64::from(candidates - i);
+            bits.swap(i as usize, i as usize + (random % left) as usize);
+            random /= left;
+        }
+        Self { cores, count: count as u8, bits, xor: xor as u16 & ((1u32 << count) - 1) as u16 }
+    }
+
+    /// The core that a local port of an active connection names; `None` if there is no such core (their
+    /// number is not a power of two): such ports are not used for active connections.
+    #[inline]
+    pub fn core_of_port(&self, port: u16) -> Option<CoreId> {
+        let mut core = 0;
+        for (i, bit) in self.bits[..usize::from(self.count)].iter().enumerate() {
+            core |= (port >> bit & 1) << i;
+        }
+        core ^= self.xor;
+        (core < self.cores).then_some(CoreId(core))
+    }
+
+    /// The paper's rules for a packet that no connection of this core claims, in their order: from a
+    /// well-known port comes a server's reply; to a well-known port goes a client's request; else the
+    /// listen table decides: `listening` says whether anybody, on any core, listens on the local port.
+    #[inline]
+    pub fn classify(&self, local_port: u16, remote_port: u16, listening: impl FnOnce() -> bool) -> Class {
+        if remote_port < WELL_KNOWN {
+            Class::Active
+        } else if local_port < WELL_KNOWN || listening() {
+            Class::Passive
+        } else {
+            Class::Active
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
