@@ -1,1 +1,39 @@
-//! Placeholder.
+//! The thread-per-core runtime: one pinned thread per core, each with one queue of every device, one shard of
+//! the engine and one tokio `LocalRuntime`.
+//!
+//! ```no_run
+//! use fs_rt::Runtime;
+//!
+//! let rt = Runtime::builder().device("veth0").cores([0, 1]).build()?;
+//! rt.run(|core| async move {
+//!     println!("core {} of {}", core.index(), core.cores());
+//!     // fs_compat::TcpListener::bind(…), tokio::time, tokio::task::spawn_local, hyper, axum …
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A core's turn, and the modules that it passes: `core_loop` (send, messages, receive, timers, events) →
+//! tasks → `park` (spin, then sleep). `mailbox` carries packets between cores; `control` mirrors the kernel's
+//! addresses, routes and neighbours; `ports` keeps local ports reserved in the kernel.
+
+mod builder;
+mod control;
+mod core;
+mod core_loop;
+mod error;
+mod handle;
+mod mailbox;
+mod mailbox_unsafe;
+mod park;
+mod ports;
+mod runtime;
+mod setup;
+mod sys;
+mod wakers;
+
+pub use crate::core::{CoreRef, CoreStack, PortLease, shut_down, shutdown_signal, spawn_local, turn};
+pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
+pub use error::{BuildError, RunError};
+pub use handle::{CoreStats, Ended, Handle, RuntimeStats};
+pub use runtime::{CoreCtx, Runtime};
+pub use wakers::Interest;

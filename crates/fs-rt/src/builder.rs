@@ -1,0 +1,255 @@
+//! What a runtime is made of.
+
+use crate::error::BuildError;
+use crate::runtime::Runtime;
+use crate::setup;
+use fs_core::{Cidr, Limits, Secret, TcpConfig};
+use fs_xdp::Link;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How long an idle core looks for work before it sleeps. A sleep and its wake-up cost about 31 µs of latency
+/// (AFXDP.md: 31 against 3.6 µs round trip): spinning as long as a sleep costs is at most twice the best
+/// possible (the ski-rental rule). Lower: bursts pay for wake-ups. Higher: an idle core burns CPU for longer.
+const SPIN: Duration = Duration::from_micros(30);
+
+/// Frames of a core: 16384 × 2 KiB = 32 MiB. A queue's rings take 4 × 2048 at most; the rest is in flight.
+const FRAMES: u32 = 16_384;
+
+/// Active ports reserved: each is one kernel socket (about 3 µs and 1.5 KiB). One port serves one connection per
+/// destination, so this bounds connections to one server, not in all.
+const ACTIVE_PORTS: usize = 8192;
+
+/// The first active port: below Linux's ephemeral range (32768), above where services live.
+const ACTIVE_FIRST: u16 = 20_000;
+
+/// Which XDP mode to ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// Native where the driver can, else generic.
+    #[default]
+    Auto,
+    /// In the driver, or fail.
+    Native,
+    /// On skbs.
+    Generic,
+}
+
+/// What carries a runtime's packets.
+#[derive(Default)]
+#[non_exhaustive]
+pub enum LinkChoice {
+    /// AF_XDP on the given devices.
+    #[default]
+    XdpAuto,
+    /// AF_XDP in a given mode.
+    Xdp {
+        /// See [`XdpMode`].
+        mode: XdpMode,
+    },
+    /// AF_PACKET on the given devices: needs no BPF, only CAP_NET_RAW (a user namespace has it). Standalone
+    /// addressing only, because the kernel sees every packet too and would answer.
+    Packet,
+    /// A TAP device for each given name, made if it does not exist. One core, standalone addressing.
+    Tap,
+    /// Given links, one for each core, on one nameless device. For tests and simulation.
+    Memory(Vec<Box<dyn Link>>),
+}
+
+impl std::fmt::Debug for LinkChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LinkChoice::XdpAuto => f.write_str("XdpAuto"),
+            LinkChoice::Xdp { mode } => write!(f, "Xdp({mode:?})"),
+            LinkChoice::Packet => f.write_str("Packet"),
+            LinkChoice::Tap => f.write_str("Tap"),
+            LinkChoice::Memory(links) => write!(f, "Memory({} links)", links.len()),
+        }
+    }
+}
+
+/// Addresses of its own for a device, which the kernel does not know.
+#[derive(Clone, Debug, Default)]
+pub struct Standalone {
+    /// Our addresses.
+    pub addrs: Vec<Cidr>,
+    /// Default gateways, at most one per family.
+    pub gateways: Vec<IpAddr>,
+    /// Our MAC address; the device's if `None`.
+    pub mac: Option<[u8; 6]>,
+}
+
+impl Standalone {
+    /// No address yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an address with its prefix length.
+    pub fn addr(mut self, addr: impl Into<IpAddr>, prefix: u8) -> Self {
+        self.addrs.push(Cidr { addr: addr.into(), prefix });
+        self
+    }
+
+    /// Adds the default gateway of its family.
+    pub fn gateway(mut self, gateway: impl Into<IpAddr>) -> Self {
+        self.gateways.push(gateway.into());
+        self
+    }
+
+    /// Uses this MAC address instead of the device's.
+    pub fn mac(mut self, mac: [u8; 6]) -> Self {
+        self.mac = Some(mac);
+        self
+    }
+}
+
+/// Builds a [`Runtime`]. Every setting has a default but the devices and cores.
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    pub(crate) devices: Vec<String>,
+    pub(crate) cores: Vec<usize>,
+    pub(crate) pin: bool,
+    pub(crate) busy_poll: bool,
+    pub(crate) spin: Duration,
+    pub(crate) drain: Duration,
+    pub(crate) link: LinkChoice,
+    pub(crate) standalone: Vec<Standalone>,
+    pub(crate) frames: u32,
+    pub(crate) frame_size: Option<u32>,
+    pub(crate) tcp: TcpConfig,
+    pub(crate) limits: Limits,
+    pub(crate) active_ports: usize,
+    pub(crate) active_first: u16,
+    pub(crate) secret: Option<Secret>,
+    pub(crate) accept_partial_checksum: Option<bool>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            cores: Vec::new(),
+            pin: true,
+            busy_poll: false,
+            spin: SPIN,
+            drain: Duration::from_secs(1),
+            link: LinkChoice::default(),
+            standalone: Vec::new(),
+            frames: FRAMES,
+            frame_size: None,
+            tcp: TcpConfig::default(),
+            limits: Limits::default(),
+            active_ports: ACTIVE_PORTS,
+            active_first: ACTIVE_FIRST,
+            secret: None,
+            accept_partial_checksum: None,
+        }
+    }
+}
+
+impl Builder {
+    /// Adds a device. Each core opens the queues of each device that are its share: queue i, i + cores, ….
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.devices.push(name.into());
+        self
+    }
+
+    /// The CPUs to run on: one pinned thread each.
+    pub fn cores(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
+        self.cores = cpus.into_iter().collect();
+        self
+    }
+
+    /// Whether threads are pinned (default: yes).
+    pub fn pin(mut self, pin: bool) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    /// Never sleep: lowest latency, 100 % of each core.
+    pub fn busy_poll(mut self, busy_poll: bool) -> Self {
+        self.busy_poll = busy_poll;
+        self
+    }
+
+    /// How long an idle core looks for work before it sleeps. Default: 30 µs.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// How long the end of a run waits for closed connections to send what they still hold. Default: 1 s.
+    pub fn drain(mut self, drain: Duration) -> Self {
+        self.drain = drain;
+        self
+    }
+
+    /// What carries the packets. Default: AF_XDP.
+    pub fn link(mut self, link: LinkChoice) -> Self {
+        self.link = link;
+        self
+    }
+
+    /// Own addresses for the next device without them, in the order of `.device(…)`. Either every device has
+    /// them or none (then the kernel's addresses, routes and neighbours are used, and followed as they change).
+    pub fn standalone(mut self, standalone: Standalone) -> Self {
+        self.standalone.push(standalone);
+        self
+    }
+
+    /// Frames of each core. Default: 16384.
+    pub fn frames(mut self, frames: u32) -> Self {
+        self.frames = frames;
+        self
+    }
+
+    /// Bytes of each frame, 2048 or 4096. Default: 2048 where the MTU fits into one, else 4096.
+    pub fn frame_size(mut self, bytes: u32) -> Self {
+        self.frame_size = Some(bytes);
+        self
+    }
+
+    /// TCP's constants.
+    pub fn tcp(mut self, tcp: TcpConfig) -> Self {
+        self.tcp = tcp;
+        self
+    }
+
+    /// Upper bounds of each core.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Local ports to reserve for connects. Default: 8192. 0: no connects without a bound port.
+    pub fn active_ports(mut self, count: usize) -> Self {
+        self.active_ports = count;
+        self
+    }
+
+    /// Where the active ports start. Default: 20000.
+    pub fn active_ports_from(mut self, first: u16) -> Self {
+        self.active_first = first;
+        self
+    }
+
+    /// Randomness of the engine, for runs that are to be repeated. Default: from the kernel.
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// Accept packets whose checksum field holds only the pseudo-header's sum, as kernel peers on virtual links
+    /// send them. Default: on links that are known to be virtual.
+    pub fn accept_partial_checksum(mut self, accept: bool) -> Self {
+        self.accept_partial_checksum = Some(accept);
+        self
+    }
+
+    /// Opens everything: frames, devices, queues, ports. On an error nothing stays set up.
+    pub fn build(self) -> Result<Runtime, BuildError> {
+        setup::build(self)
+    }
+}

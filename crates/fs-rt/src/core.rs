@@ -1,0 +1,307 @@
+//! A core as sockets see it: [`CoreRef`], the way from a task to its core's stack.
+//!
+//! ## Access rules
+//! 1. Everything here lives and dies on one thread; nothing is `Send`.
+//! 2. The stack, the wakers and the links are in `RefCell`s that are borrowed for one call at a time. While one
+//!    is borrowed no waker is woken and none is dropped: both can drop a task, and with it sockets that call
+//!    back into the stack. So wakers are moved out first and woken or dropped when the borrows are over.
+//! 3. Only the reactor (`core_loop`) touches the links.
+
+use crate::core_loop::CoreIo;
+use crate::runtime::Shared;
+use crate::sys::Clock;
+use crate::wakers::{Displaced, Interest, Wakers};
+use fs_core::{Error, ListenerId, Protocol, Stack, TcpId, UdpId};
+use fs_xdp::UmemPool;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+thread_local! {
+    static CURRENT: RefCell<Option<CoreRef>> = const { RefCell::new(None) };
+}
+
+/// The stack that every core has.
+pub type CoreStack = Stack<UmemPool>;
+
+pub(crate) struct CoreShared {
+    pub(crate) index: usize,
+    pub(crate) cpu: usize,
+    pub(crate) clock: Clock,
+    pub(crate) stack: RefCell<CoreStack>,
+    pub(crate) wakers: RefCell<Wakers>,
+    pub(crate) io: RefCell<CoreIo>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) listeners: RefCell<Vec<ListenerId>>,
+    /// The reactor sleeps: a call that may have made work for it must wake it.
+    pub(crate) asleep: Cell<bool>,
+    pub(crate) reactor: RefCell<Option<Waker>>,
+    pub(crate) shutting_down: Cell<bool>,
+}
+
+/// A local port that is ours as long as a clone of this lives: listeners hold one, and so do the connections
+/// that they accept, because their packets must keep coming to us after the listener is closed.
+#[derive(Clone)]
+pub struct PortLease(Rc<Lease>);
+
+struct Lease {
+    shared: Arc<Shared>,
+    protocol: Protocol,
+    at: SocketAddr,
+    /// A connection has used it, which may still be in FIN-WAIT or TIME-WAIT when its socket is gone.
+    carried: Cell<bool>,
+}
+
+impl PortLease {
+    /// The address, with the port that was chosen.
+    pub fn addr(&self) -> SocketAddr {
+        self.0.at
+    }
+
+    /// For a connection on this port.
+    pub fn for_connection(&self) -> Self {
+        self.0.carried.set(true);
+        self.clone()
+    }
+}
+
+impl std::fmt::Debug for PortLease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PortLease({:?} {})", self.0.protocol, self.0.at)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.shared.ports.release(self.protocol, self.at, self.carried.get());
+    }
+}
+
+/// The core that the calling thread runs: what sockets keep to reach their stack. Cheap to clone.
+#[derive(Clone)]
+pub struct CoreRef(pub(crate) Rc<CoreShared>);
+
+impl std::fmt::Debug for CoreRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CoreRef({})", self.0.index)
+    }
+}
+
+/// Takes the thread's core away when the thread's run ends.
+pub(crate) struct Entered;
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.with_borrow_mut(Option::take);
+    }
+}
+
+impl CoreRef {
+    /// The calling thread's core; `None` on threads that are not a runtime's.
+    pub fn current() -> Option<CoreRef> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    /// As [`CoreRef::current`], with the error that a socket call gives on other threads.
+    pub fn require() -> io::Result<CoreRef> {
+        Self::current().ok_or_else(|| {
+            io::Error::other(
+                "no fastsock runtime on this thread: make the socket in a task of fs_rt::Runtime::run, or use spawn_on",
+            )
+        })
+    }
+
+    pub(crate) fn enter(&self) -> Entered {
+        CURRENT.with_borrow_mut(|current| *current = Some(self.clone()));
+        Entered
+    }
+
+    /// This core's number in its runtime, from 0.
+    pub fn index(&self) -> usize {
+        self.0.index
+    }
+
+    /// Calls the stack. `f` must not call back into this core.
+    #[inline]
+    pub fn stack<R>(&self, f: impl FnOnce(&mut CoreStack) -> R) -> R {
+        let answer = f(&mut self.0.stack.borrow_mut());
+        self.kick();
+        answer
+    }
+
+    /// Looks into the stack without making work for it.
+    #[inline]
+    pub fn look<R>(&self, f: impl FnOnce(&CoreStack) -> R) -> R {
+        f(&self.0.stack.borrow())
+    }
+
+    /// A sleeping reactor has to send what a task has just produced.
+    #[inline]
+    fn kick(&self) {
+        if self.0.asleep.get() {
+            self.0.wake_reactor();
+        }
+    }
+
+    /// Calls the stack, and waits for `interest` in slot `index` when it answers `WouldBlock`.
+    #[inline]
+    pub fn poll_op<R>(
+        &self,
+        cx: &mut Context<'_>,
+        interest: Interest,
+        index: u32,
+        f: impl FnOnce(&mut CoreStack) -> Result<R, Error>,
+    ) -> Poll<Result<R, Error>> {
+        match self.stack(f) {
+            Err(Error::WouldBlock) => {
+                self.wait(interest, index, cx.waker());
+                Poll::Pending
+            }
+            answer => Poll::Ready(answer),
+        }
+    }
+
+    /// Wakes `waker` at the next event for `interest` in slot `index`. The caller has just seen that there is
+    /// nothing yet; events only come up in the reactor's turn, so none can slip through in between.
+    pub fn wait(&self, interest: Interest, index: u32, waker: &Waker) {
+        let displaced = self.0.wakers.borrow_mut().register(interest, index, waker);
+        match displaced {
+            Displaced::Nothing => {}
+            Displaced::Duplicate(waker) => drop(waker),
+            Displaced::Evicted(waker) => waker.wake(),
+        }
+    }
+
+    /// Whoever waits for these is woken, to find the socket gone.
+    fn forget(&self, interests: &[Interest], index: u32) {
+        let mut woken = Vec::new();
+        for &interest in interests {
+            self.0.wakers.borrow_mut().take(interest, index, &mut woken);
+        }
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ends the use of a connection, as `close(2)`.
+    pub fn close_tcp(&self, id: TcpId) {
+        self.stack(|stack| stack.tcp_close(id));
+        self.forget(&[Interest::TcpRead, Interest::TcpWrite], id.index);
+    }
+
+    /// Reserves `at` in the kernel and listens there on this core. Several cores may listen at one address;
+    /// port 0 chooses a port. The lease belongs with the listener and with what it accepts.
+    pub fn listen(&self, mut listen: fs_core::Listen) -> io::Result<Result<(ListenerId, PortLease), Error>> {
+        if self.0.shutting_down.get() {
+            return Err(shut_down());
+        }
+        let lease = self.lease(Protocol::Tcp, listen.at, listen.v6_only)?;
+        listen.at = lease.addr();
+        let answer = self.stack(|stack| stack.tcp_listen(listen));
+        if let Ok(id) = answer {
+            self.0.listeners.borrow_mut().push(id);
+        }
+        Ok(answer.map(|id| (id, lease)))
+    }
+
+    /// Closes a listener. One that a shutdown has closed is left alone.
+    pub fn close_listener(&self, id: ListenerId) {
+        let mut listeners = self.0.listeners.borrow_mut();
+        let Some(at) = listeners.iter().position(|&l| l == id) else { return };
+        listeners.swap_remove(at);
+        drop(listeners);
+        self.stack(|stack| stack.tcp_close_listener(id));
+        self.forget(&[Interest::Accept], id.index);
+    }
+
+    /// True while `id` is open (a shutdown closes listeners).
+    pub fn is_listening(&self, id: ListenerId) -> bool {
+        self.0.listeners.borrow().contains(&id)
+    }
+
+    /// Reserves `at` in the kernel and binds a UDP socket there.
+    pub fn bind_udp(&self, at: SocketAddr) -> io::Result<Result<(UdpId, PortLease), Error>> {
+        let lease = self.lease(Protocol::Udp, at, false)?;
+        let answer = self.stack(|stack| stack.udp_bind(lease.addr()));
+        Ok(answer.map(|id| (id, lease)))
+    }
+
+    /// Closes a UDP socket.
+    pub fn close_udp(&self, id: UdpId) {
+        self.stack(|stack| stack.udp_close(id));
+        self.forget(&[Interest::UdpRead, Interest::UdpWrite], id.index);
+    }
+
+    /// Reserves a local address.
+    pub fn lease(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<PortLease> {
+        let shared = self.0.shared.clone();
+        let at = shared.ports.acquire(protocol, at, v6_only)?;
+        Ok(PortLease(Rc::new(Lease { shared, protocol, at, carried: Cell::new(false) })))
+    }
+
+    /// True once a shutdown has begun.
+    pub fn is_shutting_down(&self) -> bool {
+        self.0.shutting_down.get()
+    }
+}
+
+/// What `accept` and `listen` answer during a shutdown: the kernel's answer for a listener after `shutdown(2)`.
+pub fn shut_down() -> io::Error {
+    io::Error::from_raw_os_error(libc::EINVAL)
+}
+
+impl CoreShared {
+    pub(crate) fn wake_reactor(&self) {
+        self.asleep.set(false);
+        if let Some(waker) = &*self.reactor.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// No new connections from here on: listeners close, and who waits in `accept` gets an error.
+    pub(crate) fn begin_shutdown(self: &Rc<Self>) {
+        self.shutting_down.set(true);
+        let core = CoreRef(self.clone());
+        loop {
+            let id = self.listeners.borrow().last().copied();
+            match id {
+                Some(id) => core.close_listener(id),
+                None => break,
+            }
+        }
+    }
+}
+
+/// Completes when the runtime of the calling thread is being shut down. Never, on other threads.
+pub async fn shutdown_signal() {
+    let Some(core) = CoreRef::current() else { return std::future::pending().await };
+    let mut phase = core.0.shared.phase.subscribe();
+    drop(core);
+    // An error means that the runtime is gone, which is a shutdown as well.
+    let _ = phase.wait_for(|phase| !phase.is_running()).await;
+}
+
+/// Lets every other task of this core, and the reactor, run once.
+pub async fn turn() {
+    let mut first = true;
+    poll_fn(|cx| {
+        if std::mem::take(&mut first) {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    })
+    .await
+}
+
+/// Spawns a task on the calling thread's core (`tokio::task::spawn_local`).
+pub fn spawn_local<F>(future: F) -> tokio::task::JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    tokio::task::spawn_local(future)
+}

@@ -1,0 +1,127 @@
+//! Why a runtime could not be built, or ended early. Each message says the cause and the cure.
+
+use std::io;
+
+/// Why a runtime could not be built. Nothing is left half set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No `.device(…)` was given.
+    #[error("no device given: name at least one with .device(\"eth0\")")]
+    NoDevice,
+    /// No `.cores(…)`, or an empty list.
+    #[error("no cores given: name CPU numbers with .cores([0])")]
+    NoCores,
+    /// The device does not exist.
+    #[error("no such device: {device} (`ip link` lists what there is)")]
+    NoSuchDevice {
+        /// Its name.
+        device: String,
+    },
+    /// The thread may not run there.
+    #[error("CPU {cpu} is not available to this process (available: {available:?}); choose others, or widen the CPU set")]
+    NoSuchCpu {
+        /// The CPU asked for.
+        cpu: usize,
+        /// What could be had.
+        available: Vec<usize>,
+    },
+    /// More cores than receive queues.
+    #[error(
+        "{device} has {queues} receive queue(s) for {cores} cores: give it more (`ethtool -L {device} combined {cores}`; veth: make it with `numrxqueues {cores} numtxqueues {cores}`) or use fewer cores"
+    )]
+    TooFewQueues {
+        /// The device.
+        device: String,
+        /// Its receive queues.
+        queues: usize,
+        /// Cores asked for.
+        cores: usize,
+    },
+    /// Options that do not go together.
+    #[error("{0}")]
+    Config(String),
+    /// The device or one of its queues could not be opened.
+    #[error("{device}: {message}")]
+    Link {
+        /// The device.
+        device: String,
+        /// Cause and cure.
+        message: String,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The memory for frames could not be had.
+    #[error("cannot get {megabytes} MiB for frames ({source}): lower .frames(…), or raise RLIMIT_MEMLOCK (`ulimit -l`)")]
+    Memory {
+        /// How much was asked for.
+        megabytes: usize,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Too few ports could be reserved.
+    #[error("could reserve only {got} of {wanted} active ports: {reason}")]
+    ActivePorts {
+        /// Ports asked for.
+        wanted: usize,
+        /// Ports that could be had.
+        got: usize,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The kernel's addresses, routes or neighbours could not be read.
+    #[error("cannot read the kernel's {what} over netlink: {source}")]
+    Netlink {
+        /// What was asked for.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Some other system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Why a runtime ended without its applications' futures having finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A core's thread could not be set up.
+    #[error("core {core}: {what}: {source}")]
+    Core {
+        /// The core.
+        core: usize,
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A device is gone.
+    #[error("interface {interface}: the link is down for good: {source}")]
+    Link {
+        /// The interface's number (the order of `.device(…)`).
+        interface: u8,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// An application's future, or the reactor, panicked.
+    #[error("core {core} panicked: {message}")]
+    Panicked {
+        /// The core.
+        core: usize,
+        /// The panic's message.
+        message: String,
+    },
+    /// The shutdown's deadline passed first.
+    #[error("core {core}'s future had not finished when the shutdown's deadline passed")]
+    Deadline {
+        /// The core.
+        core: usize,
+    },
+}

@@ -1,0 +1,118 @@
+//! What other threads, and the application's tasks, do with a running runtime.
+
+use crate::runtime::{Control, Phase, Shared};
+use fs_core::{IfaceId, Stats};
+use fs_xdp::LinkStats;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A core's counters of its runtime (not its stack).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeStats {
+    /// Turns of the reactor.
+    pub turns: u64,
+    /// Times that it went to sleep.
+    pub sleeps: u64,
+    /// Tasks woken by events.
+    pub wakes: u64,
+    /// Messages sent to other cores.
+    pub messages_sent: u64,
+    /// Messages taken from other cores.
+    pub messages_received: u64,
+    /// Packets for another core that were dropped because its mailbox was full.
+    pub mailbox_full: u64,
+    /// Most messages that were waiting in one mailbox after a turn.
+    pub mailbox_high_water: u64,
+    /// Times that a sleeping core had to be rung.
+    pub doorbells: u64,
+}
+
+/// One core's counters, as it last published them: at most 100 ms old while it is busy, and current when it sleeps.
+#[derive(Clone, Debug, Default)]
+pub struct CoreStats {
+    /// The core's number in the runtime.
+    pub core: usize,
+    /// The CPU that it is pinned to.
+    pub cpu: usize,
+    /// The engine's counters and drops.
+    pub stack: Stats,
+    /// Each queue's counters, with its interface.
+    pub links: Vec<(IfaceId, LinkStats)>,
+    /// The runtime's counters.
+    pub runtime: RuntimeStats,
+    /// Connections alive.
+    pub connections: u64,
+    /// TIME-WAIT records alive.
+    pub time_waits: u64,
+    /// Frames in use.
+    pub frames_in_use: u64,
+    /// Frames in all.
+    pub frames: u64,
+}
+
+/// A runtime's handle: for any thread, cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("cores", &self.cores()).field("phase", &*self.shared.phase.borrow()).finish()
+    }
+}
+
+/// The runtime has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the runtime has ended")]
+pub struct Ended;
+
+impl Handle {
+    /// Number of cores.
+    pub fn cores(&self) -> usize {
+        self.shared.inboxes.len()
+    }
+
+    /// Every core's counters as last published (see [`CoreStats`]). Takes a lock for the time of a copy.
+    pub fn stats(&self) -> Vec<CoreStats> {
+        self.shared.published.iter().map(|core| core.lock().unwrap_or_else(|e| e.into_inner()).clone()).collect()
+    }
+
+    /// Begins a graceful shutdown: listeners close, [`crate::shutdown_signal`] completes, and the runtime ends as
+    /// soon as the applications' futures are done and no connection is left, or when `deadline` has passed.
+    /// Later calls can only shorten the deadline.
+    pub fn shutdown(&self, deadline: Duration) {
+        let until = Instant::now() + deadline;
+        self.shared.phase.send_if_modified(|phase| match phase {
+            Phase::Running => {
+                *phase = Phase::Draining { until };
+                true
+            }
+            Phase::Draining { until: earlier } if until < *earlier => {
+                *earlier = until;
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// True once a shutdown has begun.
+    pub fn is_shutting_down(&self) -> bool {
+        !self.shared.phase.borrow().is_running()
+    }
+
+    /// Runs `make()` on a core, as a task of its own. Before `Runtime::run` the task waits for it.
+    pub fn spawn_on<F, Fut>(&self, core: usize, make: F) -> Result<(), Ended>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        if matches!(*self.shared.phase.borrow(), Phase::Ended) {
+            return Err(Ended);
+        }
+        let inbox = self.shared.inboxes.get(core).ok_or(Ended)?;
+        inbox.send(Control::Spawn(Box::new(move || drop(tokio::task::spawn_local(make())))));
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Messages between cores: a bounded ring for every ordered pair, and a bell for cores that sleep.
+//!
+//! What arrives from other threads (control messages) goes through each core's [`Inbox`], which may take a
+//! lock: nothing of a connection's data path passes there.
+
+use crate::mailbox_unsafe::{Receiver, Sender, ring};
+use crate::sys::EventFd;
+use fs_core::CoreMessage;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Messages that fit between two cores. One turn of the sender makes at most a receive batch (64) for one
+/// receiver; 1024 is what a receiver that is 16 turns behind has to catch up with. Lower: packets of flows on
+/// the wrong core are dropped in bursts. Higher: more frames can be pinned by a stuck core.
+const RING: usize = 1024;
+
+/// Wakes one core if it sleeps.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    asleep: AtomicBool,
+    bell: EventFd,
+}
+
+impl Doorbell {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { asleep: AtomicBool::new(false), bell: EventFd::new()? })
+    }
+
+    /// To be called after a message was put in. The fence pairs with the one in [`Doorbell::lie_down`]: either
+    /// the sender sees `asleep`, or the sleeper sees the message. `true` when it had to ring.
+    pub(crate) fn ring_if_asleep(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let asleep = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
+        if asleep {
+            self.bell.ring();
+        }
+        asleep
+    }
+
+    /// Says that the owner is about to sleep; it must look at its messages once more after this.
+    pub(crate) fn lie_down(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that the owner is awake.
+    pub(crate) fn get_up(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn bell(&self) -> &EventFd {
+        &self.bell
+    }
+}
+
+/// Control messages for one core, from any thread.
+#[derive(Debug)]
+pub(crate) struct Inbox<T> {
+    /// Read once a turn: a line that only changes when something arrives.
+    pending: AtomicBool,
+    queue: Mutex<Vec<T>>,
+    pub(crate) doorbell: Doorbell,
+}
+
+impl<T> Inbox<T> {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { pending: AtomicBool::new(false), queue: Mutex::new(Vec::new()), doorbell: Doorbell::new()? })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<T>> {
+        // A Vec is whole even if a holder panicked.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn send(&self, message: T) {
+        let mut queue = self.lock();
+        queue.push(message);
+        self.pending.store(true, Ordering::Release);
+        drop(queue);
+        self.doorbell.ring_if_asleep();
+    }
+
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn take(&self) -> Vec<T> {
+        let mut queue = self.lock();
+        self.pending.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *queue)
+    }
+}
+
+/// A message between cores' stacks. `Handover` and `Packet` hold only owned data and frame handles.
+pub(crate) type Mail = CoreMessage;
+
+/// One core's ends of all its rings; index = the other core's number (its own is empty).
+pub(crate) struct Mailboxes {
+    pub(crate) to: Vec<Option<Outbox>>,
+    pub(crate) from: Vec<Receiver<Mail>>,
+}
+
+/// The way to one other core.
+pub(crate) struct Outbox {
+    ring: Sender<Mail>,
+    /// What must not be lost (listen and handover messages) and found the ring full. While something waits
+    /// here nothing overtakes it.
+    waiting: VecDeque<Mail>,
+    unrung: bool,
+    pub(crate) high_water: usize,
+}
+
+impl Outbox {
+    /// Sends, or gives a packet back that the receiver has no room for.
+    pub(crate) fn send(&mut self, mail: Mail) -> Result<(), Mail> {
+        let back = if self.waiting.is_empty() { self.ring.push(mail) } else { Err(mail) };
+        match back {
+            Ok(()) => {
+                self.unrung = true;
+                Ok(())
+            }
+            Err(packet @ CoreMessage::Packet(_)) => Err(packet),
+            Err(precious) => {
+                self.waiting.push_back(precious);
+                Ok(())
+            }
+        }
+    }
+
+    /// After a turn's sending: tries what waits, notes the high-water mark, and says whether the receiver is
+    /// to be rung.
+    pub(crate) fn flush(&mut self) -> bool {
+        while let Some(mail) = self.waiting.pop_front() {
+            match self.ring.push(mail) {
+                Ok(()) => self.unrung = true,
+                Err(back) => {
+                    self.waiting.push_front(back);
+                    break;
+                }
+            }
+        }
+        if self.unrung {
+            self.high_water = self.high_water.max(self.ring.backlog());
+        }
+        std::mem::take(&mut self.unrung)
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+/// Rings between all of `cores`.
+pub(crate) fn matrix(cores: usize) -> Vec<Mailboxes> {
+    let mut all: Vec<Mailboxes> =
+        (0..cores).map(|_| Mailboxes { to: Vec::with_capacity(cores), from: Vec::new() }).collect();
+    for from in 0..cores {
+        for to in 0..cores {
+            if from == to {
+                all[from].to.push(None);
+                continue;
+            }
+            let (sender, receiver) = ring(RING);
+            all[from].to.push(Some(Outbox {
+                ring: sender,
+                waiting: VecDeque::new(),
+                unrung: false,
+                high_water: 0,
+            }));
+            all[to].from.push(receiver);
+        }
+    }
+    all
+}
+
+/// The inboxes of all cores.
+pub(crate) type Inboxes<T> = Arc<[Inbox<T>]>;

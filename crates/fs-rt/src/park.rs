@@ -1,0 +1,178 @@
+//! The reactor: a task that turns its core, and sleeps when there is nothing to do.
+//!
+//! It is a *spawned* task that wakes itself by reference: tokio then puts it behind the tasks that it has just
+//! woken and never enters its driver in between (measured: 32 ns a turn). As the root future of `block_on`, or
+//! with `yield_now`, every turn would cost an `epoll_wait`: 380 ns and more.
+//!
+//! Sleeping costs no timer or epoll registration each time: the descriptors are registered once (edge
+//! triggered), and the timer is moved only when the next deadline is earlier than the one it is set to.
+
+use crate::core::CoreShared;
+use crate::sys::Clock;
+use fs_core::Instant;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Sleep;
+
+/// How often counters are published for other threads while the core is busy. Once a sleep besides.
+const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+
+/// Sleep when a link has no descriptor to wait on, or its send ring is full: tokio's timer knows no less.
+const POLL_EVERY: Duration = Duration::from_millis(1);
+
+pub(crate) struct Reactor {
+    core: Rc<CoreShared>,
+    busy_poll: bool,
+    spin: Duration,
+    /// The links' descriptors and the doorbell.
+    wakeups: Vec<AsyncFd<OwnedFd>>,
+    /// Some link has none.
+    must_poll: bool,
+    timer: Pin<Box<Sleep>>,
+    timer_at: Option<Instant>,
+    idle_since: Option<Instant>,
+    published_at: Instant,
+}
+
+impl Reactor {
+    /// In the tokio runtime of the core's thread.
+    pub(crate) fn new(core: Rc<CoreShared>, busy_poll: bool, spin: Duration) -> io::Result<Self> {
+        let mut wakeups = Vec::new();
+        let mut must_poll = false;
+        if !busy_poll {
+            let register = |fd: OwnedFd| AsyncFd::register_with_interest(fd, Interest::READABLE);
+            // A duplicate: the registration must not outlive its descriptor, and the link closes its own.
+            for port in &core.io.borrow().ports {
+                match port.link.wake_fd() {
+                    Some(fd) => wakeups.push(register(fd.try_clone_to_owned()?)?),
+                    None => must_poll = true,
+                }
+            }
+            let doorbell = &core.shared.inboxes[core.index].doorbell;
+            wakeups.push(register(doorbell.bell().as_fd().try_clone_to_owned()?)?);
+        }
+        let now = core.clock.now();
+        Ok(Self {
+            core,
+            busy_poll,
+            spin,
+            wakeups,
+            must_poll,
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            timer_at: None,
+            idle_since: None,
+            published_at: now,
+        })
+    }
+
+    /// Arranges all wake-ups. `false` when there is work after all.
+    fn lie_down(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        for wakeup in &self.wakeups {
+            // What was readable until now has been looked at. Edge triggered: the next arrival is a new edge.
+            loop {
+                match wakeup.poll_read_ready(cx) {
+                    Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
+                    Poll::Ready(Err(_)) => return false,
+                    Poll::Pending => break,
+                }
+            }
+        }
+        let core = &*self.core;
+        let inbox = &core.shared.inboxes[core.index];
+        inbox.doorbell.lie_down();
+        let mut io = core.io.borrow_mut();
+        let mut stack = core.stack.borrow_mut();
+        let backed_up = io.is_backed_up();
+        let quiet = !inbox.is_pending() && (backed_up || io.prepare_sleep(&mut stack));
+        if !quiet {
+            return false;
+        }
+        let mut deadline = stack.next_deadline();
+        if self.must_poll || backed_up {
+            let soon = now + POLL_EVERY;
+            deadline = Some(deadline.map_or(soon, |d| d.min(soon)));
+        }
+        io.counters.sleeps += 1;
+        drop((io, stack));
+        self.set_timer(cx, deadline, core_clock(&self.core))
+    }
+
+    /// `false` when the deadline has passed.
+    fn set_timer(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>, clock: Clock) -> bool {
+        let Some(deadline) = deadline else { return true };
+        // A timer that fires too early finds nothing to do and is set anew: cheaper than moving it each time.
+        if self.timer_at.is_none_or(|at| at > deadline) {
+            self.timer.as_mut().reset(clock.to_tokio(deadline));
+            self.timer_at = Some(deadline);
+        }
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if self.timer_at.is_some_and(|at| at >= deadline) {
+                self.timer_at = None;
+                return false;
+            }
+            self.timer.as_mut().reset(clock.to_tokio(deadline));
+            self.timer_at = Some(deadline);
+        }
+        true
+    }
+
+    fn publish(&mut self, now: Instant) {
+        self.published_at = now;
+        self.core.publish();
+    }
+}
+
+fn core_clock(core: &CoreShared) -> Clock {
+    core.clock
+}
+
+impl Future for Reactor {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.idle_since.is_some() {
+            this.core.asleep.set(false);
+            this.core.shared.inboxes[this.core.index].doorbell.get_up();
+        }
+        let worked = this.core.turn() > 0;
+        let now = this.core.stack.borrow().now();
+        if now.since(this.published_at) >= PUBLISH_EVERY {
+            this.publish(now);
+        }
+        if worked {
+            this.idle_since = None;
+        } else if !this.busy_poll {
+            let since = *this.idle_since.get_or_insert(now);
+            if now.since(since) >= this.spin {
+                this.publish(now);
+                if this.lie_down(cx, now) {
+                    this.core.fall_asleep(cx.waker());
+                    return Poll::Pending;
+                }
+                this.core.shared.inboxes[this.core.index].doorbell.get_up();
+                this.idle_since = None;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl CoreShared {
+    fn fall_asleep(&self, waker: &std::task::Waker) {
+        let mut reactor = self.reactor.borrow_mut();
+        match &mut *reactor {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        self.asleep.set(true);
+    }
+}

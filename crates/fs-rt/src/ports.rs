@@ -1,0 +1,170 @@
+//! Local ports in use: reserved in the kernel, entered in the devices' XDP tables, and counted over the cores,
+//! which may all listen at the same address.
+
+use crate::sys::reserve::Reservation;
+use fs_core::Protocol;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where a device's program is told what is ours.
+pub(crate) trait PortSink: Send + Sync {
+    /// Packets for `at` come to us from here on.
+    fn add(&self, protocol: Protocol, at: SocketAddr) -> io::Result<()>;
+    /// Packets for `at` go to the kernel again.
+    fn remove(&self, protocol: Protocol, at: SocketAddr);
+}
+
+struct Used {
+    users: u32,
+    carried: bool,
+    /// `None` where the address is not the kernel's (standalone addressing).
+    reservation: Option<Reservation>,
+}
+
+pub(crate) struct Ports {
+    in_kernel: bool,
+    sinks: Vec<Box<dyn PortSink>>,
+    used: Mutex<HashMap<(Protocol, SocketAddr), Used>>,
+    /// Active ports: held for the kernel's eyes only, until the runtime ends.
+    active: Vec<Reservation>,
+    /// How long a port stays ours after its last connection's socket is gone: FIN-WAIT and TIME-WAIT.
+    cool_down: Duration,
+    /// Ports without users, and until when they stay.
+    cooling: Mutex<Vec<(Instant, (Protocol, SocketAddr))>>,
+}
+
+/// Where the search for a port starts in standalone addressing: below Linux's ephemeral range.
+const PRIVATE_FIRST: u16 = 10_000;
+const PRIVATE_LAST: u16 = 19_999;
+
+impl Ports {
+    pub(crate) fn new(in_kernel: bool, sinks: Vec<Box<dyn PortSink>>, active: Vec<Reservation>, cool_down: Duration) -> Self {
+        Self {
+            in_kernel,
+            sinks,
+            used: Mutex::new(HashMap::new()),
+            active,
+            cool_down,
+            cooling: Mutex::new(Vec::new()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Protocol, SocketAddr), Used>> {
+        // Every change of the map is a single insert or remove.
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `at`, or counts one more user of it. Port 0 chooses one. Answers the address with its port.
+    pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
+        let mut used = self.lock();
+        if at.port() != 0
+            && let Some(known) = used.get_mut(&(protocol, at))
+        {
+            known.users += 1;
+            return Ok(at);
+        }
+        let (at, reservation) = if self.in_kernel {
+            let reservation = Reservation::new(protocol, at, v6_only)?;
+            (SocketAddr::new(at.ip(), reservation.port()?), Some(reservation))
+        } else if at.port() == 0 {
+            let free = (PRIVATE_FIRST..=PRIVATE_LAST)
+                .map(|port| SocketAddr::new(at.ip(), port))
+                .find(|at| !used.keys().any(|(p, k)| *p == protocol && k.port() == at.port()))
+                .ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRINUSE))?;
+            (free, None)
+        } else {
+            (at, None)
+        };
+        for (done, sink) in self.sinks.iter().enumerate() {
+            if let Err(error) = sink.add(protocol, at) {
+                self.sinks[..done].iter().for_each(|sink| sink.remove(protocol, at));
+                return Err(error);
+            }
+        }
+        used.insert((protocol, at), Used { users: 1, carried: false, reservation });
+        Ok(at)
+    }
+
+    /// One user less. The last one frees the port, after the cool-down if connections have `carried` it: their
+    /// last packets would otherwise reach the kernel, which answers with RST.
+    pub(crate) fn release(&self, protocol: Protocol, at: SocketAddr, carried: bool) {
+        let mut used = self.lock();
+        let Some(entry) = used.get_mut(&(protocol, at)) else {
+            debug_assert!(false, "{at} was not taken");
+            return;
+        };
+        entry.users -= 1;
+        entry.carried |= carried;
+        if entry.users > 0 {
+            return;
+        }
+        if entry.carried {
+            self.cooling().push((Instant::now() + self.cool_down, (protocol, at)));
+        } else {
+            self.free(&mut used, (protocol, at));
+        }
+    }
+
+    fn cooling(&self) -> MutexGuard<'_, Vec<(Instant, (Protocol, SocketAddr))>> {
+        self.cooling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free(&self, used: &mut HashMap<(Protocol, SocketAddr), Used>, key: (Protocol, SocketAddr)) {
+        // First the program, then the kernel: a packet in between finds the reservation, not a stranger.
+        self.sinks.iter().for_each(|sink| sink.remove(key.0, key.1));
+        used.remove(&key);
+    }
+
+    /// Frees what has cooled down. To be called now and then.
+    pub(crate) fn sweep(&self, now: Instant) {
+        let mut used = self.lock();
+        let due: Vec<_> = self.cooling().extract_if(.., |(until, _)| *until <= now).collect();
+        for (_, key) in due {
+            // In use again, or listed twice because it was in between.
+            if used.get(&key).is_some_and(|entry| entry.users == 0) {
+                self.free(&mut used, key);
+            }
+        }
+    }
+
+    /// Active ports that are held.
+    pub(crate) fn active(&self) -> usize {
+        self.active.len()
+    }
+}
+
+/// Reserves up to `count` ports upwards from `first`, leaving busy ones out. Addresses of both families are
+/// covered: the kernel's dual-stack wildcard conflicts with every bind to the port.
+pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Vec<(u16, Reservation)>> {
+    let mut held = Vec::with_capacity(count);
+    let mut any: std::net::IpAddr = std::net::Ipv6Addr::UNSPECIFIED.into();
+    let mut port = first;
+    while held.len() < count {
+        match Reservation::new(Protocol::Tcp, SocketAddr::new(any, port), false) {
+            Ok(reservation) => held.push((port, reservation)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            // No IPv6 in this kernel or namespace: IPv4 alone.
+            Err(error)
+                if any.is_ipv6()
+                    && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
+            {
+                any = std::net::Ipv4Addr::UNSPECIFIED.into();
+                continue;
+            }
+            // Out of descriptors: what is held has to do; the caller judges.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => break,
+            Err(error) => return Err(error),
+        }
+        match port.checked_add(1) {
+            Some(next) => port = next,
+            None => break,
+        }
+    }
+    Ok(held)
+}
+
+#[cfg(test)]
+mod tests;

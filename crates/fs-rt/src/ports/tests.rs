@@ -1,0 +1,105 @@
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+struct Counting(Arc<AtomicI32>);
+impl PortSink for Counting {
+    fn add(&self, _: Protocol, _: SocketAddr) -> io::Result<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn remove(&self, _: Protocol, _: SocketAddr) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+#[test]
+fn cores_share_a_port_and_strangers_do_not() {
+    let entered = Arc::new(AtomicI32::new(0));
+    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Vec::new(), Duration::ZERO);
+    let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    assert_ne!(at.port(), 0);
+    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), at);
+    assert_eq!(entered.load(Ordering::Relaxed), 1);
+
+    let theirs = Ports::new(true, Vec::new(), Vec::new(), Duration::ZERO);
+    assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+
+    ours.release(Protocol::Tcp, at, false);
+    assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    ours.release(Protocol::Tcp, at, false);
+    assert_eq!(entered.load(Ordering::Relaxed), 0);
+    theirs.acquire(Protocol::Tcp, at, false).unwrap();
+}
+
+#[test]
+fn a_port_with_only_time_waits_is_free_and_stays_exclusive() {
+    let listener = std::net::TcpListener::bind(any_port()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let client = std::net::TcpStream::connect(at).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    drop(server); // closes first: its TIME-WAIT stays on `at`
+    std::io::Read::read(&mut &client, &mut [0]).unwrap();
+    drop((client, listener));
+
+    let ours = Ports::new(true, Vec::new(), Vec::new(), Duration::ZERO);
+    ours.acquire(Protocol::Tcp, at, false).unwrap();
+    let theirs = Ports::new(true, Vec::new(), Vec::new(), Duration::ZERO);
+    assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn a_kernel_server_is_not_pushed_aside() {
+    let listener = std::net::TcpListener::bind(any_port()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let ours = Ports::new(true, Vec::new(), Vec::new(), Duration::ZERO);
+    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    let udp = std::net::UdpSocket::bind(any_port()).unwrap();
+    let at = udp.local_addr().unwrap();
+    assert_eq!(ours.acquire(Protocol::Udp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn active_ports_skip_busy_ones() {
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let first = busy.local_addr().unwrap().port();
+    if first > 60_000 {
+        return; // too near the end of the port space for this test's arithmetic
+    }
+    let held = reserve_active(first, 16).unwrap();
+    assert_eq!(held.len(), 16);
+    assert!(held.iter().all(|(port, r)| *port != first && r.port().unwrap() == *port));
+    assert!(std::net::TcpListener::bind(("127.0.0.1", held[0].0)).is_err());
+}
+
+#[test]
+fn standalone_ports_ask_no_kernel() {
+    let ports = Ports::new(false, Vec::new(), Vec::new(), Duration::ZERO);
+    let foreign: SocketAddr = "192.0.2.1:0".parse().unwrap();
+    let a = ports.acquire(Protocol::Tcp, foreign, false).unwrap();
+    let b = ports.acquire(Protocol::Tcp, foreign, false).unwrap();
+    assert_ne!(a, b);
+}
+
+#[test]
+fn a_port_that_carried_connections_stays_ours_for_a_while() {
+    let cool_down = Duration::from_secs(60);
+    let ours = Ports::new(true, Vec::new(), Vec::new(), cool_down);
+    let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    ours.release(Protocol::Tcp, at, true);
+    ours.sweep(Instant::now());
+    assert!(std::net::TcpListener::bind(at).is_err());
+    // We may use it again at once, and then the cool-down's end does not take it away.
+    ours.acquire(Protocol::Tcp, at, false).unwrap();
+    ours.sweep(Instant::now() + 2 * cool_down);
+    assert!(std::net::TcpListener::bind(at).is_err());
+    ours.release(Protocol::Tcp, at, false);
+    ours.sweep(Instant::now() + 2 * cool_down);
+    std::net::TcpListener::bind(at).unwrap();
+}

@@ -1,0 +1,12 @@
+//! The system calls that std does not offer, each behind a safe function.
+
+mod affinity;
+mod clock;
+mod eventfd;
+mod rlimit;
+pub(crate) mod reserve;
+
+pub(crate) use affinity::{online_cpus, pin_to_cpu};
+pub(crate) use clock::Clock;
+pub(crate) use eventfd::EventFd;
+pub(crate) use rlimit::raise_open_files;

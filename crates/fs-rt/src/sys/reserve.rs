@@ -1,0 +1,111 @@
+//! Reserving a port in the kernel: a bound socket that never listens. While it lives the kernel refuses the
+//! port to others, checks our privilege to take it, and never hands it out; it vanishes with the process.
+
+use fs_core::Protocol;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// A reserved port. Dropping it gives the port back.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    fd: OwnedFd,
+}
+
+impl Reservation {
+    /// Reserves `at`; port 0 lets the kernel choose. `v6_only` as for the socket that it stands for.
+    ///
+    /// A port with nothing but the kernel's TIME-WAIT records on it is free to servers (that is what
+    /// SO_REUSEADDR is for on Linux), one with a live socket is not. A bind with SO_REUSEADDR alone cannot
+    /// tell the two apart while nobody listens, so the second try listens for a moment: that fails beside
+    /// another reservation. In the end SO_REUSEADDR is off, so that later binds or listens of others fail.
+    pub(crate) fn new(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Self> {
+        let exclusive = Self::socket(protocol, at, v6_only)?;
+        match exclusive.bind(at) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp && at.port() != 0 => {}
+            Err(error) => return Err(error),
+            Ok(()) => return Ok(exclusive),
+        }
+        let shared = Self::socket(protocol, at, v6_only)?;
+        shared.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        shared.bind(at)?;
+        shared.listen_for_a_moment()?;
+        shared.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)?;
+        Ok(shared)
+    }
+
+    fn socket(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Self> {
+        let family = if at.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+        let kind = match protocol {
+            Protocol::Tcp => libc::SOCK_STREAM,
+            Protocol::Udp => libc::SOCK_DGRAM,
+        };
+        // SAFETY: no pointers; the result is checked.
+        let fd = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `fd` is fresh and nobody else owns it.
+        let this = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
+        if at.is_ipv6() {
+            this.set_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, v6_only as i32)?;
+        }
+        Ok(this)
+    }
+
+    fn set_option(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
+        // SAFETY: `value` lives during the call and its size is given.
+        let answer = unsafe {
+            libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const value).cast(), size_of::<i32>() as u32)
+        };
+        check(answer)
+    }
+
+    fn bind(&self, at: SocketAddr) -> io::Result<()> {
+        let fd = self.fd.as_raw_fd();
+        check(match at {
+            SocketAddr::V4(v4) => {
+                let raw = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as u16,
+                    sin_port: v4.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                    sin_zero: [0; 8],
+                };
+                // SAFETY: `raw` lives during the call and its size is given.
+                unsafe { libc::bind(fd, (&raw const raw).cast(), size_of::<libc::sockaddr_in>() as u32) }
+            }
+            SocketAddr::V6(v6) => {
+                let raw = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as u16,
+                    sin6_port: v6.port().to_be(),
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                    sin6_scope_id: v6.scope_id(),
+                };
+                // SAFETY: `raw` lives during the call and its size is given.
+                unsafe { libc::bind(fd, (&raw const raw).cast(), size_of::<libc::sockaddr_in6>() as u32) }
+            }
+        })
+    }
+
+    fn listen_for_a_moment(&self) -> io::Result<()> {
+        // SAFETY: no pointers.
+        check(unsafe { libc::listen(self.fd.as_raw_fd(), 0) })?;
+        // SAFETY: no pointers. On a listener this returns it to the bound state (inet_shutdown, TCP_LISTEN).
+        check(unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) })
+    }
+
+    /// The port that is reserved.
+    pub(crate) fn port(&self) -> io::Result<u16> {
+        let mut raw = [0u8; size_of::<libc::sockaddr_in6>()];
+        let mut len = raw.len() as u32;
+        // SAFETY: `raw` has room for `len` bytes, the larger of the two address kinds that we bind.
+        check(unsafe { libc::getsockname(self.fd.as_raw_fd(), raw.as_mut_ptr().cast(), &mut len) })?;
+        // sockaddr_in and sockaddr_in6 both hold the port in bytes 2 and 3, in network order.
+        Ok(u16::from_be_bytes([raw[2], raw[3]]))
+    }
+}
+
+fn check(answer: i32) -> io::Result<()> {
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

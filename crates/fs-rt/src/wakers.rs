@@ -1,0 +1,152 @@
+//! Who waits for which socket: side tables indexed by the sockets' slots.
+//!
+//! 16 bytes a slot and direction, grown only as far as somebody has waited. The slot's generation is not
+//! kept: a socket's wakers are taken out when it is closed, before its slot can be used again, and waking
+//! a task once too often is allowed by the contract of `Waker`.
+
+use std::task::Waker;
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Interest {
+    /// A TCP connection has something to read.
+    TcpRead,
+    /// A TCP connection takes more to write.
+    TcpWrite,
+    /// A listener has a connection.
+    Accept,
+    /// A UDP socket has a datagram.
+    UdpRead,
+    /// A UDP socket takes a datagram.
+    UdpWrite,
+}
+
+const INTERESTS: usize = 5;
+
+/// Tasks beyond the first that wait for the same thing, per (socket, interest). More than this is a loop that
+/// polls with ever new wakers: the oldest is woken and forgotten.
+const EXTRA_MAX: usize = 64;
+
+/// What a registration pushed out. Dropping a waker may drop a task with its sockets, and waking one may run
+/// foreign code: both happen when no borrow of the core is alive.
+#[must_use]
+#[derive(Debug)]
+pub(crate) enum Displaced {
+    Nothing,
+    /// Registered already: to be dropped.
+    Duplicate(Waker),
+    /// No longer registered: to be woken, else its task might wait for ever.
+    Evicted(Waker),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    slots: [Vec<Option<Waker>>; INTERESTS],
+    /// Rare: several tasks share one socket and wait for the same thing.
+    extra: Vec<(Interest, u32, Waker)>,
+}
+
+impl Wakers {
+    /// Registers `waker`. What it answers is for when no borrow of the core is alive: see [`Displaced`].
+    pub(crate) fn register(&mut self, interest: Interest, index: u32, waker: &Waker) -> Displaced {
+        let slots = &mut self.slots[interest as usize];
+        let index_usize = index as usize;
+        if slots.len() <= index_usize {
+            slots.resize(index_usize + 1, None);
+        }
+        match &mut slots[index_usize] {
+            Some(old) if old.will_wake(waker) => Displaced::Nothing,
+            slot @ None => {
+                *slot = Some(waker.clone());
+                Displaced::Nothing
+            }
+            Some(old) => {
+                let old = std::mem::replace(old, waker.clone());
+                self.push_extra(interest, index, old)
+            }
+        }
+    }
+
+    fn push_extra(&mut self, interest: Interest, index: u32, waker: Waker) -> Displaced {
+        let same = |(i, n, _): &(Interest, u32, Waker)| *i == interest && *n == index;
+        if self.extra.iter().any(|e| same(e) && e.2.will_wake(&waker)) {
+            return Displaced::Duplicate(waker);
+        }
+        let mut oldest = Displaced::Nothing;
+        if self.extra.iter().filter(|e| same(e)).count() >= EXTRA_MAX
+            && let Some(at) = self.extra.iter().position(same)
+        {
+            oldest = Displaced::Evicted(self.extra.remove(at).2);
+        }
+        self.extra.push((interest, index, waker));
+        oldest
+    }
+
+    /// Moves everybody who waits for it to `into`.
+    #[inline]
+    pub(crate) fn take(&mut self, interest: Interest, index: u32, into: &mut Vec<Waker>) {
+        if let Some(waker) = self.slots[interest as usize].get_mut(index as usize).and_then(Option::take) {
+            into.push(waker);
+        }
+        if !self.extra.is_empty() {
+            self.take_extra(interest, index, into);
+        }
+    }
+
+    #[cold]
+    fn take_extra(&mut self, interest: Interest, index: u32, into: &mut Vec<Waker>) {
+        into.extend(self.extra.extract_if(.., |e| e.0 == interest && e.1 == index).map(|e| e.2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn waker() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        (count.clone(), count.into())
+    }
+
+    #[test]
+    fn every_task_that_waits_is_woken_once() {
+        let mut wakers = Wakers::default();
+        let (a_count, a) = waker();
+        let (b_count, b) = waker();
+        for _ in 0..3 {
+            drop(wakers.register(Interest::Accept, 7, &a));
+            drop(wakers.register(Interest::Accept, 7, &b));
+        }
+        let (other_count, other) = waker();
+        drop(wakers.register(Interest::TcpRead, 7, &other));
+        let mut woken = Vec::new();
+        wakers.take(Interest::Accept, 7, &mut woken);
+        woken.drain(..).for_each(Waker::wake);
+        assert!(a_count.0.load(Ordering::Relaxed) >= 1);
+        assert!(b_count.0.load(Ordering::Relaxed) >= 1);
+        assert_eq!(other_count.0.load(Ordering::Relaxed), 0);
+        wakers.take(Interest::Accept, 7, &mut woken);
+        assert!(woken.is_empty());
+    }
+
+    #[test]
+    fn ever_new_wakers_do_not_grow_without_bound() {
+        let mut wakers = Wakers::default();
+        for _ in 0..1000 {
+            let (_, w) = waker();
+            drop(wakers.register(Interest::UdpRead, 0, &w));
+        }
+        assert!(wakers.extra.len() <= EXTRA_MAX);
+    }
+}
