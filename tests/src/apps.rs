@@ -39,6 +39,62 @@ impl Stack {
     }
 }
 
+/// How fastsock reaches the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkChoice {
+    /// AF_XDP, with the host's addresses.
+    Xdp,
+    /// AF_PACKET, with addresses of its own: what works without root, in a user namespace.
+    Packet,
+}
+
+/// The options that every program of ours has for its stack.
+#[derive(Clone, Debug)]
+pub struct StackOptions {
+    /// Whose sockets.
+    pub stack: Stack,
+    /// See [`LinkChoice`].
+    pub link: LinkChoice,
+    /// CPUs, one core of the program on each.
+    pub cores: Vec<usize>,
+    /// Spin instead of sleeping.
+    pub busy_poll: bool,
+    /// Further options of fastsock.
+    pub more: Vec<String>,
+}
+
+impl StackOptions {
+    /// Core 0, AF_XDP, adaptive parking.
+    pub fn new(stack: Stack) -> Self {
+        Self { stack, link: LinkChoice::Xdp, cores: vec![0], busy_poll: false, more: Vec::new() }
+    }
+
+    /// The arguments, for devices and their addresses (`10.77.1.1/24,fd77:1::1/64`, used with AF_PACKET only).
+    pub fn arguments(&self, devices: &[(&str, &str)]) -> Vec<String> {
+        let cores: Vec<String> = self.cores.iter().map(usize::to_string).collect();
+        let mut args = vec!["--stack".into(), self.stack.name().into(), "--cores".into(), cores.join(",")];
+        if self.stack == Stack::Kernel {
+            return args;
+        }
+        for (device, addresses) in devices {
+            args.extend(["--device".into(), (*device).into()]);
+            if self.link == LinkChoice::Packet {
+                args.extend(["--standalone-addr".into(), (*addresses).into()]);
+            }
+        }
+        if self.link == LinkChoice::Packet {
+            args.extend(["--link".into(), "packet".into()]);
+        }
+        // The lab's links are veth: TCP frames of the kernel at the other end carry partial checksums.
+        args.push("--partial-checksums".into());
+        if self.busy_poll {
+            args.push("--busy-poll".into());
+        }
+        args.extend(self.more.iter().cloned());
+        args
+    }
+}
+
 /// The root of the tree.
 pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))

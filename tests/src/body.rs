@@ -29,6 +29,8 @@ pub const SMALL: (&str, u64) = ("64", 64);
 pub const TEN_KIB: (&str, u64) = ("10k", 10 << 10);
 /// 1 MiB.
 pub const MIB: (&str, u64) = ("1m", 1 << 20);
+/// 10 MiB.
+pub const TEN_MIB: (&str, u64) = ("10m", 10 << 20);
 /// 1 GiB.
 pub const GIB: (&str, u64) = ("1g", 1 << 30);
 

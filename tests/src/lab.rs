@@ -2,7 +2,6 @@
 
 use crate::process::Proc;
 use anyhow::{Context, Result, bail, ensure};
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,7 +47,7 @@ impl Ns {
 pub struct Lab {
     prefix: String,
     dir: PathBuf,
-    logs: RefCell<Vec<PathBuf>>,
+    logs: Mutex<Vec<PathBuf>>,
     _serial: MutexGuard<'static, ()>,
 }
 
@@ -73,7 +72,7 @@ impl Lab {
             std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id())) + &format!("-{number}");
         let dir = std::env::temp_dir().join(format!("fastsock-{prefix}"));
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let lab = Lab { prefix, dir, logs: RefCell::default(), _serial: serial };
+        let lab = Lab { prefix, dir, logs: Mutex::default(), _serial: serial };
         lab.net(&[&["up"], args].concat())?;
         Ok(lab)
     }
@@ -98,7 +97,7 @@ impl Lab {
     /// Starts a program in a namespace; its output goes to `name.log` in [`Lab::dir`].
     pub fn spawn(&self, name: &str, command: &mut Command) -> Result<Proc> {
         let proc = Proc::spawn(name, &self.dir.join(format!("{name}.log")), command)?;
-        self.logs.borrow_mut().push(proc.log_path().to_owned());
+        self.logs().push(proc.log_path().to_owned());
         Ok(proc)
     }
 
@@ -139,6 +138,29 @@ impl Lab {
         Ok(ids.collect())
     }
 
+    /// What still stands in the host's namespace of a program that is gone: XDP programs on these devices, sockets
+    /// (listening or not) on these ports. Empty when nothing does.
+    pub fn remains(&self, devices: &[&str], ports: &[u16]) -> Result<String> {
+        let mut left = String::new();
+        for device in devices {
+            for id in self.xdp_programs(Ns::Host, device)? {
+                left += &format!("XDP program {id} on {device}; ");
+            }
+        }
+        let sockets = self.run(Ns::Host, "ss", &["-Htuln"])?;
+        for line in sockets.lines() {
+            let local = line.split_whitespace().nth(4).unwrap_or_default();
+            if ports.iter().any(|port| local.ends_with(&format!(":{port}"))) {
+                left += &format!("socket {local}; ");
+            }
+        }
+        Ok(left)
+    }
+
+    fn logs(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn net(&self, args: &[&str]) -> Result<()> {
         let output = Command::new(crate::apps::workspace().join("lab/net"))
             .args(args)
@@ -169,7 +191,7 @@ impl Drop for Lab {
 impl Lab {
     /// Prints the end of every log: what somebody needs who sees a failure in CI only.
     pub fn print_logs(&self) {
-        for log in self.logs.borrow().iter() {
+        for log in self.logs().iter() {
             println!("--- end of {}:\n{}", log.display(), crate::process::tail(log, 25));
         }
     }

@@ -8,6 +8,7 @@ pub mod body;
 pub mod clients;
 pub mod lab;
 pub mod process;
+pub mod proxy;
 
 pub use apps::{Nginx, Program, Stack};
 pub use lab::{Lab, Ns};

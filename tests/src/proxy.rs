@@ -1,0 +1,148 @@
+//! The proxy under test: its configuration, its start and its end.
+
+use crate::apps::{LinkChoice, Program, READY_LIMIT, Stack, StackOptions};
+use crate::lab::{BACKEND, BACKEND6, FRONT, FRONT6, Lab, Ns};
+use crate::process::Proc;
+use anyhow::{Result, ensure};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the proxy does with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Copies bytes (L4).
+    Tcp,
+    /// Understands HTTP/1.1 (L7).
+    Http,
+}
+
+/// Port of the HTTP proxy, in front of nginx.
+pub const HTTP_PORT: u16 = 8080;
+/// Port of the TCP proxy, in front of the same nginx.
+pub const TCP_PORT: u16 = 8081;
+/// Port of the TCP proxy in front of redis.
+pub const REDIS_PORT: u16 = 6379;
+/// Port of an HTTP proxy whose backend does not exist.
+pub const DEAD_PORT: u16 = 8090;
+/// Port of an HTTP proxy whose backend has an address that nobody has.
+pub const SILENT_PORT: u16 = 8091;
+/// Port of the metrics.
+pub const METRICS_PORT: u16 = 9100;
+
+/// How a proxy is started.
+#[derive(Clone, Debug)]
+pub struct ProxyOptions {
+    /// Which sockets it uses.
+    pub stack: Stack,
+    /// See [`LinkChoice`].
+    pub link: LinkChoice,
+    /// CPUs, one core of the proxy on each.
+    pub cores: Vec<usize>,
+    /// Devices, [`DEVICES`] unless a test wants others.
+    pub devices: Vec<String>,
+}
+
+impl ProxyOptions {
+    /// Two cores, AF_XDP.
+    pub fn new(stack: Stack) -> Self {
+        Self { stack, link: LinkChoice::Xdp, cores: vec![0, 1], devices: DEVICES.map(str::to_owned).to_vec() }
+    }
+
+    /// The options that choose and shape the stack.
+    pub fn arguments(&self) -> Vec<String> {
+        let stack = StackOptions { link: self.link, cores: self.cores.clone(), ..StackOptions::new(self.stack) };
+        let address = |device: &String| ADDRESSES.iter().find(|(name, _)| name == device).map_or("", |(_, addr)| addr);
+        stack.arguments(&self.devices.iter().map(|device| (device.as_str(), address(device))).collect::<Vec<_>>())
+    }
+}
+
+/// A running proxy in the host's namespace.
+pub struct Proxy {
+    /// The process.
+    pub proc: Proc,
+    /// Its configuration file.
+    pub config: String,
+    /// How it was started.
+    pub command_line: String,
+}
+
+/// The host's devices with its addresses.
+const ADDRESSES: [(&str, &str); 2] = [("front0", "10.77.1.1/24,fd77:1::1/64"), ("back0", "10.77.2.1/24,fd77:2::1/64")];
+
+/// Devices that the proxy serves and connects on.
+pub const DEVICES: [&str; 2] = ["front0", "back0"];
+
+impl Proxy {
+    /// Writes the configuration, preceded by `head`.
+    pub fn write_config(lab: &Lab, options: &ProxyOptions, head: &str) -> Result<PathBuf> {
+        let path = lab.dir().join("proxy.toml");
+        std::fs::write(&path, head.to_owned() + &config(options))?;
+        Ok(path)
+    }
+
+    /// Starts a proxy in front of the backends at [`BACKEND`] and [`BACKEND6`] and waits until it answers.
+    pub fn start(lab: &Lab, options: &ProxyOptions) -> Result<Proxy> {
+        let path = Self::write_config(lab, options, "")?;
+        own_addresses(lab, options)?;
+        let args = options.arguments();
+        let mut command = Program::Proxy.command(lab, Ns::Host)?;
+        command.arg("--config").arg(&path).args(&args);
+        let command_line = format!("fs-proxy --config proxy.toml {}", args.join(" "));
+        let mut proc = lab.spawn("proxy", &mut command)?;
+        for port in [HTTP_PORT, TCP_PORT] {
+            for host in [FRONT, FRONT6] {
+                proc.wait_for("answer", READY_LIMIT, || lab.reaches(Ns::Client, host, port))?;
+            }
+        }
+        Ok(Proxy { proc, config: std::fs::read_to_string(path)?, command_line })
+    }
+
+    /// Where clients find it.
+    pub fn url(&self, mode: Mode) -> String {
+        format!("http://{FRONT}:{}", port(mode))
+    }
+
+    /// The same over IPv6.
+    pub fn url6(&self, mode: Mode) -> String {
+        format!("http://[{FRONT6}]:{}", port(mode))
+    }
+
+    /// Sends SIGTERM; an error unless it ends soon, with status 0.
+    pub fn stop(&mut self) -> Result<()> {
+        let status = self.proc.terminate(Duration::from_secs(15))?;
+        ensure!(status.success(), "the proxy ended with {status} after SIGTERM:\n{}", self.proc.log());
+        Ok(())
+    }
+}
+
+fn port(mode: Mode) -> u16 {
+    match mode {
+        Mode::Http => HTTP_PORT,
+        Mode::Tcp => TCP_PORT,
+    }
+}
+
+/// Listeners and upstream pools. IPv6 clients are served by the backend's IPv6 address.
+fn config(options: &ProxyOptions) -> String {
+    let mut text = String::new();
+    let _ = options;
+    let _ = writeln!(text, "");
+    let _ = (BACKEND, BACKEND6);
+    text
+}
+
+/// With addresses of the stack's own, the host's kernel must not have them: it would answer with RST. Otherwise it must.
+fn own_addresses(lab: &Lab, options: &ProxyOptions) -> Result<()> {
+    let standalone = options.stack == Stack::Fastsock && options.link == LinkChoice::Packet;
+    for (device, addresses) in ADDRESSES {
+        for address in addresses.split(',') {
+            let family = if address.contains('.') { "-4" } else { "-6" };
+            lab.run(Ns::Host, "ip", &[family, "addr", "flush", "dev", device, "scope", "global"])?;
+            if !standalone {
+                lab.run(Ns::Host, "ip", &[family, "addr", "add", address, "dev", device])?;
+            }
+        }
+    }
+    Ok(())
+}

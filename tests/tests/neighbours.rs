@@ -1,0 +1,88 @@
+//! The neighbours stay unharmed: what is not ours goes on working on the same interface, and nothing of ours outlives us.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::apps::READY_LIMIT;
+use fs_tests::body;
+use fs_tests::clients::{self, WrkOptions};
+use fs_tests::lab::{BACKEND, BACKEND6, FRONT, FRONT6};
+use fs_tests::proxy::{DEVICES, HTTP_PORT, Mode, Proxy, ProxyOptions, TCP_PORT};
+use fs_tests::{Lab, Nginx, Ns, Stack};
+use std::time::{Duration, Instant};
+
+/// How long what the kernel cleans up after a death may take.
+const CLEAN_LIMIT: Duration = Duration::from_millis(100);
+
+fn backend(lab: &Lab) -> Result<Nginx> {
+    let small = body::body(body::SMALL)?;
+    Nginx::start(lab, Ns::Backend, "nginx", &[format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")], &[&small])
+}
+
+#[test]
+fn ping_and_a_kernel_server_work_beside_the_proxy() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let _nginx = backend(lab)?;
+        let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::under_test()?))?;
+        // Started after the proxy: the kernel must still be able to listen, and to be reached.
+        let small = body::body(body::SMALL)?;
+        let listen = [format!("{FRONT}:8888"), format!("[{FRONT6}]:8888")];
+        let _kernel = Nginx::start(lab, Ns::Host, "neighbour", &listen, &[&small])?;
+        let load = std::thread::scope(|scope| {
+            let url = format!("{}/64", proxy.url(Mode::Http));
+            let load = scope.spawn(move || clients::wrk(lab, &url, &WrkOptions::new(4, false)));
+            for host in [FRONT, FRONT6] {
+                let said = lab.run(Ns::Client, "ping", &["-c", "20", "-i", "0.02", "-W", "2", host])?;
+                ensure!(said.contains(" 0% packet loss"), "ping {host} under load: {said}");
+            }
+            for base in [format!("http://{FRONT}:8888"), format!("http://[{FRONT6}]:8888")] {
+                for _ in 0..20 {
+                    clients::download(lab, &base, &small)?;
+                }
+            }
+            // And outwards: the host's own kernel reaches the backend that the proxy talks to.
+            let answer = lab.run(Ns::Host, "curl", &["-sS", "--max-time", "5", &format!("http://{BACKEND}/hello")])?;
+            ensure!(answer == "hello", "curl from the host's kernel got {answer:?}");
+            load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))?
+        })?;
+        load.clean()?;
+        proxy.stop()
+    })
+}
+
+#[test]
+fn after_kill_nothing_is_left_and_a_fresh_start_works() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let stack = Stack::under_test()?;
+        let _nginx = backend(lab)?;
+        let small = body::body(body::SMALL)?;
+        for round in 0..3 {
+            let mut proxy = Proxy::start(lab, &ProxyOptions::new(stack))?;
+            clients::download(lab, &proxy.url(Mode::Http), &small)?;
+            clients::download(lab, &proxy.url6(Mode::Tcp), &small)?;
+            if stack == Stack::Fastsock {
+                for device in DEVICES {
+                    let programs = lab.xdp_programs(Ns::Host, device)?;
+                    ensure!(!programs.is_empty(), "no XDP program on {device} while the proxy runs");
+                }
+            }
+            let killed = Instant::now();
+            proxy.proc.kill()?;
+            loop {
+                let left = lab.remains(&DEVICES, &[HTTP_PORT, TCP_PORT])?;
+                let after = killed.elapsed();
+                if left.is_empty() {
+                    println!("round {round}: nothing left {after:?} after kill -9");
+                    break;
+                }
+                ensure!(after < CLEAN_LIMIT, "{after:?} after kill -9: {left}");
+            }
+            // The ports are the kernel's again.
+            let mut other = Nginx::start(lab, Ns::Host, "other", &[format!("{FRONT}:{HTTP_PORT}")], &[&small])
+                .context("a kernel server on the proxy's port after kill -9")?;
+            clients::download(lab, &format!("http://{FRONT}:{HTTP_PORT}"), &small)?;
+            other.proc.terminate(READY_LIMIT)?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,122 @@
+//! The proxy between the kernel's TCP on both sides: every byte right, every request answered.
+
+use anyhow::Result;
+use fs_tests::apps::redis;
+use fs_tests::body::{self, Body};
+use fs_tests::clients::{self, WrkOptions};
+use fs_tests::lab::{BACKEND, BACKEND6, FRONT, FRONT6};
+use fs_tests::proxy::{Mode, Proxy, ProxyOptions, REDIS_PORT};
+use fs_tests::{Lab, Nginx, Ns, Stack};
+
+const MODES: [Mode; 2] = [Mode::Http, Mode::Tcp];
+
+/// A lab with nginx behind a running proxy; `body` gets all of it, and afterwards the proxy must still be healthy and
+/// stop when told to.
+fn with_proxy(test: impl FnOnce(&Lab, &Proxy, &Nginx) -> Result<()>, bodies: &[&Body]) -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let listen = [format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")];
+        let nginx = Nginx::start(lab, Ns::Backend, "nginx", &listen, bodies)?;
+        let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::under_test()?))?;
+        test(lab, &proxy, &nginx)?;
+        proxy.stop()
+    })
+}
+
+fn bodies(which: &[(&'static str, u64)]) -> Result<Vec<Body>> {
+    which.iter().map(|one| body::body(*one)).collect()
+}
+
+#[test]
+fn small_bodies_arrive_byte_for_byte_in_both_directions() -> Result<()> {
+    let bodies = bodies(&[body::EMPTY, body::ONE, body::SMALL, body::TEN_KIB, body::MIB])?;
+    with_proxy(
+        |lab, proxy, nginx| {
+            for mode in MODES {
+                for base in [proxy.url(mode), proxy.url6(mode)] {
+                    for body in &bodies {
+                        clients::download(lab, &base, body)?;
+                        clients::upload(lab, &base, body, nginx.uploads())?;
+                    }
+                }
+            }
+            Ok(())
+        },
+        &bodies.iter().collect::<Vec<_>>(),
+    )
+}
+
+#[test]
+fn a_gibibyte_arrives_byte_for_byte_in_both_directions() -> Result<()> {
+    let big = body::body(body::GIB)?;
+    with_proxy(
+        |lab, proxy, nginx| {
+            for base in [proxy.url(Mode::Http), proxy.url6(Mode::Tcp), proxy.url(Mode::Tcp), proxy.url6(Mode::Http)] {
+                clients::download(lab, &base, &big)?;
+                clients::upload(lab, &base, &big, nginx.uploads())?;
+            }
+            Ok(())
+        },
+        &[&big],
+    )
+}
+
+#[test]
+fn a_thousand_curls_at_once() -> Result<()> {
+    let small = body::body(body::TEN_KIB)?;
+    with_proxy(
+        |lab, proxy, _| {
+            for base in
+                [proxy.url(Mode::Http), proxy.url(Mode::Tcp), proxy.url6(Mode::Http), proxy.url6(Mode::Tcp)]
+            {
+                clients::many(lab, 1000, &base, &small)?;
+            }
+            Ok(())
+        },
+        &[&small],
+    )
+}
+
+/// wrk with 256 connections for 5 s: no socket error, no status but good ones.
+fn wrk(close: bool) -> Result<()> {
+    let small = body::body(body::SMALL)?;
+    with_proxy(
+        |lab, proxy, _| {
+            for mode in MODES {
+                for (base, seconds) in [(proxy.url(mode), 5), (proxy.url6(mode), 5)] {
+                    let result = clients::wrk(lab, &format!("{base}/64"), &WrkOptions::new(seconds, close))?;
+                    println!("{base}: {:.0} requests/s, p99 {:.0} µs", result.rate(), result.p99_us);
+                    result.clean()?;
+                }
+            }
+            Ok(())
+        },
+        &[&small],
+    )
+}
+
+#[test]
+fn wrk_with_keep_alive_meets_no_error() -> Result<()> {
+    wrk(false)
+}
+
+#[test]
+fn wrk_with_a_connection_for_each_request_meets_no_error() -> Result<()> {
+    wrk(true)
+}
+
+#[test]
+fn redis_benchmark_runs_through_the_tcp_proxy() -> Result<()> {
+    with_proxy(
+        |lab, _, _| {
+            let _redis = redis(lab, Ns::Backend, &[BACKEND, BACKEND6])?;
+            for host in [FRONT, FRONT6] {
+                for (command, rate) in clients::redis_benchmark(lab, host, REDIS_PORT, 20_000)? {
+                    println!("{host}: {command}: {rate:.0}/s");
+                }
+            }
+            Ok(())
+        },
+        &[],
+    )
+}
