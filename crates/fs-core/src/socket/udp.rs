@@ -1,1 +1,324 @@
-//! To come.
+//! UDP sockets of one core (RFC 768): who gets a datagram, what waits to be read, what is sent.
+//!
+//! Received datagrams stay in their frames until they are read. There is no IP fragmentation: a datagram
+//! that does not fit the path's MTU is refused with `Error::MessageSize`, as Linux does with
+//! `IP_PMTUDISC_DO`.
+
+mod build;
+mod queue;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+pub use build::build_udp;
+
+use crate::config::Limits;
+use crate::drop_reason::DropReason;
+use crate::error::Error;
+use crate::flow::{FlowKey, Protocol};
+use crate::frame::{FramePool, RxFrame};
+use crate::rx::parse::Datagram;
+use crate::socket::event::{Ready, UdpId};
+use crate::stack::UdpMeta;
+use crate::wire::icmp::{IcmpError, IcmpErrorKind};
+use core::net::{IpAddr, SocketAddr};
+use queue::ReceiveQueue;
+use table::{PortTable, Sockets};
+
+/// Hop limit of what we send unless told otherwise: RFC 1122 3.2.1.7, and Linux's default.
+pub const DEFAULT_TTL: u8 = 64;
+
+/// A socket.
+#[derive(Debug)]
+struct Socket {
+    /// Where it is bound; an unspecified address is a wildcard, and `[::]` takes IPv4 too unless `v6_only`.
+    local: SocketAddr,
+    v6_only: bool,
+    /// The only peer it hears, if connected.
+    remote: Option<SocketAddr>,
+    ttl: Option<u8>,
+    error: Option<Error>,
+    queue: ReceiveQueue,
+}
+
+impl Socket {
+    /// True when the socket is at `ip` (or everywhere).
+    fn is_at(&self, ip: IpAddr) -> bool {
+        match (self.local.ip(), ip) {
+            (IpAddr::V4(own), IpAddr::V4(ip)) => own.is_unspecified() || own == ip,
+            (IpAddr::V6(own), IpAddr::V6(ip)) => own.is_unspecified() || own == ip,
+            (IpAddr::V6(own), IpAddr::V4(_)) => own.is_unspecified() && !self.v6_only,
+            (IpAddr::V4(_), IpAddr::V6(_)) => false,
+        }
+    }
+
+    /// How well the socket fits a flow to its port: connected before bound address before wildcard.
+    fn score(&self, local: IpAddr, remote: SocketAddr) -> Option<u8> {
+        if !self.is_at(local) || self.remote.is_some_and(|own| own != remote) {
+            return None;
+        }
+        Some(u8::from(self.remote.is_some()) * 2 + u8::from(!self.local.ip().is_unspecified()))
+    }
+
+    /// True when both cannot be bound to the same port: their addresses are one, or one covers the other.
+    fn conflicts(&self, at: SocketAddr, v6_only: bool) -> bool {
+        let covers_v4 = |at: SocketAddr, v6_only: bool| at.ip().is_unspecified() && (at.is_ipv4() || !v6_only);
+        if at.ip().is_unspecified() {
+            // A wildcard: everything of its family (or families).
+            self.local.is_ipv6() == at.is_ipv6()
+                || (at.is_ipv6() && !v6_only)
+                || (at.is_ipv4() && covers_v4(self.local, self.v6_only))
+        } else {
+            self.is_at(at.ip())
+        }
+    }
+
+    fn ready(&self) -> Ready {
+        if self.error.is_some() || !self.queue.is_empty() { Ready::READ | Ready::WRITE } else { Ready::WRITE }
+    }
+}
+
+/// Bounds of receive queues.
+#[derive(Clone, Copy, Debug)]
+struct QueueLimits {
+    /// Frames that all queues of this core hold together.
+    frames: usize,
+}
+
+/// All UDP sockets of one core.
+#[derive(Debug)]
+pub struct UdpTable {
+    sockets: Sockets,
+    ports: PortTable,
+    limits: QueueLimits,
+    frames_held: usize,
+}
+
+impl UdpTable {
+    /// An empty table. `pool_frames` is the capacity of the core's frame pool: UDP may hold half of what
+    /// receive queues may (the other half is TCP's, whose peers do stop when told to).
+    pub fn new(limits: &Limits, pool_frames: usize) -> Self {
+        let frames = (pool_frames * usize::from(limits.receive_pool_percent) / 200).max(1);
+        Self {
+            sockets: Sockets::new(limits.udp_sockets as usize),
+            ports: PortTable::default(),
+            limits: QueueLimits { frames },
+            frames_held: 0,
+        }
+    }
+
+    /// Binds a new socket. For port 0 `choose` is asked: it gets a test for "free at this address".
+    ///
+    /// Errors: `AddrInUse`, `AddrNotAvailable` (no port was chosen), `NoBuffers` (too many sockets).
+    pub fn bind(
+        &mut self,
+        at: SocketAddr,
+        v6_only: bool,
+        choose: impl FnOnce(&dyn Fn(u16) -> bool) -> Option<u16>,
+    ) -> Result<UdpId, Error> {
+        let mut local = SocketAddr::new(at.ip().to_canonical(), at.port());
+        if local.port() == 0 {
+            let is_free = |port| port != 0 && self.is_free(SocketAddr::new(local.ip(), port), v6_only);
+            let port = choose(&is_free).filter(|port| is_free(*port)).ok_or(Error::AddrNotAvailable)?;
+            local.set_port(port);
+        } else if !self.is_free(local, v6_only) {
+            return Err(Error::AddrInUse);
+        }
+        let socket = Socket { local, v6_only, remote: None, ttl: None, error: None, queue: ReceiveQueue::default() };
+        let id = self.sockets.insert(socket).ok_or(Error::NoBuffers)?;
+        self.ports.insert(local.port(), id.index);
+        Ok(id)
+    }
+
+    fn is_free(&self, at: SocketAddr, v6_only: bool) -> bool {
+        let taken = |index: &u32| self.sockets.at(*index).is_some_and(|socket| socket.conflicts(at, v6_only));
+        !self.ports.at(at.port()).iter().any(taken)
+    }
+
+    /// Connects: only `remote` is heard from now on, and `send` needs no address. A wildcard socket gets
+    /// `source` as its address. Connecting again is allowed.
+    ///
+    /// Errors: `InvalidInput` for a remote without port or address or of the wrong family, `BadSocket`,
+    /// `AddrInUse` when another socket has that flow.
+    pub fn connect(&mut self, id: UdpId, remote: SocketAddr, source: IpAddr) -> Result<(), Error> {
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let source = source.to_canonical();
+        let socket = self.sockets.find(id)?;
+        if remote.port() == 0 || remote.ip().is_unspecified() || source.is_ipv4() != remote.is_ipv4() {
+            return Err(Error::InvalidInput);
+        }
+        if !socket.is_at(source) {
+            return Err(Error::InvalidInput);
+        }
+        let local = SocketAddr::new(source, socket.local.port());
+        let same_flow = |index: &u32| {
+            *index != id.index
+                && self.sockets.at(*index).is_some_and(|other| other.local == local && other.remote == Some(remote))
+        };
+        if self.ports.at(local.port()).iter().any(same_flow) {
+            return Err(Error::AddrInUse);
+        }
+        let socket = self.sockets.find_mut(id)?;
+        socket.local = local;
+        socket.remote = Some(remote);
+        // Linux: a successful connect clears what earlier peers did.
+        socket.error = None;
+        Ok(())
+    }
+
+    /// The socket that gets what arrives for this flow: connected before bound address before wildcard.
+    #[inline]
+    pub fn lookup(&self, key: &FlowKey) -> Option<UdpId> {
+        let candidates = self.ports.at(key.local_port());
+        if candidates.is_empty() {
+            return None;
+        }
+        let (local, remote) = (key.local_ip(), key.remote());
+        let score = |index: &u32| self.sockets.at(*index)?.score(local, remote).map(|score| (score, *index));
+        let (_, index) = candidates.iter().filter_map(score).max_by_key(|(score, _)| *score)?;
+        self.sockets.id(index)
+    }
+
+    /// Puts a datagram into its socket's queue. `frames` is its packet, in order, as it was parsed.
+    ///
+    /// Answers the socket if it became readable by this (it was not before). On error the frames have
+    /// been given back to the pool; look up first if they are still needed (for an ICMP answer).
+    pub fn deliver<P: FramePool>(
+        &mut self,
+        pool: &mut P,
+        datagram: &Datagram,
+        frames: impl IntoIterator<Item = RxFrame>,
+    ) -> Result<Option<UdpId>, DropReason> {
+        let mut frames = frames.into_iter().map(|frame| frame.frame);
+        let refused = match self.lookup(&datagram.key) {
+            None => DropReason::NoSocket,
+            Some(id) => match self.sockets.find_mut(id) {
+                Ok(socket) if self.frames_held < self.limits.frames && socket.queue.has_room(datagram.payload_len) => {
+                    let newly = socket.queue.is_empty() && socket.error.is_none();
+                    self.frames_held += socket.queue.push(pool, datagram, frames);
+                    return Ok(newly.then_some(id));
+                }
+                Ok(_) => DropReason::UdpQueueFull,
+                Err(_) => DropReason::NoSocket,
+            },
+        };
+        frames.by_ref().for_each(|frame| pool.free(frame));
+        Err(refused)
+    }
+
+    /// Reads the next datagram into `buf`; what does not fit is lost (unless `peek`), as with `recvfrom`.
+    ///
+    /// Errors: the socket's pending error (once), `WouldBlock`, `BadSocket`.
+    pub fn recv<P: FramePool>(
+        &mut self,
+        pool: &mut P,
+        id: UdpId,
+        buf: &mut [u8],
+        peek: bool,
+    ) -> Result<UdpMeta, Error> {
+        let socket = self.sockets.find_mut(id)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        let meta = socket.queue.copy_out(pool, buf).ok_or(Error::WouldBlock)?;
+        if !peek {
+            self.frames_held -= socket.queue.pop(pool);
+        }
+        Ok(meta)
+    }
+
+    /// An ICMP error about a datagram of ours. As in Linux without `IP_RECVERR`, only a connected socket
+    /// hears of it, and only of what trying again does not mend (or of a datagram that was too large).
+    /// Answers the socket if it became readable by this.
+    pub fn on_icmp(&mut self, error: &IcmpError) -> Option<UdpId> {
+        let counts = error.kind.is_hard()
+            || matches!(error.kind, IcmpErrorKind::FragmentationNeeded { .. } | IcmpErrorKind::PacketTooBig { .. });
+        if error.protocol != Protocol::Udp || !counts {
+            return None;
+        }
+        let id = self.lookup(&error.key)?;
+        let socket = self.sockets.find_mut(id).ok().filter(|socket| socket.remote.is_some())?;
+        let newly = !socket.ready().contains(Ready::READ);
+        socket.error = Some(error.kind.error());
+        newly.then_some(id)
+    }
+
+    /// Sets a socket's pending error. Answers true if it became readable by this.
+    pub fn set_error(&mut self, id: UdpId, error: Error) -> Result<bool, Error> {
+        let socket = self.sockets.find_mut(id)?;
+        let newly = !socket.ready().contains(Ready::READ);
+        socket.error = Some(error);
+        Ok(newly)
+    }
+
+    /// SO_ERROR: takes the pending error.
+    pub fn take_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> {
+        Ok(self.sockets.find_mut(id)?.error.take())
+    }
+
+    /// What the socket is ready for. Always `WRITE`: nothing is queued on the way out.
+    pub fn ready(&self, id: UdpId) -> Result<Ready, Error> {
+        Ok(self.sockets.find(id)?.ready())
+    }
+
+    /// Where the socket is bound.
+    pub fn local(&self, id: UdpId) -> Result<SocketAddr, Error> {
+        Ok(self.sockets.find(id)?.local)
+    }
+
+    /// Whom it is connected to.
+    pub fn remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> {
+        Ok(self.sockets.find(id)?.remote)
+    }
+
+    /// True when a socket that is bound to an IPv6 wildcard takes no IPv4.
+    pub fn v6_only(&self, id: UdpId) -> Result<bool, Error> {
+        Ok(self.sockets.find(id)?.v6_only)
+    }
+
+    /// TTL or hop limit of what it sends.
+    pub fn ttl(&self, id: UdpId) -> Result<u8, Error> {
+        Ok(self.sockets.find(id)?.ttl.unwrap_or(DEFAULT_TTL))
+    }
+
+    /// Sets it; `None` is [`DEFAULT_TTL`]. `InvalidInput` for 0.
+    pub fn set_ttl(&mut self, id: UdpId, ttl: Option<u8>) -> Result<(), Error> {
+        let socket = self.sockets.find_mut(id)?;
+        if ttl == Some(0) {
+            return Err(Error::InvalidInput);
+        }
+        socket.ttl = ttl;
+        Ok(())
+    }
+
+    /// Closes a socket; what waited in it goes back to the pool. A stale id does nothing.
+    pub fn close<P: FramePool>(&mut self, pool: &mut P, id: UdpId) {
+        if let Some(mut socket) = self.sockets.remove(id) {
+            self.ports.remove(socket.local.port(), id.index);
+            while !socket.queue.is_empty() {
+                self.frames_held -= socket.queue.pop(pool);
+            }
+        }
+    }
+
+    /// Local ports in use, each once, ascending.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
+        self.ports.used()
+    }
+
+    /// Sockets that are open.
+    pub fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// True when no socket is open.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Frames that receive queues hold.
+    pub fn frames_held(&self) -> usize {
+        self.frames_held
+    }
+}

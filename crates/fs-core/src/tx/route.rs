@@ -1,1 +1,118 @@
-//! To come.
+//! First station on the way out: which interface, which next hop, which source address.
+
+use crate::config::{Cidr, Interface, Route};
+use crate::frame::IfaceId;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+#[cfg(test)]
+mod tests;
+
+/// Where a packet goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NextHop {
+    /// The interface that it leaves by.
+    pub iface: IfaceId,
+    /// The neighbour on that interface's link: the gateway, or the destination itself.
+    pub addr: IpAddr,
+}
+
+/// Routes, longest prefix first. Lookups walk the list: a host has a handful of routes, connections look
+/// once, and a list of that size beats any tree.
+#[derive(Clone, Debug, Default)]
+pub struct RouteTable {
+    routes: Vec<Route>,
+}
+
+impl RouteTable {
+    /// Replaces all routes. Answers how many of them were left out because they cannot be used: a prefix
+    /// longer than an address, or a gateway of the other family (RFC 8950).
+    pub fn set(&mut self, mut routes: Vec<Route>) -> usize {
+        let given = routes.len();
+        routes.retain(|route| {
+            let width = if route.to.addr.is_ipv4() { 32 } else { 128 };
+            route.to.prefix <= width && route.gateway.is_none_or(|gw| gw.is_ipv4() == route.to.addr.is_ipv4())
+        });
+        routes.sort_by_key(|route| (Reverse(route.to.prefix), route.metric));
+        self.routes = routes;
+        given - self.routes.len()
+    }
+
+    /// The next hop of the longest matching prefix; among equals the lowest metric, then the first given.
+    pub fn lookup(&self, to: IpAddr) -> Option<NextHop> {
+        let to = to.to_canonical();
+        let route = self.routes.iter().find(|route| contains(&route.to, to))?;
+        Some(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) })
+    }
+
+    /// The routes in the order in which they are tried.
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+}
+
+/// The routes that an interface's own addresses imply: each prefix is on the link.
+pub fn connected(iface: IfaceId, interface: &Interface) -> Vec<Route> {
+    interface.addrs.iter().map(|&to| Route { to, gateway: None, iface, metric: 0 }).collect()
+}
+
+/// True when `addr` is inside the network of `cidr` (whose host bits do not count).
+pub fn contains(cidr: &Cidr, addr: IpAddr) -> bool {
+    match (cidr.addr, addr) {
+        (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
+            common_prefix(cidr.addr, addr) >= u32::from(cidr.prefix)
+        }
+        _ => false,
+    }
+}
+
+/// Leading bits that two addresses of one family share.
+fn common_prefix(a: IpAddr, b: IpAddr) -> u32 {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        _ => 0,
+    }
+}
+
+/// The address of ours to talk to `remote` from, for packets that leave by `iface`. An address of another
+/// interface is taken only when `iface` has none of that family (as Linux does). RFC 6724 section 5 in
+/// short: rule 1 (the same address), rule 2 (scope), then rule 8 (longest matching prefix), then the first.
+pub fn source_for(interfaces: &[Interface], iface: IfaceId, remote: IpAddr) -> Option<IpAddr> {
+    let remote = remote.to_canonical();
+    let outgoing = interfaces.get(usize::from(iface.0));
+    let best = |interface: &Interface| best_source(&interface.addrs, remote);
+    outgoing.and_then(best).or_else(|| interfaces.iter().find_map(best))
+}
+
+fn best_source(addrs: &[Cidr], remote: IpAddr) -> Option<IpAddr> {
+    let rank = |cidr: &Cidr| {
+        let scopes = (scope(cidr.addr), scope(remote));
+        // Rule 2: the smallest scope that still reaches the destination, else the largest that there is.
+        let fit = if scopes.0 >= scopes.1 { 32 - i32::from(scopes.0) } else { i32::from(scopes.0) - 32 };
+        // Beyond our own prefix a longer match says nothing (RFC 6724 section 9, question of rule 8 in IPv4).
+        let near = common_prefix(cidr.addr, remote).min(u32::from(cidr.prefix));
+        (cidr.addr == remote, fit, near)
+    };
+    // `max_by_key` prefers the last of equals; reversed, the first.
+    let family =
+        addrs.iter().rev().filter(|cidr| cidr.addr.is_ipv4() == remote.is_ipv4() && !cidr.addr.is_unspecified());
+    family.max_by_key(|cidr| rank(cidr)).map(|cidr| cidr.addr)
+}
+
+/// Scope as in RFC 4291 2.7, with IPv4 mapped to it as RFC 6724 3.2 does.
+fn scope(addr: IpAddr) -> u8 {
+    const LINK_LOCAL: u8 = 2;
+    const GLOBAL: u8 = 14;
+    let local = match addr {
+        IpAddr::V4(addr) => is_local_v4(addr),
+        IpAddr::V6(addr) if addr.is_multicast() => return addr.octets()[1] & 0x0f,
+        IpAddr::V6(addr) => addr.is_unicast_link_local() || addr == Ipv6Addr::LOCALHOST,
+    };
+    if local { LINK_LOCAL } else { GLOBAL }
+}
+
+fn is_local_v4(addr: Ipv4Addr) -> bool {
+    addr.is_link_local() || addr.is_loopback()
+}

@@ -1,0 +1,93 @@
+//! Datagrams that wait to be read, in the frames in which they came.
+
+use crate::frame::{Frame, FramePool};
+use crate::rx::parse::Datagram;
+use crate::stack::UdpMeta;
+use alloc::collections::VecDeque;
+
+/// Payload bytes that wait in a socket: Linux's default `rmem_default`, 208 KiB.
+const BYTES_MAX: usize = 212_992;
+/// Datagrams that wait in a socket. Small ones take a frame each, whatever their size; what Linux's limit
+/// allows of the smallest (768 bytes of bookkeeping each) is about as many.
+const DATAGRAMS_MAX: usize = 256;
+
+/// A datagram's description; its frames are in the queue beside.
+#[derive(Debug)]
+struct Entry {
+    meta: UdpMeta,
+    frames: u16,
+}
+
+/// One socket's receive queue.
+#[derive(Debug, Default)]
+pub(super) struct ReceiveQueue {
+    entries: VecDeque<Entry>,
+    /// Frames of all entries in order, cut to the payload.
+    frames: VecDeque<Frame>,
+    bytes: usize,
+}
+
+impl ReceiveQueue {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// True when a datagram of that size may be pushed. An empty queue takes any.
+    #[inline]
+    pub(super) fn has_room(&self, len: u32) -> bool {
+        self.is_empty() || (self.entries.len() < DATAGRAMS_MAX && self.bytes + len as usize <= BYTES_MAX)
+    }
+
+    /// Appends a datagram; frames without payload go back to the pool. Answers how many were kept.
+    pub(super) fn push<P: FramePool>(
+        &mut self,
+        pool: &mut P,
+        datagram: &Datagram,
+        frames: impl Iterator<Item = Frame>,
+    ) -> usize {
+        let (mut skip, mut left) = (usize::from(datagram.payload_off), datagram.payload_len as usize);
+        let before = self.frames.len();
+        for mut frame in frames {
+            let front = skip.min(frame.len());
+            frame.trim_front(front);
+            skip -= front;
+            // Behind the payload there may be padding.
+            frame.truncate(frame.len().min(left));
+            left -= frame.len();
+            if frame.is_empty() {
+                pool.free(frame);
+            } else {
+                self.frames.push_back(frame);
+            }
+        }
+        let kept = self.frames.len() - before;
+        // `left` is 0 unless the frames are not what was parsed; then the datagram is what there is.
+        let len = datagram.payload_len as usize - left;
+        let meta = UdpMeta { len, from: datagram.key.remote(), to: datagram.key.local() };
+        self.entries.push_back(Entry { meta, frames: kept as u16 });
+        self.bytes += len;
+        kept
+    }
+
+    /// Copies as much of the first datagram as `buf` holds.
+    pub(super) fn copy_out<P: FramePool>(&self, pool: &P, buf: &mut [u8]) -> Option<UdpMeta> {
+        let entry = self.entries.front()?;
+        let mut rest = buf;
+        for frame in self.frames.iter().take(usize::from(entry.frames)) {
+            let bytes = pool.bytes(frame);
+            let (here, behind) = rest.split_at_mut(bytes.len().min(rest.len()));
+            here.copy_from_slice(&bytes[..here.len()]);
+            rest = behind;
+        }
+        Some(entry.meta)
+    }
+
+    /// Drops the first datagram. Answers how many frames went back to the pool.
+    pub(super) fn pop<P: FramePool>(&mut self, pool: &mut P) -> usize {
+        let Some(entry) = self.entries.pop_front() else { return 0 };
+        self.bytes -= entry.meta.len;
+        let frames = self.frames.drain(..usize::from(entry.frames));
+        frames.map(|frame| pool.free(frame)).count()
+    }
+}
