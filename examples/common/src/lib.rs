@@ -1,1 +1,27 @@
-//! Placeholder.
+//! What the examples share: one source for two stacks.
+//!
+//! An example is written once, against [`Listener`], [`Stream`] and [`UdpSocket`], and [`Cores`] runs it on each core of
+//! the stack that `--stack` names: `fastsock` (our runtime, our TCP, our queues) or `kernel` (one pinned thread a core,
+//! kernel sockets with SO_REUSEPORT). So a comparison of the two compares stacks, not programs.
+
+pub mod args;
+pub mod cores;
+pub mod counters;
+pub mod http;
+mod kernel;
+pub mod net;
+pub mod stop;
+pub mod sys;
+pub mod usage;
+
+pub use args::{StackArgs, StackKind};
+pub use cores::{Core, Cores};
+pub use net::{Listener, Stream, UdpSocket};
+pub use stop::{LocalStop, Stop};
+
+/// Sends log lines to standard error; `RUST_LOG` chooses which, `info` by default.
+pub fn init_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,259 @@
+//! Runs one future on each core of the chosen stack.
+
+use crate::args::{StackArgs, StackKind};
+use crate::counters::StackCounter;
+use crate::kernel;
+use crate::net::{Listener, Stream, UdpSocket};
+use crate::stop::Stop;
+use anyhow::Context;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::mpsc;
+
+/// Connections that may wait to be accepted; the kernel cuts it to `net.core.somaxconn` (4096).
+pub const BACKLOG: u32 = 4096;
+
+/// One core, as the program on it sees it.
+#[derive(Debug)]
+pub struct Core {
+    /// Its number among the program's cores, from 0.
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+    /// Whose sockets these are.
+    pub stack: StackKind,
+    shared: Arc<Shared>,
+    listeners: Cell<usize>,
+}
+
+/// Control path only: start-up and stop.
+#[derive(Debug, Default)]
+struct Shared {
+    stop: Stop,
+    ready: AtomicUsize,
+    /// What port 0 became, for the n-th listener of every core.
+    ports: Mutex<HashMap<usize, u16>>,
+}
+
+impl Core {
+    /// Listens on `addr` together with the other cores: each accepts its share. Port 0 is replaced by one free port for
+    /// all cores (they must listen in the same order).
+    ///
+    /// # Errors
+    /// As `bind(2)` and `listen(2)`.
+    pub async fn listen(&self, mut addr: SocketAddr) -> io::Result<Listener> {
+        let number = self.listeners.replace(self.listeners.get() + 1);
+        if addr.port() != 0 {
+            return self.listen_at(addr).await;
+        }
+        let known = self.shared.ports().get(&number).copied();
+        if let Some(port) = known {
+            addr.set_port(port);
+            return self.listen_at(addr).await;
+        }
+        let listener = self.listen_at(addr).await?;
+        let port = listener.local_addr()?.port();
+        let chosen = *self.shared.ports().entry(number).or_insert(port);
+        if chosen == port {
+            return Ok(listener);
+        }
+        // Another core was faster.
+        addr.set_port(chosen);
+        self.listen_at(addr).await
+    }
+
+    async fn listen_at(&self, addr: SocketAddr) -> io::Result<Listener> {
+        match self.stack {
+            StackKind::Kernel => kernel::listen(addr, BACKLOG),
+            StackKind::Fastsock => Err(unsupported()),
+        }
+    }
+
+    /// Connects to `addr`, from the address `local` where given.
+    ///
+    /// # Errors
+    /// As `connect(2)`.
+    pub async fn connect(&self, addr: SocketAddr, local: Option<IpAddr>) -> io::Result<Stream> {
+        connect(self.stack, addr, local).await
+    }
+
+    /// Opens a UDP socket on `addr`.
+    ///
+    /// # Errors
+    /// As `bind(2)`.
+    pub async fn bind_udp(&self, addr: SocketAddr) -> io::Result<UdpSocket> {
+        match self.stack {
+            StackKind::Kernel => kernel::bind_udp(addr).await,
+            StackKind::Fastsock => Err(unsupported()),
+        }
+    }
+
+    /// Resolves when the program shall stop.
+    pub async fn stop_requested(&self) {
+        self.shared.stop.requested().await;
+    }
+
+    /// The stop, for other tasks of this core.
+    pub fn stop(&self) -> Stop {
+        self.shared.stop.clone()
+    }
+
+    /// Says that this core is set up. True for the last one: then the program is ready.
+    pub fn is_last_ready(&self) -> bool {
+        self.shared.ready.fetch_add(1, Ordering::AcqRel) + 1 == self.count
+    }
+}
+
+impl Shared {
+    fn ports(&self) -> std::sync::MutexGuard<'_, HashMap<usize, u16>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn unsupported() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "--stack fastsock is not built in")
+}
+
+/// Connects on the current core of `stack`.
+///
+/// # Errors
+/// As `connect(2)`.
+pub async fn connect(stack: StackKind, addr: SocketAddr, local: Option<IpAddr>) -> io::Result<Stream> {
+    match stack {
+        StackKind::Kernel => kernel::connect(addr, local).await,
+        StackKind::Fastsock => Err(unsupported()),
+    }
+}
+
+/// The running cores of a program.
+pub struct Cores {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    ended: mpsc::UnboundedReceiver<anyhow::Result<()>>,
+    counters: StackCounters,
+}
+
+/// Reads the counters of the stack under us, from any thread.
+#[derive(Clone, Debug)]
+pub enum StackCounters {
+    /// The kernel keeps its own (`nstat`).
+    Kernel,
+}
+
+impl StackCounters {
+    /// All counters of all cores.
+    pub fn snapshot(&self) -> Vec<StackCounter> {
+        match self {
+            Self::Kernel => Vec::new(),
+        }
+    }
+}
+
+impl Cores {
+    /// Starts `app` on each core that the options name.
+    ///
+    /// # Errors
+    /// When the options contradict one another, or the stack cannot be set up. Nothing is left half set up then.
+    pub fn start<F, T>(args: &StackArgs, app: F) -> anyhow::Result<Self>
+    where
+        F: Fn(Core) -> T + Clone + Send + 'static,
+        T: Future<Output = anyhow::Result<()>> + 'static,
+    {
+        args.check()?;
+        match args.stack {
+            StackKind::Kernel => Self::start_kernel(args, app),
+            StackKind::Fastsock => Err(unsupported().into()),
+        }
+    }
+
+    fn start_kernel<F, T>(args: &StackArgs, app: F) -> anyhow::Result<Self>
+    where
+        F: Fn(Core) -> T + Clone + Send + 'static,
+        T: Future<Output = anyhow::Result<()>> + 'static,
+    {
+        let shared = Arc::new(Shared::default());
+        let (sender, ended) = mpsc::unbounded_channel();
+        let mut threads = Vec::new();
+        let count = args.cores.0.len();
+        for (index, &cpu) in args.cores.0.iter().enumerate() {
+            let (app, sender, shared) = (app.clone(), sender.clone(), shared.clone());
+            let core = move || Core { index, count, stack: StackKind::Kernel, shared, listeners: Cell::new(0) };
+            let body = move || {
+                let run = || kernel::run_core(cpu, || app(core())).and_then(|result| result);
+                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+                let result = result.unwrap_or_else(|_| Err(anyhow::anyhow!("core {index} panicked")));
+                // The receiver is gone only when the program is ending anyway.
+                let _ = sender.send(result);
+            };
+            threads.push(std::thread::Builder::new().name(format!("core-{index}")).spawn(body)?);
+        }
+        Ok(Self { shared, threads, ended, counters: StackCounters::Kernel })
+    }
+
+    /// Asks the cores to stop.
+    pub fn stop(&self) -> Stop {
+        self.shared.stop.clone()
+    }
+
+    /// Reads the stack's counters.
+    pub fn counters(&self) -> StackCounters {
+        self.counters.clone()
+    }
+
+    /// Waits until all cores have ended; SIGTERM and SIGINT ask them to, a second one ends the process at once.
+    ///
+    /// # Errors
+    /// The first error of a core; the others are asked to stop then.
+    pub fn join(mut self) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let count = self.threads.len();
+        let result = runtime.block_on(watch(&self.shared.stop, &mut self.ended, count));
+        self.shared.stop.request();
+        for thread in self.threads.drain(..) {
+            // A panic was caught and reported through the channel.
+            let _ = thread.join();
+        }
+        result
+    }
+}
+
+async fn watch(
+    stop: &Stop,
+    ended: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
+    count: usize,
+) -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let mut first_error = Ok(());
+    let mut left = count;
+    while left > 0 {
+        let name = tokio::select! {
+            result = ended.recv() => {
+                // Each core reports once, also when it panics.
+                let Some(result) = result else { break };
+                left -= 1;
+                if result.is_err() && first_error.is_ok() {
+                    first_error = result;
+                    stop.request();
+                }
+                continue;
+            }
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        if stop.is_requested() {
+            tracing::warn!("second {name}: ending at once");
+            std::process::exit(130);
+        }
+        tracing::info!("{name}: stopping");
+        stop.request();
+    }
+    first_error
+}

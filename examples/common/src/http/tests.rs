@@ -1,0 +1,136 @@
+use super::*;
+use crate::StackKind;
+use crate::cores::connect;
+use crate::stop::LocalStop;
+use http_body_util::Full;
+use hyper::service::service_fn;
+use std::convert::Infallible;
+use std::future::{Ready, pending};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn run(future: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(future);
+}
+
+async fn pair() -> (Stream, Stream) {
+    let listener = crate::kernel::listen("127.0.0.1:0".parse().unwrap(), 16).unwrap();
+    let client = connect(StackKind::Kernel, listener.local_addr().unwrap(), None).await.unwrap();
+    (client, listener.accept().await.unwrap().0)
+}
+
+fn hello(request: Request<Incoming>) -> Ready<Result<Response<Full<Bytes>>, Infallible>> {
+    let body = Bytes::from(format!("{} ", request.uri()));
+    let status = if request.uri() == "/upgrade" { 101 } else { 200 };
+    std::future::ready(Ok(Response::builder().status(status).header("x-test", "1").body(Full::new(body)).unwrap()))
+}
+
+async fn read_until(stream: &mut Stream, end: &str) -> String {
+    let mut got = Vec::new();
+    while !got.ends_with(end.as_bytes()) {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).await.unwrap();
+        got.push(byte[0]);
+    }
+    String::from_utf8(got).unwrap()
+}
+
+fn short() -> ServeOptions {
+    ServeOptions { idle_shrink: Duration::from_millis(10), ..ServeOptions::default() }
+}
+
+#[test]
+fn a_connection_survives_its_idle_times_and_split_heads() {
+    run(async {
+        let (mut client, server) = pair().await;
+        let options = short();
+        let serving = serve(server, &options, service_fn(hello), pending());
+        let talk = async move {
+            for number in 0..3 {
+                client.write_all(format!("GET /{number} HTTP/1.1\r\nHost: x\r\n").as_bytes()).await.unwrap();
+                // Longer than several idle periods, in the middle of a head.
+                tokio::time::sleep(Duration::from_millis(80)).await;
+                client.write_all(b"\r\n").await.unwrap();
+                let answer = read_until(&mut client, &format!("/{number} ")).await;
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                tokio::time::sleep(Duration::from_millis(80)).await;
+            }
+        };
+        let (served, ()) = tokio::join!(serving, talk);
+        assert!(matches!(served.unwrap(), Served::Closed));
+    });
+}
+
+#[test]
+fn an_idle_connection_falls_back_to_waiting() {
+    run(async {
+        let (mut client, server) = pair().await;
+        client.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let options = short();
+        let stop = std::pin::pin!(pending());
+        let result = active(server, &options, service_fn(hello), stop).await.unwrap();
+        assert!(matches!(result, Active::Idle(_)));
+        read_until(&mut client, "/a ").await;
+    });
+}
+
+#[test]
+fn pipelined_requests_are_all_answered() {
+    run(async {
+        let (mut client, server) = pair().await;
+        let options = short();
+        let serving = serve(server, &options, service_fn(hello), pending());
+        let talk = async move {
+            client.write_all(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            read_until(&mut client, "/1 ").await;
+            read_until(&mut client, "/2 ").await;
+        };
+        tokio::join!(serving, talk).0.unwrap();
+    });
+}
+
+#[test]
+fn stop_ends_idle_connections_at_once_and_busy_ones_after_their_answer() {
+    run(async {
+        let options = ServeOptions::default();
+        let stop = LocalStop::default();
+        let (mut idle_client, idle) = pair().await;
+        let (mut busy_client, busy) = pair().await;
+        let slow = |request: Request<Incoming>| {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                hello(request).await
+            }) as Pin<Box<dyn Future<Output = _>>>
+        };
+        let idle = serve(idle, &options, service_fn(hello), stop.requested());
+        let busy = serve(busy, &options, service_fn(slow), stop.requested());
+        let talk = async {
+            busy_client.write_all(b"GET /b HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            stop.request();
+            let mut rest = String::new();
+            assert_eq!(idle_client.read_to_string(&mut rest).await.unwrap(), 0);
+            busy_client.read_to_string(&mut rest).await.unwrap();
+            assert!(rest.starts_with("HTTP/1.1 200") && rest.ends_with("/b "), "{rest}");
+        };
+        let (idle, busy, ()) = tokio::join!(idle, busy, talk);
+        idle.unwrap();
+        busy.unwrap();
+    });
+}
+
+#[test]
+fn a_101_gives_the_stream_back_with_what_followed() {
+    run(async {
+        let (mut client, server) = pair().await;
+        client
+            .write_all(b"GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: test\r\n\r\nEARLY")
+            .await
+            .unwrap();
+        let served = serve(server, &short(), service_fn(hello), pending()).await.unwrap();
+        let Served::Upgraded(_server, early) = served else { panic!("not upgraded") };
+        assert_eq!(&early[..], b"EARLY");
+        let answer = read_until(&mut client, "\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+    });
+}

@@ -1,0 +1,48 @@
+//! The kernel's side of the comparison: one pinned thread a core, each with its own listeners and its own tokio runtime.
+
+use crate::net::{Listener, Stream, UdpSocket};
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use tokio::net::TcpSocket;
+
+/// Builds a core's runtime and runs `app` on it, on the calling thread, which is pinned to `cpu`.
+pub(crate) fn run_core<T>(cpu: usize, app: impl FnOnce() -> T) -> anyhow::Result<T::Output>
+where
+    T: Future,
+{
+    crate::sys::pin_to_cpu(cpu).map_err(|error| anyhow::anyhow!("cannot use CPU {cpu}: {error}"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(tokio::runtime::LocalOptions::default())?;
+    let result = runtime.block_on(async { app().await });
+    // Tasks that still run belong to connections whose owner has decided to stop.
+    runtime.shutdown_background();
+    Ok(result)
+}
+
+pub(crate) fn listen(addr: SocketAddr, backlog: u32) -> io::Result<Listener> {
+    let socket = tcp_socket(addr)?;
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(addr)?;
+    socket.listen(backlog).map(Listener::Kernel)
+}
+
+pub(crate) async fn connect(addr: SocketAddr, local: Option<IpAddr>) -> io::Result<Stream> {
+    let socket = tcp_socket(addr)?;
+    if let Some(local) = local {
+        crate::sys::set_bind_address_no_port(socket.as_fd())?;
+        socket.bind(SocketAddr::new(local, 0))?;
+    }
+    socket.connect(addr).await.map(Stream::Kernel)
+}
+
+pub(crate) async fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
+    tokio::net::UdpSocket::bind(addr).await.map(UdpSocket::Kernel)
+}
+
+fn tcp_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
+    if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+}

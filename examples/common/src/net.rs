@@ -1,0 +1,215 @@
+//! Sockets of either stack under one name. The shapes are tokio's.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Evaluates the expression with the socket inside, whichever stack it is of.
+macro_rules! either {
+    ($socket:expr, $inner:ident => $do:expr) => {
+        match $socket {
+            Self::Kernel($inner) => $do,
+        }
+    };
+}
+
+/// A TCP listener of one core.
+#[derive(Debug)]
+pub enum Listener {
+    /// The kernel's, one of several with SO_REUSEPORT.
+    Kernel(tokio::net::TcpListener),
+}
+
+impl Listener {
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// As `accept(2)`; see [`accept_error_is_fatal`].
+    pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        match self {
+            Self::Kernel(listener) => listener.accept().await.map(|(stream, from)| (Stream::Kernel(stream), from)),
+        }
+    }
+
+    /// The address that this listens on.
+    ///
+    /// # Errors
+    /// When the socket is no longer valid.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        either!(self, l => l.local_addr())
+    }
+}
+
+/// True when a listener cannot go on after this error of `accept`. A connection that died in the queue, or a shortage
+/// of descriptors or memory, concerns one connection; going on (after a pause) is right.
+pub fn accept_error_is_fatal(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EOPNOTSUPP | libc::EFAULT | libc::EPERM)
+    )
+}
+
+/// A TCP connection.
+#[derive(Debug)]
+pub enum Stream {
+    /// The kernel's.
+    Kernel(tokio::net::TcpStream),
+}
+
+impl Stream {
+    /// Disables Nagle's algorithm.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        either!(self, s => s.set_nodelay(on))
+    }
+
+    /// Makes dropping the stream send RST instead of FIN, so that neither side keeps TIME-WAIT.
+    ///
+    /// # Errors
+    /// As `setsockopt(2)`.
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        match self {
+            Self::Kernel(stream) => stream.set_zero_linger(),
+        }
+    }
+
+    /// Our end.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        either!(self, s => s.local_addr())
+    }
+
+    /// The other end.
+    ///
+    /// # Errors
+    /// As `getpeername(2)`: when the connection is gone.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        either!(self, s => s.peer_addr())
+    }
+
+    /// Waits until a read would not block (data, end of stream or an error).
+    ///
+    /// # Errors
+    /// When the runtime is going down.
+    pub async fn readable(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_read_ready(cx)).await
+    }
+
+    /// Waits until a write would not block.
+    ///
+    /// # Errors
+    /// When the runtime is going down.
+    pub async fn writable(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_write_ready(cx)).await
+    }
+
+    /// Like [`Stream::readable`], for hand-written futures. One task at a time can wait.
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, s => s.poll_read_ready(cx))
+    }
+
+    /// Like [`Stream::writable`], for hand-written futures. One task at a time can wait.
+    pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, s => s.poll_write_ready(cx))
+    }
+
+    /// Reads what is there. `Ok(0)` is the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there, else as `recv(2)`.
+    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        either!(self, s => s.try_read(buf))
+    }
+
+    /// Writes what fits.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing fits, else as `send(2)`.
+    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        either!(self, s => s.try_write(buf))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), s => Pin::new(s).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        either!(self.get_mut(), s => Pin::new(s).poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(self.get_mut(), s => Pin::new(s).poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        either!(self, s => s.is_write_vectored())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), s => Pin::new(s).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), s => Pin::new(s).poll_shutdown(cx))
+    }
+}
+
+/// A UDP socket.
+#[derive(Debug)]
+pub enum UdpSocket {
+    /// The kernel's.
+    Kernel(tokio::net::UdpSocket),
+}
+
+impl UdpSocket {
+    /// Receives one datagram: its length (what exceeds `buf` is cut off) and sender.
+    ///
+    /// # Errors
+    /// As `recvfrom(2)`.
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        either!(self, s => s.recv_from(buf).await)
+    }
+
+    /// Sends one datagram.
+    ///
+    /// # Errors
+    /// As `sendto(2)`.
+    pub async fn send_to(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
+        either!(self, s => s.send_to(buf, to).await)
+    }
+
+    /// Our address.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        either!(self, s => s.local_addr())
+    }
+}
+
+/// Runs `work`, but not longer than `limit`.
+///
+/// # Errors
+/// `TimedOut` when the limit is reached, else what `work` returns.
+pub async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"))),
+    }
+}

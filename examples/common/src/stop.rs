@@ -1,0 +1,147 @@
+//! How a program is told to stop: once for all cores, then per core to whoever waits there.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use tokio::sync::{Notify, watch};
+
+/// Asks all cores to stop. Crosses threads; touched at the start and the end only, never per connection.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    sender: std::sync::Arc<watch::Sender<bool>>,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self { sender: std::sync::Arc::new(watch::Sender::new(false)) }
+    }
+}
+
+impl Stop {
+    /// Asks. Asking twice does nothing more.
+    pub fn request(&self) {
+        self.sender.send_replace(true);
+    }
+
+    /// True once somebody asked.
+    pub fn is_requested(&self) -> bool {
+        *self.sender.borrow()
+    }
+
+    /// Resolves once somebody has asked.
+    pub async fn requested(&self) {
+        let mut receiver = self.sender.subscribe();
+        // The sender lives in `self`, so the wait cannot end for want of one.
+        let _ = receiver.wait_for(|stop| *stop).await;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    requested: Cell<bool>,
+    changed: Notify,
+    open: Cell<usize>,
+    drained: Notify,
+}
+
+/// One core's side: connections of this core wait here for the stop, and the core waits for them to end.
+#[derive(Clone, Debug, Default)]
+pub struct LocalStop(Rc<Shared>);
+
+impl LocalStop {
+    /// True once the stop was asked for.
+    pub fn is_requested(&self) -> bool {
+        self.0.requested.get()
+    }
+
+    /// Tells every connection of this core.
+    pub fn request(&self) {
+        self.0.requested.set(true);
+        self.0.changed.notify_waiters();
+    }
+
+    /// Resolves once the stop was asked for.
+    pub fn requested(&self) -> impl Future<Output = ()> + 'static {
+        let shared = self.0.clone();
+        async move {
+            while !shared.requested.get() {
+                shared.changed.notified().await;
+            }
+        }
+    }
+
+    /// Counts a connection as open until the guard is dropped.
+    pub fn open(&self) -> OpenGuard {
+        self.0.open.set(self.0.open.get() + 1);
+        OpenGuard(self.0.clone())
+    }
+
+    /// Connections open now.
+    pub fn open_count(&self) -> usize {
+        self.0.open.get()
+    }
+
+    /// Resolves when no connection is open.
+    pub async fn drained(&self) {
+        while self.0.open.get() > 0 {
+            self.0.drained.notified().await;
+        }
+    }
+}
+
+/// A connection counts as open while this lives.
+#[derive(Debug)]
+pub struct OpenGuard(Rc<Shared>);
+
+impl Drop for OpenGuard {
+    fn drop(&mut self) {
+        let left = self.0.open.get() - 1;
+        self.0.open.set(left);
+        if left == 0 {
+            self.0.drained.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(future: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(future);
+    }
+
+    #[test]
+    fn all_waiters_hear_of_the_stop_and_late_ones_too() {
+        run(async {
+            let stop = LocalStop::default();
+            let (a, b) = (stop.requested(), stop.requested());
+            let asker = async { stop.request() };
+            tokio::join!(a, b, asker);
+            assert!(stop.is_requested());
+            stop.requested().await;
+        });
+    }
+
+    #[test]
+    fn drained_waits_for_the_last_connection() {
+        run(async {
+            let stop = LocalStop::default();
+            let (first, second) = (stop.open(), stop.open());
+            drop(first);
+            assert_eq!(stop.open_count(), 1);
+            let order = Cell::new(0);
+            let closer = async {
+                tokio::task::yield_now().await;
+                order.set(1);
+                drop(second);
+            };
+            let waiter = async {
+                stop.drained().await;
+                assert_eq!(order.get(), 1);
+            };
+            tokio::join!(waiter, closer);
+        });
+    }
+}

@@ -1,0 +1,92 @@
+//! System calls that neither std nor tokio offers.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// Pins the calling thread to one CPU.
+///
+/// # Errors
+/// EINVAL when the machine has no such CPU, or this process may not use it.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: an all-zero cpu_set_t is an empty set, `cpu` is within it, and the kernel only reads it.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Raises the soft limit of open descriptors to the hard one (for root also that one, up to `wanted`), and returns what
+/// is allowed now. Kernel sockets need one descriptor each; distributions start programs with 1024.
+///
+/// # Errors
+/// As `getrlimit(2)`. That the limit cannot be raised is no error: the result says what there is.
+pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the kernel to write.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    for hard in [limit.rlim_max.max(wanted), limit.rlim_max] {
+        let raised = libc::rlimit { rlim_cur: hard, rlim_max: hard };
+        // SAFETY: the kernel only reads `raised`.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) } == 0 {
+            return Ok(hard);
+        }
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Tells the kernel not to choose a port at `bind` but at `connect` (IP_BIND_ADDRESS_NO_PORT), when it knows the whole
+/// flow: so one source address serves as many connections as it has ports *per destination*.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub fn set_bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open while borrowed, and the value is an int that the kernel only reads.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What this process has used since its start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResourceUsage {
+    /// CPU time in user mode.
+    pub user: Duration,
+    /// CPU time in the kernel on behalf of this process.
+    pub system: Duration,
+    /// Largest resident set so far, in bytes.
+    pub peak_rss: u64,
+}
+
+/// Reads this process's resource usage (`getrusage(2)`).
+pub fn resource_usage() -> ResourceUsage {
+    // SAFETY: an all-zero rusage is valid, and the kernel fills it. RUSAGE_SELF with a valid pointer cannot fail.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    ResourceUsage { user: time(usage.ru_utime), system: time(usage.ru_stime), peak_rss: usage.ru_maxrss as u64 * 1024 }
+}
+
+/// Bytes in a page.
+pub fn page_size() -> u64 {
+    // SAFETY: sysconf takes and returns plain numbers.
+    (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as u64
+}
