@@ -28,11 +28,14 @@ const NEAR_SHIFT: u32 = 12;
 const NEAR: u64 = 1 << NEAR_SHIFT;
 const FAR: u64 = 256;
 
-/// A slot's array keeps at most this capacity (tokens) when it is emptied. Lower: slots that hold more
-/// (over 1M time-outs a second on one core) allocate each time; higher: a burst's memory stays.
-const CAPACITY_MAX: usize = 1024;
-/// Arrays of at most this capacity are never shrunk.
-const CAPACITY_MIN: usize = 64;
+/// Arrays of at most this capacity (tokens) are never cut. Lower: a slot allocates when it gets a few
+/// tokens more than its array's last slot; higher: memory for nothing, times the slots in use.
+const CAPACITY_KEPT: usize = 16;
+/// So many arrays may lie idle. Lower: allocations when the number of slots in use swings; higher: memory.
+const SPARE_KEPT: usize = 64;
+/// How many slots are emptied between two looks at what lay idle: all of the near level, that is 4.3 s when
+/// timers are dense.
+const SPARE_PERIOD: usize = NEAR as usize;
 
 /// Deadlines of one core. `T` names what is due, for example index and generation.
 ///
@@ -195,14 +198,21 @@ impl<T: Copy> Wheel<T> {
 
 /// Emptied arrays on their way to the next slot that needs one. The last one back is the first one out, so
 /// that memory in use is as much as the occupied slots need, and warm.
+///
+/// A steady load does not allocate; what a burst has left over goes away as slots are used: an array that is
+/// much too large for its use is halved each time, and one that was of no use for a whole period is freed.
 #[derive(Clone, Debug)]
 struct Spare<E> {
     arrays: Vec<Vec<E>>,
+    /// The fewest that lay here in this period: as many were not needed.
+    idle: usize,
+    /// Until the period's end.
+    left: usize,
 }
 
 impl<E> Spare<E> {
     fn new() -> Self {
-        Self { arrays: Vec::new() }
+        Self { arrays: Vec::new(), idle: 0, left: SPARE_PERIOD }
     }
 
     /// Gives an array to `slot` if it has none.
@@ -212,20 +222,24 @@ impl<E> Spare<E> {
             && let Some(array) = self.arrays.pop()
         {
             *slot = array;
+            self.idle = self.idle.min(self.arrays.len());
         }
         slot
     }
 
-    /// Takes an empty array that has held `count` tokens. What a burst has blown up is cut; what is much
-    /// too large for its use is halved each time, so a steady load does not allocate.
+    /// Takes an empty array that has held `count` tokens.
     fn take_back(&mut self, mut array: Vec<E>, count: usize) {
         let capacity = array.capacity();
-        if capacity > CAPACITY_MAX {
-            array.shrink_to(CAPACITY_MAX);
-        } else if capacity > CAPACITY_MIN && count < capacity / 8 {
+        if capacity > CAPACITY_KEPT && count < capacity / 8 {
             array.shrink_to(capacity / 2);
         }
         self.arrays.push(array);
+        self.left -= 1;
+        if self.left == 0 {
+            // Those at the bottom are the ones that nobody asked for.
+            self.arrays.drain(..self.idle.saturating_sub(SPARE_KEPT));
+            (self.idle, self.left) = (self.arrays.len(), SPARE_PERIOD);
+        }
     }
 }
 

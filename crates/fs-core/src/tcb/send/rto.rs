@@ -35,9 +35,10 @@ impl RttEstimator {
             self.rttvar_4 = r << 1;
         } else {
             // RFC 6298 2.3, in this order: RTTVAR <- 3/4 RTTVAR + 1/4 |SRTT - R|; SRTT <- 7/8 SRTT + 1/8 R
+            // What is taken off is rounded to the nearest, so that a steady round trip is met from both sides.
             let error_8 = self.srtt_8.abs_diff(r << 3);
-            self.rttvar_4 = self.rttvar_4 - self.rttvar_4.div_ceil(4) + error_8.div_ceil(8);
-            self.srtt_8 = (self.srtt_8 - (self.srtt_8 >> 3) + r).max(1);
+            self.rttvar_4 = self.rttvar_4 - nearest(self.rttvar_4, 4) + nearest(error_8, 8);
+            self.srtt_8 = self.srtt_8 - nearest(self.srtt_8, 8) + r;
         }
     }
 
@@ -50,7 +51,7 @@ impl RttEstimator {
     /// SRTT in microseconds (at least 1); zero before the first sample.
     #[inline]
     pub fn srtt_us(&self) -> u32 {
-        self.srtt_8.div_ceil(8)
+        nearest(self.srtt_8, 8)
     }
 
     /// RTTVAR in microseconds.
@@ -74,6 +75,12 @@ impl RttEstimator {
         let variation = Duration::from_micros(u64::from(self.rttvar_4)).max(min);
         (Duration::from_micros(u64::from(self.srtt_us())) + variation).min(max)
     }
+}
+
+/// `value / divisor`, rounded to the nearest.
+#[inline]
+fn nearest(value: u32, divisor: u32) -> u32 {
+    (value + divisor / 2) / divisor
 }
 
 /// The time-out after `n` retransmissions: doubled each time, at most `max` (RFC 6298 5.5).
