@@ -8,7 +8,7 @@
 //! triggered), and the timer is moved only when the next deadline is earlier than the one it is set to.
 
 use crate::core::CoreShared;
-use crate::sys::Clock;
+use crate::sys::{Clock, watch_readable};
 use fs_core::Instant;
 use std::future::Future;
 use std::io;
@@ -17,7 +17,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
 
@@ -47,16 +46,15 @@ impl Reactor {
         let mut wakeups = Vec::new();
         let mut must_poll = false;
         if !busy_poll {
-            let register = |fd: OwnedFd| AsyncFd::register_with_interest(fd, Interest::READABLE);
             // A duplicate: the registration must not outlive its descriptor, and the link closes its own.
             for port in &core.io.borrow().ports {
                 match port.link.wake_fd() {
-                    Some(fd) => wakeups.push(register(fd.try_clone_to_owned()?)?),
+                    Some(fd) => wakeups.push(watch_readable(fd.try_clone_to_owned()?)?),
                     None => must_poll = true,
                 }
             }
             let doorbell = &core.shared.inboxes[core.index].doorbell;
-            wakeups.push(register(doorbell.bell().as_fd().try_clone_to_owned()?)?);
+            wakeups.push(watch_readable(doorbell.bell().as_fd().try_clone_to_owned()?)?);
         }
         let now = core.clock.now();
         Ok(Self {

@@ -4,9 +4,11 @@ mod affinity;
 mod clock;
 mod eventfd;
 mod rlimit;
+mod watch;
 pub(crate) mod reserve;
 
 pub(crate) use affinity::{online_cpus, pin_to_cpu};
 pub(crate) use clock::Clock;
 pub(crate) use eventfd::EventFd;
 pub(crate) use rlimit::raise_open_files;
+pub(crate) use watch::watch_readable;

@@ -1,0 +1,176 @@
+//! Received bytes where the device put them, and bytes to send where it will take them: no copy.
+//!
+//! ## Access rules
+//! 1. A guard owns its frame: nobody else writes to the chunk until the guard gives the frame back (fs-core
+//!    `frame`, rules 2 and 3). A received frame is never written; a send buffer's is not shared.
+//! 2. The memory stays mapped while the pool lives, and the guard's [`CoreRef`] keeps the pool alive.
+//! 3. Guards are not `Send`, like the core they point into.
+
+use fs_core::{Frame, FramePool};
+use fs_rt::CoreRef;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Received bytes in the frame that they came in. Dropping it gives the frame back: holding many keeps frames
+/// from the device, so take what is needed and let go.
+pub struct BorrowedBytes {
+    core: CoreRef,
+    /// `None` at the end of the stream, and after the drop.
+    frame: Option<Frame>,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl BorrowedBytes {
+    pub(crate) fn new(core: CoreRef, frame: Frame) -> Self {
+        let (start, len) = core.look(|stack| {
+            let bytes = stack.pool().bytes(&frame);
+            (NonNull::from(bytes).cast(), bytes.len())
+        });
+        Self { core, frame: Some(frame), start, len }
+    }
+
+    /// The empty answer: the peer has finished.
+    pub(crate) fn end_of_stream(core: CoreRef) -> Self {
+        Self { core, frame: None, start: NonNull::dangling(), len: 0 }
+    }
+
+    /// True when the peer has finished: no bytes will follow.
+    pub fn is_end_of_stream(&self) -> bool {
+        self.frame.is_none()
+    }
+}
+
+impl Deref for BorrowedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: access rules 1 and 2; `start` and `len` are the frame's used bytes (or an empty slice).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for BorrowedBytes {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl std::fmt::Debug for BorrowedBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BorrowedBytes({} bytes)", self.len)
+    }
+}
+
+impl Drop for BorrowedBytes {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.core.stack(|stack| stack.pool_mut().free(frame));
+        }
+    }
+}
+
+/// An empty frame of this core to write what is to be sent, see [`crate::TcpStream::send_buffer`].
+pub struct SendBuffer {
+    core: CoreRef,
+    frame: Option<Frame>,
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+impl SendBuffer {
+    /// `None` when the pool is dry.
+    pub(crate) fn alloc(core: CoreRef) -> Option<Self> {
+        let (frame, start, capacity) = core.stack(|stack| {
+            let capacity = stack.pool().payload_room();
+            let mut frame = stack.pool_mut().alloc()?;
+            frame.grow_back(capacity);
+            let start = NonNull::from(stack.pool_mut().bytes_mut(&mut frame)).cast();
+            frame.truncate(0);
+            Some((frame, start, capacity))
+        })?;
+        Some(Self { core, frame: Some(frame), start, len: 0, capacity })
+    }
+
+    /// Takes a written frame back that the stack did not take.
+    pub(crate) fn from_frame(core: CoreRef, mut frame: Frame) -> Self {
+        let len = frame.len();
+        let (start, capacity) = core.stack(|stack| {
+            let capacity = stack.pool().chunk_size() - frame.off();
+            frame.grow_back(capacity - len);
+            let start = NonNull::from(stack.pool_mut().bytes_mut(&mut frame)).cast();
+            frame.truncate(0);
+            (start, capacity)
+        });
+        Self { core, frame: Some(frame), start, len, capacity }
+    }
+
+    /// Bytes that fit in all.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The part behind what is written so far. Say how much of it was filled with [`SendBuffer::advance`].
+    pub fn spare_mut(&mut self) -> &mut [u8] {
+        // SAFETY: access rules 1 and 2; `start..start + capacity` is the frame's room, and mapped memory is
+        // always initialized.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(self.len), self.capacity - self.len) }
+    }
+
+    /// Counts `n` more bytes as written. Panics if there is no room for them.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.capacity - self.len, "advanced over the end of a send buffer");
+        self.len += n;
+    }
+
+    /// Copies as much of `bytes` as fits behind what is written; answers how much.
+    pub fn put_slice(&mut self, bytes: &[u8]) -> usize {
+        let spare = self.spare_mut();
+        let n = bytes.len().min(spare.len());
+        spare[..n].copy_from_slice(&bytes[..n]);
+        self.len += n;
+        n
+    }
+
+    /// The frame with what was written.
+    pub(crate) fn into_frame(mut self) -> Option<Frame> {
+        let mut frame = self.frame.take()?;
+        frame.grow_back(self.len);
+        Some(frame)
+    }
+
+    pub(crate) fn core(&self) -> &CoreRef {
+        &self.core
+    }
+}
+
+impl Deref for SendBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: access rules 1 and 2; `len <= capacity`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for SendBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes it the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl std::fmt::Debug for SendBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SendBuffer({} of {} bytes)", self.len, self.capacity)
+    }
+}
+
+impl Drop for SendBuffer {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.core.stack(|stack| stack.pool_mut().free(frame));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The engine's errors as the kernel would give them.
+
+use fs_core::Error;
+use std::io;
+
+/// The `io::Error` with the errno that Linux gives in the same case.
+pub fn to_io_error(error: Error) -> io::Error {
+    io::Error::from_raw_os_error(errno(error))
+}
+
+fn errno(error: Error) -> i32 {
+    match error {
+        Error::WouldBlock => libc::EAGAIN,
+        Error::ConnectionRefused => libc::ECONNREFUSED,
+        Error::ConnectionReset => libc::ECONNRESET,
+        Error::ConnectionAborted => libc::ECONNABORTED,
+        Error::NotConnected => libc::ENOTCONN,
+        Error::BrokenPipe => libc::EPIPE,
+        Error::TimedOut => libc::ETIMEDOUT,
+        Error::AddrInUse => libc::EADDRINUSE,
+        Error::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        Error::NetworkUnreachable => libc::ENETUNREACH,
+        Error::HostUnreachable => libc::EHOSTUNREACH,
+        Error::MessageSize => libc::EMSGSIZE,
+        Error::NoBuffers => libc::ENOBUFS,
+        Error::InvalidInput => libc::EINVAL,
+        Error::BadSocket => libc::EBADF,
+    }
+}
+
+/// `Result` in the engine's terms to `Result` in the kernel's.
+pub(crate) trait IntoIo<T> {
+    fn io(self) -> io::Result<T>;
+}
+
+impl<T> IntoIo<T> for Result<T, Error> {
+    #[inline]
+    fn io(self) -> io::Result<T> {
+        self.map_err(to_io_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io::ErrorKind;
+
+    #[test]
+    fn kinds_are_those_of_the_kernel() {
+        let expected = [
+            (Error::WouldBlock, ErrorKind::WouldBlock),
+            (Error::ConnectionRefused, ErrorKind::ConnectionRefused),
+            (Error::ConnectionReset, ErrorKind::ConnectionReset),
+            (Error::ConnectionAborted, ErrorKind::ConnectionAborted),
+            (Error::NotConnected, ErrorKind::NotConnected),
+            (Error::BrokenPipe, ErrorKind::BrokenPipe),
+            (Error::TimedOut, ErrorKind::TimedOut),
+            (Error::AddrInUse, ErrorKind::AddrInUse),
+            (Error::AddrNotAvailable, ErrorKind::AddrNotAvailable),
+            (Error::NetworkUnreachable, ErrorKind::NetworkUnreachable),
+            (Error::HostUnreachable, ErrorKind::HostUnreachable),
+            (Error::InvalidInput, ErrorKind::InvalidInput),
+        ];
+        for (error, kind) in expected {
+            assert_eq!(to_io_error(error).kind(), kind, "{error:?}");
+        }
+        // Kinds that std has no stable name for: the code has to be right.
+        assert_eq!(to_io_error(Error::MessageSize).raw_os_error(), Some(libc::EMSGSIZE));
+        assert_eq!(to_io_error(Error::NoBuffers).raw_os_error(), Some(libc::ENOBUFS));
+        assert_eq!(to_io_error(Error::BadSocket).raw_os_error(), Some(libc::EBADF));
+    }
+}

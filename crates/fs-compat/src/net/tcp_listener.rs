@@ -1,0 +1,72 @@
+//! [`TcpListener`].
+
+use crate::error::IntoIo;
+use crate::net::{TcpStream, each_addr};
+use fs_core::{Listen, ListenerId, TcpOptions};
+use fs_rt::{CoreRef, Interest, PortLease, shut_down};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use tokio::net::ToSocketAddrs;
+
+/// What `listen(2)` gets from std and tokio.
+const BACKLOG: u32 = 1024;
+
+/// A listener of one core; see `tokio::net::TcpListener`.
+///
+/// Other cores may listen at the same address. Connections that wait here when it is dropped go to them.
+#[derive(Debug)]
+pub struct TcpListener {
+    core: CoreRef,
+    id: ListenerId,
+    lease: PortLease,
+}
+
+impl TcpListener {
+    /// Listens at the first address that can be had. As tokio's, it takes a port with nothing but TIME-WAITs on it.
+    pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
+        each_addr(addr, async |at| {
+            TcpListener::listen(Listen { at, backlog: BACKLOG, v6_only: false, options: TcpOptions::default() })
+        })
+        .await
+    }
+
+    pub(crate) fn listen(listen: Listen) -> io::Result<TcpListener> {
+        let core = CoreRef::require()?;
+        let (id, lease) = core.listen(listen)?.io()?;
+        Ok(TcpListener { core, id, lease })
+    }
+
+    /// The next connection and its peer. `EINVAL` once the runtime is being shut down.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// As [`TcpListener::accept`].
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        if self.core.is_shutting_down() && !self.core.is_listening(self.id) {
+            return Poll::Ready(Err(shut_down()));
+        }
+        let accepted = self.core.poll_op(cx, Interest::Accept, self.id.index, |stack| stack.tcp_accept(self.id));
+        accepted.map(|accepted| {
+            let (id, peer) = accepted.io()?;
+            Ok((TcpStream::new(self.core.clone(), id, Some(self.lease.for_connection())), peer))
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        if self.core.is_listening(self.id) {
+            self.core.look(|stack| stack.tcp_listener_addr(self.id)).io()
+        } else {
+            Ok(self.lease.addr())
+        }
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        self.core.close_listener(self.id);
+    }
+}

@@ -1,0 +1,195 @@
+//! [`TcpSocket`]: a socket that is not yet connected or listening.
+
+use crate::net::{TcpListener, TcpStream};
+use fs_core::{Connect, Keepalive, Linger, Listen, Protocol, TcpOptions};
+use fs_rt::{CoreRef, PortLease};
+use std::cell::RefCell;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+/// A TCP socket on which options and the local address are set before it connects or listens; see
+/// `tokio::net::TcpSocket`.
+///
+/// Ports behave as if SO_REUSEADDR were set: TIME-WAITs do not hold them.
+#[derive(Debug)]
+pub struct TcpSocket {
+    v6: bool,
+    options: RefCell<TcpOptions>,
+    v6_only: RefCell<bool>,
+    local: RefCell<Local>,
+}
+
+#[derive(Debug, Default)]
+enum Local {
+    #[default]
+    Unbound,
+    /// An address without a port: chosen by `connect` or `listen`.
+    Address(SocketAddr),
+    Port(PortLease),
+}
+
+impl TcpSocket {
+    /// For IPv4.
+    pub fn new_v4() -> io::Result<TcpSocket> {
+        Self::new(false)
+    }
+
+    /// For IPv6.
+    pub fn new_v6() -> io::Result<TcpSocket> {
+        Self::new(true)
+    }
+
+    fn new(v6: bool) -> io::Result<TcpSocket> {
+        CoreRef::require()?;
+        Ok(Self { v6, options: RefCell::default(), v6_only: RefCell::new(false), local: RefCell::default() })
+    }
+
+    /// Binds the local address. The port is reserved at once, unless it is 0.
+    pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        if addr.is_ipv6() != self.v6 {
+            return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+        }
+        let mut local = self.local.borrow_mut();
+        if !matches!(*local, Local::Unbound) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        *local = if addr.port() == 0 {
+            Local::Address(addr)
+        } else {
+            Local::Port(CoreRef::require()?.lease(Protocol::Tcp, addr, *self.v6_only.borrow())?)
+        };
+        Ok(())
+    }
+
+    /// Connects.
+    pub async fn connect(self, remote: SocketAddr) -> io::Result<TcpStream> {
+        if remote.is_ipv6() != self.v6 {
+            return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+        }
+        let (local, lease) = match self.local.into_inner() {
+            Local::Unbound => (None, None),
+            Local::Address(addr) => (Some(addr), None),
+            Local::Port(lease) => (Some(lease.addr()), Some(lease)),
+        };
+        TcpStream::connect_with(Connect { remote, local, options: self.options.into_inner() }, lease).await
+    }
+
+    /// Listens; at most `backlog` connections wait to be accepted.
+    pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
+        let unspecified: std::net::IpAddr =
+            if self.v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let local = self.local.into_inner();
+        let at = match &local {
+            Local::Unbound => SocketAddr::new(unspecified, 0),
+            Local::Address(addr) => *addr,
+            Local::Port(lease) => lease.addr(),
+        };
+        // `local` keeps the port until the listener has it.
+        TcpListener::listen(Listen {
+            at,
+            backlog,
+            v6_only: self.v6_only.into_inner(),
+            options: self.options.into_inner(),
+        })
+    }
+
+    /// The bound address (port 0 when none was chosen yet).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(match &*self.local.borrow() {
+            Local::Unbound if self.v6 => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+            Local::Unbound => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+            Local::Address(addr) => *addr,
+            Local::Port(lease) => lease.addr(),
+        })
+    }
+
+    /// The options that the connection, or the listener's connections, start with.
+    pub fn options(&self) -> TcpOptions {
+        *self.options.borrow()
+    }
+
+    /// TCP_NODELAY.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.options.borrow_mut().nodelay = nodelay;
+        Ok(())
+    }
+
+    /// See [`TcpSocket::set_nodelay`].
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.options.borrow().nodelay)
+    }
+
+    /// SO_KEEPALIVE with the usual times.
+    pub fn set_keepalive(&self, on: bool) -> io::Result<()> {
+        self.options.borrow_mut().keepalive = on.then(Keepalive::default);
+        Ok(())
+    }
+
+    /// SO_KEEPALIVE.
+    pub fn keepalive(&self) -> io::Result<bool> {
+        Ok(self.options.borrow().keepalive.is_some())
+    }
+
+    /// SO_KEEPALIVE with its times.
+    pub fn set_tcp_keepalive(&self, keepalive: Keepalive) -> io::Result<()> {
+        self.options.borrow_mut().keepalive = Some(keepalive);
+        Ok(())
+    }
+
+    /// SO_LINGER.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.options.borrow_mut().linger = linger.map_or(Linger::Background, Linger::Timeout);
+        Ok(())
+    }
+
+    /// SO_LINGER with 0: dropping the connection resets it.
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.set_linger(Some(Duration::ZERO))
+    }
+
+    /// SO_LINGER.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        Ok(match self.options.borrow().linger {
+            Linger::Background => None,
+            Linger::Timeout(timeout) => Some(timeout),
+        })
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.options.borrow_mut().ttl = Some(super::tcp_stream::ttl_in_range(ttl)?);
+        Ok(())
+    }
+
+    /// SO_SNDBUF.
+    pub fn set_send_buffer_size(&self, bytes: u32) -> io::Result<()> {
+        self.options.borrow_mut().send_buffer = Some(bytes);
+        Ok(())
+    }
+
+    /// SO_SNDBUF as set; `None` is the configuration's.
+    pub fn send_buffer_size(&self) -> Option<u32> {
+        self.options.borrow().send_buffer
+    }
+
+    /// SO_RCVBUF.
+    pub fn set_recv_buffer_size(&self, bytes: u32) -> io::Result<()> {
+        self.options.borrow_mut().receive_buffer = Some(bytes);
+        Ok(())
+    }
+
+    /// SO_RCVBUF as set; `None` is tuned automatically.
+    pub fn recv_buffer_size(&self) -> Option<u32> {
+        self.options.borrow().receive_buffer
+    }
+
+    /// IPV6_V6ONLY, before `bind`.
+    pub fn set_only_v6(&self, only_v6: bool) -> io::Result<()> {
+        if !self.v6 || !matches!(*self.local.borrow(), Local::Unbound) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        *self.v6_only.borrow_mut() = only_v6;
+        Ok(())
+    }
+}

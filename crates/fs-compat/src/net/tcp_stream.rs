@@ -1,0 +1,459 @@
+//! [`TcpStream`].
+
+use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
+use crate::error::{IntoIo, to_io_error};
+use crate::net::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, each_addr, split};
+use bytes::BufMut;
+use fs_core::{Connect, Error, Keepalive, Linger, Ready as CoreReady, Received, Shutdown, TcpId, TcpOptions};
+use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
+use std::future::poll_fn;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::net::ToSocketAddrs;
+
+/// A connection; see `tokio::net::TcpStream`. Dropping it closes it, as `close(2)` does: what is queued is still
+/// sent, and data that was not read resets the connection.
+#[derive(Debug)]
+pub struct TcpStream {
+    core: CoreRef,
+    id: TcpId,
+    /// The bound or listened-on port: it stays ours as long as the connection.
+    _lease: Option<PortLease>,
+}
+
+impl TcpStream {
+    pub(crate) fn new(core: CoreRef, id: TcpId, lease: Option<PortLease>) -> Self {
+        Self { core, id, _lease: lease }
+    }
+
+    /// Connects to the first address that answers.
+    pub async fn connect<A: ToSocketAddrs>(addr: A) -> io::Result<TcpStream> {
+        each_addr(addr, async |remote| {
+            let connect = Connect { remote, local: None, options: TcpOptions::default() };
+            TcpStream::connect_with(connect, None).await
+        })
+        .await
+    }
+
+    pub(crate) async fn connect_with(connect: Connect, lease: Option<PortLease>) -> io::Result<TcpStream> {
+        let core = CoreRef::require()?;
+        let id = core.stack(|stack| stack.tcp_connect(connect)).io()?;
+        let lease = lease.map(|lease| lease.for_connection());
+        // From here on a cancelled connect closes the socket.
+        let stream = TcpStream::new(core, id, lease);
+        poll_fn(|cx| stream.poll_connected(cx)).await?;
+        Ok(stream)
+    }
+
+    fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let connected = self.poll_op(cx, Wait::TcpWrite, |stack, id| {
+            if !stack.tcp_ready(id)?.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
+                return Err(Error::WouldBlock);
+            }
+            stack.tcp_take_error(id)?.map_or(Ok(()), Err)
+        });
+        connected.map(IntoIo::io)
+    }
+
+    /// Calls the stack for this connection, and waits when there is nothing yet.
+    #[inline]
+    fn poll_op<R>(
+        &self,
+        cx: &mut Context<'_>,
+        wait: Wait,
+        f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>,
+    ) -> Poll<Result<R, Error>> {
+        self.core.poll_op(cx, wait, self.id.index, |stack| f(stack, self.id))
+    }
+
+    fn call<R>(&self, f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
+        self.core.stack(|stack| f(stack, self.id)).io()
+    }
+
+    fn look<R>(&self, f: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
+        self.core.look(|stack| f(stack, self.id)).io()
+    }
+
+    // ---- readiness
+
+    /// Waits until the connection is ready for some of `interest`.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        poll_fn(|cx| self.poll_ready(cx, interest)).await
+    }
+
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+        let ready = self.look(|stack, id| stack.tcp_ready(id))?;
+        let mut answer = Ready::EMPTY;
+        if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
+            answer |= Ready::READABLE;
+        }
+        if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
+            answer |= Ready::WRITABLE;
+        }
+        if !answer.is_empty() {
+            return Poll::Ready(Ok(answer));
+        }
+        if interest.is_readable() {
+            self.core.wait(Wait::TcpRead, self.id.index, cx.waker());
+        }
+        if interest.is_writable() {
+            self.core.wait(Wait::TcpWrite, self.id.index, cx.waker());
+        }
+        Poll::Pending
+    }
+
+    /// Waits until there is something to read.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Waits until something can be written.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// As [`TcpStream::readable`].
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_ready(cx, Interest::READABLE).map_ok(drop)
+    }
+
+    /// As [`TcpStream::writable`].
+    pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_ready(cx, Interest::WRITABLE).map_ok(drop)
+    }
+
+    // ---- reading
+
+    /// Reads what is there. `WouldBlock` when nothing is; 0 at the end of the stream.
+    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.call(|stack, id| stack.tcp_recv(id, buf))
+    }
+
+    /// As [`TcpStream::try_read`], into several buffers.
+    pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.call(|stack, id| {
+            let mut total = 0;
+            for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+                match stack.tcp_recv(id, buf) {
+                    Ok(n) => {
+                        total += n;
+                        if n < buf.len() {
+                            break;
+                        }
+                    }
+                    // An error comes up again at the next call.
+                    Err(_) if total > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(total)
+        })
+    }
+
+    /// As [`TcpStream::try_read`], into spare room of a growing buffer.
+    pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        if !buf.has_remaining_mut() {
+            return Ok(0);
+        }
+        let mut chunk = [0; 16 << 10];
+        let most = chunk.len().min(buf.remaining_mut());
+        let n = self.try_read(&mut chunk[..most])?;
+        buf.put_slice(&chunk[..n]);
+        Ok(n)
+    }
+
+    /// Reads without taking.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_op(cx, Wait::TcpRead, |stack, id| stack.tcp_peek(id, buf)).map(IntoIo::io)).await
+    }
+
+    /// As [`TcpStream::peek`].
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+        let peeked = self.poll_op(cx, Wait::TcpRead, |stack, id| {
+            let n = stack.tcp_peek(id, buf.initialize_unfilled())?;
+            buf.advance(n);
+            Ok(n)
+        });
+        peeked.map(IntoIo::io)
+    }
+
+    pub(crate) fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let received = self.poll_op(cx, Wait::TcpRead, |stack, id| {
+            // Only as much is zeroed as will be overwritten; one byte where there is nothing, to learn why.
+            let most = (stack.tcp_queued(id)?.0 as usize).clamp(1, buf.remaining());
+            let n = stack.tcp_recv(id, buf.initialize_unfilled_to(most))?;
+            buf.advance(n);
+            Ok(())
+        });
+        received.map(IntoIo::io)
+    }
+
+    /// Takes the next received bytes in the frame that they came in: nothing is copied.
+    pub async fn recv_borrowed(&self) -> io::Result<BorrowedBytes> {
+        poll_fn(|cx| self.poll_recv_borrowed(cx)).await
+    }
+
+    /// As [`TcpStream::recv_borrowed`].
+    pub fn poll_recv_borrowed(&self, cx: &mut Context<'_>) -> Poll<io::Result<BorrowedBytes>> {
+        let received = self.poll_op(cx, Wait::TcpRead, |stack, id| stack.tcp_recv_frame(id));
+        received.map(|received| {
+            Ok(match received.io()? {
+                Received::Frame(frame) => BorrowedBytes::new(self.core.clone(), frame),
+                Received::EndOfStream => BorrowedBytes::end_of_stream(self.core.clone()),
+            })
+        })
+    }
+
+    // ---- writing
+
+    /// Writes as much as fits. `WouldBlock` when nothing does.
+    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.call(|stack, id| stack.tcp_send(id, buf))
+    }
+
+    /// As [`TcpStream::try_write`], from several buffers.
+    pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.call(|stack, id| send_vectored(stack, id, bufs))
+    }
+
+    /// Calls `f` if the connection is ready for some of `interest`; else `WouldBlock`.
+    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        let ready = self.look(|stack, id| stack.tcp_ready(id))?;
+        let readable = interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED);
+        let writable = interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED);
+        if readable || writable { f() } else { Err(to_io_error(Error::WouldBlock)) }
+    }
+
+    pub(crate) fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.poll_op(cx, Wait::TcpWrite, |stack, id| stack.tcp_send(id, buf)).map(IntoIo::io)
+    }
+
+    pub(crate) fn poll_send_vectored(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.poll_op(cx, Wait::TcpWrite, |stack, id| send_vectored(stack, id, bufs)).map(IntoIo::io)
+    }
+
+    /// An empty frame to write into, for [`TcpStream::send_buffer`]. `ENOBUFS` when the core has none left.
+    pub fn alloc_send_buffer(&self) -> io::Result<SendBuffer> {
+        SendBuffer::alloc(self.core.clone()).ok_or_else(|| to_io_error(Error::NoBuffers))
+    }
+
+    /// Queues a frame as it is: nothing is copied. Waits until the send queue takes it; an empty one is let go.
+    pub async fn send_buffer(&self, buffer: SendBuffer) -> io::Result<()> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        if buffer.core().index() != self.core.index() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut buffer = Some(buffer);
+        poll_fn(|cx| {
+            let Some(mine) = buffer.take() else { return Poll::Ready(Ok(())) };
+            // Until it is queued the guard owns the frame, so a cancelled send gives it back.
+            if let Err(error) = self.look(|stack, id| match stack.tcp_ready(id)? {
+                ready if ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) => Ok(()),
+                _ => Err(Error::WouldBlock),
+            }) {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    return Poll::Ready(Err(error));
+                }
+                buffer = Some(mine);
+                self.core.wait(Wait::TcpWrite, self.id.index, cx.waker());
+                return Poll::Pending;
+            }
+            let Some(frame) = mine.into_frame() else { return Poll::Ready(Ok(())) };
+            match self.core.stack(|stack| stack.tcp_send_frame(self.id, frame)) {
+                Ok(()) => Poll::Ready(Ok(())),
+                Err((Error::WouldBlock, frame)) => {
+                    buffer = Some(SendBuffer::from_frame(self.core.clone(), frame));
+                    self.core.wait(Wait::TcpWrite, self.id.index, cx.waker());
+                    Poll::Pending
+                }
+                Err((error, frame)) => {
+                    drop(SendBuffer::from_frame(self.core.clone(), frame));
+                    Poll::Ready(Err(to_io_error(error)))
+                }
+            }
+        })
+        .await
+    }
+
+    /// Sends FIN after what is queued (`Shutdown::Write`), discards what comes (`Read`), or both.
+    pub fn shutdown_now(&self, how: std::net::Shutdown) -> io::Result<()> {
+        let how = match how {
+            std::net::Shutdown::Read => Shutdown::Read,
+            std::net::Shutdown::Write => Shutdown::Write,
+            std::net::Shutdown::Both => Shutdown::Both,
+        };
+        self.call(|stack, id| stack.tcp_shutdown(id, how))
+    }
+
+    // ---- halves
+
+    /// Two halves that borrow the connection.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        split::borrowed(self)
+    }
+
+    /// Two halves that share the connection. Dropping the write half sends FIN.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        split::owned(self)
+    }
+
+    // ---- addresses and options
+
+    /// Our address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.look(|stack, id| stack.tcp_local(id))
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.look(|stack, id| stack.tcp_remote(id))
+    }
+
+    /// SO_ERROR: takes the pending error.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.call(|stack, id| stack.tcp_take_error(id))?.map(to_io_error))
+    }
+
+    /// Bytes that can be read now, and bytes written that the peer has not acknowledged (FIONREAD, SIOCOUTQ).
+    pub fn queued(&self) -> io::Result<(u32, u32)> {
+        self.look(|stack, id| stack.tcp_queued(id))
+    }
+
+    /// All options.
+    pub fn options(&self) -> io::Result<TcpOptions> {
+        self.look(|stack, id| stack.tcp_options(id))
+    }
+
+    /// Sets all options.
+    pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
+        self.call(|stack, id| stack.tcp_set_options(id, options))
+    }
+
+    fn change(&self, f: impl FnOnce(&mut TcpOptions)) -> io::Result<()> {
+        let mut options = self.options()?;
+        f(&mut options);
+        self.set_options(options)
+    }
+
+    /// TCP_NODELAY.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.options()?.nodelay)
+    }
+
+    /// TCP_NODELAY.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.change(|options| options.nodelay = nodelay)
+    }
+
+    /// SO_LINGER.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        Ok(match self.options()?.linger {
+            Linger::Background => None,
+            Linger::Timeout(timeout) => Some(timeout),
+        })
+    }
+
+    /// SO_LINGER. Unlike the kernel's, a drop never blocks: it happens in the background in any case.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.change(|options| options.linger = linger.map_or(Linger::Background, Linger::Timeout))
+    }
+
+    /// SO_LINGER with 0: dropping the connection resets it.
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.set_linger(Some(Duration::ZERO))
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.options()?.ttl.unwrap_or(64).into())
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        let ttl = ttl_in_range(ttl)?;
+        self.change(|options| options.ttl = Some(ttl))
+    }
+
+    /// SO_KEEPALIVE with its times; `None` when off.
+    pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
+        Ok(self.options()?.keepalive)
+    }
+
+    /// SO_KEEPALIVE with its times.
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        self.change(|options| options.keepalive = keepalive)
+    }
+}
+
+pub(crate) fn ttl_in_range(ttl: u32) -> io::Result<u8> {
+    u8::try_from(ttl).ok().filter(|&ttl| ttl > 0).ok_or_else(|| to_io_error(Error::InvalidInput))
+}
+
+fn send_vectored(stack: &mut CoreStack, id: TcpId, bufs: &[IoSlice<'_>]) -> Result<usize, Error> {
+    let mut total = 0;
+    for buf in bufs.iter().filter(|buf| !buf.is_empty()) {
+        match stack.tcp_send(id, buf) {
+            Ok(n) => {
+                total += n;
+                if n < buf.len() {
+                    break;
+                }
+            }
+            // An error comes up again at the next call.
+            Err(_) if total > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(total)
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_recv(cx, buf)
+    }
+}
+
+impl AsyncWrite for TcpStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Nothing is held back here: what is written is the stack's.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.shutdown_now(std::net::Shutdown::Write))
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.core.close_tcp(self.id);
+    }
+}

@@ -1,0 +1,228 @@
+//! [`UdpSocket`].
+
+use crate::error::{IntoIo, to_io_error};
+use crate::net::each_addr;
+use fs_core::{Error, Ready as CoreReady, UdpId};
+use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use tokio::io::{Interest, ReadBuf, Ready};
+use tokio::net::{ToSocketAddrs, lookup_host};
+
+/// A UDP socket of one core; see `tokio::net::UdpSocket`. Datagrams come from the queues of this core: sockets on
+/// several cores at one address share the load.
+#[derive(Debug)]
+pub struct UdpSocket {
+    core: CoreRef,
+    id: UdpId,
+    _lease: PortLease,
+}
+
+impl UdpSocket {
+    /// Binds to the first address that can be had.
+    pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
+        each_addr(addr, async |at| {
+            let core = CoreRef::require()?;
+            let (id, lease) = core.bind_udp(at)?.io()?;
+            Ok(UdpSocket { core, id, _lease: lease })
+        })
+        .await
+    }
+
+    /// Sets the peer: `send` goes there, and only its datagrams are received.
+    pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
+        each_addr(addr, async |remote| self.call(|stack, id| stack.udp_connect(id, remote))).await
+    }
+
+    fn call<R>(&self, f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>) -> io::Result<R> {
+        self.core.stack(|stack| f(stack, self.id)).io()
+    }
+
+    fn poll_op<R>(
+        &self,
+        cx: &mut Context<'_>,
+        wait: Wait,
+        f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>,
+    ) -> Poll<io::Result<R>> {
+        self.core.poll_op(cx, wait, self.id.index, |stack| f(stack, self.id)).map(IntoIo::io)
+    }
+
+    // ---- readiness
+
+    /// Waits until the socket is ready for some of `interest`.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        poll_fn(|cx| self.poll_ready(cx, interest)).await
+    }
+
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+        let ready = self.core.look(|stack| stack.udp_ready(self.id)).io()?;
+        let mut answer = Ready::EMPTY;
+        if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
+            answer |= Ready::READABLE;
+        }
+        if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
+            answer |= Ready::WRITABLE;
+        }
+        if !answer.is_empty() {
+            return Poll::Ready(Ok(answer));
+        }
+        if interest.is_readable() {
+            self.core.wait(Wait::UdpRead, self.id.index, cx.waker());
+        }
+        if interest.is_writable() {
+            self.core.wait(Wait::UdpWrite, self.id.index, cx.waker());
+        }
+        Poll::Pending
+    }
+
+    /// Waits until there is a datagram (or an error).
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Waits until a datagram can be sent.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// As [`UdpSocket::readable`].
+    pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_ready(cx, Interest::READABLE).map_ok(drop)
+    }
+
+    /// As [`UdpSocket::writable`].
+    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_ready(cx, Interest::WRITABLE).map_ok(drop)
+    }
+
+    // ---- sending
+
+    /// Sends a datagram to the peer that was set.
+    pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_send(cx, buf)).await
+    }
+
+    /// As [`UdpSocket::send`].
+    pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_op(cx, Wait::UdpWrite, |stack, id| stack.udp_send(id, buf, None))
+    }
+
+    /// As [`UdpSocket::send`], or `WouldBlock`.
+    pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.call(|stack, id| stack.udp_send(id, buf, None))
+    }
+
+    /// Sends a datagram.
+    pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> io::Result<usize> {
+        let target = lookup_host(target).await?.next();
+        let target = target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to"))?;
+        poll_fn(|cx| self.poll_send_to(cx, buf, target)).await
+    }
+
+    /// As [`UdpSocket::send_to`].
+    pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
+        self.poll_op(cx, Wait::UdpWrite, |stack, id| stack.udp_send(id, buf, Some(target)))
+    }
+
+    /// As [`UdpSocket::send_to`], or `WouldBlock`.
+    pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
+        self.call(|stack, id| stack.udp_send(id, buf, Some(target)))
+    }
+
+    // ---- receiving: what does not fit into the buffer is lost, as with recvfrom(2)
+
+    /// Receives a datagram.
+    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// As [`UdpSocket::recv`].
+    pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_recv_from(cx, buf).map_ok(drop)
+    }
+
+    /// As [`UdpSocket::recv`], or `WouldBlock`.
+    pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_recv_from(buf).map(|(n, _)| n)
+    }
+
+    /// Receives a datagram, and says from whom.
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        poll_fn(|cx| self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, false))).await
+    }
+
+    /// As [`UdpSocket::recv_from`].
+    pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.poll_into(cx, buf, false)
+    }
+
+    /// As [`UdpSocket::recv_from`], or `WouldBlock`.
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.call(|stack, id| receive(stack, id, buf, false))
+    }
+
+    /// Receives a datagram from the peer that was set, without taking it.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// Receives a datagram without taking it.
+    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        poll_fn(|cx| self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, true))).await
+    }
+
+    /// As [`UdpSocket::peek_from`].
+    pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.poll_into(cx, buf, true)
+    }
+
+    fn poll_into(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>, peek: bool) -> Poll<io::Result<SocketAddr>> {
+        self.poll_op(cx, Wait::UdpRead, |stack, id| {
+            let (n, from) = receive(stack, id, buf.initialize_unfilled(), peek)?;
+            buf.advance(n);
+            Ok(from)
+        })
+    }
+
+    // ---- addresses and options
+
+    /// Our address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.core.look(|stack| stack.udp_local(self.id)).io()
+    }
+
+    /// The peer that was set; `ENOTCONN` when none was.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let remote = self.core.look(|stack| stack.udp_remote(self.id)).io()?;
+        remote.ok_or_else(|| to_io_error(Error::NotConnected))
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.core.look(|stack| stack.udp_ttl(self.id)).io().map(u32::from)
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        let ttl = super::tcp_stream::ttl_in_range(ttl)?;
+        self.call(|stack, id| stack.udp_set_ttl(id, Some(ttl)))
+    }
+
+    /// SO_ERROR: takes the pending error.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.call(|stack, id| stack.udp_take_error(id))?.map(to_io_error))
+    }
+}
+
+fn receive(stack: &mut CoreStack, id: UdpId, buf: &mut [u8], peek: bool) -> Result<(usize, SocketAddr), Error> {
+    let meta = stack.udp_recv(id, buf, peek)?;
+    Ok((meta.len.min(buf.len()), meta.from))
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.core.close_udp(self.id);
+    }
+}
