@@ -12,6 +12,8 @@ mod kernel;
 pub mod net;
 pub mod stop;
 pub mod sys;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod usage;
 
 pub use args::{StackArgs, StackKind};

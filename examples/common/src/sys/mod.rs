@@ -90,3 +90,14 @@ pub fn page_size() -> u64 {
     // SAFETY: sysconf takes and returns plain numbers.
     (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as u64
 }
+
+/// Asks a process to end (SIGTERM).
+///
+/// # Errors
+/// As `kill(2)`.
+#[cfg(feature = "testing")]
+pub fn terminate(process: u32) -> io::Result<()> {
+    // SAFETY: kill takes plain numbers.
+    let result = unsafe { libc::kill(process as libc::pid_t, libc::SIGTERM) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

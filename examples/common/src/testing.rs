@@ -1,0 +1,107 @@
+//! Starts an example as a process and talks to it: for the examples' own tests. Everything panics on failure, as tests do.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine. No test waits this long when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running example; killed when dropped.
+pub struct Program {
+    child: Child,
+    /// The addresses that it said it listens on, in order.
+    pub addrs: Vec<SocketAddr>,
+    stderr: Arc<Mutex<String>>,
+}
+
+impl Program {
+    /// Starts it and waits for the line `ready`.
+    pub fn start(exe: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(exe);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{exe}: {error}"));
+        let stdout = lines(child.stdout.take().expect("piped"));
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let (mut pipe, log) = (child.stderr.take().expect("piped"), stderr.clone());
+        std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(len @ 1..) = pipe.read(&mut chunk) {
+                log.lock().expect("no panic while locked").push_str(&String::from_utf8_lossy(&chunk[..len]));
+            }
+        });
+        let mut program = Self { child, addrs: Vec::new(), stderr };
+        loop {
+            match stdout.recv_timeout(PATIENCE).as_deref() {
+                Ok("ready") => return program,
+                Ok(line) => {
+                    let addr = line.strip_prefix("listening ").and_then(|rest| rest.split(' ').next());
+                    program.addrs.extend(addr.and_then(|addr| addr.parse::<SocketAddr>().ok()));
+                }
+                Err(error) => panic!("{exe} {args:?} is not ready: {error}; it said:\n{}", program.log()),
+            }
+        }
+    }
+
+    /// What it has written to standard error so far.
+    pub fn log(&self) -> String {
+        self.stderr.lock().expect("no panic while locked").clone()
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        crate::sys::terminate(self.child.id()).expect("SIGTERM");
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status;
+            }
+            assert!(Instant::now() < until, "does not end; it said:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the program said:\n{}", self.log());
+        }
+    }
+}
+
+fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Runs a program to its end.
+pub fn output(exe: &str, args: &[&str]) -> Output {
+    Command::new(exe).args(args).stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{exe}: {error}"))
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
