@@ -1,0 +1,445 @@
+//! One end of a connection as an application: it runs its plan's script, checks every byte, and believes
+//! only events. Readiness is remembered as tokio does it: an event sets it, `WouldBlock` clears it, and while
+//! it is clear the application does not even try. An event that the stack forgets is therefore a hang (or is
+//! caught earlier, by [`Conn::check_events`]).
+
+use crate::pattern;
+use crate::plan::{Kind, Plan, Step, totals};
+use crate::pool_unsafe::SharedPool;
+use crate::rng::Rng;
+use fs_core::{Duration, Error, FramePool, Ready, Received, Shutdown, Stack, TcpId, TcpState};
+use std::rc::Rc;
+
+/// Which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    /// It connected.
+    Client,
+    /// It accepted (or, in a simultaneous open, is the other one).
+    Server,
+}
+
+/// How an end came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its script ran to the end.
+    Done,
+    /// The connection failed, in a plan in which it may.
+    Reset(Error),
+}
+
+/// What a turn of the application brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It waits for an event.
+    Blocked,
+    /// It wants to be called again after a while, and not before.
+    Pause(Duration),
+    /// It is over, and its id is stale.
+    Over(End),
+}
+
+/// How an end calls the stack: every way has to give the same bytes.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// As much as possible per call.
+    Greedy,
+    /// Few bytes per call.
+    Nibbling,
+    /// Frames instead of copies.
+    Frames,
+    /// Looks before it takes.
+    Peeking,
+}
+
+const READ_WRITE: Ready = Ready(Ready::READ.0 | Ready::WRITE.0);
+
+/// One end.
+#[derive(Debug)]
+pub struct Conn {
+    /// What it is to do.
+    pub plan: Rc<Plan>,
+    /// Which end it is.
+    pub side: Side,
+    /// Its connection.
+    pub id: TcpId,
+    connecting: bool,
+    /// It sleeps in a `Pause`; events are remembered but nothing is done.
+    pub pausing: bool,
+    step: usize,
+    sent: u64,
+    read: u64,
+    /// Where `sent` and `read` shall be at the end of the current step.
+    send_to: u64,
+    read_to: u64,
+    entered: bool,
+    ready: Ready,
+    manner: Manner,
+    /// Takes a short write as "blocked", as tokio does.
+    short_write_blocks: bool,
+    rng: Rng,
+}
+
+impl Conn {
+    /// `connecting` is false for a connection that was accepted.
+    pub fn new(plan: Rc<Plan>, side: Side, id: TcpId, connecting: bool, mut rng: Rng) -> Self {
+        Self {
+            plan,
+            side,
+            id,
+            connecting,
+            pausing: false,
+            step: 0,
+            sent: 0,
+            read: 0,
+            send_to: 0,
+            read_to: 0,
+            entered: false,
+            ready: if connecting { Ready(0) } else { READ_WRITE },
+            manner: rng.pick(&[Manner::Greedy, Manner::Greedy, Manner::Nibbling, Manner::Frames, Manner::Peeking]),
+            short_write_blocks: rng.chance(500_000),
+            rng,
+        }
+    }
+
+    /// Remembers an event.
+    pub fn event(&mut self, ready: Ready) {
+        self.ready |= ready;
+        if ready.contains(Ready::CLOSED) {
+            self.ready |= READ_WRITE;
+        }
+    }
+
+    fn script(&self) -> &[Step] {
+        match self.side {
+            Side::Client => &self.plan.client_script,
+            Side::Server => &self.plan.server_script,
+        }
+    }
+
+    fn seeds(&self) -> (u64, u64) {
+        match self.side {
+            Side::Client => (self.plan.seed, self.plan.seed + 1),
+            Side::Server => (self.plan.seed + 1, self.plan.seed),
+        }
+    }
+
+    fn peer_total(&self) -> u64 {
+        let (client, server) = totals(&self.plan);
+        if self.side == Side::Client { server } else { client }
+    }
+
+    /// The oracle's level check: nothing may be ready that no event told of.
+    pub fn check_events(&self, stack: &Stack<SharedPool>) -> Result<(), String> {
+        let level = stack.tcp_ready(self.id).map_err(|e| format!("tcp_ready: {e}"))?;
+        let untold = Ready(level.0 & READ_WRITE.0 & !self.ready.0);
+        if untold != Ready(0) {
+            return Err(format!("lost event: {level:?} is ready, {:?} was told", self.ready));
+        }
+        Ok(())
+    }
+
+    /// Runs the script until it blocks or ends.
+    pub fn progress(&mut self, stack: &mut Stack<SharedPool>) -> Result<Progress, String> {
+        if self.connecting {
+            if !self.ready.contains(Ready::WRITE) {
+                return Ok(Progress::Blocked);
+            }
+            let error = stack.tcp_take_error(self.id).map_err(|e| format!("tcp_take_error: {e}"))?;
+            match (error, self.plan.kind) {
+                (Some(Error::ConnectionRefused), Kind::Refused) => return Ok(self.over(stack, End::Done)),
+                (None, Kind::Refused) => return Err("connected to nobody".into()),
+                (Some(e), kind) if kind.resets() && is_reset(e) => return Ok(self.over(stack, End::Reset(e))),
+                (Some(e), _) => return Err(format!("connect: {e}")),
+                (None, _) => {
+                    self.connecting = false;
+                    self.ready = READ_WRITE;
+                }
+            }
+        }
+        loop {
+            match self.step(stack) {
+                Ok(Some(progress)) => return Ok(progress),
+                Ok(None) => {}
+                Err(Stop::Error(e)) if self.plan.kind.resets() && is_reset(e) => {
+                    return Ok(self.over(stack, End::Reset(e)));
+                }
+                Err(Stop::Error(e)) => return Err(format!("{e}")),
+                Err(Stop::Wrong(what)) => return Err(what),
+            }
+        }
+    }
+
+    fn over(&mut self, stack: &mut Stack<SharedPool>, end: End) -> Progress {
+        stack.tcp_close(self.id);
+        Progress::Over(end)
+    }
+
+    /// One round of the current step. `None`: go on.
+    fn step(&mut self, stack: &mut Stack<SharedPool>) -> Result<Option<Progress>, Stop> {
+        let step = self.script()[self.step];
+        let entering = !core::mem::replace(&mut self.entered, true);
+        match step {
+            Step::Exchange(send, read) => {
+                if entering {
+                    self.send_to = self.sent + send;
+                    // Frames may have brought more than the last step asked for.
+                    self.read_to += read;
+                }
+                let mut moved = false;
+                if self.sent < self.send_to && self.ready.contains(Ready::WRITE) {
+                    moved |= self.send(stack, self.send_to)?;
+                }
+                if self.read < self.read_to && self.ready.contains(Ready::READ) {
+                    moved |= self.receive(stack, self.read_to)?;
+                }
+                if self.sent == self.send_to && self.read >= self.read_to {
+                    return Ok(self.next());
+                }
+                Ok((!moved).then_some(Progress::Blocked))
+            }
+            Step::Pause(d) if entering => {
+                self.pausing = true;
+                Ok(Some(Progress::Pause(d)))
+            }
+            Step::Pause(_) => Ok(self.next()),
+            Step::ShutdownWrite => {
+                stack.tcp_shutdown(self.id, Shutdown::Write)?;
+                match stack.tcp_send(self.id, b"x") {
+                    Err(Error::BrokenPipe) => Ok(self.next()),
+                    Err(e) if self.plan.kind.resets() => Err(e.into()),
+                    other => Err(Stop::Wrong(format!("send after shutdown: {other:?}"))),
+                }
+            }
+            Step::ExpectEof => self.expect_eof(stack),
+            Step::ExpectReset => {
+                if !self.ready.contains(Ready::READ) {
+                    return Ok(Some(Progress::Blocked));
+                }
+                self.receive(stack, u64::MAX)?;
+                Ok(None)
+            }
+            Step::SendUntilReset(max) => {
+                if self.sent >= max {
+                    return Ok(self.next());
+                }
+                if !self.ready.contains(Ready::WRITE) {
+                    return Ok(Some(Progress::Blocked));
+                }
+                self.send(stack, max)?;
+                Ok(None)
+            }
+            Step::Close => {
+                stack.tcp_close(self.id);
+                self.check_stale(stack)
+            }
+            Step::Abort => {
+                stack.tcp_abort(self.id);
+                self.check_stale(stack)
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Progress> {
+        self.step += 1;
+        self.entered = false;
+        None
+    }
+
+    fn check_stale(&self, stack: &Stack<SharedPool>) -> Result<Option<Progress>, Stop> {
+        match stack.tcp_state(self.id) {
+            Err(Error::BadSocket) => Ok(Some(Progress::Over(End::Done))),
+            other => Err(Stop::Wrong(format!("after its end the id is {other:?}"))),
+        }
+    }
+
+    fn expect_eof(&mut self, stack: &mut Stack<SharedPool>) -> Result<Option<Progress>, Stop> {
+        if !self.ready.contains(Ready::READ) {
+            return Ok(Some(Progress::Blocked));
+        }
+        let before = self.read;
+        match self.receive_some(stack, u64::MAX)? {
+            Some(0) => {}
+            Some(_) => return Ok(None),
+            None => return Ok(Some(Progress::Blocked)),
+        }
+        if before != self.peer_total() {
+            return Err(Stop::Wrong(format!("end of stream at {before}, not at {}", self.peer_total())));
+        }
+        // It stays there.
+        match stack.tcp_recv(self.id, &mut [0; 16]) {
+            Ok(0) => {}
+            other => return Err(Stop::Wrong(format!("after the end of stream: {other:?}"))),
+        }
+        match stack.tcp_state(self.id)? {
+            TcpState::CloseWait | TcpState::LastAck | TcpState::Closing | TcpState::TimeWait | TcpState::Closed => {}
+            other => return Err(Stop::Wrong(format!("end of stream in state {other:?}"))),
+        }
+        Ok(self.next())
+    }
+
+    /// True when bytes were sent.
+    fn send(&mut self, stack: &mut Stack<SharedPool>, to: u64) -> Result<bool, Stop> {
+        let mut buf = [0u8; 16 << 10];
+        let most = match self.manner {
+            Manner::Nibbling => self.rng.range(1, 600),
+            _ => buf.len() as u64,
+        };
+        let n = (to - self.sent).min(most) as usize;
+        let seed = self.seeds().0;
+        let sent = if matches!(self.manner, Manner::Frames) {
+            self.send_frame(stack, n)
+        } else {
+            pattern::fill(seed, self.sent, &mut buf[..n]);
+            stack.tcp_send(self.id, &buf[..n])
+        };
+        match sent {
+            Ok(0) => Err(Stop::Wrong("send took nothing and said so with Ok".into())),
+            Ok(m) if m > n => Err(Stop::Wrong(format!("send took {m} of {n}"))),
+            Ok(m) => {
+                self.sent += m as u64;
+                if m < n && self.short_write_blocks {
+                    self.ready.0 &= !Ready::WRITE.0;
+                }
+                Ok(true)
+            }
+            Err(Error::WouldBlock) => {
+                self.ready.0 &= !Ready::WRITE.0;
+                Ok(false)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn send_frame(&mut self, stack: &mut Stack<SharedPool>, n: usize) -> Result<usize, Error> {
+        let seed = self.seeds().0;
+        let Some(mut frame) = stack.pool_mut().alloc() else {
+            // No frame to borrow: the copying call has its own way of waiting for one.
+            let mut buf = [0u8; 1024];
+            let n = n.min(buf.len());
+            pattern::fill(seed, self.sent, &mut buf[..n]);
+            return stack.tcp_send(self.id, &buf[..n]);
+        };
+        let n = n.min(stack.pool().payload_room());
+        frame.grow_back(n);
+        pattern::fill(seed, self.sent, stack.pool_mut().bytes_mut(&mut frame));
+        match stack.tcp_send_frame(self.id, frame) {
+            Ok(()) => Ok(n),
+            Err((e, frame)) => {
+                stack.pool_mut().free(frame);
+                Err(e)
+            }
+        }
+    }
+
+    /// True when bytes were read; end of stream is wrong here.
+    fn receive(&mut self, stack: &mut Stack<SharedPool>, to: u64) -> Result<bool, Stop> {
+        match self.receive_some(stack, to)? {
+            Some(0) => Err(Stop::Wrong(format!("end of stream at {}, expected more", self.read))),
+            Some(_) => Ok(true),
+            None => Ok(false),
+        }
+    }
+
+    /// Bytes read (0 is end of stream), or `None` when it would block.
+    fn receive_some(&mut self, stack: &mut Stack<SharedPool>, to: u64) -> Result<Option<usize>, Stop> {
+        let mut buf = [0u8; 16 << 10];
+        let most = match self.manner {
+            Manner::Nibbling => self.rng.range(1, 600),
+            _ => buf.len() as u64,
+        };
+        let want = (to - self.read).min(most) as usize;
+        let seed = self.seeds().1;
+        let got = match self.manner {
+            Manner::Frames => match stack.tcp_recv_frame(self.id) {
+                Ok(Received::Frame(frame)) => {
+                    let n = frame.len();
+                    let right = pattern::check(seed, self.read, stack.pool().bytes(&frame));
+                    stack.pool_mut().free(frame);
+                    right.map_err(|at| Stop::Wrong(format!("byte {at} is wrong")))?;
+                    if n == 0 {
+                        return Err(Stop::Wrong("an empty frame received".into()));
+                    }
+                    self.read += n as u64;
+                    return self.check_total(n);
+                }
+                Ok(Received::EndOfStream) => Ok(0),
+                Err(e) => Err(e),
+            },
+            Manner::Peeking => match stack.tcp_peek(self.id, &mut buf[..want]) {
+                Ok(peeked) => {
+                    pattern::check(seed, self.read, &buf[..peeked])
+                        .map_err(|at| Stop::Wrong(format!("peeked byte {at} is wrong")))?;
+                    let got = stack.tcp_recv(self.id, &mut buf[..want]);
+                    if got != Ok(peeked) {
+                        return Err(Stop::Wrong(format!("peek saw {peeked}, recv gave {got:?}")));
+                    }
+                    got
+                }
+                Err(e) => Err(e),
+            },
+            Manner::Greedy | Manner::Nibbling => stack.tcp_recv(self.id, &mut buf[..want]),
+        };
+        match got {
+            Ok(n) => {
+                pattern::check(seed, self.read, &buf[..n]).map_err(|at| Stop::Wrong(format!("byte {at} is wrong")))?;
+                self.read += n as u64;
+                self.check_total(n)
+            }
+            Err(Error::WouldBlock) => {
+                self.ready.0 &= !Ready::READ.0;
+                Ok(None)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn check_total(&self, n: usize) -> Result<Option<usize>, Stop> {
+        if self.plan.kind != Kind::UnreadClose && self.read > self.peer_total() {
+            return Err(Stop::Wrong(format!("{} bytes read of {}", self.read, self.peer_total())));
+        }
+        Ok(Some(n))
+    }
+
+    /// For a failure's report.
+    pub fn describe(&self, stack: &Stack<SharedPool>) -> String {
+        format!(
+            "connection {} {:?} {:?} {:?}: step {} {:?}{}, sent {}/{} read {}/{}, told {:?}; stack: {:?} ready {:?} queued {:?} {:?} -> {:?}",
+            self.plan.id,
+            self.plan.kind,
+            self.side,
+            self.manner,
+            self.step,
+            self.script().get(self.step),
+            if self.connecting { " (connecting)" } else { "" },
+            self.sent,
+            self.send_to,
+            self.read,
+            self.read_to,
+            self.ready,
+            stack.tcp_state(self.id),
+            stack.tcp_ready(self.id),
+            stack.tcp_queued(self.id),
+            stack.tcp_local(self.id),
+            stack.tcp_remote(self.id),
+        )
+    }
+}
+
+/// Why a step did not go on.
+enum Stop {
+    /// A call failed.
+    Error(Error),
+    /// The oracle says no.
+    Wrong(String),
+}
+
+impl From<Error> for Stop {
+    fn from(e: Error) -> Self {
+        Stop::Error(e)
+    }
+}
+
+fn is_reset(e: Error) -> bool {
+    matches!(e, Error::ConnectionReset | Error::BrokenPipe | Error::TimedOut | Error::NotConnected)
+}

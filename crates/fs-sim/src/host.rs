@@ -1,0 +1,234 @@
+//! A host: its shards, each a stack with the applications that run on its core.
+
+use crate::conn::Conn;
+use crate::link::LinkConfig;
+use crate::pool_unsafe::SharedPool;
+use crate::rng::Rng;
+use crate::rss::Rss;
+use fs_core::{
+    Addressing, Cidr, CoreId, CoreMessage, Duration, Event, Framing, IfaceId, Instant, Interface, Limits, ListenerId,
+    Outbound, Route, RxFrame, Secret, Stack, StackConfig, TcpConfig, TcpId, TxFrame,
+};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The one interface that a host has.
+pub const IFACE: IfaceId = IfaceId(0);
+
+/// How a host is made.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Shards.
+    pub cores: u16,
+    /// How arriving packets are spread over them.
+    pub rss: Rss,
+    /// Frames per shard.
+    pub frames: usize,
+    /// Bytes of a frame.
+    pub frame_size: usize,
+    /// Who resolves neighbours.
+    pub addressing: Addressing,
+    /// TCP's constants.
+    pub tcp: TcpConfig,
+    /// Upper bounds.
+    pub limits: Limits,
+    /// Ephemeral ports.
+    pub ephemeral_ports: (u16, u16),
+    /// Packets that the device takes before the first is sent.
+    pub tx_ring: usize,
+    /// The device finishes checksums.
+    pub tx_checksum: bool,
+    /// A packet waits at most this long until the stack looks at it; so batches form.
+    pub latency: Duration,
+    /// Only the first shard listens: the others answer through the global listen table.
+    pub listen_on_one: bool,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// The link from this host to the others.
+    pub link: LinkConfig,
+}
+
+impl HostConfig {
+    /// One core with much of everything on a clean link.
+    pub fn plain() -> Self {
+        Self {
+            cores: 1,
+            rss: Rss::One,
+            frames: 16 << 10,
+            frame_size: 2048,
+            addressing: Addressing::Host,
+            tcp: TcpConfig { syn_retries: 15, syn_ack_retries: 15, ..TcpConfig::default() },
+            limits: Limits { connections: 1 << 14, ..Limits::default() },
+            ephemeral_ports: (32768, 60999),
+            tx_ring: 256,
+            tx_checksum: false,
+            latency: Duration::from_micros(20),
+            listen_on_one: false,
+            backlog: 1024,
+            link: LinkConfig::clean(Duration::from_micros(100)),
+        }
+    }
+}
+
+/// Addresses of host number `host`.
+pub fn mac(host: usize) -> [u8; 6] {
+    [2, 0x77, 0, 0, 0, host as u8 + 1]
+}
+
+/// IPv4 address of host number `host`.
+pub fn ipv4(host: usize) -> IpAddr {
+    Ipv4Addr::new(10, 77, 0, host as u8 + 1).into()
+}
+
+/// IPv6 address of host number `host`.
+pub fn ipv6(host: usize) -> IpAddr {
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host as u16 + 1).into()
+}
+
+/// Number of the host with that MAC address.
+pub fn by_mac(mac: &[u8], hosts: usize) -> Option<usize> {
+    let &[2, 0x77, 0, 0, 0, n] = mac else { return None };
+    (1..=hosts).contains(&usize::from(n)).then(|| usize::from(n) - 1)
+}
+
+/// Number of the host with that IP address.
+pub fn by_ip(ip: IpAddr, hosts: usize) -> Option<usize> {
+    (0..hosts).find(|&h| ipv4(h) == ip || ipv6(h) == ip)
+}
+
+/// A listener of an application.
+#[derive(Debug)]
+pub struct Listener {
+    /// Its handle.
+    pub id: ListenerId,
+    /// An event said that there is something to accept.
+    pub ready: bool,
+}
+
+/// A core of a host.
+#[derive(Debug)]
+pub struct Shard {
+    /// The engine.
+    pub stack: Stack<SharedPool>,
+    /// Received and not yet looked at.
+    pub rx: Vec<RxFrame>,
+    /// Messages of other cores, not yet looked at.
+    pub mailbox: VecDeque<CoreMessage>,
+    /// Applications' connections, by `TcpId::index`.
+    pub conns: Vec<Option<Conn>>,
+    /// Applications' listeners.
+    pub listeners: Vec<Listener>,
+    /// When the next turn is due.
+    pub turn_at: Option<Instant>,
+    /// Packets that the device has not yet sent.
+    pub tx_outstanding: usize,
+    /// Turns at a time at which the stack wanted another turn at once.
+    pub spins: u32,
+    /// Turns in all.
+    pub turns: u64,
+    /// Packets that arrived when no frame was left.
+    pub rx_dropped: u64,
+    /// Reused buffers.
+    pub events: Vec<Event>,
+    /// Reused buffers.
+    pub outbound: Vec<Outbound>,
+    /// Reused buffers.
+    pub tx: Vec<TxFrame>,
+}
+
+impl Shard {
+    /// The application's end with this id.
+    pub fn conn(&mut self, id: TcpId) -> Option<&mut Conn> {
+        self.conns.get_mut(id.index as usize)?.as_mut().filter(|c| c.id == id)
+    }
+
+    /// Makes room for and stores an application's end.
+    pub fn insert(&mut self, conn: Conn) -> Result<(), String> {
+        let at = conn.id.index as usize;
+        if self.conns.len() <= at {
+            self.conns.resize_with(at + 1, || None);
+        }
+        match self.conns[at].replace(conn) {
+            None => Ok(()),
+            Some(old) => {
+                Err(format!("{:?} was given out while connection {} still has that slot", old.id, old.plan.id))
+            }
+        }
+    }
+}
+
+/// A host.
+#[derive(Debug)]
+pub struct Host {
+    /// How it was made.
+    pub config: HostConfig,
+    /// Its cores.
+    pub shards: Vec<Shard>,
+    /// Changes of the device's indirection table.
+    pub rss_epoch: u64,
+    /// Its own randomness.
+    pub rng: Rng,
+}
+
+impl Host {
+    /// Makes host number `number`.
+    pub fn new(number: usize, config: HostConfig, framing: Framing, vlan: Option<u16>, mtu: u16, mut rng: Rng) -> Self {
+        let mut secret = [0; 32];
+        crate::pattern::fill(rng.next(), 0, &mut secret);
+        let pools = SharedPool::split(config.cores.into(), config.frames, config.frame_size);
+        let shard = |(core, pool)| {
+            let mut stack = Stack::new(
+                StackConfig {
+                    core: CoreId(core),
+                    cores: config.cores,
+                    secret: Secret(secret),
+                    tcp: config.tcp.clone(),
+                    limits: config.limits.clone(),
+                    ephemeral_ports: config.ephemeral_ports,
+                },
+                pool,
+            );
+            let iface = stack.add_interface(Interface {
+                framing,
+                mac: mac(number),
+                vlan,
+                mtu,
+                addrs: vec![Cidr { addr: ipv4(number), prefix: 24 }, Cidr { addr: ipv6(number), prefix: 64 }],
+                addressing: config.addressing,
+                tx_checksum: config.tx_checksum,
+                accept_partial_checksum: false,
+            });
+            assert_eq!(iface, IFACE);
+            let on_link = |addr, prefix| Route { to: Cidr { addr, prefix }, gateway: None, iface, metric: 0 };
+            stack.set_routes(vec![
+                on_link(Ipv4Addr::new(10, 77, 0, 0).into(), 24),
+                on_link(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0).into(), 64),
+            ]);
+            Shard {
+                stack,
+                rx: Vec::new(),
+                mailbox: VecDeque::new(),
+                conns: Vec::new(),
+                listeners: Vec::new(),
+                turn_at: None,
+                tx_outstanding: 0,
+                spins: 0,
+                turns: 0,
+                rx_dropped: 0,
+                events: Vec::new(),
+                outbound: Vec::new(),
+                tx: Vec::new(),
+            }
+        };
+        let shards = (0..config.cores).zip(pools).map(shard).collect();
+        Self { config, shards, rss_epoch: 0, rng }
+    }
+
+    /// Connections, TIME-WAIT records and frames of all cores.
+    pub fn left(&self) -> (usize, usize, usize) {
+        use fs_core::FramePool;
+        self.shards.iter().fold((0, 0, 0), |(c, t, f), s| {
+            (c + s.stack.tcp_connections(), t + s.stack.tcp_time_waits(), f + s.stack.pool().in_use())
+        })
+    }
+}

@@ -1,0 +1,259 @@
+//! What a connection is going to do: a short script for each end, drawn from the seed before it starts, so
+//! that both ends and the oracle agree on every byte.
+
+use crate::rng::Rng;
+use fs_core::{CongestionControl, Duration, Keepalive, TcpOptions};
+use std::net::SocketAddr;
+
+/// One thing that an application does; the next begins when it is finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send this many more bytes while reading this many: neither waits for the other.
+    Exchange(u64, u64),
+    /// Do nothing for a while.
+    Pause(Duration),
+    /// `shutdown(Write)`.
+    ShutdownWrite,
+    /// Read to the end of the stream, which must come exactly after the peer's last byte.
+    ExpectEof,
+    /// Read until the connection fails.
+    ExpectReset,
+    /// Send without an end until the connection fails; at most this many bytes.
+    SendUntilReset(u64),
+    /// `close`: the script is over.
+    Close,
+    /// RST: the script is over.
+    Abort,
+}
+
+/// What kind of connection it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Request, response, and the server closes first, as HTTP/1.0 does.
+    ServerCloses,
+    /// Request, response, and the client closes first.
+    ClientCloses,
+    /// The client shuts its side after the request; the server answers into the half-closed connection.
+    HalfClose,
+    /// Both shut down when they are done, whoever is first.
+    BothShut,
+    /// The server talks first, as SMTP does.
+    ServerFirst,
+    /// Several requests and responses on one connection.
+    PingPong,
+    /// The client resets in the middle.
+    ClientAborts,
+    /// The server resets in the middle.
+    ServerAborts,
+    /// The client closes without having read everything (RFC 2525 2.17).
+    UnreadClose,
+    /// Nobody listens.
+    Refused,
+    /// Both ends connect to each other at once.
+    SimultaneousOpen,
+    /// Many bytes to the server.
+    BulkUp,
+    /// Many bytes to the client.
+    BulkDown,
+    /// Many bytes both ways at once.
+    BulkBoth,
+    /// Many bytes to a reader that pauses, so that the window closes.
+    SlowReader,
+}
+
+/// Who sends the first FIN, and so goes through TIME-WAIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstFin {
+    /// The client, always.
+    Client,
+    /// The server, always.
+    Server,
+    /// Either or both.
+    Any,
+    /// The connection ends by RST, or never began: usually nobody.
+    Reset,
+}
+
+/// A connection's plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Number in the world, from 0.
+    pub id: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// The connecting host.
+    pub client: usize,
+    /// The accepting host.
+    pub server: usize,
+    /// Where the client connects to.
+    pub to: SocketAddr,
+    /// The client's own address, if it matters.
+    pub from: Option<SocketAddr>,
+    /// Options of the client's end.
+    pub options: TcpOptions,
+    /// What the client does once connected.
+    pub client_script: Vec<Step>,
+    /// What the server does once it has accepted.
+    pub server_script: Vec<Step>,
+    /// Seed of the client's bytes; the server's are `seed + 1`.
+    pub seed: u64,
+}
+
+/// Sizes that plans are drawn with.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    /// Requests and responses of short connections, at most.
+    pub short_max: u64,
+    /// Bulk transfers, at least.
+    pub bulk_min: u64,
+    /// Bulk transfers, at most.
+    pub bulk_max: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { short_max: 8 << 10, bulk_min: 16 << 10, bulk_max: 1 << 20 }
+    }
+}
+
+impl Kind {
+    /// Kinds of short connections that end in an orderly way.
+    pub const ORDERLY: &'static [Kind] =
+        &[Kind::ServerCloses, Kind::ClientCloses, Kind::HalfClose, Kind::BothShut, Kind::ServerFirst, Kind::PingPong];
+    /// Kinds that end in a RST.
+    pub const RUDE: &'static [Kind] = &[Kind::ClientAborts, Kind::ServerAborts, Kind::UnreadClose, Kind::Refused];
+    /// Kinds that move many bytes.
+    pub const BULK: &'static [Kind] = &[Kind::BulkUp, Kind::BulkDown, Kind::BulkBoth, Kind::SlowReader];
+
+    /// True when one end may see a reset and still all is well.
+    pub fn resets(self) -> bool {
+        Kind::RUDE.contains(&self)
+    }
+
+    /// Who goes through TIME-WAIT.
+    pub fn first_fin(self) -> FirstFin {
+        match self {
+            Kind::ServerCloses | Kind::ServerFirst => FirstFin::Server,
+            Kind::ClientCloses | Kind::HalfClose | Kind::PingPong => FirstFin::Client,
+            Kind::BulkUp | Kind::BulkDown | Kind::SlowReader => FirstFin::Client,
+            Kind::BothShut | Kind::BulkBoth | Kind::SimultaneousOpen => FirstFin::Any,
+            Kind::ClientAborts | Kind::ServerAborts | Kind::UnreadClose | Kind::Refused => FirstFin::Reset,
+        }
+    }
+
+    /// Draws both scripts: (client, server).
+    pub fn scripts(self, rng: &mut Rng, sizes: &Sizes) -> (Vec<Step>, Vec<Step>) {
+        use Step::*;
+        let short = |rng: &mut Rng| if rng.chance(50_000) { 0 } else { rng.log_size(1, sizes.short_max) };
+        let (req, resp) = (short(rng), short(rng));
+        let bulk = rng.log_size(sizes.bulk_min, sizes.bulk_max);
+        let back = rng.log_size(sizes.bulk_min, sizes.bulk_max);
+        match self {
+            Kind::ServerCloses => (
+                vec![Exchange(req, 0), Exchange(0, resp), ExpectEof, Close],
+                vec![Exchange(0, req), Exchange(resp, 0), Close],
+            ),
+            Kind::ClientCloses => (
+                vec![Exchange(req, 0), Exchange(0, resp), Close],
+                vec![Exchange(0, req), Exchange(resp, 0), ExpectEof, Close],
+            ),
+            Kind::HalfClose => (
+                vec![Exchange(req, 0), ShutdownWrite, Exchange(0, resp), ExpectEof, Close],
+                vec![Exchange(0, req), ExpectEof, Exchange(resp, 0), Close],
+            ),
+            Kind::BothShut | Kind::SimultaneousOpen => (
+                vec![Exchange(req, resp), ShutdownWrite, ExpectEof, Close],
+                vec![Exchange(resp, req), ShutdownWrite, ExpectEof, Close],
+            ),
+            Kind::ServerFirst => (
+                vec![Exchange(0, resp), Exchange(req, 0), ExpectEof, Close],
+                vec![Exchange(resp, 0), Exchange(0, req), Close],
+            ),
+            Kind::PingPong => {
+                let (mut client, mut server) = (Vec::new(), Vec::new());
+                for _ in 0..rng.range(2, 10) {
+                    let (there, back) = (rng.range(1, 200), rng.range(1, 2000));
+                    client.extend([Exchange(there, 0), Exchange(0, back)]);
+                    server.extend([Exchange(0, there), Exchange(back, 0)]);
+                }
+                client.push(Close);
+                server.extend([ExpectEof, Close]);
+                (client, server)
+            }
+            Kind::ClientAborts => (vec![Exchange(req, 0), Abort], vec![ExpectReset, Close]),
+            Kind::ServerAborts => {
+                (vec![Exchange(req, 0), ExpectReset, Close], vec![Exchange(0, req), Exchange(resp, 0), Abort])
+            }
+            Kind::UnreadClose => (
+                vec![Exchange(req, 0), Exchange(0, resp), Close],
+                vec![Exchange(0, req), SendUntilReset(1 << 20), Close],
+            ),
+            Kind::Refused => (Vec::new(), Vec::new()),
+            Kind::BulkUp => (
+                vec![Exchange(bulk, 0), Exchange(0, 1), Close],
+                vec![Exchange(0, bulk), Exchange(1, 0), ExpectEof, Close],
+            ),
+            Kind::BulkDown => (
+                vec![Exchange(req, 0), Exchange(0, bulk), Close],
+                vec![Exchange(0, req), Exchange(bulk, 0), ExpectEof, Close],
+            ),
+            Kind::BulkBoth => (
+                vec![Exchange(bulk, back), ShutdownWrite, ExpectEof, Close],
+                vec![Exchange(back, bulk), ShutdownWrite, ExpectEof, Close],
+            ),
+            Kind::SlowReader => {
+                let (mut client, mut left) = (vec![Exchange(req, 0)], bulk);
+                while left > 0 {
+                    let part = rng.range(1, bulk / 4 + 1).min(left);
+                    client.extend([Pause(rng.duration(Duration::ZERO, Duration::from_secs(8))), Exchange(0, part)]);
+                    left -= part;
+                }
+                client.push(Close);
+                (client, vec![Exchange(0, req), Exchange(bulk, 0), ExpectEof, Close])
+            }
+        }
+    }
+}
+
+/// Options drawn for one end. Kinds in which a RST may be lost need keepalive to learn that the peer is gone.
+pub fn options(rng: &mut Rng, keepalive: bool) -> TcpOptions {
+    let probes = Keepalive { idle: Duration::from_secs(rng.range(5, 20)), interval: Duration::from_secs(1), count: 20 };
+    TcpOptions {
+        nodelay: rng.chance(500_000),
+        keepalive: (keepalive || rng.chance(100_000)).then_some(probes),
+        congestion_control: rng.pick(&[None, Some(CongestionControl::Cubic), Some(CongestionControl::NewReno)]),
+        receive_buffer: rng.pick(&[None, None, None, Some(8 << 10), Some(256 << 10)]),
+        send_buffer: rng.pick(&[None, None, None, Some(8 << 10), Some(256 << 10)]),
+        ..TcpOptions::default()
+    }
+}
+
+/// Bytes that each script sends: (client, server). Scripts that send until they fail count as nothing.
+pub fn totals(plan: &Plan) -> (u64, u64) {
+    let sum = |script: &[Step]| script.iter().map(|s| if let Step::Exchange(n, _) = s { *n } else { 0 }).sum();
+    (sum(&plan.client_script), sum(&plan.server_script))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What one end sends the other reads, in every kind that ends in an orderly way.
+    #[test]
+    fn scripts_match() {
+        let mut rng = Rng::new(5);
+        for &kind in Kind::ORDERLY.iter().chain(Kind::BULK).chain(&[Kind::SimultaneousOpen]) {
+            for _ in 0..200 {
+                let (client, server) = kind.scripts(&mut rng, &Sizes::default());
+                let sent =
+                    |s: &[Step]| -> u64 { s.iter().map(|s| if let Step::Exchange(n, _) = s { *n } else { 0 }).sum() };
+                let read =
+                    |s: &[Step]| -> u64 { s.iter().map(|s| if let Step::Exchange(_, n) = s { *n } else { 0 }).sum() };
+                assert_eq!(sent(&client), read(&server), "{kind:?}");
+                assert_eq!(sent(&server), read(&client), "{kind:?}");
+                assert_eq!(client.last(), Some(&Step::Close));
+                assert_eq!(server.last(), Some(&Step::Close));
+            }
+        }
+    }
+}

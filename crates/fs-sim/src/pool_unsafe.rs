@@ -1,0 +1,150 @@
+//! A host's frames: one area, each shard with its own share, as a UMEM on real devices. On top of what a
+//! pool must do it checks the access rules of [`fs_core::frame`]: nothing is freed twice, read after its
+//! end or written while shared, and freed memory is overwritten so that a stale reader sees rubbish.
+//!
+//! ## Access rules
+//! 1. All pools of an area live on one thread (`Rc`).
+//! 2. A chunk's bytes are reached only through a pool and with a frame whose chunk has handles out.
+//! 3. `bytes_mut` demands that there is exactly one handle, so no other frame reaches those bytes; the
+//!    borrow of pool and frame keeps both in place while the slice lives.
+//! 4. A freed chunk goes back to the shard whose share it is, so `in_use` says what a shard's share is doing,
+//!    wherever its frames are.
+
+use fs_core::frame::HEADROOM;
+use fs_core::{Frame, FramePool};
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::rc::Rc;
+
+/// What freed chunks are filled with.
+const POISON: u8 = 0xA5;
+
+#[derive(Debug)]
+struct Area {
+    memory: Box<[UnsafeCell<u8>]>,
+    handles: Box<[Cell<u8>]>,
+    free: Box<[RefCell<Vec<u32>>]>,
+    chunk_size: usize,
+    share: usize,
+}
+
+/// One shard's pool.
+#[derive(Debug)]
+pub struct SharedPool {
+    area: Rc<Area>,
+    shard: usize,
+}
+
+impl SharedPool {
+    /// Pools for `shards` shards with `chunks` chunks each.
+    pub fn split(shards: usize, chunks: usize, chunk_size: usize) -> Vec<SharedPool> {
+        let all = shards * chunks;
+        let free =
+            |shard: usize| RefCell::new((shard * chunks..(shard + 1) * chunks).rev().map(|c| c as u32).collect());
+        let area = Rc::new(Area {
+            memory: (0..all * chunk_size).map(|_| UnsafeCell::new(POISON)).collect(),
+            handles: (0..all).map(|_| Cell::new(0)).collect(),
+            free: (0..shards).map(free).collect(),
+            chunk_size,
+            share: chunks,
+        });
+        (0..shards).map(|shard| SharedPool { area: area.clone(), shard }).collect()
+    }
+
+    fn range(&self, frame: &Frame) -> *mut u8 {
+        let chunk = frame.chunk() as usize;
+        assert!(frame.off() + frame.len() <= self.area.chunk_size, "{frame:?} reaches over its chunk");
+        self.area.memory[chunk * self.area.chunk_size..][frame.off()..].as_ptr() as *mut u8
+    }
+}
+
+impl FramePool for SharedPool {
+    fn alloc(&mut self) -> Option<Frame> {
+        let chunk = self.area.free[self.shard].borrow_mut().pop()?;
+        self.area.handles[chunk as usize].set(1);
+        Some(Frame::from_raw(chunk, HEADROOM, 0))
+    }
+
+    fn share(&mut self, frame: &Frame) -> Frame {
+        let handles = &self.area.handles[frame.chunk() as usize];
+        assert!(handles.get() > 0, "{frame:?} shared after its end");
+        handles.set(handles.get().checked_add(1).expect("fewer than 256 handles to a chunk"));
+        let mut twin = Frame::from_raw(frame.chunk(), frame.off() as u16, frame.len() as u16);
+        twin.set_more(frame.more());
+        twin
+    }
+
+    fn is_shared(&self, frame: &Frame) -> bool {
+        self.area.handles[frame.chunk() as usize].get() > 1
+    }
+
+    fn free(&mut self, frame: Frame) {
+        let chunk = frame.chunk() as usize;
+        let handles = &self.area.handles[chunk];
+        assert!(handles.get() > 0, "{frame:?} freed twice");
+        handles.set(handles.get() - 1);
+        if handles.get() == 0 {
+            let start = self.area.memory[chunk * self.area.chunk_size..].as_ptr() as *mut u8;
+            // SAFETY: the last handle is gone, so nobody reaches this chunk (rules 2 and 3); `start` is its
+            // first byte and it has `chunk_size` bytes. `free` takes `&mut self`: no slice of this pool lives.
+            unsafe { start.write_bytes(POISON, self.area.chunk_size) };
+            self.area.free[chunk / self.area.share].borrow_mut().push(chunk as u32);
+        }
+    }
+
+    fn chunk_size(&self) -> usize {
+        self.area.chunk_size
+    }
+
+    fn bytes(&self, frame: &Frame) -> &[u8] {
+        assert!(self.area.handles[frame.chunk() as usize].get() > 0, "{frame:?} read after its end");
+        // SAFETY: `range` checked the bounds; writers need the only handle and this frame is one (rule 3), so
+        // nobody writes while `frame` and `self` are borrowed.
+        unsafe { std::slice::from_raw_parts(self.range(frame), frame.len()) }
+    }
+
+    fn bytes_mut(&mut self, frame: &mut Frame) -> &mut [u8] {
+        let handles = self.area.handles[frame.chunk() as usize].get();
+        assert!(handles == 1, "{frame:?} written with {handles} handles out");
+        // SAFETY: `range` checked the bounds; this is the only handle (rule 3) and it is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.range(frame), frame.len()) }
+    }
+
+    fn available(&self) -> usize {
+        self.area.free[self.shard].borrow().len()
+    }
+
+    fn capacity(&self) -> usize {
+        self.area.share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_back_to_the_shard_whose_share_they_are() {
+        let mut pools = SharedPool::split(2, 4, 512);
+        let mut b = pools.pop().unwrap();
+        let mut a = pools.pop().unwrap();
+        let mut frame = a.alloc().unwrap();
+        frame.grow_back(3);
+        a.bytes_mut(&mut frame).copy_from_slice(b"abc");
+        assert_eq!((a.in_use(), b.in_use()), (1, 0));
+        let twin = b.share(&frame);
+        assert!(a.is_shared(&frame));
+        assert_eq!(b.bytes(&twin), b"abc");
+        b.free(twin);
+        b.free(frame);
+        assert_eq!((a.in_use(), b.in_use()), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "written with 2 handles")]
+    fn writing_while_shared_is_noticed() {
+        let mut pool = SharedPool::split(1, 4, 512).pop().unwrap();
+        let mut frame = pool.alloc().unwrap();
+        let _twin = pool.share(&frame);
+        pool.bytes_mut(&mut frame);
+    }
+}

@@ -1,0 +1,48 @@
+//! Which shard's queue a packet arrives on. Real devices hash the flow; they also get reconfigured, and some
+//! hash nothing. The engine must cope with all of it.
+
+use crate::rng::{Rng, mix};
+use fs_core::Framing;
+
+/// How a host's device spreads packets over its queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rss {
+    /// By a hash of the flow, unrelated to the ports that the engine chooses.
+    Flow,
+    /// By a hash of the flow whose key changes from time to time (a new indirection table).
+    Changing,
+    /// At random, packet by packet.
+    Random,
+    /// Everything to queue 0.
+    One,
+}
+
+impl Rss {
+    /// The queue for a packet. `epoch` counts changes of the indirection table.
+    pub fn queue(self, packet: &[u8], framing: Framing, queues: usize, epoch: u64, rng: &mut Rng) -> usize {
+        let hash = match self {
+            Rss::One => return 0,
+            Rss::Random => rng.next(),
+            Rss::Flow => flow_hash(packet, framing, 0),
+            Rss::Changing => flow_hash(packet, framing, epoch),
+        };
+        (hash % queues as u64) as usize
+    }
+}
+
+/// A hash of addresses and ports; of anything that is not TCP over IP without options: 0, as devices do.
+fn flow_hash(packet: &[u8], framing: Framing, key: u64) -> u64 {
+    let ip = match framing {
+        Framing::Ip => packet,
+        Framing::Ethernet => match packet.get(12..14) {
+            Some([0x08, 0x00] | [0x86, 0xdd]) => &packet[14..],
+            _ => return 0,
+        },
+    };
+    let tuple = match ip.first() {
+        Some(0x45) if ip.len() >= 24 => &ip[12..24],
+        Some(b) if b >> 4 == 6 && ip.len() >= 44 => &ip[8..44],
+        _ => return 0,
+    };
+    tuple.chunks(4).fold(key, |h, w| mix(h ^ u64::from(u32::from_be_bytes([w[0], w[1], w[2], w[3]]))))
+}

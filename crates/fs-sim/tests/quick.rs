@@ -1,0 +1,89 @@
+//! Every scenario with a few seeds, and what must hold of the simulation itself.
+
+use fs_core::Duration;
+use fs_sim::scenario::{SCENARIOS, explain};
+use fs_sim::{Report, Scenario, World, run_or_explain};
+use std::path::Path;
+
+/// Seeds per scenario.
+const SEEDS: u64 = 4;
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/sim"))
+}
+
+fn run(name: &str) -> Vec<Report> {
+    let scenario = Scenario::named(name).expect("a scenario of that name");
+    (0..SEEDS).map(|seed| run_or_explain(scenario, seed, folder()).unwrap_or_else(|what| panic!("{what}"))).collect()
+}
+
+macro_rules! scenarios {
+    ($($test:ident = $name:literal,)*) => {
+        $(#[test] fn $test() { run($name); })*
+        /// A scenario that no test runs proves nothing.
+        #[test]
+        fn all_scenarios_are_run() {
+            let elsewhere = ["mixed", "clean"];
+            for scenario in SCENARIOS {
+                assert!([$($name),*].contains(&scenario.name) || elsewhere.contains(&scenario.name), "{}", scenario.name);
+            }
+        }
+    };
+}
+
+scenarios! {
+    small = "small",
+    rude = "rude",
+    time_wait = "time-wait",
+    reuse = "reuse",
+    bulk = "bulk",
+    open_both = "open-both",
+    cores = "cores",
+    pressure = "pressure",
+    jumbo = "jumbo",
+    mtu = "mtu",
+    raw_ip = "raw-ip",
+    vlan = "vlan",
+    standalone = "standalone",
+    hosts = "hosts",
+    flood = "flood",
+    plain_tcp = "plain-tcp",
+}
+
+#[test]
+fn a_clean_link_sees_nothing_twice() {
+    for report in run("clean") {
+        let stats = &report.stats;
+        assert_eq!((stats.retransmits, stats.rto_fired, stats.out_of_order), (0, 0, 0), "{stats:?}");
+        assert_eq!(stats.drops.iter().sum::<u64>(), 0, "{stats:?}");
+        assert_eq!(stats.resets_sent, 0, "{stats:?}");
+        assert!(stats.accepted as usize == report.connections && stats.connected as usize == report.connections);
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for name in ["small", "cores"] {
+        let scenario = Scenario::named(name).unwrap();
+        let run = |seed| scenario.run(seed, None).unwrap_or_else(|e| panic!("{name} {seed}: {e}"));
+        let (a, b, other) = (run(1), run(1), run(2));
+        assert_eq!((a.digest, a.packets, a.took), (b.digest, b.packets, b.took));
+        assert_ne!(a.digest, other.digest);
+    }
+}
+
+#[test]
+fn a_failure_says_how_to_replay_it_and_leaves_its_packets() {
+    let folder = folder().join("expected-failure");
+    let scenario = Scenario::named("small").unwrap();
+    let run = |pcap| {
+        let mut config = scenario.world(7, pcap);
+        config.time_max = Duration::from_millis(20);
+        World::new(config)?.run()
+    };
+    let what = explain("small", 7, &folder, run).expect_err("20 ms are not enough");
+    assert!(what.starts_with("replay: cargo run -p fs-sim -- --scenario small --seed 7\n"), "{what}");
+    assert!(what.contains("plans are not done"), "{what}");
+    let pcap = std::fs::read(folder.join("small-7.pcap")).expect("the packets");
+    assert!(pcap.len() > 24 && pcap[..4] == [0x4d, 0x3c, 0xb2, 0xa1], "{} bytes", pcap.len());
+}
