@@ -19,9 +19,9 @@ const C_16: u64 = 26214;
 struct Curve {
     /// Window at the last reduction, bytes; 0: none, or lost its meaning in a time-out.
     w_max: u32,
-    /// When the curve passes through `w_max`, after the epoch's start. Negative if it has passed it already.
-    k: i32,
-    /// Start of this stage of congestion avoidance.
+    /// When the curve passes through `w_max`, after the epoch's start.
+    k: u32,
+    /// Start of this stage of congestion avoidance; while paused, how long it has lasted.
     epoch: u32,
     /// Estimate of Reno's window, bytes.
     w_est: u32,
@@ -33,7 +33,7 @@ enum Epoch {
     /// A new stage begins at the next ACK.
     #[default]
     Unset,
-    /// The sender was limited by the application: the curve goes on, from its present height, at the next ACK.
+    /// The sender was limited by the application: the stage goes on at the next ACK.
     Paused,
     /// Time runs.
     Running,
@@ -70,21 +70,15 @@ impl Cubic {
         w.ssthresh = tenths(flight.min(w.cwnd), 7).max(2 * mss);
     }
 
-    /// Begins a stage of congestion avoidance, or resumes one (RFC 9438 4.2).
+    /// Begins a stage of congestion avoidance (RFC 9438 4.2), or resumes it.
     fn start_epoch(&mut self, cwnd: u32, mss: u32, now: u32) {
         let curve = &mut self.curve;
-        curve.epoch = now;
         if self.epoch == Epoch::Paused {
-            // On the same curve: where it has this height.
-            curve.k = time_to_grow(curve.w_max.abs_diff(cwnd), mss);
-            if cwnd > curve.w_max {
-                curve.k = -curve.k;
-            }
+            curve.epoch = now.wrapping_sub(curve.epoch);
         } else {
             // Slow start beyond w_max, or none known (4.8, 4.10): the plateau is here.
-            curve.w_max = curve.w_max.max(cwnd);
-            curve.k = time_to_grow(curve.w_max - cwnd, mss);
-            curve.w_est = cwnd;
+            let w_max = curve.w_max.max(cwnd);
+            *curve = Curve { w_max, k: time_to_grow(w_max - cwnd, mss), epoch: now, w_est: cwnd };
             (self.cwnd_fraction, self.w_est_fraction) = (0, 0);
         }
         self.epoch = Epoch::Running;
@@ -128,6 +122,7 @@ impl Algorithm for Cubic {
         if ack.app_limited {
             // 5.8: time in which the window could not be used does not count.
             if self.epoch == Epoch::Running {
+                self.curve.epoch = ticks(ack.now).wrapping_sub(self.curve.epoch);
                 self.epoch = Epoch::Paused;
             }
             return;
@@ -172,17 +167,23 @@ impl Algorithm for Cubic {
         // 4.9
         if core::mem::take(&mut self.can_undo) {
             w.cwnd = w.cwnd.max(self.cwnd_prior);
-            w.ssthresh = self.prior_ssthresh;
+            w.ssthresh = w.ssthresh.max(self.prior_ssthresh);
             self.curve = self.prior;
+            // It was w_max, but for fast convergence, which had it a little higher.
+            self.cwnd_prior = self.curve.w_max;
             self.epoch = self.prior_epoch;
             self.phase = Phase::Open;
         }
     }
 
     fn on_idle(&mut self, w: &mut Window, idle: Duration, rto: Duration, initial_window: u32) {
+        let before = w.cwnd;
         restart_after_idle(w, idle, rto, initial_window);
-        if self.epoch == Epoch::Running {
-            self.epoch = Epoch::Paused;
+        if w.cwnd < before {
+            // The curve and W_est belong to a window that is gone; w_max remains.
+            self.epoch = Epoch::Unset;
+        } else if self.epoch == Epoch::Running {
+            self.curve.epoch = self.curve.epoch.wrapping_add(ticks(Instant::ZERO + idle));
         }
     }
 }
@@ -195,7 +196,7 @@ impl Curve {
         let d = (t - i64::from(self.k)).clamp(-TIME_MAX, TIME_MAX);
         let cube = i128::from(d * d * d);
         // 2^30 for the cube of the time's unit, 2^16 for C's.
-        let offset = cube * i128::from(u64::from(mss) * C_16) >> 46;
+        let offset = (cube * i128::from(u64::from(mss) * C_16)) >> 46;
         (i128::from(self.w_max) + offset).clamp(0, i128::from(CWND_MAX)) as u32
     }
 }
@@ -204,8 +205,8 @@ impl Curve {
 /// segment often moves a large window by less than a byte.
 #[inline]
 fn grow(value: &mut u32, fraction: &mut u16, amount: u64, acked: u32, cwnd: u32) {
-    // amount <= 2^29, acked <= 2^30 (cut: more than a window says nothing more): fits after the shift by 16
-    // only in 128 bits, so the whole part is divided off first.
+    // amount < 2^30 and acked <= cwnd <= 2^30 (more than a window says nothing more). The shift by 16 has room
+    // only once the whole part is divided off.
     let product = amount * u64::from(acked.min(cwnd));
     let (whole, rest) = (product / u64::from(cwnd), product % u64::from(cwnd));
     let sum = (rest << 16) / u64::from(cwnd) + u64::from(*fraction);
@@ -214,9 +215,9 @@ fn grow(value: &mut u32, fraction: &mut u16, amount: u64, acked: u32, cwnd: u32)
 }
 
 /// K = cbrt(bytes / (C * mss)) (RFC 9438 figure 2), in 1024ths of a second.
-fn time_to_grow(bytes: u32, mss: u32) -> i32 {
+fn time_to_grow(bytes: u32, mss: u32) -> u32 {
     // (1024 K)^3 = bytes * 2^30 / (0.4 * mss) = bytes * 5 * 2^29 / mss < 2^62
-    cube_root(u64::from(bytes.min(CWND_MAX)) * (5 << 29) / u64::from(mss.max(1))) as i32
+    cube_root(u64::from(bytes.min(CWND_MAX)) * (5 << 29) / u64::from(mss.max(1)))
 }
 
 /// The largest r with r^3 <= x, digit by digit in base two (Warren, "Hacker's Delight" 11-2).

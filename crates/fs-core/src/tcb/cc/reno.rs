@@ -1,7 +1,7 @@
 //! NewReno: RFC 5681 with byte counting (RFC 3465) in congestion avoidance. Recovery itself (RFC 6582, 6675) is
 //! the sender's.
 
-use super::{Algorithm, AckSample, CWND_MAX, Phase, Window, restart_after_idle, slow_start};
+use super::{AckSample, Algorithm, CWND_MAX, Phase, Window, restart_after_idle, slow_start};
 use crate::time::{Duration, Instant};
 
 /// NewReno's state.
@@ -72,7 +72,7 @@ impl Algorithm for NewReno {
     fn undo(&mut self, w: &mut Window) {
         if let Some(prior) = self.prior.take() {
             w.cwnd = w.cwnd.max(prior.cwnd);
-            w.ssthresh = prior.ssthresh;
+            w.ssthresh = w.ssthresh.max(prior.ssthresh);
             self.phase = Phase::Open;
         }
     }
