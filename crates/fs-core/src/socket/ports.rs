@@ -95,7 +95,7 @@ impl PortAllocator {
             let port = self.port_at(offset, at);
             if free(port) {
                 // Now and then one more, so that who shares the counter cannot count our connections exactly.
-                let noise = u32::from(self.next_random() % 16 == 0);
+                let noise = u32::from(self.next_random().is_multiple_of(16));
                 self.counters[counter] = at.wrapping_add(1 + noise);
                 return Some(port);
             }

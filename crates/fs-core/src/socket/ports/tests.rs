@@ -135,8 +135,7 @@ fn a_row_of_taken_ports_does_not_end_the_search() {
 #[test]
 fn destinations_start_at_different_places() {
     let mut allocator = allocator(0, 1, &default_range());
-    let firsts: HashSet<u16> =
-        (0..=255).map(|host| allocator.pick(local(), remote(host), |_| true).unwrap()).collect();
+    let firsts: HashSet<u16> = (0..=255).map(|host| allocator.pick(local(), remote(host), |_| true).unwrap()).collect();
     assert!(firsts.len() > 240, "only {} different ones of 256", firsts.len());
     let mut other = PortAllocator::new(&Secret([43; 32]), CoreId(0), Rfd::new(1, &SECRET), &default_range());
     let same = (0..=255)

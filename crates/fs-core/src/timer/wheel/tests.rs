@@ -56,7 +56,11 @@ impl Pair {
             assert!(at <= self.now, "token due at {at} came at {}", self.now);
         }
         for at in self.model.values() {
-            assert!(at.saturating_add(GRANULE.as_nanos() as u64) > self.now, "token due at {at} has not come at {}", self.now);
+            assert!(
+                at.saturating_add(GRANULE.as_nanos() as u64) > self.now,
+                "token due at {at} has not come at {}",
+                self.now
+            );
         }
         assert_eq!(self.wheel.len(), self.model.len());
         self.check_deadline();
@@ -67,13 +71,15 @@ impl Pair {
         match (self.wheel.next_deadline(), self.model.values().min()) {
             (None, None) => {}
             (Some(deadline), Some(&earliest)) => {
-                assert!(deadline.0 <= earliest.max(self.now).saturating_add(GRANULE.as_nanos() as u64), "would sleep too long");
+                assert!(
+                    deadline.0 <= earliest.max(self.now).saturating_add(GRANULE.as_nanos() as u64),
+                    "would sleep too long"
+                );
             }
             (deadline, earliest) => panic!("next_deadline {deadline:?}, model {earliest:?}"),
         }
     }
 }
-
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
