@@ -2,10 +2,10 @@
 //! which may all listen at the same address.
 
 use crate::sys::reserve::Reservation;
-use fs_core::Protocol;
+use fs_core::{Cidr, IfaceId, Protocol};
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ pub(crate) trait PortSink: Send + Sync {
     fn add(&self, protocol: Protocol, at: SocketAddr) -> io::Result<()>;
     /// Packets for `at` go to the kernel again.
     fn remove(&self, protocol: Protocol, at: SocketAddr);
+    /// The device has these addresses now.
+    fn set_addresses(&self, addrs: &[IpAddr]) -> io::Result<()>;
 }
 
 struct Used {
@@ -127,6 +129,15 @@ impl Ports {
             if used.get(&key).is_some_and(|entry| entry.users == 0) {
                 self.free(&mut used, key);
             }
+        }
+    }
+
+    /// Tells a device's program its addresses. `sinks` are in the order of the devices.
+    pub(crate) fn set_addresses(&self, iface: IfaceId, addrs: &[Cidr]) {
+        let addrs: Vec<IpAddr> = addrs.iter().map(|cidr| cidr.addr).collect();
+        let Some(sink) = self.sinks.get(usize::from(iface.0)) else { return };
+        if let Err(error) = sink.set_addresses(&addrs) {
+            tracing::error!(%error, ?addrs, "cannot tell the XDP program the device's addresses");
         }
     }
 

@@ -1,8 +1,32 @@
 //! The control plane: what the kernel knows about addresses, routes and neighbours, mirrored into every core.
+//!
+//! One thread waits for the kernel's notices and the cores' questions; a core's stack is only ever touched by its
+//! core, which finds the changes in its inbox.
+
+mod mirror;
+mod netlink;
+
+pub(crate) use mirror::{Device, Mirror};
 
 use crate::core::CoreStack;
+use crate::error::RunError;
+use crate::runtime::{Control as Message, Shared};
+use crate::sys::{EventFd, wait_readable};
 use fs_core::{Cidr, IfaceId, Route};
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How often stale neighbours are refreshed. The kernel keeps an entry fresh for 15 to 45 s
+/// (`base_reachable_time`, 30 s) and may forget it 60 s after that (`gc_stale_time`).
+const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// Stale neighbours refreshed at a time: one ARP or NDISC exchange each.
+const REFRESH_MOST: usize = 256;
+/// How late a port may be given back after its cool-down.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// A change of the world, for every core's stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,16 +54,104 @@ impl WorldChange {
     }
 }
 
-/// The control plane's end that the runtime holds.
-pub(crate) struct Control {}
+/// The control plane's end that the runtime holds. Without a thread (standalone addressing) there is nobody to ask.
+#[derive(Debug)]
+pub(crate) struct Control {
+    line: Option<Arc<Line>>,
+}
+
+#[derive(Debug)]
+struct Line {
+    questions: Mutex<Vec<(IfaceId, IpAddr)>>,
+    bell: EventFd,
+    over: AtomicBool,
+}
 
 impl Control {
-    /// For standalone addressing: there is nobody to ask.
+    /// For standalone addressing.
     pub(crate) fn none() -> Self {
-        Self {}
+        Self { line: None }
     }
 
-    pub(crate) fn neighbour_needed(&self, _iface: IfaceId, _addr: IpAddr) {}
+    /// Starts with [`Control::start`].
+    pub(crate) fn new() -> io::Result<Self> {
+        let line = Line { questions: Mutex::default(), bell: EventFd::new()?, over: AtomicBool::new(false) };
+        Ok(Self { line: Some(Arc::new(line)) })
+    }
 
-    pub(crate) fn stop(&self) {}
+    /// Hands the mirror to a thread of its own.
+    pub(crate) fn start(&self, mirror: Mirror, shared: Weak<Shared>) -> io::Result<()> {
+        let Some(line) = self.line.clone() else { return Ok(()) };
+        std::thread::Builder::new().name("fs-control".into()).spawn(move || {
+            if let Err(source) = run(&line, mirror, &shared)
+                && let Some(shared) = shared.upgrade()
+            {
+                shared.fail(RunError::Core { core: 0, what: "the kernel's tables can no longer be followed", source });
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Asks for a neighbour's MAC address; the answer comes to the inboxes.
+    pub(crate) fn neighbour_needed(&self, iface: IfaceId, addr: IpAddr) {
+        let Some(line) = &self.line else {
+            debug_assert!(false, "a standalone stack asked the kernel for {addr}");
+            return;
+        };
+        line.questions.lock().unwrap_or_else(PoisonError::into_inner).push((iface, addr));
+        line.bell.ring();
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        if let Some(line) = &self.line {
+            line.over.store(true, Ordering::Release);
+            line.bell.ring();
+        }
+    }
 }
+
+fn run(line: &Line, mut mirror: Mirror, shared: &Weak<Shared>) -> io::Result<()> {
+    let mut refreshed = Instant::now();
+    while !line.over.load(Ordering::Acquire) {
+        wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY)?;
+        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        let mut changes = mirror.follow()?;
+        line.bell.clear();
+        let questions = std::mem::take(&mut *line.questions.lock().unwrap_or_else(PoisonError::into_inner));
+        for (iface, addr) in questions {
+            match mirror.need(iface, addr) {
+                Ok(answer) => changes.extend(answer),
+                Err(error) => {
+                    tracing::warn!(%addr, %error, "the kernel will not resolve a neighbour");
+                    changes.push(WorldChange::Neighbour { iface, addr, mac: None });
+                }
+            }
+        }
+        let now = Instant::now();
+        if now.duration_since(refreshed) >= REFRESH_EVERY {
+            refreshed = now;
+            if let Err(error) = mirror.refresh_stale(REFRESH_MOST) {
+                tracing::warn!(%error, "cannot refresh neighbours");
+            }
+        }
+        shared.ports.sweep(now);
+        if let Some(gone) = mirror.devices.iter().position(|device| device.gone) {
+            let source = io::Error::from_raw_os_error(libc::ENODEV);
+            shared.fail(RunError::Link { interface: gone as u8, source });
+        }
+        for change in changes {
+            tracing::debug!(?change, "the kernel's tables changed");
+            if let WorldChange::Addresses { iface, addrs } = &change {
+                shared.ports.set_addresses(*iface, addrs);
+            }
+            for inbox in shared.inboxes.iter() {
+                inbox.send(Message::World(change.clone()));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,9 @@ impl PortSink for Counting {
     fn remove(&self, _: Protocol, _: SocketAddr) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+    fn set_addresses(&self, _: &[IpAddr]) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn any_port() -> SocketAddr {

@@ -3,6 +3,7 @@
 mod affinity;
 mod clock;
 mod eventfd;
+mod poll;
 mod rlimit;
 mod watch;
 pub(crate) mod reserve;
@@ -10,5 +11,6 @@ pub(crate) mod reserve;
 pub(crate) use affinity::{online_cpus, pin_to_cpu};
 pub(crate) use clock::Clock;
 pub(crate) use eventfd::EventFd;
+pub(crate) use poll::wait_readable;
 pub(crate) use rlimit::raise_open_files;
 pub(crate) use watch::watch_readable;

@@ -1,0 +1,306 @@
+//! The mirror: the part of the kernel's tables that concerns our devices.
+//!
+//! Addresses, routes and device attributes change rarely: a notice about them makes the mirror read them anew
+//! and compare. Neighbours come and go with the traffic: their notices are taken one by one.
+
+use super::WorldChange;
+use super::netlink::{Netlink, Notices};
+use fs_core::{Cidr, IfaceId, Route};
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteType, RouteVia,
+};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// One of our devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Device {
+    pub(crate) index: u32,
+    pub(crate) mac: [u8; 6],
+    pub(crate) mtu: u16,
+    pub(crate) addrs: Vec<Cidr>,
+    /// It has been deleted.
+    pub(crate) gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Neighbour {
+    mac: Option<[u8; 6]>,
+    stale: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    pub(crate) netlink: Netlink,
+    /// In the order of their `IfaceId`s.
+    pub(crate) devices: Vec<Device>,
+    pub(crate) routes: Vec<Route>,
+    neighbours: HashMap<(IfaceId, IpAddr), Neighbour>,
+    /// Asked for by a core, without an answer so far.
+    asked: Vec<(IfaceId, IpAddr)>,
+}
+
+impl Mirror {
+    /// Reads everything about the devices with these indexes.
+    pub(crate) fn read(indexes: &[u32]) -> io::Result<Self> {
+        let mut mirror = Self {
+            netlink: Netlink::open()?,
+            devices: indexes.iter().map(|&index| Device { index, ..Device::default() }).collect(),
+            routes: Vec::new(),
+            neighbours: HashMap::new(),
+            asked: Vec::new(),
+        };
+        mirror.reread()?;
+        mirror.reread_neighbours(&mut Vec::new())?;
+        Ok(mirror)
+    }
+
+    fn iface_of(&self, index: u32) -> Option<IfaceId> {
+        self.devices.iter().position(|device| device.index == index).map(|n| IfaceId(n as u8))
+    }
+
+    /// Known neighbours, for a core that starts.
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = WorldChange> + '_ {
+        self.neighbours
+            .iter()
+            .filter(|(_, known)| known.mac.is_some())
+            .map(|(&(iface, addr), known)| WorldChange::Neighbour { iface, addr, mac: known.mac })
+    }
+
+    /// Takes the kernel's notices; answers what changed for the cores.
+    pub(crate) fn follow(&mut self) -> io::Result<Vec<WorldChange>> {
+        let mut changes = Vec::new();
+        let (mut reread, mut neighbours_lost) = (false, false);
+        match self.netlink.notices()? {
+            Notices::Lost => (reread, neighbours_lost) = (true, true),
+            Notices::Messages(messages) => {
+                for message in messages {
+                    match message {
+                        Message::NewNeighbour(neighbour) => self.neighbour(&neighbour, false, &mut changes),
+                        Message::DelNeighbour(neighbour) => self.neighbour(&neighbour, true, &mut changes),
+                        _ => reread = true,
+                    }
+                }
+            }
+        }
+        if reread {
+            let (devices, routes) = (self.devices.clone(), self.routes.clone());
+            self.reread()?;
+            self.compare(&devices, &routes, &mut changes);
+        }
+        if neighbours_lost {
+            self.reread_neighbours(&mut changes)?;
+        }
+        Ok(changes)
+    }
+
+    fn compare(&self, devices: &[Device], routes: &[Route], changes: &mut Vec<WorldChange>) {
+        for (n, (old, new)) in devices.iter().zip(&self.devices).enumerate() {
+            let iface = IfaceId(n as u8);
+            if old.addrs != new.addrs {
+                changes.push(WorldChange::Addresses { iface, addrs: new.addrs.clone() });
+            }
+            if !new.gone && (old.mac, old.mtu) != (new.mac, new.mtu) {
+                changes.push(WorldChange::Device { iface, mac: new.mac, mtu: new.mtu });
+            }
+        }
+        if routes != self.routes {
+            changes.push(WorldChange::Routes(self.routes.clone()));
+        }
+    }
+
+    /// Reads devices, addresses and routes.
+    fn reread(&mut self) -> io::Result<()> {
+        let links = self.netlink.dump(Message::GetLink(LinkMessage::default()))?;
+        for device in &mut self.devices {
+            let link = links.iter().find_map(|message| match message {
+                Message::NewLink(link) if link.header.index == device.index => Some(link),
+                _ => None,
+            });
+            device.gone = link.is_none();
+            link.into_iter().flat_map(|link| &link.attributes).for_each(|attribute| match attribute {
+                LinkAttribute::Mtu(mtu) => device.mtu = u16::try_from(*mtu).unwrap_or(u16::MAX),
+                LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
+                _ => {}
+            });
+        }
+        let addresses = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
+        for device in &mut self.devices {
+            device.addrs = addresses.iter().filter_map(|message| address(message, device.index)).collect();
+        }
+        let routes = self.netlink.dump(Message::GetRoute(RouteMessage::default()))?;
+        let mut found = Vec::new();
+        for message in &routes {
+            if let Message::NewRoute(route) = message {
+                self.route(route, &mut found);
+            }
+        }
+        self.routes = found;
+        Ok(())
+    }
+
+    fn reread_neighbours(&mut self, changes: &mut Vec<WorldChange>) -> io::Result<()> {
+        let before = std::mem::take(&mut self.neighbours);
+        let messages = self.netlink.dump(Message::GetNeighbour(NeighbourMessage::default()))?;
+        let mut all = Vec::new();
+        for message in messages {
+            if let Message::NewNeighbour(neighbour) = message {
+                self.neighbour(&neighbour, false, &mut all);
+            }
+        }
+        for (&(iface, addr), _) in before.iter().filter(|(key, _)| !self.neighbours.contains_key(key)) {
+            changes.push(WorldChange::NeighbourGone { iface, addr });
+        }
+        changes.append(&mut all);
+        Ok(())
+    }
+
+    fn neighbour(&mut self, message: &NeighbourMessage, deleted: bool, changes: &mut Vec<WorldChange>) {
+        let Some(iface) = self.iface_of(message.header.ifindex) else { return };
+        let mut addr = None;
+        let mut mac = None;
+        for attribute in &message.attributes {
+            match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => addr = Some(IpAddr::V4(*v4)),
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => addr = Some(IpAddr::V6(*v6)),
+                NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok(),
+                _ => {}
+            }
+        }
+        let Some(addr) = addr.filter(|addr| !addr.is_multicast()) else { return };
+        let key = (iface, addr);
+        let was_asked = self.asked.contains(&key);
+        let answer = match message.header.state {
+            _ if deleted => None,
+            NeighbourState::Failed => Some(None),
+            // Under way: what was known stays.
+            NeighbourState::Incomplete | NeighbourState::None => return,
+            _ => mac.map(Some),
+        };
+        match answer {
+            None => {
+                if self.neighbours.remove(&key).is_some() {
+                    changes.push(WorldChange::NeighbourGone { iface, addr });
+                }
+            }
+            Some(mac) => {
+                let stale = message.header.state == NeighbourState::Stale;
+                let before = self.neighbours.insert(key, Neighbour { mac, stale });
+                self.asked.retain(|asked| *asked != key);
+                if was_asked || before.map(|known| known.mac) != Some(mac) {
+                    changes.push(WorldChange::Neighbour { iface, addr, mac });
+                }
+            }
+        }
+    }
+
+    /// A core needs this neighbour: answers it if it is known, else asks the kernel.
+    pub(crate) fn need(&mut self, iface: IfaceId, addr: IpAddr) -> io::Result<Option<WorldChange>> {
+        if let Some(Neighbour { mac: mac @ Some(_), .. }) = self.neighbours.get(&(iface, addr)) {
+            return Ok(Some(WorldChange::Neighbour { iface, addr, mac: *mac }));
+        }
+        let Some(device) = self.devices.get(usize::from(iface.0)) else { return Ok(None) };
+        if !self.asked.contains(&(iface, addr)) {
+            self.asked.push((iface, addr));
+        }
+        self.netlink.use_neighbour(device.index, addr)?;
+        Ok(None)
+    }
+
+    /// The kernel does not see our traffic, so its entries grow stale, and stale ones are forgotten first when its
+    /// table is full. At most `most` are refreshed.
+    pub(crate) fn refresh_stale(&mut self, most: usize) -> io::Result<()> {
+        let stale = self.neighbours.iter().filter(|(_, known)| known.stale && known.mac.is_some());
+        for ((iface, addr), _) in stale.take(most) {
+            self.netlink.use_neighbour(self.devices[usize::from(iface.0)].index, *addr)?;
+        }
+        Ok(())
+    }
+
+    fn route(&self, message: &RouteMessage, into: &mut Vec<Route>) {
+        let RouteHeader { table, kind, destination_prefix_length: prefix, flags, .. } = message.header;
+        let mut table = u32::from(table);
+        let mut to = None;
+        let mut metric = 0;
+        let mut hop = Hop::default();
+        let mut hops: &[RouteNextHop] = &[];
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Destination(addr) => to = ip(addr),
+                RouteAttribute::Table(t) => table = *t,
+                RouteAttribute::Priority(m) => metric = *m,
+                RouteAttribute::MultiPath(paths) => hops = paths,
+                other => hop.take(other),
+            }
+        }
+        let is_usable = kind == RouteType::Unicast && !flags.contains(RouteFlags::Dead);
+        if !is_usable || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+            return;
+        }
+        let v4 = message.header.address_family == netlink_packet_route::AddressFamily::Inet;
+        let any: IpAddr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let to = Cidr { addr: to.unwrap_or(any), prefix };
+        let mut add = |hop: Hop| {
+            if let Some(iface) = hop.device.and_then(|index| self.iface_of(index)) {
+                into.push(Route { to, gateway: hop.gateway, iface, metric });
+            }
+        };
+        add(hop);
+        for path in hops {
+            let mut hop = Hop { device: Some(path.interface_index), gateway: None };
+            path.attributes.iter().for_each(|attribute| hop.take(attribute));
+            add(hop);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Hop {
+    device: Option<u32>,
+    gateway: Option<IpAddr>,
+}
+
+impl Hop {
+    fn take(&mut self, attribute: &RouteAttribute) {
+        match attribute {
+            RouteAttribute::Oif(index) => self.device = Some(*index),
+            RouteAttribute::Gateway(addr) => self.gateway = ip(addr),
+            // An IPv4 route through an IPv6 neighbour (RFC 5549).
+            RouteAttribute::Via(RouteVia::Inet(v4)) => self.gateway = Some((*v4).into()),
+            RouteAttribute::Via(RouteVia::Inet6(v6)) => self.gateway = Some((*v6).into()),
+            _ => {}
+        }
+    }
+}
+
+fn ip(addr: &RouteAddress) -> Option<IpAddr> {
+    match addr {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
+    }
+}
+
+/// The address in `message` if it is one of device `index`'s and may be used (RFC 4862: not while tentative).
+fn address(message: &Message, index: u32) -> Option<Cidr> {
+    let Message::NewAddress(AddressMessage { header, attributes, .. }) = message else { return None };
+    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if header.index != index || header.flags.intersects(unusable) {
+        return None;
+    }
+    let mut addr = None;
+    for attribute in attributes {
+        match attribute {
+            // On point-to-point devices IFA_ADDRESS is the peer's and IFA_LOCAL ours.
+            AddressAttribute::Local(local) => addr = Some(*local),
+            AddressAttribute::Address(other) if addr.is_none() => addr = Some(*other),
+            _ => {}
+        }
+    }
+    addr.map(|addr| Cidr { addr, prefix: header.prefix_len })
+}

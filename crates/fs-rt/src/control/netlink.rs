@@ -1,0 +1,140 @@
+//! Talking rtnetlink: dumps, change notices, and the request to resolve a neighbour.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// `RTNLGRP_*` of `linux/rtnetlink.h`: links, neighbours, addresses and routes of both families.
+const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+
+/// One socket for questions, one for notices.
+pub(crate) struct Netlink {
+    questions: Socket,
+    notices: Socket,
+}
+
+/// What the kernel sends when something changes.
+pub(crate) enum Notices {
+    Messages(Vec<RouteNetlinkMessage>),
+    /// Some were lost: everything has to be read again.
+    Lost,
+}
+
+impl Netlink {
+    /// Subscribes first, so that what changes during a dump is noticed.
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut notices = Socket::new(NETLINK_ROUTE)?;
+        notices.bind_auto()?;
+        for group in GROUPS {
+            notices.add_membership(group)?;
+        }
+        notices.set_non_blocking(true)?;
+        let mut questions = Socket::new(NETLINK_ROUTE)?;
+        questions.bind_auto()?;
+        questions.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { questions, notices })
+    }
+
+    /// All that the kernel has of the kind that `question` asks for.
+    pub(crate) fn dump(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.ask(question, NLM_F_REQUEST | NLM_F_DUMP)
+    }
+
+    fn ask(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.questions.send(&bytes, 0)?;
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.questions.recv_from_full()?;
+            if parse(&datagram, &mut answers)? {
+                return Ok(answers);
+            }
+        }
+    }
+
+    /// Asks the kernel to find out `addr`'s MAC address; a notice brings the answer. NTF_USE is what a packet
+    /// of the kernel's own would do: it starts the probes, or refreshes an entry that is stale.
+    pub(crate) fn use_neighbour(&self, device: u32, addr: IpAddr) -> io::Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.ifindex = device;
+        message.header.flags = NeighbourFlags::Use;
+        let destination = match addr {
+            IpAddr::V4(v4) => {
+                message.header.family = AddressFamily::Inet;
+                NeighbourAddress::Inet(v4)
+            }
+            IpAddr::V6(v6) => {
+                message.header.family = AddressFamily::Inet6;
+                NeighbourAddress::Inet6(v6)
+            }
+        };
+        message.attributes.push(NeighbourAttribute::Destination(destination));
+        let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK;
+        self.ask(RouteNetlinkMessage::NewNeighbour(message), flags).map(drop)
+    }
+
+    /// What has changed since the last call.
+    pub(crate) fn notices(&self) -> io::Result<Notices> {
+        let mut messages = Vec::new();
+        loop {
+            match self.notices.recv_from_full() {
+                Ok((datagram, _)) => {
+                    parse(&datagram, &mut messages)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Notices::Messages(messages)),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Notices::Lost),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.notices.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Netlink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Netlink({})", self.questions.as_raw_fd())
+    }
+}
+
+/// Reads a datagram's messages; `true` when one of them ends an answer. A message that the parser does not
+/// understand (a newer kernel's) is left out.
+fn parse(mut datagram: &[u8], into: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+    while let Some(length) = datagram.first_chunk::<4>() {
+        let length = u32::from_ne_bytes(*length) as usize;
+        let Some(bytes) = datagram.get(..length).filter(|bytes| !bytes.is_empty()) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink message with a wrong length"));
+        };
+        match NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
+            Ok(message) => match message.payload {
+                NetlinkPayload::Done(_) => return Ok(true),
+                NetlinkPayload::Error(error) => {
+                    return if error.code.is_none() { Ok(true) } else { Err(error.to_io()) };
+                }
+                NetlinkPayload::InnerMessage(message) => into.push(message),
+                _ => {}
+            },
+            Err(error) => tracing::debug!(%error, "a netlink message that is not understood"),
+        }
+        // Messages are aligned to four bytes.
+        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
