@@ -26,7 +26,8 @@ pub(crate) fn derive_key(secret: &Secret, label: &[u8]) -> (u64, u64) {
 /// result is what any SipHash-1-3 gives for those bytes.
 #[derive(Clone, Copy)]
 pub struct FlowHasher {
-    keys: (u64, u64),
+    /// What the keys make of SipHash's initial state.
+    initial: Sip13,
 }
 
 impl core::fmt::Debug for FlowHasher {
@@ -38,7 +39,7 @@ impl core::fmt::Debug for FlowHasher {
 impl FlowHasher {
     /// Equal on all cores that share the secret.
     pub fn new(secret: &Secret) -> Self {
-        Self { keys: derive_key(secret, b"flow table") }
+        Self { initial: Sip13::new(derive_key(secret, b"flow table")) }
     }
 
     /// The flow's hash.
@@ -48,7 +49,7 @@ impl FlowHasher {
             Protocol::Tcp => 6,
             Protocol::Udp => 17,
         };
-        let mut sip = Sip13::new(self.keys);
+        let mut sip = self.initial;
         match *key {
             FlowKey::V4 { local, remote, local_port, remote_port } => {
                 // SipHash reads little-endian words; the message's bytes are big-endian fields.
@@ -75,10 +76,10 @@ fn tail(local_port: u16, remote_port: u16, protocol: u8, len: u8) -> u64 {
 }
 
 /// SipHash (Aumasson, Bernstein 2012) with one round a word and three at the end.
+#[derive(Clone, Copy)]
 struct Sip13([u64; 4]);
 
 impl Sip13 {
-    #[inline]
     fn new((k0, k1): (u64, u64)) -> Self {
         Self([
             k0 ^ 0x736f_6d65_7073_6575,
