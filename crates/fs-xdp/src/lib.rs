@@ -4,13 +4,26 @@
 
 mod chain;
 mod checksum;
+pub mod device;
+pub mod error;
 pub mod link;
 pub mod memory;
+mod port_table;
+mod program;
+mod ring;
 mod socket_group;
 mod sys;
 pub mod umem;
 mod umem_unsafe;
+mod xdp;
+mod xdp_device;
+mod xsk_socket;
 
+pub use device::{NetDevice, QueueCounts};
+pub use error::XdpError;
 pub use link::{Link, LinkCaps, LinkKind, LinkStats};
 pub use memory::{MemoryConfig, MemoryLink};
+pub use port_table::{PortTable, SteerCounters};
 pub use umem::{Umem, UmemConfig, UmemPool};
+pub use xdp::XdpLink;
+pub use xdp_device::{MultiBuffer, QueueConfig, XdpConfig, XdpDevice, XdpMode};

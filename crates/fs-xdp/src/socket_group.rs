@@ -2,7 +2,8 @@
 //!
 //! The kernel lets a socket join the registration of another socket that is bound (`XDP_SHARED_UMEM`), so the
 //! memory is pinned and accounted once. A socket that was bound with multi-buffer passes that on to those who
-//! join it, and so do zero-copy and the TX metadata's length: only sockets that want the same may join.
+//! join it, and so do zero-copy and the TX metadata's length: only sockets that want the same may join. A socket that
+//! cannot join registers the same memory again, which costs only that it is accounted twice.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -10,6 +11,8 @@ use std::sync::{Arc, Weak};
 /// What a UMEM registration gives to every socket that joins it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Registration {
+    /// The device that the first socket was bound to.
+    pub device: u32,
     /// Bound with `XDP_USE_SG`.
     pub multi_buffer: bool,
     /// Bytes reserved for TX metadata in front of every packet sent; 0 when the kernel has none.
@@ -25,12 +28,12 @@ pub(crate) struct SocketGroup {
 }
 
 impl SocketGroup {
-    /// An open socket that one with multi-buffer or without may join.
-    pub(crate) fn find(&mut self, multi_buffer: bool) -> Option<(Arc<OwnedFd>, Registration)> {
+    /// An open socket whose registration `suits`.
+    pub(crate) fn find(&mut self, suits: impl Fn(&Registration) -> bool) -> Option<(Arc<OwnedFd>, Registration)> {
         self.sockets.retain(|(socket, _)| socket.strong_count() > 0);
         self.sockets
             .iter()
-            .filter(|(_, registration)| registration.multi_buffer == multi_buffer)
+            .filter(|(_, registration)| suits(registration))
             .find_map(|(socket, registration)| Some((socket.upgrade()?, *registration)))
     }
 

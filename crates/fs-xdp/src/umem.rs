@@ -178,6 +178,14 @@ impl UmemPool {
         &self.umem
     }
 
+    /// Copies the bytes of `from` over those of `to` (a frame of another chunk), beginning `at` bytes into it.
+    pub(crate) fn copy(&mut self, from: &Frame, to: &mut Frame, at: usize) {
+        assert_ne!(from.chunk(), to.chunk(), "a chunk is not copied onto itself");
+        let source = self.umem.area.chunk_bytes(from.chunk(), self.umem.config, from.off(), from.len());
+        let target = self.umem.area.chunk_bytes_mut(to.chunk(), self.umem.config, to.off(), to.len());
+        target[at..at + source.len()].copy_from_slice(source);
+    }
+
     /// Slow path of `alloc`: the free list is empty.
     #[cold]
     fn take_from_depot(&mut self) -> bool {

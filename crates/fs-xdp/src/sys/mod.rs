@@ -1,3 +1,8 @@
 //! System calls and memory shared with the kernel, behind safe functions.
 
+pub(crate) mod capabilities;
 pub(crate) mod eventfd;
+pub(crate) mod ioctl;
+pub(crate) mod netlink;
+pub(crate) mod ring_memory;
+pub(crate) mod xsk;

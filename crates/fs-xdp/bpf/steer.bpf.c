@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: (MIT OR Apache-2.0)
+//
+// Which packets are fastsock's? This program runs on every packet that a device receives, looks at its destination
+// and redirects ours to the AF_XDP socket of the queue it came in on. Everything else goes on to the kernel
+// untouched (XDP_PASS): other ports, other protocols, fragments, headers that do not parse, and packets on queues
+// that have no socket.
+//
+// Ours is
+//   1. TCP to a port in active use (`port_bits[ACTIVE_TCP]`) at one of the host's addresses (`addresses`);
+//   2. TCP or UDP to a (protocol, address, port) in `local_ports`, or to a (protocol, any, port) there at one of the
+//      host's addresses, so that forwarded traffic passes;
+//   3. an ICMP error that quotes a packet which was sent from such an address and port: the kernel has no socket that
+//      it would tell.
+//
+// `port_bits` answers "not ours" for most packets without a hash lookup, so that the neighbours hardly notice us.
+//
+// Rebuild with build.sh beside this file; the object is checked in, and CI compares.
+
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define ETH_IPV4 0x0800
+#define ETH_IPV6 0x86DD
+#define ETH_VLAN 0x8100
+#define ETH_QINQ 0x88A8
+#define PROTO_ICMP 1
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+#define PROTO_ICMP6 58
+
+// More than any device has queues; an XSKMAP entry costs 8 bytes.
+#define QUEUES_MAX 1024
+// Listening sockets with an address of their own, times two families. 48 bytes each, allocated when used.
+#define LOCAL_PORTS_MAX 65536
+#define ADDRESSES_MAX 4096
+
+struct eth_hdr { __u8 dst[6]; __u8 src[6]; __be16 proto; } __attribute__((packed));
+struct vlan_hdr { __be16 tci; __be16 proto; } __attribute__((packed));
+struct ipv4_hdr {
+    __u8 version_ihl; __u8 tos; __be16 len; __be16 id; __be16 frag; __u8 ttl; __u8 proto; __be16 csum;
+    __be32 src; __be32 dst;
+} __attribute__((packed));
+struct ipv6_hdr { __be32 flow; __be16 len; __u8 next; __u8 hops; __be32 src[4]; __be32 dst[4]; } __attribute__((packed));
+struct ports_hdr { __be16 src; __be16 dst; } __attribute__((packed));
+struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute__((packed));
+
+// An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d); "any" is ::ffff:0.0.0.0 or ::.
+struct address { __be32 words[4]; };
+struct local_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
+
+// What became of a packet, counted per CPU; user space sums up. The order is `SteerCounters` in program.rs.
+enum verdict {
+    REDIRECTED,       // to a socket of ours
+    REDIRECTED_ICMP,  // errors that quote a flow of ours, to a socket of ours
+    PASSED_PORT,      // TCP or UDP, not ours
+    PASSED_PROTOCOL,  // neither TCP nor UDP over IP, or not IP at all
+    PASSED_FRAGMENT,
+    PASSED_MALFORMED, // headers cut short or nonsense
+    PASSED_NO_SOCKET, // ours, but the queue has no socket
+    VERDICTS,
+};
+struct counters { __u64 count[VERDICTS]; };
+
+enum { ACTIVE_TCP, LOCAL_TCP, LOCAL_UDP, PORT_SETS };
+struct port_set { __u8 bits[8192]; };
+
+struct {
+    __uint(type, BPF_MAP_TYPE_XSKMAP);
+    __uint(max_entries, QUEUES_MAX);
+    __type(key, __u32);
+    __type(value, __u32);
+} sockets SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, PORT_SETS);
+    __type(key, __u32);
+    __type(value, struct port_set);
+} port_bits SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, LOCAL_PORTS_MAX);
+    __type(key, struct local_key);
+    __type(value, __u8);
+} local_ports SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, ADDRESSES_MAX);
+    __type(key, struct address);
+    __type(value, __u8);
+} addresses SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct counters);
+} counters SEC(".maps");
+
+static __always_inline int in_set(__u32 set, __be16 port)
+{
+    __u32 host = bpf_ntohs(port);
+    struct port_set *ports = bpf_map_lookup_elem(&port_bits, &set);
+    return ports && (ports->bits[(host >> 3) & 8191] >> (host & 7)) & 1;
+}
+
+static __always_inline int is_host(struct address *address)
+{
+    return bpf_map_lookup_elem(&addresses, address) != 0;
+}
+
+// Is (proto, address, port) an end of a flow of ours? A function of its own, since four places ask.
+static __attribute__((noinline)) int is_ours(__u8 proto, struct address *address, __be16 port)
+{
+    int host = -1;
+    if (proto == PROTO_TCP && in_set(ACTIVE_TCP, port)) {
+        host = is_host(address);
+        if (host)
+            return 1;
+    }
+    if (!in_set(proto == PROTO_TCP ? LOCAL_TCP : LOCAL_UDP, port))
+        return 0;
+    struct local_key key = {.address = *address, .port = port, .proto = proto};
+    if (bpf_map_lookup_elem(&local_ports, &key))
+        return 1;
+    if (host < 0)
+        host = is_host(address);
+    if (!host)
+        return 0;
+    // Any address of the same family: the mapped prefix stays.
+    __builtin_memset(&key.address, 0, sizeof(key.address));
+    if (address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff))
+        key.address.words[2] = bpf_htonl(0xffff);
+    return bpf_map_lookup_elem(&local_ports, &key) != 0;
+}
+
+static __always_inline struct address mapped(__be32 v4)
+{
+    struct address address = {.words = {0, 0, bpf_htonl(0xffff), v4}};
+    return address;
+}
+
+static __always_inline int is_transport(__u8 proto)
+{
+    return proto == PROTO_TCP || proto == PROTO_UDP;
+}
+
+static __always_inline enum verdict steer_transport(__u8 proto, struct address *dst, void *at, void *end)
+{
+    struct ports_hdr *ports = at;
+    if ((void *)(ports + 1) > end)
+        return PASSED_MALFORMED;
+    return is_ours(proto, dst, ports->dst) ? REDIRECTED : PASSED_PORT;
+}
+
+// ICMP destination unreachable (with "fragmentation needed"), time exceeded, parameter problem. The quoted packet
+// is one that we sent, so its source is our end. Quoted IPv4 options and IPv6 extension headers pass.
+static __always_inline enum verdict steer_icmp4(void *at, void *end)
+{
+    struct icmp_hdr *icmp = at;
+    if ((void *)(icmp + 1) > end)
+        return PASSED_MALFORMED;
+    if (icmp->type != 3 && icmp->type != 11 && icmp->type != 12)
+        return PASSED_PROTOCOL;
+    struct ipv4_hdr *quoted = (void *)(icmp + 1);
+    struct ports_hdr *ports = (void *)(quoted + 1);
+    if ((void *)(ports + 1) > end || quoted->version_ihl != 0x45 || !is_transport(quoted->proto))
+        return PASSED_PROTOCOL;
+    struct address ours = mapped(quoted->src);
+    return is_ours(quoted->proto, &ours, ports->src) ? REDIRECTED_ICMP : PASSED_PROTOCOL;
+}
+
+// ICMPv6 errors have types below 128: destination unreachable, packet too big, time exceeded, parameter problem.
+static __always_inline enum verdict steer_icmp6(void *at, void *end)
+{
+    struct icmp_hdr *icmp = at;
+    if ((void *)(icmp + 1) > end)
+        return PASSED_MALFORMED;
+    if (icmp->type < 1 || icmp->type > 4)
+        return PASSED_PROTOCOL;
+    struct ipv6_hdr *quoted = (void *)(icmp + 1);
+    struct ports_hdr *ports = (void *)(quoted + 1);
+    if ((void *)(ports + 1) > end || !is_transport(quoted->next))
+        return PASSED_PROTOCOL;
+    struct address ours;
+    __builtin_memcpy(&ours, quoted->src, sizeof(ours));
+    return is_ours(quoted->next, &ours, ports->src) ? REDIRECTED_ICMP : PASSED_PROTOCOL;
+}
+
+static __always_inline enum verdict steer_ipv4(void *at, void *end)
+{
+    struct ipv4_hdr *ip = at;
+    if ((void *)(ip + 1) > end)
+        return PASSED_MALFORMED;
+    __u32 header = (ip->version_ihl & 15) * 4;
+    if ((ip->version_ihl >> 4) != 4 || header < sizeof(*ip))
+        return PASSED_MALFORMED;
+    // More fragments, or an offset: the ports are not there, or the rest is not.
+    if (ip->frag & bpf_htons(0x3fff))
+        return PASSED_FRAGMENT;
+    if (ip->proto == PROTO_ICMP)
+        return steer_icmp4(at + header, end);
+    if (!is_transport(ip->proto))
+        return PASSED_PROTOCOL;
+    struct address dst = mapped(ip->dst);
+    return steer_transport(ip->proto, &dst, at + header, end);
+}
+
+static __always_inline enum verdict steer_ipv6(void *at, void *end)
+{
+    struct ipv6_hdr *ip = at;
+    if ((void *)(ip + 1) > end)
+        return PASSED_MALFORMED;
+    if ((bpf_ntohl(ip->flow) >> 28) != 6)
+        return PASSED_MALFORMED;
+    if (ip->next == PROTO_ICMP6)
+        return steer_icmp6(ip + 1, end);
+    // Only a transport header that follows directly; a fragment header counts as what it is.
+    if (ip->next == 44)
+        return PASSED_FRAGMENT;
+    if (!is_transport(ip->next))
+        return PASSED_PROTOCOL;
+    struct address dst;
+    __builtin_memcpy(&dst, ip->dst, sizeof(dst));
+    return steer_transport(ip->next, &dst, ip + 1, end);
+}
+
+static __always_inline enum verdict steer(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    struct eth_hdr *eth = (void *)(long)ctx->data;
+    if ((void *)(eth + 1) > end)
+        return PASSED_MALFORMED;
+    __be16 proto = eth->proto;
+    void *at = eth + 1;
+    if (proto == bpf_htons(ETH_VLAN) || proto == bpf_htons(ETH_QINQ)) {
+        struct vlan_hdr *vlan = at;
+        if ((void *)(vlan + 1) > end)
+            return PASSED_MALFORMED;
+        proto = vlan->proto;
+        at = vlan + 1;
+    }
+    if (proto == bpf_htons(ETH_IPV4))
+        return steer_ipv4(at, end);
+    if (proto == bpf_htons(ETH_IPV6))
+        return steer_ipv6(at, end);
+    return PASSED_PROTOCOL;
+}
+
+static __always_inline int run(struct xdp_md *ctx)
+{
+    enum verdict verdict = steer(ctx);
+    int action = XDP_PASS;
+    if (verdict == REDIRECTED || verdict == REDIRECTED_ICMP) {
+        // Without a socket in the map the helper returns the fallback.
+        action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+        if (action != XDP_REDIRECT)
+            verdict = PASSED_NO_SOCKET;
+    }
+    __u32 zero = 0;
+    struct counters *mine = bpf_map_lookup_elem(&counters, &zero);
+    if (mine && verdict < VERDICTS)
+        mine->count[verdict]++;
+    return action;
+}
+
+SEC("xdp")
+int fastsock(struct xdp_md *ctx)
+{
+    return run(ctx);
+}
+
+// The same for packets in several buffers (kernel 5.18 and later), where the socket has multi-buffer too.
+SEC("xdp.frags")
+int fastsock_frags(struct xdp_md *ctx)
+{
+    return run(ctx);
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

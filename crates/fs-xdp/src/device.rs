@@ -1,0 +1,139 @@
+//! What the kernel says about a network device.
+
+use crate::error::XdpError;
+use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
+use std::io;
+
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
+/// `ETHTOOL_GDRVINFO` and `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// Drivers whose other end is software that may leave checksums to us. Everything that comes from such a device
+/// never was on a wire, or was checked by the host that received it.
+const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "netkit", "bridge", "virtio_net", "xen_netfront"];
+
+/// A network device as it was when it was looked up.
+#[derive(Clone, Debug)]
+pub struct NetDevice {
+    /// Its name.
+    pub name: String,
+    /// Its index in the network namespace.
+    pub index: u32,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+    /// Its MAC address (zero when it has none).
+    pub mac: [u8; 6],
+    /// `ARPHRD_*` of `linux/if_arp.h`.
+    pub hardware_type: u16,
+    /// `IFF_*` flags.
+    pub flags: u16,
+    /// The driver's name; empty when it does not tell.
+    pub driver: String,
+}
+
+/// How many queues a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// To receive.
+    pub rx: u32,
+    /// To send.
+    pub tx: u32,
+}
+
+impl NetDevice {
+    /// Looks the device up in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`XdpError::NoSuchDevice`], or whatever the kernel says.
+    pub fn find(name: &str) -> Result<NetDevice, XdpError> {
+        let gone = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ENODEV | libc::ENXIO) => XdpError::NoSuchDevice { device: name.to_owned() },
+            _ => XdpError::system(format!("ask about {name}"), error),
+        };
+        let index = index_of(name).map_err(gone)?;
+        let control = Control::open().map_err(gone)?;
+        let (hardware_type, mac) = control.hardware(name).map_err(gone)?;
+        Ok(NetDevice {
+            name: name.to_owned(),
+            index,
+            mtu: control.mtu(name).map_err(gone)?,
+            mac,
+            hardware_type,
+            flags: control.flags(name).map_err(gone)?,
+            driver: driver(&control, name),
+        })
+    }
+
+    /// Frames have an Ethernet header (loopback's do too).
+    pub fn is_ethernet(&self) -> bool {
+        matches!(self.hardware_type, ARPHRD_ETHER | ARPHRD_LOOPBACK)
+    }
+
+    /// The other end is software that may hand over packets whose checksum is not finished.
+    pub fn is_virtual(&self) -> bool {
+        self.is_loopback() || VIRTUAL_DRIVERS.contains(&self.driver.as_str())
+    }
+
+    /// It is the loopback device.
+    pub fn is_loopback(&self) -> bool {
+        self.hardware_type == ARPHRD_LOOPBACK
+    }
+
+    /// It is up.
+    pub fn is_up(&self) -> bool {
+        self.flags & libc::IFF_UP as u16 != 0
+    }
+
+    /// Largest IP packet as links report it.
+    pub fn mtu_u16(&self) -> u16 {
+        u16::try_from(self.mtu).unwrap_or(u16::MAX)
+    }
+
+    /// How many queues are active now. Attaching an XDP program can change it.
+    pub fn queue_counts(&self) -> QueueCounts {
+        self.channels().or_else(|_| self.sysfs_queues()).unwrap_or(QueueCounts { rx: 1, tx: 1 })
+    }
+
+    fn channels(&self) -> io::Result<QueueCounts> {
+        // struct ethtool_channels: cmd, max_{rx,tx,other,combined}, {rx,tx,other,combined}_count.
+        let mut data = EthtoolBuffer::new(ETHTOOL_GCHANNELS, 36);
+        Control::open()?.ethtool(&self.name, &mut data)?;
+        let (rx, tx, combined) = (data.get(20), data.get(24), data.get(32));
+        if rx + combined == 0 || tx + combined == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(QueueCounts { rx: rx + combined, tx: tx + combined })
+    }
+
+    fn sysfs_queues(&self) -> io::Result<QueueCounts> {
+        let base = format!("/sys/class/net/{}", self.name);
+        // The file system may show another network namespace than ours.
+        let index = std::fs::read_to_string(format!("{base}/ifindex"))?;
+        if index.trim() != self.index.to_string() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let mut counts = QueueCounts { rx: 0, tx: 0 };
+        for entry in std::fs::read_dir(format!("{base}/queues"))? {
+            match entry?.file_name().to_string_lossy().split_once('-') {
+                Some(("rx", _)) => counts.rx += 1,
+                Some(("tx", _)) => counts.tx += 1,
+                _ => {}
+            }
+        }
+        if counts.rx == 0 || counts.tx == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(counts)
+    }
+}
+
+/// The driver's name; empty when the device has no such thing (loopback).
+fn driver(control: &Control, name: &str) -> String {
+    // struct ethtool_drvinfo: cmd, driver[32], version[32], fw_version[32], bus_info[32], …, 196 bytes.
+    let mut data = EthtoolBuffer::new(ETHTOOL_GDRVINFO, 196);
+    if control.ethtool(name, &mut data).is_err() {
+        return String::new();
+    }
+    (4..36).map(|at| data.byte(at)).take_while(|&byte| byte != 0).map(char::from).collect()
+}

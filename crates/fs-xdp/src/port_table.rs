@@ -1,0 +1,273 @@
+//! What the XDP program takes for ours: the host's addresses, our local ports and the active ports.
+
+use crate::error::XdpError;
+use crate::program::{broken, chain, take_map};
+use aya::Ebpf;
+use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
+use fs_core::Protocol;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A local end as the program's map has it: address (IPv4 mapped into IPv6), port in network order, protocol, zero.
+type Key = [u8; 20];
+/// One bit a port.
+type PortSet = [u8; 8192];
+
+const ACTIVE_TCP: usize = 0;
+const LOCAL_TCP: usize = 1;
+const LOCAL_UDP: usize = 2;
+const COUNTERS: usize = 7;
+
+/// What the XDP program did with the packets of its device, over all CPUs, since it was attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SteerCounters {
+    /// Packets redirected to a socket of ours.
+    pub redirected: u64,
+    /// ICMP errors about flows of ours, redirected to a socket of ours.
+    pub redirected_icmp: u64,
+    /// TCP and UDP packets to ports that are not ours, left to the kernel.
+    pub passed_port: u64,
+    /// Packets that are neither TCP nor UDP, left to the kernel.
+    pub passed_protocol: u64,
+    /// Fragments, left to the kernel.
+    pub passed_fragment: u64,
+    /// Packets whose headers are cut short or nonsense, left to the kernel.
+    pub passed_malformed: u64,
+    /// Packets of ours on a queue without a socket, left to the kernel.
+    pub passed_no_socket: u64,
+}
+
+/// One device's program's tables. Cheap to clone; all clones are the same table. Changes take effect on the next
+/// packet. They are for the control path: a lock and a few system calls each.
+#[derive(Clone)]
+pub struct PortTable {
+    tables: Arc<Mutex<Tables>>,
+}
+
+struct Tables {
+    port_bits: Array<MapData, PortSet>,
+    local_ports: BpfHashMap<MapData, Key, u8>,
+    addresses: BpfHashMap<MapData, [u8; 16], u8>,
+    counters: PerCpuArray<MapData, [u64; COUNTERS]>,
+    /// How often each entry was added: several cores listen on the same port.
+    added: BTreeMap<Key, u32>,
+    known_addresses: BTreeSet<[u8; 16]>,
+    active: Box<PortSet>,
+}
+
+impl PortTable {
+    pub(crate) fn new(ebpf: &mut Ebpf) -> Result<Self, XdpError> {
+        let broken = |error: MapError| broken(&error);
+        Ok(Self {
+            tables: Arc::new(Mutex::new(Tables {
+                port_bits: Array::try_from(take_map(ebpf, "port_bits")?).map_err(broken)?,
+                local_ports: BpfHashMap::try_from(take_map(ebpf, "local_ports")?).map_err(broken)?,
+                addresses: BpfHashMap::try_from(take_map(ebpf, "addresses")?).map_err(broken)?,
+                counters: PerCpuArray::try_from(take_map(ebpf, "counters")?).map_err(broken)?,
+                added: BTreeMap::new(),
+                known_addresses: BTreeSet::new(),
+                active: Box::new([0; 8192]),
+            })),
+        })
+    }
+
+    /// Takes `port` at `address`. `0.0.0.0` means every IPv4 address of [`PortTable::set_addresses`]; `::` means every
+    /// address of both families there, as a listener on `::` does. May be called several times for the same end: it
+    /// stays until it was removed as often.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`], and then nothing has changed.
+    pub fn add_local(&self, protocol: Protocol, address: IpAddr, port: u16) -> Result<(), XdpError> {
+        let mut tables = self.lock();
+        let keys = keys(protocol, address, port);
+        for (i, key) in keys.iter().enumerate() {
+            if let Err(error) = tables.add(*key) {
+                for key in &keys[..i] {
+                    tables.remove(*key)?;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes one [`PortTable::add_local`]. An end that was not added is ignored.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    pub fn remove_local(&self, protocol: Protocol, address: IpAddr, port: u16) -> Result<(), XdpError> {
+        let mut tables = self.lock();
+        keys(protocol, address, port).into_iter().try_for_each(|key| tables.remove(key))
+    }
+
+    /// Replaces the set of active TCP ports: packets to them at one of the host's addresses are ours.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    pub fn set_active_ports(&self, ports: impl IntoIterator<Item = u16>) -> Result<(), XdpError> {
+        let mut set = Box::new([0; 8192]);
+        for port in ports {
+            set_bit(&mut set, port);
+        }
+        let mut tables = self.lock();
+        tables.active = set;
+        let Tables { port_bits, active, .. } = &mut *tables;
+        port_bits.set(ACTIVE_TCP as u32, **active, 0).map_err(|error| failed("set the active ports", &error))
+    }
+
+    /// Replaces the host's addresses: those of the device, and any other that its packets may be for.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`]; addresses that went in before stay.
+    pub fn set_addresses(&self, addresses: &[IpAddr]) -> Result<(), XdpError> {
+        let mut tables = self.lock();
+        let wanted: BTreeSet<[u8; 16]> = addresses.iter().map(|address| mapped(*address)).collect();
+        for address in wanted.difference(&tables.known_addresses.clone()) {
+            tables.addresses.insert(address, 1, 0).map_err(|error| failed("enter an address", &error))?;
+            tables.known_addresses.insert(*address);
+        }
+        for address in tables.known_addresses.clone().difference(&wanted) {
+            tables.addresses.remove(address).map_err(|error| failed("remove an address", &error))?;
+            tables.known_addresses.remove(address);
+        }
+        Ok(())
+    }
+
+    /// What the program has done so far.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    pub fn counters(&self) -> Result<SteerCounters, XdpError> {
+        let per_cpu = self.lock().counters.get(&0, 0).map_err(|error| failed("read the counters", &error))?;
+        let mut sum = [0u64; COUNTERS];
+        for cpu in per_cpu.iter() {
+            for (total, count) in sum.iter_mut().zip(cpu) {
+                *total += count;
+            }
+        }
+        let [
+            redirected,
+            redirected_icmp,
+            passed_port,
+            passed_protocol,
+            passed_fragment,
+            passed_malformed,
+            passed_no_socket,
+        ] = sum;
+        Ok(SteerCounters {
+            redirected,
+            redirected_icmp,
+            passed_port,
+            passed_protocol,
+            passed_fragment,
+            passed_malformed,
+            passed_no_socket,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    fn add(&mut self, key: Key) -> Result<(), XdpError> {
+        if let Some(times) = self.added.get_mut(&key) {
+            *times += 1;
+            return Ok(());
+        }
+        self.local_ports.insert(key, 1, 0).map_err(|error| failed("enter a local port", &error))?;
+        self.added.insert(key, 1);
+        // The bit comes last, so that the program never sees a bit without its entry.
+        if let Err(error) = self.write_bits(key) {
+            self.added.remove(&key);
+            self.local_ports.remove(&key).map_err(|error| failed("remove a local port", &error))?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: Key) -> Result<(), XdpError> {
+        match self.added.get_mut(&key) {
+            None => return Ok(()),
+            Some(times) if *times > 1 => {
+                *times -= 1;
+                return Ok(());
+            }
+            Some(_) => {}
+        }
+        self.added.remove(&key);
+        self.write_bits(key)?;
+        self.local_ports.remove(&key).map_err(|error| failed("remove a local port", &error))
+    }
+
+    /// Writes the set of local ports of `like`'s protocol.
+    fn write_bits(&mut self, like: Key) -> Result<(), XdpError> {
+        let proto = like[18];
+        let mut set: Box<PortSet> = Box::new([0; 8192]);
+        for key in self.added.keys().filter(|key| key[18] == proto) {
+            set_bit(&mut set, u16::from_be_bytes([key[16], key[17]]));
+        }
+        let index = if proto == number(Protocol::Tcp) { LOCAL_TCP } else { LOCAL_UDP };
+        self.port_bits.set(index as u32, *set, 0).map_err(|error| failed("set the local ports", &error))
+    }
+}
+
+fn set_bit(set: &mut PortSet, port: u16) {
+    set[port as usize / 8] |= 1 << (port % 8);
+}
+
+fn failed(doing: &'static str, error: &MapError) -> XdpError {
+    XdpError::Map { doing, reason: chain(error) }
+}
+
+fn number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+    }
+}
+
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The entries that stand for an end: two for `::`, one otherwise.
+fn keys(protocol: Protocol, address: IpAddr, port: u16) -> Vec<Key> {
+    let key = |address: IpAddr| {
+        let mut key = [0; 20];
+        key[..16].copy_from_slice(&mapped(address));
+        key[16..18].copy_from_slice(&port.to_be_bytes());
+        key[18] = number(protocol);
+        key
+    };
+    match address {
+        IpAddr::V6(v6) if v6.is_unspecified() => vec![key(address), key(Ipv4Addr::UNSPECIFIED.into())],
+        _ => vec![key(address)],
+    }
+}
+
+impl std::fmt::Debug for PortTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PortTable").field("local", &self.lock().added.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_layout_of_the_program() {
+        let [key] = keys(Protocol::Tcp, "10.1.2.3".parse().unwrap(), 0x1234)[..] else { panic!() };
+        assert_eq!(key[..16], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3]);
+        assert_eq!(key[16..], [0x12, 0x34, 6, 0]);
+        assert_eq!(keys(Protocol::Udp, "0.0.0.0".parse().unwrap(), 1).len(), 1);
+        assert_eq!(keys(Protocol::Udp, "fd77::1".parse().unwrap(), 1).len(), 1);
+        assert_eq!(keys(Protocol::Udp, "::".parse().unwrap(), 1).len(), 2);
+    }
+}

@@ -1,0 +1,231 @@
+//! The XDP program of `bpf/steer.bpf.c`: loading, attaching, and the socket map.
+//!
+//! It is attached by a bpf_link, which the kernel takes down when its last descriptor is closed: whatever way our
+//! process dies, the program goes with it.
+
+use crate::device::NetDevice;
+use crate::error::XdpError;
+use crate::port_table::PortTable;
+use crate::sys::capabilities;
+use aya::maps::{MapData, XskMap};
+use aya::programs::links::FdLink;
+use aya::programs::xdp::XdpMode as AyaMode;
+use aya::programs::{ProgramError, Xdp};
+use aya::util::KernelVersion;
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use std::error::Error;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, PoisonError};
+
+/// Compiled from `bpf/steer.bpf.c` by `bpf/build.sh`; CI rebuilds and compares.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/steer.bpf.o");
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attached {
+    /// In the driver.
+    Native,
+    /// On socket buffers, in front of the kernel's stack.
+    Generic,
+}
+
+/// The program, attached to one device for as long as this lives.
+pub(crate) struct Program {
+    // Dropped in this order: first the device is left alone, then program and maps go.
+    _link: FdLink,
+    _ebpf: Ebpf,
+    sockets: Mutex<XskMap<MapData>>,
+    pub(crate) attached: Attached,
+    /// Takes packets in several buffers.
+    pub(crate) frags: bool,
+}
+
+/// Which modes may be tried, native first, and whether with packets in several buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) native: Option<Frags>,
+    pub(crate) generic: Option<Frags>,
+}
+
+/// Whether the program shall take packets in several buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frags(pub(crate) bool);
+
+impl Program {
+    /// Loads the program and attaches it to `device`.
+    pub(crate) fn attach(device: &NetDevice, wanted: Wanted) -> Result<(Program, PortTable), XdpError> {
+        if !kernel_is(5, 9) {
+            return Err(XdpError::KernelLacks {
+                what: "bpf_link for XDP, which takes the program down with the process",
+                cure: "use Linux 5.9 or later, or the AF_PACKET link",
+            });
+        }
+        let mut ebpf = EbpfLoader::new()
+            .verifier_log_level(VerifierLogLevel::STATS)
+            .load(OBJECT)
+            .map_err(|error| refused("create the XDP program's maps", &error))?;
+        let (link, attached, frags) = attach(&mut ebpf, device, wanted)?;
+        let sockets = XskMap::try_from(take_map(&mut ebpf, "sockets")?).map_err(|error| broken(&error))?;
+        let ports = PortTable::new(&mut ebpf)?;
+        Ok((Program { _link: link, _ebpf: ebpf, sockets: Mutex::new(sockets), attached, frags }, ports))
+    }
+
+    /// From now on packets of ours that arrive on `queue` go to `socket`, until that is closed.
+    pub(crate) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), XdpError> {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets
+            .set(queue, socket, 0)
+            .map_err(|error| XdpError::Map { doing: "enter a socket", reason: chain(&error) })
+    }
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program")
+            .field("attached", &self.attached)
+            .field("frags", &self.frags)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Loads the variant that is wanted. Its name.
+fn load(ebpf: &mut Ebpf, Frags(frags): Frags) -> Result<&'static str, XdpError> {
+    let name = if frags { "fastsock_frags" } else { "fastsock" };
+    match program(ebpf, name)?.load() {
+        Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(name),
+        Err(error) => Err(refused("load the XDP program", &error)),
+    }
+}
+
+fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(FdLink, Attached, bool), XdpError> {
+    let mut native_error = None;
+    if let Some(frags) = wanted.native {
+        let name = load(ebpf, frags)?;
+        match attach_in(ebpf, name, device, AyaMode::Driver)? {
+            Ok(link) => return Ok((link, Attached::Native, frags.0)),
+            Err(error) => native_error = Some(error),
+        }
+    }
+    if let Some(frags) = wanted.generic {
+        if let Some(reason) = native_error {
+            let NetDevice { name, driver, .. } = device;
+            tracing::info!(device = name, driver, %reason, "no native XDP here: using the generic mode");
+        }
+        let name = load(ebpf, frags)?;
+        return match attach_in(ebpf, name, device, AyaMode::Skb)? {
+            Ok(link) => Ok((link, Attached::Generic, frags.0)),
+            Err(error) => Err(XdpError::system(format!("attach the XDP program to {}", device.name), error)),
+        };
+    }
+    Err(XdpError::NativeUnsupported {
+        device: device.name.clone(),
+        driver: device.driver.clone(),
+        source: native_error.unwrap_or_else(|| io::ErrorKind::Unsupported.into()),
+    })
+}
+
+/// Attaches in one mode. The outer error is one that no other mode would cure.
+fn attach_in(
+    ebpf: &mut Ebpf,
+    name: &str,
+    device: &NetDevice,
+    mode: AyaMode,
+) -> Result<Result<FdLink, io::Error>, XdpError> {
+    let xdp = program(ebpf, name)?;
+    let error = match xdp.attach_to_if_index(device.index, mode) {
+        Ok(id) => {
+            let link = xdp.take_link(id).map_err(|error| broken(&error))?;
+            // Never a netlink attachment here: the kernel is 5.9 or later.
+            return FdLink::try_from(link).map(Ok).map_err(|error| broken(&error));
+        }
+        Err(error) => error,
+    };
+    match errno(&error) {
+        Some(libc::EBUSY | libc::EEXIST) => Err(XdpError::ProgramAttached {
+            device: device.name.clone(),
+            program: crate::sys::netlink::attached_program(device.index)
+                .map_or_else(|_| "of unknown owner".to_owned(), describe_program),
+        }),
+        Some(libc::EPERM | libc::EACCES) | None => Err(refused("attach the XDP program", &error)),
+        Some(libc::ENODEV) => Err(XdpError::NoSuchDevice { device: device.name.clone() }),
+        Some(number) => Ok(Err(io::Error::from_raw_os_error(number))),
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, XdpError> {
+    ebpf.program_mut(name)
+        .ok_or_else(|| XdpError::Program(format!("no program {name} in the object")))?
+        .try_into()
+        .map_err(|error: ProgramError| broken(&error))
+}
+
+pub(crate) fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map, XdpError> {
+    ebpf.take_map(name).ok_or_else(|| XdpError::Program(format!("no map {name} in the object")))
+}
+
+fn describe_program(id: Option<u32>) -> String {
+    let Some(id) = id else { return "gone again meanwhile".to_owned() };
+    let name = aya::programs::loaded_programs()
+        .filter_map(Result::ok)
+        .find(|program| program.id() == id)
+        .and_then(|program| program.name_as_str().map(str::to_owned));
+    match name {
+        Some(name) if name.starts_with("fastsock") => format!("number {id}, {name:?}: another fastsock process"),
+        Some(name) => format!("number {id}, {name:?}"),
+        None => format!("number {id}"),
+    }
+}
+
+/// The error number at the bottom of an error of the loader.
+fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
+    let mut at: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = at {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return io.raw_os_error();
+        }
+        // `#[error(transparent)]` hides the layer itself, so look into those that matter.
+        if let Some(ProgramError::SyscallError(call)) = error.downcast_ref::<ProgramError>() {
+            return call.io_error.raw_os_error();
+        }
+        at = error.source();
+    }
+    None
+}
+
+/// All layers of an error on one line.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut at = error.source();
+    while let Some(error) = at {
+        let layer = error.to_string();
+        if !text.contains(&layer) {
+            text = format!("{text}: {layer}");
+        }
+        at = error.source();
+    }
+    text
+}
+
+pub(crate) fn broken(error: &(dyn Error + 'static)) -> XdpError {
+    XdpError::Program(chain(error))
+}
+
+/// An error of the loader, with the missing capability's name if that is the reason.
+fn refused(doing: &'static str, error: &(dyn Error + 'static)) -> XdpError {
+    match errno(error) {
+        Some(libc::EPERM | libc::EACCES) => {
+            XdpError::MissingCapability { doing, missing: capabilities::missing(capabilities::FOR_XDP) }
+        }
+        Some(libc::ENOSYS) => {
+            XdpError::KernelLacks { what: "BPF", cure: "use a kernel with CONFIG_BPF_SYSCALL, or the AF_PACKET link" }
+        }
+        Some(number) => XdpError::system(doing, io::Error::from_raw_os_error(number)),
+        None => broken(error),
+    }
+}
+
+/// The running kernel is this one or later.
+pub(crate) fn kernel_is(major: u8, minor: u8) -> bool {
+    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(major, minor, 0))
+}

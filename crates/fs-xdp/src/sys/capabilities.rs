@@ -1,0 +1,85 @@
+//! Which capabilities the calling thread has, for error messages.
+
+/// What AF_XDP with an XDP program needs; `CAP_SYS_ADMIN` stands for the last two.
+pub(crate) const FOR_XDP: &[(&str, u32)] =
+    &[("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_BPF", 39), ("CAP_PERFMON", 38)];
+/// What AF_PACKET needs.
+pub(crate) const FOR_PACKET: &[(&str, u32)] = &[("CAP_NET_RAW", 13)];
+/// What TUN/TAP devices and ethtool settings need.
+pub(crate) const FOR_NET_ADMIN: &[(&str, u32)] = &[("CAP_NET_ADMIN", 12)];
+
+const SYS_ADMIN: u32 = 21;
+
+/// The names of those of `needed` that the thread has not.
+pub(crate) fn missing(needed: &[(&'static str, u32)]) -> Vec<&'static str> {
+    let has = effective();
+    missing_of(needed, has)
+}
+
+fn missing_of(needed: &[(&'static str, u32)], has: u64) -> Vec<&'static str> {
+    needed
+        .iter()
+        .filter(|(_, bit)| {
+            let by_admin = matches!(bit, 38 | 39) && has & (1 << SYS_ADMIN) != 0;
+            has & (1 << bit) == 0 && !by_admin
+        })
+        .map(|(name, _)| *name)
+        .collect()
+}
+
+/// The thread's effective set; empty when `/proc` is not there.
+fn effective() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    parse(&status)
+}
+
+fn parse(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// True when the process lives in a user namespace of its own, where capabilities do not reach BPF.
+fn in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let mut words = map.split_whitespace();
+    (words.next(), words.next(), words.next()) != (Some("0"), Some("0"), Some("4294967295"))
+}
+
+/// The end of an error message.
+pub(crate) fn describe(missing: &[&'static str]) -> String {
+    if !missing.is_empty() {
+        return format!(
+            "missing {}; run as root, or grant it (`setcap`, AmbientCapabilities= in a systemd unit)",
+            missing.join(", ")
+        );
+    }
+    if in_user_namespace() {
+        return "the capabilities are those of a user namespace, and this needs them in the initial one; \
+                without root use the AF_PACKET link"
+            .to_owned();
+    }
+    "all capabilities are there, so a security module or sysctl (kernel.unprivileged_bpf_disabled) forbids it".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_missing_ones_are_named() {
+        assert_eq!(missing_of(FOR_XDP, 0), ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
+        assert_eq!(missing_of(FOR_XDP, 1 << 12 | 1 << 13), ["CAP_BPF", "CAP_PERFMON"]);
+        assert_eq!(missing_of(FOR_XDP, 1 << 12 | 1 << 21), ["CAP_NET_RAW"]);
+        assert!(missing_of(FOR_XDP, u64::MAX).is_empty());
+        assert!(describe(&["CAP_BPF"]).contains("CAP_BPF"));
+    }
+
+    #[test]
+    fn the_set_is_read_from_status() {
+        assert_eq!(parse("Name:\tx\nCapInh:\t00\nCapEff:\t0000000000003000\n"), 0x3000);
+        assert_eq!(parse("nothing"), 0);
+    }
+}

@@ -1,0 +1,491 @@
+//! One AF_XDP queue on our own rings.
+//!
+//! ## Who owns a chunk
+//! `pool` → `fill` ring → (packet arrives) `rx` ring → [`RxFrame`]s → whoever holds them.
+//! [`TxFrame`]s → `tx` ring → (packet is out) `completion` ring → `pool`.
+//! [`Held`] counts for every chunk how many of its handles are in that machinery, so that all of them come home when
+//! the queue is closed, whatever the device was doing.
+
+use crate::chain;
+use crate::checksum;
+use crate::link::{Link, LinkCaps, LinkStats};
+use crate::program::Program;
+use crate::ring::rx::CONTINUED;
+use crate::sys::xsk;
+use crate::umem::{Umem, UmemPool};
+use crate::xdp_device::LINK_HEADER_MAX;
+use crate::xsk_socket::Socket;
+use fs_core::frame::HEADROOM;
+use fs_core::{Frame, FramePool, IfaceId, RxChecksum, RxFrame, TxChecksum, TxFrame};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Descriptors that a packet may have. The kernel takes `MAX_SKB_FRAGS` (17 by default, 16 at least in practice).
+const DESCRIPTORS_MAX: usize = 16;
+/// Chunks that have to be missing before the fill ring is filled again: one visit to the shared cursor a batch.
+const REFILL_BATCH: u32 = 32;
+/// Packets that one `sendto` moves where the kernel's budget cannot be raised: `TX_BATCH_SIZE` of `net/xdp/xsk.c`.
+const KICK_BATCH: u32 = 32;
+/// How long `close` waits for packets that are being sent. A NIC sends a full ring in a few milliseconds.
+const CLOSE_WAIT: Duration = Duration::from_millis(20);
+
+/// An open queue. See [`crate::XdpDevice::open_queue`].
+pub struct XdpLink {
+    caps: LinkCaps,
+    // Dropped before `held`: the kernel writes to no chunk any more once the descriptor is closed.
+    socket: Socket,
+    /// Handles that are with the device, by chunk.
+    held: Held,
+    chunk_size: u32,
+    tx_metadata_len: u16,
+    /// Longest packet in bytes, link-layer header included.
+    longest: usize,
+    /// Chunks that the device shall have for receiving, and has.
+    fill_target: u32,
+    fill_level: u32,
+    /// Descriptors sent and not yet completed.
+    outstanding: u32,
+    stats: LinkStats,
+    dead: Option<i32>,
+    /// Chunks that a packet is being gathered into; empty between calls.
+    gathered: Vec<Frame>,
+    _program: Arc<Program>,
+}
+
+/// What became of a packet.
+enum Placed {
+    Sent,
+    Dropped,
+    Full,
+}
+
+impl XdpLink {
+    pub(crate) fn new(
+        socket: Socket,
+        caps: LinkCaps,
+        umem: Arc<Umem>,
+        fill_target: u32,
+        program: Arc<Program>,
+    ) -> XdpLink {
+        XdpLink {
+            held: Held::new(umem.clone()),
+            chunk_size: umem.config().chunk_size,
+            tx_metadata_len: socket.registration.tx_metadata_len.into(),
+            longest: caps.mtu as usize + LINK_HEADER_MAX as usize,
+            fill_target,
+            fill_level: 0,
+            outstanding: 0,
+            stats: LinkStats::default(),
+            dead: None,
+            gathered: Vec::with_capacity(DESCRIPTORS_MAX + 2),
+            caps,
+            socket,
+            _program: program,
+        }
+    }
+
+    pub(crate) fn socket_fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd.as_fd()
+    }
+
+    /// The kernel moves packets between the device and the UMEM without copying.
+    pub fn is_zero_copy(&self) -> bool {
+        self.socket.registration.zero_copy
+    }
+
+    /// Lends chunks to the device until it has its share or the pool is dry.
+    pub(crate) fn refill_all(&mut self, pool: &mut UmemPool) {
+        let missing = self.fill_target - self.fill_level;
+        let missing = missing.min(self.socket.fill.free(missing));
+        let before = self.fill_level;
+        for _ in 0..missing {
+            let Some(frame) = pool.alloc() else { break };
+            let (chunk, _, _) = frame.into_raw();
+            self.held.add(chunk);
+            self.socket.fill.push(self.address(chunk, 0));
+            self.fill_level += 1;
+        }
+        if self.fill_level != before {
+            self.socket.fill.publish();
+        }
+    }
+
+    #[inline]
+    fn refill(&mut self, pool: &mut UmemPool) {
+        if self.fill_target - self.fill_level >= REFILL_BATCH.min(self.fill_target) {
+            self.refill_all(pool);
+        }
+        // Set only by drivers without copies that ran dry.
+        if self.socket.fill.needs_wakeup() && self.fill_level > 0 {
+            self.wake_fill();
+        }
+    }
+
+    fn wake_fill(&mut self) {
+        self.stats.syscalls += 1;
+        if let Err(error) = xsk::kick_rx(self.socket.fd.as_raw_fd()) {
+            self.note(&error);
+        }
+    }
+
+    #[inline]
+    fn address(&self, chunk: u32, off: usize) -> u64 {
+        u64::from(chunk) * u64::from(self.chunk_size) + off as u64
+    }
+
+    /// Remembers an error that the queue does not recover from: the device is gone.
+    #[cold]
+    fn note(&mut self, error: &io::Error) {
+        match error.raw_os_error() {
+            // Full, busy, or administratively down: it will pass.
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR | libc::ENETDOWN) => {}
+            number => self.dead = Some(number.unwrap_or(libc::ENXIO)),
+        }
+    }
+
+    fn take_completions(&mut self, pool: &mut UmemPool) {
+        let completed = self.socket.completion.available();
+        if completed == 0 {
+            return;
+        }
+        for _ in 0..completed {
+            let chunk = (self.socket.completion.pop() / u64::from(self.chunk_size)) as u32;
+            if self.held.take(chunk) {
+                pool.free(Frame::from_raw(chunk, 0, 0));
+            }
+        }
+        self.socket.completion.release();
+        self.outstanding = self.outstanding.saturating_sub(completed);
+    }
+
+    /// Lets the kernel send what is in the TX ring.
+    fn kick(&mut self) {
+        let mut pending = self.socket.tx.pending();
+        if pending == 0 || !self.socket.tx.needs_wakeup() {
+            return;
+        }
+        // One call, or one a batch where the kernel stops after each.
+        let calls = if self.socket.whole_ring_per_kick { 1 } else { self.socket.tx_entries.div_ceil(KICK_BATCH) };
+        for _ in 0..calls {
+            self.stats.syscalls += 1;
+            let Err(error) = xsk::kick_tx(self.socket.fd.as_raw_fd()) else { return };
+            self.note(&error);
+            let left = self.socket.tx.pending();
+            if left == 0 || left == pending || self.dead.is_some() {
+                return;
+            }
+            pending = left;
+        }
+    }
+
+    /// Puts a packet into the TX ring. On `Sent` and `Dropped` the handles in `packet` are used up.
+    #[inline]
+    fn place(&mut self, pool: &mut UmemPool, packet: &mut [TxFrame]) -> Placed {
+        if let [TxFrame { frame, checksum }] = packet
+            && frame.len() <= self.longest
+            && frame.off() >= self.tx_metadata_len as usize
+            && !frame.is_empty()
+        {
+            if self.socket.tx.free(1) == 0 {
+                return Placed::Full;
+            }
+            let options = self.request_checksum(pool, frame, *checksum);
+            self.push(frame.chunk(), frame.off(), frame.len(), options);
+            return Placed::Sent;
+        }
+        self.place_chain(pool, packet)
+    }
+
+    /// A packet of several frames, or one that cannot go out as it lies.
+    #[cold]
+    fn place_chain(&mut self, pool: &mut UmemPool, packet: &mut [TxFrame]) -> Placed {
+        let length: usize = packet.iter().map(|part| part.frame.len()).sum();
+        let room = self.chunk_size as usize - HEADROOM as usize;
+        let pieces = length.div_ceil(room);
+        if length == 0 || length > self.longest || (pieces > 1 && !self.caps.multi_buffer) {
+            give_back(pool, packet);
+            return Placed::Dropped;
+        }
+        let fits = packet.len() <= DESCRIPTORS_MAX
+            && packet.iter().all(|part| part.frame.off() >= self.tx_metadata_len as usize && !part.frame.is_empty());
+        // One copy here is cheaper than what the kernel does for each further descriptor of a packet it copies; without
+        // copies the descriptors are what is cheap.
+        let as_it_lies = fits && self.caps.multi_buffer && (pieces > 1 || self.is_zero_copy());
+        let needed = if as_it_lies { packet.len() } else { pieces };
+        if (self.socket.tx.free(needed as u32) as usize) < needed {
+            return Placed::Full;
+        }
+        if as_it_lies {
+            self.push_chain(pool, packet);
+            return Placed::Sent;
+        }
+        if !self.gather(pool, packet, pieces, room) {
+            return Placed::Full;
+        }
+        let checksum = packet[0].checksum;
+        give_back(pool, packet);
+        self.push_gathered(pool, checksum);
+        Placed::Sent
+    }
+
+    fn push_chain(&mut self, pool: &mut UmemPool, packet: &mut [TxFrame]) {
+        let mut options = 0;
+        if let Some(request) = packet[0].checksum {
+            if self.caps.tx_checksum {
+                options = self.request_checksum(pool, &mut packet[0].frame, Some(request));
+            } else {
+                let sum = checksum::of_parts(packet.iter().map(|part| pool.bytes(&part.frame)), request.start.into());
+                checksum::store(pool.bytes_mut(&mut packet[0].frame), request, sum);
+            }
+        }
+        let last = packet.len() - 1;
+        for (i, part) in packet.iter().enumerate() {
+            let options = if i == 0 { options } else { 0 } | if i == last { 0 } else { CONTINUED };
+            self.push(part.frame.chunk(), part.frame.off(), part.frame.len(), options);
+        }
+    }
+
+    /// Copies a packet into fresh chunks; `false` when the pool has not enough.
+    fn gather(&mut self, pool: &mut UmemPool, packet: &[TxFrame], pieces: usize, room: usize) -> bool {
+        for _ in 0..pieces {
+            let Some(frame) = pool.alloc() else {
+                for frame in self.gathered.drain(..) {
+                    pool.free(frame);
+                }
+                return false;
+            };
+            self.gathered.push(frame);
+        }
+        let mut into = 0;
+        for part in packet {
+            let mut done = 0;
+            while done < part.frame.len() {
+                if self.gathered[into].len() == room {
+                    into += 1;
+                }
+                let to = &mut self.gathered[into];
+                let step = (room - to.len()).min(part.frame.len() - done);
+                copy_between(pool, &part.frame, done, to, step);
+                done += step;
+            }
+        }
+        true
+    }
+
+    fn push_gathered(&mut self, pool: &mut UmemPool, checksum: Option<TxChecksum>) {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        let mut options = 0;
+        if let Some(request) = checksum {
+            if self.caps.tx_checksum || gathered.len() == 1 {
+                options = self.request_checksum(pool, &mut gathered[0], checksum);
+            } else {
+                let sum = checksum::of_parts(gathered.iter().map(|part| pool.bytes(part)), request.start.into());
+                checksum::store(pool.bytes_mut(&mut gathered[0]), request, sum);
+            }
+        }
+        let last = gathered.len() - 1;
+        for (i, frame) in gathered.drain(..).enumerate() {
+            let options = if i == 0 { options } else { 0 } | if i == last { 0 } else { CONTINUED };
+            self.push(frame.chunk(), frame.off(), frame.len(), options);
+        }
+        self.gathered = gathered;
+    }
+
+    /// Leaves the checksum of a packet that lies in one frame (or, with TX metadata, begins with it) to the device, or
+    /// finishes it here. The descriptor's options.
+    #[inline]
+    fn request_checksum(&self, pool: &mut UmemPool, head: &mut Frame, request: Option<TxChecksum>) -> u32 {
+        let Some(request) = request else { return 0 };
+        if !self.caps.tx_checksum {
+            checksum::finish(pool.bytes_mut(head), request);
+            return 0;
+        }
+        // struct xsk_tx_metadata: flags (u64), csum_start, csum_offset (u16 each), right in front of the packet.
+        let mut metadata = Frame::from_raw(head.chunk(), head.off() as u16 - self.tx_metadata_len, self.tx_metadata_len);
+        let bytes = pool.bytes_mut(&mut metadata);
+        bytes[..8].copy_from_slice(&u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM).to_ne_bytes());
+        bytes[8..10].copy_from_slice(&request.start.to_ne_bytes());
+        bytes[10..12].copy_from_slice(&request.offset.to_ne_bytes());
+        libc::XDP_TX_METADATA
+    }
+
+    #[inline]
+    fn push(&mut self, chunk: u32, off: usize, len: usize, options: u32) {
+        self.held.add(chunk);
+        self.outstanding += 1;
+        self.socket.tx.push(libc::xdp_desc { addr: self.address(chunk, off), len: len as u32, options });
+    }
+}
+
+impl Link for XdpLink {
+    fn caps(&self) -> &LinkCaps {
+        &self.caps
+    }
+
+    fn rx(&mut self, pool: &mut UmemPool, iface: IfaceId, out: &mut Vec<RxFrame>, max: usize) -> usize {
+        debug_assert!(Arc::ptr_eq(pool.umem(), &self.held.umem), "the pool is of another UMEM");
+        let (packets, descriptors) = self.socket.rx.packets(max, self.caps.multi_buffer);
+        for _ in 0..descriptors {
+            let descriptor = self.socket.rx.pop();
+            let chunk = (descriptor.addr / u64::from(self.chunk_size)) as u32;
+            let off = (descriptor.addr % u64::from(self.chunk_size)) as u16;
+            if !self.held.take(chunk) {
+                // Not a chunk that was lent: the kernel does not do that, and nothing can be done with it.
+                self.stats.rx_dropped += 1;
+                continue;
+            }
+            let mut frame = Frame::from_raw(chunk, off, descriptor.len as u16);
+            frame.set_more(descriptor.options & CONTINUED != 0);
+            out.push(RxFrame { frame, iface, checksum: RxChecksum::Unknown });
+        }
+        if descriptors > 0 {
+            self.socket.rx.release();
+            self.fill_level = self.fill_level.saturating_sub(descriptors);
+            self.stats.rx_packets += packets as u64;
+        }
+        self.refill(pool);
+        packets
+    }
+
+    fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize> {
+        debug_assert!(Arc::ptr_eq(pool.umem(), &self.held.umem), "the pool is of another UMEM");
+        self.take_completions(pool);
+        let mut done = 0;
+        let mut sent = 0;
+        while let Some(end) = chain::end(frames, done) {
+            match self.place(pool, &mut frames[done..end]) {
+                Placed::Sent => sent += 1,
+                Placed::Dropped => self.stats.tx_dropped += 1,
+                Placed::Full => break,
+            }
+            done = end;
+        }
+        // Their handles have gone to the device, or back to the pool.
+        frames.drain(..done);
+        if sent > 0 {
+            self.socket.tx.publish();
+            self.stats.tx_packets += sent as u64;
+        }
+        self.kick();
+        match self.dead {
+            None => Ok(sent),
+            Some(number) => Err(io::Error::from_raw_os_error(number)),
+        }
+    }
+
+    fn reap(&mut self, pool: &mut UmemPool) -> bool {
+        self.kick();
+        self.take_completions(pool);
+        self.outstanding > 0
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.fd.as_fd())
+    }
+
+    fn prepare_sleep(&mut self, pool: &mut UmemPool) -> bool {
+        self.refill_all(pool);
+        self.reap(pool);
+        if self.socket.rx.is_ready() {
+            return false;
+        }
+        // Wakes a driver that waits for chunks, and finds out whether there is still a device: the descriptor would
+        // not become readable when it goes away.
+        self.wake_fill();
+        self.dead.is_none() && !self.socket.rx.is_ready()
+    }
+
+    fn stats(&self) -> LinkStats {
+        let mut stats = self.stats;
+        if let Ok(kernel) = xsk::statistics(self.socket.fd.as_fd()) {
+            stats.rx_dropped += kernel.rx_dropped + kernel.rx_ring_full + kernel.rx_invalid_descs;
+            stats.tx_dropped += kernel.tx_invalid_descs;
+        }
+        stats
+    }
+
+    fn close(mut self: Box<Self>, pool: &mut UmemPool) {
+        let deadline = Instant::now() + CLOSE_WAIT;
+        while self.reap(pool) && self.dead.is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let XdpLink { socket, mut held, .. } = *self;
+        drop(socket);
+        for chunk in held.drain() {
+            pool.free(Frame::from_raw(chunk, 0, 0));
+        }
+    }
+}
+
+impl std::fmt::Debug for XdpLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("XdpLink").field("caps", &self.caps).field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+/// Gives the handles of a packet back that the caller's list still shows but is about to forget.
+fn give_back(pool: &mut UmemPool, packet: &[TxFrame]) {
+    for part in packet {
+        pool.free(Frame::from_raw(part.frame.chunk(), 0, 0));
+    }
+}
+
+/// Appends `len` bytes of `from`, beginning at `start`, to `to`.
+fn copy_between(pool: &mut UmemPool, from: &Frame, start: usize, to: &mut Frame, len: usize) {
+    let mut source = Frame::from_raw(from.chunk(), from.off() as u16, from.len() as u16);
+    source.trim_front(start);
+    source.truncate(len);
+    let end = to.len();
+    to.grow_back(len);
+    pool.copy(&source, to, end);
+}
+
+/// How many handles of each chunk are with the device: a chunk is lent once, or being sent any number of times (pieces
+/// of it, retransmissions). The rings' sizes keep the count in 16 bits.
+///
+/// Dropped, it gives what is left back to the UMEM (a queue that is closed gives everything to a pool before).
+struct Held {
+    count: Box<[u16]>,
+    umem: Arc<Umem>,
+}
+
+impl Held {
+    fn new(umem: Arc<Umem>) -> Self {
+        Self { count: vec![0; umem.config().chunks as usize].into(), umem }
+    }
+
+    #[inline]
+    fn add(&mut self, chunk: u32) {
+        let count = &mut self.count[chunk as usize];
+        *count += 1;
+    }
+
+    /// `false` when the device should not have had it.
+    #[inline]
+    fn take(&mut self, chunk: u32) -> bool {
+        match self.count.get_mut(chunk as usize) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes all.
+    fn drain(&mut self) -> impl Iterator<Item = u32> {
+        self.count
+            .iter_mut()
+            .enumerate()
+            .flat_map(|(chunk, count)| std::iter::repeat_n(chunk as u32, std::mem::take(count) as usize))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let umem = self.umem.clone();
+        umem.reclaim(self.drain());
+    }
+}

@@ -1,0 +1,325 @@
+//! A device with our XDP program on it, and the opening of its queues.
+
+use crate::device::{NetDevice, QueueCounts};
+use crate::error::XdpError;
+use crate::link::{LinkCaps, LinkKind};
+use crate::port_table::PortTable;
+use crate::program::{Attached, Frags, Program, Wanted};
+use crate::socket_group::Registration;
+use crate::umem::{Umem, UmemPool};
+use crate::xdp::XdpLink;
+use crate::xsk_socket::{Socket, SocketRequest};
+use fs_core::{FramePool, Framing};
+use std::sync::Arc;
+
+/// Bytes that the kernel keeps free in front of a received packet in its chunk: `XDP_PACKET_HEADROOM` of
+/// `linux/bpf.h`.
+pub(crate) const XDP_PACKET_HEADROOM: u32 = 256;
+/// Bytes of link-layer header on top of the MTU: Ethernet and one VLAN tag.
+pub(crate) const LINK_HEADER_MAX: u32 = 18;
+/// Chunks that a queue needs at least to receive at all. One poll's batch twice: one with us, one with the device.
+const FILL_MIN: u32 = 64;
+
+/// Largest ring in entries. 16384 hold 16 ms at 1 Mpps; and two of them still fit a 16-bit count of handles.
+const RING_MAX: u32 = 1 << 14;
+
+/// Where the XDP program shall run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver where it can, else on socket buffers; the log says which.
+    #[default]
+    Auto,
+    /// In the driver or not at all.
+    Native,
+    /// On socket buffers: works on every Ethernet device.
+    Generic,
+}
+
+/// Whether packets may span several chunks (kernel 6.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MultiBuffer {
+    /// Where the MTU needs it, and in generic mode, where the kernel then hands over its large (TSO, GRO) packets whole.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never: packets over a chunk are not received.
+    Off,
+}
+
+/// How a device is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct XdpConfig {
+    /// See [`XdpMode`].
+    pub mode: XdpMode,
+    /// See [`MultiBuffer`].
+    pub multi_buffer: MultiBuffer,
+    /// Zero-copy where the driver has it; `false` copies always.
+    pub zero_copy: bool,
+    /// Leave checksums to the device where the kernel can tell it (TX metadata, kernel 6.11).
+    pub tx_checksum: bool,
+}
+
+impl Default for XdpConfig {
+    fn default() -> Self {
+        Self { mode: XdpMode::Auto, multi_buffer: MultiBuffer::Auto, zero_copy: true, tx_checksum: true }
+    }
+}
+
+/// Sizes of a queue's rings in entries, powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Received descriptors that can wait for us.
+    pub rx: u32,
+    /// Descriptors that can wait to be sent.
+    pub tx: u32,
+    /// Chunks lent to the device to receive into. The queue takes that many out of the pool for as long as it is
+    /// open, but not more than half of what the pool has.
+    pub fill: u32,
+    /// Sent chunks that can wait to be taken back.
+    pub completion: u32,
+}
+
+impl Default for QueueConfig {
+    /// 2048 each: what a core receives in 2 ms at 1 Mpps, so that a scheduling hiccup loses nothing. Lower: drops in
+    /// bursts; higher: the chunks in turn leave the cache.
+    fn default() -> Self {
+        Self { rx: 2048, tx: 2048, fill: 2048, completion: 2048 }
+    }
+}
+
+impl QueueConfig {
+    fn check(&self) -> Result<(), XdpError> {
+        for size in [self.rx, self.tx, self.fill, self.completion] {
+            if !size.is_power_of_two() || size > RING_MAX {
+                return Err(XdpError::RingSize { size });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A device that our XDP program is attached to: until this and all links opened from it are gone.
+#[derive(Debug)]
+pub struct XdpDevice {
+    device: NetDevice,
+    config: XdpConfig,
+    counts: QueueCounts,
+    program: Arc<Program>,
+    ports: PortTable,
+}
+
+impl XdpDevice {
+    /// Loads the program and attaches it to the device called `name` in the calling thread's network namespace.
+    /// Nothing is redirected before a queue is open and the [`PortTable`] has entries.
+    ///
+    /// # Errors
+    /// See [`XdpError`].
+    pub fn attach(name: &str, config: XdpConfig) -> Result<XdpDevice, XdpError> {
+        let device = NetDevice::find(name)?;
+        if !device.is_ethernet() {
+            return Err(XdpError::NotEthernet { device: device.name, hardware_type: device.hardware_type });
+        }
+        check_kernel()?;
+        let (program, ports) = Program::attach(&device, wanted(&device, config)).map_err(|error| match error {
+            XdpError::NativeUnsupported { source, .. } if too_large_for_native(&device, config) => {
+                tracing::debug!(%source, "native attach refused");
+                XdpError::MtuTooLarge {
+                    device: device.name.clone(),
+                    mtu: device.mtu,
+                    max: NATIVE_MTU_MAX,
+                    mode: "native mode without multi-buffer",
+                    cure: "allow multi-buffer (kernel 6.6), lower the MTU, or use the generic mode",
+                }
+            }
+            error => error,
+        })?;
+        // After attaching: virtio-net gets more receive queues by it.
+        let counts = device.queue_counts();
+        tracing::info!(
+            device = device.name,
+            driver = device.driver,
+            mode = if program.attached == Attached::Native { "native" } else { "generic" },
+            multi_buffer = program.frags,
+            rx_queues = counts.rx,
+            tx_queues = counts.tx,
+            mtu = device.mtu,
+            "XDP program attached"
+        );
+        if counts.rx > counts.tx {
+            tracing::warn!(
+                device = device.name,
+                rx_queues = counts.rx,
+                tx_queues = counts.tx,
+                "more receive than send queues: those beyond cannot be opened, and what arrives there is the kernel's"
+            );
+        }
+        Ok(XdpDevice { device, config, counts, program: Arc::new(program), ports })
+    }
+
+    /// What the kernel said of the device when it was attached to.
+    pub fn device(&self) -> &NetDevice {
+        &self.device
+    }
+
+    /// Queues that can be opened. For all packets to reach us, all of them have to be.
+    pub fn queue_count(&self) -> u32 {
+        self.counts.rx.min(self.counts.tx)
+    }
+
+    /// The program runs in the driver.
+    pub fn is_native(&self) -> bool {
+        self.program.attached == Attached::Native
+    }
+
+    /// What the program takes for ours.
+    pub fn port_table(&self) -> PortTable {
+        self.ports.clone()
+    }
+
+    /// Opens a queue on `umem`, with chunks for receiving out of `pool`. Queues of several devices can share one
+    /// UMEM.
+    ///
+    /// # Errors
+    /// See [`XdpError`]; all chunks are back in `pool` then.
+    pub fn open_queue(
+        &self,
+        queue: u32,
+        umem: &Arc<Umem>,
+        pool: &mut UmemPool,
+        config: QueueConfig,
+    ) -> Result<XdpLink, XdpError> {
+        let fill_target = self.check_queue(queue, umem, pool, config)?;
+        let multi_buffer = self.wants_multi_buffer(umem.config().chunk_size)?;
+        let mut group = umem.sockets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let socket = Socket::open(
+            umem,
+            &mut group,
+            SocketRequest {
+                device: &self.device,
+                queue,
+                rings: config,
+                multi_buffer,
+                force_copy: !self.is_native() || !self.config.zero_copy,
+                tx_metadata: self.config.tx_checksum,
+            },
+        )?;
+        drop(group);
+        let registration = socket.registration;
+        let caps = self.caps(registration);
+        tracing::debug!(device = self.device.name, queue, ?registration, fill = fill_target, "AF_XDP queue opened");
+        let mut link = XdpLink::new(socket, caps, umem.clone(), fill_target, self.program.clone());
+        link.refill_all(pool);
+        if let Err(error) = self.program.set_socket(queue, link.socket_fd()) {
+            crate::Link::close(Box::new(link), pool);
+            return Err(error);
+        }
+        Ok(link)
+    }
+
+    /// Checks a request to open a queue; how many chunks the device shall get.
+    pub(crate) fn check_queue(
+        &self,
+        queue: u32,
+        umem: &Arc<Umem>,
+        pool: &UmemPool,
+        config: QueueConfig,
+    ) -> Result<u32, XdpError> {
+        config.check()?;
+        if queue >= self.queue_count() {
+            let QueueCounts { rx, tx } = self.counts;
+            return Err(XdpError::NoSuchQueue { device: self.device.name.clone(), queue, rx, tx });
+        }
+        if !Arc::ptr_eq(umem, pool.umem()) {
+            return Err(XdpError::ForeignPool);
+        }
+        let needed = FILL_MIN.min(config.fill);
+        let target = config.fill.min(pool.available() as u32 / 2);
+        if target < needed {
+            return Err(XdpError::PoolTooSmall { available: pool.available(), needed: 2 * needed as usize });
+        }
+        Ok(target)
+    }
+
+    /// Whether the queue's socket shall have multi-buffer.
+    ///
+    /// # Errors
+    /// When the MTU needs it and it cannot be had.
+    pub(crate) fn wants_multi_buffer(&self, chunk_size: u32) -> Result<bool, XdpError> {
+        let room = chunk_size - XDP_PACKET_HEADROOM;
+        let needed = self.device.mtu + LINK_HEADER_MAX > room;
+        let wanted = match self.config.multi_buffer {
+            MultiBuffer::Off => false,
+            MultiBuffer::On => true,
+            MultiBuffer::Auto => needed || !self.is_native(),
+        } && self.program.frags;
+        if needed && !wanted {
+            return Err(XdpError::MtuTooLarge {
+                device: self.device.name.clone(),
+                mtu: self.device.mtu,
+                max: room - LINK_HEADER_MAX,
+                mode: "a chunk without multi-buffer",
+                cure: "lower the MTU, use larger chunks, or multi-buffer (kernel 6.6)",
+            });
+        }
+        Ok(wanted)
+    }
+
+    pub(crate) fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    pub(crate) fn caps(&self, registration: Registration) -> LinkCaps {
+        LinkCaps {
+            kind: if self.is_native() { LinkKind::XdpNative } else { LinkKind::XdpGeneric },
+            framing: Framing::Ethernet,
+            mac: self.device.mac,
+            mtu: self.device.mtu_u16(),
+            // Without copies it is the driver that would have to look at the metadata, and not every one does.
+            tx_checksum: registration.tx_metadata_len > 0 && !registration.zero_copy,
+            virtual_peer: self.device.is_virtual(),
+            multi_buffer: registration.multi_buffer,
+        }
+    }
+}
+
+/// What veth and most drivers take without multi-buffer: a page less headroom and tail room (3506 on veth).
+const NATIVE_MTU_MAX: u32 = 3506;
+
+fn too_large_for_native(device: &NetDevice, config: XdpConfig) -> bool {
+    device.mtu > NATIVE_MTU_MAX && !frags_possible(config)
+}
+
+fn frags_possible(config: XdpConfig) -> bool {
+    config.multi_buffer != MultiBuffer::Off && crate::program::kernel_is(6, 6)
+}
+
+fn wanted(device: &NetDevice, config: XdpConfig) -> Wanted {
+    let possible = frags_possible(config);
+    // A program for several buffers can cost a driver its fast path, so natively only where the MTU asks for it with
+    // the smaller of the two chunk sizes. In generic mode it always pays: see `MultiBuffer::Auto`.
+    let needed = device.mtu + LINK_HEADER_MAX > 2048 - XDP_PACKET_HEADROOM || config.multi_buffer == MultiBuffer::On;
+    Wanted {
+        native: (config.mode != XdpMode::Generic).then_some(Frags(possible && needed)),
+        generic: (config.mode != XdpMode::Native).then_some(Frags(possible)),
+    }
+}
+
+/// The kernel has AF_XDP, and we may use it.
+fn check_kernel() -> Result<(), XdpError> {
+    use crate::sys::capabilities;
+    match crate::sys::xsk::socket() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT | libc::ESOCKTNOSUPPORT) => XdpError::KernelLacks {
+                what: "AF_XDP sockets",
+                cure: "use one with CONFIG_XDP_SOCKETS, or the AF_PACKET link",
+            },
+            Some(libc::EPERM | libc::EACCES) => XdpError::MissingCapability {
+                doing: "open an AF_XDP socket",
+                missing: capabilities::missing(capabilities::FOR_XDP),
+            },
+            _ => XdpError::system("open an AF_XDP socket", error),
+        }),
+    }
+}
