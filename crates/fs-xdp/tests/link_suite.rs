@@ -1,0 +1,79 @@
+//! One suite for all links. What needs root makes network namespaces of its own, which vanish with the test.
+
+mod support;
+
+use fs_core::{Framing, Protocol};
+use fs_xdp::{MultiBuffer, PortTable, QueueConfig, XdpConfig, XdpDevice, XdpMode, memory};
+use support::{End, OURS, Veth, address, skipped_without_root, suite, umem};
+
+#[test]
+fn memory_pair() {
+    for (framing, mtu) in [(Framing::Ethernet, 1500), (Framing::Ip, 1500), (Framing::Ethernet, 9000)] {
+        let (a, b) = memory::pair(framing, mtu).unwrap();
+        let ends = [(Box::new(a) as Box<dyn fs_xdp::Link>, 2048), (Box::new(b) as _, 4096)].map(|(link, size)| {
+            let (umem, pool) = umem(4096, size);
+            End::new(link, umem, pool)
+        });
+        suite::run("memory", ends);
+    }
+}
+
+/// An AF_XDP end on a veth device, with the test's port taken.
+fn xdp_end(veth: &Veth, end: usize, config: XdpConfig, chunk_size: u32) -> (End, XdpDevice, PortTable) {
+    let (ns, name) = veth.ends()[end];
+    ns.enter(|| {
+        let device = XdpDevice::attach(name, config).unwrap();
+        let ports = device.port_table();
+        ports.set_addresses(&[address(end)]).unwrap();
+        ports.add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
+        let (umem, mut pool) = umem(8192, chunk_size);
+        let link = device.open_queue(0, &umem, &mut pool, QueueConfig::default()).unwrap();
+        (End::new(Box::new(link), umem, pool), device, ports)
+    })
+}
+
+fn xdp_suite(name: &str, mtu: u32, config: XdpConfig, chunk_size: u32) {
+    if skipped_without_root(name) {
+        return;
+    }
+    let veth = Veth::new(1, mtu);
+    let (a, _device_a, _) = xdp_end(&veth, 0, config, chunk_size);
+    let (b, _device_b, _) = xdp_end(&veth, 1, config, chunk_size);
+    suite::run(name, [a, b]);
+}
+
+#[test]
+fn xdp_native_1500() {
+    let config = XdpConfig { mode: XdpMode::Native, ..XdpConfig::default() };
+    xdp_suite("AF_XDP native, MTU 1500", 1500, config, 2048);
+}
+
+#[test]
+fn xdp_native_9000() {
+    let config = XdpConfig { mode: XdpMode::Native, ..XdpConfig::default() };
+    xdp_suite("AF_XDP native, MTU 9000", 9000, config, 4096);
+}
+
+#[test]
+fn xdp_native_9000_small_chunks() {
+    let config = XdpConfig { mode: XdpMode::Native, tx_checksum: false, ..XdpConfig::default() };
+    xdp_suite("AF_XDP native, MTU 9000, chunks of 2048", 9000, config, 2048);
+}
+
+#[test]
+fn xdp_generic_1500() {
+    let config = XdpConfig { mode: XdpMode::Generic, ..XdpConfig::default() };
+    xdp_suite("AF_XDP generic, MTU 1500", 1500, config, 2048);
+}
+
+#[test]
+fn xdp_generic_1500_single_buffer() {
+    let config = XdpConfig { mode: XdpMode::Generic, multi_buffer: MultiBuffer::Off, ..XdpConfig::default() };
+    xdp_suite("AF_XDP generic, MTU 1500, one buffer a packet", 1500, config, 2048);
+}
+
+#[test]
+fn xdp_generic_9000() {
+    let config = XdpConfig { mode: XdpMode::Generic, ..XdpConfig::default() };
+    xdp_suite("AF_XDP generic, MTU 9000", 9000, config, 2048);
+}

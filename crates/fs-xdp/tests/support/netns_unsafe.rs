@@ -1,0 +1,94 @@
+//! Network namespaces without a name: they are gone when the test is, whatever way it ends.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
+
+/// A network namespace of its own.
+pub struct NetNs {
+    fd: OwnedFd,
+}
+
+impl NetNs {
+    /// A new one, with loopback up. Needs root.
+    pub fn new() -> NetNs {
+        let thread = std::thread::spawn(|| -> io::Result<OwnedFd> {
+            // SAFETY: changes only this short-lived thread's namespace.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(File::open("/proc/thread-self/ns/net")?.into())
+        });
+        let ns = NetNs { fd: thread.join().unwrap().expect("unshare(CLONE_NEWNET)") };
+        ns.run("ip link set lo up");
+        ns
+    }
+
+    /// Runs `f` on a thread inside.
+    pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    // SAFETY: changes only this scoped thread's namespace; the descriptor is open.
+                    let result = unsafe { libc::setns(self.fd.as_raw_fd(), libc::CLONE_NEWNET) };
+                    assert_eq!(result, 0, "setns: {}", io::Error::last_os_error());
+                    f()
+                })
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Runs a shell command inside.
+    pub fn run(&self, command: &str) {
+        assert!(self.try_run(command), "failed: {command}");
+    }
+
+    /// As [`NetNs::run`]; whether it succeeded.
+    pub fn try_run(&self, command: &str) -> bool {
+        self.enter(|| Command::new("sh").args(["-c", command]).status().expect("sh").success())
+    }
+
+    /// A path that `ip link … netns` takes.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
+    }
+}
+
+/// Root in the initial user namespace, as far as network devices and BPF go.
+pub fn is_root() -> bool {
+    // SAFETY: a system call without arguments.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Waits until `fd` is readable; whether it became so.
+pub fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, timeout_ms: i32) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live `pollfd`.
+    unsafe { libc::poll(&raw mut poll, 1, timeout_ms) == 1 }
+}
+
+/// Takes capabilities from the calling thread.
+pub fn drop_capabilities(drop: &[u32]) {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    let mut header = Header { version: 0x2008_0522, pid: 0 };
+    let mut sets = [[0u32; 3]; 2];
+    // SAFETY: version 3 of the structure has two sets of three words.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()), 0);
+    }
+    for &capability in drop {
+        for set in &mut sets[capability as usize / 32][..2] {
+            *set &= !(1 << (capability % 32));
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()), 0);
+    }
+}
