@@ -43,7 +43,8 @@ impl TsClock {
         ((now.as_millis() as u32 & !low) | u32::from(self.core)).wrapping_add(offset & !low)
     }
 
-    /// The core that an echoed timestamp names. What a peer makes up may name one that does not exist.
+    /// The core that an echoed timestamp names. `ecr` is as it came: the offset does not touch the low bits,
+    /// so it must not be taken off first. What a peer makes up may name a core that does not exist.
     #[inline]
     pub fn owner(&self, ecr: u32) -> CoreId {
         CoreId((ecr & mask(self.bits)) as u16)
