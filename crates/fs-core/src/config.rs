@@ -2,6 +2,7 @@
 //! low and too high would do.
 
 use crate::flow::CoreId;
+use crate::socket::ports::PortSet;
 use crate::time::Duration;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -31,8 +32,8 @@ pub struct StackConfig {
     pub tcp: TcpConfig,
     /// Upper bounds.
     pub limits: Limits,
-    /// Ephemeral ports, inclusive. Linux's default is 32768..=60999.
-    pub ephemeral_ports: (u16, u16),
+    /// Ports for active connections; Linux's range is 32768..=60999. Only those whose RFD bits name this core are used here.
+    pub ephemeral_ports: PortSet,
 }
 
 impl StackConfig {
@@ -44,7 +45,7 @@ impl StackConfig {
             secret,
             tcp: TcpConfig::default(),
             limits: Limits::default(),
-            ephemeral_ports: (32768, 60999),
+            ephemeral_ports: PortSet::from_range(32768..=60999),
         }
     }
 }

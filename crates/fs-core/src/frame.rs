@@ -104,6 +104,12 @@ impl Frame {
         self.len += n as u16;
     }
 
+    /// Moves the handle out, leaving one that owns nothing (for slots of a batch that are used up).
+    #[inline]
+    pub(crate) fn take(&mut self) -> Frame {
+        core::mem::replace(self, Frame { chunk_and_more: 0, off: 0, len: 0 })
+    }
+
     /// Consumes the handle: for pools and links that put the chunk on a list of theirs.
     #[inline]
     pub fn into_raw(self) -> (u32, u16, u16) {

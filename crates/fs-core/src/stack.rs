@@ -1,12 +1,33 @@
-//! One core's stack.
+//! One core's stack: what it owns, the order of a turn, and the calls of its control path. Socket calls are
+//! in [`crate::socket`], the receive path in [`crate::rx`], the transmit path in [`crate::tx`].
 
 use crate::config::{Interface, Route, StackConfig};
+use crate::drop_reason::DropReason;
 use crate::error::Error;
-use crate::frame::{Frame, FramePool, IfaceId, RxFrame, TxFrame};
-use crate::socket::event::*;
-use crate::socket::options::*;
+use crate::flow::{FlowKey, Protocol};
+use crate::frame::{Frame, FramePool, IfaceId, RxFrame};
+use crate::frame_queue::FrameNodes;
+use crate::net::Net;
+use crate::rx::demux::Batch;
+use crate::rx::steer::{Rfd, TsClock};
+use crate::rx::syn::SynCache;
+use crate::rx::table::{FlowHasher, FlowTable};
+use crate::slab::NIL;
+use crate::socket::event::{CoreMessage, Event, Outbound, Ready};
+use crate::socket::listener::ListenTable;
+use crate::socket::ports::{PortAllocator, PortSet};
+use crate::socket::udp::UdpTable;
 use crate::stats::Stats;
+use crate::tcb::flags::Flags;
+use crate::tcb::send::buffer::TxStore;
+use crate::tcb::time_wait::TimeWaits;
+use crate::tcb::timers::{current_tick, tick_before, tick_instant};
+use crate::tcb::{Dead, Slot, Tcb};
 use crate::time::Instant;
+use crate::timer::fifo::Fifo;
+use crate::timer::wheel::Wheel;
+use crate::tx::neigh::{PathId, PathState};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
@@ -30,113 +51,472 @@ pub struct UdpMeta {
     pub to: SocketAddr,
 }
 
+/// Decides whether replies to a flow's local port will reach this core: see [`Stack::set_port_filter`].
+pub type PortFilter = Box<dyn Fn(&FlowKey) -> bool + Send>;
+
+/// What the flow table's values mean: the kind in the top two bits, an index in the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Connection(u32),
+    Handshake(u32),
+    TimeWait(u32),
+}
+
+impl Owner {
+    const INDEX: u32 = (1 << 30) - 1;
+
+    #[inline]
+    pub(crate) fn value(self) -> u32 {
+        match self {
+            Owner::Connection(i) => i,
+            Owner::Handshake(i) => i | 1 << 30,
+            Owner::TimeWait(i) => i | 2 << 30,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of(value: u32) -> Self {
+        let index = value & Self::INDEX;
+        match value >> 30 {
+            0 => Owner::Connection(index),
+            1 => Owner::Handshake(index),
+            _ => Owner::TimeWait(index),
+        }
+    }
+}
+
+/// What an entry of the timer wheel wakes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Token {
+    Connection { index: u32, generation: u32 },
+    Handshake { index: u32, generation: u32 },
+}
+
+/// Connection slots.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: u32,
+    pub(crate) live: usize,
+    limit: u32,
+}
+
+impl Slots {
+    fn new(limit: u32) -> Self {
+        Self { slots: Vec::new(), free: NIL, live: 0, limit: limit.min(Owner::INDEX) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.live >= self.limit as usize
+    }
+
+    /// Takes a free slot; `make` gets its generation.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> Slot) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        self.live += 1;
+        if let Some(Slot::Free { next, generation }) = self.slots.get(self.free as usize) {
+            let (index, next, generation) = (self.free, *next, *generation);
+            self.free = next;
+            self.slots[index as usize] = make(generation);
+            return Some(index);
+        }
+        self.slots.push(make(1));
+        Some((self.slots.len() - 1) as u32)
+    }
+
+    /// Empties a slot; handles to it are stale from now on.
+    pub(crate) fn remove(&mut self, index: u32) -> Slot {
+        let generation = self.slots[index as usize].generation().wrapping_add(1).max(1);
+        self.live -= 1;
+        let next = core::mem::replace(&mut self.free, index);
+        core::mem::replace(&mut self.slots[index as usize], Slot::Free { next, generation })
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    #[inline]
+    pub(crate) fn slot_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    #[inline]
+    pub(crate) fn open(&self, index: u32) -> Option<&Tcb> {
+        match self.slots.get(index as usize) {
+            Some(Slot::Open(tcb)) => Some(tcb),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn open_mut(&mut self, index: u32) -> Option<&mut Tcb> {
+        match self.slots.get_mut(index as usize) {
+            Some(Slot::Open(tcb)) => Some(tcb),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn generation(&self, index: u32) -> u32 {
+        self.slots[index as usize].generation()
+    }
+
+    /// Active opens that leave by `path`. Walks all slots.
+    pub(crate) fn opening_by(&self, path: PathId) -> impl Iterator<Item = u32> + '_ {
+        let matches = move |(i, slot): (usize, &Slot)| match slot {
+            Slot::SynSent(s) if s.path == path => Some(i as u32),
+            _ => None,
+        };
+        self.slots.iter().enumerate().filter_map(matches)
+    }
+}
+
 /// One core's TCP/IP engine. See the crate's documentation for the way in and out.
 ///
 /// The order of calls in a runtime's turn: `set_now` → `deliver` (messages of other cores) → `rx_batch` →
 /// `tick` → `drain_events` (tasks run, making socket calls) → `tx_batch` → `drain_outbound`.
-#[derive(Debug)]
 pub struct Stack<P: FramePool> {
-    config: StackConfig,
-    pool: P,
-    now: Instant,
-    stats: Stats,
+    pub(crate) config: StackConfig,
+    pub(crate) pool: P,
+    pub(crate) now: Instant,
+    pub(crate) stats: Stats,
+    pub(crate) net: Net,
+    // ---- demux
+    pub(crate) table: FlowTable,
+    pub(crate) hasher: FlowHasher,
+    /// For initial sequence numbers: RFC 6528's F.
+    pub(crate) isn_hasher: FlowHasher,
+    pub(crate) rfd: Rfd,
+    pub(crate) ts_clock: TsClock,
+    pub(crate) ts_offset: u32,
+    pub(crate) batch: Batch,
+    // ---- connections
+    pub(crate) slots: Slots,
+    pub(crate) nodes: FrameNodes,
+    pub(crate) store: TxStore,
+    pub(crate) handshakes: SynCache,
+    pub(crate) time_waits: TimeWaits,
+    pub(crate) listeners: ListenTable,
+    pub(crate) ports: PortAllocator,
+    pub(crate) active_ports: PortSet,
+    pub(crate) port_filter: Option<PortFilter>,
+    pub(crate) udp: UdpTable,
+    // ---- time
+    pub(crate) wheel: Wheel<Token>,
+    pub(crate) due: Vec<Token>,
+    pub(crate) delayed_acks: Fifo<(u32, u32)>,
+    /// Challenge ACKs left in the current second (RFC 5961 section 7).
+    pub(crate) challenges_left: u32,
+    pub(crate) challenge_second: u64,
+    // ---- out
+    pub(crate) events: Vec<Event>,
+    pub(crate) outbound: Vec<Outbound>,
+    /// Connections whose application was refused room for want of frames.
+    pub(crate) pool_waiters: Vec<(u32, u32)>,
+    /// Frames that receive queues may hold.
+    pub(crate) receive_frames: usize,
+    /// Frames that send queues may hold.
+    pub(crate) send_frames: usize,
 }
 
-#[allow(unused_variables, clippy::todo, clippy::should_implement_trait, missing_docs)]
+/// Challenge ACKs a second: Linux's default since 2016 (random around 1000 hides the count; per core here).
+pub(crate) const CHALLENGES_PER_SECOND: u32 = 1000;
+
+impl<P: FramePool> core::fmt::Debug for Stack<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Stack")
+            .field("core", &self.config.core)
+            .field("now", &self.now)
+            .field("connections", &self.slots.live)
+            .field("handshakes", &self.handshakes.len())
+            .field("time_waits", &self.time_waits.len())
+            .field("frames_in_use", &self.pool.in_use())
+            .finish_non_exhaustive()
+    }
+}
+
 impl<P: FramePool> Stack<P> {
-    pub fn new(config: StackConfig, pool: P) -> Self { Self { config, pool, now: Instant::ZERO, stats: Stats::default() } }
-    pub fn pool(&self) -> &P { &self.pool }
-    pub fn pool_mut(&mut self) -> &mut P { &mut self.pool }
-    pub fn config(&self) -> &StackConfig { &self.config }
-    pub fn stats(&self) -> &Stats { &self.stats }
-    pub fn now(&self) -> Instant { self.now }
+    /// A stack without interfaces, at time zero. Tables are sized by `config.limits` (untouched memory costs
+    /// nothing); frames come from `pool`.
+    pub fn new(config: StackConfig, pool: P) -> Self {
+        let limits = &config.limits;
+        let flows = limits.connections as usize + limits.syn_cache as usize + limits.time_wait as usize;
+        let rfd = Rfd::new(config.cores, &config.secret);
+        let mut isn_secret = config.secret;
+        isn_secret.0.iter_mut().for_each(|b| *b ^= 0x5a);
+        let hasher = FlowHasher::new(&config.secret);
+        let isn_hasher = FlowHasher::new(&isn_secret);
+        let anchor = FlowKey::V4 { local: 0, remote: 0, local_port: 0, remote_port: 0 };
+        let frames = pool.capacity();
+        Self {
+            net: Net::new(limits),
+            table: FlowTable::with_capacity(flows),
+            // The same on all cores and for all connections: monotone for a peer across reconnects and
+            // hand-overs, and hides the uptime (RFC 7323 section 7.1).
+            ts_offset: isn_hasher.hash(Protocol::Udp, &anchor) as u32,
+            hasher,
+            isn_hasher,
+            ts_clock: TsClock::new(config.core, config.cores),
+            batch: Batch::default(),
+            slots: Slots::new(limits.connections),
+            nodes: FrameNodes::new(),
+            store: TxStore::new(),
+            handshakes: SynCache::new(limits.syn_cache),
+            time_waits: TimeWaits::new(config.tcp.time_wait, limits.time_wait),
+            listeners: ListenTable::default(),
+            ports: PortAllocator::new(&config.secret, config.core, rfd, &config.ephemeral_ports),
+            active_ports: config.ephemeral_ports.clone(),
+            rfd,
+            port_filter: None,
+            udp: UdpTable::new(limits, frames),
+            wheel: Wheel::new(Instant::ZERO),
+            due: Vec::new(),
+            delayed_acks: Fifo::new(),
+            challenges_left: CHALLENGES_PER_SECOND,
+            challenge_second: 0,
+            events: Vec::new(),
+            outbound: Vec::new(),
+            pool_waiters: Vec::new(),
+            receive_frames: frames * limits.receive_pool_percent.min(100) as usize / 100,
+            send_frames: frames * limits.send_pool_percent.min(100) as usize / 100,
+            now: Instant::ZERO,
+            stats: Stats::default(),
+            pool,
+            config,
+        }
+    }
 
-    // ---- the world: interfaces, addresses, routes, neighbours (control path)
-    pub fn add_interface(&mut self, interface: Interface) -> IfaceId { todo!() }
-    pub fn interface_mut(&mut self, iface: IfaceId) -> &mut Interface { todo!() }
-    pub fn set_routes(&mut self, routes: Vec<Route>) { todo!() }
-    /// `mac: None` says that the neighbour does not answer (waiting packets fail with HostUnreachable).
-    pub fn set_neighbour(&mut self, iface: IfaceId, addr: IpAddr, mac: Option<[u8; 6]>) { todo!() }
-    pub fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) { todo!() }
-    /// Restricts ephemeral ports of flows to those that `f(key) == true` (e.g. Toeplitz puts replies on our queue).
-    pub fn set_port_filter(&mut self, f: Option<alloc::boxed::Box<dyn Fn(&crate::flow::FlowKey) -> bool + Send>>) { todo!() }
+    /// The frames.
+    pub fn pool(&self) -> &P {
+        &self.pool
+    }
 
-    // ---- one turn
+    /// The frames, for links.
+    pub fn pool_mut(&mut self) -> &mut P {
+        &mut self.pool
+    }
+
+    /// What the stack was told at its start.
+    pub fn config(&self) -> &StackConfig {
+        &self.config
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The latest `set_now`.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    // ---- the world (control path)
+
+    /// Adds an interface. Routes to its own networks are the caller's to set.
+    pub fn add_interface(&mut self, interface: Interface) -> IfaceId {
+        self.net.add(interface)
+    }
+
+    /// An interface as it is configured.
+    pub fn interface(&self, iface: IfaceId) -> Option<&Interface> {
+        self.net.interfaces.get(iface.0 as usize)
+    }
+
+    /// Changes an interface: addresses, MTU, MAC. Connections from an address that goes away live on, as on
+    /// Linux; their packets leave as before.
+    pub fn update_interface(&mut self, iface: IfaceId, change: impl FnOnce(&mut Interface)) {
+        self.net.update(iface, change);
+    }
+
+    /// Replaces the routes.
+    pub fn set_routes(&mut self, routes: Vec<Route>) {
+        self.net.routes.set(routes);
+        self.net.route_epoch = self.net.route_epoch.wrapping_add(1);
+    }
+
+    /// Restricts source ports of active connections to flows that `filter` accepts, for example because the
+    /// NIC's hash puts their replies on this core's queue.
+    pub fn set_port_filter(&mut self, filter: Option<PortFilter>) {
+        self.port_filter = filter;
+    }
+
+    /// Replaces the ports for active connections (all cores' together; RFD bits pick this core's).
+    pub fn set_ephemeral_ports(&mut self, ports: &PortSet) {
+        self.ports.set_ports(ports);
+        self.active_ports = ports.clone();
+    }
+
+    /// Ports that this core listens on or has UDP sockets at, for the kernel's and the XDP program's tables.
+    pub fn listening_ports(&self) -> Vec<(Protocol, u16)> {
+        let tcp = self.listeners.ports().map(|p| (Protocol::Tcp, p));
+        tcp.chain(self.udp.ports().map(|p| (Protocol::Udp, p))).collect()
+    }
+
+    // ---- a turn
+
     /// Time never goes back: an earlier `now` is ignored.
-    pub fn set_now(&mut self, now: Instant) { todo!() }
-    /// Takes all frames out of `frames` (continuations follow their head).
-    pub fn rx_batch(&mut self, frames: &mut Vec<RxFrame>) { todo!() }
+    #[inline]
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
     /// Takes a message of another core.
-    pub fn deliver(&mut self, message: CoreMessage) { todo!() }
-    /// Runs what is due at `now`.
-    pub fn tick(&mut self) { todo!() }
-    /// Earliest time at which `tick` has something to do.
-    pub fn next_deadline(&self) -> Option<Instant> { todo!() }
+    pub fn deliver(&mut self, message: CoreMessage) {
+        match message {
+            CoreMessage::Packet(packet) => self.rx_forwarded(packet),
+            CoreMessage::Handover(handover) => self.take_over(*handover),
+            CoreMessage::Listen { core, at, up } => self.listeners.set_elsewhere(core, at, up),
+        }
+    }
+
     /// Moves all events out, oldest first.
-    pub fn drain_events(&mut self, into: &mut Vec<Event>) { todo!() }
+    #[inline]
+    pub fn drain_events(&mut self, into: &mut Vec<Event>) {
+        into.append(&mut self.events);
+    }
+
     /// Moves all messages to other cores out.
-    pub fn drain_outbound(&mut self, into: &mut Vec<Outbound>) { todo!() }
-    /// Builds up to `budget` packets for `iface` and pushes them (chains contiguous) to `out`.
-    /// Control first, then ACKs, then data with a byte quota round robin. Returns packets pushed.
-    pub fn tx_batch(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize { todo!() }
-    /// True when `tx_batch` would build something for `iface` now.
-    pub fn tx_pending(&self, iface: IfaceId) -> bool { todo!() }
+    #[inline]
+    pub fn drain_outbound(&mut self, into: &mut Vec<Outbound>) {
+        into.append(&mut self.outbound);
+    }
 
-    // ---- TCP
-    pub fn tcp_listen(&mut self, listen: Listen) -> Result<ListenerId, Error> { todo!() }
-    /// Connections that wait to be accepted are handed to other cores that listen there, else reset.
-    pub fn tcp_close_listener(&mut self, listener: ListenerId) { todo!() }
-    /// WouldBlock when none waits.
-    pub fn tcp_accept(&mut self, listener: ListenerId) -> Result<(TcpId, SocketAddr), Error> { todo!() }
-    pub fn tcp_listener_addr(&self, listener: ListenerId) -> Result<SocketAddr, Error> { todo!() }
-    /// Starts a connect; `Ready::WRITE` (or an error from `tcp_take_error`) says how it ended.
-    pub fn tcp_connect(&mut self, connect: Connect) -> Result<TcpId, Error> { todo!() }
-    /// `Ok(0)` is end of stream (or an empty buffer).
-    pub fn tcp_recv(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> { todo!() }
-    pub fn tcp_peek(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> { todo!() }
-    /// Takes the next received bytes in their frame; no copy.
-    pub fn tcp_recv_frame(&mut self, id: TcpId) -> Result<Received, Error> { todo!() }
-    /// Copies as much as fits into the send queue. Never waits.
-    pub fn tcp_send(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> { todo!() }
-    /// Queues a frame's bytes (from the stack's own pool, at least HEADROOM in front); no copy. On error the frame comes back.
-    pub fn tcp_send_frame(&mut self, id: TcpId, frame: Frame) -> Result<(), (Error, Frame)> { todo!() }
-    pub fn tcp_shutdown(&mut self, id: TcpId, how: Shutdown) -> Result<(), Error> { todo!() }
-    /// Ends the application's use of the connection: as `close(2)` (RST if unread data is left: RFC 2525 2.17). The id is stale afterwards.
-    pub fn tcp_close(&mut self, id: TcpId) { todo!() }
-    /// RST now. The id is stale afterwards.
-    pub fn tcp_abort(&mut self, id: TcpId) { todo!() }
-    pub fn tcp_options(&self, id: TcpId) -> Result<TcpOptions, Error> { todo!() }
-    pub fn tcp_set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), Error> { todo!() }
-    pub fn tcp_state(&self, id: TcpId) -> Result<TcpState, Error> { todo!() }
-    /// What is ready now (level).
-    pub fn tcp_ready(&self, id: TcpId) -> Result<Ready, Error> { todo!() }
-    /// SO_ERROR: takes the pending error.
-    pub fn tcp_take_error(&mut self, id: TcpId) -> Result<Option<Error>, Error> { todo!() }
-    pub fn tcp_local(&self, id: TcpId) -> Result<SocketAddr, Error> { todo!() }
-    pub fn tcp_remote(&self, id: TcpId) -> Result<SocketAddr, Error> { todo!() }
-    /// Bytes readable now / bytes queued and not yet acknowledged (FIONREAD / SIOCOUTQ).
-    pub fn tcp_queued(&self, id: TcpId) -> Result<(u32, u32), Error> { todo!() }
-    /// Connections alive (TCBs, without TIME-WAIT and SYN cache).
-    pub fn tcp_connections(&self) -> usize { todo!() }
-    /// TIME-WAIT records alive.
-    pub fn tcp_time_waits(&self) -> usize { todo!() }
+    /// Counts packets lost between cores because a mailbox was full; their frames are the caller's.
+    pub fn note_mailbox_full(&mut self, packets: u64) {
+        self.stats.drops[DropReason::MailboxFull as usize] += packets;
+    }
 
-    // ---- UDP
-    /// Port 0 lets the stack choose.
-    pub fn udp_bind(&mut self, at: SocketAddr) -> Result<UdpId, Error> { todo!() }
-    pub fn udp_connect(&mut self, id: UdpId, remote: SocketAddr) -> Result<(), Error> { todo!() }
-    pub fn udp_send(&mut self, id: UdpId, buf: &[u8], to: Option<SocketAddr>) -> Result<usize, Error> { todo!() }
-    pub fn udp_recv(&mut self, id: UdpId, buf: &mut [u8], peek: bool) -> Result<UdpMeta, Error> { todo!() }
-    pub fn udp_ready(&self, id: UdpId) -> Result<Ready, Error> { todo!() }
-    pub fn udp_set_ttl(&mut self, id: UdpId, ttl: Option<u8>) -> Result<(), Error> { todo!() }
-    pub fn udp_ttl(&self, id: UdpId) -> Result<u8, Error> { todo!() }
-    pub fn udp_local(&self, id: UdpId) -> Result<SocketAddr, Error> { todo!() }
-    pub fn udp_remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> { todo!() }
-    pub fn udp_take_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> { todo!() }
-    pub fn udp_close(&mut self, id: UdpId) { todo!() }
+    // ---- shared by the paths
 
-    // ---- ports (the runtime reserves them in the kernel and in the XDP map)
-    /// Calls back for every local (protocol, port) that came into or went out of use since the last call.
-    /// Passive ports only; active ports are covered by the ephemeral range that the runtime reserves as a whole.
-    pub fn listening_ports(&self) -> Vec<(crate::flow::Protocol, u16)> { todo!() }
+    /// Tells the application.
+    #[inline]
+    pub(crate) fn notify(&mut self, index: u32, ready: Ready) {
+        if ready.0 != 0 {
+            let generation = self.slots.generation(index);
+            self.events.push(Event::Tcp(crate::socket::event::TcpId { index, generation }, ready));
+        }
+    }
+
+    /// After anything has happened to a connection: puts it on the transmit lists, arms its timer, tells
+    /// the application.
+    #[inline]
+    pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        if tcb.route_epoch != self.net.route_epoch || self.net.path(tcb.path).state() == PathState::Stale {
+            self.reroute(index);
+            return self.settle_lists(index, ready);
+        }
+        self.settle_lists(index, ready);
+    }
+
+    #[inline]
+    fn settle_lists(&mut self, index: u32, ready: Ready) {
+        let Self { slots, net, wheel, delayed_acks, config, now, events, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        let generation = tcb.generation;
+        if tcb.flags.has(Flags::ACK_NOW) {
+            if !tcb.flags.has(Flags::IN_ACK_LIST) {
+                tcb.flags.set(Flags::IN_ACK_LIST);
+                if let Some(lists) = net.lists_of(tcb.path) {
+                    lists.acks.push_back(index);
+                }
+            }
+        } else if tcb.flags.has(Flags::ACK_DELAYED) && !tcb.flags.has(Flags::IN_DELAY_QUEUE) {
+            tcb.flags.set(Flags::IN_DELAY_QUEUE);
+            delayed_acks.push(*now + config.tcp.delayed_ack, (index, generation));
+        }
+        let lost = tcb.ext.as_ref().is_some_and(|e| e.lost > e.retransmitted);
+        if (tcb.has_unsent() || lost) && !tcb.flags.has(Flags::IN_DATA_LIST) {
+            tcb.flags.set(Flags::IN_DATA_LIST);
+            if let Some(lists) = net.lists_of(tcb.path) {
+                lists.data.push_back(index);
+            }
+        }
+        arm(tcb, wheel, index, *now);
+        if ready.0 != 0 {
+            events.push(Event::Tcp(crate::socket::event::TcpId { index, generation }, ready));
+        }
+    }
+
+    /// Looks a connection's path up again after routes or addresses have changed.
+    #[cold]
+    fn reroute(&mut self, index: u32) {
+        let epoch = self.net.route_epoch;
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        tcb.route_epoch = epoch;
+        let remote = tcb.key().remote_ip();
+        if let Ok(path) = self.net.path_to(remote) {
+            // An entry on the old interface's lists finds its way by the new path.
+            tcb.path = path;
+        }
+    }
+
+    /// Ends a connection: `error` is what the application will see, `rst` tells the peer.
+    pub(crate) fn kill(&mut self, index: u32, error: Option<Error>, rst: bool) {
+        if rst {
+            self.send_reset_of(index);
+        }
+        let Self { slots, pool, nodes, store, table, hasher, .. } = self;
+        let Slot::Open(tcb) = slots.slot_mut(index) else { return };
+        let key = tcb.key();
+        let generation = tcb.generation;
+        table.remove(hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
+        tcb.tx.clear(store, pool);
+        if let Some(mut ext) = tcb.ext.take() {
+            ext.islands.iter_mut().for_each(|i| i.data.clear(nodes, pool));
+        }
+        if tcb.flags.has(Flags::ORPHAN) {
+            tcb.rx.clear(nodes, pool);
+            slots.remove(index);
+            return;
+        }
+        let rx = core::mem::replace(&mut tcb.rx, crate::frame_queue::FrameQueue::new());
+        *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, error }));
+        self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
+    }
+
+    /// Addresses of ours.
+    pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
+        self.net.is_local(ip)
+    }
+
+    /// RFC 6528: ISN = M + F(connection), M a clock of 4 µs.
+    pub(crate) fn initial_sequence(&self, key: &FlowKey) -> crate::tcb::seq::SeqNum {
+        let f = self.isn_hasher.hash(Protocol::Tcp, key) as u32;
+        crate::tcb::seq::SeqNum(f.wrapping_add((self.now.as_micros() / 4) as u32))
+    }
+
+    /// Our timestamp now.
+    #[inline]
+    pub(crate) fn timestamp(&self) -> u32 {
+        self.ts_clock.value(self.now, self.ts_offset)
+    }
+
+    /// Gives the frames of a packet back and counts why.
+    #[inline]
+    pub(crate) fn discard(&mut self, frames: &mut [RxFrame], reason: DropReason) {
+        self.stats.drop(reason);
+        crate::tcb::input::Arrival::new(frames).discard(&mut self.pool);
+    }
+}
+
+/// Puts a connection's earliest deadline into the wheel, unless an entry that is as early is there.
+#[inline]
+pub(crate) fn arm(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
+    let Some(deadline) = tcb.deadline() else { return };
+    if tcb.armed_at != 0 && !tick_before(deadline, tcb.armed_at) {
+        return;
+    }
+    tcb.armed_at = deadline;
+    let at = tick_instant(deadline, now).max(now);
+    debug_assert!(tick_before(deadline, current_tick(at).wrapping_add(2)));
+    wheel.insert(at, Token::Connection { index, generation: tcb.generation });
 }

@@ -1,5 +1,11 @@
 //! A received packet's way to its connection: parse → steer → demux → SYN cache.
 
+pub(crate) mod demux;
+pub(crate) mod handshake;
+pub(crate) mod other;
 pub mod parse;
+pub(crate) mod reset;
 pub mod steer;
+pub(crate) mod syn;
 pub mod table;
+pub(crate) mod time_wait;

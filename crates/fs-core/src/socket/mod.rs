@@ -1,7 +1,13 @@
 //! Sockets: the calls that applications make, and what they are told.
 
+mod accept;
+mod connect;
+mod datagram;
 pub mod event;
 pub mod handover;
+pub(crate) mod listener;
 pub mod options;
 pub mod ports;
+mod stream;
+mod stream_options;
 pub mod udp;

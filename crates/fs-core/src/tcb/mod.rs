@@ -1,5 +1,311 @@
 //! One connection: its control block and its state machine.
+//!
+//! A connection's slot is an enum, one payload per stage of its life; a transition takes the old payload
+//! out and puts the new one in:
+//!
+//! `SynSent` (active open) → `Open` (synchronized states) → `Dead` (over, but the application still holds
+//! its handle) → `Free`. A passive open is an entry of the SYN cache ([`crate::rx::syn`]) until its final
+//! ACK, and TIME-WAIT is a compact record ([`time_wait`]): neither costs a slot.
 
 pub mod cc;
-pub mod seq;
+pub(crate) mod flags;
+pub(crate) mod input;
+pub(crate) mod open;
+pub(crate) mod recv;
 pub mod send;
+pub mod seq;
+pub(crate) mod syn_sent;
+pub(crate) mod time_wait;
+pub(crate) mod timers;
+
+use crate::error::Error;
+use crate::flow::FlowKey;
+use crate::slab::NIL;
+use crate::socket::options::{Keepalive, TcpState};
+use crate::time::Instant;
+use crate::tx::neigh::PathId;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use flags::Flags;
+use crate::frame_queue::FrameQueue;
+use recv::reassembly::Island;
+use send::buffer::TxQueue;
+use send::rto::RttEstimator;
+use seq::SeqNum;
+
+/// Synchronized states of RFC 9293 3.3.2 that need a control block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    Established,
+    FinWait1,
+    FinWait2,
+    CloseWait,
+    Closing,
+    LastAck,
+}
+
+impl State {
+    /// The peer may still send data.
+    #[inline]
+    pub(crate) fn can_receive(self) -> bool {
+        matches!(self, State::Established | State::FinWait1 | State::FinWait2)
+    }
+
+    /// We may still send data.
+    #[inline]
+    pub(crate) fn can_send(self) -> bool {
+        matches!(self, State::Established | State::CloseWait)
+    }
+}
+
+impl From<State> for TcpState {
+    fn from(state: State) -> TcpState {
+        match state {
+            State::Established => TcpState::Established,
+            State::FinWait1 => TcpState::FinWait1,
+            State::FinWait2 => TcpState::FinWait2,
+            State::CloseWait => TcpState::CloseWait,
+            State::Closing => TcpState::Closing,
+            State::LastAck => TcpState::LastAck,
+        }
+    }
+}
+
+/// The hot control block: two cache lines, the first for what a received segment needs, the second for
+/// what sending needs. Names are RFC 9293's.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Tcb {
+    // ---- line 0: receiving
+    /// IPv4: the peer's address. IPv6: see [`Addresses`] in the extension; zero here.
+    pub(crate) remote: u32,
+    /// IPv4: our address.
+    pub(crate) local: u32,
+    pub(crate) local_port: u16,
+    pub(crate) remote_port: u16,
+    pub(crate) generation: u32,
+    pub(crate) rcv_nxt: SeqNum,
+    /// Right edge of the window that we have offered; never moves left (RFC 9293 3.8.6).
+    pub(crate) rcv_edge: SeqNum,
+    pub(crate) snd_una: SeqNum,
+    /// Highest sequence number sent, plus one. Retransmission does not move it back.
+    pub(crate) snd_nxt: SeqNum,
+    pub(crate) snd_wnd: u32,
+    pub(crate) snd_wl1: SeqNum,
+    /// Largest window field the peer has sent, not scaled: see [`Tcb::max_snd_wnd`].
+    pub(crate) max_window_field: u16,
+    /// SO_SNDBUF in units of 4 KiB.
+    pub(crate) snd_buf_4k: u16,
+    /// TS.Recent of RFC 7323 4.3.
+    pub(crate) ts_recent: u32,
+    /// Received and not yet read.
+    pub(crate) rx: FrameQueue,
+    /// Window shifts: ours in the low, the peer's in the high four bits.
+    pub(crate) shifts: u8,
+    pub(crate) dup_acks: u8,
+    /// Full-sized segments received since our last ACK.
+    pub(crate) unacked_segments: u8,
+    pub(crate) state: State,
+    // ---- line 1: sending
+    pub(crate) flags: Flags,
+    /// Sent and not acknowledged, and not yet sent.
+    pub(crate) tx: TxQueue,
+    pub(crate) window: cc::Window,
+    pub(crate) rtt: RttEstimator,
+    /// When the retransmission or persist timer fires, in wheel ticks; 0 = off.
+    pub(crate) rto_at: u32,
+    /// Tick for which an entry of this connection is in the wheel; 0 = none.
+    pub(crate) armed_at: u32,
+    /// Largest payload that we send in one segment with our usual options.
+    pub(crate) mss: u16,
+    /// Consecutive time-outs.
+    pub(crate) backoff: u8,
+    /// Route epoch in which `path` was looked up.
+    pub(crate) route_epoch: u8,
+    pub(crate) path: PathId,
+    /// Bytes that the receive queue may hold; what the window is made of.
+    pub(crate) rcv_buf: u32,
+    /// Everything rare; allocated when first needed.
+    pub(crate) ext: Option<Box<Ext>>,
+}
+
+/// IPv6 addresses of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Addresses {
+    pub(crate) local: [u8; 16],
+    pub(crate) remote: [u8; 16],
+}
+
+/// Loss recovery's phase (RFC 5681, 6582, 6675).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// No loss known.
+    #[default]
+    Open,
+    /// Fast recovery until `high` is acknowledged.
+    Fast { high: SeqNum },
+    /// After a time-out, until `high` is acknowledged.
+    Loss { high: SeqNum },
+}
+
+/// The part of a control block that most connections never need.
+#[derive(Debug, Default)]
+pub(crate) struct Ext {
+    pub(crate) addresses: Addresses,
+    pub(crate) recovery: Recovery,
+    /// Bytes of the send queue that the peer has SACKed.
+    pub(crate) sacked: u32,
+    /// Bytes taken for lost and not SACKed.
+    pub(crate) lost: u32,
+    /// Of those, bytes sent again.
+    pub(crate) retransmitted: u32,
+    /// Congestion control state from the first loss on.
+    pub(crate) control: Option<cc::Control>,
+    /// Received out of order.
+    pub(crate) islands: Vec<Island>,
+    /// Where the peer's FIN stands, if it came before data that is missing.
+    pub(crate) fin_at: Option<SeqNum>,
+    /// Bytes in `islands`.
+    pub(crate) held: u32,
+    /// RFC 2883: the duplicate range to report in the next ACK.
+    pub(crate) dsack: Option<(SeqNum, SeqNum)>,
+    pub(crate) keepalive: Option<Keepalive>,
+    pub(crate) keepalive_probes: u8,
+    /// Last time anything arrived, for keepalive.
+    pub(crate) last_received: Instant,
+    /// When an orphan is given up (FIN-WAIT-2 or linger).
+    pub(crate) orphan_until: Option<Instant>,
+    pub(crate) linger: crate::socket::options::Linger,
+    pub(crate) ttl: Option<u8>,
+    /// Error that ICMP reported, kept until the connection fails (RFC 5461 soft errors).
+    pub(crate) soft_error: Option<Error>,
+    /// SO_RCVBUF was set: no auto-tuning.
+    pub(crate) rcv_buf_fixed: bool,
+    /// Bytes read since the receive buffer last grew.
+    pub(crate) read_since_growth: u32,
+
+
+}
+
+/// The connection is over; what was received can still be read, then the error, then end of stream.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    pub(crate) key: FlowKey,
+    pub(crate) generation: u32,
+    pub(crate) rx: FrameQueue,
+    pub(crate) error: Option<Error>,
+}
+
+/// A connection's slot: see the module's documentation.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    Open(Tcb),
+    SynSent(Box<syn_sent::SynSent>),
+    Dead(Box<Dead>),
+    Free { next: u32, generation: u32 },
+}
+
+const _: () = assert!(size_of::<Tcb>() == 128);
+const _: () = assert!(size_of::<Slot>() == 128);
+
+impl Slot {
+    pub(crate) fn generation(&self) -> u32 {
+        match self {
+            Slot::Open(tcb) => tcb.generation,
+            Slot::SynSent(s) => s.generation,
+            Slot::Dead(d) => d.generation,
+            Slot::Free { generation, .. } => *generation,
+        }
+    }
+}
+
+impl Tcb {
+    #[inline]
+    pub(crate) fn key(&self) -> FlowKey {
+        if self.flags.has(Flags::V6) {
+            let a = self.ext.as_ref().map(|e| e.addresses).unwrap_or_default();
+            FlowKey::V6 { local: a.local, remote: a.remote, local_port: self.local_port, remote_port: self.remote_port }
+        } else {
+            FlowKey::V4 {
+                local: self.local,
+                remote: self.remote,
+                local_port: self.local_port,
+                remote_port: self.remote_port,
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, key: &FlowKey) -> bool {
+        match *key {
+            FlowKey::V4 { local, remote, local_port, remote_port } => {
+                self.remote == remote
+                    && self.local == local
+                    && self.remote_port == remote_port
+                    && self.local_port == local_port
+                    && !self.flags.has(Flags::V6)
+            }
+            FlowKey::V6 { .. } => self.flags.has(Flags::V6) && self.key() == *key,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn rcv_shift(&self) -> u8 {
+        self.shifts & 15
+    }
+
+    #[inline]
+    pub(crate) fn snd_shift(&self) -> u8 {
+        self.shifts >> 4
+    }
+
+    /// Largest window the peer has offered: Max(SND.WND) of RFC 9293 3.8.6.2.1.
+    #[inline]
+    pub(crate) fn max_snd_wnd(&self) -> u32 {
+        (self.max_window_field as u32) << self.snd_shift()
+    }
+
+    /// RCV.WND as last offered.
+    #[inline]
+    pub(crate) fn rcv_wnd(&self) -> u32 {
+        self.rcv_edge.delta(self.rcv_nxt).max(0) as u32
+    }
+
+    /// Bytes of the send queue that are thought to be in the network: RFC 6675's pipe.
+    #[inline]
+    pub(crate) fn flight(&self) -> u32 {
+        let out = self.snd_nxt.since(self.snd_una);
+        match &self.ext {
+            None => out,
+            Some(e) => (out + e.retransmitted).saturating_sub(e.sacked + e.lost),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn ext_mut(&mut self) -> &mut Ext {
+        self.ext.get_or_insert_with(Box::default)
+    }
+
+    #[inline]
+    pub(crate) fn recovery(&self) -> Recovery {
+        self.ext.as_ref().map_or(Recovery::Open, |e| e.recovery)
+    }
+
+    #[inline]
+    pub(crate) fn snd_buf(&self) -> u32 {
+        self.snd_buf_4k as u32 * 4096
+    }
+
+    /// The application may write: a third of the send buffer is free, as Linux's `sk_stream_is_writeable`.
+    #[inline]
+    pub(crate) fn writable(&self) -> bool {
+        self.tx.bytes <= self.snd_buf() / 3 * 2
+    }
+
+    /// Sequence number after the last one queued (data and FIN).
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.tx.next != NIL
+    }
+}

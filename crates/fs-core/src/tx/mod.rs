@@ -1,5 +1,7 @@
 //! A packet's way out: route → neighbour → build → batch.
 
+pub(crate) mod batch;
+pub(crate) mod build;
 pub mod neigh;
 pub mod route;
 pub mod standalone;

@@ -40,7 +40,7 @@ const HOLD_DOWN: Duration = Duration::from_secs(3);
 pub const REFRESH: Duration = Duration::from_secs(60);
 
 /// Names a path. A connection may keep it for ever: see [`PathState::Stale`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(u32);
 
 impl PathId {

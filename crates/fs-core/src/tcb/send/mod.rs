@@ -1,3 +1,8 @@
-//! The sending half.
+//! The sending half: a queue of segments, what is sent when, and how loss is found and mended.
 
+pub(crate) mod buffer;
+pub(crate) mod persist;
+pub(crate) mod recovery;
 pub mod rto;
+pub(crate) mod sack;
+pub(crate) mod segmenter;

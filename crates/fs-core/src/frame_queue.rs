@@ -1,0 +1,224 @@
+//! Consecutive payload bytes in a chain of frames: receive queues, out-of-order islands, and the tails of
+//! segments that are larger than a frame.
+
+use crate::frame::{Frame, FramePool};
+use crate::slab::{Hollow, NIL, Slab};
+
+/// A link of a chain of frames.
+#[derive(Debug)]
+pub(crate) struct FrameNode {
+    frame: Frame,
+    next: u32,
+}
+
+impl Hollow for FrameNode {
+    fn hollow() -> Self {
+        Self { frame: Frame::from_raw(0, 0, 0), next: NIL }
+    }
+
+    #[inline]
+    fn next_mut(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+/// All chains of a core.
+pub(crate) type FrameNodes = Slab<FrameNode>;
+
+/// Consecutive payload bytes in a chain of frames. No frame in it is empty.
+#[derive(Debug)]
+pub(crate) struct FrameQueue {
+    head: u32,
+    tail: u32,
+    pub(crate) bytes: u32,
+}
+
+/// Frames whose used bytes are fewer than this are worth copying together when the pool is short.
+const SMALL: usize = 512;
+
+impl FrameQueue {
+    pub(crate) const fn new() -> Self {
+        Self { head: NIL, tail: NIL, bytes: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Appends a frame that holds payload only.
+    #[inline]
+    pub(crate) fn push(&mut self, nodes: &mut FrameNodes, frame: Frame) {
+        debug_assert!(!frame.is_empty());
+        self.bytes += frame.len() as u32;
+        let node = nodes.insert(FrameNode { frame, next: NIL });
+        if self.head == NIL {
+            self.head = node;
+        } else {
+            nodes[self.tail].next = node;
+        }
+        self.tail = node;
+    }
+
+    /// Appends another chain.
+    #[inline]
+    pub(crate) fn append(&mut self, nodes: &mut FrameNodes, other: FrameQueue) {
+        if other.head == NIL {
+            return;
+        }
+        if self.head == NIL {
+            *self = other;
+            return;
+        }
+        nodes[self.tail].next = other.head;
+        self.tail = other.tail;
+        self.bytes += other.bytes;
+    }
+
+    /// Moves the bytes of a small chain into the last frame's spare room, if they fit; the chain's frames
+    /// go back to the pool. Used when the pool is short, so that many small segments cannot pin it.
+    pub(crate) fn absorb<P: FramePool>(
+        &mut self,
+        nodes: &mut FrameNodes,
+        pool: &mut P,
+        other: FrameQueue,
+    ) -> Result<(), FrameQueue> {
+        let len = other.bytes as usize;
+        if self.tail == NIL || len > SMALL || other.head != other.tail {
+            return Err(other);
+        }
+        let tail = &mut nodes[self.tail].frame;
+        let end = tail.off() + tail.len();
+        if end + len > pool.chunk_size() || pool.is_shared(tail) {
+            return Err(other);
+        }
+        let mut small = [0u8; SMALL];
+        let source = nodes.remove(other.head).frame;
+        small[..len].copy_from_slice(pool.bytes(&source));
+        pool.free(source);
+        let tail = &mut nodes[self.tail].frame;
+        let old = tail.len();
+        tail.grow_back(len);
+        pool.bytes_mut(tail)[old..].copy_from_slice(&small[..len]);
+        self.bytes += len as u32;
+        Ok(())
+    }
+
+    /// The first frame, out of the chain.
+    #[inline]
+    pub(crate) fn pop(&mut self, nodes: &mut FrameNodes) -> Option<Frame> {
+        if self.head == NIL {
+            return None;
+        }
+        let node = nodes.remove(self.head);
+        self.head = node.next;
+        if self.head == NIL {
+            self.tail = NIL;
+        }
+        self.bytes -= node.frame.len() as u32;
+        Some(node.frame)
+    }
+
+    /// Copies bytes out, freeing frames that are used up. Returns the number of bytes.
+    #[inline]
+    pub(crate) fn read<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, buf: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < buf.len() && self.head != NIL {
+            let node = &mut nodes[self.head];
+            let bytes = pool.bytes(&node.frame);
+            let n = bytes.len().min(buf.len() - done);
+            buf[done..done + n].copy_from_slice(&bytes[..n]);
+            done += n;
+            if n < node.frame.len() {
+                node.frame.trim_front(n);
+                self.bytes -= n as u32;
+            } else if let Some(frame) = self.pop(nodes) {
+                pool.free(frame);
+            }
+        }
+        done
+    }
+
+    /// Copies bytes without taking them.
+    pub(crate) fn peek<P: FramePool>(&self, nodes: &FrameNodes, pool: &P, buf: &mut [u8]) -> usize {
+        let mut done = 0;
+        let mut at = self.head;
+        while done < buf.len() && at != NIL {
+            let bytes = pool.bytes(&nodes[at].frame);
+            let n = bytes.len().min(buf.len() - done);
+            buf[done..done + n].copy_from_slice(&bytes[..n]);
+            done += n;
+            at = nodes[at].next;
+        }
+        done
+    }
+
+    /// Drops `n` bytes from the front.
+    pub(crate) fn trim_front<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, mut n: usize) {
+        while n > 0 && self.head != NIL {
+            let node = &mut nodes[self.head];
+            if n < node.frame.len() {
+                node.frame.trim_front(n);
+                self.bytes -= n as u32;
+                return;
+            }
+            n -= node.frame.len();
+            if let Some(frame) = self.pop(nodes) {
+                pool.free(frame);
+            }
+        }
+    }
+
+    /// Keeps the first `keep` bytes.
+    pub(crate) fn truncate<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, keep: usize) {
+        if keep >= self.bytes as usize {
+            return;
+        }
+        let mut kept = FrameQueue::new();
+        let mut left = keep;
+        while let Some(mut frame) = self.pop(nodes) {
+            if left == 0 {
+                pool.free(frame);
+                continue;
+            }
+            let n = frame.len().min(left);
+            frame.truncate(n);
+            left -= n;
+            kept.push(nodes, frame);
+        }
+        *self = kept;
+    }
+
+    /// Gives every frame back.
+    pub(crate) fn clear<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P) {
+        while let Some(frame) = self.pop(nodes) {
+            pool.free(frame);
+        }
+    }
+
+    /// The last frame, to append to; the caller adds to `bytes`.
+    pub(crate) fn last_mut<'a>(&self, nodes: &'a mut FrameNodes) -> Option<&'a mut Frame> {
+        if self.tail == NIL { None } else { Some(&mut nodes[self.tail].frame) }
+    }
+
+    /// Visits every frame in order.
+    pub(crate) fn for_each(&self, nodes: &FrameNodes, mut visit: impl FnMut(&Frame)) {
+        let mut at = self.head;
+        while at != NIL {
+            visit(&nodes[at].frame);
+            at = nodes[at].next;
+        }
+    }
+
+    /// Copies bytes from offset `from` on.
+    pub(crate) fn copy_at<P: FramePool>(&self, nodes: &FrameNodes, pool: &P, mut from: usize, out: &mut [u8]) {
+        let mut done = 0;
+        self.for_each(nodes, |frame| {
+            let bytes = pool.bytes(frame);
+            let skip = from.min(bytes.len());
+            from -= skip;
+            let n = (bytes.len() - skip).min(out.len() - done);
+            out[done..done + n].copy_from_slice(&bytes[skip..skip + n]);
+            done += n;
+        });
+    }
+}

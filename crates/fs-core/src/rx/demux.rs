@@ -1,0 +1,384 @@
+//! From a batch of frames to their owners, in three passes (parse and hash; touch the table and the
+//! control blocks, so that their cache misses overlap; process), and what happens to segments that
+//! belong to no connection of this core.
+
+use crate::drop_reason::DropReason;
+use crate::flow::{CoreId, FlowKey, Protocol};
+use crate::frame::{FramePool, RxFrame};
+use crate::rx::parse::{self, Parsed, Segment, View};
+use crate::rx::steer::Class;
+use crate::socket::event::{CoreMessage, Outbound, Packet, Ready};
+use crate::stack::{Owner, Stack};
+use crate::tcb::flags::Flags;
+use crate::tcb::input::{Arrival, Core, Disposition};
+use crate::tcb::{Slot, State};
+use crate::wire::checksum::RunningSum;
+use alloc::vec::Vec;
+use core::hint::black_box;
+
+/// Below this many flows everything is in the cache anyway.
+const TOUCH_FROM_FLOWS: usize = 2048;
+
+/// Scratch space of a batch, kept from turn to turn.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    frames: Vec<RxFrame>,
+    packets: Vec<Item>,
+}
+
+/// One packet of a batch: its frames and what they are.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    first: u32,
+    end: u32,
+    hash: u64,
+    parsed: Result<Parsed, DropReason>,
+}
+
+impl<P: FramePool> Stack<P> {
+    /// Takes all frames out of `frames`; continuations of a packet follow its head.
+    pub fn rx_batch(&mut self, frames: &mut Vec<RxFrame>) {
+        if frames.is_empty() {
+            return;
+        }
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.frames.append(frames);
+        self.parse_all(&mut batch);
+        self.touch(&batch.packets);
+        let Batch { frames: all, packets } = &mut batch;
+        for item in packets.iter() {
+            let Item { first, end, hash, parsed } = *item;
+            let frames = &mut all[first as usize..end as usize];
+            let iface = frames[0].iface;
+            match parsed {
+                Ok(Parsed::Tcp(segment)) => self.on_tcp(&segment, hash, frames, 0),
+                Ok(other) => self.on_other(iface, other, frames),
+                Err(reason) => self.discard(frames, reason),
+            }
+        }
+        batch.frames.clear();
+        batch.packets.clear();
+        self.batch = batch;
+    }
+
+    /// Pass 1.
+    fn parse_all(&mut self, batch: &mut Batch) {
+        let Batch { frames, packets } = batch;
+        let mut view_of = None;
+        let mut first = 0;
+        while first < frames.len() {
+            let mut end = first + 1;
+            while frames[end - 1].frame.more() && end < frames.len() {
+                end += 1;
+            }
+            let iface = frames[first].iface;
+            if view_of.as_ref().is_none_or(|(id, _)| *id != iface) {
+                let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
+                    packets.push(Item {
+                        first: first as u32,
+                        end: end as u32,
+                        hash: 0,
+                        parsed: Err(DropReason::NotOurProtocol),
+                    });
+                    first = end;
+                    continue;
+                };
+                view_of = Some((iface, View::of(interface)));
+            }
+            let Some((_, view)) = &view_of else { continue };
+            let parsed = self.parse_packet(view, &frames[first..end]);
+            let hash = match &parsed {
+                Ok(Parsed::Tcp(segment)) => self.hasher.hash(Protocol::Tcp, &segment.key),
+                _ => 0,
+            };
+            packets.push(Item { first: first as u32, end: end as u32, hash, parsed });
+            first = end;
+        }
+        self.stats.rx_packets += packets.len() as u64;
+    }
+
+    #[inline]
+    fn parse_packet(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
+        let Self { pool, stats, .. } = self;
+        let head = pool.bytes(&frames[0].frame);
+        let tail_len: usize = frames[1..].iter().map(|f| f.frame.len()).sum();
+        stats.rx_bytes += (head.len() + tail_len) as u64;
+        parse::parse(view, head, tail_len, frames[0].checksum, || {
+            let mut sum = RunningSum::default();
+            for rx in &frames[1..] {
+                sum.push(pool.bytes(&rx.frame));
+            }
+            sum.sum()
+        })
+    }
+
+    /// Pass 2: independent loads, so that the processor has many misses under way at once.
+    #[inline]
+    fn touch(&self, packets: &[Item]) {
+        if packets.len() < 2 || self.table.len() < TOUCH_FROM_FLOWS {
+            return;
+        }
+        let mut seen = 0;
+        for chunk in packets.chunks(64) {
+            let mut candidates = [u32::MAX; 64];
+            for (item, candidate) in chunk.iter().zip(&mut candidates) {
+                if item.hash != 0 {
+                    *candidate = self.table.first_candidate(item.hash).unwrap_or(u32::MAX);
+                }
+            }
+            for &candidate in &candidates[..chunk.len()] {
+                if candidate != u32::MAX
+                    && let Owner::Connection(index) = Owner::of(candidate)
+                    && let Some(tcb) = self.slots.open(index)
+                {
+                    // One word of each cache line.
+                    seen ^= tcb.rcv_nxt.0 ^ tcb.window.cwnd;
+                }
+            }
+        }
+        black_box(seen);
+    }
+
+    /// A packet that another core received for us, or asks us about.
+    pub(crate) fn rx_forwarded(&mut self, packet: Packet) {
+        let Packet { mut frames, hops } = packet;
+        let Some(iface) = frames.first().map(|f| f.iface) else { return };
+        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
+            return self.discard(&mut frames, DropReason::NotOurProtocol);
+        };
+        let view = View::of(interface);
+        self.stats.packets_from_cores += 1;
+        match self.parse_packet(&view, &frames) {
+            Ok(Parsed::Tcp(segment)) => {
+                let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
+                self.on_tcp(&segment, hash, &mut frames, hops);
+            }
+            Ok(other) => self.on_other(iface, other, &mut frames),
+            Err(reason) => self.discard(&mut frames, reason),
+        }
+    }
+
+    /// Who owns a flow on this core.
+    #[inline]
+    pub(crate) fn owner_of(&self, key: &FlowKey) -> Option<Owner> {
+        self.owner_by_hash(self.hasher.hash(Protocol::Tcp, key), key)
+    }
+
+    #[inline]
+    fn owner_by_hash(&self, hash: u64, key: &FlowKey) -> Option<Owner> {
+        let Self { table, slots, handshakes, time_waits, .. } = self;
+        table
+            .find(hash, |value| match Owner::of(value) {
+                Owner::Connection(index) => match slots.slot(index) {
+                    Slot::Open(tcb) => tcb.is(key),
+                    Slot::SynSent(s) => s.key == *key,
+                    Slot::Dead(_) | Slot::Free { .. } => false,
+                },
+                Owner::Handshake(index) => handshakes.entry(index).key == *key,
+                Owner::TimeWait(index) => time_waits.key(index) == *key,
+            })
+            .map(Owner::of)
+    }
+
+    /// Pass 3.
+    #[inline]
+    fn on_tcp(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
+        match self.owner_by_hash(hash, &segment.key) {
+            Some(Owner::Connection(index)) => {
+                self.stats.packets_local += (hops == 0) as u64;
+                self.on_connection(index, segment, frames);
+            }
+            Some(Owner::Handshake(index)) => {
+                self.stats.packets_local += (hops == 0) as u64;
+                self.on_handshake(index, segment, hash, frames);
+            }
+            Some(Owner::TimeWait(index)) => {
+                self.stats.packets_local += (hops == 0) as u64;
+                self.on_time_wait(index, segment, hash, frames, hops);
+            }
+            None => self.on_unowned(segment, hash, frames, hops),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_connection(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
+        let nodes = self.nodes.len();
+        let Self { slots, pool, nodes: node_slab, store, stats, config, now, receive_frames, .. } = self;
+        let Slot::Open(tcb) = slots.slot_mut(index) else { return self.on_opening(index, segment, frames) };
+        let mut core = Core {
+            pool,
+            nodes: node_slab,
+            store,
+            stats,
+            config: &config.tcp,
+            now: *now,
+            pressure: nodes >= *receive_frames / 2,
+            exhausted: nodes >= *receive_frames,
+        };
+        let mut ready = Ready::default();
+        tcb.heard(*now);
+        let disposition = tcb.on_segment(&mut core, segment, Arrival::new(frames), &mut ready);
+        match disposition {
+            Disposition::Accepted => self.settle(index, ready),
+            other => self.conclude(index, other, ready),
+        }
+    }
+
+    /// Everything but plain acceptance.
+    #[cold]
+    fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready) {
+        match disposition {
+            Disposition::Accepted => self.settle(index, ready),
+            Disposition::Discard(reason) => {
+                self.stats.drop(reason);
+                self.settle(index, ready);
+            }
+            Disposition::DiscardAndAck(reason) => {
+                self.stats.drop(reason);
+                if let Some(tcb) = self.slots.open_mut(index) {
+                    tcb.flags.set(Flags::ACK_NOW);
+                }
+                self.settle(index, ready);
+            }
+            Disposition::Challenge(reason) => {
+                self.stats.drop(reason);
+                if self.may_challenge() {
+                    if let Some(tcb) = self.slots.open_mut(index) {
+                        tcb.flags.set(Flags::ACK_NOW);
+                    }
+                    self.stats.challenge_acks += 1;
+                }
+                self.settle(index, ready);
+            }
+            Disposition::PeerReset => {
+                self.stats.resets_received += 1;
+                let state = self.slots.open(index).map(|t| t.state);
+                // RFC 9293 3.10.7.4: in CLOSING and LAST-ACK nobody is left to be told.
+                let error = match state {
+                    Some(State::Closing | State::LastAck) => None,
+                    Some(State::CloseWait) => Some(crate::error::Error::BrokenPipe),
+                    _ => Some(crate::error::Error::ConnectionReset),
+                };
+                self.kill(index, error, false);
+            }
+            Disposition::TimeWait => self.enter_time_wait(index),
+            Disposition::Closed => self.kill(index, None, false),
+            Disposition::ResetPeer => {
+                self.stats.drop(DropReason::DataAfterClose);
+                self.kill(index, None, true);
+            }
+        }
+    }
+
+    /// A segment for a slot that is not in a synchronized state.
+    fn on_opening(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
+        let opts = segment.options(self.pool.bytes(&frames[0].frame));
+        let mut copy = [0u8; 40];
+        let len = opts.len().min(40);
+        copy[..len].copy_from_slice(&opts[..len]);
+        match self.on_segment_in_syn_sent(index, segment, &copy[..len]) {
+            Ok(true) => self.on_connection(index, segment, frames),
+            Ok(false) => Arrival::new(frames).discard(&mut self.pool),
+            Err(reason) => self.discard(frames, reason),
+        }
+    }
+
+    /// RFC 5961 section 7: at most so many challenge ACKs a second.
+    pub(crate) fn may_challenge(&mut self) -> bool {
+        let second = self.now.as_millis() / 1000;
+        if self.challenge_second != second {
+            self.challenge_second = second;
+            self.challenges_left = crate::stack::CHALLENGES_PER_SECOND;
+        }
+        if self.challenges_left == 0 {
+            self.stats.drop(DropReason::ChallengeLimited);
+            return false;
+        }
+        self.challenges_left -= 1;
+        true
+    }
+
+    /// No connection, handshake or TIME-WAIT of this core: another core's, a SYN for a listener, or nobody's.
+    #[cold]
+    pub(crate) fn on_unowned(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
+        let (local, port) = (segment.key.local_ip(), segment.key.local_port());
+        if !self.is_local(local) {
+            return self.discard(frames, DropReason::NotOurAddress);
+        }
+        // RFC 9293 MUST-57 and the LAND attack: nobody talks to itself through a link.
+        if segment.key.remote_ip() == local && segment.key.remote_port() == port {
+            return self.discard(frames, DropReason::BadAddress);
+        }
+        let me = self.config.core;
+        if self.config.cores > 1
+            && let Some(to) = self.steer(segment, hash, hops)
+            && to != me
+        {
+            return self.forward(to, frames, hops + 1);
+        }
+        if segment.flags.syn()
+            && !segment.flags.ack()
+            && !segment.flags.rst()
+            && let Some(listener) = self.listeners.find(local, port)
+        {
+            return self.on_syn(listener, segment, hash, frames);
+        }
+        let reason = if self.config.cores > 1 && hops > 0 { DropReason::NobodysFlow } else { DropReason::NoSocket };
+        if !segment.flags.rst() {
+            self.send_reset_for(segment);
+        }
+        self.discard(frames, reason);
+    }
+
+    /// Receive Flow Deliver (Fastsocket section 3.3): the core that a packet without owner here belongs to,
+    /// if it is another one.
+    fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Option<CoreId> {
+        let (cores, me) = (self.config.cores, self.config.core);
+        let (local, port) = (segment.key.local_ip(), segment.key.local_port());
+        let Self { rfd, listeners, active_ports, .. } = self;
+        let class = rfd.classify(port, segment.key.remote_port(), || listeners.port_in_use(port));
+        let initial = segment.flags.syn() && !segment.flags.ack();
+        if class == Class::Active && active_ports.contains(port) && !listeners.port_in_use(port) {
+            let owner = rfd.core_of_port(port)?;
+            if owner != me && hops == 0 {
+                self.stats.packets_forwarded += 1;
+                return Some(owner);
+            }
+            // A port that the application chose may belong to any core: ask below.
+        } else if initial {
+            if listeners.find(local, port).is_some() {
+                return None;
+            }
+            // The global listen table: somebody else may listen.
+            let to = listeners.find_elsewhere(local, port, hash)?;
+            if hops >= cores {
+                return None;
+            }
+            self.stats.listen_global += 1;
+            return Some(to);
+        }
+        if hops == 0
+            && let Some(ts) = segment.ts
+            && ts.ecr != 0
+        {
+            let owner = self.ts_clock.owner(ts.ecr.wrapping_sub(self.ts_offset));
+            if owner != me && owner.0 < cores {
+                self.stats.packets_forwarded += 1;
+                return Some(owner);
+            }
+        }
+        // Nothing says whose it is: ask once around.
+        if hops < cores {
+            if hops == 0 {
+                self.stats.packets_asked += 1;
+            }
+            return Some(CoreId((me.0 + 1) % cores));
+        }
+        None
+    }
+
+    fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
+        let packet = Packet { frames: Arrival::new(frames).into_frames(), hops };
+        self.outbound.push(Outbound { to, message: CoreMessage::Packet(packet) });
+    }
+}

@@ -1,0 +1,229 @@
+//! Packets that are not TCP: UDP to its socket, ICMP errors to the connection they quote, and, where the
+//! address is our own, ARP, NDISC and echo.
+
+use crate::drop_reason::DropReason;
+use crate::error::Error;
+use crate::flow::Protocol;
+use crate::frame::{FramePool, IfaceId, RxFrame, TxFrame};
+use crate::rx::parse::Parsed;
+use crate::socket::event::{Event, Ready};
+use crate::stack::{Owner, Stack};
+use crate::tcb::input::Arrival;
+use crate::tcb::{Slot, Tcb};
+use crate::tx::neigh::{NeighbourChange, PathId};
+use crate::tx::standalone;
+use crate::wire::icmp::{self, IcmpError, IcmpErrorKind};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// Largest reply to an echo request that fits one frame; longer ones are not answered.
+const REPLY_MAX: usize = 1600;
+
+impl<P: FramePool> Stack<P> {
+    pub(crate) fn on_other(&mut self, iface: IfaceId, parsed: Parsed, frames: &mut [RxFrame]) {
+        match parsed {
+            Parsed::Udp(datagram) => {
+                if !self.is_local(datagram.key.local_ip()) {
+                    return self.discard(frames, DropReason::NotOurAddress);
+                }
+                let owned = Arrival::new(frames).into_frames();
+                match self.udp.deliver(&mut self.pool, &datagram, owned) {
+                    Ok(readable) => {
+                        self.stats.udp_received += 1;
+                        self.events.extend(readable.map(|id| Event::Udp(id, Ready::READ)));
+                    }
+                    Err(reason) => self.stats.drop(reason),
+                }
+            }
+            Parsed::Icmp { v6, off, len, .. } => {
+                let head = self.pool.bytes(&frames[0].frame);
+                let message = head.get(off as usize..off as usize + len as usize).unwrap_or_default();
+                let error = if v6 { icmp::parse_error_v6(message) } else { icmp::parse_error_v4(message) };
+                match error {
+                    Some(error) => {
+                        let reason = self.on_icmp_error(&error);
+                        match reason {
+                            None => Arrival::new(frames).discard(&mut self.pool),
+                            Some(reason) => self.discard(frames, reason),
+                        }
+                    }
+                    None => self.answer(iface, &parsed, frames),
+                }
+            }
+            Parsed::Arp { .. } | Parsed::Ndisc { .. } => self.answer(iface, &parsed, frames),
+            Parsed::Tcp(_) => self.discard(frames, DropReason::NotOurProtocol),
+        }
+    }
+
+    /// ARP, NDISC and echo in standalone addressing; the kernel's business otherwise.
+    fn answer(&mut self, iface: IfaceId, parsed: &Parsed, frames: &mut [RxFrame]) {
+        if !self.net.is_standalone(iface) {
+            return self.discard(frames, DropReason::NotOurProtocol);
+        }
+        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
+            return self.discard(frames, DropReason::NotOurProtocol);
+        };
+        let mut reply = [0u8; REPLY_MAX];
+        let response = standalone::respond(iface, interface, self.pool.bytes(&frames[0].frame), parsed, &mut reply);
+        Arrival::new(frames).discard(&mut self.pool);
+        self.send_raw(iface, &reply[..response.reply_len]);
+        if let Some(learned) = response.learned {
+            self.set_neighbour(learned.iface, learned.addr, Some(learned.mac));
+        }
+    }
+
+    /// Queues a complete packet.
+    fn send_raw(&mut self, iface: IfaceId, bytes: &[u8]) {
+        if bytes.is_empty() || bytes.len() > self.pool.payload_room() {
+            return;
+        }
+        let Some(mut frame) = self.pool.alloc() else { return self.stats.drop(DropReason::NoFrames) };
+        frame.grow_back(bytes.len());
+        self.pool.bytes_mut(&mut frame).copy_from_slice(bytes);
+        match self.net.lists.get_mut(iface.0 as usize) {
+            Some(lists) => lists.control.push_back(TxFrame { frame, checksum: None }),
+            None => self.pool.free(frame),
+        }
+    }
+
+    /// An ICMP error about a packet of ours. `Some`: it concerns nobody, or cannot be true.
+    fn on_icmp_error(&mut self, error: &IcmpError) -> Option<DropReason> {
+        if error.protocol == Protocol::Udp {
+            let id = self.udp.on_icmp(error);
+            self.stats.icmp_errors += id.is_some() as u64;
+            self.events.extend(id.map(|id| Event::Udp(id, Ready::READ | Ready::WRITE)));
+            return None;
+        }
+        let Some(Owner::Connection(index)) = self.owner_of(&error.key) else { return Some(DropReason::IcmpUnmatched) };
+        let what = error.kind.error();
+        match self.slots.slot_mut(index) {
+            Slot::SynSent(s) => {
+                if error.seq.is_some_and(|seq| seq != s.iss) {
+                    return Some(DropReason::IcmpUnmatched);
+                }
+                self.stats.icmp_errors += 1;
+                if error.kind.is_hard() {
+                    self.fail_connect(index, what);
+                } else if let Slot::SynSent(s) = self.slots.slot_mut(index) {
+                    s.soft_error = Some(what);
+                }
+            }
+            Slot::Open(tcb) => {
+                // RFC 5927 section 4.1: the quoted sequence number must be of data in flight.
+                let in_flight = |seq: crate::tcb::seq::SeqNum| seq.at_or_after(tcb.snd_una) && seq.before(tcb.snd_nxt);
+                if !error.seq.is_some_and(in_flight) {
+                    return Some(DropReason::IcmpUnmatched);
+                }
+                self.stats.icmp_errors += 1;
+                match error.kind {
+                    IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } => {
+                        self.shrink_mss(index, mtu);
+                    }
+                    // A synchronized connection outlives the rest (RFC 1122 4.2.3.9, RFC 5461): the error is
+                    // what it reports if it fails for other reasons.
+                    _ => tcb.ext_mut().soft_error = Some(what),
+                }
+            }
+            Slot::Dead(_) | Slot::Free { .. } => return Some(DropReason::IcmpUnmatched),
+        }
+        None
+    }
+
+    /// Path MTU discovery (RFC 1191, RFC 8201): segments over the new size are cut and sent again.
+    fn shrink_mss(&mut self, index: u32, mtu: u32) {
+        let Self { slots, store, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        let (headers, floor) = if tcb.key().is_v6() { (60, 1280) } else { (40, 552) };
+        // RFC 1191 section 4: an old router says 0. Linux's floor (552, `ip_rt_min_pmtu`) keeps a forged
+        // message from making every byte a packet.
+        let mtu = if mtu == 0 { floor } else { mtu.max(floor) };
+        let timestamps = tcb.flags.has(crate::tcb::flags::Flags::TIMESTAMPS);
+        let mss = (mtu - headers - if timestamps { 12 } else { 0 }).min(u16::MAX as u32) as u16;
+        if mss >= tcb.mss {
+            return;
+        }
+        tcb.mss = mss;
+        tcb.mark_oversized_lost(store);
+        self.settle(index, Ready::default());
+    }
+
+    // ---- neighbours
+
+    /// What is known of a neighbour: its link address, or that it does not answer (`None`; what waits for
+    /// it is dropped, and connects to it fail with HostUnreachable).
+    pub fn set_neighbour(&mut self, iface: IfaceId, addr: IpAddr, mac: Option<[u8; 6]>) {
+        let now = self.now;
+        match self.net.paths.set_neighbour(iface, addr, mac, now) {
+            NeighbourChange::None => {}
+            NeighbourChange::Resolved(path) => {
+                let mut ready = Vec::new();
+                let drained = self.net.paths.resolved(path, &mut self.pool, &mut ready);
+                self.stats.drops[DropReason::NoFrames as usize] += drained.dropped as u64;
+                if let Some(lists) = self.net.lists_of(path) {
+                    lists.control.extend(ready);
+                }
+            }
+            NeighbourChange::Failed(path, packets) => self.neighbour_failed(path, packets),
+        }
+    }
+
+    /// Forgets a neighbour; the next packet asks for it.
+    pub fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
+        self.net.paths.remove_neighbour(iface, addr);
+    }
+
+    fn neighbour_failed(&mut self, path: PathId, packets: Vec<Vec<TxFrame>>) {
+        for packet in packets {
+            crate::net::free_unresolved(&mut self.pool, &mut self.stats, packet);
+        }
+        // Control path: connects by this path fail now, as Linux fails them.
+        let waiting: Vec<u32> = self.slots.opening_by(path).collect();
+        for index in waiting {
+            self.fail_connect(index, Error::HostUnreachable);
+        }
+    }
+
+    /// Asks for the neighbours that packets wait for.
+    pub(crate) fn request_neighbours(&mut self) {
+        let mut wanted = core::mem::take(&mut self.net.wanted);
+        let mut failed = Vec::new();
+        self.net.paths.tick(self.now, &mut wanted, &mut failed);
+        for (path, packets) in failed {
+            self.neighbour_failed(path, packets);
+        }
+        for path in wanted.drain(..) {
+            let (iface, addr) = (self.net.path(path).iface(), self.net.path(path).addr());
+            if !self.net.is_standalone(iface) {
+                self.events.push(Event::NeighbourNeeded(iface, addr));
+                continue;
+            }
+            let Some(interface) = self.net.interfaces.get(iface.0 as usize) else { continue };
+            let mut request = [0u8; REPLY_MAX];
+            if let Some(len) = standalone::request(interface, addr, &mut request) {
+                self.send_raw(iface, &request[..len]);
+            }
+        }
+        self.net.wanted = wanted;
+    }
+}
+
+impl Tcb {
+    /// Marks sent segments that exceed the segment size as lost, so that they are cut and sent again.
+    fn mark_oversized_lost(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
+        use crate::tcb::send::buffer::mark;
+        let mut lost = 0;
+        let mut at = self.tx.head;
+        while at != self.tx.next && at != crate::slab::NIL {
+            let segment = &mut store.segments[at];
+            if segment.len > self.mss as u32 && !segment.has(mark::SACKED | mark::LOST) {
+                segment.marks |= mark::LOST;
+                lost += segment.span();
+            }
+            at = segment.next;
+        }
+        if lost > 0 {
+            self.ext_mut().lost += lost;
+            self.flags.set(crate::tcb::flags::Flags::PUSH_OUT);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Resets: RFC 9293 3.5.2 and 3.10.7.1. A reset is never answered with a reset.
+
+use crate::drop_reason::DropReason;
+use crate::flow::FlowKey;
+use crate::frame::FramePool;
+use crate::rx::parse::Segment;
+use crate::stack::Stack;
+use crate::tcb::seq::SeqNum;
+use crate::tx::build::{DEFAULT_TTL, OptionBytes, SegmentSpec};
+use crate::wire::tcp::TcpFlags;
+
+impl<P: FramePool> Stack<P> {
+    /// Answers a segment that belongs to no connection (RFC 9293 3.10.7.1).
+    pub(crate) fn send_reset_for(&mut self, segment: &Segment) {
+        let (seq, ack, flags) = if segment.flags.ack() {
+            (segment.ack, SeqNum(0), TcpFlags::RST)
+        } else {
+            (SeqNum(0), segment.seq + segment.seq_len(), TcpFlags::RST.with(TcpFlags::ACK))
+        };
+        self.send_reset(&segment.key, seq, ack, flags);
+    }
+
+    /// Resets an established connection's peer.
+    pub(crate) fn send_reset_of(&mut self, index: u32) {
+        let Some(tcb) = self.slots.open(index) else { return };
+        let (key, seq, ack) = (tcb.key(), tcb.snd_nxt, tcb.rcv_nxt);
+        self.send_reset(&key, seq, ack, TcpFlags::RST.with(TcpFlags::ACK));
+    }
+
+    fn send_reset(&mut self, key: &FlowKey, seq: SeqNum, ack: SeqNum, flags: TcpFlags) {
+        let Ok(path) = self.net.path_to(key.remote_ip()) else {
+            return self.stats.drop(DropReason::NoRoute);
+        };
+        let spec = SegmentSpec {
+            key,
+            seq,
+            ack,
+            flags,
+            window: 0,
+            options: &OptionBytes::NONE,
+            ttl: DEFAULT_TTL,
+            payload_len: 0,
+            payload_sum: 0,
+        };
+        self.stats.resets_sent += 1;
+        self.send_bare(path, &spec);
+    }
+}

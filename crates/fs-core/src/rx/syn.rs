@@ -1,0 +1,101 @@
+//! The SYN cache (RFC 4987 3.4): a handshake that we have answered costs an entry here, and a control
+//! block only when its final ACK arrives.
+
+use crate::flow::FlowKey;
+use crate::slab::{Hollow, NIL, Slab};
+use crate::tcb::seq::SeqNum;
+use crate::tx::neigh::PathId;
+use crate::wire::options::SynOptions;
+
+/// A passive open in SYN-RECEIVED.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SynEntry {
+    pub(crate) key: FlowKey,
+    pub(crate) irs: SeqNum,
+    pub(crate) iss: SeqNum,
+    /// The peer's options, for our answer and the control block.
+    pub(crate) options: SynOptions,
+    /// The peer's window field: not scaled in a SYN (RFC 7323 2.2).
+    pub(crate) window: u16,
+    /// The listener's slot when the SYN came.
+    pub(crate) listener: u32,
+    pub(crate) path: PathId,
+    pub(crate) retries: u8,
+    /// When the SYN-ACK left, in microseconds: the first RTT sample.
+    pub(crate) sent_us: u32,
+    /// Distinguishes successive users of an entry.
+    pub(crate) generation: u32,
+    next: u32,
+}
+
+impl Hollow for SynEntry {
+    fn hollow() -> Self {
+        Self {
+            key: FlowKey::V4 { local: 0, remote: 0, local_port: 0, remote_port: 0 },
+            irs: SeqNum(0),
+            iss: SeqNum(0),
+            options: SynOptions::default(),
+            window: 0,
+            listener: NIL,
+            path: PathId::default(),
+            retries: 0,
+            sent_us: 0,
+            generation: 0,
+            next: NIL,
+        }
+    }
+
+    fn next_mut(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+/// A core's handshakes under way.
+#[derive(Debug)]
+pub(crate) struct SynCache {
+    entries: Slab<SynEntry>,
+    generations: u32,
+    limit: u32,
+}
+
+impl SynCache {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { entries: Slab::new(), generations: 0, limit }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.entries.len() >= self.limit as usize
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Adds an entry; its generation is filled in here.
+    pub(crate) fn insert(&mut self, mut entry: SynEntry) -> u32 {
+        self.generations = self.generations.wrapping_add(1).max(1);
+        entry.generation = self.generations;
+        self.entries.insert(entry)
+    }
+
+    pub(crate) fn entry(&self, index: u32) -> &SynEntry {
+        &self.entries[index]
+    }
+
+    /// The entry, if it is still the one of that generation.
+    pub(crate) fn current(&mut self, index: u32, generation: u32) -> Option<&mut SynEntry> {
+        let entry = &mut self.entries[index];
+        (entry.generation == generation).then_some(entry)
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> SynEntry {
+        self.entries.remove(index)
+    }
+}
+
+impl SynEntry {
+    /// An entry for a SYN that has just arrived.
+    pub(crate) fn new(key: FlowKey, irs: SeqNum, iss: SeqNum, options: SynOptions, window: u16, listener: u32) -> Self {
+        Self { key, irs, iss, options, window, listener, ..Self::hollow() }
+    }
+}

@@ -1,0 +1,97 @@
+//! Into TIME-WAIT, what happens there, and out of it.
+
+use crate::drop_reason::DropReason;
+use crate::flow::Protocol;
+use crate::frame::{FramePool, RxFrame};
+use crate::rx::parse::Segment;
+use crate::stack::{Owner, Stack};
+use crate::tcb::flags::Flags;
+use crate::tcb::time_wait::Entry;
+use crate::tx::build::{DEFAULT_TTL, OptionBytes, SegmentSpec};
+use crate::wire::options::{self, Timestamps};
+use crate::wire::tcp::TcpFlags;
+
+impl<P: FramePool> Stack<P> {
+    /// Both FINs are done and ours was first: the control block becomes a record. The last ACK leaves at once.
+    pub(crate) fn enter_time_wait(&mut self, index: u32) {
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        let key = tcb.key();
+        let entry = Entry {
+            key,
+            rcv_nxt: tcb.rcv_nxt,
+            snd_nxt: tcb.snd_nxt,
+            ts_recent: tcb.flags.has(Flags::TIMESTAMPS).then_some(tcb.ts_recent),
+            window: tcb.offer_window(true),
+        };
+        self.emit_bare(index, TcpFlags::ACK, None, None);
+        self.kill(index, None, false);
+        if self.time_waits.is_full()
+            && let Some(oldest) = self.time_waits.pop_oldest()
+        {
+            self.forget_time_wait(oldest);
+        }
+        let record = self.time_waits.insert(entry, self.now);
+        let hash = self.hasher.hash(Protocol::Tcp, &key);
+        if self.table.insert(hash, Owner::TimeWait(record).value()).is_err() {
+            self.time_waits.remove(record);
+        }
+    }
+
+    /// A segment for a connection in TIME-WAIT: RFC 9293 3.10.7.4, RFC 6191, RFC 1337.
+    pub(crate) fn on_time_wait(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
+        let record = self.time_waits.record(index);
+        let (rcv_nxt, ts_recent) = (record.rcv_nxt, record.ts_recent());
+        if segment.flags.rst() {
+            // RFC 1337: a stray RST must not end TIME-WAIT.
+            return self.discard(frames, DropReason::NoSocket);
+        }
+        let newer = match (ts_recent, segment.ts) {
+            (Some(old), Some(ts)) => (ts.val.wrapping_sub(old) as i32) > 0,
+            _ => false,
+        };
+        if segment.flags.syn() && !segment.flags.ack() && (newer || segment.seq.after(rcv_nxt)) {
+            // RFC 6191: a new incarnation. Whoever listens here takes it.
+            self.forget_time_wait(index);
+            return self.on_unowned(segment, hash, frames, hops);
+        }
+        if segment.flags.fin() && segment.seq + segment.payload_len + 1 == rcv_nxt {
+            self.time_waits.restart(index, self.now);
+        }
+        if segment.seq_len() > 0 || segment.seq != rcv_nxt {
+            self.ack_from_time_wait(index);
+        }
+        self.discard(frames, DropReason::Duplicate);
+    }
+
+    fn ack_from_time_wait(&mut self, index: u32) {
+        let key = self.time_waits.key(index);
+        let record = self.time_waits.record(index);
+        let (seq, ack, window, ts_recent) = (record.snd_nxt, record.rcv_nxt, record.window, record.ts_recent());
+        let mut bytes = OptionBytes::NONE;
+        if let Some(ecr) = ts_recent {
+            let pair = Timestamps { val: self.timestamp(), ecr };
+            bytes.len = options::emit_timestamps(pair, &mut bytes.bytes) as u8;
+        }
+        let Ok(path) = self.net.path_to(key.remote_ip()) else { return };
+        let spec = SegmentSpec {
+            key: &key,
+            seq,
+            ack,
+            flags: TcpFlags::ACK,
+            window,
+            options: &bytes,
+            ttl: DEFAULT_TTL,
+            payload_len: 0,
+            payload_sum: 0,
+        };
+        self.stats.acks_sent += 1;
+        self.send_bare(path, &spec);
+    }
+
+    /// Unmaps and removes a record.
+    pub(crate) fn forget_time_wait(&mut self, index: u32) {
+        let hash = self.hasher.hash(Protocol::Tcp, &self.time_waits.key(index));
+        self.table.remove(hash, Owner::TimeWait(index).value());
+        self.time_waits.remove(index);
+    }
+}

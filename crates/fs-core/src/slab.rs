@@ -1,0 +1,72 @@
+//! Index-linked storage: queues of a million connections share one array, so an idle connection owns none.
+
+use alloc::vec::Vec;
+
+/// "No entry".
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// What a slab stores: it knows how to leave a harmless value behind when it is taken out.
+pub(crate) trait Hollow {
+    /// A value that owns nothing.
+    fn hollow() -> Self;
+    /// The link field, used for the free list while the entry is vacant.
+    fn next_mut(&mut self) -> &mut u32;
+}
+
+/// A growing array with a free list threaded through vacant entries. Grows only to its high-water mark;
+/// callers bound that by frames, of which every entry holds one.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    entries: Vec<T>,
+    free: u32,
+    live: usize,
+}
+
+impl<T: Hollow> Slab<T> {
+    pub(crate) fn new() -> Self {
+        Self { entries: Vec::new(), free: NIL, live: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        self.live += 1;
+        if self.free != NIL {
+            let index = self.free;
+            let entry = &mut self.entries[index as usize];
+            self.free = *entry.next_mut();
+            *entry = value;
+            return index;
+        }
+        self.entries.push(value);
+        (self.entries.len() - 1) as u32
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32) -> T {
+        let mut vacant = T::hollow();
+        *vacant.next_mut() = self.free;
+        self.free = index;
+        self.live -= 1;
+        core::mem::replace(&mut self.entries[index as usize], vacant)
+    }
+
+    /// Entries in use.
+    pub(crate) fn len(&self) -> usize {
+        self.live
+    }
+}
+
+impl<T> core::ops::Index<u32> for Slab<T> {
+    type Output = T;
+    #[inline]
+    fn index(&self, index: u32) -> &T {
+        &self.entries[index as usize]
+    }
+}
+
+impl<T> core::ops::IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        &mut self.entries[index as usize]
+    }
+}

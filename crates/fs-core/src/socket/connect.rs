@@ -1,0 +1,277 @@
+//! Active opens: RFC 9293 3.10.1 and 3.10.7.3, with source ports by RFC 6056 over this core's RFD bits.
+
+use crate::drop_reason::DropReason;
+use crate::error::Error;
+use crate::flow::{FlowKey, Protocol};
+use crate::frame::FramePool;
+use crate::rx::parse::Segment;
+use crate::socket::event::{Ready, TcpId};
+use crate::socket::options::{Connect, TcpOptions};
+use crate::stack::{Owner, Stack, Token};
+use crate::tcb::open::Opening;
+use crate::tcb::send::recovery::micros;
+use crate::tcb::syn_sent::{PeerSyn, SynSent};
+use crate::tcb::timers::handshake_wait;
+use crate::tcb::{Dead, Slot};
+use crate::wire::options::{self, SynOptions};
+use crate::wire::tcp::TcpFlags;
+use alloc::boxed::Box;
+use core::net::{IpAddr, SocketAddr};
+
+impl<P: FramePool> Stack<P> {
+    /// Starts a connect. `Event::Tcp` with `Ready::WRITE` says that it has ended; `tcp_take_error` how.
+    pub fn tcp_connect(&mut self, connect: Connect) -> Result<TcpId, Error> {
+        let Connect { remote, local, options } = connect;
+        if remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
+            return Err(Error::InvalidInput);
+        }
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let path = self.net.path_to(remote.ip())?;
+        let source = match local.map(|l| l.ip().to_canonical()).filter(|ip| !ip.is_unspecified()) {
+            Some(ip) if !self.is_local(ip) => return Err(Error::AddrNotAvailable),
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::InvalidInput),
+            Some(ip) => ip,
+            None => self.net.source_for(path, remote.ip()).ok_or(Error::AddrNotAvailable)?,
+        };
+        if self.slots.is_full() {
+            return Err(Error::NoBuffers);
+        }
+        let key = match local.map_or(0, |l| l.port()) {
+            0 => self.choose_port(source, remote)?,
+            port => self.claim_port(source, port, remote)?,
+        };
+        let hash = self.hasher.hash(Protocol::Tcp, &key);
+        let iss = self.initial_sequence(&key);
+        let retry_at = self.now + self.config.tcp.rto_initial;
+        let sent_us = micros(self.now);
+        let open = |generation| {
+            Slot::SynSent(Box::new(SynSent {
+                key,
+                generation,
+                iss,
+                path,
+                options,
+                retries: 0,
+                retry_at,
+                sent_us,
+                crossed: None,
+                soft_error: None,
+                fin_wanted: false,
+            }))
+        };
+        let index = self.slots.insert(open).ok_or(Error::NoBuffers)?;
+        if self.table.insert(hash, Owner::Connection(index).value()).is_err() {
+            self.slots.remove(index);
+            return Err(Error::NoBuffers);
+        }
+        let generation = self.slots.generation(index);
+        self.wheel.insert(retry_at, Token::Connection { index, generation });
+        self.send_syn(index);
+        Ok(TcpId { index, generation })
+    }
+
+    /// An ephemeral port whose flow is free, and whose replies reach this core.
+    fn choose_port(&mut self, source: IpAddr, remote: SocketAddr) -> Result<FlowKey, Error> {
+        let Self { ports, table, hasher, slots, handshakes, time_waits, port_filter, listeners, .. } = self;
+        let mut recycled = None;
+        let mut found = None;
+        ports.pick(source, remote, |port| {
+            let Some(key) = FlowKey::new(SocketAddr::new(source, port), remote) else { return false };
+            if listeners.port_in_use(port) || port_filter.as_ref().is_some_and(|f| !f(&key)) {
+                return false;
+            }
+            let owner = table.find(hasher.hash(Protocol::Tcp, &key), |value| match Owner::of(value) {
+                Owner::Connection(i) => match slots.slot(i) {
+                    Slot::Open(tcb) => tcb.is(&key),
+                    Slot::SynSent(s) => s.key == key,
+                    Slot::Dead(_) | Slot::Free { .. } => false,
+                },
+                Owner::Handshake(i) => handshakes.entry(i).key == key,
+                Owner::TimeWait(i) => time_waits.key(i) == key,
+            });
+            match owner.map(Owner::of) {
+                None => {
+                    found = Some(key);
+                    true
+                }
+                // RFC 6191: with timestamps that have moved on since, the old segments are told apart.
+                Some(Owner::TimeWait(i)) if time_waits.record(i).ts_recent().is_some() && recycled.is_none() => {
+                    recycled = Some((key, i));
+                    false
+                }
+                Some(_) => false,
+            }
+        });
+        if let Some(key) = found {
+            return Ok(key);
+        }
+        let (key, index) = recycled.ok_or(Error::AddrNotAvailable)?;
+        self.forget_time_wait(index);
+        Ok(key)
+    }
+
+    /// A port that the application asked for.
+    fn claim_port(&mut self, source: IpAddr, port: u16, remote: SocketAddr) -> Result<FlowKey, Error> {
+        let key = FlowKey::new(SocketAddr::new(source, port), remote).ok_or(Error::InvalidInput)?;
+        match self.owner_of(&key) {
+            None => Ok(key),
+            Some(Owner::TimeWait(index)) if self.time_waits.record(index).ts_recent().is_some() => {
+                self.forget_time_wait(index);
+                Ok(key)
+            }
+            Some(_) => Err(Error::AddrInUse),
+        }
+    }
+
+    /// Sends our SYN, or SYN-ACK after a simultaneous open.
+    pub(crate) fn send_syn(&mut self, index: u32) {
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let (key, iss, path, crossed) = (s.key, s.iss, s.path, s.crossed);
+        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), s.options.receive_buffer);
+        let (flags, ack) = match crossed {
+            None => (TcpFlags::SYN, crate::tcb::seq::SeqNum(0)),
+            Some(peer) => (TcpFlags::SYN.with(TcpFlags::ACK), peer.irs + 1),
+        };
+        self.send_handshake(&key, path, flags, iss, ack, &offer);
+    }
+
+    /// The retransmission timer of an active open fired.
+    pub(crate) fn retry_connect(&mut self, index: u32) {
+        let (now, tcp) = (self.now, self.config.tcp.clone());
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
+        if s.retry_at > now {
+            let (at, generation) = (s.retry_at, s.generation);
+            self.wheel.insert(at, Token::Connection { index, generation });
+            return;
+        }
+        if s.retries >= tcp.syn_retries {
+            let error = s.soft_error.unwrap_or(Error::TimedOut);
+            self.stats.timeouts += 1;
+            self.fail_connect(index, error);
+            return;
+        }
+        s.retries += 1;
+        s.retry_at = now + handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
+        let (at, generation) = (s.retry_at, s.generation);
+        self.stats.retransmits += 1;
+        self.wheel.insert(at, Token::Connection { index, generation });
+        self.send_syn(index);
+    }
+
+    /// The open has failed: the application finds out by WRITE readiness and `tcp_take_error`.
+    pub(crate) fn fail_connect(&mut self, index: u32, error: Error) {
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let (key, generation) = (s.key, s.generation);
+        self.stats.connect_failed += 1;
+        self.table.remove(self.hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
+        let rx = crate::frame_queue::FrameQueue::new();
+        *self.slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, error: Some(error) }));
+        self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
+    }
+
+    /// A segment for a connection in SYN-SENT (RFC 9293 3.10.7.3) or, after a simultaneous open, in
+    /// SYN-RECEIVED. Returns true when the connection is open and must process the segment further.
+    pub(crate) fn on_segment_in_syn_sent(
+        &mut self,
+        index: u32,
+        segment: &Segment,
+        opts: &[u8],
+    ) -> Result<bool, DropReason> {
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return Err(DropReason::NoSocket) };
+        let flags = segment.flags;
+        // First: ACK. Only our SYN can be acknowledged.
+        if flags.ack() && segment.ack != s.iss + 1 {
+            if !flags.rst() {
+                self.send_reset_for(segment);
+            }
+            return Err(DropReason::BadAck);
+        }
+        // Second: RST.
+        if flags.rst() {
+            // After a crossing SYN, RFC 5961's rule holds as in any synchronized state.
+            let exact = s.crossed.is_none_or(|peer| segment.seq == peer.irs + 1);
+            if exact && (flags.ack() || s.crossed.is_some()) {
+                self.stats.resets_received += 1;
+                self.fail_connect(index, Error::ConnectionRefused);
+                return Ok(false);
+            }
+            return Err(DropReason::InexactRst);
+        }
+        // Fourth: SYN.
+        if flags.syn() {
+            let peer = PeerSyn { irs: segment.seq, window: segment.window, options: options::parse_syn(opts) };
+            if flags.ack() {
+                self.establish(index, peer, false);
+                return Ok(false);
+            }
+            if s.crossed.is_none() {
+                s.crossed = Some(peer);
+            }
+            self.send_syn(index);
+            return Ok(false);
+        }
+        match s.crossed {
+            Some(peer) if flags.ack() && segment.seq == peer.irs + 1 => {
+                self.establish(index, peer, true);
+                Ok(true)
+            }
+            _ => Err(DropReason::NoAck),
+        }
+    }
+
+    /// SYN-SENT (or SYN-RECEIVED) becomes ESTABLISHED.
+    fn establish(&mut self, index: u32, peer: PeerSyn, crossed: bool) {
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let opening = Opening {
+            key: s.key,
+            generation: s.generation,
+            iss: s.iss,
+            irs: peer.irs,
+            peer: peer.options,
+            window: peer.window,
+            path: s.path,
+            sample_from_us: (s.retries == 0).then_some(s.sent_us),
+            options: s.options,
+        };
+        let fin_wanted = s.fin_wanted;
+        let mut tcb = self.open_tcb(opening);
+        if !crossed {
+            // The ACK of the SYN-ACK: data that is written in this turn will carry it.
+            tcb.flags.set(crate::tcb::flags::Flags::ACK_NOW);
+        }
+        *self.slots.slot_mut(index) = Slot::Open(tcb);
+        self.stats.connected += 1;
+        if fin_wanted {
+            self.queue_fin(index);
+        }
+        self.settle(index, Ready::WRITE);
+    }
+}
+
+impl<P: FramePool> Stack<P> {
+    /// The options of our SYN or SYN-ACK: all that we support, or what the peer has offered of it.
+    pub(crate) fn syn_options(
+        &self,
+        key: &FlowKey,
+        path: crate::tx::neigh::PathId,
+        peer: Option<SynOptions>,
+        receive_buffer: Option<u32>,
+    ) -> SynOptions {
+        let tcp = &self.config.tcp;
+        let offers = |wanted: bool, theirs: fn(&SynOptions) -> bool| wanted && peer.as_ref().is_none_or(theirs);
+        let ecr = peer.and_then(|p| p.timestamps).map_or(0, |t| t.val);
+        SynOptions {
+            mss: Some(self.net.mss(path, key.is_v6())),
+            window_scale: offers(tcp.window_scaling, |p| p.window_scale.is_some())
+                .then(|| crate::tcb::open::window_scale(receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max))),
+            sack_permitted: offers(tcp.sack, |p| p.sack_permitted),
+            timestamps: offers(tcp.timestamps, |p| p.timestamps.is_some())
+                .then(|| options::Timestamps { val: self.timestamp(), ecr }),
+        }
+    }
+
+    /// Default options of a listener's connections, by its slot.
+    pub(crate) fn listener_options(&mut self, listener: u32) -> TcpOptions {
+        self.listeners.at_mut(listener).map(|l| l.options).unwrap_or_default()
+    }
+}

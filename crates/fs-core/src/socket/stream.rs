@@ -1,0 +1,308 @@
+//! Calls on a connection: receive, send, shut down, close.
+
+use crate::error::Error;
+use crate::frame::{Frame, FramePool, HEADROOM};
+use crate::socket::event::{Ready, TcpId};
+use crate::socket::options::{Linger, Shutdown};
+use crate::stack::{Received, Stack};
+use crate::tcb::flags::Flags;
+use crate::tcb::{Slot, State, Tcb};
+
+impl<P: FramePool> Stack<P> {
+    /// The slot of a handle that the application may use.
+    #[inline]
+    pub(crate) fn slot_of(&self, id: TcpId) -> Result<u32, Error> {
+        if id.index as usize >= self.slots.len() {
+            return Err(Error::BadSocket);
+        }
+        let slot = self.slots.slot(id.index);
+        if slot.generation() != id.generation {
+            return Err(Error::BadSocket);
+        }
+        match slot {
+            Slot::Free { .. } => Err(Error::BadSocket),
+            Slot::Open(tcb) if tcb.flags.any(Flags::ORPHAN) => Err(Error::BadSocket),
+            _ => Ok(id.index),
+        }
+    }
+
+    /// Copies received bytes out. `Ok(0)`: end of stream, or `buf` is empty. An error that ended the
+    /// connection is reported once, after what was received before it, as Linux does.
+    #[inline]
+    pub fn tcp_recv(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
+        let index = self.slot_of(id)?;
+        let Self { slots, nodes, pool, .. } = self;
+        match slots.slot_mut(index) {
+            Slot::Open(tcb) => {
+                if tcb.flags.has(Flags::READ_SHUT) {
+                    return Ok(0);
+                }
+                if tcb.rx.is_empty() || buf.is_empty() {
+                    return tcb.nothing_to_read(buf.is_empty());
+                }
+                let n = tcb.rx.read(nodes, pool, buf);
+                self.after_read(index, n as u32);
+                Ok(n)
+            }
+            Slot::Dead(dead) => {
+                if dead.rx.is_empty() && !buf.is_empty() {
+                    return dead.error.take().map_or(Ok(0), Err);
+                }
+                Ok(dead.rx.read(nodes, pool, buf))
+            }
+            Slot::SynSent(_) => Err(Error::NotConnected),
+            Slot::Free { .. } => Err(Error::BadSocket),
+        }
+    }
+
+    /// As `tcp_recv`, leaving the bytes in the queue (MSG_PEEK).
+    pub fn tcp_peek(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
+        let index = self.slot_of(id)?;
+        let Self { slots, nodes, pool, .. } = self;
+        match slots.slot_mut(index) {
+            Slot::Open(tcb) => {
+                if tcb.flags.has(Flags::READ_SHUT) {
+                    return Ok(0);
+                }
+                if tcb.rx.is_empty() || buf.is_empty() {
+                    return tcb.nothing_to_read(buf.is_empty());
+                }
+                Ok(tcb.rx.peek(nodes, pool, buf))
+            }
+            Slot::Dead(dead) => {
+                if dead.rx.is_empty() && !buf.is_empty() {
+                    return dead.error.map_or(Ok(0), Err);
+                }
+                Ok(dead.rx.peek(nodes, pool, buf))
+            }
+            Slot::SynSent(_) => Err(Error::NotConnected),
+            Slot::Free { .. } => Err(Error::BadSocket),
+        }
+    }
+
+    /// Takes the next received bytes in their frame; no copy. Give the frame back with
+    /// `pool_mut().free`.
+    pub fn tcp_recv_frame(&mut self, id: TcpId) -> Result<Received, Error> {
+        let index = self.slot_of(id)?;
+        let Self { slots, nodes, .. } = self;
+        let taken = match slots.slot_mut(index) {
+            Slot::Open(tcb) if tcb.flags.has(Flags::READ_SHUT) => return Ok(Received::EndOfStream),
+            Slot::Open(tcb) => match tcb.rx.pop(nodes) {
+                Some(frame) => frame,
+                None => return tcb.nothing_to_read(false).map(|_| Received::EndOfStream),
+            },
+            Slot::Dead(dead) => {
+                return match dead.rx.pop(nodes) {
+                    Some(frame) => Ok(Received::Frame(frame)),
+                    None => dead.error.take().map_or(Ok(Received::EndOfStream), Err),
+                };
+            }
+            Slot::SynSent(_) => return Err(Error::NotConnected),
+            Slot::Free { .. } => return Err(Error::BadSocket),
+        };
+        self.after_read(index, taken.len() as u32);
+        Ok(Received::Frame(taken))
+    }
+
+    /// Window update and receive-buffer growth after the application has read `n` bytes.
+    #[inline]
+    fn after_read(&mut self, index: u32, n: u32) {
+        let room = self.nodes.len() < self.receive_frames / 2;
+        let max = self.config.tcp.receive_buffer_max;
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        tcb.grow_receive_buffer(n, max, room);
+        if tcb.state.can_receive() && tcb.window_update_due() {
+            tcb.flags.set(Flags::ACK_NOW);
+            self.settle(index, Ready::default());
+        }
+    }
+
+    /// Copies as much as fits into the send queue. Never waits. An empty `buf` is `Ok(0)`.
+    #[inline]
+    pub fn tcp_send(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
+        let index = self.slot_of(id)?;
+        let room = self.send_room(index)?;
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let frames_left = self.send_frames.saturating_sub(self.store.frames());
+        let Self { slots, store, pool, net, pool_waiters, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
+        let fits = buf.len().min(room as usize).min(frames_left.saturating_mul(pool.payload_room()));
+        let summed = !net.path(tcb.path).tx_checksum();
+        let n = tcb.tx.write(store, pool, tcb.snd_nxt, tcb.mss as u32, &buf[..fits], summed);
+        if n == 0 {
+            if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
+                tcb.flags.set(Flags::WAITS_FOR_POOL);
+                pool_waiters.push((index, tcb.generation));
+            }
+            return Err(Error::WouldBlock);
+        }
+        self.settle(index, Ready::default());
+        Ok(n)
+    }
+
+    /// Queues the used bytes of a frame from this stack's pool; no copy of what fits one segment. The frame
+    /// must keep [`HEADROOM`] bytes in front. On error the frame comes back.
+    pub fn tcp_send_frame(&mut self, id: TcpId, frame: Frame) -> Result<(), (Error, Frame)> {
+        let ready = self.slot_of(id).and_then(|index| self.send_room(index).map(|_| index));
+        let index = match ready {
+            Ok(index) => index,
+            Err(error) => return Err((error, frame)),
+        };
+        if frame.off() < HEADROOM as usize || frame.more() || self.pool.is_shared(&frame) {
+            return Err((Error::InvalidInput, frame));
+        }
+        if frame.is_empty() {
+            self.pool.free(frame);
+            return Ok(());
+        }
+        let Self { slots, store, pool, net, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
+        let summed = !net.path(tcb.path).tx_checksum();
+        tcb.tx.push_frame(store, pool, tcb.snd_nxt, tcb.mss as u32, frame, summed)?;
+        self.settle(index, Ready::default());
+        Ok(())
+    }
+
+    /// Bytes that the send buffer can take, or why none.
+    #[inline]
+    fn send_room(&mut self, index: u32) -> Result<u32, Error> {
+        match self.slots.slot_mut(index) {
+            Slot::Open(tcb) => {
+                if !tcb.state.can_send() || tcb.flags.has(Flags::FIN_QUEUED) {
+                    return Err(Error::BrokenPipe);
+                }
+                match tcb.snd_buf().saturating_sub(tcb.tx.bytes) {
+                    0 => Err(Error::WouldBlock),
+                    room => Ok(room),
+                }
+            }
+            Slot::SynSent(s) if s.fin_wanted => Err(Error::BrokenPipe),
+            Slot::SynSent(_) => Err(Error::WouldBlock),
+            Slot::Dead(dead) => Err(dead.error.take().unwrap_or(Error::BrokenPipe)),
+            Slot::Free { .. } => Err(Error::BadSocket),
+        }
+    }
+
+    /// shutdown(2).
+    pub fn tcp_shutdown(&mut self, id: TcpId, how: Shutdown) -> Result<(), Error> {
+        let index = self.slot_of(id)?;
+        match self.slots.slot_mut(index) {
+            Slot::Open(tcb) => {
+                if how != Shutdown::Write {
+                    tcb.flags.set(Flags::READ_SHUT);
+                    tcb.rx.clear(&mut self.nodes, &mut self.pool);
+                }
+                if how != Shutdown::Read {
+                    self.queue_fin(index);
+                }
+                let ready = if how == Shutdown::Write { Ready::default() } else { Ready::READ };
+                self.settle(index, ready);
+                Ok(())
+            }
+            Slot::SynSent(s) => {
+                s.fin_wanted |= how != Shutdown::Read;
+                Err(Error::NotConnected)
+            }
+            Slot::Dead(_) => Err(Error::NotConnected),
+            Slot::Free { .. } => Err(Error::BadSocket),
+        }
+    }
+
+    /// Our FIN goes into the send queue, once: RFC 9293 3.10.4.
+    pub(crate) fn queue_fin(&mut self, index: u32) {
+        let Self { slots, store, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        tcb.state = match tcb.state {
+            State::Established => State::FinWait1,
+            State::CloseWait => State::LastAck,
+            State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck => return,
+        };
+        tcb.flags.set(Flags::FIN_QUEUED);
+        tcb.tx.push_fin(store, tcb.snd_nxt);
+    }
+
+    /// Ends the application's use of the connection, as close(2): what is queued is still sent, then FIN.
+    /// Unread data, or SO_LINGER with zero, sends RST instead (RFC 2525 2.17, RFC 1122 4.2.2.13). The id
+    /// is stale afterwards.
+    pub fn tcp_close(&mut self, id: TcpId) {
+        let Ok(index) = self.slot_of(id) else { return };
+        let now = self.now;
+        match self.slots.slot_mut(index) {
+            Slot::Open(tcb) => {
+                let linger = tcb.ext.as_ref().map_or(Linger::Background, |e| e.linger);
+                let zero = matches!(linger, Linger::Timeout(t) if t.is_zero());
+                let unread = !tcb.rx.is_empty() && !tcb.flags.has(Flags::READ_SHUT);
+                tcb.flags.set(Flags::ORPHAN | Flags::READ_SHUT);
+                tcb.flags.clear(Flags::UNACCEPTED);
+                if zero || unread {
+                    self.kill(index, None, true);
+                    return;
+                }
+                if let Linger::Timeout(time) = linger {
+                    tcb.ext_mut().orphan_until = Some(now + time);
+                }
+                if tcb.state == State::FinWait2 {
+                    let until = now + self.config.tcp.fin_wait_2;
+                    tcb.ext_mut().orphan_until = Some(until);
+                }
+                self.queue_fin(index);
+                self.settle(index, Ready::default());
+            }
+            Slot::SynSent(s) => {
+                let (key, hash) = (s.key, self.hasher.hash(crate::flow::Protocol::Tcp, &s.key));
+                let _ = key;
+                self.table.remove(hash, crate::stack::Owner::Connection(index).value());
+                self.slots.remove(index);
+            }
+            Slot::Dead(dead) => {
+                dead.rx.clear(&mut self.nodes, &mut self.pool);
+                self.slots.remove(index);
+            }
+            Slot::Free { .. } => {}
+        }
+    }
+
+    /// RST now, everything dropped. The id is stale afterwards.
+    pub fn tcp_abort(&mut self, id: TcpId) {
+        let Ok(index) = self.slot_of(id) else { return };
+        if let Some(tcb) = self.slots.open_mut(index) {
+            tcb.flags.set(Flags::ORPHAN);
+            self.kill(index, None, true);
+        } else {
+            self.tcp_close(id);
+        }
+    }
+}
+
+impl Tcb {
+    /// Why there is nothing to read.
+    #[inline]
+    fn nothing_to_read(&self, asked_for_nothing: bool) -> Result<usize, Error> {
+        if asked_for_nothing || self.flags.has(Flags::FIN_RECEIVED) { Ok(0) } else { Err(Error::WouldBlock) }
+    }
+
+    /// Doubles the receive buffer each time that the application has read as much as it holds, up to the
+    /// maximum: a reader that keeps up is limited by the window. (Linux measures per round trip, which finds
+    /// the same end sooner; RFC 9293 leaves it open.) `room`: the core's receive share is not half spent.
+    #[inline]
+    fn grow_receive_buffer(&mut self, read: u32, max: u32, room: bool) {
+        if self.rcv_buf >= max || !room {
+            return;
+        }
+        if let Some(ext) = &mut self.ext {
+            if ext.rcv_buf_fixed {
+                return;
+            }
+            ext.read_since_growth += read;
+            if ext.read_since_growth >= self.rcv_buf {
+                ext.read_since_growth = 0;
+                self.rcv_buf = (self.rcv_buf * 2).min(max);
+            }
+        } else if read >= self.mss as u32 {
+            // Only bulk transfers pay for the extension.
+            self.ext_mut().read_since_growth = read;
+        }
+    }
+}

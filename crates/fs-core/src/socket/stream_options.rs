@@ -1,0 +1,183 @@
+//! What can be asked of, and set on, a connection.
+
+use crate::config::CongestionControl;
+use crate::error::Error;
+use crate::frame::FramePool;
+use crate::socket::event::{Ready, TcpId};
+use crate::socket::options::{TcpOptions, TcpState};
+use crate::stack::Stack;
+use crate::tcb::flags::Flags;
+use crate::tcb::{Slot, Tcb};
+use crate::time::Instant;
+use core::net::SocketAddr;
+
+impl<P: FramePool> Stack<P> {
+    /// The options in force.
+    pub fn tcp_options(&self, id: TcpId) -> Result<TcpOptions, Error> {
+        let index = self.slot_of(id)?;
+        Ok(match self.slots.slot(index) {
+            Slot::Open(tcb) => tcb.options(),
+            Slot::SynSent(s) => s.options,
+            Slot::Dead(_) | Slot::Free { .. } => TcpOptions::default(),
+        })
+    }
+
+    /// Sets all options. Turning `nodelay` on sends what Nagle's rule holds.
+    pub fn tcp_set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), Error> {
+        let index = self.slot_of(id)?;
+        if options.ttl == Some(0) {
+            return Err(Error::InvalidInput);
+        }
+        let now = self.now;
+        match self.slots.slot_mut(index) {
+            Slot::Open(tcb) => {
+                tcb.apply(&options, now);
+                self.settle(index, Ready::default());
+            }
+            Slot::SynSent(s) => s.options = options,
+            Slot::Dead(_) | Slot::Free { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The state as RFC 9293 names it.
+    pub fn tcp_state(&self, id: TcpId) -> Result<TcpState, Error> {
+        let index = self.slot_of(id)?;
+        Ok(match self.slots.slot(index) {
+            Slot::Open(tcb) => tcb.state.into(),
+            Slot::SynSent(s) if s.crossed.is_some() => TcpState::SynReceived,
+            Slot::SynSent(_) => TcpState::SynSent,
+            Slot::Dead(_) | Slot::Free { .. } => TcpState::Closed,
+        })
+    }
+
+    /// What is ready now.
+    #[inline]
+    pub fn tcp_ready(&self, id: TcpId) -> Result<Ready, Error> {
+        let index = self.slot_of(id)?;
+        Ok(match self.slots.slot(index) {
+            Slot::Open(tcb) => {
+                let mut ready = Ready::default();
+                if !tcb.rx.is_empty() || tcb.flags.any(Flags::FIN_RECEIVED | Flags::READ_SHUT) {
+                    ready |= Ready::READ;
+                }
+                if !tcb.state.can_send() || tcb.writable() && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
+                    ready |= Ready::WRITE;
+                }
+                ready
+            }
+            Slot::SynSent(_) => Ready::default(),
+            Slot::Dead(_) => Ready::READ | Ready::WRITE | Ready::CLOSED,
+            Slot::Free { .. } => return Err(Error::BadSocket),
+        })
+    }
+
+    /// SO_ERROR: takes the error that ended the connection, or what ICMP reported.
+    pub fn tcp_take_error(&mut self, id: TcpId) -> Result<Option<Error>, Error> {
+        let index = self.slot_of(id)?;
+        Ok(match self.slots.slot_mut(index) {
+            Slot::Open(tcb) => tcb.ext.as_mut().and_then(|e| e.soft_error.take()),
+            Slot::SynSent(_) => None,
+            Slot::Dead(dead) => dead.error.take(),
+            Slot::Free { .. } => None,
+        })
+    }
+
+    /// Our address and port.
+    pub fn tcp_local(&self, id: TcpId) -> Result<SocketAddr, Error> {
+        self.tcp_key(id).map(|key| key.local())
+    }
+
+    /// The peer's address and port.
+    pub fn tcp_remote(&self, id: TcpId) -> Result<SocketAddr, Error> {
+        self.tcp_key(id).map(|key| key.remote())
+    }
+
+    fn tcp_key(&self, id: TcpId) -> Result<crate::flow::FlowKey, Error> {
+        let index = self.slot_of(id)?;
+        match self.slots.slot(index) {
+            Slot::Open(tcb) => Ok(tcb.key()),
+            Slot::SynSent(s) => Ok(s.key),
+            Slot::Dead(dead) => Ok(dead.key),
+            Slot::Free { .. } => Err(Error::BadSocket),
+        }
+    }
+
+    /// Bytes that can be read, and bytes queued for sending and not yet acknowledged (FIONREAD, SIOCOUTQ).
+    pub fn tcp_queued(&self, id: TcpId) -> Result<(u32, u32), Error> {
+        let index = self.slot_of(id)?;
+        Ok(match self.slots.slot(index) {
+            Slot::Open(tcb) => (tcb.rx.bytes, tcb.tx.bytes),
+            Slot::Dead(dead) => (dead.rx.bytes, 0),
+            Slot::SynSent(_) | Slot::Free { .. } => (0, 0),
+        })
+    }
+
+    /// Connections alive: slots in use, without handshakes and TIME-WAIT.
+    pub fn tcp_connections(&self) -> usize {
+        self.slots.live
+    }
+
+    /// TIME-WAIT records alive.
+    pub fn tcp_time_waits(&self) -> usize {
+        self.time_waits.len()
+    }
+
+    /// Handshakes in the SYN cache.
+    pub fn tcp_handshakes(&self) -> usize {
+        self.handshakes.len()
+    }
+}
+
+impl Tcb {
+    fn options(&self) -> TcpOptions {
+        let ext = self.ext.as_deref();
+        TcpOptions {
+            nodelay: self.flags.has(Flags::NODELAY),
+            keepalive: ext.and_then(|e| e.keepalive),
+            linger: ext.map(|e| e.linger).unwrap_or_default(),
+            ttl: ext.and_then(|e| e.ttl),
+            congestion_control: Some(if self.flags.has(Flags::NEW_RENO) {
+                CongestionControl::NewReno
+            } else {
+                CongestionControl::Cubic
+            }),
+            receive_buffer: Some(self.rcv_buf),
+            send_buffer: Some(self.snd_buf()),
+        }
+    }
+
+    /// Puts options in force; the extension is made only if one needs it.
+    pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
+        let TcpOptions { nodelay, keepalive, linger, ttl, congestion_control, receive_buffer, send_buffer } = *options;
+        self.flags.put(Flags::NODELAY, nodelay);
+        let rare = keepalive.is_some() || linger != Default::default() || ttl.is_some();
+        if rare || self.ext.is_some() {
+            let ext = self.ext_mut();
+            if ext.keepalive != keepalive {
+                ext.last_received = now;
+                ext.keepalive_probes = 0;
+            }
+            (ext.keepalive, ext.linger, ext.ttl) = (keepalive, linger, ttl);
+        }
+        if let Some(algorithm) = congestion_control {
+            self.flags.put(Flags::NEW_RENO, algorithm == CongestionControl::NewReno);
+            if let Some(ext) = &mut self.ext
+                && ext.control.as_ref().is_some_and(|c| c.algorithm() != algorithm)
+            {
+                ext.control = Some(crate::tcb::cc::Control::new(algorithm));
+            }
+        }
+        if let Some(bytes) = receive_buffer
+            && bytes != self.rcv_buf
+        {
+            // The right edge never shrinks; a smaller buffer takes effect as data is read. The scale was
+            // agreed in the handshake and bounds what can be offered.
+            self.rcv_buf = bytes.clamp(2048, 0xffff << self.rcv_shift());
+            self.ext_mut().rcv_buf_fixed = true;
+        }
+        if let Some(bytes) = send_buffer {
+            self.snd_buf_4k = bytes.div_ceil(4096).clamp(1, u16::MAX as u32) as u16;
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A connection's yes-or-no facts, in one word of the control block.
+
+/// Set of facts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u32);
+
+macro_rules! flags {
+    ($($(#[$doc:meta])* $name:ident = $bit:literal,)*) => {
+        impl Flags {
+            $($(#[$doc])* pub(crate) const $name: Flags = Flags(1 << $bit);)*
+        }
+    };
+}
+
+flags! {
+    /// IPv6.
+    V6 = 0,
+    /// Timestamps agreed (RFC 7323).
+    TIMESTAMPS = 1,
+    /// SACK agreed (RFC 2018).
+    SACK = 2,
+    /// TCP_NODELAY.
+    NODELAY = 3,
+    /// The application has closed its handle.
+    ORPHAN = 4,
+    /// FIN is in the send queue.
+    FIN_QUEUED = 5,
+    /// The peer's FIN has been received in order.
+    FIN_RECEIVED = 6,
+    /// SHUT_RD.
+    READ_SHUT = 7,
+    /// An ACK is owed at the next chance.
+    ACK_NOW = 8,
+    /// An ACK is owed within the delayed-ACK time.
+    ACK_DELAYED = 9,
+    /// An entry is in the delayed-ACK queue.
+    IN_DELAY_QUEUE = 10,
+    /// On the list of ACKs to send.
+    IN_ACK_LIST = 11,
+    /// On the list of connections with data to send.
+    IN_DATA_LIST = 12,
+    /// The application was refused room because the pool was short.
+    WAITS_FOR_POOL = 13,
+    /// In an accept queue.
+    UNACCEPTED = 14,
+    /// Zero-window probing: the timer is the persist timer.
+    PERSIST = 15,
+    /// NewReno instead of CUBIC.
+    NEW_RENO = 16,
+    /// The next data may go out although the window or Nagle would hold it (persist time-out).
+    PUSH_OUT = 17,
+}
+
+impl Flags {
+    #[inline]
+    pub(crate) fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    #[inline]
+    pub(crate) fn any(self, other: Flags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, other: Flags) {
+        self.0 |= other.0;
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self, other: Flags) {
+        self.0 &= !other.0;
+    }
+
+    #[inline]
+    pub(crate) fn put(&mut self, other: Flags, on: bool) {
+        if on { self.set(other) } else { self.clear(other) }
+    }
+}
+
+impl core::ops::BitOr for Flags {
+    type Output = Flags;
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}

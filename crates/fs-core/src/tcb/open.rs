@@ -1,0 +1,116 @@
+//! From a finished handshake to a control block.
+
+use crate::flow::FlowKey;
+use crate::frame::FramePool;
+use crate::frame_queue::FrameQueue;
+use crate::socket::options::TcpOptions;
+use crate::stack::Stack;
+use crate::tcb::cc::{self, Window};
+use crate::tcb::flags::Flags;
+use crate::tcb::send::buffer::TxQueue;
+use crate::tcb::send::recovery::micros;
+use crate::tcb::send::rto::RttEstimator;
+use crate::tcb::seq::SeqNum;
+use crate::tcb::{Addresses, State, Tcb};
+use crate::tx::neigh::PathId;
+use crate::wire::options::SynOptions;
+
+/// RFC 9293 3.7.1: what to assume when the peer's SYN has no MSS option.
+const MSS_DEFAULT_V4: u16 = 536;
+const MSS_DEFAULT_V6: u16 = 1220;
+/// Bytes of a padded timestamp option: MSS options do not count it (RFC 6691), our segments carry it.
+const TIMESTAMPS_LEN: u16 = 12;
+
+/// What a handshake has agreed.
+pub(crate) struct Opening {
+    pub(crate) key: FlowKey,
+    pub(crate) generation: u32,
+    pub(crate) iss: SeqNum,
+    pub(crate) irs: SeqNum,
+    /// The options of the peer's SYN.
+    pub(crate) peer: SynOptions,
+    /// The window field of the segment that completed it: not scaled if it was a SYN.
+    pub(crate) window: u16,
+    pub(crate) path: PathId,
+    /// When our SYN (or SYN-ACK) left, if it was sent only once.
+    pub(crate) sample_from_us: Option<u32>,
+    pub(crate) options: TcpOptions,
+}
+
+/// Smallest shift with which a window of `bytes` fits its 16-bit field; at most 14 (RFC 7323 2.3).
+pub(crate) fn window_scale(bytes: u32) -> u8 {
+    (0..14).find(|&shift| bytes >> shift <= u16::MAX as u32).unwrap_or(14)
+}
+
+/// The window field of a SYN or SYN-ACK, never scaled.
+pub(crate) fn syn_window(initial: u32) -> u16 {
+    initial.min(u16::MAX as u32) as u16
+}
+
+impl<P: FramePool> Stack<P> {
+    /// Makes the control block, in ESTABLISHED.
+    pub(crate) fn open_tcb(&self, opening: Opening) -> Tcb {
+        let Opening { key, generation, iss, irs, peer, window, path, sample_from_us, options } = opening;
+        let tcp = &self.config.tcp;
+        let v6 = key.is_v6();
+        let mut flags = Flags::default();
+        flags.put(Flags::V6, v6);
+        flags.put(Flags::TIMESTAMPS, tcp.timestamps && peer.timestamps.is_some());
+        flags.put(Flags::SACK, tcp.sack && peer.sack_permitted);
+        flags.put(Flags::NEW_RENO, tcp.congestion_control == crate::config::CongestionControl::NewReno);
+        let scaled = tcp.window_scaling && peer.window_scale.is_some();
+        let rcv_max = options.receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max);
+        let shifts = if scaled { window_scale(rcv_max) | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
+        let default_mss = if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 };
+        let mss = peer.mss.unwrap_or(default_mss).clamp(crate::net::MSS_MIN, self.net.mss(path, v6));
+        let mss = mss - if flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
+        let mut rtt = RttEstimator::new();
+        if let Some(sent) = sample_from_us {
+            rtt.sample(micros(self.now).wrapping_sub(sent));
+        }
+        let offered = syn_window(tcp.receive_buffer_initial) as u32;
+        let (local, remote) = match key {
+            FlowKey::V4 { local, remote, .. } => (local, remote),
+            FlowKey::V6 { .. } => (0, 0),
+        };
+        let mut tcb = Tcb {
+            remote,
+            local,
+            local_port: key.local_port(),
+            remote_port: key.remote_port(),
+            generation,
+            rcv_nxt: irs + 1,
+            rcv_edge: irs + 1 + offered,
+            snd_una: iss + 1,
+            snd_nxt: iss + 1,
+            snd_wnd: window as u32,
+            // An update by the very next segment must be taken: WL1 is before it.
+            snd_wl1: irs,
+            max_window_field: window >> (shifts >> 4).min(15),
+            snd_buf_4k: (tcp.send_buffer.div_ceil(4096)).clamp(1, u16::MAX as u32) as u16,
+            ts_recent: peer.timestamps.map_or(0, |t| t.val),
+            rx: FrameQueue::new(),
+            shifts,
+            dup_acks: 0,
+            unacked_segments: 0,
+            state: State::Established,
+            flags,
+            tx: TxQueue::new(),
+            window: Window::new(cc::initial_window(mss as u32, tcp.initial_window)),
+            rtt,
+            rto_at: 0,
+            armed_at: 0,
+            mss,
+            backoff: 0,
+            route_epoch: self.net.route_epoch,
+            path,
+            rcv_buf: tcp.receive_buffer_initial,
+            ext: None,
+        };
+        if let FlowKey::V6 { local, remote, .. } = key {
+            tcb.ext_mut().addresses = Addresses { local, remote };
+        }
+        tcb.apply(&options, self.now);
+        tcb
+    }
+}

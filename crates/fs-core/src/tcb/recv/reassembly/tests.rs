@@ -1,0 +1,75 @@
+//! Islands against a map of bytes: the first byte received at a position wins.
+
+use super::*;
+use crate::frame::{FramePool, HeapPool};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+fn chain(nodes: &mut FrameNodes, pool: &mut HeapPool, bytes: &[u8]) -> FrameQueue {
+    let mut queue = FrameQueue::new();
+    for part in bytes.chunks(7) {
+        let mut frame = pool.alloc().unwrap();
+        frame.grow_back(part.len());
+        pool.bytes_mut(&mut frame).copy_from_slice(part);
+        queue.push(nodes, frame);
+    }
+    queue
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_a_map_of_bytes(
+        base in any::<u32>(),
+        segments in proptest::collection::vec((1u32..400, 1usize..60, any::<u8>()), 1..60),
+    ) {
+        let mut nodes = FrameNodes::new();
+        let mut pool = HeapPool::new(4096, 512);
+        let mut islands = Vec::new();
+        let mut model: BTreeMap<u32, u8> = BTreeMap::new();
+        let base = SeqNum(base);
+        for (offset, len, tint) in segments {
+            let bytes: Vec<u8> = (0..len).map(|i| tint.wrapping_add(i as u8)).collect();
+            let data = chain(&mut nodes, &mut pool, &bytes);
+            let before = model.len();
+            let result = insert(&mut islands, &mut nodes, &mut pool, base + offset, data);
+            // The model keeps the same part: from the first new byte up to the next island.
+            let first = (0..len as u32).find(|i| !model.contains_key(&(offset + i)));
+            if let Some(first) = first {
+                for i in first..len as u32 {
+                    if model.contains_key(&(offset + i)) { break; }
+                    model.insert(offset + i, bytes[i as usize]);
+                }
+            }
+            let expected = match model.len() - before { 0 => Inserted::Duplicate, n => Inserted::Held(n as u32) };
+            prop_assert_eq!(result, expected);
+            for pair in islands.windows(2) {
+                prop_assert!(pair[0].end().before(pair[1].start));
+            }
+            prop_assert_eq!(islands.iter().map(|i| i.data.bytes as usize).sum::<usize>(), model.len());
+        }
+        // What becomes contiguous with offset 1 is the model's first run.
+        let mut ready = take_contiguous(&mut islands, &mut nodes, &mut pool, base + 1);
+        let run: Vec<u8> = (1u32..).map_while(|i| model.get(&i).copied()).collect();
+        let mut got = std::vec![0; 4096];
+        let n = ready.read(&mut nodes, &mut pool, &mut got);
+        prop_assert_eq!(&got[..n], &run[..]);
+        for mut island in islands { island.data.clear(&mut nodes, &mut pool); }
+        prop_assert_eq!(pool.in_use(), 0);
+        prop_assert_eq!(nodes.len(), 0);
+    }
+}
+
+#[test]
+fn the_latest_island_is_reported_first() {
+    let mut nodes = FrameNodes::new();
+    let mut pool = HeapPool::new(64, 512);
+    let mut islands = Vec::new();
+    for offset in [100u32, 300, 200] {
+        let data = chain(&mut nodes, &mut pool, &[0; 10]);
+        insert(&mut islands, &mut nodes, &mut pool, SeqNum(offset), data);
+    }
+    let mut blocks = [(SeqNum(0), SeqNum(0)); 4];
+    assert_eq!(sack_blocks(&islands, &mut blocks), 3);
+    assert_eq!(blocks[..3], [(SeqNum(200), SeqNum(210)), (SeqNum(300), SeqNum(310)), (SeqNum(100), SeqNum(110))]);
+}

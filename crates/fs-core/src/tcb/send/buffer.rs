@@ -1,0 +1,469 @@
+//! The send queue: segments cut when the application writes, so that what is retransmitted is what was
+//! sent, and the scoreboard (SACKed, lost, retransmitted) is a mark on each.
+//!
+//! Payload is copied once, into pool frames with room for all headers in front, and stays there until
+//! acknowledged. The device reads the same frame through a second handle ([`FramePool::share`]).
+
+use crate::error::Error;
+use crate::frame::{Frame, FramePool};
+use crate::frame_queue::{FrameNodes, FrameQueue};
+use crate::slab::{Hollow, NIL, Slab};
+use crate::tcb::seq::SeqNum;
+use crate::wire::checksum::{Sum, copy_and_sum};
+
+/// Marks of a segment.
+pub(crate) mod mark {
+    /// FIN follows the payload.
+    pub(crate) const FIN: u8 = 1;
+    /// The peer has it (RFC 2018).
+    pub(crate) const SACKED: u8 = 2;
+    /// Taken for lost.
+    pub(crate) const LOST: u8 = 4;
+    /// Lost, and sent again since.
+    pub(crate) const RETRANSMITTED: u8 = 8;
+    /// Sent more than once: gives no RTT sample (Karn).
+    pub(crate) const EVER_RETRANSMITTED: u8 = 16;
+    /// `sum` is valid.
+    pub(crate) const SUMMED: u8 = 32;
+    /// The application's write ended here: PSH.
+    pub(crate) const PUSH: u8 = 64;
+}
+
+/// A segment of the send queue.
+#[derive(Debug)]
+pub(crate) struct TxSegment {
+    /// First part of the payload; a hollow frame when there is none (a bare FIN).
+    pub(crate) head: Frame,
+    /// Further parts, for payloads over one frame.
+    pub(crate) rest: FrameQueue,
+    pub(crate) next: u32,
+    pub(crate) seq: SeqNum,
+    /// Payload bytes.
+    pub(crate) len: u32,
+    /// When it was last sent, in microseconds modulo 2^32.
+    pub(crate) sent_us: u32,
+    /// RFC 1071 sum of the payload, folded.
+    pub(crate) sum: u16,
+    pub(crate) marks: u8,
+}
+
+impl Hollow for TxSegment {
+    fn hollow() -> Self {
+        Self {
+            head: Frame::from_raw(0, 0, 0),
+            rest: FrameQueue::new(),
+            next: NIL,
+            seq: SeqNum(0),
+            len: 0,
+            sent_us: 0,
+            sum: 0,
+            marks: 0,
+        }
+    }
+
+    #[inline]
+    fn next_mut(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+impl TxSegment {
+    #[inline]
+    pub(crate) fn has(&self, marks: u8) -> bool {
+        self.marks & marks != 0
+    }
+
+    /// Sequence space that it takes: payload and FIN.
+    #[inline]
+    pub(crate) fn span(&self) -> u32 {
+        self.len + (self.marks & mark::FIN) as u32
+    }
+
+    #[inline]
+    pub(crate) fn end(&self) -> SeqNum {
+        self.seq + self.span()
+    }
+}
+
+/// All send queues of a core.
+#[derive(Debug)]
+pub(crate) struct TxStore {
+    pub(crate) segments: Slab<TxSegment>,
+    pub(crate) rest: FrameNodes,
+}
+
+impl TxStore {
+    pub(crate) fn new() -> Self {
+        Self { segments: Slab::new(), rest: FrameNodes::new() }
+    }
+
+    /// Frames held (bare FINs counted too).
+    pub(crate) fn frames(&self) -> usize {
+        self.segments.len() + self.rest.len()
+    }
+
+    fn free<P: FramePool>(&mut self, pool: &mut P, mut segment: TxSegment) {
+        segment.rest.clear(&mut self.rest, pool);
+        if segment.len > 0 {
+            pool.free(segment.head);
+        } else {
+            // A bare FIN's frame is hollow: it names no chunk.
+            let _ = segment.head.into_raw();
+        }
+    }
+}
+
+/// One connection's send queue: `head` to `next` is sent and unacknowledged, `next` to `tail` unsent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TxQueue {
+    pub(crate) head: u32,
+    /// First segment never sent; `NIL` when all are.
+    pub(crate) next: u32,
+    pub(crate) tail: u32,
+    /// Payload bytes in the queue.
+    pub(crate) bytes: u32,
+}
+
+/// What an ACK took out of the queue.
+#[derive(Debug, Default)]
+pub(crate) struct Acked {
+    /// Payload bytes.
+    pub(crate) bytes: u32,
+    /// Our FIN was among it.
+    pub(crate) fin: bool,
+    /// `sent_us` of the latest segment that was sent only once.
+    pub(crate) sample_us: Option<u32>,
+    /// Bytes that left the scoreboard's counts.
+    pub(crate) sacked: u32,
+    pub(crate) lost: u32,
+    pub(crate) retransmitted: u32,
+}
+
+impl TxQueue {
+    pub(crate) const fn new() -> Self {
+        Self { head: NIL, next: NIL, tail: NIL, bytes: 0 }
+    }
+
+    fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
+        let index = store.segments.insert(segment);
+        if self.tail == NIL {
+            self.head = index;
+        } else {
+            store.segments[self.tail].next = index;
+        }
+        self.tail = index;
+        if self.next == NIL {
+            self.next = index;
+        }
+        index
+    }
+
+    /// Sequence number of the next byte to be queued, given SND.NXT.
+    #[inline]
+    pub(crate) fn write_seq(&self, store: &TxStore, snd_nxt: SeqNum) -> SeqNum {
+        if self.next == NIL { snd_nxt } else { store.segments[self.tail].end() }
+    }
+
+    /// Copies up to `room` bytes of `buf` behind what is queued, filling the last unsent segment first.
+    /// `summed` computes the payload's checksum on the way. Fewer bytes than asked: the pool is dry.
+    pub(crate) fn write<P: FramePool>(
+        &mut self,
+        store: &mut TxStore,
+        pool: &mut P,
+        snd_nxt: SeqNum,
+        mss: u32,
+        buf: &[u8],
+        summed: bool,
+    ) -> usize {
+        let mut done = 0;
+        while done < buf.len() {
+            let open = self.next != NIL && {
+                let tail = &store.segments[self.tail];
+                tail.len > 0 && tail.len < mss && !tail.has(mark::FIN)
+            };
+            if open {
+                let n = self.fill_tail(store, pool, mss, &buf[done..], summed);
+                if n == 0 {
+                    break;
+                }
+                done += n;
+                continue;
+            }
+            let Some(mut head) = pool.alloc() else { break };
+            let n = (buf.len() - done).min(mss as usize).min(pool.payload_room());
+            head.grow_back(n);
+            let sum = copy(pool.bytes_mut(&mut head), &buf[done..done + n], summed);
+            let seq = self.write_seq(store, snd_nxt);
+            let marks = if summed { mark::SUMMED } else { 0 };
+            let segment = TxSegment { head, seq, len: n as u32, sum, marks, ..TxSegment::hollow() };
+            self.link(store, segment);
+            self.bytes += n as u32;
+            done += n;
+        }
+        if done > 0 {
+            store.segments[self.tail].marks |= mark::PUSH;
+        }
+        done
+    }
+
+    /// Appends to the unsent last segment; 0 when the pool is dry.
+    fn fill_tail<P: FramePool>(
+        &mut self,
+        store: &mut TxStore,
+        pool: &mut P,
+        mss: u32,
+        buf: &[u8],
+        summed: bool,
+    ) -> usize {
+        let TxStore { segments, rest } = store;
+        let tail = &mut segments[self.tail];
+        let want = buf.len().min((mss - tail.len) as usize);
+        let last = tail.rest.last_mut(rest).unwrap_or(&mut tail.head);
+        let room = pool.chunk_size().saturating_sub(last.off() + last.len());
+        let (n, sum) = if room > 0 && !pool.is_shared(last) {
+            let n = want.min(room);
+            let old = last.len();
+            last.grow_back(n);
+            (n, copy(&mut pool.bytes_mut(last)[old..], &buf[..n], summed))
+        } else {
+            let Some(mut frame) = pool.alloc() else { return 0 };
+            let n = want.min(pool.payload_room());
+            frame.grow_back(n);
+            let sum = copy(pool.bytes_mut(&mut frame), &buf[..n], summed);
+            tail.rest.push(rest, frame);
+            return self.grew_tail(tail, n, sum, summed);
+        };
+        if let Some(_last) = tail.rest.last_mut(rest) {
+            tail.rest.bytes += n as u32;
+        }
+        self.grew_tail(tail, n, sum, summed)
+    }
+
+    fn grew_tail(&mut self, tail: &mut TxSegment, n: usize, sum: u16, summed: bool) -> usize {
+        if summed && tail.has(mark::SUMMED) {
+            tail.sum = add_at(tail.sum, tail.len, sum);
+        } else {
+            tail.marks &= !mark::SUMMED;
+        }
+        tail.len += n as u32;
+        self.bytes += n as u32;
+        n
+    }
+
+    /// Queues a frame's payload without copying what fits one segment; the rest is copied.
+    pub(crate) fn push_frame<P: FramePool>(
+        &mut self,
+        store: &mut TxStore,
+        pool: &mut P,
+        snd_nxt: SeqNum,
+        mss: u32,
+        mut frame: Frame,
+        summed: bool,
+    ) -> Result<(), (Error, Frame)> {
+        let keep = frame.len().min(mss as usize);
+        let extra = frame.len() - keep;
+        if extra > 0 && pool.available() * pool.payload_room().min(mss as usize) < extra + mss as usize {
+            return Err((Error::NoBuffers, frame));
+        }
+        let seq = self.write_seq(store, snd_nxt);
+        let mut tail_copy = [0u8; 4096];
+        if extra > 0 {
+            tail_copy[..extra].copy_from_slice(&pool.bytes(&frame)[keep..]);
+            frame.truncate(keep);
+        }
+        let (sum, marks) =
+            if summed { (Sum::of(pool.bytes(&frame)).fold(), mark::SUMMED | mark::PUSH) } else { (0, mark::PUSH) };
+        self.link(store, TxSegment { head: frame, seq, len: keep as u32, sum, marks, ..TxSegment::hollow() });
+        self.bytes += keep as u32;
+        if extra > 0 {
+            self.write(store, pool, snd_nxt, mss, &tail_copy[..extra], summed);
+        }
+        Ok(())
+    }
+
+    /// Queues our FIN: on the last unsent segment if there is one, else on its own.
+    pub(crate) fn push_fin(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
+        if self.next != NIL {
+            store.segments[self.tail].marks |= mark::FIN;
+            return;
+        }
+        let segment = TxSegment { seq: snd_nxt, marks: mark::FIN, ..TxSegment::hollow() };
+        self.link(store, segment);
+    }
+
+    /// Takes out what `una` acknowledges; a segment acknowledged in part keeps its rest.
+    pub(crate) fn acknowledge<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, una: SeqNum) -> Acked {
+        let mut acked = Acked::default();
+        while self.head != self.next {
+            let segment = &mut store.segments[self.head];
+            if segment.end().after(una) {
+                if una.after(segment.seq) {
+                    let n = una.since(segment.seq).min(segment.len);
+                    acked.count(segment.marks, n);
+                    acked.bytes += n;
+                    self.bytes -= n;
+                    self.trim_head(store, pool, n);
+                }
+                break;
+            }
+            let next = segment.next;
+            let segment = store.segments.remove(self.head);
+            self.head = next;
+            if next == NIL {
+                self.tail = NIL;
+            }
+            self.bytes -= segment.len;
+            acked.bytes += segment.len;
+            acked.fin |= segment.has(mark::FIN);
+            acked.count(segment.marks, segment.span());
+            if !segment.has(mark::EVER_RETRANSMITTED) {
+                acked.sample_us = Some(segment.sent_us);
+            }
+            store.free(pool, segment);
+        }
+        acked
+    }
+
+    fn trim_head<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, n: u32) {
+        let TxStore { segments, rest } = store;
+        let segment = &mut segments[self.head];
+        segment.seq += n;
+        segment.len -= n;
+        segment.marks &= !mark::SUMMED;
+        let mut left = n as usize;
+        while left > 0 {
+            if left < segment.head.len() {
+                segment.head.trim_front(left);
+                return;
+            }
+            left -= segment.head.len();
+            let next = segment.rest.pop(rest).unwrap_or_else(|| Frame::from_raw(0, 0, 0));
+            let used = core::mem::replace(&mut segment.head, next);
+            pool.free(used);
+        }
+    }
+
+    /// Cuts the segment `index` after `keep` payload bytes (0 < keep < len); the rest is copied into a
+    /// segment behind it. False when the pool is dry.
+    pub(crate) fn split<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, index: u32, keep: u32) -> bool {
+        let total = store.segments[index].len;
+        debug_assert!(keep > 0 && keep < total);
+        let mut copies = FrameQueue::new();
+        let mut from = keep as usize;
+        while from < total as usize {
+            let Some(mut frame) = pool.alloc() else {
+                copies.clear(&mut store.rest, pool);
+                return false;
+            };
+            let n = (total as usize - from).min(pool.payload_room());
+            let mut part = [0u8; 4096];
+            store.segments[index].read_at(&store.rest, pool, from, &mut part[..n]);
+            frame.grow_back(n);
+            pool.bytes_mut(&mut frame).copy_from_slice(&part[..n]);
+            copies.push(&mut store.rest, frame);
+            from += n;
+        }
+        let TxStore { segments, rest } = store;
+        let segment = &mut segments[index];
+        let in_head = segment.head.len().min(keep as usize);
+        segment.head.truncate(in_head);
+        segment.rest.truncate(rest, pool, keep as usize - in_head);
+        segment.len = keep;
+        let tail = TxSegment {
+            head: copies.pop(rest).unwrap_or_else(|| Frame::from_raw(0, 0, 0)),
+            rest: copies,
+            next: segment.next,
+            seq: segment.seq + keep,
+            len: total - keep,
+            sent_us: segment.sent_us,
+            sum: 0,
+            marks: segment.marks & !mark::SUMMED,
+        };
+        segment.marks &= !(mark::SUMMED | mark::FIN);
+        let new = segments.insert(tail);
+        segments[index].next = new;
+        if self.tail == index {
+            self.tail = new;
+        }
+        true
+    }
+
+    /// Gives everything back.
+    pub(crate) fn clear<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) {
+        while self.head != NIL {
+            let segment = store.segments.remove(self.head);
+            self.head = segment.next;
+            store.free(pool, segment);
+        }
+        *self = TxQueue::new();
+    }
+}
+
+impl Acked {
+    fn count(&mut self, marks: u8, span: u32) {
+        if marks & mark::SACKED != 0 {
+            self.sacked += span;
+        }
+        if marks & mark::LOST != 0 {
+            self.lost += span;
+        }
+        if marks & mark::RETRANSMITTED != 0 {
+            self.retransmitted += span;
+        }
+    }
+}
+
+impl TxSegment {
+    /// Copies payload bytes from `from` on.
+    pub(crate) fn read_at<P: FramePool>(&self, rest: &FrameNodes, pool: &P, from: usize, out: &mut [u8]) {
+        let head = pool.bytes(&self.head);
+        if self.len == 0 {
+            return;
+        }
+        let in_head = head.len().saturating_sub(from).min(out.len());
+        if in_head > 0 {
+            out[..in_head].copy_from_slice(&head[from..from + in_head]);
+        }
+        if in_head < out.len() {
+            self.rest.copy_at(rest, pool, (from + in_head) - head.len(), &mut out[in_head..]);
+        }
+    }
+
+    /// The payload's folded sum, computed now if it is not known.
+    pub(crate) fn payload_sum<P: FramePool>(&mut self, rest: &FrameNodes, pool: &P) -> u16 {
+        if self.len == 0 {
+            return 0;
+        }
+        if !self.has(mark::SUMMED) {
+            let mut sum = Sum::of(pool.bytes(&self.head)).fold();
+            let mut at = self.head.len() as u32;
+            self.rest.for_each(rest, |frame| {
+                sum = add_at(sum, at, Sum::of(pool.bytes(frame)).fold());
+                at += frame.len() as u32;
+            });
+            self.sum = sum;
+            self.marks |= mark::SUMMED;
+        }
+        self.sum
+    }
+}
+
+/// Copies, and sums on the way if asked.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8], summed: bool) -> u16 {
+    if summed {
+        copy_and_sum(to, from).fold()
+    } else {
+        to.copy_from_slice(from);
+        0
+    }
+}
+
+/// The sum of two runs of bytes, the second starting at offset `at` of the first (RFC 1071 section 2(B):
+/// at an odd offset, its bytes are swapped).
+#[inline]
+fn add_at(sum: u16, at: u32, more: u16) -> u16 {
+    let more = if at % 2 == 1 { more.swap_bytes() } else { more };
+    let total = sum as u32 + more as u32;
+    (total as u16).wrapping_add((total >> 16) as u16)
+}

@@ -1,0 +1,37 @@
+//! SYN-SENT, and SYN-RECEIVED after a simultaneous open (RFC 9293 3.5, figure 7).
+
+use crate::flow::FlowKey;
+use crate::socket::options::TcpOptions;
+use crate::tcb::seq::SeqNum;
+use crate::time::Instant;
+use crate::tx::neigh::PathId;
+use crate::wire::options::SynOptions;
+
+/// An active open that is not established yet.
+#[derive(Debug)]
+pub(crate) struct SynSent {
+    pub(crate) key: FlowKey,
+    pub(crate) generation: u32,
+    pub(crate) iss: SeqNum,
+    pub(crate) path: PathId,
+    pub(crate) options: TcpOptions,
+    /// SYNs sent again so far.
+    pub(crate) retries: u8,
+    pub(crate) retry_at: Instant,
+    /// When the first SYN left: the first RTT sample, if it was not sent again.
+    pub(crate) sent_us: u32,
+    /// The peer's SYN, if it crossed ours: we are in SYN-RECEIVED.
+    pub(crate) crossed: Option<PeerSyn>,
+    /// What ICMP said, for the error if the open fails.
+    pub(crate) soft_error: Option<crate::error::Error>,
+    /// The application closed its handle, or shut down writing, meanwhile.
+    pub(crate) fin_wanted: bool,
+}
+
+/// What the peer's SYN told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerSyn {
+    pub(crate) irs: SeqNum,
+    pub(crate) window: u16,
+    pub(crate) options: SynOptions,
+}

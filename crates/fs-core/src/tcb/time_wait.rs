@@ -1,0 +1,188 @@
+//! TIME-WAIT as compact records (RFC 9293 3.3.2): no slot, no buffer, only what is needed to answer a
+//! retransmitted FIN and to judge a new SYN (RFC 6191).
+
+use crate::flow::FlowKey;
+use crate::slab::{Hollow, NIL, Slab};
+use crate::tcb::seq::SeqNum;
+use crate::time::{Duration, Instant};
+use crate::timer::fifo::Fifo;
+
+/// One connection in TIME-WAIT. IPv6 addresses live beside it, so that the common record stays small.
+#[derive(Debug)]
+pub(crate) struct Record {
+    remote: u32,
+    local: u32,
+    local_port: u16,
+    remote_port: u16,
+    pub(crate) rcv_nxt: SeqNum,
+    pub(crate) snd_nxt: SeqNum,
+    /// TS.Recent, if timestamps were agreed.
+    ts_recent: u32,
+    /// Number of the queue entry that ends it.
+    stamp: u32,
+    /// Index of the IPv6 addresses, or `NIL`; the free-list link while vacant.
+    v6: u32,
+    /// Window that we offered last, scaled.
+    pub(crate) window: u16,
+    timestamps: bool,
+}
+
+impl Hollow for Record {
+    fn hollow() -> Self {
+        Self {
+            remote: 0,
+            local: 0,
+            local_port: 0,
+            remote_port: 0,
+            rcv_nxt: SeqNum(0),
+            snd_nxt: SeqNum(0),
+            ts_recent: 0,
+            stamp: 0,
+            v6: NIL,
+            window: 0,
+            timestamps: false,
+        }
+    }
+
+    fn next_mut(&mut self) -> &mut u32 {
+        &mut self.v6
+    }
+}
+
+#[derive(Debug)]
+struct V6 {
+    local: [u8; 16],
+    remote: [u8; 16],
+    next: u32,
+}
+
+impl Hollow for V6 {
+    fn hollow() -> Self {
+        Self { local: [0; 16], remote: [0; 16], next: NIL }
+    }
+
+    fn next_mut(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+impl Record {
+    /// TS.Recent, if timestamps were agreed.
+    pub(crate) fn ts_recent(&self) -> Option<u32> {
+        self.timestamps.then_some(self.ts_recent)
+    }
+}
+
+/// What a connection leaves behind.
+pub(crate) struct Entry {
+    pub(crate) key: FlowKey,
+    pub(crate) rcv_nxt: SeqNum,
+    pub(crate) snd_nxt: SeqNum,
+    pub(crate) ts_recent: Option<u32>,
+    pub(crate) window: u16,
+}
+
+/// A core's records, in the order in which they end.
+#[derive(Debug)]
+pub(crate) struct TimeWaits {
+    records: Slab<Record>,
+    v6: Slab<V6>,
+    ends: Fifo<(u32, u32)>,
+    stamps: u32,
+    lifetime: Duration,
+    limit: u32,
+}
+
+impl TimeWaits {
+    pub(crate) fn new(lifetime: Duration, limit: u32) -> Self {
+        Self { records: Slab::new(), v6: Slab::new(), ends: Fifo::new(), stamps: 0, lifetime, limit }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.records.len() >= self.limit as usize
+    }
+
+    pub(crate) fn insert(&mut self, entry: Entry, now: Instant) -> u32 {
+        let Entry { key, rcv_nxt, snd_nxt, ts_recent, window } = entry;
+        let (local, remote, v6) = match key {
+            FlowKey::V4 { local, remote, .. } => (local, remote, NIL),
+            FlowKey::V6 { local, remote, .. } => (0, 0, self.v6.insert(V6 { local, remote, next: NIL })),
+        };
+        let index = self.records.insert(Record {
+            remote,
+            local,
+            local_port: key.local_port(),
+            remote_port: key.remote_port(),
+            rcv_nxt,
+            snd_nxt,
+            ts_recent: ts_recent.unwrap_or(0),
+            stamp: 0,
+            v6,
+            window,
+            timestamps: ts_recent.is_some(),
+        });
+        self.restart(index, now);
+        index
+    }
+
+    /// Starts the 2 MSL again: RFC 9293 3.10.7.4, a retransmitted FIN.
+    pub(crate) fn restart(&mut self, index: u32, now: Instant) {
+        self.stamps = self.stamps.wrapping_add(1);
+        self.records[index].stamp = self.stamps;
+        self.ends.push(now + self.lifetime, (index, self.stamps));
+    }
+
+    pub(crate) fn record(&self, index: u32) -> &Record {
+        &self.records[index]
+    }
+
+    pub(crate) fn key(&self, index: u32) -> FlowKey {
+        let Record { remote, local, local_port, remote_port, v6, .. } = self.records[index];
+        if v6 == NIL {
+            FlowKey::V4 { local, remote, local_port, remote_port }
+        } else {
+            let V6 { local, remote, .. } = self.v6[v6];
+            FlowKey::V6 { local, remote, local_port, remote_port }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) {
+        let record = self.records.remove(index);
+        if record.v6 != NIL {
+            self.v6.remove(record.v6);
+        }
+    }
+
+    /// The next record whose time is over; the caller unmaps and removes it.
+    pub(crate) fn pop_ended(&mut self, now: Instant) -> Option<u32> {
+        while let Some((index, stamp)) = self.ends.pop_due(now) {
+            if self.is_current(index, stamp) {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// The record that would end first, to make room.
+    pub(crate) fn pop_oldest(&mut self) -> Option<u32> {
+        while let Some((index, stamp)) = self.ends.pop() {
+            if self.is_current(index, stamp) {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Vacant entries keep stamp 0, which is never issued twice within a queue's length.
+    fn is_current(&self, index: u32, stamp: u32) -> bool {
+        self.records[index].stamp == stamp
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.ends.next_deadline()
+    }
+}

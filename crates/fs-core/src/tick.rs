@@ -1,0 +1,161 @@
+//! What the passing of time does: timers, delayed ACKs, the end of TIME-WAIT, neighbours.
+
+use crate::error::Error;
+use crate::frame::FramePool;
+use crate::socket::event::Ready;
+use crate::stack::{Stack, Token, arm};
+use crate::tcb::flags::Flags;
+use crate::tcb::timers::{Due, current_tick, give_up_after, tick_before};
+use crate::tcb::{Slot, State};
+use crate::time::Instant;
+use crate::wire::tcp::TcpFlags;
+
+impl<P: FramePool> Stack<P> {
+    /// Runs what is due at `now`.
+    pub fn tick(&mut self) {
+        self.end_delays();
+        self.end_time_waits();
+        let mut due = core::mem::take(&mut self.due);
+        self.wheel.expire(self.now, &mut due);
+        for token in due.drain(..) {
+            match token {
+                Token::Connection { index, generation } => self.on_timer(index, generation),
+                Token::Handshake { index, generation } => self.retry_handshake(index, generation),
+            }
+        }
+        self.due = due;
+        if !self.net.wanted.is_empty() || self.net.paths.next_deadline().is_some_and(|at| at <= self.now) {
+            self.request_neighbours();
+        }
+        if !self.pool_waiters.is_empty() {
+            self.wake_pool_waiters();
+        }
+    }
+
+    /// Earliest time at which `tick` has something to do; `None`: not before something else happens.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let now = |waits: bool| waits.then_some(self.now);
+        [
+            self.wheel.next_deadline(),
+            self.delayed_acks.next_deadline(),
+            self.time_waits.next_deadline(),
+            self.net.paths.next_deadline(),
+            now(!self.net.wanted.is_empty()),
+            now(!self.pool_waiters.is_empty() && self.may_send()),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn end_delays(&mut self) {
+        while let Some((index, generation)) = self.delayed_acks.pop_due(self.now) {
+            let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
+            tcb.flags.clear(Flags::IN_DELAY_QUEUE);
+            if tcb.flags.has(Flags::ACK_DELAYED) {
+                tcb.flags.set(Flags::ACK_NOW);
+                self.settle(index, Ready::default());
+            }
+        }
+    }
+
+    fn end_time_waits(&mut self) {
+        while let Some(index) = self.time_waits.pop_ended(self.now) {
+            self.forget_time_wait(index);
+        }
+    }
+
+    fn on_timer(&mut self, index: u32, generation: u32) {
+        if self.slots.generation(index) != generation {
+            return;
+        }
+        let now = self.now;
+        let tcb = match self.slots.slot_mut(index) {
+            Slot::Open(tcb) => tcb,
+            Slot::SynSent(_) => return self.retry_connect(index),
+            Slot::Dead(_) | Slot::Free { .. } => return,
+        };
+        if tcb.armed_at == 0 || tick_before(current_tick(now), tcb.armed_at) {
+            // A later entry than the one that counts.
+            return;
+        }
+        tcb.armed_at = 0;
+        match tcb.due(now) {
+            None => arm(tcb, &mut self.wheel, index, now),
+            Some(Due::Orphan) => {
+                // FIN-WAIT-2: the peer never closed; nothing of ours is unsent. Else: linger is over.
+                let quiet = tcb.state == State::FinWait2;
+                self.stats.timeouts += 1;
+                self.kill(index, None, !quiet);
+            }
+            Some(Due::Keepalive) => self.on_keepalive(index),
+            Some(Due::Rto) => self.on_rto(index),
+        }
+    }
+
+    fn on_rto(&mut self, index: u32) {
+        let Self { slots, store, stats, config, now, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN));
+        if tcb.flags.has(Flags::PERSIST) {
+            // `dup_acks` counts probes without any answer.
+            if tcb.dup_acks >= limit {
+                return self.time_out(index);
+            }
+            if tcb.on_persist_timeout(&config.tcp, *now) {
+                stats.window_probes += 1;
+                let probe = tcb.snd_una - 1;
+                self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
+            }
+            return self.settle(index, Ready::default());
+        }
+        if tcb.snd_una == tcb.snd_nxt {
+            tcb.rto_at = 0;
+            return self.settle(index, Ready::default());
+        }
+        if tcb.backoff >= limit {
+            return self.time_out(index);
+        }
+        tcb.on_retransmission_timeout(store, stats, &config.tcp, *now);
+        self.settle(index, Ready::default());
+    }
+
+    fn time_out(&mut self, index: u32) {
+        self.stats.timeouts += 1;
+        let soft = self.slots.open(index).and_then(|t| t.ext.as_ref()).and_then(|e| e.soft_error);
+        self.kill(index, Some(soft.unwrap_or(Error::TimedOut)), false);
+    }
+
+    fn on_keepalive(&mut self, index: u32) {
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        let Some(keepalive) = tcb.ext.as_ref().and_then(|e| e.keepalive) else { return };
+        let ext = tcb.ext_mut();
+        if ext.keepalive_probes >= keepalive.count {
+            // The peer may only have lost its way to us: it gets to know (RFC 9293 3.8.4, as Linux).
+            self.stats.timeouts += 1;
+            return self.kill(index, Some(Error::TimedOut), true);
+        }
+        ext.keepalive_probes += 1;
+        let probe = tcb.snd_una - 1;
+        self.stats.keepalive_probes += 1;
+        self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
+        self.settle(index, Ready::default());
+    }
+
+    /// Send queues may take more frames.
+    fn may_send(&self) -> bool {
+        self.store.frames() < self.send_frames - self.send_frames / 8 && self.pool.available() > 0
+    }
+
+    fn wake_pool_waiters(&mut self) {
+        if !self.may_send() {
+            return;
+        }
+        for (index, generation) in core::mem::take(&mut self.pool_waiters) {
+            if let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) {
+                tcb.flags.clear(Flags::WAITS_FOR_POOL);
+                self.notify(index, Ready::WRITE);
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Headers: from a connection's numbers to the bytes in front of its payload.
+
+use crate::flow::FlowKey;
+use crate::frame::{Frame, FramePool, TxChecksum, TxFrame};
+use crate::tcb::seq::SeqNum;
+use crate::tx::neigh::Path;
+use crate::wire::checksum::Sum;
+use crate::wire::ipv4::{self, Ipv4Header};
+use crate::wire::ipv6::{self, Ipv6Header};
+use crate::wire::tcp::{self, TcpFlags, TcpHeader};
+
+/// IP protocol number.
+const TCP: u8 = 6;
+/// Hop limit unless the socket says otherwise (RFC 1700's recommendation, as Linux).
+pub(crate) const DEFAULT_TTL: u8 = 64;
+
+/// TCP options of one segment, padded to 4 bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct OptionBytes {
+    pub(crate) bytes: [u8; tcp::OPTIONS_MAX],
+    pub(crate) len: u8,
+}
+
+impl OptionBytes {
+    pub(crate) const NONE: Self = Self { bytes: [0; tcp::OPTIONS_MAX], len: 0 };
+}
+
+/// A segment to build.
+pub(crate) struct SegmentSpec<'a> {
+    pub(crate) key: &'a FlowKey,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) flags: TcpFlags,
+    pub(crate) window: u16,
+    pub(crate) options: &'a OptionBytes,
+    pub(crate) ttl: u8,
+    pub(crate) payload_len: u32,
+    /// The payload's folded sum; not used when the device finishes checksums.
+    pub(crate) payload_sum: u16,
+}
+
+/// Bytes in front of the payload.
+#[inline]
+pub(crate) fn header_len(path: &Path, v6: bool, options: u8) -> usize {
+    let ip = if v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
+    path.link_header().len() + ip + tcp::HEADER_LEN + options as usize
+}
+
+/// Writes all headers into the head room of `head` (which grows to include them). Returns the checksum
+/// request if the device is to finish it.
+#[inline]
+pub(crate) fn write_headers<P: FramePool>(
+    pool: &mut P,
+    head: &mut Frame,
+    path: &Path,
+    spec: &SegmentSpec<'_>,
+) -> Option<TxChecksum> {
+    let v6 = spec.key.is_v6();
+    let link = path.link_header();
+    let ip_len = if v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
+    let tcp_len = tcp::HEADER_LEN + spec.options.len as usize;
+    let total = link.len() + ip_len + tcp_len;
+    head.grow_front(total);
+    let bytes = &mut pool.bytes_mut(head)[..total];
+    let (link_bytes, rest) = bytes.split_at_mut(link.len());
+    link_bytes.copy_from_slice(link);
+    let (ip, tcp_bytes) = rest.split_at_mut(ip_len);
+    let transport = tcp_len as u32 + spec.payload_len;
+    let pseudo = match *spec.key {
+        FlowKey::V4 { local, remote, .. } => {
+            let header = Ipv4Header {
+                src: local,
+                dst: remote,
+                protocol: TCP,
+                ttl: spec.ttl,
+                tos: 0,
+                total_len: (ip_len as u32 + transport) as u16,
+            };
+            if let Some(out) = ip.first_chunk_mut() {
+                header.emit(out);
+            }
+            Sum::pseudo_v4(local, remote, TCP, transport)
+        }
+        FlowKey::V6 { local, remote, .. } => {
+            let header = Ipv6Header {
+                src: local,
+                dst: remote,
+                protocol: TCP,
+                hop_limit: spec.ttl,
+                traffic_class: 0,
+                payload_len: transport as u16,
+            };
+            if let Some(out) = ip.first_chunk_mut() {
+                header.emit(out);
+            }
+            Sum::pseudo_v6(&local, &remote, TCP, transport)
+        }
+    };
+    let header = TcpHeader {
+        src_port: spec.key.local_port(),
+        dst_port: spec.key.remote_port(),
+        seq: spec.seq,
+        ack: spec.ack,
+        flags: spec.flags,
+        window: spec.window,
+        options_len: spec.options.len,
+    };
+    tcp_bytes[tcp::HEADER_LEN..].copy_from_slice(&spec.options.bytes[..spec.options.len as usize]);
+    let sum = {
+        let fixed = tcp_bytes.first_chunk_mut()?;
+        header.emit(fixed);
+        if path.tx_checksum() {
+            pseudo.fold()
+        } else {
+            pseudo.add(Sum::of_short(tcp_bytes)).add(Sum::word(spec.payload_sum)).finish()
+        }
+    };
+    if let Some(fixed) = tcp_bytes.first_chunk_mut() {
+        tcp::set_checksum(fixed, sum);
+    }
+    path.tx_checksum().then_some(TxChecksum { start: (link.len() + ip_len) as u16, offset: tcp::CHECKSUM_OFFSET })
+}
+
+/// A segment without payload, in a frame of its own. `None` when the pool is dry.
+pub(crate) fn bare<P: FramePool>(pool: &mut P, path: &Path, spec: &SegmentSpec<'_>) -> Option<TxFrame> {
+    let mut frame = pool.alloc()?;
+    let checksum = write_headers(pool, &mut frame, path, spec);
+    Some(TxFrame { frame, checksum })
+}
