@@ -19,7 +19,9 @@ pub enum BuildError {
         device: String,
     },
     /// The thread may not run there.
-    #[error("CPU {cpu} is not available to this process (available: {available:?}); choose others, or widen the CPU set")]
+    #[error(
+        "CPU {cpu} is not available to this process (available: {available:?}); choose others, or widen the CPU set"
+    )]
     NoSuchCpu {
         /// The CPU asked for.
         cpu: usize,
@@ -53,7 +55,9 @@ pub enum BuildError {
         source: io::Error,
     },
     /// The memory for frames could not be had.
-    #[error("cannot get {megabytes} MiB for frames ({source}): lower .frames(…), or raise RLIMIT_MEMLOCK (`ulimit -l`)")]
+    #[error(
+        "cannot get {megabytes} MiB for frames ({source}): lower .frames(…), or raise RLIMIT_MEMLOCK (`ulimit -l`)"
+    )]
     Memory {
         /// How much was asked for.
         megabytes: usize,

@@ -24,6 +24,7 @@ mod error;
 mod handle;
 mod mailbox;
 mod mailbox_unsafe;
+mod open;
 mod park;
 mod ports;
 mod runtime;

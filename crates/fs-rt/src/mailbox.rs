@@ -163,12 +163,7 @@ pub(crate) fn matrix(cores: usize) -> Vec<Mailboxes> {
                 continue;
             }
             let (sender, receiver) = ring(RING);
-            all[from].to.push(Some(Outbox {
-                ring: sender,
-                waiting: VecDeque::new(),
-                unrung: false,
-                high_water: 0,
-            }));
+            all[from].to.push(Some(Outbox { ring: sender, waiting: VecDeque::new(), unrung: false, high_water: 0 }));
             all[to].from.push(receiver);
         }
     }

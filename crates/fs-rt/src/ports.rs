@@ -23,7 +23,7 @@ struct Used {
     users: u32,
     carried: bool,
     /// `None` where the address is not the kernel's (standalone addressing).
-    reservation: Option<Reservation>,
+    _reservation: Option<Reservation>,
 }
 
 pub(crate) struct Ports {
@@ -31,7 +31,7 @@ pub(crate) struct Ports {
     sinks: Vec<Box<dyn PortSink>>,
     used: Mutex<HashMap<(Protocol, SocketAddr), Used>>,
     /// Active ports: held for the kernel's eyes only, until the runtime ends.
-    active: Vec<Reservation>,
+    _active: Vec<Reservation>,
     /// How long a port stays ours after its last connection's socket is gone: FIN-WAIT and TIME-WAIT.
     cool_down: Duration,
     /// Ports without users, and until when they stay.
@@ -43,12 +43,17 @@ const PRIVATE_FIRST: u16 = 10_000;
 const PRIVATE_LAST: u16 = 19_999;
 
 impl Ports {
-    pub(crate) fn new(in_kernel: bool, sinks: Vec<Box<dyn PortSink>>, active: Vec<Reservation>, cool_down: Duration) -> Self {
+    pub(crate) fn new(
+        in_kernel: bool,
+        sinks: Vec<Box<dyn PortSink>>,
+        active: Vec<Reservation>,
+        cool_down: Duration,
+    ) -> Self {
         Self {
             in_kernel,
             sinks,
             used: Mutex::new(HashMap::new()),
-            active,
+            _active: active,
             cool_down,
             cooling: Mutex::new(Vec::new()),
         }
@@ -86,7 +91,7 @@ impl Ports {
                 return Err(error);
             }
         }
-        used.insert((protocol, at), Used { users: 1, carried: false, reservation });
+        used.insert((protocol, at), Used { users: 1, carried: false, _reservation: reservation });
         Ok(at)
     }
 
@@ -140,11 +145,6 @@ impl Ports {
             tracing::error!(%error, ?addrs, "cannot tell the XDP program the device's addresses");
         }
     }
-
-    /// Active ports that are held.
-    pub(crate) fn active(&self) -> usize {
-        self.active.len()
-    }
 }
 
 /// Reserves up to `count` ports upwards from `first`, leaving busy ones out. Addresses of both families are
@@ -159,8 +159,7 @@ pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Vec<(u16, R
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             // No IPv6 in this kernel or namespace: IPv4 alone.
             Err(error)
-                if any.is_ipv6()
-                    && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
+                if any.is_ipv6() && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
             {
                 any = std::net::Ipv4Addr::UNSPECIFIED.into();
                 continue;

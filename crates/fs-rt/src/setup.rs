@@ -2,53 +2,54 @@
 //! closes it.
 
 use crate::builder::{Builder, LinkChoice, Standalone};
-use crate::control::Control;
+use crate::control::{Control, Mirror};
 use crate::error::BuildError;
 use crate::mailbox::{Inbox, matrix};
-use crate::ports::Ports;
-use crate::runtime::{CoreSetup, Runtime, Shared};
-use crate::sys::{Clock, online_cpus};
+use crate::open::{Opened, link_error, open};
+use crate::ports::{PortSink, Ports, reserve_active};
+use crate::runtime::{Control as Message, CoreSetup, Runtime, Shared};
+use crate::sys::reserve::Reservation;
+use crate::sys::{Clock, online_cpus, raise_open_files};
+use fs_core::socket::ports::PortSet;
 use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, StackConfig};
-use fs_xdp::{Link, LinkCaps, Umem, UmemConfig, UmemPool};
-use std::any::Any;
+use fs_xdp::{LinkCaps, NetDevice, XdpError};
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// What opening the links gave.
-struct Opened {
-    /// For each core its queues.
-    links: Vec<Vec<(Box<dyn Link>, IfaceId)>>,
-    keep: Vec<Box<dyn Any + Send>>,
-}
-
 pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     check(&builder)?;
     let cores = builder.cores.len();
-    let umem = memory(&builder)?;
-    let mut pools: Vec<UmemPool> = Vec::with_capacity(cores);
-    for _ in 0..cores {
-        pools.push(umem.pool(builder.frames).map_err(|source| memory_error(&builder, source))?);
+    let devices = find_devices(&builder)?;
+    let mut opened = open(&mut builder, &devices)?;
+    let mirror = if builder.standalone.is_empty() { Some(mirror(&devices)?) } else { None };
+    let routes = mirror.as_ref().map_or_else(|| standalone_routes(&builder.standalone), |m| m.routes.clone());
+    let interfaces = interfaces(&builder, &opened, mirror.as_ref());
+    let (active, reservations) = active_ports(&builder, mirror.is_some())?;
+    let ports = announce(&builder, &mut opened, &interfaces, &active, reservations)?;
+
+    let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
+    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
+    let control = if mirror.is_some() { Control::new().map_err(bell)? } else { Control::none() };
+    let shared = Arc::new(Shared::new(inboxes.into(), ports, control));
+    if let Some(mirror) = mirror {
+        follow(&shared, mirror)?;
     }
-    let opened = open(&mut builder, &umem, &mut pools)?;
-    let interfaces = interfaces(&builder, &opened)?;
-    let routes = standalone_routes(&builder.standalone);
+
     let secret = match builder.secret {
         Some(secret) => secret,
         None => random_secret().map_err(|source| BuildError::System { what: "cannot read /dev/urandom", source })?,
     };
-    let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
-    let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
-    let ports = Ports::new(false, Vec::new(), Vec::new(), builder.tcp.time_wait);
-    let shared = Arc::new(Shared::new(inboxes.into(), ports, Control::none()));
     let clock = Clock::start();
-    let setups = opened.links.into_iter().zip(pools).zip(matrix(cores)).enumerate();
+    let Opened { links, pools, keep, .. } = opened;
+    let setups = links.into_iter().zip(pools).zip(matrix(cores)).enumerate();
     let setups = setups.map(|(index, ((links, pool), mail))| CoreSetup {
         config: StackConfig {
             core: CoreId(index as u16),
             cores: cores as u16,
             tcp: builder.tcp.clone(),
             limits: builder.limits.clone(),
+            ephemeral_ports: active.clone(),
             ..StackConfig::new(secret)
         },
         pool,
@@ -64,7 +65,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         drain: builder.drain,
         clock,
     });
-    Ok(Runtime { cores: setups.collect(), shared, keep: opened.keep })
+    Ok(Runtime { cores: setups.collect(), shared, keep })
 }
 
 fn check(builder: &Builder) -> Result<(), BuildError> {
@@ -104,7 +105,8 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
         return Err(BuildError::Config(format!("frame size {size}: it has to be 2048 or 4096")));
     }
     if builder.pin {
-        let available = online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
+        let available =
+            online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
         if let Some(&cpu) = builder.cores.iter().find(|cpu| !available.contains(cpu)) {
             return Err(BuildError::NoSuchCpu { cpu, available });
         }
@@ -112,49 +114,119 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
     Ok(())
 }
 
-fn memory(builder: &Builder) -> Result<Arc<Umem>, BuildError> {
-    let chunks = builder.frames * builder.cores.len() as u32;
-    let chunk_size = builder.frame_size.unwrap_or(2048);
-    Umem::new(UmemConfig { chunks, chunk_size }).map_err(|source| memory_error(builder, source))
-}
-
-fn memory_error(builder: &Builder, source: std::io::Error) -> BuildError {
-    let bytes = builder.frames as usize * builder.cores.len() * builder.frame_size.unwrap_or(2048) as usize;
-    BuildError::Memory { megabytes: bytes >> 20, source }
-}
-
-fn open(builder: &mut Builder, _umem: &Arc<Umem>, _pools: &mut [UmemPool]) -> Result<Opened, BuildError> {
-    match std::mem::take(&mut builder.link) {
-        LinkChoice::Memory(links) => Ok(Opened {
-            links: links.into_iter().map(|link| vec![(link, IfaceId(0))]).collect(),
-            keep: Vec::new(),
-        }),
-        other => Err(BuildError::Config(format!("{other:?} links are not there yet"))),
+/// The devices that the kernel has to know.
+fn find_devices(builder: &Builder) -> Result<Vec<NetDevice>, BuildError> {
+    if matches!(builder.link, LinkChoice::Memory(_) | LinkChoice::Tap) {
+        return Ok(Vec::new());
     }
+    let mut devices = Vec::with_capacity(builder.devices.len());
+    for name in &builder.devices {
+        let device = NetDevice::find(name).map_err(|error| link_error(name, error))?;
+        if !device.is_up() {
+            tracing::warn!(device = name, "the device is down (`ip link set {name} up`)");
+        }
+        devices.push(device);
+    }
+    Ok(devices)
 }
 
-fn interfaces(builder: &Builder, opened: &Opened) -> Result<Vec<Interface>, BuildError> {
-    let devices = builder.devices.len().max(1);
-    let caps: Vec<&LinkCaps> = (0..devices)
-        .filter_map(|n| opened.links.iter().flatten().find(|(_, iface)| usize::from(iface.0) == n).map(|(l, _)| l.caps()))
-        .collect();
-    Ok(caps
-        .iter()
-        .enumerate()
-        .map(|(n, caps)| {
-            let own = builder.standalone.get(n);
-            Interface {
-                framing: caps.framing,
-                mac: own.and_then(|own| own.mac).unwrap_or(caps.mac),
-                vlan: None,
-                mtu: caps.mtu,
-                addrs: own.map(|own| own.addrs.clone()).unwrap_or_default(),
-                addressing: if own.is_some() { Addressing::Standalone } else { Addressing::Host },
-                tx_checksum: caps.tx_checksum,
-                accept_partial_checksum: builder.accept_partial_checksum.unwrap_or(caps.virtual_peer),
-            }
-        })
-        .collect())
+fn mirror(devices: &[NetDevice]) -> Result<Mirror, BuildError> {
+    let indexes: Vec<u32> = devices.iter().map(|device| device.index).collect();
+    let mirror = Mirror::read(&indexes)
+        .map_err(|source| BuildError::Netlink { what: "addresses, routes and neighbours", source })?;
+    for (device, known) in devices.iter().zip(&mirror.devices) {
+        if known.addrs.is_empty() {
+            tracing::warn!(device = device.name, "the device has no address yet; it is used when it gets one");
+        }
+    }
+    Ok(mirror)
+}
+
+fn interfaces(builder: &Builder, opened: &Opened, mirror: Option<&Mirror>) -> Vec<Interface> {
+    let caps = opened.caps();
+    let interface = |(n, caps): (usize, &LinkCaps)| {
+        let own = builder.standalone.get(n);
+        let known = mirror.map(|mirror| &mirror.devices[n]);
+        let addrs = own.map(|own| &own.addrs).or(known.map(|known| &known.addrs));
+        Interface {
+            framing: caps.framing,
+            mac: own.and_then(|own| own.mac).unwrap_or(caps.mac),
+            vlan: None,
+            mtu: caps.mtu,
+            addrs: addrs.cloned().unwrap_or_default(),
+            addressing: if own.is_some() { Addressing::Standalone } else { Addressing::Host },
+            tx_checksum: caps.tx_checksum,
+            accept_partial_checksum: builder.accept_partial_checksum.unwrap_or(caps.virtual_peer),
+        }
+    };
+    caps.iter().enumerate().map(interface).collect()
+}
+
+/// Descriptors that are left to the application when active ports take the others.
+const DESCRIPTORS_SPARED: usize = 512;
+
+/// The ports for connects. In the host's addressing each is held by a kernel socket.
+fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Vec<Reservation>), BuildError> {
+    let wanted = builder.active_ports;
+    let first = builder.active_first;
+    if !in_kernel {
+        let mut set = PortSet::new();
+        (first..=u16::MAX).take(wanted).for_each(|port| {
+            set.insert(port);
+        });
+        return Ok((set, Vec::new()));
+    }
+    let files = |source| BuildError::System { what: "cannot raise RLIMIT_NOFILE", source };
+    let room = raise_open_files(wanted + DESCRIPTORS_SPARED).map_err(files)?.saturating_sub(DESCRIPTORS_SPARED);
+    let held = reserve_active(first, wanted.min(room))
+        .map_err(|source| BuildError::System { what: "cannot reserve active ports", source })?;
+    if held.len() < wanted {
+        let reason = if room < wanted {
+            "RLIMIT_NOFILE is too low (each port is held by a descriptor): raise its hard limit"
+        } else {
+            "no more are free above the first one: choose another with .active_ports_from(…)"
+        };
+        if held.is_empty() {
+            return Err(BuildError::ActivePorts { wanted, got: 0, reason: reason.into() });
+        }
+        tracing::warn!(wanted, got = held.len(), "fewer active ports than wanted: {reason}");
+    }
+    let mut set = PortSet::new();
+    for (port, _) in &held {
+        set.insert(*port);
+    }
+    Ok((set, held.into_iter().map(|(_, reservation)| reservation).collect()))
+}
+
+/// Tells the devices' programs what is ours.
+fn announce(
+    builder: &Builder,
+    opened: &mut Opened,
+    interfaces: &[Interface],
+    active: &PortSet,
+    reservations: Vec<Reservation>,
+) -> Result<Ports, BuildError> {
+    let mut sinks: Vec<Box<dyn PortSink>> = Vec::new();
+    for ((n, table), interface) in opened.tables.drain(..).enumerate().zip(interfaces) {
+        let refused = |error: XdpError| link_error(&builder.devices[n], error);
+        let addrs: Vec<IpAddr> = interface.addrs.iter().map(|cidr| cidr.addr).collect();
+        table.set_addresses(&addrs).map_err(refused)?;
+        table.set_active_ports(active.iter()).map_err(refused)?;
+        sinks.push(Box::new(table));
+    }
+    let in_kernel = builder.standalone.is_empty();
+    let cool_down = builder.tcp.time_wait.max(builder.tcp.fin_wait_2);
+    Ok(Ports::new(in_kernel, sinks, reservations, cool_down))
+}
+
+fn follow(shared: &Arc<Shared>, mirror: Mirror) -> Result<(), BuildError> {
+    for inbox in shared.inboxes.iter() {
+        mirror.neighbours().for_each(|neighbour| inbox.send(Message::World(neighbour)));
+    }
+    shared
+        .control
+        .start(mirror, Arc::downgrade(shared))
+        .map_err(|source| BuildError::System { what: "cannot start the control plane's thread", source })
 }
 
 /// Each address's own network on the link, and the default routes.

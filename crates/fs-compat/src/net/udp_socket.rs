@@ -117,7 +117,8 @@ impl UdpSocket {
     /// Sends a datagram.
     pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> io::Result<usize> {
         let target = lookup_host(target).await?.next();
-        let target = target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to"))?;
+        let target =
+            target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to"))?;
         poll_fn(|cx| self.poll_send_to(cx, buf, target)).await
     }
 

@@ -6,7 +6,7 @@
 mod mirror;
 mod netlink;
 
-pub(crate) use mirror::{Device, Mirror};
+pub(crate) use mirror::Mirror;
 
 use crate::core::CoreStack;
 use crate::error::RunError;
@@ -41,12 +41,8 @@ pub(crate) enum WorldChange {
 impl WorldChange {
     pub(crate) fn apply(self, stack: &mut CoreStack) {
         match self {
-            WorldChange::Addresses { iface, addrs } => stack.interface_mut(iface).addrs = addrs,
-            WorldChange::Device { iface, mac, mtu } => {
-                let interface = stack.interface_mut(iface);
-                interface.mac = mac;
-                interface.mtu = mtu;
-            }
+            WorldChange::Addresses { iface, addrs } => stack.update_interface(iface, |i| i.addrs = addrs),
+            WorldChange::Device { iface, mac, mtu } => stack.update_interface(iface, |i| (i.mac, i.mtu) = (mac, mtu)),
             WorldChange::Routes(routes) => stack.set_routes(routes),
             WorldChange::Neighbour { iface, addr, mac } => stack.set_neighbour(iface, addr, mac),
             WorldChange::NeighbourGone { iface, addr } => stack.remove_neighbour(iface, addr),

@@ -1,3 +1,4 @@
+use super::mirror::Device;
 use super::*;
 
 #[test]

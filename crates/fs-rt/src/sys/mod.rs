@@ -4,9 +4,9 @@ mod affinity;
 mod clock;
 mod eventfd;
 mod poll;
+pub(crate) mod reserve;
 mod rlimit;
 mod watch;
-pub(crate) mod reserve;
 
 pub(crate) use affinity::{online_cpus, pin_to_cpu};
 pub(crate) use clock::Clock;

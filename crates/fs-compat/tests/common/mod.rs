@@ -1,0 +1,61 @@
+//! Two runtimes of one core each, joined by links in memory, with addresses of their own.
+#![allow(dead_code)]
+
+use fs_core::Framing;
+use fs_rt::{CoreCtx, CoreStats, LinkChoice, RunError, Runtime, Standalone};
+use fs_xdp::Link;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+pub(crate) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
+pub(crate) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
+pub(crate) const SERVER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1));
+pub(crate) const CLIENT6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2));
+
+pub(crate) fn server(port: u16) -> SocketAddr {
+    SocketAddr::new(SERVER, port)
+}
+
+pub(crate) fn runtime(own: Standalone, links: Vec<Box<dyn Link>>) -> Runtime {
+    let cores = links.len();
+    Runtime::builder()
+        .device("memory")
+        .cores(0..cores)
+        .pin(false)
+        .link(LinkChoice::Memory(links))
+        .standalone(own)
+        .frames(8192)
+        .drain(Duration::from_millis(200))
+        .build()
+        .unwrap()
+}
+
+/// Runs `serve` at `SERVER` and `drive` at `CLIENT`; when `drive` is done the server is shut down. A test that
+/// hangs ends after 30 s with an error.
+pub(crate) fn both<S, SF, C, CF, T>(serve: S, drive: C) -> (T, CoreStats, CoreStats)
+where
+    S: FnOnce(CoreCtx) -> SF + Send + Clone + 'static,
+    SF: Future<Output = ()> + 'static,
+    C: FnOnce(CoreCtx) -> CF + Send + Clone + 'static,
+    CF: Future<Output = T> + 'static,
+    T: Send + 'static,
+{
+    let (a, b) = fs_xdp::memory::pair(Framing::Ethernet, 1500).unwrap();
+    let servers = runtime(Standalone::new().addr(SERVER, 24).addr(SERVER6, 64), vec![Box::new(a)]);
+    let clients = runtime(Standalone::new().addr(CLIENT, 24).addr(CLIENT6, 64), vec![Box::new(b)]);
+    let (server_handle, client_handle) = (servers.handle(), clients.handle());
+    let server_thread = std::thread::spawn(move || servers.run(serve));
+    let driven = clients.run(move |core| {
+        let drive = drive(core);
+        async move { tokio::time::timeout(Duration::from_secs(30), drive).await }
+    });
+    server_handle.shutdown(Duration::from_millis(500));
+    match server_thread.join().unwrap() {
+        // A server that only ends with its deadline, or with its link, is none of this harness's business.
+        Ok(_) | Err(RunError::Deadline { .. } | RunError::Link { .. }) => {}
+        Err(error) => panic!("the server's runtime: {error}"),
+    }
+    let output = driven.unwrap().pop().unwrap().expect("the client took longer than 30 s");
+    (output, server_handle.stats().pop().unwrap(), client_handle.stats().pop().unwrap())
+}
