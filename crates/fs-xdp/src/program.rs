@@ -74,18 +74,13 @@ impl Program {
     /// From now on packets of ours that arrive on `queue` go to `socket`, until that is closed.
     pub(crate) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), XdpError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets
-            .set(queue, socket, 0)
-            .map_err(|error| XdpError::Map { doing: "enter a socket", reason: chain(&error) })
+        sockets.set(queue, socket, 0).map_err(|error| XdpError::Map { doing: "enter a socket", reason: chain(&error) })
     }
 }
 
 impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Program")
-            .field("attached", &self.attached)
-            .field("frags", &self.frags)
-            .finish_non_exhaustive()
+        f.debug_struct("Program").field("attached", &self.attached).field("frags", &self.frags).finish_non_exhaustive()
     }
 }
 

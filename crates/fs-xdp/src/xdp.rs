@@ -303,7 +303,8 @@ impl XdpLink {
             return 0;
         }
         // struct xsk_tx_metadata: flags (u64), csum_start, csum_offset (u16 each), right in front of the packet.
-        let mut metadata = Frame::from_raw(head.chunk(), head.off() as u16 - self.tx_metadata_len, self.tx_metadata_len);
+        let mut metadata =
+            Frame::from_raw(head.chunk(), head.off() as u16 - self.tx_metadata_len, self.tx_metadata_len);
         let bytes = pool.bytes_mut(&mut metadata);
         bytes[..8].copy_from_slice(&u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM).to_ne_bytes());
         bytes[8..10].copy_from_slice(&request.start.to_ne_bytes());

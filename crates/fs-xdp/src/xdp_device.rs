@@ -178,7 +178,7 @@ impl XdpDevice {
     }
 
     /// Opens a queue on `umem`, with chunks for receiving out of `pool`. Queues of several devices can share one
-    /// UMEM.
+    /// UMEM. To be called in the network namespace that the device was attached in.
     ///
     /// # Errors
     /// See [`XdpError`]; all chunks are back in `pool` then.
@@ -226,6 +226,11 @@ impl XdpDevice {
         config: QueueConfig,
     ) -> Result<u32, XdpError> {
         config.check()?;
+        // Sockets bind by index, and an index of another namespace is another device.
+        let now = NetDevice::find(&self.device.name)?;
+        if (now.index, now.mac) != (self.device.index, self.device.mac) {
+            return Err(XdpError::NoSuchDevice { device: self.device.name.clone() });
+        }
         if queue >= self.queue_count() {
             let QueueCounts { rx, tx } = self.counts;
             return Err(XdpError::NoSuchQueue { device: self.device.name.clone(), queue, rx, tx });

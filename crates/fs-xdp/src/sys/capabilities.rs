@@ -61,7 +61,8 @@ pub(crate) fn describe(missing: &[&'static str]) -> String {
                 without root use the AF_PACKET link"
             .to_owned();
     }
-    "all capabilities are there, so a security module or sysctl (kernel.unprivileged_bpf_disabled) forbids it".to_owned()
+    "all capabilities are there, so a security module or sysctl (kernel.unprivileged_bpf_disabled) forbids it"
+        .to_owned()
 }
 
 #[cfg(test)]

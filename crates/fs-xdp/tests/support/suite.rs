@@ -56,10 +56,8 @@ fn chains_arrive(ends: &mut [End; 2]) {
     let head = ends[0].frame(head);
     let kept = ends[0].frame(tail);
     let twin = ends[0].pool.share(&kept);
-    let mut frames = vec![
-        fs_core::TxFrame { frame: head, checksum: None },
-        fs_core::TxFrame { frame: twin, checksum: None },
-    ];
+    let mut frames =
+        vec![fs_core::TxFrame { frame: head, checksum: None }, fs_core::TxFrame { frame: twin, checksum: None }];
     frames[0].frame.set_more(true);
     ends[0].send(frames);
     assert!(ends[1].receive(1)[0] == sent);

@@ -1,0 +1,605 @@
+//! What only AF_XDP has: steering, several queues and devices on one UMEM, devices that go, and its errors.
+
+mod support;
+
+use fs_core::{FramePool, Framing, Protocol, TxChecksum, TxFrame};
+use fs_xdp::{
+    Link, MultiBuffer, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink, XdpMode,
+};
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::netns_unsafe::{NetNs, drop_capabilities, wait_readable};
+use support::*;
+
+const NATIVE: XdpConfig =
+    XdpConfig { mode: XdpMode::Native, multi_buffer: MultiBuffer::Auto, zero_copy: true, tx_checksum: true };
+const GENERIC: XdpConfig = XdpConfig { mode: XdpMode::Generic, ..NATIVE };
+const SMALL: QueueConfig = QueueConfig { rx: 64, tx: 64, fill: 64, completion: 64 };
+
+/// A device in the namespace where its queues have to be opened.
+struct Device<'a> {
+    ns: &'a NetNs,
+    device: XdpDevice,
+}
+
+impl std::ops::Deref for Device<'_> {
+    type Target = XdpDevice;
+    fn deref(&self) -> &XdpDevice {
+        &self.device
+    }
+}
+
+impl Device<'_> {
+    fn open_queue(
+        &self,
+        queue: u32,
+        umem: &Arc<Umem>,
+        pool: &mut UmemPool,
+        config: QueueConfig,
+    ) -> Result<XdpLink, XdpError> {
+        self.ns.enter(|| self.device.open_queue(queue, umem, pool, config))
+    }
+}
+
+/// A device on an end of `veth` that takes UDP port `OURS` at the end's address.
+fn attach(veth: &Veth, end: usize, config: XdpConfig) -> Device<'_> {
+    let (ns, name) = veth.ends()[end];
+    let device = ns.enter(|| {
+        let device = XdpDevice::attach(name, config).unwrap();
+        device.port_table().set_addresses(&[address(end)]).unwrap();
+        device.port_table().add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
+        device
+    });
+    Device { ns, device }
+}
+
+fn open(device: &Device<'_>, queue: u32) -> End {
+    let (umem, mut pool) = umem(2048, 2048);
+    let link = device.open_queue(queue, &umem, &mut pool, SMALL).unwrap();
+    End::new(Box::new(link), umem, pool)
+}
+
+/// A kernel socket inside an end's namespace.
+fn kernel_socket(veth: &Veth, end: usize, port: u16) -> UdpSocket {
+    let (ns, _) = veth.ends()[end];
+    let socket = ns.enter(|| UdpSocket::bind((address(end), port)).unwrap());
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket
+}
+
+fn hears(socket: &UdpSocket, wait_ms: u64) -> Option<Vec<u8>> {
+    socket.set_read_timeout(Some(Duration::from_millis(wait_ms))).unwrap();
+    let mut buffer = [0; 16384];
+    socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())
+}
+
+#[test]
+fn what_is_not_ours_goes_to_the_kernel() {
+    if skipped_without_root("steering") {
+        return;
+    }
+    for config in [NATIVE, GENERIC] {
+        let veth = Veth::new(1, 1500);
+        let device = attach(&veth, 1, config);
+        let ports = device.port_table();
+        let mut end = open(&device, 0);
+        let from = kernel_socket(&veth, 0, OURS);
+        let kernels = kernel_socket(&veth, 1, KERNELS);
+        let placeholder = kernel_socket(&veth, 1, OURS);
+
+        from.send_to(b"for the kernel", (address(1), KERNELS)).unwrap();
+        assert_eq!(hears(&kernels, 1000).unwrap(), b"for the kernel");
+        from.send_to(b"for us", (address(1), OURS)).unwrap();
+        assert!(end.receive(1)[0].ends_with(b"for us"));
+        assert_eq!(hears(&placeholder, 20), None, "the kernel has it too");
+        assert!(veth.a.try_run(&format!("ping -q -c 1 -W 1 {} > /dev/null", address(1))), "ping does not pass");
+
+        // Not one of the host's addresses: forwarded traffic passes. An address of its own takes precedence.
+        ports.set_addresses(&[]).unwrap();
+        from.send_to(b"passes", (address(1), OURS)).unwrap();
+        assert_eq!(hears(&placeholder, 1000).unwrap(), b"passes");
+        ports.add_local(Protocol::Udp, address(1), OURS).unwrap();
+        from.send_to(b"ours again", (address(1), OURS)).unwrap();
+        assert!(end.receive(1)[0].ends_with(b"ours again"));
+        // Added twice, removed twice.
+        ports.add_local(Protocol::Udp, address(1), OURS).unwrap();
+        ports.remove_local(Protocol::Udp, address(1), OURS).unwrap();
+        from.send_to(b"still ours", (address(1), OURS)).unwrap();
+        assert!(end.receive(1)[0].ends_with(b"still ours"));
+        ports.remove_local(Protocol::Udp, address(1), OURS).unwrap();
+        from.send_to(b"given up", (address(1), OURS)).unwrap();
+        assert_eq!(hears(&placeholder, 1000).unwrap(), b"given up");
+
+        let counters = ports.counters().unwrap();
+        assert_eq!(counters.redirected, 3, "{counters:?}");
+        assert!(counters.passed_port >= 3 && counters.passed_protocol >= 1, "{counters:?}");
+        assert_eq!((counters.passed_malformed, counters.passed_no_socket), (0, 0), "{counters:?}");
+
+        // The socket closed, the packets of its queue are the kernel's.
+        ports.set_addresses(&[address(1)]).unwrap();
+        end.close();
+        from.send_to(b"nobody home", (address(1), OURS)).unwrap();
+        assert_eq!(hears(&placeholder, 1000).unwrap(), b"nobody home");
+        assert_eq!(ports.counters().unwrap().passed_no_socket, 1);
+        // The device given back, there is no program.
+        drop(device);
+        assert!(!veth.b.try_run("ip link show fsx1 | grep -q xdp"), "a program is left behind");
+    }
+}
+
+#[test]
+fn active_ports_fragments_icmp_ipv6_and_vlans() {
+    if skipped_without_root("steering of odd packets") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let (sender_device, device) = (attach(&veth, 0, NATIVE), attach(&veth, 1, NATIVE));
+    let (mut sender, mut end) = (open(&sender_device, 0), open(&device, 0));
+    let ports = device.port_table();
+    let before = |ports: &fs_xdp::PortTable| ports.counters().unwrap();
+    let mut deliver = |bytes: Vec<u8>, end: &mut End, label: &str, ours: bool| {
+        let base = before(&ports);
+        let frames = sender.frames(&bytes, usize::MAX);
+        sender.send(frames);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        loop {
+            let now = before(&ports);
+            let passed = now.passed_port + now.passed_protocol + now.passed_fragment + now.passed_malformed;
+            let passed_before = base.passed_port + base.passed_protocol + base.passed_fragment + base.passed_malformed;
+            let redirected = now.redirected + now.redirected_icmp > base.redirected + base.redirected_icmp;
+            if redirected || passed > passed_before {
+                assert_eq!(redirected, ours, "{label}: {base:?} then {now:?}");
+                break;
+            }
+            assert!(Instant::now() < deadline, "{label}: neither passed nor redirected");
+        }
+        end.receive_now();
+        before(&ports)
+    };
+
+    // TCP to an active port; the same number in UDP is not meant.
+    let mut tcp = packet_to(Framing::Ethernet, 0, 50_000, 80, 1);
+    tcp[23] = 6;
+    deliver(tcp.clone(), &mut end, "TCP, inactive port", false);
+    ports.set_active_ports([40_000, 50_000]).unwrap();
+    deliver(tcp.clone(), &mut end, "TCP, active port", true);
+    deliver(packet_to(Framing::Ethernet, 0, 50_000, 80, 1), &mut end, "UDP, active TCP port", false);
+    ports.set_active_ports([40_000]).unwrap();
+    deliver(tcp, &mut end, "TCP, no longer active", false);
+
+    // A fragment has no ports, or not all of its bytes.
+    let whole = packet(Framing::Ethernet, 0, 100, 1);
+    let mut fragment = whole.clone();
+    fragment[20] = 0x20;
+    let counters = deliver(fragment, &mut end, "first fragment", false);
+    assert_eq!(counters.passed_fragment, 1);
+    // IPv4 options are walked over.
+    let mut options = whole.clone();
+    options[14] = 0x46;
+    options.splice(34..34, [1, 1, 1, 0]);
+    deliver(options, &mut end, "IPv4 options", true);
+    // Cut short, and nonsense.
+    let counters = deliver(whole[..30].to_vec(), &mut end, "cut IPv4 header", false);
+    assert_eq!(counters.passed_malformed, 1);
+    let mut bad = whole.clone();
+    bad[14] = 0x44;
+    deliver(bad, &mut end, "header length below 20", false);
+
+    // One VLAN tag is looked behind, two are not.
+    let mut tagged = whole.clone();
+    tagged.splice(12..12, [0x81, 0, 0, 5]);
+    deliver(tagged.clone(), &mut end, "one tag", true);
+    tagged.splice(12..12, [0x88, 0xa8, 0, 6]);
+    deliver(tagged, &mut end, "two tags", false);
+
+    // An ICMP error about a packet that end 1 has sent from its port.
+    let quoted = &packet(Framing::Ip, 1, 60, 1)[..28];
+    let mut icmp = whole[..34].to_vec();
+    icmp[23] = 1;
+    icmp.extend([3, 4, 0, 0, 0, 0, 5, 0]);
+    icmp.extend(quoted);
+    let counters = deliver(icmp.clone(), &mut end, "ICMP about our port", true);
+    assert_eq!(counters.redirected_icmp, 1);
+    icmp[42 + 20] = 1;
+    deliver(icmp, &mut end, "ICMP about another port", false);
+
+    // IPv6: the same rules, with addresses of its own.
+    let v6 = |next: u8, rest: &[u8]| {
+        let mut bytes = whole[..12].to_vec();
+        bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        bytes.extend((rest.len() as u16).to_be_bytes());
+        bytes.extend([next, 64]);
+        bytes.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        bytes.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        bytes.extend(rest);
+        bytes
+    };
+    let udp = [0x1e, 0x61, 0x1e, 0x61, 0, 20, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+    deliver(v6(17, &udp), &mut end, "IPv6 before its address is known", false);
+    ports.set_addresses(&[address(1), "fd77::1".parse().unwrap()]).unwrap();
+    deliver(v6(17, &udp), &mut end, "IPv6, port added for IPv4 only", false);
+    ports.add_local(Protocol::Udp, "::".parse().unwrap(), OURS).unwrap();
+    deliver(v6(17, &udp), &mut end, "IPv6 UDP", true);
+    deliver(v6(0, &udp), &mut end, "IPv6 with a hop-by-hop header", false);
+    let mut quoted = v6(17, &udp)[14..].to_vec();
+    let (src, dst) = (quoted[8..24].to_vec(), quoted[24..40].to_vec());
+    quoted[8..24].copy_from_slice(&dst);
+    quoted[24..40].copy_from_slice(&src);
+    let mut too_big = vec![2, 0, 0, 0, 0, 0, 5, 0];
+    too_big.extend(quoted);
+    deliver(v6(58, &too_big), &mut end, "ICMPv6 packet too big", true);
+
+    sender.close();
+    end.close();
+}
+
+/// The device finishes (or the link does) what the engine leaves open; the kernel at the other end checks.
+#[test]
+fn checksums_are_finished() {
+    if skipped_without_root("TX checksums") {
+        return;
+    }
+    for (mode, tx_checksum, mtu) in [
+        (XdpMode::Native, true, 1500),
+        (XdpMode::Native, false, 1500),
+        (XdpMode::Generic, true, 9000),
+        (XdpMode::Generic, false, 9000),
+    ] {
+        let veth = Veth::new(1, mtu);
+        let device = attach(&veth, 0, XdpConfig { mode, tx_checksum, ..NATIVE });
+        let kernels = kernel_socket(&veth, 1, KERNELS);
+        let mut end = open(&device, 0);
+        assert_eq!(end.link.caps().tx_checksum, tx_checksum, "kernel 6.11 or later has TX metadata");
+        for (len, piece) in [(60, 2000), (61, 42), (1400, 500), (mtu as usize, 2000), (mtu as usize, 1000)] {
+            let mut bytes = packet_to(Framing::Ethernet, 0, KERNELS, len, 7);
+            // The pseudo-header's sum, as the engine leaves it.
+            let mut sum = u32::from(u16::from_be_bytes([bytes[38], bytes[39]])) + 17;
+            for pair in bytes[26..34].chunks(2) {
+                sum += u32::from(u16::from_be_bytes([pair[0], pair[1]]));
+            }
+            let sum = ((sum & 0xffff) + (sum >> 16)) as u16;
+            bytes[40..42].copy_from_slice(&sum.to_be_bytes());
+            let mut frames = end.frames(&bytes, piece);
+            frames[0].checksum = Some(TxChecksum { start: 34, offset: 6 });
+            end.send(frames);
+            let heard = hears(&kernels, 1000).unwrap_or_else(|| panic!("{len} bytes in pieces of {piece}: refused"));
+            assert!(heard == bytes[42..], "{len} bytes in pieces of {piece}: changed");
+        }
+        end.close();
+    }
+}
+
+#[test]
+fn two_queues_of_two_devices_share_one_umem() {
+    if skipped_without_root("two queues on one UMEM") {
+        return;
+    }
+    let (veth, other) = (Veth::new(2, 1500), Veth::new(2, 1500));
+    let (device, second) = (attach(&veth, 0, NATIVE), attach(&other, 0, NATIVE));
+    assert_eq!(device.queue_count(), 2);
+    let peers = [attach(&veth, 1, NATIVE), attach(&other, 1, NATIVE)];
+    let mut peer_ends: Vec<End> = peers.iter().flat_map(|peer| [open(peer, 0), open(peer, 1)]).collect();
+
+    let umem = Umem::new(UmemConfig { chunks: 2048, chunk_size: 2048 }).unwrap();
+    let mut pools = [umem.pool(1024).unwrap(), umem.pool(1024).unwrap()];
+    let mut links: Vec<XdpLink> = Vec::new();
+    for device in [&device, &second] {
+        for queue in [0, 1] {
+            links.push(device.open_queue(queue, &umem, &mut pools[queue as usize], SMALL).unwrap());
+        }
+    }
+    // A packet for each queue of each device, sent by the peer on its queue of that number, goes back out on the
+    // next link, from the same chunk.
+    for round in 0..200u32 {
+        for from in 0..4usize {
+            let sent = packet(Framing::Ethernet, 1, 200, round * 4 + from as u32);
+            let frames = peer_ends[from].frames(&sent, usize::MAX);
+            peer_ends[from].send(frames);
+            let mut received = Vec::new();
+            let deadline = Instant::now() + Duration::from_secs(1);
+            while links[from].rx(&mut pools[from % 2], IFACE, &mut received, 8) == 0 {
+                assert!(Instant::now() < deadline, "link {from} receives nothing");
+            }
+            let mut frame = received.pop().unwrap().frame;
+            assert_eq!(pools[from % 2].bytes(&frame), sent);
+            let turned = packet(Framing::Ethernet, 0, 200, round);
+            pools[from % 2].bytes_mut(&mut frame).copy_from_slice(&turned);
+            let to = (from + 1) % 4;
+            let mut frames = vec![TxFrame { frame, checksum: None }];
+            assert_eq!(links[to].tx(&mut pools[to % 2], &mut frames).unwrap(), 1);
+            assert!(peer_ends[to].receive(1)[0] == turned);
+        }
+    }
+    for (i, link) in links.into_iter().enumerate() {
+        assert!(link.stats().rx_packets >= 200);
+        Box::new(link).close(&mut pools[i % 2]);
+    }
+    assert_eq!(umem.in_use(&pools), 0);
+    for end in peer_ends {
+        end.close();
+    }
+}
+
+#[test]
+fn a_queue_can_be_opened_again_at_once() {
+    if skipped_without_root("rebind after close") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    for round in 0..10 {
+        let device = attach(&veth, 1, NATIVE);
+        let from = kernel_socket(&veth, 0, 5000 + round);
+        for _ in 0..3 {
+            let mut end = open(&device, 0);
+            from.send_to(b"x", (address(1), OURS)).unwrap();
+            wait_readable(end.link.wake_fd().unwrap(), 1000);
+            let deadline = Instant::now() + Duration::from_secs(1);
+            while end.link.stats().rx_packets == 0 {
+                end.receive_now();
+                assert!(Instant::now() < deadline, "nothing arrives after reopening");
+            }
+            end.close();
+        }
+    }
+}
+
+#[test]
+fn a_link_that_is_dropped_gives_its_chunks_to_the_umem() {
+    if skipped_without_root("drop without close") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let device = attach(&veth, 0, NATIVE);
+    let (umem, mut pool) = umem(1024, 2048);
+    let link = device.open_queue(0, &umem, &mut pool, SMALL).unwrap();
+    assert_eq!(umem.in_use([&pool]), 64);
+    drop(link);
+    assert_eq!(umem.in_use([&pool]), 0);
+}
+
+#[test]
+fn a_device_that_goes_away_is_an_error_and_loses_nothing() {
+    if skipped_without_root("device removed") {
+        return;
+    }
+    for config in [NATIVE, GENERIC] {
+        let veth = Veth::new(1, 1500);
+        let device = attach(&veth, 0, config);
+        let mut end = open(&device, 0);
+        while !end.link.prepare_sleep(&mut end.pool) {
+            end.receive_now();
+        }
+        veth.a.run("ip link del fsx0");
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while end.link.prepare_sleep(&mut end.pool) {
+            assert!(Instant::now() < deadline, "nobody notices that the device is gone");
+        }
+        let sent = packet(Framing::Ethernet, 0, 100, 1);
+        let mut frames = end.frames(&sent, usize::MAX);
+        assert!(end.link.tx(&mut end.pool, &mut frames).is_err());
+        assert!(end.receive_now().is_empty());
+        for part in frames {
+            end.pool.free(part.frame);
+        }
+        end.close();
+        // Its port table can still be spoken to.
+        device.port_table().set_active_ports([1]).unwrap();
+    }
+}
+
+#[test]
+fn a_link_survives_its_device_being_down_for_a_while() {
+    if skipped_without_root("device down") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let devices = [attach(&veth, 0, NATIVE), attach(&veth, 1, NATIVE)];
+    let (mut a, mut b) = (open(&devices[0], 0), open(&devices[1], 0));
+    veth.a.run("ip link set fsx0 down");
+    let sent = packet(Framing::Ethernet, 0, 100, 1);
+    let mut frames = a.frames(&sent, usize::MAX);
+    a.link.tx(&mut a.pool, &mut frames).expect("down is not gone");
+    veth.a.run("ip link set fsx0 up");
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        if frames.is_empty() {
+            frames = a.frames(&sent, usize::MAX);
+        }
+        a.link.tx(&mut a.pool, &mut frames).unwrap();
+        if !b.receive_now().is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "nothing arrives after the device came up again");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for part in frames {
+        a.pool.free(part.frame);
+    }
+    a.close();
+    b.close();
+}
+
+/// Not a test of its own: what `nothing_is_left_of_a_killed_process` starts and kills.
+#[test]
+#[ignore = "started by another test"]
+fn hold_a_queue() {
+    let device = XdpDevice::attach("fsx1", NATIVE).unwrap();
+    device.port_table().set_addresses(&[address(1)]).unwrap();
+    device.port_table().add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
+    let (umem, mut pool) = umem(512, 2048);
+    let _link = device.open_queue(0, &umem, &mut pool, SMALL).unwrap();
+    std::thread::sleep(Duration::from_secs(10));
+    panic!("nobody has killed me");
+}
+
+#[test]
+fn nothing_is_left_of_a_killed_process() {
+    if skipped_without_root("kill -9") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let placeholder = kernel_socket(&veth, 1, OURS);
+    let from = kernel_socket(&veth, 0, OURS);
+    let mut child = veth.b.enter(|| {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hold_a_queue", "--ignored"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap()
+    });
+    let has_program = || veth.b.try_run("ip link show fsx1 | grep -q xdp");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    // Until it takes the packets.
+    loop {
+        from.send_to(b"?", (address(1), OURS)).unwrap();
+        if has_program() && hears(&placeholder, 20).is_none() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the child takes no packets");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let killed = Instant::now();
+    while has_program() {
+        assert!(killed.elapsed() < Duration::from_millis(100), "the program is still there");
+    }
+    from.send_to(b"back to the kernel", (address(1), OURS)).unwrap();
+    assert_eq!(hears(&placeholder, 1000).unwrap(), b"back to the kernel");
+    let device = attach(&veth, 1, NATIVE);
+    let mut end = open(&device, 0);
+    from.send_to(b"ours at once", (address(1), OURS)).unwrap();
+    assert!(end.receive(1)[0].ends_with(b"ours at once"));
+    end.close();
+}
+
+// ---- errors: each names its cause, and leaves nothing behind
+
+#[test]
+fn errors_name_their_cause() {
+    if skipped_without_root("errors of AF_XDP") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let in_a = |f: &(dyn Fn() -> XdpError + Sync)| veth.a.enter(f);
+
+    let error = in_a(&|| XdpDevice::attach("fsx-none", NATIVE).unwrap_err());
+    assert!(matches!(&error, XdpError::NoSuchDevice { device } if device == "fsx-none"), "{error}");
+    let error = in_a(&|| XdpDevice::attach("a-name-that-is-too-long", NATIVE).unwrap_err());
+    assert!(matches!(error, XdpError::NoSuchDevice { .. }), "{error}");
+
+    let error = in_a(&|| XdpDevice::attach("lo", NATIVE).unwrap_err());
+    assert!(matches!(error, XdpError::NativeUnsupported { .. }), "{error}");
+    let device = veth.a.enter(|| XdpDevice::attach("lo", XdpConfig::default()).unwrap());
+    assert!(!device.is_native(), "loopback has only the generic mode");
+    drop(device);
+
+    veth.a.run("ip tuntap add fsxtun mode tun");
+    let error = in_a(&|| XdpDevice::attach("fsxtun", NATIVE).unwrap_err());
+    assert!(matches!(error, XdpError::NotEthernet { .. }), "{error}");
+
+    let device = attach(&veth, 0, NATIVE);
+    let error = in_a(&|| XdpDevice::attach("fsx0", NATIVE).unwrap_err());
+    assert!(
+        matches!(&error, XdpError::ProgramAttached { program, .. } if program.contains("another fastsock")),
+        "{error}"
+    );
+
+    let (memory, mut pool) = umem(512, 2048);
+    // Where the device is not, its index means another one.
+    let error = device.device.open_queue(0, &memory, &mut pool, SMALL).unwrap_err();
+    assert!(matches!(error, XdpError::NoSuchDevice { .. }), "{error}");
+    let error = device.open_queue(1, &memory, &mut pool, SMALL).unwrap_err();
+    assert!(matches!(error, XdpError::NoSuchQueue { queue: 1, rx: 1, tx: 1, .. }), "{error}");
+    let error = device.open_queue(0, &memory, &mut pool, QueueConfig { rx: 100, ..SMALL }).unwrap_err();
+    assert!(matches!(error, XdpError::RingSize { size: 100 }), "{error}");
+    let (foreign, mut few) = umem(10, 2048);
+    let error = device.open_queue(0, &memory, &mut few, SMALL).unwrap_err();
+    assert!(matches!(error, XdpError::ForeignPool), "{error}");
+    let error = device.open_queue(0, &foreign, &mut few, SMALL).unwrap_err();
+    assert!(matches!(error, XdpError::PoolTooSmall { available: 10, needed: 128 }), "{error}");
+
+    let link = device.open_queue(0, &memory, &mut pool, SMALL).unwrap();
+    let (other, mut other_pool) = umem(512, 2048);
+    let error = device.open_queue(0, &other, &mut other_pool, SMALL).unwrap_err();
+    assert!(matches!(error, XdpError::QueueTaken { queue: 0, .. }), "{error}");
+    assert_eq!(other.in_use([&other_pool]), 0);
+    Box::new(link).close(&mut pool);
+    assert_eq!(memory.in_use([&pool]), 0);
+}
+
+#[test]
+fn an_mtu_that_does_not_fit_is_told_with_numbers() {
+    if skipped_without_root("MTU errors") {
+        return;
+    }
+    let veth = Veth::new(1, 9000);
+    let config = XdpConfig { multi_buffer: MultiBuffer::Off, ..NATIVE };
+    let error = veth.a.enter(|| XdpDevice::attach("fsx0", config).unwrap_err());
+    assert!(matches!(error, XdpError::MtuTooLarge { mtu: 9000, max: 3506, .. }), "{error}");
+    // Generic mode takes the device, but a chunk does not take its packets.
+    let device = veth.a.enter(|| XdpDevice::attach("fsx0", XdpConfig { mode: XdpMode::Generic, ..config }).unwrap());
+    let (memory, mut pool) = umem(512, 4096);
+    let error = veth.a.enter(|| device.open_queue(0, &memory, &mut pool, SMALL).unwrap_err());
+    assert!(matches!(error, XdpError::MtuTooLarge { mtu: 9000, max: 3822, .. }), "{error}");
+    assert_eq!(memory.in_use([&pool]), 0);
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    if skipped_without_root("capability errors") {
+        return;
+    }
+    const NET_ADMIN: u32 = 12;
+    const NET_RAW: u32 = 13;
+    const SYS_ADMIN: u32 = 21;
+    const BPF: u32 = 39;
+    let veth = Veth::new(1, 1500);
+    for (drop, name) in [
+        (vec![NET_RAW], "CAP_NET_RAW"),
+        (vec![BPF, SYS_ADMIN], "CAP_BPF"),
+        (vec![NET_ADMIN, SYS_ADMIN], "CAP_NET_ADMIN"),
+    ] {
+        let error = veth.a.enter(|| {
+            drop_capabilities(&drop);
+            XdpDevice::attach("fsx0", NATIVE).unwrap_err()
+        });
+        assert!(
+            matches!(&error, XdpError::MissingCapability { missing, .. } if missing.contains(&name)),
+            "{name}: {error}"
+        );
+        assert!(!veth.a.try_run("ip link show fsx0 | grep -q xdp"), "a program is left behind");
+    }
+}
+
+#[test]
+fn too_little_lockable_memory_is_told_with_numbers() {
+    if skipped_without_root("RLIMIT_MEMLOCK") {
+        return;
+    }
+    const IPC_LOCK: u32 = 14;
+    let veth = Veth::new(1, 1500);
+    let device = attach(&veth, 0, NATIVE);
+    let limit_kib = 1024 * 1024;
+    // More than the limit of any test machine would be if it had one; without one there is nothing to test.
+    let chunks = (limit_kib / 2) as u32;
+    let limit: String = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let line = limit.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+    let bytes = line.split_whitespace().nth(3).unwrap();
+    let Ok(bytes) = bytes.parse::<u64>() else {
+        eprintln!("skipped: RLIMIT_MEMLOCK (it is {bytes} here)");
+        return;
+    };
+    let chunks = chunks.min((bytes / 2048 + 1024) as u32);
+    let error = veth.a.enter(|| {
+        drop_capabilities(&[IPC_LOCK]);
+        let (memory, mut pool) = umem(chunks, 2048);
+        let error = device.device.open_queue(0, &memory, &mut pool, SMALL).unwrap_err();
+        assert_eq!(memory.in_use([&pool]), 0);
+        error
+    });
+    assert!(
+        matches!(error, XdpError::MemoryLock { needed_kib, limit_kib } if needed_kib == u64::from(chunks) * 2 && limit_kib == bytes / 1024),
+        "{error}"
+    );
+}
