@@ -1,1 +1,146 @@
-//! To come.
+use super::*;
+use crate::config::{Addressing, Framing};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::string::ToString;
+
+fn cidr(text: &str) -> Cidr {
+    let (addr, prefix) = text.split_once('/').unwrap();
+    Cidr { addr: addr.parse().unwrap(), prefix: prefix.parse().unwrap() }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn route(to: &str, gateway: Option<&str>, iface: u8, metric: u32) -> Route {
+    Route { to: cidr(to), gateway: gateway.map(ip), iface: IfaceId(iface), metric }
+}
+
+fn interface(addrs: &[&str]) -> Interface {
+    Interface {
+        framing: Framing::Ethernet,
+        mac: [2, 0, 0, 0, 0, 1],
+        vlan: None,
+        mtu: 1500,
+        addrs: addrs.iter().map(|addr| cidr(addr)).collect(),
+        addressing: Addressing::Host,
+        tx_checksum: false,
+        accept_partial_checksum: false,
+    }
+}
+
+fn table(routes: Vec<Route>) -> RouteTable {
+    let mut table = RouteTable::default();
+    assert_eq!(table.set(routes), 0);
+    table
+}
+
+fn hop(table: &RouteTable, to: &str) -> Option<(u8, std::string::String)> {
+    table.lookup(ip(to)).map(|hop| (hop.iface.0, hop.addr.to_string()))
+}
+
+#[test]
+fn the_longest_prefix_wins_then_the_metric() {
+    let table = table(std::vec![
+        route("0.0.0.0/0", Some("10.77.1.254"), 0, 0),
+        route("10.77.0.0/16", None, 1, 0),
+        route("10.77.2.0/24", Some("10.77.1.2"), 2, 100),
+        route("10.77.2.0/24", Some("10.77.1.3"), 3, 50),
+        route("10.77.2.9/32", None, 4, 1000),
+        route("fd77:1::/64", None, 5, 0),
+        route("::/0", Some("fe80::1"), 6, 0),
+    ]);
+    assert_eq!(hop(&table, "8.8.8.8"), Some((0, "10.77.1.254".into())));
+    assert_eq!(hop(&table, "10.77.1.1"), Some((1, "10.77.1.1".into())));
+    assert_eq!(hop(&table, "10.77.2.1"), Some((3, "10.77.1.3".into())));
+    assert_eq!(hop(&table, "10.77.2.9"), Some((4, "10.77.2.9".into())));
+    assert_eq!(hop(&table, "fd77:1::9"), Some((5, "fd77:1::9".into())));
+    assert_eq!(hop(&table, "2001:db8::1"), Some((6, "fe80::1".into())));
+    assert_eq!(hop(&table, "::ffff:10.77.1.1"), Some((1, "10.77.1.1".into())), "a mapped address is an IPv4 address");
+}
+
+#[test]
+fn no_route() {
+    assert_eq!(RouteTable::default().lookup(ip("10.0.0.1")), None);
+    let table = table(std::vec![route("10.0.0.0/8", None, 0, 0)]);
+    assert_eq!(table.lookup(ip("11.0.0.1")), None);
+    assert_eq!(table.lookup(ip("::a00:1")), None, "families do not mix");
+}
+
+#[test]
+fn unusable_routes_are_counted() {
+    let mut table = RouteTable::default();
+    let routes = std::vec![
+        route("10.0.0.0/33", None, 0, 0),
+        route("fd00::/129", None, 0, 0),
+        route("10.0.0.0/8", Some("fe80::1"), 0, 0),
+        route("11.0.0.0/8", None, 0, 0),
+    ];
+    assert_eq!(table.set(routes), 3);
+    assert_eq!(table.routes().len(), 1);
+    assert_eq!(table.set(Vec::new()), 0);
+    assert!(table.routes().is_empty());
+}
+
+#[test]
+fn connected_routes() {
+    let routes = connected(IfaceId(3), &interface(&["10.77.1.1/24", "fd77:1::1/64"]));
+    let table = table(routes);
+    assert_eq!(hop(&table, "10.77.1.200"), Some((3, "10.77.1.200".into())));
+    assert_eq!(hop(&table, "fd77:1::200"), Some((3, "fd77:1::200".into())));
+    assert_eq!(hop(&table, "10.77.2.1"), None);
+}
+
+#[test]
+fn source_addresses() {
+    let interfaces = [
+        interface(&["10.0.0.5/24", "10.77.1.1/24", "169.254.3.3/16", "fe80::1/64", "fd77:1::1/64", "2001:db8:1::1/64"]),
+        interface(&["192.168.1.1/24"]),
+        interface(&[]),
+    ];
+    let source = |iface, to: &str| source_for(&interfaces, IfaceId(iface), ip(to)).map(|addr| addr.to_string());
+    assert_eq!(source(0, "10.77.1.9").as_deref(), Some("10.77.1.1"), "same prefix");
+    assert_eq!(source(0, "10.0.0.9").as_deref(), Some("10.0.0.5"));
+    assert_eq!(source(0, "172.16.0.1").as_deref(), Some("10.0.0.5"), "the first of equals");
+    assert_eq!(source(0, "8.8.8.8").as_deref(), Some("10.0.0.5"), "not a link-local one");
+    assert_eq!(source(0, "169.254.9.9").as_deref(), Some("169.254.3.3"));
+    assert_eq!(source(0, "fe80::99").as_deref(), Some("fe80::1"), "same scope");
+    assert_eq!(source(0, "ff02::1").as_deref(), Some("fe80::1"), "a group of link scope");
+    assert_eq!(source(0, "2001:db8:2::1").as_deref(), Some("2001:db8:1::1"), "longest match");
+    assert_eq!(source(0, "fd77:2::1").as_deref(), Some("fd77:1::1"));
+    assert_eq!(source(0, "2001:db8:1::1").as_deref(), Some("2001:db8:1::1"), "ourselves");
+    assert_eq!(source(1, "2001:db8:1::9").as_deref(), Some("2001:db8:1::1"), "another interface's, if it has none");
+    assert_eq!(source(2, "10.77.1.9").as_deref(), Some("10.77.1.1"));
+    assert_eq!(source_for(&interfaces[1..], IfaceId(0), ip("fe80::1")), None);
+}
+
+#[test]
+fn only_a_link_local_address_is_better_than_none() {
+    let only = [interface(&["fe80::1/64"])];
+    assert_eq!(source_for(&only, IfaceId(0), ip("2001:db8::1")), Some(ip("fe80::1")));
+}
+
+fn any_v4_cidr() -> impl Strategy<Value = Cidr> {
+    // Few addresses, so that prefixes nest.
+    (0u32..16, 0u8..=32).prop_map(|(top, prefix)| Cidr { addr: IpAddr::V4((top << 28 | 0x0101_0101).into()), prefix })
+}
+
+proptest! {
+    #[test]
+    fn equals_a_walk_over_all_routes(cidrs in vec((any_v4_cidr(), 0u32..4), 0..20), to in any::<u32>()) {
+        let routes: Vec<Route> = cidrs
+            .iter()
+            .enumerate()
+            .map(|(n, (to, metric))| Route { to: *to, gateway: None, iface: IfaceId(n as u8), metric: *metric })
+            .collect();
+        let inside = |cidr: &Cidr| {
+            let IpAddr::V4(addr) = cidr.addr else { unreachable!() };
+            let mask = u32::MAX.checked_shl(32 - u32::from(cidr.prefix)).unwrap_or(0);
+            (to ^ addr.to_bits()) & mask == 0
+        };
+        let best = routes.iter().filter(|route| inside(&route.to)).min_by_key(|route| (Reverse(route.to.prefix), route.metric));
+        let found = table(routes.clone()).lookup(IpAddr::V4(to.into()));
+        prop_assert_eq!(found.map(|hop| hop.iface), best.map(|route| route.iface));
+    }
+}
