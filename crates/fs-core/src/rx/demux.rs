@@ -361,7 +361,7 @@ impl<P: FramePool> Stack<P> {
             && let Some(ts) = segment.ts
             && ts.ecr != 0
         {
-            let owner = self.ts_clock.owner(ts.ecr.wrapping_sub(self.ts_offset));
+            let owner = self.ts_clock.owner(ts.ecr);
             if owner != me && owner.0 < cores {
                 self.stats.packets_forwarded += 1;
                 return Some(owner);

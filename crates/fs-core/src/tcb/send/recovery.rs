@@ -154,8 +154,11 @@ impl Tcb {
         self.ext_mut().recovery = Recovery::Open;
         let mut window = self.window;
         self.control().on_recovery_exit(&mut window);
-        // RFC 6582 3.2 step 3: avoid a burst when little is in flight.
-        window.cwnd = window.cwnd.min(window.ssthresh.max(flight.max(mss) + mss));
+        if !self.flags.has(Flags::SACK) {
+            // RFC 6582 3.2 step 3, option 1: no burst when little is in flight. With SACK the pipe was
+            // known all along, and RFC 6675 leaves the window at ssthresh.
+            window.cwnd = window.cwnd.min(flight.max(mss) + mss);
+        }
         self.window = window;
     }
 
@@ -169,10 +172,11 @@ impl Tcb {
 
     fn grow_window(&mut self, acked: u32, flight_before: u32, now: Instant) {
         let mss = self.mss as u32;
-        let slow_start = self.window.cwnd < self.window.ssthresh;
+        let slow_start = self.window.in_slow_start();
         // RFC 7661's idea, as Linux does it: a window that was not used does not grow.
         let used = if slow_start { flight_before.saturating_mul(2) } else { flight_before + mss };
-        if used < self.window.cwnd {
+        let app_limited = used < self.window.cwnd;
+        if app_limited && self.ext.as_ref().is_none_or(|e| e.control.is_none()) {
             return;
         }
         let sample = AckSample {
@@ -181,7 +185,7 @@ impl Tcb {
             flight: flight_before,
             srtt_us: self.rtt.srtt_us(),
             mss,
-            app_limited: false,
+            app_limited,
         };
         match self.ext.as_mut().and_then(|e| e.control.as_mut()) {
             Some(control) => control.on_ack(&mut self.window, &sample),
