@@ -6,19 +6,22 @@
 //!
 //! Packets whose neighbour is not known wait here *without* link header, bounded per neighbour and in all.
 
+mod path;
 mod queue;
 
 #[cfg(test)]
 mod tests;
 
-use crate::config::{Addressing, Cidr, Framing, Interface, Limits};
+pub use path::{Path, PathState};
+
+use crate::config::{Framing, Interface, Limits};
 use crate::frame::{FramePool, IfaceId, TxFrame};
 use crate::time::{Duration, Instant};
-use crate::tx::route::{NextHop, contains};
-use crate::wire::eth::{self, EthHeader};
+use crate::tx::route::NextHop;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
+use path::{Link, STALE};
 use queue::{Due, Waiting};
 
 /// Paths at most: 64 bytes each, so 1 MiB. Linux keeps 1024 neighbours per family (`gc_thresh3`).
@@ -59,100 +62,6 @@ impl PathId {
     }
 }
 
-/// Whether packets can be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathState {
-    /// The link header is complete: write it in front and send.
-    Known,
-    /// The neighbour's address has to be found: [`PathTable::enqueue`].
-    Pending,
-    /// The neighbour did not answer; [`PathTable::enqueue`] tries again after a while.
-    Failed,
-    /// The id is of a path that is gone: ask [`PathTable::path`] again.
-    Stale,
-}
-
-/// All that building a packet needs to know of its way. One cache line.
-#[derive(Clone, Debug)]
-#[repr(align(64))]
-pub struct Path {
-    link_header: [u8; eth::TAGGED_HEADER_LEN],
-    link_len: u8,
-    state: PathState,
-    iface: IfaceId,
-    tx_checksum: bool,
-    mtu: u16,
-    generation: u32,
-    addr: IpAddr,
-    /// Known: when the address was learned. Failed: until when nobody is asked.
-    since: Instant,
-}
-
-const _: () = assert!(size_of::<Path>() == 64);
-
-static STALE: Path = Path {
-    link_header: [0; eth::TAGGED_HEADER_LEN],
-    link_len: 0,
-    state: PathState::Stale,
-    iface: IfaceId(u8::MAX),
-    tx_checksum: false,
-    mtu: 0,
-    generation: 0,
-    addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-    since: Instant::ZERO,
-};
-
-impl Path {
-    /// Whether packets can be sent.
-    #[inline]
-    pub fn state(&self) -> PathState {
-        self.state
-    }
-
-    /// The interface that packets leave by.
-    #[inline]
-    pub fn iface(&self) -> IfaceId {
-        self.iface
-    }
-
-    /// The neighbour.
-    #[inline]
-    pub fn addr(&self) -> IpAddr {
-        self.addr
-    }
-
-    /// The link header with its EtherType, to be written in front of the IP header. Empty on raw IP links,
-    /// and unless the path is `Known`.
-    #[inline]
-    pub fn link_header(&self) -> &[u8] {
-        &self.link_header[..usize::from(self.link_len)]
-    }
-
-    /// Largest IP packet in bytes.
-    #[inline]
-    pub fn mtu(&self) -> u16 {
-        self.mtu
-    }
-
-    /// The link can finish TCP and UDP checksums.
-    #[inline]
-    pub fn tx_checksum(&self) -> bool {
-        self.tx_checksum
-    }
-
-    /// Writes the link header in front of a packet whose bytes begin with the IP header. The caller holds
-    /// frame access rule 3: the chunk is not shared.
-    #[inline]
-    pub fn prepend<P: FramePool>(&self, pool: &mut P, head: &mut TxFrame) {
-        let len = usize::from(self.link_len);
-        head.frame.grow_front(len);
-        pool.bytes_mut(&mut head.frame)[..len].copy_from_slice(&self.link_header[..len]);
-        if let Some(checksum) = &mut head.checksum {
-            checksum.start += u16::from(self.link_len);
-        }
-    }
-}
-
 /// What [`PathTable::enqueue`] did.
 #[derive(Debug, Default)]
 #[must_use = "a request may have to be sent, and frames freed"]
@@ -185,18 +94,6 @@ pub struct Drained {
     pub dropped: usize,
 }
 
-/// An interface as far as link headers depend on it.
-#[derive(Clone, Debug)]
-struct Link {
-    framing: Framing,
-    mac: [u8; 6],
-    vlan: Option<u16>,
-    mtu: u16,
-    tx_checksum: bool,
-    standalone: bool,
-    addrs: Vec<Cidr>,
-}
-
 /// Paths, and the packets that wait for their neighbours.
 #[derive(Debug)]
 pub struct PathTable {
@@ -226,15 +123,7 @@ impl PathTable {
         if self.links.len() <= slot {
             self.links.resize(slot + 1, None);
         }
-        let link = Link {
-            framing: interface.framing,
-            mac: interface.mac,
-            vlan: interface.vlan,
-            mtu: interface.mtu,
-            tx_checksum: interface.tx_checksum,
-            standalone: interface.addressing == Addressing::Standalone,
-            addrs: interface.addrs.clone(),
-        };
+        let link = Link::of(interface);
         for path in self.paths.iter_mut().filter(|path| path.iface == iface) {
             let neighbour = (path.state == PathState::Known).then(|| path.neighbour_mac());
             path.update(&link, neighbour.flatten());
@@ -250,8 +139,7 @@ impl PathTable {
             return Some(*id);
         }
         let link = self.links.get(usize::from(hop.iface.0))?.as_ref()?;
-        let mut path = Path { state: PathState::Pending, iface: hop.iface, addr: hop.addr, ..STALE.clone() };
-        path.update(link, link.fixed_mac(hop.addr));
+        let mut path = Path::new(hop, link);
         let index = if self.paths.len() < PATHS_MAX { self.paths.len() } else { self.recycle()? };
         match self.paths.get_mut(index) {
             Some(old) => {
@@ -447,63 +335,5 @@ impl PathTable {
             }
         }
         None
-    }
-}
-
-impl Path {
-    fn neighbour_mac(&self) -> Option<[u8; 6]> {
-        self.link_header().first_chunk::<6>().copied()
-    }
-
-    /// Rebuilds what depends on the link; `neighbour: None` makes the path pending (on Ethernet).
-    fn update(&mut self, link: &Link, neighbour: Option<[u8; 6]>) {
-        self.mtu = link.mtu;
-        self.tx_checksum = link.tx_checksum;
-        self.link_len = 0;
-        match (link.framing, neighbour) {
-            (Framing::Ip, _) => self.state = PathState::Known,
-            (Framing::Ethernet, Some(dst)) => {
-                let ethertype = if self.addr.is_ipv4() { eth::IPV4 } else { eth::IPV6 };
-                let header = EthHeader { dst, src: link.mac, vlan: link.vlan, ethertype };
-                self.link_len = header.emit(&mut self.link_header) as u8;
-                self.state = PathState::Known;
-            }
-            (Framing::Ethernet, None) if self.state == PathState::Failed => {}
-            (Framing::Ethernet, None) => self.state = PathState::Pending,
-        }
-    }
-
-    fn fail(&mut self, now: Instant) {
-        self.state = PathState::Failed;
-        self.link_len = 0;
-        self.since = now + HOLD_DOWN;
-    }
-}
-
-impl Link {
-    /// Link addresses that follow from the IP address: multicast (RFC 1112 6.4, RFC 2464 section 7) and
-    /// broadcast.
-    fn fixed_mac(&self, addr: IpAddr) -> Option<[u8; 6]> {
-        match addr {
-            IpAddr::V4(addr) if addr.is_multicast() => {
-                let [_, a, b, c] = addr.octets();
-                Some([0x01, 0x00, 0x5e, a & 0x7f, b, c])
-            }
-            IpAddr::V4(addr) => (addr.is_broadcast() || self.is_directed_broadcast(addr)).then_some(eth::BROADCAST),
-            IpAddr::V6(addr) if addr.is_multicast() => {
-                let [.., a, b, c, d] = addr.octets();
-                Some([0x33, 0x33, a, b, c, d])
-            }
-            IpAddr::V6(_) => None,
-        }
-    }
-
-    fn is_directed_broadcast(&self, addr: Ipv4Addr) -> bool {
-        // RFC 3021: a /31 has no broadcast address.
-        self.addrs.iter().any(|cidr| {
-            cidr.prefix < 31
-                && contains(cidr, addr.into())
-                && addr.to_bits() | (u32::MAX >> cidr.prefix) == addr.to_bits()
-        })
     }
 }

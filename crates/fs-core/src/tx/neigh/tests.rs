@@ -1,5 +1,7 @@
 use super::*;
+use crate::config::{Addressing, Cidr};
 use crate::frame::{HEADROOM, HeapPool, TxChecksum};
+use core::net::Ipv4Addr;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
