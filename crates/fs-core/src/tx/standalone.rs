@@ -49,8 +49,10 @@ pub struct Response {
     pub reply_len: usize,
 }
 
-/// Answers an ARP, NDISC or ICMP echo packet as [`crate::rx::parse::parse`] made it out in `head`. The reply
-/// is at most [`REQUEST_LEN_MAX`] or `head.len() + 4` bytes long, whichever is more; one that does not fit into `reply` is not sent.
+/// Answers an ARP, NDISC or ICMP echo packet as [`crate::rx::parse::parse`] made it out in `head`.
+///
+/// The reply is at most [`REQUEST_LEN_MAX`] or `head.len() + 4` bytes long, whichever is more; one that does
+/// not fit into `reply` is not sent.
 pub fn respond(iface: IfaceId, interface: &Interface, head: &[u8], parsed: &Parsed, reply: &mut [u8]) -> Response {
     match *parsed {
         Parsed::Arp { off } => {
