@@ -5,6 +5,7 @@ use crate::link::LinkConfig;
 use crate::pool_unsafe::SharedPool;
 use crate::rng::Rng;
 use crate::rss::Rss;
+use fs_core::socket::ports::PortSet;
 use fs_core::{
     Addressing, Cidr, CoreId, CoreMessage, Duration, Event, Framing, IfaceId, Instant, Interface, Limits, ListenerId,
     Outbound, Route, RxFrame, Secret, Stack, StackConfig, TcpConfig, TcpId, TxFrame,
@@ -184,7 +185,7 @@ impl Host {
                     secret: Secret(secret),
                     tcp: config.tcp.clone(),
                     limits: config.limits.clone(),
-                    ephemeral_ports: config.ephemeral_ports,
+                    ephemeral_ports: PortSet::from_range(config.ephemeral_ports.0..=config.ephemeral_ports.1),
                 },
                 pool,
             );

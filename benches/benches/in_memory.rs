@@ -1,0 +1,176 @@
+//! The engine alone, on one core, in memory, with software checksums: what DESIGN §9 budgets.
+//!
+//! Packets are built and answers read by a generator outside the measured time; in it are `set_now`,
+//! `rx_batch`, `tick`, `drain_events`, the application's calls and `tx_batch`, in batches of 32 packets, and
+//! two clock readings per batch. smoltcp does the same beside it. `QUICK=1` (or `--quick`) takes fewer samples and 100,000
+//! instead of 1,000,000 connections. Ends with a table and `target/bench/in_memory.json`; the exit code says
+//! whether the budgets are kept at this stage's factor.
+
+#[allow(unreachable_pub, missing_docs)]
+mod support;
+
+use criterion::Criterion;
+use std::process::ExitCode;
+use std::time::Duration;
+use support::ours::{Closer, Ours};
+use support::report::{Row, publish};
+use support::smol::Smol;
+use support::{Server, alloc_unsafe};
+
+#[global_allocator]
+static ALLOCATOR: alloc_unsafe::Counting = alloc_unsafe::Counting;
+
+/// Payload of a full segment without options.
+const FULL: usize = 1460;
+/// With timestamps.
+const FULL_TS: usize = 1448;
+
+struct Bench {
+    criterion: Criterion,
+    quick: bool,
+    many: usize,
+    rows: Vec<Row>,
+}
+
+impl Bench {
+    /// Runs `work` (which returns the time of as many rounds as it is asked for) and gives the median of
+    /// criterion's samples in ns per round.
+    fn measure(&mut self, name: &str, mut work: impl FnMut(u64) -> Duration) -> f64 {
+        let mut samples: Vec<(u64, f64)> = Vec::new();
+        self.criterion.bench_function(name, |b| {
+            b.iter_custom(|n| {
+                let time = work(n);
+                samples.push((n, time.as_nanos() as f64 / n as f64));
+                time
+            });
+        });
+        // Warm-up rounds are shorter than the samples.
+        let longest = samples.iter().map(|s| s.0).max().unwrap_or(0);
+        let mut ns: Vec<_> = samples.iter().filter(|s| s.0 >= longest / 2).map(|s| s.1).collect();
+        ns.sort_by(f64::total_cmp);
+        ns.get(ns.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    fn row(&mut self, what: impl Into<String>, ours: f64, budget: Option<f64>, peer: Option<(&'static str, f64)>) {
+        self.rows.push(Row { what: what.into(), unit: "ns", ours, budget, peer });
+    }
+
+    /// 64 B each way on `open` connections picked at random; with full segments in as well if `full`.
+    fn transactions(&mut self, open: usize, budget: f64, full: bool) {
+        let mut ours = Ours::new(open, false, Closer::Client);
+        let small = self.measure(&format!("ours/{open}/64"), |n| ours.transactions(n, 64));
+        let large = full.then(|| self.measure(&format!("ours/{open}/{FULL}"), |n| ours.transactions(n, FULL)));
+        ours.check();
+        drop(ours);
+        let mut ours = Ours::new(open, true, Closer::Client);
+        let with_ts = self.measure(&format!("ours/{open}/64 timestamps"), |n| ours.transactions(n, 64));
+        let large_ts =
+            full.then(|| self.measure(&format!("ours/{open}/{FULL_TS} timestamps"), |n| ours.transactions(n, FULL_TS)));
+        ours.check();
+        drop(ours);
+        let mut smol = Smol::new(open, if full { 2048 } else { 128 }, true);
+        let smol_small = self.measure(&format!("smoltcp/{open}/64"), |n| smol.transactions(n, 64));
+        let smol_large = full.then(|| self.measure(&format!("smoltcp/{open}/{FULL}"), |n| smol.transactions(n, FULL)));
+        drop(smol);
+        let name = format!("64 B request + response, {open} connections");
+        self.row(name.clone(), small, Some(budget), Some(("smoltcp", smol_small)));
+        self.row(format!("{name}, timestamps"), with_ts, Some(budget), Some(("smoltcp", smol_small)));
+        if let (Some(large), Some(large_ts), Some(smol_large)) = (large, large_ts, smol_large) {
+            let copy = self.copy_and_sum();
+            self.row("1460 B segment: added to a 64 B one", large - small, Some(80.0), Some(("copy + checksum", copy)));
+            self.row(
+                "the same, timestamps (1448 B)",
+                large_ts - with_ts,
+                Some(80.0),
+                Some(("smoltcp", smol_large - smol_small)),
+            );
+        }
+    }
+
+    /// What a segment's bytes cost at least: one copy and one checksum, from a working set that the
+    /// second-level cache holds, as the frames of a batch are.
+    fn copy_and_sum(&mut self) -> f64 {
+        let from: Vec<[u8; 2048]> = vec![[7; 2048]; 64];
+        let mut to = [0u8; FULL];
+        self.measure("copy + checksum of 1460 B", |n| {
+            let began = std::time::Instant::now();
+            for i in 0..n as usize {
+                let from = &std::hint::black_box(&from)[i % 64][..FULL];
+                std::hint::black_box(fs_core::wire::checksum::Sum::of(from).fold());
+                to.copy_from_slice(from);
+                std::hint::black_box(&to);
+            }
+            began.elapsed()
+        })
+    }
+
+    fn short(&mut self) {
+        let mut smol = Smol::new(1024, 256, false);
+        let smol_hot = self.measure("smoltcp/short/hot", |n| smol.short(n));
+        drop(smol);
+        let many = self.many;
+        let mut smol = Smol::new(many, 128, false);
+        let smol_idle = self.measure(&format!("smoltcp/short/{many} sockets"), |n| smol.short(n));
+        drop(smol);
+        for (timestamps, label) in [(false, ""), (true, ", timestamps")] {
+            let mut ours = Ours::new(0, timestamps, Closer::Client);
+            let hot = self.measure(&format!("ours/short/hot{label}"), |n| ours.short(n));
+            ours.check();
+            drop(ours);
+            let peer = Some(("smoltcp", smol_hot));
+            self.row(format!("short connection, 5 packets in, hot{label}"), hot, Some(400.0), peer);
+        }
+        let mut ours = Ours::new(0, true, Closer::Server);
+        let time_wait = self.measure("ours/short/TIME-WAIT here", |n| ours.short(n));
+        ours.check();
+        drop(ours);
+        self.row("the same, and TIME-WAIT is the server's", time_wait, None, None);
+        let before = alloc_unsafe::bytes();
+        let mut ours = Ours::new(many, true, Closer::Client);
+        let held = alloc_unsafe::bytes() - before - ours.client_bytes() - ours.pool_bytes();
+        assert_eq!(ours.frames(), 0, "idle connections hold frames");
+        let idle = self.measure(&format!("ours/short/{many} idle, timestamps"), |n| ours.short(n));
+        ours.check();
+        self.row(
+            format!("short connection beside {many} idle, timestamps"),
+            idle,
+            Some(500.0),
+            Some(("smoltcp", smol_idle)),
+        );
+        self.rows.push(Row {
+            what: format!("idle connection, of {many}, all included"),
+            unit: "B",
+            ours: held as f64 / many as f64,
+            budget: Some(400.0),
+            peer: None,
+        });
+    }
+}
+
+fn main() -> ExitCode {
+    let quick = std::env::var_os("QUICK").is_some_and(|v| v != "0" && !v.is_empty())
+        || std::env::args().any(|arg| arg == "--quick");
+    let (samples, seconds) = if quick { (10, 0.5) } else { (30, 3.0) };
+    let criterion = Criterion::default()
+        .without_plots()
+        .sample_size(samples)
+        .warm_up_time(Duration::from_secs_f64(seconds / 3.0))
+        .measurement_time(Duration::from_secs_f64(seconds))
+        .configure_from_args();
+    let many = if quick { 100_000 } else { 1_000_000 };
+    let mut bench = Bench { criterion, quick, many, rows: Vec::new() };
+    bench.transactions(10_000, 90.0, true);
+    bench.transactions(many, 160.0, false);
+    bench.short();
+    match publish(&bench.rows, bench.quick) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            println!("in memory: over budget");
+            ExitCode::FAILURE
+        }
+        Err(e) => {
+            eprintln!("target/bench/in_memory.json: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! An allocator that counts, so that memory per connection is measured and not estimated.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes allocated now.
+pub fn bytes() -> usize {
+    BYTES.load(Ordering::Relaxed)
+}
+
+/// The system's allocator, counted.
+pub struct Counting;
+
+// SAFETY: every call is passed on to `System` unchanged; counting touches no memory of the caller.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are `System`'s.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are `System`'s.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        BYTES.fetch_add(size, Ordering::Relaxed);
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are `System`'s.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are `System`'s.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}

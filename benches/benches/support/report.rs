@@ -1,0 +1,55 @@
+//! Figures, their budgets and peers: as a table, and as JSON.
+
+use serde_json::json;
+use std::path::Path;
+
+/// What a budget may be exceeded by at this stage.
+pub const STAGE: f64 = 1.5;
+
+/// A line of the table.
+pub struct Row {
+    pub what: String,
+    pub unit: &'static str,
+    pub ours: f64,
+    pub budget: Option<f64>,
+    /// Name and figure of the peer that was measured beside it.
+    pub peer: Option<(&'static str, f64)>,
+}
+
+/// Prints the table and writes it to `target/bench/in_memory.json`. True when every budget × [`STAGE`] is kept.
+pub fn publish(rows: &[Row], quick: bool) -> std::io::Result<bool> {
+    println!(
+        "\n{:58} {:>9} {:>8} {:>8} {:>6}  {:>20} {:>9}",
+        "one core, in memory", "measured", "budget", "× 1.5", "ratio", "peer", "peer/ours"
+    );
+    let mut good = true;
+    for Row { what, unit, ours, budget, peer } in rows {
+        let (limit, gate, ratio) = match budget {
+            Some(b) => (format!("{b:.0}"), format!("{:.0}", b * STAGE), format!("{:.2}", ours / b)),
+            None => Default::default(),
+        };
+        let over = budget.is_some_and(|b| *ours > b * STAGE);
+        good &= !over;
+        let (peer, factor) = match peer {
+            Some((name, figure)) => (format!("{name} {figure:.0}"), format!("{:.2}", figure / ours)),
+            None => Default::default(),
+        };
+        let verdict = if over { "  over" } else { "" };
+        println!("{what:58} {ours:>6.1} {unit:2} {limit:>8} {gate:>8} {ratio:>6}  {peer:>20} {factor:>9}{verdict}");
+    }
+    let lines: Vec<_> = rows
+        .iter()
+        .map(|r| {
+            json!({
+                "what": r.what, "unit": r.unit, "measured": r.ours, "budget": r.budget,
+                "stage_factor": STAGE, "ratio_to_budget": r.budget.map(|b| r.ours / b),
+                "peer": r.peer.map(|p| p.0), "peer_measured": r.peer.map(|p| p.1),
+            })
+        })
+        .collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
+    std::fs::create_dir_all(&folder)?;
+    let text = serde_json::to_string_pretty(&json!({ "quick": quick, "rows": lines }))?;
+    std::fs::write(folder.join("in_memory.json"), text + "\n")?;
+    Ok(good)
+}
