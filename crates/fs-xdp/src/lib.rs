@@ -4,15 +4,18 @@
 
 mod chain;
 mod checksum;
+mod copying;
 pub mod device;
 pub mod error;
 pub mod link;
 pub mod memory;
+pub mod packet;
 mod port_table;
 mod program;
 mod ring;
 mod socket_group;
 mod sys;
+pub mod tap;
 pub mod umem;
 mod umem_unsafe;
 mod xdp;
@@ -23,7 +26,9 @@ pub use device::{NetDevice, QueueCounts};
 pub use error::XdpError;
 pub use link::{Link, LinkCaps, LinkKind, LinkStats};
 pub use memory::{MemoryConfig, MemoryLink};
+pub use packet::{PacketConfig, PacketLink};
 pub use port_table::{PortTable, SteerCounters};
+pub use tap::{TapConfig, TapKind, TapLink};
 pub use umem::{Umem, UmemConfig, UmemPool};
 pub use xdp::XdpLink;
 pub use xdp_device::{MultiBuffer, QueueConfig, XdpConfig, XdpDevice, XdpMode};

@@ -3,7 +3,11 @@
 mod support;
 
 use fs_core::{Framing, Protocol};
-use fs_xdp::{MultiBuffer, PortTable, QueueConfig, XdpConfig, XdpDevice, XdpMode, memory};
+use fs_xdp::{
+    MultiBuffer, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind, TapLink, XdpConfig, XdpDevice,
+    XdpMode, memory,
+};
+use support::netns_unsafe::NetNs;
 use support::{End, OURS, Veth, address, skipped_without_root, suite, umem};
 
 #[test]
@@ -76,4 +80,46 @@ fn xdp_generic_1500_single_buffer() {
 fn xdp_generic_9000() {
     let config = XdpConfig { mode: XdpMode::Generic, ..XdpConfig::default() };
     xdp_suite("AF_XDP generic, MTU 9000", 9000, config, 2048);
+}
+
+fn packet_end(ns: &NetNs, name: &str, config: PacketConfig) -> End {
+    let link = ns.enter(|| PacketLink::open(name, config).unwrap());
+    let (umem, pool) = umem(8192, 2048);
+    End::new(Box::new(link), umem, pool)
+}
+
+#[test]
+fn packet() {
+    if skipped_without_root("AF_PACKET between namespaces") {
+        return;
+    }
+    for (mtu, vnet_hdr) in [(1500, true), (1500, false), (9000, true), (60000, true)] {
+        let veth = Veth::new(1, mtu);
+        let ends = veth.ends().map(|(ns, name)| packet_end(ns, name, PacketConfig { vnet_hdr, ..Default::default() }));
+        suite::run(&format!("AF_PACKET, MTU {mtu}, virtio header {vnet_hdr}"), ends);
+    }
+}
+
+fn tap_suite(kind: TapKind, vnet_hdr: bool, multi_queue: bool) {
+    let ns = NetNs::new();
+    let tap = ns.enter(|| TapLink::open(TapConfig { vnet_hdr, multi_queue, ..TapConfig::new("fsx%d", kind) }).unwrap());
+    let name = tap.name().to_owned();
+    assert!(name.starts_with("fsx") && name != "fsx%d");
+    let (umem, pool) = umem(4096, 2048);
+    let tap = End::new(Box::new(tap), umem, pool);
+    let host = packet_end(&ns, &name, PacketConfig::default());
+    assert_eq!(host.link.caps().framing, tap.link.caps().framing);
+    suite::run(&format!("{kind:?}, virtio header {vnet_hdr}"), [tap, host]);
+}
+
+#[test]
+fn tap_and_tun() {
+    if skipped_without_root("TAP and TUN") {
+        return;
+    }
+    for kind in [TapKind::Tap, TapKind::Tun] {
+        tap_suite(kind, true, false);
+        tap_suite(kind, false, false);
+        tap_suite(kind, true, true);
+    }
 }

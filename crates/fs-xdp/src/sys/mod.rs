@@ -4,5 +4,8 @@ pub(crate) mod capabilities;
 pub(crate) mod eventfd;
 pub(crate) mod ioctl;
 pub(crate) mod netlink;
+pub(crate) mod packet;
+pub(crate) mod packet_io;
 pub(crate) mod ring_memory;
+pub(crate) mod tun;
 pub(crate) mod xsk;

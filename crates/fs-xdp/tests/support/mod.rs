@@ -214,7 +214,7 @@ fn is_test_packet(bytes: &[u8]) -> bool {
     let ip = if bytes.get(12..14) == Some(&[8, 0]) && bytes.get(14) == Some(&0x45) { 14 } else { 0 };
     bytes.get(ip) == Some(&0x45)
         && bytes.get(ip + 9) == Some(&17)
-        && bytes.get(ip + 22..ip + 24) == Some(&OURS.to_be_bytes())
+        && bytes.get(ip + 20..ip + 24).is_some_and(|ports| ports.chunks(2).any(|port| port == OURS.to_be_bytes()))
 }
 
 /// An address of an end.

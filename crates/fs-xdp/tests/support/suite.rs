@@ -44,6 +44,10 @@ fn chains_arrive(ends: &mut [End; 2]) {
     let longest = ends[0].longest();
     for (seed, len) in [61, 200, 1000, 1400, longest].into_iter().enumerate() {
         for piece in [54, 333, 1024] {
+            // More pieces than one system call takes: no engine cuts like that.
+            if len / piece > 1000 {
+                continue;
+            }
             let sent = packet(framing, 0, len, seed as u32);
             let frames = ends[0].frames(&sent, piece);
             ends[0].send(frames);
