@@ -121,7 +121,8 @@ pub enum Program {
 }
 
 impl Program {
-    fn name(self) -> &'static str {
+    /// The program's name.
+    pub fn name(self) -> &'static str {
         match self {
             Program::Proxy => "fs-proxy",
             Program::Httpd => "fs-httpd",

@@ -7,8 +7,10 @@ pub mod apps;
 pub mod body;
 pub mod clients;
 pub mod lab;
+pub mod loadgen;
 pub mod process;
 pub mod proxy;
+pub mod servers;
 
 pub use apps::{Nginx, Program, Stack};
 pub use lab::{Lab, Ns};

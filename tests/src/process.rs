@@ -106,6 +106,14 @@ impl Proc {
         Ok(())
     }
 
+    /// Confines it, with its children and all threads, to CPUs as `taskset -c` takes them.
+    pub fn pin(&self, cpus: &str) -> Result<()> {
+        let script = "for p in $0 $(cat /proc/$0/task/*/children); do taskset -acp $1 $p >/dev/null || exit 1; done";
+        let status = Command::new("sh").args(["-c", script, &self.pid().to_string(), cpus]).status()?;
+        ensure!(status.success(), "cannot confine {} to CPU {cpus}", self.name);
+        Ok(())
+    }
+
     /// CPU seconds used so far, user and system, all its threads.
     pub fn cpu_seconds(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;

@@ -66,9 +66,7 @@ fn a_thousand_curls_at_once() -> Result<()> {
     let small = body::body(body::TEN_KIB)?;
     with_proxy(
         |lab, proxy, _| {
-            for base in
-                [proxy.url(Mode::Http), proxy.url(Mode::Tcp), proxy.url6(Mode::Http), proxy.url6(Mode::Tcp)]
-            {
+            for base in [proxy.url(Mode::Http), proxy.url(Mode::Tcp), proxy.url6(Mode::Http), proxy.url6(Mode::Tcp)] {
                 clients::many(lab, 1000, &base, &small)?;
             }
             Ok(())

@@ -23,27 +23,27 @@ const CONNECTIONS: u32 = 64;
 const SECONDS: u32 = 4;
 
 /// One measurement of one proxy.
-pub struct Sample {
+pub(crate) struct Sample {
     /// Which sockets the proxy used.
-    pub stack: Stack,
+    pub(crate) stack: Stack,
     /// What the proxy did.
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// A new connection for each request.
-    pub close: bool,
+    pub(crate) close: bool,
     /// What wrk saw.
-    pub wrk: Wrk,
+    pub(crate) wrk: Wrk,
     /// CPU seconds that the proxy used meanwhile.
-    pub cpu_seconds: f64,
+    pub(crate) cpu_seconds: f64,
 }
 
 impl Sample {
     /// Requests that the proxy served for each second of CPU that it used.
-    pub fn per_cpu_second(&self) -> f64 {
+    pub(crate) fn per_cpu_second(&self) -> f64 {
         self.wrk.requests as f64 / self.cpu_seconds.max(0.01)
     }
 
     /// The name of the load, for tables.
-    pub fn load(&self) -> String {
+    pub(crate) fn load(&self) -> String {
         let mode = match self.mode {
             Mode::Tcp => "TCP",
             Mode::Http => "HTTP",
@@ -53,15 +53,15 @@ impl Sample {
 }
 
 /// What the report says beside the figures.
-pub struct Setting {
+pub(crate) struct Setting {
     /// How fastsock reached the wire.
-    pub link: LinkChoice,
+    pub(crate) link: LinkChoice,
     /// Bodies that were compared, for the text.
-    pub compared: Vec<String>,
+    pub(crate) compared: Vec<String>,
     /// Commands that were run, for somebody who wants to repeat them.
-    pub commands: Vec<String>,
+    pub(crate) commands: Vec<String>,
     /// The proxy's configuration.
-    pub config: String,
+    pub(crate) config: String,
 }
 
 fn main() -> ExitCode {
@@ -188,7 +188,7 @@ fn table(samples: &[Sample]) -> String {
 }
 
 /// Each load's two samples: ours, the kernel's.
-pub fn pairs(samples: &[Sample]) -> impl Iterator<Item = (&Sample, &Sample)> {
+pub(crate) fn pairs(samples: &[Sample]) -> impl Iterator<Item = (&Sample, &Sample)> {
     let (ours, kernel) = samples.split_at(samples.len() / 2);
     ours.iter().zip(kernel)
 }

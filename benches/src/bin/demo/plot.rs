@@ -11,7 +11,7 @@ const FAINT: RGBColor = RGBColor(1, 2, 6);
 const SIZE: (u32, u32) = (640, 280);
 
 /// Two bars for each label: ours and the kernel's.
-pub fn bars(title: &str, rows: &[(String, f64, f64)]) -> Result<String> {
+pub(crate) fn bars(title: &str, rows: &[(String, f64, f64)]) -> Result<String> {
     let mut svg = String::new();
     draw(&mut svg, title, rows).map_err(|error| anyhow!("plot {title}: {error}"))?;
     for (stand_in, css) in
@@ -65,7 +65,7 @@ fn draw(svg: &mut String, title: &str, rows: &[(String, f64, f64)]) -> Result<()
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Three significant digits with k and M.
-pub fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),
         v if v >= 1e5 => format!("{:.0}k", v / 1e3),

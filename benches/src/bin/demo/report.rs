@@ -23,7 +23,7 @@ figure { margin: 1.5rem 0; } .ours { color: var(--ours); } .kernel { color: var(
 svg text { font-family: system-ui, sans-serif; }";
 
 /// Writes the report.
-pub fn write(path: &Path, samples: &[Sample], setting: &Setting) -> Result<()> {
+pub(crate) fn write(path: &Path, samples: &[Sample], setting: &Setting) -> Result<()> {
     let link = match setting.link {
         LinkChoice::Xdp => "AF_XDP",
         LinkChoice::Packet => "AF_PACKET (no root: AF_XDP receives only with BPF)",
@@ -44,8 +44,7 @@ pub fn write(path: &Path, samples: &[Sample], setting: &Setting) -> Result<()> {
     }
     table(&mut page, samples)?;
     for (title, value) in charts() {
-        let rows: Vec<_> =
-            pairs(samples).map(|(ours, kernel)| (ours.load(), value(ours), value(kernel))).collect();
+        let rows: Vec<_> = pairs(samples).map(|(ours, kernel)| (ours.load(), value(ours), value(kernel))).collect();
         writeln!(page, "<figure>{}</figure>", plot::bars(title, &rows)?)?;
     }
     writeln!(page, "<h2>Machine</h2>\n<pre>{}</pre>", escape(&machine()))?;

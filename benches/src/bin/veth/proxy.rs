@@ -1,0 +1,84 @@
+//! The proxy: requests for each CPU second that it used, against the same program on kernel sockets.
+//!
+//! A proxy's own CPU seconds do not hold the interrupts that run on its behalf on the sender's core, and hold those that
+//! its sending causes at the receivers, on both stacks; so the whole machine's CPU seconds stand beside them.
+
+use crate::report::{Goal, Row};
+use crate::{BOTH, Plan, in_turns, with_logs};
+use anyhow::{Context, Result};
+use fs_tests::body;
+use fs_tests::clients::{self, WrkOptions};
+use fs_tests::lab::{BACKEND, BACKEND6};
+use fs_tests::proxy::{Mode, Proxy, ProxyOptions};
+use fs_tests::{Nginx, Ns, Stack};
+
+/// Connections that wrk holds.
+const CONNECTIONS: u32 = 64;
+
+struct Round {
+    per_cpu_second: f64,
+    per_machine_second: f64,
+    rate: f64,
+    p99_us: f64,
+}
+
+pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for mode in [Mode::Http, Mode::Tcp] {
+        for close in [false, true] {
+            let figures = in_turns(plan, &BOTH, |stack| round(plan, stack, mode, close))?;
+            let name = match mode {
+                Mode::Http => "HTTP proxy",
+                Mode::Tcp => "TCP proxy",
+            };
+            let load = if close { "short" } else { "keep-alive" };
+            let mut row = |what: &str, unit: &'static str, goal: Goal, value: fn(&Round) -> f64| {
+                let [ours, kernel] = [0, 1].map(|side: usize| figures[side].iter().map(value).collect::<Vec<_>>());
+                rows.push(Row::new(&format!("{name}, {load}: {what}"), unit, &ours, "kernel", &kernel, goal));
+            };
+            row("per proxy CPU s", "requests/CPU s", Goal::AtLeast(1.0), |round| round.per_cpu_second);
+            row("per machine CPU s", "requests/CPU s", Goal::None, |round| round.per_machine_second);
+            row("rate", "requests/s", Goal::None, |round| round.rate);
+            row("p99", "µs", Goal::None, |round| round.p99_us);
+        }
+    }
+    Ok(rows)
+}
+
+fn round(plan: &Plan, stack: Stack, mode: Mode, close: bool) -> Result<Round> {
+    let lab = crate::lab(&[])?;
+    with_logs(&lab, |lab| {
+        let small = body::body(body::SMALL)?;
+        let listen = [format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")];
+        let nginx = Nginx::start(lab, Ns::Backend, "nginx", &listen, &[&small])?;
+        nginx.proc.pin("1")?;
+        let mut proxy = Proxy::start(lab, &ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) })?;
+        let options = WrkOptions {
+            threads: 1,
+            connections: CONNECTIONS,
+            cpus: Some("1".into()),
+            ..WrkOptions::new(plan.seconds, close)
+        };
+        let (cpu, machine) = (proxy.proc.cpu_seconds()?, machine_seconds()?);
+        let wrk = clients::wrk(lab, &format!("{}/64", proxy.url(mode)), &options)?;
+        let (cpu, machine) = (proxy.proc.cpu_seconds()? - cpu, machine_seconds()? - machine);
+        wrk.clean().with_context(|| format!("{}, {mode:?}, close: {close}", stack.name()))?;
+        proxy.stop()?;
+        let requests = wrk.requests as f64;
+        Ok(Round {
+            per_cpu_second: requests / cpu.max(0.01),
+            per_machine_second: requests / machine.max(0.01),
+            rate: wrk.rate(),
+            p99_us: wrk.p99_us,
+        })
+    })
+}
+
+/// CPU seconds that all of the machine has been busy: user, nice, system, irq, softirq of `/proc/stat`.
+fn machine_seconds() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().context("/proc/stat")?;
+    let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+    let busy = [0, 1, 2, 5, 6].iter().filter_map(|&i: &usize| fields.get(i)).sum::<u64>();
+    Ok(busy as f64 / 100.0)
+}

@@ -1,0 +1,116 @@
+//! Rows of results: a figure, its peer measured in the same run, their ratio, and the goal.
+
+use crate::Plan;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// What ratio is wanted.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Goal {
+    /// The ratio shall reach this.
+    AtLeast(f64),
+    /// The ratio shall not exceed this.
+    AtMost(f64),
+    /// For orientation.
+    None,
+}
+
+/// One comparison.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// What was measured.
+    pub(crate) what: String,
+    /// Its unit.
+    pub(crate) unit: &'static str,
+    /// Our figure, the median.
+    pub(crate) ours: f64,
+    /// Who the peer is.
+    pub(crate) peer_name: String,
+    /// The peer's figure, the median.
+    pub(crate) peer: f64,
+    /// The goal for `ours / peer`.
+    pub(crate) goal: Goal,
+    /// All rounds, ours.
+    pub(crate) our_rounds: Vec<f64>,
+    /// All rounds, the peer's.
+    pub(crate) peer_rounds: Vec<f64>,
+}
+
+impl Row {
+    /// A row of two series of rounds.
+    pub(crate) fn new(what: &str, unit: &'static str, ours: &[f64], peer_name: &str, peer: &[f64], goal: Goal) -> Row {
+        Row {
+            what: what.into(),
+            unit,
+            ours: crate::median(ours.iter().copied()),
+            peer_name: peer_name.into(),
+            peer: crate::median(peer.iter().copied()),
+            goal,
+            our_rounds: ours.to_vec(),
+            peer_rounds: peer.to_vec(),
+        }
+    }
+
+    fn ratio(&self) -> f64 {
+        self.ours / self.peer
+    }
+
+    fn verdict(&self) -> String {
+        let (reached, goal) = match self.goal {
+            Goal::AtLeast(goal) => (self.ratio() >= goal, format!("≥ {goal}")),
+            Goal::AtMost(goal) => (self.ratio() <= goal, format!("≤ {goal}")),
+            Goal::None => return String::new(),
+        };
+        format!("{goal}: {}", if reached { "reached" } else { "MISSED" })
+    }
+}
+
+/// All rows for the eye.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "{:<50} {:>12} {:>12}  {:<14} {:>7}  goal", "", "fastsock", "peer", "unit", "ratio");
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "{:<50} {:>12} {:>12}  {:<14} {:>7.2}  {}",
+            format!("{} / {}", row.what, row.peer_name),
+            number(row.ours),
+            number(row.peer),
+            row.unit,
+            row.ratio(),
+            row.verdict()
+        );
+    }
+    text
+}
+
+fn number(value: f64) -> String {
+    if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    rounds: usize,
+    seconds: u32,
+    kernel: String,
+    rows: Vec<Saved<'a>>,
+}
+
+#[derive(Serialize)]
+struct Saved<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    ratio: f64,
+}
+
+/// Writes a part's rows.
+pub(crate) fn save(path: &Path, rows: &[Row], plan: &Plan) -> Result<()> {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+    let rows = rows.iter().map(|row| Saved { row, ratio: row.ratio() }).collect();
+    let file = File { rounds: plan.rounds, seconds: plan.seconds, kernel, rows };
+    let text = serde_json::to_string_pretty(&file)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+}

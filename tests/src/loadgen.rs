@@ -1,0 +1,129 @@
+//! Our own load generator, and what it reports.
+
+use crate::apps::{Program, StackOptions};
+use crate::lab::{Lab, Ns};
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::process::Command;
+use std::time::Duration;
+
+/// What a load generator's connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Connect, one request, one answer, close.
+    Short,
+    /// Requests one after the other on a connection.
+    KeepAlive,
+    /// A message to and fro.
+    PingPong,
+    /// As many bytes as go.
+    Bulk,
+    /// Open all, one request on each, keep them for `seconds`, one more request on each.
+    Hold,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Short => "short",
+            Mode::KeepAlive => "keepalive",
+            Mode::PingPong => "pingpong",
+            Mode::Bulk => "bulk",
+            Mode::Hold => "hold",
+        }
+    }
+}
+
+/// One run of the load generator.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// See [`Mode`].
+    pub mode: Mode,
+    /// Where to.
+    pub host: String,
+    /// Where to.
+    pub port: u16,
+    /// Connections open at once.
+    pub connections: usize,
+    /// How long.
+    pub seconds: u32,
+    /// Bytes of a message, or of the body that every answer must have.
+    pub body: Option<usize>,
+    /// Its stack.
+    pub stack: StackOptions,
+    /// Further options.
+    pub more: Vec<String>,
+}
+
+impl Load {
+    /// One connection for a second.
+    pub fn new(mode: Mode, host: &str, port: u16, stack: StackOptions) -> Load {
+        Load { mode, host: host.into(), port, connections: 1, seconds: 1, body: None, stack, more: Vec::new() }
+    }
+
+    /// The command that runs it from `ns`.
+    pub fn command(&self, lab: &Lab, ns: Ns) -> Result<Command> {
+        let mut command = Program::Loadgen.command(lab, ns)?;
+        let to = if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        };
+        command.args(["--mode", self.mode.name(), "--connect", &to, "--json"]);
+        command.args(["--conns", &self.connections.to_string(), "--seconds", &self.seconds.to_string()]);
+        if let Some(body) = self.body {
+            command.args(["--body", &body.to_string()]);
+        }
+        command.args(&self.more).args(self.stack.arguments(&[crate::servers::devices(ns)]));
+        Ok(command)
+    }
+
+    /// Runs it to its end. Errors that it met are an error here.
+    pub fn run(&self, lab: &Lab, ns: Ns) -> Result<LoadResult> {
+        let mut proc = lab.spawn("loadgen", &mut self.command(lab, ns)?)?;
+        // Opening, the load itself, closing.
+        let status = proc.wait_end(Duration::from_secs(u64::from(self.seconds) + 60))?;
+        let said = proc.log();
+        ensure!(status.success(), "loadgen ended with {status}:\n{}", crate::process::tail(proc.log_path(), 20));
+        LoadResult::parse(&said)
+    }
+}
+
+/// What the load generator reports; its `--json`, as far as anybody here looks at it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadResult {
+    /// The measured time.
+    pub seconds: f64,
+    /// From the start to the end.
+    pub elapsed_seconds: f64,
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Rate of the former.
+    pub connections_per_second: f64,
+    /// Rate of the latter.
+    pub requests_per_second: f64,
+    /// Payload, one direction.
+    pub gigabits_per_second: f64,
+    /// Median latency.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Whatever went wrong.
+    pub errors_total: u64,
+    /// CPU time of the load generator.
+    pub cpu_seconds: f64,
+    /// Its largest resident set.
+    pub peak_rss_bytes: u64,
+}
+
+impl LoadResult {
+    /// Finds the result in what the load generator printed.
+    pub fn parse(said: &str) -> Result<LoadResult> {
+        let line = said.lines().rev().find(|line| line.starts_with('{')).context("loadgen printed no result")?;
+        serde_json::from_str(line).with_context(|| format!("loadgen printed {line}"))
+    }
+}

@@ -1,0 +1,64 @@
+//! Our own servers, as the tests and benches start them.
+
+use crate::apps::{Program, READY_LIMIT, StackOptions};
+use crate::lab::{Lab, Ns};
+use crate::process::Proc;
+use anyhow::{Result, ensure};
+use std::time::Duration;
+
+/// Port of [`httpd`].
+pub const HTTPD_PORT: u16 = 7000;
+/// Port of [`echo`].
+pub const ECHO_PORT: u16 = 7007;
+
+/// A running server of ours.
+pub struct Server {
+    /// The process.
+    pub proc: Proc,
+}
+
+impl Server {
+    fn start(
+        lab: &Lab,
+        ns: Ns,
+        program: Program,
+        host: &str,
+        port: u16,
+        own: &[&str],
+        stack: &StackOptions,
+    ) -> Result<Self> {
+        let mut command = program.command(lab, ns)?;
+        let listen = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        command.args(["--listen", &listen]).args(own).args(stack.arguments(&[devices(ns)]));
+        let mut proc = lab.spawn(program.name(), &mut command)?;
+        let from = if ns == Ns::Client { Ns::Host } else { Ns::Client };
+        proc.wait_for("answer", READY_LIMIT, || lab.reaches(from, host, port))?;
+        Ok(Self { proc })
+    }
+
+    /// Sends SIGTERM; an error unless it ends soon, with status 0.
+    pub fn stop(&mut self) -> Result<()> {
+        let status = self.proc.terminate(Duration::from_secs(20))?;
+        ensure!(status.success(), "the server ended with {status} after SIGTERM:\n{}", self.proc.log());
+        Ok(())
+    }
+}
+
+/// Starts examples/httpd, which answers with `body` bytes.
+pub fn httpd(lab: &Lab, ns: Ns, host: &str, body: usize, stack: &StackOptions) -> Result<Server> {
+    Server::start(lab, ns, Program::Httpd, host, HTTPD_PORT, &["--body", &body.to_string()], stack)
+}
+
+/// Starts examples/echo with these options of its own (`--sink`, `--source`).
+pub fn echo(lab: &Lab, ns: Ns, host: &str, own: &[&str], stack: &StackOptions) -> Result<Server> {
+    Server::start(lab, ns, Program::Echo, host, ECHO_PORT, own, stack)
+}
+
+/// The device of a namespace that faces its peer, with its addresses; the host's faces the client.
+pub fn devices(ns: Ns) -> (&'static str, &'static str) {
+    match ns {
+        Ns::Client => ("client0", "10.77.1.2/24,fd77:1::2/64"),
+        Ns::Host => ("front0", "10.77.1.1/24,fd77:1::1/64"),
+        Ns::Backend => ("backend0", "10.77.2.2/24,fd77:2::2/64"),
+    }
+}
