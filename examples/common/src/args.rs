@@ -29,6 +29,8 @@ pub enum LinkKind {
     /// AF_XDP; native mode where the driver has it, generic otherwise.
     #[default]
     Xdp,
+    /// AF_XDP in the driver, or an error.
+    XdpNative,
     /// AF_XDP in generic mode, on any device.
     XdpGeneric,
     /// AF_PACKET: slower, but works without root in a user namespace. Its host's kernel sees the packets too, so give it
@@ -61,15 +63,18 @@ pub struct StackArgs {
     /// `10.77.1.1/24,fd77:1::1/64`. The n-th of these belongs to the n-th `--device`.
     #[arg(long = "standalone-addr", value_name = "CIDR,…")]
     pub standalone: Vec<CidrList>,
-    /// Default gateway in standalone addressing; the n-th belongs to the n-th `--device`.
-    #[arg(long = "gateway", value_name = "ADDR", requires = "standalone")]
-    pub gateways: Vec<IpAddr>,
+    /// Default gateways in standalone addressing, one per family; the n-th of these belongs to the n-th `--device`.
+    #[arg(long = "gateway", value_name = "ADDR,…", requires = "standalone")]
+    pub gateways: Vec<AddrList>,
     /// Packet frames to preallocate, per core.
     #[arg(long, value_name = "N")]
-    pub frames: Option<usize>,
+    pub frames: Option<u32>,
     /// Connections that may be open at once, per core.
     #[arg(long, value_name = "N")]
     pub max_connections: Option<u32>,
+    /// Local ports to reserve for outgoing connections: as many connections per source address and server.
+    #[arg(long, value_name = "N")]
+    pub active_ports: Option<usize>,
     /// Accept packets whose checksum the kernel at the other end of a virtual link left unfinished.
     #[arg(long)]
     pub partial_checksums: bool,
@@ -104,9 +109,7 @@ impl StackArgs {
 
     /// The same command line serves both stacks, so this is no error; but nobody shall believe that it did something.
     fn warn_unused(&self) {
-        let Self {
-            stack: _, cores: _, devices, link, busy_poll, standalone, gateways, frames, max_connections, ..
-        } = self;
+        let Self { stack: _, cores: _, devices, link, busy_poll, standalone, gateways, frames, .. } = self;
         let given = [
             ("--device", !devices.is_empty()),
             ("--link", *link != LinkKind::default()),
@@ -114,7 +117,8 @@ impl StackArgs {
             ("--standalone-addr", !standalone.is_empty()),
             ("--gateway", !gateways.is_empty()),
             ("--frames", frames.is_some()),
-            ("--max-connections", max_connections.is_some()),
+            ("--max-connections", self.max_connections.is_some()),
+            ("--active-ports", self.active_ports.is_some()),
             ("--partial-checksums", self.partial_checksums),
         ];
         for (option, _) in given.iter().filter(|(_, given)| *given) {
@@ -168,6 +172,19 @@ impl FromStr for CidrList {
             let longest = if addr.is_ipv4() { 32 } else { 128 };
             if prefix > longest { Err(bad()) } else { Ok((addr, prefix)) }
         };
+        text.split(',').map(one).collect::<Result<Vec<_>, _>>().map(Self)
+    }
+}
+
+/// Addresses, separated by commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddrList(pub Vec<IpAddr>);
+
+impl FromStr for AddrList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let one = |part: &str| part.trim().parse().map_err(|_| format!("`{part}` is not an address"));
         text.split(',').map(one).collect::<Result<Vec<_>, _>>().map(Self)
     }
 }

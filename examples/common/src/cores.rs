@@ -2,9 +2,9 @@
 
 use crate::args::{StackArgs, StackKind};
 use crate::counters::StackCounter;
-use crate::kernel;
 use crate::net::{Listener, Stream, UdpSocket};
 use crate::stop::Stop;
+use crate::{fast, kernel};
 use anyhow::Context;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -71,7 +71,7 @@ impl Core {
     async fn listen_at(&self, addr: SocketAddr) -> io::Result<Listener> {
         match self.stack {
             StackKind::Kernel => kernel::listen(addr, BACKLOG),
-            StackKind::Fastsock => Err(unsupported()),
+            StackKind::Fastsock => fast::listen(addr, BACKLOG),
         }
     }
 
@@ -90,7 +90,7 @@ impl Core {
     pub async fn bind_udp(&self, addr: SocketAddr) -> io::Result<UdpSocket> {
         match self.stack {
             StackKind::Kernel => kernel::bind_udp(addr).await,
-            StackKind::Fastsock => Err(unsupported()),
+            StackKind::Fastsock => fast::bind_udp(addr).await,
         }
     }
 
@@ -116,10 +116,6 @@ impl Shared {
     }
 }
 
-fn unsupported() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "--stack fastsock is not built in")
-}
-
 /// Connects on the current core of `stack`.
 ///
 /// # Errors
@@ -127,7 +123,7 @@ fn unsupported() -> io::Error {
 pub async fn connect(stack: StackKind, addr: SocketAddr, local: Option<IpAddr>) -> io::Result<Stream> {
     match stack {
         StackKind::Kernel => kernel::connect(addr, local).await,
-        StackKind::Fastsock => Err(unsupported()),
+        StackKind::Fastsock => fast::connect(addr, local).await,
     }
 }
 
@@ -136,12 +132,15 @@ pub struct Cores {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     ended: mpsc::UnboundedReceiver<anyhow::Result<()>>,
+    count: usize,
     counters: StackCounters,
 }
 
 /// Reads the counters of the stack under us, from any thread.
 #[derive(Clone, Debug)]
 pub enum StackCounters {
+    /// Ours.
+    Fast(fs_rt::Handle),
     /// The kernel keeps its own (`nstat`).
     Kernel,
 }
@@ -150,6 +149,7 @@ impl StackCounters {
     /// All counters of all cores.
     pub fn snapshot(&self) -> Vec<StackCounter> {
         match self {
+            Self::Fast(handle) => fast::counters(handle),
             Self::Kernel => Vec::new(),
         }
     }
@@ -168,7 +168,7 @@ impl Cores {
         args.check()?;
         match args.stack {
             StackKind::Kernel => Self::start_kernel(args, app),
-            StackKind::Fastsock => Err(unsupported().into()),
+            StackKind::Fastsock => Self::start_fast(args, app),
         }
     }
 
@@ -193,7 +193,34 @@ impl Cores {
             };
             threads.push(std::thread::Builder::new().name(format!("core-{index}")).spawn(body)?);
         }
-        Ok(Self { shared, threads, ended, counters: StackCounters::Kernel })
+        Ok(Self { shared, threads, ended, count, counters: StackCounters::Kernel })
+    }
+
+    fn start_fast<F, T>(args: &StackArgs, app: F) -> anyhow::Result<Self>
+    where
+        F: Fn(Core) -> T + Clone + Send + 'static,
+        T: Future<Output = anyhow::Result<()>> + 'static,
+    {
+        let shared = Arc::new(Shared::default());
+        let (sender, ended) = mpsc::unbounded_channel();
+        let runtime = fast::build(args)?;
+        let counters = StackCounters::Fast(runtime.handle());
+        let core_shared = shared.clone();
+        let body = move || {
+            let core_sender = sender.clone();
+            let run = runtime.run(move |context| async move {
+                let (index, count) = (context.index(), context.cores());
+                let shared = core_shared;
+                let core = Core { index, count, stack: StackKind::Fastsock, shared, listeners: Cell::new(0) };
+                // The receiver is gone only when the program is ending anyway.
+                let _ = core_sender.send(app(core).await);
+            });
+            if let Err(error) = run {
+                let _ = sender.send(Err(error.into()));
+            }
+        };
+        let thread = std::thread::Builder::new().name("fs-runtime".into()).spawn(body)?;
+        Ok(Self { shared, threads: vec![thread], ended, count: args.cores.0.len(), counters })
     }
 
     /// Asks the cores to stop.
@@ -212,8 +239,7 @@ impl Cores {
     /// The first error of a core; the others are asked to stop then.
     pub fn join(mut self) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let count = self.threads.len();
-        let result = runtime.block_on(watch(&self.shared.stop, &mut self.ended, count));
+        let result = runtime.block_on(watch(&self.shared.stop, &mut self.ended, self.count));
         self.shared.stop.request();
         for thread in self.threads.drain(..) {
             // A panic was caught and reported through the channel.
@@ -236,7 +262,7 @@ async fn watch(
     while left > 0 {
         let name = tokio::select! {
             result = ended.recv() => {
-                // Each core reports once, also when it panics.
+                // Each core reports once, unless the runtime under them has failed and said so.
                 let Some(result) = result else { break };
                 left -= 1;
                 if result.is_err() && first_error.is_ok() {

@@ -7,6 +7,7 @@
 pub mod args;
 pub mod cores;
 pub mod counters;
+mod fast;
 pub mod http;
 mod kernel;
 pub mod net;

@@ -1,10 +1,11 @@
 //! Sockets of either stack under one name. The shapes are tokio's.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -12,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 macro_rules! either {
     ($socket:expr, $inner:ident => $do:expr) => {
         match $socket {
+            Self::Fast($inner) => $do,
             Self::Kernel($inner) => $do,
         }
     };
@@ -20,6 +22,8 @@ macro_rules! either {
 /// A TCP listener of one core.
 #[derive(Debug)]
 pub enum Listener {
+    /// The core's own, one of several that share the address.
+    Fast(fs_compat::TcpListener),
     /// The kernel's, one of several with SO_REUSEPORT.
     Kernel(tokio::net::TcpListener),
 }
@@ -31,6 +35,7 @@ impl Listener {
     /// As `accept(2)`; see [`accept_error_is_fatal`].
     pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         match self {
+            Self::Fast(listener) => listener.accept().await.map(|(stream, from)| (Stream::Fast(stream), from)),
             Self::Kernel(listener) => listener.accept().await.map(|(stream, from)| (Stream::Kernel(stream), from)),
         }
     }
@@ -56,6 +61,8 @@ pub fn accept_error_is_fatal(error: &io::Error) -> bool {
 /// A TCP connection.
 #[derive(Debug)]
 pub enum Stream {
+    /// Ours.
+    Fast(fs_compat::TcpStream),
     /// The kernel's.
     Kernel(tokio::net::TcpStream),
 }
@@ -74,9 +81,7 @@ impl Stream {
     /// # Errors
     /// As `setsockopt(2)`.
     pub fn set_zero_linger(&self) -> io::Result<()> {
-        match self {
-            Self::Kernel(stream) => stream.set_zero_linger(),
-        }
+        either!(self, s => s.set_zero_linger())
     }
 
     /// Our end.
@@ -129,6 +134,25 @@ impl Stream {
         either!(self, s => s.try_read(buf))
     }
 
+    /// Waits for bytes and shows them to `take`; an empty slice is the end of the stream. They are in `scratch` only
+    /// while `take` runs, so that one buffer serves all connections of a core.
+    ///
+    /// # Errors
+    /// As `recv(2)`.
+    pub async fn read_with<R>(
+        &mut self,
+        scratch: &RefCell<Vec<u8>>,
+        mut take: impl FnMut(&[u8]) -> R,
+    ) -> io::Result<R> {
+        poll_fn(|cx| {
+            let mut scratch = scratch.borrow_mut();
+            let mut buf = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut *self).poll_read(cx, &mut buf))?;
+            Poll::Ready(Ok(take(buf.filled())))
+        })
+        .await
+    }
+
     /// Writes what fits.
     ///
     /// # Errors
@@ -173,6 +197,8 @@ impl AsyncWrite for Stream {
 /// A UDP socket.
 #[derive(Debug)]
 pub enum UdpSocket {
+    /// Ours.
+    Fast(fs_compat::UdpSocket),
     /// The kernel's.
     Kernel(tokio::net::UdpSocket),
 }

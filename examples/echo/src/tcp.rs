@@ -3,10 +3,13 @@
 use fs_example_common::net::accept_error_is_fatal;
 use fs_example_common::{Listener, LocalStop, Stream};
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Poll, ready};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,7 @@ async fn connection(mut stream: Stream, mode: Mode, scratch: &Scratch) -> io::Re
     stream.set_nodelay(true)?;
     match mode {
         Mode::Echo => echo(&mut stream, scratch).await?,
-        Mode::Sink => while read(&stream, scratch).await? > 0 {},
+        Mode::Sink => while stream.read_with(scratch, |bytes| bytes.len()).await? > 0 {},
         Mode::Source => source(&stream, scratch).await?,
     }
     stream.shutdown().await
@@ -60,36 +63,25 @@ async fn connection(mut stream: Stream, mode: Mode, scratch: &Scratch) -> io::Re
 /// is read before that has gone.
 async fn echo(stream: &mut Stream, scratch: &Scratch) -> io::Result<()> {
     loop {
-        stream.readable().await?;
-        let mut rest = Vec::new();
-        {
-            let mut buffer = scratch.borrow_mut();
-            let len = match stream.try_read(&mut buffer) {
-                Ok(0) => return Ok(()),
-                Ok(len) => len,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Err(error),
-            };
-            let sent = match stream.try_write(&buffer[..len]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                sent => sent?,
-            };
-            if sent < len {
-                rest.extend_from_slice(&buffer[sent..len]);
+        let rest = poll_fn(|cx| {
+            let mut scratch = scratch.borrow_mut();
+            let mut buf = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut *stream).poll_read(cx, &mut buf))?;
+            let read = buf.filled();
+            if read.is_empty() {
+                return Poll::Ready(Ok(None));
             }
-        }
-        if !rest.is_empty() {
-            stream.write_all(&rest).await?;
-        }
-    }
-}
-
-async fn read(stream: &Stream, scratch: &Scratch) -> io::Result<usize> {
-    loop {
-        stream.readable().await?;
-        match stream.try_read(&mut scratch.borrow_mut()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            result => return result,
+            let sent = match Pin::new(&mut *stream).poll_write(cx, read) {
+                Poll::Ready(sent) => sent?,
+                Poll::Pending => 0,
+            };
+            Poll::Ready(io::Result::Ok(Some(read[sent..].to_vec())))
+        })
+        .await?;
+        match rest {
+            None => return Ok(()),
+            Some(rest) if rest.is_empty() => {}
+            Some(rest) => stream.write_all(&rest).await?,
         }
     }
 }
@@ -99,10 +91,13 @@ async fn source(stream: &Stream, scratch: &Scratch) -> io::Result<()> {
     loop {
         tokio::select! {
             biased;
-            read = read(stream, scratch) => {
-                // A request may come first: only the end matters.
-                if read? == 0 {
-                    return Ok(());
+            readable = stream.readable() => {
+                readable?;
+                match stream.try_read(&mut scratch.borrow_mut()) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Ok(0) => return Ok(()),
+                    // A request may come first: only the end matters.
+                    result => drop(result?),
                 }
             }
             writable = stream.writable() => {

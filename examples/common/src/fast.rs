@@ -1,0 +1,105 @@
+//! fastsock's side of the comparison: `fs-rt` runs the cores, `fs-compat` has the sockets.
+
+use crate::args::{LinkKind, StackArgs};
+use crate::counters::StackCounter;
+use crate::net::{Listener, Stream, UdpSocket};
+use fs_compat::TcpSocket;
+use fs_rt::{LinkChoice, Runtime, Standalone, XdpMode};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// Opens devices, queues and memory as the options say.
+pub(crate) fn build(args: &StackArgs) -> anyhow::Result<Runtime> {
+    let mut builder = Runtime::builder().cores(args.cores.0.iter().copied()).busy_poll(args.busy_poll);
+    for device in &args.devices {
+        builder = builder.device(device);
+    }
+    builder = builder.link(match args.link {
+        LinkKind::Xdp => LinkChoice::XdpAuto,
+        LinkKind::XdpNative => LinkChoice::Xdp { mode: XdpMode::Native },
+        LinkKind::XdpGeneric => LinkChoice::Xdp { mode: XdpMode::Generic },
+        LinkKind::Packet => LinkChoice::Packet,
+        LinkKind::Tap => LinkChoice::Tap,
+    });
+    for (index, addrs) in args.standalone.iter().enumerate() {
+        let mut standalone = Standalone::new();
+        for &(addr, prefix) in &addrs.0 {
+            standalone = standalone.addr(addr, prefix);
+        }
+        for &gateway in args.gateways.get(index).map_or(&[][..], |list| &list.0) {
+            standalone = standalone.gateway(gateway);
+        }
+        builder = builder.standalone(standalone);
+    }
+    if let Some(frames) = args.frames {
+        builder = builder.frames(frames);
+    }
+    if let Some(connections) = args.max_connections {
+        builder = builder.limits(fs_core::Limits { connections, ..fs_core::Limits::default() });
+    }
+    if let Some(ports) = args.active_ports {
+        builder = builder.active_ports(ports);
+    }
+    if args.partial_checksums {
+        builder = builder.accept_partial_checksum(true);
+    }
+    Ok(builder.build()?)
+}
+
+fn tcp_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
+    if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+}
+
+pub(crate) fn listen(addr: SocketAddr, backlog: u32) -> io::Result<Listener> {
+    let socket = tcp_socket(addr)?;
+    socket.bind(addr)?;
+    socket.listen(backlog).map(Listener::Fast)
+}
+
+pub(crate) async fn connect(addr: SocketAddr, local: Option<IpAddr>) -> io::Result<Stream> {
+    let socket = tcp_socket(addr)?;
+    if let Some(local) = local {
+        socket.bind(SocketAddr::new(local, 0))?;
+    }
+    socket.connect(addr).await.map(Stream::Fast)
+}
+
+pub(crate) async fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
+    fs_compat::UdpSocket::bind(addr).await.map(UdpSocket::Fast)
+}
+
+/// Every counter of every core.
+pub(crate) fn counters(handle: &fs_rt::Handle) -> Vec<StackCounter> {
+    let mut all = Vec::new();
+    for core in handle.stats() {
+        let index = core.core;
+        let mut push = |name: &str, kind: &str, value: u64| {
+            all.push(StackCounter { core: index, name: name.into(), kind: kind.into(), value });
+        };
+        for (name, value) in core.stack.counters() {
+            push(name, "", value);
+        }
+        for &reason in fs_core::DropReason::ALL {
+            match core.stack.dropped(reason) {
+                0 => {}
+                value => push("drops", reason.name(), value),
+            }
+        }
+        for (iface, link) in &core.links {
+            let iface = format!("{}", iface.0);
+            push("link_rx_packets", &iface, link.rx_packets);
+            push("link_tx_packets", &iface, link.tx_packets);
+            push("link_rx_dropped", &iface, link.rx_dropped);
+            push("link_tx_dropped", &iface, link.tx_dropped);
+            push("link_syscalls", &iface, link.syscalls);
+        }
+        push("runtime_turns", "", core.runtime.turns);
+        push("runtime_sleeps", "", core.runtime.sleeps);
+        push("runtime_wakes", "", core.runtime.wakes);
+        push("messages_sent", "", core.runtime.messages_sent);
+        push("messages_received", "", core.runtime.messages_received);
+        push("mailbox_full", "", core.runtime.mailbox_full);
+        push("doorbells", "", core.runtime.doorbells);
+    }
+    all
+}

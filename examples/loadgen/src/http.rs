@@ -1,0 +1,139 @@
+//! Just enough HTTP/1.1 to know when an answer is complete.
+
+use crate::errors::{self, Kind};
+
+/// Longest head that an answer may have.
+const HEAD_MAX: usize = 16 << 10;
+
+/// Follows one answer through the pieces in which it arrives.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    /// A head that has not arrived completely; empty (and without memory) in the usual case of one piece.
+    head: Vec<u8>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Head,
+    Body {
+        left: u64,
+    },
+}
+
+impl Answer {
+    /// Takes the next bytes. True when they complete the answer.
+    ///
+    /// `length` is what the body must have. More bytes than the answer has are an error: nothing else was asked for.
+    pub(crate) fn feed(&mut self, bytes: &[u8], length: Option<usize>) -> Result<bool, Kind> {
+        let body = match self.state {
+            State::Body { .. } => bytes,
+            State::Head if self.head.is_empty() => match head_end(bytes, 0) {
+                Some(end) => {
+                    self.state = parse(&bytes[..end], length)?;
+                    &bytes[end..]
+                }
+                None => return self.keep(bytes).map(|()| false),
+            },
+            State::Head => {
+                let before = self.head.len();
+                // What follows the head may be long; only the head has a limit.
+                let (taken, rest) = bytes.split_at(bytes.len().min(HEAD_MAX - before));
+                self.keep(taken)?;
+                let end = head_end(&self.head, before.saturating_sub(3));
+                let Some(end) = end else { return if rest.is_empty() { Ok(false) } else { Err(errors::PROTOCOL) } };
+                self.state = parse(&self.head[..end], length)?;
+                self.head = Vec::new();
+                &bytes[end - before..]
+            }
+        };
+        let State::Body { left } = &mut self.state else { return Ok(false) };
+        *left = left.checked_sub(body.len() as u64).ok_or(errors::PROTOCOL)?;
+        Ok(*left == 0)
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), Kind> {
+        if self.head.len() + bytes.len() > HEAD_MAX {
+            return Err(errors::PROTOCOL);
+        }
+        self.head.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Where the head ends, its empty line included; looking from `from` on.
+fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    // A jump of 4 when the byte cannot be part of the end: most of a head is looked at only once in four bytes.
+    while at + 4 <= bytes.len() {
+        match bytes[at + 3] {
+            b'\n' if bytes[at..at + 3] == *b"\r\n\r" => return Some(at + 4),
+            b'\n' | b'\r' => at += 1,
+            _ => at += 4,
+        }
+    }
+    None
+}
+
+fn parse(head: &[u8], wanted: Option<usize>) -> Result<State, Kind> {
+    let status = head.strip_prefix(b"HTTP/1.").ok_or(errors::PROTOCOL)?.get(2..5).ok_or(errors::PROTOCOL)?;
+    if status[0] != b'2' {
+        return Err(errors::STATUS);
+    }
+    let length = if status == b"204" { 0 } else { content_length(head)? };
+    if wanted.is_some_and(|wanted| wanted as u64 != length) {
+        return Err(errors::LENGTH);
+    }
+    Ok(State::Body { left: length })
+}
+
+fn content_length(head: &[u8]) -> Result<u64, Kind> {
+    const NAME: &[u8] = b"content-length:";
+    for line in head.split(|&byte| byte == b'\n').skip(1) {
+        if line.len() > NAME.len() && line[..NAME.len()].eq_ignore_ascii_case(NAME) {
+            let digits = line[NAME.len()..].trim_ascii();
+            let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+            return number.ok_or(errors::PROTOCOL);
+        }
+    }
+    Err(errors::PROTOCOL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: x\r\ncontent-LENGTH: 5\r\n\r\nhello";
+
+    #[test]
+    fn an_answer_is_complete_however_it_is_cut() {
+        for first in 0..OK.len() {
+            for second in first..OK.len() {
+                let mut answer = Answer::default();
+                let pieces = [&OK[..first], &OK[first..second], &OK[second..]];
+                let done: Vec<bool> = pieces.iter().map(|piece| answer.feed(piece, Some(5)).unwrap()).collect();
+                assert_eq!(done, [false, false, true], "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_body_ends_with_the_head() {
+        let mut answer = Answer::default();
+        assert_eq!(answer.feed(b"HTTP/1.1 204 No Content\r\n\r\n", None), Ok(true));
+        let mut answer = Answer::default();
+        assert_eq!(answer.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", None), Ok(true));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let feed = |bytes: &[u8], length| Answer::default().feed(bytes, length);
+        assert_eq!(feed(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", None), Err(errors::STATUS));
+        assert_eq!(feed(OK, Some(6)), Err(errors::LENGTH));
+        assert_eq!(feed(b"SSH-2.0-OpenSSH\r\n\r\n", None), Err(errors::PROTOCOL));
+        assert_eq!(feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", None), Err(errors::PROTOCOL));
+        assert_eq!(feed(&[OK, b"!"].concat(), None), Err(errors::PROTOCOL));
+        assert_eq!(feed(&[b'x'; HEAD_MAX + 1], None), Err(errors::PROTOCOL));
+    }
+}

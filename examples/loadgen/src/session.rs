@@ -1,0 +1,223 @@
+//! One core's share of the load.
+
+use crate::errors::{self, Errors, Kind};
+use crate::report::CoreReport;
+use crate::source::Sources;
+use crate::{Args, Mode, hold, modes};
+use fs_example_common::Core;
+use fs_example_common::counters::{Counter, PerCore};
+use hdrhistogram::Histogram;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// Bytes that one call reads or (bulk) writes.
+const CHUNK: usize = 64 << 10;
+/// Message of a ping-pong unless `--body` says otherwise.
+const PING: usize = 64;
+/// Latencies up to 100 s are told apart, to three digits.
+const LATENCY_MAX: Duration = Duration::from_secs(100);
+
+/// What all cores have to know.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    pub(crate) addr: SocketAddr,
+    pub(crate) sources: Option<Sources>,
+    pub(crate) conns: usize,
+    pub(crate) cores: usize,
+    pub(crate) seconds: Duration,
+    pub(crate) timeout: Duration,
+    pub(crate) request: Vec<u8>,
+    pub(crate) body: Option<usize>,
+    pub(crate) message: Vec<u8>,
+    pub(crate) reverse: bool,
+    pub(crate) opening: usize,
+    pub(crate) live: Vec<PerCore<Live>>,
+    /// Cores that have opened all their connections (hold).
+    pub(crate) opened: AtomicUsize,
+}
+
+impl Plan {
+    pub(crate) fn new(args: &Args) -> Self {
+        let close = if args.mode == Mode::Short { "Connection: close\r\n" } else { "" };
+        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n{close}\r\n", args.path, args.connect);
+        let message = if args.mode == Mode::Bulk { CHUNK } else { args.body.unwrap_or(PING).max(1) };
+        let cores = args.stack.cores.0.len();
+        Self {
+            mode: args.mode,
+            addr: args.connect,
+            sources: args.source.clone(),
+            conns: args.conns as usize,
+            cores,
+            seconds: args.seconds,
+            timeout: args.timeout,
+            request: request.into_bytes(),
+            body: args.body,
+            // Not all alike, so that a wrong offset shows.
+            message: (0..message).map(|i| (i * 31 + i / 251) as u8).collect(),
+            reverse: args.reverse,
+            opening: args.opening as usize,
+            live: (0..cores).map(|_| PerCore::default()).collect(),
+            opened: AtomicUsize::new(0),
+        }
+    }
+
+    /// Connections of core `index`.
+    pub(crate) fn share(&self, index: usize) -> usize {
+        self.conns / self.cores + usize::from(index < self.conns % self.cores)
+    }
+}
+
+/// What the progress line shows; written by one core each.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) connections: Counter,
+    pub(crate) requests: Counter,
+    pub(crate) bytes: Counter,
+    pub(crate) errors: Counter,
+    pub(crate) open: Counter,
+}
+
+/// One core's state, shared by its connections.
+pub(crate) struct Session {
+    pub(crate) core: Core,
+    pub(crate) plan: Arc<Plan>,
+    /// The buffer into which all connections read.
+    pub(crate) scratch: RefCell<Vec<u8>>,
+    latency: RefCell<Histogram<u64>>,
+    errors: RefCell<Errors>,
+    /// The time is over: finish what is under way.
+    stop: Cell<bool>,
+    next_source: Cell<usize>,
+}
+
+/// Since when a connection has been waiting for progress.
+pub(crate) type Waiting = Rc<Cell<Option<Instant>>>;
+
+struct Worker {
+    task: JoinHandle<()>,
+    waiting: Waiting,
+}
+
+impl Session {
+    pub(crate) fn new(core: Core, plan: Arc<Plan>) -> Rc<Self> {
+        let latency = Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 3).expect("bounds are constants");
+        Rc::new(Self {
+            // So that cores do not start with the same address.
+            next_source: Cell::new(core.index),
+            core,
+            plan,
+            scratch: RefCell::new(vec![0; CHUNK]),
+            latency: RefCell::new(latency),
+            errors: RefCell::default(),
+            stop: Cell::new(false),
+        })
+    }
+
+    pub(crate) fn live(&self) -> &Live {
+        &self.plan.live[self.core.index].0
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.get()
+    }
+
+    /// Counts an answered request; what is answered after the end is not part of the measurement.
+    pub(crate) fn answered(&self, took: Duration) {
+        if !self.stop.get() {
+            self.live().requests.add(1);
+            self.latency.borrow_mut().saturating_record(took.as_nanos() as u64);
+        }
+    }
+
+    pub(crate) fn failed(&self, kind: Kind) {
+        self.live().errors.add(1);
+        self.errors.borrow_mut().count(kind);
+    }
+
+    pub(crate) fn source(&self) -> Option<std::net::IpAddr> {
+        let sources = self.plan.sources.as_ref()?;
+        // Cores step over one another's addresses, so each address is used equally often.
+        let number = self.next_source.replace(self.next_source.get().wrapping_add(self.plan.cores));
+        Some(sources.nth(number))
+    }
+
+    /// Loads until the time is over.
+    pub(crate) async fn run(self: Rc<Self>) -> anyhow::Result<CoreReport> {
+        let started = Instant::now();
+        let mut measured = self.plan.seconds;
+        if self.plan.mode == Mode::Hold {
+            hold::run(&self).await;
+            measured = started.elapsed();
+        } else {
+            let mut workers: Vec<Worker> = (0..self.plan.share(self.core.index)).map(|_| self.spawn()).collect();
+            self.watch(&mut workers, started).await;
+            self.stop.set(true);
+            if self.core.stop().is_requested() {
+                measured = started.elapsed();
+            }
+            self.finish(workers).await;
+            if self.plan.mode == Mode::Bulk && !self.plan.reverse {
+                // What was sent has arrived only now.
+                measured = started.elapsed();
+            }
+        }
+        let live = self.live();
+        Ok(CoreReport {
+            seconds: measured,
+            connections: live.connections.value(),
+            requests: live.requests.value(),
+            bytes: live.bytes.value(),
+            latency: self.latency.borrow().clone(),
+            errors: self.errors.borrow().clone(),
+        })
+    }
+
+    fn spawn(self: &Rc<Self>) -> Worker {
+        let waiting = Waiting::default();
+        let task = tokio::task::spawn_local(modes::worker(self.clone(), waiting.clone()));
+        Worker { task, waiting }
+    }
+
+    /// Until the end of the time: ends connections that hang, and starts others in their place.
+    async fn watch(self: &Rc<Self>, workers: &mut [Worker], started: Instant) {
+        let end = started + self.plan.seconds;
+        let interval = self.plan.timeout.min(Duration::from_secs(1)) / 2;
+        while Instant::now() < end {
+            let wake = end.min(Instant::now() + interval);
+            tokio::select! {
+                () = tokio::time::sleep_until(wake.into()) => {}
+                () = self.core.stop_requested() => return,
+            }
+            for worker in workers.iter_mut() {
+                let hangs = worker.waiting.get().is_some_and(|since| since.elapsed() > self.plan.timeout);
+                if hangs {
+                    worker.task.abort();
+                    self.failed(errors::TIMEOUT);
+                    *worker = self.spawn();
+                }
+            }
+        }
+    }
+
+    /// Lets every connection finish what it is doing, within the time-out.
+    async fn finish(&self, workers: Vec<Worker>) {
+        let until = tokio::time::Instant::now() + self.plan.timeout;
+        for mut worker in workers {
+            match tokio::time::timeout_at(until, &mut worker.task).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Ok(Err(_)) => {}
+                Err(_) => {
+                    worker.task.abort();
+                    self.failed(errors::TIMEOUT);
+                }
+            }
+        }
+    }
+}
