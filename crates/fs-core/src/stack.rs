@@ -8,6 +8,7 @@ use crate::flow::{FlowKey, Protocol};
 use crate::frame::{Frame, FramePool, IfaceId, RxFrame};
 use crate::frame_queue::FrameNodes;
 use crate::net::Net;
+use crate::rx::cookie::CookieJar;
 use crate::rx::demux::Batch;
 use crate::rx::steer::{Rfd, TsClock};
 use crate::rx::syn::SynCache;
@@ -202,6 +203,7 @@ pub struct Stack<P: FramePool> {
     pub(crate) nodes: FrameNodes,
     pub(crate) store: TxStore,
     pub(crate) handshakes: SynCache,
+    pub(crate) cookies: CookieJar,
     pub(crate) time_waits: TimeWaits,
     pub(crate) listeners: ListenTable,
     pub(crate) ports: PortAllocator,
@@ -269,6 +271,7 @@ impl<P: FramePool> Stack<P> {
             nodes: FrameNodes::new(),
             store: TxStore::new(),
             handshakes: SynCache::new(limits.syn_cache),
+            cookies: CookieJar::default(),
             time_waits: TimeWaits::new(config.tcp.time_wait, limits.time_wait),
             listeners: ListenTable::default(),
             ports: PortAllocator::new(&config.secret, config.core, rfd, &config.ephemeral_ports),

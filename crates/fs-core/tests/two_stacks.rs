@@ -13,6 +13,7 @@ fn host(last: u8, seed: u8, tcp: TcpConfig) -> Host {
     config.tcp = tcp;
     config.limits.connections = 1000;
     config.limits.time_wait = 1000;
+    config.limits.syn_cache = 8;
     let mut stack = Stack::new(config, HeapPool::new(4096, 2048));
     let v4 = Cidr { addr: IpAddr::from([10, 0, 0, last]), prefix: 24 };
     let v6 = Cidr { addr: IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last as u16]), prefix: 64 };
@@ -291,4 +292,31 @@ fn udp_echo() {
     world.b.stack.udp_send(server, b"pong", Some(meta.from)).unwrap();
     world.settle(1, &mut never);
     assert_eq!(world.a.stack.udp_recv(client, &mut buf, false).unwrap().len, 4);
+}
+
+#[test]
+fn syn_cookies_when_the_cache_is_full() {
+    let mut world = World::new(TcpConfig::default());
+    let at = addr(false, 2, 80);
+    let options = TcpOptions::default();
+    let listener = world.b.stack.tcp_listen(Listen { at, backlog: 100, v6_only: false, options }).unwrap();
+    let mac = |last| Some([2, 0, 0, 0, 0, last]);
+    world.a.stack.set_neighbour(IfaceId(0), at.ip(), mac(2));
+    world.b.stack.set_neighbour(IfaceId(0), addr(false, 1, 0).ip(), mac(1));
+    let connect = Connect { remote: at, local: None, options };
+    let clients: Vec<_> = (0..32).map(|_| world.a.stack.tcp_connect(connect).unwrap()).collect();
+    world.settle(0, &mut never);
+    let stats = world.b.stack.stats();
+    assert_eq!((stats.syn_cookies_sent, stats.syn_cookies_ok, stats.accepted), (24, 24, 32));
+    for &client in &clients {
+        world.a.stack.tcp_send(client, &[1; 4000]).unwrap();
+    }
+    world.settle(0, &mut never);
+    let mut buf = [0; 8000];
+    for _ in &clients {
+        let (server, _) = world.b.stack.tcp_accept(listener).unwrap();
+        assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(4000));
+        world.b.stack.tcp_close(server);
+    }
+    assert_eq!(world.b.stack.stats().retransmits, 0);
 }

@@ -309,6 +309,9 @@ impl<P: FramePool> Stack<P> {
         if segment.key.remote_ip() == local && segment.key.remote_port() == port {
             return self.discard(frames, DropReason::BadAddress);
         }
+        if self.on_cookie(segment, hash, frames) {
+            return;
+        }
         let me = self.config.core;
         if self.config.cores > 1
             && let Some(to) = self.steer(segment, hash, hops)

@@ -29,7 +29,7 @@ impl<P: FramePool> Stack<P> {
         let Some(entry) = self.listeners.at_mut(listener) else {
             return self.discard(frames, DropReason::NoSocket);
         };
-        if entry.queue.len() >= entry.backlog as usize || self.handshakes.is_full() || self.slots.is_full() {
+        if entry.queue.len() >= entry.backlog as usize || self.slots.is_full() {
             // As Linux: silence. The client sends its SYN again, and by then there may be room.
             return self.discard(frames, DropReason::ListenOverflow);
         }
@@ -41,6 +41,10 @@ impl<P: FramePool> Stack<P> {
         let iss = self.initial_sequence(&segment.key);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
         (syn.path, syn.sent_us) = (path, micros(self.now));
+        if self.handshakes.is_full() {
+            self.send_cookie(syn);
+            return Arrival::new(frames).discard(&mut self.pool);
+        }
         let index = self.handshakes.insert(syn);
         let generation = self.handshakes.entry(index).generation;
         if self.table.insert(hash, Owner::Handshake(index).value()).is_err() {
@@ -160,18 +164,27 @@ impl<P: FramePool> Stack<P> {
             self.send_syn_ack(index);
             return self.discard(frames, DropReason::OutOfWindow);
         }
-        self.complete_handshake(index, segment, hash, frames);
+        let entry = *self.handshakes.entry(index);
+        self.complete(entry, Some(index), segment, hash, frames);
     }
 
-    /// The final ACK has arrived.
-    fn complete_handshake(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
-        let entry = *self.handshakes.entry(index);
+    /// The final ACK has arrived, of a handshake in the cache or one that came back as a cookie.
+    pub(crate) fn complete(
+        &mut self,
+        entry: SynEntry,
+        cached: Option<u32>,
+        segment: &Segment,
+        hash: u64,
+        frames: &mut [RxFrame],
+    ) {
         let (local, port) = (entry.key.local_ip(), entry.key.local_port());
         // The listener may have gone, and another may have come, since the SYN.
         let listener = self.listeners.find(local, port);
         let elsewhere = self.listeners.find_elsewhere(local, port, hash);
         if listener.is_none() && elsewhere.is_none() {
-            self.forget_handshake(index);
+            if let Some(index) = cached {
+                self.forget_handshake(index);
+            }
             self.send_reset_for(segment);
             return self.discard(frames, DropReason::NoSocket);
         }
@@ -180,7 +193,8 @@ impl<P: FramePool> Stack<P> {
             // As Linux: the client's data and our SYN-ACK's retransmission will bring the ACK again.
             return self.discard(frames, DropReason::ListenOverflow);
         }
-        let opening = |options| Opening {
+        let options = listener.map(|l| self.listener_options(l)).unwrap_or_default();
+        let mut tcb = self.open_tcb(Opening {
             key: entry.key,
             generation: 0,
             iss: entry.iss,
@@ -190,9 +204,7 @@ impl<P: FramePool> Stack<P> {
             path: entry.path,
             sample_from_us: (entry.retries == 0).then_some(entry.sent_us),
             options,
-        };
-        let options = listener.map(|l| self.listener_options(l)).unwrap_or_default();
-        let mut tcb = self.open_tcb(opening(options));
+        });
         tcb.flags.set(Flags::UNACCEPTED);
         let Some(slot) = self.slots.insert(|generation| {
             tcb.generation = generation;
@@ -200,17 +212,22 @@ impl<P: FramePool> Stack<P> {
         }) else {
             return self.discard(frames, DropReason::NoSlots);
         };
-        self.handshakes.remove(index);
-        self.table.replace(hash, Owner::Handshake(index).value(), Owner::Connection(slot).value());
+        let owner = Owner::Connection(slot).value();
+        if let Some(index) = cached {
+            self.handshakes.remove(index);
+            self.table.replace(hash, Owner::Handshake(index).value(), owner);
+        } else if self.table.insert(hash, owner).is_err() {
+            self.slots.remove(slot);
+            return self.discard(frames, DropReason::NoSlots);
+        }
         self.stats.accepted += 1;
-        match listener {
-            Some(listener) => self.enqueue_accept(listener, slot),
-            None => {
-                self.on_connection(slot, segment, frames);
-                return self.pass_on(slot);
-            }
+        if let Some(listener) = listener {
+            self.enqueue_accept(listener, slot);
         }
         self.on_connection(slot, segment, frames);
+        if listener.is_none() {
+            self.pass_on(slot);
+        }
     }
 
     fn enqueue_accept(&mut self, listener: u32, slot: u32) {

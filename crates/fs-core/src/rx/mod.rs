@@ -1,5 +1,6 @@
 //! A received packet's way to its connection: parse → steer → demux → SYN cache.
 
+pub(crate) mod cookie;
 pub(crate) mod demux;
 pub(crate) mod handshake;
 pub(crate) mod other;

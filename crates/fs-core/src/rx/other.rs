@@ -68,7 +68,9 @@ impl<P: FramePool> Stack<P> {
         Arrival::new(frames).discard(&mut self.pool);
         self.send_raw(iface, &reply[..response.reply_len]);
         if let Some(learned) = response.learned {
-            self.set_neighbour(learned.iface, learned.addr, Some(learned.mac));
+            // Never makes a path: nobody on the link can fill the table.
+            let change = self.net.paths.learn(learned.iface, learned.addr, learned.mac, self.now);
+            self.on_neighbour(change);
         }
     }
 
@@ -153,7 +155,12 @@ impl<P: FramePool> Stack<P> {
     /// it is dropped, and connects to it fail with HostUnreachable).
     pub fn set_neighbour(&mut self, iface: IfaceId, addr: IpAddr, mac: Option<[u8; 6]>) {
         let now = self.now;
-        match self.net.paths.set_neighbour(iface, addr, mac, now) {
+        let change = self.net.paths.set_neighbour(iface, addr, mac, now);
+        self.on_neighbour(change);
+    }
+
+    fn on_neighbour(&mut self, change: NeighbourChange) {
+        match change {
             NeighbourChange::None => {}
             NeighbourChange::Resolved(path) => {
                 let mut ready = Vec::new();

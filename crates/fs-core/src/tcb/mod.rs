@@ -4,8 +4,8 @@
 //! out and puts the new one in:
 //!
 //! `SynSent` (active open) → `Open` (synchronized states) → `Dead` (over, but the application still holds
-//! its handle) → `Free`. A passive open is an entry of the SYN cache ([`crate::rx::syn`]) until its final
-//! ACK, and TIME-WAIT is a compact record ([`time_wait`]): neither costs a slot.
+//! its handle) → `Free`. A passive open is an entry of the SYN cache (`rx::syn`) until its final
+//! ACK, and TIME-WAIT is a compact record (`time_wait`): neither costs a slot.
 
 pub mod cc;
 pub(crate) mod flags;
