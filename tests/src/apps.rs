@@ -118,6 +118,8 @@ pub enum Program {
     Loadgen,
     /// examples/echo
     Echo,
+    /// `src/bin/workers.rs` of this package
+    Workers,
 }
 
 impl Program {
@@ -128,6 +130,7 @@ impl Program {
             Program::Httpd => "fs-httpd",
             Program::Loadgen => "fs-loadgen",
             Program::Echo => "fs-echo",
+            Program::Workers => "workers",
         }
     }
 

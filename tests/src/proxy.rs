@@ -123,12 +123,41 @@ fn port(mode: Mode) -> u16 {
     }
 }
 
-/// Listeners and upstream pools. IPv6 clients are served by the backend's IPv6 address.
+/// Listeners and upstreams. IPv6 clients are served by the backend's IPv6 address.
 fn config(options: &ProxyOptions) -> String {
     let mut text = String::new();
-    let _ = options;
-    let _ = writeln!(text, "");
-    let _ = (BACKEND, BACKEND6);
+    if options.link == LinkChoice::Xdp {
+        // A kernel socket, which has no address to be on where the stack has them all.
+        let _ = writeln!(text, "metrics = \"{FRONT}:{METRICS_PORT}\"\n");
+    }
+    let _ = writeln!(text, "[timeouts]\nconnect = \"3s\"\ndrain = \"5s\"");
+    let backends =
+        [("web", BACKEND, 80), ("redis", BACKEND, 6379), ("refusing", BACKEND, 9), ("silent", "10.77.2.99", 80)];
+    let listeners = [
+        (HTTP_PORT, "http", "web"),
+        (TCP_PORT, "tcp", "web"),
+        (REDIS_PORT, "tcp", "redis"),
+        (DEAD_PORT, "http", "refusing"),
+        (SILENT_PORT, "http", "silent"),
+    ];
+    for (name, host, port) in backends {
+        let _ = writeln!(text, "\n[[upstream]]\nname = \"{name}\"\nservers = [\"{host}:{port}\"]");
+    }
+    for (name, port) in [("web", 80), ("redis", 6379)] {
+        let _ = writeln!(text, "\n[[upstream]]\nname = \"{name}6\"\nservers = [\"[{BACKEND6}]:{port}\"]");
+    }
+    for (port, mode, upstream) in listeners {
+        let _ = writeln!(
+            text,
+            "\n[[listener]]\naddress = \"{FRONT}:{port}\"\nmode = \"{mode}\"\nupstream = \"{upstream}\""
+        );
+        if upstream == "web" || upstream == "redis" {
+            let _ = writeln!(
+                text,
+                "\n[[listener]]\naddress = \"[{FRONT6}]:{port}\"\nmode = \"{mode}\"\nupstream = \"{upstream}6\""
+            );
+        }
+    }
     text
 }
 

@@ -46,12 +46,19 @@ impl Server {
 
 /// Starts examples/httpd, which answers with `body` bytes.
 pub fn httpd(lab: &Lab, ns: Ns, host: &str, body: usize, stack: &StackOptions) -> Result<Server> {
-    Server::start(lab, ns, Program::Httpd, host, HTTPD_PORT, &["--body", &body.to_string()], stack)
+    Server::start(lab, ns, Program::Httpd, host, HTTPD_PORT, &["--print-memory", "--body", &body.to_string()], stack)
 }
 
 /// Starts examples/echo with these options of its own (`--sink`, `--source`).
 pub fn echo(lab: &Lab, ns: Ns, host: &str, own: &[&str], stack: &StackOptions) -> Result<Server> {
     Server::start(lab, ns, Program::Echo, host, ECHO_PORT, own, stack)
+}
+
+/// Connections that a server started with `--print-memory` had open when it last said so (every second).
+pub fn connections_open(server: &Server) -> u64 {
+    let log = server.proc.log();
+    let last = log.lines().rev().find_map(|line| line.strip_prefix("memory: ")?.split(", ").nth(1));
+    last.and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
 /// The device of a namespace that faces its peer, with its addresses; the host's faces the client.

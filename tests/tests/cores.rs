@@ -1,0 +1,134 @@
+//! One connection, one core: packets are handled where their connection lives, and a core without a listener of its own is
+//! helped by the others.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::apps::{Program, READY_LIMIT};
+use fs_tests::body;
+use fs_tests::clients::{self, WrkOptions};
+use fs_tests::lab::{BACKEND, BACKEND6, FRONT};
+use fs_tests::proxy::{METRICS_PORT, Mode, Proxy, ProxyOptions};
+use fs_tests::{Lab, Nginx, Ns, Stack};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const PORT: u16 = 7100;
+
+/// The proxy's counters of its stack, by name, one number for each core.
+fn scrape(lab: &Lab) -> Result<BTreeMap<String, Vec<f64>>> {
+    // On a kernel socket of the host's: so this is also a neighbour that goes on working.
+    let text =
+        lab.run(Ns::Client, "curl", &["-sS", "--max-time", "5", &format!("http://{FRONT}:{METRICS_PORT}/metrics")])?;
+    let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').with_context(|| format!("metrics: {line}"))?;
+        let name = name.split('{').next().unwrap_or(name);
+        found.entry(name.to_owned()).or_default().push(value.parse().with_context(|| format!("metrics: {line}"))?);
+    }
+    Ok(found)
+}
+
+/// The counters whose names end in `name` (exporters add prefixes and `_total`), over all cores.
+fn counter<'a>(all: &'a BTreeMap<String, Vec<f64>>, name: &str) -> Result<&'a [f64]> {
+    let hit = all.iter().find(|(key, _)| key.trim_end_matches("_total").ends_with(name));
+    let (_, values) = hit.with_context(|| format!("no metric {name} among {:?}", all.keys()))?;
+    Ok(values)
+}
+
+#[test]
+fn two_queues_handle_each_packet_on_its_connections_core() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "2"])? else { return Ok(()) };
+    lab.check(|lab| {
+        if Stack::under_test()? == Stack::Kernel {
+            println!("skipped: two_queues_handle_each_packet_on_its_connections_core: the kernel has no such counters");
+            return Ok(());
+        }
+        let small = body::body(body::SMALL)?;
+        let _nginx =
+            Nginx::start(lab, Ns::Backend, "nginx", &[format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")], &[&small])?;
+        // Passive connections from wrk, active ones to nginx: two for each request, on two devices.
+        let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::Fastsock))?;
+        for mode in [Mode::Tcp, Mode::Http] {
+            clients::wrk(lab, &format!("{}/64", proxy.url(mode)), &WrkOptions::new(3, true))?.clean()?;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let all = scrape(lab)?;
+        for name in [
+            "packets_local",
+            "packets_forwarded",
+            "packets_asked",
+            "packets_from_cores",
+            "handovers",
+            "listen_global",
+            "accepted",
+            "connected",
+            "resets_sent",
+            "retransmits",
+        ] {
+            println!("{name}: {:?}", counter(&all, name)?);
+        }
+        let sum = |name: &str| -> Result<f64> { Ok(counter(&all, name)?.iter().sum()) };
+        let cores = counter(&all, "accepted")?;
+        ensure!(cores.len() == 2, "metrics of {} cores instead of 2", cores.len());
+        ensure!(cores.iter().all(|accepted| *accepted > 100.0), "a core accepted next to nothing: {cores:?}");
+        let connected = counter(&all, "connected")?;
+        ensure!(
+            connected.iter().all(|connected| *connected > 100.0),
+            "a core connected next to nothing: {connected:?}"
+        );
+        // What arrives at the wrong core is forwarded, and all that is forwarded arrives.
+        ensure!(
+            sum("packets_forwarded")? + sum("packets_asked")? >= sum("packets_from_cores")?,
+            "more packets came from cores than cores have sent"
+        );
+        // veth has no RSS table to read, so active connections' replies are spread by hash: about half are forwarded.
+        ensure!(sum("packets_local")? > sum("packets_forwarded")?, "most packets are handled by the wrong core");
+        ensure!(sum("contended_locks")? == 0.0, "locks were contended on the data path");
+        proxy.stop()
+    })
+}
+
+#[test]
+fn a_core_that_stops_accepting_costs_no_client_its_connection() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "2"])? else { return Ok(()) };
+    lab.check(|lab| {
+        if Stack::under_test()? == Stack::Kernel {
+            println!(
+                "skipped: a_core_that_stops_accepting_costs_no_client_its_connection: about our own listen tables"
+            );
+            return Ok(());
+        }
+        let mut command = Program::Workers.command(lab, Ns::Host)?;
+        command.args(["--device", "front0", "--listen", &format!("{FRONT}:{PORT}"), "--leaving", "0"]);
+        let mut workers = lab.spawn("workers", &mut command)?;
+        workers.wait_for("answer", READY_LIMIT, || lab.reaches(Ns::Client, FRONT, PORT))?;
+        let url = format!("http://{FRONT}:{PORT}/");
+        let load = std::thread::scope(|scope| {
+            let load = scope.spawn(|| clients::wrk(lab, &url, &WrkOptions::new(5, true)));
+            std::thread::sleep(Duration::from_secs(2));
+            workers.signal("USR1")?;
+            load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))?
+        })?;
+        println!("{:.0} connections/s while core 0 stopped accepting: {load:?}", load.rate());
+        load.clean()?;
+        ensure!(workers.log().contains("core 0: closed its listener"), "core 0 did not close its listener");
+        let status = workers.terminate(Duration::from_secs(10))?;
+        ensure!(status.success(), "workers ended with {status}");
+        let log = workers.log();
+        let line = log.lines().rev().find(|line| line.starts_with('[')).context("workers printed no counters")?;
+        let cores: Vec<Value> = serde_json::from_str(line)?;
+        let number = |core: usize, name: &str| cores[core][name].as_u64().with_context(|| format!("no {name}"));
+        println!(
+            "core 0: accepted {}, listen_global {}; core 1: accepted {}",
+            number(0, "accepted")?,
+            number(0, "listen_global")?,
+            number(1, "accepted")?
+        );
+        ensure!(number(0, "listen_global")? > 100, "core 0 answered no SYN through the global listen table: {line}");
+        for core in 0..2 {
+            ensure!(number(core, "accepted")? > 100, "core {core} accepted next to nothing: {line}");
+            ensure!(number(core, "resets_sent")? == 0, "core {core} sent RSTs: {line}");
+        }
+        Ok(())
+    })
+}

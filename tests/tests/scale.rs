@@ -1,0 +1,70 @@
+//! Many connections open at once, all answered, and what an idle one costs in memory.
+
+use anyhow::{Result, ensure};
+use fs_tests::apps::StackOptions;
+use fs_tests::lab::FRONT;
+use fs_tests::loadgen::{Load, Mode};
+use fs_tests::servers::{self, HTTPD_PORT};
+use fs_tests::{Lab, Ns, Stack};
+use std::time::{Duration, Instant};
+
+/// Connections open at once.
+const CONNECTIONS: usize = 100_000;
+/// Resident bytes that the server may use for each of them at this stage.
+const BYTES_EACH: u64 = 600;
+/// Time for opening and one answer each.
+const OPENING_LIMIT: Duration = Duration::from_secs(120);
+
+#[test]
+fn a_hundred_thousand_connections_are_open_and_answered() -> Result<()> {
+    // One source address has at most 64k ports.
+    let Some(lab) = Lab::up(&["--sources", "15"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let stack = Stack::under_test()?;
+        // 64 of spare: connections that are closing while others open.
+        let per_core = (CONNECTIONS + 1024).to_string();
+        let ours = |cpu: usize| StackOptions {
+            cores: vec![cpu],
+            more: if stack == Stack::Fastsock { vec!["--max-connections".into(), per_core.clone()] } else { vec![] },
+            ..StackOptions::new(stack)
+        };
+        let mut server = servers::httpd(lab, Ns::Host, FRONT, 64, &ours(0))?;
+        std::thread::sleep(Duration::from_secs(1));
+        let before = server.proc.resident()?;
+        let mut client = ours(1);
+        if stack == Stack::Fastsock {
+            client.more.extend(["--active-ports".into(), "8192".into()]);
+        }
+        let load = Load {
+            connections: CONNECTIONS,
+            seconds: 8,
+            body: Some(64),
+            more: vec!["--source".into(), "10.77.1.3-10.77.1.17".into(), "--timeout".into(), "30".into()],
+            ..Load::new(Mode::Hold, FRONT, HTTPD_PORT, client)
+        };
+        let started = Instant::now();
+        let mut loadgen = lab.spawn("loadgen", &mut load.command(lab, Ns::Client)?)?;
+        let mut idle = 0;
+        let mut open = 0;
+        while loadgen.ended()?.is_none() {
+            ensure!(started.elapsed() < OPENING_LIMIT, "{open} connections are open after {OPENING_LIMIT:?}");
+            std::thread::sleep(Duration::from_millis(500));
+            open = open.max(servers::connections_open(&server));
+            if open >= CONNECTIONS as u64 {
+                idle = server.proc.resident()?;
+            }
+        }
+        let status = loadgen.wait_end(Duration::from_secs(1))?;
+        ensure!(status.success(), "loadgen ended with {status}:\n{}", loadgen.log());
+        let result = fs_tests::loadgen::LoadResult::parse(&loadgen.log())?;
+        ensure!(result.errors_total == 0, "errors: {result:?}");
+        ensure!(open >= CONNECTIONS as u64, "at most {open} connections were open at once");
+        ensure!(result.requests >= 2 * CONNECTIONS as u64, "{} answers to 2 × {CONNECTIONS} requests", result.requests);
+        let each = idle.saturating_sub(before) / CONNECTIONS as u64;
+        println!("{CONNECTIONS} connections: {each} bytes resident for each ({before} before, {idle} with them)");
+        if stack == Stack::Fastsock {
+            ensure!(each <= BYTES_EACH, "{each} bytes for an idle connection, at most {BYTES_EACH} wanted");
+        }
+        server.stop()
+    })
+}
