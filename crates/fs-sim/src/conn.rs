@@ -283,7 +283,8 @@ impl Conn {
         let mut buf = [0u8; 16 << 10];
         let most = match self.manner {
             Manner::Nibbling => self.rng.range(1, 600),
-            _ => buf.len() as u64,
+            Manner::Frames => stack.pool().payload_room() as u64,
+            Manner::Greedy | Manner::Peeking => buf.len() as u64,
         };
         let n = (to - self.sent).min(most) as usize;
         let seed = self.seeds().0;
@@ -315,12 +316,10 @@ impl Conn {
         let seed = self.seeds().0;
         let Some(mut frame) = stack.pool_mut().alloc() else {
             // No frame to borrow: the copying call has its own way of waiting for one.
-            let mut buf = [0u8; 1024];
-            let n = n.min(buf.len());
+            let mut buf = [0u8; 4096];
             pattern::fill(seed, self.sent, &mut buf[..n]);
             return stack.tcp_send(self.id, &buf[..n]);
         };
-        let n = n.min(stack.pool().payload_room());
         frame.grow_back(n);
         pattern::fill(seed, self.sent, stack.pool_mut().bytes_mut(&mut frame));
         match stack.tcp_send_frame(self.id, frame) {
