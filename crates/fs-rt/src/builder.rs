@@ -50,7 +50,8 @@ pub enum LinkChoice {
     /// AF_PACKET on the given devices: needs no BPF, only CAP_NET_RAW (a user namespace has it). Standalone
     /// addressing only, because the kernel sees every packet too and would answer.
     Packet,
-    /// A TAP device for each given name, made if it does not exist. One core, standalone addressing.
+    /// A TAP device for each given name, made if it does not exist; one of its queues for each core. Standalone
+    /// addressing only.
     Tap,
     /// Given links, one for each core, on one nameless device. For tests and simulation.
     Memory(Vec<Box<dyn Link>>),

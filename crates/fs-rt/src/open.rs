@@ -5,7 +5,8 @@ use crate::error::BuildError;
 use crate::ports::PortSink;
 use fs_core::{IfaceId, Protocol};
 use fs_xdp::{
-    Link, LinkCaps, NetDevice, PortTable, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError,
+    Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind, TapLink, Umem,
+    UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError,
 };
 use std::any::Any;
 use std::io;
@@ -59,7 +60,8 @@ pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opene
                 opened.links[core].push((link, IfaceId(0)));
             }
         }
-        other => return Err(BuildError::Config(format!("{other:?} links are not there yet"))),
+        LinkChoice::Packet => open_packet(builder, &mut opened)?,
+        LinkChoice::Tap => open_tap(builder, &mut opened)?,
     }
     Ok(opened)
 }
@@ -104,6 +106,35 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
         }
         opened.tables.push(device.port_table());
         opened.keep.push(Box::new(device));
+    }
+    Ok(())
+}
+
+fn open_packet(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
+    for (n, name) in builder.devices.iter().enumerate() {
+        // Groups are per network namespace: the process's number keeps those of several processes apart.
+        let group = (std::process::id() as u16).wrapping_add(n as u16);
+        let fanout_group = (opened.links.len() > 1).then_some(group);
+        for links in &mut opened.links {
+            let config = PacketConfig { fanout_group, ..PacketConfig::default() };
+            let link = PacketLink::open(name, config).map_err(|error| link_error(name, error))?;
+            links.push((Box::new(link), IfaceId(n as u8)));
+        }
+    }
+    Ok(())
+}
+
+fn open_tap(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
+    let multi_queue = opened.links.len() > 1;
+    for (n, name) in builder.devices.iter().enumerate() {
+        // All queues of the device are one station: they share its address.
+        let mut mac = builder.standalone.get(n).and_then(|own| own.mac);
+        for links in &mut opened.links {
+            let config = TapConfig { multi_queue, mac, ..TapConfig::new(name, TapKind::Tap) };
+            let link = TapLink::open(config).map_err(|error| link_error(name, error))?;
+            mac = Some(link.caps().mac);
+            links.push((Box::new(link), IfaceId(n as u8)));
+        }
     }
     Ok(())
 }
