@@ -6,6 +6,32 @@ use crate::sys::packet_io::{Received, SendBatch};
 use crate::umem::UmemPool;
 use fs_core::{Frame, FramePool, IfaceId, RxChecksum, RxFrame, TxFrame};
 
+/// Copies a packet into a chain of chunks; `false` (and no chunk taken) when the pool has not enough.
+pub(crate) fn copy_in(
+    pool: &mut UmemPool,
+    iface: IfaceId,
+    packet: &[u8],
+    checksum: RxChecksum,
+    out: &mut Vec<RxFrame>,
+) -> bool {
+    let first = out.len();
+    let room = pool.payload_room();
+    let count = packet.len().div_ceil(room);
+    for (i, bytes) in packet.chunks(room).enumerate() {
+        let Some(mut frame) = pool.alloc() else {
+            for part in out.drain(first..) {
+                pool.free(part.frame);
+            }
+            return false;
+        };
+        frame.grow_back(bytes.len());
+        pool.bytes_mut(&mut frame).copy_from_slice(bytes);
+        frame.set_more(i + 1 < count);
+        out.push(RxFrame { frame, iface, checksum });
+    }
+    count > 0
+}
+
 /// Makes a packet out of what lies in a slot, a chain if it is larger than a chunk; `false` when it was dropped because
 /// the pool is dry (the slot keeps its chunk).
 pub(crate) fn deliver(pool: &mut UmemPool, iface: IfaceId, packet: Received<'_>, out: &mut Vec<RxFrame>) -> bool {

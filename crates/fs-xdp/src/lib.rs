@@ -20,6 +20,8 @@ pub mod umem;
 mod umem_unsafe;
 mod xdp;
 mod xdp_device;
+#[cfg(feature = "xsk-rs")]
+mod xsk;
 mod xsk_socket;
 
 pub use device::{NetDevice, QueueCounts};
@@ -32,3 +34,5 @@ pub use tap::{TapConfig, TapKind, TapLink};
 pub use umem::{Umem, UmemConfig, UmemPool};
 pub use xdp::XdpLink;
 pub use xdp_device::{MultiBuffer, QueueConfig, XdpConfig, XdpDevice, XdpMode};
+#[cfg(feature = "xsk-rs")]
+pub use xsk::XskRsLink;

@@ -4,12 +4,12 @@
 //! there into chunks of the receiver's pool; the pools may be of different UMEMs. Each direction is a bounded
 //! queue: a full one pushes back on the sender, as a device's ring does.
 
+use crate::copying;
 use crate::link::{Link, LinkCaps, LinkKind, LinkStats};
 use crate::sys::eventfd::EventFd;
 use crate::umem::UmemPool;
 use crossbeam::queue::ArrayQueue;
-use fs_core::frame::HEADROOM;
-use fs_core::{Frame, FramePool, Framing, IfaceId, RxChecksum, RxFrame, TxFrame};
+use fs_core::{FramePool, Framing, IfaceId, RxChecksum, RxFrame, TxFrame};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -167,7 +167,7 @@ impl Link for MemoryLink {
         let mut packets = 0;
         while packets < max {
             let Some(packet) = self.rx.full.pop() else { break };
-            if copy_in(pool, iface, &packet, out) {
+            if copying::copy_in(pool, iface, &packet.bytes, packet.checksum, out) {
                 packets += 1;
             } else {
                 self.stats.rx_dropped += 1;
@@ -238,31 +238,6 @@ impl Drop for MemoryLink {
         fence(Ordering::SeqCst);
         self.tx.wake.signal();
     }
-}
-
-/// Copies a packet into a chain of chunks; `false` (and no chunk taken) when the pool has not enough.
-fn copy_in(pool: &mut UmemPool, iface: IfaceId, packet: &Packet, out: &mut Vec<RxFrame>) -> bool {
-    let first = out.len();
-    let room = pool.chunk_size() - HEADROOM as usize;
-    let parts = packet.bytes.chunks(room);
-    let count = parts.len();
-    for (i, part) in parts.enumerate() {
-        let Some(mut frame) = pool.alloc() else {
-            for part in out.drain(first..) {
-                pool.free(part.frame);
-            }
-            return false;
-        };
-        fill(pool, &mut frame, part);
-        frame.set_more(i + 1 < count);
-        out.push(RxFrame { frame, iface, checksum: packet.checksum });
-    }
-    count > 0
-}
-
-fn fill(pool: &mut UmemPool, frame: &mut Frame, bytes: &[u8]) {
-    frame.grow_back(bytes.len());
-    pool.bytes_mut(frame).copy_from_slice(bytes);
 }
 
 impl std::fmt::Debug for MemoryLink {

@@ -218,13 +218,21 @@ impl XdpDevice {
     }
 
     /// Checks a request to open a queue; how many chunks the device shall get.
-    pub(crate) fn check_queue(
-        &self,
-        queue: u32,
-        umem: &Arc<Umem>,
-        pool: &UmemPool,
-        config: QueueConfig,
-    ) -> Result<u32, XdpError> {
+    fn check_queue(&self, queue: u32, umem: &Arc<Umem>, pool: &UmemPool, config: QueueConfig) -> Result<u32, XdpError> {
+        self.check_queue_itself(queue, config)?;
+        if !Arc::ptr_eq(umem, pool.umem()) {
+            return Err(XdpError::ForeignPool);
+        }
+        let needed = FILL_MIN.min(config.fill);
+        let target = config.fill.min(pool.available() as u32 / 2);
+        if target < needed {
+            return Err(XdpError::PoolTooSmall { available: pool.available(), needed: 2 * needed as usize });
+        }
+        Ok(target)
+    }
+
+    /// The part of it that has nothing to do with memory.
+    pub(crate) fn check_queue_itself(&self, queue: u32, config: QueueConfig) -> Result<(), XdpError> {
         config.check()?;
         // Sockets bind by index, and an index of another namespace is another device.
         let now = NetDevice::find(&self.device.name)?;
@@ -235,15 +243,7 @@ impl XdpDevice {
             let QueueCounts { rx, tx } = self.counts;
             return Err(XdpError::NoSuchQueue { device: self.device.name.clone(), queue, rx, tx });
         }
-        if !Arc::ptr_eq(umem, pool.umem()) {
-            return Err(XdpError::ForeignPool);
-        }
-        let needed = FILL_MIN.min(config.fill);
-        let target = config.fill.min(pool.available() as u32 / 2);
-        if target < needed {
-            return Err(XdpError::PoolTooSmall { available: pool.available(), needed: 2 * needed as usize });
-        }
-        Ok(target)
+        Ok(())
     }
 
     /// Whether the queue's socket shall have multi-buffer.
@@ -270,6 +270,7 @@ impl XdpDevice {
         Ok(wanted)
     }
 
+    #[cfg(feature = "xsk-rs")]
     pub(crate) fn program(&self) -> &Arc<Program> {
         &self.program
     }

@@ -123,3 +123,40 @@ fn tap_and_tun() {
         tap_suite(kind, true, true);
     }
 }
+
+#[cfg(feature = "xsk-rs")]
+mod on_xsk_rs {
+    use super::*;
+
+    fn end(veth: &Veth, end: usize, config: XdpConfig) -> (End, XdpDevice) {
+        let (ns, name) = veth.ends()[end];
+        ns.enter(|| {
+            let device = XdpDevice::attach(name, config).unwrap();
+            let ports = device.port_table();
+            ports.set_addresses(&[address(end)]).unwrap();
+            ports.add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
+            let link = device.open_queue_xsk_rs(0, 4096, QueueConfig::default()).unwrap();
+            let (umem, pool) = umem(4096, 2048);
+            (End::new(Box::new(link), umem, pool), device)
+        })
+    }
+
+    #[test]
+    fn xsk_rs() {
+        if skipped_without_root("AF_XDP on xsk-rs") {
+            return;
+        }
+        for (mode, mtu) in [(XdpMode::Native, 1500), (XdpMode::Generic, 1500), (XdpMode::Native, 9000)] {
+            let veth = Veth::new(1, mtu);
+            let config = XdpConfig { mode, ..XdpConfig::default() };
+            let (a, device_a) = end(&veth, 0, config);
+            let (b, device_b) = end(&veth, 1, config);
+            suite::run(&format!("AF_XDP on xsk-rs, {mode:?}, MTU {mtu}"), [a, b]);
+            // And with our own rings at the other end, on queues that the others have just left.
+            drop((device_a, device_b));
+            let (a, _device_a) = end(&veth, 0, config);
+            let (b, _device_b, _ports) = xdp_end(&veth, 1, config, 2048);
+            suite::run(&format!("AF_XDP on xsk-rs and on our own rings, {mode:?}, MTU {mtu}"), [a, b]);
+        }
+    }
+}

@@ -9,3 +9,5 @@ pub(crate) mod packet_io;
 pub(crate) mod ring_memory;
 pub(crate) mod tun;
 pub(crate) mod xsk;
+#[cfg(feature = "xsk-rs")]
+pub(crate) mod xsk_rs;
