@@ -17,25 +17,26 @@ pub struct Server {
     pub proc: Proc,
 }
 
-impl Server {
-    fn start(
-        lab: &Lab,
-        ns: Ns,
-        program: Program,
-        host: &str,
-        port: u16,
-        own: &[&str],
-        stack: &StackOptions,
-    ) -> Result<Self> {
-        let mut command = program.command(lab, ns)?;
-        let listen = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        command.args(["--listen", &listen]).args(own).args(stack.arguments(&[devices(ns)]));
-        let mut proc = lab.spawn(program.name(), &mut command)?;
-        let from = if ns == Ns::Client { Ns::Host } else { Ns::Client };
-        proc.wait_for("answer", READY_LIMIT, || lab.reaches(from, host, port))?;
-        Ok(Self { proc })
-    }
+/// Starts `program`, with these options of its own, and waits until it answers.
+pub fn start(
+    lab: &Lab,
+    ns: Ns,
+    program: Program,
+    host: &str,
+    port: u16,
+    own: &[&str],
+    stack: &StackOptions,
+) -> Result<Server> {
+    let mut command = program.command(lab, ns)?;
+    let listen = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    command.args(["--listen", &listen]).args(own).args(stack.arguments(&[devices(ns)]));
+    let mut proc = lab.spawn(program.name(), &mut command)?;
+    let from = if ns == Ns::Client { Ns::Host } else { Ns::Client };
+    proc.wait_for("answer", READY_LIMIT, || lab.reaches(from, host, port))?;
+    Ok(Server { proc })
+}
 
+impl Server {
     /// Sends SIGTERM; an error unless it ends soon, with status 0.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.proc.terminate(Duration::from_secs(20))?;
@@ -46,12 +47,12 @@ impl Server {
 
 /// Starts examples/httpd, which answers with `body` bytes.
 pub fn httpd(lab: &Lab, ns: Ns, host: &str, body: usize, stack: &StackOptions) -> Result<Server> {
-    Server::start(lab, ns, Program::Httpd, host, HTTPD_PORT, &["--print-memory", "--body", &body.to_string()], stack)
+    start(lab, ns, Program::Httpd, host, HTTPD_PORT, &["--body", &body.to_string()], stack)
 }
 
 /// Starts examples/echo with these options of its own (`--sink`, `--source`).
 pub fn echo(lab: &Lab, ns: Ns, host: &str, own: &[&str], stack: &StackOptions) -> Result<Server> {
-    Server::start(lab, ns, Program::Echo, host, ECHO_PORT, own, stack)
+    start(lab, ns, Program::Echo, host, ECHO_PORT, own, stack)
 }
 
 /// Connections that a server started with `--print-memory` had open when it last said so (every second).
