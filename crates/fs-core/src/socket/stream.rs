@@ -128,14 +128,16 @@ impl<P: FramePool> Stack<P> {
         let frames_left = self.send_frames.saturating_sub(self.store.frames());
         let Self { slots, store, pool, net, pool_waiters, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
-        let fits = buf.len().min(room as usize).min(frames_left.saturating_mul(pool.payload_room()));
+        let wanted = buf.len().min(room as usize);
+        let fits = wanted.min(frames_left.saturating_mul(pool.payload_room()));
         let summed = !net.path(tcb.path).tx_checksum();
         let n = tcb.tx.write(store, pool, tcb.snd_nxt, tcb.mss as u32, &buf[..fits], summed);
+        // A short write tells its caller to wait, as `WouldBlock` does: it needs its event as well.
+        if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
+            tcb.flags.set(Flags::WAITS_FOR_POOL);
+            pool_waiters.push((index, tcb.generation));
+        }
         if n == 0 {
-            if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
-                tcb.flags.set(Flags::WAITS_FOR_POOL);
-                pool_waiters.push((index, tcb.generation));
-            }
             return Err(Error::WouldBlock);
         }
         self.settle(index, Ready::default());
