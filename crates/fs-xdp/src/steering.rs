@@ -1,0 +1,331 @@
+//! Which queue a NIC puts a flow on, and how to tell it: RSS key and indirection table, ntuple rules (`ethtool(8)`).
+//!
+//! A core that opens a connection wants the replies on its own queue. Where the NIC's RSS can be read, a source port can
+//! be chosen for which [`Rss::queue_of`] says so; where it takes ntuple rules, a [`FlowRule`] says it exactly; where
+//! neither is possible, packets are forwarded between cores. [`report`] tells which of these it is, and why.
+
+use crate::device::{NetDevice, QueueCounts};
+use crate::error::XdpError;
+use crate::sys::capabilities;
+use crate::sys::ioctl::{Control, EthtoolBuffer};
+use fs_core::{FlowKey, Protocol};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+
+/// Commands of `linux/ethtool.h`.
+const ETHTOOL_GRSSH: u32 = 0x46;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
+/// The driver chooses a rule's place itself, if it says `RX_CLS_LOC_SPECIAL`.
+const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
+const RX_CLS_LOC_ANY: u32 = 0xffff_ffff;
+
+/// Offsets in `struct ethtool_rxnfc` (192 bytes) and the `ethtool_rx_flow_spec` within it.
+mod rxnfc {
+    pub(super) const LEN: usize = 192;
+    pub(super) const DATA: usize = 8;
+    pub(super) const FLOW_TYPE: usize = 16;
+    pub(super) const VALUE: usize = 20;
+    pub(super) const MASK: usize = 92;
+    pub(super) const RING: usize = 168;
+    pub(super) const LOCATION: usize = 176;
+    pub(super) const RULE_COUNT: usize = 184;
+}
+
+/// How a NIC hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HashFunction {
+    /// The Toeplitz hash of Microsoft's RSS specification.
+    Toeplitz,
+    /// Another one (`ETH_RSS_HASH_*` bits).
+    Other(u8),
+}
+
+/// A NIC's receive side scaling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rss {
+    /// How it hashes.
+    pub function: HashFunction,
+    /// The hash's key.
+    pub key: Vec<u8>,
+    /// The queue of each hash, taken modulo the table's length.
+    pub table: Vec<u32>,
+}
+
+impl Rss {
+    /// Reads a device's.
+    ///
+    /// # Errors
+    /// `Unsupported` where the driver has none to tell.
+    pub fn read(device: &str) -> io::Result<Rss> {
+        // struct ethtool_rxfh: cmd, rss_context, indir_size, key_size, hfunc (u8), …; the table, then the key at 24.
+        let control = Control::open()?;
+        let mut sizes = EthtoolBuffer::new(ETHTOOL_GRSSH, 24);
+        control.ethtool(device, &mut sizes).map_err(unsupported)?;
+        let (entries, key_len) = (sizes.get(8) as usize, sizes.get(12) as usize);
+        if entries == 0 || entries > 1 << 16 || key_len > 1 << 10 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let mut data = EthtoolBuffer::new(ETHTOOL_GRSSH, 24 + 4 * entries + key_len);
+        data.set(8, entries as u32);
+        data.set(12, key_len as u32);
+        control.ethtool(device, &mut data).map_err(unsupported)?;
+        Ok(Rss {
+            function: match data.byte(16) {
+                // Zero: a driver from before there was a choice.
+                0 | 1 => HashFunction::Toeplitz,
+                other => HashFunction::Other(other),
+            },
+            table: (0..entries).map(|i| data.get(24 + 4 * i)).collect(),
+            key: (0..key_len).map(|i| data.byte(24 + 4 * entries + i)).collect(),
+        })
+    }
+
+    /// The queue on which packets of `flow` arrive (from its remote end to its local one), if the NIC hashes addresses
+    /// and ports; `None` when its hash function is not known.
+    pub fn queue_of(&self, flow: &FlowKey) -> Option<u32> {
+        if self.function != HashFunction::Toeplitz || self.table.is_empty() {
+            return None;
+        }
+        let hash = toeplitz(&self.key, &input(flow))?;
+        Some(self.table[hash as usize % self.table.len()])
+    }
+}
+
+/// What is hashed, as it is in the packet: source, destination (ours), source port, destination port.
+fn input(flow: &FlowKey) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(36);
+    for address in [flow.remote_ip(), flow.local_ip()] {
+        match address {
+            IpAddr::V4(v4) => bytes.extend_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => bytes.extend_from_slice(&v6.octets()),
+        }
+    }
+    bytes.extend_from_slice(&flow.remote_port().to_be_bytes());
+    bytes.extend_from_slice(&flow.local_port().to_be_bytes());
+    bytes
+}
+
+/// For every bit that is set in the input, the 32 bits of the key that begin there, all XORed. `None` when the key is too
+/// short.
+fn toeplitz(key: &[u8], input: &[u8]) -> Option<u32> {
+    if key.len() < input.len() + 4 {
+        return None;
+    }
+    let mut window = u32::from_be_bytes(key[..4].try_into().ok()?);
+    let mut hash = 0;
+    for (byte, next) in input.iter().zip(&key[4..]) {
+        for bit in (0..8).rev() {
+            if byte >> bit & 1 == 1 {
+                hash ^= window;
+            }
+            window = window << 1 | u32::from(next >> bit & 1);
+        }
+    }
+    Some(hash)
+}
+
+/// Packets that a rule is about, seen from this host ("local" is ours). A zero mask matches every port; `None` every
+/// address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowMatch {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// IPv6 rather than IPv4; addresses have to be of that family.
+    pub ipv6: bool,
+    /// Our address.
+    pub local: Option<IpAddr>,
+    /// The peer's address.
+    pub remote: Option<IpAddr>,
+    /// Our port and which bits of it count. RFD needs the low bits only.
+    pub local_port: (u16, u16),
+    /// The peer's port and which bits of it count.
+    pub remote_port: (u16, u16),
+}
+
+/// An ntuple rule in a NIC; dropped, it is taken out again.
+#[derive(Debug)]
+pub struct FlowRule {
+    device: String,
+    location: u32,
+}
+
+impl FlowRule {
+    /// Puts packets that `what` matches on `queue`.
+    ///
+    /// # Errors
+    /// [`XdpError::MissingCapability`]; [`XdpError::System`] with `EOPNOTSUPP` where the device takes no such rule.
+    pub fn insert(device: &str, what: &FlowMatch, queue: u32) -> Result<FlowRule, XdpError> {
+        let doing = || format!("insert an ntuple rule into {device}");
+        let control = Control::open().map_err(|error| XdpError::system(doing(), error))?;
+        let capacity = rule_table(&control, device).map_err(|error| XdpError::system(doing(), error))?;
+        // Where the driver does not choose the place: the last free one, since the first match wins and rules made by
+        // the operator come first.
+        let places: Vec<u32> =
+            if capacity.chooses_place { vec![RX_CLS_LOC_ANY] } else { (0..capacity.places).rev().collect() };
+        let mut last = io::Error::from_raw_os_error(libc::ENOSPC);
+        for place in places {
+            let mut data = rule(what, queue, place);
+            match control.ethtool(device, &mut data) {
+                Ok(()) => return Ok(FlowRule { device: device.to_owned(), location: data.get(rxnfc::LOCATION) }),
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
+                    return Err(XdpError::MissingCapability {
+                        doing: "insert an ntuple rule",
+                        missing: capabilities::missing(capabilities::FOR_NET_ADMIN),
+                    });
+                }
+                Err(error) => {
+                    // Taken: the next one.
+                    let taken = matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY));
+                    last = error;
+                    if !taken {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(XdpError::system(doing(), last))
+    }
+
+    /// Its place in the NIC's table.
+    pub fn location(&self) -> u32 {
+        self.location
+    }
+}
+
+impl Drop for FlowRule {
+    fn drop(&mut self) {
+        let mut data = EthtoolBuffer::new(ETHTOOL_SRXCLSRLDEL, rxnfc::LEN);
+        data.set(rxnfc::LOCATION, self.location);
+        let result = Control::open().and_then(|control| control.ethtool(&self.device, &mut data));
+        if let Err(error) = result {
+            tracing::warn!(device = self.device, location = self.location, %error, "an ntuple rule is left behind");
+        }
+    }
+}
+
+/// The request that inserts a rule.
+fn rule(what: &FlowMatch, queue: u32, place: u32) -> EthtoolBuffer {
+    let mut data = EthtoolBuffer::new(ETHTOOL_SRXCLSRLINS, rxnfc::LEN);
+    // TCP_V4_FLOW, UDP_V4_FLOW, TCP_V6_FLOW, UDP_V6_FLOW.
+    let flow_type = match (what.ipv6, what.protocol) {
+        (false, Protocol::Tcp) => 1,
+        (false, Protocol::Udp) => 2,
+        (true, Protocol::Tcp) => 5,
+        (true, Protocol::Udp) => 6,
+    };
+    data.set(rxnfc::FLOW_TYPE, flow_type);
+    let width = if what.ipv6 { 16 } else { 4 };
+    // ethtool_tcpip4_spec, ethtool_tcpip6_spec: source, destination, source port, destination port.
+    for (at, address) in [(0, what.remote), (width, what.local)] {
+        let bytes = match address {
+            Some(IpAddr::V4(v4)) if !what.ipv6 => v4.octets().to_vec(),
+            Some(IpAddr::V6(v6)) if what.ipv6 => v6.octets().to_vec(),
+            _ => continue,
+        };
+        data.set_bytes(rxnfc::VALUE + at, &bytes);
+        data.set_bytes(rxnfc::MASK + at, &vec![0xff; width]);
+    }
+    for (at, (value, mask)) in [(2 * width, what.remote_port), (2 * width + 2, what.local_port)] {
+        data.set_bytes(rxnfc::VALUE + at, &(value & mask).to_be_bytes());
+        data.set_bytes(rxnfc::MASK + at, &mask.to_be_bytes());
+    }
+    data.set_bytes(rxnfc::RING, &u64::from(queue).to_ne_bytes());
+    data.set(rxnfc::LOCATION, place);
+    data
+}
+
+struct RuleTable {
+    rules: u32,
+    places: u32,
+    chooses_place: bool,
+}
+
+fn rule_table(control: &Control, device: &str) -> io::Result<RuleTable> {
+    let mut data = EthtoolBuffer::new(ETHTOOL_GRXCLSRLCNT, rxnfc::LEN);
+    control.ethtool(device, &mut data).map_err(unsupported)?;
+    // `data` is 64 bits wide; its low word has the size and the flag.
+    let size = data.get(rxnfc::DATA);
+    Ok(RuleTable {
+        rules: data.get(rxnfc::RULE_COUNT),
+        places: size & !RX_CLS_LOC_SPECIAL,
+        chooses_place: size & RX_CLS_LOC_SPECIAL != 0,
+    })
+}
+
+fn unsupported(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => io::Error::new(io::ErrorKind::Unsupported, "the driver has it not"),
+        _ => error,
+    }
+}
+
+/// What a device offers to bring flows to the queues of their cores. `Display` gives it in a few lines for people.
+#[derive(Debug)]
+pub struct SteeringReport {
+    /// The device's name.
+    pub device: String,
+    /// Its driver.
+    pub driver: String,
+    /// Its queues.
+    pub queues: QueueCounts,
+    /// Its RSS, or why it cannot be read.
+    pub rss: Result<Rss, String>,
+    /// Rules in its ntuple table and places there (0: not told), or why there is no table.
+    pub ntuple: Result<(u32, u32), String>,
+}
+
+impl SteeringReport {
+    /// A sentence on what that means for active connections.
+    pub fn conclusion(&self) -> &'static str {
+        let one = self.queues.rx <= 1;
+        match (&self.ntuple, &self.rss) {
+            _ if one => "one queue: every packet arrives on its core",
+            (Ok(_), _) => "ntuple rules bring replies to their core exactly",
+            (_, Ok(rss)) if rss.function == HashFunction::Toeplitz => {
+                "source ports are chosen so that RSS brings replies to their core"
+            }
+            _ => "replies may arrive on another core, which forwards them",
+        }
+    }
+}
+
+impl fmt::Display for SteeringReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueueCounts { rx, tx } = self.queues;
+        let driver = if self.driver.is_empty() { "no driver name" } else { &self.driver };
+        writeln!(f, "{} ({driver}): {rx} receive and {tx} send queues", self.device)?;
+        match &self.rss {
+            Ok(Rss { function, key, table }) => {
+                writeln!(f, "  RSS: {function:?}, key of {} bytes, table of {}", key.len(), table.len())?;
+            }
+            Err(reason) => writeln!(f, "  RSS: not readable ({reason})")?,
+        }
+        match &self.ntuple {
+            Ok((rules, places)) => writeln!(f, "  ntuple rules: {rules} in a table of {places}")?,
+            Err(reason) => writeln!(f, "  ntuple rules: none possible ({reason})")?,
+        }
+        write!(f, "  {}", self.conclusion())
+    }
+}
+
+/// Asks a device what it offers.
+///
+/// # Errors
+/// [`XdpError::NoSuchDevice`], or whatever the kernel says to the first question.
+pub fn report(device: &str) -> Result<SteeringReport, XdpError> {
+    let found = NetDevice::find(device)?;
+    let ntuple = Control::open().and_then(|control| rule_table(&control, device));
+    Ok(SteeringReport {
+        queues: found.queue_counts(),
+        rss: Rss::read(device).map_err(|error| error.to_string()),
+        ntuple: ntuple.map(|table| (table.rules, table.places)).map_err(|error| error.to_string()),
+        device: found.name,
+        driver: found.driver,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+use super::*;
+
+/// The key and the results of the verification suite in Microsoft's RSS specification.
+const KEY: [u8; 40] = [
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
+    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
+    0x01, 0xfa,
+];
+
+fn flow(local: &str, remote: &str) -> FlowKey {
+    FlowKey::new(local.parse().unwrap(), remote.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn the_hash_is_that_of_the_specification() {
+    for (local, remote, hash) in [
+        ("161.142.100.80:1766", "66.9.149.187:2794", 0x51cc_c178),
+        ("65.69.140.83:4739", "199.92.111.2:14230", 0xc626_b0ea),
+        ("[3ffe:2501:200:3::1]:1766", "[3ffe:2501:200:1fff::7]:2794", 0x4020_7d3d),
+    ] {
+        assert_eq!(toeplitz(&KEY, &input(&flow(local, remote))), Some(hash), "{remote} to {local}");
+    }
+    assert_eq!(toeplitz(&KEY[..10], &[0; 12]), None, "the key is too short");
+}
+
+#[test]
+fn the_table_names_the_queue() {
+    let mut rss = Rss { function: HashFunction::Toeplitz, key: KEY.to_vec(), table: (0..128).map(|i| i % 6).collect() };
+    let flow = flow("161.142.100.80:1766", "66.9.149.187:2794");
+    assert_eq!(rss.queue_of(&flow), Some((0x51cc_c178 % 128) % 6));
+    rss.function = HashFunction::Other(2);
+    assert_eq!(rss.queue_of(&flow), None);
+}
+
+#[test]
+fn a_rule_has_the_kernels_layout() {
+    let what = FlowMatch {
+        protocol: Protocol::Tcp,
+        ipv6: false,
+        local: Some("10.0.0.1".parse().unwrap()),
+        remote: None,
+        local_port: (0xffff, 0x0003),
+        remote_port: (443, 0xffff),
+    };
+    let data = rule(&what, 5, 7);
+    let bytes = |from: usize, len: usize| (from..from + len).map(|at| data.byte(at)).collect::<Vec<_>>();
+    assert_eq!(data.get(0), ETHTOOL_SRXCLSRLINS);
+    assert_eq!(data.get(16), 1);
+    assert_eq!(bytes(20, 12), [0, 0, 0, 0, 10, 0, 0, 1, 1, 187, 0, 3]);
+    assert_eq!(bytes(92, 12), [0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 0, 3]);
+    assert_eq!((data.get(168), data.get(172), data.get(176)), (5, 0, 7));
+
+    let data = rule(&FlowMatch { ipv6: true, protocol: Protocol::Udp, ..what }, 1, 0);
+    assert_eq!(data.get(16), 6);
+    // An address of the other family is not compared.
+    assert!((92..124).all(|at| data.byte(at) == 0));
+    assert_eq!((data.byte(54), data.byte(55)), (0, 3));
+}
+
+#[test]
+fn loopback_is_told_as_it_is() {
+    let report = report("lo").unwrap();
+    assert_eq!(report.queues, QueueCounts { rx: 1, tx: 1 });
+    let text = report.to_string();
+    assert!(text.contains("RSS: not readable") && text.contains("ntuple rules: none possible"), "{text}");
+    assert!(text.contains("one queue"), "{text}");
+    assert!(matches!(super::report("fsx-none"), Err(XdpError::NoSuchDevice { .. })));
+    let what = FlowMatch {
+        protocol: Protocol::Tcp,
+        ipv6: false,
+        local: None,
+        remote: None,
+        local_port: (1, 1),
+        remote_port: (0, 0),
+    };
+    assert!(FlowRule::insert("lo", &what, 0).is_err());
+}
