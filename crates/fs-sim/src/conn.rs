@@ -312,23 +312,25 @@ impl Conn {
         }
     }
 
+    /// Sends a frame of its own; the copying call has its own way of waiting when frames are short.
     fn send_frame(&mut self, stack: &mut Stack<SharedPool>, n: usize) -> Result<usize, Error> {
         let seed = self.seeds().0;
-        let Some(mut frame) = stack.pool_mut().alloc() else {
-            // No frame to borrow: the copying call has its own way of waiting for one.
-            let mut buf = [0u8; 4096];
-            pattern::fill(seed, self.sent, &mut buf[..n]);
-            return stack.tcp_send(self.id, &buf[..n]);
-        };
-        frame.grow_back(n);
-        pattern::fill(seed, self.sent, stack.pool_mut().bytes_mut(&mut frame));
-        match stack.tcp_send_frame(self.id, frame) {
-            Ok(()) => Ok(n),
-            Err((e, frame)) => {
-                stack.pool_mut().free(frame);
-                Err(e)
+        if let Some(mut frame) = stack.pool_mut().alloc() {
+            frame.grow_back(n);
+            pattern::fill(seed, self.sent, stack.pool_mut().bytes_mut(&mut frame));
+            match stack.tcp_send_frame(self.id, frame) {
+                Ok(()) => return Ok(n),
+                Err((e, frame)) => {
+                    stack.pool_mut().free(frame);
+                    if e != Error::NoBuffers {
+                        return Err(e);
+                    }
+                }
             }
         }
+        let mut buf = [0u8; 4096];
+        pattern::fill(seed, self.sent, &mut buf[..n]);
+        stack.tcp_send(self.id, &buf[..n])
     }
 
     /// True when bytes were read; end of stream is wrong here.

@@ -9,9 +9,10 @@ use fs_core::Framing;
 pub enum Rss {
     /// By a hash of the flow, unrelated to the ports that the engine chooses.
     Flow,
-    /// By a hash of the flow whose key changes from time to time (a new indirection table).
+    /// By a hash of the flow whose key changes from time to time (a new indirection table). First SYNs and
+    /// their retransmissions keep their queue: see [`Rss::queue`].
     Changing,
-    /// At random, packet by packet.
+    /// At random, packet by packet, but for SYNs.
     Random,
     /// Everything to queue 0.
     One,
@@ -19,15 +20,34 @@ pub enum Rss {
 
 impl Rss {
     /// The queue for a packet. `epoch` counts changes of the indirection table.
+    ///
+    /// A SYN and its retransmission go to the same queue always: on two cores they would be two handshakes of
+    /// one flow, each right by what its core can know, and the client would see one of them reset. A device
+    /// does that only if its table changes within the handshake.
     pub fn queue(self, packet: &[u8], framing: Framing, queues: usize, epoch: u64, rng: &mut Rng) -> usize {
         let hash = match self {
-            Rss::One => return 0,
+            Rss::One => 0,
+            _ if is_syn(packet, framing) => flow_hash(packet, framing, 0),
             Rss::Random => rng.next(),
             Rss::Flow => flow_hash(packet, framing, 0),
             Rss::Changing => flow_hash(packet, framing, epoch),
         };
         (hash % queues as u64) as usize
     }
+}
+
+/// TCP with SYN and without ACK.
+fn is_syn(packet: &[u8], framing: Framing) -> bool {
+    let ip = match framing {
+        Framing::Ip => packet,
+        Framing::Ethernet => packet.get(14..).unwrap_or_default(),
+    };
+    let flags = match ip.first() {
+        Some(0x45) if ip.get(9) == Some(&6) => ip.get(33),
+        Some(b) if b >> 4 == 6 && ip.get(6) == Some(&6) => ip.get(53),
+        _ => None,
+    };
+    flags.is_some_and(|f| f & 0b1_0010 == 0b0_0010)
 }
 
 /// A hash of addresses and ports; of anything that is not TCP over IP without options: 0, as devices do.

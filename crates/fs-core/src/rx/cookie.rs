@@ -104,6 +104,18 @@ impl<P: FramePool> Stack<P> {
         ecr >> self.ts_clock.tick_ms().trailing_zeros() & ((1 << OPTION_BITS) - 1)
     }
 
+    /// It may belong to a handshake of which nothing is kept: only the client's first segment carries the
+    /// cookie, and when that is lost, late, or found the accept queue full, the ones behind it must not draw
+    /// a reset. The first one comes again. (Linux resets here, and loses the connection.)
+    pub(crate) fn awaits_cookie(&self, segment: &Segment) -> bool {
+        let flags = segment.flags;
+        flags.ack()
+            && !flags.syn()
+            && !flags.rst()
+            && self.cookies.is_open(self.now)
+            && self.listeners.find(segment.key.local_ip(), segment.key.local_port()).is_some()
+    }
+
     /// Completes a handshake by its cookie. False: there is none in it.
     pub(crate) fn on_cookie(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
         let (local, port) = (segment.key.local_ip(), segment.key.local_port());

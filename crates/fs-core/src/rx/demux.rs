@@ -326,6 +326,9 @@ impl<P: FramePool> Stack<P> {
         {
             return self.on_syn(listener, segment, hash, frames);
         }
+        if self.awaits_cookie(segment) {
+            return self.discard(frames, DropReason::BadHandshakeAck);
+        }
         let reason = if self.config.cores > 1 && hops > 0 { DropReason::NobodysFlow } else { DropReason::NoSocket };
         if !segment.flags.rst() {
             self.send_reset_for(segment);

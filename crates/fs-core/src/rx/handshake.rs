@@ -155,9 +155,7 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::NoAck);
         }
         if segment.ack != iss + 1 {
-            // RFC 9293 3.10.7.4, fifth, SYN-RECEIVED: not ours, so it gets a reset.
-            self.send_reset_for(segment);
-            return self.discard(frames, DropReason::BadHandshakeAck);
+            return self.on_other_ack(index, segment, hash, frames);
         }
         let window = syn_window(self.config.tcp.receive_buffer_initial) as u32;
         if segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window) {
@@ -166,6 +164,23 @@ impl<P: FramePool> Stack<P> {
         }
         let entry = *self.handshakes.entry(index);
         self.complete(entry, Some(index), segment, hash, frames);
+    }
+
+    /// An ACK of something else than our SYN-ACK's number.
+    #[cold]
+    fn on_other_ack(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+        let listener = self.handshakes.entry(index).listener;
+        if self.open_cookie(segment, listener).is_some() {
+            // The client's SYN came twice: once a cookie answered, then the cache had room again.
+            self.forget_handshake(index);
+            if self.on_cookie(segment, hash, frames) {
+                return;
+            }
+        } else if !self.awaits_cookie(segment) {
+            // RFC 9293 3.10.7.4, fifth, SYN-RECEIVED: not ours, so it gets a reset.
+            self.send_reset_for(segment);
+        }
+        self.discard(frames, DropReason::BadHandshakeAck);
     }
 
     /// The final ACK has arrived, of a handshake in the cache or one that came back as a cookie.
