@@ -190,7 +190,7 @@ impl<P: FramePool> Stack<P> {
             }
             Some(Owner::Handshake(index)) => {
                 self.stats.packets_local += (hops == 0) as u64;
-                self.on_handshake(index, segment, hash, frames);
+                self.on_handshake(index, segment, hash, frames, hops);
             }
             Some(Owner::TimeWait(index)) => {
                 self.stats.packets_local += (hops == 0) as u64;
@@ -330,7 +330,11 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::BadHandshakeAck);
         }
         let reason = if self.config.cores > 1 && hops > 0 { DropReason::NobodysFlow } else { DropReason::NoSocket };
-        if !segment.flags.rst() {
+        // While cookies are out, an ACK may follow a segment that carried one and was lost: a reset would end a
+        // connection that the client believes to be open. The retransmission will bring the cookie again.
+        let cookies =
+            self.cookies.is_open(self.now) && segment.flags.ack() && self.listeners.find(local, port).is_some();
+        if !segment.flags.rst() && !cookies {
             self.send_reset_for(segment);
         }
         self.discard(frames, reason);

@@ -123,7 +123,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// A segment for a handshake under way: SYN-RECEIVED of RFC 9293 3.10.7.4.
-    pub(crate) fn on_handshake(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+    pub(crate) fn on_handshake(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         let SynEntry { irs, iss, options: peer, .. } = *self.handshakes.entry(index);
         let flags = segment.flags;
         if flags.rst() {
@@ -153,6 +153,11 @@ impl<P: FramePool> Stack<P> {
         }
         if !flags.ack() {
             return self.discard(frames, DropReason::NoAck);
+        }
+        if segment.ack != iss + 1 && self.config.cores > 1 {
+            // The SYN and its retransmission came to two cores, and the client has answered the other.
+            self.forget_handshake(index);
+            return self.on_unowned(segment, hash, frames, hops);
         }
         if segment.ack != iss + 1 {
             return self.on_other_ack(index, segment, hash, frames);
