@@ -60,6 +60,9 @@ impl<P: FramePool> Stack<P> {
 
     /// An ACK that no flow claims: if it carries a cookie of ours, the handshake that it completes.
     pub(crate) fn open_cookie(&self, segment: &Segment, listener: u32) -> Option<SynEntry> {
+        if !segment.flags.ack() || segment.flags.rst() || segment.flags.syn() || !self.cookies.is_open(self.now) {
+            return None;
+        }
         let (irs, iss) = (segment.seq - 1, segment.ack - 1);
         let this = period(self.now);
         let size = [this, this.wrapping_sub(1)].into_iter().find_map(|p| {
@@ -115,9 +118,6 @@ impl<P: FramePool> Stack<P> {
 
     /// Completes a handshake by its cookie. False: the segment is somebody else's business.
     pub(crate) fn on_cookie(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
-        if !self.cookies.is_open(self.now) || !segment.flags.ack() || segment.flags.rst() || segment.flags.syn() {
-            return false;
-        }
         let (local, port) = (segment.key.local_ip(), segment.key.local_port());
         let Some(listener) = self.listeners.find(local, port) else { return false };
         let Some(mut entry) = self.open_cookie(segment, listener) else {

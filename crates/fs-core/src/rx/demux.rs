@@ -330,11 +330,7 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::BadHandshakeAck);
         }
         let reason = if self.config.cores > 1 && hops > 0 { DropReason::NobodysFlow } else { DropReason::NoSocket };
-        // While cookies are out, an ACK may follow a segment that carried one and was lost: a reset would end a
-        // connection that the client believes to be open. The retransmission will bring the cookie again.
-        let cookies =
-            self.cookies.is_open(self.now) && segment.flags.ack() && self.listeners.find(local, port).is_some();
-        if !segment.flags.rst() && !cookies {
+        if !segment.flags.rst() {
             self.send_reset_for(segment);
         }
         self.discard(frames, reason);

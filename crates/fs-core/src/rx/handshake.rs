@@ -154,13 +154,8 @@ impl<P: FramePool> Stack<P> {
         if !flags.ack() {
             return self.discard(frames, DropReason::NoAck);
         }
-        if segment.ack != iss + 1 && self.config.cores > 1 {
-            // The SYN and its retransmission came to two cores, and the client has answered the other.
-            self.forget_handshake(index);
-            return self.on_unowned(segment, hash, frames, hops);
-        }
         if segment.ack != iss + 1 {
-            return self.on_other_ack(index, segment, hash, frames);
+            return self.on_other_ack(index, segment, hash, frames, hops);
         }
         let window = syn_window(self.config.tcp.receive_buffer_initial) as u32;
         if segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window) {
@@ -173,7 +168,7 @@ impl<P: FramePool> Stack<P> {
 
     /// An ACK of something else than our SYN-ACK's number.
     #[cold]
-    fn on_other_ack(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+    fn on_other_ack(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         let listener = self.handshakes.entry(index).listener;
         if self.open_cookie(segment, listener).is_some() {
             // The client's SYN came twice: once a cookie answered, then the cache had room again.
@@ -181,6 +176,10 @@ impl<P: FramePool> Stack<P> {
             if self.on_cookie(segment, hash, frames) {
                 return;
             }
+        } else if self.config.cores > 1 {
+            // The SYN and its retransmission came to two cores, and the client has answered the other.
+            self.forget_handshake(index);
+            return self.on_unowned(segment, hash, frames, hops);
         } else if !self.awaits_cookie(segment) {
             // RFC 9293 3.10.7.4, fifth, SYN-RECEIVED: not ours, so it gets a reset.
             self.send_reset_for(segment);
