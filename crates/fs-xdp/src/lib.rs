@@ -1,6 +1,28 @@
-//! Links: where frames come from and go to. AF_XDP first; AF_PACKET, TAP/TUN and an in-memory pair beside it.
+//! Links: where frames come from and go to.
 //!
-//! One UMEM serves all queues and devices of a runtime; every core has a [`UmemPool`] of its own on it.
+//! | link | opened by | for |
+//! |---|---|---|
+//! | [`XdpLink`] | [`XdpDevice::open_queue`] | AF_XDP on our own rings: the real one |
+//! | `XskRsLink` (feature `xsk-rs`) | `XdpDevice::open_queue_xsk_rs` | the same on libxdp's rings, to compare with |
+//! | [`PacketLink`] | [`PacketLink::open`] | AF_PACKET: no root needed in a user namespace; devices without Ethernet too |
+//! | [`TapLink`] | [`TapLink::open`] | TAP and TUN: a neighbour of the host |
+//! | [`MemoryLink`] | [`memory::pair`] | two ends in memory |
+//!
+//! All of them are a [`Link`], and pass the same suite of tests (`tests/link_suite.rs`).
+//!
+//! One [`Umem`] serves all queues and devices of a runtime; every core has a [`UmemPool`] of its own on it. The access
+//! rules of its chunks stand at the head of [`umem`].
+//!
+//! ## A packet's way through AF_XDP
+//! The XDP program (`bpf/steer.bpf.c`) looks at every packet that the device receives. What the [`PortTable`] calls ours
+//! it redirects into the socket of the queue, where the kernel writes it into a chunk that the fill ring offers and shows
+//! it on the RX ring; [`Link::rx`] makes frames of it. Everything else stays the kernel's, untouched. [`Link::tx`] puts
+//! frames on the TX ring and makes the kernel send them with one call a batch; the completion ring brings their chunks
+//! back to the pool.
+//!
+//! The program is attached by a bpf_link held by this process alone, so it is gone the moment the process is. ICMP errors
+//! that quote a flow of ours are redirected too, since the kernel has no socket to tell; other ICMP (echo, neighbour
+//! discovery) is the kernel's. Fragments are always the kernel's, and so are IPv6 packets with extension headers.
 
 mod chain;
 mod checksum;

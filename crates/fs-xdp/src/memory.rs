@@ -245,3 +245,6 @@ impl std::fmt::Debug for MemoryLink {
         f.debug_struct("MemoryLink").field("caps", &self.caps).field("stats", &self.stats).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,6 +95,12 @@ impl XdpLink {
         self.socket.registration.zero_copy
     }
 
+    /// The queue uses the registration of the UMEM that another queue has made (`XDP_SHARED_UMEM`): the memory is pinned,
+    /// and counts against `RLIMIT_MEMLOCK`, once.
+    pub fn has_joined(&self) -> bool {
+        self.socket.joined
+    }
+
     /// Lends chunks to the device until it has its share or the pool is dry.
     pub(crate) fn refill_all(&mut self, pool: &mut UmemPool) {
         let missing = self.fill_target - self.fill_level;

@@ -43,6 +43,8 @@ pub(crate) struct Socket {
     /// One `sendto` can empty the TX ring.
     pub(crate) whole_ring_per_kick: bool,
     pub(crate) registration: Registration,
+    /// It uses another socket's registration of the memory.
+    pub(crate) joined: bool,
 }
 
 impl Socket {
@@ -103,6 +105,7 @@ impl Socket {
             tx_entries: tx,
             whole_ring_per_kick,
             registration,
+            joined: join.is_some(),
         };
         bind(&socket.fd, request, join.map(|(peer, _)| peer))?;
         registration.zero_copy = xsk::is_zero_copy(socket.fd.as_fd());

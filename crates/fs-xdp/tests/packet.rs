@@ -171,7 +171,7 @@ fn a_fanout_group_shares_the_packets() {
     std::thread::sleep(Duration::from_millis(5));
     assert!(group.iter_mut().all(|end| end.receive_now().is_empty()), "a packet has come twice");
     sender.close();
-    group.map(End::close);
+    group.into_iter().for_each(End::close);
 }
 
 #[test]

@@ -289,6 +289,8 @@ fn two_queues_of_two_devices_share_one_umem() {
             links.push(device.open_queue(queue, &umem, &mut pools[queue as usize], SMALL).unwrap());
         }
     }
+    let joined: Vec<bool> = links.iter().map(XdpLink::has_joined).collect();
+    assert_eq!(joined, [false, true, true, true], "one registration for all");
     // A packet for each queue of each device, sent by the peer on its queue of that number, goes back out on the
     // next link, from the same chunk.
     for round in 0..200u32 {

@@ -1,6 +1,7 @@
 //! What the link tests share: namespaces, veth pairs, ends with a pool, and packets that can be told apart.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test binary uses its part")]
 
+pub mod alloc_unsafe;
 pub mod netns_unsafe;
 pub mod suite;
 
