@@ -47,7 +47,8 @@ impl Ours {
         config.limits = Limits { connections: (open + 4096) as u32, ..Limits::default() };
         // Short, in virtual time, so that its end is part of what is measured.
         config.tcp = TcpConfig { time_wait: Duration::from_millis(2), ..TcpConfig::default() };
-        let mut stack = Stack::new(config, HeapPool::new(4096, 2048));
+        // A response is acknowledged by the connection's next request, so each connection holds a frame.
+        let mut stack = Stack::new(config, HeapPool::new(8192 + open + open / 4, 2048));
         stack.add_interface(Interface {
             framing: Framing::Ethernet,
             mac: SERVER_MAC,

@@ -90,7 +90,11 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "clean",
         about: "a perfect link: nothing may be retransmitted or dropped",
-        build: |_| Draft::two(|| LinkConfig::clean(Duration::from_micros(200))),
+        build: |_| {
+            let draft = Draft::two(|| LinkConfig::clean(Duration::from_micros(200)));
+            // Room for everybody who connects before the first neighbour is known.
+            draft.each_host(|host| host.limits.neighbour_queue = 256)
+        },
     },
     Scenario {
         name: "small",
