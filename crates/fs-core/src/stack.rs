@@ -412,18 +412,11 @@ impl<P: FramePool> Stack<P> {
     /// the application.
     #[inline]
     pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
-        let Some(tcb) = self.slots.open_mut(index) else { return };
-        if tcb.route_epoch != self.net.route_epoch || self.net.path(tcb.path).state() == PathState::Stale {
-            self.reroute(index);
-            return self.settle_lists(index, ready);
-        }
-        self.settle_lists(index, ready);
-    }
-
-    #[inline]
-    fn settle_lists(&mut self, index: u32, ready: Ready) {
         let Self { slots, net, wheel, delayed_acks, config, now, events, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
+        if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
+            reroute(tcb, net);
+        }
         let generation = tcb.generation;
         if tcb.flags.has(Flags::ACK_NOW) {
             if !tcb.flags.has(Flags::IN_ACK_LIST) {
@@ -446,19 +439,6 @@ impl<P: FramePool> Stack<P> {
         arm(tcb, wheel, index, *now);
         if ready.0 != 0 {
             events.push(Event::Tcp(crate::socket::event::TcpId { index, generation }, ready));
-        }
-    }
-
-    /// Looks a connection's path up again after routes or addresses have changed.
-    #[cold]
-    fn reroute(&mut self, index: u32) {
-        let epoch = self.net.route_epoch;
-        let Some(tcb) = self.slots.open_mut(index) else { return };
-        tcb.route_epoch = epoch;
-        let remote = tcb.key().remote_ip();
-        if let Ok(path) = self.net.path_to(remote) {
-            // An entry on the old interface's lists finds its way by the new path.
-            tcb.path = path;
         }
     }
 
@@ -508,6 +488,16 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn discard(&mut self, frames: &mut [RxFrame], reason: DropReason) {
         self.stats.drop(reason);
         crate::tcb::input::Arrival::new(frames).discard(&mut self.pool);
+    }
+}
+
+/// Looks a connection's path up again after routes or addresses have changed. An entry on the old interface's
+/// lists finds its way by the new path.
+#[cold]
+fn reroute(tcb: &mut Tcb, net: &mut Net) {
+    tcb.route_epoch = net.route_epoch;
+    if let Ok(path) = net.path_to(tcb.key().remote_ip()) {
+        tcb.path = path;
     }
 }
 

@@ -46,14 +46,12 @@ impl<P: FramePool> Stack<P> {
         self.parse_all(&mut batch);
         self.touch(&batch.packets);
         let Batch { frames: all, packets } = &mut batch;
-        for item in packets.iter() {
-            let Item { first, end, hash, parsed } = *item;
-            let frames = &mut all[first as usize..end as usize];
-            let iface = frames[0].iface;
+        for Item { first, end, hash, parsed } in packets.iter() {
+            let frames = &mut all[*first as usize..*end as usize];
             match parsed {
-                Ok(Parsed::Tcp(segment)) => self.on_tcp(&segment, hash, frames, 0),
-                Ok(other) => self.on_other(iface, other, frames),
-                Err(reason) => self.discard(frames, reason),
+                Ok(Parsed::Tcp(segment)) => self.on_tcp(segment, *hash, frames, 0),
+                Ok(other) => self.on_other(frames[0].iface, *other, frames),
+                Err(reason) => self.discard(frames, *reason),
             }
         }
         batch.frames.clear();

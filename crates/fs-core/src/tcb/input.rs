@@ -128,14 +128,14 @@ impl Tcb {
             arrival.discard(core.pool);
             return refused;
         }
-        let mut blocks = options::SackBlocks::default();
-        if segment.opt_len > 12 && self.flags.has(Flags::SACK) {
-            let head = arrival.head(core.pool);
-            let opts = &head[segment.opt_off as usize..][..segment.opt_len as usize];
-            blocks = options::sack_blocks(opts);
-        }
-        // Fifth: the ACK field.
-        let fin_acked = match self.take_ack(core, segment, blocks.as_slice(), ready) {
+        // Fifth: the ACK field. More than timestamps may be SACK blocks.
+        let taken = if segment.opt_len > 12 && self.flags.has(Flags::SACK) {
+            let blocks = options::sack_blocks(segment.options(arrival.head(core.pool)));
+            self.take_ack(core, segment, blocks.as_slice(), ready)
+        } else {
+            self.take_ack(core, segment, &[], ready)
+        };
+        let fin_acked = match taken {
             Ok(fin_acked) => fin_acked,
             Err(refused) => {
                 arrival.discard(core.pool);
@@ -256,10 +256,7 @@ impl Tcb {
             fin = self.on_ack(core.store, core.pool, core.stats, core.config, input);
         }
         // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA.
-        if advanced
-            || self.snd_wl1.before(segment.seq)
-            || self.snd_wl1 == segment.seq && window > self.snd_wnd
-        {
+        if advanced || self.snd_wl1.before(segment.seq) || self.snd_wl1 == segment.seq && window > self.snd_wnd {
             self.snd_wnd = window;
             self.snd_wl1 = segment.seq;
             self.max_window_field = self.max_window_field.max(segment.window);
@@ -311,11 +308,7 @@ impl Tcb {
             fin = false;
             self.flags.set(Flags::ACK_NOW);
         }
-        if seq == self.rcv_nxt {
-            self.take_in_order(core, data, fin, ready)
-        } else {
-            self.hold(core, seq, data, fin)
-        }
+        if seq == self.rcv_nxt { self.take_in_order(core, data, fin, ready) } else { self.hold(core, seq, data, fin) }
     }
 
     #[inline]
@@ -372,7 +365,13 @@ impl Tcb {
     }
 
     /// Keeps out-of-order data and answers with an ACK at once (RFC 5681 4.2), SACK blocks in it.
-    fn hold<P: FramePool>(&mut self, core: &mut Core<'_, P>, seq: crate::tcb::seq::SeqNum, data: FrameQueue, fin: bool) -> Disposition {
+    fn hold<P: FramePool>(
+        &mut self,
+        core: &mut Core<'_, P>,
+        seq: crate::tcb::seq::SeqNum,
+        data: FrameQueue,
+        fin: bool,
+    ) -> Disposition {
         self.flags.set(Flags::ACK_NOW);
         let end = seq + data.bytes;
         let ext = self.ext.get_or_insert_default();

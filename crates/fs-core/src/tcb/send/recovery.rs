@@ -179,14 +179,7 @@ impl Tcb {
         if app_limited && self.ext.as_ref().is_none_or(|e| e.control.is_none()) {
             return;
         }
-        let sample = AckSample {
-            now,
-            acked,
-            flight: flight_before,
-            srtt_us: self.rtt.srtt_us(),
-            mss,
-            app_limited,
-        };
+        let sample = AckSample { now, acked, flight: flight_before, srtt_us: self.rtt.srtt_us(), mss, app_limited };
         match self.ext.as_mut().and_then(|e| e.control.as_mut()) {
             Some(control) => control.on_ack(&mut self.window, &sample),
             None if slow_start => {
@@ -205,13 +198,19 @@ impl Tcb {
     #[inline]
     pub(crate) fn restart_rto(&mut self, config: &TcpConfig, now: Instant) {
         let rto = self.rtt.rto(config.rto_min, config.rto_max, config.rto_initial);
-        let rto = super::rto::backoff(rto, self.backoff, config.rto_max);
+        let rto = if self.backoff == 0 { rto } else { super::rto::backoff(rto, self.backoff, config.rto_max) };
         self.rto_at = crate::tcb::timers::deadline_tick(now + rto);
     }
 
     /// The retransmission timer fired (RFC 6298 5.4 to 5.7, RFC 5681 3.1): everything outstanding is lost,
     /// the window is one segment, the timer backs off. The segmenter sends the first segment again.
-    pub(crate) fn on_retransmission_timeout(&mut self, store: &mut TxStore, stats: &mut Stats, config: &TcpConfig, now: Instant) {
+    pub(crate) fn on_retransmission_timeout(
+        &mut self,
+        store: &mut TxStore,
+        stats: &mut Stats,
+        config: &TcpConfig,
+        now: Instant,
+    ) {
         stats.rto_fired += 1;
         let (flight, mss, high) = (self.snd_nxt.since(self.snd_una), self.mss as u32, self.snd_nxt);
         self.mark_all_lost(store);
