@@ -217,6 +217,8 @@ pub struct Stack<P: FramePool> {
     /// Challenge ACKs left in the current second (RFC 5961 section 7).
     pub(crate) challenges_left: u32,
     pub(crate) challenge_second: u64,
+    /// News of neighbours that may still go to other cores in the current second.
+    pub(crate) news_left: u32,
     // ---- out
     pub(crate) events: Vec<Event>,
     pub(crate) outbound: Vec<Outbound>,
@@ -230,6 +232,10 @@ pub struct Stack<P: FramePool> {
 
 /// Challenge ACKs a second: Linux's default since 2016 (random around 1000 hides the count; per core here).
 pub(crate) const CHALLENGES_PER_SECOND: u32 = 1000;
+
+/// News of neighbours a second that go to other cores: far above what a link's real neighbours cause, and a bound
+/// for what a flood of ARP can.
+pub(crate) const NEWS_PER_SECOND: u32 = 1024;
 
 impl<P: FramePool> core::fmt::Debug for Stack<P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -284,6 +290,7 @@ impl<P: FramePool> Stack<P> {
             delayed_acks: Fifo::new(),
             challenges_left: CHALLENGES_PER_SECOND,
             challenge_second: 0,
+            news_left: NEWS_PER_SECOND,
             events: Vec::new(),
             outbound: Vec::new(),
             pool_waiters: Vec::new(),
@@ -376,6 +383,7 @@ impl<P: FramePool> Stack<P> {
         match message {
             CoreMessage::Packet(packet) => self.rx_forwarded(packet),
             CoreMessage::Handover(handover) => self.take_over(*handover),
+            CoreMessage::Neighbour { iface, addr, mac } => self.learn(iface, addr, mac),
             CoreMessage::Listen { core, at, up } => self.listeners.set_elsewhere(core, at, up),
         }
     }

@@ -320,3 +320,59 @@ fn syn_cookies_when_the_cache_is_full() {
     }
     assert_eq!(world.b.stack.stats().retransmits, 0);
 }
+
+#[test]
+fn a_neighbour_learned_on_one_core_is_known_on_all() {
+    let shard = |core| {
+        let mut config = StackConfig::new(Secret([9; 32]));
+        (config.core, config.cores) = (CoreId(core), 2);
+        let mut stack = Stack::new(config, HeapPool::new(256, 2048));
+        let net = Cidr { addr: IpAddr::from([10, 0, 0, 2]), prefix: 24 };
+        let iface = stack.add_interface(Interface {
+            framing: Framing::Ethernet,
+            mac: [2, 0, 0, 0, 0, 2],
+            vlan: None,
+            mtu: 1500,
+            addrs: vec![net],
+            addressing: Addressing::Standalone,
+            tx_checksum: false,
+            accept_partial_checksum: false,
+        });
+        stack.set_routes(vec![Route { to: net, gateway: None, iface, metric: 0 }]);
+        stack
+    };
+    let (mut asking, mut hearing) = (shard(1), shard(0));
+    let mut peer = host(1, 1, TcpConfig::default());
+    // Core 1 wants the neighbour; its request reaches the peer.
+    let socket = asking.udp_bind("10.0.0.2:500".parse().unwrap()).unwrap();
+    asking.udp_send(socket, b"x", Some(addr(false, 1, 500))).unwrap();
+    asking.set_now(Instant::from_millis(1));
+    asking.tick();
+    let copy = |from: &mut Stack<HeapPool>, to: &mut Stack<HeapPool>| {
+        let mut out = Vec::new();
+        from.tx_batch(IfaceId(0), 8, &mut out);
+        let mut arrived = Vec::new();
+        for tx in out {
+            let mut frame = to.pool_mut().alloc().unwrap();
+            frame.grow_back(tx.frame.len());
+            let bytes = from.pool().bytes(&tx.frame).to_vec();
+            to.pool_mut().bytes_mut(&mut frame).copy_from_slice(&bytes);
+            from.pool_mut().free(tx.frame);
+            arrived.push(RxFrame { frame, iface: IfaceId(0), checksum: RxChecksum::Unknown });
+        }
+        let n = arrived.len();
+        to.rx_batch(&mut arrived);
+        n
+    };
+    assert_eq!(copy(&mut asking, &mut peer.stack), 1);
+    // The answer comes in on core 0's queue.
+    assert_eq!(copy(&mut peer.stack, &mut hearing), 1);
+    let mut messages = Vec::new();
+    hearing.drain_outbound(&mut messages);
+    assert_eq!(messages.len(), 1);
+    for Outbound { to, message } in messages {
+        assert_eq!(to, CoreId(1));
+        asking.deliver(message);
+    }
+    assert!(asking.tx_pending(IfaceId(0)), "the datagram may leave");
+}

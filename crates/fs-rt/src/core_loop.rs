@@ -198,7 +198,10 @@ fn discard(stack: &mut CoreStack, message: CoreMessage) {
             }
         }
         // Only reached when the runtime ends: the connection goes with it.
-        CoreMessage::Handover(_) | CoreMessage::Listen { .. } => {}
+        CoreMessage::Handover(handover) => {
+            handover.into_frames().into_iter().for_each(|frame| stack.pool_mut().free(frame));
+        }
+        CoreMessage::Listen { .. } | CoreMessage::Neighbour { .. } => {}
     }
 }
 

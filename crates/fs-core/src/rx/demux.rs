@@ -283,17 +283,23 @@ impl<P: FramePool> Stack<P> {
 
     /// RFC 5961 section 7: at most so many challenge ACKs a second.
     pub(crate) fn may_challenge(&mut self) -> bool {
-        let second = self.now.as_millis() / 1000;
-        if self.challenge_second != second {
-            self.challenge_second = second;
-            self.challenges_left = crate::stack::CHALLENGES_PER_SECOND;
-        }
+        self.refill_limits();
         if self.challenges_left == 0 {
             self.stats.drop(DropReason::ChallengeLimited);
             return false;
         }
         self.challenges_left -= 1;
         true
+    }
+
+    /// Starts a new second of everything that is limited per second.
+    pub(crate) fn refill_limits(&mut self) {
+        let second = self.now.as_millis() / 1000;
+        if self.challenge_second != second {
+            self.challenge_second = second;
+            self.challenges_left = crate::stack::CHALLENGES_PER_SECOND;
+            self.news_left = crate::stack::NEWS_PER_SECOND;
+        }
     }
 
     /// No connection, handshake or TIME-WAIT of this core: another core's, a SYN for a listener, or nobody's.

@@ -3,10 +3,10 @@
 
 use crate::drop_reason::DropReason;
 use crate::error::Error;
-use crate::flow::Protocol;
+use crate::flow::{CoreId, Protocol};
 use crate::frame::{FramePool, IfaceId, RxFrame, TxFrame};
 use crate::rx::parse::Parsed;
-use crate::socket::event::{Event, Ready};
+use crate::socket::event::{CoreMessage, Event, Outbound, Ready};
 use crate::stack::{Owner, Stack};
 use crate::tcb::input::Arrival;
 use crate::tcb::{Slot, Tcb};
@@ -68,10 +68,23 @@ impl<P: FramePool> Stack<P> {
         Arrival::new(frames).discard(&mut self.pool);
         self.send_raw(iface, &reply[..response.reply_len]);
         if let Some(learned) = response.learned {
-            // Never makes a path: nobody on the link can fill the table.
-            let change = self.net.paths.learn(learned.iface, learned.addr, learned.mac, self.now);
-            self.on_neighbour(change);
+            let (iface, addr, mac) = (learned.iface, learned.addr, learned.mac);
+            self.learn(iface, addr, mac);
+            self.refill_limits();
+            if self.config.cores > 1 && self.news_left > 0 {
+                self.news_left -= 1;
+                let me = self.config.core;
+                for to in (0..self.config.cores).map(CoreId).filter(|&to| to != me) {
+                    self.outbound.push(Outbound { to, message: CoreMessage::Neighbour { iface, addr, mac } });
+                }
+            }
         }
+    }
+
+    /// A neighbour has told its link address. Never makes a path: nobody on the link can fill the table.
+    pub(crate) fn learn(&mut self, iface: IfaceId, addr: IpAddr, mac: [u8; 6]) {
+        let change = self.net.paths.learn(iface, addr, mac, self.now);
+        self.on_neighbour(change);
     }
 
     /// Queues a complete packet.

@@ -96,6 +96,16 @@ pub enum CoreMessage {
     Packet(Packet),
     /// A connection moves to the receiver, which has an acceptor for it.
     Handover(alloc::boxed::Box<crate::socket::handover::Handover>),
+    /// Standalone addressing: a neighbour has told the sender its link address; the answer to one core's
+    /// question may arrive on another's queue.
+    Neighbour {
+        /// Where it is.
+        iface: IfaceId,
+        /// Its IP address.
+        addr: IpAddr,
+        /// Its link address.
+        mac: [u8; 6],
+    },
     /// The sender has now, or no longer has, a listener on this port (the global listen table).
     Listen {
         /// The sender.
