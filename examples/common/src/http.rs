@@ -2,7 +2,9 @@
 //!
 //! hyper keeps about 10 KB per connection, used or not. A server with 100,000 idle connections cannot afford that, so a
 //! connection here has two states: *waiting* is a stream and nothing else; *active* has hyper's state, in a box. It
-//! becomes active when bytes arrive and falls back to waiting when nothing has happened for `idle_shrink`.
+//! becomes active when bytes arrive. After a first answer it falls back at once: of many connections that ask once, no
+//! two then hold buffers at the same time. When more comes it is a busy one, and falls back only when nothing has
+//! happened for `idle_shrink`.
 
 use crate::net::Stream;
 use bytes::Bytes;
@@ -19,7 +21,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 /// How connections are served.
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ pub struct ServeOptions {
     /// too long: a wave of connections holds its memory that long. 200 ms is far above the gap between requests of a
     /// busy connection.
     pub idle_shrink: Duration,
-    /// Idle time after which a connection is closed.
+    /// Time without a request, or in which the peer takes nothing of an answer, after which a connection is closed.
     pub idle_timeout: Option<Duration>,
 }
 
@@ -67,15 +69,18 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut stop = std::pin::pin!(stop);
+    let mut patient = false;
     loop {
         if !wait(&stream, options.idle_timeout, stop.as_mut()).await {
             return Ok(Served::Closed);
         }
         // Boxed, so that the waiting state does not have the active one's size.
-        match Box::pin(active(stream, options, service.clone(), stop.as_mut())).await? {
+        match Box::pin(active(stream, options, service.clone(), patient, stop.as_mut())).await? {
             Active::Idle(idle) => stream = idle,
             Active::Done(served) => return Ok(served),
         }
+        // Impatience was wrong if more comes soon; patience was for nothing if it ran out.
+        patient = !patient;
     }
 }
 
@@ -107,12 +112,23 @@ struct Activity {
     open: Cell<usize>,
     /// Bytes read so far.
     read: Cell<u64>,
+    /// Bytes written so far.
+    written: Cell<u64>,
     /// A write did not go through yet.
     unwritten: Cell<bool>,
     /// hyper may hold something that a new connection state would not know.
     keep: Cell<bool>,
+    /// A request has been answered completely.
+    answered: Cell<bool>,
     /// A response said 101.
     upgraded: Cell<bool>,
+}
+
+impl Activity {
+    /// Nothing is under way, and a new connection state would be as good as the present one.
+    fn is_idle(&self) -> bool {
+        self.open.get() == 0 && !self.unwritten.get() && !self.keep.get()
+    }
 }
 
 type HyperConnection<S> = Connection<TokioIo<Watched>, Noted<S>>;
@@ -121,6 +137,7 @@ async fn active<S, B>(
     stream: Stream,
     options: &ServeOptions,
     service: S,
+    patient: bool,
     mut stop: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Active, hyper::Error>
 where
@@ -137,7 +154,11 @@ where
         let io = TokioIo::new(Watched { stream, prefix, activity: activity.clone() });
         let noted = Noted { service: service.clone(), activity: activity.clone() };
         let mut connection = options.builder.serve_connection(io, noted);
-        let finished = drive(&mut connection, &activity, options, stop.as_mut()).await?;
+        let finished = match drive(&mut connection, &activity, options, patient, stop.as_mut()).await? {
+            Driven::Done => true,
+            Driven::Idle => false,
+            Driven::Stalled => return Ok(Active::Done(Served::Closed)),
+        };
         let parts = connection.into_parts();
         let mut watched = parts.io.into_inner();
         if finished && activity.upgraded.get() {
@@ -158,13 +179,14 @@ where
     }
 }
 
-/// Runs the connection until it is done (true) or idle (false).
+/// Runs the connection until it is done, idle or stuck.
 async fn drive<S, B>(
     connection: &mut HyperConnection<S>,
     activity: &Activity,
     options: &ServeOptions,
+    patient: bool,
     mut stop: Pin<&mut impl Future<Output = ()>>,
-) -> Result<bool, hyper::Error>
+) -> Result<Driven, hyper::Error>
 where
     S: Service<Request<Incoming>, Response = Response<B>> + Unpin,
     S::Future: Unpin,
@@ -173,46 +195,66 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut timer = std::pin::pin!(tokio::time::sleep(options.idle_shrink));
-    // No count of bytes read: the first time that the timer fires is never an idle period.
-    let mut read_before = u64::MAX;
+    let mut quiet = Quiet::new();
     let mut stopping = false;
     poll_fn(|cx| {
         if let Poll::Ready(result) = connection.poll_without_shutdown(cx) {
-            return Poll::Ready(result.map(|()| true));
+            return Poll::Ready(result.map(|()| Driven::Done));
         }
         if !stopping && stop.as_mut().poll(cx).is_ready() {
             stopping = true;
             Pin::new(&mut *connection).graceful_shutdown();
             if let Poll::Ready(result) = connection.poll_without_shutdown(cx) {
-                return Poll::Ready(result.map(|()| true));
+                return Poll::Ready(result.map(|()| Driven::Done));
             }
         }
-        if idle_long_enough(timer.as_mut(), cx, activity, &mut read_before, options.idle_shrink) && !stopping {
-            return Poll::Ready(Ok(false));
+        if !patient && !stopping && activity.answered.get() && activity.is_idle() {
+            return Poll::Ready(Ok(Driven::Idle));
+        }
+        // Requests do not touch the timer: it looks, once a period, what has happened.
+        while timer.as_mut().poll(cx).is_ready() {
+            match quiet.look(activity, options.idle_timeout) {
+                Some(Driven::Idle) if stopping => {}
+                Some(driven) => return Poll::Ready(Ok(driven)),
+                None => {}
+            }
+            timer.as_mut().reset(Instant::now() + options.idle_shrink);
         }
         Poll::Pending
     })
     .await
 }
 
-/// The timer is not touched by requests, so an idle time is noticed after one to two periods.
-fn idle_long_enough(
-    mut timer: Pin<&mut Sleep>,
-    cx: &mut Context<'_>,
-    activity: &Activity,
-    read_before: &mut u64,
-    period: Duration,
-) -> bool {
-    while timer.as_mut().poll(cx).is_ready() {
-        let read = activity.read.get();
-        let quiet = read == *read_before;
-        if quiet && activity.open.get() == 0 && !activity.unwritten.get() && !activity.keep.get() {
-            return true;
-        }
-        *read_before = read;
-        timer.as_mut().reset(Instant::now() + period);
+/// How driving a connection ended.
+enum Driven {
+    Done,
+    Idle,
+    Stalled,
+}
+
+/// Since when nothing has gone through a connection.
+struct Quiet {
+    seen: (u64, u64),
+    since: Instant,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        // No count of bytes: the first look never finds an idle period.
+        Self { seen: (u64::MAX, u64::MAX), since: Instant::now() }
     }
-    false
+
+    fn look(&mut self, activity: &Activity, limit: Option<Duration>) -> Option<Driven> {
+        let now = (activity.read.get(), activity.written.get());
+        if now != self.seen {
+            (self.seen, self.since) = (now, Instant::now());
+            return None;
+        }
+        if activity.unwritten.get() {
+            return limit.filter(|limit| self.since.elapsed() >= *limit).map(|_| Driven::Stalled);
+        }
+        activity.is_idle().then_some(Driven::Idle)
+    }
 }
 
 /// A stream that notes what goes through it.
@@ -239,8 +281,11 @@ impl AsyncRead for Watched {
 }
 
 impl Watched {
-    fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.activity.unwritten.set(written.is_pending());
+        if let Poll::Ready(Ok(len)) = &written {
+            self.activity.written.set(self.activity.written.get() + *len as u64);
+        }
         written
     }
 }
@@ -304,6 +349,7 @@ struct OpenRequest(Rc<Activity>);
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.open.set(self.0.open.get() - 1);
+        self.0.answered.set(true);
     }
 }
 

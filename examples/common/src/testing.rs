@@ -15,6 +15,8 @@ pub struct Program {
     child: Child,
     /// The addresses that it said it listens on, in order.
     pub addrs: Vec<SocketAddr>,
+    /// Where its metrics are, if it said so.
+    pub metrics: Option<SocketAddr>,
     stderr: Arc<Mutex<String>>,
 }
 
@@ -33,12 +35,14 @@ impl Program {
                 log.lock().expect("no panic while locked").push_str(&String::from_utf8_lossy(&chunk[..len]));
             }
         });
-        let mut program = Self { child, addrs: Vec::new(), stderr };
+        let mut program = Self { child, addrs: Vec::new(), metrics: None, stderr };
         loop {
             match stdout.recv_timeout(PATIENCE).as_deref() {
                 Ok("ready") => return program,
                 Ok(line) => {
                     let addr = line.strip_prefix("listening ").and_then(|rest| rest.split(' ').next());
+                    program.metrics =
+                        line.strip_prefix("metrics ").and_then(|addr| addr.parse().ok()).or(program.metrics);
                     program.addrs.extend(addr.and_then(|addr| addr.parse::<SocketAddr>().ok()));
                 }
                 Err(error) => panic!("{exe} {args:?} is not ready: {error}; it said:\n{}", program.log()),

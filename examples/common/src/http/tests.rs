@@ -67,10 +67,17 @@ fn an_idle_connection_falls_back_to_waiting() {
         let (mut client, server) = pair().await;
         client.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         let options = short();
-        let stop = std::pin::pin!(pending());
-        let result = active(server, &options, service_fn(hello), stop).await.unwrap();
-        assert!(matches!(result, Active::Idle(_)));
-        read_until(&mut client, "/a ").await;
+        let mut server = server;
+        // At once, and after an idle time.
+        for patient in [false, true] {
+            let stop = std::pin::pin!(pending());
+            match active(server, &options, service_fn(hello), patient, stop).await.unwrap() {
+                Active::Idle(idle) => server = idle,
+                Active::Done(served) => panic!("{served:?}"),
+            }
+            read_until(&mut client, "/a ").await;
+            client.write_all(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        }
     });
 }
 
@@ -132,5 +139,19 @@ fn a_101_gives_the_stream_back_with_what_followed() {
         assert_eq!(&early[..], b"EARLY");
         let answer = read_until(&mut client, "\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+    });
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_given_up() {
+    run(async {
+        let (mut client, server) = pair().await;
+        let big = |_: Request<Incoming>| {
+            std::future::ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(vec![0; 64 << 20])))))
+        };
+        let options = ServeOptions { idle_timeout: Some(Duration::from_millis(100)), ..short() };
+        client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let served = serve(server, &options, service_fn(big), pending()).await.unwrap();
+        assert!(matches!(served, Served::Closed));
     });
 }

@@ -1,0 +1,264 @@
+//! The configuration file: TOML, every key checked, every error with its line.
+//!
+//! ```toml
+//! metrics = "127.0.0.1:9900"     # Prometheus, on a kernel socket; none by default
+//! access_log = "access.log"      # or "-" for standard output; none by default
+//!
+//! [timeouts]
+//! connect = "3s"                 # to a server
+//! response = "60s"               # from a request to the head of its answer
+//! idle = "60s"                   # nothing moves on a connection
+//! drain = "10s"                  # for open requests after SIGTERM
+//!
+//! [[listener]]
+//! address = "0.0.0.0:8080"
+//! mode = "http"                  # or "tcp"
+//! upstream = "web"
+//! name = "front"                 # in logs and metrics; the address by default
+//!
+//! [[upstream]]
+//! name = "web"
+//! servers = ["10.77.2.2:80", "10.77.2.3:80"]
+//! balance = "round_robin"        # or "least_connections"; each core balances what it serves
+//! health_check = { interval = "2s", timeout = "1s", path = "/health", rise = 2, fall = 3 }   # without path: connect
+//! keepalive = { connections = 64, idle = "30s" }      # per core and server
+//! ```
+
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) access_log: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) timeouts: Timeouts,
+    #[serde(rename = "listener", default)]
+    pub(crate) listeners: Vec<ListenerConfig>,
+    #[serde(rename = "upstream", default)]
+    pub(crate) upstreams: Vec<UpstreamConfig>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Timeouts {
+    #[serde(deserialize_with = "duration")]
+    pub(crate) connect: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) response: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) idle: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            // Three SYNs (at 0, 1 and 3 s) would take longer; a server on our network answers in milliseconds.
+            connect: Duration::from_secs(3),
+            response: Duration::from_secs(60),
+            idle: Duration::from_secs(60),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What a listener understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    Tcp,
+    Http,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListenerConfig {
+    pub(crate) address: Spanned<SocketAddr>,
+    pub(crate) mode: Mode,
+    pub(crate) upstream: Spanned<String>,
+    name: Option<String>,
+}
+
+impl ListenerConfig {
+    pub(crate) fn name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.address.get_ref().to_string())
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpstreamConfig {
+    pub(crate) name: Spanned<String>,
+    pub(crate) servers: Spanned<Vec<SocketAddr>>,
+    #[serde(default)]
+    pub(crate) balance: Balance,
+    pub(crate) health_check: Option<HealthCheck>,
+    #[serde(default)]
+    pub(crate) keepalive: Keepalive,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Balance {
+    #[default]
+    RoundRobin,
+    LeastConnections,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct HealthCheck {
+    #[serde(deserialize_with = "duration")]
+    pub(crate) interval: Duration,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) timeout: Duration,
+    /// Asked for with GET; 2xx and 3xx are good. Without it, a connection is enough.
+    #[serde(deserialize_with = "path")]
+    pub(crate) path: Option<String>,
+    /// Good checks in a row until a server is used again.
+    pub(crate) rise: std::num::NonZeroU32,
+    /// Bad checks in a row until a server is used no more.
+    pub(crate) fall: std::num::NonZeroU32,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        let number = |n| std::num::NonZeroU32::new(n).unwrap_or(std::num::NonZeroU32::MIN);
+        Self {
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+            path: None,
+            rise: number(2),
+            fall: number(3),
+        }
+    }
+}
+
+/// Connections to a server that are kept for the next request.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Keepalive {
+    /// At most so many are kept per core and server; 0 keeps none.
+    pub(crate) connections: usize,
+    /// Not longer than this. Below what servers allow (nginx 75 s, Apache 5 s), fewer requests meet a closing connection.
+    #[serde(deserialize_with = "duration")]
+    pub(crate) idle: Duration,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self { connections: 256, idle: Duration::from_secs(30) }
+    }
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text)
+        .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not a time such as \"500ms\", \"3s\" or \"2m\"")))
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = text[..digits].parse().ok()?;
+    let milliseconds = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(number.checked_mul(milliseconds)?)).filter(|time| !time.is_zero())
+}
+
+fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(Some(text))
+    } else {
+        Err(serde::de::Error::custom(format!("`{text}` is not a path such as \"/health\"")))
+    }
+}
+
+/// What is wrong with a configuration, and where.
+#[derive(Debug)]
+pub(crate) struct ConfigError {
+    file: PathBuf,
+    line: Option<usize>,
+    message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, ", line {line}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads and checks a file.
+    pub(crate) fn load(file: &Path) -> Result<Self, ConfigError> {
+        let error = |line, message| ConfigError { file: file.to_owned(), line, message };
+        let text = std::fs::read_to_string(file).map_err(|cause| error(None, cause.to_string()))?;
+        let line = |at: usize| Some(text.get(..at)?.matches('\n').count() + 1);
+        let config: Config = toml::from_str(&text).map_err(|cause| {
+            let number = cause.span().and_then(|span| line(span.start));
+            // The parser's words do not always say which value they are about.
+            let shown = number.and_then(|number| text.lines().nth(number - 1)).map(str::trim).unwrap_or_default();
+            error(number, format!("{} in `{shown}`", cause.message()))
+        })?;
+        config.check().map_err(|(at, message)| error(at.and_then(line), message))?;
+        Ok(config)
+    }
+
+    /// The position of a listener's upstream; `check` has seen that it exists.
+    pub(crate) fn upstream_of(&self, listener: &ListenerConfig) -> Option<usize> {
+        self.upstreams.iter().position(|upstream| upstream.name.get_ref() == listener.upstream.get_ref())
+    }
+
+    /// What the types do not say: (offset in the file, message).
+    fn check(&self) -> Result<(), (Option<usize>, String)> {
+        if self.listeners.is_empty() {
+            return Err((None, "no [[listener]]: nothing to do".into()));
+        }
+        for (number, upstream) in self.upstreams.iter().enumerate() {
+            let name = upstream.name.get_ref();
+            if self.upstreams[..number].iter().any(|other| other.name.get_ref() == name) {
+                return Err((Some(upstream.name.span().start), format!("a second upstream named `{name}`")));
+            }
+            let servers = upstream.servers.get_ref();
+            if servers.is_empty() {
+                return Err((Some(upstream.servers.span().start), format!("upstream `{name}` has no servers")));
+            }
+            if let Some(bad) = servers.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
+                return Err((Some(upstream.servers.span().start), format!("`{bad}` is not a server's address")));
+            }
+        }
+        for (number, listener) in self.listeners.iter().enumerate() {
+            let (address, at) = (*listener.address.get_ref(), listener.address.span().start);
+            let taken = |other: &ListenerConfig| *other.address.get_ref() == address && address.port() != 0;
+            if self.listeners[..number].iter().any(taken) {
+                return Err((Some(at), format!("a second listener on {address}")));
+            }
+            if self.upstream_of(listener).is_none() {
+                let at = listener.upstream.span().start;
+                return Err((Some(at), format!("no upstream is named `{}`", listener.upstream.get_ref())));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn load(text: &str) -> Result<Config, String> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("fs-proxy-config-{}-{}.toml", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let file = std::env::temp_dir().join(name);
+    std::fs::write(&file, text).unwrap();
+    let result = Config::load(&file).map_err(|error| error.to_string());
+    std::fs::remove_file(file).unwrap();
+    result
+}
+
+const GOOD: &str = r#"
+metrics = "127.0.0.1:9900"
+access_log = "-"
+
+[timeouts]
+connect = "500ms"
+
+[[listener]]
+address = "127.0.0.1:80"
+mode = "http"
+upstream = "web"
+
+[[upstream]]
+name = "web"
+servers = ["10.0.0.1:80", "[fd00::1]:80"]
+balance = "least_connections"
+health_check = { path = "/health", interval = "1s", fall = 1 }
+keepalive = { connections = 4 }
+"#;
+
+#[test]
+fn a_good_file() {
+    let config = load(GOOD).unwrap();
+    assert_eq!(config.timeouts.connect, Duration::from_millis(500));
+    assert_eq!(config.timeouts.idle, Timeouts::default().idle);
+    let upstream = &config.upstreams[0];
+    assert_eq!(upstream.balance, Balance::LeastConnections);
+    assert_eq!(upstream.servers.get_ref().len(), 2);
+    let check = upstream.health_check.as_ref().unwrap();
+    assert_eq!((check.path.as_deref(), check.rise.get(), check.fall.get()), (Some("/health"), 2, 1));
+    assert_eq!((upstream.keepalive.connections, upstream.keepalive.idle), (4, Keepalive::default().idle));
+    assert_eq!(config.upstream_of(&config.listeners[0]), Some(0));
+}
+
+#[test]
+fn the_example_in_the_documentation_is_good() {
+    let source = include_str!("../config.rs");
+    let lines = source.lines().skip_while(|line| *line != "//! ```toml").skip(1).take_while(|line| *line != "//! ```");
+    let example: String = lines.map(|line| format!("{}\n", line.trim_start_matches("//!"))).collect();
+    assert!(example.len() > 500);
+    load(&example).unwrap();
+}
+
+/// Replaces a part of the good file; the error must name `line` and `word`.
+#[track_caller]
+fn wrong(old: &str, new: &str, line: usize, word: &str) {
+    assert!(GOOD.contains(old));
+    let error = load(&GOOD.replacen(old, new, 1)).unwrap_err();
+    assert!(error.contains(&format!("line {line}:")) && error.contains(word), "{error}");
+}
+
+#[test]
+fn errors_have_their_line() {
+    wrong("access_log", "acess_log", 3, "acess_log");
+    wrong("connect =", "conect =", 6, "conect");
+    wrong("upstream = \"web\"", "upstreem = \"web\"", 11, "upstreem");
+    wrong("interval", "intervall", 17, "intervall");
+    wrong("127.0.0.1:80", "127.0.0.1", 9, "127.0.0.1");
+    wrong("\"http\"", "\"https\"", 10, "https");
+    wrong("500ms", "500", 6, "500");
+    wrong("\"/health\"", "\"health\"", 17, "health");
+    wrong("upstream = \"web\"", "upstream = \"wob\"", 11, "wob");
+    wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", "[]", 15, "no servers");
+    wrong("10.0.0.1:80", "10.0.0.1:0", 15, "10.0.0.1:0");
+    wrong("fall = 1", "fall = 0", 17, "0");
+    wrong("mode = \"http\"\n", "mode = \n", 10, "");
+}
+
+#[test]
+fn doubles_and_nothing_are_errors() {
+    assert!(load("").unwrap_err().contains("listener"));
+    let listener = "\n[[listener]]\naddress = \"127.0.0.1:80\"\nmode = \"tcp\"\nupstream = \"web\"\n";
+    assert!(load(&(GOOD.to_owned() + listener)).unwrap_err().contains("second listener"));
+    let upstream = "\n[[upstream]]\nname = \"web\"\nservers = [\"10.0.0.9:1\"]\n";
+    assert!(load(&(GOOD.to_owned() + upstream)).unwrap_err().contains("second upstream"));
+}
+
+#[test]
+fn durations() {
+    assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
+    assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
+    for bad in ["", "5", "s", "-1s", "1h", "0s", "99999999999999999999s", "18446744073709551615m"] {
+        assert_eq!(parse_duration(bad), None, "{bad}");
+    }
+}

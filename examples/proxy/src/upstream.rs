@@ -1,0 +1,202 @@
+//! Servers, and which of them is next.
+//!
+//! Each core balances the connections that it serves. Sharing the counts between cores would be exact, and would cost
+//! every connection a cache line that all cores write; with many connections per core the difference evens out.
+
+use crate::config::{Balance, Keepalive, UpstreamConfig};
+use crate::stats::{ServerStats, Stats};
+use crate::web::pool::Pool;
+use fs_example_common::net::within;
+use fs_example_common::{Stream, cores};
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a server that could not be reached is asked last. Health checks are slower than clients are patient.
+const SET_ASIDE: Duration = Duration::from_secs(1);
+/// At most one log line per server in this time; the rest is counted.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One core's view of an upstream.
+pub(crate) struct Upstream {
+    pub(crate) name: String,
+    pub(crate) servers: Vec<Server>,
+    balance: Balance,
+    next: Cell<usize>,
+}
+
+/// One core's view of a server.
+pub(crate) struct Server {
+    pub(crate) addr: SocketAddr,
+    /// Connections that wait for the next request.
+    pub(crate) pool: Pool,
+    active: Cell<usize>,
+    set_aside: Cell<Option<Instant>>,
+    last_log: Cell<Option<Instant>>,
+    unlogged: Cell<u64>,
+    stats: Arc<Stats>,
+    /// Where its counters are: core, upstream, server.
+    place: (usize, usize, usize),
+}
+
+impl Upstream {
+    pub(crate) fn new(config: &UpstreamConfig, stats: &Arc<Stats>, core: usize, number: usize) -> Self {
+        let Keepalive { connections, idle } = config.keepalive;
+        let server = |(index, &addr): (usize, &SocketAddr)| Server {
+            addr,
+            pool: Pool::new(connections, idle),
+            active: Cell::new(0),
+            set_aside: Cell::new(None),
+            last_log: Cell::new(None),
+            unlogged: Cell::new(0),
+            stats: stats.clone(),
+            place: (core, number, index),
+        };
+        Self {
+            name: config.name.get_ref().clone(),
+            servers: config.servers.get_ref().iter().enumerate().map(server).collect(),
+            balance: config.balance,
+            // So that cores do not all begin with the first server.
+            next: Cell::new(core),
+        }
+    }
+
+    /// The server to use, other than those `tried`; `None` when there is none left that is healthy. The guard counts the
+    /// use.
+    pub(crate) fn pick(self: &Rc<Self>, tried: &[usize]) -> Option<Use> {
+        let now = Instant::now();
+        let usable = |index: &usize| !tried.contains(index) && self.servers[*index].is_healthy();
+        let preferred = |index: &usize| usable(index) && !self.servers[*index].is_set_aside(now);
+        let index = self.choose(preferred).or_else(|| self.choose(usable))?;
+        self.next.set(index + 1);
+        let server = &self.servers[index];
+        server.active.set(server.active.get() + 1);
+        server.stats().active.add(1);
+        Some(Use { upstream: self.clone(), index })
+    }
+
+    fn choose(&self, usable: impl Fn(&usize) -> bool) -> Option<usize> {
+        let count = self.servers.len();
+        let mut turns = (0..count).map(|step| (self.next.get() + step) % count).filter(usable);
+        match self.balance {
+            Balance::RoundRobin => turns.next(),
+            // Among equals the first in turn.
+            Balance::LeastConnections => turns.min_by_key(|&index| self.servers[index].active.get()),
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn stats(&self) -> &ServerStats {
+        let (core, upstream, server) = self.place;
+        &self.stats.cores[core].0.servers[upstream][server]
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        let (_, upstream, server) = self.place;
+        self.stats.servers[upstream][server].is_healthy()
+    }
+
+    fn is_set_aside(&self, now: Instant) -> bool {
+        self.set_aside.get().is_some_and(|until| now < until)
+    }
+
+    /// Opens a connection.
+    pub(crate) async fn connect(&self, stack: fs_example_common::StackKind, limit: Duration) -> io::Result<Stream> {
+        self.stats().connects.add(1);
+        let connected = within(limit, cores::connect(stack, self.addr, None)).await;
+        let connected = connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
+        match &connected {
+            Ok(_) => self.set_aside.set(None),
+            Err(_) => {
+                self.stats().connect_failures.add(1);
+                self.set_aside.set(Some(Instant::now() + SET_ASIDE));
+            }
+        }
+        connected
+    }
+}
+
+/// A use of a server, counted until dropped.
+pub(crate) struct Use {
+    upstream: Rc<Upstream>,
+    pub(crate) index: usize,
+}
+
+impl Use {
+    pub(crate) fn server(&self) -> &Server {
+        &self.upstream.servers[self.index]
+    }
+
+    /// Logs a failure of the server, not more often than each second.
+    pub(crate) fn complain(&self, what: &dyn fmt::Display) {
+        let (server, now) = (self.server(), Instant::now());
+        if server.last_log.get().is_some_and(|last| now - last < LOG_INTERVAL) {
+            server.unlogged.set(server.unlogged.get() + 1);
+            return;
+        }
+        server.last_log.set(Some(now));
+        match server.unlogged.take() {
+            0 => tracing::warn!("upstream {} server {}: {what}", self.upstream.name, server.addr),
+            more => tracing::warn!("upstream {} server {}: {what} ({more} more)", self.upstream.name, server.addr),
+        }
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let server = self.server();
+        server.active.set(server.active.get() - 1);
+        server.stats().active.sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn upstream(balance: &str) -> (Rc<Upstream>, Arc<Stats>) {
+        let text = format!(
+            "[[upstream]]\nname = 'x'\nbalance = '{balance}'\nservers = ['10.0.0.1:1', '10.0.0.2:1', '10.0.0.3:1']"
+        );
+        let config: Config = toml::from_str(&text).unwrap();
+        let stats = Arc::new(Stats::new(&config, 1));
+        (Rc::new(Upstream::new(&config.upstreams[0], &stats, 0, 0)), stats)
+    }
+
+    #[test]
+    fn round_robin_takes_turns_and_skips_the_sick() {
+        let (upstream, stats) = upstream("round_robin");
+        let next = |tried: &[usize]| upstream.pick(tried).map(|used| used.index);
+        assert_eq!([(); 4].map(|()| next(&[])), [Some(0), Some(1), Some(2), Some(0)]);
+        stats.servers[0][1].set_healthy(false);
+        assert_eq!([(); 3].map(|()| next(&[])), [Some(2), Some(0), Some(2)]);
+        assert_eq!((next(&[0]), next(&[0, 2])), (Some(2), None));
+    }
+
+    #[test]
+    fn least_connections_follows_what_is_open() {
+        let (upstream, _) = upstream("least_connections");
+        let [a, b, c] = [(); 3].map(|()| upstream.pick(&[]).unwrap());
+        assert_eq!([a.index, b.index, c.index], [0, 1, 2]);
+        drop(b);
+        let again = upstream.pick(&[]).unwrap();
+        assert_eq!(again.index, 1);
+        drop((a, again));
+        assert_ne!(upstream.pick(&[]).unwrap().index, c.index);
+        assert_eq!(upstream.servers[2].stats().active.value(), 1);
+    }
+
+    #[test]
+    fn a_server_that_was_not_reached_comes_last() {
+        let (upstream, _) = upstream("round_robin");
+        upstream.servers[0].set_aside.set(Some(Instant::now() + SET_ASIDE));
+        assert_eq!(upstream.pick(&[]).unwrap().index, 1);
+        assert_eq!(upstream.pick(&[1, 2]).unwrap().index, 0);
+    }
+}

@@ -1,0 +1,65 @@
+//! A request and its answer, as the log and the counters see them. Ends, and is written down, when the answer's body is
+//! dropped: complete or not.
+
+use super::body::Progress;
+use crate::site::{OrDash, Site};
+use http::{Method, Uri};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// What the log shows for a client that went away before there was an answer (nginx's number).
+const CLIENT_GONE: u16 = 499;
+
+pub(crate) struct Exchange {
+    site: Rc<Site>,
+    listener: usize,
+    peer: SocketAddr,
+    method: Method,
+    target: Uri,
+    started: Instant,
+    pub(crate) progress: Option<Rc<Progress>>,
+    pub(crate) status: u16,
+    pub(crate) server: Option<SocketAddr>,
+    pub(crate) bytes_out: u64,
+    /// The answer ended before its end.
+    pub(crate) broken: bool,
+}
+
+impl Exchange {
+    pub(crate) fn new(site: &Rc<Site>, listener: usize, peer: SocketAddr, method: &Method, target: &Uri) -> Self {
+        Self {
+            site: site.clone(),
+            listener,
+            peer,
+            method: method.clone(),
+            target: target.clone(),
+            started: Instant::now(),
+            progress: None,
+            status: CLIENT_GONE,
+            server: None,
+            bytes_out: 0,
+            broken: false,
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let took = self.started.elapsed();
+        let bytes_in = self.progress.as_ref().map_or(0, |progress| progress.bytes.get());
+        let stats = self.site.listener_stats(self.listener);
+        stats.answered(self.status, took);
+        stats.bytes_in.add(bytes_in);
+        stats.bytes_out.add(self.bytes_out);
+        let Self { site, listener, peer, method, target, status, server, bytes_out, broken, .. } = self;
+        let name = &site.listeners[*listener].name;
+        let server = OrDash(server.as_ref());
+        let end = if *broken { " broken" } else { "" };
+        let ms = took.as_micros() as f64 / 1000.0;
+        // `Uri` holds no control characters and no spaces; quotes cannot end the field early because it is the last.
+        site.log(format_args!(
+            "{name} {peer} {status} {server} in={bytes_in} out={bytes_out} ms={ms:.3}{end} \"{method} {target}\""
+        ));
+    }
+}

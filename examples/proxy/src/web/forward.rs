@@ -1,0 +1,220 @@
+//! One request, to a server and back.
+
+use super::body::{Lease, Progress, RequestBody, WebBody};
+use super::exchange::Exchange;
+use super::headers::{self, Refusal};
+use super::pool::Sender;
+use super::{BUFFER_MAX, Client};
+use crate::upstream::Use;
+use fs_example_common::Stream;
+use http::{HeaderValue, Method, Request, Response, StatusCode, request};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::Builder;
+use hyper_util::rt::TokioIo;
+use std::rc::Rc;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Answers a client's request. Whatever goes wrong becomes a status: nothing hangs, nothing panics.
+pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
+    let (mut head, body) = request.into_parts();
+    let site = &client.site;
+    let mut exchange = Exchange::new(site, client.listener, client.peer, &head.method, &head.uri);
+    let upgrade = headers::wanted_upgrade(&head);
+    if let Err(refusal) = headers::to_server(&mut head, client.peer, upgrade.as_ref()) {
+        return refuse(refusal, exchange);
+    }
+    let (body, progress) = RequestBody::new(body, site.config.timeouts.idle);
+    exchange.progress = Some(progress.clone());
+    let request = Request::from_parts(head, body);
+    match attempts(client, request, &progress, upgrade).await {
+        Ok((response, sender, used)) => answer(client, response, Lease { sender, used, progress }, exchange),
+        Err(refusal) => refuse(refusal, exchange),
+    }
+}
+
+type Answer = (Response<Incoming>, Option<Sender>, Use);
+
+/// Asks servers until one answers, or none may be asked any more.
+async fn attempts(
+    client: &Rc<Client>,
+    mut request: Request<RequestBody>,
+    progress: &Rc<Progress>,
+    upgrade: Option<HeaderValue>,
+) -> Result<Answer, Refusal> {
+    let site = &client.site;
+    let upstream = &site.listeners[client.listener].upstream;
+    let mut tried = Vec::new();
+    let mut may_reuse = upgrade.is_none();
+    loop {
+        let Some(used) = upstream.pick(&tried) else {
+            if tried.is_empty() {
+                site.complain_of(upstream);
+            }
+            return Err(Refusal(StatusCode::BAD_GATEWAY, "no server could be reached"));
+        };
+        headers::ensure_host(request.headers_mut(), used.server().addr);
+        let kept = if may_reuse { used.server().pool.take() } else { None };
+        let reused = kept.is_some();
+        let mut sender = match kept {
+            Some(sender) => sender,
+            None => match connect(client, &used, upgrade.is_some()).await {
+                Ok(sender) => sender,
+                Err(error) => {
+                    used.complain(&format_args!("cannot connect: {error}"));
+                    tried.push(used.index);
+                    continue;
+                }
+            },
+        };
+        let replay = if reused { Replay::of(&request) } else { None };
+        // A kept connection may have ended a moment ago; then nothing has been sent and the request comes back.
+        let sent = async {
+            if sender.ready().await.is_err() {
+                return Err((Some(request), None));
+            }
+            sender.try_send_request(request).await.map_err(|mut error| (error.take_message(), Some(error.into_error())))
+        };
+        let limit = site.config.timeouts.response;
+        let (unsent, error) = match wait_for_answer(sent, limit, progress).await {
+            Some(Ok(response)) => {
+                if reused {
+                    used.server().stats().reused.add(1);
+                }
+                return Ok((response, upgrade.is_none().then_some(sender), used));
+            }
+            Some(Err(failure)) => failure,
+            None => {
+                used.complain(&format_args!("no answer within {limit:?}"));
+                return Err(Refusal(StatusCode::GATEWAY_TIMEOUT, "the server did not answer in time"));
+            }
+        };
+        if progress.failed.get() {
+            return Err(client_failed(progress));
+        }
+        request = match (unsent, replay) {
+            // Never sent: may go anywhere. From a kept connection to a new one of the same server, else to the next.
+            (Some(request), _) => request,
+            // RFC 9110 9.2.2: idempotent and without a body, over a connection that the server was free to close.
+            (None, Some(replay)) => replay.into_request(),
+            (None, None) => {
+                complain_of_answer(&used, error.as_ref());
+                return Err(Refusal(StatusCode::BAD_GATEWAY, "the server broke off"));
+            }
+        };
+        if reused {
+            used.server().stats().retries.add(1);
+            may_reuse = false;
+        } else {
+            complain_of_answer(&used, error.as_ref());
+            tried.push(used.index);
+        }
+    }
+}
+
+fn complain_of_answer(used: &Use, error: Option<&hyper::Error>) {
+    match error {
+        Some(error) => used.complain(&format_args!("no answer: {error}")),
+        None => used.complain(&"closed before the request"),
+    }
+}
+
+/// The limit is on the server: it runs from the moment that it has the whole request.
+async fn wait_for_answer<T>(
+    answer: impl Future<Output = T>,
+    limit: std::time::Duration,
+    progress: &Progress,
+) -> Option<T> {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        let before = progress.bytes.get();
+        match timeout(limit, answer.as_mut()).await {
+            Ok(answer) => return Some(answer),
+            // A long upload is no slow server; an upload that stands still ends by its own limit.
+            Err(_) if !progress.done.get() && progress.bytes.get() != before => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+fn client_failed(progress: &Progress) -> Refusal {
+    if progress.stalled.get() {
+        Refusal(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time")
+    } else {
+        Refusal(StatusCode::BAD_REQUEST, "the request did not arrive completely")
+    }
+}
+
+/// A request that may be sent a second time.
+struct Replay {
+    head: request::Parts,
+    body: RequestBody,
+}
+
+impl Replay {
+    fn of(request: &Request<RequestBody>) -> Option<Self> {
+        let safe = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE];
+        if !safe.contains(request.method()) || !request.body().is_end_stream() {
+            return None;
+        }
+        let mut copy = Request::new(());
+        *copy.method_mut() = request.method().clone();
+        *copy.uri_mut() = request.uri().clone();
+        *copy.headers_mut() = request.headers().clone();
+        Some(Self { head: copy.into_parts().0, body: RequestBody::empty(request.body().progress()) })
+    }
+
+    fn into_request(self) -> Request<RequestBody> {
+        Request::from_parts(self.head, self.body)
+    }
+}
+
+/// Opens a connection, and starts the task that drives it.
+async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sender, Box<dyn std::error::Error>> {
+    let site = &client.site;
+    let stream = used.server().connect(site.stack, site.config.timeouts.connect).await?;
+    let mut builder = Builder::new();
+    builder.max_buf_size(BUFFER_MAX);
+    let (sender, connection) = builder.handshake::<TokioIo<Stream>, RequestBody>(TokioIo::new(stream)).await?;
+    let addr = used.server().addr;
+    if upgrade {
+        let (give, take) = oneshot::channel();
+        client.tunnel.set(Some(take));
+        tokio::task::spawn_local(async move {
+            match connection.without_shutdown().await {
+                // Nobody takes it when the server did not switch.
+                Ok(parts) => drop(give.send(parts)),
+                Err(error) => tracing::debug!("{addr}: {error}"),
+            }
+        });
+    } else {
+        tokio::task::spawn_local(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!("{addr}: {error}");
+            }
+        });
+    }
+    Ok(sender)
+}
+
+fn answer(client: &Client, response: Response<Incoming>, lease: Lease, mut exchange: Exchange) -> Response<WebBody> {
+    let (mut head, body) = response.into_parts();
+    headers::to_client(&mut head);
+    exchange.status = head.status.as_u16();
+    exchange.server = Some(lease.used.server().addr);
+    if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
+        // Nobody asked for it, so nobody would understand what follows.
+        lease.used.complain(&"switches protocols without being asked");
+        return refuse(Refusal(StatusCode::BAD_GATEWAY, "the server broke the protocol"), exchange);
+    }
+    Response::from_parts(head, WebBody::relayed(body, client.site.config.timeouts.idle, lease, exchange))
+}
+
+fn refuse(Refusal(status, text): Refusal, mut exchange: Exchange) -> Response<WebBody> {
+    exchange.status = status.as_u16();
+    let body = format!("{} {text}\n", status.as_u16());
+    let mut response = Response::new(WebBody::text(body, exchange));
+    *response.status_mut() = status;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}

@@ -1,0 +1,206 @@
+//! What a proxy does with headers: RFC 9110 7.6 and RFC 9112 3.2.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode, Uri, Version, request, response};
+use std::net::SocketAddr;
+
+/// How we are called in `Via`.
+const VIA: HeaderValue = HeaderValue::from_static("1.1 fs-proxy");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Headers about one connection, not about the message (RFC 9110 7.6.1).
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Why a request cannot be forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal(pub(crate) StatusCode, pub(crate) &'static str);
+
+/// The protocol that the client wants to switch to (RFC 9110 7.8).
+pub(crate) fn wanted_upgrade(head: &request::Parts) -> Option<HeaderValue> {
+    let asked = head.version == Version::HTTP_11 && lists(&head.headers, "upgrade");
+    asked.then(|| head.headers.get(header::UPGRADE).cloned()).flatten()
+}
+
+/// Makes a client's request one of ours.
+pub(crate) fn to_server(
+    head: &mut request::Parts,
+    peer: SocketAddr,
+    upgrade: Option<&HeaderValue>,
+) -> Result<(), Refusal> {
+    if head.method == Method::CONNECT {
+        return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "CONNECT is not served here"));
+    }
+    // RFC 9112 3.2: exactly one Host, and an absolute target wins over it.
+    if head.headers.get_all(header::HOST).iter().count() > 1 {
+        return Err(Refusal(StatusCode::BAD_REQUEST, "more than one Host"));
+    }
+    if let Some(authority) = head.uri.authority() {
+        let host = HeaderValue::from_str(authority.as_str());
+        let host = host.map_err(|_| Refusal(StatusCode::BAD_REQUEST, "bad target"))?;
+        head.headers.insert(header::HOST, host);
+        let path = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        head.uri = path.parse::<Uri>().map_err(|_| Refusal(StatusCode::BAD_REQUEST, "bad target"))?;
+    } else if head.version == Version::HTTP_11 && !head.headers.contains_key(header::HOST) {
+        return Err(Refusal(StatusCode::BAD_REQUEST, "no Host"));
+    }
+    remove_hop_by_hop(&mut head.headers);
+    // Our own server answers 100 when the body is first asked for (RFC 9110 10.1.1); the next hop need not.
+    head.headers.remove(header::EXPECT);
+    if let Some(protocol) = upgrade {
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers.insert(header::UPGRADE, protocol.clone());
+    }
+    forwarded_for(&mut head.headers, peer)?;
+    head.headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    head.headers.append(header::VIA, VIA);
+    head.version = Version::HTTP_11;
+    Ok(())
+}
+
+/// Makes a server's answer one of ours.
+pub(crate) fn to_client(head: &mut response::Parts) {
+    let protocol = head.headers.get(header::UPGRADE).cloned();
+    remove_hop_by_hop(&mut head.headers);
+    if let Some(protocol) = protocol.filter(|_| head.status == StatusCode::SWITCHING_PROTOCOLS) {
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers.insert(header::UPGRADE, protocol);
+    }
+    head.headers.append(header::VIA, VIA);
+    head.version = Version::HTTP_11;
+}
+
+/// A request of HTTP/1.0 may come without Host; ours of HTTP/1.1 may not go without.
+pub(crate) fn ensure_host(headers: &mut HeaderMap, server: SocketAddr) {
+    if !headers.contains_key(header::HOST)
+        && let Ok(host) = HeaderValue::from_str(&server.to_string())
+    {
+        headers.insert(header::HOST, host);
+    }
+}
+
+fn forwarded_for(headers: &mut HeaderMap, peer: SocketAddr) -> Result<(), Refusal> {
+    let mut list = Vec::new();
+    for earlier in headers.get_all(FORWARDED_FOR) {
+        list.extend_from_slice(earlier.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(peer.ip().to_canonical().to_string().as_bytes());
+    let list = HeaderValue::from_bytes(&list);
+    headers.insert(FORWARDED_FOR, list.map_err(|_| Refusal(StatusCode::BAD_REQUEST, "bad X-Forwarded-For"))?);
+    Ok(())
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    // Most messages have no Connection, or one that names no header.
+    let named: Vec<HeaderName> = tokens(headers)
+        .filter(|token| !["close", "keep-alive", "upgrade"].iter().any(|known| token.eq_ignore_ascii_case(known)))
+        .filter_map(|token| token.parse().ok())
+        // What the message itself needs cannot be declared to be about the connection.
+        .filter(|name| *name != header::CONTENT_LENGTH && *name != header::HOST)
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).filter(|token| !token.is_empty())
+}
+
+fn lists(headers: &HeaderMap, token: &str) -> bool {
+    tokens(headers).any(|listed| listed.eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+
+    fn request(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
+        let mut builder = Request::get(uri);
+        for (name, value) in headers {
+            builder = builder.header(*name, *value);
+        }
+        builder.body(()).unwrap().into_parts().0
+    }
+
+    fn forwarded(mut head: request::Parts) -> Result<request::Parts, Refusal> {
+        let upgrade = wanted_upgrade(&head);
+        to_server(&mut head, "192.0.2.7:999".parse().unwrap(), upgrade.as_ref()).map(|()| head)
+    }
+
+    #[test]
+    fn hop_by_hop_headers_stay_behind() {
+        let sent = [
+            ("host", "a.example"),
+            ("connection", "keep-alive, X-Private, host"),
+            ("x-private", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("proxy-authorization", "x"),
+            ("transfer-encoding", "chunked"),
+            ("expect", "100-continue"),
+            ("accept", "*/*"),
+        ];
+        let head = forwarded(request("/", &sent)).unwrap();
+        let mut names: Vec<&str> = head.headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept", "host", "via", "x-forwarded-for", "x-forwarded-proto"]);
+        assert_eq!(head.headers["host"], "a.example");
+    }
+
+    #[test]
+    fn the_list_of_clients_grows() {
+        let sent = [("host", "a"), ("x-forwarded-for", "203.0.113.1"), ("x-forwarded-for", "203.0.113.2")];
+        let head = forwarded(request("/", &sent)).unwrap();
+        assert_eq!(head.headers["x-forwarded-for"], "203.0.113.1, 203.0.113.2, 192.0.2.7");
+        assert_eq!(head.headers.get_all("x-forwarded-for").iter().count(), 1);
+    }
+
+    #[test]
+    fn an_absolute_target_names_the_host() {
+        let head = forwarded(request("http://b.example:81/x?y=1", &[("host", "a")])).unwrap();
+        assert_eq!(head.uri.to_string(), "/x?y=1");
+        assert_eq!(head.headers["host"], "b.example:81");
+    }
+
+    #[test]
+    fn what_cannot_be_forwarded() {
+        assert_eq!(forwarded(request("/", &[])).unwrap_err().0, StatusCode::BAD_REQUEST);
+        assert_eq!(forwarded(request("/", &[("host", "a"), ("host", "b")])).unwrap_err().0, StatusCode::BAD_REQUEST);
+        let mut connect = request("/", &[("host", "a")]);
+        connect.method = Method::CONNECT;
+        assert_eq!(forwarded(connect).unwrap_err().0, StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[test]
+    fn an_upgrade_is_asked_for_anew_and_only_101_tells_of_it() {
+        let sent = [("host", "a"), ("connection", "Upgrade"), ("upgrade", "websocket")];
+        let head = forwarded(request("/", &sent)).unwrap();
+        assert_eq!(head.headers["connection"], "upgrade");
+        assert_eq!(head.headers["upgrade"], "websocket");
+        let no_connection = forwarded(request("/", &[("host", "a"), ("upgrade", "websocket")])).unwrap();
+        assert!(!no_connection.headers.contains_key("upgrade"));
+        for (status, stays) in [(101, true), (200, false)] {
+            let answer =
+                Response::builder().status(status).header("upgrade", "websocket").header("connection", "upgrade");
+            let mut head = answer.body(()).unwrap().into_parts().0;
+            to_client(&mut head);
+            assert_eq!(head.headers.contains_key("upgrade"), stays);
+        }
+    }
+}

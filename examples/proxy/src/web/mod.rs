@@ -1,0 +1,71 @@
+//! L7: an HTTP/1.1 server towards the client, an HTTP/1.1 client towards the servers, bodies streamed in between.
+
+pub(crate) mod body;
+mod exchange;
+mod forward;
+mod headers;
+pub(crate) mod pool;
+mod tunnel;
+
+use crate::config::Timeouts;
+use crate::site::Site;
+use body::WebBody;
+use fs_example_common::Stream;
+use fs_example_common::http::{ServeOptions, Served};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1::Builder;
+use hyper_util::rt::TokioTimer;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// What hyper buffers per direction and connection, at most: a head must fit, a body is held back.
+const BUFFER_MAX: usize = 64 << 10;
+
+/// How connections of clients are served.
+pub(crate) fn serve_options(timeouts: &Timeouts) -> ServeOptions {
+    let mut builder = Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(timeouts.idle).max_buf_size(BUFFER_MAX);
+    ServeOptions { builder, idle_timeout: Some(timeouts.idle), ..ServeOptions::default() }
+}
+
+/// Serves one connection of listener number `listener`.
+pub(crate) async fn serve(site: Rc<Site>, listener: usize, stream: Stream, peer: SocketAddr) {
+    let client = Rc::new(Client { site: site.clone(), listener, peer, tunnel: tunnel::Slot::default() });
+    let serving =
+        fs_example_common::http::serve(stream, &site.serve_options, Web(client.clone()), site.stop.requested());
+    match serving.await {
+        Ok(Served::Closed) => {}
+        Ok(Served::Upgraded(stream, early)) => tunnel::run(&client, stream, early).await,
+        Err(error) => {
+            site.listener_stats(listener).failed.add(1);
+            tracing::debug!("{peer}: {error}");
+        }
+    }
+}
+
+/// A client's connection.
+pub(crate) struct Client {
+    pub(crate) site: Rc<Site>,
+    pub(crate) listener: usize,
+    pub(crate) peer: SocketAddr,
+    /// Where the server's side of an upgraded connection is put.
+    pub(crate) tunnel: tunnel::Slot,
+}
+
+#[derive(Clone)]
+struct Web(Rc<Client>);
+
+impl hyper::service::Service<Request<Incoming>> for Web {
+    type Response = Response<WebBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let client = self.0.clone();
+        Box::pin(async move { Ok(forward::forward(&client, request).await) })
+    }
+}

@@ -1,0 +1,179 @@
+//! Backends of the tests' own, and a proxy in front of them.
+#![allow(dead_code)]
+
+use fs_example_common::testing::{PATIENCE, Program};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_fs-proxy");
+
+/// A running proxy and its files.
+pub(crate) struct Proxy {
+    pub(crate) program: Program,
+    pub(crate) config: PathBuf,
+}
+
+impl Proxy {
+    /// Starts a proxy with one listener in front of `servers`. `upstream` goes into that table, `top` to the beginning.
+    pub(crate) fn start(mode: &str, servers: &[SocketAddr], top: &str, upstream: &str) -> Self {
+        let servers: Vec<String> = servers.iter().map(|addr| format!("\"{addr}\"")).collect();
+        let config = write_config(&format!(
+            "{top}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
+             [[upstream]]\nname = \"u\"\nservers = [{}]\n{upstream}\n",
+            servers.join(", ")
+        ));
+        let program = Program::start(EXE, &["--config", config.to_str().unwrap()]);
+        Self { program, config }
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.program.addrs[0]
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.addr()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends a request that ends its connection, and returns the whole answer.
+    pub(crate) fn ask(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// A plain GET.
+    pub(crate) fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"))
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // A file in the temporary folder: losing it is no failure.
+        let _ = std::fs::remove_file(&self.config);
+    }
+}
+
+pub(crate) fn temp_path(what: &str) -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("fs-proxy-test-{}-{number}-{what}", std::process::id()))
+}
+
+pub(crate) fn write_config(text: &str) -> PathBuf {
+    let path = temp_path("config.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// Accepts for ever, a thread for each connection; ends with the test's process.
+pub(crate) fn serve(listener: TcpListener, serve: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static) {
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let serve = serve.clone();
+            // The other side may go away at any time: that is for the test to judge.
+            thread::spawn(move || drop(serve(stream)));
+        }
+    });
+}
+
+pub(crate) fn backend(handler: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    serve(listener, handler);
+    addr
+}
+
+/// An address that refuses connections.
+pub(crate) fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A request as a backend reads it.
+pub(crate) struct Received {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Received {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        lines.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+/// Reads the next request; None at the end of the connection.
+pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Received>> {
+    let mut head = String::new();
+    loop {
+        let before = head.len();
+        if reader.read_line(&mut head)? == 0 {
+            return Ok(None);
+        }
+        if &head[before..] == "\r\n" {
+            break;
+        }
+    }
+    let mut received = Received { head, body: Vec::new() };
+    if received.header("transfer-encoding").is_some() {
+        received.body = read_chunked(reader)?;
+    } else {
+        let length = received.header("content-length").map_or(0, |length| length.parse().unwrap());
+        received.body.resize(length, 0);
+        reader.read_exact(&mut received.body)?;
+    }
+    Ok(Some(received))
+}
+
+pub(crate) fn read_chunked(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let length = usize::from_str_radix(line.trim(), 16).unwrap();
+        let at = body.len();
+        body.resize(at + length + 2, 0);
+        reader.read_exact(&mut body[at..])?;
+        body.truncate(at + length);
+        if length == 0 {
+            return Ok(body);
+        }
+    }
+}
+
+/// A backend that answers each request with what `answer` makes of it, on kept connections.
+pub(crate) fn http_backend(answer: impl Fn(&Received) -> Vec<u8> + Clone + Send + 'static) -> SocketAddr {
+    backend(move |stream| http_connection(stream, &answer))
+}
+
+pub(crate) fn http_connection(stream: TcpStream, answer: &impl Fn(&Received) -> Vec<u8>) -> std::io::Result<()> {
+    let mut writer = stream.try_clone()?;
+    let mut reader = BufReader::new(stream);
+    while let Some(request) = read_request(&mut reader)? {
+        writer.write_all(&answer(&request))?;
+    }
+    Ok(())
+}
+
+/// A 200 with this body.
+pub(crate) fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
+}
+
+/// The body of an answer whose connection was closed behind it.
+pub(crate) fn body_of(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {answer}")).1
+}
+
+/// Bytes in which a shift or a swap shows.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
