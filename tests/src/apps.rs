@@ -162,7 +162,10 @@ impl Nginx {
         let uploads = dir.join("files/up");
         std::fs::create_dir_all(&uploads)?;
         for body in bodies {
-            std::os::unix::fs::symlink(&body.path, dir.join("files").join(body.name))?;
+            let link = dir.join("files").join(body.name);
+            if !link.exists() {
+                std::os::unix::fs::symlink(&body.path, link)?;
+            }
         }
         let config = dir.join("nginx.conf");
         let listens: String = listen.iter().map(|at| format!("    listen {at} backlog=4096;\n")).collect();

@@ -109,7 +109,7 @@ pub fn many(lab: &Lab, n: usize, base: &str, body: &Body) -> Result<()> {
     let good = said.lines().filter(|line| *line == "200").count();
     ensure!(
         good == n && errors.is_empty(),
-        "{good} of {n} curls got status 200; the first errors: {}",
+        "{base}: {good} of {n} curls got status 200; the first errors: {}",
         errors.lines().take(5).collect::<Vec<_>>().join("; ")
     );
     for i in 0..n {

@@ -3,7 +3,7 @@
 use crate::apps::{LinkChoice, Program, READY_LIMIT, Stack, StackOptions};
 use crate::lab::{BACKEND, BACKEND6, FRONT, FRONT6, Lab, Ns};
 use crate::process::Proc;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,12 +41,20 @@ pub struct ProxyOptions {
     pub cores: Vec<usize>,
     /// Devices, [`DEVICES`] unless a test wants others.
     pub devices: Vec<String>,
+    /// Serve metrics on [`METRICS_PORT`], which is a kernel socket: not where the stack has all addresses.
+    pub metrics: bool,
 }
 
 impl ProxyOptions {
     /// Two cores, AF_XDP.
     pub fn new(stack: Stack) -> Self {
-        Self { stack, link: LinkChoice::Xdp, cores: vec![0, 1], devices: DEVICES.map(str::to_owned).to_vec() }
+        Self {
+            stack,
+            link: LinkChoice::Xdp,
+            cores: vec![0, 1],
+            devices: DEVICES.map(str::to_owned).to_vec(),
+            metrics: true,
+        }
     }
 
     /// The options that choose and shape the stack.
@@ -55,6 +63,17 @@ impl ProxyOptions {
         let address = |device: &String| ADDRESSES.iter().find(|(name, _)| name == device).map_or("", |(_, addr)| addr);
         stack.arguments(&self.devices.iter().map(|device| (device.as_str(), address(device))).collect::<Vec<_>>())
     }
+}
+
+/// One series of the proxy's metrics.
+#[derive(Clone, Debug)]
+pub struct Metric {
+    /// The metric's name.
+    pub name: String,
+    /// `key="value",…`
+    pub labels: String,
+    /// The value.
+    pub value: f64,
 }
 
 /// A running proxy in the host's namespace.
@@ -108,6 +127,21 @@ impl Proxy {
         format!("http://[{FRONT6}]:{}", port(mode))
     }
 
+    /// Its metrics: for every series of every metric, labels and value.
+    pub fn metrics(&self, lab: &Lab) -> Result<Vec<Metric>> {
+        // On a kernel socket of the host's: so this is also a neighbour that goes on working.
+        let url = format!("http://{FRONT}:{METRICS_PORT}/metrics");
+        let text = lab.run(Ns::Client, "curl", &["-sS", "--max-time", "5", &url])?;
+        let mut found = Vec::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (series, value) = line.rsplit_once(' ').with_context(|| format!("metrics: {line}"))?;
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            let value = value.parse().with_context(|| format!("metrics: {line}"))?;
+            found.push(Metric { name: name.into(), labels: labels.trim_end_matches('}').into(), value });
+        }
+        Ok(found)
+    }
+
     /// Sends SIGTERM; an error unless it ends soon, with status 0.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.proc.terminate(Duration::from_secs(15))?;
@@ -126,8 +160,7 @@ fn port(mode: Mode) -> u16 {
 /// Listeners and upstreams. IPv6 clients are served by the backend's IPv6 address.
 fn config(options: &ProxyOptions) -> String {
     let mut text = String::new();
-    if options.link == LinkChoice::Xdp {
-        // A kernel socket, which has no address to be on where the stack has them all.
+    if options.metrics && options.link == LinkChoice::Xdp {
         let _ = writeln!(text, "metrics = \"{FRONT}:{METRICS_PORT}\"\n");
     }
     let _ = writeln!(text, "[timeouts]\nconnect = \"3s\"\ndrain = \"5s\"");

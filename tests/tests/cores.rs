@@ -6,33 +6,43 @@ use fs_tests::apps::{Program, READY_LIMIT};
 use fs_tests::body;
 use fs_tests::clients::{self, WrkOptions};
 use fs_tests::lab::{BACKEND, BACKEND6, FRONT};
-use fs_tests::proxy::{METRICS_PORT, Mode, Proxy, ProxyOptions};
+use fs_tests::proxy::{Metric, Mode, Proxy, ProxyOptions};
 use fs_tests::{Lab, Nginx, Ns, Stack};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PORT: u16 = 7100;
 
-/// The proxy's counters of its stack, by name, one number for each core.
-fn scrape(lab: &Lab) -> Result<BTreeMap<String, Vec<f64>>> {
-    // On a kernel socket of the host's: so this is also a neighbour that goes on working.
-    let text =
-        lab.run(Ns::Client, "curl", &["-sS", "--max-time", "5", &format!("http://{FRONT}:{METRICS_PORT}/metrics")])?;
-    let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let (name, value) = line.rsplit_once(' ').with_context(|| format!("metrics: {line}"))?;
-        let name = name.split('{').next().unwrap_or(name);
-        found.entry(name.to_owned()).or_default().push(value.parse().with_context(|| format!("metrics: {line}"))?);
-    }
-    Ok(found)
+/// A counter of the proxy's stack, one number for each core.
+fn counter(all: &[Metric], name: &str) -> Result<Vec<f64>> {
+    let full = format!("fs_proxy_stack_{name}_total");
+    let values: Vec<f64> = all.iter().filter(|metric| metric.name == full).map(|metric| metric.value).collect();
+    ensure!(!values.is_empty(), "no metric {full}");
+    Ok(values)
 }
 
-/// The counters whose names end in `name` (exporters add prefixes and `_total`), over all cores.
-fn counter<'a>(all: &'a BTreeMap<String, Vec<f64>>, name: &str) -> Result<&'a [f64]> {
-    let hit = all.iter().find(|(key, _)| key.trim_end_matches("_total").ends_with(name));
-    let (_, values) = hit.with_context(|| format!("no metric {name} among {:?}", all.keys()))?;
-    Ok(values)
+/// How often threads of the process waited for a lock within `seconds`: contention is what makes a futex wait.
+fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
+    let trace = lab.dir().join("futex");
+    let pid = proxy.proc.pid().to_string();
+    let seconds = seconds.to_string();
+    let strace = ["strace", "-f", "-qq", "-e", "trace=futex", "-o"];
+    let output = lab
+        .command(Ns::Host, "timeout")
+        .args(["-s", "INT", &seconds])
+        .args(strace)
+        .arg(&trace)
+        .args(["-p", &pid])
+        .output()
+        .context("cannot run strace")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = std::fs::read_to_string(&trace).with_context(|| format!("strace: {said}"))?;
+    // "resumed" lines are waits that had begun before: threads that wait for the end.
+    let waits: Vec<&str> = text.lines().filter(|line| line.contains("FUTEX_WAIT")).collect();
+    for wait in waits.iter().take(5) {
+        println!("{wait}");
+    }
+    Ok(waits.len())
 }
 
 #[test]
@@ -49,10 +59,20 @@ fn two_queues_handle_each_packet_on_its_connections_core() -> Result<()> {
         // Passive connections from wrk, active ones to nginx: two for each request, on two devices.
         let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::Fastsock))?;
         for mode in [Mode::Tcp, Mode::Http] {
-            clients::wrk(lab, &format!("{}/64", proxy.url(mode)), &WrkOptions::new(3, true))?.clean()?;
+            let url = format!("{}/64", proxy.url(mode));
+            clients::wrk(lab, &url, &WrkOptions::new(3, true))?.clean()?;
+            let waits = std::thread::scope(|scope| {
+                let load = scope.spawn(|| clients::wrk(lab, &url, &WrkOptions::new(4, false)));
+                std::thread::sleep(Duration::from_millis(1000));
+                let waits = lock_waits(lab, &proxy, 2)?;
+                load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))??.clean()?;
+                anyhow::Ok(waits)
+            })?;
+            println!("{mode:?}: {waits} contended locks in 2 s under load");
+            ensure!(waits == 0, "{waits} contended locks under load");
         }
         std::thread::sleep(Duration::from_millis(300));
-        let all = scrape(lab)?;
+        let all = proxy.metrics(lab)?;
         for name in [
             "packets_local",
             "packets_forwarded",
@@ -76,14 +96,11 @@ fn two_queues_handle_each_packet_on_its_connections_core() -> Result<()> {
             connected.iter().all(|connected| *connected > 100.0),
             "a core connected next to nothing: {connected:?}"
         );
-        // What arrives at the wrong core is forwarded, and all that is forwarded arrives.
-        ensure!(
-            sum("packets_forwarded")? + sum("packets_asked")? >= sum("packets_from_cores")?,
-            "more packets came from cores than cores have sent"
-        );
+        // What is sent from core to core arrives. Cores publish their counters one after the other, so not to the packet.
+        let (sent, came) = (sum("packets_forwarded")? + sum("packets_asked")?, sum("packets_from_cores")?);
+        ensure!((sent - came).abs() <= 0.01 * sent + 10.0, "{sent} packets went from core to core and {came} came");
         // veth has no RSS table to read, so active connections' replies are spread by hash: about half are forwarded.
         ensure!(sum("packets_local")? > sum("packets_forwarded")?, "most packets are handled by the wrong core");
-        ensure!(sum("contended_locks")? == 0.0, "locks were contended on the data path");
         proxy.stop()
     })
 }

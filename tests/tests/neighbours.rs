@@ -68,15 +68,19 @@ fn after_kill_nothing_is_left_and_a_fresh_start_works() -> Result<()> {
             }
             let killed = Instant::now();
             proxy.proc.kill()?;
-            loop {
+            let gone = killed.elapsed();
+            let left = loop {
+                let asked = killed.elapsed();
                 let left = lab.remains(&DEVICES, &[HTTP_PORT, TCP_PORT])?;
-                let after = killed.elapsed();
-                if left.is_empty() {
-                    println!("round {round}: nothing left {after:?} after kill -9");
-                    break;
+                // What counts is when the question was asked, not how long a busy machine took to answer it.
+                if left.is_empty() || asked > CLEAN_LIMIT {
+                    println!(
+                        "round {round}: the process is gone {gone:?} after kill -9; asked after {asked:?}: {left}"
+                    );
+                    break left;
                 }
-                ensure!(after < CLEAN_LIMIT, "{after:?} after kill -9: {left}");
-            }
+            };
+            ensure!(left.is_empty(), "more than {CLEAN_LIMIT:?} after kill -9: {left}");
             // The ports are the kernel's again.
             let mut other = Nginx::start(lab, Ns::Host, "other", &[format!("{FRONT}:{HTTP_PORT}")], &[&small])
                 .context("a kernel server on the proxy's port after kill -9")?;

@@ -18,7 +18,15 @@ fn with_proxy(test: impl FnOnce(&Lab, &Proxy, &Nginx) -> Result<()>, bodies: &[&
         let listen = [format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")];
         let nginx = Nginx::start(lab, Ns::Backend, "nginx", &listen, bodies)?;
         let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::under_test()?))?;
-        test(lab, &proxy, &nginx)?;
+        let result = test(lab, &proxy, &nginx);
+        if result.is_err() {
+            for metric in
+                proxy.metrics(lab)?.iter().filter(|metric| metric.value != 0.0 && !metric.name.ends_with("_bucket"))
+            {
+                println!("{} {{{}}} {}", metric.name, metric.labels, metric.value);
+            }
+        }
+        result?;
         proxy.stop()
     })
 }
