@@ -45,7 +45,8 @@ pub struct CoreStats {
     pub connections: u64,
     /// TIME-WAIT records alive.
     pub time_waits: u64,
-    /// Frames in use.
+    /// Frames of this core that are not free here. One that went to another core with its packet counts until it
+    /// comes back, wherever it is free in the meantime.
     pub frames_in_use: u64,
     /// Frames in all.
     pub frames: u64,

@@ -27,6 +27,7 @@ mod mailbox_unsafe;
 mod open;
 mod park;
 mod ports;
+mod rss;
 mod runtime;
 mod setup;
 mod sys;
@@ -38,3 +39,6 @@ pub use error::{BuildError, RunError};
 pub use handle::{CoreStats, Ended, Handle, RuntimeStats};
 pub use runtime::{CoreCtx, Runtime};
 pub use wakers::Interest;
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use crate::error::BuildError;
 use crate::mailbox::{Inbox, matrix};
 use crate::open::{Opened, link_error, open};
 use crate::ports::{PortSink, Ports, reserve_active};
+use crate::rss::Steering;
 use crate::runtime::{Control as Message, CoreSetup, Runtime, Shared};
 use crate::sys::reserve::Reservation;
 use crate::sys::{Clock, online_cpus, raise_open_files};
@@ -40,6 +41,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         Some(secret) => secret,
         None => random_secret().map_err(|source| BuildError::System { what: "cannot read /dev/urandom", source })?,
     };
+    let steering = Steering::read(&devices, &interfaces);
     let clock = Clock::start();
     let Opened { links, pools, keep, .. } = opened;
     let setups = links.into_iter().zip(pools).zip(matrix(cores)).enumerate();
@@ -57,7 +59,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         interfaces: interfaces.clone(),
         routes: routes.clone(),
         mail,
-        filter: None,
+        filter: steering.filter(index, cores),
         cpu: builder.cores[index],
         pin: builder.pin,
         busy_poll: builder.busy_poll,
@@ -83,7 +85,15 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
             builder.standalone.len()
         )));
     }
-    if builder.standalone.is_empty() && !matches!(builder.link, LinkChoice::XdpAuto | LinkChoice::Xdp { .. }) {
+    let is_xdp = matches!(builder.link, LinkChoice::XdpAuto | LinkChoice::Xdp { .. });
+    if is_xdp && !builder.standalone.is_empty() {
+        return Err(BuildError::Config(
+            "AF_XDP uses the host's addresses: its program leaves ARP and NDISC to the kernel, which would not answer for \
+             others; drop .standalone(…), or use the AF_PACKET link"
+                .into(),
+        ));
+    }
+    if !is_xdp && builder.standalone.is_empty() {
         return Err(BuildError::Config(
             "this kind of link needs .standalone(…) addresses: the host's kernel sees its packets too and would answer them"
                 .into(),

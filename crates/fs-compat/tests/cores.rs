@@ -1,0 +1,214 @@
+//! Two cores whose packets arrive at the wrong one half of the time.
+
+mod common;
+
+use common::{CLIENT, SERVER, runtime, server};
+use fs_compat::{TcpListener, TcpStream};
+use fs_core::{Framing, IfaceId, RxFrame, TxFrame};
+use fs_rt::{CoreStats, LinkChoice, Runtime, Standalone};
+use fs_xdp::memory::{MemoryLink, pair};
+use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A link to both of the other side's cores that deals packets out by turns, whatever flow they are of. It has to
+/// be polled.
+struct Dealer {
+    ends: [MemoryLink; 2],
+    turn: usize,
+    one: Vec<TxFrame>,
+}
+
+impl Link for Dealer {
+    fn caps(&self) -> &LinkCaps {
+        self.ends[0].caps()
+    }
+
+    fn rx(&mut self, pool: &mut UmemPool, iface: IfaceId, out: &mut Vec<RxFrame>, max: usize) -> usize {
+        self.ends.iter_mut().map(|end| end.rx(pool, iface, out, max)).sum()
+    }
+
+    fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize> {
+        let mut sent = 0;
+        while !frames.is_empty() {
+            self.turn += 1;
+            loop {
+                let frame = frames.remove(0);
+                let more = frame.frame.more();
+                self.one.push(frame);
+                if !more {
+                    break;
+                }
+            }
+            if self.ends[self.turn % 2].tx(pool, &mut self.one)? == 0 {
+                // The queue is full: the packet is lost, as in a NIC.
+                self.one.drain(..).for_each(|tx| fs_core::FramePool::free(pool, tx.frame));
+            }
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    fn reap(&mut self, _: &mut UmemPool) -> bool {
+        false
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn prepare_sleep(&mut self, _: &mut UmemPool) -> bool {
+        true
+    }
+
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+
+    fn close(self: Box<Self>, pool: &mut UmemPool) {
+        for end in self.ends {
+            Box::new(end).close(pool);
+        }
+    }
+}
+
+/// A client of one core and a server of two. Bare IP: no neighbours to learn.
+fn world() -> (Runtime, Runtime) {
+    let (to_first, first) = pair(Framing::Ip, 1500).unwrap();
+    let (to_second, second) = pair(Framing::Ip, 1500).unwrap();
+    let dealer = Dealer { ends: [to_first, to_second], turn: 0, one: Vec::new() };
+    let client = runtime(Standalone::new().addr(CLIENT, 24), vec![Box::new(dealer)]);
+    let server = runtime(Standalone::new().addr(SERVER, 24), vec![Box::new(first), Box::new(second)]);
+    (client, server)
+}
+
+fn total(stats: &[CoreStats], counter: &str) -> u64 {
+    let of = |core: &CoreStats| core.stack.counters().find(|(name, _)| *name == counter).map(|(_, n)| n);
+    stats.iter().map(|core| of(core).unwrap_or_else(|| panic!("no counter {counter}"))).sum()
+}
+
+async fn echo(listener: TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        tokio::task::spawn_local(async move {
+            let (mut reader, mut writer) = stream.split();
+            tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+        });
+    }
+}
+
+async fn ask(n: u32, bytes: usize) {
+    let mut stream = TcpStream::connect(server(7)).await.unwrap();
+    let question = vec![n as u8; bytes];
+    stream.write_all(&question).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert!(answer == question, "{} bytes came back of {bytes}", answer.len());
+}
+
+#[test]
+fn packets_on_the_wrong_core_reach_their_owner() {
+    let (client, server) = world();
+    let handle = server.handle();
+    let serving =
+        std::thread::spawn(move || server.run(|_| async { echo(TcpListener::bind("0.0.0.0:7").await.unwrap()).await }));
+    let asked = client.run(|_| async {
+        tokio::time::timeout(Duration::from_secs(60), async {
+            for n in 0..100 {
+                ask(n, 20_000).await;
+            }
+        })
+        .await
+        .expect("longer than 60 s");
+    });
+    handle.shutdown(Duration::from_millis(500));
+    drop(serving.join().unwrap());
+    asked.unwrap();
+    let stats = handle.stats();
+    assert_eq!(total(&stats, "accepted"), 100);
+    assert!(stats.iter().all(|core| core.runtime.messages_sent > 0 && core.runtime.messages_received > 0), "{stats:?}");
+    assert!(stats.iter().all(|core| core.runtime.mailbox_full == 0));
+    assert_eq!(total(&stats, "resets_sent"), 0, "{stats:?}");
+}
+
+#[test]
+fn a_core_that_stops_listening_resets_nobody() {
+    let (client, server) = world();
+    let handle = server.handle();
+    let serving = std::thread::spawn(move || {
+        server.run(|core| async move {
+            let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
+            if core.index() == 0 {
+                return echo(listener).await;
+            }
+            // Stops in the middle of the load; what it has accepted goes on.
+            let accepting = tokio::task::spawn_local(echo(listener));
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            accepting.abort();
+        })
+    });
+    let asked = client.run(|_| async {
+        tokio::time::timeout(Duration::from_secs(60), async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let started = std::time::Instant::now();
+            let mut n = 0;
+            while started.elapsed() < Duration::from_millis(800) {
+                let batch: Vec<_> = (0..16).map(|k| tokio::task::spawn_local(ask(n + k, 300))).collect();
+                for task in batch {
+                    task.await.unwrap();
+                }
+                n += 16;
+            }
+            n
+        })
+        .await
+        .expect("longer than 60 s")
+    });
+    handle.shutdown(Duration::from_millis(500));
+    drop(serving.join().unwrap());
+    let asked = asked.unwrap()[0];
+    assert!(asked > 100, "only {asked} connections: no load");
+    assert_eq!(total(&handle.stats(), "accepted"), u64::from(asked));
+}
+
+#[test]
+fn a_task_is_sent_to_a_core_from_outside() {
+    let (a, b) = pair(Framing::Ip, 1500).unwrap();
+    let runtime = Runtime::builder()
+        .cores([0, 0])
+        .pin(false)
+        .link(LinkChoice::Memory(vec![Box::new(a), Box::new(b)]))
+        .standalone(Standalone::new().addr(SERVER, 24))
+        .frames(1024)
+        .build()
+        .unwrap();
+    let handle = runtime.handle();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let outside = std::thread::spawn(move || {
+        // The cores have long been asleep by then.
+        std::thread::sleep(Duration::from_millis(200));
+        for core in 0..2 {
+            let sender = sender.clone();
+            let task = move || async move {
+                sender.send((core, fs_rt::CoreRef::current().map(|core| core.index()))).unwrap();
+            };
+            handle.spawn_on(core, task).unwrap();
+        }
+        assert!(handle.spawn_on(2, || async {}).is_err());
+        std::thread::sleep(Duration::from_millis(200));
+        handle.shutdown(Duration::from_secs(1));
+        handle
+    });
+    runtime.run(|_| fs_rt::shutdown_signal()).unwrap();
+    let handle = outside.join().unwrap();
+    let mut ran: Vec<_> = receiver.iter().collect();
+    ran.sort();
+    assert_eq!(ran, [(0, Some(0)), (1, Some(1))]);
+    assert!(handle.spawn_on(0, || async {}).is_err());
+    for core in handle.stats() {
+        assert!(core.runtime.sleeps > 0, "{core:?}");
+        assert!(core.runtime.turns < 100_000, "an idle core has to sleep: {core:?}");
+    }
+}

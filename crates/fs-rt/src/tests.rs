@@ -1,0 +1,92 @@
+//! Building and ending runtimes.
+
+use crate::{BuildError, LinkChoice, RunError, Runtime, Standalone};
+use fs_core::Framing;
+use fs_xdp::Link;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
+
+/// A runtime of one core, and its link's other end.
+fn runtime() -> (Runtime, Box<dyn Link>) {
+    let (ours, theirs) = fs_xdp::memory::pair(Framing::Ip, 1500).unwrap();
+    let builder = Runtime::builder().cores([0]).pin(false).frames(256);
+    let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
+    (builder.build().unwrap(), Box::new(theirs))
+}
+
+#[test]
+fn bad_requests_name_cause_and_cure() {
+    let error = Runtime::builder().cores([0]).build().unwrap_err();
+    assert!(matches!(error, BuildError::NoDevice), "{error}");
+    let error = Runtime::builder().device("lo").build().unwrap_err();
+    assert!(matches!(error, BuildError::NoCores), "{error}");
+    let error = Runtime::builder().device("nosuch0").cores([0]).build().unwrap_err();
+    assert!(matches!(&error, BuildError::NoSuchDevice { device } if device == "nosuch0"), "{error}");
+    let error = Runtime::builder().device("lo").cores([4711]).build().unwrap_err();
+    assert!(matches!(error, BuildError::NoSuchCpu { cpu: 4711, .. }), "{error}");
+    let error = Runtime::builder().device("lo").cores([0]).link(LinkChoice::Packet).build().unwrap_err();
+    assert!(error.to_string().contains(".standalone("), "{error}");
+    let own = Standalone::new().addr(ADDR, 24);
+    let error = Runtime::builder().device("lo").cores([0]).standalone(own).build().unwrap_err();
+    assert!(error.to_string().contains("AF_XDP uses the host's addresses"), "{error}");
+    let error = Runtime::builder().device("lo").cores([0]).frame_size(1000).build().unwrap_err();
+    assert!(error.to_string().contains("2048 or 4096"), "{error}");
+}
+
+#[test]
+fn a_run_returns_what_the_futures_return() {
+    let (runtime, _peer) = runtime();
+    let answer = runtime.run(|core| async move {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        crate::turn().await;
+        (core.index(), core.cores())
+    });
+    assert_eq!(answer.unwrap(), [(0, 1)]);
+}
+
+#[test]
+fn a_panic_ends_the_run_with_its_message() {
+    let (runtime, _peer) = runtime();
+    let error = runtime.run(|_| async { panic!("on purpose") }).unwrap_err();
+    assert!(matches!(&error, RunError::Panicked { core: 0, message } if message == "on purpose"), "{error}");
+}
+
+#[test]
+fn a_shutdown_that_is_not_heeded_ends_at_its_deadline() {
+    let (runtime, _peer) = runtime();
+    let handle = runtime.handle();
+    handle.shutdown(Duration::from_secs(60));
+    // A second request can only shorten it.
+    handle.shutdown(Duration::from_millis(100));
+    handle.shutdown(Duration::from_secs(60));
+    assert!(handle.is_shutting_down());
+    let started = Instant::now();
+    let error = runtime.run(|_| std::future::pending::<()>()).unwrap_err();
+    assert!(matches!(error, RunError::Deadline { core: 0 }), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_dead_link_ends_the_run() {
+    let (runtime, peer) = runtime();
+    drop(peer);
+    let error = runtime.run(|_| async {
+        let core = crate::CoreRef::current().unwrap();
+        let remote = "10.9.0.2:1".parse().unwrap();
+        let connect = fs_core::Connect { remote, local: None, options: Default::default() };
+        core.stack(|stack| stack.tcp_connect(connect)).unwrap();
+        std::future::pending::<()>().await
+    });
+    assert!(matches!(error.unwrap_err(), RunError::Link { interface: 0, .. }));
+}
+
+#[test]
+fn an_idle_core_sleeps_until_something_is_due() {
+    let (runtime, _peer) = runtime();
+    let handle = runtime.handle();
+    runtime.run(|_| tokio::time::sleep(Duration::from_millis(500))).unwrap();
+    let stats = handle.stats().pop().unwrap().runtime;
+    assert!(stats.sleeps > 0 && stats.sleeps < 20, "{stats:?}");
+}
