@@ -33,7 +33,9 @@ pub struct LinkCaps {
     pub mac: [u8; 6],
     /// Largest IP packet in bytes.
     pub mtu: u16,
-    /// `TxFrame::checksum` is honoured.
+    /// `TxFrame::checksum` is cheap to ask for: the device or the peer finishes it. (Where this is false it is honoured
+    /// as well, by summing up in software.) The AF_XDP request is written into the 16 bytes in front of the packet's
+    /// first frame, so nothing of value may lie there.
     pub tx_checksum: bool,
     /// The peer is a virtual device that may hand over partial checksums.
     pub virtual_peer: bool,
@@ -73,7 +75,9 @@ pub trait Link: Send {
     /// Gives frames whose sending has finished back to `pool`; `true` while some are still with the device.
     fn reap(&mut self, pool: &mut UmemPool) -> bool;
 
-    /// Readable when there is something to receive; `None` for links that must be polled.
+    /// Readable when there is something to receive; `None` for links that must be polled. A device that goes away does
+    /// not make an AF_XDP descriptor readable (the kernel reports no event), so who sleeps on it bounds the sleep:
+    /// `prepare_sleep` is then `false`, and `tx`, with or without frames, an error.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Called before the core sleeps on `wake_fd`: refills, asks for wake-ups. `false` when there is work now.

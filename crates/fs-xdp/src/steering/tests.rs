@@ -58,6 +58,7 @@ fn a_rule_has_the_kernels_layout() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "asks the kernel")]
 fn loopback_is_told_as_it_is() {
     let report = report("lo").unwrap();
     assert_eq!(report.queues, QueueCounts { rx: 1, tx: 1 });

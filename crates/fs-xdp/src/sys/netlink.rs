@@ -102,6 +102,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
     fn loopback_has_none() {
         assert_eq!(attached_program(1).unwrap(), None);
         assert!(attached_program(0x7fff_fff0).is_err());
