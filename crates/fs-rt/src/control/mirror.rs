@@ -190,10 +190,14 @@ impl Mirror {
             }
             Some(mac) => {
                 let stale = message.header.state == NeighbourState::Stale;
-                let before = self.neighbours.insert(key, Neighbour { mac, stale });
+                let before = self.neighbours.insert(key, Neighbour { mac, stale }).and_then(|known| known.mac);
                 self.asked.retain(|asked| *asked != key);
-                if was_asked || before.map(|known| known.mac) != Some(mac) {
+                // That a neighbour does not answer is news for who asked. For others it is merely not known any more:
+                // a flush of the kernel's table looks the same, and the neighbour may be there.
+                if was_asked || (mac.is_some() && before != mac) {
                     changes.push(WorldChange::Neighbour { iface, addr, mac });
+                } else if mac.is_none() && before.is_some() {
+                    changes.push(WorldChange::NeighbourGone { iface, addr });
                 }
             }
         }
