@@ -573,6 +573,12 @@ impl World {
         };
         let status = &mut self.status[plan];
         if core::mem::replace(&mut status.server_begun, true) {
+            if status.server.is_some() && shard.stack.stats().syn_cookies_ok > 0 {
+                // A late duplicate of the segment that carried the cookie, after the connection's end: nothing
+                // was kept that could tell it from a new connection (as on Linux).
+                shard.stack.tcp_abort(id);
+                return Ok(());
+            }
             return self.fail(format!("connection {plan} from {remote} to {local} was accepted twice"));
         }
         let conn = Conn::new(self.plans[plan].clone(), Side::Server, id, false, self.rng.fork());
