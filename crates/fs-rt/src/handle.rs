@@ -28,7 +28,7 @@ pub struct RuntimeStats {
     pub doorbells: u64,
 }
 
-/// One core's counters, as it last published them: at most 100 ms old while it is busy, and current when it sleeps.
+/// One core's counters, as it last published them: at most about 100 ms old.
 #[derive(Clone, Debug, Default)]
 pub struct CoreStats {
     /// The core's number in the runtime.
