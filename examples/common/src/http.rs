@@ -14,14 +14,14 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::Instant;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
 
 /// How connections are served.
 #[derive(Clone, Debug)]
@@ -53,50 +53,93 @@ pub enum Served {
 
 /// Serves one connection until it ends, or until `stop` resolves and the request under way is answered.
 ///
-/// # Errors
-/// hyper's: a malformed request, a connection that ended in the middle, a time-out.
-pub async fn serve<S, B>(
-    mut stream: Stream,
-    options: &ServeOptions,
+/// The output is an error when hyper says so: a malformed request, a connection that ended in the middle, a time-out.
+pub fn serve<S, P>(stream: Stream, options: &ServeOptions, service: S, stop: P) -> Serve<'_, S, P> {
+    Serve { options, service, stop, stopping: false, patient: false, idle: None, state: State::Waiting(stream) }
+}
+
+/// The future of [`serve`]. Written by hand because 100,000 of them wait at the same time: it is a stream, three words
+/// and what the service holds.
+pub struct Serve<'a, S, P> {
+    options: &'a ServeOptions,
     service: S,
-    stop: impl Future<Output = ()>,
-) -> Result<Served, hyper::Error>
+    stop: P,
+    stopping: bool,
+    /// The connection was busy: keep hyper's state for a while.
+    patient: bool,
+    /// Runs while waiting, where there is an idle time-out.
+    idle: Option<Pin<Box<Sleep>>>,
+    state: State<'a>,
+}
+
+enum State<'a> {
+    Waiting(Stream),
+    Active(Box<dyn Drive + 'a>),
+    Done,
+}
+
+impl<'a, S, B, P> Future for Serve<'a, S, P>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Unpin,
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Unpin + 'a,
     S::Future: Unpin,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     B: Body + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    P: Future<Output = ()> + Unpin,
 {
-    let mut stop = std::pin::pin!(stop);
-    let mut patient = false;
-    loop {
-        if !wait(&stream, options.idle_timeout, stop.as_mut()).await {
-            return Ok(Served::Closed);
+    type Output = Result<Served, hyper::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        this.stopping = this.stopping || Pin::new(&mut this.stop).poll(cx).is_ready();
+        loop {
+            match &mut this.state {
+                State::Waiting(stream) => {
+                    match stream.poll_read_ready(cx) {
+                        Poll::Ready(Ok(())) => {}
+                        Poll::Pending if !this.stopping && !this.is_idle_too_long(cx) => return Poll::Pending,
+                        Poll::Pending | Poll::Ready(Err(_)) => {
+                            this.state = State::Done;
+                            return Poll::Ready(Ok(Served::Closed));
+                        }
+                    }
+                    this.idle = None;
+                    if let State::Waiting(stream) = std::mem::replace(&mut this.state, State::Done) {
+                        let running = Running::new(stream, this.options, this.service.clone(), this.patient);
+                        this.state = State::Active(Box::new(running));
+                    }
+                }
+                State::Active(running) => match ready!(running.poll(cx, this.stopping)) {
+                    Ok(Active::Idle(stream)) => {
+                        this.state = State::Waiting(stream);
+                        // Impatience was wrong if more comes soon; patience was for nothing if it ran out.
+                        this.patient = !this.patient;
+                    }
+                    Ok(Active::Done(served)) => {
+                        this.state = State::Done;
+                        return Poll::Ready(Ok(served));
+                    }
+                    Err(error) => {
+                        this.state = State::Done;
+                        return Poll::Ready(Err(error));
+                    }
+                },
+                State::Done => return Poll::Ready(Ok(Served::Closed)),
+            }
         }
-        // Boxed, so that the waiting state does not have the active one's size.
-        match Box::pin(active(stream, options, service.clone(), patient, stop.as_mut())).await? {
-            Active::Idle(idle) => stream = idle,
-            Active::Done(served) => return Ok(served),
-        }
-        // Impatience was wrong if more comes soon; patience was for nothing if it ran out.
-        patient = !patient;
     }
 }
 
-/// False when the connection shall be closed instead.
-async fn wait(stream: &Stream, limit: Option<Duration>, stop: Pin<&mut impl Future<Output = ()>>) -> bool {
-    let readable = async {
-        match limit {
-            // Boxed: a timer is larger than everything else that a waiting connection holds.
-            Some(limit) => matches!(Box::pin(tokio::time::timeout(limit, stream.readable())).await, Ok(Ok(()))),
-            None => stream.readable().await.is_ok(),
-        }
-    };
-    tokio::select! {
-        biased;
-        readable = readable => readable,
-        () = stop => false,
+impl<S, P> Serve<'_, S, P> {
+    /// The service.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    fn is_idle_too_long(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(limit) = self.options.idle_timeout else { return false };
+        let idle = self.idle.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        idle.as_mut().poll(cx).is_ready()
     }
 }
 
@@ -131,15 +174,35 @@ impl Activity {
     }
 }
 
+/// An active connection, whatever its service.
+trait Drive {
+    fn poll(&mut self, cx: &mut Context<'_>, stopping: bool) -> Poll<Result<Active, hyper::Error>>;
+}
+
 type HyperConnection<S> = Connection<TokioIo<Watched>, Noted<S>>;
 
-async fn active<S, B>(
-    stream: Stream,
-    options: &ServeOptions,
+struct Running<'a, S, B>
+where
+    S: Service<Request<Incoming>, Response = Response<B>>,
+    S::Future: Unpin,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    /// None while it is being taken apart, and when only the goodbye is left.
+    connection: Option<HyperConnection<S>>,
+    closing: Option<Stream>,
+    activity: Rc<Activity>,
     service: S,
+    options: &'a ServeOptions,
     patient: bool,
-    mut stop: Pin<&mut impl Future<Output = ()>>,
-) -> Result<Active, hyper::Error>
+    stopping: bool,
+    /// Exists once the connection has had to wait.
+    timer: Option<Pin<Box<Sleep>>>,
+    quiet: Quiet,
+}
+
+impl<'a, S, B> Running<'a, S, B>
 where
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + Unpin,
     S::Future: Unpin,
@@ -147,82 +210,95 @@ where
     B: Body + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let activity = Rc::new(Activity::default());
-    let mut prefix = Bytes::new();
-    let mut stream = stream;
-    loop {
-        let io = TokioIo::new(Watched { stream, prefix, activity: activity.clone() });
-        let noted = Noted { service: service.clone(), activity: activity.clone() };
-        let mut connection = options.builder.serve_connection(io, noted);
-        let finished = match drive(&mut connection, &activity, options, patient, stop.as_mut()).await? {
-            Driven::Done => true,
-            Driven::Idle => false,
-            Driven::Stalled => return Ok(Active::Done(Served::Closed)),
+    fn new(stream: Stream, options: &'a ServeOptions, service: S, patient: bool) -> Self {
+        let mut running = Self {
+            connection: None,
+            closing: None,
+            activity: Rc::default(),
+            service,
+            options,
+            patient,
+            stopping: false,
+            timer: None,
+            quiet: Quiet::new(),
         };
-        let parts = connection.into_parts();
-        let mut watched = parts.io.into_inner();
-        if finished && activity.upgraded.get() {
-            return Ok(Active::Done(Served::Upgraded(watched.stream, parts.read_buf)));
+        running.connect(stream, Bytes::new());
+        running
+    }
+
+    /// Gives the stream to hyper; `prefix` has been read from it.
+    fn connect(&mut self, stream: Stream, prefix: Bytes) {
+        let io = TokioIo::new(Watched { stream, prefix, activity: self.activity.clone() });
+        let noted = Noted { service: self.service.clone(), activity: self.activity.clone() };
+        self.connection = Some(self.options.builder.serve_connection(io, noted));
+    }
+
+    fn drive(&mut self, cx: &mut Context<'_>, stopping: bool) -> Poll<Result<Driven, hyper::Error>> {
+        let Some(connection) = &mut self.connection else { return Poll::Ready(Ok(Driven::Stalled)) };
+        if stopping && !self.stopping {
+            self.stopping = true;
+            Pin::new(&mut *connection).graceful_shutdown();
         }
-        if finished {
-            // FIN after what was sent. That the peer is already gone changes nothing.
-            let _ = watched.stream.shutdown().await;
-            return Ok(Active::Done(Served::Closed));
+        if let Poll::Ready(result) = connection.poll_without_shutdown(cx) {
+            return Poll::Ready(result.map(|()| Driven::Done));
         }
-        if parts.read_buf.is_empty() && watched.prefix.is_empty() {
-            return Ok(Active::Idle(watched.stream));
+        if !self.patient && !stopping && self.activity.answered.get() && self.activity.is_idle() {
+            return Poll::Ready(Ok(Driven::Idle));
         }
-        // Half a request is there. Go on with it, and leave it to hyper from now on.
-        activity.keep.set(true);
-        stream = watched.stream;
-        prefix = parts.read_buf;
+        // Requests do not touch the timer: it looks, once a period, what has happened.
+        let period = self.options.idle_shrink;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(period)));
+        while timer.as_mut().poll(cx).is_ready() {
+            match self.quiet.look(&self.activity, self.options.idle_timeout) {
+                Some(Driven::Idle) if stopping => {}
+                Some(driven) => return Poll::Ready(Ok(driven)),
+                None => {}
+            }
+            timer.as_mut().reset(Instant::now() + period);
+        }
+        Poll::Pending
     }
 }
 
-/// Runs the connection until it is done, idle or stuck.
-async fn drive<S, B>(
-    connection: &mut HyperConnection<S>,
-    activity: &Activity,
-    options: &ServeOptions,
-    patient: bool,
-    mut stop: Pin<&mut impl Future<Output = ()>>,
-) -> Result<Driven, hyper::Error>
+impl<S, B> Drive for Running<'_, S, B>
 where
-    S: Service<Request<Incoming>, Response = Response<B>> + Unpin,
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Unpin,
     S::Future: Unpin,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     B: Body + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let mut timer = std::pin::pin!(tokio::time::sleep(options.idle_shrink));
-    let mut quiet = Quiet::new();
-    let mut stopping = false;
-    poll_fn(|cx| {
-        if let Poll::Ready(result) = connection.poll_without_shutdown(cx) {
-            return Poll::Ready(result.map(|()| Driven::Done));
-        }
-        if !stopping && stop.as_mut().poll(cx).is_ready() {
-            stopping = true;
-            Pin::new(&mut *connection).graceful_shutdown();
-            if let Poll::Ready(result) = connection.poll_without_shutdown(cx) {
-                return Poll::Ready(result.map(|()| Driven::Done));
+    fn poll(&mut self, cx: &mut Context<'_>, stopping: bool) -> Poll<Result<Active, hyper::Error>> {
+        loop {
+            if let Some(stream) = &mut self.closing {
+                // FIN after what was sent. That the peer is already gone changes nothing.
+                let _ = ready!(Pin::new(stream).poll_shutdown(cx));
+                self.closing = None;
+                return Poll::Ready(Ok(Active::Done(Served::Closed)));
+            }
+            let driven = ready!(self.drive(cx, stopping))?;
+            let Some(connection) = self.connection.take().filter(|_| !matches!(driven, Driven::Stalled)) else {
+                return Poll::Ready(Ok(Active::Done(Served::Closed)));
+            };
+            let parts = connection.into_parts();
+            let watched = parts.io.into_inner();
+            match driven {
+                Driven::Done if self.activity.upgraded.get() => {
+                    let upgraded = Served::Upgraded(watched.stream, parts.read_buf);
+                    return Poll::Ready(Ok(Active::Done(upgraded)));
+                }
+                Driven::Done => self.closing = Some(watched.stream),
+                _ if parts.read_buf.is_empty() && watched.prefix.is_empty() => {
+                    return Poll::Ready(Ok(Active::Idle(watched.stream)));
+                }
+                _ => {
+                    // Half a request is there. Go on with it, and leave it to hyper from now on.
+                    self.activity.keep.set(true);
+                    self.connect(watched.stream, parts.read_buf);
+                }
             }
         }
-        if !patient && !stopping && activity.answered.get() && activity.is_idle() {
-            return Poll::Ready(Ok(Driven::Idle));
-        }
-        // Requests do not touch the timer: it looks, once a period, what has happened.
-        while timer.as_mut().poll(cx).is_ready() {
-            match quiet.look(activity, options.idle_timeout) {
-                Some(Driven::Idle) if stopping => {}
-                Some(driven) => return Poll::Ready(Ok(driven)),
-                None => {}
-            }
-            timer.as_mut().reset(Instant::now() + options.idle_shrink);
-        }
-        Poll::Pending
-    })
-    .await
+    }
 }
 
 /// How driving a connection ended.

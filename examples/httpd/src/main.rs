@@ -6,7 +6,7 @@ mod tls;
 
 use bytes::Bytes;
 use clap::Parser;
-use fs_example_common::http::{ServeOptions, Served, serve};
+use fs_example_common::http::{Serve, ServeOptions, Served, serve};
 use fs_example_common::net::accept_error_is_fatal;
 use fs_example_common::{Core, Cores, Listener, StackArgs, Stream};
 use http::{Method, Request, Response, StatusCode, header};
@@ -15,10 +15,12 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use stats::Stats;
 use std::convert::Infallible;
-use std::future::Ready;
+use std::future::{Pending, Ready};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// HTTP/1.1 server with a fixed body. `GET /stats` tells how many connections and requests there were.
@@ -98,7 +100,7 @@ async fn run(core: Core, args: Args, tls: Option<tokio_rustls::TlsAcceptor>, sta
 async fn accept(listener: &Listener, site: &'static Site) -> anyhow::Result<()> {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::task::spawn_local(connection(stream, site))),
+            Ok((stream, _)) => start(stream, site),
             Err(error) if accept_error_is_fatal(&error) => return Err(error.into()),
             Err(error) => {
                 tracing::warn!("accept: {error}");
@@ -108,24 +110,44 @@ async fn accept(listener: &Listener, site: &'static Site) -> anyhow::Result<()> 
     }
 }
 
-/// Kept small on purpose: this future is what an idle connection costs, beside its socket.
-async fn connection(stream: Stream, site: &'static Site) {
-    let counters = site.stats.core(site.core);
-    counters.opened.add(1);
+/// Starts serving a connection.
+fn start(stream: Stream, site: &'static Site) {
+    site.stats.core(site.core).opened.add(1);
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!("nodelay: {error}");
     }
     if site.tls.is_some() {
-        Box::pin(encrypted(stream, site)).await;
+        tokio::task::spawn_local(async move {
+            encrypted(stream, site).await;
+            site.stats.core(site.core).closed.add(1);
+        });
     } else {
-        let service = Answer(site);
-        match serve(stream, &site.options, service, std::future::pending()).await {
+        tokio::task::spawn_local(connection(stream, site));
+    }
+}
+
+fn connection(stream: Stream, site: &'static Site) -> Plain {
+    Plain(serve(stream, &site.options, Answer(site), std::future::pending()))
+}
+
+/// A connection without TLS. Not an `async fn`: this is what an idle connection costs, beside its socket, and the
+/// compiler would keep arguments twice.
+struct Plain(Serve<'static, Answer, Pending<()>>);
+
+impl Future for Plain {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let served = ready!(Pin::new(&mut self.0).poll(cx));
+        let Answer(site) = *self.0.service();
+        match served {
             Ok(Served::Closed) => {}
             Ok(Served::Upgraded(..)) => tracing::error!("upgraded without being asked"),
             Err(error) => failed(site, &error),
         }
+        site.stats.core(site.core).closed.add(1);
+        Poll::Ready(())
     }
-    counters.closed.add(1);
 }
 
 async fn encrypted(stream: Stream, site: &'static Site) {
@@ -170,3 +192,6 @@ impl hyper::service::Service<Request<Incoming>> for Answer {
         std::future::ready(Ok(response))
     }
 }
+
+#[cfg(test)]
+mod tests;

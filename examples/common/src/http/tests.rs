@@ -5,12 +5,16 @@ use crate::stop::LocalStop;
 use http_body_util::Full;
 use hyper::service::service_fn;
 use std::convert::Infallible;
-use std::future::{Ready, pending};
+use std::future::{Pending, Ready};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn run(future: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(future);
+}
+
+fn never() -> Pending<()> {
+    std::future::pending()
 }
 
 async fn pair() -> (Stream, Stream) {
@@ -44,7 +48,7 @@ fn a_connection_survives_its_idle_times_and_split_heads() {
     run(async {
         let (mut client, server) = pair().await;
         let options = short();
-        let serving = serve(server, &options, service_fn(hello), pending());
+        let serving = serve(server, &options, service_fn(hello), never());
         let talk = async move {
             for number in 0..3 {
                 client.write_all(format!("GET /{number} HTTP/1.1\r\nHost: x\r\n").as_bytes()).await.unwrap();
@@ -70,8 +74,8 @@ fn an_idle_connection_falls_back_to_waiting() {
         let mut server = server;
         // At once, and after an idle time.
         for patient in [false, true] {
-            let stop = std::pin::pin!(pending());
-            match active(server, &options, service_fn(hello), patient, stop).await.unwrap() {
+            let mut running = Running::new(server, &options, service_fn(hello), patient);
+            match std::future::poll_fn(|cx| running.poll(cx, false)).await.unwrap() {
                 Active::Idle(idle) => server = idle,
                 Active::Done(served) => panic!("{served:?}"),
             }
@@ -86,7 +90,7 @@ fn pipelined_requests_are_all_answered() {
     run(async {
         let (mut client, server) = pair().await;
         let options = short();
-        let serving = serve(server, &options, service_fn(hello), pending());
+        let serving = serve(server, &options, service_fn(hello), never());
         let talk = async move {
             client.write_all(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
             read_until(&mut client, "/1 ").await;
@@ -109,8 +113,8 @@ fn stop_ends_idle_connections_at_once_and_busy_ones_after_their_answer() {
                 hello(request).await
             }) as Pin<Box<dyn Future<Output = _>>>
         };
-        let idle = serve(idle, &options, service_fn(hello), stop.requested());
-        let busy = serve(busy, &options, service_fn(slow), stop.requested());
+        let idle = serve(idle, &options, service_fn(hello), Box::pin(stop.requested()));
+        let busy = serve(busy, &options, service_fn(slow), Box::pin(stop.requested()));
         let talk = async {
             busy_client.write_all(b"GET /b HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
             tokio::time::sleep(Duration::from_millis(30)).await;
@@ -134,7 +138,7 @@ fn a_101_gives_the_stream_back_with_what_followed() {
             .write_all(b"GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: test\r\n\r\nEARLY")
             .await
             .unwrap();
-        let served = serve(server, &short(), service_fn(hello), pending()).await.unwrap();
+        let served = serve(server, &short(), service_fn(hello), never()).await.unwrap();
         let Served::Upgraded(_server, early) = served else { panic!("not upgraded") };
         assert_eq!(&early[..], b"EARLY");
         let answer = read_until(&mut client, "\r\n\r\n").await;
@@ -151,7 +155,7 @@ fn a_client_that_takes_nothing_is_given_up() {
         };
         let options = ServeOptions { idle_timeout: Some(Duration::from_millis(100)), ..short() };
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-        let served = serve(server, &options, service_fn(big), pending()).await.unwrap();
+        let served = serve(server, &options, service_fn(big), never()).await.unwrap();
         assert!(matches!(served, Served::Closed));
     });
 }

@@ -35,8 +35,12 @@ pub(crate) fn serve_options(timeouts: &Timeouts) -> ServeOptions {
 /// Serves one connection of listener number `listener`.
 pub(crate) async fn serve(site: Rc<Site>, listener: usize, stream: Stream, peer: SocketAddr) {
     let client = Rc::new(Client { site: site.clone(), listener, peer, tunnel: tunnel::Slot::default() });
-    let serving =
-        fs_example_common::http::serve(stream, &site.serve_options, Web(client.clone()), site.stop.requested());
+    let serving = fs_example_common::http::serve(
+        stream,
+        &site.serve_options,
+        Web(client.clone()),
+        Box::pin(site.stop.requested()),
+    );
     match serving.await {
         Ok(Served::Closed) => {}
         Ok(Served::Upgraded(stream, early)) => tunnel::run(&client, stream, early).await,
