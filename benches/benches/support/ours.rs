@@ -44,10 +44,11 @@ impl Ours {
     /// A server with `open` established connections.
     pub fn new(open: usize, timestamps: bool, closer: Closer) -> Self {
         let mut config = StackConfig::new(Secret([7; 32]));
-        config.limits = Limits { connections: (open + 4096) as u32, ..Limits::default() };
+        // Each connection holds its latest response until its next request acknowledges it.
+        let connections = (open + 4096) as u32;
+        config.limits = Limits { connections, send_pool_percent: 90, ..Limits::default() };
         // Short, in virtual time, so that its end is part of what is measured.
         config.tcp = TcpConfig { time_wait: Duration::from_millis(2), ..TcpConfig::default() };
-        // A response is acknowledged by the connection's next request, so each connection holds a frame.
         let mut stack = Stack::new(config, HeapPool::new(8192 + open + open / 4, 2048));
         stack.add_interface(Interface {
             framing: Framing::Ethernet,
