@@ -37,8 +37,9 @@ fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
         .context("cannot run strace")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let text = std::fs::read_to_string(&trace).with_context(|| format!("strace: {said}"))?;
-    // "resumed" lines are waits that had begun before: threads that wait for the end.
-    let waits: Vec<&str> = text.lines().filter(|line| line.contains("FUTEX_WAIT")).collect();
+    // "detached" are waits as long as the whole trace: threads that wait for the end of others.
+    let waits: Vec<&str> =
+        text.lines().filter(|line| line.contains("FUTEX_WAIT") && !line.contains("<detached")).collect();
     for wait in waits.iter().take(5) {
         println!("{wait}");
     }

@@ -107,7 +107,8 @@ fn show(lab: &Lab, link: LinkChoice) -> Result<()> {
         let options = ProxyOptions { link, ..ProxyOptions::new(stack) };
         let mut proxy = Proxy::start(lab, &options)?;
         say(&format!("proxy: {name}"));
-        compare(lab, &proxy, &bodies, &nginx, &mut setting)?;
+        let compared = compare(lab, &proxy, &bodies, &nginx)?;
+        setting.compared.push(format!("{name}: {compared}"));
         for mode in [Mode::Http, Mode::Tcp] {
             for close in [false, true] {
                 samples.push(measure(lab, &proxy, stack, mode, close)?);
@@ -127,7 +128,7 @@ fn show(lab: &Lab, link: LinkChoice) -> Result<()> {
 }
 
 /// Sends every body both ways through both kinds of proxy.
-fn compare(lab: &Lab, proxy: &Proxy, bodies: &[Body], nginx: &Nginx, setting: &mut Setting) -> Result<()> {
+fn compare(lab: &Lab, proxy: &Proxy, bodies: &[Body], nginx: &Nginx) -> Result<String> {
     for mode in [Mode::Http, Mode::Tcp] {
         for base in [proxy.url(mode), proxy.url6(mode)] {
             for body in bodies {
@@ -142,8 +143,7 @@ fn compare(lab: &Lab, proxy: &Proxy, bodies: &[Body], nginx: &Nginx, setting: &m
         sizes.join(", ")
     );
     say(&format!("  curl: {text}"));
-    setting.compared.push(text);
-    Ok(())
+    Ok(text)
 }
 
 fn measure(lab: &Lab, proxy: &Proxy, stack: Stack, mode: Mode, close: bool) -> Result<Sample> {

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Stands for the page's text colour until the SVG is finished.
 const INK: RGBColor = RGBColor(1, 2, 3);
@@ -29,7 +30,7 @@ fn draw(svg: &mut String, title: &str, rows: &[(String, f64, f64)]) -> Result<()
     let mut chart = ChartBuilder::on(&root)
         .margin(8)
         .caption(title, ("sans-serif", 18).into_font().color(&INK))
-        .x_label_area_size(32)
+        .x_label_area_size(48)
         .y_label_area_size(72)
         .build_cartesian_2d(0.0..rows.len() as f64, 0.0..top.max(1e-9))?;
     chart
@@ -54,15 +55,16 @@ fn draw(svg: &mut String, title: &str, rows: &[(String, f64, f64)]) -> Result<()
             root.draw(&Text::new(short(value), (x, y - 3), style))?;
         }
         let (x, y) = chart.backend_coord(&(left + 0.5, 0.0));
-        let style = text.pos(Pos::new(HPos::Center, VPos::Top));
-        root.draw(&Text::new(label.clone(), (x, y + 8), style))?;
+        for (line, part) in label.split(", ").enumerate() {
+            let style = text.pos(Pos::new(HPos::Center, VPos::Top));
+            root.draw(&Text::new(part.to_owned(), (x, y + 8 + 16 * line as i32), style))?;
+        }
     }
     root.present()?;
     drop(chart);
     drop(root);
     Ok(())
 }
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Three significant digits with k and M.
 pub(crate) fn short(value: f64) -> String {

@@ -39,9 +39,11 @@ pub(crate) fn write(path: &Path, samples: &[Sample], setting: &Setting) -> Resul
          Proxy, clients and backend share the machine's cores, so requests per second also hold what wrk and nginx cost; \
          requests per CPU second count the proxy's own.</p>\n"
     )?;
+    page.push_str("<p>Compared first, with curl:</p>\n<ul>\n");
     for line in &setting.compared {
-        writeln!(page, "<p>Compared first: {}.</p>", escape(line))?;
+        writeln!(page, "<li>{}</li>", escape(line))?;
     }
+    page.push_str("</ul>\n");
     table(&mut page, samples)?;
     for (title, value) in charts() {
         let rows: Vec<_> = pairs(samples).map(|(ours, kernel)| (ours.load(), value(ours), value(kernel))).collect();
