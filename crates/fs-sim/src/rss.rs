@@ -9,10 +9,10 @@ use fs_core::Framing;
 pub enum Rss {
     /// By a hash of the flow, unrelated to the ports that the engine chooses.
     Flow,
-    /// By a hash of the flow whose key changes from time to time (a new indirection table). First SYNs and
-    /// their retransmissions keep their queue: see [`Rss::queue`].
+    /// By a hash of the flow whose key changes from time to time (a new indirection table).
     Changing,
-    /// At random, packet by packet, but for SYNs.
+    /// At random, packet by packet. SYNs by flow, though: two copies at the same moment on two cores would be
+    /// two handshakes with one ISN, and no device does that.
     Random,
     /// Everything to queue 0.
     One,
@@ -20,14 +20,10 @@ pub enum Rss {
 
 impl Rss {
     /// The queue for a packet. `epoch` counts changes of the indirection table.
-    ///
-    /// A SYN and its retransmission go to the same queue always: on two cores they would be two handshakes of
-    /// one flow, each right by what its core can know, and the client would see one of them reset. A device
-    /// does that only if its table changes within the handshake.
     pub fn queue(self, packet: &[u8], framing: Framing, queues: usize, epoch: u64, rng: &mut Rng) -> usize {
         let hash = match self {
             Rss::One => 0,
-            _ if is_syn(packet, framing) => flow_hash(packet, framing, 0),
+            Rss::Random if is_syn(packet, framing) => flow_hash(packet, framing, 0),
             Rss::Random => rng.next(),
             Rss::Flow => flow_hash(packet, framing, 0),
             Rss::Changing => flow_hash(packet, framing, epoch),

@@ -149,11 +149,13 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "cores",
         about: "several cores, packets on the wrong ones, tables that change",
         build: |rng| {
+            let addressing = rng.pick(&[Addressing::Host, Addressing::Standalone]);
             let draft = Draft::bad(rng);
             draft.each_host(|host| {
                 host.cores = rng.pick(&[1, 2, 3, 4]);
                 host.rss = rng.pick(&[Rss::Flow, Rss::Changing, Rss::Random, Rss::One]);
                 host.listen_on_one = rng.chance(300_000);
+                host.addressing = addressing;
                 host.frames = 4096;
             })
         },
