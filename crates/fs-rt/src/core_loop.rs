@@ -76,6 +76,16 @@ impl CoreIo {
         Ok(sent)
     }
 
+    /// A link that refuses to sleep without having anything to receive may be dead; only sending tells.
+    fn ask_links(&mut self, stack: &mut CoreStack) -> Result<(), LinkDown> {
+        for port in &mut self.ports {
+            port.link
+                .tx(stack.pool_mut(), &mut port.tx)
+                .map_err(|source| LinkDown { iface: port.iface, source })?;
+        }
+        Ok(())
+    }
+
     fn post(&mut self, stack: &mut CoreStack, shared: &crate::runtime::Shared) {
         stack.drain_outbound(&mut self.outbound);
         for Outbound { to, message } in self.outbound.drain(..) {
@@ -154,11 +164,18 @@ impl CoreIo {
     }
 
     /// Asks all links for wake-ups. `false` when there is work after all.
-    pub(crate) fn prepare_sleep(&mut self, stack: &mut CoreStack) -> bool {
-        self.mail.from.iter().all(|from| from.is_empty())
+    pub(crate) fn prepare_sleep(&mut self, stack: &mut CoreStack, shared: &crate::runtime::Shared) -> bool {
+        let quiet = self.mail.from.iter().all(|from| from.is_empty())
             && self.mail.to.iter().flatten().all(|to| !to.has_waiting())
-            && self.ports.iter().all(|p| p.tx.is_empty() && !(p.sends && stack.tx_pending(p.iface)))
-            && self.ports.iter_mut().all(|p| p.link.prepare_sleep(stack.pool_mut()))
+            && self.ports.iter().all(|p| p.tx.is_empty() && !(p.sends && stack.tx_pending(p.iface)));
+        if !quiet {
+            return false;
+        }
+        let asleep = self.ports.iter_mut().all(|p| p.link.prepare_sleep(stack.pool_mut()));
+        if !asleep && let Err(down) = self.ask_links(stack) {
+            shared.link_down(down);
+        }
+        asleep
     }
 
     /// Frames that no link takes: the device's ring is full.

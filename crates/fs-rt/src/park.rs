@@ -27,6 +27,10 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// Sleep when a link has no descriptor to wait on, or its send ring is full: tokio's timer knows no less.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
+/// Longest sleep: the descriptor of a device that is removed never becomes readable, so somebody has to look.
+/// Some 20 µs a second; longer: a dead device is noticed later.
+const LIVENESS_EVERY: Duration = Duration::from_secs(1);
+
 pub(crate) struct Reactor {
     core: Rc<CoreShared>,
     busy_poll: bool,
@@ -92,15 +96,12 @@ impl Reactor {
         let mut io = core.io.borrow_mut();
         let mut stack = core.stack.borrow_mut();
         let backed_up = io.is_backed_up();
-        let quiet = !inbox.is_pending() && (backed_up || io.prepare_sleep(&mut stack));
+        let quiet = !inbox.is_pending() && (backed_up || io.prepare_sleep(&mut stack, &core.shared));
         if !quiet {
             return false;
         }
-        let mut deadline = stack.next_deadline();
-        if self.must_poll || backed_up {
-            let soon = now + POLL_EVERY;
-            deadline = Some(deadline.map_or(soon, |d| d.min(soon)));
-        }
+        let soon = now + if self.must_poll || backed_up { POLL_EVERY } else { LIVENESS_EVERY };
+        let mut deadline = Some(stack.next_deadline().map_or(soon, |d| d.min(soon)));
         if self.unpublished {
             let due = self.published_at + PUBLISH_EVERY;
             deadline = Some(deadline.map_or(due, |d| d.min(due)));
