@@ -376,3 +376,28 @@ fn a_neighbour_learned_on_one_core_is_known_on_all() {
     }
     assert!(asking.tx_pending(IfaceId(0)), "the datagram may leave");
 }
+
+#[test]
+fn a_restarted_client_gets_through_its_predecessors_time_wait() {
+    let mut world = World::new(TcpConfig::default());
+    let local = Some(addr(false, 1, 40_000));
+    let remote = addr(false, 2, 80);
+    let options = TcpOptions::default();
+    let listener = world.b.stack.tcp_listen(Listen { at: remote, backlog: 16, v6_only: false, options }).unwrap();
+    // Each round is a new process: other secrets, so ISNs and timestamps may be older than the last round's.
+    for seed in 10..26 {
+        let client = world.a.stack.tcp_connect(Connect { remote, local, options }).unwrap();
+        // Turns of 20 µs: none of them reaches a time-out.
+        for _ in 0..50 {
+            world.turn(&mut never);
+        }
+        assert_eq!(world.a.stack.tcp_state(client), Ok(TcpState::Established), "round {seed} waits for a time-out");
+        let (server, _) = world.b.stack.tcp_accept(listener).unwrap();
+        world.b.stack.tcp_close(server);
+        world.settle(0, &mut never);
+        world.a.stack.tcp_close(client);
+        world.settle(0, &mut never);
+        assert_eq!(world.b.stack.tcp_time_waits(), 1);
+        world.a = host(1, seed, TcpConfig::default());
+    }
+}

@@ -42,7 +42,11 @@ impl<P: FramePool> Stack<P> {
         let record = self.time_waits.record(index);
         let (rcv_nxt, ts_recent) = (record.rcv_nxt, record.ts_recent());
         if segment.flags.rst() {
-            // RFC 1337: a stray RST must not end TIME-WAIT.
+            // RFC 1337: a stray RST must not end TIME-WAIT. One that is exact (RFC 5961 3.2) answers our ACK: the peer
+            // has forgotten the connection and wants its ports again (as Linux with tcp_rfc1337 = 0).
+            if segment.seq == rcv_nxt {
+                self.forget_time_wait(index);
+            }
             return self.discard(frames, DropReason::NoSocket);
         }
         let newer = match (ts_recent, segment.ts) {

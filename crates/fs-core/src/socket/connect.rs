@@ -56,6 +56,7 @@ impl<P: FramePool> Stack<P> {
                 sent_us,
                 crossed: None,
                 soft_error: None,
+                hurried: false,
                 fin_wanted: false,
             }))
         };
@@ -182,7 +183,13 @@ impl<P: FramePool> Stack<P> {
         // First: ACK. Only our SYN can be acknowledged.
         if flags.ack() && segment.ack != s.iss + 1 {
             if !flags.rst() {
+                // RFC 9293 3.5.1, figure 9: it comes from an old incarnation, which our RST ends; then our SYN will
+                // be taken. Waiting for its time-out would cost a second.
+                let again = !core::mem::replace(&mut s.hurried, true);
                 self.send_reset_for(segment);
+                if again {
+                    self.send_syn(index);
+                }
             }
             return Err(DropReason::BadAck);
         }

@@ -24,6 +24,8 @@ pub(crate) struct SynSent {
     pub(crate) crossed: Option<PeerSyn>,
     /// What ICMP said, for the error if the open fails.
     pub(crate) soft_error: Option<crate::error::Error>,
+    /// An old incarnation has answered our SYN and was reset; the SYN went again at once. Only once.
+    pub(crate) hurried: bool,
     /// The application closed its handle, or shut down writing, meanwhile.
     pub(crate) fin_wanted: bool,
 }
