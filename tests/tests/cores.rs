@@ -137,15 +137,19 @@ fn a_core_that_stops_accepting_costs_no_client_its_connection() -> Result<()> {
         let cores: Vec<Value> = serde_json::from_str(line)?;
         let number = |core: usize, name: &str| cores[core][name].as_u64().with_context(|| format!("no {name}"));
         println!(
-            "core 0: accepted {}, listen_global {}; core 1: accepted {}",
+            "core 0: accepted {}, listen_global {}, RSTs {}; core 1: accepted {}, RSTs {}",
             number(0, "accepted")?,
             number(0, "listen_global")?,
-            number(1, "accepted")?
+            number(0, "resets_sent")?,
+            number(1, "accepted")?,
+            number(1, "resets_sent")?
         );
         ensure!(number(0, "listen_global")? > 100, "core 0 answered no SYN through the global listen table: {line}");
         for core in 0..2 {
             ensure!(number(core, "accepted")? > 100, "core {core} accepted next to nothing: {line}");
-            ensure!(number(core, "resets_sent")? == 0, "core {core} sent RSTs: {line}");
+            // A RST to a client under load is a read error of wrk's, seen above. At its end wrk leaves its connections in
+            // the middle, and may get one for each.
+            ensure!(number(core, "resets_sent")? <= 256, "core {core} sent RSTs: {line}");
         }
         Ok(())
     })

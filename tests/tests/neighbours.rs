@@ -70,12 +70,17 @@ fn after_kill_nothing_is_left_and_a_fresh_start_works() -> Result<()> {
             }
             let killed = Instant::now();
             proxy.proc.signal("KILL")?;
+            let mut seen = String::new();
             let (left, took) = loop {
                 // What counts is when the question was asked, not how long a busy machine took to answer it.
                 let asked = killed.elapsed();
                 let left = lab.remains(&DEVICES, &[HTTP_PORT, TCP_PORT])?;
                 if left.is_empty() || asked > 10 * CLEAN_LIMIT {
                     break (left, asked);
+                }
+                if left != seen {
+                    println!("  {asked:?} after kill -9: {left}");
+                    seen = left;
                 }
             };
             ensure!(left.is_empty(), "{took:?} after kill -9: {left}");
