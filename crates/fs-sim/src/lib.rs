@@ -8,7 +8,7 @@
 //! Parts: [`rng`] (randomness), [`pattern`] (bytes that can be checked anywhere), [`link`] (what happens to
 //! packets), [`pool_unsafe`] (frames whose access rules are enforced), [`plan`] (what connections do),
 //! [`conn`] (applications that do it), [`host`], [`world`] (the clock and the oracle), [`wire`] (what must
-//! hold for every packet), [`scenario`] (named worlds), [`pcap`], [`digest`], [`rss`].
+//! hold for every packet), [`police`] (what TCP promises on the wire), [`scenario`] (named worlds), [`pcap`], [`digest`], [`rss`].
 
 pub mod conn;
 pub mod digest;
@@ -17,6 +17,7 @@ pub mod link;
 pub mod pattern;
 pub mod pcap;
 pub mod plan;
+pub mod police;
 pub mod pool_unsafe;
 pub mod rng;
 pub mod rss;

@@ -14,6 +14,8 @@ use crate::wire::tcp::TcpFlags;
 impl<P: FramePool> Stack<P> {
     /// Both FINs are done and ours was first: the control block becomes a record. The last ACK leaves at once.
     pub(crate) fn enter_time_wait(&mut self, index: u32) {
+        // It may move the window's edge, so the record is made after it: an edge never moves back.
+        self.emit_bare(index, TcpFlags::ACK, None, None);
         let Some(tcb) = self.slots.open_mut(index) else { return };
         let key = tcb.key();
         let entry = Entry {
@@ -23,7 +25,6 @@ impl<P: FramePool> Stack<P> {
             ts_recent: tcb.flags.has(Flags::TIMESTAMPS).then_some(tcb.ts_recent),
             window: tcb.offer_window(true),
         };
-        self.emit_bare(index, TcpFlags::ACK, None, None);
         self.kill(index, None, false);
         if self.time_waits.is_full()
             && let Some(oldest) = self.time_waits.pop_oldest()
