@@ -245,7 +245,8 @@ impl Way {
             }
             (None, false) => {}
         }
-        if !segment.sacks.is_empty() && !(self.sack_ok && back.sack_ok) {
+        let agreed = self.sack_ok && back.sack_ok;
+        if !agreed && !segment.sacks.is_empty() {
             return Err("SACK blocks although nobody agreed".into());
         }
         for &(start, end) in &segment.sacks {

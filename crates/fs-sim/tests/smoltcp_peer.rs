@@ -84,6 +84,9 @@ impl Device for Port {
     }
 }
 
+/// A packet under way: when it arrives, its number, where to, its bytes.
+type Flying = (Instant, u64, usize, Vec<u8>);
+
 /// Our side: an engine and one application.
 struct Ours {
     stack: Stack<SharedPool>,
@@ -310,7 +313,7 @@ fn run(case: &Case) -> Result<(), String> {
     let mut links = [link(), link()];
     let (mut ours, mut smol) = (Ours::new(case)?, Smol::new(case)?);
     let mut now = Instant::ZERO;
-    let mut flying: BinaryHeap<Reverse<(Instant, u64, usize, Vec<u8>)>> = BinaryHeap::new();
+    let mut flying: BinaryHeap<Reverse<Flying>> = BinaryHeap::new();
     let (mut order, mut arrived) = (0, Vec::new());
     loop {
         while flying.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
