@@ -109,13 +109,16 @@ impl FrameQueue {
         if self.head == NIL {
             return None;
         }
-        let node = nodes.remove(self.head);
+        let index = self.head;
+        let node = &mut nodes[index];
+        let frame = node.frame.take();
         self.head = node.next;
         if self.head == NIL {
             self.tail = NIL;
         }
-        self.bytes -= node.frame.len() as u32;
-        Some(node.frame)
+        self.bytes -= frame.len() as u32;
+        nodes.vacate(index);
+        Some(frame)
     }
 
     /// Copies bytes out, freeing frames that are used up. Returns the number of bytes.

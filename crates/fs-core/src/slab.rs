@@ -50,6 +50,15 @@ impl<T: Hollow> Slab<T> {
         core::mem::replace(&mut self.entries[index as usize], vacant)
     }
 
+    /// As `remove`, for an entry whose contents have been moved out: nothing is copied.
+    #[inline]
+    pub(crate) fn vacate(&mut self, index: u32) {
+        let free = self.free;
+        *self.entries[index as usize].next_mut() = free;
+        self.free = index;
+        self.live -= 1;
+    }
+
     /// Entries in use.
     pub(crate) fn len(&self) -> usize {
         self.live

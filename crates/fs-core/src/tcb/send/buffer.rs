@@ -306,20 +306,28 @@ impl TxQueue {
                 }
                 break;
             }
-            let next = segment.next;
-            let segment = store.segments.remove(self.head);
-            self.head = next;
-            if next == NIL {
-                self.tail = NIL;
-            }
-            self.bytes -= segment.len;
-            acked.bytes += segment.len;
+            let (len, marks) = (segment.len, segment.marks);
+            acked.bytes += len;
             acked.fin |= segment.has(mark::FIN);
-            acked.count(segment.marks, segment.span());
-            if !segment.has(mark::EVER_RETRANSMITTED) {
+            if marks & (mark::SACKED | mark::LOST | mark::RETRANSMITTED) != 0 {
+                acked.count(marks, segment.span());
+            }
+            if marks & mark::EVER_RETRANSMITTED == 0 {
                 acked.sample_us = Some(segment.sent_us);
             }
-            store.free(pool, segment);
+            self.bytes -= len;
+            let index = core::mem::replace(&mut self.head, segment.next);
+            if self.head == NIL {
+                self.tail = NIL;
+            }
+            let head = segment.head.take();
+            if !segment.rest.is_empty() {
+                segment.rest.clear(&mut store.rest, pool);
+            }
+            store.segments.vacate(index);
+            if len > 0 {
+                pool.free(head);
+            }
         }
         acked
     }

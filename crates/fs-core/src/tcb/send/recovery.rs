@@ -197,8 +197,10 @@ impl Tcb {
     /// RFC 6298 5.1 to 5.3: (re)starts the retransmission timer.
     #[inline]
     pub(crate) fn restart_rto(&mut self, config: &TcpConfig, now: Instant) {
-        let rto = self.rtt.rto(config.rto_min, config.rto_max, config.rto_initial);
-        let rto = if self.backoff == 0 { rto } else { super::rto::backoff(rto, self.backoff, config.rto_max) };
+        let mut rto = self.rtt.rto(config.rto_min, config.rto_max, config.rto_initial);
+        if self.backoff > 0 {
+            rto = super::rto::backoff(rto, self.backoff, config.rto_max);
+        }
         self.rto_at = crate::tcb::timers::deadline_tick(now + rto);
     }
 

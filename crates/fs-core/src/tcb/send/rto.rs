@@ -71,9 +71,10 @@ impl RttEstimator {
         if !self.has_sample() {
             return initial.min(max);
         }
-        // RTTVAR is kept times four, which is the RFC's K.
-        let variation = Duration::from_micros(u64::from(self.rttvar_4)).max(min);
-        (Duration::from_micros(u64::from(self.srtt_us())) + variation).min(max)
+        // RTTVAR is kept times four, which is the RFC's K. In plain nanoseconds: this runs for every segment.
+        let nanos = |d: Duration| d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()));
+        let variation = (u64::from(self.rttvar_4) * 1000).max(nanos(min));
+        Duration::from_nanos((u64::from(self.srtt_us()) * 1000).saturating_add(variation).min(nanos(max)))
     }
 }
 
