@@ -15,3 +15,8 @@ pub mod servers;
 pub use apps::{Nginx, Program, Stack};
 pub use lab::{Lab, Ns};
 pub use process::Proc;
+
+/// The programs in the README compile.
+#[doc = include_str!("../../README.md")]
+#[cfg(doctest)]
+pub struct Readme;

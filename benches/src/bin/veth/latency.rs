@@ -19,8 +19,9 @@ enum Side {
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let figures = in_turns(plan, &[Side::Spinning, Side::Sleeping, Side::Kernel], |side| round(plan, side))?;
     let rounds = |side: usize, value: fn(&LoadResult) -> f64| figures[side].iter().map(value).collect::<Vec<_>>();
-    let (p50, p99): (fn(&LoadResult) -> f64, fn(&LoadResult) -> f64) = (|r| r.p50_us, |r| r.p99_us);
-    let row = |what: &str, side: usize, value, goal| {
+    let p50 = |result: &LoadResult| result.p50_us;
+    let p99 = |result: &LoadResult| result.p99_us;
+    let row = |what: &str, side: usize, value: fn(&LoadResult) -> f64, goal| {
         Row::new(what, "µs", &rounds(side, value), "kernel", &rounds(2, value), goal)
     };
     Ok(vec![
