@@ -470,7 +470,8 @@ impl<P: FramePool> Stack<P> {
             return;
         }
         let rx = core::mem::replace(&mut tcb.rx, crate::frame_queue::FrameQueue::new());
-        *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, error }));
+        let finished = tcb.flags.has(Flags::FIN_RECEIVED);
+        *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, finished, error }));
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 

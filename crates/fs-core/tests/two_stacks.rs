@@ -401,3 +401,68 @@ fn a_restarted_client_gets_through_its_predecessors_time_wait() {
         world.a = host(1, seed, TcpConfig::default());
     }
 }
+
+#[test]
+fn an_orphan_in_fin_wait_2_does_not_live_for_ever() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, server, _) = connected(&mut world, false);
+    world.a.stack.tcp_close(client);
+    world.settle(0, &mut never);
+    assert_eq!(world.b.stack.tcp_state(server), Ok(TcpState::CloseWait));
+    assert_eq!(world.a.stack.tcp_connections(), 1);
+    world.settle(20, &mut never);
+    assert_eq!(world.a.stack.tcp_connections(), 0);
+    // The peer finds out when it sends.
+    world.b.stack.tcp_send(server, b"late").unwrap();
+    world.settle(2, &mut never);
+    let mut buf = [0; 8];
+    assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(0), "the FIN came before the RST");
+    world.b.stack.tcp_close(server);
+    assert_eq!(world.a.stack.pool().in_use() + world.b.stack.pool().in_use(), 0);
+}
+
+#[test]
+fn keepalive_finds_a_dead_peer() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, _, _) = connected(&mut world, false);
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    let options = TcpOptions { keepalive: Some(keepalive), ..world.a.stack.tcp_options(client).unwrap() };
+    world.a.stack.tcp_set_options(client, options).unwrap();
+    // Alive: probes are answered.
+    let until = world.now + Duration::from_secs(60);
+    while world.now < until {
+        world.settle(1, &mut never);
+    }
+    assert_eq!(world.a.stack.tcp_state(client), Ok(TcpState::Established));
+    assert!(world.a.stack.stats().keepalive_probes >= 5);
+    // Dead: everything is lost.
+    let died = world.now;
+    while world.a.stack.tcp_state(client) == Ok(TcpState::Established) {
+        assert!(world.now.since(died) < Duration::from_secs(20), "not noticed");
+        world.settle(0, &mut |_| true);
+    }
+    assert_eq!(world.a.stack.tcp_take_error(client), Ok(Some(Error::TimedOut)));
+}
+
+#[test]
+fn linger_zero_resets_and_unread_data_resets() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, server, listener) = connected(&mut world, false);
+    let options = TcpOptions { linger: Linger::Timeout(Duration::ZERO), ..Default::default() };
+    world.a.stack.tcp_set_options(client, options).unwrap();
+    world.a.stack.tcp_close(client);
+    world.settle(0, &mut never);
+    let mut buf = [0; 8];
+    assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Err(Error::ConnectionReset));
+    world.b.stack.tcp_close(server);
+    // Closing with unread data (RFC 2525 2.17).
+    let remote = addr(false, 2, 80);
+    let client = world.a.stack.tcp_connect(Connect { remote, local: None, options: Default::default() }).unwrap();
+    world.settle(1, &mut never);
+    let (server, _) = world.b.stack.tcp_accept(listener).unwrap();
+    world.a.stack.tcp_send(client, b"unread").unwrap();
+    world.settle(0, &mut never);
+    world.b.stack.tcp_close(server);
+    world.settle(0, &mut never);
+    assert_eq!(world.a.stack.tcp_recv(client, &mut buf), Err(Error::ConnectionReset));
+}

@@ -166,7 +166,7 @@ impl<P: FramePool> Stack<P> {
         self.stats.connect_failed += 1;
         self.table.remove(self.hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
         let rx = crate::frame_queue::FrameQueue::new();
-        *self.slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, error: Some(error) }));
+        *self.slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, finished: false, error: Some(error) }));
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 

@@ -46,7 +46,7 @@ impl<P: FramePool> Stack<P> {
             }
             Slot::Dead(dead) => {
                 if dead.rx.is_empty() && !buf.is_empty() {
-                    return dead.error.take().map_or(Ok(0), Err);
+                    return dead.at_end().map(|()| 0);
                 }
                 Ok(dead.rx.read(nodes, pool, buf))
             }
@@ -71,7 +71,7 @@ impl<P: FramePool> Stack<P> {
             }
             Slot::Dead(dead) => {
                 if dead.rx.is_empty() && !buf.is_empty() {
-                    return dead.error.map_or(Ok(0), Err);
+                    return if dead.finished { Ok(0) } else { dead.error.map_or(Ok(0), Err) };
                 }
                 Ok(dead.rx.peek(nodes, pool, buf))
             }
@@ -94,7 +94,7 @@ impl<P: FramePool> Stack<P> {
             Slot::Dead(dead) => {
                 return match dead.rx.pop(nodes) {
                     Some(frame) => Ok(Received::Frame(frame)),
-                    None => dead.error.take().map_or(Ok(Received::EndOfStream), Err),
+                    None => dead.at_end().map(|()| Received::EndOfStream),
                 };
             }
             Slot::SynSent(_) => return Err(Error::NotConnected),

@@ -144,7 +144,13 @@ impl Tcb {
         };
         if fin_acked {
             match self.state {
-                State::FinWait1 => self.state = State::FinWait2,
+                State::FinWait1 => {
+                    self.state = State::FinWait2;
+                    if self.flags.has(Flags::ORPHAN) {
+                        // Nobody waits for the peer's FIN: it gets a bounded time (Linux `tcp_fin_timeout`).
+                        self.ext_mut().orphan_until = Some(core.now + core.config.fin_wait_2);
+                    }
+                }
                 State::Closing => {
                     arrival.discard(core.pool);
                     return Disposition::TimeWait;

@@ -20,6 +20,7 @@ pub(crate) mod timers;
 
 use crate::error::Error;
 use crate::flow::FlowKey;
+use crate::frame_queue::FrameQueue;
 use crate::slab::NIL;
 use crate::socket::options::{Keepalive, TcpState};
 use crate::time::Instant;
@@ -27,7 +28,6 @@ use crate::tx::neigh::PathId;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use flags::Flags;
-use crate::frame_queue::FrameQueue;
 use recv::reassembly::Island;
 use send::buffer::TxQueue;
 use send::rto::RttEstimator;
@@ -184,8 +184,6 @@ pub(crate) struct Ext {
     pub(crate) rcv_buf_fixed: bool,
     /// Bytes read since the receive buffer last grew.
     pub(crate) read_since_growth: u32,
-
-
 }
 
 /// The connection is over; what was received can still be read, then the error, then end of stream.
@@ -194,7 +192,16 @@ pub(crate) struct Dead {
     pub(crate) key: FlowKey,
     pub(crate) generation: u32,
     pub(crate) rx: FrameQueue,
+    /// The peer's FIN was received: end of stream comes before the error, which writing will tell.
+    pub(crate) finished: bool,
     pub(crate) error: Option<Error>,
+}
+
+impl Dead {
+    /// What a reader gets when nothing is left to read.
+    pub(crate) fn at_end(&mut self) -> Result<(), Error> {
+        if self.finished { Ok(()) } else { self.error.take().map_or(Ok(()), Err) }
+    }
 }
 
 /// A connection's slot: see the module's documentation.

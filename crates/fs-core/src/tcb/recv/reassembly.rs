@@ -3,8 +3,8 @@
 //! Where segments overlap, the bytes that came first win (a peer cannot rewrite what it has sent), and a
 //! segment that spans an island keeps only its part before it: the rest will be sent again.
 
-use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::frame::FramePool;
+use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::tcb::seq::SeqNum;
 use alloc::vec::Vec;
 

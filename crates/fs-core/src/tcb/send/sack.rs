@@ -13,9 +13,8 @@ impl Tcb {
     /// lies). Returns the bytes that are newly marked.
     pub(crate) fn mark_sacked(&mut self, store: &mut TxStore, blocks: &[(SeqNum, SeqNum)]) -> u32 {
         let (una, nxt) = (self.snd_una, self.snd_nxt);
-        let valid = |&&(start, end): &&(SeqNum, SeqNum)| {
-            start.before(end) && start.at_or_after(una) && end.at_or_before(nxt)
-        };
+        let valid =
+            |&&(start, end): &&(SeqNum, SeqNum)| start.before(end) && start.at_or_after(una) && end.at_or_before(nxt);
         if !blocks.iter().any(|b| valid(&b)) {
             return 0;
         }

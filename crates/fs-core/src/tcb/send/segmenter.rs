@@ -77,7 +77,14 @@ impl Tcb {
 
     /// Books a segment that has just been sent.
     #[inline]
-    pub(crate) fn sent(&mut self, store: &mut TxStore, stats: &mut Stats, config: &TcpConfig, next: Next, now: Instant) {
+    pub(crate) fn sent(
+        &mut self,
+        store: &mut TxStore,
+        stats: &mut Stats,
+        config: &TcpConfig,
+        next: Next,
+        now: Instant,
+    ) {
         self.flags.clear(Flags::PUSH_OUT | Flags::PERSIST);
         let now_us = super::recovery::micros(now);
         match next {
