@@ -47,12 +47,8 @@ impl<P: FramePool> Stack<P> {
             let Some(index) = self.net.lists[at].acks.pop_front() else { break };
             sent += self.visit_ack(index, out);
         }
-        // Each connection once a turn; those with more to send come again.
-        let ready = self.net.lists[at].data.len();
-        for _ in 0..ready {
-            if sent >= budget {
-                break;
-            }
+        // Round robin until the batch is full or nobody can send: a lone bulk flow fills it by itself.
+        while sent < budget {
             let Some(index) = self.net.lists[at].data.pop_front() else { break };
             match self.visit_data(index, budget, &mut sent, out) {
                 Visit::Done => {}
