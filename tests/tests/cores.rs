@@ -25,6 +25,8 @@ fn counter(all: &[Metric], name: &str) -> Result<Vec<f64>> {
 fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
     let trace = lab.dir().join("futex");
     let pid = proxy.proc.pid().to_string();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?;
+    let threads: Vec<String> = tasks.flatten().map(|task| task.file_name().to_string_lossy().into_owned()).collect();
     let seconds = seconds.to_string();
     let strace = ["strace", "-f", "-qq", "-e", "trace=futex", "-o"];
     let output = lab
@@ -37,8 +39,9 @@ fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
         .context("cannot run strace")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let text = std::fs::read_to_string(&trace).with_context(|| format!("strace: {said}"))?;
-    // The main thread waits for the end of the others all the time; it carries no packet.
-    let waits: Vec<&str> = text.lines().filter(|line| line.contains("FUTEX_WAIT") && !line.starts_with(&pid)).collect();
+    // A thread that waits for another's end waits for the value of that thread's id.
+    let joins = |line: &str| line.split(", ").nth(2).is_some_and(|value| threads.iter().any(|id| id == value));
+    let waits: Vec<&str> = text.lines().filter(|line| line.contains("FUTEX_WAIT") && !joins(line)).collect();
     for wait in waits.iter().take(5) {
         println!("{wait}");
     }
