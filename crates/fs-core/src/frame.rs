@@ -256,6 +256,13 @@ pub struct RxFrame {
     pub checksum: RxChecksum,
 }
 
+impl RxFrame {
+    /// Moves the frame out, leaving one that owns nothing.
+    pub(crate) fn take(&mut self) -> RxFrame {
+        RxFrame { frame: self.frame.take(), iface: self.iface, checksum: self.checksum }
+    }
+}
+
 /// Where the device (or the link, in software) has to put a checksum: RFC 1071 sum from `start` to the
 /// end of the packet, stored at `start + offset`. The field already holds the pseudo-header's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

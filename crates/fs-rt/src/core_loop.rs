@@ -210,7 +210,7 @@ pub(crate) struct LinkDown {
 fn discard(stack: &mut CoreStack, message: CoreMessage) {
     match message {
         CoreMessage::Packet(packet) => {
-            for rx in packet.frames {
+            for rx in packet.into_frames() {
                 stack.pool_mut().free(rx.frame);
             }
         }

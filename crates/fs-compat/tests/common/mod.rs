@@ -45,7 +45,15 @@ where
     let servers = runtime(Standalone::new().addr(SERVER, 24).addr(SERVER6, 64), vec![Box::new(a)]);
     let clients = runtime(Standalone::new().addr(CLIENT, 24).addr(CLIENT6, 64), vec![Box::new(b)]);
     let (server_handle, client_handle) = (servers.handle(), clients.handle());
-    let server_thread = std::thread::spawn(move || servers.run(serve));
+    // The server's end of the link stays open until the client is done with it.
+    let serve_and_wait = move |core: CoreCtx| {
+        let serving = serve(core);
+        async move {
+            serving.await;
+            fs_rt::shutdown_signal().await;
+        }
+    };
+    let server_thread = std::thread::spawn(move || servers.run(serve_and_wait));
     let driven = clients.run(move |core| {
         let drive = drive(core);
         async move { tokio::time::timeout(Duration::from_secs(30), drive).await }

@@ -139,20 +139,29 @@ impl<P: FramePool> Stack<P> {
 
     /// A packet that another core received for us, or asks us about.
     pub(crate) fn rx_forwarded(&mut self, packet: Packet) {
-        let Packet { mut frames, hops } = packet;
-        let Some(iface) = frames.first().map(|f| f.iface) else { return };
+        let Packet { mut head, mut rest, hops } = packet;
+        self.stats.packets_from_cores += 1;
+        if rest.is_empty() {
+            self.on_forwarded(core::slice::from_mut(&mut head), hops);
+        } else {
+            rest.insert(0, head);
+            self.on_forwarded(&mut rest, hops);
+        }
+    }
+
+    fn on_forwarded(&mut self, frames: &mut [RxFrame], hops: u16) {
+        let iface = frames[0].iface;
         let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
-            return self.discard(&mut frames, DropReason::NotOurProtocol);
+            return self.discard(frames, DropReason::NotOurProtocol);
         };
         let view = View::of(interface);
-        self.stats.packets_from_cores += 1;
-        match self.parse_packet(&view, &frames) {
+        match self.parse_packet(&view, frames) {
             Ok(Parsed::Tcp(segment)) => {
                 let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
-                self.on_tcp(&segment, hash, &mut frames, hops);
+                self.on_tcp(&segment, hash, frames, hops);
             }
-            Ok(other) => self.on_other(iface, other, &mut frames),
-            Err(reason) => self.discard(&mut frames, reason),
+            Ok(other) => self.on_other(iface, other, frames),
+            Err(reason) => self.discard(frames, reason),
         }
     }
 
@@ -388,7 +397,8 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
-        let packet = Packet { frames: Arrival::new(frames).into_frames(), hops };
+        let (head, rest) = Arrival::new(frames).into_head_and_rest();
+        let packet = Packet { head, rest, hops };
         self.outbound.push(Outbound { to, message: CoreMessage::Packet(packet) });
     }
 }

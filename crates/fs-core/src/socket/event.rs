@@ -120,8 +120,18 @@ pub enum CoreMessage {
 /// A packet on its way between cores.
 #[derive(Debug)]
 pub struct Packet {
-    /// Its frames, in order.
-    pub frames: alloc::vec::Vec<RxFrame>,
+    /// Its first frame, and for most packets the only one. Inline: no heap memory crosses cores for it, which
+    /// the receiving core would give back to the sender's arena under a lock.
+    pub head: RxFrame,
+    /// The rest of a chain, in order.
+    pub rest: alloc::vec::Vec<RxFrame>,
     /// Cores that have seen it; bounds the asking (a packet is asked at most once around).
     pub hops: u16,
+}
+
+impl Packet {
+    /// All its frames, in order.
+    pub fn into_frames(self) -> impl Iterator<Item = RxFrame> {
+        core::iter::once(self.head).chain(self.rest)
+    }
 }

@@ -41,12 +41,15 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// Moves the frames out, to send them elsewhere.
+    /// Moves the frames out, to keep them elsewhere.
     pub(crate) fn into_frames(self) -> alloc::vec::Vec<RxFrame> {
-        self.frames
-            .iter_mut()
-            .map(|rx| RxFrame { frame: rx.frame.take(), iface: rx.iface, checksum: rx.checksum })
-            .collect()
+        self.frames.iter_mut().map(RxFrame::take).collect()
+    }
+
+    /// Moves the frames out, to send them to another core: without an allocation for a packet of one.
+    pub(crate) fn into_head_and_rest(self) -> (RxFrame, alloc::vec::Vec<RxFrame>) {
+        let (head, rest) = self.frames.split_at_mut(1);
+        (head[0].take(), rest.iter_mut().map(RxFrame::take).collect())
     }
 
     /// Keeps `len` bytes of payload from `off` on; frames without payload go back.
