@@ -66,7 +66,7 @@ impl Ours {
         stack.set_neighbour(IFACE, gateway, Some(GATEWAY_MAC));
         let at = SocketAddr::new(Ipv4Addr::from(SERVER.0).into(), SERVER.1);
         let options = TcpOptions { nodelay: true, ..TcpOptions::default() };
-        let listener = stack.tcp_listen(Listen { at, backlog: 4096, v6_only: false, options }).expect("a listener");
+        let listener = stack.tcp_listen(Listen { at, backlog: 4096, v6_only: false, fast_open: 0, options }).expect("a listener");
         let mut server = Self {
             stack,
             listener,

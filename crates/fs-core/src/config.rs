@@ -58,6 +58,29 @@ pub enum CongestionControl {
     Cubic,
     /// RFC 5681 and 6582.
     NewReno,
+    /// BBRv3: draft-ietf-ccwg-bbr.
+    Bbr,
+}
+
+/// When to use explicit congestion notification (RFC 3168): Linux `tcp_ecn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Never (0).
+    Off,
+    /// When the peer asks for it (2, Linux's default).
+    #[default]
+    Passive,
+    /// Ask for it, and when the peer asks (1).
+    Active,
+}
+
+/// TCP Fast Open (RFC 7413): Linux `tcp_fastopen`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpen {
+    /// Active opens may carry data in the SYN when a cookie is known.
+    pub client: bool,
+    /// Listeners that ask for it (`Listen::fast_open`) take data in a SYN with a valid cookie.
+    pub server: bool,
 }
 
 /// TCP's constants.
@@ -98,6 +121,27 @@ pub struct TcpConfig {
     pub sack: bool,
     /// Initial window in segments: RFC 6928.
     pub initial_window: u32,
+    /// Explicit congestion notification.
+    pub ecn: Ecn,
+    /// TCP Fast Open.
+    pub fast_open: FastOpen,
+    /// RACK and the tail loss probe (RFC 8985); off: RFC 6675 with its DupThresh alone.
+    pub rack: bool,
+    /// Shrink the window after an idle time of one RTO (RFC 5681 4.1, RFC 2861): Linux `tcp_slow_start_after_idle`.
+    pub idle_restart: bool,
+    /// Smallest segment size that path MTU messages and black-hole detection go down to, in bytes: Linux
+    /// `tcp_min_snd_mss` is 48; RFC 4821 7.7 suggests a larger one.
+    pub mss_floor: u16,
+    /// Look for path MTU black holes (RFC 4821, RFC 8899's ideas): Linux `tcp_mtu_probing` 1.
+    pub mtu_probing: bool,
+    /// Out-of-window segments of a connection are answered at most once in this time: Linux
+    /// `tcp_invalid_ratelimit`, 500 ms. Zero: always.
+    pub invalid_ack_interval: Duration,
+    /// Challenge ACKs a second and core (RFC 5961 section 7): Linux 1000.
+    pub challenge_acks: u32,
+    /// How long a peer may keep our window closed, answering every probe, before the connection is given up.
+    /// `None`: for ever, as RFC 9293 3.8.6.1 wants; an operator may bound it (RFC 6429).
+    pub zero_window_timeout: Option<Duration>,
 }
 
 impl Default for TcpConfig {
@@ -120,6 +164,15 @@ impl Default for TcpConfig {
             timestamps: true,
             sack: true,
             initial_window: 10,
+            ecn: Ecn::Passive,
+            fast_open: FastOpen { client: true, server: false },
+            rack: true,
+            idle_restart: true,
+            mss_floor: 536,
+            mtu_probing: true,
+            invalid_ack_interval: Duration::from_millis(500),
+            challenge_acks: 1000,
+            zero_window_timeout: None,
         }
     }
 }

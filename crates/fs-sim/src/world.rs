@@ -235,7 +235,7 @@ impl World {
             for shard in &mut host.shards[..cores] {
                 for &(port, options) in &self.config.listen {
                     let at = SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), port);
-                    let listen = Listen { at, backlog: host.config.backlog, v6_only: false, options };
+                    let listen = Listen { at, backlog: host.config.backlog, v6_only: false, fast_open: 0, options };
                     let id = shard
                         .stack
                         .tcp_listen(listen)

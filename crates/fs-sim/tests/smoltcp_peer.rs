@@ -160,7 +160,7 @@ impl Ours {
             let id = ours.stack.tcp_connect(connect).map_err(|e| format!("connect: {e}"))?;
             ours.conn = Some(Conn::new(ours.plan.clone(), Side::Client, id, true, rng.fork()));
         } else {
-            let listen = Listen { at: we, backlog: 8, v6_only: false, options: TcpOptions::default() };
+            let listen = Listen { at: we, backlog: 8, v6_only: false, fast_open: 0, options: TcpOptions::default() };
             ours.stack.tcp_listen(listen).map_err(|e| format!("listen: {e}"))?;
         }
         Ok(ours)

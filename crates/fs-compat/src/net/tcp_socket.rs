@@ -90,6 +90,7 @@ impl TcpSocket {
             at,
             backlog,
             v6_only: self.v6_only.into_inner(),
+            fast_open: 0,
             options: self.options.into_inner(),
         })
     }

@@ -43,7 +43,7 @@ fn covers(at: SocketAddr, v6_only: bool, local: IpAddr) -> bool {
 impl ListenTable {
     /// Adds a listener; `None` if this core has one at the same address and port.
     pub(crate) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
-        let Listen { at, backlog, v6_only, options } = *listen;
+        let Listen { at, backlog, v6_only, options, .. } = *listen;
         let at = SocketAddr::new(at.ip().to_canonical(), at.port());
         let same = self.by_port.get(&at.port()).into_iter().flatten();
         if same.map(|&i| &self.slots[i as usize]).any(|l| l.at == at) {

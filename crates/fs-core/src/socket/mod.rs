@@ -5,6 +5,7 @@ mod connect;
 mod datagram;
 pub mod event;
 pub mod handover;
+pub mod info;
 pub(crate) mod listener;
 pub mod options;
 pub mod ports;

@@ -46,8 +46,29 @@ pub struct TcpOptions {
     pub congestion_control: Option<CongestionControl>,
     /// SO_RCVBUF in bytes; `None`: auto-tuned up to the configuration's maximum.
     pub receive_buffer: Option<u32>,
-    /// SO_SNDBUF in bytes; `None` is the configuration's.
+    /// SO_SNDBUF in bytes; `None`: auto-tuned up to the configuration's maximum.
     pub send_buffer: Option<u32>,
+    /// TCP_CORK: only full segments leave, at most 200 ms late; turning it off sends the rest.
+    pub cork: bool,
+    /// TCP_DEFER_ACCEPT (listeners): a connection is offered when its first data is there, or this time after
+    /// its SYN; until then the handshake's last ACK is not taken for one.
+    pub defer_accept: Option<Duration>,
+    /// TCP_USER_TIMEOUT (RFC 9293 3.8.3, RFC 5482): how long data may stay unacknowledged, or the window closed.
+    pub user_timeout: Option<Duration>,
+    /// TCP_NOTSENT_LOWAT: writable while fewer unsent bytes than this are queued.
+    pub not_sent_low: Option<u32>,
+    /// TCP_MAXSEG: upper bound of the segment size, announced in our SYN.
+    pub max_segment: Option<u16>,
+    /// TCP_WINDOW_CLAMP: upper bound of the window that we offer.
+    pub window_clamp: Option<u32>,
+    /// SO_OOBINLINE: urgent data stays in the stream.
+    pub oob_inline: bool,
+    /// SO_RCVLOWAT: readable only from this many bytes on (or at the end of the stream). 0 is 1.
+    pub receive_low: u32,
+    /// IP_TOS or IPV6_TCLASS without its two ECN bits, which are the stack's.
+    pub tos: u8,
+    /// SO_MAX_PACING_RATE in bytes a second; `None`: as congestion control says.
+    pub pacing_max: Option<u64>,
 }
 
 /// How to connect.
@@ -70,6 +91,8 @@ pub struct Listen {
     pub backlog: u32,
     /// IPV6_V6ONLY.
     pub v6_only: bool,
+    /// TCP_FASTOPEN: how many connections whose SYN carried data may wait for their handshake's last ACK. 0: none.
+    pub fast_open: u32,
     /// Options of accepted connections.
     pub options: TcpOptions,
 }

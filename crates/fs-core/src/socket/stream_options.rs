@@ -144,12 +144,13 @@ impl Tcb {
             }),
             receive_buffer: Some(self.rcv_buf),
             send_buffer: Some(self.snd_buf()),
+            ..TcpOptions::default()
         }
     }
 
     /// Puts options in force; the extension is made only if one needs it.
     pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
-        let TcpOptions { nodelay, keepalive, linger, ttl, congestion_control, receive_buffer, send_buffer } = *options;
+        let TcpOptions { nodelay, keepalive, linger, ttl, congestion_control, receive_buffer, send_buffer, .. } = *options;
         self.flags.put(Flags::NODELAY, nodelay);
         let rare = keepalive.is_some() || linger != Default::default() || ttl.is_some();
         if rare || self.ext.is_some() {

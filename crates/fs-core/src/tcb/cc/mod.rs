@@ -98,7 +98,7 @@ impl Control {
     pub fn new(algorithm: CongestionControl) -> Self {
         match algorithm {
             CongestionControl::NewReno => Control::NewReno(NewReno::default()),
-            CongestionControl::Cubic => Control::Cubic(Cubic::default()),
+            CongestionControl::Cubic | CongestionControl::Bbr => Control::Cubic(Cubic::default()),
         }
     }
 
