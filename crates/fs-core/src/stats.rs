@@ -71,6 +71,8 @@ counters! {
     retransmits,
     /// Fast recoveries entered.
     fast_recoveries,
+    /// Windows reduced because the peer echoed a congestion mark (RFC 3168).
+    ecn_reductions,
     /// Retransmission time-outs.
     rto_fired,
     /// Zero-window probes sent.

@@ -19,8 +19,8 @@ const PERIOD: Duration = Duration::from_secs(60);
 const SIZES: [u16; 8] = [88, 536, 1220, 1300, 1400, 1440, 1460, 8940];
 const SIZE_BITS: u32 = 0b111;
 
-/// Bits of the timestamp above the core's: window scale (4; 15 is none) and SACK (1).
-const OPTION_BITS: u32 = 5;
+/// Bits of the timestamp above the core's: window scale (4; 15 is none), SACK (1) and ECN (1), as Linux.
+const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
 
 /// When cookies were last needed, so that ACKs are not taken for cookies in quiet times.
@@ -48,14 +48,15 @@ impl<P: FramePool> Stack<P> {
         match &mut offer.timestamps {
             Some(ts) => {
                 let scale = entry.options.window_scale.map_or(NO_SCALE, u32::from);
-                let bits = scale | u32::from(offer.sack_permitted) << 4;
+                let bits = scale | u32::from(offer.sack_permitted) << 4 | u32::from(entry.ecn) << 5;
                 ts.val = self.with_option_bits(ts.val, bits);
             }
-            None => (offer.window_scale, offer.sack_permitted) = (None, false),
+            None => (offer.window_scale, offer.sack_permitted, entry.ecn) = (None, false, false),
         }
         self.stats.syn_cookies_sent += 1;
-        let flags = crate::wire::tcp::TcpFlags::SYN.with(crate::wire::tcp::TcpFlags::ACK);
-        self.send_handshake(&entry.key, entry.path, flags, entry.iss, entry.irs + 1, &offer);
+        let tos = self.listener_options(entry.listener).tos;
+        let flags = crate::tcb::ecn::syn_ack_flags(entry.ecn);
+        self.send_handshake(&entry.key, entry.path, flags, entry.iss, entry.irs + 1, tos, &offer);
     }
 
     /// An ACK that no flow claims: if it carries a cookie of ours, the handshake that it completes.
@@ -79,6 +80,7 @@ impl<P: FramePool> Stack<P> {
         let mut entry = SynEntry::new(segment.key, irs, iss, options, segment.window, listener);
         // No RTT sample: when the SYN-ACK left is not known.
         entry.retries = 1;
+        entry.ecn = bits.is_some_and(|b| b >> 5 & 1 == 1) && self.config.tcp.ecn != crate::config::Ecn::Off;
         Some(entry)
     }
 

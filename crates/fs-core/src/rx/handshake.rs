@@ -11,6 +11,7 @@ use crate::socket::event::{CoreMessage, Event, ListenerId, Outbound, Ready};
 use crate::socket::handover::Handover;
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::Slot;
+use crate::tcb::ecn;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::Arrival;
 use crate::tcb::open::{Opening, syn_window};
@@ -41,6 +42,7 @@ impl<P: FramePool> Stack<P> {
         let iss = self.initial_sequence(&segment.key);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
         (syn.path, syn.sent_us) = (path, micros(self.now));
+        syn.ecn = self.takes_ecn(segment);
         if self.handshakes.is_full() {
             self.send_cookie(syn);
             return Arrival::new(frames).discard(&mut self.pool);
@@ -59,13 +61,14 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn send_syn_ack(&mut self, index: u32) {
-        let SynEntry { key, irs, iss, options: peer, listener, path, .. } = *self.handshakes.entry(index);
-        let receive_buffer = self.listener_options(listener).receive_buffer;
-        let offer = self.syn_options(&key, path, Some(peer), receive_buffer);
-        self.send_handshake(&key, path, TcpFlags::SYN.with(TcpFlags::ACK), iss, irs + 1, &offer);
+        let SynEntry { key, irs, iss, options: peer, listener, path, ecn, .. } = *self.handshakes.entry(index);
+        let options = self.listener_options(listener);
+        let offer = self.syn_options(&key, path, Some(peer), options.receive_buffer);
+        self.send_handshake(&key, path, ecn::syn_ack_flags(ecn), iss, irs + 1, options.tos, &offer);
     }
 
     /// Sends a SYN or SYN-ACK.
+    #[allow(clippy::too_many_arguments, reason = "the fields of one segment")]
     pub(crate) fn send_handshake(
         &mut self,
         key: &crate::flow::FlowKey,
@@ -73,6 +76,7 @@ impl<P: FramePool> Stack<P> {
         flags: TcpFlags,
         seq: crate::tcb::seq::SeqNum,
         ack: crate::tcb::seq::SeqNum,
+        tos: u8,
         offer: &SynOptions,
     ) {
         let mut bytes = OptionBytes::NONE;
@@ -86,6 +90,8 @@ impl<P: FramePool> Stack<P> {
             window,
             options: &bytes,
             ttl: DEFAULT_TTL,
+            // RFC 3168 6.1.1: never ECT on a SYN or SYN-ACK.
+            tos: ecn::tos(tos),
             payload_len: 0,
             payload_sum: 0,
         };
@@ -222,6 +228,7 @@ impl<P: FramePool> Stack<P> {
             window: entry.window,
             path: entry.path,
             sample_from_us: (entry.retries == 0).then_some(entry.sent_us),
+            ecn: entry.ecn,
             options,
         });
         tcb.flags.set(Flags::UNACCEPTED);

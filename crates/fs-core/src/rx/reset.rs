@@ -39,6 +39,7 @@ impl<P: FramePool> Stack<P> {
             window: 0,
             options: &OptionBytes::NONE,
             ttl: DEFAULT_TTL,
+            tos: 0,
             payload_len: 0,
             payload_sum: 0,
         };

@@ -21,6 +21,8 @@ pub(crate) struct SynEntry {
     pub(crate) listener: u32,
     pub(crate) path: PathId,
     pub(crate) retries: u8,
+    /// We agree to ECN.
+    pub(crate) ecn: bool,
     /// When the SYN-ACK left, in microseconds: the first RTT sample.
     pub(crate) sent_us: u32,
     /// Distinguishes successive users of an entry.
@@ -39,6 +41,7 @@ impl Hollow for SynEntry {
             listener: NIL,
             path: PathId::default(),
             retries: 0,
+            ecn: false,
             sent_us: 0,
             generation: 0,
             next: NIL,

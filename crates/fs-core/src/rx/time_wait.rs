@@ -86,6 +86,7 @@ impl<P: FramePool> Stack<P> {
             window,
             options: &bytes,
             ttl: DEFAULT_TTL,
+            tos: 0,
             payload_len: 0,
             payload_sum: 0,
         };

@@ -8,13 +8,13 @@ use crate::rx::parse::Segment;
 use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{Connect, TcpOptions};
 use crate::stack::{Owner, Stack, Token};
+use crate::tcb::ecn;
 use crate::tcb::open::Opening;
 use crate::tcb::send::recovery::micros;
 use crate::tcb::syn_sent::{PeerSyn, SynSent};
 use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Dead, Slot};
 use crate::wire::options::{self, SynOptions};
-use crate::wire::tcp::TcpFlags;
 use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 
@@ -44,6 +44,7 @@ impl<P: FramePool> Stack<P> {
         let iss = self.initial_sequence(&key);
         let retry_at = self.now + self.config.tcp.rto_initial;
         let sent_us = micros(self.now);
+        let ecn = self.asks_for_ecn();
         let open = |generation| {
             Slot::SynSent(Box::new(SynSent {
                 key,
@@ -51,6 +52,7 @@ impl<P: FramePool> Stack<P> {
                 iss,
                 path,
                 options,
+                ecn,
                 retries: 0,
                 retry_at,
                 sent_us,
@@ -128,12 +130,13 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn send_syn(&mut self, index: u32) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
         let (key, iss, path, crossed) = (s.key, s.iss, s.path, s.crossed);
-        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), s.options.receive_buffer);
+        let tos = s.options.tos;
         let (flags, ack) = match crossed {
-            None => (TcpFlags::SYN, crate::tcb::seq::SeqNum(0)),
-            Some(peer) => (TcpFlags::SYN.with(TcpFlags::ACK), peer.irs + 1),
+            None => (ecn::syn_flags(s.ecn), crate::tcb::seq::SeqNum(0)),
+            Some(peer) => (ecn::syn_ack_flags(peer.ecn), peer.irs + 1),
         };
-        self.send_handshake(&key, path, flags, iss, ack, &offer);
+        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), s.options.receive_buffer);
+        self.send_handshake(&key, path, flags, iss, ack, tos, &offer);
     }
 
     /// The retransmission timer of an active open fired.
@@ -152,6 +155,7 @@ impl<P: FramePool> Stack<P> {
             return;
         }
         s.retries += 1;
+        s.ecn = false;
         s.retry_at = now + handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
         let (at, generation) = (s.retry_at, s.generation);
         self.stats.retransmits += 1;
@@ -206,7 +210,9 @@ impl<P: FramePool> Stack<P> {
         }
         // Fourth: SYN.
         if flags.syn() {
-            let peer = PeerSyn { irs: segment.seq, window: segment.window, options: options::parse_syn(opts) };
+            let ecn = s.ecn && if flags.ack() { ecn::is_setup_syn_ack(flags) } else { ecn::is_setup_syn(segment) };
+            let options = options::parse_syn(opts);
+            let peer = PeerSyn { irs: segment.seq, window: segment.window, options, ecn };
             if flags.ack() {
                 self.establish(index, peer, false);
                 return Ok(false);
@@ -238,6 +244,7 @@ impl<P: FramePool> Stack<P> {
             window: peer.window,
             path: s.path,
             sample_from_us: (s.retries == 0).then_some(s.sent_us),
+            ecn: peer.ecn,
             options: s.options,
         };
         let fin_wanted = s.fin_wanted;

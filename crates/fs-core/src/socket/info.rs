@@ -119,6 +119,7 @@ impl Tcb {
             ca_state: match self.recovery() {
                 Recovery::Open if self.dup_acks > 0 => CaState::Disorder,
                 Recovery::Open => CaState::Open,
+                Recovery::Cwr { .. } => CaState::Cwr,
                 Recovery::Fast { .. } => CaState::Recovery,
                 Recovery::Loss { .. } => CaState::Loss,
             },
@@ -127,6 +128,9 @@ impl Tcb {
             timestamps: self.flags.has(Flags::TIMESTAMPS),
             sack: self.flags.has(Flags::SACK),
             window_scaling: self.shifts != 0,
+            ecn: self.flags.has(Flags::ECN),
+            ecn_seen: self.flags.has(Flags::ECN_SEEN),
+            delivered_ce: ext.map_or(0, |e| e.ecn.delivered_ce),
             snd_wscale: self.snd_shift(),
             rcv_wscale: self.rcv_shift(),
             snd_mss: mss,

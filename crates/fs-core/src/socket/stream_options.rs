@@ -137,6 +137,7 @@ impl Tcb {
             keepalive: ext.and_then(|e| e.keepalive),
             linger: ext.map(|e| e.linger).unwrap_or_default(),
             ttl: ext.and_then(|e| e.ttl),
+            tos: self.tos(),
             congestion_control: Some(if self.flags.has(Flags::NEW_RENO) {
                 CongestionControl::NewReno
             } else {
@@ -150,16 +151,16 @@ impl Tcb {
 
     /// Puts options in force; the extension is made only if one needs it.
     pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
-        let TcpOptions { nodelay, keepalive, linger, ttl, congestion_control, receive_buffer, send_buffer, .. } = *options;
+        let TcpOptions { nodelay, keepalive, linger, ttl, tos, congestion_control, receive_buffer, send_buffer, .. } = *options;
         self.flags.put(Flags::NODELAY, nodelay);
-        let rare = keepalive.is_some() || linger != Default::default() || ttl.is_some();
+        let rare = keepalive.is_some() || linger != Default::default() || ttl.is_some() || tos > 3;
         if rare || self.ext.is_some() {
             let ext = self.ext_mut();
             if ext.keepalive != keepalive {
                 ext.last_received = now;
                 ext.keepalive_probes = 0;
             }
-            (ext.keepalive, ext.linger, ext.ttl) = (keepalive, linger, ttl);
+            (ext.keepalive, ext.linger, ext.ttl, ext.tos) = (keepalive, linger, ttl, crate::tcb::ecn::tos(tos));
         }
         if let Some(algorithm) = congestion_control {
             self.flags.put(Flags::NEW_RENO, algorithm == CongestionControl::NewReno);

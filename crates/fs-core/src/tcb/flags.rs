@@ -49,6 +49,14 @@ flags! {
     NEW_RENO = 16,
     /// The next data may go out although the window or Nagle would hold it (persist time-out).
     PUSH_OUT = 17,
+    /// ECN agreed (RFC 3168 6.1.1).
+    ECN = 22,
+    /// Congestion was experienced: ECE goes on every ACK until the peer's CWR (RFC 3168 6.1.3).
+    ECN_ECHO = 23,
+    /// The window was reduced for an echo: CWR goes on the next new data (RFC 3168 6.1.2).
+    ECN_CWR = 24,
+    /// A segment with ECT or CE has come in.
+    ECN_SEEN = 25,
 }
 
 impl Flags {

@@ -15,6 +15,7 @@ use crate::tcb::send::recovery::AckInput;
 use crate::tcb::{State, Tcb};
 use crate::time::Instant;
 use crate::wire::options;
+use crate::wire::tcp::TcpFlags;
 
 /// The frames of one received packet, on their way to an owner. Must be discarded or turned into payload.
 #[must_use = "frames must find an owner"]
@@ -130,6 +131,9 @@ impl Tcb {
         if let Err(refused) = self.check(segment) {
             arrival.discard(core.pool);
             return refused;
+        }
+        if self.flags.has(Flags::ECN) {
+            self.receive_ecn(segment);
         }
         // Fifth: the ACK field. More than timestamps may be SACK blocks.
         let taken = if segment.opt_len > 12 && self.flags.has(Flags::SACK) {
@@ -261,7 +265,8 @@ impl Tcb {
         let was_writable = self.writable();
         let mut fin = false;
         if advanced || self.snd_una != self.snd_nxt {
-            let input = AckInput { ack: segment.ack, bare, sack, now: core.now };
+            let ece = segment.flags.contains(TcpFlags::ECE) && self.flags.has(Flags::ECN);
+            let input = AckInput { ack: segment.ack, bare, sack, ece, now: core.now };
             fin = self.on_ack(core.store, core.pool, core.stats, core.config, input);
         }
         // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA.

@@ -8,6 +8,7 @@
 //! ACK, and TIME-WAIT is a compact record (`time_wait`): neither costs a slot.
 
 pub mod cc;
+pub(crate) mod ecn;
 pub(crate) mod flags;
 pub(crate) mod input;
 pub(crate) mod open;
@@ -145,6 +146,8 @@ pub(crate) enum Recovery {
     Open,
     /// Fast recovery until `high` is acknowledged.
     Fast { high: SeqNum },
+    /// The window was reduced for an ECN echo, until `high` is acknowledged: at most once for each window of data.
+    Cwr { high: SeqNum },
     /// After a time-out, until `high` is acknowledged.
     Loss { high: SeqNum },
 }
@@ -178,6 +181,9 @@ pub(crate) struct Ext {
     pub(crate) orphan_until: Option<Instant>,
     pub(crate) linger: crate::socket::options::Linger,
     pub(crate) ttl: Option<u8>,
+    /// TOS or traffic class; its ECN bits are zero.
+    pub(crate) tos: u8,
+    pub(crate) ecn: ecn::Ecn,
     /// Error that ICMP reported, kept until the connection fails (RFC 5461 soft errors).
     pub(crate) soft_error: Option<Error>,
     /// SO_RCVBUF was set: no auto-tuning.

@@ -34,6 +34,8 @@ pub(crate) struct Opening {
     pub(crate) path: PathId,
     /// When our SYN (or SYN-ACK) left, if it was sent only once.
     pub(crate) sample_from_us: Option<u32>,
+    /// Both sides want ECN (RFC 3168 6.1.1).
+    pub(crate) ecn: bool,
     pub(crate) options: TcpOptions,
 }
 
@@ -50,12 +52,13 @@ pub(crate) fn syn_window(initial: u32) -> u16 {
 impl<P: FramePool> Stack<P> {
     /// Makes the control block, in ESTABLISHED.
     pub(crate) fn open_tcb(&self, opening: Opening) -> Tcb {
-        let Opening { key, generation, iss, irs, peer, window, path, sample_from_us, options } = opening;
+        let Opening { key, generation, iss, irs, peer, window, path, sample_from_us, ecn, options } = opening;
         let tcp = &self.config.tcp;
         let v6 = key.is_v6();
         let mut flags = Flags::default();
         flags.put(Flags::V6, v6);
         flags.put(Flags::TIMESTAMPS, tcp.timestamps && peer.timestamps.is_some());
+        flags.put(Flags::ECN, ecn);
         flags.put(Flags::SACK, tcp.sack && peer.sack_permitted);
         flags.put(Flags::NEW_RENO, tcp.congestion_control == crate::config::CongestionControl::NewReno);
         let scaled = tcp.window_scaling && peer.window_scale.is_some();

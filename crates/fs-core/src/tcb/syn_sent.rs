@@ -15,6 +15,9 @@ pub(crate) struct SynSent {
     pub(crate) iss: SeqNum,
     pub(crate) path: PathId,
     pub(crate) options: TcpOptions,
+    /// Our last SYN asked for ECN: one that is sent again does not, in case the path drops such SYNs (RFC 3168
+    /// 6.1.1.1, Linux `tcp_ecn_fallback`).
+    pub(crate) ecn: bool,
     /// SYNs sent again so far.
     pub(crate) retries: u8,
     pub(crate) retry_at: Instant,
@@ -36,4 +39,6 @@ pub(crate) struct PeerSyn {
     pub(crate) irs: SeqNum,
     pub(crate) window: u16,
     pub(crate) options: SynOptions,
+    /// It agrees to ECN.
+    pub(crate) ecn: bool,
 }

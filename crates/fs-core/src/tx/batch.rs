@@ -131,10 +131,11 @@ impl<P: FramePool> Stack<P> {
             key: &key,
             seq: seq.unwrap_or(tcb.snd_nxt),
             ack: tcb.rcv_nxt,
-            flags,
+            flags: flags | tcb.echo_flags(),
             window: tcb.offer_window(frozen),
             options: &options,
             ttl: tcb.ttl(),
+            tos: tcb.tos(),
             payload_len: 0,
             payload_sum: 0,
         };
@@ -230,6 +231,7 @@ fn emit_segment<P: FramePool>(
     if segment.has(mark::FIN) {
         flags = flags.with(TcpFlags::FIN);
     }
+    let (flags, tos) = tcb.mark_data(flags, index == tcb.tx.next, segment.len);
     // Blocks go along only where a full segment leaves room; a pure ACK carries them otherwise.
     let with_sack = segment.len + 36 <= tcb.mss as u32;
     let options = tcb.option_bytes(ts, with_sack);
@@ -242,6 +244,7 @@ fn emit_segment<P: FramePool>(
         window: tcb.offer_window(frozen),
         options: &options,
         ttl: tcb.ttl(),
+        tos,
         payload_len: segment.len,
         payload_sum,
     };

@@ -34,6 +34,8 @@ pub(crate) struct SegmentSpec<'a> {
     pub(crate) window: u16,
     pub(crate) options: &'a OptionBytes,
     pub(crate) ttl: u8,
+    /// TOS or traffic class, ECN bits included.
+    pub(crate) tos: u8,
     pub(crate) payload_len: u32,
     /// The payload's folded sum; not used when the device finishes checksums.
     pub(crate) payload_sum: u16,
@@ -73,7 +75,7 @@ pub(crate) fn write_headers<P: FramePool>(
                 dst: remote,
                 protocol: TCP,
                 ttl: spec.ttl,
-                tos: 0,
+                tos: spec.tos,
                 total_len: (ip_len as u32 + transport) as u16,
             };
             if let Some(out) = ip.first_chunk_mut() {
@@ -87,7 +89,7 @@ pub(crate) fn write_headers<P: FramePool>(
                 dst: remote,
                 protocol: TCP,
                 hop_limit: spec.ttl,
-                traffic_class: 0,
+                traffic_class: spec.tos,
                 payload_len: transport as u16,
             };
             if let Some(out) = ip.first_chunk_mut() {

@@ -18,6 +18,8 @@ pub(crate) struct AckInput<'a> {
     /// It could be a duplicate ACK by RFC 5681 section 2: no payload, no SYN or FIN, window unchanged.
     pub(crate) bare: bool,
     pub(crate) sack: &'a [(SeqNum, SeqNum)],
+    /// ECE on a connection that has agreed to ECN.
+    pub(crate) ece: bool,
     pub(crate) now: Instant,
 }
 
@@ -41,6 +43,9 @@ impl Tcb {
         let flight_before = self.flight();
         if input.ack == self.snd_una {
             self.on_duplicate_ack(store, stats, &input);
+            if input.ece {
+                self.on_echo(stats, &input, 0);
+            }
             return false;
         }
         let advance = input.ack.since(self.snd_una);
@@ -67,6 +72,9 @@ impl Tcb {
             self.mark_sacked(store, input.sack);
         }
         let grow = self.progress(store, stats, &input);
+        if input.ece {
+            self.on_echo(stats, &input, advance);
+        }
         if grow {
             self.grow_window(advance, flight_before, input.now);
         }
@@ -90,6 +98,14 @@ impl Tcb {
                     return false;
                 }
                 true
+            }
+            Recovery::Cwr { high } => {
+                if self.flags.has(Flags::SACK) && !input.sack.is_empty() && self.mark_lost_by_sack(store) > 0 {
+                    self.enter_fast_recovery(stats, input.now);
+                } else {
+                    self.leave_cwr(high, input.ack);
+                }
+                false
             }
             Recovery::Fast { high } if input.ack.at_or_after(high) => {
                 self.leave_recovery();
@@ -130,7 +146,7 @@ impl Tcb {
             ext.sacked = (ext.sacked + mss).min(out.saturating_sub(ext.lost));
         }
         let lost = with_sack && self.mark_lost_by_sack(store) > 0;
-        if self.recovery() == Recovery::Open && (lost || self.dup_acks as u32 >= DUP_THRESH) {
+        if matches!(self.recovery(), Recovery::Open | Recovery::Cwr { .. }) && (lost || self.dup_acks as u32 >= DUP_THRESH) {
             self.mark_head_lost(store);
             self.enter_fast_recovery(stats, input.now);
         }
@@ -139,10 +155,13 @@ impl Tcb {
     fn enter_fast_recovery(&mut self, stats: &mut Stats, now: Instant) {
         stats.fast_recoveries += 1;
         let (flight, mss, high) = (self.snd_nxt.since(self.snd_una), self.mss as u32, self.snd_nxt);
-        let mut window = self.window;
-        let control = self.control();
-        control.on_congestion(&mut window, flight, mss, now);
-        self.window = window;
+        // In this window of data an ECN echo may have brought the reduction already (RFC 3168 6.1.2).
+        if !matches!(self.recovery(), Recovery::Cwr { .. }) {
+            let mut window = self.window;
+            self.control().on_congestion(&mut window, flight, mss, now);
+            self.window = window;
+            self.owe_cwr();
+        }
         self.ext_mut().recovery = Recovery::Fast { high };
         // The first retransmission does not wait for the pipe to drain (RFC 6675 section 5 step 4.3).
         self.flags.set(Flags::PUSH_OUT);
@@ -163,7 +182,7 @@ impl Tcb {
     }
 
     /// Congestion control state, made at the first loss.
-    fn control(&mut self) -> &mut Control {
+    pub(crate) fn control(&mut self) -> &mut Control {
         let new_reno = self.flags.has(Flags::NEW_RENO);
         self.ext_mut().control.get_or_insert_with(|| {
             Control::new(if new_reno { CongestionControl::NewReno } else { CongestionControl::Cubic })
@@ -220,6 +239,7 @@ impl Tcb {
         self.control().on_rto(&mut window, flight, mss, now);
         window.cwnd = mss;
         self.window = window;
+        self.owe_cwr();
         self.ext_mut().recovery = Recovery::Loss { high };
         self.dup_acks = 0;
         self.backoff = self.backoff.saturating_add(1);

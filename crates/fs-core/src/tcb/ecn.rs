@@ -1,0 +1,172 @@
+//! Explicit congestion notification: RFC 3168 with RFC 8311, as Linux does it.
+//!
+//! Agreed in the handshake; then new data carries ECT(0), a router marks it CE instead of dropping it, the
+//! receiver echoes that by ECE on every ACK until the sender says by CWR that it has reduced its window.
+
+use super::send::recovery::AckInput;
+use super::{Recovery, Tcb};
+use crate::config::Ecn as Mode;
+use crate::frame::FramePool;
+use crate::rx::parse::Segment;
+use crate::stack::Stack;
+use crate::stats::Stats;
+use crate::tcb::cc::Algorithm;
+use crate::tcb::flags::Flags;
+use crate::tcb::seq::SeqNum;
+use crate::wire::tcp::TcpFlags;
+
+#[cfg(test)]
+mod tests;
+
+/// ECN field: not ECN-capable (RFC 3168 section 5).
+const NOT_ECT: u8 = 0b00;
+/// ECN field: ECT(0), the only codepoint that we send. ECT(1) is for experiments (RFC 8311 2.2).
+pub(crate) const ECT_0: u8 = 0b10;
+/// ECN field: congestion experienced.
+const CE: u8 = 0b11;
+
+/// Facts of connections that have met congestion marks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ecn {
+    /// Segments acknowledged by ACKs with ECE.
+    pub(crate) delivered_ce: u32,
+}
+
+/// Bits of our SYN: an "ECN-setup SYN" (RFC 3168 6.1.1) if we ask for it.
+pub(crate) fn syn_flags(ecn: bool) -> TcpFlags {
+    if ecn { TcpFlags::SYN | TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::SYN }
+}
+
+/// Bits of our SYN-ACK: an "ECN-setup SYN-ACK" if we agree.
+pub(crate) fn syn_ack_flags(ecn: bool) -> TcpFlags {
+    let flags = TcpFlags::SYN | TcpFlags::ACK;
+    if ecn { flags | TcpFlags::ECE } else { flags }
+}
+
+/// The peer asks for ECN. A SYN that is itself marked is a sign of somebody who takes the ECN bits for a part of
+/// the type of service and would mark everything (RFC 3168 6.1.1 forbids ECT on SYN; as Linux).
+pub(crate) fn is_setup_syn(segment: &Segment) -> bool {
+    segment.flags.contains(TcpFlags::ECE | TcpFlags::CWR) && segment.ecn == NOT_ECT
+}
+
+/// The peer agrees. Both bits are what an old stack reflects that knows neither (RFC 3168 6.1.1).
+pub(crate) fn is_setup_syn_ack(flags: TcpFlags) -> bool {
+    flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
+}
+
+/// A type of service without its ECN bits.
+pub(crate) fn tos(tos: u8) -> u8 {
+    tos & !0b11
+}
+
+impl<P: FramePool> Stack<P> {
+    /// A SYN asks for ECN and we grant it.
+    pub(crate) fn takes_ecn(&self, syn: &Segment) -> bool {
+        self.config.tcp.ecn != Mode::Off && is_setup_syn(syn)
+    }
+
+    /// Our SYN shall ask for ECN.
+    pub(crate) fn asks_for_ecn(&self) -> bool {
+        self.config.tcp.ecn == Mode::Active
+    }
+}
+
+impl Tcb {
+    /// The receiver's part, for an acceptable segment of an ECN connection. Only data inside the window counts: what
+    /// anybody could forge must not slow us down (RFC 3168 6.1.5).
+    pub(crate) fn receive_ecn(&mut self, segment: &Segment) {
+        let end = segment.seq + segment.payload_len;
+        if segment.payload_len == 0 || !end.after(self.rcv_nxt) || !segment.seq.before(self.rcv_edge) {
+            return;
+        }
+        if segment.flags.contains(TcpFlags::CWR) {
+            self.flags.clear(Flags::ECN_ECHO);
+            // The peer's window may be a single segment now: a delayed ACK would stop it (as Linux).
+            self.flags.set(Flags::ACK_NOW);
+        }
+        match segment.ecn {
+            // Not ECT where ECT has been seen: probably a retransmission, which wants its ACK at once (as Linux).
+            NOT_ECT if self.flags.has(Flags::ECN_SEEN) => self.flags.set(Flags::ACK_NOW),
+            NOT_ECT => {}
+            CE => {
+                if !self.flags.has(Flags::ECN_ECHO) {
+                    // The sooner the sender knows, the better.
+                    self.flags.set(Flags::ACK_NOW);
+                }
+                self.flags.set(Flags::ECN_ECHO | Flags::ECN_SEEN);
+            }
+            _ => self.flags.set(Flags::ECN_SEEN),
+        }
+    }
+
+    /// The sender's part: an ACK with ECE on an ECN connection. One reduction for each window of data, and none where
+    /// a loss in the same window has already brought one (RFC 3168 6.1.2).
+    pub(crate) fn on_echo(&mut self, stats: &mut Stats, input: &AckInput<'_>, acked: u32) {
+        let mss = self.mss.max(1) as u32;
+        let ecn = &mut self.ext_mut().ecn;
+        ecn.delivered_ce = ecn.delivered_ce.wrapping_add(acked.div_ceil(mss));
+        if self.recovery() != Recovery::Open {
+            return;
+        }
+        stats.ecn_reductions += 1;
+        // What was in flight before this ACK, which may have acknowledged all of it.
+        let (flight, high) = (self.snd_nxt.since(self.snd_una) + acked, self.snd_nxt);
+        let mut window = self.window;
+        self.control().on_congestion(&mut window, flight, mss, input.now);
+        self.window = window;
+        self.ext_mut().recovery = Recovery::Cwr { high };
+        self.owe_cwr();
+    }
+
+    /// The window was reduced, for whatever reason: CWR goes on the next new data (RFC 3168 6.1.2).
+    #[inline]
+    pub(crate) fn owe_cwr(&mut self) {
+        if self.flags.has(Flags::ECN) {
+            self.flags.set(Flags::ECN_CWR);
+        }
+    }
+
+    /// ECE for whatever segment leaves now.
+    #[inline]
+    pub(crate) fn echo_flags(&self) -> TcpFlags {
+        if self.flags.has(Flags::ECN_ECHO) { TcpFlags::ECE } else { TcpFlags::NONE }
+    }
+
+    /// Bits and TOS of a data segment. Only new data is ECN-capable (RFC 3168 6.1.5, 6.1.6): not retransmissions,
+    /// window probes or bare FINs.
+    #[inline]
+    pub(crate) fn mark_data(&mut self, flags: TcpFlags, new: bool, len: u32) -> (TcpFlags, u8) {
+        let tos = self.tos();
+        if !self.flags.has(Flags::ECN) {
+            return (flags, tos);
+        }
+        let mut flags = flags | self.echo_flags();
+        if !new || len == 0 {
+            return (flags, tos);
+        }
+        if self.flags.has(Flags::ECN_CWR) {
+            self.flags.clear(Flags::ECN_CWR);
+            flags |= TcpFlags::CWR;
+        }
+        (flags, tos | ECT_0)
+    }
+
+    /// TOS or traffic class of what we send, without ECN bits.
+    #[inline]
+    pub(crate) fn tos(&self) -> u8 {
+        self.ext.as_ref().map_or(0, |e| e.tos)
+    }
+
+    /// Ends the state after a reduction for an echo when the window that it was for has been acknowledged. True when
+    /// it has ended.
+    pub(crate) fn leave_cwr(&mut self, high: SeqNum, ack: SeqNum) -> bool {
+        if ack.before(high) {
+            return false;
+        }
+        self.ext_mut().recovery = Recovery::Open;
+        let mut window = self.window;
+        self.control().on_recovery_exit(&mut window);
+        self.window = window;
+        true
+    }
+}
