@@ -14,6 +14,44 @@ pub fn finish_checksum(packet: &mut [u8], request: TxChecksum) -> Result<(), Str
     Ok(())
 }
 
+/// Where the IP header begins; `None` in what is not IP.
+pub fn ip_offset(packet: &[u8], framing: Framing) -> Option<usize> {
+    match (framing, packet.get(12..14)) {
+        (Framing::Ip, _) => Some(0),
+        (Framing::Ethernet, Some([0x08, 0x00] | [0x86, 0xdd])) => Some(14),
+        (Framing::Ethernet, Some([0x81, 0x00])) => {
+            matches!(packet.get(16..18)?, [0x08, 0x00] | [0x86, 0xdd]).then_some(18)
+        }
+        (Framing::Ethernet, _) => None,
+    }
+}
+
+/// The packet marked with CE (RFC 3168 section 5) as a router does it; `None` if its ECN field is not ECT.
+pub fn mark_congestion(packet: &[u8], framing: Framing) -> Option<Vec<u8>> {
+    let at = ip_offset(packet, framing)?;
+    let ip = packet.get(at..)?;
+    let (version, ecn) = match ip.first()? >> 4 {
+        4 => (4, ip.get(1)? & 3),
+        6 => (6, (ip.get(1)? >> 4) & 3),
+        _ => return None,
+    };
+    if ecn == 0 {
+        return None;
+    }
+    let mut marked = packet.to_vec();
+    if version == 6 {
+        marked[at + 1] |= 3 << 4;
+        return Some(marked);
+    }
+    marked[at + 1] |= 3;
+    let header = usize::from(ip[0] & 15) * 4;
+    marked.get(at + header..)?;
+    marked[at + 10..at + 12].fill(0);
+    let checksum = !fold(sum(&marked[at..at + header]));
+    marked[at + 10..at + 12].copy_from_slice(&checksum.to_be_bytes());
+    Some(marked)
+}
+
 fn sum(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(2);
     let mut total: u64 = (&mut words).map(|w| u64::from(u16::from_be_bytes([w[0], w[1]]))).sum();

@@ -28,13 +28,7 @@ impl World {
             }
         }
         for link in &self.links {
-            let LinkStats { sent, lost, overflowed, reordered, duplicated, corrupted } = link.stats;
-            report.links.sent += sent;
-            report.links.lost += lost;
-            report.links.overflowed += overflowed;
-            report.links.reordered += reordered;
-            report.links.duplicated += duplicated;
-            report.links.corrupted += corrupted;
+            report.links.add(&link.stats);
         }
         Ok(report)
     }

@@ -1,8 +1,27 @@
-//! A link: what happens to packets between two hosts.
+//! A link: what happens to packets between two hosts, or between a router and the next.
+
+mod queue;
+
+#[cfg(test)]
+mod tests;
 
 use crate::rng::Rng;
+use crate::wire;
 use fs_core::{Duration, Framing, Instant};
-use std::collections::VecDeque;
+use queue::{Queue, Verdict};
+
+pub use queue::Aqm;
+
+/// Loss in bursts (Gilbert 1960, Elliott 1963): two states, and in the bad one packets are lost. Parts per million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// Chance with each packet that the bad state begins.
+    pub begin_ppm: u32,
+    /// Chance with each packet that it ends.
+    pub end_ppm: u32,
+    /// Packets lost in it.
+    pub loss_ppm: u32,
+}
 
 /// What a link does to packets. Chances are parts per million.
 #[derive(Clone, Debug)]
@@ -25,6 +44,18 @@ pub struct LinkConfig {
     pub corrupt_ppm: u32,
     /// Packets that may wait for the link; more are dropped.
     pub queue: usize,
+    /// Bytes that may wait for the link.
+    pub queue_bytes: u64,
+    /// How the queue is managed.
+    pub aqm: Aqm,
+    /// Loss in bursts, on top of `loss_ppm`.
+    pub burst: Option<Burst>,
+    /// Largest IP packet in bytes that gets through; what is larger is answered by ICMP.
+    pub mtu: u16,
+    /// What is larger than `mtu` vanishes without a word.
+    pub black_hole: bool,
+    /// False: everything is lost.
+    pub up: bool,
 }
 
 impl LinkConfig {
@@ -40,7 +71,18 @@ impl LinkConfig {
             duplicate_ppm: 0,
             corrupt_ppm: 0,
             queue: 1 << 20,
+            queue_bytes: u64::MAX,
+            aqm: Aqm::DropTail,
+            burst: None,
+            mtu: u16::MAX,
+            black_hole: false,
+            up: true,
         }
+    }
+
+    /// A link whose rate and queue are what limits: the bottleneck of a path.
+    pub fn bottleneck(rate_bps: u64, delay: Duration, queue: usize) -> Self {
+        Self { rate_bps, queue, ..Self::clean(delay) }
     }
 
     /// A bad link: every rate drawn from 0 to `ppm_max`, delays and queue from what the Internet has.
@@ -57,6 +99,7 @@ impl LinkConfig {
             duplicate_ppm: ppm(rng),
             corrupt_ppm: ppm(rng),
             queue: rng.log_size(50, 2000) as usize,
+            ..Self::clean(delay)
         }
     }
 }
@@ -85,6 +128,54 @@ pub struct LinkStats {
     pub duplicated: u64,
     /// Packets damaged.
     pub corrupted: u64,
+    /// Packets marked with CE.
+    pub marked: u64,
+    /// Packets dropped by the queue's management.
+    pub dropped: u64,
+    /// Packets lost in a burst.
+    pub burst_lost: u64,
+    /// Packets lost because the link was down.
+    pub down: u64,
+    /// Packets larger than the MTU.
+    pub too_big: u64,
+    /// Bytes that left the queue.
+    pub bytes: u64,
+    /// Longest queue in packets.
+    pub queue_max: usize,
+}
+
+impl LinkStats {
+    /// Adds another link's.
+    pub fn add(&mut self, other: &LinkStats) {
+        let LinkStats {
+            sent,
+            lost,
+            overflowed,
+            reordered,
+            duplicated,
+            corrupted,
+            marked,
+            dropped,
+            burst_lost,
+            down,
+            too_big,
+            bytes,
+            queue_max,
+        } = *other;
+        self.sent += sent;
+        self.lost += lost;
+        self.overflowed += overflowed;
+        self.reordered += reordered;
+        self.duplicated += duplicated;
+        self.corrupted += corrupted;
+        self.marked += marked;
+        self.dropped += dropped;
+        self.burst_lost += burst_lost;
+        self.down += down;
+        self.too_big += too_big;
+        self.bytes += bytes;
+        self.queue_max = self.queue_max.max(queue_max);
+    }
 }
 
 /// One direction of a link.
@@ -97,7 +188,9 @@ pub struct Link {
     framing: Framing,
     rng: Rng,
     busy_until: Instant,
-    departures: VecDeque<Instant>,
+    queue: Queue,
+    /// In the bad state of `Burst`.
+    bad: bool,
     last_arrival: Instant,
 }
 
@@ -110,7 +203,8 @@ impl Link {
             framing,
             rng,
             busy_until: Instant::ZERO,
-            departures: VecDeque::new(),
+            queue: Queue::default(),
+            bad: false,
             last_arrival: Instant::ZERO,
         }
     }
@@ -119,20 +213,40 @@ impl Link {
     /// packet has left the sender (at once if the queue was full).
     pub fn send(&mut self, now: Instant, bytes: &[u8], arrivals: &mut Vec<Delivery>) -> Instant {
         self.stats.sent += 1;
-        while self.departures.front().is_some_and(|&at| at <= now) {
-            self.departures.pop_front();
+        self.queue.advance(now);
+        let LinkConfig { queue, queue_bytes, rate_bps, aqm, up, loss_ppm, .. } = self.config;
+        if !up {
+            self.stats.down += 1;
+            return now;
         }
-        if self.departures.len() >= self.config.queue {
+        if self.queue.packets() >= queue || self.queue.bytes() + bytes.len() as u64 > queue_bytes {
             self.stats.overflowed += 1;
             return now;
         }
         let start = self.busy_until.max(now);
-        let wire_ns = (bytes.len() as u64 * 8 * 1_000_000_000).checked_div(self.config.rate_bps).unwrap_or(0);
+        let verdict = self.queue.judge(aqm, now, start, &mut self.rng);
+        let marked = match verdict {
+            Verdict::Pass => None,
+            Verdict::Mark | Verdict::MarkOrDrop => wire::mark_congestion(bytes, self.framing),
+        };
+        if verdict == Verdict::MarkOrDrop && marked.is_none() {
+            self.stats.dropped += 1;
+            return now;
+        }
+        self.stats.marked += u64::from(marked.is_some());
+        let bytes = marked.as_deref().unwrap_or(bytes);
+        let wire_ns = (bytes.len() as u64 * 8 * 1_000_000_000).checked_div(rate_bps).unwrap_or(0);
         let departed = start + Duration::from_nanos(wire_ns);
         self.busy_until = departed;
-        self.departures.push_back(departed);
-        if self.rng.chance(self.config.loss_ppm) {
+        self.queue.push(departed, bytes.len());
+        self.stats.queue_max = self.stats.queue_max.max(self.queue.packets());
+        self.stats.bytes += bytes.len() as u64;
+        if self.rng.chance(loss_ppm) {
             self.stats.lost += 1;
+            return departed;
+        }
+        if self.lost_in_burst() {
+            self.stats.burst_lost += 1;
             return departed;
         }
         let first = self.arrival(departed);
@@ -143,6 +257,12 @@ impl Link {
             self.deliver(second, bytes, arrivals);
         }
         departed
+    }
+
+    fn lost_in_burst(&mut self) -> bool {
+        let Some(Burst { begin_ppm, end_ppm, loss_ppm }) = self.config.burst else { return false };
+        self.bad = if self.bad { !self.rng.chance(end_ppm) } else { self.rng.chance(begin_ppm) };
+        self.bad && self.rng.chance(loss_ppm)
     }
 
     fn arrival(&mut self, departed: Instant) -> Instant {
@@ -190,68 +310,3 @@ fn corrupt(bytes: &mut [u8], rng: &mut Rng) {
     bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run(config: LinkConfig, packets: usize) -> (Link, Vec<Delivery>) {
-        let mut link = Link::new(config, Framing::Ip, Rng::new(1));
-        let mut out = Vec::new();
-        for i in 0..packets {
-            link.send(Instant::from_micros(i as u64), &(i as u64).to_be_bytes(), &mut out);
-        }
-        (link, out)
-    }
-
-    #[test]
-    fn a_clean_link_only_delays() {
-        let (_, out) = run(LinkConfig::clean(Duration::from_micros(5)), 10);
-        let want = |i: u64| Delivery { at: Instant::from_micros(i + 5), bytes: i.to_be_bytes().to_vec() };
-        assert_eq!(out, (0..10).map(want).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn rates_are_as_configured() {
-        let config = LinkConfig {
-            loss_ppm: 50_000,
-            duplicate_ppm: 20_000,
-            corrupt_ppm: 10_000,
-            reorder_ppm: 30_000,
-            reorder_by: Duration::from_micros(50),
-            ..LinkConfig::clean(Duration::from_micros(100))
-        };
-        let (link, out) = run(config, 100_000);
-        assert!((4_500..5_500).contains(&link.stats.lost), "{:?}", link.stats);
-        assert!((1_700..2_300).contains(&link.stats.duplicated), "{:?}", link.stats);
-        assert!((800..1_200).contains(&link.stats.corrupted), "{:?}", link.stats);
-        assert!((2_500..3_500).contains(&link.stats.reordered), "{:?}", link.stats);
-        assert_eq!(out.len() as u64, 100_000 - link.stats.lost + link.stats.duplicated);
-        assert!(out.windows(2).any(|w| w[1].at < w[0].at), "nothing was overtaken");
-    }
-
-    #[test]
-    fn a_slow_link_queues_and_then_drops() {
-        // 8 bytes at 64 kb/s are 1 ms each; packets come every µs.
-        let (link, out) = run(LinkConfig { rate_bps: 64_000, queue: 3, ..LinkConfig::clean(Duration::ZERO) }, 10);
-        assert_eq!(out.iter().map(|d| d.at.as_millis()).collect::<Vec<_>>(), [1, 2, 3]);
-        assert_eq!(link.stats.overflowed, 7);
-    }
-
-    #[test]
-    fn damage_is_always_visible_to_the_checksum() {
-        let sum = |b: &[u8]| {
-            let s: u32 = b.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
-            let s = (s & 0xffff) + (s >> 16);
-            (s & 0xffff) + (s >> 16)
-        };
-        let mut rng = Rng::new(3);
-        for i in 0..10_000u64 {
-            let mut bytes = [0u8; 20];
-            crate::pattern::fill(i, 0, &mut bytes);
-            bytes[..4].copy_from_slice(&[0, 0, 0xff, 0xff]);
-            let before = sum(&bytes);
-            corrupt(&mut bytes, &mut rng);
-            assert_ne!(before, sum(&bytes));
-        }
-    }
-}
