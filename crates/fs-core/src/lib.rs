@@ -39,6 +39,7 @@ pub use flow::{CoreId, FlowKey, Protocol};
 pub use frame::{Frame, FramePool, HeapPool, IfaceId, RxChecksum, RxFrame, TxChecksum, TxFrame};
 pub use socket::event::{CoreMessage, Event, ListenerId, Outbound, Packet, Ready, TcpId, UdpId};
 pub use socket::handover::Handover;
+pub use socket::info::TcpInfo;
 pub use socket::options::{Connect, Keepalive, Linger, Listen, Shutdown, TcpOptions, TcpState};
 pub use stack::{PortFilter, Received, Stack, UdpMeta};
 pub use stats::Stats;

@@ -102,6 +102,11 @@ impl Conn {
         }
     }
 
+    /// Bytes that it has sent and read.
+    pub fn moved(&self) -> (u64, u64) {
+        (self.sent, self.read)
+    }
+
     /// Remembers an event.
     pub fn event(&mut self, ready: Ready) {
         self.ready |= ready;

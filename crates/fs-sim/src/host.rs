@@ -169,6 +169,62 @@ pub struct Host {
     pub rss_epoch: u64,
     /// Its own randomness.
     pub rng: Rng,
+    /// Its clock.
+    pub clock: Clock,
+    /// Nothing runs on it until then.
+    pub paused_until: Instant,
+}
+
+/// A host's clock: the world's, until it jumps or stands still.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clock {
+    /// How far it is ahead of the world's; negative after a stall.
+    ahead_ns: i64,
+    /// It stands still at this time of its own until that time of the world's.
+    stalled: Option<(Instant, Instant)>,
+}
+
+impl Clock {
+    /// What it shows.
+    pub fn local(&self, now: Instant) -> Instant {
+        match self.stalled {
+            Some((shows, _)) => shows,
+            None => Instant(now.0.saturating_add_signed(self.ahead_ns)),
+        }
+    }
+
+    /// When it will show `local`, if that is later than what it shows at `now`; while it stands still, the time
+    /// at which it goes on.
+    pub fn when(&self, local: Instant) -> Instant {
+        match self.stalled {
+            Some((_, until)) => until,
+            None => Instant(local.0.saturating_add_signed(-self.ahead_ns)),
+        }
+    }
+
+    /// It jumps.
+    pub fn jump(&mut self, by: Duration) {
+        match &mut self.stalled {
+            Some((shows, _)) => *shows = *shows + by,
+            None => self.ahead_ns += by.as_nanos() as i64,
+        }
+    }
+
+    /// It stands still until `until`, when [`Clock::go_on`] is to be called.
+    pub fn stall(&mut self, now: Instant, until: Instant) {
+        let before = self.stalled.map_or(until, |(_, before)| before);
+        self.stalled = Some((self.local(now), until.max(before)));
+    }
+
+    /// The end of a stall.
+    pub fn go_on(&mut self, now: Instant) {
+        if let Some((shows, until)) = self.stalled
+            && until <= now
+        {
+            self.ahead_ns = shows.0 as i64 - now.0 as i64;
+            self.stalled = None;
+        }
+    }
 }
 
 impl Host {
@@ -222,7 +278,7 @@ impl Host {
             }
         };
         let shards = (0..config.cores).zip(pools).map(shard).collect();
-        Self { config, shards, rss_epoch: 0, rng }
+        Self { config, shards, rss_epoch: 0, rng, clock: Clock::default(), paused_until: Instant::ZERO }
     }
 
     /// Connections, TIME-WAIT records and frames of all cores.
@@ -231,5 +287,27 @@ impl Host {
         self.shards.iter().fold((0, 0, 0), |(c, t, f), s| {
             (c + s.stack.tcp_connections(), t + s.stack.tcp_time_waits(), f + s.stack.pool().in_use())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_jumps_and_stands_still_and_never_goes_back() {
+        let ms = Instant::from_millis;
+        let mut clock = Clock::default();
+        clock.jump(Duration::from_millis(50));
+        assert_eq!((clock.local(ms(10)), clock.when(ms(70))), (ms(60), ms(20)));
+        clock.stall(ms(10), ms(30));
+        assert_eq!((clock.local(ms(25)), clock.when(ms(61))), (ms(60), ms(30)));
+        clock.go_on(ms(20));
+        assert_eq!(clock.local(ms(29)), ms(60), "not yet");
+        clock.go_on(ms(30));
+        assert_eq!((clock.local(ms(30)), clock.local(ms(31)), clock.when(ms(70))), (ms(60), ms(61), ms(40)));
+        clock.stall(ms(40), ms(140));
+        clock.go_on(ms(140));
+        assert_eq!(clock.local(ms(140)), ms(70), "behind the world's");
     }
 }

@@ -6,14 +6,18 @@
 //! a failure and writes all its packets to `target/sim/S-N.pcap`.
 //!
 //! Parts: [`rng`] (randomness), [`pattern`] (bytes that can be checked anywhere), [`link`] (what happens to
-//! packets), [`pool_unsafe`] (frames whose access rules are enforced), [`plan`] (what connections do),
+//! packets), [`topology`] (which links there are), [`change`] (what changes on the way), [`pool_unsafe`] (frames whose access rules are enforced), [`plan`] (what connections do),
 //! [`conn`] (applications that do it), [`host`], [`world`] (the clock and the oracle), [`wire`] (what must
-//! hold for every packet), [`police`] (what TCP promises on the wire), [`scenario`] (named worlds), [`pcap`], [`digest`], [`rss`].
+//! hold for every packet), [`police`] (what TCP promises on the wire), [`scenario`] (named worlds), [`measure`] (goodput and
+//! fairness of long flows), [`pcap`], [`digest`], [`rss`].
 
+pub mod change;
 pub mod conn;
 pub mod digest;
 pub mod host;
+pub mod icmp;
 pub mod link;
+pub mod measure;
 pub mod pattern;
 pub mod pcap;
 pub mod plan;
@@ -22,9 +26,12 @@ pub mod pool_unsafe;
 pub mod rng;
 pub mod rss;
 pub mod scenario;
+pub mod topology;
 pub mod wire;
 pub mod world;
 
-pub use link::{Link, LinkConfig};
+pub use change::{Change, HostChange, LinkAt, LinkChange};
+pub use link::{Aqm, Burst, Link, LinkConfig};
 pub use scenario::{Scenario, run_or_explain};
+pub use topology::{Pipe, Topology};
 pub use world::{Failure, Report, World, WorldConfig};

@@ -1,10 +1,15 @@
-//! Replays simulated worlds: `cargo run -p fs-sim -- --scenario S --seed N [--count K]`.
+//! Replays simulated worlds: `cargo run -p fs-sim -- --scenario S --seed N [--count K]`; measures:
+//! `cargo run --release -p fs-sim -- goodput`.
+
+mod cli {
+    pub(crate) mod goodput;
+}
 
 use fs_sim::scenario::{SCENARIOS, Scenario, run_or_explain};
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: fs-sim --scenario NAME --seed N [--count K] | --list";
+const USAGE: &str = "fs-sim --scenario NAME --seed N [--count K] | --list";
 
 struct Args {
     scenario: Scenario,
@@ -36,7 +41,19 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Args>, String>
 }
 
 fn main() -> ExitCode {
-    let args = match parse(std::env::args().skip(1)) {
+    let mut args = std::env::args().skip(1).peekable();
+    let done = match args.peek().map(String::as_str) {
+        Some("goodput") => cli::goodput::run(args.skip(1)),
+        _ => return replay(args),
+    };
+    done.unwrap_or_else(|what| {
+        eprintln!("{what}\nusage: {}", cli::goodput::USAGE);
+        ExitCode::from(2)
+    })
+}
+
+fn replay(args: impl Iterator<Item = String>) -> ExitCode {
+    let args = match parse(args) {
         Ok(Some(args)) => args,
         Ok(None) => {
             for Scenario { name, about, .. } in SCENARIOS {
@@ -45,7 +62,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(what) => {
-            eprintln!("{what}\n{USAGE}");
+            eprintln!("{what}\nusage: {USAGE}\n       {}", cli::goodput::USAGE);
             return ExitCode::from(2);
         }
     };

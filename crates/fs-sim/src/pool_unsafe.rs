@@ -23,6 +23,8 @@ struct Area {
     memory: Box<[UnsafeCell<u8>]>,
     handles: Box<[Cell<u8>]>,
     free: Box<[RefCell<Vec<u32>>]>,
+    /// Chunks that are neither free nor out: see [`SharedPool::squeeze`].
+    withheld: Box<[RefCell<Vec<u32>>]>,
     chunk_size: usize,
     share: usize,
 }
@@ -44,10 +46,23 @@ impl SharedPool {
             memory: (0..all * chunk_size).map(|_| UnsafeCell::new(POISON)).collect(),
             handles: (0..all).map(|_| Cell::new(0)).collect(),
             free: (0..shards).map(free).collect(),
+            withheld: (0..shards).map(|_| RefCell::default()).collect(),
             chunk_size,
             share: chunks,
         });
         (0..shards).map(|shard| SharedPool { area: area.clone(), shard }).collect()
+    }
+
+    /// Memory pressure: takes up to so many free chunks out of use.
+    pub fn squeeze(&mut self, chunks: usize) {
+        let mut free = self.area.free[self.shard].borrow_mut();
+        let rest = free.len().saturating_sub(chunks);
+        self.area.withheld[self.shard].borrow_mut().extend(free.drain(rest..));
+    }
+
+    /// Ends all of [`SharedPool::squeeze`].
+    pub fn release(&mut self) {
+        self.area.free[self.shard].borrow_mut().append(&mut self.area.withheld[self.shard].borrow_mut());
     }
 
     fn range(&self, frame: &Frame) -> *mut u8 {
@@ -115,6 +130,10 @@ impl FramePool for SharedPool {
 
     fn capacity(&self) -> usize {
         self.area.share
+    }
+
+    fn in_use(&self) -> usize {
+        self.area.share - self.available() - self.area.withheld[self.shard].borrow().len()
     }
 }
 

@@ -5,6 +5,7 @@ use crate::link::LinkConfig;
 use crate::plan::{self, Kind, Plan, Sizes};
 use crate::rng::Rng;
 use crate::rss::Rss;
+use crate::topology::Topology;
 use crate::world::{Failure, Report, World, WorldConfig};
 use fs_core::{Addressing, CongestionControl, Duration, Framing, Limits, TcpConfig};
 use std::net::SocketAddr;
@@ -279,6 +280,9 @@ impl Scenario {
             vlan: draft.vlan,
             mtu: draft.mtu,
             hosts: draft.hosts,
+            topology: Topology::switch(),
+            changes: Vec::new(),
+            policed: true,
             listen,
             plans,
             concurrency: draft.concurrency,

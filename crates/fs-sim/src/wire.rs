@@ -47,12 +47,17 @@ pub fn mark_congestion(packet: &[u8], framing: Framing) -> Option<Vec<u8>> {
     let header = usize::from(ip[0] & 15) * 4;
     marked.get(at + header..)?;
     marked[at + 10..at + 12].fill(0);
-    let checksum = !fold(sum(&marked[at..at + header]));
+    let checksum = checksum(&marked[at..at + header], 0);
     marked[at + 10..at + 12].copy_from_slice(&checksum.to_be_bytes());
     Some(marked)
 }
 
-fn sum(bytes: &[u8]) -> u64 {
+/// The Internet checksum (RFC 1071) of `bytes`, on top of a sum.
+pub fn checksum(bytes: &[u8], before: u64) -> u16 {
+    !fold(before + sum(bytes))
+}
+
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(2);
     let mut total: u64 = (&mut words).map(|w| u64::from(u16::from_be_bytes([w[0], w[1]]))).sum();
     if let [last] = words.remainder() {

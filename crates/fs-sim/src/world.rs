@@ -1,18 +1,20 @@
 //! The world: hosts, links and a clock that jumps from one thing that happens to the next.
 
+use crate::change::{Change, HostChange, LinkAt};
 use crate::conn::{Conn, End, Progress, Side};
 use crate::digest::Digest;
 use crate::host::{self, Host, HostConfig, IFACE, Listener, Shard};
-use crate::link::{Delivery, Link, LinkStats};
+use crate::link::{Delivery, Link, LinkConfig, LinkStats};
 use crate::pcap::Pcap;
 use crate::plan::{Kind, Plan};
 use crate::police::Police;
 use crate::rng::Rng;
 use crate::rss::Rss;
+use crate::topology::Topology;
 use crate::wire;
 use fs_core::{
     Connect, CoreId, CoreMessage, Duration, Event, Frame, FramePool, Framing, Instant, Listen, Ready, RxChecksum,
-    RxFrame, Stats, TcpId, TcpOptions, TxFrame,
+    RxFrame, Stats, TcpId, TcpInfo, TcpOptions, TxFrame,
 };
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -20,6 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 
+mod changes;
 mod network;
 mod oracle;
 mod turn;
@@ -37,6 +40,12 @@ pub struct WorldConfig {
     pub mtu: u16,
     /// The hosts.
     pub hosts: Vec<HostConfig>,
+    /// How they are joined.
+    pub topology: Topology,
+    /// What changes, and when.
+    pub changes: Vec<(Duration, Change)>,
+    /// The police looks at every packet.
+    pub policed: bool,
     /// Ports that every host listens on, with the options of what it accepts there.
     pub listen: Vec<(u16, TcpOptions)>,
     /// What connections there will be.
@@ -49,6 +58,28 @@ pub struct WorldConfig {
     pub time_max: Duration,
     /// Where all packets are written to.
     pub pcap: Option<PathBuf>,
+}
+
+impl WorldConfig {
+    /// Hosts on one switch, with Ethernet and an MTU of 1500, who do nothing yet.
+    pub fn new(seed: u64, hosts: Vec<HostConfig>) -> Self {
+        Self {
+            seed,
+            framing: Framing::Ethernet,
+            vlan: None,
+            mtu: 1500,
+            hosts,
+            topology: Topology::switch(),
+            changes: Vec::new(),
+            policed: true,
+            listen: Vec::new(),
+            plans: Vec::new(),
+            concurrency: usize::MAX,
+            gap: Duration::ZERO,
+            time_max: Duration::from_secs(24 * 3600),
+            pcap: None,
+        }
+    }
 }
 
 /// What went wrong.
@@ -97,14 +128,49 @@ struct Status {
 }
 
 enum Action {
-    Arrive { host: usize, bytes: Vec<u8> },
-    Turn { host: usize, core: usize },
-    Message { host: usize, core: usize, message: CoreMessage },
-    Sent { host: usize, core: usize, packets: usize, frames: Vec<Frame> },
+    Arrive {
+        host: usize,
+        bytes: Vec<u8>,
+    },
+    /// A packet for `host` is at a router.
+    Forward {
+        router: usize,
+        host: usize,
+        bytes: Vec<u8>,
+    },
+    Change(usize),
+    /// The end of a change of this host.
+    Relieve {
+        host: usize,
+    },
+    Turn {
+        host: usize,
+        core: usize,
+    },
+    Message {
+        host: usize,
+        core: usize,
+        message: CoreMessage,
+    },
+    Sent {
+        host: usize,
+        core: usize,
+        packets: usize,
+        frames: Vec<Frame>,
+    },
     Start(usize),
-    Resume { host: usize, core: usize, id: TcpId },
-    Resolved { host: usize, addr: IpAddr },
-    NewRss { host: usize },
+    Resume {
+        host: usize,
+        core: usize,
+        id: TcpId,
+    },
+    Resolved {
+        host: usize,
+        addr: IpAddr,
+    },
+    NewRss {
+        host: usize,
+    },
 }
 
 struct Entry {
@@ -150,7 +216,9 @@ pub struct World {
     now: Instant,
     rng: Rng,
     hosts: Vec<Host>,
+    /// Those of the hosts, then those of the topology.
     links: Vec<Link>,
+    next_hops: Vec<Vec<Option<usize>>>,
     queue: BinaryHeap<Entry>,
     order: u64,
     status: Vec<Status>,
@@ -186,11 +254,13 @@ impl World {
             Host::new(number, host.clone(), config.framing, config.vlan, config.mtu, rng.fork())
         };
         let hosts: Vec<_> = config.hosts.iter().enumerate().map(make).collect();
-        let links = config.hosts.iter().map(|h| Link::new(h.link.clone(), config.framing, rng.fork())).collect();
+        let own = config.hosts.iter().map(|h| &h.link);
+        let pipes = config.topology.pipes.iter().map(|p| &p.link);
+        let links = own.chain(pipes).map(|link| Link::new(link.clone(), config.framing, rng.fork())).collect();
         // Cores answer a SYN each on its own, and cookies answer it again: flows with two handshakes are
         // judged by their bytes only.
         let one_answer = config.hosts.iter().all(|h| h.cores == 1 && h.limits.syn_cache > SYN_CACHE_SMALL);
-        let police = one_answer.then(|| Police::new(config.framing, config.vlan.is_some()));
+        let police = (one_answer && config.policed).then(|| Police::new(config.framing, config.vlan.is_some()));
         let mut world = Self {
             status: vec![Status::default(); plans.len()],
             plans,
@@ -198,6 +268,7 @@ impl World {
             rng,
             hosts,
             links,
+            next_hops: config.topology.next_hops(),
             queue: BinaryHeap::new(),
             order: 0,
             by_tuple: BTreeMap::new(),
@@ -220,6 +291,9 @@ impl World {
             if world.hosts[host].config.rss == Rss::Changing {
                 world.schedule(Duration::from_millis(50), Action::NewRss { host });
             }
+        }
+        for (number, &(after, _)) in world.config.changes.clone().iter().enumerate() {
+            world.schedule(after, Action::Change(number));
         }
         // Connections begin when the listeners of all cores are known to all cores.
         let first = world.config.concurrency.min(world.plans.len());
@@ -285,6 +359,42 @@ impl World {
         Err(Failure { at: self.now, what: what.into() })
     }
 
+    /// Runs the world up to a time, and no longer; for worlds whose plans never end.
+    ///
+    /// # Errors
+    /// What the oracle found.
+    pub fn run_until(&mut self, until: Instant) -> Result<(), Failure> {
+        while self.queue.peek().is_some_and(|entry| entry.at <= until) {
+            let Some(Entry { at, action, .. }) = self.queue.pop() else { break };
+            self.now = at;
+            self.act(action)?;
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    /// An application's end of a plan while it is alive: bytes that it has sent and read, and the connection's
+    /// own account of itself.
+    pub fn flow(&self, plan: usize, side: Side) -> Option<(u64, u64, TcpInfo)> {
+        let shards = self.hosts.iter().flat_map(|h| &h.shards);
+        let mut all = shards.flat_map(|s| s.conns.iter().flatten().map(move |c| (s, c)));
+        let (shard, conn) = all.find(|(_, c)| c.plan.id as usize == plan && c.side == side)?;
+        let (sent, read) = conn.moved();
+        Some((sent, read, shard.stack.tcp_info(conn.id).ok()?))
+    }
+
+    /// Counters of a host's stacks.
+    pub fn host_stats(&self, host: usize) -> Stats {
+        let mut all = Stats::default();
+        self.hosts[host].shards.iter().for_each(|s| all.add(s.stack.stats()));
+        all
+    }
+
+    /// What the links have done: those of the hosts, then those of the topology.
+    pub fn link_stats(&self) -> Vec<LinkStats> {
+        self.links.iter().map(|link| link.stats).collect()
+    }
+
     /// Runs the world to its end.
     ///
     /// # Errors
@@ -333,11 +443,21 @@ impl World {
                 self.on_the_way -= 1;
                 self.arrive(host, &bytes);
             }
+            Action::Forward { router, host, bytes } => {
+                self.on_the_way -= 1;
+                self.forward(router, host, bytes)?;
+            }
+            Action::Change(number) => self.change(self.config.changes[number].1),
+            Action::Relieve { host } => self.relieve(host),
             Action::Turn { host, core } => {
                 // Superseded by an earlier turn?
-                if self.hosts[host].shards[core].turn_at == Some(self.now) {
-                    self.hosts[host].shards[core].turn_at = None;
-                    self.turn(host, core)?;
+                let Host { shards, paused_until, .. } = &mut self.hosts[host];
+                if shards[core].turn_at == Some(self.now) {
+                    shards[core].turn_at = None;
+                    match *paused_until {
+                        until if until > self.now => self.turn_by(host, core, until),
+                        _ => self.turn(host, core)?,
+                    }
                 }
             }
             Action::Message { host, core, message } => {
@@ -356,7 +476,13 @@ impl World {
                     self.turn_soon(host, core);
                 }
             }
-            Action::Start(plan) => self.start(plan)?,
+            Action::Start(plan) => match self.hosts[self.plans[plan].client].paused_until {
+                until if until > self.now => self.schedule_at(until, Action::Start(plan)),
+                _ => self.start(plan)?,
+            },
+            Action::Resume { host, core, id } if self.hosts[host].paused_until > self.now => {
+                self.schedule_at(self.hosts[host].paused_until, Action::Resume { host, core, id });
+            }
             Action::Resume { host, core, id } => {
                 if let Some(conn) = self.hosts[host].shards[core].conn(id) {
                     conn.pausing = false;

@@ -2,7 +2,7 @@
 //! allows. A recovery that waits for time-outs, a window that does not grow or a window update that gets
 //! lost shows here as a fraction, whatever machine the test runs on.
 
-use fs_core::{Duration, Framing, TcpOptions};
+use fs_core::{Duration, TcpOptions};
 use fs_sim::host::{HostConfig, ipv4};
 use fs_sim::plan::{Kind, Plan, Step};
 use fs_sim::{LinkConfig, Report, World, WorldConfig};
@@ -28,17 +28,10 @@ fn transfer(seed: u64, bytes: u64, link: &LinkConfig, change: impl Fn(&mut HostC
         seed,
     };
     let config = WorldConfig {
-        seed,
-        framing: Framing::Ethernet,
-        vlan: None,
-        mtu: 1500,
-        hosts: vec![host.clone(), host],
         listen: vec![(PORT, TcpOptions::default())],
         plans: vec![plan],
-        concurrency: 1,
-        gap: Duration::ZERO,
         time_max: Duration::from_secs(3600),
-        pcap: None,
+        ..WorldConfig::new(seed, vec![host.clone(), host])
     };
     let report = World::new(config).unwrap().run().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let mbps = bytes as f64 * 8.0 / report.took.as_secs_f64() / 1e6;

@@ -309,4 +309,3 @@ fn corrupt(bytes: &mut [u8], rng: &mut Rng) {
     };
     bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
 }
-

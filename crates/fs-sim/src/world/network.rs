@@ -1,14 +1,22 @@
 //! The devices and the switch between them: from a stack's transmit batch to another's receive batch.
 
 use super::*;
+use crate::icmp;
+
+/// Packets that a device keeps while nobody takes them.
+const RX_RING: usize = 512;
 
 impl World {
     /// The device of `host` receives a packet.
     pub(super) fn arrive(&mut self, host: usize, bytes: &[u8]) {
-        let Host { config, shards, rss_epoch, rng, .. } = &mut self.hosts[host];
+        let Host { config, shards, rss_epoch, rng, paused_until, .. } = &mut self.hosts[host];
         let core = config.rss.queue(bytes, self.config.framing, shards.len(), *rss_epoch, rng);
         let shard = &mut shards[core];
         let first = shard.rx.len();
+        if *paused_until > self.now && first >= RX_RING {
+            shard.rx_dropped += 1;
+            return;
+        }
         let room = shard.stack.pool().payload_room();
         for piece in bytes.chunks(room) {
             let Some(mut frame) = shard.stack.pool_mut().alloc() else {
@@ -112,21 +120,86 @@ impl World {
         if let Some(police) = &mut self.police {
             police.sent(packet).map_err(|what| Failure { at: self.now, what: format!("host {host}: {what}") })?;
         }
-        self.packets += 1;
-        self.digest.packet(self.now, host, packet);
-        if let Some(pcap) = &mut self.pcap {
-            pcap.packet(self.now, packet).map_err(|e| Failure { at: self.now, what: format!("pcap: {e}") })?;
+        self.record(host, packet)?;
+        let to = self.switch(host, packet);
+        let attached = self.config.topology.attached.get(host).copied();
+        self.through(host, packet, &to, attached)
+    }
+
+    /// Puts a packet for the hosts `to` on a link that ends at the router `end`, or at a switch. Gives the time at
+    /// which it has left.
+    pub(super) fn through(
+        &mut self,
+        link: usize,
+        packet: &[u8],
+        to: &[usize],
+        end: Option<usize>,
+    ) -> Result<Instant, Failure> {
+        let LinkConfig { mtu, black_hole, .. } = self.links[link].config;
+        if icmp::ip_len(packet, self.config.framing).is_some_and(|len| len > usize::from(mtu)) {
+            self.links[link].stats.too_big += 1;
+            if !black_hole {
+                self.too_big(link, packet, mtu)?;
+            }
+            return Ok(self.now);
         }
         let mut arrivals = core::mem::take(&mut self.arrivals);
-        let departed = self.links[host].send(self.now, packet, &mut arrivals);
+        let departed = self.links[link].send(self.now, packet, &mut arrivals);
         for Delivery { at, bytes } in arrivals.drain(..) {
-            for to in self.switch(host, &bytes) {
+            for &host in to {
                 self.on_the_way += 1;
-                self.schedule_at(at, Action::Arrive { host: to, bytes: bytes.clone() });
+                let bytes = bytes.clone();
+                self.schedule_at(
+                    at,
+                    match end {
+                        Some(router) => Action::Forward { router, host, bytes },
+                        None => Action::Arrive { host, bytes },
+                    },
+                );
             }
         }
         self.arrivals = arrivals;
         Ok(departed)
+    }
+
+    /// A router has a packet for a host.
+    pub(super) fn forward(&mut self, router: usize, host: usize, bytes: Vec<u8>) -> Result<(), Failure> {
+        let last = self.config.topology.attached[host];
+        if router == last {
+            self.arrive(host, &bytes);
+            return Ok(());
+        }
+        let Some(pipe) = self.next_hops[router][last] else {
+            return self.fail(format!("no way from router {router} to host {host}"));
+        };
+        let end = self.config.topology.pipes[pipe].to;
+        self.through(self.hosts.len() + pipe, &bytes, &[host], Some(end))?;
+        Ok(())
+    }
+
+    /// The router at the beginning of `link` tells a packet's sender that it was too big.
+    fn too_big(&mut self, link: usize, packet: &[u8], mtu: u16) -> Result<(), Failure> {
+        let (framing, hosts) = (self.config.framing, self.hosts.len());
+        let Some(error) = icmp::too_big(packet, framing, mtu) else { return Ok(()) };
+        let Some(host) = icmp::source(packet, framing).and_then(|ip| host::by_ip(ip, hosts)) else { return Ok(()) };
+        self.record(hosts + link, &error)?;
+        self.on_the_way += 1;
+        let action = match link.checked_sub(hosts) {
+            Some(pipe) => Action::Forward { router: self.config.topology.pipes[pipe].from, host, bytes: error },
+            None => Action::Arrive { host, bytes: error },
+        };
+        self.schedule(Duration::from_micros(10), action);
+        Ok(())
+    }
+
+    /// Every packet that anybody makes is counted, hashed and written down.
+    fn record(&mut self, from: usize, packet: &[u8]) -> Result<(), Failure> {
+        self.packets += 1;
+        self.digest.packet(self.now, from, packet);
+        if let Some(pcap) = &mut self.pcap {
+            pcap.packet(self.now, packet).map_err(|e| Failure { at: self.now, what: format!("pcap: {e}") })?;
+        }
+        Ok(())
     }
 
     /// Whom a packet reaches: a switch that knows all addresses.

@@ -5,7 +5,7 @@ use super::*;
 impl World {
     /// One turn of a core's loop, in the order that the engine documents.
     pub(super) fn turn(&mut self, host: usize, core: usize) -> Result<(), Failure> {
-        let now = self.now;
+        let now = self.hosts[host].clock.local(self.now);
         let shard = &mut self.hosts[host].shards[core];
         shard.turns += 1;
         shard.stack.set_now(now);
@@ -29,11 +29,13 @@ impl World {
     }
 
     pub(super) fn next_turn(&mut self, host: usize, core: usize) -> Result<(), Failure> {
-        let shard = &mut self.hosts[host].shards[core];
+        let Host { shards, clock, .. } = &mut self.hosts[host];
+        let shard = &mut shards[core];
         let Some(deadline) = shard.stack.next_deadline() else { return Ok(()) };
-        if deadline > self.now {
+        if deadline > clock.local(self.now) {
             shard.spins = 0;
-            self.turn_by(host, core, deadline);
+            let at = clock.when(deadline);
+            self.turn_by(host, core, at);
             return Ok(());
         }
         shard.spins += 1;
@@ -156,8 +158,9 @@ impl World {
     /// False when no port was free.
     pub(super) fn connect(&mut self, plan: usize, side: Side, host: usize, connect: Connect) -> Result<bool, Failure> {
         let core = self.rng.below(self.hosts[host].shards.len() as u64) as usize;
+        let now = self.hosts[host].clock.local(self.now);
         let shard = &mut self.hosts[host].shards[core];
-        shard.stack.set_now(self.now);
+        shard.stack.set_now(now);
         let id = match shard.stack.tcp_connect(connect) {
             Ok(id) => id,
             Err(fs_core::Error::AddrNotAvailable) => return Ok(false),
@@ -182,8 +185,9 @@ impl World {
 
     /// Lets an application go on.
     pub(super) fn run_conn(&mut self, host: usize, core: usize, id: TcpId) -> Result<(), Failure> {
+        let now = self.hosts[host].clock.local(self.now);
         let shard = &mut self.hosts[host].shards[core];
-        shard.stack.set_now(self.now);
+        shard.stack.set_now(now);
         let Some(slot) = shard.conns.get_mut(id.index as usize) else { return Ok(()) };
         let Some(conn) = slot else { return Ok(()) };
         let progress = conn.progress(&mut shard.stack);

@@ -1,0 +1,207 @@
+//! Long flows through one bottleneck: what they carry, and how they share it. For tests of efficiency and
+//! fairness, and for the tables that congestion control is tuned against.
+//!
+//! Each flow has a sender and a receiver of its own. Senders' links are fast, so the only queue is the
+//! bottleneck's, which is in a router; half of the round trip's time is before it, half on the way back. Loss is
+//! on the way of the data only. Buffers are large enough never to be what limits.
+
+use crate::conn::Side;
+use crate::host::{HostConfig, ipv4};
+use crate::link::{Aqm, LinkConfig, LinkStats};
+use crate::plan::{Kind, Plan, Step};
+use crate::topology::{Pipe, Topology};
+use crate::world::{Failure, World, WorldConfig};
+use fs_core::{CongestionControl, Duration, Instant, Stats, TcpConfig, TcpInfo, TcpOptions};
+use std::path::PathBuf;
+
+const PORT: u16 = 80;
+/// Bytes of a full packet.
+const PACKET: u64 = 1500;
+/// Of these, payload (IPv4, timestamps).
+const PAYLOAD: u64 = 1448;
+/// Bytes of a full packet on the wire of the simulation (Ethernet's header, no preamble).
+const ON_WIRE: u64 = 1514;
+
+/// The bottleneck.
+#[derive(Clone, Debug)]
+pub struct Path {
+    /// Bits per second.
+    pub rate_bps: u64,
+    /// Round-trip time without queues.
+    pub rtt: Duration,
+    /// Random loss of data packets, parts per million.
+    pub loss_ppm: u32,
+    /// Packets that may wait.
+    pub queue: usize,
+    /// How the queue is managed.
+    pub aqm: Aqm,
+    /// On the way of the data.
+    pub jitter: Duration,
+}
+
+impl Path {
+    /// A drop-tail queue of one bandwidth-delay product and 100 packets.
+    pub fn new(rate_bps: u64, rtt: Duration, loss_ppm: u32) -> Self {
+        let bdp = bdp_packets(rate_bps, rtt);
+        Self { rate_bps, rtt, loss_ppm, queue: bdp as usize + 100, aqm: Aqm::DropTail, jitter: Duration::ZERO }
+    }
+
+    /// The most payload that fits through, in bits per second.
+    pub fn capacity(&self) -> f64 {
+        self.rate_bps as f64 * PAYLOAD as f64 / ON_WIRE as f64
+    }
+}
+
+fn bdp_packets(rate_bps: u64, rtt: Duration) -> u64 {
+    (u128::from(rate_bps) * rtt.as_nanos() / 1_000_000_000 / 8) as u64 / PACKET
+}
+
+/// One flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// When it begins.
+    pub start: Duration,
+    /// Its congestion control.
+    pub control: CongestionControl,
+    /// What its own way is longer than the others', both ways together.
+    pub extra_rtt: Duration,
+}
+
+impl Flow {
+    /// From the beginning, on the common way.
+    pub fn new(control: CongestionControl) -> Self {
+        Self { start: Duration::ZERO, control, extra_rtt: Duration::ZERO }
+    }
+}
+
+/// What a run has measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Bits of payload per second that each flow has delivered to its application in the measured time.
+    pub goodput: Vec<f64>,
+    /// What each sender says of its connection at the end.
+    pub info: Vec<TcpInfo>,
+    /// Each sender's counters.
+    pub senders: Vec<Stats>,
+    /// What the bottleneck did.
+    pub bottleneck: LinkStats,
+}
+
+impl Measured {
+    /// Jain's index: 1 when all flows have the same, 1/n when one has all.
+    pub fn jain(&self) -> f64 {
+        jain(&self.goodput)
+    }
+
+    /// All flows together, in bits per second.
+    pub fn total(&self) -> f64 {
+        self.goodput.iter().sum()
+    }
+}
+
+/// Jain's fairness index.
+pub fn jain(shares: &[f64]) -> f64 {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));
+    if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// The bottleneck.
+    pub path: Path,
+    /// Who uses it.
+    pub flows: Vec<Flow>,
+    /// Not measured at the beginning.
+    pub warm_up: Duration,
+    /// Measured.
+    pub time: Duration,
+    /// TCP's constants of all hosts (buffers are set here).
+    pub tcp: TcpConfig,
+    /// Where all packets are written to.
+    pub pcap: Option<PathBuf>,
+}
+
+impl Experiment {
+    /// One or more flows, measured from the beginning.
+    pub fn new(path: Path, flows: Vec<Flow>, time: Duration) -> Self {
+        Self { path, flows, warm_up: Duration::ZERO, time, tcp: TcpConfig::default(), pcap: None }
+    }
+
+    fn world(&self, seed: u64) -> WorldConfig {
+        let n = self.flows.len();
+        let Path { rate_bps, rtt, loss_ppm, queue, aqm, jitter } = self.path;
+        // Three windows of a path that is full: flight, queue, and what waits for an acknowledgement.
+        let window = bdp_packets(rate_bps, rtt + self.longest_extra()) as usize + queue.min(20_000) + 500;
+        let mut host = HostConfig {
+            frames: window * 3,
+            tx_ring: 64,
+            latency: Duration::from_micros(2),
+            tcp: TcpConfig { send_buffer: 32 << 20, receive_buffer_max: 32 << 20, ..self.tcp.clone() },
+            ..HostConfig::plain()
+        };
+        host.limits.connections = 16;
+        host.limits.receive_pool_percent = 60;
+        let own = |extra: Duration| LinkConfig::bottleneck(rate_bps.saturating_mul(10), extra / 2, 1 << 20);
+        let hosts = (0..2 * n).map(|h| HostConfig { link: own(self.flows[h % n].extra_rtt), ..host.clone() }).collect();
+        let there = LinkConfig { loss_ppm, aqm, jitter, ..LinkConfig::bottleneck(rate_bps, rtt / 2, queue) };
+        let topology = Topology::dumbbell(n, n, there, LinkConfig::clean(rtt / 2));
+        debug_assert!(matches!(topology.pipes[..], [Pipe { from: 0, .. }, _]));
+        let plan = |(id, flow): (usize, &Flow)| Plan {
+            id: id as u32,
+            kind: Kind::BulkUp,
+            client: id,
+            server: n + id,
+            to: (ipv4(n + id), PORT).into(),
+            from: None,
+            options: TcpOptions { congestion_control: Some(flow.control), ..TcpOptions::default() },
+            // Never comes to its end.
+            client_script: vec![Step::Pause(flow.start), Step::Exchange(u64::MAX / 2, 0), Step::Close],
+            server_script: vec![Step::Exchange(0, u64::MAX / 2), Step::Close],
+            seed,
+        };
+        let plans = self.flows.iter().enumerate().map(plan).collect();
+        WorldConfig {
+            listen: vec![(PORT, TcpOptions::default())],
+            topology,
+            plans,
+            pcap: self.pcap.clone(),
+            ..WorldConfig::new(seed, hosts)
+        }
+    }
+
+    fn longest_extra(&self) -> Duration {
+        self.flows.iter().map(|f| f.extra_rtt).max().unwrap_or_default()
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// What the oracle found.
+    pub fn run(&self, seed: u64) -> Result<Measured, Failure> {
+        let n = self.flows.len();
+        let mut world = World::new(self.world(seed))?;
+        let read = |world: &World, flow| world.flow(flow, Side::Server).map_or(0, |(_, read, _)| read);
+        world.run_until(Instant::ZERO + self.warm_up)?;
+        let before: Vec<u64> = (0..n).map(|f| read(&world, f)).collect();
+        world.run_until(Instant::ZERO + self.warm_up + self.time)?;
+        let rate = |f: usize| (read(&world, f) - before[f]) as f64 * 8.0 / self.time.as_secs_f64();
+        Ok(Measured {
+            goodput: (0..n).map(rate).collect(),
+            info: (0..n).map(|f| world.flow(f, Side::Client).map(|(.., info)| info).unwrap_or_default()).collect(),
+            senders: (0..n).map(|host| world.host_stats(host)).collect(),
+            bottleneck: world.link_stats()[2 * n],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_knows_its_ends() {
+        assert!((jain(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-9);
+        assert!((jain(&[5.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-9);
+    }
+}
