@@ -10,12 +10,13 @@
 mod support;
 
 use criterion::Criterion;
+use fs_memory::Server;
+use fs_memory::ours::{Closer, Ours};
+use fs_memory::smol::Smol;
 use std::process::ExitCode;
 use std::time::Duration;
-use support::ours::{Closer, Ours};
+use support::alloc_unsafe;
 use support::report::{Row, publish};
-use support::smol::Smol;
-use support::{Server, alloc_unsafe};
 
 #[global_allocator]
 static ALLOCATOR: alloc_unsafe::Counting = alloc_unsafe::Counting;

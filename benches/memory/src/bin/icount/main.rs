@@ -1,0 +1,114 @@
+//! Instructions per piece of work, counted by callgrind: the same on a quiet machine and on a busy one.
+//!
+//! ```text
+//! icount                   counts every scenario and prints a table beside what is recorded
+//! icount NAME…             some of them
+//! icount --check           fails when one has changed by more than 3 %, to the better too
+//! icount --record          writes benches/icount.md
+//! icount --run NAME N      does the work, for valgrind
+//! ```
+//!
+//! Only what happens within functions named `counted_turn` counts: an engine's turn with the application's calls,
+//! without the generator. Each scenario runs for n and for 2 n pieces of work, and the difference is divided by n,
+//! so that set-up and warm-up cancel. See `lab/icount` for the build that the record holds for.
+
+mod scenario;
+mod table;
+
+use anyhow::{Context, Result, bail, ensure};
+use scenario::{ALL, Scenario};
+use std::process::{Command, ExitCode};
+use table::{Line, Record};
+
+/// What a figure may differ from its record.
+const TOLERANCE: f64 = 0.03;
+
+fn main() -> Result<ExitCode> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [run, name, n] = &args[..]
+        && run == "--run"
+    {
+        let scenario = find(name)?;
+        let n = n.parse().context("how many pieces?")?;
+        println!("{}", (scenario.run)(n));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (flags, names): (Vec<_>, Vec<_>) = args.iter().partition(|a| a.starts_with("--"));
+    let (mut check, mut record) = (false, false);
+    for flag in flags {
+        match flag.as_str() {
+            "--check" => check = true,
+            "--record" => record = true,
+            other => bail!("no option {other}: --check, --record or --run NAME N"),
+        }
+    }
+    ensure!(!record || names.is_empty(), "a record has all scenarios");
+    let scenarios = match names.is_empty() {
+        true => ALL.iter().collect(),
+        false => names.into_iter().map(|n| find(n)).collect::<Result<Vec<_>>>()?,
+    };
+    let recorded = Record::read()?;
+    if check && recorded.toolchain != table::TOOLCHAIN {
+        println!("skipped: benches/icount.md is for {}, this is {}", recorded.toolchain, table::TOOLCHAIN);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut lines = Vec::new();
+    let mut off = Vec::new();
+    println!("{:66} {:>8} {:>8} {:>7}", "instructions", "counted", "recorded", "change");
+    for scenario in scenarios {
+        let counted = count(scenario)?;
+        let before = recorded.lines.iter().find(|l| l.name == scenario.name).map(|l| l.counted);
+        let change = before.map(|b| counted / b - 1.0);
+        let wrong = scenario.checked && change.is_none_or(|c| c.abs() > TOLERANCE);
+        if wrong {
+            off.push(scenario.name);
+        }
+        println!(
+            "{:66} {counted:>8.0} {:>8} {:>7} {}",
+            scenario.what,
+            before.map_or("-".into(), |b| format!("{b:.0}")),
+            change.map_or(String::new(), |c| format!("{:+.1} %", c * 100.0)),
+            if wrong && !record { scenario.name } else { "" },
+        );
+        lines.push(Line { name: scenario.name.into(), what: scenario.what.into(), counted });
+    }
+    if record {
+        Record { toolchain: table::TOOLCHAIN.into(), lines }.write()?;
+    } else if check && !off.is_empty() {
+        println!("changed by more than {:.0} %: {}", TOLERANCE * 100.0, off.join(", "));
+        println!("worse: mend it; meant or better: lab/icount --record, and say why in the commit");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(name: &str) -> Result<&'static Scenario> {
+    let names = || ALL.iter().map(|s| s.name).collect::<Vec<_>>().join(" ");
+    ALL.iter().find(|s| s.name == name).with_context(|| format!("no scenario {name}; there are: {}", names()))
+}
+
+/// Instructions per piece of work.
+fn count(scenario: &Scenario) -> Result<f64> {
+    let (instructions, pieces) = callgrind(scenario, scenario.pieces)?;
+    let (more_instructions, more_pieces) = callgrind(scenario, 2 * scenario.pieces)?;
+    ensure!(more_pieces > pieces, "{}: no work was added", scenario.name);
+    Ok((more_instructions - instructions) as f64 / (more_pieces - pieces) as f64)
+}
+
+/// Runs a scenario under callgrind: instructions counted, and pieces of work done.
+fn callgrind(scenario: &Scenario, pieces: u64) -> Result<(u64, u64)> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*counted_turn*"])
+        .arg(std::env::current_exe()?)
+        .args(["--run", scenario.name, &pieces.to_string()])
+        .output()
+        .context("valgrind (lab/install test)")?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{} under valgrind: {}\n{out}{err}", scenario.name, output.status);
+    let done = out.trim().parse().with_context(|| format!("{}: pieces of work in {out:?}", scenario.name))?;
+    let collected = err.lines().find_map(|l| l.split_once("Collected : ")).map(|(_, n)| n.trim());
+    let collected = collected.with_context(|| format!("no count in valgrind's answer:\n{err}"))?;
+    let collected: u64 = collected.parse().with_context(|| format!("valgrind's count {collected:?}"))?;
+    ensure!(collected > 0, "{}: nothing was counted: is counted_turn a symbol?", scenario.name);
+    Ok((collected, done))
+}
