@@ -83,7 +83,9 @@ pub struct Conn {
 impl Conn {
     /// `connecting` is false for a connection that was accepted.
     pub fn new(plan: Rc<Plan>, side: Side, id: TcpId, connecting: bool, mut rng: Rng) -> Self {
+        let manner = rng.pick(&[Manner::Greedy, Manner::Greedy, Manner::Nibbling, Manner::Frames, Manner::Peeking]);
         Self {
+            manner: if plan.kind == Kind::Stream { Manner::Greedy } else { manner },
             plan,
             side,
             id,
@@ -96,7 +98,6 @@ impl Conn {
             read_to: 0,
             entered: false,
             ready: if connecting { Ready(0) } else { READ_WRITE },
-            manner: rng.pick(&[Manner::Greedy, Manner::Greedy, Manner::Nibbling, Manner::Frames, Manner::Peeking]),
             short_write_blocks: rng.chance(500_000),
             rng,
         }

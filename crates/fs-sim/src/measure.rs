@@ -142,14 +142,20 @@ impl Experiment {
         };
         host.limits.connections = 16;
         host.limits.receive_pool_percent = 60;
-        let own = |extra: Duration| LinkConfig::bottleneck(rate_bps.saturating_mul(10), extra / 2, 1 << 20);
+        // Without noise of a packet's time, flows fall into step with the queue's rhythm, and some are locked out
+        // (Floyd and Jacobson 1992, "On traffic phase effects"); real hosts have that noise.
+        let noise = Duration::from_nanos(ON_WIRE * 8 * 1_000_000_000 / rate_bps.max(1));
+        let own = |extra: Duration| LinkConfig {
+            jitter: noise,
+            ..LinkConfig::bottleneck(rate_bps.saturating_mul(10), extra / 2, 1 << 20)
+        };
         let hosts = (0..2 * n).map(|h| HostConfig { link: own(self.flows[h % n].extra_rtt), ..host.clone() }).collect();
         let there = LinkConfig { loss_ppm, aqm, jitter, ..LinkConfig::bottleneck(rate_bps, rtt / 2, queue) };
         let topology = Topology::dumbbell(n, n, there, LinkConfig::clean(rtt / 2));
         debug_assert!(matches!(topology.pipes[..], [Pipe { from: 0, .. }, _]));
         let plan = |(id, flow): (usize, &Flow)| Plan {
             id: id as u32,
-            kind: Kind::BulkUp,
+            kind: Kind::Stream,
             client: id,
             server: n + id,
             to: (ipv4(n + id), PORT).into(),

@@ -59,6 +59,8 @@ pub enum Kind {
     BulkBoth,
     /// Many bytes to a reader that pauses, so that the window closes.
     SlowReader,
+    /// As many bytes to the server as it takes, by an application that only copies; scripts are the maker's.
+    Stream,
 }
 
 /// Who sends the first FIN, and so goes through TIME-WAIT.
@@ -135,7 +137,7 @@ impl Kind {
         match self {
             Kind::ServerCloses | Kind::ServerFirst => FirstFin::Server,
             Kind::ClientCloses | Kind::HalfClose | Kind::PingPong => FirstFin::Client,
-            Kind::BulkUp | Kind::BulkDown | Kind::SlowReader => FirstFin::Client,
+            Kind::BulkUp | Kind::BulkDown | Kind::SlowReader | Kind::Stream => FirstFin::Client,
             Kind::BothShut | Kind::BulkBoth | Kind::SimultaneousOpen => FirstFin::Any,
             Kind::ClientAborts | Kind::ServerAborts | Kind::UnreadClose | Kind::Refused => FirstFin::Reset,
         }
@@ -189,7 +191,7 @@ impl Kind {
                 vec![Exchange(0, req), SendUntilReset(1 << 20), Close],
             ),
             Kind::Refused => (Vec::new(), Vec::new()),
-            Kind::BulkUp => (
+            Kind::BulkUp | Kind::Stream => (
                 vec![Exchange(bulk, 0), Exchange(0, 1), Close],
                 vec![Exchange(0, bulk), Exchange(1, 0), ExpectEof, Close],
             ),
