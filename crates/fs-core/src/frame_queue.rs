@@ -121,6 +121,20 @@ impl FrameQueue {
         Some(frame)
     }
 
+    /// The first frame, out of the chain; of a frame longer than `most` (not 0) its first part, which then shares the chunk
+    /// with the rest.
+    pub(crate) fn pop_part<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, most: u32) -> Option<Frame> {
+        if self.head == NIL || nodes[self.head].frame.len() <= most as usize {
+            return self.pop(nodes);
+        }
+        let first = &mut nodes[self.head].frame;
+        let mut part = pool.share(first);
+        part.truncate(most as usize);
+        first.trim_front(most as usize);
+        self.bytes -= most;
+        Some(part)
+    }
+
     /// Copies bytes out, freeing frames that are used up. Returns the number of bytes.
     #[inline]
     pub(crate) fn read<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, buf: &mut [u8]) -> usize {

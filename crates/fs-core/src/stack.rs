@@ -230,9 +230,6 @@ pub struct Stack<P: FramePool> {
     pub(crate) send_frames: usize,
 }
 
-/// Challenge ACKs a second: Linux's default since 2016 (random around 1000 hides the count; per core here).
-pub(crate) const CHALLENGES_PER_SECOND: u32 = 1000;
-
 /// News of neighbours a second that go to other cores: far above what a link's real neighbours cause, and a bound
 /// for what a flood of ARP can.
 pub(crate) const NEWS_PER_SECOND: u32 = 1024;
@@ -288,7 +285,7 @@ impl<P: FramePool> Stack<P> {
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::new(),
             delayed_acks: Fifo::new(),
-            challenges_left: CHALLENGES_PER_SECOND,
+            challenges_left: config.tcp.challenge_acks,
             challenge_second: 0,
             news_left: NEWS_PER_SECOND,
             events: Vec::new(),

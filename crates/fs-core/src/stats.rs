@@ -89,6 +89,8 @@ counters! {
     acks_piggybacked,
     /// Challenge ACKs sent (RFC 5961).
     challenge_acks,
+    /// Refused segments that were not answered because the connection's last such answer was a moment ago.
+    invalid_unanswered,
     /// SYN cookies sent.
     syn_cookies_sent,
     /// Handshakes completed by cookie.

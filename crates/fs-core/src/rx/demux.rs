@@ -210,7 +210,7 @@ impl<P: FramePool> Stack<P> {
     #[inline]
     pub(crate) fn on_connection(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
         let nodes = self.nodes.len();
-        let Self { slots, pool, nodes: node_slab, store, stats, config, now, receive_frames, .. } = self;
+        let Self { slots, pool, nodes: node_slab, store, stats, config, now, receive_frames, ts_clock, ts_offset, .. } = self;
         let Slot::Open(tcb) = slots.slot_mut(index) else { return self.on_opening(index, segment, frames) };
         let mut core = Core {
             pool,
@@ -219,7 +219,9 @@ impl<P: FramePool> Stack<P> {
             stats,
             config: &config.tcp,
             now: *now,
+            clock: (*ts_clock, *ts_offset),
             pressure: nodes >= *receive_frames / 2,
+            scarce: nodes >= *receive_frames / 4 * 3,
             exhausted: nodes >= *receive_frames,
         };
         let mut ready = Ready::default();
@@ -247,14 +249,14 @@ impl<P: FramePool> Stack<P> {
                 }
                 self.settle(index, ready);
             }
+            Disposition::DiscardAndAckRarely(reason) => {
+                self.stats.drop(reason);
+                self.answer_invalid(index, false);
+                self.settle(index, ready);
+            }
             Disposition::Challenge(reason) => {
                 self.stats.drop(reason);
-                if self.may_challenge() {
-                    if let Some(tcb) = self.slots.open_mut(index) {
-                        tcb.flags.set(Flags::ACK_NOW);
-                    }
-                    self.stats.challenge_acks += 1;
-                }
+                self.answer_invalid(index, true);
                 self.settle(index, ready);
             }
             Disposition::PeerReset => {
@@ -290,6 +292,27 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
+    /// Owes an ACK for a segment that was refused: by connection at most one in `invalid_ack_interval`, and as a
+    /// challenge at most so many a second of them all (an idle peer's keepalive probes must not depend on those).
+    #[cold]
+    fn answer_invalid(&mut self, index: u32, challenge: bool) {
+        let (now, interval) = (self.now, self.config.tcp.invalid_ack_interval);
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        if !tcb.ext_mut().recv.may_answer_invalid(now, interval) {
+            self.stats.invalid_unanswered += 1;
+            return;
+        }
+        if challenge {
+            if !self.may_challenge() {
+                return;
+            }
+            self.stats.challenge_acks += 1;
+        }
+        if let Some(tcb) = self.slots.open_mut(index) {
+            tcb.flags.set(Flags::ACK_NOW);
+        }
+    }
+
     /// RFC 5961 section 7: at most so many challenge ACKs a second.
     pub(crate) fn may_challenge(&mut self) -> bool {
         self.refill_limits();
@@ -306,7 +329,12 @@ impl<P: FramePool> Stack<P> {
         let second = self.now.as_millis() / 1000;
         if self.challenge_second != second {
             self.challenge_second = second;
-            self.challenges_left = crate::stack::CHALLENGES_PER_SECOND;
+            // Half of it to one and a half times as much: who counts the answers that are missing must not learn how many
+            // others got (CVE-2016-5696).
+            let limit = self.config.tcp.challenge_acks;
+            let anchor = FlowKey::V4 { local: second as u32, remote: limit, local_port: 0, remote_port: 1 };
+            let spread = (self.isn_hasher.hash(Protocol::Udp, &anchor) % (limit as u64 + 1)) as u32;
+            self.challenges_left = (limit / 2).saturating_add(spread);
             self.news_left = crate::stack::NEWS_PER_SECOND;
         }
     }

@@ -40,6 +40,8 @@ impl Ready {
     pub const READ: Ready = Ready(1);
     /// Bytes can be written, the connect has finished, or an error can be read.
     pub const WRITE: Ready = Ready(2);
+    /// Urgent data is announced or has come (POLLPRI): see `Stack::tcp_recv_urgent`.
+    pub const PRIORITY: Ready = Ready(8);
     /// The connection is over (reset, timed out, or closed on both sides).
     pub const CLOSED: Ready = Ready(4);
 

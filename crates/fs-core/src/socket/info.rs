@@ -144,6 +144,9 @@ impl Tcb {
             snd_cwnd: self.window.cwnd / mss,
             snd_wnd: self.snd_wnd,
             rcv_wnd: self.rcv_wnd(),
+            rcv_mss: self.rcv_mss(),
+            rcv_space: ext.map_or(0, |e| e.recv.autotune.figures().0),
+            rcv_rtt_us: ext.map_or(0, |e| e.recv.autotune.figures().1),
             congestion_control: if self.flags.has(Flags::NEW_RENO) {
                 CongestionControl::NewReno
             } else {

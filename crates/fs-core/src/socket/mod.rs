@@ -9,6 +9,7 @@ pub mod info;
 pub(crate) mod listener;
 pub mod options;
 pub mod ports;
+mod receive;
 mod stream;
 mod stream_options;
 pub mod udp;

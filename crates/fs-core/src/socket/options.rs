@@ -1,6 +1,6 @@
 //! Socket options.
 
-use crate::config::CongestionControl;
+use crate::config::{CongestionControl, TcpConfig};
 use crate::time::Duration;
 use core::net::SocketAddr;
 
@@ -69,6 +69,13 @@ pub struct TcpOptions {
     pub tos: u8,
     /// SO_MAX_PACING_RATE in bytes a second; `None`: as congestion control says.
     pub pacing_max: Option<u64>,
+}
+
+impl TcpOptions {
+    /// Bytes of the window that our SYN or SYN-ACK offers.
+    pub(crate) fn initial_window(&self, tcp: &TcpConfig) -> u32 {
+        self.window_clamp.map_or(u32::MAX, |clamp| clamp.max(1152)).min(tcp.receive_buffer_initial)
+    }
 }
 
 /// How to connect.

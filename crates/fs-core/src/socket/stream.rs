@@ -1,12 +1,12 @@
-//! Calls on a connection: receive, send, shut down, close.
+//! Calls on a connection: send, shut down, close. Receiving is in [`super::receive`].
 
 use crate::error::Error;
 use crate::frame::{Frame, FramePool, HEADROOM};
 use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{Linger, Shutdown};
-use crate::stack::{Received, Stack};
+use crate::stack::Stack;
 use crate::tcb::flags::Flags;
-use crate::tcb::{Slot, State, Tcb};
+use crate::tcb::{Slot, State};
 
 impl<P: FramePool> Stack<P> {
     /// The slot of a handle that the application may use.
@@ -23,97 +23,6 @@ impl<P: FramePool> Stack<P> {
             Slot::Free { .. } => Err(Error::BadSocket),
             Slot::Open(tcb) if tcb.flags.any(Flags::ORPHAN) => Err(Error::BadSocket),
             _ => Ok(id.index),
-        }
-    }
-
-    /// Copies received bytes out. `Ok(0)`: end of stream, or `buf` is empty. An error that ended the
-    /// connection is reported once, after what was received before it, as Linux does.
-    #[inline]
-    pub fn tcp_recv(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
-        let index = self.slot_of(id)?;
-        let Self { slots, nodes, pool, .. } = self;
-        match slots.slot_mut(index) {
-            Slot::Open(tcb) => {
-                if tcb.flags.has(Flags::READ_SHUT) {
-                    return Ok(0);
-                }
-                if tcb.rx.is_empty() || buf.is_empty() {
-                    return tcb.nothing_to_read(buf.is_empty());
-                }
-                let n = tcb.rx.read(nodes, pool, buf);
-                self.after_read(index, n as u32);
-                Ok(n)
-            }
-            Slot::Dead(dead) => {
-                if dead.rx.is_empty() && !buf.is_empty() {
-                    return dead.at_end().map(|()| 0);
-                }
-                Ok(dead.rx.read(nodes, pool, buf))
-            }
-            Slot::SynSent(_) => Err(Error::NotConnected),
-            Slot::Free { .. } => Err(Error::BadSocket),
-        }
-    }
-
-    /// As `tcp_recv`, leaving the bytes in the queue (MSG_PEEK).
-    pub fn tcp_peek(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
-        let index = self.slot_of(id)?;
-        let Self { slots, nodes, pool, .. } = self;
-        match slots.slot_mut(index) {
-            Slot::Open(tcb) => {
-                if tcb.flags.has(Flags::READ_SHUT) {
-                    return Ok(0);
-                }
-                if tcb.rx.is_empty() || buf.is_empty() {
-                    return tcb.nothing_to_read(buf.is_empty());
-                }
-                Ok(tcb.rx.peek(nodes, pool, buf))
-            }
-            Slot::Dead(dead) => {
-                if dead.rx.is_empty() && !buf.is_empty() {
-                    return if dead.finished { Ok(0) } else { dead.error.map_or(Ok(0), Err) };
-                }
-                Ok(dead.rx.peek(nodes, pool, buf))
-            }
-            Slot::SynSent(_) => Err(Error::NotConnected),
-            Slot::Free { .. } => Err(Error::BadSocket),
-        }
-    }
-
-    /// Takes the next received bytes in their frame; no copy. Give the frame back with
-    /// `pool_mut().free`.
-    pub fn tcp_recv_frame(&mut self, id: TcpId) -> Result<Received, Error> {
-        let index = self.slot_of(id)?;
-        let Self { slots, nodes, .. } = self;
-        let taken = match slots.slot_mut(index) {
-            Slot::Open(tcb) if tcb.flags.has(Flags::READ_SHUT) => return Ok(Received::EndOfStream),
-            Slot::Open(tcb) => match tcb.rx.pop(nodes) {
-                Some(frame) => frame,
-                None => return tcb.nothing_to_read(false).map(|_| Received::EndOfStream),
-            },
-            Slot::Dead(dead) => {
-                return match dead.rx.pop(nodes) {
-                    Some(frame) => Ok(Received::Frame(frame)),
-                    None => dead.at_end().map(|()| Received::EndOfStream),
-                };
-            }
-            Slot::SynSent(_) => return Err(Error::NotConnected),
-            Slot::Free { .. } => return Err(Error::BadSocket),
-        };
-        self.after_read(index, taken.len() as u32);
-        Ok(Received::Frame(taken))
-    }
-
-    /// Window update and receive-buffer growth after the application has read `n` bytes.
-    #[inline]
-    fn after_read(&mut self, index: u32, n: u32) {
-        let room = self.nodes.len() < self.receive_frames / 2;
-        let max = self.config.tcp.receive_buffer_max;
-        let Some(tcb) = self.slots.open_mut(index) else { return };
-        tcb.grow_receive_buffer(n, max, room);
-        if tcb.state.can_receive() && tcb.window_update_due() {
-            tcb.flags.set(Flags::ACK_NOW);
-            self.settle(index, Ready::default());
         }
     }
 
@@ -274,37 +183,6 @@ impl<P: FramePool> Stack<P> {
             self.kill(index, None, true);
         } else {
             self.tcp_close(id);
-        }
-    }
-}
-
-impl Tcb {
-    /// Why there is nothing to read.
-    #[inline]
-    fn nothing_to_read(&self, asked_for_nothing: bool) -> Result<usize, Error> {
-        if asked_for_nothing || self.flags.has(Flags::FIN_RECEIVED) { Ok(0) } else { Err(Error::WouldBlock) }
-    }
-
-    /// Doubles the receive buffer each time that the application has read as much as it holds, up to the
-    /// maximum: a reader that keeps up is limited by the window. (Linux measures per round trip, which finds
-    /// the same end sooner; RFC 9293 leaves it open.) `room`: the core's receive share is not half spent.
-    #[inline]
-    fn grow_receive_buffer(&mut self, read: u32, max: u32, room: bool) {
-        if self.rcv_buf >= max || !room {
-            return;
-        }
-        if let Some(ext) = &mut self.ext {
-            if ext.rcv_buf_fixed {
-                return;
-            }
-            ext.read_since_growth += read;
-            if ext.read_since_growth >= self.rcv_buf {
-                ext.read_since_growth = 0;
-                self.rcv_buf = (self.rcv_buf * 2).min(max);
-            }
-        } else if read >= self.mss as u32 {
-            // Only bulk transfers pay for the extension.
-            self.ext_mut().read_since_growth = read;
         }
     }
 }

@@ -58,8 +58,11 @@ impl<P: FramePool> Stack<P> {
         Ok(match self.slots.slot(index) {
             Slot::Open(tcb) => {
                 let mut ready = Ready::default();
-                if !tcb.rx.is_empty() || tcb.flags.any(Flags::FIN_RECEIVED | Flags::READ_SHUT) {
+                if tcb.readable() {
                     ready |= Ready::READ;
+                }
+                if tcb.urgent_offset().is_some() {
+                    ready |= Ready::PRIORITY;
                 }
                 if !tcb.state.can_send() || tcb.writable() && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
                     ready |= Ready::WRITE;
@@ -143,9 +146,30 @@ impl Tcb {
             } else {
                 CongestionControl::Cubic
             }),
-            receive_buffer: Some(self.rcv_buf),
+            receive_buffer: Some(self.rcv_buf()),
             send_buffer: Some(self.snd_buf()),
+            max_segment: ext.map(|e| e.recv.max_segment).filter(|&m| m != 0),
+            window_clamp: ext.map(|e| e.recv.clamp).filter(|&c| c != 0),
+            oob_inline: ext.is_some_and(|e| e.recv.oob_inline),
+            receive_low: ext.map_or(0, |e| e.recv.low),
             ..TcpOptions::default()
+        }
+    }
+
+    /// Puts those in force that receiving looks at.
+    fn apply_receive(&mut self, options: &TcpOptions) {
+        let TcpOptions { max_segment, window_clamp, oob_inline, receive_low, .. } = *options;
+        let rare = max_segment.is_some() || window_clamp.is_some() || oob_inline || receive_low > 1;
+        if !rare && self.ext.is_none() {
+            return;
+        }
+        let recv = &mut self.ext_mut().recv;
+        recv.max_segment = max_segment.unwrap_or(0);
+        // Linux: no smaller than half the smallest buffer.
+        recv.clamp = window_clamp.map_or(0, |bytes| bytes.max(1152));
+        (recv.oob_inline, recv.low) = (oob_inline, receive_low);
+        if let Some(most) = max_segment {
+            self.mss = self.mss.min(most.max(crate::net::MSS_MIN));
         }
     }
 
@@ -153,6 +177,7 @@ impl Tcb {
     pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
         let TcpOptions { nodelay, keepalive, linger, ttl, tos, congestion_control, receive_buffer, send_buffer, .. } = *options;
         self.flags.put(Flags::NODELAY, nodelay);
+        self.apply_receive(options);
         let rare = keepalive.is_some() || linger != Default::default() || ttl.is_some() || tos > 3;
         if rare || self.ext.is_some() {
             let ext = self.ext_mut();
@@ -171,12 +196,12 @@ impl Tcb {
             }
         }
         if let Some(bytes) = receive_buffer
-            && bytes != self.rcv_buf
+            && bytes != self.rcv_buf()
         {
             // The right edge never shrinks; a smaller buffer takes effect as data is read. The scale was
             // agreed in the handshake and bounds what can be offered.
-            self.rcv_buf = bytes.clamp(2048, 0xffff << self.rcv_shift());
-            self.ext_mut().rcv_buf_fixed = true;
+            self.set_rcv_buf(bytes);
+            self.ext_mut().recv.buffer_fixed = true;
         }
         if let Some(bytes) = send_buffer {
             self.snd_buf_4k = bytes.div_ceil(4096).clamp(1, u16::MAX as u32) as u16;

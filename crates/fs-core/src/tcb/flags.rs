@@ -57,7 +57,13 @@ flags! {
     ECN_CWR = 24,
     /// A segment with ECT or CE has come in.
     ECN_SEEN = 25,
+    /// Opened by data in a SYN (RFC 7413), and the handshake's last ACK has not come: SYN-RECEIVED.
+    SYN_RECEIVED = 31,
 }
+
+/// Bits 26 to 30 hold a number: see [`Flags::quick`].
+const QUICK_SHIFT: u32 = 26;
+const QUICK_MASK: u32 = 0b1_1111 << QUICK_SHIFT;
 
 impl Flags {
     #[inline]
@@ -78,6 +84,19 @@ impl Flags {
     #[inline]
     pub(crate) fn clear(&mut self, other: Flags) {
         self.0 &= !other.0;
+    }
+
+    /// How many more ACKs go out without delay (Linux's quick-ACK mode, up to 16), or
+    /// [`crate::tcb::recv::ack::INTERACTIVE`].
+    #[inline]
+    pub(crate) fn quick(self) -> u8 {
+        ((self.0 & QUICK_MASK) >> QUICK_SHIFT) as u8
+    }
+
+    /// See [`Flags::quick`].
+    #[inline]
+    pub(crate) fn set_quick(&mut self, quick: u8) {
+        self.0 = self.0 & !QUICK_MASK | (quick as u32) << QUICK_SHIFT & QUICK_MASK;
     }
 
     #[inline]

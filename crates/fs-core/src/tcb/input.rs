@@ -9,11 +9,13 @@ use crate::rx::parse::Segment;
 use crate::socket::event::Ready;
 use crate::stats::Stats;
 use crate::tcb::flags::Flags;
+use crate::rx::steer::TsClock;
 use crate::tcb::recv::reassembly::{self, Inserted};
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::{State, Tcb};
 use crate::time::Instant;
+use crate::tcb::seq::SeqNum;
 use crate::wire::options;
 use crate::wire::tcp::TcpFlags;
 
@@ -92,7 +94,9 @@ pub(crate) enum Disposition {
     Discard(DropReason),
     /// Thrown away and answered with an ACK.
     DiscardAndAck(DropReason),
-    /// Thrown away and answered with a challenge ACK (RFC 5961), rate limited.
+    /// Thrown away and answered with an ACK, unless the connection's last such ACK was a moment ago.
+    DiscardAndAckRarely(DropReason),
+    /// Thrown away and answered with a challenge ACK (RFC 5961): as `DiscardAndAckRarely`, and at most so many a second.
     Challenge(DropReason),
     /// The peer reset the connection.
     PeerReset,
@@ -112,11 +116,29 @@ pub(crate) struct Core<'a, P: FramePool> {
     pub(crate) stats: &'a mut Stats,
     pub(crate) config: &'a TcpConfig,
     pub(crate) now: Instant,
+    /// Our timestamp clock and its offset.
+    pub(crate) clock: (TsClock, u32),
     /// The receive share of the pool is half spent: copy small payloads together.
     pub(crate) pressure: bool,
+    /// Three quarters of it are spent: keep nothing more out of order.
+    pub(crate) scarce: bool,
     /// The receive share is spent: take no data.
     pub(crate) exhausted: bool,
 }
+
+impl<P: FramePool> Core<'_, P> {
+    fn timestamp(&self) -> u32 {
+        self.clock.0.value(self.now, self.clock.1)
+    }
+}
+
+/// RFC 7323 5.5: timestamps of a connection that was idle for so long say nothing.
+const IDLE_MS: u32 = 24 * 24 * 3600 * 1000;
+/// An echo may seem this much ahead of our clock, whose low bits are a core's number.
+const CLOCK_SLACK_MS: u32 = 3600 * 1000;
+/// In-order payloads of at most so many bytes are copied behind what is queued, if it has room: a frame holds a
+/// thousand times as much. Larger: more copying; smaller: more frames pinned by a peer that sends little segments.
+const COALESCE: u32 = 128;
 
 impl Tcb {
     /// Processes one segment. `ready` collects what the application must be told.
@@ -128,7 +150,10 @@ impl Tcb {
         arrival: Arrival<'_>,
         ready: &mut Ready,
     ) -> Disposition {
-        if let Err(refused) = self.check(segment) {
+        if let Err(refused) = self.check(core, segment) {
+            if segment.payload_len > 0 && (segment.seq + segment.payload_len).at_or_before(self.rcv_nxt) {
+                self.report_duplicate(segment.seq, segment.seq + segment.payload_len);
+            }
             arrival.discard(core.pool);
             return refused;
         }
@@ -169,6 +194,17 @@ impl Tcb {
                 State::Established | State::FinWait2 | State::CloseWait => {}
             }
         }
+        // RFC 7323 4.3 (2): the acceptable segment that spans what we acknowledged last updates TS.Recent.
+        if let Some(ts) = segment.ts
+            && self.flags.has(Flags::TIMESTAMPS)
+            && segment.seq.at_or_before(self.rcv_nxt - self.unacked as u32)
+        {
+            self.ts_recent = ts.val;
+        }
+        // Sixth: URG.
+        if segment.flags.intersects(TcpFlags::URG) {
+            self.note_urgent(segment, ready);
+        }
         if segment.payload_len == 0 && !segment.flags.fin() {
             arrival.discard(core.pool);
             return Disposition::Accepted;
@@ -184,56 +220,84 @@ impl Tcb {
 
     /// Steps before the ACK: PAWS, sequence, RST, SYN.
     #[inline]
-    fn check(&mut self, segment: &Segment) -> Result<(), Disposition> {
+    fn check<P: FramePool>(&self, core: &Core<'_, P>, segment: &Segment) -> Result<(), Disposition> {
         let rst = segment.flags.rst();
-        if self.flags.has(Flags::TIMESTAMPS) {
+        if self.flags.has(Flags::TIMESTAMPS) && !rst {
             match segment.ts {
                 // RFC 7323 5.3 R1: older than what we have seen.
-                Some(ts) if (ts.val.wrapping_sub(self.ts_recent) as i32) < 0 && !rst => {
-                    return Err(Disposition::DiscardAndAck(DropReason::Paws));
-                }
-                // RFC 7323 4.3 (2): only a segment that reaches the left edge updates TS.Recent.
-                Some(ts) if segment.seq.at_or_before(self.rcv_nxt) && !rst => self.ts_recent = ts.val,
+                Some(ts) if (ts.val.wrapping_sub(self.ts_recent) as i32) < 0 => self.check_old(core, segment, ts.ecr)?,
+                Some(_) => {}
                 // RFC 7323 3.2: a non-RST segment without the option may be dropped.
-                None if !rst => return Err(Disposition::Discard(DropReason::Paws)),
-                Some(_) | None => {}
+                None => return Err(Disposition::Discard(DropReason::Paws)),
             }
         }
         // First: sequence number. As Linux: touching the window from either side is enough, so that a valid
         // ACK, URG or RST is taken even when the window is zero (RFC 9293 MUST-66).
-        let fin = segment.flags.fin();
-        let end = segment.seq + segment.payload_len + fin as u32;
-        if end.before(self.rcv_nxt) || segment.seq.after(self.rcv_edge) {
-            if rst {
-                return Err(Disposition::Discard(DropReason::OutOfWindow));
-            }
-            if segment.payload_len > 0 && end.at_or_before(self.rcv_nxt) && self.flags.has(Flags::SACK) {
-                let range = (segment.seq, segment.seq + segment.payload_len);
-                self.ext_mut().dsack = Some(range);
-            }
-            let probe = segment.seq + 1 == self.rcv_nxt || segment.payload_len > 0 || fin;
-            return Err(if probe {
-                Disposition::DiscardAndAck(DropReason::OutOfWindow)
-            } else {
-                Disposition::Challenge(DropReason::OutOfWindow)
-            });
+        let end = segment.seq + segment.payload_len + segment.flags.fin() as u32;
+        if end.before(self.rcv_nxt)
+            || segment.seq.after(self.rcv_edge)
+            || segment.flags.intersects(TcpFlags::RST.with(TcpFlags::SYN))
+            || !segment.flags.ack()
+        {
+            return Err(self.refuse(segment, end));
         }
-        // Second: RST, with RFC 5961 section 3.
+        Ok(())
+    }
+
+    /// The timestamp is older than TS.Recent.
+    #[cold]
+    fn check_old<P: FramePool>(&self, core: &Core<'_, P>, segment: &Segment, ecr: u32) -> Result<(), Disposition> {
+        // RFC 7323 5.5: after 24 days of silence the peer's clock may have gone half around. How long it was is in
+        // the segment: it echoes what the peer heard of us last, which no old duplicate can be so far behind with.
+        let age = core.timestamp().wrapping_sub(ecr);
+        if (IDLE_MS..u32::MAX - CLOCK_SLACK_MS).contains(&age) {
+            return Ok(());
+        }
+        Err(if segment.flags.syn() {
+            Disposition::Challenge(DropReason::Paws)
+        } else if segment.seq_len() == 0 {
+            Disposition::DiscardAndAckRarely(DropReason::Paws)
+        } else {
+            Disposition::DiscardAndAck(DropReason::Paws)
+        })
+    }
+
+    /// A segment that is outside of the window, or RST, or SYN, or has no ACK: in this order (RFC 9293 3.10.7.4,
+    /// RFC 5961 sections 3 and 4).
+    #[cold]
+    fn refuse(&self, segment: &Segment, end: SeqNum) -> Disposition {
+        let (rst, syn) = (segment.flags.rst(), segment.flags.syn());
+        // A peer that closed and then aborts may count its RST before its FIN (as Linux, `tcp_reset_check`).
+        let after_fin = rst
+            && segment.seq + 1 == self.rcv_nxt
+            && matches!(self.state, State::CloseWait | State::LastAck | State::Closing);
+        if after_fin {
+            return Disposition::PeerReset;
+        }
+        if end.before(self.rcv_nxt) || segment.seq.after(self.rcv_edge) {
+            return if rst {
+                Disposition::Discard(DropReason::OutOfWindow)
+            } else if syn {
+                Disposition::Challenge(DropReason::UnexpectedSyn)
+            } else if segment.seq_len() == 0 {
+                Disposition::DiscardAndAckRarely(DropReason::OutOfWindow)
+            } else {
+                Disposition::DiscardAndAck(DropReason::OutOfWindow)
+            };
+        }
         if rst {
-            return Err(if segment.seq == self.rcv_nxt {
+            // RFC 5961 3.2, and as Linux the edge of what we have SACKed last: there the peer's SND.NXT may be.
+            let last = self.ext.as_ref().and_then(|e| e.islands.last()).map(|i| i.end());
+            return if segment.seq == self.rcv_nxt || Some(segment.seq) == last {
                 Disposition::PeerReset
             } else {
                 Disposition::Challenge(DropReason::InexactRst)
-            });
+            };
         }
-        // Fourth: SYN, with RFC 5961 section 4.
-        if segment.flags.syn() {
-            return Err(Disposition::Challenge(DropReason::UnexpectedSyn));
+        if syn {
+            return Disposition::Challenge(DropReason::UnexpectedSyn);
         }
-        if !segment.flags.ack() {
-            return Err(Disposition::Discard(DropReason::NoAck));
-        }
-        Ok(())
+        Disposition::Discard(DropReason::NoAck)
     }
 
     /// Returns whether this ACK acknowledged our FIN.
@@ -242,11 +306,11 @@ impl Tcb {
         &mut self,
         core: &mut Core<'_, P>,
         segment: &Segment,
-        sack: &[(crate::tcb::seq::SeqNum, crate::tcb::seq::SeqNum)],
+        sack: &[(SeqNum, SeqNum)],
         ready: &mut Ready,
     ) -> Result<bool, Disposition> {
         if segment.ack.after(self.snd_nxt) {
-            return Err(Disposition::DiscardAndAck(DropReason::BadAck));
+            return Err(Disposition::Challenge(DropReason::BadAck));
         }
         let window = (segment.window as u32) << self.snd_shift();
         if segment.ack.before(self.snd_una) {
@@ -300,21 +364,27 @@ impl Tcb {
             arrival.discard(core.pool);
             return Disposition::ResetPeer;
         }
-        if core.exhausted && len > 0 {
+        if core.exhausted && len > 0 && !(seq.at_or_before(self.rcv_nxt) && self.prune(core)) {
             arrival.discard(core.pool);
             self.flags.set(Flags::ACK_NOW);
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
+        if let (Some(ext), Some(ts)) = (&mut self.ext, segment.ts) {
+            ext.recv.autotune.sample(&core.clock.0, || core.timestamp(), ts.ecr);
+        }
         let mut data = arrival.into_payload(core.nodes, core.pool, off, len);
         if seq.before(self.rcv_nxt) {
             let old = self.rcv_nxt.since(seq).min(data.bytes);
-            if old > 0 && self.flags.has(Flags::SACK) {
-                let start = seq;
-                self.ext_mut().dsack = Some((start, start + old));
+            if old > 0 {
+                self.report_duplicate(seq, seq + old);
             }
             data.trim_front(core.nodes, core.pool, old as usize);
             seq += old;
             self.flags.set(Flags::ACK_NOW);
+            if seq.before(self.rcv_nxt) {
+                // A FIN before what we have: its sender has gone back on it.
+                return Disposition::Discard(DropReason::Duplicate);
+            }
         }
         if (seq + data.bytes).after(self.rcv_edge) {
             let keep = self.rcv_edge.delta(seq).max(0) as usize;
@@ -350,7 +420,7 @@ impl Tcb {
             self.flags.set(Flags::ACK_NOW);
             self.deliver(core, joined, ready);
         }
-        if fin { self.on_fin(ready) } else { Disposition::Accepted }
+        if fin { self.on_fin(core, ready) } else { Disposition::Accepted }
     }
 
     /// Hands in-order bytes to the application's queue.
@@ -363,37 +433,95 @@ impl Tcb {
             data.clear(core.nodes, core.pool);
             return;
         }
-        if self.rx.is_empty() {
-            *ready |= Ready::READ;
-        }
-        if core.pressure {
+        let before = self.rx.bytes;
+        if before == 0 {
+            if self.ext.as_ref().is_none_or(|e| e.recv.low <= 1) {
+                *ready |= Ready::READ;
+            }
+        } else if core.pressure || data.bytes <= COALESCE {
             match self.rx.absorb(core.nodes, core.pool, data) {
                 Ok(()) => {
                     core.stats.rx_compacted += 1;
-                    return;
+                    return self.delivered(before, ready);
                 }
                 Err(back) => data = back,
             }
         }
         self.rx.append(core.nodes, data);
+        self.delivered(before, ready);
+    }
+
+    /// What the application is told of delivered data by the connection's options: SO_RCVLOWAT, urgent data.
+    #[inline]
+    fn delivered(&mut self, before: u32, ready: &mut Ready) {
+        let Some(ext) = &self.ext else { return };
+        if ext.recv.low > 1 {
+            let enough = |bytes: u32| bytes >= ext.recv.low;
+            // A window that has no room for the mark must not keep its sender and its reader waiting for one another.
+            if enough(self.rx.bytes) && !enough(before) || self.window_is_full() {
+                *ready |= Ready::READ;
+            }
+        }
+        if ext.recv.urgent.is_some() {
+            self.urgent_delivered(ready);
+        }
+    }
+
+    /// The peer can send no full segment before the application reads.
+    fn window_is_full(&self) -> bool {
+        self.rcv_wnd() < self.rcv_mss().min(self.rcv_buf() / 2)
+    }
+
+    /// Whether `Ready::READ` holds: bytes (SO_RCVLOWAT of them), or the stream's end.
+    #[inline]
+    pub(crate) fn readable(&self) -> bool {
+        if self.flags.any(Flags::FIN_RECEIVED | Flags::READ_SHUT) {
+            return true;
+        }
+        let low = self.ext.as_ref().map_or(1, |e| e.recv.low).max(1);
+        self.rx.bytes >= low || !self.rx.is_empty() && self.window_is_full()
+    }
+
+    /// RFC 2883: the next ACK reports what came twice.
+    fn report_duplicate(&mut self, start: SeqNum, end: SeqNum) {
+        if self.flags.has(Flags::SACK) {
+            self.ext_mut().dsack = Some((start, end));
+        }
+    }
+
+    /// Gives up what came out of order, so that what is in order can be taken (Linux: `tcp_prune_ofo_queue`; RFC 2018
+    /// section 8 allows it). True when there was something.
+    #[cold]
+    fn prune<P: FramePool>(&mut self, core: &mut Core<'_, P>) -> bool {
+        let Some(ext) = &mut self.ext else { return false };
+        let before = core.nodes.len();
+        ext.islands.drain(..).for_each(|mut island| island.data.clear(core.nodes, core.pool));
+        ext.held = 0;
+        core.stats.drops[DropReason::ReceiveBudget as usize] += (before > core.nodes.len()) as u64;
+        before > core.nodes.len()
     }
 
     /// Keeps out-of-order data and answers with an ACK at once (RFC 5681 4.2), SACK blocks in it.
     fn hold<P: FramePool>(
         &mut self,
         core: &mut Core<'_, P>,
-        seq: crate::tcb::seq::SeqNum,
-        data: FrameQueue,
+        seq: SeqNum,
+        mut data: FrameQueue,
         fin: bool,
     ) -> Disposition {
         self.flags.set(Flags::ACK_NOW);
         let end = seq + data.bytes;
         let ext = self.ext.get_or_insert_default();
-        if fin {
+        // The first FIN says where the stream ends; another place is a contradiction.
+        if fin && ext.fin_at.is_none() {
             ext.fin_at = Some(end);
         }
         if data.is_empty() {
             return Disposition::Accepted;
+        }
+        if core.scarce {
+            data.clear(core.nodes, core.pool);
+            return Disposition::Discard(DropReason::ReceiveBudget);
         }
         match reassembly::insert(&mut ext.islands, core.nodes, core.pool, seq, data) {
             Inserted::Held(bytes) => {
@@ -410,7 +538,12 @@ impl Tcb {
     }
 
     /// Eighth: the peer's FIN, in order.
-    fn on_fin(&mut self, ready: &mut Ready) -> Disposition {
+    fn on_fin<P: FramePool>(&mut self, core: &mut Core<'_, P>, ready: &mut Ready) -> Disposition {
+        if let Some(ext) = &mut self.ext {
+            // Behind the stream's end nothing can follow.
+            ext.islands.drain(..).for_each(|mut island| island.data.clear(core.nodes, core.pool));
+            (ext.held, ext.fin_at) = (0, None);
+        }
         self.rcv_nxt += 1;
         self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);
         self.flags.set(Flags::FIN_RECEIVED | Flags::ACK_NOW);

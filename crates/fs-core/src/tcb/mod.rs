@@ -105,8 +105,8 @@ pub(crate) struct Tcb {
     /// Window shifts: ours in the low, the peer's in the high four bits.
     pub(crate) shifts: u8,
     pub(crate) dup_acks: u8,
-    /// Full-sized segments received since our last ACK.
-    pub(crate) unacked_segments: u8,
+    /// Size of the segments that the peer sends, in units of 64 bytes, rounded up: see [`Tcb::rcv_mss`].
+    pub(crate) rcv_mss_64: u8,
     pub(crate) state: State,
     // ---- line 1: sending
     pub(crate) flags: Flags,
@@ -125,8 +125,11 @@ pub(crate) struct Tcb {
     /// Route epoch in which `path` was looked up.
     pub(crate) route_epoch: u8,
     pub(crate) path: PathId,
-    /// Bytes that the receive queue may hold; what the window is made of.
-    pub(crate) rcv_buf: u32,
+    /// Bytes that the receive queue may hold, in KiB: see [`Tcb::rcv_buf`].
+    pub(crate) rcv_buf_k: u16,
+    /// Bytes received in order since our last ACK; 65535 stands for more. RCV.NXT less these is RFC 7323's
+    /// Last.ACK.sent.
+    pub(crate) unacked: u16,
     /// Everything rare; allocated when first needed.
     pub(crate) ext: Option<Box<Ext>>,
 }
@@ -186,10 +189,8 @@ pub(crate) struct Ext {
     pub(crate) ecn: ecn::Ecn,
     /// Error that ICMP reported, kept until the connection fails (RFC 5461 soft errors).
     pub(crate) soft_error: Option<Error>,
-    /// SO_RCVBUF was set: no auto-tuning.
-    pub(crate) rcv_buf_fixed: bool,
-    /// Bytes read since the receive buffer last grew.
-    pub(crate) read_since_growth: u32,
+    /// What receiving needs of it.
+    pub(crate) recv: recv::Recv,
 }
 
 /// The connection is over; what was received can still be read, then the error, then end of stream.
@@ -303,6 +304,18 @@ impl Tcb {
     #[inline]
     pub(crate) fn recovery(&self) -> Recovery {
         self.ext.as_ref().map_or(Recovery::Open, |e| e.recovery)
+    }
+
+    /// Bytes that the receive queue may hold; what the window is made of.
+    #[inline]
+    pub(crate) fn rcv_buf(&self) -> u32 {
+        self.rcv_buf_k as u32 * 1024
+    }
+
+    /// Sets the receive buffer, to whole KiB: at least 2, at most what the agreed scale can offer.
+    pub(crate) fn set_rcv_buf(&mut self, bytes: u32) {
+        let bytes = bytes.clamp(2048, (0xffff << self.rcv_shift()).max(2048));
+        self.rcv_buf_k = bytes.div_ceil(1024).min(u16::MAX as u32) as u16;
     }
 
     #[inline]

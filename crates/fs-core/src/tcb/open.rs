@@ -65,13 +65,14 @@ impl<P: FramePool> Stack<P> {
         let rcv_max = options.receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max);
         let shifts = if scaled { window_scale(rcv_max) | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
         let default_mss = if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 };
-        let mss = peer.mss.unwrap_or(default_mss).clamp(crate::net::MSS_MIN, self.net.mss(path, v6));
+        let most = options.max_segment.unwrap_or(u16::MAX).min(self.net.mss(path, v6)).max(crate::net::MSS_MIN);
+        let mss = peer.mss.unwrap_or(default_mss).clamp(crate::net::MSS_MIN, most);
         let mss = mss - if flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
         let mut rtt = RttEstimator::new();
         if let Some(sent) = sample_from_us {
             rtt.sample(micros(self.now).wrapping_sub(sent));
         }
-        let offered = syn_window(tcp.receive_buffer_initial) as u32;
+        let offered = syn_window(options.initial_window(tcp)) as u32;
         let (local, remote) = match key {
             FlowKey::V4 { local, remote, .. } => (local, remote),
             FlowKey::V6 { .. } => (0, 0),
@@ -95,7 +96,7 @@ impl<P: FramePool> Stack<P> {
             rx: FrameQueue::new(),
             shifts,
             dup_acks: 0,
-            unacked_segments: 0,
+            rcv_mss_64: crate::tcb::recv::ack::initial_rcv_mss_64(mss),
             state: State::Established,
             flags,
             tx: TxQueue::new(),
@@ -107,9 +108,12 @@ impl<P: FramePool> Stack<P> {
             backoff: 0,
             route_epoch: self.net.route_epoch,
             path,
-            rcv_buf: tcp.receive_buffer_initial,
+            rcv_buf_k: 0,
+            unacked: 0,
             ext: None,
         };
+        tcb.set_rcv_buf(tcp.receive_buffer_initial);
+        tcb.flags.set_quick(crate::tcb::recv::ack::QUICK_MAX);
         if let FlowKey::V6 { local, remote, .. } = key {
             tcb.ext_mut().addresses = Addresses { local, remote };
         }

@@ -295,7 +295,7 @@ fn emit_segment<P: FramePool>(
     }
     let owes_blocks = !with_sack && tcb.ext.as_ref().is_some_and(|e| !e.islands.is_empty());
     if !owes_blocks {
-        tcb.ack_sent();
+        tcb.ack_carried();
     }
     if known {
         stats.tx_bytes += out[first..].iter().map(|f| f.frame.len() as u64).sum::<u64>();

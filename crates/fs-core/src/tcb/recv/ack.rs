@@ -1,41 +1,87 @@
-//! When and what to acknowledge: delayed ACKs (RFC 1122 4.2.3.2), the offered window with silly-window
-//! avoidance (RFC 9293 3.8.6.2.2).
+//! When and what to acknowledge: delayed ACKs (RFC 1122 4.2.3.2) and when not to delay them, the offered window
+//! with silly-window avoidance (RFC 9293 3.8.6.2.2).
 
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
 
-/// Full-sized segments after which an ACK is owed at once: RFC 9293 MUST-59 wants one for every two.
-const SEGMENTS_PER_ACK: u8 = 2;
+/// ACKs that go out at once at a connection's start: a sender in slow start grows by ACKs, so delaying them costs
+/// it round trips. Linux: `TCP_MAX_QUICKACKS`.
+pub(crate) const QUICK_MAX: u8 = 16;
+/// Value of [`Flags::quick`]: the application answers what it reads, and its answers carry the ACKs (Linux's
+/// ping-pong mode). ACKs wait for them.
+pub(crate) const INTERACTIVE: u8 = 31;
+
+/// Unit of `Tcb::rcv_mss_64`.
+const RCV_MSS_UNIT: u32 = 64;
+
+/// What the peer's segments are taken for before any came: RFC 9293's default, or what we send if that is less
+/// (Linux: `tcp_initialize_rcv_mss`).
+pub(crate) fn initial_rcv_mss_64(mss: u16) -> u8 {
+    (mss as u32).min(536).div_ceil(RCV_MSS_UNIT) as u8
+}
 
 impl Tcb {
-    /// Notes that in-order data of `len` bytes has arrived. True when an ACK is due in this turn.
+    /// The size of a full segment of the peer's: the largest that came, but not larger than ours (a link may have
+    /// joined several into one).
     #[inline]
-    pub(crate) fn owe_ack(&mut self, len: u32) -> bool {
-        if len >= self.mss as u32 || self.unacked_segments > 0 && len * 2 >= self.mss as u32 {
-            let segments = (len / self.mss.max(1) as u32).clamp(1, 255) as u8;
-            self.unacked_segments = self.unacked_segments.saturating_add(segments);
+    pub(crate) fn rcv_mss(&self) -> u32 {
+        self.rcv_mss_64 as u32 * RCV_MSS_UNIT
+    }
+
+    /// Notes that in-order data of `len` bytes has arrived: RFC 9293 SHLD-19 wants an ACK for every second
+    /// full-sized segment; what is more than one (Linux's rule) is acknowledged in this turn.
+    #[inline]
+    pub(crate) fn owe_ack(&mut self, len: u32) {
+        self.unacked = self.unacked.saturating_add(len.min(u16::MAX as u32) as u16);
+        if len > self.rcv_mss() {
+            let largest = len.min((self.mss as u32).max(536)).div_ceil(RCV_MSS_UNIT).min(u8::MAX as u32) as u8;
+            self.rcv_mss_64 = self.rcv_mss_64.max(largest);
         }
-        if self.unacked_segments >= SEGMENTS_PER_ACK {
+        let quick = self.flags.quick();
+        if self.unacked as u32 > self.rcv_mss() || quick.wrapping_sub(1) < QUICK_MAX {
             self.flags.set(Flags::ACK_NOW);
-            true
         } else {
             self.flags.set(Flags::ACK_DELAYED);
-            false
         }
     }
 
     /// Called when a segment that carries the current ACK leaves.
     #[inline]
     pub(crate) fn ack_sent(&mut self) {
+        let quick = self.flags.quick();
+        if quick.wrapping_sub(1) < QUICK_MAX && self.unacked > 0 {
+            self.flags.set_quick(quick - 1);
+        }
         self.flags.clear(Flags::ACK_NOW | Flags::ACK_DELAYED);
-        self.unacked_segments = 0;
+        self.unacked = 0;
+    }
+
+    /// As [`Tcb::ack_sent`], for a segment with data: if it answers data, the connection is interactive.
+    #[inline]
+    pub(crate) fn ack_carried(&mut self) {
+        if self.unacked > 0 {
+            self.flags.set_quick(INTERACTIVE);
+        }
+        self.ack_sent();
+    }
+
+    /// The application has read everything: a delayed ACK of less than a segment has nothing more to wait for,
+    /// unless answers carry it (Linux: `tcp_cleanup_rbuf`).
+    #[inline]
+    pub(crate) fn drained(&mut self) {
+        if self.flags.has(Flags::ACK_DELAYED)
+            && (self.unacked as u32) < self.rcv_mss()
+            && self.flags.quick() != INTERACTIVE
+        {
+            self.flags.set(Flags::ACK_NOW);
+        }
     }
 
     /// Bytes of buffer that are not promised or used: what the window could be.
     #[inline]
     fn receive_room(&self) -> u32 {
-        let held = self.ext.as_ref().map_or(0, |e| e.held);
-        self.rcv_buf.saturating_sub(self.rx.bytes + held)
+        let Some(ext) = &self.ext else { return self.rcv_buf().saturating_sub(self.rx.bytes) };
+        self.rcv_buf().saturating_sub(self.rx.bytes + ext.held).min(ext.recv.window_clamp())
     }
 
     /// Moves the offered right edge as far as room allows and returns the window field to send, scaled.
@@ -46,7 +92,7 @@ impl Tcb {
         let offered = self.rcv_wnd();
         let room = self.receive_room();
         // Receiver's silly-window avoidance: move the edge only by a segment or half the buffer.
-        let worth = room >= offered.saturating_add((self.rcv_buf / 2).min(self.mss as u32));
+        let worth = room >= offered.saturating_add((self.rcv_buf() / 2).min(self.mss as u32));
         let window = if worth && !frozen { room } else { offered };
         // Rounding down could move the edge left; up costs at most one unit of the scale.
         let field = ((window + (1 << shift) - 1) >> shift).min(u16::MAX as u32);
@@ -58,12 +104,12 @@ impl Tcb {
     }
 
     /// After the application has read: is a window update worth a segment of its own? Two segments or a
-    /// quarter of the buffer, whichever is less, or any room at all when the peer sees next to none.
+    /// quarter of the buffer, whichever is more, or any room at all when the peer sees next to none.
     #[inline]
     pub(crate) fn window_update_due(&self) -> bool {
         let offered = self.rcv_wnd();
         let gain = self.receive_room().saturating_sub(offered);
         let mss = self.mss as u32;
-        gain >= (self.rcv_buf / 4).max(2 * mss) || offered < mss && gain >= mss.min(self.rcv_buf / 2).max(1)
+        gain >= (self.rcv_buf() / 4).max(2 * mss) || offered < mss && gain >= mss.min(self.rcv_buf() / 2).max(1)
     }
 }

@@ -2,4 +2,49 @@
 //! ([`crate::frame_queue`]), until the application copies or takes them.
 
 pub(crate) mod ack;
+pub(crate) mod autotune;
 pub(crate) mod reassembly;
+pub(crate) mod urgent;
+
+use crate::time::{Duration, Instant};
+
+/// What receiving needs of a connection that is not ordinary; in its extension.
+#[derive(Debug, Default)]
+pub(crate) struct Recv {
+    /// SO_RCVBUF was set: no auto-tuning.
+    pub(crate) buffer_fixed: bool,
+    /// SO_OOBINLINE.
+    pub(crate) oob_inline: bool,
+    /// TCP_MAXSEG; 0: not set.
+    pub(crate) max_segment: u16,
+    /// TCP_WINDOW_CLAMP in bytes; 0: none.
+    pub(crate) clamp: u32,
+    /// SO_RCVLOWAT in bytes; 0 and 1 are the same.
+    pub(crate) low: u32,
+    /// When a segment outside of the window was last answered, in milliseconds; 0: never.
+    last_invalid_ms: u32,
+    /// The latest urgent pointer that has not been read past.
+    pub(crate) urgent: Option<urgent::Urgent>,
+    pub(crate) autotune: autotune::Autotune,
+}
+
+impl Recv {
+    /// Upper bound of the window.
+    #[inline]
+    pub(crate) fn window_clamp(&self) -> u32 {
+        if self.clamp == 0 { u32::MAX } else { self.clamp }
+    }
+
+    /// A segment without data that must be answered has come: true if the last answer is long enough ago. Two
+    /// ends that each take the other's segments for wrong would otherwise answer one another for ever (Linux:
+    /// `tcp_oow_rate_limited`).
+    pub(crate) fn may_answer_invalid(&mut self, now: Instant, interval: Duration) -> bool {
+        let now_ms = (now.as_millis() as u32).max(1);
+        let since = now_ms.wrapping_sub(self.last_invalid_ms) as u128;
+        if self.last_invalid_ms != 0 && since < interval.as_millis() {
+            return false;
+        }
+        self.last_invalid_ms = now_ms;
+        true
+    }
+}
