@@ -120,6 +120,8 @@ pub enum Program {
     Echo,
     /// `src/bin/workers.rs` of this package
     Workers,
+    /// `src/bin/relay` of this package
+    Relay,
 }
 
 impl Program {
@@ -131,6 +133,7 @@ impl Program {
             Program::Loadgen => "fs-loadgen",
             Program::Echo => "fs-echo",
             Program::Workers => "workers",
+            Program::Relay => "relay",
         }
     }
 

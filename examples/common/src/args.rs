@@ -40,6 +40,28 @@ pub enum LinkKind {
     Tap,
 }
 
+/// Who decides how fast to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Congestion {
+    /// RFC 9438.
+    Cubic,
+    /// RFC 5681.
+    Reno,
+    /// Bottleneck bandwidth and round-trip time.
+    Bbr,
+}
+
+impl Congestion {
+    /// The kernel's name of it (`TCP_CONGESTION`).
+    pub fn name(self) -> &'static str {
+        match self {
+            Congestion::Cubic => "cubic",
+            Congestion::Reno => "reno",
+            Congestion::Bbr => "bbr",
+        }
+    }
+}
+
 /// Options common to all examples.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Stack")]
@@ -50,6 +72,9 @@ pub struct StackArgs {
     /// CPUs to run on, one pinned thread each: `0`, `0,1` or `0-3`.
     #[arg(long, default_value = "0")]
     pub cores: CpuList,
+    /// Congestion control of all connections; each stack has its own default.
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub congestion: Option<Congestion>,
     /// Device that the stack takes packets from; repeatable.
     #[arg(long = "device", value_name = "NAME")]
     pub devices: Vec<String>,
@@ -109,7 +134,8 @@ impl StackArgs {
 
     /// The same command line serves both stacks, so this is no error; but nobody shall believe that it did something.
     fn warn_unused(&self) {
-        let Self { stack: _, cores: _, devices, link, busy_poll, standalone, gateways, frames, .. } = self;
+        let Self { stack: _, cores: _, congestion: _, devices, link, busy_poll, standalone, gateways, frames, .. } =
+            self;
         let given = [
             ("--device", !devices.is_empty()),
             ("--link", *link != LinkKind::default()),

@@ -177,6 +177,7 @@ impl Cores {
         F: Fn(Core) -> T + Clone + Send + 'static,
         T: Future<Output = anyhow::Result<()>> + 'static,
     {
+        kernel::set_congestion(args.congestion);
         let shared = Arc::new(Shared::default());
         let (sender, ended) = mpsc::unbounded_channel();
         let mut threads = Vec::new();

@@ -1,6 +1,6 @@
 //! fastsock's side of the comparison: `fs-rt` runs the cores, `fs-compat` has the sockets.
 
-use crate::args::{LinkKind, StackArgs};
+use crate::args::{Congestion, LinkKind, StackArgs};
 use crate::counters::StackCounter;
 use crate::net::{Listener, Stream, UdpSocket};
 use fs_compat::TcpSocket;
@@ -30,6 +30,14 @@ pub(crate) fn build(args: &StackArgs) -> anyhow::Result<Runtime> {
             standalone = standalone.gateway(gateway);
         }
         builder = builder.standalone(standalone);
+    }
+    if let Some(congestion) = args.congestion {
+        let congestion_control = match congestion {
+            Congestion::Cubic => fs_core::CongestionControl::Cubic,
+            Congestion::Reno => fs_core::CongestionControl::NewReno,
+            Congestion::Bbr => fs_core::CongestionControl::Bbr,
+        };
+        builder = builder.tcp(fs_core::TcpConfig { congestion_control, ..fs_core::TcpConfig::default() });
     }
     if let Some(frames) = args.frames {
         builder = builder.frames(frames);

@@ -1,10 +1,12 @@
 //! The kernel's side of the comparison: one pinned thread a core, each with its own listeners and its own tokio runtime.
 
+use crate::args::Congestion;
 use crate::net::{Listener, Stream, UdpSocket};
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use tokio::net::TcpSocket;
 
 /// Builds a core's runtime and runs `app` on it, on the calling thread, which is pinned to `cpu`.
@@ -43,6 +45,20 @@ pub(crate) async fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
     tokio::net::UdpSocket::bind(addr).await.map(UdpSocket::Kernel)
 }
 
+/// What the program's options say for all of its sockets.
+static CONGESTION: OnceLock<Congestion> = OnceLock::new();
+
+/// Chooses the congestion control of all sockets that this program will open.
+pub(crate) fn set_congestion(congestion: Option<Congestion>) {
+    if let Some(congestion) = congestion {
+        CONGESTION.get_or_init(|| congestion);
+    }
+}
+
 fn tcp_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
-    if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if let Some(congestion) = CONGESTION.get() {
+        crate::sys::set_congestion(socket.as_fd(), congestion.name())?;
+    }
+    Ok(socket)
 }

@@ -62,6 +62,71 @@ pub fn set_bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Chooses a TCP socket's congestion control by its kernel name (TCP_CONGESTION).
+///
+/// # Errors
+/// As `setsockopt(2)`: ENOENT when the kernel does not have it.
+pub fn set_congestion(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    // SAFETY: the descriptor is open while borrowed, and the kernel only reads the name, whose length it is told.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_ptr().cast(),
+            name.len() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes closing a TCP socket send RST and forget what is queued (SO_LINGER with no time).
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub fn set_zero_linger(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the descriptor is open while borrowed, and the kernel only reads the struct, whose size it is told.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Bytes that the peer of a TCP socket has acknowledged (`tcpi_bytes_acked` of TCP_INFO, Linux 4.1).
+///
+/// # Errors
+/// As `getsockopt(2)`; `Unsupported` from an older kernel.
+pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    /// Where `tcpi_bytes_acked` is in the kernel's `struct tcp_info`.
+    const AT: usize = 120;
+    let mut info = [0u8; 256];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the descriptor is open while borrowed, and the kernel writes at most `length` bytes into `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match info[..length as usize].get(AT..AT + 8) {
+        Some(bytes) => Ok(u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))),
+        None => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
 /// What this process has used since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResourceUsage {

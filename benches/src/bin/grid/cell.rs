@@ -1,0 +1,106 @@
+//! One transfer over one path.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::apps::{Program, StackOptions};
+use fs_tests::lab::FRONT;
+use fs_tests::servers::{ECHO_PORT, devices};
+use fs_tests::{Lab, Ns, Proc, Stack};
+use std::time::Duration;
+
+/// Megabits per second of the path.
+const RATE: f64 = 1000.0;
+/// How long programs may take to start and stop on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Who sends to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pair {
+    /// The kernel at both ends.
+    Kernel,
+    /// fastsock sends, the kernel receives.
+    FromFastsock,
+    /// The kernel sends, fastsock receives.
+    ToFastsock,
+}
+
+impl Pair {
+    pub(crate) const ALL: [Pair; 3] = [Pair::Kernel, Pair::FromFastsock, Pair::ToFastsock];
+}
+
+/// A path and who controls congestion on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell<'a> {
+    pub(crate) congestion: &'a str,
+    /// Percent, each way.
+    pub(crate) loss: f64,
+    /// Milliseconds.
+    pub(crate) rtt: f64,
+}
+
+/// What a transfer carried.
+pub(crate) struct Carried {
+    pub(crate) megabits: f64,
+    /// Packets that the relay could not take in time: the machine's doing, not the path's.
+    pub(crate) missed: u64,
+}
+
+/// The backend serves: it is the sender, save where fastsock is to receive.
+pub(crate) fn run(lab: &Lab, pair: Pair, cell: Cell<'_>, seed: u64, time: Duration) -> Result<Carried> {
+    let mut relay = relay(lab, cell, seed)?;
+    let stack = if pair == Pair::Kernel { Stack::Kernel } else { Stack::Fastsock };
+    let options = StackOptions {
+        cores: vec![1],
+        more: vec!["--congestion".into(), cell.congestion.into()],
+        ..StackOptions::new(stack)
+    };
+    let mut command = Program::Echo.command(lab, Ns::Backend)?;
+    let role = if pair == Pair::ToFastsock { "--sink" } else { "--source" };
+    command.args(["--listen", &format!("{FRONT}:{ECHO_PORT}"), role, "--drain", "0"]);
+    command.args(options.arguments(&[devices(Ns::Backend)]));
+    if stack == Stack::Kernel {
+        command.args(&options.more);
+    }
+    let mut server = lab.spawn("server", &mut command)?;
+    ready(&mut server)?;
+    // Addresses are resolved before anything counts.
+    lab.run(Ns::Client, "ping", &["-c", "1", "-W", "5", FRONT])?;
+    let addr = format!("{FRONT}:{ECHO_PORT}");
+    let seconds = time.as_secs_f64().to_string();
+    let mut client = lab.command(Ns::Client, std::env::current_exe()?);
+    match pair {
+        Pair::ToFastsock => client.args(["send", &addr, &seconds, &cell.rtt.to_string(), cell.congestion]),
+        _ => client.args(["receive", &addr, &seconds]),
+    };
+    let mut client = lab.spawn("client", &mut client)?;
+    let status = client.wait_end(time + PATIENCE)?;
+    ensure!(status.success(), "the kernel's end: {}", client.log());
+    let log = client.log();
+    let (bytes, seconds) = log.trim().split_once(' ').with_context(|| format!("bytes and seconds in {log:?}"))?;
+    let megabits = bytes.parse::<f64>()? * 8.0 / seconds.parse::<f64>()? / 1e6;
+    server.kill()?;
+    relay.kill()?;
+    let missed = relay.log().lines().last().map_or(0, missed);
+    Ok(Carried { megabits, missed })
+}
+
+fn relay(lab: &Lab, cell: Cell<'_>, seed: u64) -> Result<Proc> {
+    let product = RATE * 1e6 / 8.0 * cell.rtt / 1000.0;
+    let mut command = Program::Relay.command(lab, Ns::Host)?;
+    command.args(["front0", "back0", "--rate", &RATE.to_string(), "--delay", &(cell.rtt / 2.0).to_string()]);
+    command.args(["--loss", &(cell.loss / 100.0).to_string(), "--seed", &seed.to_string()]);
+    command.args(["--queue", &format!("{:.0}", product.max(131_072.0))]);
+    let mut relay = lab.spawn("relay", &mut command)?;
+    ready(&mut relay)?;
+    Ok(relay)
+}
+
+fn ready(proc: &mut Proc) -> Result<()> {
+    let log = proc.log_path().to_owned();
+    let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
+    proc.wait_for("ready", PATIENCE, says)
+}
+
+/// The sum of the numbers before "missed".
+fn missed(line: &str) -> u64 {
+    line.split(['|', ',']).filter_map(|part| part.trim().strip_suffix(" missed")?.parse::<u64>().ok()).sum()
+}

@@ -1,0 +1,62 @@
+//! The kernel's end of a transfer: this program again, in a namespace. One line with bytes and seconds is its answer.
+
+use anyhow::{Context, Result, ensure};
+use fs_example_common::sys;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// `receive ADDR SECONDS`: connects and counts what arrives in so many seconds after the first byte.
+pub(crate) fn receive(words: &[String]) -> Result<()> {
+    let [addr, seconds] = words else { anyhow::bail!("receive ADDR SECONDS") };
+    let limit = Duration::from_secs_f64(seconds.parse()?);
+    let mut stream = TcpStream::connect(addr).with_context(|| format!("connect to {addr}"))?;
+    let mut buffer = vec![0; 1 << 20];
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut bytes = stream.read(&mut buffer).context("the first byte")? as u64;
+    let start = Instant::now();
+    loop {
+        let left = limit.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer) {
+            Ok(0) => anyhow::bail!("the sender has finished"),
+            Ok(read) => bytes += read as u64,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error).context("read"),
+        }
+    }
+    println!("{bytes} {}", limit.as_secs_f64());
+    Ok(())
+}
+
+/// `send ADDR SECONDS RTT CONGESTION`: connects, sends, and counts what the receiver has got so many seconds after it
+/// got the first byte, as the acknowledgments tell one round trip after the start.
+pub(crate) fn send(words: &[String]) -> Result<()> {
+    let [addr, seconds, rtt, congestion] = words else { anyhow::bail!("send ADDR SECONDS RTT CONGESTION") };
+    let seconds: f64 = seconds.parse()?;
+    let until = Duration::from_secs_f64(seconds + rtt.parse::<f64>()? / 1000.0);
+    let mut stream = TcpStream::connect(addr).with_context(|| format!("connect to {addr}"))?;
+    sys::set_congestion(stream.as_fd(), congestion).with_context(|| format!("congestion control {congestion}"))?;
+    let buffer = vec![b'x'; 1 << 16];
+    let start = Instant::now();
+    loop {
+        let left = until.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(&buffer) {
+            Ok(written) => ensure!(written > 0, "nothing was written"),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error).context("write"),
+        }
+    }
+    println!("{} {seconds}", sys::bytes_acked(stream.as_fd())?);
+    // What is queued need not arrive.
+    sys::set_zero_linger(stream.as_fd())?;
+    Ok(())
+}

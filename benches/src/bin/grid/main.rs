@@ -1,0 +1,104 @@
+//! Goodput over loss and round-trip time, at 1 Gb/s: fastsock as sender and as receiver beside the kernel at both ends,
+//! on the same path with the same seeds (the program `relay` of the tests), each with its own buffers and windows as
+//! they are by default, all offloads off so that both send packets of the MTU.
+//!
+//! ```text
+//! grid [--quick] [--rounds N] [--seconds S] [--loss PERCENT,…] [--rtt MS,…] [--congestion cubic,bbr]
+//! ```
+//!
+//! A figure is the bytes that arrive within some seconds after the first one, slow start included; the median of its
+//! rounds. The queue before the bottleneck holds one bandwidth-delay product, at least 128 KiB. Losses are both ways.
+
+mod cell;
+mod ends;
+mod report;
+
+use anyhow::{Context, Result, bail};
+use cell::{Cell, Pair};
+use fs_tests::Lab;
+use report::Row;
+use std::time::Duration;
+
+/// What is measured, and how thoroughly.
+#[derive(Clone, Debug)]
+struct Plan {
+    rounds: usize,
+    seconds: f64,
+    loss: Vec<f64>,
+    rtt: Vec<f64>,
+    congestion: Vec<String>,
+}
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
+        Some("receive") => return ends::receive(&words[1..]),
+        Some("send") => return ends::send(&words[1..]),
+        _ => {}
+    }
+    let plan = plan(words)?;
+    let folder = fs_tests::apps::target_dir().join("bench");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let lab = Lab::require(&["--queues", "1", "--offload", "off", "--wire"])?;
+    let mut rows = Vec::new();
+    for congestion in &plan.congestion {
+        println!("\n{}", report::head(congestion, &plan));
+        for &loss in &plan.loss {
+            for &rtt in &plan.rtt {
+                let cell = Cell { congestion, loss, rtt };
+                let row = measure(&lab, &plan, cell).inspect_err(|_| lab.print_logs())?;
+                println!("{row}");
+                rows.push(row);
+            }
+        }
+        println!("{}", report::summary(rows.iter().filter(|r| r.congestion == *congestion)));
+    }
+    let path = folder.join("grid.json");
+    std::fs::write(&path, serde_json::to_string_pretty(&rows)? + "\n")?;
+    println!("results: {}", path.display());
+    Ok(())
+}
+
+/// All pairs in turns, so that what the machine does meanwhile hits all of them.
+fn measure(lab: &Lab, plan: &Plan, cell: Cell<'_>) -> Result<Row> {
+    let mut figures = Pair::ALL.map(|_| Vec::new());
+    let mut missed = 0;
+    for round in 0..plan.rounds {
+        for (pair, figures) in Pair::ALL.into_iter().zip(&mut figures) {
+            let result = cell::run(lab, pair, cell, round as u64 + 1, Duration::from_secs_f64(plan.seconds))
+                .with_context(|| format!("{pair:?}, {cell:?}, round {round}"))?;
+            figures.push(result.megabits);
+            missed += result.missed;
+        }
+    }
+    Ok(Row::new(cell, figures, missed))
+}
+
+fn plan(words: Vec<String>) -> Result<Plan> {
+    let mut plan = Plan {
+        rounds: 3,
+        seconds: 2.0,
+        loss: vec![0.0, 0.1, 1.0, 2.0, 5.0],
+        rtt: vec![0.1, 1.0, 10.0, 50.0],
+        congestion: vec!["cubic".into(), "bbr".into()],
+    };
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().with_context(|| format!("{word} wants a value"));
+        let numbers = |text: String| -> Result<Vec<f64>> {
+            text.split(',').map(|n| n.parse().with_context(|| format!("`{n}` is not a number"))).collect()
+        };
+        match word.as_str() {
+            "--quick" => {
+                plan = Plan { rounds: 1, loss: vec![0.0, 1.0], rtt: vec![1.0, 10.0], ..plan };
+            }
+            "--rounds" => plan.rounds = value()?.parse().context("--rounds")?,
+            "--seconds" => plan.seconds = value()?.parse().context("--seconds")?,
+            "--loss" => plan.loss = numbers(value()?)?,
+            "--rtt" => plan.rtt = numbers(value()?)?,
+            "--congestion" => plan.congestion = value()?.split(',').map(str::to_owned).collect(),
+            other => bail!("unknown option {other}: --quick --rounds --seconds --loss --rtt --congestion"),
+        }
+    }
+    Ok(plan)
+}
