@@ -434,8 +434,7 @@ impl<P: FramePool> Stack<P> {
             tcb.flags.set(Flags::IN_DELAY_QUEUE);
             delayed_acks.push(*now + config.tcp.delayed_ack, (index, generation));
         }
-        let lost = tcb.ext.as_ref().is_some_and(|e| e.lost > e.retransmitted);
-        if (tcb.has_unsent() || lost) && !tcb.flags.has(Flags::IN_DATA_LIST) {
+        if (tcb.has_unsent() || tcb.has_lost()) && !tcb.flags.has(Flags::IN_DATA_LIST) {
             tcb.flags.set(Flags::IN_DATA_LIST);
             if let Some(lists) = net.lists_of(tcb.path) {
                 lists.data.push_back(index);

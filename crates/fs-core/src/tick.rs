@@ -113,7 +113,15 @@ impl<P: FramePool> Stack<P> {
             tcb.rto_at = 0;
             return self.settle(index, Ready::default());
         }
-        if tcb.backoff >= limit {
+        if tcb.flags.has(Flags::PROBE_TIMER) {
+            tcb.on_probe_timeout(&config.tcp, *now);
+            return self.settle(index, Ready::default());
+        }
+        if tcb.flags.has(Flags::REORDER_TIMER) {
+            tcb.on_reorder_timeout(store, stats, &config.tcp, *now);
+            return self.settle(index, Ready::default());
+        }
+        if tcb.loss().is_some_and(|l| l.time_outs >= limit) {
             return self.time_out(index);
         }
         tcb.on_retransmission_timeout(store, stats, &config.tcp, *now);

@@ -231,18 +231,19 @@ impl Tcb {
     /// Marks sent segments that exceed the segment size as lost, so that they are cut and sent again.
     fn mark_oversized_lost(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
         use crate::tcb::send::buffer::mark;
-        let mut lost = 0;
-        let mut at = self.tx.head;
-        while at != self.tx.next && at != crate::slab::NIL {
-            let segment = &mut store.segments[at];
-            if segment.len > self.mss as u32 && !segment.has(mark::SACKED | mark::LOST) {
-                segment.marks |= mark::LOST;
-                lost += segment.span();
+        let queue = self.tx;
+        let mss = self.mss as u32;
+        let ext = self.ext_mut();
+        let (mut lost, mut at) = (0, queue.head);
+        while at != queue.next && at != crate::slab::NIL {
+            let segment = &store.segments[at];
+            let next = segment.next;
+            if segment.len > mss && !segment.has(mark::SACKED) {
+                lost += ext.take_for_lost(store, at);
             }
-            at = segment.next;
+            at = next;
         }
         if lost > 0 {
-            self.ext_mut().lost += lost;
             self.flags.set(crate::tcb::flags::Flags::PUSH_OUT);
         }
     }

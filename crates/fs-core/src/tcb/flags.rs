@@ -49,6 +49,15 @@ flags! {
     NEW_RENO = 16,
     /// The next data may go out although the window or Nagle would hold it (persist time-out).
     PUSH_OUT = 17,
+    /// The timer is the tail loss probe's (RFC 8985). With `REORDER_TIMER` too: no timer runs, and `rto_at` is when we
+    /// last sent something.
+    PROBE_TIMER = 18,
+    /// The timer is RACK's reordering timer (RFC 8985).
+    REORDER_TIMER = 19,
+    /// What is not a full segment waits (TCP_CORK, MSG_MORE).
+    HOLD = 20,
+    /// The congestion window has stopped us, and we have not run short of data since.
+    WINDOW_LIMITED = 21,
     /// ECN agreed (RFC 3168 6.1.1).
     ECN = 22,
     /// Congestion was experienced: ECE goes on every ACK until the peer's CWR (RFC 3168 6.1.3).

@@ -330,7 +330,8 @@ impl Tcb {
         let mut fin = false;
         if advanced || self.snd_una != self.snd_nxt {
             let ece = segment.flags.contains(TcpFlags::ECE) && self.flags.has(Flags::ECN);
-            let input = AckInput { ack: segment.ack, bare, sack, ece, now: core.now };
+            let echo = segment.ts.map(|ts| ts.ecr);
+            let input = AckInput { ack: segment.ack, bare, sack, ece, echo, now: core.now };
             fin = self.on_ack(core.store, core.pool, core.stats, core.config, input);
         }
         // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA.

@@ -155,16 +155,29 @@ pub(crate) enum Recovery {
     Loss { high: SeqNum },
 }
 
+impl Recovery {
+    /// What must be acknowledged for it to end.
+    #[inline]
+    pub(crate) fn high(self) -> Option<SeqNum> {
+        match self {
+            Recovery::Open => None,
+            Recovery::Fast { high } | Recovery::Cwr { high } | Recovery::Loss { high } => Some(high),
+        }
+    }
+}
+
 /// The part of a control block that most connections never need.
 #[derive(Debug, Default)]
 pub(crate) struct Ext {
     pub(crate) addresses: Addresses,
     pub(crate) recovery: Recovery,
+    /// What loss recovery remembers, once there was something amiss.
+    pub(crate) loss: Option<Box<send::loss::Loss>>,
     /// Bytes of the send queue that the peer has SACKed.
     pub(crate) sacked: u32,
     /// Bytes taken for lost and not SACKed.
     pub(crate) lost: u32,
-    /// Of those, bytes sent again.
+    /// Bytes sent again, and neither acknowledged nor taken for lost since.
     pub(crate) retransmitted: u32,
     /// Congestion control state from the first loss on.
     pub(crate) control: Option<cc::Control>,

@@ -2,7 +2,12 @@
 //! earliest, and when it fires too early (the deadline has moved, as an RTO does with every ACK) it is
 //! simply set again.
 
+use crate::config::TcpConfig;
 use crate::tcb::Tcb;
+use crate::tcb::flags::Flags;
+use crate::tcb::send::buffer::TxStore;
+use crate::tcb::send::recovery::micros;
+use crate::tcb::send::rto::backoff;
 use crate::time::{Duration, Instant};
 
 /// Wheel ticks are 2^20 ns, about 1.05 ms; in 32 bits they wrap after 52 days.
@@ -37,7 +42,7 @@ pub(crate) fn tick_before(a: u32, b: u32) -> bool {
 /// Which of a connection's timers is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Retransmission or persist timer.
+    /// Retransmission or persist timer, tail loss probe or reordering timer, as the flags say.
     Rto,
     /// Keepalive.
     Keepalive,
@@ -46,10 +51,85 @@ pub(crate) enum Due {
 }
 
 impl Tcb {
+    /// `rto_at` is a deadline, not off and not the time when we last sent.
+    #[inline]
+    pub(crate) fn timer_runs(&self) -> bool {
+        self.rto_at != 0 && !self.flags.has(Flags::PROBE_TIMER | Flags::REORDER_TIMER)
+    }
+
+    /// Sets the timer; `kind` is one of its flags, or none for the retransmission timer (or with `PERSIST`, which is left
+    /// alone, the persist timer).
+    #[inline]
+    pub(crate) fn set_timer(&mut self, kind: Flags, at: Instant) {
+        self.flags.clear(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
+        self.flags.set(kind);
+        self.rto_at = deadline_tick(at);
+    }
+
+    /// All is acknowledged: no timer, but remember when we last sent (`sent_us`), for the restart after idle.
+    #[inline]
+    pub(crate) fn stop_timer(&mut self, now: Instant, sent_us: Option<u32>) {
+        self.flags.set(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
+        let ago_us = sent_us.map_or(0, |us| micros(now).wrapping_sub(us));
+        // A tick is 1048 us: too late by a 40th at most.
+        self.rto_at = current_tick(now).wrapping_sub(ago_us >> 10).max(1);
+    }
+
+    /// The time-out now, backed off.
+    #[inline]
+    pub(crate) fn rto(&self, config: &TcpConfig) -> Duration {
+        let rto = self.rtt.rto(config.rto_min, config.rto_max, config.rto_initial);
+        if self.backoff > 0 { backoff(rto, self.backoff, config.rto_max) } else { rto }
+    }
+
+    /// RFC 6298 5.1 to 5.3: (re)starts the retransmission timer.
+    #[inline]
+    pub(crate) fn restart_rto(&mut self, config: &TcpConfig, now: Instant) {
+        let wait = self.rto(config);
+        self.set_timer(Flags::default(), now + wait);
+    }
+
+    /// The retransmission timer, as it would run had no other taken its place: from the head's last transmission on.
+    pub(crate) fn resume_rto(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
+        let left = self.rto_left(store, config, now);
+        self.set_timer(Flags::default(), now + left);
+    }
+
+    fn rto_left(&self, store: &TxStore, config: &TcpConfig, now: Instant) -> Duration {
+        let rto = self.rto(config);
+        if self.tx.head == self.tx.next {
+            return rto;
+        }
+        let out_us = micros(now).wrapping_sub(store.segments[self.tx.head].sent_us);
+        rto.saturating_sub(Duration::from_micros(u64::from(out_us)))
+    }
+
+    /// After an ACK of new data: the tail loss probe's timer if one may be sent, else the retransmission timer.
+    #[inline]
+    pub(crate) fn restart_timer(&mut self, config: &TcpConfig, now: Instant) {
+        let rto = self.rto(config);
+        match self.probe_wait(config) {
+            Some(wait) => self.set_timer(Flags::PROBE_TIMER, now + wait.min(rto)),
+            None => self.set_timer(Flags::default(), now + rto),
+        }
+    }
+
+    /// After sending: the probe is put off, the time-out is not.
+    #[inline]
+    pub(crate) fn put_off_probe(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
+        if self.flags.has(Flags::PROBE_TIMER)
+            && !self.flags.has(Flags::REORDER_TIMER)
+            && let Some(wait) = self.probe_wait(config)
+        {
+            let wait = wait.min(self.rto_left(store, config, now));
+            self.set_timer(Flags::PROBE_TIMER, now + wait);
+        }
+    }
+
     /// The earliest deadline as a tick; `None` when no timer runs.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<u32> {
-        let mut first = if self.rto_at != 0 { Some(self.rto_at) } else { None };
+        let mut first = if self.timer_runs() { Some(self.rto_at) } else { None };
         if let Some(ext) = &self.ext {
             let mut consider = |at: Option<Instant>| {
                 if let Some(tick) = at.map(deadline_tick)
@@ -69,7 +149,7 @@ impl Tcb {
         let ext = self.ext.as_ref()?;
         let keepalive = ext.keepalive?;
         // Retransmission watches the connection while data is outstanding.
-        if self.snd_una != self.snd_nxt || self.rto_at != 0 {
+        if self.snd_una != self.snd_nxt || self.timer_runs() {
             return None;
         }
         let waits = keepalive.interval * ext.keepalive_probes as u32;
@@ -84,7 +164,7 @@ impl Tcb {
         {
             return Some(Due::Orphan);
         }
-        if self.rto_at != 0 && !tick_before(tick, self.rto_at) {
+        if self.timer_runs() && !tick_before(tick, self.rto_at) {
             return Some(Due::Rto);
         }
         if self.keepalive_at().is_some_and(|at| at <= now) {

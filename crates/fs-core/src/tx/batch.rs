@@ -186,7 +186,7 @@ impl<P: FramePool> Stack<P> {
             if !emit_segment(tcb, store, pool, net, stats, segment_index, ts, frozen, *now, out) {
                 return Visit::PoolDry;
             }
-            tcb.sent(store, stats, &config.tcp, next, *now);
+            tcb.sent(store, stats, &config.tcp, next, ts, *now);
             *sent += (out.len() > before) as usize;
             left = left.saturating_sub(len.max(1));
             if left == 0 {
@@ -194,6 +194,7 @@ impl<P: FramePool> Stack<P> {
             }
         }
         tcb.flags.clear(Flags::IN_DATA_LIST);
+        tcb.put_off_probe(store, &config.tcp, *now);
         tcb.persist_if_stuck(&config.tcp, *now);
         crate::stack::arm(tcb, &mut self.wheel, index, self.now);
         if tcb.flags.has(Flags::ACK_NOW) && !tcb.flags.has(Flags::IN_ACK_LIST) {

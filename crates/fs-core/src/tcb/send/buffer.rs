@@ -291,8 +291,16 @@ impl TxQueue {
         self.link(store, segment);
     }
 
-    /// Takes out what `una` acknowledges; a segment acknowledged in part keeps its rest.
-    pub(crate) fn acknowledge<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, una: SeqNum) -> Acked {
+    /// Takes out what `una` acknowledges; a segment acknowledged in part keeps its rest. `see` gets every segment that
+    /// goes.
+    #[inline]
+    pub(crate) fn acknowledge<P: FramePool>(
+        &mut self,
+        store: &mut TxStore,
+        pool: &mut P,
+        una: SeqNum,
+        mut see: impl FnMut(&TxSegment),
+    ) -> Acked {
         let mut acked = Acked::default();
         while self.head != self.next {
             let segment = &mut store.segments[self.head];
@@ -306,13 +314,15 @@ impl TxQueue {
                 }
                 break;
             }
+            see(segment);
             let (len, marks) = (segment.len, segment.marks);
             acked.bytes += len;
             acked.fin |= segment.has(mark::FIN);
             if marks & (mark::SACKED | mark::LOST | mark::RETRANSMITTED) != 0 {
                 acked.count(marks, segment.span());
             }
-            if marks & mark::EVER_RETRANSMITTED == 0 {
+            // What was SACKed arrived long ago.
+            if marks & (mark::EVER_RETRANSMITTED | mark::SACKED) == 0 {
                 acked.sample_us = Some(segment.sent_us);
             }
             self.bytes -= len;

@@ -1,8 +1,11 @@
 //! The sending half: a queue of segments, what is sent when, and how loss is found and mended.
 
 pub(crate) mod buffer;
+pub(crate) mod loss;
 pub(crate) mod persist;
+pub(crate) mod rack;
 pub(crate) mod recovery;
 pub mod rto;
 pub(crate) mod sack;
 pub(crate) mod segmenter;
+pub(crate) mod tlp;

@@ -10,7 +10,7 @@ impl Tcb {
     /// window update would stop the connection for ever.
     #[inline]
     pub(crate) fn persist_if_stuck(&mut self, config: &TcpConfig, now: Instant) {
-        if self.rto_at == 0 && self.has_unsent() && self.snd_una == self.snd_nxt {
+        if !self.timer_runs() && self.has_unsent() && self.snd_una == self.snd_nxt {
             self.flags.set(Flags::PERSIST);
             self.dup_acks = 0;
             self.restart_rto(config, now);

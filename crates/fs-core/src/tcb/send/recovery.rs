@@ -1,8 +1,11 @@
-//! What an ACK does to the sending half: RTT samples, congestion window, fast retransmit and recovery
-//! (RFC 5681, 6582, 6675), and what a time-out does (RFC 6298 section 5).
+//! What an ACK does to the sending half: RTT samples, congestion window, and recovery's states (RFC 5681, 6582, 6675,
+//! 8985), and what a time-out does (RFC 6298 section 5). The order of things is Linux's `tcp_ack`.
+//!
+//! A connection without trouble takes [`Tcb::on_ack`]'s short way; the first SACK, duplicate ACK, probe or time-out gives it
+//! a [`super::loss::Loss`], and from then on ACKs take the long one.
 
-use super::buffer::TxStore;
-use super::sack::DUP_THRESH;
+use super::buffer::{Acked, TxSegment, TxStore, mark};
+use super::sack::{DUP_THRESH, Sacked, duplicate_block};
 use crate::config::{CongestionControl, TcpConfig};
 use crate::frame::FramePool;
 use crate::stats::Stats;
@@ -10,7 +13,7 @@ use crate::tcb::cc::{self, AckSample, Algorithm, Control};
 use crate::tcb::flags::Flags;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::{Recovery, Tcb};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// An acceptable ACK, as far as the sending half is concerned.
 pub(crate) struct AckInput<'a> {
@@ -20,7 +23,53 @@ pub(crate) struct AckInput<'a> {
     pub(crate) sack: &'a [(SeqNum, SeqNum)],
     /// ECE on a connection that has agreed to ECN.
     pub(crate) ece: bool,
+    /// Our timestamp that it echoes.
+    pub(crate) echo: Option<u32>,
     pub(crate) now: Instant,
+}
+
+/// What an ACK has told, for recovery to judge.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Acknowledged {
+    /// SND.UNA has moved.
+    pub(crate) advanced: bool,
+    /// It could be a duplicate ACK.
+    pub(crate) bare: bool,
+    /// Bytes newly SACKed.
+    pub(crate) sacked: u32,
+    /// Bytes newly delivered, by SACK or cumulatively.
+    pub(crate) delivered: u32,
+    /// Data sent only once, and before recovery's point, has arrived (Linux `FLAG_ORIG_SACK_ACKED`).
+    pub(crate) original: bool,
+    /// The D-SACK block.
+    pub(crate) duplicate: Option<(SeqNum, SeqNum)>,
+    /// Our timestamp that came back.
+    pub(crate) echo: Option<u32>,
+}
+
+/// What happened to the segments that an ACK took out of the queue.
+#[derive(Default)]
+struct Trace {
+    /// The first that was sent only once and not SACKed before: its begin and end.
+    first_once: Option<(SeqNum, SeqNum)>,
+    /// The last of those, and the latest sent of those sent again: when, and their end.
+    once: Option<(u32, SeqNum)>,
+    again: Option<(u32, SeqNum)>,
+}
+
+impl Trace {
+    fn see(&mut self, segment: &TxSegment) {
+        if segment.has(mark::SACKED) {
+            return;
+        }
+        let sent = (segment.sent_us, segment.end());
+        if !segment.has(mark::EVER_RETRANSMITTED) {
+            self.first_once.get_or_insert((segment.seq, segment.end()));
+            self.once = Some(sent);
+        } else if self.again.is_none_or(|(us, _)| (sent.0.wrapping_sub(us) as i32) >= 0) {
+            self.again = Some(sent);
+        }
+    }
 }
 
 /// Microseconds modulo 2^32, as segments are stamped.
@@ -40,145 +89,412 @@ impl Tcb {
         config: &TcpConfig,
         input: AckInput<'_>,
     ) -> bool {
-        let flight_before = self.flight();
-        if input.ack == self.snd_una {
-            self.on_duplicate_ack(store, stats, &input);
-            if input.ece {
-                self.on_echo(stats, &input, 0);
-            }
-            return false;
+        let troubled = |e: &crate::tcb::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
+        if input.ack == self.snd_una || !input.sack.is_empty() || input.ece || self.ext.as_deref().is_some_and(troubled)
+        {
+            return self.on_ack_in_trouble(store, pool, stats, config, &input);
         }
+        let flight_before = self.flight();
         let advance = input.ack.since(self.snd_una);
-        let acked = self.tx.acknowledge(store, pool, input.ack);
+        let acked = self.tx.acknowledge(store, pool, input.ack, |_| {});
         self.snd_una = input.ack;
         if let Some(ext) = &mut self.ext {
-            if self.flags.has(Flags::SACK) {
-                ext.sacked = ext.sacked.saturating_sub(acked.sacked);
-            } else {
-                // Without SACK, `sacked` counts duplicate ACKs; a new ACK accounts for all but the head.
-                ext.sacked = ext.sacked.saturating_sub(advance);
-            }
-            ext.lost = ext.lost.saturating_sub(acked.lost);
-            ext.retransmitted = ext.retransmitted.saturating_sub(acked.retransmitted);
             ext.soft_error = None;
         }
         if let Some(sent) = acked.sample_us {
             self.rtt.sample(micros(input.now).wrapping_sub(sent));
+            self.backoff = 0;
         }
-        self.backoff = 0;
         self.dup_acks = 0;
         self.flags.clear(Flags::PERSIST);
-        if !input.sack.is_empty() {
-            self.mark_sacked(store, input.sack);
-        }
-        let grow = self.progress(store, stats, &input);
-        if input.ece {
-            self.on_echo(stats, &input, advance);
-        }
-        if grow {
-            self.grow_window(advance, flight_before, input.now);
-        }
+        self.grow_window(advance, flight_before, input.now);
         if self.snd_una == self.snd_nxt {
-            self.rto_at = 0;
-            if let Some(ext) = &mut self.ext {
-                (ext.sacked, ext.lost, ext.retransmitted) = (0, 0, 0);
-            }
+            self.stop_timer(input.now, acked.sample_us);
         } else {
-            self.restart_rto(config, input.now);
+            self.restart_timer(config, input.now);
         }
         acked.fin
     }
 
-    /// Recovery's reaction to new data being acknowledged. True when the window may grow.
-    fn progress(&mut self, store: &mut TxStore, stats: &mut Stats, input: &AckInput<'_>) -> bool {
-        match self.recovery() {
-            Recovery::Open => {
-                if self.flags.has(Flags::SACK) && !input.sack.is_empty() && self.mark_lost_by_sack(store) > 0 {
-                    self.enter_fast_recovery(stats, input.now);
-                    return false;
-                }
-                true
+    /// As `on_ack`, where something is or was amiss.
+    fn on_ack_in_trouble<P: FramePool>(
+        &mut self,
+        store: &mut TxStore,
+        pool: &mut P,
+        stats: &mut Stats,
+        config: &TcpConfig,
+        input: &AckInput<'_>,
+    ) -> bool {
+        let advanced = input.ack != self.snd_una;
+        if !advanced && (self.snd_una == self.snd_nxt || !input.bare && input.sack.is_empty() && !input.ece) {
+            return false;
+        }
+        let now_us = micros(input.now);
+        let (flight_before, una_before) = (self.flight(), self.snd_una);
+        let duplicate = duplicate_block(input.sack, input.ack);
+        let mut facts =
+            Acknowledged { advanced, bare: input.bare, duplicate, echo: input.echo, ..Acknowledged::default() };
+        let mut trace = Trace::default();
+        let mut acked = Acked::default();
+        if advanced {
+            acked = self.tx.acknowledge(store, pool, input.ack, |segment| trace.see(segment));
+            self.snd_una = input.ack;
+            self.dup_acks = 0;
+            self.flags.clear(Flags::PERSIST);
+        }
+        let advance = input.ack.since(una_before);
+        self.book_acknowledged(&acked, advance, &mut facts);
+        self.follow_trace(&trace, now_us, &mut facts);
+        let sacked = self.mark_sacked(store, input.sack, now_us);
+        self.book_sacked(&sacked, &mut facts, stats);
+        self.sample_round_trip(&acked, &sacked, &trace, input, now_us);
+        self.take_duplicate(&facts);
+
+        let lost_before = self.ext.as_ref().map_or(0, |e| e.lost);
+        if self.judge_probe(input.ack, &facts) {
+            self.reduce_for_probe(input.now);
+        }
+        let wait_us = self.judge(store, stats, config, &facts, input.now);
+        if input.ece {
+            self.on_echo(stats, input, advance);
+        }
+        let newly_lost = self.ext.as_ref().is_some_and(|e| e.lost > lost_before);
+        if matches!(self.recovery(), Recovery::Fast { .. }) {
+            self.apply_prr(facts.delivered, advanced && !newly_lost);
+        } else if advanced && !matches!(self.recovery(), Recovery::Cwr { .. }) {
+            self.grow_window(facts.delivered.max(advance), flight_before, input.now);
+        }
+        self.time_after_ack(store, config, input.now, advanced, acked.sample_us, wait_us);
+        acked.fin
+    }
+
+    /// Takes what was acknowledged out of the scoreboard's counts.
+    fn book_acknowledged(&mut self, acked: &Acked, advance: u32, facts: &mut Acknowledged) {
+        let (with_sack, mss) = (self.flags.has(Flags::SACK), self.mss as u32);
+        let bare_duplicate = !facts.advanced && facts.bare;
+        let out = self.snd_nxt.since(self.snd_una);
+        let Some(ext) = self.ext.as_deref_mut() else {
+            facts.delivered = advance;
+            return;
+        };
+        ext.lost = ext.lost.saturating_sub(acked.lost);
+        ext.retransmitted = ext.retransmitted.saturating_sub(acked.retransmitted);
+        if with_sack {
+            ext.sacked = ext.sacked.saturating_sub(acked.sacked);
+            facts.delivered = advance.saturating_sub(acked.sacked);
+        } else if facts.advanced {
+            // Without SACK, `sacked` counts duplicate ACKs; a new ACK accounts for all but the head.
+            facts.delivered = advance.saturating_sub(ext.sacked).max(mss.min(advance));
+            ext.sacked = ext.sacked.saturating_sub(advance);
+        } else if bare_duplicate {
+            // Each duplicate ACK says that one segment has left the network.
+            let before = ext.sacked;
+            ext.sacked = (ext.sacked + mss).min(out.saturating_sub(ext.lost));
+            facts.delivered = ext.sacked.saturating_sub(before);
+        }
+        if facts.advanced {
+            ext.soft_error = None;
+            if let Some(loss) = ext.loss.as_deref_mut() {
+                (loss.time_outs, loss.first_time_out) = (0, None);
             }
-            Recovery::Cwr { high } => {
-                if self.flags.has(Flags::SACK) && !input.sack.is_empty() && self.mark_lost_by_sack(store) > 0 {
-                    self.enter_fast_recovery(stats, input.now);
-                } else {
-                    self.leave_cwr(high, input.ack);
-                }
-                false
-            }
-            Recovery::Fast { high } if input.ack.at_or_after(high) => {
-                self.leave_recovery();
-                false
-            }
-            Recovery::Fast { .. } => {
-                if self.flags.has(Flags::SACK) {
-                    self.mark_lost_by_sack(store);
-                } else {
-                    // RFC 6582 3.2 step 3: a partial ACK names the next hole.
-                    self.mark_head_lost(store);
-                }
-                false
-            }
-            Recovery::Loss { high } if input.ack.at_or_after(high) => {
-                let mut window = self.window;
-                self.control().on_recovery_exit(&mut window);
-                self.window = window;
-                self.ext_mut().recovery = Recovery::Open;
-                true
-            }
-            Recovery::Loss { .. } => true,
         }
     }
 
-    fn on_duplicate_ack(&mut self, store: &mut TxStore, stats: &mut Stats, input: &AckInput<'_>) {
-        let newly = if input.sack.is_empty() { 0 } else { self.mark_sacked(store, input.sack) };
-        if self.snd_una == self.snd_nxt || !input.bare && newly == 0 {
+    /// RACK's and F-RTO's view of what was acknowledged cumulatively.
+    fn follow_trace(&mut self, trace: &Trace, now_us: u32, facts: &mut Acknowledged) {
+        let high = self.recovery().high();
+        let Some(loss) = self.loss_if_any() else { return };
+        if let Some((sent_us, end)) = trace.once {
+            loss.rack.delivered(now_us, sent_us, end, false);
+        }
+        if let Some((sent_us, end)) = trace.again {
+            loss.rack.delivered(now_us, sent_us, end, true);
+        }
+        let Some((begin, end)) = trace.first_once else { return };
+        facts.original = high.is_some_and(|high| end.at_or_before(high));
+        if loss.fack.is_some_and(|fack| begin.before(fack)) {
+            // A hole that was never sent again is filled: it was late (RFC 8985 6.2 step 3).
+            self.note_reordering();
+        }
+    }
+
+    fn book_sacked(&mut self, sacked: &Sacked, facts: &mut Acknowledged, stats: &mut Stats) {
+        facts.sacked = sacked.bytes;
+        facts.delivered = facts.delivered.saturating_add(sacked.bytes);
+        facts.original |= sacked.original;
+        if sacked.late.is_some() {
+            self.note_reordering();
+        }
+        if !facts.advanced && (facts.bare || sacked.bytes > 0) {
+            stats.dup_acks += 1;
+            self.dup_acks = self.dup_acks.saturating_add(1);
+        }
+    }
+
+    /// Karn's rule (RFC 6298 section 3): only what was sent once says how long the round trip is, unless a timestamp tells
+    /// that the retransmission was answered. The back-off lasts until there is a sample.
+    fn sample_round_trip(&mut self, acked: &Acked, sacked: &Sacked, trace: &Trace, input: &AckInput<'_>, now_us: u32) {
+        let mut sent_us = acked.sample_us.or(sacked.sample_us);
+        if sent_us.is_none()
+            && let (Some(loss), Some(echo)) = (self.loss(), input.echo)
+            && loss.undo.stamp.is_some()
+            && (echo.wrapping_sub(loss.undo.last_stamp) as i32) >= 0
+        {
+            sent_us = trace.again.map(|(us, _)| us);
+        }
+        let Some(sent_us) = sent_us else { return };
+        let rtt_us = now_us.wrapping_sub(sent_us);
+        self.rtt.sample(rtt_us);
+        self.backoff = 0;
+        if let Some(loss) = self.loss_if_any() {
+            loss.rack.sample(rtt_us.max(1), now_us);
+        }
+    }
+
+    /// RFC 2883: the peer says that it got something twice.
+    fn take_duplicate(&mut self, facts: &Acknowledged) {
+        let Some((start, end)) = facts.duplicate else { return };
+        let (una, nxt) = (self.snd_una, self.snd_nxt);
+        if end.after(nxt) {
             return;
         }
-        stats.dup_acks += 1;
-        self.dup_acks = self.dup_acks.saturating_add(1);
-        let with_sack = self.flags.has(Flags::SACK);
-        if !with_sack {
-            // Each duplicate ACK says that one segment has left the network.
-            let (out, mss) = (self.snd_nxt.since(self.snd_una), self.mss as u32);
-            let ext = self.ext_mut();
-            ext.sacked = (ext.sacked + mss).min(out.saturating_sub(ext.lost));
+        let loss = self.loss_mut();
+        loss.dsacks = loss.dsacks.saturating_add(1);
+        loss.undo.duplicate(start, end);
+        loss.rack.duplicate(una, nxt);
+    }
+
+    /// Recovery's states: the order of Linux's `tcp_fastretrans_alert`. Returns RACK's wait.
+    fn judge(
+        &mut self,
+        store: &mut TxStore,
+        stats: &mut Stats,
+        config: &TcpConfig,
+        facts: &Acknowledged,
+        now: Instant,
+    ) -> Option<u32> {
+        let mut lost_again = false;
+        match self.recovery() {
+            Recovery::Open => {
+                if facts.duplicate.is_some() && self.resent_for_nothing() {
+                    self.undo(store);
+                }
+            }
+            Recovery::Cwr { high } => {
+                self.leave_cwr(high, self.snd_una);
+            }
+            Recovery::Fast { high } if self.snd_una.at_or_after(high) => self.end_fast_recovery(store, facts),
+            Recovery::Fast { .. } => {
+                if facts.advanced && self.arrived_late(facts.echo) {
+                    // Partial: the hole was filled by the original. While retransmissions are out, nothing more is
+                    // taken for lost; then all is undone.
+                    self.note_reordering();
+                    if self.ext.as_ref().is_some_and(|e| e.retransmitted > 0) {
+                        return None;
+                    }
+                    self.undo(store);
+                } else if facts.duplicate.is_some() && self.resent_for_nothing() {
+                    self.undo(store);
+                }
+            }
+            Recovery::Loss { high } => self.judge_after_timeout(store, facts, high),
         }
-        let lost = with_sack && self.mark_lost_by_sack(store) > 0;
-        if matches!(self.recovery(), Recovery::Open | Recovery::Cwr { .. }) && (lost || self.dup_acks as u32 >= DUP_THRESH) {
+        let (wait_us, again) = self.find_losses(store, config, facts, now);
+        lost_again |= again;
+        let lost = self.ext.as_ref().is_some_and(|e| e.lost > 0);
+        match self.recovery() {
+            Recovery::Open | Recovery::Cwr { .. } if lost => self.enter_fast_recovery(stats, now),
+            // What the time-out sent again is lost again: recover by ACKs, at a further reduced rate, as Linux does.
+            Recovery::Loss { .. } if lost && lost_again => self.enter_fast_recovery(stats, now),
+            _ => {}
+        }
+        wait_us
+    }
+
+    /// Takes for lost what must be. Returns RACK's wait, and whether something was lost a second time.
+    fn find_losses(
+        &mut self,
+        store: &mut TxStore,
+        config: &TcpConfig,
+        facts: &Acknowledged,
+        now: Instant,
+    ) -> (Option<u32>, bool) {
+        let recovering = matches!(self.recovery(), Recovery::Fast { .. });
+        if !self.flags.has(Flags::SACK) {
+            // RFC 6582 3.2 steps 2 and 3: three duplicate ACKs beyond `recover`, or a partial ACK, name a hole.
+            let echo = self.loss().and_then(|l| l.recover).is_some_and(|r| self.snd_una.at_or_before(r));
+            let third = self.may_begin() && u32::from(self.dup_acks) >= DUP_THRESH && !echo;
+            if third || recovering && facts.advanced {
+                self.mark_head_lost(store);
+            }
+            return (None, false);
+        }
+        if config.rack {
+            let found = self.find_losses_by_time(store, micros(now), false);
+            return (found.wait_us, found.again);
+        }
+        if self.may_begin() && u32::from(self.dup_acks) >= DUP_THRESH && facts.sacked > 0 {
             self.mark_head_lost(store);
-            self.enter_fast_recovery(stats, input.now);
         }
+        self.mark_lost_by_sack(store);
+        (None, false)
     }
 
-    fn enter_fast_recovery(&mut self, stats: &mut Stats, now: Instant) {
-        stats.fast_recoveries += 1;
-        let (flight, mss, high) = (self.snd_nxt.since(self.snd_una), self.mss as u32, self.snd_nxt);
-        // In this window of data an ECN echo may have brought the reduction already (RFC 3168 6.1.2).
-        if !matches!(self.recovery(), Recovery::Cwr { .. }) {
+    /// No loss is being repaired.
+    pub(crate) fn may_begin(&self) -> bool {
+        matches!(self.recovery(), Recovery::Open | Recovery::Cwr { .. })
+    }
+
+    /// ACKs after a time-out: F-RTO (RFC 5682 section 3.1) and Eifel detection tell whether it was spurious.
+    fn judge_after_timeout(&mut self, store: &mut TxStore, facts: &Acknowledged, high: SeqNum) {
+        let recovered = self.snd_una.at_or_after(high);
+        if facts.advanced && self.is_spurious(facts.echo) {
+            self.undo(store);
+            return;
+        }
+        let can_send_new = self.has_unsent() && (self.snd_una + self.snd_wnd).after(self.snd_nxt);
+        let (nxt, frto) = (self.snd_nxt, self.loss().is_some_and(|l| l.undo.frto));
+        if frto {
+            // Step 3b: what was sent before the time-out, and not again, arrives.
+            if facts.original {
+                self.undo(store);
+                return;
+            }
+            let loss = self.loss_mut();
+            loss.undo.new_data_first = false;
+            if nxt.after(high) {
+                // Step 3a: the loss was real.
+                loss.undo.frto = !(facts.sacked > 0 || !facts.advanced && facts.bare);
+            } else if facts.advanced && !recovered {
+                // Step 2b: new data first.
+                loss.undo.frto = can_send_new;
+                loss.undo.new_data_first = can_send_new;
+                if can_send_new {
+                    self.ext_mut().recovery = Recovery::Loss { high: nxt };
+                    return;
+                }
+            }
+        }
+        if recovered {
             let mut window = self.window;
-            self.control().on_congestion(&mut window, flight, mss, now);
+            self.control().on_recovery_exit(&mut window);
             self.window = window;
-            self.owe_cwr();
+            self.close_recovery();
         }
-        self.ext_mut().recovery = Recovery::Fast { high };
-        // The first retransmission does not wait for the pipe to drain (RFC 6675 section 5 step 4.3).
-        self.flags.set(Flags::PUSH_OUT);
     }
 
-    fn leave_recovery(&mut self) {
+    fn is_spurious(&self, echo: Option<u32>) -> bool {
+        self.loss().is_some_and(|l| l.undo.is_spurious(echo))
+    }
+
+    fn resent_for_nothing(&self) -> bool {
+        self.loss().is_some_and(|l| l.undo.marker.is_some() && l.undo.resent == Some(0))
+    }
+
+    fn arrived_late(&self, echo: Option<u32>) -> bool {
+        self.loss().is_some_and(|l| l.undo.marker.is_some() && l.undo.original_arrived(echo))
+    }
+
+    /// The reduction was for nothing (RFC 4015, RFC 5682): the window is as before, nothing is lost.
+    fn undo(&mut self, store: &mut TxStore) {
+        let mut window = self.window;
+        self.control().undo(&mut window);
+        self.window = window;
+        self.unmark_lost(store);
+        self.backoff = 0;
+        self.close_recovery();
+    }
+
+    fn close_recovery(&mut self) {
+        let ext = self.ext_mut();
+        ext.recovery = Recovery::Open;
+        let resent = ext.retransmitted > 0;
+        if let Some(loss) = ext.loss.as_deref_mut() {
+            let undo = &mut loss.undo;
+            // A reduction whose retransmissions may still be reported as duplicates can be undone yet (Linux
+            // `tcp_try_undo_dsack` in Disorder and Open); another ends that.
+            (undo.frto, undo.new_data_first) = (false, false);
+            if undo.resent == Some(0) || undo.resent.is_none() {
+                undo.marker = None;
+            }
+            if !resent {
+                undo.stamp = None;
+            }
+            loss.rack.recovered();
+        }
+    }
+
+    /// All that was outstanding when recovery began is acknowledged.
+    fn end_fast_recovery(&mut self, store: &mut TxStore, facts: &Acknowledged) {
+        if self.is_spurious(facts.echo) {
+            return self.undo(store);
+        }
         let mss = self.mss as u32;
         let flight = self.flight();
-        self.ext_mut().recovery = Recovery::Open;
         let mut window = self.window;
         self.control().on_recovery_exit(&mut window);
         if !self.flags.has(Flags::SACK) {
             // RFC 6582 3.2 step 3, option 1: no burst when little is in flight. With SACK the pipe was
             // known all along, and RFC 6675 leaves the window at ssthresh.
             window.cwnd = window.cwnd.min(flight.max(mss) + mss);
+            self.ext_mut().sacked = 0;
         }
         self.window = window;
+        self.close_recovery();
+    }
+
+    fn enter_fast_recovery(&mut self, stats: &mut Stats, now: Instant) {
+        stats.fast_recoveries += 1;
+        let (nxt, una) = (self.snd_nxt, self.snd_una);
+        self.reduce_window(now);
+        let with_sack = self.flags.has(Flags::SACK);
+        let ext = self.ext_mut();
+        ext.recovery = Recovery::Fast { high: nxt };
+        let out = ext.retransmitted;
+        let loss = self.loss_mut();
+        loss.undo.begin(una, out);
+        (loss.undo.frto, loss.undo.new_data_first) = (false, false);
+        loss.probe.end = None;
+        if !with_sack {
+            loss.recover = Some(nxt);
+        }
+    }
+
+    /// The threshold comes down at once, the window by PRR with the ACKs that follow.
+    fn reduce_window(&mut self, now: Instant) {
+        let (out, mss) = (self.snd_nxt.since(self.snd_una), self.mss as u32);
+        let before = self.window.cwnd.min(out).max(mss);
+        // In this window of data an ECN echo may have brought the reduction already (RFC 3168 6.1.2).
+        if !matches!(self.recovery(), Recovery::Cwr { .. }) {
+            let mut window = self.window;
+            self.control().on_congestion(&mut window, out, mss, now);
+            self.window = window;
+            self.owe_cwr();
+        }
+        self.loss_mut().prr = super::loss::Prr { before, ..Default::default() };
+    }
+
+    /// RFC 8985 7.4.2: the probe has repaired a loss that nobody else saw: one reduction, and on.
+    fn reduce_for_probe(&mut self, now: Instant) {
+        if self.recovery() != Recovery::Open {
+            return;
+        }
+        let (out, mss) = (self.snd_nxt.since(self.snd_una), self.mss as u32);
+        let mut window = self.window;
+        let control = self.control();
+        control.on_congestion(&mut window, out.max(mss), mss, now);
+        control.on_recovery_exit(&mut window);
+        self.window = window;
+        self.owe_cwr();
+    }
+
+    fn apply_prr(&mut self, delivered: u32, safe: bool) {
+        let (flight, ssthresh, mss) = (self.flight(), self.window.ssthresh, self.mss as u32);
+        if delivered == 0 && self.loss().is_some_and(|l| l.prr.out > 0) {
+            return;
+        }
+        let allowed = self.loss_mut().prr.allowance(flight, ssthresh, delivered, safe, mss);
+        self.window.cwnd = flight.saturating_add(allowed).max(mss);
     }
 
     /// Congestion control state, made at the first loss.
@@ -189,12 +505,15 @@ impl Tcb {
         })
     }
 
+    #[inline]
     fn grow_window(&mut self, acked: u32, flight_before: u32, now: Instant) {
         let mss = self.mss as u32;
         let slow_start = self.window.in_slow_start();
-        // RFC 7661's idea, as Linux does it: a window that was not used does not grow.
+        // RFC 7661's idea, as Linux does it (`tcp_is_cwnd_limited`): a window that was not used does not grow. What
+        // is in flight when an ACK is looked at can be less than what it was: ACKs come in batches. So that the window
+        // has stopped the sender is remembered.
         let used = if slow_start { flight_before.saturating_mul(2) } else { flight_before + mss };
-        let app_limited = used < self.window.cwnd;
+        let app_limited = used < self.window.cwnd && !self.flags.has(Flags::WINDOW_LIMITED);
         if app_limited && self.ext.as_ref().is_none_or(|e| e.control.is_none()) {
             return;
         }
@@ -213,18 +532,69 @@ impl Tcb {
         }
     }
 
-    /// RFC 6298 5.1 to 5.3: (re)starts the retransmission timer.
-    #[inline]
-    pub(crate) fn restart_rto(&mut self, config: &TcpConfig, now: Instant) {
-        let mut rto = self.rtt.rto(config.rto_min, config.rto_max, config.rto_initial);
-        if self.backoff > 0 {
-            rto = super::rto::backoff(rto, self.backoff, config.rto_max);
+    /// The timers after an ACK that took the long way.
+    fn time_after_ack(
+        &mut self,
+        store: &TxStore,
+        config: &TcpConfig,
+        now: Instant,
+        advanced: bool,
+        sent_us: Option<u32>,
+        wait_us: Option<u32>,
+    ) {
+        if self.snd_una == self.snd_nxt {
+            if advanced {
+                self.stop_timer(now, sent_us);
+                if let Some(ext) = self.ext.as_deref_mut() {
+                    ext.clear_board();
+                }
+            }
+            return;
         }
-        self.rto_at = crate::tcb::timers::deadline_tick(now + rto);
+        let reneged = {
+            let head = self.tx.head;
+            head != self.tx.next && store.segments[head].has(mark::SACKED)
+        };
+        if reneged && advanced {
+            // RFC 2018 section 8: the ACK stops before what the peer has SACKed. A short wait for one that mends it,
+            // then the time-out forgets the SACKs (Linux `tcp_check_sack_reneging`).
+            let wait = Duration::from_micros(u64::from(self.rtt.srtt_us() / 2)).max(Duration::from_millis(10));
+            self.set_timer(Flags::default(), now + wait);
+        } else if let Some(wait_us) = wait_us {
+            let wait = Duration::from_micros(u64::from(wait_us)).min(self.rto(config));
+            self.set_timer(Flags::REORDER_TIMER, now + wait);
+        } else if advanced {
+            self.restart_timer(config, now);
+        } else if self.flags.has(Flags::REORDER_TIMER)
+            || self.flags.has(Flags::PROBE_TIMER) && !self.may_begin()
+        {
+            // From the head's own time: duplicate ACKs must not put the time-out off.
+            self.resume_rto(store, config, now);
+        }
     }
 
-    /// The retransmission timer fired (RFC 6298 5.4 to 5.7, RFC 5681 3.1): everything outstanding is lost,
-    /// the window is one segment, the timer backs off. The segmenter sends the first segment again.
+    /// RFC 8985's reordering timer has fired: what must have arrived by now is lost.
+    pub(crate) fn on_reorder_timeout(
+        &mut self,
+        store: &mut TxStore,
+        stats: &mut Stats,
+        config: &TcpConfig,
+        now: Instant,
+    ) {
+        let found = self.find_losses_by_time(store, micros(now), true);
+        self.resume_rto(store, config, now);
+        if found.bytes > 0 {
+            if !matches!(self.recovery(), Recovery::Fast { .. }) {
+                self.enter_fast_recovery(stats, now);
+                self.apply_prr(self.mss as u32, false);
+            }
+        } else if let Some(wait_us) = found.wait_us {
+            self.set_timer(Flags::REORDER_TIMER, now + Duration::from_micros(u64::from(wait_us)));
+        }
+    }
+
+    /// The retransmission timer fired (RFC 6298 5.4 to 5.7, RFC 5681 3.1): what is outstanding is lost, the window
+    /// is one segment, the timer backs off. The segmenter sends the first segment again.
     pub(crate) fn on_retransmission_timeout(
         &mut self,
         store: &mut TxStore,
@@ -233,14 +603,40 @@ impl Tcb {
         now: Instant,
     ) {
         stats.rto_fired += 1;
-        let (flight, mss, high) = (self.snd_nxt.since(self.snd_una), self.mss as u32, self.snd_nxt);
-        self.mark_all_lost(store);
+        let (out, mss, high, una) = (self.snd_nxt.since(self.snd_una), self.mss as u32, self.snd_nxt, self.snd_una);
+        let state = self.recovery();
+        let time_outs = self.loss_mut().time_outs;
+        let fresh = match state {
+            Recovery::Open => true,
+            Recovery::Cwr { high } | Recovery::Fast { high } => una.at_or_after(high),
+            Recovery::Loss { .. } => time_outs == 0,
+        };
         let mut window = self.window;
-        self.control().on_rto(&mut window, flight, mss, now);
-        window.cwnd = mss;
+        self.control().on_rto(&mut window, out, mss, now);
+        if !fresh {
+            // Reduced for this loss already.
+            window.ssthresh = self.window.ssthresh;
+        }
+        self.mark_lost_by_timeout(store, micros(now), config.rack && self.flags.has(Flags::SACK));
+        if !self.flags.has(Flags::SACK) {
+            self.ext_mut().sacked = 0;
+        }
+        window.cwnd = self.flight().saturating_add(mss);
         self.window = window;
         self.owe_cwr();
+        let with_sack = self.flags.has(Flags::SACK);
+        let resent = self.ext_mut().retransmitted;
         self.ext_mut().recovery = Recovery::Loss { high };
+        let loss = self.loss_mut();
+        if fresh {
+            loss.undo.begin(una, resent);
+        }
+        loss.undo.frto = with_sack && (state == Recovery::Open || time_outs > 0);
+        loss.undo.new_data_first = false;
+        loss.probe = Default::default();
+        loss.recover = Some(high);
+        loss.time_outs = loss.time_outs.saturating_add(1);
+        loss.first_time_out.get_or_insert(now);
         self.dup_acks = 0;
         self.backoff = self.backoff.saturating_add(1);
         self.flags.set(Flags::PUSH_OUT);

@@ -1,116 +1,288 @@
 //! The scoreboard (RFC 2018, RFC 6675): marks on the segments of the send queue.
+//!
+//! The queue is linked forwards only, so what is looked for again and again is remembered as a [`Place`]: an ACK then
+//! costs what it changes, not the length of the queue.
 
-use super::buffer::{TxStore, mark};
+use super::buffer::{TxQueue, TxStore, mark};
+use super::loss::Loss;
 use crate::slab::NIL;
-use crate::tcb::Tcb;
 use crate::tcb::seq::SeqNum;
+use crate::tcb::{Ext, Tcb};
 
 /// RFC 6675's DupThresh.
 pub(crate) const DUP_THRESH: u32 = 3;
 
-impl Tcb {
-    /// Marks what the peer says it holds. Blocks outside SND.UNA..SND.NXT are ignored (old ones, D-SACKs,
-    /// lies). Returns the bytes that are newly marked.
-    pub(crate) fn mark_sacked(&mut self, store: &mut TxStore, blocks: &[(SeqNum, SeqNum)]) -> u32 {
-        let (una, nxt) = (self.snd_una, self.snd_nxt);
-        let valid =
-            |&&(start, end): &&(SeqNum, SeqNum)| start.before(end) && start.at_or_after(una) && end.at_or_before(nxt);
-        if !blocks.iter().any(|b| valid(&b)) {
+/// A segment of the send queue, found again by its slot as long as its sequence number is not acknowledged: a segment that
+/// starts at or after SND.UNA has not been freed, and one that is cut in two keeps its slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) index: u32,
+    pub(crate) seq: SeqNum,
+}
+
+impl Place {
+    /// The segment is still in the queue.
+    #[inline]
+    pub(crate) fn holds(&self, una: SeqNum) -> bool {
+        self.seq.at_or_after(una)
+    }
+
+    /// Its slot, or the queue's head when it has left.
+    #[inline]
+    pub(crate) fn or_head(place: Option<Place>, una: SeqNum, queue: &TxQueue) -> u32 {
+        place.filter(|p| p.holds(una)).map_or(queue.head, |p| p.index)
+    }
+}
+
+/// A SACK block whose segments are marked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known {
+    start: SeqNum,
+    end: SeqNum,
+    /// The last segment that begins in it.
+    last: Option<Place>,
+}
+
+impl Known {
+    fn covers(&self, start: SeqNum, end: SeqNum) -> bool {
+        self.last.is_some() && self.start.at_or_before(start) && self.end.at_or_after(end)
+    }
+}
+
+/// What a SACK option told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sacked {
+    /// Bytes newly marked.
+    pub(crate) bytes: u32,
+    /// Among them a segment sent only once and before recovery's point: the time-out was too early (RFC 5682).
+    pub(crate) original: bool,
+    /// Lowest segment sent only once that arrived after a higher one.
+    pub(crate) late: Option<SeqNum>,
+    /// `sent_us` of the latest segment among them that was sent only once.
+    pub(crate) sample_us: Option<u32>,
+}
+
+/// The D-SACK block of an option, if it has one (RFC 2883 section 4): the first, when it lies below the ACK or
+/// within the second.
+pub(crate) fn duplicate_block(blocks: &[(SeqNum, SeqNum)], ack: SeqNum) -> Option<(SeqNum, SeqNum)> {
+    let &(start, end) = blocks.first()?;
+    if !start.before(end) {
+        return None;
+    }
+    let within = |&(s, e): &(SeqNum, SeqNum)| start.at_or_after(s) && end.at_or_before(e);
+    (start.before(ack) && end.at_or_before(ack) || blocks.get(1).is_some_and(within)).then_some((start, end))
+}
+
+impl Ext {
+    /// Takes a segment for lost: one sent again is lost again.
+    pub(crate) fn take_for_lost(&mut self, store: &mut TxStore, index: u32) -> u32 {
+        let segment = &mut store.segments[index];
+        let (span, seq) = (segment.span(), segment.seq);
+        if segment.has(mark::RETRANSMITTED) {
+            segment.marks &= !mark::RETRANSMITTED;
+            self.retransmitted = self.retransmitted.saturating_sub(span);
+        } else if segment.has(mark::LOST) {
             return 0;
         }
-        let (mut newly, mut lost, mut retransmitted) = (0, 0, 0);
-        let mut at = self.tx.head;
-        while at != self.tx.next && at != NIL {
-            let segment = &mut store.segments[at];
-            let (start, end) = (segment.seq, segment.end());
-            if !segment.has(mark::SACKED)
-                && blocks.iter().filter(valid).any(|b| b.0.at_or_before(start) && end.at_or_before(b.1))
-            {
-                newly += segment.span();
+        if !segment.has(mark::LOST) {
+            segment.marks |= mark::LOST;
+            self.lost += span;
+        }
+        let loss = self.loss.get_or_insert_default();
+        if loss.resend.is_none_or(|p| seq.before(p.seq)) {
+            loss.resend = Some(Place { index, seq });
+        }
+        span
+    }
+}
+
+impl Tcb {
+    /// Marks what the peer says it holds. Blocks outside SND.UNA..SND.NXT are ignored (old ones, D-SACKs, lies).
+    pub(crate) fn mark_sacked(&mut self, store: &mut TxStore, blocks: &[(SeqNum, SeqNum)], now_us: u32) -> Sacked {
+        let (una, nxt, queue) = (self.snd_una, self.snd_nxt, self.tx);
+        let valid =
+            |&&(start, end): &&(SeqNum, SeqNum)| start.before(end) && start.at_or_after(una) && end.at_or_before(nxt);
+        let mut out = Sacked::default();
+        if !blocks.iter().any(|b| valid(&b)) {
+            return out;
+        }
+        let high = self.recovery().high();
+        self.loss_mut();
+        let Some(ext) = self.ext.as_deref_mut() else { return out };
+        let Ext { loss, sacked, lost, retransmitted, .. } = ext;
+        let Some(Loss { blocks: known, rack, fack, .. }) = loss.as_deref_mut() else { return out };
+        let prior_fack = fack.filter(|f| f.after(una));
+        let old = *known;
+        let mut fresh = [Known::default(); 4];
+        for (slot, &(start, end)) in fresh.iter_mut().zip(blocks.iter().filter(valid)) {
+            if let Some(same) = old.iter().find(|k| k.covers(start, end)) {
+                *slot = *same;
+                continue;
+            }
+            let near = old.iter().filter_map(|k| k.last).filter(|p| p.holds(una) && p.seq.at_or_before(start));
+            let near = near.reduce(|a, b| if a.seq.before(b.seq) { b } else { a });
+            let mut at = Place::or_head(near, una, &queue);
+            let mut last = None;
+            while at != queue.next && at != NIL {
+                let segment = &mut store.segments[at];
+                let seg_end = segment.end();
+                if segment.seq.at_or_after(end) {
+                    break;
+                }
+                last = Some(Place { index: at, seq: segment.seq });
+                at = segment.next;
+                if segment.has(mark::SACKED) || segment.seq.before(start) || seg_end.after(end) {
+                    continue;
+                }
+                let span = segment.span();
+                out.bytes += span;
+                *sacked += span;
                 if segment.has(mark::LOST) {
-                    lost += segment.span();
+                    *lost = lost.saturating_sub(span);
                 }
                 if segment.has(mark::RETRANSMITTED) {
-                    retransmitted += segment.span();
+                    *retransmitted = retransmitted.saturating_sub(span);
+                }
+                let once = !segment.has(mark::EVER_RETRANSMITTED);
+                rack.delivered(now_us, segment.sent_us, seg_end, !once);
+                if once {
+                    out.original |= high.is_some_and(|high| seg_end.at_or_before(high));
+                    out.sample_us = Some(segment.sent_us);
+                    if prior_fack.is_some_and(|f| segment.seq.before(f))
+                        && out.late.is_none_or(|l| segment.seq.before(l))
+                    {
+                        out.late = Some(segment.seq);
+                    }
                 }
                 segment.marks = segment.marks & !(mark::LOST | mark::RETRANSMITTED) | mark::SACKED;
+                *fack = Some(fack.filter(|f| f.after(seg_end)).unwrap_or(seg_end));
             }
-            at = segment.next;
+            *slot = Known { start, end, last };
         }
-        if newly > 0 {
-            let ext = self.ext_mut();
-            ext.sacked += newly;
-            ext.lost = ext.lost.saturating_sub(lost);
-            ext.retransmitted = ext.retransmitted.saturating_sub(retransmitted);
-        }
-        newly
+        *known = fresh;
+        out
     }
 
     /// RFC 6675 IsLost: marks segments with more than (DupThresh - 1) segments' worth of SACKed bytes
     /// above them. Returns the bytes that are newly marked.
     pub(crate) fn mark_lost_by_sack(&mut self, store: &mut TxStore) -> u32 {
-        let Some(mut above) = self.ext.as_ref().map(|e| e.sacked) else { return 0 };
         let threshold = (DUP_THRESH - 1) * self.mss as u32;
+        let queue = self.tx;
+        let Some(ext) = self.ext.as_deref_mut() else { return 0 };
+        let mut above = ext.sacked;
         let mut newly = 0;
-        let mut at = self.tx.head;
-        while at != self.tx.next && at != NIL && above > threshold {
-            let segment = &mut store.segments[at];
+        let mut at = queue.head;
+        while at != queue.next && at != NIL && above > threshold {
+            let segment = &store.segments[at];
+            let next = segment.next;
             if segment.has(mark::SACKED) {
                 above = above.saturating_sub(segment.span());
             } else if !segment.has(mark::LOST) {
-                segment.marks |= mark::LOST;
-                newly += segment.span();
+                newly += ext.take_for_lost(store, at);
             }
-            at = segment.next;
-        }
-        if newly > 0 {
-            self.ext_mut().lost += newly;
+            at = next;
         }
         newly
     }
 
     /// Marks the first unacknowledged segment as lost (fast retransmit without SACK, RFC 6582).
-    pub(crate) fn mark_head_lost(&mut self, store: &mut TxStore) {
-        if self.tx.head == self.tx.next {
-            return;
+    pub(crate) fn mark_head_lost(&mut self, store: &mut TxStore) -> u32 {
+        let head = self.tx.head;
+        if head == self.tx.next || store.segments[head].has(mark::LOST | mark::SACKED) {
+            return 0;
         }
-        let segment = &mut store.segments[self.tx.head];
-        if !segment.has(mark::LOST | mark::SACKED) {
-            segment.marks |= mark::LOST;
-            let span = segment.span();
-            self.ext_mut().lost += span;
-        }
+        self.ext_mut().take_for_lost(store, head)
     }
 
-    /// After a time-out everything unacknowledged counts as lost (RFC 5681 3.1), and what the peer claimed
-    /// to hold is forgotten (RFC 2018 section 8: it may have reneged).
-    pub(crate) fn mark_all_lost(&mut self, store: &mut TxStore) {
-        let mut lost = 0;
-        let mut at = self.tx.head;
-        while at != self.tx.next && at != NIL {
-            let segment = &mut store.segments[at];
-            segment.marks = segment.marks & !(mark::SACKED | mark::RETRANSMITTED) | mark::LOST;
-            lost += segment.span();
-            at = segment.next;
+    /// What a time-out means for the scoreboard (Linux `tcp_timeout_mark_lost`). The head is lost in any case. If the peer
+    /// has SACKed it and still does not acknowledge it, it has reneged: all it claimed is forgotten (RFC 2018 section
+    /// 8). With RACK, what was sent so late that no answer can be due yet is not lost.
+    pub(crate) fn mark_lost_by_timeout(&mut self, store: &mut TxStore, now_us: u32, rack: bool) {
+        let queue = self.tx;
+        self.loss_mut();
+        let srtt = self.rtt.srtt_us();
+        let Some(ext) = self.ext.as_deref_mut() else { return };
+        let reneged = queue.head != queue.next && store.segments[queue.head].has(mark::SACKED);
+        let rtt_us = ext.loss.as_deref().map_or(0, |l| l.rack.rtt_us(srtt));
+        let mut at = queue.head;
+        if reneged {
+            ext.forget_sacks();
         }
-        let ext = self.ext_mut();
-        (ext.sacked, ext.retransmitted, ext.lost) = (0, 0, lost);
+        while at != queue.next && at != NIL {
+            let segment = &mut store.segments[at];
+            let next = segment.next;
+            if reneged {
+                segment.marks &= !mark::SACKED;
+            }
+            let young = rack && at != queue.head && now_us.wrapping_sub(segment.sent_us) <= rtt_us;
+            if !segment.has(mark::SACKED) && !young {
+                ext.take_for_lost(store, at);
+            }
+            at = next;
+        }
     }
 
     /// The first segment that is lost and not yet sent again.
-    pub(crate) fn next_lost(&self, store: &TxStore) -> Option<u32> {
-        let ext = self.ext.as_ref()?;
-        if ext.lost <= ext.retransmitted {
-            return None;
-        }
-        let mut at = self.tx.head;
-        while at != self.tx.next && at != NIL {
+    pub(crate) fn next_lost(&mut self, store: &TxStore) -> Option<u32> {
+        let (una, queue) = (self.snd_una, self.tx);
+        let loss = self.loss_if_any()?;
+        let place = loss.resend?;
+        let mut at = Place::or_head(Some(place), una, &queue);
+        while at != queue.next && at != NIL {
             let segment = &store.segments[at];
             if segment.has(mark::LOST) && !segment.has(mark::RETRANSMITTED) {
+                loss.resend = Some(Place { index: at, seq: segment.seq });
                 return Some(at);
             }
             at = segment.next;
         }
+        loss.resend = None;
         None
+    }
+
+    /// Segments wait to be sent again (or did, a moment ago).
+    #[inline]
+    pub(crate) fn has_lost(&self) -> bool {
+        self.ext.is_some() && self.loss().is_some_and(|l| l.resend.is_some() || l.probe.due)
+    }
+
+    /// Takes no unSACKed segment for lost any more: they were late.
+    pub(crate) fn unmark_lost(&mut self, store: &mut TxStore) {
+        let queue = self.tx;
+        let mut at = queue.head;
+        while at != queue.next && at != NIL {
+            let segment = &mut store.segments[at];
+            segment.marks &= !mark::LOST;
+            at = segment.next;
+        }
+        if let Some(ext) = self.ext.as_deref_mut() {
+            ext.lost = 0;
+            if let Some(loss) = ext.loss.as_deref_mut() {
+                loss.resend = None;
+                loss.rack.look_again();
+            }
+        }
+    }
+}
+
+impl Ext {
+    /// Nothing is known of what the peer holds. The marks are the caller's.
+    pub(crate) fn forget_sacks(&mut self) {
+        self.sacked = 0;
+        if let Some(loss) = self.loss.as_deref_mut() {
+            loss.blocks = [Known::default(); 4];
+            loss.fack = None;
+            loss.rack.look_again();
+        }
+    }
+
+    /// All is acknowledged: the scoreboard is empty.
+    pub(crate) fn clear_board(&mut self) {
+        (self.sacked, self.lost, self.retransmitted) = (0, 0, 0);
+        if let Some(loss) = self.loss.as_deref_mut() {
+            loss.blocks = [Known::default(); 4];
+            (loss.fack, loss.resend) = (None, None);
+            loss.rack.clear();
+        }
     }
 }

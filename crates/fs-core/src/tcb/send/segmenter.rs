@@ -6,8 +6,8 @@ use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::slab::NIL;
 use crate::stats::Stats;
-use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
+use crate::tcb::{Recovery, Tcb};
 use crate::time::Instant;
 
 /// The segmenter's answer.
@@ -25,18 +25,78 @@ impl Tcb {
     /// Chooses the next segment. It may cut one in two to fit the window or a path MTU that has shrunk.
     #[inline]
     pub(crate) fn next_segment<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
-        let flight = self.flight();
-        let push_out = self.flags.has(Flags::PUSH_OUT);
-        if self.ext.is_some()
-            && let Some(index) = self.next_lost(store)
-        {
-            if flight >= self.window.cwnd && !push_out {
-                return Next::Nothing;
-            }
-            return if self.fit(store, pool, index) { Next::Again(index) } else { Next::Nothing };
+        if self.has_lost() {
+            return self.next_in_trouble(store, pool);
         }
+        let flight = self.flight();
+        if !self.has_unsent() {
+            if flight <= self.window.cwnd / 2 {
+                self.flags.clear(Flags::WINDOW_LIMITED);
+            }
+            return Next::Nothing;
+        }
+        if flight > 0 && flight >= self.window.cwnd {
+            self.flags.set(Flags::WINDOW_LIMITED);
+            return Next::Nothing;
+        }
+        self.next_new(store, pool)
+    }
+
+    /// A probe, or what is lost, goes before new data.
+    fn next_in_trouble<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
+        let (due, new_first) = self.loss().map_or((false, false), |l| (l.probe.due, l.undo.new_data_first));
+        if due {
+            let next = self.next_probe(store, pool);
+            if next == Next::Nothing {
+                self.loss_mut().probe.due = false;
+            }
+            return next;
+        }
+        let (flight, cwnd) = (self.flight(), self.window.cwnd);
+        let full = flight > 0 && flight >= cwnd && !self.flags.has(Flags::PUSH_OUT);
+        if new_first {
+            // F-RTO step 2b: two segments of new data; if none can go, what is lost does.
+            let sent = matches!(self.recovery(), Recovery::Loss { high } if self.snd_nxt.after(high));
+            let next = if full { Next::Nothing } else { self.next_new(store, pool) };
+            if next != Next::Nothing || sent {
+                return next;
+            }
+            let undo = &mut self.loss_mut().undo;
+            (undo.frto, undo.new_data_first) = (false, false);
+        }
+        match self.next_lost(store) {
+            Some(_) if full => Next::Nothing,
+            Some(index) if self.fit(store, pool, index) => Next::Again(index),
+            Some(_) => Next::Nothing,
+            None if flight > 0 && flight >= cwnd => Next::Nothing,
+            None => self.next_new(store, pool),
+        }
+    }
+
+    /// The tail loss probe (RFC 8985 7.3): the next new segment if the peer's window has room for it, else the last
+    /// that was sent.
+    fn next_probe<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
+        let next = self.next_new(store, pool);
+        if next != Next::Nothing {
+            return next;
+        }
+        let mut last = self.tx.head;
+        if last == self.tx.next {
+            return Next::Nothing;
+        }
+        while store.segments[last].next != self.tx.next {
+            last = store.segments[last].next;
+        }
+        // With what is SACKed the timer does not run: the last segment is not.
+        if store.segments[last].has(mark::SACKED | mark::LOST) { Next::Nothing } else { Next::Again(last) }
+    }
+
+    /// The next segment that was never sent, if the peer's window and Nagle's rule let it go.
+    #[inline]
+    fn next_new<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
+        let push_out = self.flags.has(Flags::PUSH_OUT);
         let index = self.tx.next;
-        if index == NIL || flight > 0 && flight >= self.window.cwnd {
+        if index == NIL {
             return Next::Nothing;
         }
         if !self.fit(store, pool, index) {
@@ -71,11 +131,11 @@ impl Tcb {
         if len <= self.mss as u32 {
             return true;
         }
-        debug_assert!(lost || index == self.tx.next);
+        debug_assert!(lost || index == self.tx.next, "only what has not been sent, or is sent again, is cut");
         self.tx.split(store, pool, index, self.mss as u32)
     }
 
-    /// Books a segment that has just been sent.
+    /// Books a segment that has just been sent, with our timestamp `ts`.
     #[inline]
     pub(crate) fn sent(
         &mut self,
@@ -83,6 +143,7 @@ impl Tcb {
         stats: &mut Stats,
         config: &TcpConfig,
         next: Next,
+        ts: u32,
         now: Instant,
     ) {
         self.flags.clear(Flags::PUSH_OUT | Flags::PERSIST);
@@ -91,21 +152,49 @@ impl Tcb {
             Next::New(index) => {
                 let segment = &mut store.segments[index];
                 segment.sent_us = now_us;
+                let span = segment.span();
                 self.snd_nxt = segment.end();
                 self.tx.next = segment.next;
+                if self.ext.is_some() {
+                    self.sent_in_trouble(span, false, config, now);
+                }
             }
             Next::Again(index) => {
+                stats.retransmits += 1;
                 let segment = &mut store.segments[index];
                 segment.sent_us = now_us;
+                let again = segment.has(mark::RETRANSMITTED);
                 segment.marks |= mark::RETRANSMITTED | mark::EVER_RETRANSMITTED;
-                let span = segment.span();
-                self.ext_mut().retransmitted += span;
-                stats.retransmits += 1;
+                let (span, seq) = (segment.span(), segment.seq);
+                if !again {
+                    self.ext_mut().retransmitted += span;
+                }
+                let loss = self.loss_mut();
+                loss.rack.sent_again(index, seq, now_us);
+                loss.undo.sent_again(span, ts);
+                loss.total_retransmits = loss.total_retransmits.saturating_add(1);
+                loss.bytes_retransmitted += u64::from(span);
+                self.sent_in_trouble(span, true, config, now);
+                if index == self.tx.head && !self.flags.has(Flags::REORDER_TIMER) {
+                    // As Linux: the head's time-out starts when it was last sent.
+                    self.restart_rto(config, now);
+                }
             }
             Next::Nothing => return,
         }
-        if self.rto_at == 0 {
-            self.restart_rto(config, now);
+        if !self.timer_runs() {
+            self.restart_timer(config, now);
+        }
+    }
+
+    fn sent_in_trouble(&mut self, span: u32, again: bool, config: &TcpConfig, now: Instant) {
+        let fast = matches!(self.recovery(), Recovery::Fast { .. });
+        let Some(loss) = self.loss_if_any() else { return };
+        if fast {
+            loss.prr.out = loss.prr.out.saturating_add(span);
+        }
+        if loss.probe.due {
+            self.probe_sent(again, config, now);
         }
     }
 }

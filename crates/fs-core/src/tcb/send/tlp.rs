@@ -1,0 +1,90 @@
+//! The tail loss probe (RFC 8985 section 7): when no ACK has come for two round trips, one segment is sent so that
+//! the ACK that it draws tells what is lost, before the retransmission timer has to guess.
+
+use super::recovery::Acknowledged;
+use crate::config::TcpConfig;
+use crate::tcb::flags::Flags;
+use crate::tcb::seq::SeqNum;
+use crate::tcb::{Recovery, Tcb};
+use crate::time::{Duration, Instant};
+
+/// Added to two round trips when more than one segment is out: Linux `TCP_TIMEOUT_MIN_US`, 2 ms. The timer's ticks
+/// are of 1.05 ms and receivers merge segments for about as long; less would send probes on paths of 100 µs while the ACK
+/// is on its way, more would come near the time-out it shall prevent.
+const MARGIN: Duration = Duration::from_millis(2);
+
+/// A probe's state.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Probe {
+    /// The probe timer has fired: the next segment is the probe.
+    pub(crate) due: bool,
+    /// TLP.end_seq: SND.NXT after the probe, until its fate is known.
+    pub(crate) end: Option<SeqNum>,
+    /// TLP.is_retrans: it was a retransmission.
+    resent: bool,
+}
+
+impl Tcb {
+    /// 7.2: how long to wait for an ACK before a probe; `None`: no probe now. Without a sample of the round trip, the
+    /// initial time-out's worth.
+    #[inline]
+    pub(crate) fn probe_wait(&self, config: &TcpConfig) -> Option<Duration> {
+        if !config.rack || !self.flags.has(Flags::SACK) || self.backoff > 0 {
+            return None;
+        }
+        if let Some(ext) = &self.ext
+            && (!matches!(ext.recovery, Recovery::Open | Recovery::Cwr { .. }) || ext.sacked > 0)
+        {
+            return None;
+        }
+        if !self.rtt.has_sample() {
+            return Some(config.rto_initial);
+        }
+        // Less than two full segments may be acknowledged late (RFC 9293 MUST-58): room for it is Linux's minimal
+        // time-out (RFC: WCDelAckT, 200 ms). Both ask for one segment and are early for several small ones.
+        let delayed = self.snd_nxt.since(self.snd_una) < 2 * self.mss as u32;
+        let more = if delayed { config.rto_min } else { MARGIN };
+        Some(Duration::from_micros(u64::from(self.rtt.srtt_us()) * 2) + more)
+    }
+
+    /// 7.3: the probe timer has fired. The retransmission timer takes over.
+    pub(crate) fn on_probe_timeout(&mut self, config: &TcpConfig, now: Instant) {
+        self.restart_rto(config, now);
+        let loss = self.loss_mut();
+        // At most one at a time.
+        if loss.probe.end.is_none() {
+            loss.probe.due = true;
+        }
+    }
+
+    /// The segment that has just been sent was the probe.
+    pub(crate) fn probe_sent(&mut self, resent: bool, config: &TcpConfig, now: Instant) {
+        let end = self.snd_nxt;
+        let loss = self.loss_mut();
+        loss.probe = Probe { due: false, end: Some(end), resent };
+        self.restart_rto(config, now);
+    }
+
+    /// 7.4: what an ACK says of the probe. True when the probe has repaired a loss, so that the window must be reduced.
+    pub(crate) fn judge_probe(&mut self, ack: SeqNum, acked: &Acknowledged) -> bool {
+        let Some(probe) = self.loss_if_any().map(|l| &mut l.probe) else { return false };
+        let Some(end) = probe.end else { return false };
+        if ack.before(end) {
+            return false;
+        }
+        if !probe.resent || acked.duplicate.is_some() {
+            // New data was the probe, or both copies have arrived.
+            probe.end = None;
+            return false;
+        }
+        if ack.after(end) {
+            probe.end = None;
+            return true;
+        }
+        if !acked.advanced && acked.sacked == 0 && acked.bare {
+            // A plain duplicate ACK: the probe came on top of the original.
+            probe.end = None;
+        }
+        false
+    }
+}
