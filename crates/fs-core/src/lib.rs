@@ -13,6 +13,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(any(test, feature = "check"))]
+pub mod check;
 pub mod config;
 pub mod drop_reason;
 pub mod error;

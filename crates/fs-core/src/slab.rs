@@ -59,6 +59,12 @@ impl<T: Hollow> Slab<T> {
         self.live -= 1;
     }
 
+    /// All entries, vacant ones too.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn entries(&self) -> &[T] {
+        &self.entries
+    }
+
     /// Entries in use.
     pub(crate) fn len(&self) -> usize {
         self.live

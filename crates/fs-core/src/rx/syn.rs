@@ -91,6 +91,18 @@ impl SynCache {
         (entry.generation == generation).then_some(entry)
     }
 
+    /// All handshakes with their places.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u32, &SynEntry)> {
+        (0..).zip(self.entries.entries()).filter(|(_, entry)| entry.listener != NIL)
+    }
+
+    /// Bytes of the array.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        size_of_val(self.entries.entries())
+    }
+
     pub(crate) fn remove(&mut self, index: u32) -> SynEntry {
         self.entries.remove(index)
     }

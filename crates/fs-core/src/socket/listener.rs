@@ -139,6 +139,12 @@ impl ListenTable {
         self.by_port.contains_key(&port) || self.elsewhere.contains_key(&port)
     }
 
+    /// A connection waits in an accept queue.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn waits(&self, connection: u32) -> bool {
+        self.slots.iter().any(|l| l.queue.contains(&connection))
+    }
+
     /// Ports that this core listens on.
     pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + '_ {
         self.by_port.keys().copied()

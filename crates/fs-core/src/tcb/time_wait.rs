@@ -150,6 +150,12 @@ impl TimeWaits {
         }
     }
 
+    /// Places of all records.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn live(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(self.records.entries()).filter(|(_, record)| record.stamp != 0).map(|(index, _)| index)
+    }
+
     pub(crate) fn remove(&mut self, index: u32) {
         let record = self.records.remove(index);
         if record.v6 != NIL {

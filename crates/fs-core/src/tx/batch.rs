@@ -107,6 +107,12 @@ impl<P: FramePool> Stack<P> {
         let before = out.len();
         if self.emit_bare(index, TcpFlags::ACK, None, Some(out)) {
             self.stats.acks_sent += 1;
+        } else if let Some(tcb) = self.slots.open_mut(index) {
+            // The pool is dry: the ACK is still owed, and goes when frames come back.
+            tcb.flags.set(Flags::IN_ACK_LIST);
+            if let Some(lists) = self.net.lists_of(tcb.path) {
+                lists.acks.push_back(index);
+            }
         }
         out.len() - before
     }

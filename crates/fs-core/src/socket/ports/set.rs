@@ -57,9 +57,16 @@ impl PortSet {
 
     /// Adds all ports of a range.
     pub fn insert_range(&mut self, range: RangeInclusive<u16>) {
-        range.for_each(|port| {
-            self.insert(port);
-        });
+        if range.is_empty() {
+            return;
+        }
+        // Word by word: a stack is made with tens of thousands of ports.
+        let (start, end) = (usize::from(*range.start()), usize::from(*range.end()));
+        for word in start / 64..=end / 64 {
+            let from = start.max(word * 64) % 64;
+            let to = end.min(word * 64 + 63) % 64;
+            self.words[word] |= u64::MAX >> (63 - (to - from)) << from;
+        }
     }
 
     /// Takes all ports of a range out.

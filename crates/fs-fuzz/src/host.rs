@@ -1,0 +1,185 @@
+//! One stack on a raw IP link, with the frames that its device holds.
+
+use crate::packet::{self, LOCAL};
+use crate::pool::Pool;
+use fs_core::socket::ports::PortSet;
+use fs_core::{
+    Addressing, Cidr, Duration, Event, FramePool, Framing, IfaceId, Instant, Interface, Limits, Route, RxFrame, Secret,
+    Stack, StackConfig, TcpConfig, TxFrame,
+};
+use std::net::IpAddr;
+
+/// The only interface.
+pub const IFACE: IfaceId = IfaceId(0);
+
+/// A stack and what its device and its events queue hold.
+pub struct Host {
+    /// The engine.
+    pub stack: Stack<Pool>,
+    /// Its clock.
+    pub now: Instant,
+    /// Events since they were last looked at.
+    pub events: Vec<Event>,
+    /// Frames that the target itself holds.
+    pub outside: usize,
+    tx: Vec<TxFrame>,
+    rx: Vec<RxFrame>,
+    /// Frames that a slow device has not given back.
+    held: Vec<TxFrame>,
+    packet: Vec<u8>,
+}
+
+/// How a host is made.
+pub struct Plan {
+    /// TCP's constants.
+    pub tcp: TcpConfig,
+    /// Frames.
+    pub frames: usize,
+    /// Bytes of a frame.
+    pub frame_size: usize,
+    /// Link MTU.
+    pub mtu: u16,
+    /// The last byte of the address.
+    pub last: u8,
+    /// The device finishes checksums.
+    pub tx_checksum: bool,
+}
+
+impl Plan {
+    /// With plenty of small frames.
+    pub fn new(tcp: TcpConfig) -> Self {
+        Self { tcp, frames: 128, frame_size: 2048, mtu: 1500, last: LOCAL[3], tx_checksum: false }
+    }
+}
+
+impl Host {
+    /// A stack with tiny limits.
+    pub fn new(plan: Plan) -> Self {
+        let limits = Limits {
+            connections: 12,
+            syn_cache: 4,
+            time_wait: 4,
+            udp_sockets: 4,
+            receive_pool_percent: 50,
+            send_pool_percent: 40,
+            neighbour_queue: 4,
+            ..Limits::default()
+        };
+        let config = StackConfig {
+            tcp: plan.tcp,
+            limits,
+            // Few ports: making the set costs time for each.
+            ephemeral_ports: PortSet::from_range(50000..=50015),
+            ..StackConfig::new(Secret([plan.last; 32]))
+        };
+        let mut stack = Stack::new(config, Pool::new(plan.frames, plan.frame_size));
+        let addr = Cidr { addr: IpAddr::from([10, 0, 0, plan.last]), prefix: 24 };
+        let iface = stack.add_interface(Interface {
+            framing: Framing::Ip,
+            mac: [0; 6],
+            vlan: None,
+            mtu: plan.mtu,
+            addrs: vec![addr],
+            addressing: Addressing::Standalone,
+            tx_checksum: plan.tx_checksum,
+            accept_partial_checksum: false,
+        });
+        stack.set_routes(vec![Route { to: addr, gateway: None, iface, metric: 0 }]);
+        let now = Instant::from_millis(5);
+        stack.set_now(now);
+        Self {
+            stack,
+            now,
+            events: Vec::new(),
+            outside: 0,
+            tx: Vec::new(),
+            rx: Vec::new(),
+            held: Vec::new(),
+            packet: Vec::new(),
+        }
+    }
+
+    /// A packet arrives.
+    pub fn receive(&mut self, packet: &[u8], verified: bool) {
+        if packet.is_empty() || packet::frames(self.stack.pool_mut(), packet, verified, &mut self.rx).is_none() {
+            return;
+        }
+        self.stack.rx_batch(&mut self.rx);
+    }
+
+    /// Time passes.
+    pub fn advance(&mut self, by: Duration) {
+        self.now = self.now + by;
+        self.stack.set_now(self.now);
+        self.stack.tick();
+    }
+
+    /// Time passes until something is due, if anything is. False: nothing is.
+    pub fn advance_to_deadline(&mut self) -> bool {
+        let Some(next) = self.stack.next_deadline() else { return false };
+        let by = next.since(self.now);
+        self.advance(by);
+        true
+    }
+
+    /// Hands what the stack sends to `seen`, in pieces of at most `budget` packets. With `hold` the device keeps
+    /// the frames. Panics when the stack never stops sending.
+    pub fn transmit(&mut self, budget: usize, hold: bool, mut seen: impl FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        loop {
+            let sent = self.stack.tx_batch(IFACE, budget, &mut self.tx);
+            let mut at = 0;
+            while at < self.tx.len() {
+                at += packet::gather(self.stack.pool(), &self.tx[at..], &mut self.packet);
+                count += 1;
+                seen(&self.packet);
+            }
+            if hold {
+                self.held.append(&mut self.tx);
+            } else {
+                self.tx.drain(..).for_each(|tx| self.stack.pool_mut().free(tx.frame));
+            }
+            if sent == 0 {
+                break;
+            }
+            assert!(count < 20_000, "the stack sends and sends");
+        }
+        self.events.clear();
+        self.stack.drain_events(&mut self.events);
+        count
+    }
+
+    /// The slow device is done.
+    pub fn release(&mut self) {
+        self.held.drain(..).for_each(|tx| self.stack.pool_mut().free(tx.frame));
+    }
+
+    /// Far from every limit on frames.
+    pub fn has_room(&self) -> bool {
+        let pool = self.stack.pool();
+        pool.in_use() * 4 < pool.capacity()
+    }
+
+    /// All invariants; frames are counted when no device holds any.
+    pub fn check(&self) {
+        self.stack.check(self.held.is_empty().then_some(self.outside));
+    }
+
+    /// Nothing may be left: call when everything was closed and time has passed.
+    pub fn check_empty(&self) {
+        let stack = &self.stack;
+        let left = (stack.tcp_connections(), stack.tcp_handshakes(), stack.tcp_time_waits(), stack.pool().in_use());
+        assert_eq!(left, (0, 0, 0, 0), "connections, handshakes, TIME-WAITs and frames at the end: {stack:?}");
+    }
+
+    /// What this execution has reached, for the driver: counters by orders of magnitude.
+    pub fn signature(&self) -> u64 {
+        let stats = self.stack.stats();
+        let class = |n: u64| u64::from(n.min(3).next_power_of_two().trailing_zeros() + u32::from(n > 0));
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for n in stats.counters().map(|(_, n)| n).skip(4).chain(stats.drops) {
+            hash = (hash ^ class(n)).wrapping_mul(0x0100_0000_01b3);
+        }
+        hash
+    }
+}

@@ -1,0 +1,35 @@
+//! Fuzz targets: each takes bytes, makes a script of them, runs it against the engine and panics when something
+//! does not hold. They are plain functions, so that the same bodies serve three drivers: cargo-fuzz (`fuzz/`, on
+//! nightly), this crate's own (`cargo run --release -p fs-fuzz`, on stable) and `cargo test`.
+#![forbid(unsafe_code)]
+
+pub mod host;
+pub mod input;
+pub mod packet;
+pub mod peer;
+pub mod pool;
+mod targets;
+
+pub use targets::{engine::frame_to_engine, options::options, parse::parse, reassembly::reassembly};
+pub use targets::{scoreboard::scoreboard, two_ended::two_ended};
+
+/// A fuzz target.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name, here and in `fuzz/`.
+    pub name: &'static str,
+    /// Runs one input; the answer tells inputs that reach different things apart.
+    pub run: fn(&[u8]) -> u64,
+    /// Longest input that makes sense, in bytes.
+    pub len_max: usize,
+}
+
+/// All targets.
+pub const TARGETS: [Target; 6] = [
+    Target { name: "frame_to_engine", run: frame_to_engine, len_max: 192 },
+    Target { name: "options", run: options, len_max: 64 },
+    Target { name: "reassembly", run: reassembly, len_max: 160 },
+    Target { name: "scoreboard", run: scoreboard, len_max: 160 },
+    Target { name: "two_ended", run: two_ended, len_max: 128 },
+    Target { name: "parse", run: parse, len_max: 256 },
+];

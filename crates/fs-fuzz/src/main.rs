@@ -1,0 +1,296 @@
+//! The stable driver: random and mutated inputs from a seed, guided by what they reach.
+//!
+//!   fs-fuzz TARGET|all [--execs N] [--seconds S] [--seed S] [--corpus DIR] [--save] [FILE…]
+//!
+//! With FILEs it replays these alone. Else it replays the corpus (`fuzz/corpus/TARGET`), then makes inputs until N
+//! executions or S seconds are over. An input that fails is written to `fuzz/artifacts/TARGET/`, and the line that
+//! replays it is the last one printed.
+
+use fs_fuzz::{TARGETS, Target};
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Inputs that are kept because they reach something new. More: slower to leave well-trodden paths.
+const POOL_MAX: usize = 4096;
+/// An execution longer than this hangs.
+const HANG: Duration = Duration::from_secs(20);
+
+struct Options {
+    targets: Vec<Target>,
+    execs: Option<u64>,
+    seconds: Option<u64>,
+    seed: u64,
+    corpus: PathBuf,
+    save: bool,
+    files: Vec<PathBuf>,
+}
+
+fn usage() -> ! {
+    eprintln!("usage: fs-fuzz TARGET|all [--execs N] [--seconds S] [--seed S] [--corpus DIR] [--save] [FILE…]");
+    eprintln!("targets: {}", TARGETS.map(|t| t.name).join(" "));
+    std::process::exit(2)
+}
+
+fn options() -> Options {
+    let mut options = Options {
+        targets: Vec::new(),
+        execs: None,
+        seconds: None,
+        seed: 1,
+        corpus: PathBuf::from("fuzz/corpus"),
+        save: false,
+        files: Vec::new(),
+    };
+    let mut arguments = std::env::args().skip(1);
+    let number = |text: Option<String>| text.and_then(|t| t.replace('_', "").parse().ok()).unwrap_or_else(|| usage());
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--execs" => options.execs = Some(number(arguments.next())),
+            "--seconds" => options.seconds = Some(number(arguments.next())),
+            "--seed" => options.seed = number(arguments.next()),
+            "--corpus" => options.corpus = arguments.next().unwrap_or_else(|| usage()).into(),
+            "--save" => options.save = true,
+            _ if argument.starts_with('-') => usage(),
+            "all" => options.targets.extend(TARGETS),
+            name if options.targets.is_empty() => match TARGETS.iter().find(|t| t.name == name) {
+                Some(target) => options.targets.push(*target),
+                None => usage(),
+            },
+            file => options.files.push(file.into()),
+        }
+    }
+    if options.targets.is_empty() {
+        usage();
+    }
+    options
+}
+
+fn main() -> ExitCode {
+    let options = options();
+    // Larger than what executions take in one piece, so that the allocator keeps their memory from then on.
+    drop(vec![1u8; 16 << 20]);
+    for target in &options.targets {
+        let ok = if options.files.is_empty() { fuzz(target, &options) } else { replay(target, &options.files) };
+        if !ok {
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn replay(target: &Target, files: &[PathBuf]) -> bool {
+    for file in files {
+        let Ok(data) = std::fs::read(file) else {
+            eprintln!("fs-fuzz: cannot read {}", file.display());
+            return false;
+        };
+        (target.run)(&data);
+        println!("{}: {} passes", target.name, file.display());
+    }
+    true
+}
+
+/// What the hang watcher sees of the run.
+struct Watch {
+    /// Executions begun.
+    count: AtomicU64,
+    input: Mutex<Vec<u8>>,
+}
+
+fn fuzz(target: &Target, options: &Options) -> bool {
+    let watch = Arc::new(Watch { count: AtomicU64::new(0), input: Mutex::new(Vec::new()) });
+    std::thread::spawn({
+        let (watch, name) = (Arc::downgrade(&watch), target.name);
+        move || {
+            let mut last = u64::MAX;
+            loop {
+                std::thread::sleep(HANG);
+                let Some(watch) = watch.upgrade() else { return };
+                let now = watch.count.load(Ordering::Relaxed);
+                if now == last {
+                    let input = watch.input.lock().map(|i| i.clone()).unwrap_or_default();
+                    report(name, &input, "hangs");
+                    std::process::exit(1);
+                }
+                last = now;
+            }
+        }
+    });
+    let mut run = Run {
+        target,
+        rng: Rng(options.seed ^ 0x5eed_0000_0000),
+        pool: Vec::new(),
+        seen: HashSet::new(),
+        execs: 0,
+        watch,
+        save: options.save.then(|| options.corpus.join(target.name)),
+    };
+    let begun = Instant::now();
+    let corpus = corpus(&options.corpus.join(target.name));
+    let files = corpus.len();
+    for input in corpus {
+        if !run.one(&input) {
+            return false;
+        }
+    }
+    let execs = options.execs.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 100_000 });
+    let until = options.seconds.map(|s| begun + Duration::from_secs(s));
+    let mut input = Vec::new();
+    while run.execs < execs {
+        if run.execs.is_multiple_of(256) && until.is_some_and(|at| Instant::now() >= at) {
+            break;
+        }
+        run.make(&mut input);
+        if !run.one(&input) {
+            return false;
+        }
+    }
+    let took = begun.elapsed().as_secs_f64();
+    println!(
+        "{}: {} executions in {took:.1} s ({:.0} a second), {files} from the corpus, {} ways reached, no failure",
+        target.name,
+        run.execs,
+        run.execs as f64 / took,
+        run.seen.len()
+    );
+    true
+}
+
+/// Files of a corpus, in the order of their names.
+fn corpus(dir: &Path) -> Vec<Vec<u8>> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut paths: Vec<_> = entries.flatten().map(|e| e.path()).filter(|p| p.is_file()).collect();
+    paths.sort();
+    paths.iter().filter_map(|p| std::fs::read(p).ok()).collect()
+}
+
+fn report(name: &str, input: &[u8], what: &str) {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    input.iter().for_each(|&b| hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let path = PathBuf::from(format!("fuzz/artifacts/{name}/{hash:016x}"));
+    let written =
+        path.parent().map(std::fs::create_dir_all).is_some_and(|r| r.is_ok()) && std::fs::write(&path, input).is_ok();
+    println!("{name}: an input {what}: {input:02x?}");
+    if written {
+        println!("cargo run --release -p fs-fuzz -- {name} {}", path.display());
+    }
+}
+
+struct Run<'a> {
+    target: &'a Target,
+    rng: Rng,
+    pool: Vec<Vec<u8>>,
+    seen: HashSet<u64>,
+    execs: u64,
+    watch: Arc<Watch>,
+    save: Option<PathBuf>,
+}
+
+impl Run<'_> {
+    fn one(&mut self, input: &[u8]) -> bool {
+        self.execs += 1;
+        if let Ok(mut current) = self.watch.input.lock() {
+            current.clear();
+            current.extend_from_slice(input);
+        }
+        self.watch.count.store(self.execs, Ordering::Relaxed);
+        match catch_unwind(AssertUnwindSafe(|| (self.target.run)(input))) {
+            Ok(way) => {
+                if self.pool.len() < POOL_MAX && self.seen.insert(way) {
+                    self.keep(input, way);
+                }
+                true
+            }
+            Err(_) => {
+                report(self.target.name, input, "fails");
+                false
+            }
+        }
+    }
+
+    fn keep(&mut self, input: &[u8], way: u64) {
+        self.pool.push(input.to_vec());
+        if let Some(dir) = &self.save {
+            let saved =
+                std::fs::create_dir_all(dir).and_then(|()| std::fs::write(dir.join(format!("{way:016x}")), input));
+            if let Err(error) = saved {
+                eprintln!("fs-fuzz: cannot save into {}: {error}", dir.display());
+            }
+        }
+    }
+
+    /// The next input: fresh, or something that was kept, changed.
+    fn make(&mut self, input: &mut Vec<u8>) {
+        input.clear();
+        let len_max = self.target.len_max as u64;
+        if self.pool.is_empty() || self.rng.below(4) == 0 {
+            let len = self.rng.below(len_max) + 1;
+            // Scripts of small numbers reach deeper than white noise.
+            let mask = if self.rng.below(2) == 0 { 0xff } else { 0x0f };
+            input.extend((0..len).map(|_| self.rng.next() as u8 & mask));
+            return;
+        }
+        let base = self.rng.below(self.pool.len() as u64) as usize;
+        input.extend_from_slice(&self.pool[base]);
+        for _ in 0..=self.rng.below(6) {
+            self.mutate(input);
+        }
+        input.truncate(self.target.len_max);
+    }
+
+    fn mutate(&mut self, input: &mut Vec<u8>) {
+        let rng = &mut self.rng;
+        let len = input.len() as u64;
+        let at = rng.below(len.max(1)) as usize;
+        match rng.below(9) {
+            0 | 1 if len > 0 => input[at] = rng.next() as u8,
+            2 if len > 0 => input[at] ^= 1 << rng.below(8),
+            3 if len > 0 => input[at] = input[at].wrapping_add(rng.below(9) as u8).wrapping_sub(4),
+            4 if len > 1 => {
+                let n = rng.below((len - at as u64).min(8)) as usize + 1;
+                input.drain(at..(at + n).min(len as usize));
+            }
+            5 => {
+                let n = rng.below(8) + 1;
+                let new: Vec<u8> = (0..n).map(|_| rng.next() as u8).collect();
+                input.splice(at.min(input.len())..at.min(input.len()), new);
+            }
+            6 if len > 0 => {
+                // Some steps once more.
+                let n = (rng.below(24) as usize + 1).min(input.len() - at);
+                let copy = input[at..at + n].to_vec();
+                let to = rng.below(len + 1) as usize;
+                input.splice(to..to, copy);
+            }
+            7 if !self.pool.is_empty() => {
+                // The end of another.
+                let other = &self.pool[rng.below(self.pool.len() as u64) as usize];
+                let from = rng.below(other.len() as u64 + 1) as usize;
+                input.truncate(at);
+                input.extend_from_slice(&other[from..]);
+            }
+            _ => input.push(rng.next() as u8),
+        }
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood).
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+}

@@ -1,0 +1,453 @@
+//! Frames, time and calls against a whole stack: packets that are well-formed and hostile, with sequence numbers
+//! around those that matter, mixed with what an application does. After each step everything in the stack must
+//! agree; at the end, when all is closed and time has passed, nothing may be left.
+
+use super::{fill, tcp_config};
+use crate::host::{Host, Plan};
+use crate::input::Input;
+use crate::packet::{self, ACK, FIN, LOCAL, PEER, PSH, RST, SYN, Tcp, timestamps};
+use crate::peer::{Offer, PORT, listen, quiesce};
+use fs_core::rx::parse::Parsed;
+use fs_core::tcb::seq::SeqNum;
+use fs_core::wire::checksum::Sum;
+use fs_core::wire::options::emit_sack;
+use fs_core::{
+    Connect, Duration, FramePool, IfaceId, Keepalive, Linger, ListenerId, Received, Shutdown, TcpId, TcpOptions, UdpId,
+};
+use std::net::{IpAddr, SocketAddr};
+
+/// Flows that the script knows by number.
+const FLOWS: usize = 4;
+const UDP_PORT: u16 = 53;
+
+/// What was seen of a flow: enough to send what fits, or what nearly fits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    /// Peer's and stack's port.
+    from: u16,
+    to: u16,
+    /// What the stack expects next, and its window.
+    seq: u32,
+    window: u32,
+    /// What the stack has sent.
+    una: u32,
+    nxt: u32,
+    /// Our clock and the stack's.
+    ts: (u32, u32),
+    shift: u8,
+}
+
+/// See the module.
+pub fn frame_to_engine(data: &[u8]) -> u64 {
+    let mut input = Input::new(data);
+    let tcp = tcp_config(&mut input);
+    let plan = Plan {
+        frame_size: input.pick(&[2048, 512, 1024]),
+        frames: input.pick(&[128, 48, 250]),
+        mtu: input.pick(&[1500, 1280, 576]),
+        tx_checksum: false,
+        ..Plan::new(tcp)
+    };
+    let mut world = World::new(plan);
+    while !input.is_done() {
+        world.step(&mut input);
+    }
+    let signature = world.host.signature();
+    world.finish();
+    signature
+}
+
+struct World {
+    host: Host,
+    flows: [Flow; FLOWS],
+    listener: Option<ListenerId>,
+    ids: Vec<TcpId>,
+    udp: Option<UdpId>,
+    /// Frames that somebody else holds, so that the pool is short.
+    taken: Vec<fs_core::Frame>,
+    out: Vec<u8>,
+    text: Vec<u8>,
+}
+
+impl World {
+    fn new(plan: Plan) -> Self {
+        let mut host = Host::new(plan);
+        let listener = host.stack.tcp_listen(listen()).ok();
+        let udp = host.stack.udp_bind(SocketAddr::from((LOCAL, UDP_PORT))).ok();
+        let mut flows = [Flow::default(); FLOWS];
+        for (i, flow) in flows.iter_mut().enumerate() {
+            *flow = Flow { from: 1000 + i as u16, to: PORT, ts: (1000, 0), ..Flow::default() };
+        }
+        Self { host, flows, listener, ids: Vec::new(), udp, taken: Vec::new(), out: Vec::new(), text: Vec::new() }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        let hold = match input.below(24) {
+            0 | 1 => self.syn(input),
+            2..=4 => self.fitting(input),
+            5..=8 => self.hostile(input),
+            9 => self.reset(input),
+            10 => self.icmp(input),
+            11 => self.udp(input),
+            12 => self.raw(input),
+            13 | 14 => self.time(input),
+            15 => self.accept(),
+            16 | 17 => self.receive(input),
+            18 | 19 => self.send(input),
+            20 => self.close(input),
+            21 => self.listener(input),
+            22 => self.connect(input),
+            _ => self.trouble(input),
+        };
+        self.transmit(hold);
+        self.host.check();
+    }
+
+    // ---- packets
+
+    fn syn(&mut self, input: &mut Input<'_>) -> bool {
+        let offer = Offer {
+            isn: input.pick(&[1u32, 0xffff_fff0, 0x7fff_ffff, 5000]).wrapping_add(u32::from(input.byte() % 16) * 100),
+            mss: input.pick(&[Some(1460), Some(536), Some(0), Some(1), Some(65535), None]),
+            shift: input.pick(&[Some(7), None, Some(0), Some(14)]),
+            sack: input.byte() & 1 == 0,
+            timestamps: input.byte() & 1 == 0,
+        };
+        let flow = self.flow(input);
+        let options = offer.options();
+        let extra = if input.chance(20) { ACK } else { 0 };
+        let payload = if input.chance(20) { &[7; 9][..] } else { &[] };
+        let Flow { from, to, nxt, .. } = self.flows[flow];
+        self.flows[flow].seq = offer.isn.wrapping_add(1);
+        self.flows[flow].shift = offer.shift.unwrap_or(0);
+        let tcp = Tcp {
+            from,
+            to,
+            seq: offer.isn,
+            ack: nxt,
+            flags: SYN | extra,
+            window: input.word(),
+            options: &options,
+            payload,
+            ..Tcp::default()
+        };
+        self.packet(&tcp)
+    }
+
+    /// What an honest peer could send next.
+    fn fitting(&mut self, input: &mut Input<'_>) -> bool {
+        let flow = self.flow(input);
+        let len = input.pick(&[0usize, 1, 10, 100, 1000, 1400, 0, 0]);
+        let fin = if input.chance(16) { FIN } else { 0 };
+        let push = if input.chance(128) { PSH } else { 0 };
+        let Flow { from, to, seq, nxt, ts, .. } = self.flows[flow];
+        self.flows[flow].ts.0 += 1;
+        let window = input.pick(&[u16::MAX, 1000, 0, 100]);
+        self.text.clear();
+        fill(seq, 1, len, &mut self.text);
+        let text = std::mem::take(&mut self.text);
+        let options = timestamps(ts.0, ts.1);
+        let options = if input.chance(200) { &options[..] } else { &[] };
+        let tcp =
+            Tcp { from, to, seq, ack: nxt, flags: ACK | fin | push, window, options, payload: &text, ..Tcp::default() };
+        let hold = self.packet(&tcp);
+        self.text = text;
+        hold
+    }
+
+    /// Anything near what matters.
+    fn hostile(&mut self, input: &mut Input<'_>) -> bool {
+        let flow = self.flow(input);
+        let Flow { from, to, seq, window, una, nxt, ts, .. } = self.flows[flow];
+        let flags = input.byte();
+        let seq = input.near(seq, window);
+        let ack = if input.chance(128) { input.near(nxt, 1460) } else { input.near(una, nxt.wrapping_sub(una)) };
+        let mut options = [0u8; 40];
+        let n = match input.below(4) {
+            0 => {
+                options[..12].copy_from_slice(&timestamps(input.near(ts.0, 1000), ts.1));
+                12
+            }
+            1 | 2 => {
+                options[..12].copy_from_slice(&timestamps(ts.0, ts.1));
+                let blocks: Vec<_> = (0..=input.below(3))
+                    .map(|_| {
+                        let start = una.wrapping_add(u32::from(input.byte()) * 50);
+                        (SeqNum(start), SeqNum(start.wrapping_add(input.near(500, 1460))))
+                    })
+                    .collect();
+                12 + emit_sack(&blocks, &mut options[12..])
+            }
+            _ => {
+                let raw = input.bytes(usize::from(flags >> 4));
+                options[..raw.len()].copy_from_slice(raw);
+                raw.len()
+            }
+        };
+        let len = input.pick(&[0usize, 1, 3, 100, 1460, 0]);
+        let text = vec![input.byte(); len];
+        let urgent = input.pick(&[0, 1, 100, u16::MAX]);
+        let window = if input.chance(128) { input.word() } else { u16::MAX };
+        let ecn = input.byte();
+        let tcp = Tcp { from, to, seq, ack, flags, window, urgent, options: &options[..n], payload: &text, ecn };
+        self.packet(&tcp)
+    }
+
+    fn reset(&mut self, input: &mut Input<'_>) -> bool {
+        let flow = self.flow(input);
+        let Flow { from, to, seq, window, nxt, .. } = self.flows[flow];
+        let ack = if input.chance(128) { ACK } else { 0 };
+        let tcp = Tcp {
+            from,
+            to,
+            seq: input.near(seq, window),
+            ack: input.near(nxt, 100),
+            flags: RST | ack,
+            ..Tcp::default()
+        };
+        self.packet(&tcp)
+    }
+
+    /// An error about a packet of ours, or of nobody's.
+    fn icmp(&mut self, input: &mut Input<'_>) -> bool {
+        let flow = self.flow(input);
+        let Flow { from, to, una, nxt, .. } = self.flows[flow];
+        let (kind, code) = input.pick(&[(3, 4), (3, 3), (3, 1), (3, 2), (11, 0), (12, 0), (4, 0), (5, 0), (8, 0)]);
+        let mtu = input.pick(&[0u16, 68, 552, 576, 1280, 1499, 1500, u16::MAX]);
+        let seq = if input.chance(128) { una } else { input.near(una, nxt.wrapping_sub(una)) };
+        let udp = input.chance(40);
+        let mut message = vec![kind, code, 0, 0, 0, 0];
+        message.extend_from_slice(&mtu.to_be_bytes());
+        let start = message.len();
+        packet::ipv4(&mut message, if udp { 17 } else { 6 }, 0, 20);
+        // The quoted packet is the stack's: addresses the other way round.
+        message[start + 12..start + 16].copy_from_slice(&LOCAL);
+        message[start + 16..start + 20].copy_from_slice(&PEER);
+        message[start + 10..start + 12].copy_from_slice(&[0, 0]);
+        let sum = Sum::of(&message[start..start + 20]).finish();
+        message[start + 10..start + 12].copy_from_slice(&sum.to_be_bytes());
+        let (from, to) = if udp { (9, UDP_PORT) } else { (from, to) };
+        message.extend_from_slice(&to.to_be_bytes());
+        message.extend_from_slice(&from.to_be_bytes());
+        message.extend_from_slice(&seq.to_be_bytes());
+        message.resize(start + 20 + input.pick(&[8usize, 20, 28, 3]), 0);
+        let sum = Sum::of(&message).finish();
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        self.out.clear();
+        packet::ipv4(&mut self.out, 1, 0, message.len());
+        self.out.extend_from_slice(&message);
+        self.host.receive(&self.out, false);
+        false
+    }
+
+    fn udp(&mut self, input: &mut Input<'_>) -> bool {
+        let len = usize::from(input.byte() % 32);
+        let payload = input.bytes(len).to_vec();
+        self.out.clear();
+        packet::ipv4(&mut self.out, 17, 0, 8 + payload.len());
+        let [l0, l1] = (8 + payload.len() as u16).to_be_bytes();
+        let [p0, p1] = if input.chance(200) { UDP_PORT } else { 54 }.to_be_bytes();
+        self.out.extend_from_slice(&[0, 9, p0, p1, l0, l1, 0, 0]);
+        self.out.extend_from_slice(&payload);
+        self.host.receive(&self.out, false);
+        if let Some(id) = self.udp.filter(|_| input.chance(64)) {
+            let mut buf = [0; 64];
+            let _ = self.host.stack.udp_recv(id, &mut buf, input.chance(64));
+            let _ = self.host.stack.udp_send(id, &buf[..input.below(64)], Some(SocketAddr::from((PEER, 9))));
+        }
+        false
+    }
+
+    fn raw(&mut self, input: &mut Input<'_>) -> bool {
+        let len = usize::from(input.byte() % 64);
+        let bytes = input.bytes(len);
+        self.host.receive(bytes, false);
+        false
+    }
+
+    fn packet(&mut self, tcp: &Tcp<'_>) -> bool {
+        self.out.clear();
+        tcp.write(&mut self.out, false);
+        self.host.receive(&self.out, true);
+        false
+    }
+
+    // ---- time and applications
+
+    fn time(&mut self, input: &mut Input<'_>) -> bool {
+        let by = input.pick(&[1u64, 41, 210, 1000, 70_000, 0, 0, 3]);
+        if by == 0 {
+            self.host.advance_to_deadline();
+        } else {
+            self.host.advance(Duration::from_millis(by));
+        }
+        false
+    }
+
+    fn accept(&mut self) -> bool {
+        if let Some((id, _)) = self.listener.and_then(|l| self.host.stack.tcp_accept(l).ok()) {
+            self.ids.push(id);
+        }
+        false
+    }
+
+    fn id(&self, input: &mut Input<'_>) -> Option<TcpId> {
+        let at = input.below(self.ids.len());
+        self.ids.get(at).copied()
+    }
+
+    fn receive(&mut self, input: &mut Input<'_>) -> bool {
+        let Some(id) = self.id(input) else { return false };
+        let stack = &mut self.host.stack;
+        match input.below(4) {
+            0 => {
+                if let Ok(Received::Frame(frame)) = stack.tcp_recv_frame(id) {
+                    stack.pool_mut().free(frame);
+                }
+            }
+            1 => {
+                let _ = stack.tcp_peek(id, &mut [0; 100]);
+            }
+            _ => {
+                let mut buf = vec![0; usize::from(input.word() % 4096)];
+                let _ = stack.tcp_recv(id, &mut buf);
+            }
+        }
+        false
+    }
+
+    fn send(&mut self, input: &mut Input<'_>) -> bool {
+        let Some(id) = self.id(input) else { return false };
+        let n = usize::from(input.word() % 8192);
+        let _ = self.host.stack.tcp_send(id, &vec![0x55; n]);
+        // The device may be slow with what leaves now.
+        input.chance(64)
+    }
+
+    fn close(&mut self, input: &mut Input<'_>) -> bool {
+        if self.ids.is_empty() {
+            return false;
+        }
+        let at = input.below(self.ids.len());
+        let id = self.ids[at];
+        let stack = &mut self.host.stack;
+        match input.below(6) {
+            0 | 1 => {
+                let _ = stack.tcp_shutdown(id, input.pick(&[Shutdown::Write, Shutdown::Read, Shutdown::Both]));
+                return false;
+            }
+            2 => stack.tcp_abort(id),
+            _ => stack.tcp_close(id),
+        }
+        self.ids.swap_remove(at);
+        assert!(stack.tcp_state(id).is_err(), "a closed handle is stale");
+        false
+    }
+
+    fn listener(&mut self, input: &mut Input<'_>) -> bool {
+        if input.chance(128) {
+            return self.accept();
+        }
+        match self.listener.take() {
+            Some(id) => self.host.stack.tcp_close_listener(id),
+            None => self.listener = self.host.stack.tcp_listen(listen()).ok(),
+        }
+        false
+    }
+
+    fn connect(&mut self, input: &mut Input<'_>) -> bool {
+        let remote = SocketAddr::from((PEER, 1000 + u16::from(input.byte() % 4)));
+        let local = input.chance(64).then(|| SocketAddr::from((LOCAL, input.pick(&[0, PORT, 50001]))));
+        if let Ok(id) = self.host.stack.tcp_connect(Connect { remote, local, options: TcpOptions::default() }) {
+            self.ids.push(id);
+        }
+        false
+    }
+
+    /// What operators, devices and memory do.
+    fn trouble(&mut self, input: &mut Input<'_>) -> bool {
+        match input.below(5) {
+            0 => self.host.release(),
+            1 => {
+                for _ in 0..input.below(200) {
+                    self.taken.extend(self.host.stack.pool_mut().alloc());
+                }
+            }
+            2 => self.taken.drain(..).for_each(|frame| self.host.stack.pool_mut().free(frame)),
+            3 => {
+                let Some(id) = self.id(input) else { return false };
+                let Ok(mut options) = self.host.stack.tcp_options(id) else { return false };
+                options.nodelay = input.chance(128);
+                options.cork = input.chance(64);
+                options.receive_buffer = input.chance(64).then(|| u32::from(input.word()));
+                options.send_buffer = input.chance(64).then(|| u32::from(input.word()));
+                options.keepalive =
+                    input.chance(64).then(|| Keepalive { idle: Duration::from_secs(1), ..Keepalive::default() });
+                options.linger = input.pick(&[
+                    Linger::Background,
+                    Linger::Timeout(Duration::from_secs(2)),
+                    Linger::Timeout(Duration::ZERO),
+                ]);
+                options.user_timeout = input.chance(64).then(|| Duration::from_secs(3));
+                let _ = self.host.stack.tcp_set_options(id, options);
+            }
+            _ => {
+                let mtu = input.pick(&[1500, 1280, 576]);
+                self.host.stack.update_interface(IfaceId(0), |i| i.mtu = mtu);
+            }
+        }
+        false
+    }
+
+    /// The flow that a step is about; a connection of the stack's own may take a place.
+    fn flow(&self, input: &mut Input<'_>) -> usize {
+        input.below(FLOWS)
+    }
+
+    /// Looks at what the stack sends: every packet must be well-formed.
+    fn transmit(&mut self, hold: bool) {
+        let Self { host, flows, taken, .. } = self;
+        let peer = IpAddr::from(PEER);
+        host.transmit(64, hold, |packet| {
+            let Parsed::Tcp(s) = packet::read(packet) else { return };
+            assert_eq!((s.key.local_ip(), s.key.remote_ip()), (peer, IpAddr::from(LOCAL)));
+            let Some(flow) = flows.iter_mut().find(|f| f.from == s.key.local_port()) else { return };
+            flow.to = s.key.remote_port();
+            if s.flags.rst() {
+                return;
+            }
+            let end = s.seq + s.seq_len();
+            if s.flags.syn() {
+                (flow.una, flow.nxt) = (s.seq.0, end.0);
+            } else if end.after(SeqNum(flow.nxt)) {
+                (flow.una, flow.nxt) = (s.seq.0, end.0);
+            }
+            if s.flags.ack() {
+                flow.seq = s.ack.0;
+                flow.window = u32::from(s.window);
+            }
+            if let Some(ts) = s.ts {
+                flow.ts.1 = ts.val;
+            }
+        });
+        host.outside = taken.len();
+    }
+
+    fn finish(mut self) {
+        self.host.release();
+        self.taken.drain(..).for_each(|frame| self.host.stack.pool_mut().free(frame));
+        self.host.outside = 0;
+        for id in self.ids.drain(..) {
+            self.host.stack.tcp_abort(id);
+        }
+        if let Some(listener) = self.listener {
+            self.host.stack.tcp_close_listener(listener);
+        }
+        if let Some(udp) = self.udp {
+            self.host.stack.udp_close(udp);
+        }
+        quiesce(&mut self.host);
+        self.host.check();
+        self.host.check_empty();
+    }
+}
