@@ -60,12 +60,19 @@ struct Conn {
 struct World {
     hosts: [Host; 2],
     /// Packets on their way from host 0 and from host 1.
-    links: [VecDeque<Vec<u8>>; 2],
+    links: [VecDeque<Packet>; 2],
     conns: Vec<Conn>,
     listener: Option<ListenerId>,
     /// Times that the script has jumped to a deadline.
     deadlines: u32,
-    spare: Vec<Vec<u8>>,
+    spare: Vec<Packet>,
+}
+
+#[derive(Clone, Default)]
+struct Packet {
+    bytes: Vec<u8>,
+    /// A second damage could undo the first for the checksum, which is a sum.
+    damaged: bool,
 }
 
 impl World {
@@ -213,8 +220,9 @@ impl World {
             host.transmit(64, false, |packet| {
                 if link.len() < QUEUE_MAX {
                     let mut copy = spare.pop().unwrap_or_default();
-                    copy.clear();
-                    copy.extend_from_slice(packet);
+                    copy.bytes.clear();
+                    copy.bytes.extend_from_slice(packet);
+                    copy.damaged = false;
                     link.push_back(copy);
                 }
             });
@@ -223,7 +231,7 @@ impl World {
 
     fn deliver(&mut self, side: usize) {
         if let Some(packet) = self.links[side].pop_front() {
-            self.hosts[1 - side].receive(&packet, false);
+            self.hosts[1 - side].receive(&packet.bytes, false);
             self.spare.push(packet);
         }
     }
@@ -241,8 +249,10 @@ impl World {
             3 => link.clear(),
             _ => {
                 let packet = &mut link[at];
-                let place = usize::from(input.word()) % packet.len();
-                packet[place] ^= 1 << input.below(8);
+                let place = usize::from(input.word()) % packet.bytes.len();
+                if !std::mem::replace(&mut packet.damaged, true) {
+                    packet.bytes[place] ^= 1 << input.below(8);
+                }
             }
         }
     }
