@@ -122,6 +122,8 @@ pub enum Program {
     Workers,
     /// `src/bin/relay` of this package
     Relay,
+    /// `src/bin/exchange.rs` of this package
+    Exchange,
 }
 
 impl Program {
@@ -134,6 +136,7 @@ impl Program {
             Program::Echo => "fs-echo",
             Program::Workers => "workers",
             Program::Relay => "relay",
+            Program::Exchange => "exchange",
         }
     }
 

@@ -5,6 +5,7 @@
 
 pub mod apps;
 pub mod body;
+pub mod wire;
 pub mod clients;
 pub mod lab;
 pub mod loadgen;

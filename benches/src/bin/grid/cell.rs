@@ -4,13 +4,12 @@ use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{Program, StackOptions};
 use fs_tests::lab::FRONT;
 use fs_tests::servers::{ECHO_PORT, devices};
+use fs_tests::wire::{self, PATIENCE};
 use fs_tests::{Lab, Ns, Proc, Stack};
 use std::time::Duration;
 
 /// Megabits per second of the path.
 const RATE: f64 = 1000.0;
-/// How long programs may take to start and stop on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Who sends to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +60,7 @@ pub(crate) fn run(lab: &Lab, pair: Pair, cell: Cell<'_>, seed: u64, time: Durati
         command.args(&options.more);
     }
     let mut server = lab.spawn("server", &mut command)?;
-    ready(&mut server)?;
+    wire::ready(&mut server)?;
     // Addresses are resolved before anything counts.
     lab.run(Ns::Client, "ping", &["-c", "1", "-W", "5", FRONT])?;
     let addr = format!("{FRONT}:{ECHO_PORT}");
@@ -85,19 +84,11 @@ pub(crate) fn run(lab: &Lab, pair: Pair, cell: Cell<'_>, seed: u64, time: Durati
 
 fn relay(lab: &Lab, cell: Cell<'_>, seed: u64) -> Result<Proc> {
     let product = RATE * 1e6 / 8.0 * cell.rtt / 1000.0;
-    let mut command = Program::Relay.command(lab, Ns::Host)?;
-    command.args(["front0", "back0", "--rate", &RATE.to_string(), "--delay", &(cell.rtt / 2.0).to_string()]);
-    command.args(["--loss", &(cell.loss / 100.0).to_string(), "--seed", &seed.to_string()]);
-    command.args(["--queue", &format!("{:.0}", product.max(131_072.0))]);
-    let mut relay = lab.spawn("relay", &mut command)?;
-    ready(&mut relay)?;
-    Ok(relay)
-}
-
-fn ready(proc: &mut Proc) -> Result<()> {
-    let log = proc.log_path().to_owned();
-    let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
-    proc.wait_for("ready", PATIENCE, says)
+    let queue = format!("{:.0}", product.max(131_072.0));
+    let (rate, delay) = (RATE.to_string(), (cell.rtt / 2.0).to_string());
+    let (loss, seed) = ((cell.loss / 100.0).to_string(), seed.to_string());
+    let options = ["--rate", &rate, "--delay", &delay, "--loss", &loss, "--seed", &seed, "--queue", &queue];
+    wire::relay(lab, &options)
 }
 
 /// The sum of the numbers before "missed".

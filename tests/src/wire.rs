@@ -1,0 +1,84 @@
+//! A lab whose host is a bad wire (`lab/net up --wire` and the program `relay`), and the peers at its ends.
+
+use crate::apps::Program;
+use crate::lab::{Lab, Ns};
+use crate::process::Proc;
+use anyhow::{Context, Result, ensure};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Address of [`Gvisor`], beside the kernel's own at the backend.
+pub const GVISOR: &str = "10.77.1.3";
+/// The same, IPv6.
+pub const GVISOR6: &str = "fd77:1::3";
+/// How long a program may take to start on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts the relay with these options.
+pub fn relay(lab: &Lab, options: &[&str]) -> Result<Proc> {
+    let mut command = Program::Relay.command(lab, Ns::Host)?;
+    let mut relay = lab.spawn("relay", command.args(["front0", "back0"]).args(options))?;
+    ready(&mut relay)?;
+    Ok(relay)
+}
+
+/// Waits for a line "ready".
+pub fn ready(proc: &mut Proc) -> Result<()> {
+    let log = proc.log_path().to_owned();
+    let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
+    proc.wait_for("ready", PATIENCE, says)
+}
+
+/// An address with a port, as programs want it.
+pub fn at(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// gVisor's netstack as a peer: `tests/gvisor-peer`, built with Go.
+pub struct Gvisor(PathBuf);
+
+impl Gvisor {
+    /// Builds the program. `None`, with a line `skipped: …` on standard output, where it cannot be built.
+    pub fn build() -> Result<Option<Gvisor>> {
+        let program = crate::apps::target_dir().join("gvisor-peer");
+        let mut go = Command::new("go");
+        // No other Go than the installed one is fetched.
+        go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly -buildvcs=false");
+        go.arg("build")
+            .arg("-o")
+            .arg(&program)
+            .arg(".")
+            .current_dir(crate::apps::workspace().join("tests/gvisor-peer"));
+        let why = match go.output() {
+            Ok(output) if output.status.success() => return Ok(Some(Gvisor(program))),
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                said.lines().last().unwrap_or("go build failed").to_owned()
+            }
+            Err(error) => format!("go: {error}"),
+        };
+        ensure!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "FS_TEST_MUST_RUN is set, but gvisor-peer: {why}");
+        let test = std::thread::current().name().unwrap_or("gVisor").to_owned();
+        println!("skipped: {test}: gvisor-peer cannot be built: {why}");
+        Ok(None)
+    }
+
+    /// A command that runs it at the backend, with these options.
+    pub fn command(&self, lab: &Lab, options: &[&str]) -> Command {
+        let mut command = lab.command(Ns::Backend, &self.0);
+        command.args(["-device", "backend0", "-addr", &format!("{GVISOR}/24,{GVISOR6}/64")]).args(options);
+        command
+    }
+}
+
+/// Runs a transfer's active side to its end; its last line is `N bytes SUM`.
+pub fn finish(lab: &Lab, name: &str, command: &mut Command, bytes: u64) -> Result<()> {
+    let mut proc = lab.spawn(name, command)?;
+    let status = proc.wait_end(Duration::from_secs(90))?;
+    let log = proc.log();
+    ensure!(status.success(), "{name} ended with {status}:\n{log}");
+    let last = log.lines().last().context("no answer")?;
+    ensure!(last.starts_with(&format!("{bytes} bytes ")), "{name} says {last:?}");
+    Ok(())
+}
