@@ -19,6 +19,7 @@ use crate::socket::listener::ListenTable;
 use crate::socket::ports::{PortAllocator, PortSet};
 use crate::socket::udp::UdpTable;
 use crate::stats::Stats;
+use crate::tcb::cc::pacing::PacingQueue;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::time_wait::TimeWaits;
@@ -214,6 +215,7 @@ pub struct Stack<P: FramePool> {
     pub(crate) wheel: Wheel<Token>,
     pub(crate) due: Vec<Token>,
     pub(crate) delayed_acks: Fifo<(u32, u32)>,
+    pub(crate) paced: PacingQueue,
     /// Challenge ACKs left in the current second (RFC 5961 section 7).
     pub(crate) challenges_left: u32,
     pub(crate) challenge_second: u64,
@@ -285,6 +287,7 @@ impl<P: FramePool> Stack<P> {
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::new(),
             delayed_acks: Fifo::new(),
+            paced: PacingQueue::default(),
             challenges_left: config.tcp.challenge_acks,
             challenge_second: 0,
             news_left: NEWS_PER_SECOND,

@@ -14,6 +14,7 @@ impl<P: FramePool> Stack<P> {
     /// Runs what is due at `now`.
     pub fn tick(&mut self) {
         self.end_delays();
+        self.end_pacing_waits();
         self.end_time_waits();
         let mut due = core::mem::take(&mut self.due);
         self.wheel.expire(self.now, &mut due);
@@ -38,6 +39,7 @@ impl<P: FramePool> Stack<P> {
         [
             self.wheel.next_deadline(),
             self.delayed_acks.next_deadline(),
+            self.paced.next_deadline(),
             self.time_waits.next_deadline(),
             self.net.paths.next_deadline(),
             now(!self.net.wanted.is_empty()),
@@ -56,6 +58,16 @@ impl<P: FramePool> Stack<P> {
                 tcb.flags.set(Flags::ACK_NOW);
                 self.settle(index, Ready::default());
             }
+        }
+    }
+
+    /// Connections whose next burst may leave.
+    fn end_pacing_waits(&mut self) {
+        while let Some((index, generation)) = self.paced.pop_due(self.now) {
+            let now = self.now;
+            let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
+            tcb.pacing_wake(now);
+            self.settle(index, Ready::default());
         }
     }
 

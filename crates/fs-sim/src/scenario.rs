@@ -250,7 +250,7 @@ pub const SCENARIOS: &[Scenario] = &[
 /// Draws a host's TCP constants.
 fn draw_tcp(host: &mut HostConfig, rng: &mut Rng) {
     let TcpConfig { congestion_control, window_scaling, timestamps, sack, time_wait, .. } = &mut host.tcp;
-    *congestion_control = rng.pick(&[CongestionControl::Cubic, CongestionControl::NewReno]);
+    *congestion_control = rng.pick(&[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]);
     *window_scaling = rng.chance(800_000);
     *timestamps = rng.chance(800_000);
     *sack = rng.chance(800_000);

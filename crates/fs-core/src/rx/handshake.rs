@@ -314,6 +314,9 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
         tcb.armed_at = 0;
+        if let Some(ext) = &mut tcb.ext {
+            ext.pacing.queued = false;
+        }
         // Path ids are this core's own.
         tcb.route_epoch = self.net.route_epoch.wrapping_sub(1);
         let path = self.net.path_to(key.remote_ip());

@@ -6,6 +6,7 @@ use crate::frame::FramePool;
 use crate::socket::event::TcpId;
 use crate::socket::options::TcpState;
 use crate::stack::Stack;
+use crate::tcb::cc::Control;
 use crate::tcb::flags::Flags;
 use crate::tcb::{Recovery, Slot, Tcb};
 
@@ -95,6 +96,8 @@ pub struct TcpInfo {
     pub snd_wnd: u32,
     pub rcv_wnd: u32,
     pub congestion_control: CongestionControl,
+    /// What BBR takes for the path's rate, in bytes a second (Linux `struct tcp_bbr_info`); 0 with the others.
+    pub bandwidth: u64,
 }
 
 impl<P: FramePool> Stack<P> {
@@ -147,12 +150,25 @@ impl Tcb {
             rcv_mss: self.rcv_mss(),
             rcv_space: ext.map_or(0, |e| e.recv.autotune.figures().0),
             rcv_rtt_us: ext.map_or(0, |e| e.recv.autotune.figures().1),
-            congestion_control: if self.flags.has(Flags::NEW_RENO) {
-                CongestionControl::NewReno
-            } else {
-                CongestionControl::Cubic
-            },
-            ..TcpInfo::default()
+            congestion_control: self.algorithm(),
+            ..self.model_info()
         }
+    }
+
+    /// What pacing and the model of the path know.
+    fn model_info(&self) -> TcpInfo {
+        let Some(ext) = self.ext.as_deref() else { return TcpInfo { max_pacing_rate: u64::MAX, ..TcpInfo::default() } };
+        let mut info = TcpInfo {
+            // Linux's `~0` where there is no bound.
+            max_pacing_rate: ext.pacing.max.unwrap_or(u64::MAX),
+            pacing_rate: ext.pacing.rate(),
+            ..TcpInfo::default()
+        };
+        if let Some(Control::Bbr(bbr)) = &ext.control {
+            (info.delivery_rate, info.delivery_rate_app_limited) = bbr.rate.latest;
+            info.bandwidth = bbr.bandwidth();
+            info.min_rtt_us = bbr.min_rtt_us().unwrap_or(0);
+        }
+        info
     }
 }

@@ -37,6 +37,7 @@ impl<P: FramePool> Stack<P> {
         let frames_left = self.send_frames.saturating_sub(self.store.frames());
         let Self { slots, store, pool, net, pool_waiters, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
+        tcb.check_app_limited();
         let wanted = buf.len().min(room as usize);
         let fits = wanted.min(frames_left.saturating_mul(pool.payload_room()));
         let summed = !net.path(tcb.path).tx_checksum();

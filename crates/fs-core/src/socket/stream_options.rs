@@ -1,6 +1,5 @@
 //! What can be asked of, and set on, a connection.
 
-use crate::config::CongestionControl;
 use crate::error::Error;
 use crate::frame::FramePool;
 use crate::socket::event::{Ready, TcpId};
@@ -141,11 +140,8 @@ impl Tcb {
             linger: ext.map(|e| e.linger).unwrap_or_default(),
             ttl: ext.and_then(|e| e.ttl),
             tos: self.tos(),
-            congestion_control: Some(if self.flags.has(Flags::NEW_RENO) {
-                CongestionControl::NewReno
-            } else {
-                CongestionControl::Cubic
-            }),
+            congestion_control: Some(self.algorithm()),
+            pacing_max: ext.and_then(|e| e.pacing.max),
             receive_buffer: Some(self.rcv_buf()),
             send_buffer: Some(self.snd_buf()),
             max_segment: ext.map(|e| e.recv.max_segment).filter(|&m| m != 0),
@@ -175,7 +171,7 @@ impl Tcb {
 
     /// Puts options in force; the extension is made only if one needs it.
     pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
-        let TcpOptions { nodelay, keepalive, linger, ttl, tos, congestion_control, receive_buffer, send_buffer, .. } = *options;
+        let TcpOptions { nodelay, keepalive, linger, ttl, tos, pacing_max, congestion_control, receive_buffer, send_buffer, .. } = *options;
         self.flags.put(Flags::NODELAY, nodelay);
         self.apply_receive(options);
         let rare = keepalive.is_some() || linger != Default::default() || ttl.is_some() || tos > 3;
@@ -188,12 +184,10 @@ impl Tcb {
             (ext.keepalive, ext.linger, ext.ttl, ext.tos) = (keepalive, linger, ttl, crate::tcb::ecn::tos(tos));
         }
         if let Some(algorithm) = congestion_control {
-            self.flags.put(Flags::NEW_RENO, algorithm == CongestionControl::NewReno);
-            if let Some(ext) = &mut self.ext
-                && ext.control.as_ref().is_some_and(|c| c.algorithm() != algorithm)
-            {
-                ext.control = Some(crate::tcb::cc::Control::new(algorithm));
-            }
+            self.use_algorithm(algorithm, now);
+        }
+        if pacing_max.is_some() || self.ext.as_ref().is_some_and(|e| e.pacing.max.is_some()) {
+            self.ext_mut().pacing.set_max(pacing_max);
         }
         if let Some(bytes) = receive_buffer
             && bytes != self.rcv_buf()

@@ -10,7 +10,7 @@ use crate::frame::FramePool;
 use crate::rx::parse::Segment;
 use crate::stack::Stack;
 use crate::stats::Stats;
-use crate::tcb::cc::Algorithm;
+use crate::tcb::cc::{Algorithm, Control};
 use crate::tcb::flags::Flags;
 use crate::tcb::seq::SeqNum;
 use crate::wire::tcp::TcpFlags;
@@ -112,7 +112,10 @@ impl Tcb {
         // What was in flight before this ACK, which may have acknowledged all of it.
         let (flight, high) = (self.snd_nxt.since(self.snd_una) + acked, self.snd_nxt);
         let mut window = self.window;
-        self.control().on_congestion(&mut window, flight, mss, input.now);
+        match self.control() {
+            Control::Bbr(bbr) => bbr.on_mark(&window, flight, input.now),
+            control => control.on_congestion(&mut window, flight, mss, input.now),
+        }
         self.window = window;
         self.ext_mut().recovery = Recovery::Cwr { high };
         self.owe_cwr();
@@ -164,9 +167,11 @@ impl Tcb {
             return false;
         }
         self.ext_mut().recovery = Recovery::Open;
-        let mut window = self.window;
-        self.control().on_recovery_exit(&mut window);
-        self.window = window;
+        if !self.owns_window() {
+            let mut window = self.window;
+            self.control().on_recovery_exit(&mut window);
+            self.window = window;
+        }
         true
     }
 }

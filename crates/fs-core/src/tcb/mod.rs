@@ -11,6 +11,7 @@ pub mod cc;
 pub(crate) mod ecn;
 pub(crate) mod flags;
 pub(crate) mod input;
+pub(crate) mod model;
 pub(crate) mod open;
 pub(crate) mod recv;
 pub mod send;
@@ -179,7 +180,8 @@ pub(crate) struct Ext {
     pub(crate) lost: u32,
     /// Bytes sent again, and neither acknowledged nor taken for lost since.
     pub(crate) retransmitted: u32,
-    /// Congestion control state from the first loss on.
+    pub(crate) pacing: cc::pacing::Pacing,
+    /// Congestion control state: BBR's from the start, the others' from the first loss on.
     pub(crate) control: Option<cc::Control>,
     /// Received out of order.
     pub(crate) islands: Vec<Island>,

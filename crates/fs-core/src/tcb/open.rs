@@ -60,7 +60,6 @@ impl<P: FramePool> Stack<P> {
         flags.put(Flags::TIMESTAMPS, tcp.timestamps && peer.timestamps.is_some());
         flags.put(Flags::ECN, ecn);
         flags.put(Flags::SACK, tcp.sack && peer.sack_permitted);
-        flags.put(Flags::NEW_RENO, tcp.congestion_control == crate::config::CongestionControl::NewReno);
         let scaled = tcp.window_scaling && peer.window_scale.is_some();
         let rcv_max = options.receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max);
         let shifts = if scaled { window_scale(rcv_max) | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
@@ -117,6 +116,7 @@ impl<P: FramePool> Stack<P> {
         if let FlowKey::V6 { local, remote, .. } = key {
             tcb.ext_mut().addresses = Addresses { local, remote };
         }
+        tcb.use_algorithm(options.congestion_control.unwrap_or(tcp.congestion_control), self.now);
         tcb.apply(&options, self.now);
         tcb
     }

@@ -172,12 +172,13 @@ impl<P: FramePool> Stack<P> {
             self.settle(index, crate::socket::event::Ready::default());
             return Visit::Done;
         }
-        let Self { slots, pool, net, stats, store, config, now, .. } = self;
+        let Self { slots, pool, net, stats, store, config, now, paced, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }
         let mut left = QUOTA;
+        let mut waits = false;
         loop {
             if *sent >= budget {
                 return Visit::Again;
@@ -187,6 +188,15 @@ impl<P: FramePool> Stack<P> {
                 Next::Nothing => break,
                 Next::New(i) | Next::Again(i) => i,
             };
+            if let Some(at) = tcb.pacing_wait(*now) {
+                waits = true;
+                if let Some(ext) = &mut tcb.ext
+                    && !core::mem::replace(&mut ext.pacing.queued, true)
+                {
+                    paced.push(at, index, tcb.generation);
+                }
+                break;
+            }
             let before = out.len();
             let len = store.segments[segment_index].len;
             if !emit_segment(tcb, store, pool, net, stats, segment_index, ts, frozen, *now, out) {
@@ -201,7 +211,9 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.flags.clear(Flags::IN_DATA_LIST);
         tcb.put_off_probe(store, &config.tcp, *now);
-        tcb.persist_if_stuck(&config.tcp, *now);
+        if !waits {
+            tcb.persist_if_stuck(&config.tcp, *now);
+        }
         crate::stack::arm(tcb, &mut self.wheel, index, self.now);
         if tcb.flags.has(Flags::ACK_NOW) && !tcb.flags.has(Flags::IN_ACK_LIST) {
             *sent += self.pure_ack(index, out);
@@ -228,7 +240,7 @@ fn emit_segment<P: FramePool>(
 ) -> bool {
     let path = net.path(tcb.path);
     let known = path.state() == PathState::Known;
-    let crate::tcb::send::buffer::TxStore { segments, rest } = store;
+    let crate::tcb::send::buffer::TxStore { segments, rest, .. } = store;
     let segment = &mut segments[index];
     let payload_sum = if path.tx_checksum() { 0 } else { segment.payload_sum(rest, pool) };
     let mut flags = TcpFlags::ACK;

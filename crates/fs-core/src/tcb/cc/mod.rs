@@ -1,19 +1,26 @@
-//! Congestion control: NewReno and CUBIC behind one trait.
+//! Congestion control: NewReno, CUBIC and BBR behind one trait.
 //!
 //! A connection's hot line holds only [`Window`]. The algorithm's state, [`Control`], is made at the first
 //! loss: before that every algorithm is [`slow_start`], and most short connections never get further.
+//!
+//! BBR is different: it has its state from the start, and a [`rate`] sample of every ACK; see [`bbr`].
 //!
 //! Order of calls: `on_ack` for each ACK of new data outside of recovery → `on_congestion` when a loss is found or
 //! the peer echoes ECN → `on_recovery_exit` when all that was outstanding then is acknowledged; `on_rto` when the
 //! retransmission timer fires, then `on_ack` again (slow start), and `on_recovery_exit` likewise; `undo` if the
 //! loss turns out to be none.
 
+pub mod bbr;
 pub mod cubic;
+pub(crate) mod pacing;
+pub mod rate;
 pub mod reno;
 
 use crate::config::CongestionControl;
 use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
 
+pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use reno::NewReno;
 
@@ -88,18 +95,17 @@ pub enum Control {
     NewReno(NewReno),
     /// RFC 9438.
     Cubic(Cubic),
+    /// draft-ietf-ccwg-bbr.
+    Bbr(Box<Bbr>),
 }
 
 // It is allocated for each connection that has seen a loss.
 const _: () = assert!(size_of::<Control>() <= 48);
 
 impl Control {
-    /// The state of an algorithm that has seen nothing yet.
-    pub fn new(algorithm: CongestionControl) -> Self {
-        match algorithm {
-            CongestionControl::NewReno => Control::NewReno(NewReno::default()),
-            CongestionControl::Cubic | CongestionControl::Bbr => Control::Cubic(Cubic::default()),
-        }
+    /// The state of an algorithm that reacts to losses and has seen none yet.
+    pub fn loss_based(new_reno: bool) -> Self {
+        if new_reno { Control::NewReno(NewReno::default()) } else { Control::Cubic(Cubic::default()) }
     }
 
     /// Which algorithm it is.
@@ -107,6 +113,7 @@ impl Control {
         match self {
             Control::NewReno(_) => CongestionControl::NewReno,
             Control::Cubic(_) => CongestionControl::Cubic,
+            Control::Bbr(_) => CongestionControl::Bbr,
         }
     }
 }
@@ -116,6 +123,7 @@ macro_rules! dispatch {
         match $self {
             Control::NewReno($state) => $call,
             Control::Cubic($state) => $call,
+            Control::Bbr($state) => $call,
         }
     };
 }

@@ -9,7 +9,7 @@ fn ack(acked: u32) -> AckSample {
 }
 
 fn both() -> [Control; 2] {
-    [Control::new(CongestionControl::NewReno), Control::new(CongestionControl::Cubic)]
+    [Control::loss_based(true), Control::loss_based(false)]
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn sizes() {
     assert_eq!(size_of::<Window>(), 8);
     assert!(size_of::<Control>() <= 48);
     for algorithm in [CongestionControl::NewReno, CongestionControl::Cubic] {
-        assert_eq!(Control::new(algorithm).algorithm(), algorithm);
+        assert_eq!(Control::loss_based(algorithm == CongestionControl::NewReno).algorithm(), algorithm);
     }
 }
 

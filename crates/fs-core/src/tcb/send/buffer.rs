@@ -90,11 +90,13 @@ impl TxSegment {
 pub(crate) struct TxStore {
     pub(crate) segments: Slab<TxSegment>,
     pub(crate) rest: FrameNodes,
+    /// Rate samples' stamps, by segment; grows with the first connection that needs them.
+    pub(crate) stamps: alloc::vec::Vec<crate::tcb::cc::rate::Stamp>,
 }
 
 impl TxStore {
     pub(crate) fn new() -> Self {
-        Self { segments: Slab::new(), rest: FrameNodes::new() }
+        Self { segments: Slab::new(), rest: FrameNodes::new(), stamps: alloc::vec::Vec::new() }
     }
 
     /// Frames held (bare FINs counted too).
@@ -215,7 +217,7 @@ impl TxQueue {
         buf: &[u8],
         summed: bool,
     ) -> usize {
-        let TxStore { segments, rest } = store;
+        let TxStore { segments, rest, .. } = store;
         let tail = &mut segments[self.tail];
         let want = buf.len().min((mss - tail.len) as usize);
         let last = tail.rest.last_mut(rest).unwrap_or(&mut tail.head);
@@ -343,7 +345,7 @@ impl TxQueue {
     }
 
     fn trim_head<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, n: u32) {
-        let TxStore { segments, rest } = store;
+        let TxStore { segments, rest, .. } = store;
         let segment = &mut segments[self.head];
         segment.seq += n;
         segment.len -= n;
@@ -381,7 +383,7 @@ impl TxQueue {
             copies.push(&mut store.rest, frame);
             from += n;
         }
-        let TxStore { segments, rest } = store;
+        let TxStore { segments, rest, stamps } = store;
         let segment = &mut segments[index];
         let in_head = segment.head.len().min(keep as usize);
         segment.head.truncate(in_head);
@@ -399,6 +401,7 @@ impl TxQueue {
         };
         segment.marks &= !(mark::SUMMED | mark::FIN);
         let new = segments.insert(tail);
+        crate::tcb::model::copy_stamp(stamps, index, new);
         segments[index].next = new;
         if self.tail == index {
             self.tail = new;

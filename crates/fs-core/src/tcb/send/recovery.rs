@@ -6,7 +6,7 @@
 
 use super::buffer::{Acked, TxSegment, TxStore, mark};
 use super::sack::{DUP_THRESH, Sacked, duplicate_block};
-use crate::config::{CongestionControl, TcpConfig};
+use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::stats::Stats;
 use crate::tcb::cc::{self, AckSample, Algorithm, Control};
@@ -96,6 +96,7 @@ impl Tcb {
         }
         let flight_before = self.flight();
         let advance = input.ack.since(self.snd_una);
+        self.model_begin(store, input.ack, input.now);
         let acked = self.tx.acknowledge(store, pool, input.ack, |_| {});
         self.snd_una = input.ack;
         if let Some(ext) = &mut self.ext {
@@ -108,6 +109,7 @@ impl Tcb {
         self.dup_acks = 0;
         self.flags.clear(Flags::PERSIST);
         self.grow_window(advance, flight_before, input.now);
+        self.model_end(input.now);
         if self.snd_una == self.snd_nxt {
             self.stop_timer(input.now, acked.sample_us);
         } else {
@@ -136,6 +138,7 @@ impl Tcb {
             Acknowledged { advanced, bare: input.bare, duplicate, echo: input.echo, ..Acknowledged::default() };
         let mut trace = Trace::default();
         let mut acked = Acked::default();
+        self.model_begin(store, input.ack, input.now);
         if advanced {
             acked = self.tx.acknowledge(store, pool, input.ack, |segment| trace.see(segment));
             self.snd_una = input.ack;
@@ -164,6 +167,7 @@ impl Tcb {
         } else if advanced && !matches!(self.recovery(), Recovery::Cwr { .. }) {
             self.grow_window(facts.delivered.max(advance), flight_before, input.now);
         }
+        self.model_end(input.now);
         self.time_after_ack(store, config, input.now, advanced, acked.sample_us, wait_us);
         acked.fin
     }
@@ -400,6 +404,7 @@ impl Tcb {
         let mut window = self.window;
         self.control().undo(&mut window);
         self.window = window;
+        self.flags.clear(Flags::ECN_CWR);
         self.unmark_lost(store);
         self.backoff = 0;
         self.close_recovery();
@@ -436,7 +441,9 @@ impl Tcb {
         if !self.flags.has(Flags::SACK) {
             // RFC 6582 3.2 step 3, option 1: no burst when little is in flight. With SACK the pipe was
             // known all along, and RFC 6675 leaves the window at ssthresh.
-            window.cwnd = window.cwnd.min(flight.max(mss) + mss);
+            if !self.owns_window() {
+                window.cwnd = window.cwnd.min(flight.max(mss) + mss);
+            }
             self.ext_mut().sacked = 0;
         }
         self.window = window;
@@ -489,6 +496,9 @@ impl Tcb {
     }
 
     fn apply_prr(&mut self, delivered: u32, safe: bool) {
+        if self.owns_window() {
+            return;
+        }
         let (flight, ssthresh, mss) = (self.flight(), self.window.ssthresh, self.mss as u32);
         if delivered == 0 && self.loss().is_some_and(|l| l.prr.out > 0) {
             return;
@@ -500,13 +510,14 @@ impl Tcb {
     /// Congestion control state, made at the first loss.
     pub(crate) fn control(&mut self) -> &mut Control {
         let new_reno = self.flags.has(Flags::NEW_RENO);
-        self.ext_mut().control.get_or_insert_with(|| {
-            Control::new(if new_reno { CongestionControl::NewReno } else { CongestionControl::Cubic })
-        })
+        self.ext_mut().control.get_or_insert_with(|| Control::loss_based(new_reno))
     }
 
     #[inline]
     fn grow_window(&mut self, acked: u32, flight_before: u32, now: Instant) {
+        if self.owns_window() {
+            return;
+        }
         let mss = self.mss as u32;
         let slow_start = self.window.in_slow_start();
         // RFC 7661's idea, as Linux does it (`tcp_is_cwnd_limited`): a window that was not used does not grow. What
@@ -581,6 +592,7 @@ impl Tcb {
         config: &TcpConfig,
         now: Instant,
     ) {
+        self.model_begin(store, self.snd_una, now);
         let found = self.find_losses_by_time(store, micros(now), true);
         self.resume_rto(store, config, now);
         if found.bytes > 0 {
@@ -604,6 +616,7 @@ impl Tcb {
     ) {
         stats.rto_fired += 1;
         let (out, mss, high, una) = (self.snd_nxt.since(self.snd_una), self.mss as u32, self.snd_nxt, self.snd_una);
+        self.model_begin(store, self.snd_una, now);
         let state = self.recovery();
         let time_outs = self.loss_mut().time_outs;
         let fresh = match state {

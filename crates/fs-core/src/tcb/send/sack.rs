@@ -7,7 +7,7 @@ use super::buffer::{TxQueue, TxStore, mark};
 use super::loss::Loss;
 use crate::slab::NIL;
 use crate::tcb::seq::SeqNum;
-use crate::tcb::{Ext, Tcb};
+use crate::tcb::{Ext, Tcb, model};
 
 /// RFC 6675's DupThresh.
 pub(crate) const DUP_THRESH: u32 = 3;
@@ -88,6 +88,7 @@ impl Ext {
             segment.marks |= mark::LOST;
             self.lost += span;
         }
+        model::lost(&mut self.control, &store.stamps, index, segment);
         let loss = self.loss.get_or_insert_default();
         if loss.resend.is_none_or(|p| seq.before(p.seq)) {
             loss.resend = Some(Place { index, seq });
@@ -109,7 +110,7 @@ impl Tcb {
         let high = self.recovery().high();
         self.loss_mut();
         let Some(ext) = self.ext.as_deref_mut() else { return out };
-        let Ext { loss, sacked, lost, retransmitted, .. } = ext;
+        let Ext { loss, sacked, lost, retransmitted, control, .. } = ext;
         let Some(Loss { blocks: known, rack, fack, .. }) = loss.as_deref_mut() else { return out };
         let prior_fack = fack.filter(|f| f.after(una));
         let old = *known;
@@ -130,13 +131,14 @@ impl Tcb {
                     break;
                 }
                 last = Some(Place { index: at, seq: segment.seq });
-                at = segment.next;
+                let index = core::mem::replace(&mut at, segment.next);
                 if segment.has(mark::SACKED) || segment.seq.before(start) || seg_end.after(end) {
                     continue;
                 }
                 let span = segment.span();
                 out.bytes += span;
                 *sacked += span;
+                model::delivered(control, &store.stamps, index, segment);
                 if segment.has(mark::LOST) {
                     *lost = lost.saturating_sub(span);
                 }

@@ -182,6 +182,9 @@ impl Tcb {
             }
             Next::Nothing => return,
         }
+        if let Next::New(index) | Next::Again(index) = next {
+            self.note_sent(store, index, now);
+        }
         if !self.timer_runs() {
             self.restart_timer(config, now);
         }

@@ -1,0 +1,215 @@
+//! Delivery rate samples: draft-ietf-ccwg-bbr section 4.1 (formerly draft-cheng-iccrg-delivery-rate-estimation).
+//!
+//! Only connections whose algorithm asks for it keep this state; the per-segment part, [`Stamp`], lies in an
+//! array beside the segments that grows with the first such connection.
+//!
+//! Counts are bytes, times microseconds, both modulo 2^32: what is compared is never further apart than a
+//! window or a round trip.
+
+use crate::tcb::seq::SeqNum;
+
+/// What a segment remembers of the connection at its last transmission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// C.delivered.
+    pub(crate) delivered: u32,
+    /// C.delivered_time.
+    delivered_us: u32,
+    /// C.first_send_time.
+    first_sent_us: u32,
+    /// C.lost.
+    pub(crate) lost: u32,
+    /// Bytes in flight, this segment included.
+    pub(crate) in_flight: u32,
+    pub(crate) app_limited: bool,
+}
+
+/// A segment that is acknowledged or lost, as far as the sampler is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) stamp: Stamp,
+    /// When it was last sent.
+    pub(crate) sent_us: u32,
+    pub(crate) seq: SeqNum,
+    pub(crate) span: u32,
+    /// Sent more than once: gives no round-trip time (Karn).
+    pub(crate) again: bool,
+}
+
+/// What an ACK said about the rate of delivery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateSample {
+    /// Bytes newly acknowledged, cumulatively or by SACK.
+    pub newly_acked: u32,
+    /// Bytes newly taken for lost.
+    pub newly_lost: u32,
+    /// Bytes delivered from the transmission of the newest acknowledged segment until now.
+    pub delivered: u32,
+    /// C.delivered at that transmission; `None`: no sample.
+    pub prior_delivered: Option<u32>,
+    /// Bytes a second; 0: the interval was too short to say.
+    pub rate: u64,
+    /// Bytes lost since that transmission.
+    pub lost: u32,
+    /// Bytes in flight at that transmission.
+    pub in_flight: u32,
+    /// The application, and not the path, limited what was sent.
+    pub app_limited: bool,
+    /// Round-trip time of the latest segment sent only once.
+    pub rtt_us: Option<u32>,
+}
+
+/// The sampler of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) delivered: u32,
+    pub(crate) lost: u32,
+    delivered_us: u32,
+    first_sent_us: u32,
+    /// `delivered` at which the bubble that the application left is gone.
+    app_limited: Option<u32>,
+    /// Segments before this number were sent before the sampler began, and have no stamp.
+    since: SeqNum,
+    /// Latest sample that said a rate, and whether it was limited by the application: for TCP_INFO.
+    pub(crate) latest: (u64, bool),
+    // ---- of the ACK at hand
+    now_us: u32,
+    newly_acked: u32,
+    newly_lost: u32,
+    newest: Option<Newest>,
+    rtt_us: Option<u32>,
+}
+
+/// The most recently sent of the segments that an ACK acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Newest {
+    stamp: Stamp,
+    end: SeqNum,
+    send_elapsed: u32,
+    ack_elapsed: u32,
+}
+
+/// `a > b` modulo 2^32.
+#[inline]
+pub(crate) fn after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+impl Rate {
+    /// A sampler for what is sent from `since` on.
+    pub(crate) fn new(since: SeqNum, now_us: u32) -> Self {
+        Self {
+            delivered: 0,
+            lost: 0,
+            delivered_us: now_us,
+            first_sent_us: now_us,
+            app_limited: None,
+            since,
+            latest: (0, false),
+            now_us,
+            newly_acked: 0,
+            newly_lost: 0,
+            newest: None,
+            rtt_us: None,
+        }
+    }
+
+    /// A segment leaves now; `flight` counts it in.
+    pub(crate) fn on_sent(&mut self, now_us: u32, flight: u32, span: u32) -> Stamp {
+        if flight <= span {
+            (self.first_sent_us, self.delivered_us) = (now_us, now_us);
+        }
+        Stamp {
+            delivered: self.delivered,
+            delivered_us: self.delivered_us,
+            first_sent_us: self.first_sent_us,
+            lost: self.lost,
+            in_flight: flight,
+            app_limited: self.app_limited.is_some(),
+        }
+    }
+
+    /// An ACK begins.
+    pub(crate) fn begin(&mut self, now_us: u32) {
+        self.now_us = now_us;
+        (self.newly_acked, self.newly_lost, self.newest, self.rtt_us) = (0, 0, None, None);
+    }
+
+    /// Bytes that an ACK took from a segment without acknowledging all of it.
+    pub(crate) fn on_part_delivered(&mut self, bytes: u32) {
+        self.delivered = self.delivered.wrapping_add(bytes);
+        self.delivered_us = self.now_us;
+        self.newly_acked += bytes;
+    }
+
+    /// A segment is acknowledged, cumulatively or by SACK, for the first time.
+    pub(crate) fn on_delivered(&mut self, sent: &Sent) {
+        self.on_part_delivered(sent.span);
+        if sent.seq.before(self.since) {
+            return;
+        }
+        let end = sent.seq + sent.span;
+        let is_newest = self.newest.is_none_or(|n| {
+            after(sent.sent_us, self.first_sent_us) || sent.sent_us == self.first_sent_us && end.after(n.end)
+        });
+        if is_newest {
+            self.newest = Some(Newest {
+                stamp: sent.stamp,
+                end,
+                send_elapsed: sent.sent_us.wrapping_sub(sent.stamp.first_sent_us),
+                ack_elapsed: self.now_us.wrapping_sub(sent.stamp.delivered_us),
+            });
+            self.first_sent_us = sent.sent_us;
+        }
+        if !sent.again {
+            let rtt = self.now_us.wrapping_sub(sent.sent_us);
+            self.rtt_us = Some(self.rtt_us.map_or(rtt, |r| r.min(rtt)));
+        }
+    }
+
+    /// A segment is taken for lost. True when its stamp holds.
+    pub(crate) fn on_lost(&mut self, sent: &Sent) -> bool {
+        self.lost = self.lost.wrapping_add(sent.span);
+        self.newly_lost += sent.span;
+        !sent.seq.before(self.since)
+    }
+
+    /// The ACK's sample. An interval below `min_rtt_us` is no measure of anything (a spurious retransmission).
+    pub(crate) fn generate(&mut self, min_rtt_us: u32) -> RateSample {
+        if self.app_limited.is_some_and(|until| after(self.delivered, until)) {
+            self.app_limited = None;
+        }
+        let mut sample = RateSample {
+            newly_acked: self.newly_acked,
+            newly_lost: self.newly_lost,
+            rtt_us: self.rtt_us,
+            ..RateSample::default()
+        };
+        let Some(Newest { stamp, send_elapsed, ack_elapsed, .. }) = self.newest else { return sample };
+        sample.prior_delivered = Some(stamp.delivered);
+        sample.delivered = self.delivered.wrapping_sub(stamp.delivered);
+        sample.lost = self.lost.wrapping_sub(stamp.lost);
+        (sample.in_flight, sample.app_limited) = (stamp.in_flight, stamp.app_limited);
+        let interval = send_elapsed.max(ack_elapsed);
+        if interval >= min_rtt_us.max(1) {
+            sample.rate = u64::from(sample.delivered) * 1_000_000 / u64::from(interval);
+            if !sample.app_limited || sample.rate > self.latest.0 {
+                self.latest = (sample.rate, sample.app_limited);
+            }
+        }
+        sample
+    }
+
+    /// The application has nothing more to send while there is room: samples until all of `flight` is delivered say
+    /// nothing about the path's limit.
+    pub(crate) fn mark_app_limited(&mut self, flight: u32) {
+        self.app_limited = Some(self.delivered.wrapping_add(flight));
+    }
+
+    pub(crate) fn is_app_limited(&self) -> bool {
+        self.app_limited.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! Between a connection and an algorithm that models its path (BBR): what was sent, delivered and lost goes in, rate
+//! and window come out. And pacing, which any connection may have.
+//!
+//! A connection that needs neither pays a look at its extension.
+
+use super::Tcb;
+use super::send::buffer::{TxSegment, TxStore, mark};
+use crate::config::CongestionControl;
+use crate::slab::NIL;
+use crate::tcb::cc::bbr::{Ack, Bbr};
+use crate::tcb::cc::rate::{Sent, Stamp};
+use crate::tcb::cc::{Algorithm, Control};
+use crate::tcb::flags::Flags;
+use crate::tcb::seq::SeqNum;
+use crate::time::Instant;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// BBR's state, if that is what a connection uses.
+#[inline]
+fn bbr(control: &mut Option<Control>) -> Option<&mut Bbr> {
+    match control {
+        Some(Control::Bbr(bbr)) => Some(bbr),
+        Some(Control::Cubic(_) | Control::NewReno(_)) | None => None,
+    }
+}
+
+fn sent(stamps: &[Stamp], index: u32, segment: &TxSegment) -> Sent {
+    Sent {
+        stamp: stamps.get(index as usize).copied().unwrap_or_default(),
+        sent_us: segment.sent_us,
+        seq: segment.seq,
+        span: segment.span(),
+        again: segment.has(mark::EVER_RETRANSMITTED),
+    }
+}
+
+/// A segment is newly SACKed.
+#[inline]
+pub(crate) fn delivered(control: &mut Option<Control>, stamps: &[Stamp], index: u32, segment: &TxSegment) {
+    if let Some(bbr) = bbr(control) {
+        bbr.rate.on_delivered(&sent(stamps, index, segment));
+    }
+}
+
+/// A segment is newly taken for lost, for the first time or again.
+#[inline]
+pub(crate) fn lost(control: &mut Option<Control>, stamps: &[Stamp], index: u32, segment: &TxSegment) {
+    if let Some(bbr) = bbr(control) {
+        bbr.on_lost(&sent(stamps, index, segment));
+    }
+}
+
+/// A segment is cut in two.
+pub(crate) fn copy_stamp(stamps: &mut Vec<Stamp>, from: u32, to: u32) {
+    if let Some(&stamp) = stamps.get(from as usize) {
+        put_stamp(stamps, to, stamp);
+    }
+}
+
+fn put_stamp(stamps: &mut Vec<Stamp>, index: u32, stamp: Stamp) {
+    let index = index as usize;
+    if stamps.len() <= index {
+        stamps.resize(index + 1, Stamp::default());
+    }
+    stamps[index] = stamp;
+}
+
+impl Tcb {
+    #[inline]
+    fn bbr(&mut self) -> Option<&mut Bbr> {
+        bbr(&mut self.ext.as_mut()?.control)
+    }
+
+    /// The algorithm sets the window on every ACK, in recovery and after idle times too.
+    #[inline]
+    pub(crate) fn owns_window(&self) -> bool {
+        self.ext.as_ref().is_some_and(|e| matches!(e.control, Some(Control::Bbr(_))))
+    }
+
+    /// TCP_CONGESTION.
+    pub(crate) fn algorithm(&self) -> CongestionControl {
+        if self.owns_window() {
+            CongestionControl::Bbr
+        } else if self.flags.has(Flags::NEW_RENO) {
+            CongestionControl::NewReno
+        } else {
+            CongestionControl::Cubic
+        }
+    }
+
+    /// TCP_CONGESTION, at any time of a connection's life.
+    pub(crate) fn use_algorithm(&mut self, algorithm: CongestionControl, now: Instant) {
+        if algorithm == self.algorithm() {
+            return;
+        }
+        let owned = self.owns_window();
+        self.flags.put(Flags::NEW_RENO, algorithm == CongestionControl::NewReno);
+        if algorithm == CongestionControl::Bbr {
+            let (window, srtt, mss, nxt) = (self.window, self.rtt.srtt_us(), self.mss as u32, self.snd_nxt);
+            let mut state = Bbr::new(window, srtt, mss, self.flags.has(Flags::SACK), now, nxt);
+            if self.recovery() != super::Recovery::Open {
+                let mut window = window;
+                state.on_congestion(&mut window, 0, mss, now);
+            }
+            self.window.ssthresh = u32::MAX;
+            let rate = state.pacing_rate();
+            let ext = self.ext_mut();
+            ext.control = Some(Control::Bbr(Box::new(state)));
+            ext.pacing.set_rate(rate);
+            return;
+        }
+        if owned {
+            // What BBR has found is where congestion avoidance begins.
+            self.window.ssthresh = self.window.cwnd;
+            self.ext_mut().pacing.set_rate(0);
+        }
+        if let Some(ext) = &mut self.ext
+            && ext.control.is_some()
+        {
+            ext.control = Some(Control::loss_based(algorithm == CongestionControl::NewReno));
+        }
+    }
+
+    /// Before anything is sent or an ACK taken in: the application leaves room unused (draft-ietf-ccwg-bbr 4.1.2.4).
+    #[inline]
+    pub(crate) fn check_app_limited(&mut self) {
+        if !self.owns_window() || self.has_unsent() {
+            return;
+        }
+        let (flight, cwnd) = (self.flight(), self.window.cwnd);
+        let pending = self.has_lost();
+        if flight < cwnd
+            && !pending
+            && let Some(bbr) = self.bbr()
+        {
+            bbr.rate.mark_app_limited(flight);
+        }
+    }
+
+    /// An ACK up to `ack` (SND.UNA if it is a duplicate) is about to be taken in; its segments are still in the queue.
+    #[inline]
+    pub(crate) fn model_begin(&mut self, store: &TxStore, ack: SeqNum, now: Instant) {
+        if !self.owns_window() {
+            return;
+        }
+        self.check_app_limited();
+        let (window, mut at, end) = (self.window, self.tx.head, self.tx.next);
+        let Some(bbr) = self.bbr() else { return };
+        bbr.begin(&window, now);
+        while at != end && at != NIL {
+            let segment = &store.segments[at];
+            if segment.end().after(ack) {
+                if ack.after(segment.seq) && !segment.has(mark::SACKED) {
+                    bbr.rate.on_part_delivered(ack.since(segment.seq));
+                }
+                break;
+            }
+            if !segment.has(mark::SACKED) {
+                bbr.rate.on_delivered(&sent(&store.stamps, at, segment));
+            }
+            at = segment.next;
+        }
+    }
+
+    /// The ACK has been taken in: the model's rate and window.
+    #[inline]
+    pub(crate) fn model_end(&mut self, now: Instant) {
+        if !self.owns_window() {
+            return;
+        }
+        let (flight, mss, mut window) = (self.flight(), self.mss as u32, self.window);
+        let Some(bbr) = self.bbr() else { return };
+        bbr.on_ack_end(&mut window, &Ack { now, flight, mss });
+        let rate = bbr.pacing_rate();
+        self.window = window;
+        self.ext_mut().pacing.set_rate(rate);
+    }
+
+    /// The segment `index` has just been sent.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, store: &mut TxStore, index: u32, now: Instant) {
+        if self.ext.is_none() {
+            return;
+        }
+        let (flight, mss, mut window) = (self.flight(), self.mss as u32, self.window);
+        let segment = &store.segments[index];
+        let (span, len) = (segment.span(), segment.len);
+        if let Some(bbr) = self.bbr() {
+            let stamp = bbr.on_sent(&mut window, now, flight, span);
+            let rate = bbr.pacing_rate();
+            put_stamp(&mut store.stamps, index, stamp);
+            self.window = window;
+            self.ext_mut().pacing.set_rate(rate);
+        }
+        if let Some(ext) = &mut self.ext {
+            ext.pacing.charge(len, mss, now);
+        }
+    }
+
+    /// When the next segment may leave, if it must wait.
+    #[inline]
+    pub(crate) fn pacing_wait(&self, now: Instant) -> Option<Instant> {
+        let ext = self.ext.as_ref()?;
+        // A probe or the first retransmission does not wait.
+        if self.flags.has(Flags::PUSH_OUT) { None } else { ext.pacing.wait(now) }
+    }
+
+    /// The wait in the core's queue is over.
+    pub(crate) fn pacing_wake(&mut self, now: Instant) {
+        let mss = self.mss as u32;
+        if let Some(ext) = &mut self.ext {
+            ext.pacing.wake(now, mss);
+        }
+    }
+}
