@@ -1,7 +1,7 @@
 //! One core's stack: what it owns, the order of a turn, and the calls of its control path. Socket calls are
 //! in [`crate::socket`], the receive path in [`crate::rx`], the transmit path in [`crate::tx`].
 
-use crate::config::{Interface, Route, StackConfig};
+use crate::config::{Interface, Route, StackConfig, TcpConfig};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
@@ -316,6 +316,11 @@ impl<P: FramePool> Stack<P> {
     /// What the stack was told at its start.
     pub fn config(&self) -> &StackConfig {
         &self.config
+    }
+
+    /// Changes TCP's constants. Connections that are open keep what was agreed or computed when they opened.
+    pub fn update_tcp(&mut self, change: impl FnOnce(&mut TcpConfig)) {
+        change(&mut self.config.tcp);
     }
 
     /// Counters.

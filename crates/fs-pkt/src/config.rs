@@ -1,0 +1,187 @@
+//! What can be set on the command line and in a script's first lines. Names are packetdrill's.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Which sockets and packets a script uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpVersion {
+    /// `AF_INET` over IPv4.
+    V4,
+    /// `AF_INET6` over IPv4, with mapped addresses.
+    Mapped,
+    /// `AF_INET6` over IPv6.
+    V6,
+}
+
+/// How a script is run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `--ip_version`.
+    pub ip_version: IpVersion,
+    /// `--tolerance_usecs`: how much earlier or later an event may be.
+    pub tolerance_us: i64,
+    /// `--tolerance_percent`: of the time since the event before.
+    pub tolerance_percent: f64,
+    /// `--mtu` of the interface.
+    pub mtu: u16,
+    /// `--bind_port`.
+    pub bind_port: u16,
+    /// `--connect_port`.
+    pub connect_port: u16,
+    /// `--local_ip`.
+    pub local_ip: Option<IpAddr>,
+    /// `--gateway_ip`.
+    pub gateway_ip: Option<IpAddr>,
+    /// `--remote_ip`.
+    pub remote_ip: Option<IpAddr>,
+    /// `--netmask_ip`, as a prefix length.
+    pub prefix: u8,
+    /// `--tcp_ts_tick_usecs`: length of a tick of our timestamps; 0: their values are not compared.
+    pub ts_tick_us: i64,
+    /// `--tcp_ts_ecr_scaled`: an echoed timestamp that we never sent is worked out from the first one.
+    pub ts_ecr_scaled: bool,
+    /// `--init_scripts`: run before the script.
+    pub init_scripts: Vec<String>,
+    /// `--strict_segments`: a packet longer than what is sent at once is not put together.
+    pub strict_segments: bool,
+    /// `--non_fatal=packet`: a packet that differs is a warning.
+    pub non_fatal_packet: bool,
+    /// `--non_fatal=syscall`.
+    pub non_fatal_call: bool,
+    /// Prints packets and calls.
+    pub verbose: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            ip_version: IpVersion::V4,
+            tolerance_us: 4000,
+            tolerance_percent: 12.5,
+            mtu: 1500,
+            bind_port: 8080,
+            connect_port: 8080,
+            local_ip: None,
+            gateway_ip: None,
+            remote_ip: None,
+            prefix: 16,
+            ts_tick_us: 0,
+            ts_ecr_scaled: false,
+            init_scripts: Vec::new(),
+            strict_segments: false,
+            non_fatal_packet: false,
+            non_fatal_call: false,
+            verbose: false,
+        }
+    }
+}
+
+impl Config {
+    /// Sets an option by its name; `Err` says what is wrong with it.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
+        let text = || value.ok_or_else(|| format!("--{name} needs a value"));
+        let number = || {
+            let text = text()?;
+            let parsed: Result<i64, _> = text.parse();
+            parsed.map_err(|e| format!("--{name}={text}: {e}"))
+        };
+        let address = || {
+            let text = text()?;
+            let parsed: Result<IpAddr, _> = text.parse();
+            parsed.map_err(|e| format!("--{name}={text}: {e}"))
+        };
+        let small = || number().and_then(|n| u16::try_from(n).map_err(|e| format!("--{name}={n}: {e}")));
+        match name {
+            "ip_version" => {
+                self.ip_version = match text()? {
+                    "ipv4" => IpVersion::V4,
+                    "ipv4-mapped-ipv6" => IpVersion::Mapped,
+                    "ipv6" => IpVersion::V6,
+                    other => return Err(format!("--ip_version={other}: not ipv4, ipv4-mapped-ipv6 or ipv6")),
+                }
+            }
+            "tolerance_usecs" => self.tolerance_us = number()?,
+            "tolerance_percent" => {
+                let percent: Result<f64, _> = text()?.parse();
+                self.tolerance_percent = percent.map_err(|e| format!("--{name}: {e}"))?;
+            }
+            "mtu" => self.mtu = small()?,
+            "bind_port" => self.bind_port = small()?,
+            "connect_port" => self.connect_port = small()?,
+            "local_ip" => self.local_ip = Some(address()?),
+            "gateway_ip" => self.gateway_ip = Some(address()?),
+            "remote_ip" => self.remote_ip = Some(address()?),
+            "netmask_ip" => match address()? {
+                IpAddr::V4(mask) => self.prefix = u32::from(mask).leading_ones() as u8,
+                IpAddr::V6(mask) => self.prefix = u128::from(mask).leading_ones() as u8,
+            },
+            "tcp_ts_tick_usecs" => self.ts_tick_us = number()?,
+            "tcp_ts_ecr_scaled" => self.ts_ecr_scaled = true,
+            "init_scripts" => self.init_scripts.extend(text()?.split(',').map(str::to_string)),
+            "strict_segments" => self.strict_segments = true,
+            "non_fatal" => {
+                for kind in text()?.split(',') {
+                    match kind {
+                        "packet" => self.non_fatal_packet = true,
+                        "syscall" => self.non_fatal_call = true,
+                        other => return Err(format!("--non_fatal={other}: neither packet nor syscall")),
+                    }
+                }
+            }
+            // Done by the parser.
+            "define" => {}
+            "verbose" | "debug" => self.verbose = true,
+            // Of devices and code runners that neither target has: a TUN link's speed, GSO packets' size, which
+            // TCP_INFO layout Python gets, and buffers of zero-copy sends (always kept here until they are done).
+            "speed" | "mss" | "code_command" | "code_format" | "code_sockopt" | "send_omit_free" | "is_anyip" => {}
+            other => return Err(format!("unknown option --{other}")),
+        }
+        Ok(())
+    }
+
+    /// The interface's address.
+    pub fn local(&self) -> IpAddr {
+        self.local_ip.unwrap_or(match self.ip_version {
+            IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0x36a1, 0, 0, 0, 1).into(),
+            _ => Ipv4Addr::new(192, 168, 217, 11).into(),
+        })
+    }
+
+    /// The next hop to the remote network.
+    pub fn gateway(&self) -> IpAddr {
+        self.gateway_ip.unwrap_or(match self.ip_version {
+            IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0x8888, 0, 0, 0, 0).into(),
+            _ => Ipv4Addr::new(192, 168, 0, 1).into(),
+        })
+    }
+
+    /// The peer's address.
+    pub fn remote(&self) -> IpAddr {
+        self.remote_ip.unwrap_or(match self.ip_version {
+            IpVersion::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+            _ => Ipv4Addr::new(192, 0, 2, 1).into(),
+        })
+    }
+
+    /// Length of the interface's network prefix.
+    pub fn prefix_len(&self) -> u8 {
+        if self.ip_version == IpVersion::V6 { 64 } else { self.prefix }
+    }
+
+    fn socket_address(&self, ip: IpAddr, port: u16) -> SocketAddr {
+        match (ip, self.ip_version) {
+            (IpAddr::V4(a), IpVersion::Mapped) => SocketAddr::new(a.to_ipv6_mapped().into(), port),
+            _ => SocketAddr::new(ip, port),
+        }
+    }
+
+    /// What `bind(3, ..., ...)` binds to.
+    pub fn bind_address(&self) -> SocketAddr {
+        self.socket_address(self.local(), self.bind_port)
+    }
+
+    /// What `connect(3, ..., ...)` connects to.
+    pub fn connect_address(&self) -> SocketAddr {
+        self.socket_address(self.remote(), self.connect_port)
+    }
+}

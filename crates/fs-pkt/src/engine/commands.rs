@@ -1,0 +1,174 @@
+//! Shell commands of scripts: those that set sysctls or the interface, understood without a shell.
+
+use super::{Engine, IFACE};
+use std::path::Path;
+
+/// Programs that have nothing to do here: no device queue, no cache of metrics, no counters of the kernel.
+const IGNORED: &[&str] = &["tc", "nstat", "sleep", "true", "modprobe", "ethtool", "echo", "grep", "cat", "rm"];
+
+impl Engine {
+    /// Runs a command line. `Err` names what is not understood.
+    pub(super) fn run_command(&mut self, line: &str) -> Result<(), String> {
+        for command in split(line) {
+            self.run_one(&command)?;
+        }
+        self.apply_sysctls();
+        Ok(())
+    }
+
+    fn run_one(&mut self, words: &[String]) -> Result<(), String> {
+        let (words, file) = redirection(words);
+        let Some((program, args)) = words.split_first() else { return Ok(()) };
+        let name = Path::new(program).file_name().and_then(|n| n.to_str()).unwrap_or(program);
+        match name {
+            "sysctl" => self.sysctl(args),
+            // Sysctls by their files' names; what it writes for restoring them needs no running.
+            "set_sysctls.py" => args.iter().try_for_each(|arg| self.proc_setting(arg)),
+            "echo" if file.as_deref().is_some_and(|f| f.starts_with("/proc/sys/")) => {
+                self.proc_setting(&format!("{}={}", file.unwrap_or_default(), args.join(" ")))
+            }
+            "ip" => self.ip(args),
+            _ if name.starts_with("sysctl_restore_") => Ok(()),
+            _ if name.ends_with(".sh") => self.shell_file(program),
+            _ if IGNORED.contains(&name) => Ok(()),
+            _ => Err(format!("unknown command '{program}'")),
+        }
+    }
+
+    /// `sysctl -q -w name=value …`
+    fn sysctl(&mut self, args: &[String]) -> Result<(), String> {
+        for arg in args.iter().filter(|arg| !arg.starts_with('-')) {
+            // Without a value it only prints.
+            let Some((name, value)) = arg.split_once('=') else { continue };
+            self.sysctls.set(name.trim(), value.trim_matches(['"', '\'']))?;
+        }
+        Ok(())
+    }
+
+    fn proc_setting(&mut self, setting: &str) -> Result<(), String> {
+        let setting = setting.strip_prefix("/proc/sys/").ok_or_else(|| format!("not a sysctl's file: {setting}"))?;
+        let (name, value) = setting.split_once('=').ok_or_else(|| format!("no value for {setting}"))?;
+        self.sysctls.set(name, value)
+    }
+
+    /// A shell script with settings, as the public suites' `defaults.sh`; looked for from the script's directory.
+    fn shell_file(&mut self, path: &str) -> Result<(), String> {
+        let full = self.directory.join(path);
+        let text = match std::fs::read_to_string(&full) {
+            Ok(text) => text,
+            // The suite's own, of which scripts that were copied away know the name.
+            Err(_) if path.ends_with("defaults.sh") => DEFAULTS.into(),
+            Err(e) => return Err(format!("{path}: {e}")),
+        };
+        let text = text.replace("\\\n", " ");
+        for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            for command in split(line) {
+                self.run_one(&command).map_err(|e| format!("{path}: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `ip route change … mtu lock 1500`, `ip link set … mtu 1500`; the cache of metrics is none here.
+    fn ip(&mut self, args: &[String]) -> Result<(), String> {
+        let words: Vec<&str> = args.iter().map(String::as_str).filter(|w| !w.starts_with('-')).collect();
+        match words.first() {
+            Some(&"tcp_metrics") => Ok(()),
+            Some(&("link" | "route")) => {
+                let mut rest = words.iter().skip_while(|w| **w != "mtu").skip(1).filter(|w| **w != "lock");
+                let Some(mtu) = rest.next().and_then(|w| w.parse().ok()) else {
+                    return Err(format!("unknown command 'ip {}'", words.join(" ")));
+                };
+                self.stack.update_interface(IFACE, |interface| interface.mtu = mtu);
+                Ok(())
+            }
+            _ => Err(format!("unknown command 'ip {}'", words.join(" "))),
+        }
+    }
+}
+
+/// What the public suite's scripts begin with: Linux as it is shipped, with larger buffers, CUBIC, no ECN and no
+/// restart after idle.
+const DEFAULTS: &str = "
+sysctl -q net.ipv4.tcp_rmem='4096 540000 15728640' net.ipv4.tcp_wmem='4096 262144 4194304'
+sysctl -q net.ipv4.tcp_timestamps=1 net.ipv4.tcp_sack=1 net.ipv4.tcp_syn_retries=5 net.ipv4.tcp_synack_retries=5
+sysctl -q net.ipv4.tcp_congestion_control=cubic net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_recovery=1
+sysctl -q net.ipv4.tcp_ecn=0 net.ipv4.tcp_fastopen=0x70403 net.ipv4.tcp_notsent_lowat=4294967295
+";
+
+/// The words of each command of a line: separated by `;`, `&&`, `||` or lines' ends, with quotes and `$((…))`.
+fn split(line: &str) -> Vec<Vec<String>> {
+    let mut commands = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut quote: Option<char> = None;
+    let mut chars = line.chars().peekable();
+    let finish = |word: &mut Option<String>, commands: &mut Vec<Vec<String>>| {
+        if let (Some(word), Some(command)) = (word.take(), commands.last_mut()) {
+            command.push(word);
+        }
+    };
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('$', q) if q != Some('\'') && chars.peek() == Some(&'(') => {
+                let rest: String = chars.clone().collect();
+                let end = rest.find("))").map(|n| n + 2);
+                let value = end.and_then(|n| arithmetic(rest[..n].strip_prefix("((")?.strip_suffix("))")?));
+                match (value, end) {
+                    (Some(value), Some(n)) => {
+                        word.get_or_insert_default().push_str(&value.to_string());
+                        (0..n).for_each(|_| drop(chars.next()));
+                    }
+                    _ => word.get_or_insert_default().push('$'),
+                }
+            }
+            (_, Some(q)) if c == q => quote = None,
+            (_, Some(_)) => word.get_or_insert_default().push(c),
+            ('"' | '\'', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            ('#', None) if word.is_none() => break,
+            ('\\', None) => {
+                if let Some(next) = chars.next().filter(|n| *n != '\n') {
+                    word.get_or_insert_default().push(next);
+                }
+            }
+            (';' | '\n', None) => {
+                finish(&mut word, &mut commands);
+                commands.push(Vec::new());
+            }
+            ('&' | '|', None) if word.as_deref() != Some(">") && !word.as_deref().is_some_and(|w| w.ends_with('>')) => {
+                finish(&mut word, &mut commands);
+                commands.push(Vec::new());
+            }
+            _ if c.is_whitespace() => finish(&mut word, &mut commands),
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    finish(&mut word, &mut commands);
+    commands.retain(|command| !command.is_empty());
+    commands
+}
+
+/// A product of numbers.
+fn arithmetic(text: &str) -> Option<i64> {
+    text.split('*').map(|factor| factor.trim().parse::<i64>().ok()).product()
+}
+
+/// A command's words without redirections, and the file that its output goes to.
+fn redirection(words: &[String]) -> (Vec<String>, Option<String>) {
+    let mut kept = Vec::new();
+    let mut file = None;
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.find('>') {
+            Some(at) if word[..at].chars().all(|c| c.is_ascii_digit()) => {
+                let to = word[at..].trim_start_matches('>');
+                let to = if to.is_empty() { words.next().cloned() } else { Some(to.to_string()) };
+                file = file.or(to);
+            }
+            _ => kept.push(word.clone()),
+        }
+    }
+    (kept, file)
+}

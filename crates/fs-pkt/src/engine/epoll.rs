@@ -1,0 +1,152 @@
+//! poll and epoll: which events of a socket there are, and who was told.
+
+use super::fds::{Socket, State};
+use super::Engine;
+use crate::run::call::{Out, Outcome};
+use fs_core::{Ready, TcpState};
+
+#[derive(Debug)]
+struct Watch {
+    fd: i32,
+    events: u32,
+    data: u64,
+    /// Something has happened since it was last told.
+    fresh: bool,
+    /// One-shot, and told.
+    spent: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Epoll {
+    watches: Vec<Watch>,
+}
+
+impl Epoll {
+    pub(super) fn touch(&mut self, fd: i32) {
+        self.watches.iter_mut().filter(|w| w.fd == fd).for_each(|w| w.fresh = true);
+    }
+
+    pub(super) fn forget(&mut self, fd: i32) {
+        self.watches.retain(|w| w.fd != fd);
+    }
+
+    pub(super) fn control(&mut self, operation: i32, fd: i32, events: u32, data: u64) -> Outcome {
+        let found = self.watches.iter().position(|w| w.fd == fd);
+        let watch = Watch { fd, events, data, fresh: true, spent: false };
+        match (operation, found) {
+            (libc::EPOLL_CTL_ADD, None) => self.watches.push(watch),
+            (libc::EPOLL_CTL_ADD, Some(_)) => return Outcome::err(libc::EEXIST),
+            (libc::EPOLL_CTL_MOD, Some(i)) => self.watches[i] = watch,
+            (libc::EPOLL_CTL_DEL, Some(i)) => {
+                self.watches.remove(i);
+            }
+            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => return Outcome::err(libc::ENOENT),
+            _ => return Outcome::err(libc::EINVAL),
+        }
+        Outcome::ok(0)
+    }
+}
+
+/// Always reported.
+const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+impl Engine {
+    /// The events of a socket, as tcp_poll has them.
+    pub(super) fn readiness(&mut self, fd: i32) -> u32 {
+        let Some(socket) = self.fds.socket(fd) else { return libc::POLLNVAL as u32 };
+        let (state, socket) = (socket.state, socket.clone());
+        let read = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+        let write = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+        let mut events = match state {
+            State::New if socket.kind & 0xf == libc::SOCK_STREAM => write | libc::EPOLLHUP as u32,
+            State::New => write,
+            State::Listening(id) => if self.stack.tcp_backlog(id).is_ok_and(|n| n > 0) { read } else { 0 },
+            State::Udp(id) => {
+                let ready = self.stack.udp_ready(id).unwrap_or_default();
+                let input = if ready.contains(Ready::READ) { read } else { 0 };
+                input | write
+            }
+            State::Stream(id) => self.stream_events(&socket, id, read, write),
+        };
+        if self.fds.socket(fd).is_some_and(|s| s.error.is_some()) || self.take_error(fd) {
+            events |= libc::EPOLLERR as u32;
+        }
+        events
+    }
+
+    /// Moves an error that ended a connection from the engine to its socket; true if there is one.
+    fn take_error(&mut self, fd: i32) -> bool {
+        let Some(State::Stream(id)) = self.fds.socket(fd).map(|s| s.state) else { return false };
+        if self.stack.tcp_state(id) != Ok(TcpState::Closed) {
+            return false;
+        }
+        let Ok(Some(error)) = self.stack.tcp_take_error(id) else { return false };
+        if let Some(socket) = self.fds.socket_mut(fd) {
+            socket.error = Some(super::errno::errno(error));
+        }
+        true
+    }
+
+    fn stream_events(&self, socket: &Socket, id: fs_core::TcpId, read: u32, write: u32) -> u32 {
+        let state = self.stack.tcp_state(id).unwrap_or(TcpState::Closed);
+        let ready = self.stack.tcp_ready(id).unwrap_or(Ready::CLOSED);
+        let finished = matches!(
+            state,
+            TcpState::CloseWait | TcpState::LastAck | TcpState::Closing | TcpState::TimeWait | TcpState::Closed
+        );
+        let mut events = 0;
+        if state == TcpState::Closed || finished && socket.shut_write {
+            events |= libc::EPOLLHUP as u32;
+        }
+        if finished || socket.shut_read {
+            events |= read | libc::EPOLLRDHUP as u32;
+        }
+        if state == TcpState::SynSent {
+            return events;
+        }
+        if ready.contains(Ready::READ) {
+            events |= read;
+        }
+        if ready.contains(Ready::WRITE) || socket.shut_write {
+            events |= write;
+        }
+        events
+    }
+
+    /// poll(2); `None` while nothing is there and time is left.
+    pub(super) fn poll(&mut self, fds: &[(i32, i16)], over: bool) -> Option<Outcome> {
+        let asked = |events: i16| events as u32 & 0xffff | UNASKED | libc::POLLNVAL as u32;
+        let revents: Vec<i16> = fds.iter().map(|(fd, events)| (self.readiness(*fd) & asked(*events)) as i16).collect();
+        let count = revents.iter().filter(|r| **r != 0).count();
+        if count == 0 && !over {
+            return None;
+        }
+        Some(Outcome::with(count as i64, Out::Revents(revents)))
+    }
+
+    /// epoll_wait(2), likewise.
+    pub(super) fn epoll_wait(&mut self, epoll: i32, max: usize, over: bool) -> Option<Outcome> {
+        let Some(watching) = self.fds.epoll_mut(epoll) else { return Some(Outcome::err(libc::EINVAL)) };
+        let mut watches = std::mem::take(&mut watching.watches);
+        let mut events = Vec::new();
+        for watch in &mut watches {
+            let edge = watch.events & libc::EPOLLET as u32 != 0;
+            if events.len() == max || watch.spent || edge && !watch.fresh {
+                continue;
+            }
+            let found = self.readiness(watch.fd) & (watch.events & 0xffff | UNASKED);
+            if found != 0 {
+                events.push((found, watch.data));
+                watch.fresh = false;
+                watch.spent = watch.events & libc::EPOLLONESHOT as u32 != 0;
+            }
+        }
+        if let Some(watching) = self.fds.epoll_mut(epoll) {
+            watching.watches = watches;
+        }
+        if events.is_empty() && !over {
+            return None;
+        }
+        Some(Outcome::with(events.len() as i64, Out::Events(events)))
+    }
+}

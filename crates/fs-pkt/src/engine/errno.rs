@@ -1,0 +1,24 @@
+//! The engine's errors as Linux's numbers.
+
+use fs_core::Error;
+
+/// The errno that the kernel would give.
+pub(super) fn errno(error: Error) -> i32 {
+    match error {
+        Error::WouldBlock => libc::EAGAIN,
+        Error::ConnectionRefused => libc::ECONNREFUSED,
+        Error::ConnectionReset => libc::ECONNRESET,
+        Error::ConnectionAborted => libc::ECONNABORTED,
+        Error::NotConnected => libc::ENOTCONN,
+        Error::BrokenPipe => libc::EPIPE,
+        Error::TimedOut => libc::ETIMEDOUT,
+        Error::AddrInUse => libc::EADDRINUSE,
+        Error::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        Error::NetworkUnreachable => libc::ENETUNREACH,
+        Error::HostUnreachable => libc::EHOSTUNREACH,
+        Error::MessageSize => libc::EMSGSIZE,
+        Error::NoBuffers => libc::ENOBUFS,
+        Error::InvalidInput => libc::EINVAL,
+        Error::BadSocket => libc::EBADF,
+    }
+}

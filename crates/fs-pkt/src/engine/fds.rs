@@ -1,0 +1,133 @@
+//! The descriptors of the host's application, and what is behind them.
+
+use super::epoll::Epoll;
+use fs_core::{Event, ListenerId, Ready, TcpId, TcpOptions, UdpId};
+use std::net::SocketAddr;
+
+/// What a socket is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Neither connected nor listening.
+    New,
+    Listening(ListenerId),
+    Stream(TcpId),
+    Udp(UdpId),
+}
+
+/// Options that the engine has no call for, kept for those who ask, or acted upon here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    pub(super) reuse_addr: i32,
+    pub(super) reuse_port: i32,
+    pub(super) priority: i32,
+    pub(super) mark: i32,
+    pub(super) v6_only: i32,
+    pub(super) free_bind: i32,
+    pub(super) mtu_discover: Option<i32>,
+    pub(super) keep_idle: Option<i32>,
+    pub(super) keep_interval: Option<i32>,
+    pub(super) keep_count: Option<i32>,
+    pub(super) fast_open: i32,
+    pub(super) fast_open_connect: i32,
+    pub(super) fast_open_no_cookie: i32,
+    pub(super) linger: (i32, i32),
+    pub(super) linger2: Option<i32>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Socket {
+    pub(super) domain: i32,
+    pub(super) kind: i32,
+    pub(super) protocol: i32,
+    pub(super) nonblock: bool,
+    pub(super) bound: Option<SocketAddr>,
+    pub(super) options: TcpOptions,
+    pub(super) kept: Kept,
+    pub(super) state: State,
+    /// connect() has begun and nobody was told how it ended.
+    pub(super) connecting: bool,
+    /// The end of a connect that has been told; another connect() then says EISCONN.
+    pub(super) connected: bool,
+    /// An error taken from the engine and not yet told.
+    pub(super) error: Option<i32>,
+    pub(super) shut_read: bool,
+    pub(super) shut_write: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Fd {
+    Socket(Box<Socket>),
+    Epoll(Epoll),
+}
+
+/// The table of descriptors; numbers from 3, the lowest free one first.
+#[derive(Debug, Default)]
+pub(super) struct Fds {
+    slots: Vec<Option<Fd>>,
+}
+
+const FIRST: i32 = 3;
+
+impl Fds {
+    pub(super) fn add(&mut self, fd: Fd) -> i32 {
+        let free = self.slots.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[index] = Some(fd);
+        index as i32 + FIRST
+    }
+
+    fn index(fd: i32) -> usize {
+        usize::try_from(fd - FIRST).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn take(&mut self, fd: i32) -> Option<Fd> {
+        let taken = self.slots.get_mut(Self::index(fd))?.take();
+        for slot in self.slots.iter_mut().flatten() {
+            if let Fd::Epoll(epoll) = slot {
+                epoll.forget(fd);
+            }
+        }
+        taken
+    }
+
+    pub(super) fn socket(&self, fd: i32) -> Option<&Socket> {
+        match self.slots.get(Self::index(fd))? {
+            Some(Fd::Socket(socket)) => Some(socket),
+            _ => None,
+        }
+    }
+
+    pub(super) fn socket_mut(&mut self, fd: i32) -> Option<&mut Socket> {
+        match self.slots.get_mut(Self::index(fd))? {
+            Some(Fd::Socket(socket)) => Some(socket),
+            _ => None,
+        }
+    }
+
+    pub(super) fn epoll_mut(&mut self, fd: i32) -> Option<&mut Epoll> {
+        match self.slots.get_mut(Self::index(fd))? {
+            Some(Fd::Epoll(epoll)) => Some(epoll),
+            _ => None,
+        }
+    }
+
+    /// Edge-triggered watchers of a socket see that something has happened to it.
+    pub(super) fn on_event(&mut self, event: &Event) {
+        let state = match *event {
+            Event::Tcp(id, ready) if ready != Ready::default() => State::Stream(id),
+            Event::Accept(id) => State::Listening(id),
+            Event::Udp(id, _) => State::Udp(id),
+            Event::Tcp(..) | Event::NeighbourNeeded(..) => return,
+        };
+        let of = |slot: &Option<Fd>| matches!(slot, Some(Fd::Socket(s)) if s.state == state);
+        let Some(index) = self.slots.iter().position(of) else { return };
+        for slot in self.slots.iter_mut().flatten() {
+            if let Fd::Epoll(epoll) = slot {
+                epoll.touch(index as i32 + FIRST);
+            }
+        }
+    }
+}

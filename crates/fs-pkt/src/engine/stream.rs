@@ -1,0 +1,444 @@
+//! System calls on the engine, with the results and errors of Linux.
+
+use super::errno::errno;
+use super::fds::{Fd, Kept, Socket, State};
+use super::{Engine, Operation};
+use crate::run::call::{Destination, Out, Outcome, SysCall};
+use fs_core::{Connect, Error, Listen, Shutdown, TcpId, TcpOptions, TcpState};
+use std::net::SocketAddr;
+
+/// What an attempt comes to: `None` when the call has to wait.
+type Attempt = Result<Option<Outcome>, String>;
+
+fn done(outcome: Outcome) -> Attempt {
+    Ok(Some(outcome))
+}
+
+fn fails(errno: i32) -> Attempt {
+    Ok(Some(Outcome::err(errno)))
+}
+
+impl Engine {
+    /// Tries a call; a blocking one may have to be tried again.
+    pub(super) fn attempt(&mut self, operation: &mut Operation) -> Attempt {
+        let over = operation.until.is_some_and(|until| self.now >= until);
+        match operation.call.clone() {
+            SysCall::Socket { domain, kind, protocol } => Ok(Some(self.socket(domain, kind, protocol))),
+            SysCall::Bind { fd, at } => self.bind(fd, at),
+            SysCall::Listen { fd, backlog } => self.listen(fd, backlog),
+            SysCall::Accept { fd } => self.accept(fd),
+            SysCall::Connect { fd, to } => self.connect(fd, to, operation),
+            SysCall::Receive { fd, lens, null, flags, .. } => self.receive(fd, lens.iter().sum(), null, flags, operation),
+            SysCall::Send { fd, lens, null, flags, to, .. } => self.send(fd, lens.iter().sum(), null, flags, to, operation),
+            SysCall::Close { fd } => self.close(fd),
+            SysCall::Shutdown { fd, how } => self.shutdown(fd, how),
+            SysCall::Fcntl { fd, command, arg } => self.fcntl(fd, command, arg),
+            SysCall::Ioctl { fd, request, .. } => self.ioctl(fd, request),
+            SysCall::GetOption { fd, level, name, len } => self.get_option(fd, level, name, len),
+            SysCall::SetOption { fd, level, name, value, len } => self.set_option(fd, level, name, &value, len),
+            SysCall::Poll { fds, .. } => Ok(self.poll(&fds, over)),
+            SysCall::EpollCreate { size } if size <= 0 => fails(libc::EINVAL),
+            SysCall::EpollCreate { .. } => {
+                let fd = self.fds.add(Fd::Epoll(super::epoll::Epoll::default()));
+                done(Outcome::ok(fd.into()))
+            }
+            SysCall::EpollControl { epoll, operation, fd, events, data } => match self.fds.epoll_mut(epoll) {
+                Some(epoll) => done(epoll.control(operation, fd, events, data)),
+                None => fails(libc::EINVAL),
+            },
+            SysCall::EpollWait { epoll, max, .. } => Ok(self.epoll_wait(epoll, max.max(0) as usize, over)),
+            SysCall::CapSet => done(Outcome::ok(0)),
+            SysCall::Pipe | SysCall::Open { .. } | SysCall::Sendfile { .. } | SysCall::Splice { .. } => {
+                Err("files and pipes are not supported on the engine".into())
+            }
+        }
+    }
+
+    fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Outcome {
+        let base = kind & 0xf;
+        let tcp = base == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
+        let udp = base == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
+        if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+            return Outcome::err(libc::EAFNOSUPPORT);
+        }
+        if !tcp && !udp {
+            return Outcome::err(libc::EPROTONOSUPPORT);
+        }
+        let mut kept = Kept::default();
+        kept.v6_only = 0;
+        let options = TcpOptions { not_sent_low: self.sysctls.not_sent_low, ..TcpOptions::default() };
+        let socket = Socket {
+            domain,
+            kind,
+            protocol: if protocol == 0 && tcp { libc::IPPROTO_TCP } else { protocol },
+            nonblock: kind & libc::SOCK_NONBLOCK != 0,
+            bound: None,
+            options,
+            kept,
+            state: State::New,
+            connecting: false,
+            connected: false,
+            error: None,
+            shut_read: false,
+            shut_write: false,
+        };
+        Outcome::ok(self.fds.add(Fd::Socket(Box::new(socket))).into())
+    }
+
+    fn bind(&mut self, fd: i32, at: SocketAddr) -> Attempt {
+        let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
+        if socket.bound.is_some() || socket.state != State::New {
+            return fails(libc::EINVAL);
+        }
+        if socket.kind & 0xf == libc::SOCK_DGRAM {
+            return match self.stack.udp_bind(at) {
+                Ok(id) => {
+                    if let Some(socket) = self.fds.socket_mut(fd) {
+                        socket.bound = Some(at);
+                        socket.state = State::Udp(id);
+                    }
+                    done(Outcome::ok(0))
+                }
+                Err(e) => fails(errno(e)),
+            };
+        }
+        socket.bound = Some(at);
+        done(Outcome::ok(0))
+    }
+
+    fn listen(&mut self, fd: i32, backlog: i32) -> Attempt {
+        let Some(socket) = self.fds.socket(fd) else { return fails(libc::EBADF) };
+        if socket.kind & 0xf != libc::SOCK_STREAM {
+            return fails(libc::EOPNOTSUPP);
+        }
+        if let State::Listening(_) = socket.state {
+            return done(Outcome::ok(0));
+        }
+        let Some(at) = socket.bound.filter(|_| socket.state == State::New) else { return fails(libc::EINVAL) };
+        let listen = Listen {
+            at,
+            // As Linux counts: one more than asked for.
+            backlog: (backlog.max(0) as u32).saturating_add(1),
+            v6_only: socket.kept.v6_only != 0,
+            fast_open: self.fast_open_queue(socket, backlog),
+            options: socket.options,
+        };
+        match self.stack.tcp_listen(listen) {
+            Ok(id) => {
+                if let Some(socket) = self.fds.socket_mut(fd) {
+                    socket.state = State::Listening(id);
+                }
+                done(Outcome::ok(0))
+            }
+            Err(e) => fails(errno(e)),
+        }
+    }
+
+    /// Linux lets every listener take Fast Open when bit 0x400 of tcp_fastopen is set.
+    fn fast_open_queue(&self, socket: &Socket, backlog: i32) -> u32 {
+        match socket.kept.fast_open {
+            0 if self.sysctls.fast_open & 0x402 == 0x402 => backlog.max(0) as u32,
+            queue => queue.max(0) as u32,
+        }
+    }
+
+    fn accept(&mut self, fd: i32) -> Attempt {
+        let Some(socket) = self.fds.socket(fd) else { return fails(libc::EBADF) };
+        let State::Listening(id) = socket.state else { return fails(libc::EINVAL) };
+        let parent = socket.clone();
+        match self.stack.tcp_accept(id) {
+            Ok((id, peer)) => {
+                let mut socket = parent;
+                socket.state = State::Stream(id);
+                socket.nonblock = false;
+                socket.connected = true;
+                let fd = self.fds.add(Fd::Socket(Box::new(socket)));
+                done(Outcome::with(fd.into(), Out::Peer(peer)))
+            }
+            Err(Error::WouldBlock) if !parent.nonblock => Ok(None),
+            Err(e) => fails(errno(e)),
+        }
+    }
+
+    fn connect(&mut self, fd: i32, to: Option<SocketAddr>, operation: &mut Operation) -> Attempt {
+        let Some(socket) = self.fds.socket(fd) else { return fails(libc::EBADF) };
+        let socket = socket.clone();
+        let Some(to) = to else { return self.disconnect(fd) };
+        match socket.state {
+            State::Listening(_) => fails(libc::EISCONN),
+            State::Udp(id) => match self.stack.udp_connect(id, to) {
+                Ok(()) => done(Outcome::ok(0)),
+                Err(e) => fails(errno(e)),
+            },
+            State::New if socket.kind & 0xf == libc::SOCK_DGRAM => {
+                let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let bound = any.parse().map_err(|_| "bad address")?;
+                match self.stack.udp_bind(bound).and_then(|id| self.stack.udp_connect(id, to).map(|()| id)) {
+                    Ok(id) => {
+                        self.set_state(fd, State::Udp(id));
+                        done(Outcome::ok(0))
+                    }
+                    Err(e) => fails(errno(e)),
+                }
+            }
+            State::New => {
+                let connect = Connect { remote: to, local: socket.bound, options: socket.options };
+                match self.stack.tcp_connect(connect) {
+                    Ok(id) => {
+                        self.set_state(fd, State::Stream(id));
+                        if let Some(socket) = self.fds.socket_mut(fd) {
+                            socket.connecting = true;
+                        }
+                        operation.moved = 1;
+                        if socket.nonblock { fails(libc::EINPROGRESS) } else { Ok(None) }
+                    }
+                    Err(e) => fails(errno(e)),
+                }
+            }
+            State::Stream(id) => self.connect_ended(fd, id, &socket, operation.moved == 1),
+        }
+    }
+
+    /// connect() on a socket whose connect has begun: by this call, or by an earlier one.
+    fn connect_ended(&mut self, fd: i32, id: TcpId, socket: &Socket, ours: bool) -> Attempt {
+        let waits = |outcome: i32| if socket.nonblock { fails(outcome) } else { Ok(None) };
+        if !socket.connecting {
+            return fails(libc::EISCONN);
+        }
+        match self.stack.tcp_state(id) {
+            Ok(TcpState::SynSent | TcpState::SynReceived) if ours => Ok(None),
+            Ok(TcpState::SynSent | TcpState::SynReceived) => waits(libc::EALREADY),
+            Ok(TcpState::Closed) => {
+                let error = self.stack.tcp_take_error(id).ok().flatten().map(errno).or(socket.error);
+                self.stack.tcp_close(id);
+                if let Some(socket) = self.fds.socket_mut(fd) {
+                    (socket.state, socket.connecting, socket.error) = (State::New, false, None);
+                }
+                fails(error.unwrap_or(libc::ECONNABORTED))
+            }
+            _ => {
+                if let Some(socket) = self.fds.socket_mut(fd) {
+                    (socket.connecting, socket.connected) = (false, true);
+                }
+                done(Outcome::ok(0))
+            }
+        }
+    }
+
+    /// connect() to AF_UNSPEC: the connection is aborted and the socket new.
+    fn disconnect(&mut self, fd: i32) -> Attempt {
+        let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
+        let state = std::mem::replace(&mut socket.state, State::New);
+        (socket.connecting, socket.connected, socket.error) = (false, false, None);
+        match state {
+            State::Stream(id) => self.stack.tcp_abort(id),
+            State::Listening(id) => self.stack.tcp_close_listener(id),
+            State::Udp(id) => self.stack.udp_close(id),
+            State::New => {}
+        }
+        done(Outcome::ok(0))
+    }
+
+    fn set_state(&mut self, fd: i32, state: State) {
+        if let Some(socket) = self.fds.socket_mut(fd) {
+            socket.state = state;
+        }
+    }
+
+    fn receive(&mut self, fd: i32, len: usize, null: bool, flags: i32, operation: &mut Operation) -> Attempt {
+        let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
+        let nonblock = socket.nonblock || flags & libc::MSG_DONTWAIT != 0;
+        let known = libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_NOSIGNAL | libc::MSG_OOB;
+        if flags & !known != 0 {
+            return Err(format!("receive flags {flags:#x} are not supported on the engine"));
+        }
+        let state = socket.state;
+        let mut buffer = vec![0; len];
+        let message = |n: usize| {
+            let out = Out::Message { flags: 0, control: Vec::new() };
+            done(Outcome::with(n as i64, out))
+        };
+        let id = match state {
+            State::New | State::Listening(_) => {
+                let pending = socket.error.take();
+                return fails(pending.unwrap_or(libc::ENOTCONN));
+            }
+            State::Udp(id) => {
+                return match self.stack.udp_recv(id, &mut buffer, flags & libc::MSG_PEEK != 0) {
+                    Ok(meta) => message(meta.len.min(len)),
+                    Err(Error::WouldBlock) if !nonblock => Ok(None),
+                    Err(e) => fails(errno(e)),
+                };
+            }
+            State::Stream(id) => id,
+        };
+        if flags & libc::MSG_OOB != 0 {
+            return Err("MSG_OOB is not supported on the engine".into());
+        }
+        let connecting = matches!(self.stack.tcp_state(id), Ok(TcpState::SynSent | TcpState::SynReceived));
+        if connecting {
+            return if nonblock { fails(libc::EAGAIN) } else { Ok(None) };
+        }
+        if null && len > 0 && self.stack.tcp_queued(id).is_ok_and(|(read, _)| read > 0) {
+            return fails(libc::EFAULT);
+        }
+        let whole = flags & libc::MSG_WAITALL != 0;
+        let moved = operation.moved;
+        let result = match flags & libc::MSG_PEEK {
+            0 => self.stack.tcp_recv(id, &mut buffer[moved..]),
+            _ => self.stack.tcp_peek(id, &mut buffer),
+        };
+        match result {
+            Ok(n) if whole && n > 0 && moved + n < len && !nonblock => {
+                operation.moved += n;
+                Ok(None)
+            }
+            Ok(0) if moved == 0 && len > 0 => match self.fds.socket_mut(fd).and_then(|s| s.error.take()) {
+                Some(error) => fails(error),
+                None => message(0),
+            },
+            Ok(n) => message(moved + n),
+            Err(Error::WouldBlock) if !nonblock => Ok(None),
+            Err(_) if moved > 0 => message(moved),
+            Err(e) => fails(errno(e)),
+        }
+    }
+
+    fn send(
+        &mut self,
+        fd: i32,
+        len: usize,
+        null: bool,
+        flags: i32,
+        to: Destination,
+        operation: &mut Operation,
+    ) -> Attempt {
+        let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
+        let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        if flags & !known != 0 {
+            return Err(format!("send flags {flags:#x} are not supported on the engine"));
+        }
+        if let Some(error) = socket.error.take() {
+            return fails(error);
+        }
+        let nonblock = socket.nonblock || flags & libc::MSG_DONTWAIT != 0;
+        let id = match socket.state {
+            State::New if socket.kind & 0xf == libc::SOCK_DGRAM => return self.send_first_datagram(fd, len, to),
+            State::New | State::Listening(_) => return fails(libc::EPIPE),
+            State::Udp(id) => {
+                let to = if let Destination::To(to) = to { Some(to) } else { None };
+                return match self.stack.udp_send(id, &vec![0; len], to) {
+                    Ok(n) => done(Outcome::ok(n as i64)),
+                    Err(e) => fails(errno(e)),
+                };
+            }
+            State::Stream(id) => id,
+        };
+        if null && len > 0 {
+            return fails(libc::EFAULT);
+        }
+        let moved = operation.moved;
+        match self.stack.tcp_send(id, &vec![0; len - moved]) {
+            Ok(n) if moved + n < len && !nonblock => {
+                operation.moved += n;
+                Ok(None)
+            }
+            Ok(n) => done(Outcome::ok((moved + n) as i64)),
+            Err(Error::WouldBlock) if !nonblock => Ok(None),
+            Err(_) if moved > 0 => done(Outcome::ok(moved as i64)),
+            Err(e) => fails(errno(e)),
+        }
+    }
+
+    fn send_first_datagram(&mut self, fd: i32, len: usize, to: Destination) -> Attempt {
+        let Destination::To(to) = to else { return fails(libc::EDESTADDRREQ) };
+        let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
+        match self.stack.udp_bind(any) {
+            Ok(id) => {
+                self.set_state(fd, State::Udp(id));
+                match self.stack.udp_send(id, &vec![0; len], Some(to)) {
+                    Ok(n) => done(Outcome::ok(n as i64)),
+                    Err(e) => fails(errno(e)),
+                }
+            }
+            Err(e) => fails(errno(e)),
+        }
+    }
+
+    fn close(&mut self, fd: i32) -> Attempt {
+        match self.fds.take(fd) {
+            None => return fails(libc::EBADF),
+            Some(Fd::Epoll(_)) => {}
+            Some(Fd::Socket(socket)) => match socket.state {
+                State::New => {}
+                State::Listening(id) => self.stack.tcp_close_listener(id),
+                State::Stream(id) => self.stack.tcp_close(id),
+                State::Udp(id) => self.stack.udp_close(id),
+            },
+        }
+        done(Outcome::ok(0))
+    }
+
+    fn shutdown(&mut self, fd: i32, how: i32) -> Attempt {
+        let Some(socket) = self.fds.socket(fd) else { return fails(libc::EBADF) };
+        let how = match how {
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            libc::SHUT_RDWR => Shutdown::Both,
+            _ => return fails(libc::EINVAL),
+        };
+        let State::Stream(id) = socket.state else { return fails(libc::ENOTCONN) };
+        match self.stack.tcp_shutdown(id, how) {
+            Ok(()) => {
+                if let Some(socket) = self.fds.socket_mut(fd) {
+                    socket.shut_read |= how != Shutdown::Write;
+                    socket.shut_write |= how != Shutdown::Read;
+                }
+                done(Outcome::ok(0))
+            }
+            Err(e) => fails(errno(e)),
+        }
+    }
+
+    fn fcntl(&mut self, fd: i32, command: i32, arg: Option<i32>) -> Attempt {
+        let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
+        match (command, arg) {
+            (libc::F_GETFL, _) => {
+                let nonblock = if socket.nonblock { libc::O_NONBLOCK } else { 0 };
+                done(Outcome::ok((libc::O_RDWR | nonblock).into()))
+            }
+            (libc::F_SETFL, Some(flags)) => {
+                socket.nonblock = flags & libc::O_NONBLOCK != 0;
+                done(Outcome::ok(0))
+            }
+            (libc::F_GETFD, _) => done(Outcome::ok(0)),
+            (libc::F_SETFD, Some(_)) => done(Outcome::ok(0)),
+            _ => fails(libc::EINVAL),
+        }
+    }
+
+    fn ioctl(&mut self, fd: i32, request: i32) -> Attempt {
+        let Some(socket) = self.fds.socket(fd) else { return fails(libc::EBADF) };
+        let State::Stream(id) = socket.state else {
+            return match socket.state {
+                // Linux: "not for listeners".
+                State::Listening(_) => fails(libc::EINVAL),
+                _ => done(Outcome::with(0, Out::Int(0))),
+            };
+        };
+        let (read, queued) = match self.stack.tcp_queued(id) {
+            Ok(queued) => queued,
+            Err(e) => return fails(errno(e)),
+        };
+        let not_sent = || self.stack.tcp_info(id).map_or(0, |i| i.notsent_bytes);
+        const SIOCINQ: i32 = libc::FIONREAD as i32;
+        const SIOCOUTQ: i32 = libc::TIOCOUTQ as i32;
+        let value = match request {
+            SIOCINQ => read,
+            SIOCOUTQ => queued,
+            0x894b => not_sent(),
+            _ => return Err(format!("ioctl {request:#x} is not supported on the engine")),
+        };
+        done(Outcome::with(0, Out::Int(value as i32)))
+    }
+}

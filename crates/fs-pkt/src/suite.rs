@@ -1,0 +1,105 @@
+//! Files: which there are, and how one is run.
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::script::{self, Defines, Side};
+use std::path::{Path, PathBuf};
+
+/// How to run a script.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// On what.
+    pub side: Side,
+    /// Options of the command line: they win over the script's.
+    pub options: Vec<(String, Option<String>)>,
+    /// `-D`.
+    pub defines: Defines,
+    /// Reads the script and no more.
+    pub dry_run: bool,
+}
+
+impl Request {
+    /// On `side`, with nothing said.
+    pub fn new(side: Side) -> Self {
+        Self { side, options: Vec::new(), defines: Defines::new(), dry_run: false }
+    }
+}
+
+/// What came of a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is as it says.
+    Passed,
+    /// Why it is not for this side.
+    Skipped(String),
+    /// What differs.
+    Failed(String),
+}
+
+/// Runs one script. What it prints comes back beside the verdict.
+pub fn run_file(path: &Path, request: &Request) -> (Verdict, String) {
+    let mut log = String::new();
+    let verdict = match attempt(path, request, &mut log) {
+        Ok(None) => Verdict::Passed,
+        Ok(Some(reason)) => Verdict::Skipped(reason),
+        Err(message) => Verdict::Failed(message),
+    };
+    (verdict, log)
+}
+
+/// `Ok(Some)`: skipped.
+fn attempt(path: &Path, request: &Request, log: &mut String) -> Result<Option<String>, String> {
+    let name = path.display().to_string();
+    let bytes = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (text, notes) = script::select(&text, &name, request.side).map_err(|e| e.to_string())?;
+    if let Some(reason) = notes.skip {
+        return Ok(Some(reason));
+    }
+    let script = script::parse(&text, &name, &request.defines).map_err(|e| e.to_string())?;
+    let mut config = Config::default();
+    for (option, value) in script.options.iter().chain(&request.options) {
+        config.set(option, value.as_deref()).map_err(|e| format!("{name}: {e}"))?;
+    }
+    if request.dry_run {
+        return Ok(None);
+    }
+    let directory = path.parent().map(Path::to_path_buf).unwrap_or_default();
+    match request.side {
+        Side::Engine => {
+            let mut engine = Engine::new(&config, directory);
+            crate::run::run(&script, &name, &config, &mut engine, log).map_err(|e| e.to_string())?;
+        }
+        Side::Linux => return Err("the target linux is not there yet".into()),
+    }
+    Ok(None)
+}
+
+/// The scripts under the given paths, sorted within each directory.
+pub fn scripts_in(paths: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    for path in paths {
+        let kind = std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        if kind.is_dir() {
+            walk(path, &mut found)?;
+        } else {
+            found.push(path.clone());
+        }
+    }
+    Ok(found)
+}
+
+fn walk(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
+    let fail = |e: std::io::Error| format!("{}: {e}", directory.display());
+    let entries: Result<Vec<_>, _> = std::fs::read_dir(directory).map_err(fail)?.collect();
+    let mut paths: Vec<PathBuf> = entries.map_err(fail)?.into_iter().map(|e| e.path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            walk(&path, found)?;
+        } else if path.extension().is_some_and(|e| e == "pkt") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
