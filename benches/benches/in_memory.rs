@@ -10,9 +10,9 @@
 mod support;
 
 use criterion::Criterion;
-use fs_memory::Server;
-use fs_memory::ours::{Closer, Ours};
+use fs_memory::ours::{App, Closer, Ours, Setup};
 use fs_memory::smol::Smol;
+use fs_memory::{BATCH, Server};
 use std::process::ExitCode;
 use std::time::Duration;
 use support::alloc_unsafe;
@@ -138,13 +138,26 @@ impl Bench {
             Some(500.0),
             Some(("smoltcp", smol_idle)),
         );
-        self.rows.push(Row {
-            what: format!("idle connection, of {many}, all included"),
-            unit: "B",
-            ours: held as f64 / many as f64,
-            budget: Some(400.0),
-            peer: None,
-        });
+        drop(ours);
+        let v6 =
+            Self::held(Setup { open: many, timestamps: true, v6: true, app: App::Echo(Closer::Client), batch: BATCH });
+        for (label, held, budget) in [("", held, Some(400.0)), (", IPv6", v6, None)] {
+            self.rows.push(Row {
+                what: format!("idle connection, of {many}, all included{label}"),
+                unit: "B",
+                ours: held as f64 / many as f64,
+                budget,
+                peer: None,
+            });
+        }
+    }
+
+    /// Bytes that a server holds when its connections are idle, without its frame pool.
+    fn held(setup: Setup) -> usize {
+        let before = alloc_unsafe::bytes();
+        let ours = Ours::with(setup);
+        assert_eq!(ours.frames(), 0, "idle connections hold frames");
+        alloc_unsafe::bytes() - before - ours.client_bytes() - ours.pool_bytes()
     }
 }
 
