@@ -1,9 +1,10 @@
 # demo   a proxy on AF_XDP beside the same proxy on kernel sockets, with a report (two minutes)
 # test   everything: unit, model, simulation, link and lab tests
 # bench  in-memory and veth benches, each with a peer measured in the same run; QUICK=1 for a short one
+# soak   simulated worlds from random seeds for SECONDS (60), every scenario in turn; a failure prints how to replay it
 # build  the examples, optimised
 
-.PHONY: demo test bench build
+.PHONY: demo test bench soak build
 
 demo:
 	@lab/demo
@@ -13,6 +14,9 @@ test:
 
 bench:
 	@lab/bench $(if $(QUICK),--quick)
+
+soak:
+	cargo run --release -p fs-sim -- soak --seconds $(or $(SECONDS),60)
 
 build:
 	cargo build --release --workspace --bins

@@ -1,8 +1,9 @@
 //! Replays simulated worlds: `cargo run -p fs-sim -- --scenario S --seed N [--count K]`; measures:
-//! `cargo run --release -p fs-sim -- goodput`.
+//! `cargo run --release -p fs-sim -- goodput`; looks for failures: `… soak --seconds N`.
 
 mod cli {
     pub(crate) mod goodput;
+    pub(crate) mod soak;
 }
 
 use fs_sim::scenario::{SCENARIOS, Scenario, run_or_explain};
@@ -44,10 +45,11 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     let done = match args.peek().map(String::as_str) {
         Some("goodput") => cli::goodput::run(args.skip(1)),
+        Some("soak") => cli::soak::run(args.skip(1)),
         _ => return replay(args),
     };
     done.unwrap_or_else(|what| {
-        eprintln!("{what}\nusage: {}", cli::goodput::USAGE);
+        eprintln!("{what}\nusage: {}\n       {}", cli::goodput::USAGE, cli::soak::USAGE);
         ExitCode::from(2)
     })
 }
@@ -62,7 +64,7 @@ fn replay(args: impl Iterator<Item = String>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(what) => {
-            eprintln!("{what}\nusage: {USAGE}\n       {}", cli::goodput::USAGE);
+            eprintln!("{what}\nusage: {USAGE}\n       {}\n       {}", cli::goodput::USAGE, cli::soak::USAGE);
             return ExitCode::from(2);
         }
     };

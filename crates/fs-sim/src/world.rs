@@ -260,7 +260,8 @@ impl World {
         // Cores answer a SYN each on its own, and cookies answer it again: flows with two handshakes are
         // judged by their bytes only.
         let one_answer = config.hosts.iter().all(|h| h.cores == 1 && h.limits.syn_cache > SYN_CACHE_SMALL);
-        let police = (one_answer && config.policed).then(|| Police::new(config.framing, config.vlan.is_some()));
+        let initial_window = config.hosts.iter().map(|h| h.tcp.initial_window).max().unwrap_or_default();
+        let police = (one_answer && config.policed).then(|| Police::new(config.framing, initial_window));
         let mut world = Self {
             status: vec![Status::default(); plans.len()],
             plans,

@@ -358,6 +358,8 @@ impl Tcb {
                 // RFC 2883 section 4: the duplicate range comes first.
                 blocks[0] = range;
                 n = 1;
+                // ... and the block that it lies in second.
+                reassembly::touch(&mut ext.islands, range.0);
             }
             n += reassembly::sack_blocks(&ext.islands, &mut blocks[n..room]);
             let at = options.len as usize;

@@ -114,13 +114,16 @@ impl World {
     }
 
     pub(super) fn put_on_link(&mut self, host: usize, packet: &[u8]) -> Result<Instant, Failure> {
+        // Also of a packet that breaks a rule.
+        self.record(host, packet)?;
         let framing = self.config.framing;
         wire::check(packet, framing, self.config.vlan.is_some(), self.config.mtu.into())
             .or_else(|e| self.fail(format!("host {host} sent a bad packet: {e}: {packet:02x?}")))?;
         if let Some(police) = &mut self.police {
-            police.sent(packet).map_err(|what| Failure { at: self.now, what: format!("host {host}: {what}") })?;
+            police
+                .sent(self.now, packet)
+                .map_err(|what| Failure { at: self.now, what: format!("host {host}: {what}") })?;
         }
-        self.record(host, packet)?;
         let to = self.switch(host, packet);
         let attached = self.config.topology.attached.get(host).copied();
         self.through(host, packet, &to, attached)

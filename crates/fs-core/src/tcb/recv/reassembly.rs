@@ -125,6 +125,14 @@ pub(crate) fn take_contiguous<P: FramePool>(
     ready
 }
 
+/// Makes the island that holds `at`, if one does, the one that changed last.
+pub(crate) fn touch(islands: &mut [Island], at: SeqNum) {
+    let stamp = islands.iter().map(|i| i.stamp).max().unwrap_or(0).wrapping_add(1);
+    if let Some(island) = islands.iter_mut().find(|i| i.start.at_or_before(at) && at.before(i.end())) {
+        island.stamp = stamp;
+    }
+}
+
 /// SACK blocks for our next ACK, most recent first (RFC 2018 section 4). Returns how many.
 pub(crate) fn sack_blocks(islands: &[Island], out: &mut [(SeqNum, SeqNum)]) -> usize {
     let mut n = 0;

@@ -72,4 +72,10 @@ fn the_latest_island_is_reported_first() {
     let mut blocks = [(SeqNum(0), SeqNum(0)); 4];
     assert_eq!(sack_blocks(&islands, &mut blocks), 3);
     assert_eq!(blocks[..3], [(SeqNum(200), SeqNum(210)), (SeqNum(300), SeqNum(310)), (SeqNum(100), SeqNum(110))]);
+    // RFC 2883 section 4: the block that a duplicate lies in follows it.
+    touch(&mut islands, SeqNum(305));
+    assert_eq!(sack_blocks(&islands, &mut blocks), 3);
+    assert_eq!(blocks[..2], [(SeqNum(300), SeqNum(310)), (SeqNum(200), SeqNum(210))]);
+    touch(&mut islands, SeqNum(310));
+    assert_eq!((sack_blocks(&islands, &mut blocks), blocks[0].0), (3, SeqNum(300)), "in none");
 }
