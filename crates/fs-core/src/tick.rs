@@ -5,6 +5,7 @@ use crate::frame::FramePool;
 use crate::socket::event::Ready;
 use crate::stack::{Stack, Token, arm};
 use crate::tcb::flags::Flags;
+use crate::tcb::send::path::R1;
 use crate::tcb::timers::{Due, current_tick, give_up_after, tick_before};
 use crate::tcb::{Slot, State};
 use crate::time::Instant;
@@ -106,12 +107,12 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn on_rto(&mut self, index: u32) {
-        let Self { slots, store, stats, config, now, .. } = self;
+        let Self { slots, store, stats, config, now, net, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN));
         if tcb.flags.has(Flags::PERSIST) {
             // `dup_acks` counts probes without any answer.
-            if tcb.dup_acks >= limit {
+            if tcb.dup_acks >= limit || tcb.closed_too_long(&config.tcp, *now) {
                 return self.time_out(index);
             }
             if tcb.on_persist_timeout(&config.tcp, *now) {
@@ -133,10 +134,15 @@ impl<P: FramePool> Stack<P> {
             tcb.on_reorder_timeout(store, stats, &config.tcp, *now);
             return self.settle(index, Ready::default());
         }
-        if tcb.loss().is_some_and(|l| l.time_outs >= limit) {
+        if tcb.gives_up(&config.tcp, limit, *now) {
             return self.time_out(index);
         }
         tcb.on_retransmission_timeout(store, stats, &config.tcp, *now);
+        if tcb.loss().is_some_and(|l| l.time_outs == R1) {
+            // RFC 1122 4.2.3.5 (a): the network layer looks for the way again, the route now and the neighbour next.
+            tcb.route_epoch = net.route_epoch.wrapping_sub(1);
+            net.wanted.push(tcb.path);
+        }
         self.settle(index, Ready::default());
     }
 
@@ -150,7 +156,12 @@ impl<P: FramePool> Stack<P> {
         let Some(tcb) = self.slots.open_mut(index) else { return };
         let Some(keepalive) = tcb.ext.as_ref().and_then(|e| e.keepalive) else { return };
         let ext = tcb.ext_mut();
-        if ext.keepalive_probes >= keepalive.count {
+        // TCP_USER_TIMEOUT replaces the count, as on Linux: from the last time that anything came.
+        let over = match ext.sender.user_timeout {
+            Some(limit) => ext.keepalive_probes > 0 && self.now.since(ext.last_received) >= limit,
+            None => ext.keepalive_probes >= keepalive.count,
+        };
+        if over {
             // The peer may only have lost its way to us: it gets to know (RFC 9293 3.8.4, as Linux).
             self.stats.timeouts += 1;
             return self.kill(index, Some(Error::TimedOut), true);

@@ -88,6 +88,7 @@ impl<P: FramePool> Stack<P> {
             ack,
             flags,
             window,
+            urgent: 0,
             options: &bytes,
             ttl: DEFAULT_TTL,
             // RFC 3168 6.1.1: never ECT on a SYN or SYN-ACK.

@@ -146,7 +146,7 @@ impl<P: FramePool> Stack<P> {
 
     /// Path MTU discovery (RFC 1191, RFC 8201): segments over the new size are cut and sent again.
     fn shrink_mss(&mut self, index: u32, mtu: u32) {
-        let Self { slots, store, .. } = self;
+        let Self { slots, store, config, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         let (headers, floor) = if tcb.key().is_v6() { (60, 1280) } else { (40, 552) };
         // RFC 1191 section 4: an old router says 0. Linux's floor (552, `ip_rt_min_pmtu`) keeps a forged
@@ -154,10 +154,11 @@ impl<P: FramePool> Stack<P> {
         let mtu = if mtu == 0 { floor } else { mtu.max(floor) };
         let timestamps = tcb.flags.has(crate::tcb::flags::Flags::TIMESTAMPS);
         let mss = (mtu - headers - if timestamps { 12 } else { 0 }).min(u16::MAX as u32) as u16;
+        let mss = mss.max(config.tcp.mss_floor);
         if mss >= tcb.mss {
             return;
         }
-        tcb.mss = mss;
+        tcb.reduce_mss(mss, *now);
         tcb.mark_oversized_lost(store);
         self.settle(index, Ready::default());
     }

@@ -37,6 +37,7 @@ impl<P: FramePool> Stack<P> {
             ack,
             flags,
             window: 0,
+            urgent: 0,
             options: &OptionBytes::NONE,
             ttl: DEFAULT_TTL,
             tos: 0,

@@ -84,6 +84,7 @@ impl<P: FramePool> Stack<P> {
             ack,
             flags: TcpFlags::ACK,
             window,
+            urgent: 0,
             options: &bytes,
             ttl: DEFAULT_TTL,
             tos: 0,

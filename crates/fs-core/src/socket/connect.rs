@@ -14,6 +14,7 @@ use crate::tcb::send::recovery::micros;
 use crate::tcb::syn_sent::{PeerSyn, SynSent};
 use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Dead, Slot};
+use crate::time::Duration;
 use crate::wire::options::{self, SynOptions};
 use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
@@ -148,7 +149,10 @@ impl<P: FramePool> Stack<P> {
             self.wheel.insert(at, Token::Connection { index, generation });
             return;
         }
-        if s.retries >= tcp.syn_retries {
+        // TCP_USER_TIMEOUT, from the first SYN on.
+        let waited = Duration::from_micros(u64::from(micros(now).wrapping_sub(s.sent_us)));
+        let over = s.options.user_timeout.is_some_and(|limit| waited >= limit);
+        if over || s.retries >= tcp.syn_retries {
             let error = s.soft_error.unwrap_or(Error::TimedOut);
             self.stats.timeouts += 1;
             self.fail_connect(index, error);
@@ -156,7 +160,8 @@ impl<P: FramePool> Stack<P> {
         }
         s.retries += 1;
         s.ecn = false;
-        s.retry_at = now + handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
+        let wait = handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
+        s.retry_at = now + s.options.user_timeout.map_or(wait, |limit| wait.min(limit.saturating_sub(waited)));
         let (at, generation) = (s.retry_at, s.generation);
         self.stats.retransmits += 1;
         self.wheel.insert(at, Token::Connection { index, generation });

@@ -29,19 +29,45 @@ impl<P: FramePool> Stack<P> {
     /// Copies as much as fits into the send queue. Never waits. An empty `buf` is `Ok(0)`.
     #[inline]
     pub fn tcp_send(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
+        self.send_bytes(id, buf, false).map(|(_, n)| n)
+    }
+
+    /// As `tcp_send`, with more to follow (MSG_MORE): what does not fill a segment waits for the next write, at most 200 ms
+    /// once nothing is in flight.
+    pub fn tcp_send_more(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
+        self.send_bytes(id, buf, true).map(|(_, n)| n)
+    }
+
+    /// As `tcp_send`; the last byte taken is urgent (MSG_OOB). The urgent pointer names the byte behind it, as on Linux.
+    pub fn tcp_send_urgent(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
+        let (index, n) = self.send_bytes(id, buf, false)?;
+        let Self { slots, store, .. } = self;
+        if let Some(tcb) = slots.open_mut(index)
+            && n > 0
+        {
+            let end = tcb.tx.write_seq(store, tcb.snd_nxt);
+            tcb.mark_urgent(end);
+        }
+        Ok(n)
+    }
+
+    #[inline]
+    fn send_bytes(&mut self, id: TcpId, buf: &[u8], more: bool) -> Result<(u32, usize), Error> {
         let index = self.slot_of(id)?;
-        let room = self.send_room(index)?;
+        let room = self.send_room(index, buf.len())?;
         if buf.is_empty() {
-            return Ok(0);
+            return Ok((index, 0));
         }
         let frames_left = self.send_frames.saturating_sub(self.store.frames());
-        let Self { slots, store, pool, net, pool_waiters, .. } = self;
+        let Self { slots, store, pool, net, pool_waiters, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
         tcb.check_app_limited();
+        tcb.raise_mss(*now);
+        tcb.hold_for_more(more);
         let wanted = buf.len().min(room as usize);
         let fits = wanted.min(frames_left.saturating_mul(pool.payload_room()));
         let summed = !net.path(tcb.path).tx_checksum();
-        let n = tcb.tx.write(store, pool, tcb.snd_nxt, tcb.mss as u32, &buf[..fits], summed);
+        let n = tcb.tx.write(store, pool, tcb.snd_nxt, tcb.mss as u32, &buf[..fits], summed, !more);
         // A short write tells its caller to wait, as `WouldBlock` does: it needs its event as well.
         if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);
@@ -51,13 +77,13 @@ impl<P: FramePool> Stack<P> {
             return Err(Error::WouldBlock);
         }
         self.settle(index, Ready::default());
-        Ok(n)
+        Ok((index, n))
     }
 
     /// Queues the used bytes of a frame from this stack's pool; no copy of what fits one segment. The frame
     /// must keep [`HEADROOM`] bytes in front. On error the frame comes back.
     pub fn tcp_send_frame(&mut self, id: TcpId, frame: Frame) -> Result<(), (Error, Frame)> {
-        let ready = self.slot_of(id).and_then(|index| self.send_room(index).map(|_| index));
+        let ready = self.slot_of(id).and_then(|index| self.send_room(index, frame.len()).map(|_| index));
         let index = match ready {
             Ok(index) => index,
             Err(error) => return Err((error, frame)),
@@ -77,15 +103,20 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
-    /// Bytes that the send buffer can take, or why none.
+    /// Bytes that the send buffer can take of `wanted`, for which it may grow; or why none.
     #[inline]
-    fn send_room(&mut self, index: u32) -> Result<u32, Error> {
+    fn send_room(&mut self, index: u32, wanted: usize) -> Result<u32, Error> {
+        let max = self.config.tcp.send_buffer;
         match self.slots.slot_mut(index) {
             Slot::Open(tcb) => {
                 if !tcb.state.can_send() || tcb.flags.has(Flags::FIN_QUEUED) {
                     return Err(Error::BrokenPipe);
                 }
+                if tcb.tx.bytes as usize + wanted > tcb.snd_buf() as usize {
+                    tcb.grow_send_buffer(max);
+                }
                 match tcb.snd_buf().saturating_sub(tcb.tx.bytes) {
+                    _ if !tcb.below_low_water() => Err(Error::WouldBlock),
                     0 => Err(Error::WouldBlock),
                     room => Ok(room),
                 }

@@ -148,6 +148,9 @@ impl Tcb {
             window_clamp: ext.map(|e| e.recv.clamp).filter(|&c| c != 0),
             oob_inline: ext.is_some_and(|e| e.recv.oob_inline),
             receive_low: ext.map_or(0, |e| e.recv.low),
+            cork: ext.is_some_and(|e| e.sender.cork),
+            user_timeout: ext.and_then(|e| e.sender.user_timeout),
+            not_sent_low: ext.map(|e| e.sender.not_sent_low).filter(|&low| low != 0),
             ..TcpOptions::default()
         }
     }
@@ -171,7 +174,7 @@ impl Tcb {
 
     /// Puts options in force; the extension is made only if one needs it.
     pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
-        let TcpOptions { nodelay, keepalive, linger, ttl, tos, pacing_max, congestion_control, receive_buffer, send_buffer, .. } = *options;
+        let TcpOptions { nodelay, keepalive, linger, ttl, tos, pacing_max, congestion_control, receive_buffer, .. } = *options;
         self.flags.put(Flags::NODELAY, nodelay);
         self.apply_receive(options);
         let rare = keepalive.is_some() || linger != Default::default() || ttl.is_some() || tos > 3;
@@ -197,8 +200,6 @@ impl Tcb {
             self.set_rcv_buf(bytes);
             self.ext_mut().recv.buffer_fixed = true;
         }
-        if let Some(bytes) = send_buffer {
-            self.snd_buf_4k = bytes.div_ceil(4096).clamp(1, u16::MAX as u32) as u16;
-        }
+        self.apply_sending(options);
     }
 }

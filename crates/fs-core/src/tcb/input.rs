@@ -343,6 +343,9 @@ impl Tcb {
                 self.flags.clear(Flags::PERSIST);
                 self.rto_at = 0;
                 self.backoff = 0;
+                if let Some(ext) = self.ext.as_deref_mut() {
+                    ext.sender.closed_since = None;
+                }
             }
         }
         if !was_writable && self.writable() && self.state.can_send() {

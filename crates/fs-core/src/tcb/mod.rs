@@ -174,6 +174,8 @@ pub(crate) struct Ext {
     pub(crate) recovery: Recovery,
     /// What loss recovery remembers, once there was something amiss.
     pub(crate) loss: Option<Box<send::loss::Loss>>,
+    /// What sending needs of it.
+    pub(crate) sender: send::sender::Sender,
     /// Bytes of the send queue that the peer has SACKed.
     pub(crate) sacked: u32,
     /// Bytes taken for lost and not SACKed.
@@ -341,7 +343,7 @@ impl Tcb {
     /// The application may write: a third of the send buffer is free, as Linux's `sk_stream_is_writeable`.
     #[inline]
     pub(crate) fn writable(&self) -> bool {
-        self.tx.bytes <= self.snd_buf() / 3 * 2
+        self.tx.bytes <= self.snd_buf() / 3 * 2 && self.below_low_water()
     }
 
     /// Sequence number after the last one queued (data and FIN).

@@ -70,6 +70,8 @@ impl<P: FramePool> Stack<P> {
         let mut rtt = RttEstimator::new();
         if let Some(sent) = sample_from_us {
             rtt.sample(micros(self.now).wrapping_sub(sent));
+        } else {
+            rtt.distrust();
         }
         let offered = syn_window(options.initial_window(tcp)) as u32;
         let (local, remote) = match key {
@@ -90,7 +92,7 @@ impl<P: FramePool> Stack<P> {
             // An update by the very next segment must be taken: WL1 is before it.
             snd_wl1: irs,
             max_window_field: window >> (shifts >> 4).min(15),
-            snd_buf_4k: (tcp.send_buffer.div_ceil(4096)).clamp(1, u16::MAX as u32) as u16,
+            snd_buf_4k: crate::tcb::send::sender::initial_buffer(tcp.send_buffer),
             ts_recent: peer.timestamps.map_or(0, |t| t.val),
             rx: FrameQueue::new(),
             shifts,

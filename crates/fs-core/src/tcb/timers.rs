@@ -11,7 +11,7 @@ use crate::tcb::send::rto::backoff;
 use crate::time::{Duration, Instant};
 
 /// Wheel ticks are 2^20 ns, about 1.05 ms; in 32 bits they wrap after 52 days.
-const TICK_SHIFT: u32 = 20;
+pub(crate) const TICK_SHIFT: u32 = 20;
 
 /// The tick at or after `at`. Never 0, which means "off".
 #[inline]
@@ -87,6 +87,31 @@ impl Tcb {
     pub(crate) fn restart_rto(&mut self, config: &TcpConfig, now: Instant) {
         let wait = self.rto(config);
         self.set_timer(Flags::default(), now + wait);
+        self.clamp_to_user_timeout(now);
+    }
+
+    /// TCP_USER_TIMEOUT ends the connection when it is over, not at the next time-out after it (Linux
+    /// `tcp_clamp_rto_to_user_timeout`).
+    #[inline]
+    fn clamp_to_user_timeout(&mut self, now: Instant) {
+        if let Some(ext) = self.ext.as_deref()
+            && let (Some(limit), Some(loss)) = (ext.sender.user_timeout, ext.loss.as_deref())
+            && let Some(since) = loss.first_time_out
+        {
+            let at = deadline_tick((since + limit).max(now));
+            if tick_before(at, self.rto_at) {
+                self.rto_at = at;
+            }
+        }
+    }
+
+    /// R2 of RFC 1122 4.2.3.5 as a time, which it is in Linux (`retransmits_timed_out`): what `retries` time-outs from the
+    /// minimal one on would take, however long this connection's are. TCP_USER_TIMEOUT replaces it.
+    pub(crate) fn gives_up(&self, config: &TcpConfig, retries: u8, now: Instant) -> bool {
+        let Some(ext) = self.ext.as_deref() else { return false };
+        let Some(since) = ext.loss.as_deref().and_then(|l| l.first_time_out) else { return false };
+        let limit = ext.sender.user_timeout.unwrap_or_else(|| time_of(retries, config.rto_min, config.rto_max));
+        now.since(since) >= limit
     }
 
     /// The retransmission timer, as it would run had no other taken its place: from the head's last transmission on.
@@ -189,6 +214,12 @@ impl Tcb {
 /// An orphan is held to fewer (Linux `tcp_orphan_retries`, 8).
 pub(crate) fn give_up_after(retries: u8, orphan: bool) -> u8 {
     if orphan { retries.min(8) } else { retries }
+}
+
+/// How long `retries` time-outs after a first one take, each twice the one before, from `min` to `max`: Linux
+/// `tcp_model_timeout`, 924.6 s for 15 from 200 ms to 120 s.
+pub(crate) fn time_of(retries: u8, min: Duration, max: Duration) -> Duration {
+    (0..=retries).map(|n| backoff(min, n, max)).fold(Duration::ZERO, Duration::saturating_add)
 }
 
 /// The next wait of a handshake's retransmission: doubled each time.

@@ -139,6 +139,7 @@ impl<P: FramePool> Stack<P> {
             ack: tcb.rcv_nxt,
             flags: flags | tcb.echo_flags(),
             window: tcb.offer_window(frozen),
+            urgent: tcb.urgent_pointer(seq.unwrap_or(tcb.snd_nxt)),
             options: &options,
             ttl: tcb.ttl(),
             tos: tcb.tos(),
@@ -160,7 +161,19 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Sends a connection's data up to its quota.
+    #[inline]
     fn visit_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
+        let low_water = |tcb: &Tcb| tcb.ext.is_some() && !tcb.below_low_water();
+        let was_full = self.slots.open(index).is_some_and(low_water);
+        let visit = self.send_data(index, budget, sent, out);
+        if was_full && self.slots.open(index).is_some_and(|tcb| tcb.writable() && tcb.state.can_send()) {
+            // TCP_NOTSENT_LOWAT: what was sent makes room.
+            self.notify(index, crate::socket::event::Ready::WRITE);
+        }
+        visit
+    }
+
+    fn send_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
         let epoch = self.net.route_epoch;
@@ -177,6 +190,7 @@ impl<P: FramePool> Stack<P> {
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }
+        tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
         let mut left = QUOTA;
         let mut waits = false;
         loop {
@@ -261,6 +275,7 @@ fn emit_segment<P: FramePool>(
         ack: tcb.rcv_nxt,
         flags,
         window: tcb.offer_window(frozen),
+        urgent: tcb.urgent_pointer(segment.seq),
         options: &options,
         ttl: tcb.ttl(),
         tos,

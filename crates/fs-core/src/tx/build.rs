@@ -32,6 +32,8 @@ pub(crate) struct SegmentSpec<'a> {
     pub(crate) ack: SeqNum,
     pub(crate) flags: TcpFlags,
     pub(crate) window: u16,
+    /// The urgent pointer: sets URG unless it is zero.
+    pub(crate) urgent: u16,
     pub(crate) options: &'a OptionBytes,
     pub(crate) ttl: u8,
     /// TOS or traffic class, ECN bits included.
@@ -103,8 +105,9 @@ pub(crate) fn write_headers<P: FramePool>(
         dst_port: spec.key.remote_port(),
         seq: spec.seq,
         ack: spec.ack,
-        flags: spec.flags,
+        flags: if spec.urgent == 0 { spec.flags } else { spec.flags.with(TcpFlags::URG) },
         window: spec.window,
+        urgent: spec.urgent,
         options_len: spec.options.len,
     };
     tcp_bytes[tcp::HEADER_LEN..].copy_from_slice(&spec.options.bytes[..spec.options.len as usize]);

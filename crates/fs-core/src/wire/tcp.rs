@@ -133,13 +133,14 @@ pub struct TcpHeader {
     pub flags: TcpFlags,
     /// The window field, scaled already.
     pub window: u16,
+    /// The urgent pointer: counts with URG.
+    pub urgent: u16,
     /// Length of the options that follow: a multiple of 4, at most [`OPTIONS_MAX`].
     pub options_len: u8,
 }
 
 impl TcpHeader {
-    /// Writes the fixed 20 bytes. The checksum field is left zero, so that the segment can be summed; the
-    /// urgent pointer is zero (urgent data is not sent: RFC 6093 section 5).
+    /// Writes the fixed 20 bytes. The checksum field is left zero, so that the segment can be summed.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         debug_assert!(self.options_len.is_multiple_of(4) && usize::from(self.options_len) <= OPTIONS_MAX);
@@ -148,8 +149,9 @@ impl TcpHeader {
         let [q0, q1, q2, q3] = self.seq.0.to_be_bytes();
         let [a0, a1, a2, a3] = self.ack.0.to_be_bytes();
         let [w0, w1] = self.window.to_be_bytes();
+        let [u0, u1] = self.urgent.to_be_bytes();
         let data_offset = (HEADER_LEN as u8 + self.options_len) << 2;
-        *out = [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, data_offset, self.flags.0, w0, w1, 0, 0, 0, 0];
+        *out = [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, data_offset, self.flags.0, w0, w1, 0, 0, u0, u1];
     }
 }
 

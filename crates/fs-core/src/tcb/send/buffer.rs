@@ -167,7 +167,7 @@ impl TxQueue {
     }
 
     /// Copies up to `room` bytes of `buf` behind what is queued, filling the last unsent segment first.
-    /// `summed` computes the payload's checksum on the way. Fewer bytes than asked: the pool is dry.
+    /// `summed` computes the payload's checksum on the way; `push`: PSH on the last segment. Fewer bytes than asked: the pool is dry.
     pub(crate) fn write<P: FramePool>(
         &mut self,
         store: &mut TxStore,
@@ -176,6 +176,7 @@ impl TxQueue {
         mss: u32,
         buf: &[u8],
         summed: bool,
+        push: bool,
     ) -> usize {
         let mut done = 0;
         while done < buf.len() {
@@ -202,7 +203,7 @@ impl TxQueue {
             self.bytes += n as u32;
             done += n;
         }
-        if done > 0 {
+        if done > 0 && push {
             store.segments[self.tail].marks |= mark::PUSH;
         }
         done
@@ -278,7 +279,7 @@ impl TxQueue {
         self.link(store, TxSegment { head: frame, seq, len: keep as u32, sum, marks, ..TxSegment::hollow() });
         self.bytes += keep as u32;
         if extra > 0 {
-            self.write(store, pool, snd_nxt, mss, &tail_copy[..extra], summed);
+            self.write(store, pool, snd_nxt, mss, &tail_copy[..extra], summed, true);
         }
         Ok(())
     }

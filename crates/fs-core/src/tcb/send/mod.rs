@@ -2,10 +2,12 @@
 
 pub(crate) mod buffer;
 pub(crate) mod loss;
+pub(crate) mod path;
 pub(crate) mod persist;
 pub(crate) mod rack;
 pub(crate) mod recovery;
 pub mod rto;
 pub(crate) mod sack;
 pub(crate) mod segmenter;
+pub(crate) mod sender;
 pub(crate) mod tlp;

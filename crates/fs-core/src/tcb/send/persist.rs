@@ -14,7 +14,20 @@ impl Tcb {
             self.flags.set(Flags::PERSIST);
             self.dup_acks = 0;
             self.restart_rto(config, now);
+            if let Some(wait) = self.cork_wait()
+                && wait < self.rto(config)
+            {
+                self.set_timer(Flags::default(), now + wait);
+            }
         }
+    }
+
+    /// The peer's window has been closed for too long: TCP_USER_TIMEOUT, or the operator's bound. By default never, as
+    /// long as it answers (RFC 9293 3.8.6.1).
+    pub(crate) fn closed_too_long(&self, config: &TcpConfig, now: Instant) -> bool {
+        let Some(sender) = self.ext.as_deref().map(|e| &e.sender) else { return false };
+        let limit = sender.user_timeout.into_iter().chain(config.zero_window_timeout).min();
+        matches!((sender.closed_since, limit), (Some(since), Some(limit)) if now.since(since) >= limit)
     }
 
     /// The persist timer fired. True when an empty probe must be sent; false when the window has room for
@@ -25,6 +38,7 @@ impl Tcb {
             self.rto_at = 0;
             return false;
         }
+        self.ext_mut().sender.closed_since.get_or_insert(now);
         self.backoff = self.backoff.saturating_add(1);
         self.dup_acks = self.dup_acks.saturating_add(1);
         self.restart_rto(config, now);

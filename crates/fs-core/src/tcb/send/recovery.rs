@@ -652,6 +652,7 @@ impl Tcb {
         loss.first_time_out.get_or_insert(now);
         self.dup_acks = 0;
         self.backoff = self.backoff.saturating_add(1);
+        self.doubt_path(store, config, now);
         self.flags.set(Flags::PUSH_OUT);
         self.restart_rto(config, now);
     }

@@ -5,6 +5,9 @@ use crate::time::Duration;
 /// Longest round trip that a sample can say (268 s, beyond any time-out), so that the scaled sums fit.
 const SAMPLE_MAX_US: u32 = 1 << 28;
 
+/// RFC 6298 5.7: the time-out when the handshake's had fired, 3 s.
+const FALLBACK_US: u32 = 3_000_000;
+
 /// Smoothed round-trip time and its variation, in 8 bytes.
 ///
 /// Kept scaled as in the paper that the RFC cites (Jacobson, appendix A): in whole microseconds the RFC's
@@ -42,6 +45,14 @@ impl RttEstimator {
         }
     }
 
+    /// The handshake gave no sample, because its segments were sent again: RFC 6298 5.7 raises the first time-out.
+    pub fn distrust(&mut self) {
+        if !self.has_sample() {
+            // Without a sample RTTVAR holds it: 3 s in quarters of a microsecond.
+            self.rttvar_4 = FALLBACK_US * 4;
+        }
+    }
+
     /// True once a round trip has been measured.
     #[inline]
     pub fn has_sample(&self) -> bool {
@@ -57,7 +68,7 @@ impl RttEstimator {
     /// RTTVAR in microseconds.
     #[inline]
     pub fn rttvar_us(&self) -> u32 {
-        self.rttvar_4 >> 2
+        if self.has_sample() { self.rttvar_4 >> 2 } else { 0 }
     }
 
     /// The time-out before any back-off: SRTT + max(4 RTTVAR, `min`), at most `max`; `initial` before the
@@ -69,7 +80,7 @@ impl RttEstimator {
     #[inline]
     pub fn rto(&self, min: Duration, max: Duration, initial: Duration) -> Duration {
         if !self.has_sample() {
-            return initial.min(max);
+            return initial.max(Duration::from_micros(u64::from(self.rttvar_4 / 4))).min(max);
         }
         // RTTVAR is kept times four, which is the RFC's K. In plain nanoseconds: this runs for every segment.
         let nanos = |d: Duration| d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()));

@@ -113,10 +113,12 @@ impl Tcb {
             return if cut { Next::New(index) } else { Next::Nothing };
         }
         let outstanding = self.snd_nxt != self.snd_una;
-        let held_by_nagle =
-            len < self.mss as u32 && !fin && outstanding && index == self.tx.tail && !self.flags.has(Flags::NODELAY);
-        if held_by_nagle && !push_out {
-            return Next::Nothing;
+        if len < self.mss as u32 && index == self.tx.tail && !fin && !push_out {
+            // RFC 9293 3.7.4 with Minshall's change; and what the application holds itself.
+            let nagle = outstanding && !self.flags.has(Flags::NODELAY) && self.small_in_flight(store);
+            if (nagle || self.flags.has(Flags::HOLD)) && !self.in_urgent_mode() {
+                return Next::Nothing;
+            }
         }
         Next::New(index)
     }
@@ -146,6 +148,10 @@ impl Tcb {
         ts: u32,
         now: Instant,
     ) {
+        if self.flags.has(Flags::PERSIST) {
+            // The deadline was the persist timer's.
+            self.rto_at = 0;
+        }
         self.flags.clear(Flags::PUSH_OUT | Flags::PERSIST);
         let now_us = super::recovery::micros(now);
         match next {

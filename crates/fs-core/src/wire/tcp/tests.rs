@@ -23,8 +23,7 @@ proptest! {
     ) {
         let options_len = words * 4;
         let header = TcpHeader {
-            src_port, dst_port, seq: SeqNum(seq), ack: SeqNum(ack), flags: TcpFlags(flags), window, options_len,
-        };
+            src_port, dst_port, seq: SeqNum(seq), ack: SeqNum(ack), flags: TcpFlags(flags), window, options_len, urgent: 0 };
         let mut out = [0x01; 60];
         header.emit(out.first_chunk_mut().unwrap());
         let segment = &mut out[..20 + usize::from(options_len)];

@@ -1,0 +1,170 @@
+//! What the application has asked of sending beyond the defaults, and what the sender knows beyond them: rare, in the
+//! extension.
+
+use super::buffer::TxStore;
+use crate::config::TcpConfig;
+use crate::socket::options::TcpOptions;
+use crate::tcb::Tcb;
+use crate::tcb::cc::{self, Algorithm};
+use crate::tcb::flags::Flags;
+use crate::tcb::seq::SeqNum;
+use crate::tcb::timers::current_tick;
+use crate::time::{Duration, Instant};
+
+/// How long TCP_CORK and MSG_MORE hold a segment that is not full: Linux, tcp(7).
+const CORK_MAX: Duration = Duration::from_millis(200);
+/// Send buffer of a new connection unless SO_SNDBUF was set, in bytes: four initial windows, as Linux's 87 040 bytes,
+/// which count its bookkeeping, come to. Less stops a fast start, more is memory for connections that send little.
+const BUFFER_INITIAL: u32 = 64 << 10;
+/// In-flight segments that are looked at for a small one. More: time for every small write into a full window.
+const MINSHALL_LOOK: usize = 32;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Sender {
+    /// TCP_CORK.
+    pub(crate) cork: bool,
+    /// SO_SNDBUF was set: no auto-tuning.
+    pub(crate) buffer_fixed: bool,
+    /// TCP_NOTSENT_LOWAT in bytes; 0: none.
+    pub(crate) not_sent_low: u32,
+    /// TCP_USER_TIMEOUT.
+    pub(crate) user_timeout: Option<Duration>,
+    /// SND.UP: the sequence number after the last urgent byte.
+    pub(crate) urgent: Option<SeqNum>,
+    /// Since when the peer's window is closed.
+    pub(crate) closed_since: Option<Instant>,
+    /// Segment sizes on the path.
+    pub(crate) path: super::path::PathSize,
+}
+
+impl Tcb {
+    /// Puts in force what options ask of sending.
+    pub(crate) fn apply_sending(&mut self, options: &TcpOptions) {
+        let TcpOptions { cork, send_buffer, user_timeout, not_sent_low, .. } = *options;
+        if let Some(bytes) = send_buffer
+            && bytes != self.snd_buf()
+        {
+            self.snd_buf_4k = in_4k(bytes);
+            self.ext_mut().sender.buffer_fixed = true;
+        }
+        let rare = cork || user_timeout.is_some() || not_sent_low.is_some();
+        if rare || self.ext.is_some() {
+            let sender = &mut self.ext_mut().sender;
+            (sender.cork, sender.user_timeout) = (cork, user_timeout);
+            sender.not_sent_low = not_sent_low.map_or(0, |low| low.max(1));
+        }
+        self.flags.put(Flags::HOLD, cork);
+    }
+
+    /// A write begins. `more`: another follows (MSG_MORE).
+    #[inline]
+    pub(crate) fn hold_for_more(&mut self, more: bool) {
+        if more {
+            self.flags.set(Flags::HOLD);
+        } else if self.flags.has(Flags::HOLD) {
+            let cork = self.ext.as_deref().is_some_and(|e| e.sender.cork);
+            self.flags.put(Flags::HOLD, cork);
+        }
+    }
+
+    /// Bytes queued and not yet sent.
+    pub(crate) fn unsent(&self) -> u32 {
+        self.tx.bytes.saturating_sub(self.snd_nxt.since(self.snd_una))
+    }
+
+    /// TCP_NOTSENT_LOWAT allows another write.
+    #[inline]
+    pub(crate) fn below_low_water(&self) -> bool {
+        match self.ext.as_deref() {
+            Some(ext) if ext.sender.not_sent_low > 0 => self.unsent() < ext.sender.not_sent_low,
+            _ => true,
+        }
+    }
+
+    /// Send-buffer auto-tuning (Linux `tcp_sndbuf_expand`): twice the congestion window, so that as much as is in flight
+    /// can wait behind it. It does not shrink: recovery needs the room that its window once had.
+    #[inline]
+    pub(crate) fn grow_send_buffer(&mut self, max: u32) {
+        let wanted = self.window.cwnd.saturating_mul(2).min(max);
+        if wanted > self.snd_buf() && !self.ext.as_deref().is_some_and(|e| e.sender.buffer_fixed) {
+            self.snd_buf_4k = in_4k(wanted);
+        }
+    }
+
+    /// SND.UP moves behind what has just been queued, which ends at `end`.
+    pub(crate) fn mark_urgent(&mut self, end: SeqNum) {
+        self.ext_mut().sender.urgent = Some(end);
+    }
+
+    /// The urgent pointer of a segment that begins at `seq`; 0: no URG bit. As Linux and all that came from BSD, the
+    /// pointer names the byte after the last urgent one (RFC 6093 section 4 leaves it so); one that is too far off is as
+    /// far as the field goes.
+    #[inline]
+    pub(crate) fn urgent_pointer(&self, seq: SeqNum) -> u16 {
+        let Some(up) = self.ext.as_deref().and_then(|e| e.sender.urgent) else { return 0 };
+        if self.snd_una.at_or_after(up) || seq.at_or_after(up) {
+            return 0;
+        }
+        up.since(seq).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// Urgent data waits for its ACK: Nagle's rule does not hold it.
+    pub(crate) fn in_urgent_mode(&self) -> bool {
+        self.ext.as_deref().and_then(|e| e.sender.urgent).is_some_and(|up| self.snd_una.before(up))
+    }
+
+    /// Minshall's change to Nagle's rule, as Linux: only an unacknowledged segment that was not full holds another one.
+    pub(crate) fn small_in_flight(&self, store: &TxStore) -> bool {
+        let (mut at, mss) = (self.tx.head, self.mss as u32);
+        for _ in 0..MINSHALL_LOOK {
+            if at == self.tx.next || at == crate::slab::NIL {
+                return false;
+            }
+            let segment = &store.segments[at];
+            if segment.len < mss {
+                return true;
+            }
+            at = segment.next;
+        }
+        false
+    }
+
+    /// How long a corked segment waits; `None`: nothing is held.
+    pub(crate) fn cork_wait(&self) -> Option<Duration> {
+        (self.flags.has(Flags::HOLD) && self.snd_wnd > 0).then_some(CORK_MAX)
+    }
+
+    /// Sending resumes, perhaps after a long time: RFC 5681 4.1, RFC 2861.
+    #[inline]
+    pub(crate) fn end_idle(&mut self, config: &TcpConfig, initial_window: u32, now: Instant) {
+        if !self.flags.has(Flags::PROBE_TIMER | Flags::REORDER_TIMER) || !self.has_unsent() || self.rto_at == 0 {
+            return;
+        }
+        let ticks = current_tick(now).wrapping_sub(self.rto_at);
+        let idle = Duration::from_nanos(u64::from(ticks) << crate::tcb::timers::TICK_SHIFT);
+        self.rto_at = 0;
+        self.flags.clear(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
+        let rto = self.rto(config);
+        if !config.idle_restart || idle <= rto || (ticks as i32) < 0 {
+            return;
+        }
+        let iw = cc::initial_window(self.mss as u32, initial_window);
+        let mut window = self.window;
+        match self.ext.as_deref_mut().and_then(|e| e.control.as_mut()) {
+            Some(control) => control.on_idle(&mut window, idle, rto, iw),
+            None => cc::restart_after_idle(&mut window, idle, rto, iw),
+        }
+        self.window = window;
+    }
+}
+
+/// In units of 4 KiB.
+fn in_4k(bytes: u32) -> u16 {
+    bytes.div_ceil(4096).clamp(1, u16::MAX as u32) as u16
+}
+
+/// The send buffer of a new connection, in units of 4 KiB.
+pub(crate) fn initial_buffer(max: u32) -> u16 {
+    in_4k(max.min(BUFFER_INITIAL))
+}
