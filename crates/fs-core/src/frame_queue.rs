@@ -226,6 +226,23 @@ impl FrameQueue {
         }
     }
 
+    /// Writes over the bytes from offset `at` on. The frames must not be shared.
+    pub(crate) fn overwrite<P: FramePool>(&self, nodes: &mut FrameNodes, pool: &mut P, at: usize, bytes: &[u8]) {
+        let (mut skip, mut left) = (at, bytes);
+        let mut node = self.head;
+        while node != NIL && !left.is_empty() {
+            let FrameNode { frame, next } = &mut nodes[node];
+            let from = skip.min(frame.len());
+            let n = (frame.len() - from).min(left.len());
+            let (now, later) = left.split_at(n);
+            // Equal bytes, as honest peers send them, need no write.
+            if pool.bytes(frame)[from..from + n] != *now {
+                pool.bytes_mut(frame)[from..from + n].copy_from_slice(now);
+            }
+            (skip, left, node) = (skip - from, later, *next);
+        }
+    }
+
     /// Copies bytes from offset `from` on.
     pub(crate) fn copy_at<P: FramePool>(&self, nodes: &FrameNodes, pool: &P, mut from: usize, out: &mut [u8]) {
         let mut done = 0;

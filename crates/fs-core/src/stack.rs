@@ -262,8 +262,11 @@ impl<P: FramePool> Stack<P> {
         let isn_hasher = FlowHasher::new(&isn_secret);
         let anchor = FlowKey::V4 { local: 0, remote: 0, local_port: 0, remote_port: 0 };
         let frames = pool.capacity();
+        let mut net = Net::new(limits);
+        // A scan of neighbours that do not exist must leave the pool to those that do.
+        net.paths.limit_waiting(frames / 8);
         Self {
-            net: Net::new(limits),
+            net,
             table: FlowTable::with_capacity(flows),
             // The same on all cores and for all connections: monotone for a peer across reconnects and
             // hand-overs, and hides the uptime (RFC 7323 section 7.1).

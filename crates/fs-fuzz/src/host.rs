@@ -4,8 +4,8 @@ use crate::packet::{self, LOCAL};
 use crate::pool::Pool;
 use fs_core::socket::ports::PortSet;
 use fs_core::{
-    Addressing, Cidr, Duration, Event, FramePool, Framing, IfaceId, Instant, Interface, Limits, Route, RxFrame, Secret,
-    Stack, StackConfig, TcpConfig, TxFrame,
+    Addressing, Cidr, CoreId, Duration, Event, FramePool, Framing, IfaceId, Instant, Interface, Limits, Route, RxFrame,
+    Secret, Stack, StackConfig, TcpConfig, TxFrame,
 };
 use std::net::IpAddr;
 
@@ -43,18 +43,19 @@ pub struct Plan {
     pub last: u8,
     /// The device finishes checksums.
     pub tx_checksum: bool,
+    /// Upper bounds.
+    pub limits: Limits,
+    /// How the link frames packets.
+    pub framing: Framing,
+    /// This core's number, and how many there are.
+    pub cores: (u16, u16),
+    /// Prefix length of the network that is on the link; 0: everything is.
+    pub prefix: u8,
 }
 
 impl Plan {
     /// With plenty of small frames.
     pub fn new(tcp: TcpConfig) -> Self {
-        Self { tcp, frames: 128, frame_size: 2048, mtu: 1500, last: LOCAL[3], tx_checksum: false }
-    }
-}
-
-impl Host {
-    /// A stack with tiny limits.
-    pub fn new(plan: Plan) -> Self {
         let limits = Limits {
             connections: 12,
             syn_cache: 4,
@@ -65,18 +66,39 @@ impl Host {
             neighbour_queue: 4,
             ..Limits::default()
         };
+        let (framing, cores, prefix) = (Framing::Ip, (0, 1), 24);
+        Self {
+            limits,
+            framing,
+            cores,
+            prefix,
+            tcp,
+            frames: 128,
+            frame_size: 2048,
+            mtu: 1500,
+            last: LOCAL[3],
+            tx_checksum: false,
+        }
+    }
+}
+
+impl Host {
+    /// A stack with tiny limits.
+    pub fn new(plan: Plan) -> Self {
         let config = StackConfig {
             tcp: plan.tcp,
-            limits,
+            limits: plan.limits,
+            core: CoreId(plan.cores.0),
+            cores: plan.cores.1,
             // Few ports: making the set costs time for each.
             ephemeral_ports: PortSet::from_range(50000..=50015),
             ..StackConfig::new(Secret([plan.last; 32]))
         };
         let mut stack = Stack::new(config, Pool::new(plan.frames, plan.frame_size));
-        let addr = Cidr { addr: IpAddr::from([10, 0, 0, plan.last]), prefix: 24 };
+        let addr = Cidr { addr: IpAddr::from([10, 0, 0, plan.last]), prefix: plan.prefix };
         let iface = stack.add_interface(Interface {
-            framing: Framing::Ip,
-            mac: [0; 6],
+            framing: plan.framing,
+            mac: [2, 0, 0, 0, 0, plan.last],
             vlan: None,
             mtu: plan.mtu,
             addrs: vec![addr],

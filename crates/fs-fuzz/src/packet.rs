@@ -33,6 +33,8 @@ pub struct Tcp<'a> {
     pub payload: &'a [u8],
     /// ECN bits of the IP header.
     pub ecn: u8,
+    /// Source address; [`PEER`] by default.
+    pub source: Option<[u8; 4]>,
 }
 
 /// Control bits.
@@ -46,12 +48,17 @@ pub const PSH: u8 = 8;
 /// Control bits.
 pub const ACK: u8 = 16;
 
-/// Writes an IPv4 header with its checksum; what follows is `len` bytes.
+/// Writes an IPv4 header from the peer with its checksum; what follows is `len` bytes.
 pub fn ipv4(out: &mut Vec<u8>, protocol: u8, ecn: u8, len: usize) {
+    ipv4_from(PEER, out, protocol, ecn, len);
+}
+
+/// As [`ipv4`], from anywhere.
+pub fn ipv4_from(source: [u8; 4], out: &mut Vec<u8>, protocol: u8, ecn: u8, len: usize) {
     let start = out.len();
     let [t0, t1] = (20 + len as u16).to_be_bytes();
     out.extend_from_slice(&[0x45, ecn, t0, t1, 0, 0, 0x40, 0, 64, protocol, 0, 0]);
-    out.extend_from_slice(&PEER);
+    out.extend_from_slice(&source);
     out.extend_from_slice(&LOCAL);
     let sum = Sum::of(&out[start..start + 20]).finish();
     out[start + 10..start + 12].copy_from_slice(&sum.to_be_bytes());
@@ -63,7 +70,8 @@ impl Tcp<'_> {
         let options = &self.options[..self.options.len().min(40)];
         let padded = options.len().div_ceil(4) * 4;
         let len = 20 + padded + self.payload.len();
-        ipv4(out, 6, self.ecn & 3, len);
+        let source = self.source.unwrap_or(PEER);
+        ipv4_from(source, out, 6, self.ecn & 3, len);
         let start = out.len();
         out.extend_from_slice(&self.from.to_be_bytes());
         out.extend_from_slice(&self.to.to_be_bytes());
@@ -77,7 +85,7 @@ impl Tcp<'_> {
         out.resize(start + 20 + padded, 0);
         out.extend_from_slice(self.payload);
         if summed {
-            let pseudo = Sum::pseudo_v4(u32::from_be_bytes(PEER), u32::from_be_bytes(LOCAL), 6, len as u32);
+            let pseudo = Sum::pseudo_v4(u32::from_be_bytes(source), u32::from_be_bytes(LOCAL), 6, len as u32);
             let sum = pseudo.add(Sum::of(&out[start..])).finish();
             out[start + 16..start + 18].copy_from_slice(&sum.to_be_bytes());
         }

@@ -409,6 +409,12 @@ impl Tcb {
     ) -> Disposition {
         if data.bytes > 0 {
             let len = data.bytes;
+            if let Some(first) = self.ext.as_ref().and_then(|e| e.islands.first())
+                && first.start.before(self.rcv_nxt + len)
+                && let Some(ext) = &self.ext
+            {
+                reassembly::keep_first(&ext.islands, core.nodes, core.pool, self.rcv_nxt, &data);
+            }
             self.rcv_nxt += len;
             self.deliver(core, data, ready);
             self.owe_ack(len);

@@ -20,7 +20,7 @@ use crate::time::{Duration, Instant};
 use crate::tx::route::NextHop;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use path::{Link, STALE};
 use queue::{Due, Waiting};
 
@@ -117,6 +117,11 @@ impl PathTable {
         }
     }
 
+    /// Lowers the number of packets that may wait in all, for a small pool of frames.
+    pub fn limit_waiting(&mut self, packets: usize) {
+        self.waiting.limit(packets);
+    }
+
     /// Tells of an interface, or of a change to it. Existing paths are brought up to date.
     pub fn set_interface(&mut self, iface: IfaceId, interface: &Interface) {
         let slot = usize::from(iface.0);
@@ -139,6 +144,12 @@ impl PathTable {
             return Some(*id);
         }
         let link = self.links.get(usize::from(hop.iface.0))?.as_ref()?;
+        if link.framing == Framing::Ip && !hop.addr.is_unspecified() {
+            // Without link headers all ways are one: peers by the million, or those who claim to be, fill no table.
+            let v4 = hop.addr.is_ipv4();
+            let addr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            return self.path(NextHop { addr, ..hop });
+        }
         let mut path = Path::new(hop, link);
         let index = if self.paths.len() < PATHS_MAX { self.paths.len() } else { self.recycle()? };
         match self.paths.get_mut(index) {

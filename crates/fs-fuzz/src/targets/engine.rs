@@ -189,7 +189,19 @@ impl World {
         let urgent = input.pick(&[0, 1, 100, u16::MAX]);
         let window = if input.chance(128) { input.word() } else { u16::MAX };
         let ecn = input.byte();
-        let tcp = Tcp { from, to, seq, ack, flags, window, urgent, options: &options[..n], payload: &text, ecn };
+        let tcp = Tcp {
+            from,
+            to,
+            seq,
+            ack,
+            flags,
+            window,
+            urgent,
+            options: &options[..n],
+            payload: &text,
+            ecn,
+            source: None,
+        };
         self.packet(&tcp)
     }
 

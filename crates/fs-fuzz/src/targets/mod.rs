@@ -34,8 +34,8 @@ fn tcp_config(input: &mut Input<'_>) -> TcpConfig {
 
 /// A byte of a stream: tells its place.
 fn pattern(at: u32, stream: u8) -> u8 {
-    let mixed = (at ^ u32::from(stream) << 24).wrapping_mul(0x9e37_79b1);
-    (mixed >> 16) as u8
+    let mixed = at.wrapping_mul(0x9e37_79b1) ^ u32::from(stream).wrapping_mul(0x85eb_ca6b);
+    (mixed.wrapping_mul(0xc2b2_ae35) >> 24) as u8
 }
 
 /// `len` bytes of a stream from `at` on.

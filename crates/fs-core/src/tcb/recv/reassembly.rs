@@ -100,6 +100,30 @@ pub(crate) fn insert<P: FramePool>(
     Inserted::Held(held)
 }
 
+/// Before `data`, which starts at RCV.NXT = `start`, is delivered: where it overlaps what is held, the bytes that are
+/// held go over its own, since they came first.
+#[cold]
+pub(crate) fn keep_first<P: FramePool>(
+    islands: &[Island],
+    nodes: &mut FrameNodes,
+    pool: &mut P,
+    start: SeqNum,
+    data: &FrameQueue,
+) {
+    let mut held = [0u8; 256];
+    for island in islands.iter().take_while(|i| i.start.before(start + data.bytes)) {
+        let at = island.start.since(start);
+        let overlap = (data.bytes - at).min(island.data.bytes);
+        let mut done = 0;
+        while done < overlap {
+            let n = (overlap - done).min(held.len() as u32) as usize;
+            island.data.copy_at(nodes, pool, done as usize, &mut held[..n]);
+            data.overwrite(nodes, pool, (at + done) as usize, &held[..n]);
+            done += n as u32;
+        }
+    }
+}
+
 /// Takes out what has become contiguous with `rcv_nxt`; the bytes start exactly there.
 pub(crate) fn take_contiguous<P: FramePool>(
     islands: &mut Vec<Island>,

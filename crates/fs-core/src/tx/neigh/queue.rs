@@ -24,6 +24,8 @@ struct Entry {
 pub(super) struct Waiting {
     entries: BTreeMap<PathId, Entry>,
     per_neighbour: usize,
+    /// Packets that may wait in all.
+    limit: usize,
     packets: usize,
     /// Repeated requests; one interval for all, so the queue is in order.
     repeats: VecDeque<(Instant, PathId)>,
@@ -36,10 +38,16 @@ impl Waiting {
         Self {
             entries: BTreeMap::new(),
             per_neighbour: per_neighbour.max(1),
+            limit: per_neighbour.max(1) * NEIGHBOURS_WAITED_FOR,
             packets: 0,
             repeats: VecDeque::new(),
             refreshes: VecDeque::new(),
         }
+    }
+
+    /// Lowers the number of packets that may wait in all.
+    pub(super) fn limit(&mut self, packets: usize) {
+        self.limit = self.limit.min(packets.max(self.per_neighbour));
     }
 
     /// Starts asking for a neighbour; true unless that is going on already.
@@ -62,7 +70,7 @@ impl Waiting {
     }
 
     pub(super) fn push(&mut self, id: PathId, packet: Vec<TxFrame>, now: Instant) -> Enqueued {
-        let full = self.packets >= self.per_neighbour * NEIGHBOURS_WAITED_FOR;
+        let full = self.packets >= self.limit;
         if full && self.entries.get(&id).is_none_or(|entry| entry.packets.is_empty()) {
             return Enqueued { request: false, dropped: packet };
         }

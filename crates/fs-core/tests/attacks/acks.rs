@@ -1,0 +1,316 @@
+//! Receivers that lie or hold back: what they say of what they have got, and of the room that they have.
+
+use crate::{connected, plan, sent};
+use fs_core::tcb::seq::SeqNum;
+use fs_core::{CongestionControl, DropReason, Duration, Error, FramePool, Shutdown, TcpId, TcpOptions, TcpState};
+use fs_fuzz::host::{Host, Plan};
+use fs_fuzz::packet::ACK;
+use fs_fuzz::peer::{Offer, Peer, segment};
+
+/// An ACK without text.
+fn ack(host: &mut Host, peer: &mut Peer, ack: u32, sack: &[(SeqNum, SeqNum)]) {
+    if let Some((val, _)) = &mut peer.ts {
+        *val += 1;
+    }
+    let seq = peer.seq;
+    peer.send(host, ACK, seq, ack, sack, &[]);
+}
+
+/// What the stack sends, as (sequence number, length), up to `packets`.
+fn texts(host: &mut Host, peer: &mut Peer) -> Vec<(u32, u32)> {
+    let mut list = Vec::new();
+    host.transmit(64, false, |packet| {
+        let s = segment(packet).unwrap();
+        peer.saw(&s);
+        if s.payload_len > 0 {
+            list.push((s.seq.0, s.payload_len));
+        }
+    });
+    host.check();
+    list
+}
+
+fn write(host: &mut Host, id: TcpId, n: usize) -> usize {
+    host.stack.tcp_send(id, &vec![7; n]).unwrap()
+}
+
+/// With one controller, so that windows are comparable; BBR takes no window from ACKs at all.
+fn controlled(by: CongestionControl, sack: bool) -> Plan {
+    let mut plan = plan();
+    (plan.tcp.congestion_control, plan.tcp.sack) = (by, sack);
+    plan
+}
+
+#[test]
+fn ack_of_unsent_data() {
+    let (mut host, _, mut peer, id) = connected(plan());
+    write(&mut host, id, 50_000);
+    let first = texts(&mut host, &mut peer);
+    let before = host.stack.sending(id).unwrap();
+    let mut answers = 0;
+    for ahead in [1, 1000, 0x1000_0000, 0x7fff_ffff] {
+        ack(&mut host, &mut peer, before.nxt.wrapping_add(ahead), &[]);
+        answers += sent(&mut host);
+    }
+    assert_eq!(host.stack.sending(id).unwrap(), before, "neither window nor queue has moved");
+    assert!(answers <= 1, "RFC 9293 3.10.7.4 wants an ACK, RFC 5961 section 10 not too many");
+    assert_eq!(host.stack.stats().dropped(DropReason::BadAck), 4);
+    // SACK blocks of what was never sent are worth as little.
+    let ahead = (SeqNum(before.nxt.wrapping_add(5000)), SeqNum(before.nxt.wrapping_add(9000)));
+    let half = (SeqNum(first[9].0), SeqNum(before.nxt.wrapping_add(1)));
+    let una = before.una;
+    ack(&mut host, &mut peer, una, &[ahead, half]);
+    assert_eq!(texts(&mut host, &mut peer), []);
+    assert_eq!(host.stack.sending(id).unwrap().flight, before.flight);
+}
+
+#[test]
+fn optimistic_acks() {
+    // Savage et al. 1999: ACKs for what is still on its way make the sender believe in a faster path. It cannot be
+    // told from a fast one; but an ACK beyond what was sent is refused (above), and growth is by bytes.
+    for by in [CongestionControl::Cubic, CongestionControl::NewReno] {
+        let (mut host, _, mut peer, id) = connected(controlled(by, true));
+        write(&mut host, id, 500_000);
+        let mut acked = 0;
+        let begin = host.stack.sending(id).unwrap();
+        for _ in 0..20 {
+            // Every segment is acknowledged the moment it leaves.
+            for (seq, len) in texts(&mut host, &mut peer) {
+                acked += len;
+                ack(&mut host, &mut peer, seq.wrapping_add(len), &[]);
+            }
+            let now = host.stack.sending(id).map_or(begin, |s| s);
+            assert!(now.cwnd <= begin.cwnd + acked, "the window grows by what is acknowledged at most");
+            assert!(now.nxt.wrapping_sub(now.una) <= now.cwnd + u32::from(now.mss));
+        }
+    }
+}
+
+#[test]
+fn ack_splitting() {
+    // One ACK for each byte: with growth by ACKs the window would grow by a thousand segments in a round trip.
+    for by in [CongestionControl::Cubic, CongestionControl::NewReno] {
+        let (mut host, _, mut peer, id) = connected(controlled(by, true));
+        write(&mut host, id, 200_000);
+        let first = texts(&mut host, &mut peer);
+        let before = host.stack.sending(id).unwrap();
+        for n in 1..=1400 {
+            ack(&mut host, &mut peer, first[0].0.wrapping_add(n), &[]);
+        }
+        let after = host.stack.sending(id).unwrap();
+        let mss = u32::from(after.mss);
+        assert!(after.cwnd <= before.cwnd + 1400 + mss, "RFC 3465: {} after {}", after.cwnd, before.cwnd);
+        let sent: u32 = texts(&mut host, &mut peer).iter().map(|t| t.1).sum();
+        assert!(sent <= 1400 * 2 + 2 * mss, "and so does what leaves: {sent}");
+    }
+}
+
+#[test]
+fn duplicate_ack_spoofing() {
+    // Each duplicate ACK lets a Reno sender send one more: who repeats them gets as much as he likes. With SACK they
+    // say nothing without blocks, and without it they count for no more than what is in flight.
+    for sack in [true, false] {
+        let (mut host, _, mut peer, id) = connected(controlled(CongestionControl::NewReno, sack));
+        write(&mut host, id, 400_000);
+        let first = texts(&mut host, &mut peer);
+        let una = host.stack.sending(id).unwrap().una;
+        let mut sent = 0;
+        for _ in 0..5000 {
+            ack(&mut host, &mut peer, una, &[]);
+            sent += texts(&mut host, &mut peer).len();
+        }
+        if sack {
+            assert!(sent <= 3, "{sent} segments for ACKs that say nothing");
+        } else {
+            // As in Linux each counts for one segment. That is what an optimistic ACK would get, too; the peer's
+            // window and the send buffer end it.
+            assert!(sent <= 400_000 / 1400 + first.len(), "{sent} segments");
+            assert!(host.stack.sending(id).unwrap().cwnd <= 10 * 1460, "the window itself does not grow");
+        }
+    }
+}
+
+#[test]
+fn sack_panic_and_slowness() {
+    // CVE-2019-11477, 11478, 11479: the least segment size, a queue of as many segments as fit, and SACKs that name
+    // every other one. Here segments are cut once, are never merged, and their size has a floor.
+    let mut plan = plan();
+    plan.frames = 4000;
+    plan.limits.send_pool_percent = 90;
+    let (mut host, listener) = crate::listening(plan);
+    let offer = Offer { mss: Some(1), ..crate::OFFER };
+    let (mut peer, id) = Peer::open(&mut host, listener, 1000, 60_000, offer).unwrap();
+    let mss = u32::from(host.stack.sending(id).unwrap().mss);
+    assert!(mss + 12 >= 48, "a peer's segment size has a floor: {mss}");
+    let options = TcpOptions { nodelay: true, ..TcpOptions::default() };
+    host.stack.tcp_set_options(id, options).unwrap();
+    let _ = host.stack.tcp_send(id, &vec![1; 200_000]);
+    let mut base = host.stack.sending(id).unwrap().una;
+    for round in 0..200u32 {
+        let list = texts(&mut host, &mut peer);
+        let nxt = host.stack.sending(id).unwrap().nxt;
+        for n in 0..30u32 {
+            let hole = base.wrapping_add((2 * n + round % 2) * mss);
+            let blocks = [0, 20, 40].map(|k| {
+                let start = SeqNum(hole.wrapping_add(k * mss));
+                (start, start + mss)
+            });
+            let _ = nxt;
+            ack(&mut host, &mut peer, base, &blocks);
+        }
+        if round % 8 == 7 && !list.is_empty() {
+            base = base.wrapping_add(mss);
+            ack(&mut host, &mut peer, base, &[]);
+        }
+        host.check();
+        let now = host.stack.sending(id).unwrap();
+        assert!(now.segments <= 4000, "the queue grows with what is written, not with what is SACKed");
+        host.advance(Duration::from_millis(20));
+    }
+    // The queue empties when the receiver gets honest.
+    for _ in 0..3000 {
+        let nxt = host.stack.sending(id).unwrap().nxt;
+        ack(&mut host, &mut peer, nxt, &[]);
+        if texts(&mut host, &mut peer).is_empty() && host.stack.sending(id).unwrap().segments == 0 {
+            return;
+        }
+        if texts(&mut host, &mut peer).is_empty() {
+            host.advance_to_deadline();
+        }
+    }
+    panic!("data is left: {:?}", host.stack.sending(id));
+}
+
+#[test]
+fn window_shrinking() {
+    // RFC 9293 3.8.6: a receiver should not, and a sender must live with it.
+    let (mut host, _, mut peer, id) = connected(plan());
+    write(&mut host, id, 100_000);
+    let first = texts(&mut host, &mut peer);
+    // Half is acknowledged, and the window is taken back to within what was sent.
+    let (seq, len) = first[first.len() / 2];
+    peer.window = 4;
+    ack(&mut host, &mut peer, seq.wrapping_add(len), &[]);
+    let edge = seq.wrapping_add(len).wrapping_add(4 << peer.own_shift);
+    for _ in 0..10 {
+        for (seq, len) in texts(&mut host, &mut peer) {
+            let old = SeqNum(seq).before(SeqNum(host.stack.sending(id).unwrap().nxt));
+            assert!(old || SeqNum(seq.wrapping_add(len)).at_or_before(SeqNum(edge)), "new text beyond the window");
+        }
+        host.advance(Duration::from_millis(100));
+    }
+    peer.window = 60_000;
+    for _ in 0..500 {
+        let nxt = host.stack.sending(id).unwrap().nxt;
+        ack(&mut host, &mut peer, nxt, &[]);
+        if texts(&mut host, &mut peer).is_empty() && !host.advance_to_deadline() {
+            break;
+        }
+        if host.stack.sending(id).unwrap().segments == 0 {
+            break;
+        }
+    }
+    assert_eq!(host.stack.sending(id).unwrap().segments, 0, "all of it went");
+}
+
+/// A peer whose window stays closed, and who answers every probe for `hours`: the number of probes.
+fn hold(host: &mut Host, peer: &mut Peer, id: Option<TcpId>, hours: u64) -> usize {
+    peer.window = 0;
+    let nxt = peer.ack;
+    ack(host, peer, nxt, &[]);
+    let end = host.now + Duration::from_secs(3600 * hours);
+    let mut probes = 0;
+    while host.now < end && id.map_or(host.stack.tcp_connections() > 0, |id| host.stack.sending(id).is_some()) {
+        if !host.advance_to_deadline() {
+            break;
+        }
+        let before = probes;
+        host.transmit(64, false, |_| probes += 1);
+        if probes > before {
+            ack(host, peer, nxt, &[]);
+            sent(host);
+        }
+    }
+    probes
+}
+
+#[test]
+#[ignore = "the time-outs do not exist yet"]
+fn zero_window_holding() {
+    // sockstress, and "persist" attacks: connections that cost the attacker nothing and hold memory for ever.
+    let (mut host, _, mut peer, id) = connected(plan());
+    write(&mut host, id, 60_000);
+    texts(&mut host, &mut peer);
+    let all = peer.ack;
+    ack(&mut host, &mut peer, all, &[]);
+    texts(&mut host, &mut peer);
+    let probes = hold(&mut host, &mut peer, Some(id), 10);
+    assert_eq!(host.stack.tcp_state(id), Ok(TcpState::Established), "RFC 9293 MUST-37: it may last, if nobody minds");
+    assert!(probes < 10 * 3600 / 60, "probes back off to one in two minutes: {probes} in ten hours");
+    // Who minds sets a time: for the connection …
+    let options = TcpOptions { user_timeout: Some(Duration::from_secs(300)), ..TcpOptions::default() };
+    host.stack.tcp_set_options(id, options).unwrap();
+    hold(&mut host, &mut peer, Some(id), 1);
+    assert_ne!(host.stack.tcp_state(id), Ok(TcpState::Established), "TCP_USER_TIMEOUT ends it");
+    assert_eq!(host.stack.tcp_recv(id, &mut [0]), Err(Error::TimedOut));
+    host.stack.tcp_close(id);
+    sent(&mut host);
+    assert_eq!((host.stack.tcp_connections(), host.stack.pool().in_use()), (0, 0));
+}
+
+#[test]
+#[ignore = "the time-outs do not exist yet"]
+fn zero_window_holding_is_bounded_for_all() {
+    // … or for all connections.
+    let mut plan = plan();
+    plan.tcp.zero_window_timeout = Some(Duration::from_secs(600));
+    let (mut host, _, mut peer, id) = connected(plan);
+    peer.window = 0;
+    let nxt = peer.ack;
+    ack(&mut host, &mut peer, nxt, &[]);
+    write(&mut host, id, 60_000);
+    texts(&mut host, &mut peer);
+    let begin = host.now;
+    hold(&mut host, &mut peer, Some(id), 5);
+    assert_ne!(host.stack.tcp_state(id), Ok(TcpState::Established));
+    assert!(host.now.since(begin) < Duration::from_secs(900));
+    host.stack.tcp_close(id);
+    sent(&mut host);
+    assert_eq!(host.stack.pool().in_use(), 0);
+}
+
+#[test]
+#[ignore = "the time-outs do not exist yet"]
+fn zero_window_holding_of_closed_connections() {
+    // The application is done; what it wrote cannot be delivered. Nobody is left to mind, so the stack does.
+    let (mut host, _, mut peer, id) = connected(plan());
+    peer.window = 0;
+    let nxt = peer.ack;
+    ack(&mut host, &mut peer, nxt, &[]);
+    write(&mut host, id, 60_000);
+    host.stack.tcp_shutdown(id, Shutdown::Write).unwrap();
+    host.stack.tcp_close(id);
+    texts(&mut host, &mut peer);
+    hold(&mut host, &mut peer, None, 24);
+    assert_eq!((host.stack.tcp_connections(), host.stack.pool().in_use()), (0, 0), "given up within a day");
+}
+
+#[test]
+fn zero_windows_leave_room_for_others() {
+    // Many such connections take the send share of the pool, not what is needed to receive and to answer.
+    let mut plan = plan();
+    plan.tcp.send_buffer = 1 << 20;
+    let (mut host, listener) = crate::listening(plan);
+    for n in 0..100 {
+        let (mut peer, id) = Peer::open(&mut host, listener, 2000 + n, 60_000, crate::OFFER).unwrap();
+        peer.window = 0;
+        let nxt = peer.ack;
+        ack(&mut host, &mut peer, nxt, &[]);
+        let _ = host.stack.tcp_send(id, &[1; 100_000]);
+        sent(&mut host);
+    }
+    let pool = host.stack.pool();
+    assert!(pool.in_use() <= pool.capacity() * 45 / 100, "{} of {} frames", pool.in_use(), pool.capacity());
+    let (mut peer, id) = Peer::open(&mut host, listener, 5000, 60_000, crate::OFFER).unwrap();
+    crate::works(&mut host, &mut peer, id, b"hello");
+}

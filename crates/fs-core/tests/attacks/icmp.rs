@@ -1,0 +1,104 @@
+//! ICMP that somebody made up: RFC 5927.
+
+use crate::{connected, listening, plan, works};
+use fs_core::wire::checksum::Sum;
+use fs_core::{Connect, DropReason, Error, TcpOptions, TcpState};
+use fs_fuzz::host::Host;
+use fs_fuzz::packet::{LOCAL, PEER, ipv4};
+use fs_fuzz::peer::segment;
+
+/// An error message about a segment of ours from port `from` to port `to`.
+pub(crate) fn error(kind: u8, code: u8, mtu: u16, from: u16, to: u16, seq: u32) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0, 0, 0];
+    message.extend_from_slice(&mtu.to_be_bytes());
+    ipv4(&mut message, 6, 0, 20);
+    message[20..24].copy_from_slice(&LOCAL);
+    message[24..28].copy_from_slice(&PEER);
+    message[18..20].copy_from_slice(&[0, 0]);
+    let sum = Sum::of(&message[8..28]).finish();
+    message[18..20].copy_from_slice(&sum.to_be_bytes());
+    message.extend_from_slice(&from.to_be_bytes());
+    message.extend_from_slice(&to.to_be_bytes());
+    message.extend_from_slice(&seq.to_be_bytes());
+    let sum = Sum::of(&message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut out = Vec::new();
+    ipv4(&mut out, 1, 0, message.len());
+    out.extend_from_slice(&message);
+    out
+}
+
+/// Sends what is due; the largest packet.
+fn largest(host: &mut Host) -> usize {
+    let mut largest = 0;
+    host.transmit(64, false, |packet| largest = largest.max(packet.len()));
+    host.check();
+    largest
+}
+
+#[test]
+fn path_mtu_too_small() {
+    let (mut host, _, mut peer, id) = connected(plan());
+    let before = host.stack.sending(id).unwrap();
+    // Nothing is in flight: the quoted number cannot be of ours (RFC 5927 4.1).
+    for seq in [before.una, before.una.wrapping_sub(1), before.una.wrapping_add(100_000)] {
+        host.receive(&error(3, 4, 68, 80, 1000, seq), false);
+    }
+    assert_eq!(host.stack.sending(id).unwrap().mss, before.mss);
+    host.stack.tcp_send(id, &vec![1; 100_000]).unwrap();
+    largest(&mut host);
+    // The number is right, the size absurd: RFC 1191 lets an IPv4 link have 68 bytes, which would make 28 of each.
+    for mtu in [0, 1, 68, 300] {
+        host.receive(&error(3, 4, mtu, 80, 1000, before.una), false);
+    }
+    let now = host.stack.sending(id).unwrap();
+    assert!(now.mss >= 488, "a floor under the segment size: {}", now.mss);
+    // A size that is larger than ours changes nothing.
+    let small = now.mss;
+    host.receive(&error(3, 4, 9000, 80, 1000, before.una), false);
+    assert_eq!(host.stack.sending(id).unwrap().mss, small);
+    largest(&mut host);
+    let nxt = host.stack.sending(id).unwrap().nxt;
+    peer.ack = nxt;
+    works(&mut host, &mut peer, id, b"hello");
+}
+
+#[test]
+fn hard_errors() {
+    let (mut host, _, mut peer, id) = connected(plan());
+    host.stack.tcp_send(id, &vec![1; 10_000]).unwrap();
+    largest(&mut host);
+    let una = host.stack.sending(id).unwrap().una;
+    // RFC 5927 section 5.2: on an open connection they are soft, even with the right numbers.
+    for code in [0, 1, 2, 3, 9, 10, 13] {
+        host.receive(&error(3, code, 0, 80, 1000, una), false);
+    }
+    for (kind, code) in [(11, 0), (11, 1), (12, 0), (4, 0), (5, 0)] {
+        host.receive(&error(kind, code, 0, 80, 1000, una), false);
+    }
+    assert_eq!(host.stack.tcp_state(id), Ok(TcpState::Established));
+    peer.ack = host.stack.sending(id).unwrap().nxt;
+    works(&mut host, &mut peer, id, b"hello");
+}
+
+#[test]
+fn errors_for_an_opening_connection() {
+    let (mut host, _) = listening(plan());
+    let remote = std::net::SocketAddr::from((PEER, 7000));
+    let id = host.stack.tcp_connect(Connect { remote, local: None, options: TcpOptions::default() }).unwrap();
+    let mut syn = None;
+    host.transmit(64, false, |packet| syn = segment(packet));
+    let syn = syn.unwrap();
+    let from = syn.key.remote_port();
+    // Another sequence number, another port: nobody's.
+    host.receive(&error(3, 3, 0, from, 7000, syn.seq.0.wrapping_add(1)), false);
+    host.receive(&error(3, 3, 0, from, 7001, syn.seq.0), false);
+    assert_eq!(host.stack.stats().dropped(DropReason::IcmpUnmatched), 2);
+    // Soft: it may come right. Hard and true: it is over.
+    host.receive(&error(3, 1, 0, from, 7000, syn.seq.0), false);
+    assert_eq!(host.stack.tcp_state(id), Ok(TcpState::SynSent));
+    host.receive(&error(3, 3, 0, from, 7000, syn.seq.0), false);
+    assert_eq!(host.stack.tcp_take_error(id), Ok(Some(Error::ConnectionRefused)));
+    host.stack.tcp_close(id);
+    assert_eq!(host.stack.tcp_connections(), 0);
+}

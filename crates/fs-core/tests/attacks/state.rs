@@ -1,0 +1,148 @@
+//! Numbers that an attacker forges: cookies, cores, and segments of connections that are over.
+
+use crate::floods::forged_syn;
+use crate::{OFFER, connected, listening, plan, sent, works};
+use fs_core::{CoreMessage, DropReason, Duration, FramePool, Shutdown};
+use fs_fuzz::host::Host;
+use fs_fuzz::packet::{ACK, FIN, PSH, RST, SYN, Tcp, timestamps};
+use fs_fuzz::peer::{PORT, Peer, segment};
+
+#[test]
+fn syn_cookie_forgery() {
+    let (mut host, listener) = listening(plan());
+    // A flood has opened the cookie jar.
+    for n in 0..200 {
+        host.receive(&forged_syn(n), true);
+    }
+    sent(&mut host);
+    assert!(host.stack.stats().syn_cookies_sent > 100);
+    for n in 0..200_000u32 {
+        let mut out = Vec::new();
+        let ts = timestamps(5, n);
+        let (seq, ack) = (n, n.wrapping_mul(0x9e37_79b1));
+        Tcp { from: 7, to: PORT, seq, ack, flags: ACK | PSH, options: &ts, payload: b"GET /", ..Tcp::default() }
+            .write(&mut out, false);
+        host.receive(&out, true);
+    }
+    assert_eq!(sent(&mut host), 0, "a guess gets no answer");
+    assert_eq!((host.stack.stats().accepted, host.stack.tcp_connections()), (0, 0));
+    // A true one that is too old.
+    let mut old = Peer::open(&mut host, listener, 2000, 60_000, OFFER).unwrap();
+    host.stack.tcp_abort(old.1);
+    sent(&mut host);
+    host.advance(Duration::from_secs(200));
+    sent(&mut host);
+    let (seq, ack) = (old.0.seq, old.0.ack);
+    old.0.send(&mut host, ACK, seq, ack, &[], &[]);
+    assert_eq!(host.stack.tcp_connections(), 0, "a cookie ends after two minutes");
+}
+
+#[test]
+fn cookies_only_when_needed() {
+    // In quiet times an ACK cannot be a cookie, so there is nothing to guess.
+    let (mut host, _) = listening(plan());
+    let mut out = Vec::new();
+    Tcp { from: 7, to: PORT, seq: 1, ack: 2, flags: ACK, ..Tcp::default() }.write(&mut out, false);
+    host.receive(&out, true);
+    let mut reset = false;
+    host.transmit(64, false, |packet| reset = segment(packet).unwrap().flags.rst());
+    assert!(reset);
+}
+
+/// A connection that our side has closed first: in TIME-WAIT. The peer as it was.
+fn in_time_wait() -> (Host, Peer) {
+    let (mut host, _, mut peer, id) = connected(plan());
+    host.stack.tcp_shutdown(id, Shutdown::Write).unwrap();
+    sent(&mut host);
+    peer.ack = peer.ack.wrapping_add(1);
+    let (seq, ack) = (peer.seq, peer.ack);
+    peer.send(&mut host, ACK | FIN, seq, ack, &[], &[]);
+    peer.seq = peer.seq.wrapping_add(1);
+    sent(&mut host);
+    host.stack.tcp_close(id);
+    assert_eq!(host.stack.tcp_time_waits(), 1);
+    (host, peer)
+}
+
+#[test]
+fn time_wait_assassination() {
+    // RFC 1337: an old duplicate draws an ACK, the peer's RST to that ACK ends TIME-WAIT early. A RST must be exact.
+    let (mut host, mut peer) = in_time_wait();
+    for delta in [1u32, 100, 0xffff_ffff, 0x7fff_ffff, 0u32.wrapping_sub(5000)] {
+        let seq = peer.seq.wrapping_add(delta);
+        peer.send(&mut host, RST, seq, 0, &[], &[]);
+        assert_eq!(sent(&mut host), 0);
+    }
+    assert_eq!(host.stack.tcp_time_waits(), 1, "no stray RST ends it");
+    // Old text and an old SYN are answered with an ACK, and open nothing. Their timestamps are old, too.
+    peer.ts = peer.ts.map(|(val, ecr)| (val.wrapping_sub(500), ecr));
+    let (old, ack) = (peer.seq.wrapping_sub(3), peer.ack);
+    peer.send(&mut host, ACK | PSH, old, ack, &[], b"xyz");
+    assert!(sent(&mut host) <= 1);
+    peer.send(&mut host, SYN, old, 0, &[], &[]);
+    assert!(sent(&mut host) <= 1);
+    assert_eq!((host.stack.tcp_time_waits(), host.stack.tcp_handshakes(), host.stack.tcp_connections()), (1, 0, 0));
+    // A new incarnation (RFC 6191) is let in.
+    peer.ts = peer.ts.map(|(val, ecr)| (val.wrapping_add(5000), ecr));
+    let new = peer.seq.wrapping_add(100_000);
+    peer.send(&mut host, SYN, new, 0, &[], &[]);
+    assert_eq!((sent(&mut host), host.stack.tcp_time_waits(), host.stack.tcp_handshakes()), (1, 0, 1));
+}
+
+#[test]
+fn time_wait_bucket_overflow() {
+    // More connections than there is room for records: the oldest make room, memory does not grow.
+    let mut plan = plan();
+    plan.limits.time_wait = 10;
+    let (mut host, listener) = listening(plan);
+    for n in 0..200 {
+        let (mut peer, id) = Peer::open(&mut host, listener, 1000 + n, 60_000, OFFER).unwrap();
+        works(&mut host, &mut peer, id, b"hello");
+        host.stack.tcp_shutdown(id, Shutdown::Write).unwrap();
+        sent(&mut host);
+        let (seq, ack) = (peer.seq, peer.ack.wrapping_add(1));
+        peer.send(&mut host, ACK | FIN, seq, ack, &[], &[]);
+        sent(&mut host);
+        host.stack.tcp_close(id);
+        assert!(host.stack.tcp_time_waits() <= 10 && host.stack.pool().in_use() == 0);
+    }
+}
+
+#[test]
+fn steering_forgery() {
+    // A peer chooses ports and timestamps that name any core: each packet goes around once at most, to cores that
+    // exist, and leaves nothing behind.
+    let mut plan = plan();
+    plan.cores = (1, 3);
+    let mut host = Host::new(plan);
+    let mut outbound = Vec::new();
+    let mut forwarded = 0;
+    for n in 0..20_000u32 {
+        let mut out = Vec::new();
+        let ts = timestamps(n, n.wrapping_mul(0x9e37_79b1));
+        let (from, to) = ((n % 1500) as u16, (n.wrapping_mul(77) % 65_535) as u16 + 1);
+        let flags = [ACK, SYN, SYN | ACK, RST, FIN | ACK][n as usize % 5];
+        Tcp { from, to, seq: n, ack: n, flags, options: &ts, ..Tcp::default() }.write(&mut out, false);
+        host.receive(&out, true);
+        host.stack.drain_outbound(&mut outbound);
+        assert!(outbound.len() <= 1, "one packet, one hop");
+        for message in outbound.drain(..) {
+            assert!(message.to.0 < 3 && message.to.0 != 1, "to a core that exists, and not to itself");
+            let CoreMessage::Packet(packet) = message.message else { panic!("a packet") };
+            forwarded += 1;
+            assert!(packet.hops <= 3);
+            if packet.hops < 3 {
+                // What comes back after having been asked around is not sent on for ever.
+                let packet = fs_core::Packet { hops: 3, ..packet };
+                host.stack.deliver(CoreMessage::Packet(packet));
+                let mut more = Vec::new();
+                host.stack.drain_outbound(&mut more);
+                assert!(more.is_empty(), "after a round it ends");
+            }
+        }
+        host.transmit(64, false, |_| {});
+    }
+    assert!(forwarded > 1000);
+    assert_eq!(host.stack.pool().in_use(), 0);
+    assert!(host.stack.stats().dropped(DropReason::NobodysFlow) > 0);
+}
