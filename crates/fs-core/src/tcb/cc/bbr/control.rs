@@ -6,8 +6,9 @@ use super::*;
 
 /// BBR.PacingMarginPercent: the rate is paced so much below the estimate.
 const PACING_MARGIN: u64 = 1;
-/// Bursts in flight that offloads need: sender's queue, sender's device, receiver (draft 5.5.8.1).
-const OFFLOAD_BURSTS: u32 = 3;
+/// Bursts in flight that offloads need (draft 5.5.8): we send packets, not what a device cuts into packets, so the
+/// three of kernels are too many; a receiver may still merge one burst before it answers.
+const OFFLOAD_BURSTS: u32 = 2;
 /// The round trip assumed before there is one, for the first rate.
 const NOMINAL_RTT_US: u64 = 1000;
 

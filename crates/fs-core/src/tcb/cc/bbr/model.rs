@@ -1,5 +1,6 @@
 //! The model of the path: draft-ietf-ccwg-bbr section 5.5.
 
+use super::super::pacing;
 use super::super::rate::{RateSample, after};
 use super::*;
 
@@ -81,7 +82,7 @@ impl Bbr {
             return;
         }
         // Once a round: AdaptLowerBoundsFromCongestion.
-        if self.loss_in_round && !self.is_probing_bw() {
+        if self.loss_in_round && !self.is_probing_bw() && !self.is_random_loss() {
             if self.bw_shortterm == NO_LIMIT {
                 self.bw_shortterm = self.max_bw();
             }
@@ -98,10 +99,35 @@ impl Bbr {
     pub(super) fn note_loss(&mut self, w: &Window) {
         if !self.loss_in_round {
             self.loss_round_delivered = self.rate.delivered;
+            self.loss_round_from = (self.rate.lost, self.rate.delivered);
+            self.loss_with_queue = false;
             self.save_cwnd(w);
             self.save_state_upon_loss();
         }
         self.loss_in_round = true;
+        self.loss_with_queue |= self.sees_queue();
+    }
+
+    /// Round trips are longer than the path alone explains, and than our own bursts do.
+    fn sees_queue(&self) -> bool {
+        if self.min_rtt_us == u32::MAX || self.bw == 0 {
+            return true;
+        }
+        let burst = u64::from(pacing::burst(self.pacing_rate, self.mss)) * 1_000_000 / self.bw;
+        let noise = (u64::from(self.min_rtt_us) / 32).max(burst * 3 / 2);
+        u64::from(self.rtt_recent_us) > u64::from(self.min_rtt_us) + noise
+    }
+
+    /// The round that ends lost little, and nothing queued.
+    fn is_random_loss(&self) -> bool {
+        let lost = u64::from(self.rate.lost.wrapping_sub(self.loss_round_from.0));
+        let delivered = u64::from(self.rate.delivered.wrapping_sub(self.loss_round_from.1));
+        !self.loss_with_queue && lost * 100 <= (lost + delivered) * u64::from(RANDOM_LOSS_MAX)
+    }
+
+    /// The loss rate that is too high, in percent.
+    pub(super) fn loss_threshold(&self) -> u32 {
+        if self.loss_with_queue { LOSS_THRESHOLD } else { RANDOM_LOSS_MAX }
     }
 
     pub(super) fn save_state_upon_loss(&mut self) {

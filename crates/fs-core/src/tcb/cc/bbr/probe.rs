@@ -42,7 +42,7 @@ impl Bbr {
                     && self.loss_events >= STARTUP_LOSS_EVENTS
                     && self.is_inflight_too_high(rs.lost, rs.in_flight)
             } else {
-                rs.newly_lost > 0
+                rs.newly_lost > 0 && self.loss_with_queue
             };
             if high {
                 self.undo.mode = Some(Mode::Startup);
@@ -242,7 +242,8 @@ impl Bbr {
 
     /// IsInflightTooHigh.
     pub(super) fn is_inflight_too_high(&self, lost: u32, in_flight: u32) -> bool {
-        u64::from(lost) * 100 > u64::from(in_flight) * u64::from(LOSS_THRESHOLD) || lost > 0 && !self.sack
+        let threshold = u64::from(self.loss_threshold());
+        u64::from(lost) * 100 > u64::from(in_flight) * threshold || lost > 0 && !self.sack && self.loss_with_queue
     }
 
     pub(super) fn handle_inflight_too_high(&mut self, w: &Window, in_flight: u32, app_limited: bool, now: Instant) {
