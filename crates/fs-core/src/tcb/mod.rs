@@ -183,6 +183,7 @@ pub(crate) struct Ext {
     /// Bytes sent again, and neither acknowledged nor taken for lost since.
     pub(crate) retransmitted: u32,
     pub(crate) pacing: cc::pacing::Pacing,
+    pub(crate) hystart: cc::hystart::HyStart,
     /// Congestion control state: BBR's from the start, the others' from the first loss on.
     pub(crate) control: Option<cc::Control>,
     /// Received out of order.

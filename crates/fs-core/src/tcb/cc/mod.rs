@@ -12,6 +12,7 @@
 
 pub mod bbr;
 pub mod cubic;
+pub(crate) mod hystart;
 pub(crate) mod pacing;
 pub mod rate;
 pub mod reno;

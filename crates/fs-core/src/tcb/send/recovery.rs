@@ -9,6 +9,7 @@ use super::sack::{DUP_THRESH, Sacked, duplicate_block};
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::stats::Stats;
+use crate::tcb::cc::hystart::{self, SlowStartAck};
 use crate::tcb::cc::{self, AckSample, Algorithm, Control};
 use crate::tcb::flags::Flags;
 use crate::tcb::seq::SeqNum;
@@ -102,13 +103,14 @@ impl Tcb {
         if let Some(ext) = &mut self.ext {
             ext.soft_error = None;
         }
-        if let Some(sent) = acked.sample_us {
-            self.rtt.sample(micros(input.now).wrapping_sub(sent));
+        let rtt_us = acked.sample_us.map(|sent| micros(input.now).wrapping_sub(sent));
+        if let Some(rtt_us) = rtt_us {
+            self.rtt.sample(rtt_us);
             self.backoff = 0;
         }
         self.dup_acks = 0;
         self.flags.clear(Flags::PERSIST);
-        self.grow_window(advance, flight_before, input.now);
+        self.grow_window(advance, flight_before, rtt_us, input.now);
         self.model_end(input.now);
         if self.snd_una == self.snd_nxt {
             self.stop_timer(input.now, acked.sample_us);
@@ -165,7 +167,8 @@ impl Tcb {
         if matches!(self.recovery(), Recovery::Fast { .. }) {
             self.apply_prr(facts.delivered, advanced && !newly_lost);
         } else if advanced && !matches!(self.recovery(), Recovery::Cwr { .. }) {
-            self.grow_window(facts.delivered.max(advance), flight_before, input.now);
+            let rtt_us = acked.sample_us.map(|sent| now_us.wrapping_sub(sent));
+            self.grow_window(facts.delivered.max(advance), flight_before, rtt_us, input.now);
         }
         self.model_end(input.now);
         self.time_after_ack(store, config, input.now, advanced, acked.sample_us, wait_us);
@@ -513,8 +516,22 @@ impl Tcb {
         self.ext_mut().control.get_or_insert_with(|| Control::loss_based(new_reno))
     }
 
+    /// Slow start; CUBIC's first one watches the round trips.
     #[inline]
-    fn grow_window(&mut self, acked: u32, flight_before: u32, now: Instant) {
+    fn slow_start(&mut self, acked: u32, rtt_us: Option<u32>) {
+        let mss = self.mss as u32;
+        if hystart::applies(&self.window, mss, self.rtt.srtt_us()) && !self.flags.has(Flags::NEW_RENO) {
+            let ack = SlowStartAck { una: self.snd_una, nxt: self.snd_nxt, acked, mss, rtt_us };
+            let mut window = self.window;
+            self.ext_mut().hystart.on_ack(&mut window, &ack);
+            self.window = window;
+        } else {
+            cc::slow_start(&mut self.window, acked, mss);
+        }
+    }
+
+    #[inline]
+    fn grow_window(&mut self, acked: u32, flight_before: u32, rtt_us: Option<u32>, now: Instant) {
         if self.owns_window() {
             return;
         }
@@ -531,9 +548,7 @@ impl Tcb {
         let sample = AckSample { now, acked, flight: flight_before, srtt_us: self.rtt.srtt_us(), mss, app_limited };
         match self.ext.as_mut().and_then(|e| e.control.as_mut()) {
             Some(control) => control.on_ack(&mut self.window, &sample),
-            None if slow_start => {
-                cc::slow_start(&mut self.window, acked, mss);
-            }
+            None if slow_start => self.slow_start(acked, rtt_us),
             None => {
                 // Past ssthresh without a loss: only after an idle restart; the controller takes over.
                 let mut window = self.window;
