@@ -127,6 +127,8 @@ pub struct TcpConfig {
     pub fast_open: FastOpen,
     /// RACK and the tail loss probe (RFC 8985); off: RFC 6675 with its DupThresh alone.
     pub rack: bool,
+    /// The tail loss probe of RFC 8985 section 7, which needs `rack`: Linux `tcp_early_retrans` 3; false is its 0.
+    pub tail_loss_probe: bool,
     /// Shrink the window after an idle time of one RTO (RFC 5681 4.1, RFC 2861): Linux `tcp_slow_start_after_idle`.
     pub idle_restart: bool,
     /// Smallest segment size that path MTU messages and black-hole detection go down to, in bytes: Linux
@@ -167,6 +169,7 @@ impl Default for TcpConfig {
             ecn: Ecn::Passive,
             fast_open: FastOpen { client: true, server: false },
             rack: true,
+            tail_loss_probe: true,
             idle_restart: true,
             mss_floor: 536,
             mtu_probing: true,

@@ -22,8 +22,8 @@ pub struct Config {
     pub tolerance_us: i64,
     /// `--tolerance_percent`: of the time since the event before.
     pub tolerance_percent: f64,
-    /// `--mtu` of the interface.
-    pub mtu: u16,
+    /// `--mtu` of the interface; 1500, and 1520 for IPv6 as the public suites have it (the same segments fit).
+    pub mtu: Option<u16>,
     /// `--bind_port`.
     pub bind_port: u16,
     /// `--connect_port`.
@@ -58,7 +58,7 @@ impl Default for Config {
             ip_version: IpVersion::V4,
             tolerance_us: 4000,
             tolerance_percent: 12.5,
-            mtu: 1500,
+            mtu: None,
             bind_port: 8080,
             connect_port: 8080,
             local_ip: None,
@@ -105,7 +105,7 @@ impl Config {
                 let percent: Result<f64, _> = text()?.parse();
                 self.tolerance_percent = percent.map_err(|e| format!("--{name}: {e}"))?;
             }
-            "mtu" => self.mtu = small()?,
+            "mtu" => self.mtu = Some(small()?),
             "bind_port" => self.bind_port = small()?,
             "connect_port" => self.connect_port = small()?,
             "local_ip" => self.local_ip = Some(address()?),
@@ -139,18 +139,23 @@ impl Config {
         Ok(())
     }
 
+    /// The interface's MTU.
+    pub fn mtu(&self) -> u16 {
+        self.mtu.unwrap_or(if self.ip_version == IpVersion::V6 { 1520 } else { 1500 })
+    }
+
     /// The interface's address.
     pub fn local(&self) -> IpAddr {
         self.local_ip.unwrap_or(match self.ip_version {
-            IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0x36a1, 0, 0, 0, 1).into(),
-            _ => Ipv4Addr::new(192, 168, 217, 11).into(),
+            IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1).into(),
+            _ => Ipv4Addr::new(192, 168, 0, 1).into(),
         })
     }
 
     /// The next hop to the remote network.
     pub fn gateway(&self) -> IpAddr {
         self.gateway_ip.unwrap_or(match self.ip_version {
-            IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0x8888, 0, 0, 0, 0).into(),
+            IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0x8888, 0, 0, 0, 1).into(),
             _ => Ipv4Addr::new(192, 168, 0, 1).into(),
         })
     }
@@ -158,7 +163,7 @@ impl Config {
     /// The peer's address.
     pub fn remote(&self) -> IpAddr {
         self.remote_ip.unwrap_or(match self.ip_version {
-            IpVersion::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+            IpVersion::V6 => Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0, 0, 0, 0, 1).into(),
             _ => Ipv4Addr::new(192, 0, 2, 1).into(),
         })
     }
@@ -166,6 +171,19 @@ impl Config {
     /// Length of the interface's network prefix.
     pub fn prefix_len(&self) -> u8 {
         if self.ip_version == IpVersion::V6 { 64 } else { self.prefix }
+    }
+
+    /// Symbols that the public suites' runners define on their command lines.
+    pub fn suite_symbols(version: IpVersion) -> Vec<(&'static str, &'static str)> {
+        let (level, kind) = match version {
+            IpVersion::V4 => ("SOL_IP", "IP_RECVERR"),
+            _ => ("SOL_IPV6", "IPV6_RECVERR"),
+        };
+        let (cookie, code) = match version {
+            IpVersion::V6 => ("c1d1e9742a47a9bc", "address_unreachable"),
+            _ => ("3021b9d889017eeb", "host_unreachable"),
+        };
+        vec![("TFO_COOKIE", cookie), ("CODE", code), ("CMSG_LEVEL_IP", level), ("CMSG_TYPE_RECVERR", kind)]
     }
 
     fn socket_address(&self, ip: IpAddr, port: u16) -> SocketAddr {

@@ -10,7 +10,8 @@
 //! here; what the engine does not do, or does differently, is what a failure tells.
 //!
 //! The way of a script: [`script`] (words → grammar → what it says) → [`run`] (when an event is due, what a packet
-//! must look like, how a call's result compares) → a [`run::target::Target`]: [`engine`] or Linux.
+//! must look like, how a call's result compares) → a [`run::target::Target`]: [`engine`] or
+//! [`linux`].
 //!
 //! ## Differences from Linux that are wanted
 //! They stand in the script, as comments that packetdrill does not see:
@@ -29,6 +30,7 @@
 
 pub mod config;
 pub mod engine;
+pub mod linux;
 pub mod packet;
 pub mod python;
 pub mod run;

@@ -1,7 +1,8 @@
 //! Files: which there are, and how one is run.
 
-use crate::config::Config;
+use crate::config::{Config, IpVersion};
 use crate::engine::Engine;
+use crate::linux::Linux;
 use crate::script::{self, Defines, Side};
 use std::path::{Path, PathBuf};
 
@@ -56,7 +57,7 @@ fn attempt(path: &Path, request: &Request, log: &mut String) -> Result<Option<St
     if let Some(reason) = notes.skip {
         return Ok(Some(reason));
     }
-    let script = script::parse(&text, &name, &request.defines).map_err(|e| e.to_string())?;
+    let script = script::parse(&text, &name, &symbols(&text, request)).map_err(|e| e.to_string())?;
     let mut config = Config::default();
     for (option, value) in script.options.iter().chain(&request.options) {
         config.set(option, value.as_deref()).map_err(|e| format!("{name}: {e}"))?;
@@ -70,9 +71,26 @@ fn attempt(path: &Path, request: &Request, log: &mut String) -> Result<Option<St
             let mut engine = Engine::new(&config, directory);
             crate::run::run(&script, &name, &config, &mut engine, log).map_err(|e| e.to_string())?;
         }
-        Side::Linux => return Err("the target linux is not there yet".into()),
+        Side::Linux => {
+            let result = Linux::with(&config, directory, |linux| crate::run::run(&script, &name, &config, linux, log));
+            result?.map_err(|e| e.to_string())?;
+        }
     }
     Ok(None)
+}
+
+/// The symbols that a script sees besides its own: the suites', and those of the command line.
+fn symbols(text: &str, request: &Request) -> Defines {
+    let asked = request.options.iter().rev().find(|(name, _)| name == "ip_version").and_then(|(_, value)| value.clone());
+    let written = || text.lines().find_map(|line| Some(line.trim().strip_prefix("--ip_version=")?.trim().to_string()));
+    let version = match asked.or_else(written).as_deref() {
+        Some("ipv6") => IpVersion::V6,
+        Some("ipv4-mapped-ipv6") => IpVersion::Mapped,
+        _ => IpVersion::V4,
+    };
+    let mut symbols: Defines = Config::suite_symbols(version).iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
+    symbols.extend(request.defines.clone());
+    symbols
 }
 
 /// The scripts under the given paths, sorted within each directory.

@@ -116,7 +116,9 @@ fn split(line: &str) -> Vec<Vec<String>> {
                 match (value, end) {
                     (Some(value), Some(n)) => {
                         word.get_or_insert_default().push_str(&value.to_string());
-                        (0..n).for_each(|_| drop(chars.next()));
+                        for _ in 0..n {
+                            chars.next();
+                        }
                     }
                     _ => word.get_or_insert_default().push('$'),
                 }

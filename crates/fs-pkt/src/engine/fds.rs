@@ -28,10 +28,7 @@ pub(super) struct Kept {
     pub(super) keep_interval: Option<i32>,
     pub(super) keep_count: Option<i32>,
     pub(super) fast_open: i32,
-    pub(super) fast_open_connect: i32,
-    pub(super) fast_open_no_cookie: i32,
     pub(super) linger: (i32, i32),
-    pub(super) linger2: Option<i32>,
 }
 
 #[derive(Clone, Debug)]
@@ -112,6 +109,19 @@ impl Fds {
             Some(Fd::Epoll(epoll)) => Some(epoll),
             _ => None,
         }
+    }
+
+    /// bind(2)'s rule: a port is shared only if both sockets ask for it (SO_REUSEADDR) and the other does not listen.
+    pub(super) fn conflicts(&self, fd: i32, at: SocketAddr, reuse: bool) -> bool {
+        let own = Self::index(fd);
+        self.slots.iter().enumerate().filter(|(i, _)| *i != own).any(|(_, slot)| match slot {
+            Some(Fd::Socket(other)) if other.kind & 0xf == libc::SOCK_STREAM => other.bound.is_some_and(|bound| {
+                let overlap = bound.ip() == at.ip() || bound.ip().is_unspecified() || at.ip().is_unspecified();
+                let shared = reuse && other.kept.reuse_addr != 0 && !matches!(other.state, State::Listening(_));
+                bound.port() == at.port() && at.port() != 0 && overlap && !shared
+            }),
+            _ => false,
+        })
     }
 
     /// Edge-triggered watchers of a socket see that something has happened to it.

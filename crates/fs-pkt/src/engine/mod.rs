@@ -58,7 +58,6 @@ pub struct Engine {
     sysctls: sysctl::Sysctls,
     /// Directory of the script, for files that its commands name.
     directory: PathBuf,
-    config: Config,
     ended_by_bug: Option<String>,
 }
 
@@ -80,14 +79,14 @@ impl Engine {
         let own = Cidr { addr: config.local(), prefix: config.prefix_len() };
         // The other family has an address too, as on any host.
         let other = match config.ip_version {
-            IpVersion::V6 => Cidr { addr: Ipv4Addr::new(192, 168, 217, 11).into(), prefix: 16 },
-            _ => Cidr { addr: Ipv6Addr::new(0xfd3d, 0xfa7b, 0xd17d, 0x36a1, 0, 0, 0, 1).into(), prefix: 64 },
+            IpVersion::V6 => Cidr { addr: Ipv4Addr::new(192, 168, 0, 1).into(), prefix: 16 },
+            _ => Cidr { addr: Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1).into(), prefix: 64 },
         };
         let iface = stack.add_interface(Interface {
             framing: Framing::Ip,
             mac: [0; 6],
             vlan: None,
-            mtu: config.mtu,
+            mtu: config.mtu(),
             addrs: vec![own, other],
             addressing: Addressing::Standalone,
             tx_checksum: false,
@@ -107,7 +106,6 @@ impl Engine {
             out: Vec::new(),
             sysctls: sysctl::Sysctls::default(),
             directory,
-            config: config.clone(),
             ended_by_bug: None,
         };
         engine.apply_sysctls();

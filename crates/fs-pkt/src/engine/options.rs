@@ -156,6 +156,10 @@ impl Engine {
                 self.change(fd, |o| o.not_sent_low = if n == 0 { inherited } else { Some(n as u32) })
             }
             libc::TCP_FASTOPEN => self.keep(fd, |k| k.fast_open = n),
+            libc::TCP_QUICKACK => match self.fds.socket(fd).map(|s| s.state) {
+                Some(State::Stream(id)) => self.stack.tcp_set_quickack(id, n != 0).map_or_else(errno, |()| 0),
+                _ => 0,
+            },
             libc::TCP_FASTOPEN_CONNECT => return Err("TCP_FASTOPEN_CONNECT is not supported on the engine".into()),
             _ => return Err(unsupported(libc::SOL_TCP, name)),
         })
@@ -295,6 +299,10 @@ impl Engine {
                 if socket.options.not_sent_low == self.sysctls.not_sent_low { 0 } else { options.not_sent_low.unwrap_or(0) as i32 }
             }
             libc::TCP_FASTOPEN => kept.fast_open,
+            libc::TCP_QUICKACK => match socket.state {
+                State::Stream(id) => self.stack.tcp_quickack(id).unwrap_or(true).into(),
+                _ => 1,
+            },
             _ => return Err(unsupported(libc::SOL_TCP, name)),
         })
     }

@@ -102,7 +102,13 @@ impl Engine {
                 Err(e) => fails(errno(e)),
             };
         }
-        socket.bound = Some(at);
+        let reuse = socket.kept.reuse_addr != 0;
+        if self.fds.conflicts(fd, at, reuse) {
+            return fails(libc::EADDRINUSE);
+        }
+        if let Some(socket) = self.fds.socket_mut(fd) {
+            socket.bound = Some(at);
+        }
         done(Outcome::ok(0))
     }
 
@@ -273,7 +279,11 @@ impl Engine {
             State::Stream(id) => id,
         };
         if flags & libc::MSG_OOB != 0 {
-            return Err("MSG_OOB is not supported on the engine".into());
+            return match self.stack.tcp_recv_urgent(id) {
+                Ok(_) => done(Outcome::with(1, Out::Message { flags: libc::MSG_OOB, control: Vec::new() })),
+                // Linux: never waits for it.
+                Err(e) => fails(errno(e)),
+            };
         }
         let connecting = matches!(self.stack.tcp_state(id), Ok(TcpState::SynSent | TcpState::SynReceived));
         if connecting {
@@ -437,6 +447,7 @@ impl Engine {
             SIOCINQ => read,
             SIOCOUTQ => queued,
             0x894b => not_sent(),
+            0x8905 => self.stack.tcp_at_mark(id).unwrap_or(false).into(),
             _ => return Err(format!("ioctl {request:#x} is not supported on the engine")),
         };
         done(Outcome::with(0, Out::Int(value as i32)))

@@ -25,7 +25,7 @@ const FIXED: &[(&str, &str)] = &[
     ("net.ipv4.tcp_frto", "1 2"),
     ("net.ipv4.tcp_reordering", "3"),
     ("net.ipv4.tcp_max_reordering", "300"),
-    ("net.ipv4.tcp_early_retrans", "3 4"),
+    ("net.ipv4.tcp_syn_linear_timeouts", "0"),
     ("net.ipv4.tcp_tso_win_divisor", "*"),
     ("net.ipv4.tcp_min_tso_segs", "*"),
     ("net.ipv4.tcp_tso_rtt_log", "*"),
@@ -35,7 +35,8 @@ const FIXED: &[(&str, &str)] = &[
     ("net.ipv4.tcp_ecn_fallback", "1"),
     ("net.ipv4.tcp_pacing_ss_ratio", "200"),
     ("net.ipv4.tcp_pacing_ca_ratio", "120"),
-    ("net.ipv4.tcp_syncookies", "1"),
+    // Cookies are for a full SYN cache, which no script fills.
+    ("net.ipv4.tcp_syncookies", "0 1"),
     ("net.ipv4.tcp_no_metrics_save", "*"),
     ("net.ipv4.tcp_moderate_rcvbuf", "1"),
     ("net.ipv4.tcp_adv_win_scale", "1"),
@@ -87,6 +88,7 @@ impl Sysctls {
             "tcp_fin_timeout" => tcp.fin_wait_2 = time(number()?)?,
             "tcp_slow_start_after_idle" => tcp.idle_restart = on()?,
             "tcp_recovery" => tcp.rack = number()? & 1 != 0,
+            "tcp_early_retrans" => tcp.tail_loss_probe = matches!(number()?, 3 | 4),
             "tcp_mtu_probing" => tcp.mtu_probing = on()?,
             "tcp_base_mss" | "tcp_mtu_probe_floor" => tcp.mss_floor = u16::try_from(number()?).map_err(|_| wrong())?,
             "tcp_invalid_ratelimit" => {

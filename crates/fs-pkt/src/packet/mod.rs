@@ -84,11 +84,6 @@ impl Segment {
     pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
-
-    /// Sequence numbers that it takes.
-    pub(crate) fn span(&self) -> u32 {
-        self.payload.len() as u32 + u32::from(self.has(flags::SYN)) + u32::from(self.has(flags::FIN))
-    }
 }
 
 const TCP: u8 = 6;

@@ -103,6 +103,19 @@ fn tcp(script: &Segment, actual: &Segment, open: &Open) -> Result<(), String> {
     field("tcp_urg_ptr", script.urgent.into(), actual.urgent.into())
 }
 
+/// Whether a segment goes on where those before it end, with the same header (FIN, PSH and CWR aside).
+pub(crate) fn fragment(before: &Segment, next: &Segment) -> Result<(), String> {
+    let check = |name: &str, expected: u32, actual: u32| {
+        field(name, expected, actual).map_err(|e| e.replacen("live packet", "aggregate candidate", 1))
+    };
+    check("tcp_data_offset", before.options_len().div_ceil(4) as u32 + 5, next.options_len().div_ceil(4) as u32 + 5)?;
+    let mask = flags::SYN | flags::RST | flags::ACK | flags::URG | flags::ECE | flags::AE;
+    check("tcp_flags", (before.flags & mask).into(), (next.flags & mask).into())?;
+    check("tcp_seq", before.seq.wrapping_add(before.payload.len() as u32), next.seq)?;
+    check("tcp_ack_seq", before.ack, next.ack)?;
+    check("tcp_window", before.window.into(), next.window.into())
+}
+
 /// Options, in order. A timestamp's values are compared only by the tick, if one is set (by the caller).
 pub(crate) fn options(script: &Segment, actual: &Segment) -> Result<(), String> {
     let mut pairs = script.options.iter().zip(&actual.options);

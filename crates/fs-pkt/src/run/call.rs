@@ -80,7 +80,12 @@ pub enum Out {
     /// accept's peer.
     Peer(SocketAddr),
     /// recvmsg's flags and control messages.
-    Message { flags: i32, control: Vec<Control> },
+    Message {
+        /// msg_flags.
+        flags: i32,
+        /// msg_control.
+        control: Vec<Control>,
+    },
     /// An option's value.
     Bytes(Vec<u8>),
     /// ioctl's result.

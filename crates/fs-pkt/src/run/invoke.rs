@@ -209,6 +209,7 @@ impl<T: Target> Runner<'_, T> {
         let null = match buffer {
             Expr::Ellipsis => false,
             Expr::Int(0) | Expr::Hex(0) => true,
+            Expr::Word(name) if name == "NULL" => true,
             other => return Err(format!("Expected ... or NULL for buffer, found {other}")),
         };
         let flags = flags.map_or(Ok(0), int)?;

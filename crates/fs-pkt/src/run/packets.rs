@@ -138,6 +138,9 @@ impl<T: Target> Runner<'_, T> {
         }
         let script = self.script_packet(index, spec)?;
         let open = open_of(spec);
+        let (at, live) = self.gather(index, script.payload().len(), (at, live), deadline).map_err(|e| {
+            format!("{e}\nscript packet: {:9.6} {}", due.at as f64 / 1e6, verify::text(&script, &open))
+        })?;
         let actual = self.in_script_terms(index, &script, &live);
         let compared = self.compare(index, spec, &script, &actual, &live, &open);
         compared.and_then(|()| self.check_time(due, at, "outbound packet")).map_err(|e| {
@@ -147,6 +150,60 @@ impl<T: Target> Runner<'_, T> {
             let shown = Open { window: false, options: false, ..open };
             format!("{e}{}{}", line("script", due.at, &script, &open), line("actual", at, &actual, &shown))
         })
+    }
+
+    /// Puts segments together until there is as much as the script expects: it may have been written where a device
+    /// cuts large segments up after they were seen. The headers are the last one's; first sequence number and CWR the
+    /// first's.
+    fn gather(
+        &mut self,
+        index: usize,
+        expected: usize,
+        (mut at, mut live): (i64, Packet),
+        deadline: Option<i64>,
+    ) -> Result<(i64, Packet), String> {
+        let piece = live.payload().len();
+        let mut parts = vec![(at, live.clone())];
+        while live.tcp().is_some_and(|t| !t.payload.is_empty() && t.payload.len() < expected) && !self.config.strict_segments {
+            let Some((next_at, next)) = self.sniff(index, deadline)? else { break };
+            let before = live.clone();
+            let (Some(whole), Some(more)) = (live.tcp_mut(), next.tcp()) else { break };
+            let mut compared = verify::fragment(whole, more);
+            let last = whole.payload.len() + more.payload.len() >= expected;
+            if compared.is_ok() && !last && more.payload.len() != piece {
+                compared = Err(format!("fragment payload: expected {piece} bytes vs actual {} bytes", more.payload.len()));
+            }
+            if let Err(e) = compared {
+                let mut message = format!("{e} (looking for {expected} bytes, found {} before)", before.payload().len());
+                parts.push((next_at, next));
+                for (i, (at, part)) in parts.iter().enumerate() {
+                    let part = self.shifted(index, part);
+                    let _ = write!(message, "\nactual #{i} packet: {:9.6} {}", *at as f64 / 1e6, verify::text(&part, &Open::default()));
+                }
+                return Err(message);
+            }
+            let cwr = whole.flags & flags::CWR;
+            whole.flags = more.flags & !flags::CWR | cwr;
+            whole.options.clone_from(&more.options);
+            whole.payload.extend_from_slice(&more.payload);
+            parts.push((next_at, next.clone()));
+            (at, live.ttl, live.tos) = (next_at, next.ttl, next.tos);
+        }
+        Ok((at, live))
+    }
+
+    /// A packet with the script's sequence numbers, for messages.
+    fn shifted(&self, index: usize, packet: &Packet) -> Packet {
+        let conn = &self.conns[index];
+        let mut packet = packet.clone();
+        if let Some(segment) = packet.tcp_mut() {
+            let syn = segment.has(flags::SYN);
+            segment.seq = segment.seq.wrapping_sub(conn.local_offset(syn));
+            if segment.has(flags::ACK) {
+                segment.ack = segment.ack.wrapping_sub(conn.remote_offset(syn));
+            }
+        }
+        packet
     }
 
     /// The next packet of a connection. Those of other connections wait for their turn, others are ignored.

@@ -28,7 +28,7 @@ const KEYWORDS: &[&str] = &[
 /// Words that an expression may apply to arguments.
 const FUNCTIONS: &[&str] = &["htons", "htonl", "inet_addr", "inet6_addr"];
 
-/// Parses a script. `defines` come from the command line and win over the script's own.
+/// Parses a script. `defines` are symbols besides the script's own, which win.
 pub fn parse(text: &str, file: &str, defines: &Defines) -> Result<Script, SyntaxError> {
     let tokens = lex(text, file)?;
     let mut parser = Parser { tokens, at: 0, file };
@@ -36,12 +36,11 @@ pub fn parse(text: &str, file: &str, defines: &Defines) -> Result<Script, Syntax
     while let Some(Tok::Option(_)) = parser.peek() {
         options.push(parser.option()?);
     }
-    let mut all = Defines::new();
+    let mut all = defines.clone();
     for value in options.iter().filter(|(name, _)| name == "define").filter_map(|(_, value)| value.as_ref()) {
         let (symbol, value) = value.split_once('=').ok_or_else(|| parser.error("expected --define=SYMBOL=VALUE"))?;
         all.insert(symbol.into(), value.into());
     }
-    all.extend(defines.clone());
     parser.substitute(&all);
     let init = parser.command();
     let mut events = Vec::new();

@@ -29,7 +29,7 @@ impl Tcb {
     /// initial time-out's worth.
     #[inline]
     pub(crate) fn probe_wait(&self, config: &TcpConfig) -> Option<Duration> {
-        if !config.rack || !self.flags.has(Flags::SACK) || self.backoff > 0 {
+        if !config.rack || !config.tail_loss_probe || !self.flags.has(Flags::SACK) || self.backoff > 0 {
             return None;
         }
         if let Some(ext) = &self.ext

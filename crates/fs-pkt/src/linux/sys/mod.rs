@@ -1,0 +1,68 @@
+//! System calls of the Linux target; the crate's only unsafe code.
+
+mod calls;
+mod device;
+
+pub(super) use calls::perform;
+pub(super) use device::{open_tun, read_packet, write_packet};
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Whether the effective user is root.
+pub(super) fn is_root() -> bool {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Moves the calling thread to a new network namespace.
+pub(super) fn enter_namespace() -> io::Result<()> {
+    // SAFETY: changes the namespace of the calling thread only.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into()).map(|_| ())
+}
+
+/// Asks for real-time scheduling of the calling thread, so that times are as true as a busy machine allows.
+/// Without the right to it, things are as they were.
+pub(super) fn be_prompt() {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameter lives over the call; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &priority) };
+}
+
+/// A moment a quarter of a tick after the kernel's clock of ticks has moved on, as packetdrill chooses: events on whole
+/// milliseconds are then not on the edge of one.
+pub(super) fn start_of_script() -> Instant {
+    let ticks = || {
+        // SAFETY: a null buffer is allowed; only the return value is used.
+        unsafe { libc::times(std::ptr::null_mut()) }
+    };
+    let before = ticks();
+    while ticks() == before {
+        std::hint::spin_loop();
+    }
+    Instant::now() + Duration::from_micros(250)
+}
+
+/// Lets go those who wait on a descriptor, and closes it.
+pub(super) fn end_descriptor(fd: i32) {
+    // SAFETY: no memory; the descriptor is one that the script's calls have made and not closed.
+    unsafe {
+        libc::shutdown(fd, libc::SHUT_RDWR);
+        libc::close(fd);
+    }
+}
+
+/// TCP_INFO, as many bytes as the kernel gives.
+pub(super) fn tcp_info(fd: i32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0u8; 512];
+    let mut len = bytes.len() as libc::socklen_t;
+    // SAFETY: the buffer and its length live over the call and agree.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &mut len) };
+    check(result.into())?;
+    bytes.truncate(len as usize);
+    Ok(bytes)
+}
+
+pub(super) fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
