@@ -41,6 +41,9 @@ struct Arguments {
     /// Scripts at a time.
     #[arg(short, long, default_value_t = 1)]
     jobs: usize,
+    /// On Linux, how often a script may be run until it passes: its times are real, and the machine may be busy.
+    #[arg(long, default_value_t = 3)]
+    attempts: u32,
     /// Only reads the scripts.
     #[arg(long)]
     dry_run: bool,
@@ -74,7 +77,7 @@ fn request(arguments: &Arguments) -> Result<Request, String> {
             None => option(set, None),
         }
     }
-    request.dry_run = arguments.dry_run;
+    (request.dry_run, request.attempts) = (arguments.dry_run, arguments.attempts);
     Ok(request)
 }
 

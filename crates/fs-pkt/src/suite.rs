@@ -17,12 +17,14 @@ pub struct Request {
     pub defines: Defines,
     /// Reads the script and no more.
     pub dry_run: bool,
+    /// On Linux, how often a script may be run until it passes: its times are real, and the machine may be busy.
+    pub attempts: u32,
 }
 
 impl Request {
     /// On `side`, with nothing said.
     pub fn new(side: Side) -> Self {
-        Self { side, options: Vec::new(), defines: Defines::new(), dry_run: false }
+        Self { side, options: Vec::new(), defines: Defines::new(), dry_run: false, attempts: 3 }
     }
 }
 
@@ -72,8 +74,14 @@ fn attempt(path: &Path, request: &Request, log: &mut String) -> Result<Option<St
             crate::run::run(&script, &name, &config, &mut engine, log).map_err(|e| e.to_string())?;
         }
         Side::Linux => {
-            let result = Linux::with(&config, directory, |linux| crate::run::run(&script, &name, &config, linux, log));
-            result?.map_err(|e| e.to_string())?;
+            for left in (0..request.attempts.max(1)).rev() {
+                let body = |linux: &mut Linux| crate::run::run(&script, &name, &config, linux, log);
+                match Linux::with(&config, directory.clone(), body)? {
+                    Ok(()) => break,
+                    Err(failure) if left == 0 => return Err(failure.to_string()),
+                    Err(failure) => log.push_str(&format!("once more after: {failure}\n")),
+                }
+            }
         }
     }
     Ok(None)

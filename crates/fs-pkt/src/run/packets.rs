@@ -231,7 +231,7 @@ impl<T: Target> Runner<'_, T> {
     /// What the first packet of an active socket says about it.
     fn learn(&mut self, index: usize, packet: &Packet) {
         let conn = &mut self.conns[index];
-        if matches!(conn.stage, Stage::SynSent | Stage::Connecting) {
+        if conn.local.is_none() {
             conn.local = Some(SocketAddr::new(packet.src, packet.ports().0));
             if let Some(segment) = packet.tcp() {
                 conn.live_isn = segment.seq;
