@@ -217,6 +217,13 @@ impl FrameQueue {
         if self.tail == NIL { None } else { Some(&mut nodes[self.tail].frame) }
     }
 
+    /// Number of frames; walks them.
+    pub(crate) fn frames(&self, nodes: &FrameNodes) -> u32 {
+        let mut count = 0;
+        self.for_each(nodes, |_| count += 1);
+        count
+    }
+
     /// Visits every frame in order.
     pub(crate) fn for_each(&self, nodes: &FrameNodes, mut visit: impl FnMut(&Frame)) {
         let mut at = self.head;

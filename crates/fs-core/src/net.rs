@@ -89,6 +89,23 @@ impl Net {
         }
     }
 
+    /// An address that one host has: not unspecified, multicast, reserved, or a broadcast address of a network of ours
+    /// (RFC 9293 MUST-46).
+    pub(crate) fn is_unicast(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V6(a) => !a.is_unspecified() && !a.is_multicast(),
+            IpAddr::V4(a) => {
+                let bits = u32::from(a);
+                let is_broadcast = |cidr: &crate::config::Cidr| match cidr.addr {
+                    IpAddr::V4(own) if cidr.prefix < 31 => bits == u32::from(own) | u32::MAX >> cidr.prefix,
+                    IpAddr::V4(_) | IpAddr::V6(_) => false,
+                };
+                crate::wire::ipv4::is_unicast(bits)
+                    && !self.interfaces.iter().flat_map(|i| &i.addrs).any(is_broadcast)
+            }
+        }
+    }
+
     /// The way to a destination.
     pub(crate) fn path_to(&mut self, remote: IpAddr) -> Result<PathId, Error> {
         let hop = self.routes.lookup(remote).ok_or(Error::NetworkUnreachable)?;

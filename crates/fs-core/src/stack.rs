@@ -10,6 +10,7 @@ use crate::frame_queue::FrameNodes;
 use crate::net::Net;
 use crate::rx::cookie::CookieJar;
 use crate::rx::demux::Batch;
+use crate::rx::fast_open::FastOpenState;
 use crate::rx::steer::{Rfd, TsClock};
 use crate::rx::syn::SynCache;
 use crate::rx::table::{FlowHasher, FlowTable};
@@ -204,6 +205,9 @@ pub struct Stack<P: FramePool> {
     pub(crate) nodes: FrameNodes,
     pub(crate) store: TxStore,
     pub(crate) handshakes: SynCache,
+    /// The next connection's ISN: it follows one in TIME-WAIT.
+    pub(crate) isn_floor: Option<crate::tcb::seq::SeqNum>,
+    pub(crate) fast_open: FastOpenState,
     pub(crate) cookies: CookieJar,
     pub(crate) time_waits: TimeWaits,
     pub(crate) listeners: ListenTable,
@@ -279,6 +283,8 @@ impl<P: FramePool> Stack<P> {
             nodes: FrameNodes::new(),
             store: TxStore::new(),
             handshakes: SynCache::new(limits.syn_cache),
+            isn_floor: None,
+            fast_open: FastOpenState::new(&config.secret),
             cookies: CookieJar::default(),
             time_waits: TimeWaits::new(config.tcp.time_wait, limits.time_wait),
             listeners: ListenTable::default(),
@@ -453,8 +459,17 @@ impl<P: FramePool> Stack<P> {
         }
         arm(tcb, wheel, index, *now);
         if ready.0 != 0 {
+            if ready.intersects(Ready::CONFIRMED) {
+                return self.settle_confirmed(index, ready);
+            }
             events.push(Event::Tcp(crate::socket::event::TcpId { index, generation }, ready));
         }
+    }
+
+    #[cold]
+    fn settle_confirmed(&mut self, index: u32, ready: Ready) {
+        self.confirm_fast(index);
+        self.notify(index, Ready(ready.0 & !Ready::CONFIRMED.0));
     }
 
     /// Ends a connection: `error` is what the application will see, `rst` tells the peer.
@@ -487,8 +502,11 @@ impl<P: FramePool> Stack<P> {
         self.net.is_local(ip)
     }
 
-    /// RFC 6528: ISN = M + F(connection), M a clock of 4 µs.
-    pub(crate) fn initial_sequence(&self, key: &FlowKey) -> crate::tcb::seq::SeqNum {
+    /// RFC 6528: ISN = M + F(connection), M a clock of 4 µs; later than that after `reuse_time_wait`.
+    pub(crate) fn initial_sequence(&mut self, key: &FlowKey) -> crate::tcb::seq::SeqNum {
+        if let Some(floor) = self.isn_floor.take() {
+            return floor;
+        }
         let f = self.isn_hasher.hash(Protocol::Tcp, key) as u32;
         crate::tcb::seq::SeqNum(f.wrapping_add((self.now.as_micros() / 4) as u32))
     }

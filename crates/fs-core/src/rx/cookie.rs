@@ -3,6 +3,7 @@
 
 use crate::flow::FlowKey;
 use crate::frame::{FramePool, RxFrame};
+use crate::rx::handshake::Syn;
 use crate::rx::parse::Segment;
 use crate::rx::syn::SynEntry;
 use crate::stack::Stack;
@@ -44,7 +45,8 @@ impl<P: FramePool> Stack<P> {
         let size = entry.options.mss.unwrap_or(SIZES[1]);
         let index = SIZES.iter().rposition(|&s| s <= size).unwrap_or(0) as u32;
         entry.iss = self.cookie(&entry.key, entry.irs, index, period(now));
-        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), None);
+        let options = self.listener_options(entry.listener);
+        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), &options);
         match &mut offer.timestamps {
             Some(ts) => {
                 let scale = entry.options.window_scale.map_or(NO_SCALE, u32::from);
@@ -54,9 +56,10 @@ impl<P: FramePool> Stack<P> {
             None => (offer.window_scale, offer.sack_permitted, entry.ecn) = (None, false, false),
         }
         self.stats.syn_cookies_sent += 1;
-        let tos = self.listener_options(entry.listener).tos;
-        let flags = crate::tcb::ecn::syn_ack_flags(entry.ecn);
-        self.send_handshake(&entry.key, entry.path, flags, entry.iss, entry.irs + 1, tos, &offer);
+        let SynEntry { key, path, iss, irs, ecn, .. } = entry;
+        let (flags, options) = (crate::tcb::ecn::syn_ack_flags(ecn), &options);
+        let syn = Syn { key: &key, path, flags, seq: iss, ack: irs + 1, options, offer, fast_open: None };
+        self.send_handshake(&syn, u32::MAX, &[]);
     }
 
     /// An ACK that no flow claims: if it carries a cookie of ours, the handshake that it completes.

@@ -13,6 +13,7 @@ use crate::tcb::flags::Flags;
 use crate::tcb::input::{Arrival, Core, Disposition};
 use crate::tcb::{Slot, State};
 use crate::wire::checksum::RunningSum;
+use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
 use core::hint::black_box;
 
@@ -209,6 +210,16 @@ impl<P: FramePool> Stack<P> {
 
     #[inline]
     pub(crate) fn on_connection(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
+        self.process::<false>(index, segment, frames);
+    }
+
+    /// Payload and FIN of a segment with SYN, whose other fields have been dealt with; `segment.seq` is behind the SYN.
+    pub(crate) fn on_text(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
+        self.process::<true>(index, segment, frames);
+    }
+
+    #[inline(always)]
+    fn process<const TEXT_ONLY: bool>(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
         let nodes = self.nodes.len();
         let Self { slots, pool, nodes: node_slab, store, stats, config, now, receive_frames, ts_clock, ts_offset, .. } = self;
         let Slot::Open(tcb) = slots.slot_mut(index) else { return self.on_opening(index, segment, frames) };
@@ -226,16 +237,21 @@ impl<P: FramePool> Stack<P> {
         };
         let mut ready = Ready::default();
         tcb.heard(*now);
-        let disposition = tcb.on_segment(&mut core, segment, Arrival::new(frames), &mut ready);
+        let disposition = if TEXT_ONLY {
+            tcb.take_text(&mut core, segment, Arrival::new(frames), &mut ready)
+        } else {
+            tcb.on_segment(&mut core, segment, Arrival::new(frames), &mut ready)
+        };
         match disposition {
             Disposition::Accepted => self.settle(index, ready),
-            other => self.conclude(index, other, ready),
+            Disposition::SynAgain => self.conclude(index, disposition, ready, Some(segment)),
+            other => self.conclude(index, other, ready, None),
         }
     }
 
     /// Everything but plain acceptance.
     #[cold]
-    fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready) {
+    fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, again: Option<&Segment>) {
         match disposition {
             Disposition::Accepted => self.settle(index, ready),
             Disposition::Discard(reason) => {
@@ -258,6 +274,12 @@ impl<P: FramePool> Stack<P> {
                 self.stats.drop(reason);
                 self.answer_invalid(index, true);
                 self.settle(index, ready);
+            }
+            Disposition::SynAgain => {
+                self.stats.drop(DropReason::Duplicate);
+                if let Some(segment) = again {
+                    self.repeat_fast(index, segment);
+                }
             }
             Disposition::PeerReset => {
                 self.stats.resets_received += 1;
@@ -286,6 +308,11 @@ impl<P: FramePool> Stack<P> {
         let len = opts.len().min(40);
         copy[..len].copy_from_slice(&opts[..len]);
         match self.on_segment_in_syn_sent(index, segment, &copy[..len]) {
+            Ok(true) if segment.flags.syn() => {
+                // RFC 9293 3.10.7.3: text and FIN of a SYN-ACK go on at the sixth step.
+                let flags = segment.flags.without(TcpFlags::SYN);
+                self.on_text(index, &Segment { seq: segment.seq + 1, flags, ..*segment }, frames);
+            }
             Ok(true) => self.on_connection(index, segment, frames),
             Ok(false) => Arrival::new(frames).discard(&mut self.pool),
             Err(reason) => self.discard(frames, reason),

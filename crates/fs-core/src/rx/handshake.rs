@@ -3,26 +3,43 @@
 
 use crate::drop_reason::DropReason;
 use crate::error::Error;
-use crate::flow::Protocol;
+use crate::flow::{FlowKey, Protocol};
 use crate::frame::{FramePool, RxFrame};
+use crate::rx::fast_open::Verdict;
 use crate::rx::parse::Segment;
 use crate::rx::syn::SynEntry;
+use crate::slab::NIL;
 use crate::socket::event::{CoreMessage, Event, ListenerId, Outbound, Ready};
 use crate::socket::handover::Handover;
+use crate::socket::options::TcpOptions;
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::Slot;
 use crate::tcb::ecn;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::Arrival;
-use crate::tcb::open::{Opening, syn_window};
+use crate::tcb::open::{Opening, syn_window, window_scale};
 use crate::tcb::send::recovery::micros;
+use crate::tcb::seq::SeqNum;
 use crate::tcb::timers::handshake_wait;
 use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, SegmentSpec};
 use crate::tx::neigh::PathId;
-use crate::wire::options::{self, SynOptions};
+use crate::wire::options::{self, Cookie, SynOptions};
 use crate::wire::tcp::TcpFlags;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+
+/// A SYN or SYN-ACK to send.
+pub(crate) struct Syn<'a> {
+    pub(crate) key: &'a FlowKey,
+    pub(crate) path: PathId,
+    pub(crate) flags: TcpFlags,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    /// The connection's, or its listener's.
+    pub(crate) options: &'a TcpOptions,
+    pub(crate) offer: SynOptions,
+    pub(crate) fast_open: Option<Cookie>,
+}
 
 impl<P: FramePool> Stack<P> {
     /// A SYN for one of this core's listeners (RFC 9293 3.10.7.2).
@@ -38,7 +55,9 @@ impl<P: FramePool> Stack<P> {
             Ok(path) => path,
             Err(_) => return self.discard(frames, DropReason::NoRoute),
         };
-        let peer = options::parse_syn(segment.options(self.pool.bytes(&frames[0].frame)));
+        let asks = entry.fast_open > 0 && self.config.tcp.fast_open.server;
+        let opts = segment.options(self.pool.bytes(&frames[0].frame));
+        let (peer, cookie) = (options::parse_syn(opts), if asks { options::fast_open(opts) } else { None });
         let iss = self.initial_sequence(&segment.key);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
         (syn.path, syn.sent_us) = (path, micros(self.now));
@@ -46,6 +65,16 @@ impl<P: FramePool> Stack<P> {
         if self.handshakes.is_full() {
             self.send_cookie(syn);
             return Arrival::new(frames).discard(&mut self.pool);
+        }
+        let mut grant = None;
+        if let Some(cookie) = cookie {
+            match self.judge_fast_open(&segment.key, &cookie) {
+                Verdict::Good { renew } if self.may_open_fast(listener) => {
+                    return self.open_fast(syn, segment, hash, frames, renew);
+                }
+                Verdict::Good { .. } => {}
+                Verdict::Bad => grant = Some(self.fast_open_cookie(&segment.key)),
+            }
         }
         let index = self.handshakes.insert(syn);
         let generation = self.handshakes.entry(index).generation;
@@ -55,48 +84,53 @@ impl<P: FramePool> Stack<P> {
         }
         let wait = handshake_wait(self.config.tcp.rto_initial, 0, self.config.tcp.rto_max);
         self.wheel.insert(self.now + wait, Token::Handshake { index, generation });
-        self.send_syn_ack(index);
-        // Data in the SYN is not acknowledged: the client sends it again (RFC 9293 allows it; no TFO here).
+        self.send_syn_ack(index, grant);
+        // Data in a SYN without a valid cookie is not acknowledged: the client sends it again.
         Arrival::new(frames).discard(&mut self.pool);
     }
 
-    fn send_syn_ack(&mut self, index: u32) {
-        let SynEntry { key, irs, iss, options: peer, listener, path, ecn, .. } = *self.handshakes.entry(index);
+    /// Answers a SYN. `grant`: a fast open cookie for the client's next connection.
+    pub(crate) fn send_syn_ack(&mut self, index: u32, grant: Option<Cookie>) {
+        let SynEntry { key, irs, iss, options: peer, listener, path, ecn, slot, .. } = *self.handshakes.entry(index);
         let options = self.listener_options(listener);
-        let offer = self.syn_options(&key, path, Some(peer), options.receive_buffer);
-        self.send_handshake(&key, path, ecn::syn_ack_flags(ecn), iss, irs + 1, options.tos, &offer);
+        let offer = self.syn_options(&key, path, Some(peer), &options);
+        let flags = ecn::syn_ack_flags(ecn);
+        let mut syn =
+            Syn { key: &key, path, flags, seq: iss, ack: irs + 1, options: &options, offer, fast_open: grant };
+        // With fast open, the SYN's data is acknowledged with the SYN.
+        let edge = self.slots.open(slot).map(|tcb| (tcb.rcv_nxt, tcb.rcv_wnd()));
+        if let Some((rcv_nxt, _)) = edge {
+            syn.ack = rcv_nxt;
+        }
+        let window = edge.map_or(u32::MAX, |(_, window)| window);
+        self.send_handshake(&syn, window, &[]);
     }
 
-    /// Sends a SYN or SYN-ACK.
-    #[allow(clippy::too_many_arguments, reason = "the fields of one segment")]
-    pub(crate) fn send_handshake(
-        &mut self,
-        key: &crate::flow::FlowKey,
-        path: PathId,
-        flags: TcpFlags,
-        seq: crate::tcb::seq::SeqNum,
-        ack: crate::tcb::seq::SeqNum,
-        tos: u8,
-        offer: &SynOptions,
-    ) {
+    /// Sends a SYN or SYN-ACK, offering `window` at most, with `data` behind a SYN (RFC 7413).
+    pub(crate) fn send_handshake(&mut self, syn: &Syn<'_>, window: u32, data: &[u8]) {
         let mut bytes = OptionBytes::NONE;
-        bytes.len = options::emit_syn(offer, &mut bytes.bytes) as u8;
-        let window = syn_window(self.config.tcp.receive_buffer_initial);
+        let len = options::emit_syn(&syn.offer, &mut bytes.bytes);
+        let cookie = syn.fast_open.map_or(0, |cookie| options::emit_fast_open(&cookie, &mut bytes.bytes[len..]));
+        bytes.len = (len + cookie) as u8;
         let spec = SegmentSpec {
-            key,
-            seq,
-            ack,
-            flags,
-            window,
+            key: syn.key,
+            seq: syn.seq,
+            ack: syn.ack,
+            flags: syn.flags,
+            window: syn_window(syn.options.initial_window(&self.config.tcp).min(window)),
             urgent: 0,
             options: &bytes,
-            ttl: DEFAULT_TTL,
+            ttl: syn.options.ttl.unwrap_or(DEFAULT_TTL),
             // RFC 3168 6.1.1: never ECT on a SYN or SYN-ACK.
-            tos: ecn::tos(tos),
+            tos: ecn::tos(syn.options.tos),
             payload_len: 0,
             payload_sum: 0,
         };
-        self.send_bare(path, &spec);
+        let Self { pool, net, stats, now, .. } = self;
+        match build::with_payload(pool, net.path(syn.path), &spec, data) {
+            Some(frame) => net.send(pool, stats, syn.path, *now, frame),
+            None => stats.drop(DropReason::NoFrames),
+        }
     }
 
     /// Builds a segment without payload and queues it before all else.
@@ -110,21 +144,45 @@ impl<P: FramePool> Stack<P> {
 
     /// The SYN-ACK's retransmission timer fired.
     pub(crate) fn retry_handshake(&mut self, index: u32, generation: u32) {
-        let tcp = &self.config.tcp;
-        let (limit, initial, max) = (tcp.syn_ack_retries, tcp.rto_initial, tcp.rto_max);
         let Some(entry) = self.handshakes.current(index, generation) else { return };
-        if entry.retries >= limit {
+        let SynEntry { key, listener, slot, retries, deferred, .. } = *entry;
+        if slot != NIL {
+            return self.retry_fast(index, slot);
+        }
+        let defer = self.defer_retries(listener);
+        let tcp = &self.config.tcp;
+        let (limit, initial, max) = (tcp.syn_ack_retries.max(defer), tcp.rto_initial, tcp.rto_max);
+        let (local, port) = (key.local_ip(), key.local_port());
+        // Nobody will accept it any more: the client's next segment is answered with a reset.
+        let orphan =
+            self.listeners.find(local, port).is_none() && self.listeners.find_elsewhere(local, port, 0).is_none();
+        if retries >= limit || orphan {
             self.stats.timeouts += 1;
             return self.forget_handshake(index);
         }
-        entry.retries += 1;
-        let wait = handshake_wait(initial, entry.retries, max);
-        self.stats.retransmits += 1;
+        self.handshakes.entry_mut(index).retries += 1;
+        let wait = handshake_wait(initial, retries + 1, max);
         self.wheel.insert(self.now + wait, Token::Handshake { index, generation });
-        self.send_syn_ack(index);
+        // A client whose ACK is here, but no data yet, is asked again at the end of its time (as Linux).
+        if !deferred || retries + 1 >= defer {
+            self.stats.retransmits += 1;
+            self.send_syn_ack(index, None);
+        }
     }
 
-    fn forget_handshake(&mut self, index: u32) {
+    /// TCP_DEFER_ACCEPT as a number of SYN-ACK time-outs (Linux: `secs_to_retrans`); 0: not set.
+    fn defer_retries(&mut self, listener: u32) -> u8 {
+        let (initial, max) = (self.config.tcp.rto_initial, self.config.tcp.rto_max);
+        let Some(defer) = self.listener_options(listener).defer_accept.filter(|d| !d.is_zero()) else { return 0 };
+        let (mut tries, mut passed) = (1, initial);
+        while passed < defer && tries < 32 {
+            passed += handshake_wait(initial, tries, max);
+            tries += 1;
+        }
+        tries
+    }
+
+    pub(crate) fn forget_handshake(&mut self, index: u32) {
         let entry = self.handshakes.remove(index);
         self.table.remove(self.hasher.hash(Protocol::Tcp, &entry.key), Owner::Handshake(index).value());
     }
@@ -144,8 +202,8 @@ impl<P: FramePool> Stack<P> {
         }
         if flags.syn() && !flags.ack() {
             if segment.seq == irs {
-                // Its SYN again: our answer was lost.
-                self.send_syn_ack(index);
+                // Its SYN again, whatever its options are now: our answer was lost.
+                self.send_syn_ack(index, None);
                 return self.discard(frames, DropReason::Duplicate);
             }
             // The client has started afresh from the same port.
@@ -153,24 +211,57 @@ impl<P: FramePool> Stack<P> {
             self.forget_handshake(index);
             return self.on_syn(listener, segment, hash, frames);
         }
-        if let (Some(theirs), Some(ts)) = (peer.timestamps, segment.ts)
-            && (ts.val.wrapping_sub(theirs.val) as i32) < 0
-        {
-            return self.discard(frames, DropReason::Paws);
-        }
         if !flags.ack() {
             return self.discard(frames, DropReason::NoAck);
         }
         if segment.ack != iss + 1 {
             return self.on_other_ack(index, segment, hash, frames, hops);
         }
+        let old = matches!((peer.timestamps, segment.ts), (Some(theirs), Some(ts)) if (ts.val.wrapping_sub(theirs.val) as i32) < 0);
         let window = syn_window(self.config.tcp.receive_buffer_initial) as u32;
-        if segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window) {
-            self.send_syn_ack(index);
-            return self.discard(frames, DropReason::OutOfWindow);
+        if old || segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window) {
+            let reason = if old { DropReason::Paws } else { DropReason::OutOfWindow };
+            if self.may_challenge() {
+                self.ack_handshake(index);
+            }
+            return self.discard(frames, reason);
         }
         let entry = *self.handshakes.entry(index);
+        let bare = segment.payload_len == 0 && !flags.fin();
+        if bare && entry.retries < self.defer_retries(entry.listener) {
+            self.handshakes.entry_mut(index).deferred = true;
+            return Arrival::new(frames).discard(&mut self.pool);
+        }
         self.complete(entry, Some(index), segment, hash, frames);
+    }
+
+    /// First step of RFC 9293 3.10.7.4 in SYN-RECEIVED: an unacceptable segment is answered with an ACK.
+    fn ack_handshake(&mut self, index: u32) {
+        let SynEntry { key, irs, iss, options: peer, path, .. } = *self.handshakes.entry(index);
+        let mut bytes = OptionBytes::NONE;
+        if let Some(theirs) = peer.timestamps.filter(|_| self.config.tcp.timestamps) {
+            let pair = options::Timestamps { val: self.timestamp(), ecr: theirs.val };
+            bytes.len = options::emit_timestamps(pair, &mut bytes.bytes) as u8;
+        }
+        let shift = match peer.window_scale {
+            Some(_) if self.config.tcp.window_scaling => window_scale(self.config.tcp.receive_buffer_max),
+            _ => 0,
+        };
+        let spec = SegmentSpec {
+            key: &key,
+            seq: iss + 1,
+            ack: irs + 1,
+            flags: TcpFlags::ACK,
+            window: (self.config.tcp.receive_buffer_initial >> shift).min(u16::MAX as u32) as u16,
+            urgent: 0,
+            options: &bytes,
+            ttl: DEFAULT_TTL,
+            tos: 0,
+            payload_len: 0,
+            payload_sum: 0,
+        };
+        self.stats.acks_sent += 1;
+        self.send_bare(path, &spec);
     }
 
     /// An ACK of something else than our SYN-ACK's number.
@@ -257,7 +348,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    fn enqueue_accept(&mut self, listener: u32, slot: u32) {
+    pub(crate) fn enqueue_accept(&mut self, listener: u32, slot: u32) {
         let Some(entry) = self.listeners.at_mut(listener) else { return };
         if entry.queue.is_empty() {
             self.events.push(Event::Accept(ListenerId { index: listener, generation: entry.generation }));
@@ -279,11 +370,14 @@ impl<P: FramePool> Stack<P> {
             return;
         };
         let key = tcb.key();
+        // The rest of its handshake is on this core.
+        let stays = tcb.flags.has(Flags::SYN_RECEIVED);
         let hash = self.hasher.hash(Protocol::Tcp, &key);
         if let Some(listener) = self.listeners.find(key.local_ip(), key.local_port()) {
             return self.enqueue_accept(listener, index);
         }
-        let Some(to) = self.listeners.find_elsewhere(key.local_ip(), key.local_port(), hash) else {
+        let to = self.listeners.find_elsewhere(key.local_ip(), key.local_port(), hash).filter(|_| !stays);
+        let Some(to) = to else {
             if let Some(tcb) = self.slots.open_mut(index) {
                 tcb.flags.set(Flags::ORPHAN);
             }
@@ -296,7 +390,7 @@ impl<P: FramePool> Stack<P> {
         tcb.tx.clear(store, pool);
         if let Some(ext) = &mut tcb.ext {
             ext.islands.drain(..).for_each(|mut i| i.data.clear(nodes, pool));
-            ext.held = 0;
+            (ext.held, ext.recv.held_frames) = (0, 0);
         }
         let mut received = Vec::new();
         while let Some(frame) = tcb.rx.pop(nodes) {

@@ -2,6 +2,7 @@
 
 pub(crate) mod cookie;
 pub(crate) mod demux;
+pub(crate) mod fast_open;
 pub(crate) mod handshake;
 pub(crate) mod other;
 pub mod parse;

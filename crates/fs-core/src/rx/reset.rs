@@ -17,17 +17,20 @@ impl<P: FramePool> Stack<P> {
         } else {
             (SeqNum(0), segment.seq + segment.seq_len(), TcpFlags::RST.with(TcpFlags::ACK))
         };
-        self.send_reset(&segment.key, seq, ack, flags);
+        self.send_reset(&segment.key, seq, ack, flags, &OptionBytes::NONE);
     }
 
     /// Resets an established connection's peer.
     pub(crate) fn send_reset_of(&mut self, index: u32) {
-        let Some(tcb) = self.slots.open(index) else { return };
-        let (key, seq, ack) = (tcb.key(), tcb.snd_nxt, tcb.rcv_nxt);
-        self.send_reset(&key, seq, ack, TcpFlags::RST.with(TcpFlags::ACK));
+        let ts = self.timestamp();
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        // RFC 7323 3.2: a RST should carry timestamps as every segment does.
+        let options = tcb.option_bytes(ts, false);
+        let (key, seq, ack) = (tcb.key(), tcb.acceptable_seq(), tcb.rcv_nxt);
+        self.send_reset(&key, seq, ack, TcpFlags::RST.with(TcpFlags::ACK), &options);
     }
 
-    fn send_reset(&mut self, key: &FlowKey, seq: SeqNum, ack: SeqNum, flags: TcpFlags) {
+    fn send_reset(&mut self, key: &FlowKey, seq: SeqNum, ack: SeqNum, flags: TcpFlags, options: &OptionBytes) {
         let Ok(path) = self.net.path_to(key.remote_ip()) else {
             return self.stats.drop(DropReason::NoRoute);
         };
@@ -38,7 +41,7 @@ impl<P: FramePool> Stack<P> {
             flags,
             window: 0,
             urgent: 0,
-            options: &OptionBytes::NONE,
+            options,
             ttl: DEFAULT_TTL,
             tos: 0,
             payload_len: 0,

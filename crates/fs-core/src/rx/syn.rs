@@ -23,12 +23,20 @@ pub(crate) struct SynEntry {
     pub(crate) retries: u8,
     /// We agree to ECN.
     pub(crate) ecn: bool,
+    /// The handshake's last ACK has come, and was not taken for it: TCP_DEFER_ACCEPT waits for data.
+    pub(crate) deferred: bool,
+    /// Fast open: the connection that the SYN's data has opened already; the entry only sends the SYN-ACK again and is
+    /// not in the flow table. Else `NIL`.
+    pub(crate) slot: u32,
     /// When the SYN-ACK left, in microseconds: the first RTT sample.
     pub(crate) sent_us: u32,
     /// Distinguishes successive users of an entry.
     pub(crate) generation: u32,
     next: u32,
 }
+
+// A flood fills the cache: what an entry costs is what a spoofed SYN costs us.
+const _: () = assert!(size_of::<SynEntry>() <= 104);
 
 impl Hollow for SynEntry {
     fn hollow() -> Self {
@@ -42,6 +50,8 @@ impl Hollow for SynEntry {
             path: PathId::default(),
             retries: 0,
             ecn: false,
+            deferred: false,
+            slot: NIL,
             sent_us: 0,
             generation: 0,
             next: NIL,
@@ -79,6 +89,10 @@ impl SynCache {
         self.generations = self.generations.wrapping_add(1).max(1);
         entry.generation = self.generations;
         self.entries.insert(entry)
+    }
+
+    pub(crate) fn entry_mut(&mut self, index: u32) -> &mut SynEntry {
+        &mut self.entries[index]
     }
 
     pub(crate) fn entry(&self, index: u32) -> &SynEntry {

@@ -50,20 +50,32 @@ impl<P: FramePool> Stack<P> {
             }
             return self.discard(frames, DropReason::NoSocket);
         }
-        let newer = match (ts_recent, segment.ts) {
-            (Some(old), Some(ts)) => (ts.val.wrapping_sub(old) as i32) > 0,
-            _ => false,
+        // RFC 6191: by timestamps where both have them, else (or if they are equal) by sequence (RFC 1122 4.2.2.13).
+        let age = match (ts_recent, segment.ts) {
+            (Some(old), Some(ts)) => ts.val.wrapping_sub(old) as i32,
+            _ => 0,
         };
-        if segment.flags.syn() && !segment.flags.ack() && (newer || segment.seq.after(rcv_nxt)) {
+        let newer = age > 0 || age == 0 && segment.seq.after(rcv_nxt);
+        if segment.flags.syn() && !segment.flags.ack() && newer {
             // RFC 6191: a new incarnation. Whoever listens here takes it.
-            self.forget_time_wait(index);
-            return self.on_unowned(segment, hash, frames, hops);
+            self.reuse_time_wait(index);
+            self.on_unowned(segment, hash, frames, hops);
+            self.isn_floor = None;
+            return;
         }
         if segment.flags.fin() && segment.seq + segment.payload_len + 1 == rcv_nxt {
             self.time_waits.restart(index, self.now);
         }
-        if segment.seq_len() > 0 || segment.seq != rcv_nxt {
-            self.ack_from_time_wait(index);
+        // A FIN that comes again starts the time again; what is neither is answered with an ACK, without text at most
+        // once in a while (two ends that both wait would answer one another for ever; Linux: `tw_last_oow_ack_time`).
+        let text = segment.seq_len() > 0;
+        if text || segment.seq != rcv_nxt {
+            let interval = self.config.tcp.invalid_ack_interval;
+            if self.time_waits.may_answer(index, text && !segment.flags.syn(), self.now, interval) {
+                self.ack_from_time_wait(index);
+            } else {
+                self.stats.invalid_unanswered += 1;
+            }
         }
         self.discard(frames, DropReason::Duplicate);
     }
@@ -93,6 +105,13 @@ impl<P: FramePool> Stack<P> {
         };
         self.stats.acks_sent += 1;
         self.send_bare(path, &spec);
+    }
+
+    /// Ends TIME-WAIT in favour of a new connection between the same ports. A fast transfer's numbers overtake the ISN
+    /// clock: the new ones begin beyond all that the old connection can have sent (RFC 9293 MAY-2; as Linux).
+    pub(crate) fn reuse_time_wait(&mut self, index: u32) {
+        self.isn_floor = Some(self.time_waits.record(index).snd_nxt + 65_537);
+        self.forget_time_wait(index);
     }
 
     /// Unmaps and removes a record.

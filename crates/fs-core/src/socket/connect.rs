@@ -4,29 +4,40 @@ use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::FramePool;
+use crate::rx::handshake::Syn;
 use crate::rx::parse::Segment;
 use crate::socket::event::{Ready, TcpId};
+use crate::socket::fast_open::FastSyn;
 use crate::socket::options::{Connect, TcpOptions};
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::ecn;
 use crate::tcb::open::Opening;
 use crate::tcb::send::recovery::micros;
+use crate::tcb::seq::SeqNum;
 use crate::tcb::syn_sent::{PeerSyn, SynSent};
 use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Dead, Slot};
 use crate::time::Duration;
-use crate::wire::options::{self, SynOptions};
+use crate::wire::options::{self, Cookie, SynOptions};
 use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 
 impl<P: FramePool> Stack<P> {
     /// Starts a connect. `Event::Tcp` with `Ready::WRITE` says that it has ended; `tcp_take_error` how.
     pub fn tcp_connect(&mut self, connect: Connect) -> Result<TcpId, Error> {
+        self.tcp_connect_with(connect, &[]).map(|(id, _)| id)
+    }
+
+    /// As `tcp_connect`, with the first bytes to send (TCP Fast Open, RFC 7413): how many of `data` were taken, which may
+    /// be none. If the server has given us a cookie before, they leave with the SYN and may reach its
+    /// application *twice* (a duplicate of the SYN may open a connection of its own): for requests that may be
+    /// repeated only. Without a cookie the SYN asks for one; write the rest when the connection is open.
+    pub fn tcp_connect_with(&mut self, connect: Connect, data: &[u8]) -> Result<(TcpId, usize), Error> {
         let Connect { remote, local, options } = connect;
-        if remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {
             return Err(Error::InvalidInput);
         }
-        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let path = self.net.path_to(remote.ip())?;
         let source = match local.map(|l| l.ip().to_canonical()).filter(|ip| !ip.is_unspecified()) {
             Some(ip) if !self.is_local(ip) => return Err(Error::AddrNotAvailable),
@@ -46,6 +57,8 @@ impl<P: FramePool> Stack<P> {
         let retry_at = self.now + self.config.tcp.rto_initial;
         let sent_us = micros(self.now);
         let ecn = self.asks_for_ecn();
+        let fast = self.fast_syn(remote.ip(), path, iss, data);
+        let taken = fast.as_ref().map_or(0, |f| f.sent as usize);
         let open = |generation| {
             Slot::SynSent(Box::new(SynSent {
                 key,
@@ -60,18 +73,30 @@ impl<P: FramePool> Stack<P> {
                 crossed: None,
                 soft_error: None,
                 hurried: false,
+                fast,
                 fin_wanted: false,
             }))
         };
-        let index = self.slots.insert(open).ok_or(Error::NoBuffers)?;
+        let Some(index) = self.slots.insert(open) else { return Err(Error::NoBuffers) };
         if self.table.insert(hash, Owner::Connection(index).value()).is_err() {
+            self.drop_fast(index);
             self.slots.remove(index);
             return Err(Error::NoBuffers);
         }
         let generation = self.slots.generation(index);
         self.wheel.insert(retry_at, Token::Connection { index, generation });
         self.send_syn(index);
-        Ok(TcpId { index, generation })
+        Ok((TcpId { index, generation }, taken))
+    }
+
+    /// Gives back what a fast open holds.
+    pub(crate) fn drop_fast(&mut self, index: u32) {
+        let Self { slots, store, pool, .. } = self;
+        if let Slot::SynSent(s) = slots.slot_mut(index)
+            && let Some(mut fast) = s.fast.take()
+        {
+            fast.data.clear(store, pool);
+        }
     }
 
     /// An ephemeral port whose flow is free, and whose replies reach this core.
@@ -110,7 +135,7 @@ impl<P: FramePool> Stack<P> {
             return Ok(key);
         }
         let (key, index) = recycled.ok_or(Error::AddrNotAvailable)?;
-        self.forget_time_wait(index);
+        self.reuse_time_wait(index);
         Ok(key)
     }
 
@@ -120,7 +145,7 @@ impl<P: FramePool> Stack<P> {
         match self.owner_of(&key) {
             None => Ok(key),
             Some(Owner::TimeWait(index)) if self.time_waits.record(index).ts_recent().is_some() => {
-                self.forget_time_wait(index);
+                self.reuse_time_wait(index);
                 Ok(key)
             }
             Some(_) => Err(Error::AddrInUse),
@@ -131,13 +156,27 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn send_syn(&mut self, index: u32) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
         let (key, iss, path, crossed) = (s.key, s.iss, s.path, s.crossed);
-        let tos = s.options.tos;
+        let options = s.options;
         let (flags, ack) = match crossed {
             None => (ecn::syn_flags(s.ecn), crate::tcb::seq::SeqNum(0)),
             Some(peer) => (ecn::syn_ack_flags(peer.ecn), peer.irs + 1),
         };
-        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), s.options.receive_buffer);
-        self.send_handshake(&key, path, flags, iss, ack, tos, &offer);
+        let mut fast_open = None;
+        let mut data = [0; 4096];
+        let mut len = 0;
+        if crossed.is_none()
+            && let Some(fast) = &s.fast
+            && fast.cookie.is_some()
+        {
+            fast_open = fast.cookie;
+            len = fast.sent as usize;
+            if len > 0 {
+                self.store.segments[fast.data.head].read_at(&self.store.rest, &self.pool, 0, &mut data[..len]);
+            }
+        }
+        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), &options);
+        let syn = Syn { key: &key, path, flags, seq: iss, ack, options: &options, offer, fast_open };
+        self.send_handshake(&syn, u32::MAX, &data[..len]);
     }
 
     /// The retransmission timer of an active open fired.
@@ -160,22 +199,31 @@ impl<P: FramePool> Stack<P> {
         }
         s.retries += 1;
         s.ecn = false;
+        // RFC 7413 4.2.1: again without data and option, which something on the way may not like. The first one may still
+        // be answered.
+        let was_fast = s.fast.as_mut().and_then(|f| f.cookie.take()).is_some();
+        let server = s.key.remote_ip();
         let wait = handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
         s.retry_at = now + s.options.user_timeout.map_or(wait, |limit| wait.min(limit.saturating_sub(waited)));
         let (at, generation) = (s.retry_at, s.generation);
         self.stats.retransmits += 1;
         self.wheel.insert(at, Token::Connection { index, generation });
+        if was_fast {
+            self.fast_open.peers.lost(server, now);
+        }
         self.send_syn(index);
     }
 
     /// The open has failed: the application finds out by WRITE readiness and `tcp_take_error`.
     pub(crate) fn fail_connect(&mut self, index: u32, error: Error) {
+        self.drop_fast(index);
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
         let (key, generation) = (s.key, s.generation);
         self.stats.connect_failed += 1;
         self.table.remove(self.hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
         let rx = crate::frame_queue::FrameQueue::new();
-        *self.slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, finished: false, error: Some(error) }));
+        *self.slots.slot_mut(index) =
+            Slot::Dead(Box::new(Dead { key, generation, rx, finished: false, error: Some(error) }));
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 
@@ -189,8 +237,9 @@ impl<P: FramePool> Stack<P> {
     ) -> Result<bool, DropReason> {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return Err(DropReason::NoSocket) };
         let flags = segment.flags;
-        // First: ACK. Only our SYN can be acknowledged.
-        if flags.ack() && segment.ack != s.iss + 1 {
+        // First: ACK. Only our SYN can be acknowledged, and what it carried.
+        let sent = s.fast.as_ref().map_or(0, |f| f.sent);
+        if flags.ack() && (segment.ack.before(s.iss + 1) || segment.ack.after(s.iss + 1 + sent)) {
             if !flags.rst() {
                 // RFC 9293 3.5.1, figure 9: it comes from an old incarnation, which our RST ends; then our SYN will
                 // be taken. Waiting for its time-out would cost a second.
@@ -219,8 +268,9 @@ impl<P: FramePool> Stack<P> {
             let options = options::parse_syn(opts);
             let peer = PeerSyn { irs: segment.seq, window: segment.window, options, ecn };
             if flags.ack() {
-                self.establish(index, peer, false);
-                return Ok(false);
+                self.learn_fast_open(index, options::fast_open(opts), &peer);
+                self.establish(index, peer, segment.ack, false);
+                return Ok(segment.payload_len > 0 || flags.fin());
             }
             if s.crossed.is_none() {
                 s.crossed = Some(peer);
@@ -229,17 +279,36 @@ impl<P: FramePool> Stack<P> {
             return Ok(false);
         }
         match s.crossed {
-            Some(peer) if flags.ack() && segment.seq == peer.irs + 1 => {
-                self.establish(index, peer, true);
+            // Any segment of the window says that our SYN has arrived; the one that said it first may be lost.
+            Some(peer)
+                if flags.ack()
+                    && segment.seq.after(peer.irs)
+                    && segment.seq.at_or_before(peer.irs + 1 + self.config.tcp.receive_buffer_initial.min(0xffff)) =>
+            {
+                self.establish(index, peer, segment.ack, true);
                 Ok(true)
             }
             _ => Err(DropReason::NoAck),
         }
     }
 
-    /// SYN-SENT (or SYN-RECEIVED) becomes ESTABLISHED.
-    fn establish(&mut self, index: u32, peer: PeerSyn, crossed: bool) {
+    /// A SYN-ACK has come: the path carries the option, and it may bring a cookie.
+    fn learn_fast_open(&mut self, index: u32, cookie: Option<Cookie>, peer: &PeerSyn) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let Some(fast) = &s.fast else { return };
+        let (server, answered) = (s.key.remote_ip(), fast.cookie.is_some());
+        if let Some(cookie) = cookie.filter(|c| !c.is_request()) {
+            self.fast_open.peers.put(server, cookie, peer.options.mss.unwrap_or(536), self.now);
+        }
+        if answered {
+            self.fast_open.peers.answered(server);
+        }
+    }
+
+    /// SYN-SENT (or SYN-RECEIVED) becomes ESTABLISHED.
+    fn establish(&mut self, index: u32, peer: PeerSyn, ack: SeqNum, crossed: bool) {
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
+        let fast = s.fast.take();
         let opening = Opening {
             key: s.key,
             generation: s.generation,
@@ -258,6 +327,18 @@ impl<P: FramePool> Stack<P> {
             // The ACK of the SYN-ACK: data that is written in this turn will carry it.
             tcb.flags.set(crate::tcb::flags::Flags::ACK_NOW);
         }
+        if let Some(FastSyn { data, .. }) = fast {
+            // What the server did not take with the SYN goes out now, as data never sent.
+            tcb.tx = data;
+            let taken = ack.since(tcb.snd_una);
+            if taken > 0 {
+                tcb.tx.next = crate::slab::NIL;
+                tcb.tx.acknowledge(&mut self.store, &mut self.pool, ack, |_| {});
+                tcb.tx.next = tcb.tx.head;
+                (tcb.snd_una, tcb.snd_nxt) = (ack, ack);
+                tcb.ext_mut().recv.syn_data = true;
+            }
+        }
         *self.slots.slot_mut(index) = Slot::Open(tcb);
         self.stats.connected += 1;
         if fin_wanted {
@@ -274,15 +355,17 @@ impl<P: FramePool> Stack<P> {
         key: &FlowKey,
         path: crate::tx::neigh::PathId,
         peer: Option<SynOptions>,
-        receive_buffer: Option<u32>,
+        own: &TcpOptions,
     ) -> SynOptions {
         let tcp = &self.config.tcp;
         let offers = |wanted: bool, theirs: fn(&SynOptions) -> bool| wanted && peer.as_ref().is_none_or(theirs);
         let ecr = peer.and_then(|p| p.timestamps).map_or(0, |t| t.val);
         SynOptions {
-            mss: Some(self.net.mss(path, key.is_v6())),
+            mss: Some(
+                own.max_segment.map_or(u16::MAX, |m| m.max(crate::net::MSS_MIN)).min(self.net.mss(path, key.is_v6())),
+            ),
             window_scale: offers(tcp.window_scaling, |p| p.window_scale.is_some())
-                .then(|| crate::tcb::open::window_scale(receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max))),
+                .then(|| crate::tcb::open::window_scale(own.receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max))),
             sack_permitted: offers(tcp.sack, |p| p.sack_permitted),
             timestamps: offers(tcp.timestamps, |p| p.timestamps.is_some())
                 .then(|| options::Timestamps { val: self.timestamp(), ecr }),

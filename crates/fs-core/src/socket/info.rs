@@ -148,6 +148,7 @@ impl Tcb {
             snd_wnd: self.snd_wnd,
             rcv_wnd: self.rcv_wnd(),
             rcv_mss: self.rcv_mss(),
+            syn_data: ext.is_some_and(|e| e.recv.syn_data),
             rcv_space: ext.map_or(0, |e| e.recv.autotune.figures().0),
             rcv_rtt_us: ext.map_or(0, |e| e.recv.autotune.figures().1),
             congestion_control: self.algorithm(),

@@ -15,6 +15,10 @@ pub(crate) struct Listener {
     v6_only: bool,
     pub(crate) backlog: u32,
     pub(crate) options: TcpOptions,
+    /// Connections that data in a SYN may have opened before their handshake's end: TCP_FASTOPEN.
+    pub(crate) fast_open: u32,
+    /// How many there are.
+    pub(crate) fast_pending: u32,
     /// Slots of established connections that wait for `accept`.
     pub(crate) queue: VecDeque<u32>,
     live: bool,
@@ -43,7 +47,7 @@ fn covers(at: SocketAddr, v6_only: bool, local: IpAddr) -> bool {
 impl ListenTable {
     /// Adds a listener; `None` if this core has one at the same address and port.
     pub(crate) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
-        let Listen { at, backlog, v6_only, options, .. } = *listen;
+        let Listen { at, backlog, v6_only, fast_open, options } = *listen;
         let at = SocketAddr::new(at.ip().to_canonical(), at.port());
         let same = self.by_port.get(&at.port()).into_iter().flatten();
         if same.map(|&i| &self.slots[i as usize]).any(|l| l.at == at) {
@@ -52,7 +56,9 @@ impl ListenTable {
         self.generations += 1;
         let generation = self.generations;
         let queue = VecDeque::new();
-        let listener = Listener { generation, at, v6_only, backlog: backlog.max(1), options, queue, live: true };
+        let backlog = backlog.max(1);
+        let listener =
+            Listener { generation, at, v6_only, backlog, options, fast_open, fast_pending: 0, queue, live: true };
         let index = match self.vacant.pop() {
             Some(index) => {
                 self.slots[index as usize] = listener;

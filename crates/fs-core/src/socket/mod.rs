@@ -4,6 +4,7 @@ mod accept;
 mod connect;
 mod datagram;
 pub mod event;
+pub(crate) mod fast_open;
 pub mod handover;
 pub mod info;
 pub(crate) mod listener;

@@ -194,8 +194,8 @@ impl<P: FramePool> Stack<P> {
                 self.settle(index, Ready::default());
             }
             Slot::SynSent(s) => {
-                let (key, hash) = (s.key, self.hasher.hash(crate::flow::Protocol::Tcp, &s.key));
-                let _ = key;
+                let hash = self.hasher.hash(crate::flow::Protocol::Tcp, &s.key);
+                self.drop_fast(index);
                 self.table.remove(hash, crate::stack::Owner::Connection(index).value());
                 self.slots.remove(index);
             }

@@ -43,6 +43,7 @@ impl<P: FramePool> Stack<P> {
     pub fn tcp_state(&self, id: TcpId) -> Result<TcpState, Error> {
         let index = self.slot_of(id)?;
         Ok(match self.slots.slot(index) {
+            Slot::Open(tcb) if tcb.flags.has(Flags::SYN_RECEIVED) => TcpState::SynReceived,
             Slot::Open(tcb) => tcb.state.into(),
             Slot::SynSent(s) if s.crossed.is_some() => TcpState::SynReceived,
             Slot::SynSent(_) => TcpState::SynSent,

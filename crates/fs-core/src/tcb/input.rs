@@ -6,16 +6,16 @@ use crate::drop_reason::DropReason;
 use crate::frame::{FramePool, RxFrame};
 use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::rx::parse::Segment;
+use crate::rx::steer::TsClock;
 use crate::socket::event::Ready;
 use crate::stats::Stats;
 use crate::tcb::flags::Flags;
-use crate::rx::steer::TsClock;
 use crate::tcb::recv::reassembly::{self, Inserted};
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
+use crate::tcb::seq::SeqNum;
 use crate::tcb::{State, Tcb};
 use crate::time::Instant;
-use crate::tcb::seq::SeqNum;
 use crate::wire::options;
 use crate::wire::tcp::TcpFlags;
 
@@ -98,6 +98,8 @@ pub(crate) enum Disposition {
     DiscardAndAckRarely(DropReason),
     /// Thrown away and answered with a challenge ACK (RFC 5961): as `DiscardAndAckRarely`, and at most so many a second.
     Challenge(DropReason),
+    /// The SYN of a connection in SYN-RECEIVED, again.
+    SynAgain,
     /// The peer reset the connection.
     PeerReset,
     /// Our FIN and the peer's are both done: to TIME-WAIT.
@@ -174,6 +176,10 @@ impl Tcb {
                 return refused;
             }
         };
+        if self.flags.has(Flags::SYN_RECEIVED) {
+            self.flags.clear(Flags::SYN_RECEIVED);
+            *ready |= Ready::CONFIRMED;
+        }
         if fin_acked {
             match self.state {
                 State::FinWait1 => {
@@ -225,7 +231,9 @@ impl Tcb {
         if self.flags.has(Flags::TIMESTAMPS) && !rst {
             match segment.ts {
                 // RFC 7323 5.3 R1: older than what we have seen.
-                Some(ts) if (ts.val.wrapping_sub(self.ts_recent) as i32) < 0 => self.check_old(core, segment, ts.ecr)?,
+                Some(ts) if (ts.val.wrapping_sub(self.ts_recent) as i32) < 0 => {
+                    self.check_old(core, segment, ts.ecr)?
+                }
                 Some(_) => {}
                 // RFC 7323 3.2: a non-RST segment without the option may be dropped.
                 None => return Err(Disposition::Discard(DropReason::Paws)),
@@ -267,6 +275,9 @@ impl Tcb {
     #[cold]
     fn refuse(&self, segment: &Segment, end: SeqNum) -> Disposition {
         let (rst, syn) = (segment.flags.rst(), segment.flags.syn());
+        if syn && !rst && !segment.flags.ack() && self.flags.has(Flags::SYN_RECEIVED) {
+            return Disposition::SynAgain;
+        }
         // A peer that closed and then aborts may count its RST before its FIN (as Linux, `tcp_reset_check`).
         let after_fin = rst
             && segment.seq + 1 == self.rcv_nxt
@@ -354,7 +365,7 @@ impl Tcb {
         Ok(fin)
     }
 
-    fn take_text<P: FramePool>(
+    pub(crate) fn take_text<P: FramePool>(
         &mut self,
         core: &mut Core<'_, P>,
         segment: &Segment,
@@ -403,10 +414,21 @@ impl Tcb {
     fn take_in_order<P: FramePool>(
         &mut self,
         core: &mut Core<'_, P>,
-        data: FrameQueue,
+        mut data: FrameQueue,
         mut fin: bool,
         ready: &mut Ready,
     ) -> Disposition {
+        if let Some(ext) = &mut self.ext
+            && let Some(island) = ext.islands.first()
+            && (self.rcv_nxt + data.bytes).after(island.start)
+        {
+            // The bytes that came first win: a peer cannot rewrite what it has sent.
+            if fin && ext.fin_at.is_none() {
+                ext.fin_at = Some(self.rcv_nxt + data.bytes);
+            }
+            fin = false;
+            data.truncate(core.nodes, core.pool, island.start.delta(self.rcv_nxt).max(0) as usize);
+        }
         if data.bytes > 0 {
             let len = data.bytes;
             if let Some(first) = self.ext.as_ref().and_then(|e| e.islands.first())
@@ -422,7 +444,10 @@ impl Tcb {
         if let Some(ext) = &mut self.ext
             && (!ext.islands.is_empty() || ext.fin_at.is_some())
         {
+            let before = core.nodes.len();
             let joined = reassembly::take_contiguous(&mut ext.islands, core.nodes, core.pool, self.rcv_nxt);
+            let gone = (before - core.nodes.len()) as u32 + joined.frames(core.nodes);
+            ext.recv.held_frames = ext.recv.held_frames.saturating_sub(gone);
             ext.held = ext.islands.iter().map(|i| i.data.bytes).sum();
             self.rcv_nxt += joined.bytes;
             fin |= ext.fin_at == Some(self.rcv_nxt);
@@ -506,7 +531,7 @@ impl Tcb {
         let Some(ext) = &mut self.ext else { return false };
         let before = core.nodes.len();
         ext.islands.drain(..).for_each(|mut island| island.data.clear(core.nodes, core.pool));
-        ext.held = 0;
+        (ext.held, ext.recv.held_frames) = (0, 0);
         core.stats.drops[DropReason::ReceiveBudget as usize] += (before > core.nodes.len()) as u64;
         before > core.nodes.len()
     }
@@ -521,6 +546,7 @@ impl Tcb {
     ) -> Disposition {
         self.flags.set(Flags::ACK_NOW);
         let end = seq + data.bytes;
+        let frames_max = reassembly::frames_max(self.rcv_buf());
         let ext = self.ext.get_or_insert_default();
         // The first FIN says where the stream ends; another place is a contradiction.
         if fin && ext.fin_at.is_none() {
@@ -529,11 +555,14 @@ impl Tcb {
         if data.is_empty() {
             return Disposition::Accepted;
         }
-        if core.scarce {
+        if core.scarce || ext.recv.held_frames >= frames_max {
             data.clear(core.nodes, core.pool);
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
-        match reassembly::insert(&mut ext.islands, core.nodes, core.pool, seq, data) {
+        let others = (core.nodes.len() as u32).saturating_sub(data.frames(core.nodes) + ext.recv.held_frames);
+        let inserted = reassembly::insert(&mut ext.islands, core.nodes, core.pool, seq, data);
+        ext.recv.held_frames = (core.nodes.len() as u32).saturating_sub(others);
+        match inserted {
             Inserted::Held(bytes) => {
                 ext.held += bytes;
                 core.stats.out_of_order += 1;
@@ -552,7 +581,7 @@ impl Tcb {
         if let Some(ext) = &mut self.ext {
             // Behind the stream's end nothing can follow.
             ext.islands.drain(..).for_each(|mut island| island.data.clear(core.nodes, core.pool));
-            (ext.held, ext.fin_at) = (0, None);
+            (ext.held, ext.recv.held_frames, ext.fin_at) = (0, 0, None);
         }
         self.rcv_nxt += 1;
         self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);

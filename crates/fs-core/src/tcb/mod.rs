@@ -298,6 +298,15 @@ impl Tcb {
         (self.max_window_field as u32) << self.snd_shift()
     }
 
+    /// The sequence number of a segment without text: SND.NXT, but no more than the peer's window has, which may
+    /// have shrunk (Linux: `tcp_acceptable_seq`). Beyond it the segment would be dropped.
+    #[inline]
+    pub(crate) fn acceptable_seq(&self) -> SeqNum {
+        let edge = self.snd_una + self.snd_wnd;
+        // Less than a unit of the peer's scale is lost in rounding only.
+        if self.snd_nxt.before(edge + (1 << self.snd_shift())) { self.snd_nxt } else { edge }
+    }
+
     /// RCV.WND as last offered.
     #[inline]
     pub(crate) fn rcv_wnd(&self) -> u32 {

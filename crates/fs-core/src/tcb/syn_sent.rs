@@ -29,6 +29,8 @@ pub(crate) struct SynSent {
     pub(crate) soft_error: Option<crate::error::Error>,
     /// An old incarnation has answered our SYN and was reset; the SYN went again at once. Only once.
     pub(crate) hurried: bool,
+    /// TCP Fast Open, until the SYN has to be sent again.
+    pub(crate) fast: Option<crate::socket::fast_open::FastSyn>,
     /// The application closed its handle, or shut down writing, meanwhile.
     pub(crate) fin_wanted: bool,
 }

@@ -25,7 +25,11 @@ pub(crate) struct Record {
     /// Window that we offered last, scaled.
     pub(crate) window: u16,
     timestamps: bool,
+    /// When a segment without text was last answered, in units of 2^28 ns modulo 256: about 0.27 s and 69 s.
+    answered: u8,
 }
+
+const _: () = assert!(size_of::<Record>() == 36);
 
 impl Hollow for Record {
     fn hollow() -> Self {
@@ -41,6 +45,7 @@ impl Hollow for Record {
             v6: NIL,
             window: 0,
             timestamps: false,
+            answered: 0,
         }
     }
 
@@ -71,6 +76,11 @@ impl Record {
     pub(crate) fn ts_recent(&self) -> Option<u32> {
         self.timestamps.then_some(self.ts_recent)
     }
+}
+
+/// Time in units of 2^28 ns, modulo 256.
+fn quarter(now: Instant) -> u8 {
+    (now.as_nanos() >> 28) as u8
 }
 
 /// What a connection leaves behind.
@@ -124,6 +134,7 @@ impl TimeWaits {
             v6,
             window,
             timestamps: ts_recent.is_some(),
+            answered: quarter(now).wrapping_sub(128),
         });
         self.restart(index, now);
         index
@@ -134,6 +145,17 @@ impl TimeWaits {
         self.stamps = self.stamps.wrapping_add(1);
         self.records[index].stamp = self.stamps;
         self.ends.push(now + self.lifetime, (index, self.stamps));
+    }
+
+    /// Whether a segment is to be answered: one with text always, else if the last answer is long enough ago.
+    pub(crate) fn may_answer(&mut self, index: u32, text: bool, now: Instant, interval: Duration) -> bool {
+        let units = (interval.as_nanos() >> 28).min(127) as u8;
+        let record = &mut self.records[index];
+        if !text && quarter(now).wrapping_sub(record.answered) <= units && !interval.is_zero() {
+            return false;
+        }
+        record.answered = quarter(now);
+        true
     }
 
     pub(crate) fn record(&self, index: u32) -> &Record {

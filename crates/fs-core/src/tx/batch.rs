@@ -135,7 +135,7 @@ impl<P: FramePool> Stack<P> {
         let key = tcb.key();
         let spec = SegmentSpec {
             key: &key,
-            seq: seq.unwrap_or(tcb.snd_nxt),
+            seq: seq.unwrap_or(tcb.acceptable_seq()),
             ack: tcb.rcv_nxt,
             flags: flags | tcb.echo_flags(),
             window: tcb.offer_window(frozen),

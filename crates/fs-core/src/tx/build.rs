@@ -4,7 +4,7 @@ use crate::flow::FlowKey;
 use crate::frame::{Frame, FramePool, TxChecksum, TxFrame};
 use crate::tcb::seq::SeqNum;
 use crate::tx::neigh::Path;
-use crate::wire::checksum::Sum;
+use crate::wire::checksum::{Sum, copy_and_sum};
 use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::ipv6::{self, Ipv6Header};
 use crate::wire::tcp::{self, TcpFlags, TcpHeader};
@@ -124,6 +124,21 @@ pub(crate) fn write_headers<P: FramePool>(
         tcp::set_checksum(fixed, sum);
     }
     path.tx_checksum().then_some(TxChecksum { start: (link.len() + ip_len) as u16, offset: tcp::CHECKSUM_OFFSET })
+}
+
+/// A segment with a copy of `payload`, which must fit a frame: its length and sum are filled in here.
+pub(crate) fn with_payload<P: FramePool>(
+    pool: &mut P,
+    path: &Path,
+    spec: &SegmentSpec<'_>,
+    payload: &[u8],
+) -> Option<TxFrame> {
+    let mut frame = pool.alloc()?;
+    frame.grow_back(payload.len());
+    let payload_sum = copy_and_sum(pool.bytes_mut(&mut frame), payload).fold();
+    let spec = SegmentSpec { payload_len: payload.len() as u32, payload_sum, ..*spec };
+    let checksum = write_headers(pool, &mut frame, path, &spec);
+    Some(TxFrame { frame, checksum })
 }
 
 /// A segment without payload, in a frame of its own. `None` when the pool is dry.

@@ -15,6 +15,7 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
+const FAST_OPEN: u8 = 34;
 
 /// Largest shift: RFC 7323 2.3.
 pub const WINDOW_SCALE_MAX: u8 = 14;
@@ -155,6 +156,61 @@ pub fn sack_blocks(options: &[u8]) -> SackBlocks {
         }
     }
     blocks
+}
+
+/// A TCP Fast Open cookie (RFC 7413 4.1.1); of no bytes, it asks for one.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cookie {
+    bytes: [u8; 16],
+    len: u8,
+}
+
+impl core::fmt::Debug for Cookie {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Cookie({} bytes)", self.len)
+    }
+}
+
+impl Cookie {
+    /// Asks for a cookie.
+    pub const REQUEST: Cookie = Cookie { bytes: [0; 16], len: 0 };
+
+    /// A cookie of 4 to 16 bytes, an even number of them; `None` for any other length.
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        if !(4..=16).contains(&bytes.len()) || bytes.len() % 2 == 1 {
+            return None;
+        }
+        let mut cookie = Cookie { bytes: [0; 16], len: bytes.len() as u8 };
+        cookie.bytes[..bytes.len()].copy_from_slice(bytes);
+        Some(cookie)
+    }
+
+    /// Its bytes; empty for a request.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// It asks for a cookie.
+    pub fn is_request(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Reads the fast open option of a SYN or SYN-ACK. `None`: it is not there, or of a length that none has.
+pub fn fast_open(options: &[u8]) -> Option<Cookie> {
+    let (_, data) = Walk(options).find(|(kind, _)| *kind == FAST_OPEN)?;
+    if data.is_empty() { Some(Cookie::REQUEST) } else { Cookie::new(data) }
+}
+
+/// Writes the fast open option, padded to 4 bytes. Answers the length, 0 when `out` is too small.
+pub fn emit_fast_open(cookie: &Cookie, out: &mut [u8]) -> usize {
+    let bytes = cookie.as_bytes();
+    let len = (2 + bytes.len()).next_multiple_of(4);
+    let Some(out) = out.get_mut(..len) else { return 0 };
+    out.fill(NOP);
+    out[..2].copy_from_slice(&[FAST_OPEN, 2 + cookie.len]);
+    out[2..2 + bytes.len()].copy_from_slice(bytes);
+    len
 }
 
 /// Length of what [`emit_syn`] writes.

@@ -26,6 +26,12 @@ pub(crate) struct Recv {
     /// The latest urgent pointer that has not been read past.
     pub(crate) urgent: Option<urgent::Urgent>,
     pub(crate) autotune: autotune::Autotune,
+    /// Frames of what is held out of order.
+    pub(crate) held_frames: u32,
+    /// Data in the SYN was taken with it (RFC 7413).
+    pub(crate) syn_data: bool,
+    /// The handshake under way (index and generation) of a connection that fast open has opened.
+    pub(crate) handshake: Option<(u32, u32)>,
 }
 
 impl Recv {

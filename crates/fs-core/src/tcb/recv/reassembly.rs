@@ -27,6 +27,13 @@ impl Island {
     }
 }
 
+/// Frames that a connection may hold out of order, given its receive buffer: one for each 512 bytes, as many as full
+/// segments never need. Segments of a byte or two, in an order in which they cannot be copied together, would pin the
+/// core's frames otherwise. Lower: small writes after a loss are sent again for nothing.
+pub(crate) fn frames_max(rcv_buf: u32) -> u32 {
+    (rcv_buf / 512).max(64)
+}
+
 /// What became of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
@@ -76,7 +83,10 @@ pub(crate) fn insert<P: FramePool>(
     let joins_next = islands.get(at).is_some_and(|n| n.start == start + held);
     match (joins_previous, joins_next) {
         (true, joins_next) => {
-            islands[at - 1].data.append(nodes, data);
+            // Small ones are copied together: what a frame costs is the frame.
+            if let Err(data) = islands[at - 1].data.absorb(nodes, pool, data) {
+                islands[at - 1].data.append(nodes, data);
+            }
             islands[at - 1].stamp = stamp;
             if joins_next {
                 let next = islands.remove(at);

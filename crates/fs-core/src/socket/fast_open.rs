@@ -1,0 +1,170 @@
+//! TCP Fast Open (RFC 7413), the client's side: cookies that servers gave, and data in our SYN.
+
+use crate::frame::FramePool;
+use crate::stack::Stack;
+use crate::tcb::send::buffer::TxQueue;
+use crate::time::{Duration, Instant};
+use crate::wire::options::Cookie;
+use alloc::collections::BTreeMap;
+use core::net::IpAddr;
+
+/// Servers that are remembered. Linux keeps 4 to 16 thousand destinations' metrics; one costs about 80 bytes.
+const PEERS_MAX: usize = 1024;
+/// Losses of a SYN with data after which data waits for the handshake, as on a path that swallows such SYNs.
+const LOSSES_MAX: u8 = 2;
+/// For how long, doubled with each further loss (Linux: 60 s).
+const CAUTION: Duration = Duration::from_secs(60);
+
+/// What is known of a server.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    cookie: Cookie,
+    /// The segment size that it announced with it.
+    mss: u16,
+    /// SYNs with data in a row that got no answer.
+    losses: u8,
+    last_loss: Instant,
+    used: Instant,
+}
+
+/// Cookies by server.
+#[derive(Debug, Default)]
+pub(crate) struct Peers(BTreeMap<IpAddr, Peer>);
+
+impl Peers {
+    /// A cookie and segment size to send data with now. `None`: ask for a cookie, or do without.
+    pub(crate) fn get(&mut self, server: IpAddr, now: Instant) -> Option<(Cookie, u16)> {
+        let peer = self.0.get_mut(&server)?;
+        peer.used = now;
+        if peer.cookie.is_request() || peer.is_suspect(now) {
+            return None;
+        }
+        Some((peer.cookie, peer.mss))
+    }
+
+    /// SYNs with this option were lost: not even a request should go out now.
+    pub(crate) fn is_suspect(&self, server: IpAddr, now: Instant) -> bool {
+        self.0.get(&server).is_some_and(|peer| peer.is_suspect(now))
+    }
+
+    /// The server gave a cookie.
+    pub(crate) fn put(&mut self, server: IpAddr, cookie: Cookie, mss: u16, now: Instant) {
+        let losses = self.0.get(&server).map_or(0, |p| p.losses);
+        self.insert(server, Peer { cookie, mss, losses, last_loss: now, used: now });
+    }
+
+    /// A SYN with data or a request was answered.
+    pub(crate) fn answered(&mut self, server: IpAddr) {
+        if let Some(peer) = self.0.get_mut(&server) {
+            peer.losses = 0;
+        }
+    }
+
+    /// A SYN with data or a request got no answer in time.
+    pub(crate) fn lost(&mut self, server: IpAddr, now: Instant) {
+        let old = self.0.get(&server).copied();
+        let fresh = Peer { cookie: Cookie::REQUEST, mss: 536, losses: 0, last_loss: now, used: now };
+        let mut peer = old.unwrap_or(fresh);
+        (peer.losses, peer.last_loss) = (peer.losses.saturating_add(1), now);
+        self.insert(server, peer);
+    }
+
+    fn insert(&mut self, server: IpAddr, peer: Peer) {
+        if self.0.len() >= PEERS_MAX
+            && !self.0.contains_key(&server)
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, peer)| peer.used).map(|(server, _)| *server)
+        {
+            self.0.remove(&oldest);
+        }
+        self.0.insert(server, peer);
+    }
+}
+
+impl Peer {
+    fn is_suspect(&self, now: Instant) -> bool {
+        self.losses >= LOSSES_MAX && now < self.last_loss + CAUTION * (1 << (self.losses - LOSSES_MAX).min(10))
+    }
+}
+
+/// A fast open under way. Its data stays queued until the server has acknowledged it.
+#[derive(Debug)]
+pub(crate) struct FastSyn {
+    /// The option of the next SYN; without it, no data either.
+    pub(crate) cookie: Option<Cookie>,
+    /// The data that the SYN carries: one segment of the queue.
+    pub(crate) data: TxQueue,
+    /// Bytes of it in the first SYN.
+    pub(crate) sent: u32,
+}
+
+impl<P: FramePool> Stack<P> {
+    /// What the SYN to a server is to carry of `data`: one segment, behind a cookie; or a request for one. `None`:
+    /// nothing of fast open.
+    pub(crate) fn fast_syn(
+        &mut self,
+        server: IpAddr,
+        path: crate::tx::neigh::PathId,
+        iss: crate::tcb::seq::SeqNum,
+        data: &[u8],
+    ) -> Option<FastSyn> {
+        let now = self.now;
+        if data.is_empty() || !self.config.tcp.fast_open.client || self.fast_open.peers.is_suspect(server, now) {
+            return None;
+        }
+        let mut queue = TxQueue::new();
+        let Some((cookie, mss)) = self.fast_open.peers.get(server, now) else {
+            return Some(FastSyn { cookie: Some(Cookie::REQUEST), data: queue, sent: 0 });
+        };
+        let Self { net, pool, store, send_frames, .. } = self;
+        // 40 bytes of options: a SYN has more of them than a segment of the agreed size.
+        let most = net.mss(path, server.is_ipv6()).min(mss).saturating_sub(40) as usize;
+        let n = data.len().min(most).min(pool.payload_room());
+        if n > 0 && store.frames() < *send_frames {
+            let summed = !net.path(path).tx_checksum();
+            queue.write(store, pool, iss + 1, n as u32, &data[..n], summed, true);
+        }
+        let sent = queue.bytes;
+        Some(FastSyn { cookie: Some(cookie), data: queue, sent })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_kept_and_losses_make_cautious() {
+        let server: IpAddr = [10, 0, 0, 1].into();
+        let cookie = Cookie::new(&[1; 8]).unwrap();
+        let mut peers = Peers::default();
+        let at = |s| Instant::ZERO + Duration::from_secs(s);
+        assert_eq!(peers.get(server, at(0)), None);
+        peers.put(server, cookie, 1460, at(0));
+        assert_eq!(peers.get(server, at(1)), Some((cookie, 1460)));
+        peers.lost(server, at(1));
+        assert!(peers.get(server, at(2)).is_some(), "once may happen");
+        peers.lost(server, at(2));
+        assert_eq!(peers.get(server, at(61)), None);
+        assert!(peers.get(server, at(62)).is_some());
+        peers.lost(server, at(62));
+        assert!(peers.is_suspect(server, at(62 + 119)) && !peers.is_suspect(server, at(62 + 120)));
+        peers.answered(server);
+        peers.lost(server, at(200));
+        assert!(peers.get(server, at(200)).is_some());
+    }
+
+    #[test]
+    fn the_cache_is_bounded_and_forgets_what_was_not_used() {
+        let mut peers = Peers::default();
+        let cookie = Cookie::new(&[1; 8]).unwrap();
+        let server = |i: u32| IpAddr::from(i.to_be_bytes());
+        for i in 0..PEERS_MAX as u32 {
+            peers.put(server(i), cookie, 1460, Instant::from_millis(i as u64));
+        }
+        peers.get(server(0), Instant::from_millis(5000));
+        peers.put(server(9999), cookie, 1460, Instant::from_millis(6000));
+        assert_eq!(peers.0.len(), PEERS_MAX);
+        assert!(peers.get(server(0), Instant::from_millis(7000)).is_some());
+        assert!(peers.get(server(1), Instant::from_millis(7000)).is_none());
+    }
+}

@@ -1,0 +1,237 @@
+//! When ACKs leave, and what window they offer.
+
+use crate::lab::*;
+use fs_core::*;
+
+fn slow(lab: &mut Lab) -> Conn {
+    let conn = lab.accept();
+    lab.stack.tcp_set_quickack(conn.id, false).unwrap();
+    conn
+}
+
+#[test]
+fn the_first_sixteen_acks_are_not_delayed() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    for i in 0..16 {
+        lab.send(&conn.data(&[1; 10]));
+        conn.seq = conn.seq.wrapping_add(10);
+        assert_eq!(lab.one().ack, conn.seq, "{i}");
+    }
+    lab.send(&conn.data(&[1; 10]));
+    lab.silence();
+    lab.pass(Duration::from_millis(41));
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(10));
+}
+
+#[test]
+fn every_second_full_segment_and_half_a_second_at_most() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = slow(&mut lab);
+    for _ in 0..2 {
+        lab.send(&conn.data(&[1; 1448]));
+        conn.seq = conn.seq.wrapping_add(1448);
+        lab.sent();
+    }
+    for _ in 0..3 {
+        lab.send(&conn.data(&[1; 1448]));
+        lab.silence();
+        lab.send(&conn.data_at(1448, &[1; 1448]));
+        conn.seq = conn.seq.wrapping_add(2896);
+        assert_eq!(lab.one().ack, conn.seq);
+    }
+    lab.send(&conn.data(&[1; 1448]));
+    lab.silence();
+    lab.pass(Duration::from_millis(39));
+    lab.silence();
+    lab.pass(Duration::from_millis(2));
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(1448));
+}
+
+#[test]
+fn smaller_segments_of_the_peer_are_learned() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = slow(&mut lab);
+    // 600 is more than what is assumed at first; from then on it is the peer's full segment.
+    for _ in 0..3 {
+        lab.send(&conn.data(&[1; 600]));
+        conn.seq = conn.seq.wrapping_add(600);
+    }
+    lab.sent();
+    lab.send(&conn.data(&[1; 600]));
+    lab.silence();
+    lab.send(&conn.data_at(600, &[1; 600]));
+    lab.one();
+}
+
+#[test]
+fn an_answer_carries_the_ack_and_makes_the_connection_interactive() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&conn.data(b"ask"));
+    lab.stack.tcp_send(conn.id, b"answer").unwrap();
+    assert_eq!(lab.one().payload, b"answer");
+    assert_eq!(lab.stack.tcp_quickack(conn.id), Ok(false));
+    lab.send(&conn.data_at(3, b"ask"));
+    lab.read(&conn);
+    lab.silence();
+    // TCP_QUICKACK sends it now, and the next at once.
+    lab.stack.tcp_set_quickack(conn.id, true).unwrap();
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(6));
+    lab.send(&conn.data_at(6, b"ask"));
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(9));
+}
+
+#[test]
+fn reading_everything_ends_the_delay_of_a_one_way_flow() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    for _ in 0..16 {
+        lab.send(&conn.data(&[1; 10]));
+        conn.seq = conn.seq.wrapping_add(10);
+        lab.one();
+    }
+    lab.read(&conn);
+    lab.send(&conn.data(&[1; 10]));
+    lab.silence();
+    lab.read(&conn);
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(10));
+}
+
+#[test]
+fn gaps_duplicates_and_filled_gaps_are_acknowledged_at_once() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = slow(&mut lab);
+    lab.send(&conn.data_at(100, &[2; 100]));
+    let ack = lab.one();
+    assert_eq!(ack.ack, conn.seq);
+    let block: Vec<u8> = [100u32, 200].iter().flat_map(|o| conn.seq.wrapping_add(*o).to_be_bytes()).collect();
+    assert_eq!(ack.option(5), Some(block.clone()));
+    lab.send(&conn.data_at(100, &[2; 100]));
+    assert_eq!(lab.one().option(5).unwrap()[..8], block, "D-SACK first");
+    lab.send(&conn.data(&[1; 100]));
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(200));
+    lab.send(&conn.data(&[1; 100]));
+    lab.one();
+}
+
+#[test]
+fn the_first_bytes_win() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = slow(&mut lab);
+    lab.send(&conn.data_at(4, b"BBBB"));
+    lab.send(&conn.data_at(2, b"xxxxxxxx"));
+    lab.send(&Seg { flags: FIN | ACK, ..conn.data(b"AAAAAAAAAAA") });
+    assert_eq!(lab.read(&conn), b"AAxxBBBB");
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established), "what is behind the island comes again");
+    lab.send(&Seg { flags: FIN | ACK, ..conn.data(b"AAAAAAAAAAA") });
+    assert_eq!(lab.read(&conn), b"AAA");
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::CloseWait));
+}
+
+#[test]
+fn a_closed_window_takes_nothing_but_acks_resets_and_probes() {
+    let mut lab =
+        Lab::new(TcpConfig { receive_buffer_max: 8192, receive_buffer_initial: 8192, ..TcpConfig::default() });
+    let mut conn = lab.accept();
+    let mut window = 8192;
+    while window > 0 {
+        let n = window.min(1000);
+        lab.send(&conn.data(&vec![1; n]));
+        conn.seq = conn.seq.wrapping_add(n as u32);
+        window = usize::from(lab.sent().last().unwrap().window);
+    }
+    lab.pass(Duration::from_secs(1));
+    lab.send(&conn.data(b"x"));
+    let answer = lab.one();
+    assert_eq!((answer.ack, answer.window), (conn.seq, 0));
+    // A probe before the window.
+    lab.pass(Duration::from_secs(1));
+    lab.send(&Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(ACK) });
+    assert_eq!(lab.one().window, 0);
+    // An ACK is taken (MUST-66).
+    lab.stack.tcp_send(conn.id, b"out").unwrap();
+    lab.one();
+    conn.ack = conn.ack.wrapping_add(3);
+    lab.send(&conn.seg(ACK));
+    assert_eq!(lab.stack.tcp_queued(conn.id).unwrap().1, 0);
+    // Reading little opens nothing (silly window), reading more does.
+    lab.stack.tcp_recv(conn.id, &mut [0; 100]).unwrap();
+    lab.silence();
+    lab.stack.tcp_recv(conn.id, &mut [0; 3000]).unwrap();
+    assert!(lab.one().window >= 1460);
+    lab.send(&conn.seg(RST));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed));
+}
+
+#[test]
+fn readable_from_the_mark_on() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let options = TcpOptions { receive_low: 100, ..TcpOptions::default() };
+    let conn = lab.accept_with(4000, syn_options(None, false, None), options);
+    lab.events.clear();
+    let read = |lab: &Lab| lab.events.iter().any(|e| matches!(e, Event::Tcp(_, r) if r.contains(Ready::READ)));
+    lab.send(&conn.data(&[1; 99]));
+    assert!(!read(&lab) && !lab.stack.tcp_ready(conn.id).unwrap().contains(Ready::READ));
+    lab.send(&conn.data_at(99, &[1; 1]));
+    assert!(read(&lab) && lab.stack.tcp_ready(conn.id).unwrap().contains(Ready::READ));
+    lab.read(&conn);
+    lab.events.clear();
+    lab.send(&Seg { flags: FIN | ACK, ..conn.data_at(100, &[1; 5]) });
+    assert!(read(&lab), "the end counts, too");
+}
+
+#[test]
+fn the_buffer_grows_with_what_is_read_in_a_round_trip() {
+    let fill = |read_all: bool| {
+        let mut lab = Lab::new(TcpConfig::default());
+        let mut conn = lab.accept_with(4000, syn_options(Some(1000), true, Some(7)), TcpOptions::default());
+        for _ in 0..40 {
+            // A window of 30 segments each 20 ms.
+            for _ in 0..30 {
+                let (val, ecr) = conn.ts.unwrap();
+                lab.send(&Seg { options: ts(val, ecr), ..conn.data(&[1; 1448]) });
+                conn.seq = conn.seq.wrapping_add(1448);
+                if read_all {
+                    lab.read(&conn);
+                } else {
+                    lab.stack.tcp_recv(conn.id, &mut [0; 100]).unwrap_or(0);
+                }
+                if let Some(ours) = lab.sent().last().and_then(Seg::timestamps) {
+                    conn.ts = Some((val + 1, ours.0));
+                }
+                if !read_all && lab.stack.tcp_info(conn.id).unwrap().rcv_wnd < 1448 {
+                    return lab.stack.tcp_options(conn.id).unwrap().receive_buffer.unwrap();
+                }
+            }
+            lab.pass(Duration::from_millis(20));
+        }
+        lab.stack.tcp_options(conn.id).unwrap().receive_buffer.unwrap()
+    };
+    let (busy, idle) = (fill(true), fill(false));
+    assert!(busy >= 2 * 30 * 1448, "{busy}");
+    assert_eq!(idle, 65536, "who does not read gets no more");
+}
+
+#[test]
+fn tiny_segments_do_not_pin_the_pool() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    for _ in 0..5000 {
+        lab.send(&conn.data(b"x"));
+        conn.seq = conn.seq.wrapping_add(1);
+    }
+    assert!(lab.stack.pool().in_use() < 16, "{}", lab.stack.pool().in_use());
+    assert_eq!(lab.read(&conn).len(), 5000);
+    // Out of order, in both directions.
+    for i in 1..3000 {
+        lab.send(&conn.data_at(i, b"y"));
+    }
+    for i in (3500..6000).rev() {
+        lab.send(&conn.data_at(i, b"y"));
+    }
+    assert!(lab.stack.pool().in_use() < 200, "{}", lab.stack.pool().in_use());
+    // The connection still works.
+    lab.send(&conn.data(&[7; 1000]));
+    assert!(lab.read(&conn).len() >= 3000);
+}

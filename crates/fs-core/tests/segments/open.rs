@@ -1,0 +1,210 @@
+//! Opening: LISTEN, SYN-SENT, SYN-RECEIVED (RFC 9293 3.10.7.2 to 3.10.7.4), and options that shape it.
+
+use crate::lab::*;
+use fs_core::*;
+use std::net::SocketAddr;
+
+fn connect(lab: &mut Lab, options: TcpOptions) -> (TcpId, Seg) {
+    let remote = SocketAddr::new(Lab::host(lab.v6, 2), 90);
+    let id = lab.stack.tcp_connect(Connect { remote, local: None, options }).unwrap();
+    let syn = lab.one();
+    assert_eq!(syn.flags, SYN);
+    (id, syn)
+}
+
+/// An answer to our SYN.
+fn answer(syn: &Seg, flags: u8) -> Seg {
+    let (from, to, ack) = (syn.to, syn.from, syn.seq.wrapping_add(1));
+    Seg {
+        from,
+        to,
+        seq: PEER_ISN,
+        ack,
+        flags,
+        window: 65535,
+        options: syn_options(None, false, None),
+        ..Seg::default()
+    }
+}
+
+#[test]
+fn text_and_fin_of_a_syn_ack_are_taken() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let (id, syn) = connect(&mut lab, TcpOptions::default());
+    lab.send(&Seg { payload: b"banner".to_vec(), ..answer(&syn, SYN | ACK | FIN) });
+    assert_eq!(lab.one().ack, PEER_ISN.wrapping_add(8));
+    assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::CloseWait));
+    let mut buf = [0; 16];
+    assert_eq!(lab.stack.tcp_recv(id, &mut buf), Ok(6));
+    assert_eq!(lab.stack.tcp_recv(id, &mut buf), Ok(0));
+}
+
+#[test]
+fn a_syn_that_crosses_ours_opens_with_any_segment_of_the_window() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let (id, syn) = connect(&mut lab, TcpOptions::default());
+    lab.send(&Seg { ack: 0, ..answer(&syn, SYN) });
+    assert!(lab.one().has(SYN | ACK));
+    assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::SynReceived));
+    // Its ACK is lost, and the first data with it.
+    let data = Seg { seq: PEER_ISN.wrapping_add(6), options: Vec::new(), ..answer(&syn, ACK) };
+    lab.send(&Seg { payload: b"world".to_vec(), ..data.clone() });
+    assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::Established));
+    assert_eq!(lab.one().ack, PEER_ISN.wrapping_add(1));
+    lab.send(&Seg { seq: PEER_ISN.wrapping_add(1), payload: b"hello".to_vec(), ..data });
+    let mut buf = [0; 16];
+    assert_eq!(lab.stack.tcp_recv(id, &mut buf), Ok(10));
+}
+
+#[test]
+fn resets_in_syn_sent_must_acknowledge_our_syn() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let (id, syn) = connect(&mut lab, TcpOptions::default());
+    lab.send(&Seg { ack: 0, ..answer(&syn, RST) });
+    lab.send(&Seg { ack: syn.seq, ..answer(&syn, RST | ACK) });
+    assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::SynSent));
+    lab.send(&answer(&syn, RST | ACK));
+    assert_eq!(lab.stack.tcp_take_error(id), Ok(Some(Error::ConnectionRefused)));
+}
+
+#[test]
+fn addresses_that_no_host_has_are_refused() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let bad =
+        ["0.0.0.0:1", "224.0.0.1:1", "255.255.255.255:1", "10.0.0.255:1", "240.0.0.1:1", "[ff02::1]:1", "10.0.0.2:0"];
+    for remote in bad {
+        let remote: SocketAddr = remote.parse().unwrap();
+        let answer = lab.stack.tcp_connect(Connect { remote, local: None, options: TcpOptions::default() });
+        assert_eq!(answer, Err(Error::InvalidInput), "{remote}");
+    }
+    lab.silence();
+}
+
+#[test]
+fn a_repeated_syn_keeps_its_first_options_and_a_new_one_starts_afresh() {
+    let mut lab = Lab::new(TcpConfig::default());
+    lab.listen(TcpOptions::default(), 0);
+    let syn = Seg {
+        from: 4000,
+        to: 80,
+        seq: 100,
+        flags: SYN,
+        window: 1000,
+        options: syn_options(Some(5), true, Some(2)),
+        ..Seg::default()
+    };
+    lab.send(&syn);
+    let first = lab.one();
+    lab.send(&Seg { options: vec![2, 4, 2, 24], ..syn.clone() });
+    let second = lab.one();
+    assert_eq!((first.seq, first.ack, first.options.len()), (second.seq, second.ack, second.options.len()));
+    lab.send(&Seg { seq: 5000, options: vec![2, 4, 2, 24], ..syn });
+    let third = lab.one();
+    assert_eq!(third.ack, 5001);
+    assert_eq!((third.timestamps(), third.option(3)), (None, None));
+}
+
+#[test]
+fn what_is_outside_of_the_window_in_syn_received_gets_an_ack() {
+    let mut lab = Lab::new(TcpConfig::default());
+    lab.listen(TcpOptions::default(), 0);
+    let syn = Seg {
+        from: 4000,
+        to: 80,
+        seq: 100,
+        flags: SYN,
+        window: 1000,
+        options: syn_options(Some(50), true, None),
+        ..Seg::default()
+    };
+    lab.send(&syn);
+    let ours = lab.one();
+    let ack = Seg { seq: 101, ack: ours.seq.wrapping_add(1), flags: ACK, options: ts(51, 1), ..syn };
+    for wrong in
+        [Seg { seq: 99, ..ack.clone() }, Seg { seq: 200_000, ..ack.clone() }, Seg { options: ts(49, 1), ..ack.clone() }]
+    {
+        lab.send(&wrong);
+        let answer = lab.one();
+        assert_eq!((answer.flags, answer.seq, answer.ack), (ACK, ours.seq.wrapping_add(1), 101));
+    }
+    assert_eq!(lab.stack.tcp_handshakes(), 1);
+    lab.send(&Seg { flags: FIN | ACK, payload: b"all at once".to_vec(), ..ack });
+    assert_eq!(lab.one().ack, 113);
+}
+
+#[test]
+fn a_listener_that_closes_leaves_no_handshakes() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let listener = lab.listen(TcpOptions::default(), 0);
+    let syn = Seg { from: 4000, to: 80, seq: 100, flags: SYN, window: 1000, ..Seg::default() };
+    lab.send(&syn);
+    let ours = lab.one();
+    lab.send(&Seg { from: 4001, ..syn.clone() });
+    lab.one();
+    lab.stack.tcp_close_listener(listener);
+    lab.send(&Seg { seq: 101, ack: ours.seq.wrapping_add(1), flags: ACK, ..syn });
+    assert!(lab.one().has(RST));
+    lab.pass(Duration::from_secs(3));
+    lab.silence();
+    assert_eq!(lab.stack.tcp_handshakes(), 0);
+}
+
+#[test]
+fn deferred_accept_waits_for_data_or_its_time() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let options = TcpOptions { defer_accept: Some(Duration::from_secs(3)), ..TcpOptions::default() };
+    let listener = lab.listen(options, 0);
+    let open = |lab: &mut Lab, from: u16| {
+        let syn = Seg { from, to: 80, seq: 100, flags: SYN, window: 1000, ..Seg::default() };
+        lab.send(&syn);
+        let ours = lab.one();
+        let ack = Seg { seq: 101, ack: ours.seq.wrapping_add(1), flags: ACK, ..syn };
+        lab.send(&ack);
+        lab.silence();
+        ack
+    };
+    let ack = open(&mut lab, 4000);
+    assert_eq!(lab.stack.tcp_accept(listener).err(), Some(Error::WouldBlock));
+    lab.send(&Seg { payload: b"data".to_vec(), ..ack });
+    let (id, _) = lab.stack.tcp_accept(listener).unwrap();
+    assert_eq!(lab.stack.tcp_queued(id).unwrap().0, 4);
+    lab.sent();
+    // Without data: after three seconds (two time-outs) the client is asked once more, and its ACK counts.
+    let ack = open(&mut lab, 4001);
+    lab.pass(Duration::from_millis(2900));
+    lab.silence();
+    lab.pass(Duration::from_millis(300));
+    assert!(lab.one().has(SYN | ACK));
+    lab.send(&ack);
+    assert!(lab.stack.tcp_accept(listener).is_ok());
+    // Nobody answers any more: it ends.
+    open(&mut lab, 4002);
+    lab.pass(Duration::from_secs(300));
+    assert_eq!(lab.stack.tcp_handshakes(), 0);
+}
+
+#[test]
+fn segment_size_and_window_clamp_shape_the_syn() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let options = TcpOptions { max_segment: Some(600), window_clamp: Some(8000), ..TcpOptions::default() };
+    let (id, syn) = connect(&mut lab, options);
+    assert_eq!(syn.option(2), Some(vec![2, 88]));
+    assert_eq!(syn.window, 8000);
+    lab.send(&Seg { payload: vec![1; 1000], ..answer(&syn, SYN | ACK) });
+    assert_eq!(lab.one().window, 8000, "not scaled: the peer has no scale");
+    lab.stack.tcp_send(id, &[7; 700]).unwrap();
+    assert_eq!(lab.sent()[0].payload.len(), 600);
+    let back = lab.stack.tcp_options(id).unwrap();
+    assert_eq!((back.max_segment, back.window_clamp), (Some(600), Some(8000)));
+}
+
+#[test]
+fn a_scale_beyond_14_is_14_and_the_syn_window_is_never_scaled() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let (id, syn) = connect(&mut lab, TcpOptions::default());
+    let mut options = syn_options(None, false, Some(200));
+    options.truncate(8);
+    lab.send(&Seg { window: 10, options, ..answer(&syn, SYN | ACK) });
+    let info = lab.stack.tcp_info(id).unwrap();
+    assert_eq!((info.snd_wscale, info.snd_wnd), (14, 10));
+}

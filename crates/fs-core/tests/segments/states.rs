@@ -1,0 +1,287 @@
+//! Acceptability, resets, timestamps, closing: RFC 9293 3.10.7.4, RFC 5961, RFC 7323, RFC 6191.
+
+use crate::lab::*;
+use fs_core::*;
+
+#[test]
+fn a_reset_counts_only_at_rcv_nxt() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&Seg { seq: conn.seq.wrapping_add(1), ..conn.seg(RST) });
+    let challenge = lab.one();
+    assert!(challenge.flags == ACK && challenge.ack == conn.seq, "{challenge:?}");
+    lab.send(&Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(RST) });
+    lab.send(&Seg { seq: conn.seq.wrapping_add(70_000), ..conn.seg(RST) });
+    lab.silence();
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
+    // SHLD-2: it may carry data.
+    lab.send(&Seg { payload: b"why".to_vec(), ..conn.seg(RST) });
+    assert_eq!(lab.stack.tcp_recv(conn.id, &mut [0; 8]), Err(Error::ConnectionReset));
+    lab.silence();
+}
+
+#[test]
+fn a_reset_counts_at_the_end_of_what_was_sacked_and_behind_a_fin() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&conn.data_at(1000, &[1; 500]));
+    lab.sent();
+    lab.send(&Seg { seq: conn.seq.wrapping_add(1500), ..conn.seg(RST) });
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed));
+    let conn = lab.accept_on(conn.listener, 4001, syn_options(None, false, None));
+    lab.send(&conn.seg(FIN | ACK));
+    lab.sent();
+    lab.send(&Seg { seq: conn.seq, ..conn.seg(RST) });
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed));
+}
+
+#[test]
+fn a_syn_on_an_open_connection_is_challenged_in_and_out_of_the_window() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&Seg { seq: conn.seq.wrapping_add(100), ..conn.seg(SYN) });
+    assert_eq!(lab.one().ack, conn.seq);
+    lab.pass(Duration::from_millis(600));
+    lab.send(&Seg { seq: conn.seq.wrapping_sub(100_000), ..conn.seg(SYN) });
+    assert_eq!(lab.one().ack, conn.seq);
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
+}
+
+#[test]
+fn wrong_segments_without_text_are_answered_twice_a_second_at_most() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let old = Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(ACK) };
+    for _ in 0..100 {
+        lab.send(&old);
+    }
+    assert_eq!(lab.sent().len(), 1);
+    for _ in 0..100 {
+        lab.send(&old);
+    }
+    lab.silence();
+    assert_eq!(lab.stack.stats().invalid_unanswered, 199);
+    lab.pass(Duration::from_millis(500));
+    lab.send(&old);
+    assert_eq!(lab.sent().len(), 1);
+    // Text is always answered: its sender would wait.
+    for _ in 0..3 {
+        lab.send(&conn.data_at(-4, b"four"));
+        assert_eq!(lab.one().ack, conn.seq);
+    }
+    let always = TcpConfig { invalid_ack_interval: Duration::ZERO, ..TcpConfig::default() };
+    let mut lab = Lab::new(always);
+    let conn = lab.accept();
+    for _ in 0..3 {
+        lab.send(&Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(ACK) });
+        lab.one();
+    }
+}
+
+#[test]
+fn challenges_are_limited_for_all_connections_together() {
+    let tcp = TcpConfig { challenge_acks: 4, invalid_ack_interval: Duration::ZERO, ..TcpConfig::default() };
+    let mut lab = Lab::new(tcp);
+    let conn = lab.accept();
+    for _ in 0..50 {
+        lab.send(&Seg { seq: conn.seq.wrapping_add(1), ..conn.seg(RST) });
+        lab.sent();
+    }
+    let sent = lab.stack.stats().challenge_acks;
+    assert!((2..=6).contains(&sent), "{sent}");
+    lab.pass(Duration::from_secs(1));
+    lab.send(&Seg { seq: conn.seq.wrapping_add(1), ..conn.seg(RST) });
+    assert!(lab.stack.stats().challenge_acks > sent);
+}
+
+#[test]
+fn acks_of_what_was_not_sent_and_of_long_ago_are_challenged_and_change_nothing() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    for ack in [conn.ack.wrapping_add(1), conn.ack.wrapping_add(0x4000_0000), conn.ack.wrapping_sub(70_000)] {
+        lab.pass(Duration::from_secs(1));
+        lab.send(&Seg { ack, payload: b"evil".to_vec(), ..conn.seg(ACK) });
+        assert_eq!(lab.one().ack, conn.seq, "not taken");
+    }
+    assert_eq!(lab.dropped(DropReason::BadAck), 3);
+    // A little old is only late.
+    lab.send(&Seg { ack: conn.ack.wrapping_sub(10), ..conn.data(b"fine") });
+    assert_eq!(lab.read(&conn), b"fine");
+}
+
+#[test]
+fn a_segment_outside_of_the_window_does_not_move_ts_recent() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    let (val, ecr) = conn.ts.unwrap();
+    lab.send(&Seg { seq: conn.seq.wrapping_sub(10), options: ts(val + 1_000_000, ecr), ..conn.seg(ACK) });
+    lab.send(&Seg { seq: conn.seq.wrapping_add(80_000), options: ts(val + 1_000_000, ecr), ..conn.data(b"x") });
+    lab.sent();
+    conn.ts = Some((val + 1, ecr));
+    lab.send(&conn.data(b"true"));
+    assert_eq!(lab.read(&conn), b"true");
+    assert_eq!(lab.one().timestamps().unwrap().1, val + 1);
+}
+
+#[test]
+fn ts_recent_is_of_the_segment_that_follows_the_last_ack() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let (val, ecr) = conn.ts.unwrap();
+    lab.stack.tcp_set_quickack(conn.id, false).unwrap();
+    // Two segments, one ACK: it echoes the first, so that its sender's sample holds the delay (RFC 7323 4.3).
+    lab.send(&Seg { options: ts(val + 10, ecr), ..conn.data(&[1; 400]) });
+    lab.send(&Seg { options: ts(val + 20, ecr), ..conn.data_at(400, &[2; 400]) });
+    assert_eq!(lab.one().timestamps().unwrap().1, val + 10);
+    lab.send(&Seg { options: ts(val + 20, ecr), ..conn.data_at(800, &[2; 900]) });
+    lab.pass(Duration::from_millis(41));
+    assert_eq!(lab.one().timestamps().unwrap().1, val + 20);
+}
+
+#[test]
+fn old_timestamps_are_refused_except_on_resets_and_after_24_days() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let (val, ecr) = conn.ts.unwrap();
+    lab.send(&Seg { options: ts(val - 1, ecr), ..conn.data(b"old") });
+    assert_eq!(lab.one().ack, conn.seq);
+    lab.send(&Seg { options: Vec::new(), ..conn.data(b"none") });
+    lab.silence();
+    assert_eq!(lab.dropped(DropReason::Paws), 2);
+    // The peer's clock has gone more than half around; its echo shows how long it was silent.
+    lab.pass(Duration::from_secs(25 * 24 * 3600));
+    let later = val.wrapping_add(25 * 24 * 3600 * 1000);
+    lab.send(&Seg { options: ts(later, ecr.wrapping_add(24 * 24 * 3600 * 1000)), ..conn.data(b"dup") });
+    assert_eq!(lab.dropped(DropReason::Paws), 3, "it has heard us since");
+    lab.sent();
+    lab.send(&Seg { options: ts(later, ecr), ..conn.data(b"new") });
+    assert_eq!(lab.read(&conn), b"new");
+    lab.sent();
+    lab.send(&Seg { seq: conn.seq.wrapping_add(3), options: ts(val, ecr), ..conn.seg(RST) });
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "RFC 7323 5.2: no PAWS for RST");
+}
+
+#[test]
+fn every_segment_carries_timestamps_the_reset_too() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.stack.tcp_abort(conn.id);
+    let reset = lab.one();
+    assert!(reset.has(RST | ACK) && reset.timestamps().is_some(), "{reset:?}");
+    assert_eq!((reset.seq, reset.ack), (conn.ack, conn.seq));
+}
+
+#[test]
+fn a_fin_out_of_order_waits_and_a_second_one_elsewhere_is_nothing() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&Seg { flags: FIN | ACK, ..conn.data_at(5, b"world") });
+    assert_eq!(lab.one().ack, conn.seq);
+    lab.send(&Seg { flags: FIN | ACK, ..conn.data_at(20, b"beyond") });
+    lab.sent();
+    lab.send(&conn.data(b"hello"));
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(11));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::CloseWait));
+    assert_eq!(lab.read(&conn), b"helloworld");
+    assert_eq!(lab.stack.tcp_recv(conn.id, &mut [0; 4]), Ok(0));
+    assert_eq!(lab.stack.pool().in_use(), 0, "what lay beyond the end is gone");
+}
+
+#[test]
+fn a_fin_that_goes_back_is_not_taken() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    lab.send(&conn.data(b"hello"));
+    conn.seq = conn.seq.wrapping_add(5);
+    lab.sent();
+    lab.send(&Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(FIN | ACK) });
+    assert_eq!(lab.one().ack, conn.seq);
+    lab.send(&conn.data(b" you"));
+    assert_eq!(lab.read(&conn), b"hello you");
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
+}
+
+/// A connection in TIME-WAIT: we closed first.
+fn time_wait(lab: &mut Lab, options: Vec<u8>) -> Conn {
+    let mut conn = lab.accept_with(4000, options, TcpOptions::default());
+    lab.stack.tcp_close(conn.id);
+    let fin = lab.one();
+    assert!(fin.has(FIN | ACK));
+    conn.ack = conn.ack.wrapping_add(1);
+    lab.send(&conn.seg(FIN | ACK));
+    conn.seq = conn.seq.wrapping_add(1);
+    assert_eq!(lab.one().ack, conn.seq);
+    assert_eq!(lab.stack.tcp_time_waits(), 1);
+    conn
+}
+
+#[test]
+fn time_wait_restarts_with_the_fin_and_ends_in_time() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = time_wait(&mut lab, syn_options(None, false, None));
+    lab.pass(Duration::from_secs(40));
+    lab.send(&Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(FIN | ACK) });
+    assert_eq!(lab.one().ack, conn.seq);
+    lab.pass(Duration::from_secs(40));
+    assert_eq!(lab.stack.tcp_time_waits(), 1);
+    lab.pass(Duration::from_secs(21));
+    assert_eq!(lab.stack.tcp_time_waits(), 0);
+}
+
+#[test]
+fn time_wait_answers_stray_acks_once_in_a_while_and_ignores_inexact_resets() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = time_wait(&mut lab, syn_options(None, false, None));
+    let stray = Seg { seq: conn.seq.wrapping_sub(5), ..conn.seg(ACK) };
+    lab.pass(Duration::from_secs(1));
+    for _ in 0..20 {
+        lab.send(&stray);
+    }
+    assert_eq!(lab.sent().len(), 1);
+    lab.pass(Duration::from_secs(1));
+    lab.send(&stray);
+    assert_eq!(lab.sent().len(), 1);
+    lab.send(&Seg { seq: conn.seq.wrapping_add(1), ..conn.seg(RST) });
+    lab.send(&Seg { seq: conn.seq.wrapping_sub(1), ..conn.seg(RST) });
+    assert_eq!(lab.stack.tcp_time_waits(), 1);
+}
+
+#[test]
+fn time_wait_gives_way_to_a_newer_connection_only() {
+    let syn = |conn: &Conn, seq: u32, options: Vec<u8>| Seg { seq, options, ..conn.seg(SYN) };
+    // By timestamps: a higher sequence number with an older clock is an old duplicate (RFC 6191).
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = time_wait(&mut lab, syn_options(Some(1000), true, None));
+    lab.send(&syn(&conn, conn.seq.wrapping_add(10), syn_options(Some(999), true, None)));
+    assert!(lab.one().has(ACK), "the ACK of TIME-WAIT");
+    assert_eq!(lab.stack.tcp_time_waits(), 1);
+    lab.send(&syn(&conn, conn.seq.wrapping_sub(99_999), syn_options(Some(1001), true, None)));
+    assert!(lab.one().has(SYN | ACK));
+    assert_eq!(lab.stack.tcp_time_waits(), 0);
+    // By sequence (RFC 1122 4.2.2.13).
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = time_wait(&mut lab, syn_options(None, false, None));
+    lab.send(&syn(&conn, conn.seq, syn_options(None, false, None)));
+    assert!(!lab.one().has(SYN));
+    let old_end = conn.ack;
+    lab.send(&syn(&conn, conn.seq.wrapping_add(1), syn_options(None, false, None)));
+    let answer = lab.one();
+    assert!(answer.has(SYN | ACK));
+    assert!((answer.seq.wrapping_sub(old_end) as i32) > 0, "the new ISN is beyond the old connection's numbers");
+}
+
+#[test]
+fn data_after_close_and_unread_data_reset() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.stack.tcp_close(conn.id);
+    assert!(lab.one().has(FIN));
+    lab.send(&conn.data(b"too late"));
+    assert!(lab.one().has(RST));
+    let conn = lab.accept_on(conn.listener, 4001, syn_options(None, false, None));
+    lab.send(&conn.data(b"unread"));
+    lab.sent();
+    lab.stack.tcp_close(conn.id);
+    assert!(lab.one().has(RST));
+    assert_eq!(lab.stack.pool().in_use(), 0);
+}

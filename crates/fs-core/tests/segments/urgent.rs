@@ -1,0 +1,102 @@
+//! Urgent data as Linux gives it to sockets.
+
+use crate::lab::*;
+use fs_core::*;
+
+fn urgent(conn: &Conn, payload: &[u8], pointer: u16) -> Seg {
+    Seg { urgent: pointer, flags: ACK | PSH | URG, ..conn.data(payload) }
+}
+
+fn told(lab: &mut Lab) -> bool {
+    let told = lab.events.iter().any(|e| matches!(e, Event::Tcp(_, r) if r.contains(Ready::PRIORITY)));
+    lab.events.clear();
+    told
+}
+
+#[test]
+fn the_byte_before_the_pointer_is_out_of_band() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    assert_eq!(lab.stack.tcp_recv_urgent(conn.id), Err(Error::InvalidInput));
+    lab.send(&urgent(&conn, b"abcXdef", 4));
+    assert!(told(&mut lab));
+    assert!(lab.stack.tcp_ready(conn.id).unwrap().contains(Ready::PRIORITY));
+    assert_eq!(lab.stack.tcp_at_mark(conn.id), Ok(false));
+    assert_eq!(lab.stack.tcp_recv_urgent(conn.id), Ok(b'X'));
+    assert_eq!(lab.stack.tcp_recv_urgent(conn.id), Err(Error::InvalidInput), "once");
+    let mut buf = [0; 16];
+    assert_eq!(lab.stack.tcp_peek(conn.id, &mut buf), Ok(3));
+    assert_eq!(lab.read(&conn), b"abc", "up to the mark");
+    assert_eq!(lab.stack.tcp_at_mark(conn.id), Ok(true));
+    assert_eq!(lab.stack.tcp_peek(conn.id, &mut buf), Ok(3));
+    assert_eq!(lab.read(&conn), b"def");
+    assert_eq!(lab.stack.tcp_at_mark(conn.id), Ok(false));
+}
+
+#[test]
+fn in_line_it_stays_in_the_stream() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let options = TcpOptions { oob_inline: true, ..TcpOptions::default() };
+    let conn = lab.accept_with(4000, syn_options(None, false, None), options);
+    lab.send(&urgent(&conn, b"abcXdef", 4));
+    assert_eq!(lab.stack.tcp_recv_urgent(conn.id), Err(Error::InvalidInput));
+    assert_eq!(lab.read(&conn), b"abc");
+    assert_eq!(lab.stack.tcp_at_mark(conn.id), Ok(true));
+    assert_eq!(lab.read(&conn), b"Xdef");
+}
+
+#[test]
+fn the_pointer_may_come_before_the_byte_and_the_window_be_closed() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&Seg { urgent: 5, flags: ACK | URG, ..conn.seg(ACK) });
+    assert!(told(&mut lab), "MUST-32: at once");
+    assert_eq!(lab.stack.tcp_recv_urgent(conn.id), Err(Error::WouldBlock));
+    lab.send(&conn.data(b"ab"));
+    assert!(!told(&mut lab));
+    lab.send(&conn.data_at(2, b"cdX!"));
+    assert!(told(&mut lab), "and when it is there");
+    assert_eq!(lab.stack.tcp_recv_urgent(conn.id), Ok(b'X'));
+    assert_eq!(lab.read(&conn), b"abcd");
+    assert_eq!(lab.read(&conn), b"!");
+}
+
+#[test]
+fn a_newer_pointer_replaces_an_older_one_and_a_repeated_one_is_nothing() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&urgent(&conn, b"aX", 2));
+    lab.events.clear();
+    lab.send(&urgent(&conn, b"aX", 2));
+    assert!(!told(&mut lab));
+    lab.send(&Seg { seq: conn.seq.wrapping_add(2), ..urgent(&conn, b"bY", 2) });
+    assert!(told(&mut lab));
+    assert_eq!(lab.stack.tcp_recv_urgent(conn.id), Ok(b'Y'));
+    assert_eq!(lab.read(&conn), b"aXb", "what was urgent is ordinary now (as Linux)");
+}
+
+#[test]
+fn frames_stop_at_the_mark() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&urgent(&conn, b"abcXdef", 4));
+    let mut parts = Vec::new();
+    while let Ok(Received::Frame(frame)) = lab.stack.tcp_recv_frame(conn.id) {
+        parts.push(lab.stack.pool().bytes(&frame).to_vec());
+        lab.stack.pool_mut().free(frame);
+    }
+    assert_eq!(parts, [b"abc".to_vec(), b"def".to_vec()]);
+    lab.sent();
+    assert_eq!(lab.stack.pool().in_use(), 0);
+}
+
+#[test]
+fn the_mark_alone_at_the_end() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.send(&urgent(&conn, b"X", 1));
+    let mut buf = [0; 4];
+    assert_eq!(lab.stack.tcp_recv(conn.id, &mut buf), Err(Error::WouldBlock));
+    lab.send(&Seg { seq: conn.seq.wrapping_add(1), ..conn.seg(FIN | ACK) });
+    assert_eq!(lab.stack.tcp_recv(conn.id, &mut buf), Ok(0));
+}
