@@ -180,7 +180,7 @@ impl<P: FramePool> Stack<P> {
         assert_eq!(bytes, tcb.rx.bytes, "bytes of the receive queue");
         let Some(ext) = tcb.ext.as_deref() else { return };
         let (mut before, mut held) = (tcb.rcv_nxt, 0);
-        for island in &ext.islands {
+        for island in ext.islands.iter() {
             assert!(island.start.after(before), "islands out of order, touching, or not beyond RCV.NXT");
             let mut bytes = 0;
             island.data.for_each(&self.nodes, |frame| {
@@ -215,7 +215,7 @@ impl<P: FramePool> Stack<P> {
     /// The receiving half of a connection.
     pub fn receiving(&self, id: TcpId) -> Option<Receiving> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
-        let islands = tcb.ext.iter().flat_map(|e| &e.islands);
+        let islands = tcb.ext.iter().flat_map(|e| e.islands.iter());
         let held = islands.map(|i| (i.start.0, i.end().0)).collect();
         Some(Receiving { nxt: tcb.rcv_nxt.0, edge: tcb.rcv_edge.0, held })
     }

@@ -484,7 +484,7 @@ impl<P: FramePool> Stack<P> {
         table.remove(hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
         tcb.tx.clear(store, pool);
         if let Some(mut ext) = tcb.ext.take() {
-            ext.islands.iter_mut().for_each(|i| i.data.clear(nodes, pool));
+            ext.islands.clear(nodes, pool);
         }
         if tcb.flags.has(Flags::ORPHAN) {
             tcb.rx.clear(nodes, pool);

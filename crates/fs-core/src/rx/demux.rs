@@ -244,14 +244,13 @@ impl<P: FramePool> Stack<P> {
         };
         match disposition {
             Disposition::Accepted => self.settle(index, ready),
-            Disposition::SynAgain => self.conclude(index, disposition, ready, Some(segment)),
-            other => self.conclude(index, other, ready, None),
+            other => self.conclude(index, other, ready, segment),
         }
     }
 
     /// Everything but plain acceptance.
     #[cold]
-    fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, again: Option<&Segment>) {
+    fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, segment: &Segment) {
         match disposition {
             Disposition::Accepted => self.settle(index, ready),
             Disposition::Discard(reason) => {
@@ -277,9 +276,7 @@ impl<P: FramePool> Stack<P> {
             }
             Disposition::SynAgain => {
                 self.stats.drop(DropReason::Duplicate);
-                if let Some(segment) = again {
-                    self.repeat_fast(index, segment);
-                }
+                self.repeat_fast(index, segment);
             }
             Disposition::PeerReset => {
                 self.stats.resets_received += 1;
@@ -295,8 +292,10 @@ impl<P: FramePool> Stack<P> {
             Disposition::TimeWait => self.enter_time_wait(index),
             Disposition::Closed => self.kill(index, None, false),
             Disposition::ResetPeer => {
+                // Linux's form: RFC 9293 3.5.2, third group.
                 self.stats.drop(DropReason::DataAfterClose);
-                self.kill(index, None, true);
+                self.send_reset_for(segment);
+                self.kill(index, None, false);
             }
         }
     }
@@ -387,9 +386,17 @@ impl<P: FramePool> Stack<P> {
         {
             return self.forward(to, frames, hops + 1);
         }
+        let first = !segment.flags.ack() && !segment.flags.rst();
+        // RFC 9293 3.10.7.2: at a listener, what is neither RST, ACK nor SYN is dropped without an answer. SYN with FIN opens
+        // nothing (as Linux): no honest sender makes it.
+        if first
+            && (!segment.flags.syn() || segment.flags.fin())
+            && self.listeners.find(local, port).is_some()
+        {
+            return self.discard(frames, DropReason::NoAck);
+        }
         if segment.flags.syn()
-            && !segment.flags.ack()
-            && !segment.flags.rst()
+            && first
             && let Some(listener) = self.listeners.find(local, port)
         {
             return self.on_syn(listener, segment, hash, frames);

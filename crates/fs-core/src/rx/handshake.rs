@@ -389,7 +389,7 @@ impl<P: FramePool> Stack<P> {
         // Nothing was written yet, and what came out of order will be sent again.
         tcb.tx.clear(store, pool);
         if let Some(ext) = &mut tcb.ext {
-            ext.islands.drain(..).for_each(|mut i| i.data.clear(nodes, pool));
+            ext.islands.clear(nodes, pool);
             (ext.held, ext.recv.held_frames) = (0, 0);
         }
         let mut received = Vec::new();

@@ -15,7 +15,10 @@ impl<P: FramePool> Stack<P> {
     /// Both FINs are done and ours was first: the control block becomes a record. The last ACK leaves at once.
     pub(crate) fn enter_time_wait(&mut self, index: u32) {
         // It may move the window's edge, so the record is made after it: an edge never moves back.
-        self.emit_bare(index, TcpFlags::ACK, None, None);
+        // Only the peer's FIN asks for an ACK, not its ACK of ours.
+        if self.slots.open(index).is_some_and(|t| t.flags.has(Flags::ACK_NOW)) {
+            self.emit_bare(index, TcpFlags::ACK, None, None);
+        }
         let Some(tcb) = self.slots.open_mut(index) else { return };
         let key = tcb.key();
         let entry = Entry {

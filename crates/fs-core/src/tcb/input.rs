@@ -102,7 +102,7 @@ pub(crate) enum Disposition {
     SynAgain,
     /// The peer reset the connection.
     PeerReset,
-    /// Our FIN and the peer's are both done: to TIME-WAIT.
+    /// Our FIN and the peer's are both done: to TIME-WAIT, with an ACK if one is owed.
     TimeWait,
     /// LAST-ACK is over.
     Closed,
@@ -414,28 +414,16 @@ impl Tcb {
     fn take_in_order<P: FramePool>(
         &mut self,
         core: &mut Core<'_, P>,
-        mut data: FrameQueue,
+        data: FrameQueue,
         mut fin: bool,
         ready: &mut Ready,
     ) -> Disposition {
-        if let Some(ext) = &mut self.ext
-            && let Some(island) = ext.islands.first()
-            && (self.rcv_nxt + data.bytes).after(island.start)
-        {
-            // The bytes that came first win: a peer cannot rewrite what it has sent.
-            if fin && ext.fin_at.is_none() {
-                ext.fin_at = Some(self.rcv_nxt + data.bytes);
-            }
-            fin = false;
-            data.truncate(core.nodes, core.pool, island.start.delta(self.rcv_nxt).max(0) as usize);
-        }
         if data.bytes > 0 {
             let len = data.bytes;
-            if let Some(first) = self.ext.as_ref().and_then(|e| e.islands.first())
-                && first.start.before(self.rcv_nxt + len)
-                && let Some(ext) = &self.ext
+            if let Some(ext) = &self.ext
+                && ext.islands.first().is_some_and(|first| first.start.before(self.rcv_nxt + len))
             {
-                reassembly::keep_first(&ext.islands, core.nodes, core.pool, self.rcv_nxt, &data);
+                ext.islands.keep_first(core.nodes, core.pool, self.rcv_nxt, &data);
             }
             self.rcv_nxt += len;
             self.deliver(core, data, ready);
@@ -445,10 +433,10 @@ impl Tcb {
             && (!ext.islands.is_empty() || ext.fin_at.is_some())
         {
             let before = core.nodes.len();
-            let joined = reassembly::take_contiguous(&mut ext.islands, core.nodes, core.pool, self.rcv_nxt);
-            let gone = (before - core.nodes.len()) as u32 + joined.frames(core.nodes);
-            ext.recv.held_frames = ext.recv.held_frames.saturating_sub(gone);
-            ext.held = ext.islands.iter().map(|i| i.data.bytes).sum();
+            let (joined, gone) = ext.islands.take_contiguous(core.nodes, core.pool, self.rcv_nxt);
+            ext.held = ext.held.saturating_sub(gone);
+            let frames = (before - core.nodes.len()) as u32 + joined.frames(core.nodes);
+            ext.recv.held_frames = ext.recv.held_frames.saturating_sub(frames);
             self.rcv_nxt += joined.bytes;
             fin |= ext.fin_at == Some(self.rcv_nxt);
             // RFC 5681 4.2: an ACK at once when a gap is filled.
@@ -530,7 +518,7 @@ impl Tcb {
     fn prune<P: FramePool>(&mut self, core: &mut Core<'_, P>) -> bool {
         let Some(ext) = &mut self.ext else { return false };
         let before = core.nodes.len();
-        ext.islands.drain(..).for_each(|mut island| island.data.clear(core.nodes, core.pool));
+        ext.islands.clear(core.nodes, core.pool);
         (ext.held, ext.recv.held_frames) = (0, 0);
         core.stats.drops[DropReason::ReceiveBudget as usize] += (before > core.nodes.len()) as u64;
         before > core.nodes.len()
@@ -560,7 +548,7 @@ impl Tcb {
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
         let others = (core.nodes.len() as u32).saturating_sub(data.frames(core.nodes) + ext.recv.held_frames);
-        let inserted = reassembly::insert(&mut ext.islands, core.nodes, core.pool, seq, data);
+        let inserted = ext.islands.insert(core.nodes, core.pool, seq, data);
         ext.recv.held_frames = (core.nodes.len() as u32).saturating_sub(others);
         match inserted {
             Inserted::Held(bytes) => {
@@ -580,7 +568,7 @@ impl Tcb {
     fn on_fin<P: FramePool>(&mut self, core: &mut Core<'_, P>, ready: &mut Ready) -> Disposition {
         if let Some(ext) = &mut self.ext {
             // Behind the stream's end nothing can follow.
-            ext.islands.drain(..).for_each(|mut island| island.data.clear(core.nodes, core.pool));
+            ext.islands.clear(core.nodes, core.pool);
             (ext.held, ext.recv.held_frames, ext.fin_at) = (0, 0, None);
         }
         self.rcv_nxt += 1;

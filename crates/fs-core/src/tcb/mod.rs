@@ -28,9 +28,8 @@ use crate::socket::options::{Keepalive, TcpState};
 use crate::time::Instant;
 use crate::tx::neigh::PathId;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use flags::Flags;
-use recv::reassembly::Island;
+use recv::reassembly::Islands;
 use send::buffer::TxQueue;
 use send::rto::RttEstimator;
 use seq::SeqNum;
@@ -187,7 +186,7 @@ pub(crate) struct Ext {
     /// Congestion control state: BBR's from the start, the others' from the first loss on.
     pub(crate) control: Option<cc::Control>,
     /// Received out of order.
-    pub(crate) islands: Vec<Island>,
+    pub(crate) islands: Islands,
     /// Where the peer's FIN stands, if it came before data that is missing.
     pub(crate) fin_at: Option<SeqNum>,
     /// Bytes in `islands`.

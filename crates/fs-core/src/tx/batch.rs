@@ -5,7 +5,6 @@ use crate::frame::{FramePool, IfaceId, TxFrame};
 use crate::stack::Stack;
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
-use crate::tcb::recv::reassembly;
 use crate::tcb::send::buffer::mark;
 use crate::tcb::send::segmenter::Next;
 use crate::tcb::seq::SeqNum;
@@ -374,9 +373,9 @@ impl Tcb {
                 blocks[0] = range;
                 n = 1;
                 // ... and the block that it lies in second.
-                reassembly::touch(&mut ext.islands, range.0);
+                ext.islands.touch(range.0);
             }
-            n += reassembly::sack_blocks(&ext.islands, &mut blocks[n..room]);
+            n += ext.islands.sack_blocks(&mut blocks[n..room]);
             let at = options.len as usize;
             options.len += options::emit_sack(&blocks[..n], &mut options.bytes[at..]) as u8;
         }

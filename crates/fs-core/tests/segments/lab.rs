@@ -109,7 +109,7 @@ impl Lab {
         let mut config = StackConfig::new(Secret([7; 32]));
         config.tcp = tcp;
         (config.limits.connections, config.limits.time_wait, config.limits.syn_cache) = (100, 100, 50);
-        let mut stack = Stack::new(config, HeapPool::new(2048, 2048));
+        let mut stack = Stack::new(config, HeapPool::new(8192, 2048));
         let v4 = Cidr { addr: IpAddr::from([10, 0, 0, 1]), prefix: 24 };
         let v6 = Cidr { addr: IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]), prefix: 64 };
         let iface = stack.add_interface(Interface {

@@ -285,3 +285,54 @@ fn data_after_close_and_unread_data_reset() {
     assert!(lab.one().has(RST));
     assert_eq!(lab.stack.pool().in_use(), 0);
 }
+
+#[test]
+fn closing_becomes_time_wait_without_a_word() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    lab.stack.tcp_shutdown(conn.id, Shutdown::Write).unwrap();
+    lab.one();
+    // The FINs cross.
+    lab.send(&conn.seg(FIN | ACK));
+    lab.one();
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closing));
+    (conn.seq, conn.ack) = (conn.seq.wrapping_add(1), conn.ack.wrapping_add(1));
+    lab.send(&conn.seg(ACK));
+    lab.silence();
+    assert_eq!(lab.stack.tcp_time_waits(), 1);
+}
+
+#[test]
+fn a_listener_answers_only_what_could_open_or_belongs_elsewhere() {
+    let mut lab = Lab::new(TcpConfig::default());
+    lab.listen(TcpOptions::default(), 0);
+    let seg = |flags| Seg { from: 4000, to: 80, seq: 9, flags, window: 1000, ..Seg::default() };
+    for flags in [0, FIN, PSH, FIN | PSH | URG, SYN | FIN, RST, RST | ACK] {
+        lab.send(&seg(flags));
+        lab.silence();
+    }
+    lab.send(&seg(ACK));
+    assert!(lab.one().has(RST));
+    assert_eq!(lab.stack.tcp_handshakes(), 0);
+}
+
+#[test]
+fn thousands_of_holes_are_held_and_reported_latest_first() {
+    let mut lab = Lab::new(TcpConfig { receive_buffer_initial: 4 << 20, ..TcpConfig::default() });
+    let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
+    // The SYN's window is 64 KiB: an ACK of ours offers more.
+    lab.send(&conn.data(b"x"));
+    conn.seq = conn.seq.wrapping_add(1);
+    lab.sent();
+    for i in 0..1000 {
+        lab.send(&conn.data_at(100 + 200 * i, &[1; 100]));
+    }
+    let acks = lab.sent();
+    let blocks = acks.last().unwrap().option(5).unwrap();
+    let start = |i: usize| u32::from_be_bytes(blocks[8 * i..8 * i + 4].try_into().unwrap()).wrapping_sub(conn.seq);
+    assert_eq!([start(0), start(1), start(2)], [199_900, 199_700, 199_500]);
+    for i in 0..1000 {
+        lab.send(&conn.data_at(200 * i, &[2; 100]));
+    }
+    assert_eq!(lab.sent().last().unwrap().ack, conn.seq.wrapping_add(200_000));
+}

@@ -6,25 +6,36 @@
 use crate::frame::FramePool;
 use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::tcb::seq::SeqNum;
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
 
-/// Islands a connection may hold. Each costs a SACK block; a normal loss pattern has few. Too low: data
-/// beyond is thrown away and sent again. Too high: an attacker's one-byte islands make every insertion slow.
-pub(crate) const MAX_ISLANDS: usize = 128;
+/// Islands a connection may hold. Each is 16 bytes, and putting one in the middle moves half of them. Too low: after slow
+/// start has overrun a queue, when every second segment of a round trip is missing, what arrives is thrown away and
+/// sent again. Too high: an attacker's one-byte islands make every insertion slow (they meet [`frames_max`] first).
+pub(crate) const MAX_ISLANDS: usize = 4096;
 
 /// One run of bytes beyond a gap.
 #[derive(Debug)]
 pub(crate) struct Island {
     pub(crate) start: SeqNum,
     pub(crate) data: FrameQueue,
-    /// Larger for the one that changed last: RFC 2018 section 4 wants it first.
-    pub(crate) stamp: u32,
 }
 
 impl Island {
     pub(crate) fn end(&self) -> SeqNum {
         self.start + self.data.bytes
     }
+
+    fn holds(&self, at: SeqNum) -> bool {
+        self.start.at_or_before(at) && at.before(self.end())
+    }
+}
+
+/// A connection's islands.
+#[derive(Debug, Default)]
+pub(crate) struct Islands {
+    list: VecDeque<Island>,
+    /// Bytes of those that changed last, the latest first: RFC 2018 section 4 wants them reported in this order.
+    recent: [SeqNum; 4],
 }
 
 /// Frames that a connection may hold out of order, given its receive buffer: one for each 512 bytes, as many as full
@@ -45,139 +56,189 @@ pub(crate) enum Inserted {
     Refused,
 }
 
-/// Puts `data`, which starts at `start` > RCV.NXT, among the islands.
-pub(crate) fn insert<P: FramePool>(
-    islands: &mut Vec<Island>,
-    nodes: &mut FrameNodes,
-    pool: &mut P,
-    mut start: SeqNum,
-    mut data: FrameQueue,
-) -> Inserted {
-    let stamp = islands.iter().map(|i| i.stamp).max().unwrap_or(0).wrapping_add(1);
-    // First island that ends after our start.
-    let mut at = islands.partition_point(|i| i.end().at_or_before(start));
-    if let Some(island) = islands.get_mut(at)
-        && island.start.at_or_before(start)
-    {
-        let overlap = island.end().since(start);
-        island.stamp = stamp;
-        if overlap >= data.bytes {
-            data.clear(nodes, pool);
-            return Inserted::Duplicate;
-        }
-        data.trim_front(nodes, pool, overlap as usize);
-        start += overlap;
-        at += 1;
+impl Islands {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
     }
-    if let Some(next) = islands.get(at) {
-        let room = next.start.since(start);
-        if room == 0 {
-            islands[at].stamp = stamp;
-            data.clear(nodes, pool);
-            return Inserted::Duplicate;
-        }
-        data.truncate(nodes, pool, room as usize);
+
+    #[inline]
+    pub(crate) fn first(&self) -> Option<&Island> {
+        self.list.front()
     }
-    let held = data.bytes;
-    let joins_previous = at > 0 && islands[at - 1].end() == start;
-    let joins_next = islands.get(at).is_some_and(|n| n.start == start + held);
-    match (joins_previous, joins_next) {
-        (true, joins_next) => {
-            // Small ones are copied together: what a frame costs is the frame.
-            if let Err(data) = islands[at - 1].data.absorb(nodes, pool, data) {
-                islands[at - 1].data.append(nodes, data);
-            }
-            islands[at - 1].stamp = stamp;
-            if joins_next {
-                let next = islands.remove(at);
-                islands[at - 1].data.append(nodes, next.data);
-            }
+
+    pub(crate) fn last(&self) -> Option<&Island> {
+        self.list.back()
+    }
+
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Island> {
+        self.list.iter()
+    }
+
+    /// Gives everything back, the list's memory too.
+    pub(crate) fn clear<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P) {
+        core::mem::take(&mut self.list).iter_mut().for_each(|island| island.data.clear(nodes, pool));
+    }
+
+    /// Puts `data`, which starts at `start` > RCV.NXT, among the islands.
+    pub(crate) fn insert<P: FramePool>(
+        &mut self,
+        nodes: &mut FrameNodes,
+        pool: &mut P,
+        start: SeqNum,
+        data: FrameQueue,
+    ) -> Inserted {
+        let inserted = self.place(nodes, pool, start, data);
+        if inserted != Inserted::Refused {
+            self.touch(start);
         }
-        (false, true) => {
-            let rest = core::mem::replace(&mut islands[at].data, data);
-            islands[at].data.append(nodes, rest);
-            islands[at].start = start;
-            islands[at].stamp = stamp;
-        }
-        (false, false) => {
-            if islands.len() >= MAX_ISLANDS {
+        inserted
+    }
+
+    fn place<P: FramePool>(
+        &mut self,
+        nodes: &mut FrameNodes,
+        pool: &mut P,
+        mut start: SeqNum,
+        mut data: FrameQueue,
+    ) -> Inserted {
+        let islands = &mut self.list;
+        // First island that ends after our start.
+        let mut at = islands.partition_point(|i| i.end().at_or_before(start));
+        if let Some(island) = islands.get(at)
+            && island.start.at_or_before(start)
+        {
+            let overlap = island.end().since(start);
+            if overlap >= data.bytes {
                 data.clear(nodes, pool);
-                return Inserted::Refused;
+                return Inserted::Duplicate;
             }
-            islands.insert(at, Island { start, data, stamp });
+            data.trim_front(nodes, pool, overlap as usize);
+            start += overlap;
+            at += 1;
+        }
+        if let Some(next) = islands.get(at) {
+            let room = next.start.since(start);
+            if room == 0 {
+                data.clear(nodes, pool);
+                return Inserted::Duplicate;
+            }
+            data.truncate(nodes, pool, room as usize);
+        }
+        let held = data.bytes;
+        let joins_previous = at > 0 && islands[at - 1].end() == start;
+        let joins_next = islands.get(at).is_some_and(|n| n.start == start + held);
+        match (joins_previous, joins_next) {
+            (true, joins_next) => {
+                // Small ones are copied together: what a frame costs is the frame.
+                if let Err(data) = islands[at - 1].data.absorb(nodes, pool, data) {
+                    islands[at - 1].data.append(nodes, data);
+                }
+                if joins_next && let Some(next) = islands.remove(at) {
+                    islands[at - 1].data.append(nodes, next.data);
+                }
+            }
+            (false, true) => {
+                let rest = core::mem::replace(&mut islands[at].data, data);
+                islands[at].data.append(nodes, rest);
+                islands[at].start = start;
+            }
+            (false, false) => {
+                if islands.len() >= MAX_ISLANDS {
+                    data.clear(nodes, pool);
+                    return Inserted::Refused;
+                }
+                islands.insert(at, Island { start, data });
+            }
+        }
+        Inserted::Held(held)
+    }
+
+    /// Before `data`, which starts at RCV.NXT = `start`, is delivered: where it overlaps what is held, the bytes that are
+    /// held go over its own, since they came first.
+    #[cold]
+    pub(crate) fn keep_first<P: FramePool>(
+        &self,
+        nodes: &mut FrameNodes,
+        pool: &mut P,
+        start: SeqNum,
+        data: &FrameQueue,
+    ) {
+        let mut held = [0u8; 256];
+        for island in self.list.iter().take_while(|i| i.start.before(start + data.bytes)) {
+            let at = island.start.since(start);
+            let overlap = (data.bytes - at).min(island.data.bytes);
+            let mut done = 0;
+            while done < overlap {
+                let n = (overlap - done).min(held.len() as u32) as usize;
+                island.data.copy_at(nodes, pool, done as usize, &mut held[..n]);
+                data.overwrite(nodes, pool, (at + done) as usize, &held[..n]);
+                done += n as u32;
+            }
         }
     }
-    Inserted::Held(held)
-}
 
-/// Before `data`, which starts at RCV.NXT = `start`, is delivered: where it overlaps what is held, the bytes that are
-/// held go over its own, since they came first.
-#[cold]
-pub(crate) fn keep_first<P: FramePool>(
-    islands: &[Island],
-    nodes: &mut FrameNodes,
-    pool: &mut P,
-    start: SeqNum,
-    data: &FrameQueue,
-) {
-    let mut held = [0u8; 256];
-    for island in islands.iter().take_while(|i| i.start.before(start + data.bytes)) {
-        let at = island.start.since(start);
-        let overlap = (data.bytes - at).min(island.data.bytes);
-        let mut done = 0;
-        while done < overlap {
-            let n = (overlap - done).min(held.len() as u32) as usize;
-            island.data.copy_at(nodes, pool, done as usize, &mut held[..n]);
-            data.overwrite(nodes, pool, (at + done) as usize, &held[..n]);
-            done += n as u32;
+    /// Takes out what has become contiguous with `rcv_nxt`: bytes that start exactly there, and how many bytes were held of
+    /// what is gone.
+    pub(crate) fn take_contiguous<P: FramePool>(
+        &mut self,
+        nodes: &mut FrameNodes,
+        pool: &mut P,
+        rcv_nxt: SeqNum,
+    ) -> (FrameQueue, u32) {
+        let mut ready = FrameQueue::new();
+        let mut gone = 0;
+        while let Some(first) = self.list.front() {
+            let at = rcv_nxt + ready.bytes;
+            if first.start.after(at) {
+                break;
+            }
+            let Some(mut island) = self.list.pop_front() else { break };
+            gone += island.data.bytes;
+            let overlap = at.since(island.start);
+            if overlap >= island.data.bytes {
+                island.data.clear(nodes, pool);
+                continue;
+            }
+            island.data.trim_front(nodes, pool, overlap as usize);
+            ready.append(nodes, island.data);
         }
-    }
-}
-
-/// Takes out what has become contiguous with `rcv_nxt`; the bytes start exactly there.
-pub(crate) fn take_contiguous<P: FramePool>(
-    islands: &mut Vec<Island>,
-    nodes: &mut FrameNodes,
-    pool: &mut P,
-    rcv_nxt: SeqNum,
-) -> FrameQueue {
-    let mut ready = FrameQueue::new();
-    while let Some(first) = islands.first() {
-        let at = rcv_nxt + ready.bytes;
-        if first.start.after(at) {
-            break;
+        if self.list.is_empty() && self.list.capacity() > 64 {
+            self.list = VecDeque::new();
         }
-        let mut island = islands.remove(0);
-        let overlap = at.since(island.start);
-        if overlap >= island.data.bytes {
-            island.data.clear(nodes, pool);
-            continue;
+        (ready, gone)
+    }
+
+    fn find(&self, at: SeqNum) -> Option<&Island> {
+        let index = self.list.partition_point(|i| i.end().at_or_before(at));
+        self.list.get(index).filter(|island| island.holds(at))
+    }
+
+    /// Makes the island that holds `at`, if one does, the one that changed last.
+    pub(crate) fn touch(&mut self, at: SeqNum) {
+        let Some(island) = self.find(at) else { return };
+        let last = self.recent.len() - 1;
+        let place = self.recent.iter().position(|&r| island.holds(r)).unwrap_or(last);
+        self.recent[..=place].rotate_right(1);
+        self.recent[0] = at;
+    }
+
+    /// SACK blocks for our next ACK, most recent first (RFC 2018 section 4), then the lowest. Returns how many.
+    pub(crate) fn sack_blocks(&self, out: &mut [(SeqNum, SeqNum)]) -> usize {
+        let mut n = 0;
+        let recent = self.recent.iter().filter_map(|&at| self.find(at));
+        for island in recent.chain(self.list.iter().take(2 * out.len())) {
+            if n == out.len() {
+                break;
+            }
+            if out[..n].iter().all(|(start, _)| *start != island.start) {
+                out[n] = (island.start, island.end());
+                n += 1;
+            }
         }
-        island.data.trim_front(nodes, pool, overlap as usize);
-        ready.append(nodes, island.data);
+        n
     }
-    ready
-}
-
-/// Makes the island that holds `at`, if one does, the one that changed last.
-pub(crate) fn touch(islands: &mut [Island], at: SeqNum) {
-    let stamp = islands.iter().map(|i| i.stamp).max().unwrap_or(0).wrapping_add(1);
-    if let Some(island) = islands.iter_mut().find(|i| i.start.at_or_before(at) && at.before(i.end())) {
-        island.stamp = stamp;
-    }
-}
-
-/// SACK blocks for our next ACK, most recent first (RFC 2018 section 4). Returns how many.
-pub(crate) fn sack_blocks(islands: &[Island], out: &mut [(SeqNum, SeqNum)]) -> usize {
-    let mut n = 0;
-    let mut below = u32::MAX;
-    while n < out.len() {
-        let Some(next) = islands.iter().filter(|i| n == 0 || i.stamp < below).max_by_key(|i| i.stamp) else { break };
-        below = next.stamp;
-        out[n] = (next.start, next.end());
-        n += 1;
-    }
-    n
 }
 
 #[cfg(test)]

@@ -25,14 +25,14 @@ proptest! {
     ) {
         let mut nodes = FrameNodes::new();
         let mut pool = HeapPool::new(4096, 512);
-        let mut islands = Vec::new();
+        let mut islands = Islands::default();
         let mut model: BTreeMap<u32, u8> = BTreeMap::new();
         let base = SeqNum(base);
         for (offset, len, tint) in segments {
             let bytes: Vec<u8> = (0..len).map(|i| tint.wrapping_add(i as u8)).collect();
             let data = chain(&mut nodes, &mut pool, &bytes);
             let before = model.len();
-            let result = insert(&mut islands, &mut nodes, &mut pool, base + offset, data);
+            let result = islands.insert(&mut nodes, &mut pool, base + offset, data);
             // The model keeps the same part: from the first new byte up to the next island.
             let first = (0..len as u32).find(|i| !model.contains_key(&(offset + i)));
             if let Some(first) = first {
@@ -43,18 +43,20 @@ proptest! {
             }
             let expected = match model.len() - before { 0 => Inserted::Duplicate, n => Inserted::Held(n as u32) };
             prop_assert_eq!(result, expected);
-            for pair in islands.windows(2) {
-                prop_assert!(pair[0].end().before(pair[1].start));
+            for (one, next) in islands.iter().zip(islands.iter().skip(1)) {
+                prop_assert!(one.end().before(next.start));
             }
             prop_assert_eq!(islands.iter().map(|i| i.data.bytes as usize).sum::<usize>(), model.len());
         }
         // What becomes contiguous with offset 1 is the model's first run.
-        let mut ready = take_contiguous(&mut islands, &mut nodes, &mut pool, base + 1);
+        let held: u32 = islands.iter().map(|i| i.data.bytes).sum();
+        let (mut ready, gone) = islands.take_contiguous(&mut nodes, &mut pool, base + 1);
+        prop_assert_eq!(islands.iter().map(|i| i.data.bytes).sum::<u32>(), held - gone);
         let run: Vec<u8> = (1u32..).map_while(|i| model.get(&i).copied()).collect();
         let mut got = std::vec![0; 4096];
         let n = ready.read(&mut nodes, &mut pool, &mut got);
         prop_assert_eq!(&got[..n], &run[..]);
-        for mut island in islands { island.data.clear(&mut nodes, &mut pool); }
+        islands.clear(&mut nodes, &mut pool);
         prop_assert_eq!(pool.in_use(), 0);
         prop_assert_eq!(nodes.len(), 0);
     }
@@ -64,18 +66,18 @@ proptest! {
 fn the_latest_island_is_reported_first() {
     let mut nodes = FrameNodes::new();
     let mut pool = HeapPool::new(64, 512);
-    let mut islands = Vec::new();
+    let mut islands = Islands::default();
     for offset in [100u32, 300, 200] {
         let data = chain(&mut nodes, &mut pool, &[0; 10]);
-        insert(&mut islands, &mut nodes, &mut pool, SeqNum(offset), data);
+        islands.insert(&mut nodes, &mut pool, SeqNum(offset), data);
     }
     let mut blocks = [(SeqNum(0), SeqNum(0)); 4];
-    assert_eq!(sack_blocks(&islands, &mut blocks), 3);
+    assert_eq!(islands.sack_blocks(&mut blocks), 3);
     assert_eq!(blocks[..3], [(SeqNum(200), SeqNum(210)), (SeqNum(300), SeqNum(310)), (SeqNum(100), SeqNum(110))]);
     // RFC 2883 section 4: the block that a duplicate lies in follows it.
-    touch(&mut islands, SeqNum(305));
-    assert_eq!(sack_blocks(&islands, &mut blocks), 3);
+    islands.touch(SeqNum(305));
+    assert_eq!(islands.sack_blocks(&mut blocks), 3);
     assert_eq!(blocks[..2], [(SeqNum(300), SeqNum(310)), (SeqNum(200), SeqNum(210))]);
-    touch(&mut islands, SeqNum(310));
-    assert_eq!((sack_blocks(&islands, &mut blocks), blocks[0].0), (3, SeqNum(300)), "in none");
+    islands.touch(SeqNum(310));
+    assert_eq!((islands.sack_blocks(&mut blocks), blocks[0].0), (3, SeqNum(300)), "in none");
 }
