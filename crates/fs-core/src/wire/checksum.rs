@@ -10,6 +10,10 @@ mod tests;
 /// of what there is. Twice as many would spill, half as many would wait for one another.
 const STRIDE: usize = 64;
 
+/// Shorter runs of bytes are summed word by word: up to here that takes fewer instructions than lanes, whose sums must
+/// be added up in the end.
+const LANES_FROM: usize = 4 * STRIDE;
+
 /// Sums of 64-bit words, side by side so that the compiler turns them into vectors: of the whole words
 /// (wrapping), and of their upper halves. From both the exact sum of the lower halves follows, which
 /// is cheaper than cutting each word in two.
@@ -55,6 +59,10 @@ impl Sum {
     /// The sum of some bytes, the first being the high byte of a word; an odd last byte is padded with zero.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
+        if bytes.len() < LANES_FROM { Sum::of_short(bytes) } else { Sum::of_long(bytes) }
+    }
+
+    fn of_long(bytes: &[u8]) -> Sum {
         let (blocks, rest) = bytes.as_chunks::<STRIDE>();
         let mut lanes = Lanes::default();
         for block in blocks {
@@ -63,20 +71,32 @@ impl Sum {
         lanes.sum().add(Sum::of_short(rest))
     }
 
-    /// As [`Sum::of`], for headers: no block loop to set up.
+    /// As [`Sum::of`], for headers and other short runs of bytes.
     #[inline]
     pub fn of_short(bytes: &[u8]) -> Sum {
-        let (words, rest) = bytes.as_chunks::<4>();
-        let mut sum = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-        let mut last = [0; 4];
-        match *rest {
-            [a] => last[0] = a,
-            [a, b] => last = [a, b, 0, 0],
-            [a, b, c] => last = [a, b, c, 0],
-            _ => return Sum(sum),
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut sum = Sum::ZERO;
+        for word in words {
+            sum = sum.add(Sum(u64::from_ne_bytes(*word)));
         }
-        sum += u64::from(u32::from_ne_bytes(last));
-        Sum(sum)
+        sum.add(Sum::of_rest(rest))
+    }
+
+    /// Less than eight bytes.
+    #[inline]
+    fn of_rest(bytes: &[u8]) -> Sum {
+        if bytes.is_empty() {
+            return Sum::ZERO;
+        }
+        let (words, rest) = bytes.as_chunks::<4>();
+        let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let last = match *rest {
+            [a] => [a, 0, 0, 0],
+            [a, b] => [a, b, 0, 0],
+            [a, b, c] => [a, b, c, 0],
+            _ => return Sum(sum),
+        };
+        Sum(sum + u64::from(u32::from_ne_bytes(last)))
     }
 
     /// The sum of one 16-bit field, in host order.
@@ -186,8 +206,17 @@ impl RunningSum {
 #[inline]
 pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     let len = dst.len().min(src.len());
-    let (dst_blocks, dst_rest) = dst[..len].as_chunks_mut::<STRIDE>();
-    let (src_blocks, src_rest) = src[..len].as_chunks::<STRIDE>();
+    let (dst, src) = (&mut dst[..len], &src[..len]);
+    if len < LANES_FROM {
+        dst.copy_from_slice(src);
+        return Sum::of_short(src);
+    }
+    copy_and_sum_long(dst, src)
+}
+
+fn copy_and_sum_long(dst: &mut [u8], src: &[u8]) -> Sum {
+    let (dst_blocks, dst_rest) = dst.as_chunks_mut::<STRIDE>();
+    let (src_blocks, src_rest) = src.as_chunks::<STRIDE>();
     let mut lanes = Lanes::default();
     for (to, from) in dst_blocks.iter_mut().zip(src_blocks) {
         *to = *from;
