@@ -8,7 +8,7 @@ use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::micros;
 use crate::tcb::send::rto::backoff;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, nanos};
 
 /// Wheel ticks are 2^20 ns, about 1.05 ms; in 32 bits they wrap after 52 days.
 pub(crate) const TICK_SHIFT: u32 = 20;
@@ -78,15 +78,20 @@ impl Tcb {
     /// The time-out now, backed off.
     #[inline]
     pub(crate) fn rto(&self, config: &TcpConfig) -> Duration {
-        let rto = self.rtt.rto(config.rto_min, config.rto_max, config.rto_initial);
-        if self.backoff > 0 { backoff(rto, self.backoff, config.rto_max) } else { rto }
+        Duration::from_nanos(self.rto_ns(config))
+    }
+
+    #[inline]
+    fn rto_ns(&self, config: &TcpConfig) -> u64 {
+        let rto = self.rtt.rto_ns(config.rto_min, config.rto_max, config.rto_initial);
+        if self.backoff > 0 { nanos(backoff(Duration::from_nanos(rto), self.backoff, config.rto_max)) } else { rto }
     }
 
     /// RFC 6298 5.1 to 5.3: (re)starts the retransmission timer.
     #[inline]
     pub(crate) fn restart_rto(&mut self, config: &TcpConfig, now: Instant) {
-        let wait = self.rto(config);
-        self.set_timer(Flags::default(), now + wait);
+        let wait = self.rto_ns(config);
+        self.set_timer(Flags::default(), now.add_nanos(wait));
         self.clamp_to_user_timeout(now);
     }
 
@@ -117,25 +122,26 @@ impl Tcb {
     /// The retransmission timer, as it would run had no other taken its place: from the head's last transmission on.
     pub(crate) fn resume_rto(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
         let left = self.rto_left(store, config, now);
-        self.set_timer(Flags::default(), now + left);
+        self.set_timer(Flags::default(), now.add_nanos(left));
     }
 
-    fn rto_left(&self, store: &TxStore, config: &TcpConfig, now: Instant) -> Duration {
-        let rto = self.rto(config);
+    /// In nanoseconds.
+    fn rto_left(&self, store: &TxStore, config: &TcpConfig, now: Instant) -> u64 {
+        let rto = self.rto_ns(config);
         if self.tx.head == self.tx.next {
             return rto;
         }
         let out_us = micros(now).wrapping_sub(store.segments[self.tx.head].sent_us);
-        rto.saturating_sub(Duration::from_micros(u64::from(out_us)))
+        rto.saturating_sub(u64::from(out_us) * 1000)
     }
 
     /// After an ACK of new data: the tail loss probe's timer if one may be sent, else the retransmission timer.
     #[inline]
     pub(crate) fn restart_timer(&mut self, config: &TcpConfig, now: Instant) {
-        let rto = self.rto(config);
+        let rto = self.rto_ns(config);
         match self.probe_wait(config) {
-            Some(wait) => self.set_timer(Flags::PROBE_TIMER, now + wait.min(rto)),
-            None => self.set_timer(Flags::default(), now + rto),
+            Some(wait) => self.set_timer(Flags::PROBE_TIMER, now.add_nanos(wait.min(rto))),
+            None => self.set_timer(Flags::default(), now.add_nanos(rto)),
         }
     }
 
@@ -147,7 +153,7 @@ impl Tcb {
             && let Some(wait) = self.probe_wait(config)
         {
             let wait = wait.min(self.rto_left(store, config, now));
-            self.set_timer(Flags::PROBE_TIMER, now + wait);
+            self.set_timer(Flags::PROBE_TIMER, now.add_nanos(wait));
         }
     }
 

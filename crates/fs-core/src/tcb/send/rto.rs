@@ -1,6 +1,6 @@
 //! Round-trip time and retransmission time-out: RFC 6298.
 
-use crate::time::Duration;
+use crate::time::{Duration, nanos};
 
 /// Longest round trip that a sample can say (268 s, beyond any time-out), so that the scaled sums fit.
 const SAMPLE_MAX_US: u32 = 1 << 28;
@@ -79,13 +79,18 @@ impl RttEstimator {
     /// variation, as Linux does (`tcp_rtt_estimator`, `tcp_rto_min`): never less than the RFC's sum.
     #[inline]
     pub fn rto(&self, min: Duration, max: Duration, initial: Duration) -> Duration {
+        Duration::from_nanos(self.rto_ns(min, max, initial))
+    }
+
+    /// [`RttEstimator::rto`] in nanoseconds.
+    #[inline]
+    pub(crate) fn rto_ns(&self, min: Duration, max: Duration, initial: Duration) -> u64 {
         if !self.has_sample() {
-            return initial.max(Duration::from_micros(u64::from(self.rttvar_4 / 4))).min(max);
+            return nanos(initial).min(nanos(max));
         }
-        // RTTVAR is kept times four, which is the RFC's K. In plain nanoseconds: this runs for every segment.
-        let nanos = |d: Duration| d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()));
+        // RTTVAR is kept times four, which is the RFC's K.
         let variation = (u64::from(self.rttvar_4) * 1000).max(nanos(min));
-        Duration::from_nanos((u64::from(self.srtt_us()) * 1000).saturating_add(variation).min(nanos(max)))
+        (u64::from(self.srtt_us()) * 1000).saturating_add(variation).min(nanos(max))
     }
 }
 

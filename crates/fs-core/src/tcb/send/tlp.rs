@@ -6,7 +6,7 @@ use crate::config::TcpConfig;
 use crate::tcb::flags::Flags;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::{Recovery, Tcb};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, nanos};
 
 /// Added to two round trips when more than one segment is out: Linux `TCP_TIMEOUT_MIN_US`, 2 ms. The timer's ticks
 /// are of 1.05 ms and receivers merge segments for about as long; less would send probes on paths of 100 µs while the ACK
@@ -25,10 +25,10 @@ pub(crate) struct Probe {
 }
 
 impl Tcb {
-    /// 7.2: how long to wait for an ACK before a probe; `None`: no probe now. Without a sample of the round trip, the
-    /// initial time-out's worth.
+    /// 7.2: how long to wait for an ACK before a probe, in nanoseconds; `None`: no probe now. Without a sample of the
+    /// round trip, the initial time-out's worth.
     #[inline]
-    pub(crate) fn probe_wait(&self, config: &TcpConfig) -> Option<Duration> {
+    pub(crate) fn probe_wait(&self, config: &TcpConfig) -> Option<u64> {
         if !config.rack || !config.tail_loss_probe || !self.flags.has(Flags::SACK) || self.backoff > 0 {
             return None;
         }
@@ -38,13 +38,13 @@ impl Tcb {
             return None;
         }
         if !self.rtt.has_sample() {
-            return Some(config.rto_initial);
+            return Some(nanos(config.rto_initial));
         }
         // Less than two full segments may be acknowledged late (RFC 9293 MUST-58): room for it is Linux's minimal
         // time-out (RFC: WCDelAckT, 200 ms). Both ask for one segment and are early for several small ones.
         let delayed = self.snd_nxt.since(self.snd_una) < 2 * self.mss as u32;
         let more = if delayed { config.rto_min } else { MARGIN };
-        Some(Duration::from_micros(u64::from(self.rtt.srtt_us()) * 2) + more)
+        Some((u64::from(self.rtt.srtt_us()) * 2000).saturating_add(nanos(more)))
     }
 
     /// 7.3: the probe timer has fired. The retransmission timer takes over.
