@@ -81,8 +81,9 @@ impl Tcb {
         Duration::from_nanos(self.rto_ns(config))
     }
 
+    /// [`Tcb::rto`] in nanoseconds.
     #[inline]
-    fn rto_ns(&self, config: &TcpConfig) -> u64 {
+    pub(crate) fn rto_ns(&self, config: &TcpConfig) -> u64 {
         let rto = self.rtt.rto_ns(config.rto_min, config.rto_max, config.rto_initial);
         if self.backoff > 0 { nanos(backoff(Duration::from_nanos(rto), self.backoff, config.rto_max)) } else { rto }
     }

@@ -142,13 +142,18 @@ impl Tcb {
             return;
         }
         let ticks = current_tick(now).wrapping_sub(self.rto_at);
-        let idle = Duration::from_nanos(u64::from(ticks) << crate::tcb::timers::TICK_SHIFT);
+        let idle_ns = u64::from(ticks) << crate::tcb::timers::TICK_SHIFT;
         self.rto_at = 0;
         self.flags.clear(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
-        let rto = self.rto(config);
-        if !config.idle_restart || idle <= rto || (ticks as i32) < 0 {
+        if !config.idle_restart || (ticks as i32) <= 0 || idle_ns <= self.rto_ns(config) {
             return;
         }
+        self.restart_after(Duration::from_nanos(idle_ns), config, initial_window);
+    }
+
+    /// Nothing was sent for longer than a time-out.
+    fn restart_after(&mut self, idle: Duration, config: &TcpConfig, initial_window: u32) {
+        let rto = self.rto(config);
         let iw = cc::initial_window(self.mss as u32, initial_window);
         let mut window = self.window;
         match self.ext.as_deref_mut().and_then(|e| e.control.as_mut()) {
