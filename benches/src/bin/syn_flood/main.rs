@@ -1,0 +1,201 @@
+//! A SYN flood and who gets in meanwhile: fastsock over AF_XDP, then the kernel's listener on the same wire.
+//!
+//! `syn_flood [--quick] [--rate N]` makes a lab for each, floods the server from random addresses, opens connections
+//! with kernel sockets meanwhile, and prints what came of it; then what a SYN costs the engine in memory. The roles
+//! `flood`, `visit` and `memory` are what it starts in the namespaces.
+
+mod flood;
+mod memory;
+mod visit;
+
+use anyhow::{Context, Result, bail, ensure};
+use fs_tests::apps::StackOptions;
+use fs_tests::lab::FRONT;
+use fs_tests::servers::{self, HTTPD_PORT};
+use fs_tests::{Lab, Ns, Stack};
+use serde::{Deserialize, Serialize};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// SYNs a second that are wanted.
+const RATE: u64 = 210_000;
+const SECONDS: u64 = 10;
+
+/// What the generator did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Flooded {
+    pub(crate) syns: u64,
+    pub(crate) seconds: f64,
+}
+
+/// What the honest clients met with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Visited {
+    pub(crate) tried: u64,
+    /// Connected, asked and answered within a second.
+    pub(crate) served: u64,
+    pub(crate) median_ms: f64,
+    pub(crate) worst_ms: f64,
+}
+
+/// One stack under the flood.
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    stack: &'static str,
+    flooded: Flooded,
+    visited: Visited,
+    /// Packets that came back: SYN-ACKs nearly all of them.
+    answered: u64,
+    /// Resident memory of the server in KiB: before, most during, after.
+    resident_kib: [u64; 3],
+    /// Microseconds of CPU for each SYN: the server's process, and the whole machine with the generator.
+    server_us: f64,
+    machine_us: f64,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["flood", device, mac, own, to, rate, seconds] => flood::run(device, mac, own, to, rate, seconds),
+        ["visit", to, each, seconds] => visit::run(to, each, seconds),
+        ["memory"] => memory::run().map(|ns| println!("{ns:.0} ns a SYN in memory (cookie and answer built)")),
+        ref options => bench(options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("syn_flood: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(options: &[&str]) -> Result<()> {
+    let (mut rate, mut seconds) = (RATE, SECONDS);
+    let mut options = options.iter();
+    while let Some(option) = options.next() {
+        match *option {
+            "--quick" => seconds = 3,
+            "--rate" => rate = options.next().context("--rate N")?.parse().context("--rate N")?,
+            other => bail!("unknown option {other}: --quick, --rate N"),
+        }
+    }
+    println!(
+        "SYN flood: {rate} SYN/s from random addresses for {seconds} s; 100 honest connections a second meanwhile"
+    );
+    let reports = [measure(Stack::Fastsock, rate, seconds)?, measure(Stack::Kernel, rate, seconds)?];
+    for report in &reports {
+        print(report);
+    }
+    let [ours, kernel] = &reports;
+    println!("  CPU of the machine a SYN, ours / kernel: {:.2}", ours.machine_us / kernel.machine_us);
+    let ns = memory::run()?;
+    println!("  the engine alone, in memory: {ns:.0} ns a SYN (parsed, cookie made, answer built)");
+    let folder = fs_tests::apps::target_dir().join("bench");
+    std::fs::create_dir_all(&folder)?;
+    let json = serde_json::json!({ "reports": reports, "memory_ns_per_syn": ns, "rate": rate, "seconds": seconds });
+    std::fs::write(folder.join("syn_flood.json"), serde_json::to_vec_pretty(&json)?)?;
+    let share = ours.visited.served as f64 / ours.visited.tried.max(1) as f64;
+    println!("  goal, ≥ 99.9 % served within a second: {}", if share >= 0.999 { "reached" } else { "MISSED" });
+    Ok(())
+}
+
+fn print(report: &Report) {
+    let Report { stack, flooded, visited, answered, resident_kib: [before, during, after], server_us, machine_us } =
+        report;
+    println!(
+        "  {stack}: {:.0} SYN/s sent, {:.0} % answered; honest: {} of {} served within 1 s ({:.2} %), median {:.2} ms, worst {:.1} ms",
+        flooded.syns as f64 / flooded.seconds,
+        *answered as f64 * 100.0 / flooded.syns as f64,
+        visited.served,
+        visited.tried,
+        visited.served as f64 * 100.0 / visited.tried.max(1) as f64,
+        visited.median_ms,
+        visited.worst_ms,
+    );
+    println!(
+        "  {:width$}  resident {before} / {during} / {after} KiB before, during, after; CPU a SYN: {server_us:.2} µs of the server's process, {machine_us:.2} µs of the machine",
+        "",
+        width = stack.len()
+    );
+}
+
+fn measure(stack: Stack, rate: u64, seconds: u64) -> Result<Report> {
+    let lab = Lab::require(&["--queues", "1"])?;
+    let report = under_flood(&lab, stack, rate, seconds);
+    if report.is_err() {
+        lab.print_logs();
+    }
+    report
+}
+
+fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Report> {
+    // Answers to addresses all over the world leave by the client, which throws them away.
+    lab.run(Ns::Host, "ip", &["route", "add", "default", "via", fs_tests::lab::CLIENT])?;
+    lab.run(Ns::Host, "sh", &["-c", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done"])?;
+    let options = StackOptions { cores: vec![0], ..StackOptions::new(stack) };
+    let mut server = servers::httpd(lab, Ns::Host, FRONT, 64, &options)?;
+    let mac = lab.run(Ns::Host, "cat", &["/sys/class/net/front0/address"])?;
+    let own = std::env::current_exe()?;
+    let role = |words: &[&str]| -> Command {
+        let mut command = lab.command(Ns::Client, "taskset");
+        command.args(["-c", "1"]).arg(&own).args(words);
+        command
+    };
+    let flood = |name: &str, seconds: &str| {
+        let words = ["flood", "client0", mac.trim(), fs_tests::lab::CLIENT, FRONT, &rate.to_string(), seconds];
+        lab.spawn(name, &mut role(&words))
+    };
+    // A second beforehand, so that frames and tables have been touched once when memory is first looked at.
+    let limit = Duration::from_secs(20);
+    ensure!(flood("warm-up", "1")?.wait_end(limit)?.success(), "the generator failed");
+    let before = server.proc.resident()?;
+    let received = || -> Result<u64> {
+        let text = lab.run(Ns::Client, "cat", &["/sys/class/net/client0/statistics/rx_packets"])?;
+        text.trim().parse().context("rx_packets")
+    };
+    let (answered, cpu, machine) = (received()?, server.proc.cpu_seconds()?, machine_busy()?);
+    let time = seconds.to_string();
+    let mut flood = flood("flood", &time)?;
+    let mut visit = lab.spawn("visit", &mut role(&["visit", &format!("{FRONT}:{HTTPD_PORT}"), "100", &time]))?;
+    let (begun, mut during) = (Instant::now(), before);
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        std::thread::sleep(Duration::from_millis(250));
+        during = during.max(server.proc.resident()?);
+    }
+    ensure!(flood.wait_end(limit)?.success(), "the generator failed:\n{}", flood.log());
+    let (cpu, machine) = (server.proc.cpu_seconds()? - cpu, machine_busy()? - machine);
+    let answered = received()? - answered;
+    ensure!(visit.wait_end(limit)?.success(), "the clients failed:\n{}", visit.log());
+    let flooded: Flooded = last_line(&flood.log())?;
+    let visited: Visited = last_line(&visit.log())?;
+    let after = server.proc.resident()?;
+    server.stop()?;
+    let each = |seconds: f64| seconds * 1e6 / flooded.syns.max(1) as f64;
+    Ok(Report {
+        stack: stack.name(),
+        answered,
+        resident_kib: [before, during, after].map(|bytes| bytes / 1024),
+        server_us: each(cpu),
+        machine_us: each(machine),
+        flooded,
+        visited,
+    })
+}
+
+fn last_line<T: for<'a> Deserialize<'a>>(log: &str) -> Result<T> {
+    let line = log.lines().rev().find(|line| line.starts_with('{')).with_context(|| format!("no result in:\n{log}"))?;
+    Ok(serde_json::from_str(line)?)
+}
+
+/// Seconds that all CPUs together have not been idle.
+fn machine_busy() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let line = text.lines().next().context("/proc/stat")?;
+    let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+    ensure!(fields.len() >= 8, "/proc/stat: {line}");
+    // User, nice, system, (idle, wait for I/O), interrupts, soft interrupts, stolen: in hundredths of a second.
+    let busy: u64 = fields[..3].iter().chain(&fields[5..8]).sum();
+    Ok(busy as f64 / 100.0)
+}
