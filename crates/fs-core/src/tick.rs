@@ -112,7 +112,10 @@ impl<P: FramePool> Stack<P> {
         let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN));
         if tcb.flags.has(Flags::PERSIST) {
             // `dup_acks` counts probes without any answer.
-            if tcb.dup_acks >= limit || tcb.closed_too_long(&config.tcp, *now) {
+            // A peer that answers them for ever holds what nobody waits for any more: once the time between probes has
+            // reached its maximum, after some minutes, an orphan ends (Linux: `tcp_probe_timer`, `alive`).
+            let held = tcb.flags.has(Flags::ORPHAN) && tcb.rto(&config.tcp) >= config.tcp.rto_max;
+            if tcb.dup_acks >= limit || held || tcb.closed_too_long(&config.tcp, *now) {
                 return self.time_out(index);
             }
             if tcb.on_persist_timeout(&config.tcp, *now) {

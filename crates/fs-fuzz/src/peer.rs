@@ -91,7 +91,7 @@ pub fn listen() -> fs_core::Listen {
         at: std::net::SocketAddr::from((packet::LOCAL, PORT)),
         backlog: 4,
         v6_only: false,
-        fast_open: 0,
+        fast_open: 2,
         options: fs_core::TcpOptions::default(),
     }
 }

@@ -235,7 +235,7 @@ fn hold(host: &mut Host, peer: &mut Peer, id: Option<TcpId>, hours: u64) -> usiz
 }
 
 #[test]
-#[ignore = "the time-outs do not exist yet"]
+
 fn zero_window_holding() {
     // sockstress, and "persist" attacks: connections that cost the attacker nothing and hold memory for ever.
     let (mut host, _, mut peer, id) = connected(plan());
@@ -259,7 +259,7 @@ fn zero_window_holding() {
 }
 
 #[test]
-#[ignore = "the time-outs do not exist yet"]
+
 fn zero_window_holding_is_bounded_for_all() {
     // … or for all connections.
     let mut plan = plan();
@@ -280,7 +280,7 @@ fn zero_window_holding_is_bounded_for_all() {
 }
 
 #[test]
-#[ignore = "the time-outs do not exist yet"]
+
 fn zero_window_holding_of_closed_connections() {
     // The application is done; what it wrote cannot be delivered. Nobody is left to mind, so the stack does.
     let (mut host, _, mut peer, id) = connected(plan());

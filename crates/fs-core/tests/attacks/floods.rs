@@ -170,6 +170,19 @@ fn neighbour_table_flood_by_answers_to_forged_syns() {
 }
 
 #[test]
+fn one_path_for_all_peers_of_a_raw_link() {
+    // Each peer of a TUN device had an entry of a table of 16384: after as many, nobody new was answered.
+    let (mut host, listener) = listening(plan());
+    let mut answers = 0;
+    for n in 0..20_000 {
+        host.receive(&forged_syn(n), true);
+        answers += host.transmit(64, false, |_| {});
+    }
+    assert_eq!((answers, host.stack.stats().dropped(DropReason::NoRoute)), (20_000, 0));
+    assert!(Peer::open(&mut host, listener, 2000, 60_000, OFFER).is_some());
+}
+
+#[test]
 fn fragment_flood() {
     let (mut host, _, mut peer, id) = connected(plan());
     for n in 0..10_000u16 {

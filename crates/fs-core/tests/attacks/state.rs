@@ -146,3 +146,54 @@ fn steering_forgery() {
     assert_eq!(host.stack.pool().in_use(), 0);
     assert!(host.stack.stats().dropped(DropReason::NobodysFlow) > 0);
 }
+
+#[test]
+fn fast_open_cookie_forgery() {
+    use fs_fuzz::peer::listen;
+    let mut plan = plan();
+    plan.tcp.fast_open.server = true;
+    let mut host = Host::new(plan);
+    let listener = host.stack.tcp_listen(fs_core::Listen { fast_open: 8, backlog: 100, ..listen() }).unwrap();
+    let syn = |host: &mut Host, from: u16, source: [u8; 4], cookie: &[u8]| {
+        let mut options = OFFER.options();
+        options.extend_from_slice(&[34, 2 + cookie.len() as u8]);
+        options.extend_from_slice(cookie);
+        let mut out = Vec::new();
+        let (options, payload, source) = (&options[..], &b"GET /"[..], Some(source));
+        Tcp { from, to: PORT, seq: 9, flags: SYN, window: 1000, options, payload, source, ..Tcp::default() }
+            .write(&mut out, false);
+        host.receive(&out, true);
+        let mut given = Vec::new();
+        host.transmit(64, false, |packet| {
+            let s = segment(packet).unwrap();
+            if let Some(at) = s.options(packet).windows(2).position(|w| w == [34, 10]) {
+                given = s.options(packet)[at + 2..at + 10].to_vec();
+            }
+        });
+        host.check();
+        given
+    };
+    // Guesses open nothing: the data is not delivered, the handshake goes on as any other.
+    let given = syn(&mut host, 1000, [10, 0, 0, 1], &[]);
+    assert_eq!(given.len(), 8, "who asks gets a cookie");
+    for n in 0..50u16 {
+        let mut guess = given.clone();
+        guess[n as usize % 8] ^= 1 << (n / 8);
+        syn(&mut host, 2000 + n, [10, 0, 0, 1], &guess);
+    }
+    // The cookie is for its address alone.
+    syn(&mut host, 3000, [10, 0, 0, 9], &given);
+    assert_eq!((host.stack.tcp_backlog(listener), host.stack.tcp_connections()), (Ok(0), 0));
+    while host.stack.tcp_handshakes() > 0 {
+        assert!(host.advance_to_deadline());
+        sent(&mut host);
+    }
+    // A stolen one opens connections from its owner's address, but not more than the listener lets wait.
+    for n in 0..50u16 {
+        syn(&mut host, 4000 + n, [10, 0, 0, 1], &given);
+    }
+    assert_eq!((host.stack.tcp_backlog(listener), host.stack.tcp_connections()), (Ok(8), 8));
+    host.stack.tcp_close_listener(listener);
+    fs_fuzz::peer::quiesce(&mut host);
+    host.check_empty();
+}

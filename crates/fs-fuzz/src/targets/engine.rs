@@ -12,7 +12,8 @@ use fs_core::tcb::seq::SeqNum;
 use fs_core::wire::checksum::Sum;
 use fs_core::wire::options::emit_sack;
 use fs_core::{
-    Connect, Duration, FramePool, IfaceId, Keepalive, Linger, ListenerId, Received, Shutdown, TcpId, TcpOptions, UdpId,
+    Connect, Duration, FramePool, IfaceId, Keepalive, Linger, Listen, ListenerId, Received, Shutdown, TcpId,
+    TcpOptions, UdpId,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -67,6 +68,8 @@ struct World {
     taken: Vec<fs_core::Frame>,
     out: Vec<u8>,
     text: Vec<u8>,
+    /// A Fast Open cookie that the stack has given out.
+    cookie: Vec<u8>,
 }
 
 impl World {
@@ -78,7 +81,17 @@ impl World {
         for (i, flow) in flows.iter_mut().enumerate() {
             *flow = Flow { from: 1000 + i as u16, to: PORT, ts: (1000, 0), ..Flow::default() };
         }
-        Self { host, flows, listener, ids: Vec::new(), udp, taken: Vec::new(), out: Vec::new(), text: Vec::new() }
+        Self {
+            host,
+            flows,
+            listener,
+            ids: Vec::new(),
+            udp,
+            taken: Vec::new(),
+            out: Vec::new(),
+            text: Vec::new(),
+            cookie: Vec::new(),
+        }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -114,9 +127,18 @@ impl World {
             timestamps: input.byte() & 1 == 0,
         };
         let flow = self.flow(input);
-        let options = offer.options();
+        let mut options = offer.options();
+        match input.below(8) {
+            0 => options.extend_from_slice(&[34, 2, 1, 1]),
+            1 | 2 => {
+                options.extend_from_slice(&[34, 2 + self.cookie.len() as u8]);
+                options.extend_from_slice(&self.cookie);
+            }
+            3 => options.extend_from_slice(&[34, 10, 1, 2, 3, 4, 5, 6, 7, 8]),
+            _ => {}
+        }
         let extra = if input.chance(20) { ACK } else { 0 };
-        let payload = if input.chance(20) { &[7; 9][..] } else { &[] };
+        let payload = if input.chance(64) { &[7; 9][..] } else { &[] };
         let Flow { from, to, nxt, .. } = self.flows[flow];
         self.flows[flow].seq = offer.isn.wrapping_add(1);
         self.flows[flow].shift = offer.shift.unwrap_or(0);
@@ -360,9 +382,11 @@ impl World {
         if input.chance(128) {
             return self.accept();
         }
+        let defer_accept = input.chance(128).then(|| Duration::from_secs(3));
+        let options = TcpOptions { defer_accept, ..TcpOptions::default() };
         match self.listener.take() {
             Some(id) => self.host.stack.tcp_close_listener(id),
-            None => self.listener = self.host.stack.tcp_listen(listen()).ok(),
+            None => self.listener = self.host.stack.tcp_listen(Listen { options, ..listen() }).ok(),
         }
         false
     }
@@ -418,7 +442,7 @@ impl World {
 
     /// Looks at what the stack sends: every packet must be well-formed.
     fn transmit(&mut self, hold: bool) {
-        let Self { host, flows, taken, .. } = self;
+        let Self { host, flows, taken, cookie, .. } = self;
         let peer = IpAddr::from(PEER);
         host.transmit(64, hold, |packet| {
             let Parsed::Tcp(s) = packet::read(packet) else { return };
@@ -430,6 +454,10 @@ impl World {
             }
             let end = s.seq + s.seq_len();
             if s.flags.syn() {
+                if let Some(given) = fast_open(s.options(packet)) {
+                    cookie.clear();
+                    cookie.extend_from_slice(given);
+                }
                 (flow.una, flow.nxt) = (s.seq.0, end.0);
             } else if end.after(SeqNum(flow.nxt)) {
                 (flow.una, flow.nxt) = (s.seq.0, end.0);
@@ -461,5 +489,17 @@ impl World {
         quiesce(&mut self.host);
         self.host.check();
         self.host.check_empty();
+    }
+}
+
+/// The cookie of a SYN-ACK (RFC 7413).
+fn fast_open(mut options: &[u8]) -> Option<&[u8]> {
+    loop {
+        match options {
+            [1, rest @ ..] => options = rest,
+            [34, len, ..] => return options.get(2..usize::from(*len)),
+            [2..=255, len, ..] if *len >= 2 => options = options.get(usize::from(*len)..)?,
+            _ => return None,
+        }
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod scoreboard;
 pub(crate) mod two_ended;
 
 use crate::input::Input;
-use fs_core::config::Ecn;
+use fs_core::config::{Ecn, FastOpen};
 use fs_core::{CongestionControl, Duration, TcpConfig};
 
 /// A configuration out of two bytes: what an operator may set, with the edges in it.
@@ -27,6 +27,7 @@ fn tcp_config(input: &mut Input<'_>) -> TcpConfig {
         ecn: input.pick(&[Ecn::Passive, Ecn::Active, Ecn::Off]),
         receive_buffer_initial: input.pick(&[64 << 10, 4096, 500, 20_000]),
         receive_buffer_max: 256 << 10,
+        fast_open: FastOpen { client: true, server: true },
         send_buffer: input.pick(&[64 << 10, 8192, 1 << 20]),
         ..TcpConfig::default()
     }

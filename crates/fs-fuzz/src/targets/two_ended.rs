@@ -78,7 +78,7 @@ struct Packet {
 impl World {
     fn step(&mut self, input: &mut Input<'_>) {
         match input.below(20) {
-            0 | 1 => self.connect(),
+            0 | 1 => self.connect(input),
             2 => self.accept(),
             3..=5 => self.write(input),
             6 | 7 => self.read_some(input),
@@ -98,16 +98,20 @@ impl World {
         self.hosts.iter().for_each(Host::check);
     }
 
-    fn connect(&mut self) {
+    fn connect(&mut self, input: &mut Input<'_>) {
         if self.conns.len() >= CONNS_MAX {
             return;
         }
+        let stream = self.conns.len() as u8 * 2;
+        // Fast open, if a connection before has got a cookie.
+        let mut first = Vec::new();
+        fill(0, stream, input.pick(&[0usize, 100, 3000]), &mut first);
         let stack = &mut self.hosts[0].stack;
         let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
-        let Ok(id) = stack.tcp_connect(Connect { remote, local: None, options: TcpOptions::default() }) else { return };
+        let connect = Connect { remote, local: None, options: TcpOptions::default() };
+        let Ok((id, taken)) = stack.tcp_connect_with(connect, &first) else { return };
         let Ok(local) = stack.tcp_local(id) else { panic!("a connection without an address") };
-        let stream = self.conns.len() as u8 * 2;
-        let (written, read) = ([0; 2], [0; 2]);
+        let (written, read) = ([taken as u32, 0], [0; 2]);
         let conn = Conn {
             ids: [Some(id), None],
             local,
