@@ -65,12 +65,14 @@ pub struct Flow {
     pub control: CongestionControl,
     /// What its own way is longer than the others', both ways together.
     pub extra_rtt: Duration,
+    /// Its `TcpOptions::pacing_max`.
+    pub pacing_max: Option<u64>,
 }
 
 impl Flow {
     /// From the beginning, on the common way.
     pub fn new(control: CongestionControl) -> Self {
-        Self { start: Duration::ZERO, control, extra_rtt: Duration::ZERO }
+        Self { start: Duration::ZERO, control, extra_rtt: Duration::ZERO, pacing_max: None }
     }
 }
 
@@ -160,7 +162,11 @@ impl Experiment {
             server: n + id,
             to: (ipv4(n + id), PORT).into(),
             from: None,
-            options: TcpOptions { congestion_control: Some(flow.control), ..TcpOptions::default() },
+            options: TcpOptions {
+                congestion_control: Some(flow.control),
+                pacing_max: flow.pacing_max,
+                ..TcpOptions::default()
+            },
             // Never comes to its end.
             client_script: vec![Step::Pause(flow.start), Step::Exchange(u64::MAX / 2, 0), Step::Close],
             server_script: vec![Step::Exchange(0, u64::MAX / 2), Step::Close],

@@ -85,9 +85,13 @@ fn noise_of_one_round_does_not() {
 /// RFC 9406 4.2: less than 4 ms of growth is never a sign, and more than 16 ms always is.
 #[test]
 fn the_sign_has_bounds() {
-    for (rtt_us, growth, sign) in
-        [(2_000, 3_900, false), (2_000, 4_100, true), (80_000, 9_000, false), (80_000, 11_000, true), (900_000, 17_000, true)]
-    {
+    for (rtt_us, growth, sign) in [
+        (2_000, 3_900, false),
+        (2_000, 4_100, true),
+        (80_000, 9_000, false),
+        (80_000, 11_000, true),
+        (900_000, 17_000, true),
+    ] {
         let mut path = Path::new(1_000_000);
         path.rtt_us = rtt_us;
         path.round(0);

@@ -1,1 +1,128 @@
+use super::*;
 
+const MSS: u32 = 1000;
+
+fn at(us: u64) -> Instant {
+    Instant::from_micros(1_000_000 + us)
+}
+
+/// Sends whenever it may, waking `late` after each deadline, for `ms` milliseconds; gives the bytes.
+fn run(pacing: &mut Pacing, ms: u64, late: Duration) -> u64 {
+    let (mut now, end) = (at(0), at(ms * 1000));
+    let mut sent = 0;
+    while now < end {
+        match pacing.wait(now) {
+            Some(until) => {
+                now = until + late;
+                pacing.wake(now, MSS);
+            }
+            None => {
+                pacing.charge(MSS, MSS, now);
+                sent += u64::from(MSS);
+            }
+        }
+    }
+    sent
+}
+
+#[test]
+fn without_a_rate_nothing_waits() {
+    let mut pacing = Pacing::default();
+    for _ in 0..1000 {
+        pacing.charge(MSS, MSS, at(0));
+        assert_eq!(pacing.wait(at(0)), None);
+    }
+}
+
+/// At any rate, and whether the timers are exact or a millisecond late.
+#[test]
+fn the_rate_is_kept() {
+    for rate in [50_000, 1_000_000, 12_500_000, 125_000_000] {
+        for late in [Duration::ZERO, Duration::from_micros(300), Duration::from_millis(1)] {
+            let mut pacing = Pacing::default();
+            pacing.set_rate(rate);
+            let sent = run(&mut pacing, 2000, late);
+            let want = rate * 2;
+            let slack = u64::from(pacing.burst(MSS)) * 2 + rate / 200;
+            assert!(sent.abs_diff(want) <= slack, "{rate} B/s, {late:?} late: {sent} of {want}");
+        }
+    }
+}
+
+#[test]
+fn bursts_are_a_millisecond_long() {
+    assert_eq!(burst(10_000, MSS), 2 * MSS, "two segments at least");
+    assert_eq!(burst(10_240_000, MSS), 10_000);
+    assert_eq!(burst(1 << 40, MSS), 64 << 10, "Linux's largest");
+    let mut pacing = Pacing::default();
+    pacing.set_rate(10_240_000);
+    let mut burst = 0;
+    while pacing.wait(at(0)).is_none() {
+        pacing.charge(MSS, MSS, at(0));
+        burst += 1;
+    }
+    assert_eq!(burst, 10);
+    let until = pacing.wait(at(0)).unwrap();
+    assert_eq!(until.since(at(0)).as_micros(), 976, "10,000 bytes at 10.24 MB/s");
+}
+
+/// Time without sending is no right to a larger burst later.
+#[test]
+fn idle_time_is_not_saved_up() {
+    let mut pacing = Pacing::default();
+    pacing.set_rate(1_024_000);
+    run(&mut pacing, 10, Duration::ZERO);
+    let mut burst = 0;
+    while pacing.wait(at(60_000_000)).is_none() {
+        pacing.charge(MSS, MSS, at(60_000_000));
+        burst += 1;
+    }
+    assert!(burst <= 4, "{burst} segments at once");
+}
+
+#[test]
+fn so_max_pacing_rate_bounds_and_paces_those_that_are_not() {
+    let mut pacing = Pacing::default();
+    pacing.set_max(Some(1_000_000));
+    assert_eq!(pacing.rate(), 1_000_000, "an algorithm that does not pace");
+    pacing.set_rate(300_000);
+    assert_eq!(pacing.rate(), 300_000);
+    pacing.set_rate(3_000_000);
+    assert_eq!(pacing.rate(), 1_000_000);
+    pacing.set_max(None);
+    assert_eq!(pacing.rate(), 3_000_000);
+    pacing.set_rate(0);
+    assert_eq!(pacing.rate(), 0);
+    pacing.set_max(Some(0));
+    assert_eq!(pacing.rate(), 1, "never for ever");
+}
+
+/// A bound that is lifted ends the wait that it caused.
+#[test]
+fn a_new_bound_ends_the_old_wait() {
+    let mut pacing = Pacing::default();
+    pacing.set_max(Some(1));
+    for _ in 0..2 {
+        pacing.charge(MSS, MSS, at(0));
+    }
+    pacing.queued = true;
+    assert!(pacing.wait(at(0)).unwrap() > at(1_000_000_000));
+    pacing.set_max(Some(1_000_000));
+    assert!(pacing.wait(at(1)).is_none() && !pacing.queued);
+}
+
+#[test]
+fn the_queue_gives_the_earliest_first() {
+    let mut queue = PacingQueue::default();
+    assert_eq!(queue.next_deadline(), None);
+    queue.push(at(30), 3, 0);
+    queue.push(at(10), 1, 0);
+    queue.push(at(20), 2, 0);
+    assert_eq!(queue.next_deadline(), Some(at(10)));
+    assert_eq!(queue.pop_due(at(9)), None);
+    assert_eq!(
+        [queue.pop_due(at(25)), queue.pop_due(at(25)), queue.pop_due(at(25))],
+        [Some((1, 0)), Some((2, 0)), None]
+    );
+    assert_eq!(queue.next_deadline(), Some(at(30)));
+}

@@ -1,0 +1,135 @@
+//! BBR and pacing in simulation: what a path carries, how flows share it, and that nobody else pays.
+
+use fs_core::config::Ecn;
+use fs_core::{CongestionControl, Duration};
+use fs_sim::Aqm;
+use fs_sim::measure::{Experiment, Flow, Measured, Path};
+
+fn run(experiment: &Experiment) -> Measured {
+    let m = experiment.run(1).unwrap_or_else(|e| panic!("{e}"));
+    println!(
+        "{:?}: {:.1?} Mb/s, {} retransmits, {} time-outs, Jain {:.3}, {:?}",
+        experiment.path,
+        m.goodput.iter().map(|g| g / 1e6).collect::<Vec<_>>(),
+        m.senders.iter().map(|s| s.retransmits).sum::<u64>(),
+        m.senders.iter().map(|s| s.rto_fired).sum::<u64>(),
+        m.jain(),
+        m.bottleneck,
+    );
+    m
+}
+
+fn one(control: CongestionControl, path: Path, seconds: u64) -> Measured {
+    let mut experiment = Experiment::new(path, vec![Flow::new(control)], Duration::from_secs(seconds));
+    experiment.warm_up = Duration::from_secs(1);
+    run(&experiment)
+}
+
+fn path(mbps: u64, rtt_us: u64, loss_ppm: u32) -> Path {
+    Path::new(mbps * 1_000_000, Duration::from_micros(rtt_us), loss_ppm)
+}
+
+/// The kernel's BBR (its first version) carries this much and less over such paths; loss-based control a few percent.
+#[test]
+fn random_loss_costs_little() {
+    for (rtt_us, loss_ppm, least) in [
+        (1_000, 0, 0.95),
+        (1_000, 10_000, 0.90),
+        (1_000, 50_000, 0.80),
+        (10_000, 0, 0.95),
+        (10_000, 1_000, 0.90),
+        (10_000, 10_000, 0.85),
+        (10_000, 20_000, 0.80),
+        (10_000, 50_000, 0.65),
+        (50_000, 0, 0.90),
+        (50_000, 20_000, 0.65),
+        (50_000, 50_000, 0.40),
+    ] {
+        let path = path(100, rtt_us, loss_ppm);
+        let m = one(CongestionControl::Bbr, path.clone(), 5);
+        let share = m.total() / path.capacity();
+        assert!(share >= least, "{rtt_us} µs, {loss_ppm} ppm: {share:.3} of the path");
+    }
+}
+
+/// The queue that it keeps is short: what others on the path wait.
+#[test]
+fn the_queue_stays_short() {
+    let path = Path { queue: 10_000, ..path(100, 20_000, 0) };
+    let m = one(CongestionControl::Bbr, path, 8);
+    let info = &m.info[0];
+    assert!(info.rtt_us < 30_000, "{info:?}");
+    assert!((19_000..22_000).contains(&info.min_rtt_us), "{info:?}");
+    assert_eq!(m.senders[0].retransmits, 0);
+    // What it says of itself.
+    assert_eq!(info.congestion_control, CongestionControl::Bbr);
+    assert!((11_000_000..13_500_000).contains(&info.bandwidth), "{info:?}");
+    assert!(info.pacing_rate > 5_000_000 && info.delivery_rate > 9_000_000, "{info:?}");
+}
+
+/// A queue of a tenth of the path's product overflows at every probe; that must stay a small part.
+#[test]
+fn short_queues_are_not_flooded() {
+    let path = Path { queue: 20, ..path(200, 10_000, 0) };
+    let m = one(CongestionControl::Bbr, path.clone(), 8);
+    let lost = m.bottleneck.overflowed as f64 / m.bottleneck.sent as f64;
+    assert!(lost < 0.02, "{lost:.4} are dropped");
+    assert!(m.total() / path.capacity() > 0.85);
+}
+
+#[test]
+fn flows_of_it_share_alike() {
+    let flow = |i: u64| Flow { start: Duration::from_millis(300 * i), ..Flow::new(CongestionControl::Bbr) };
+    let mut experiment = Experiment::new(path(40, 20_000, 0), (0..4).map(flow).collect(), Duration::from_secs(60));
+    experiment.warm_up = Duration::from_secs(20);
+    let m = run(&experiment);
+    assert!(m.jain() >= 0.95, "{:.4}", m.jain());
+    assert!(m.total() / experiment.path.capacity() > 0.90);
+}
+
+/// Of CUBIC and BBR together nothing is promised but that nobody starves.
+#[test]
+fn beside_cubic_nobody_starves() {
+    let flows = vec![Flow::new(CongestionControl::Cubic), Flow::new(CongestionControl::Bbr)];
+    let mut experiment = Experiment::new(path(40, 20_000, 0), flows, Duration::from_secs(40));
+    experiment.warm_up = Duration::from_secs(10);
+    let m = run(&experiment);
+    let fair = m.total() / 2.0;
+    assert!(m.goodput.iter().all(|&g| g > fair / 5.0), "{:?}", m.goodput);
+    assert!(m.total() / experiment.path.capacity() > 0.90);
+}
+
+/// A queue that marks instead of dropping: the marks are heeded, and nothing is lost.
+#[test]
+fn marks_are_heeded() {
+    let path = Path {
+        aqm: Aqm::CoDel { target: Duration::from_millis(5), interval: Duration::from_millis(100) },
+        ..path(50, 20_000, 0)
+    };
+    let mut experiment = Experiment::new(path, vec![Flow::new(CongestionControl::Bbr); 3], Duration::from_secs(15));
+    experiment.tcp.ecn = Ecn::Active;
+    experiment.warm_up = Duration::from_secs(3);
+    let m = run(&experiment);
+    assert!(m.bottleneck.marked > 0, "{:?}", m.bottleneck);
+    assert!(m.info.iter().all(|i| i.ecn && i.delivered_ce > 0), "{:?}", m.info);
+    assert!(m.total() / experiment.path.capacity() > 0.80);
+}
+
+/// SO_MAX_PACING_RATE holds whatever the algorithm.
+#[test]
+fn the_bound_of_the_pacing_rate_is_kept() {
+    for control in [CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr] {
+        for bytes_per_second in [125_000, 2_500_000] {
+            let mut flow = Flow::new(control);
+            flow.pacing_max = Some(bytes_per_second);
+            let mut experiment = Experiment::new(path(100, 10_000, 0), vec![flow], Duration::from_secs(5));
+            experiment.warm_up = Duration::from_secs(1);
+            let m = run(&experiment);
+            let share = m.total() / 8.0 / bytes_per_second as f64;
+            assert!((0.90..=1.02).contains(&share), "{control:?} at {bytes_per_second} B/s: {share:.3} of the bound");
+            assert_eq!(m.info[0].max_pacing_rate, bytes_per_second);
+            // Paced, they do not queue.
+            assert!(m.bottleneck.queue_max <= 20, "{:?}", m.bottleneck);
+        }
+    }
+}
