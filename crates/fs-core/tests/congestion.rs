@@ -1,0 +1,178 @@
+//! Congestion control as an application sees it: the choice of three, at the start and on a live connection.
+
+use fs_core::*;
+use std::net::{IpAddr, SocketAddr};
+
+fn stack(last: u8, control: CongestionControl) -> Stack<HeapPool> {
+    let mut config = StackConfig::new(Secret([last; 32]));
+    config.tcp.congestion_control = control;
+    let mut stack = Stack::new(config, HeapPool::new(8192, 2048));
+    let addr = Cidr { addr: IpAddr::from([10, 0, 0, last]), prefix: 24 };
+    let iface = stack.add_interface(Interface {
+        framing: Framing::Ip,
+        mac: [0; 6],
+        vlan: None,
+        mtu: 1500,
+        addrs: vec![addr],
+        addressing: Addressing::Host,
+        tx_checksum: false,
+        accept_partial_checksum: false,
+    });
+    stack.set_routes(vec![Route { to: addr, gateway: None, iface, metric: 0 }]);
+    stack
+}
+
+/// Packets take a millisecond each way.
+struct World {
+    hosts: [Stack<HeapPool>; 2],
+    now: Instant,
+    wire: std::collections::VecDeque<(Instant, usize, Vec<u8>)>,
+    client: TcpId,
+    server: TcpId,
+    packets: u64,
+    lose_every: u64,
+    /// Bytes written and not yet read.
+    pending: usize,
+}
+
+const WAY: Duration = Duration::from_millis(1);
+
+impl World {
+    fn new(control: CongestionControl, options: TcpOptions) -> Self {
+        let mut hosts = [stack(1, control), stack(2, control)];
+        let at: SocketAddr = (IpAddr::from([10, 0, 0, 2]), 80).into();
+        let listen = Listen { at, backlog: 1, v6_only: false, fast_open: 0, options: TcpOptions::default() };
+        let listener = hosts[1].tcp_listen(listen).unwrap();
+        let client = hosts[0].tcp_connect(Connect { remote: at, local: None, options }).unwrap();
+        let now = Instant::from_millis(1000);
+        let mut world = World {
+            hosts,
+            now,
+            wire: Default::default(),
+            client,
+            server: client,
+            packets: 0,
+            lose_every: 0,
+            pending: 0,
+        };
+        for host in &mut world.hosts {
+            host.set_now(now);
+        }
+        for _ in 0..100 {
+            world.step();
+            if let Ok((server, _)) = world.hosts[1].tcp_accept(listener) {
+                world.server = server;
+                return world;
+            }
+        }
+        panic!("no connection");
+    }
+
+    /// To the next thing that happens.
+    fn step(&mut self) {
+        for from in 0..2 {
+            let host = &mut self.hosts[from];
+            host.set_now(self.now);
+            host.tick();
+            let mut out = Vec::new();
+            host.tx_batch(IfaceId(0), 256, &mut out);
+            for tx in out {
+                self.packets += 1;
+                let bytes = host.pool().bytes(&tx.frame).to_vec();
+                host.pool_mut().free(tx.frame);
+                if self.lose_every == 0 || bytes.len() < 1000 || self.packets % self.lose_every != 0 {
+                    self.wire.push_back((self.now + WAY, 1 - from, bytes));
+                }
+            }
+            host.drain_events(&mut Vec::new());
+        }
+        let arrival = self.wire.front().map(|w| w.0);
+        let timer = self.hosts.iter().filter_map(Stack::next_deadline).min();
+        let Some(next) = [arrival, timer].into_iter().flatten().min() else { return };
+        self.now = self.now.max(next);
+        while self.wire.front().is_some_and(|w| w.0 <= self.now) {
+            let Some((_, to, bytes)) = self.wire.pop_front() else { break };
+            let host = &mut self.hosts[to];
+            host.set_now(self.now);
+            let mut frame = host.pool_mut().alloc().unwrap();
+            frame.grow_back(bytes.len());
+            host.pool_mut().bytes_mut(&mut frame).copy_from_slice(&bytes);
+            host.rx_batch(&mut vec![RxFrame { frame, iface: IfaceId(0), checksum: RxChecksum::Unknown }]);
+        }
+    }
+
+    fn write(&mut self, len: usize) -> usize {
+        let n = self.hosts[0].tcp_send(self.client, &vec![5; len]).unwrap_or(0);
+        self.pending += n;
+        n
+    }
+
+    fn read(&mut self) {
+        let mut buf = vec![0; 1 << 16];
+        while let Ok(n) = self.hosts[1].tcp_recv(self.server, &mut buf) {
+            self.pending -= n;
+        }
+    }
+
+    /// Moves `len` bytes more from client to server, and what is under way.
+    fn transfer(&mut self, mut len: usize) {
+        for _ in 0..1_000_000 {
+            len -= self.write(len.min(50_000));
+            self.step();
+            self.read();
+            if len == 0 && self.pending == 0 {
+                return;
+            }
+        }
+        panic!("{} bytes do not arrive: {:?}", self.pending, self.hosts[0].tcp_info(self.client));
+    }
+
+    fn control(&self) -> CongestionControl {
+        let info = self.hosts[0].tcp_info(self.client).unwrap();
+        let options = self.hosts[0].tcp_options(self.client).unwrap();
+        assert_eq!(options.congestion_control, Some(info.congestion_control));
+        info.congestion_control
+    }
+}
+
+use CongestionControl::{Bbr, Cubic, NewReno};
+
+#[test]
+fn the_configuration_chooses_and_a_connection_may_differ() {
+    for control in [Cubic, NewReno, Bbr] {
+        let world = World::new(control, TcpOptions::default());
+        assert_eq!(world.control(), control);
+        for own in [Cubic, NewReno, Bbr] {
+            let world = World::new(control, TcpOptions { congestion_control: Some(own), ..TcpOptions::default() });
+            assert_eq!(world.control(), own);
+        }
+    }
+}
+
+/// From any to any, with data in flight, losses under repair and none.
+#[test]
+fn a_live_connection_may_change() {
+    for lose_every in [0, 37] {
+        for from in [Cubic, NewReno, Bbr] {
+            for to in [Cubic, NewReno, Bbr] {
+                let mut world = World::new(from, TcpOptions::default());
+                world.lose_every = lose_every;
+                world.transfer(500_000);
+                // With data in flight.
+                world.write(100_000);
+                world.step();
+                world.step();
+                let options = TcpOptions { congestion_control: Some(to), ..TcpOptions::default() };
+                world.hosts[0].tcp_set_options(world.client, options).unwrap();
+                assert_eq!(world.control(), to);
+                let info = world.hosts[0].tcp_info(world.client).unwrap();
+                assert!(info.unacked > 0, "{info:?}");
+                assert_eq!(info.pacing_rate > 0, to == Bbr, "{from:?} to {to:?}: {info:?}");
+                let start = world.now;
+                world.transfer(1_000_000);
+                let took = world.now.since(start);
+                assert!(took < Duration::from_secs(5), "{from:?} to {to:?}, a loss in {lose_every}: {took:?}");
+            }
+        }
+    }
+}
