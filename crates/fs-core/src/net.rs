@@ -7,6 +7,7 @@ use crate::frame::{FramePool, IfaceId, TxFrame};
 use crate::stats::Stats;
 use crate::time::Instant;
 use crate::tx::neigh::{Path, PathId, PathState, PathTable};
+use crate::tx::path_mtu::PathMtus;
 use crate::tx::route::{RouteTable, source_for};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -33,6 +34,8 @@ pub(crate) struct Net {
     pub(crate) paths: PathTable,
     /// Changes with every change of the routes; connections look their path up again when theirs differs.
     pub(crate) route_epoch: u8,
+    /// What routers have said of destinations.
+    pub(crate) path_mtus: PathMtus,
     /// Neighbours to ask for.
     pub(crate) wanted: Vec<PathId>,
     v4: Vec<u32>,
@@ -47,6 +50,7 @@ impl Net {
             routes: RouteTable::default(),
             paths: PathTable::new(limits),
             route_epoch: 0,
+            path_mtus: PathMtus::default(),
             wanted: Vec::new(),
             v4: Vec::new(),
             v6: Vec::new(),
@@ -129,6 +133,12 @@ impl Net {
     /// Largest TCP payload that fits a path's MTU, before options: RFC 6691.
     pub(crate) fn mss(&self, path: PathId, v6: bool) -> u16 {
         self.paths.get(path).mtu().saturating_sub(if v6 { 60 } else { 40 }).max(MSS_MIN)
+    }
+
+    /// As `mss`, with what is known of the way to `remote`.
+    pub(crate) fn mss_to(&self, path: PathId, remote: IpAddr, now: Instant) -> u16 {
+        let mtu = self.path_mtus.get(remote, self.paths.get(path).mtu(), now);
+        mtu.saturating_sub(if remote.is_ipv6() { 60 } else { 40 }).max(MSS_MIN)
     }
 
     #[inline]

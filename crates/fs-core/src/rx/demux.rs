@@ -230,9 +230,9 @@ impl<P: FramePool> Stack<P> {
             stats,
             config: &config.tcp,
             now: *now,
-            clock: (*ts_clock, *ts_offset),
+            clock: (ts_clock, *ts_offset),
             pressure: nodes >= *receive_frames / 2,
-            scarce: nodes >= *receive_frames / 4 * 3,
+            share: *receive_frames,
             exhausted: nodes >= *receive_frames,
         };
         let mut ready = Ready::default();

@@ -58,6 +58,11 @@ pub(crate) enum Verdict {
 }
 
 impl<P: FramePool> Stack<P> {
+    /// The flow label of a connection's packets: a keyed hash (RFC 6437 section 3), 20 bits; 0 for IPv4.
+    pub(crate) fn flow_label(&self, key: &FlowKey) -> u32 {
+        if key.is_v6() { (self.fast_open.hasher.hash(Protocol::Udp, key) >> 44) as u32 } else { 0 }
+    }
+
     fn fast_open_period(&self) -> u64 {
         self.now.as_millis() / 1000 / PERIOD_S
     }

@@ -123,6 +123,7 @@ impl<P: FramePool> Stack<P> {
             ttl: syn.options.ttl.unwrap_or(DEFAULT_TTL),
             // RFC 3168 6.1.1: never ECT on a SYN or SYN-ACK.
             tos: ecn::tos(syn.options.tos),
+            flow_label: self.flow_label(syn.key),
             payload_len: 0,
             payload_sum: 0,
         };
@@ -257,6 +258,7 @@ impl<P: FramePool> Stack<P> {
             options: &bytes,
             ttl: DEFAULT_TTL,
             tos: 0,
+            flow_label: self.flow_label(&key),
             payload_len: 0,
             payload_sum: 0,
         };

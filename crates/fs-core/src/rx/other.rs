@@ -11,6 +11,7 @@ use crate::stack::{Owner, Stack};
 use crate::tcb::input::Arrival;
 use crate::tcb::{Slot, Tcb};
 use crate::tx::neigh::{NeighbourChange, PathId};
+use crate::tx::path_mtu::believed;
 use crate::tx::standalone;
 use crate::wire::icmp::{self, IcmpError, IcmpErrorKind};
 use alloc::vec::Vec;
@@ -25,6 +26,10 @@ impl<P: FramePool> Stack<P> {
             Parsed::Udp(datagram) => {
                 if !self.is_local(datagram.key.local_ip()) {
                     return self.discard(frames, DropReason::NotOurAddress);
+                }
+                if !self.udp.has_socket(&datagram.key) {
+                    self.refuse_datagram(iface, frames);
+                    return self.discard(frames, DropReason::NoSocket);
                 }
                 let owned = Arrival::new(frames).into_frames();
                 match self.udp.deliver(&mut self.pool, &datagram, owned) {
@@ -104,12 +109,23 @@ impl<P: FramePool> Stack<P> {
     /// An ICMP error about a packet of ours. `Some`: it concerns nobody, or cannot be true.
     fn on_icmp_error(&mut self, error: &IcmpError) -> Option<DropReason> {
         if error.protocol == Protocol::Udp {
+            if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } = error.kind {
+                // A datagram of which nobody here knows cannot have been too large.
+                let Some(mtu) = believed(error.key.is_v6(), mtu).filter(|_| self.udp.has_socket(&error.key)) else {
+                    return Some(DropReason::IcmpUnmatched);
+                };
+                self.net.path_mtus.learn(error.key.remote_ip(), mtu, self.now);
+            }
             let id = self.udp.on_icmp(error);
             self.stats.icmp_errors += id.is_some() as u64;
             self.events.extend(id.map(|id| Event::Udp(id, Ready::READ | Ready::WRITE)));
             return None;
         }
-        let Some(Owner::Connection(index)) = self.owner_of(&error.key) else { return Some(DropReason::IcmpUnmatched) };
+        let index = match self.owner_of(&error.key) {
+            Some(Owner::Connection(index)) => index,
+            Some(Owner::Handshake(index)) => return self.on_icmp_of_handshake(index, error),
+            Some(Owner::TimeWait(_)) | None => return Some(DropReason::IcmpUnmatched),
+        };
         let what = error.kind.error();
         match self.slots.slot_mut(index) {
             Slot::SynSent(s) => {
@@ -144,14 +160,43 @@ impl<P: FramePool> Stack<P> {
         None
     }
 
+    /// An ICMP error about our SYN-ACK: what says that the client is not there ends the handshake (as Linux), if it
+    /// quotes the right sequence number (RFC 5927 4.1).
+    fn on_icmp_of_handshake(&mut self, index: u32, error: &IcmpError) -> Option<DropReason> {
+        if error.seq != Some(self.handshakes.entry(index).iss) {
+            return Some(DropReason::IcmpUnmatched);
+        }
+        self.stats.icmp_errors += 1;
+        if error.kind.is_hard() || matches!(error.kind, IcmpErrorKind::HostUnreachable | IcmpErrorKind::NetUnreachable)
+        {
+            self.forget_handshake(index);
+        }
+        None
+    }
+
+    /// Standalone addressing: nobody here takes this datagram, and its sender is told (RFC 1122 4.1.3.1), at a bounded
+    /// rate (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
+    #[cold]
+    fn refuse_datagram(&mut self, iface: IfaceId, frames: &[RxFrame]) {
+        if !self.net.is_standalone(iface) {
+            return;
+        }
+        self.refill_limits();
+        let Some(interface) = self.net.interfaces.get(iface.0 as usize).filter(|_| self.news_left > 0) else { return };
+        let mut reply = [0u8; REPLY_MAX];
+        let len = standalone::port_unreachable(interface, self.pool.bytes(&frames[0].frame), &mut reply).unwrap_or(0);
+        self.news_left -= 1;
+        self.send_raw(iface, &reply[..len]);
+    }
+
     /// Path MTU discovery (RFC 1191, RFC 8201): segments over the new size are cut and sent again.
     fn shrink_mss(&mut self, index: u32, mtu: u32) {
-        let Self { slots, store, config, now, .. } = self;
+        let Self { slots, store, config, now, net, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        let (headers, floor) = if tcb.key().is_v6() { (60, 1280) } else { (40, 552) };
-        // RFC 1191 section 4: an old router says 0. Linux's floor (552, `ip_rt_min_pmtu`) keeps a forged
-        // message from making every byte a packet.
-        let mtu = if mtu == 0 { floor } else { mtu.max(floor) };
+        let remote = tcb.key().remote_ip();
+        let Some(mtu) = believed(remote.is_ipv6(), mtu) else { return self.stats.drop(DropReason::IcmpUnmatched) };
+        net.path_mtus.learn(remote, mtu, *now);
+        let (mtu, headers) = (u32::from(mtu), if remote.is_ipv6() { 60 } else { 40 });
         let timestamps = tcb.flags.has(crate::tcb::flags::Flags::TIMESTAMPS);
         let mss = (mtu - headers - if timestamps { 12 } else { 0 }).min(u16::MAX as u32) as u16;
         let mss = mss.max(config.tcp.mss_floor);

@@ -44,6 +44,7 @@ impl<P: FramePool> Stack<P> {
             options,
             ttl: DEFAULT_TTL,
             tos: 0,
+            flow_label: self.flow_label(key),
             payload_len: 0,
             payload_sum: 0,
         };

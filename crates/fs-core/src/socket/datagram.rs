@@ -6,9 +6,18 @@ use crate::frame::FramePool;
 use crate::socket::event::{Ready, UdpId};
 use crate::socket::udp::build_udp;
 use crate::stack::{Stack, UdpMeta};
-use crate::tx::neigh::PathState;
+use crate::tx::neigh::{PathId, PathState};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+
+/// Where datagrams go.
+pub(super) struct Way {
+    key: FlowKey,
+    path: PathId,
+    ttl: u8,
+    /// Largest payload.
+    most: usize,
+}
 
 impl<P: FramePool> Stack<P> {
     /// Binds a UDP socket; port 0 lets the stack choose one of this core's ports. `[::]` takes IPv4 too.
@@ -25,13 +34,24 @@ impl<P: FramePool> Stack<P> {
     /// connect(2): the default destination, and the only sender heard.
     pub fn udp_connect(&mut self, id: UdpId, remote: SocketAddr) -> Result<(), Error> {
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        if !self.net.is_unicast(remote.ip()) {
+            return Err(Error::InvalidInput);
+        }
         let local = self.udp.local(id)?.ip();
         let source = self.udp_source(local, remote.ip())?;
         self.udp.connect(id, remote, source)
     }
 
-    /// Sends one datagram. `to: None` needs a connected socket.
+    /// Sends one datagram. `to: None` needs a connected socket. There is no broadcast and no multicast
+    /// (`InvalidInput`), and no fragmentation (`MessageSize`).
     pub fn udp_send(&mut self, id: UdpId, buf: &[u8], to: Option<SocketAddr>) -> Result<usize, Error> {
+        let way = self.udp_way(id, to)?;
+        self.udp_send_by(&way, core::iter::once(buf))?;
+        Ok(buf.len())
+    }
+
+    /// Where a datagram goes, and how.
+    pub(super) fn udp_way(&mut self, id: UdpId, to: Option<SocketAddr>) -> Result<Way, Error> {
         if let Some(error) = self.udp.take_error(id)? {
             return Err(error);
         }
@@ -40,7 +60,7 @@ impl<P: FramePool> Stack<P> {
             Some(to) => SocketAddr::new(to.ip().to_canonical(), to.port()),
             None => self.udp.remote(id)?.ok_or(Error::NotConnected)?,
         };
-        if remote.port() == 0 {
+        if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {
             return Err(Error::InvalidInput);
         }
         let source = self.udp_source(local.ip(), remote.ip())?;
@@ -53,19 +73,44 @@ impl<P: FramePool> Stack<P> {
             }
             self.net.wanted.push(path);
         }
-        let ttl = self.udp.ttl(id)?;
-        let mut packet = Vec::new();
+        let headers = if key.is_v6() { 48 } else { 28 };
+        let mtu = self.net.path_mtus.get(remote.ip(), self.net.path(path).mtu(), self.now);
+        Ok(Way { key, path, ttl: self.udp.ttl(id)?, most: usize::from(mtu.saturating_sub(headers)) })
+    }
+
+    /// Sends payloads to one destination: all or none.
+    pub(super) fn udp_send_by<'a>(&mut self, way: &Way, payloads: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
         let Self { pool, net, stats, now, .. } = self;
-        build_udp(pool, net.path(path), &key, ttl, buf, &mut packet)?;
-        stats.udp_sent += 1;
-        if net.path(path).state() == PathState::Known
-            && let Some(lists) = net.lists_of(path)
-        {
-            lists.control.extend(packet);
-        } else {
-            net.wait_for_neighbour(pool, stats, path, *now, packet);
+        let mut packets = Vec::new();
+        let mut count = 0;
+        for payload in payloads {
+            let built = if payload.len() > way.most {
+                Err(Error::MessageSize)
+            } else {
+                build_udp(pool, net.path(way.path), &way.key, way.ttl, payload, &mut packets)
+            };
+            if let Err(error) = built {
+                packets.into_iter().for_each(|part: crate::frame::TxFrame| pool.free(part.frame));
+                return Err(error);
+            }
+            count += 1;
         }
-        Ok(buf.len())
+        stats.udp_sent += count;
+        if net.path(way.path).state() == PathState::Known
+            && let Some(lists) = net.lists_of(way.path)
+        {
+            lists.control.extend(packets);
+            return Ok(());
+        }
+        let mut packet = Vec::new();
+        for part in packets {
+            let more = part.frame.more();
+            packet.push(part);
+            if !more {
+                net.wait_for_neighbour(pool, stats, way.path, *now, core::mem::take(&mut packet));
+            }
+        }
+        Ok(())
     }
 
     fn udp_source(&mut self, local: IpAddr, remote: IpAddr) -> Result<IpAddr, Error> {

@@ -117,7 +117,7 @@ impl<P: FramePool> Stack<P> {
         };
         let Self { net, pool, store, send_frames, .. } = self;
         // 40 bytes of options: a SYN has more of them than a segment of the agreed size.
-        let most = net.mss(path, server.is_ipv6()).min(mss).saturating_sub(40) as usize;
+        let most = net.mss_to(path, server, now).min(mss).saturating_sub(40) as usize;
         let n = data.len().min(most).min(pool.payload_room());
         if n > 0 && store.frames() < *send_frames {
             let summed = !net.path(path).tx_checksum();

@@ -3,6 +3,7 @@
 mod accept;
 mod connect;
 mod datagram;
+pub mod datagram_batch;
 pub mod event;
 pub(crate) mod fast_open;
 pub mod handover;

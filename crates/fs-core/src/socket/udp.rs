@@ -228,6 +228,16 @@ impl UdpTable {
         Ok(meta)
     }
 
+    /// The datagram that `recv` would give.
+    pub(crate) fn next_meta(&self, id: UdpId) -> Option<UdpMeta> {
+        self.sockets.find(id).ok().filter(|socket| socket.error.is_none())?.queue.first()
+    }
+
+    /// True when some socket would get a datagram of this flow.
+    pub(crate) fn has_socket(&self, key: &FlowKey) -> bool {
+        self.lookup(key).is_some()
+    }
+
     /// An ICMP error about a datagram of ours. As in Linux without `IP_RECVERR`, only a connected socket
     /// hears of it, and only of what trying again does not mend (or of a datagram that was too large).
     /// Answers the socket if it became readable by this.

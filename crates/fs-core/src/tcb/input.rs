@@ -119,16 +119,21 @@ pub(crate) struct Core<'a, P: FramePool> {
     pub(crate) config: &'a TcpConfig,
     pub(crate) now: Instant,
     /// Our timestamp clock and its offset.
-    pub(crate) clock: (TsClock, u32),
+    pub(crate) clock: (&'a TsClock, u32),
     /// The receive share of the pool is half spent: copy small payloads together.
     pub(crate) pressure: bool,
-    /// Three quarters of it are spent: keep nothing more out of order.
-    pub(crate) scarce: bool,
+    /// The receive share, in frames.
+    pub(crate) share: usize,
     /// The receive share is spent: take no data.
     pub(crate) exhausted: bool,
 }
 
 impl<P: FramePool> Core<'_, P> {
+    /// Three quarters of the receive share are spent: nothing more is kept out of order.
+    fn scarce(&self) -> bool {
+        self.nodes.len() >= self.share / 4 * 3
+    }
+
     fn timestamp(&self) -> u32 {
         self.clock.0.value(self.now, self.clock.1)
     }
@@ -385,7 +390,7 @@ impl Tcb {
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
         if let (Some(ext), Some(ts)) = (&mut self.ext, segment.ts) {
-            ext.recv.autotune.sample(&core.clock.0, || core.timestamp(), ts.ecr);
+            ext.recv.autotune.sample(core.clock.0, || core.timestamp(), ts.ecr);
         }
         let mut data = arrival.into_payload(core.nodes, core.pool, off, len);
         if seq.before(self.rcv_nxt) {
@@ -543,7 +548,7 @@ impl Tcb {
         if data.is_empty() {
             return Disposition::Accepted;
         }
-        if core.scarce || ext.recv.held_frames >= frames_max {
+        if core.scarce() || ext.recv.held_frames >= frames_max {
             data.clear(core.nodes, core.pool);
             return Disposition::Discard(DropReason::ReceiveBudget);
         }

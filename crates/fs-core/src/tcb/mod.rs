@@ -139,6 +139,7 @@ pub(crate) struct Tcb {
 pub(crate) struct Addresses {
     pub(crate) local: [u8; 16],
     pub(crate) remote: [u8; 16],
+    pub(crate) flow_label: u32,
 }
 
 /// Loss recovery's phase (RFC 5681, 6582, 6675).
@@ -265,6 +266,15 @@ impl Tcb {
                 remote_port: self.remote_port,
             }
         }
+    }
+
+    /// RFC 6437.
+    #[inline]
+    pub(crate) fn flow_label(&self) -> u32 {
+        if !self.flags.has(Flags::V6) {
+            return 0;
+        }
+        self.ext.as_ref().map_or(0, |e| e.addresses.flow_label)
     }
 
     #[inline]

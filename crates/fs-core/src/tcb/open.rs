@@ -64,7 +64,7 @@ impl<P: FramePool> Stack<P> {
         let rcv_max = options.receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max);
         let shifts = if scaled { window_scale(rcv_max) | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
         let default_mss = if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 };
-        let most = options.max_segment.unwrap_or(u16::MAX).min(self.net.mss(path, v6)).max(crate::net::MSS_MIN);
+        let most = options.max_segment.unwrap_or(u16::MAX).min(self.net.mss_to(path, key.remote_ip(), self.now)).max(crate::net::MSS_MIN);
         let mss = peer.mss.unwrap_or(default_mss).clamp(crate::net::MSS_MIN, most);
         let mss = mss - if flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
         let mut rtt = RttEstimator::new();
@@ -116,7 +116,7 @@ impl<P: FramePool> Stack<P> {
         tcb.set_rcv_buf(tcp.receive_buffer_initial);
         tcb.flags.set_quick(crate::tcb::recv::ack::QUICK_MAX);
         if let FlowKey::V6 { local, remote, .. } = key {
-            tcb.ext_mut().addresses = Addresses { local, remote };
+            tcb.ext_mut().addresses = Addresses { local, remote, flow_label: self.flow_label(&key) };
         }
         tcb.use_algorithm(options.congestion_control.unwrap_or(tcp.congestion_control), self.now);
         tcb.apply(&options, self.now);

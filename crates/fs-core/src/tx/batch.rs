@@ -142,6 +142,7 @@ impl<P: FramePool> Stack<P> {
             options: &options,
             ttl: tcb.ttl(),
             tos: tcb.tos(),
+            flow_label: tcb.flow_label(),
             payload_len: 0,
             payload_sum: 0,
         };
@@ -278,6 +279,7 @@ fn emit_segment<P: FramePool>(
         options: &options,
         ttl: tcb.ttl(),
         tos,
+        flow_label: tcb.flow_label(),
         payload_len: segment.len,
         payload_sum,
     };

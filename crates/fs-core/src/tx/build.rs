@@ -38,6 +38,8 @@ pub(crate) struct SegmentSpec<'a> {
     pub(crate) ttl: u8,
     /// TOS or traffic class, ECN bits included.
     pub(crate) tos: u8,
+    /// IPv6: one for all packets of a connection (RFC 6437). IPv4: 0.
+    pub(crate) flow_label: u32,
     pub(crate) payload_len: u32,
     /// The payload's folded sum; not used when the device finishes checksums.
     pub(crate) payload_sum: u16,
@@ -96,6 +98,7 @@ pub(crate) fn write_headers<P: FramePool>(
             };
             if let Some(out) = ip.first_chunk_mut() {
                 header.emit(out);
+                ipv6::set_flow_label(out, spec.flow_label);
             }
             Sum::pseudo_v6(&local, &remote, TCP, transport)
         }

@@ -3,5 +3,6 @@
 pub(crate) mod batch;
 pub(crate) mod build;
 pub mod neigh;
+pub(crate) mod path_mtu;
 pub mod route;
 pub mod standalone;

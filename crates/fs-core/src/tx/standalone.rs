@@ -7,6 +7,7 @@ mod tests;
 use crate::config::{Framing, Interface};
 use crate::frame::IfaceId;
 use crate::rx::parse::Parsed;
+use crate::wire::checksum::Sum;
 use crate::wire::eth::{self, EthHeader};
 use crate::wire::icmp::{echo_reply_v4, echo_reply_v6};
 use crate::wire::ipv4::{self, Ipv4Header};
@@ -264,6 +265,47 @@ fn echo(interface: &Interface, head: &[u8], v6: bool, ip: &[u8], message: &[u8],
         ipv4::HEADER_LEN + len
     };
     Some(link_len + packet_len)
+}
+
+/// Writes an ICMP "port unreachable" (RFC 792, RFC 4443 3.1) about the UDP packet in `head`, quoting of it what fits the
+/// smallest MTU. Answers its length; `None` for a packet that must not be answered so, or if `out` is too small.
+pub fn port_unreachable(interface: &Interface, head: &[u8], out: &mut [u8]) -> Option<usize> {
+    let (sender, link) = match interface.framing {
+        Framing::Ethernet => {
+            let (header, len) = EthHeader::parse(head)?;
+            // Link-layer broadcasts are not answered (RFC 1122 3.2.2).
+            (header.dst == interface.mac).then_some((header.src, len))?
+        }
+        Framing::Ip => ([0; 6], 0),
+    };
+    let packet = head.get(link..)?;
+    let v6 = packet.first()? >> 4 == 6;
+    let link_len = emit_link(interface, sender, if v6 { eth::IPV6 } else { eth::IPV4 }, out)?;
+    let out = &mut out[link_len..];
+    if v6 {
+        let view = ipv6::parse(packet, usize::MAX).ok()?;
+        let quote = &packet[..packet.len().min(view.total_len as usize).min(1280 - ipv6::HEADER_LEN - 8)];
+        let (header, message) = out.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
+        let message = message.get_mut(..8 + quote.len())?;
+        message[..8].copy_from_slice(&[1, 4, 0, 0, 0, 0, 0, 0]);
+        message[8..].copy_from_slice(quote);
+        let sum = Sum::pseudo_v6(&view.dst, &view.src, ipv6::ICMP, message.len() as u32).add(Sum::of(message)).finish();
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        emit_ipv6(view.dst.into(), view.src.into(), TTL, message.len(), header);
+        return Some(link_len + ipv6::HEADER_LEN + message.len());
+    }
+    let view = ipv4::parse(packet, usize::MAX).ok()?;
+    // RFC 1812 4.3.2.3: 576 bytes in all.
+    let quote = &packet[..packet.len().min(usize::from(view.total_len)).min(576 - ipv4::HEADER_LEN - 8)];
+    let (header, message) = out.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+    let message = message.get_mut(..8 + quote.len())?;
+    message[..8].copy_from_slice(&[3, 3, 0, 0, 0, 0, 0, 0]);
+    message[8..].copy_from_slice(quote);
+    let sum = Sum::of(message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let total_len = (ipv4::HEADER_LEN + message.len()) as u16;
+    Ipv4Header { src: view.dst, dst: view.src, protocol: ipv4::ICMP, ttl: TTL, tos: 0, total_len }.emit(header);
+    Some(link_len + usize::from(total_len))
 }
 
 /// Writes the link header, if the link has one. Answers its length.

@@ -136,6 +136,14 @@ impl Ipv6Header {
     }
 }
 
+/// Puts a flow label (its low 20 bits) into a header that has none (RFC 6437).
+#[inline]
+pub fn set_flow_label(header: &mut [u8; HEADER_LEN], label: u32) {
+    header[1] = header[1] & 0xf0 | (label >> 16) as u8 & 0x0f;
+    header[2] = (label >> 8) as u8;
+    header[3] = label as u8;
+}
+
 const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 /// True for a source address that a packet from the network must not have: unspecified, multicast,

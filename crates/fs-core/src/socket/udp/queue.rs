@@ -83,6 +83,11 @@ impl ReceiveQueue {
         Some(entry.meta)
     }
 
+    /// The first datagram's description.
+    pub(super) fn first(&self) -> Option<UdpMeta> {
+        self.entries.front().map(|entry| entry.meta)
+    }
+
     /// Drops the first datagram. Answers how many frames went back to the pool.
     pub(super) fn pop<P: FramePool>(&mut self, pool: &mut P) -> usize {
         let Some(entry) = self.entries.pop_front() else { return 0 };

@@ -1,0 +1,188 @@
+//! UDP by hand, path MTUs, ICMP, flow labels.
+
+use crate::lab::*;
+use fs_core::*;
+use std::net::SocketAddr;
+
+fn peer(v6: bool, port: u16) -> SocketAddr {
+    SocketAddr::new(Lab::host(v6, 2), port)
+}
+
+/// A UDP packet from the peer; no checksum (the link has verified it, and IPv4 allows none).
+fn udp(v6: bool, from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
+    let len = 8 + payload.len();
+    let mut packet = if v6 { ip6(17, len) } else { ip4(17, len) };
+    for half in [from, to, len as u16, u16::from(v6)] {
+        packet.extend(half.to_be_bytes());
+    }
+    packet.extend(payload);
+    packet
+}
+
+/// An ICMP message from the peer about a packet of ours; `word` is its second word.
+fn icmp(kind: u8, code: u8, word: u32, about: &[u8]) -> Vec<u8> {
+    let v6 = about[0] >> 4 == 6;
+    let quote = &about[..about.len().min(500)];
+    let len = 8 + quote.len();
+    let mut packet = if v6 { ip6(58, len) } else { ip4(1, len) };
+    packet.extend([kind, code, 0, 0]);
+    packet.extend(word.to_be_bytes());
+    packet.extend(quote);
+    packet
+}
+
+/// Raw packets that have left.
+fn raw(lab: &mut Lab) -> Vec<Vec<u8>> {
+    lab.pass(Duration::ZERO);
+    std::mem::take(&mut lab.raw)
+}
+
+#[test]
+fn a_buffer_is_cut_into_datagrams_and_put_together_again() {
+    for v6 in [false, true] {
+        let mut lab = Lab::new(TcpConfig::default());
+        let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(v6, 1), 500)).unwrap();
+        let bytes: Vec<u8> = (0..2500).map(|i| i as u8).collect();
+        assert_eq!(lab.stack.udp_send_segments(id, &bytes, 1000, Some(peer(v6, 9))), Ok(2500));
+        let head = if v6 { 48 } else { 28 };
+        let sent = raw(&mut lab);
+        assert_eq!(sent.iter().map(|p| p.len() - head).collect::<Vec<_>>(), [1000, 1000, 500]);
+        assert_eq!(sent.iter().flat_map(|p| p[head..].to_vec()).collect::<Vec<_>>(), bytes);
+        assert_eq!(lab.stack.udp_send_segments(id, &bytes, 0, Some(peer(v6, 9))), Err(Error::InvalidInput));
+        assert_eq!(lab.stack.udp_send_segments(id, &bytes, 1, Some(peer(v6, 9))), Err(Error::InvalidInput));
+        assert_eq!(lab.stack.udp_send_segments(id, &bytes, 1490, Some(peer(v6, 9))), Err(Error::MessageSize));
+        assert!(raw(&mut lab).is_empty(), "all or none");
+        // As many of one size as fit, a shorter one ends it; another sender starts a new one.
+        for (port, len) in [(9, 100), (9, 100), (9, 40), (9, 100), (8, 100)] {
+            lab.inject(&udp(v6, port, 500, &vec![len as u8; len]));
+        }
+        let mut buf = [0; 4000];
+        for (port, total, size) in [(9, 240, 100), (9, 100, 100), (8, 100, 100)] {
+            let (meta, each) = lab.stack.udp_recv_segments(id, &mut buf).unwrap();
+            assert_eq!((meta.from.port(), meta.len, each), (port, total, size));
+        }
+        assert_eq!(lab.stack.udp_recv_segments(id, &mut buf).err(), Some(Error::WouldBlock));
+        assert_eq!(lab.stack.pool().in_use(), 0);
+    }
+}
+
+#[test]
+fn batches_stop_at_the_first_failure() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(false, 1), 500)).unwrap();
+    let to = Some(peer(false, 9));
+    let big = [0; 2000];
+    assert_eq!(lab.stack.udp_send_batch(id, &[(b"a", to), (b"b", to), (&big, to), (b"c", to)]), Ok(2));
+    assert_eq!(raw(&mut lab).len(), 2);
+    assert_eq!(lab.stack.udp_send_batch(id, &[(&big, to), (b"c", to)]), Err(Error::MessageSize));
+    for payload in [b"one", b"two"] {
+        lab.inject(&udp(false, 9, 500, payload));
+    }
+    let (mut a, mut b, mut c) = ([0; 8], [0; 8], [0; 8]);
+    let mut metas = Vec::new();
+    assert_eq!(lab.stack.udp_recv_batch(id, &mut [&mut a, &mut b, &mut c], &mut metas), Ok(2));
+    assert_eq!((&a[..3], &b[..3], metas[1].len), (&b"one"[..], &b"two"[..], 3));
+    assert_eq!(lab.stack.udp_recv_batch(id, &mut [&mut a], &mut metas), Err(Error::WouldBlock));
+}
+
+#[test]
+fn no_multicast_and_no_broadcast() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let id = lab.stack.udp_bind("0.0.0.0:500".parse().unwrap()).unwrap();
+    for to in ["224.0.0.1:5", "255.255.255.255:5", "10.0.0.255:5", "10.0.0.2:0"] {
+        let to: SocketAddr = to.parse().unwrap();
+        assert_eq!(lab.stack.udp_send(id, b"x", Some(to)), Err(Error::InvalidInput), "{to}");
+        assert_eq!(lab.stack.udp_connect(id, to), Err(Error::InvalidInput), "{to}");
+    }
+}
+
+#[test]
+fn a_datagram_for_nobody_is_answered_by_port_unreachable() {
+    for v6 in [false, true] {
+        let mut lab = Lab::new(TcpConfig::default());
+        let asked = udp(v6, 9, 501, b"anyone?");
+        lab.inject(&asked);
+        let answer = raw(&mut lab).remove(0);
+        let head = if v6 { 40 } else { 20 };
+        assert_eq!(answer[head..head + 2], if v6 { [1, 4] } else { [3, 3] });
+        assert_eq!(answer[head + 8..], asked);
+        // It says to another stack what it should: the message goes back to a connected socket there.
+        let mut other = Lab::new(TcpConfig::default());
+        let id = other.stack.udp_bind(SocketAddr::new(Lab::host(v6, 1), 9)).unwrap();
+        other.stack.udp_connect(id, peer(v6, 501)).unwrap();
+        other.stack.udp_send(id, b"anyone?", None).unwrap();
+        let sent = raw(&mut other).remove(0);
+        let (kind, code) = if v6 { (1, 4) } else { (3, 3) };
+        other.inject(&icmp(kind, code, 0, &sent));
+        assert_eq!(other.stack.udp_take_error(id), Ok(Some(Error::ConnectionRefused)));
+        // Not without bound.
+        for _ in 0..3000 {
+            lab.inject(&asked);
+        }
+        assert!(raw(&mut lab).len() <= 1024);
+    }
+}
+
+#[test]
+fn path_mtus_are_learned_for_udp_and_for_later_connections() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(true, 1), 500)).unwrap();
+    lab.stack.udp_send(id, &[0; 1400], Some(peer(true, 9))).unwrap();
+    let sent = raw(&mut lab).remove(0);
+    lab.inject(&icmp(2, 0, 1279, &sent));
+    assert!(lab.stack.udp_send(id, &[0; 1400], Some(peer(true, 9))).is_ok(), "less than IPv6's minimum is void");
+    let mut foreign = sent.clone();
+    foreign[40..42].copy_from_slice(&501u16.to_be_bytes());
+    lab.inject(&icmp(2, 0, 1300, &foreign));
+    assert!(lab.stack.udp_send(id, &[0; 1400], Some(peer(true, 9))).is_ok(), "no socket of ours sent that");
+    lab.inject(&icmp(2, 0, 1300, &sent));
+    assert_eq!(lab.stack.udp_send(id, &[0; 1400], Some(peer(true, 9))), Err(Error::MessageSize));
+    assert!(lab.stack.udp_send(id, &[0; 1252], Some(peer(true, 9))).is_ok());
+    raw(&mut lab);
+    lab.v6 = true;
+    let conn = lab.accept();
+    assert_eq!(lab.stack.tcp_info(conn.id).unwrap().snd_mss, 1300 - 60 - 12);
+    lab.pass(Duration::from_secs(601));
+    assert!(lab.stack.udp_send(id, &[0; 1400], Some(peer(true, 9))).is_ok(), "tried again after ten minutes");
+}
+
+#[test]
+fn a_handshake_ends_when_icmp_quotes_it_exactly() {
+    let mut lab = Lab::new(TcpConfig::default());
+    lab.listen(TcpOptions::default(), 0);
+    lab.send(&Seg { from: 4000, to: 80, seq: 100, flags: SYN, window: 1000, ..Seg::default() });
+    let mut sent = raw(&mut lab).remove(0);
+    sent[24] ^= 1;
+    lab.inject(&icmp(3, 1, 0, &sent));
+    assert_eq!(lab.stack.tcp_handshakes(), 1, "a guess");
+    sent[24] ^= 1;
+    lab.inject(&icmp(4, 0, 0, &sent));
+    lab.inject(&icmp(11, 0, 0, &sent));
+    assert_eq!(lab.stack.tcp_handshakes(), 1, "source quench and a routing loop are no reasons");
+    lab.inject(&icmp(3, 1, 0, &sent));
+    assert_eq!(lab.stack.tcp_handshakes(), 0);
+}
+
+#[test]
+fn one_flow_label_for_all_packets_of_a_connection_and_another_for_the_next() {
+    let mut lab = Lab::new(TcpConfig::default());
+    lab.v6 = true;
+    let label = |packet: &[u8]| u32::from_be_bytes(packet[..4].try_into().unwrap()) & 0xfffff;
+    let listener = lab.listen(TcpOptions::default(), 0);
+    let mut labels = Vec::new();
+    for port in [4000, 4001] {
+        let syn = Seg { from: port, to: 80, seq: 9, flags: SYN, window: 60000, ..Seg::default() };
+        lab.send(&syn);
+        let syn_ack = raw(&mut lab).remove(0);
+        let ack = u32::from_be_bytes(syn_ack[44..48].try_into().unwrap()).wrapping_add(1);
+        lab.send(&Seg { seq: 10, ack, flags: ACK, ..syn });
+        let (id, _) = lab.stack.tcp_accept(listener).unwrap();
+        lab.stack.tcp_send(id, b"data").unwrap();
+        let data = raw(&mut lab).remove(0);
+        lab.stack.tcp_abort(id);
+        let reset = raw(&mut lab).remove(0);
+        assert!(label(&data) != 0 && label(&data) == label(&syn_ack) && label(&data) == label(&reset));
+        labels.push(label(&data));
+    }
+    assert_ne!(labels[0], labels[1]);
+}
