@@ -140,7 +140,7 @@ impl CoreIo {
         for event in self.events.drain(..) {
             match event {
                 Event::Tcp(id, ready) => {
-                    if ready.intersects(Ready::READ | Ready::CLOSED) {
+                    if ready.intersects(Ready::READ | Ready::PRIORITY | Ready::CLOSED) {
                         wakers.take(Interest::TcpRead, id.index, woken);
                     }
                     if ready.intersects(Ready::WRITE | Ready::CLOSED) {

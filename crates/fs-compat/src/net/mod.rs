@@ -2,6 +2,7 @@
 
 mod split;
 mod tcp_listener;
+mod tcp_options;
 mod tcp_socket;
 mod tcp_stream;
 mod udp_socket;

@@ -64,6 +64,11 @@ impl TcpSocket {
 
     /// Connects.
     pub async fn connect(self, remote: SocketAddr) -> io::Result<TcpStream> {
+        let (connect, lease) = self.into_connect(remote)?;
+        TcpStream::connect_with(connect, lease).await
+    }
+
+    pub(super) fn into_connect(self, remote: SocketAddr) -> io::Result<(Connect, Option<PortLease>)> {
         if remote.is_ipv6() != self.v6 {
             return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
         }
@@ -72,27 +77,29 @@ impl TcpSocket {
             Local::Address(addr) => (Some(addr), None),
             Local::Port(lease) => (Some(lease.addr()), Some(lease)),
         };
-        TcpStream::connect_with(Connect { remote, local, options: self.options.into_inner() }, lease).await
+        Ok((Connect { remote, local, options: self.options.into_inner() }, lease))
     }
 
     /// Listens; at most `backlog` connections wait to be accepted.
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
+        self.listen_fast_open(backlog, 0)
+    }
+
+    /// Where and how to listen, and the lease that keeps the port until the listener has it.
+    pub(super) fn into_listen(self, backlog: u32) -> (Listen, Option<PortLease>) {
         let unspecified: std::net::IpAddr =
             if self.v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-        let local = self.local.into_inner();
-        let at = match &local {
-            Local::Unbound => SocketAddr::new(unspecified, 0),
-            Local::Address(addr) => *addr,
-            Local::Port(lease) => lease.addr(),
+        let (at, lease) = match self.local.into_inner() {
+            Local::Unbound => (SocketAddr::new(unspecified, 0), None),
+            Local::Address(addr) => (addr, None),
+            Local::Port(lease) => (lease.addr(), Some(lease)),
         };
-        // `local` keeps the port until the listener has it.
-        TcpListener::listen(Listen {
-            at,
-            backlog,
-            v6_only: self.v6_only.into_inner(),
-            fast_open: 0,
-            options: self.options.into_inner(),
-        })
+        let (v6_only, options) = (self.v6_only.into_inner(), self.options.into_inner());
+        (Listen { at, backlog, v6_only, fast_open: 0, options }, lease)
+    }
+
+    pub(super) fn change(&self, f: impl FnOnce(&mut TcpOptions)) {
+        f(&mut self.options.borrow_mut());
     }
 
     /// The bound address (port 0 when none was chosen yet).

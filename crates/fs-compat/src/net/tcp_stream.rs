@@ -40,13 +40,21 @@ impl TcpStream {
     }
 
     pub(crate) async fn connect_with(connect: Connect, lease: Option<PortLease>) -> io::Result<TcpStream> {
+        TcpStream::connect_with_data(connect, lease, &[]).await.map(|(stream, _)| stream)
+    }
+
+    pub(crate) async fn connect_with_data(
+        connect: Connect,
+        lease: Option<PortLease>,
+        data: &[u8],
+    ) -> io::Result<(TcpStream, usize)> {
         let core = CoreRef::require()?;
-        let id = core.stack(|stack| stack.tcp_connect(connect)).io()?;
+        let (id, taken) = core.stack(|stack| stack.tcp_connect_with(connect, data)).io()?;
         let lease = lease.map(|lease| lease.for_connection());
         // From here on a cancelled connect closes the socket.
         let stream = TcpStream::new(core, id, lease);
         poll_fn(|cx| stream.poll_connected(cx)).await?;
-        Ok(stream)
+        Ok((stream, taken))
     }
 
     fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -61,7 +69,7 @@ impl TcpStream {
 
     /// Calls the stack for this connection, and waits when there is nothing yet.
     #[inline]
-    fn poll_op<R>(
+    pub(super) fn poll_op<R>(
         &self,
         cx: &mut Context<'_>,
         wait: Wait,
@@ -70,11 +78,11 @@ impl TcpStream {
         self.core.poll_op(cx, wait, self.id.index, |stack| f(stack, self.id))
     }
 
-    fn call<R>(&self, f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
+    pub(super) fn call<R>(&self, f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
         self.core.stack(|stack| f(stack, self.id)).io()
     }
 
-    fn look<R>(&self, f: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
+    pub(super) fn look<R>(&self, f: impl FnOnce(&CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
         self.core.look(|stack| f(stack, self.id)).io()
     }
 
@@ -94,10 +102,13 @@ impl TcpStream {
         if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
             answer |= Ready::WRITABLE;
         }
+        if interest.is_priority() && ready.intersects(CoreReady::PRIORITY | CoreReady::CLOSED) {
+            answer |= Ready::PRIORITY;
+        }
         if !answer.is_empty() {
             return Poll::Ready(Ok(answer));
         }
-        if interest.is_readable() {
+        if interest.is_readable() || interest.is_priority() {
             self.core.wait(Wait::TcpRead, self.id.index, cx.waker());
         }
         if interest.is_writable() {
@@ -341,7 +352,7 @@ impl TcpStream {
         self.call(|stack, id| stack.tcp_set_options(id, options))
     }
 
-    fn change(&self, f: impl FnOnce(&mut TcpOptions)) -> io::Result<()> {
+    pub(super) fn change(&self, f: impl FnOnce(&mut TcpOptions)) -> io::Result<()> {
         let mut options = self.options()?;
         f(&mut options);
         self.set_options(options)

@@ -2,7 +2,7 @@
 
 use crate::error::{IntoIo, to_io_error};
 use crate::net::each_addr;
-use fs_core::{Error, Ready as CoreReady, UdpId};
+use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
 use std::io;
@@ -130,6 +130,29 @@ impl UdpSocket {
     /// As [`UdpSocket::send_to`], or `WouldBlock`.
     pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
         self.call(|stack, id| stack.udp_send(id, buf, Some(target)))
+    }
+
+    /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one of what is left: all of them or none. `target:
+    /// None` is the peer that was set.
+    pub fn try_send_segments(&self, buf: &[u8], size: usize, target: Option<SocketAddr>) -> io::Result<usize> {
+        self.call(|stack, id| stack.udp_send_segments(id, buf, size, target))
+    }
+
+    /// Sends datagrams until one fails (sendmmsg): how many were sent. An error only if it was the first.
+    pub fn try_send_batch(&self, datagrams: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
+        self.call(|stack, id| stack.udp_send_batch(id, datagrams))
+    }
+
+    /// Receives datagrams, one to each buffer, as many as wait (recvmmsg): at least one, or `WouldBlock`. `metas` gets an
+    /// entry for each.
+    pub fn try_recv_batch(&self, bufs: &mut [&mut [u8]], metas: &mut Vec<UdpMeta>) -> io::Result<usize> {
+        self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas))
+    }
+
+    /// Receives as many datagrams of one sender and size as fit into `buf` (UDP_GRO): all bytes' description, and the
+    /// size of each (the last may be shorter).
+    pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
+        self.call(|stack, id| stack.udp_recv_segments(id, buf))
     }
 
     // ---- receiving: what does not fit into the buffer is lost, as with recvfrom(2)

@@ -1,0 +1,137 @@
+//! The options that tokio's types do not have, under socket2's names where it has them.
+
+use crate::error::IntoIo;
+use crate::net::{TcpListener, TcpSocket, TcpStream};
+use fs_core::config::CongestionControl;
+use fs_core::socket::info::TcpInfo;
+use fs_core::{Connect, Listen, Ready as CoreReady, TcpOptions};
+use fs_rt::Interest as Wait;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::Poll;
+use std::time::Duration;
+
+macro_rules! options {
+    ($($(#[$doc:meta])* $get:ident, $set:ident, $field:ident: $kind:ty;)*) => {
+        impl TcpStream {
+            $($(#[$doc])*
+            pub fn $get(&self) -> io::Result<$kind> {
+                Ok(self.options()?.$field)
+            }
+
+            $(#[$doc])*
+            pub fn $set(&self, $field: $kind) -> io::Result<()> {
+                self.change(|options| options.$field = $field)
+            })*
+        }
+
+        impl TcpSocket {
+            $($(#[$doc])*
+            pub fn $get(&self) -> io::Result<$kind> {
+                Ok(self.options().$field)
+            }
+
+            $(#[$doc])*
+            pub fn $set(&self, $field: $kind) -> io::Result<()> {
+                self.change(|options: &mut TcpOptions| options.$field = $field);
+                Ok(())
+            })*
+        }
+    };
+}
+
+options! {
+    /// TCP_CORK: only full segments leave, at most 200 ms late; turning it off sends the rest.
+    cork, set_cork, cork: bool;
+    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged before the connection fails.
+    tcp_user_timeout, set_tcp_user_timeout, user_timeout: Option<Duration>;
+    /// TCP_NOTSENT_LOWAT: writable while fewer unsent bytes than this are queued.
+    tcp_notsent_lowat, set_tcp_notsent_lowat, not_sent_low: Option<u32>;
+    /// TCP_MAXSEG: upper bound of the segment size; our SYN announces it.
+    mss, set_mss, max_segment: Option<u16>;
+    /// TCP_WINDOW_CLAMP: upper bound of the window that we offer, in bytes.
+    window_clamp, set_window_clamp, window_clamp: Option<u32>;
+    /// SO_OOBINLINE: urgent data stays in the stream.
+    out_of_band_inline, set_out_of_band_inline, oob_inline: bool;
+    /// SO_RCVLOWAT: readable only from this many bytes on (or at the end of the stream).
+    recv_lowat, set_recv_lowat, receive_low: u32;
+    /// IP_TOS or IPV6_TCLASS without its two ECN bits.
+    tos, set_tos, tos: u8;
+    /// SO_MAX_PACING_RATE in bytes a second.
+    max_pacing_rate, set_max_pacing_rate, pacing_max: Option<u64>;
+    /// TCP_CONGESTION; `None` is the runtime's.
+    tcp_congestion, set_tcp_congestion, congestion_control: Option<CongestionControl>;
+}
+
+impl TcpSocket {
+    /// TCP_DEFER_ACCEPT, for a listener: a connection is offered when its first data is there, or after this time.
+    pub fn set_tcp_defer_accept(&self, time: Option<Duration>) {
+        self.change(|options| options.defer_accept = time);
+    }
+
+    /// Listens, and takes data in the SYN of up to `pending` connections at once (TCP_FASTOPEN, RFC 7413). The runtime's
+    /// configuration must allow it. Such data may be that of a SYN that came twice: for requests that may be
+    /// repeated only.
+    pub fn listen_fast_open(self, backlog: u32, pending: u32) -> io::Result<TcpListener> {
+        // The lease keeps the port until the listener has it.
+        let (listen, _lease) = self.into_listen(backlog);
+        TcpListener::listen(Listen { fast_open: pending, ..listen })
+    }
+
+    /// Connects with the first bytes to send (TCP Fast Open, RFC 7413): how many of `data` were taken, which may be none.
+    /// They may reach the server's application twice.
+    pub async fn connect_with_data(self, remote: SocketAddr, data: &[u8]) -> io::Result<(TcpStream, usize)> {
+        let (connect, lease): (Connect, _) = self.into_connect(remote)?;
+        TcpStream::connect_with_data(connect, lease, data).await
+    }
+}
+
+impl TcpStream {
+    /// TCP_INFO.
+    pub fn info(&self) -> io::Result<TcpInfo> {
+        self.look(|stack, id| stack.tcp_info(id))
+    }
+
+    /// TCP_QUICKACK: false when ACKs wait for answers to carry them.
+    pub fn quickack(&self) -> io::Result<bool> {
+        self.look(|stack, id| stack.tcp_quickack(id))
+    }
+
+    /// TCP_QUICKACK: `true` sends a delayed ACK now and delays none of the next 16. Not for ever.
+    pub fn set_quickack(&self, on: bool) -> io::Result<()> {
+        self.call(|stack, id| stack.tcp_set_quickack(id, on))
+    }
+
+    /// As [`TcpStream::try_write`] with MSG_MORE: the last segment waits for what follows.
+    pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
+        self.call(|stack, id| stack.tcp_send_more(id, buf))
+    }
+
+    /// Sends with MSG_OOB: the last byte is urgent. `WouldBlock` when nothing fits.
+    pub fn try_send_out_of_band(&self, buf: &[u8]) -> io::Result<usize> {
+        self.call(|stack, id| stack.tcp_send_urgent(id, buf))
+    }
+
+    /// The urgent byte (MSG_OOB), once. `InvalidInput` when none is announced, `WouldBlock` when it is not here yet.
+    pub fn try_recv_out_of_band(&self) -> io::Result<u8> {
+        self.call(|stack, id| stack.tcp_recv_urgent(id))
+    }
+
+    /// Waits until there is urgent data (POLLPRI) or the connection is over, and takes it.
+    pub async fn recv_out_of_band(&self) -> io::Result<u8> {
+        poll_fn(|cx| {
+            let ready = self.look(|stack, id| stack.tcp_ready(id))?;
+            if ready.intersects(CoreReady::PRIORITY | CoreReady::CLOSED) {
+                return Poll::Ready(self.try_recv_out_of_band());
+            }
+            self.poll_op(cx, Wait::TcpRead, |_, _| Err::<u8, _>(fs_core::Error::WouldBlock)).map(IntoIo::io)
+        })
+        .await
+    }
+
+    /// SIOCATMARK: the next byte to be read is the urgent one, or would be if it were in the stream.
+    pub fn at_mark(&self) -> io::Result<bool> {
+        self.look(|stack, id| stack.tcp_at_mark(id))
+    }
+}
