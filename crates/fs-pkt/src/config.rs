@@ -22,8 +22,8 @@ pub struct Config {
     pub tolerance_us: i64,
     /// `--tolerance_percent`: of the time since the event before.
     pub tolerance_percent: f64,
-    /// `--mtu` of the interface; 1500, and 1520 for IPv6 as the public suites have it (the same segments fit).
-    pub mtu: Option<u16>,
+    /// `--mtu` of the interface.
+    pub mtu: u16,
     /// `--bind_port`.
     pub bind_port: u16,
     /// `--connect_port`.
@@ -58,7 +58,7 @@ impl Default for Config {
             ip_version: IpVersion::V4,
             tolerance_us: 4000,
             tolerance_percent: 12.5,
-            mtu: None,
+            mtu: 1500,
             bind_port: 8080,
             connect_port: 8080,
             local_ip: None,
@@ -105,7 +105,7 @@ impl Config {
                 let percent: Result<f64, _> = text()?.parse();
                 self.tolerance_percent = percent.map_err(|e| format!("--{name}: {e}"))?;
             }
-            "mtu" => self.mtu = Some(small()?),
+            "mtu" => self.mtu = small()?,
             "bind_port" => self.bind_port = small()?,
             "connect_port" => self.connect_port = small()?,
             "local_ip" => self.local_ip = Some(address()?),
@@ -137,11 +137,6 @@ impl Config {
             other => return Err(format!("unknown option --{other}")),
         }
         Ok(())
-    }
-
-    /// The interface's MTU.
-    pub fn mtu(&self) -> u16 {
-        self.mtu.unwrap_or(if self.ip_version == IpVersion::V6 { 1520 } else { 1500 })
     }
 
     /// The interface's address.

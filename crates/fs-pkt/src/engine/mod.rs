@@ -86,7 +86,7 @@ impl Engine {
             framing: Framing::Ip,
             mac: [0; 6],
             vlan: None,
-            mtu: config.mtu(),
+            mtu: config.mtu,
             addrs: vec![own, other],
             addressing: Addressing::Standalone,
             tx_checksum: false,

@@ -33,7 +33,7 @@ const SPIN: Duration = Duration::from_micros(150);
 /// See the module.
 #[derive(Debug)]
 pub struct Linux {
-    tun: Arc<OwnedFd>,
+    tun: OwnedFd,
     packets: Receiver<(Instant, Vec<u8>)>,
     stop: Arc<AtomicBool>,
     start: Option<Instant>,
@@ -80,13 +80,13 @@ impl Linux {
         set_up(config)?;
         // Commands and calls first: the reader's thread is the only one that must not be late.
         let (direct, background) = (Worker::new()?, Worker::new()?);
-        let tun = Arc::new(tun);
+        let sniffer = sys::open_sniffer(DEVICE).map_err(|e| format!("packet socket: {e}"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let (send, packets) = channel();
-        let (device, ends) = (tun.clone(), stop.clone());
+        let ends = stop.clone();
         std::thread::Builder::new()
             .name("reader".into())
-            .spawn(move || read_packets(&device, &ends, &send))
+            .spawn(move || read_packets(&sniffer, &ends, &send))
             .map_err(|e| format!("reader thread: {e}"))?;
         sys::be_prompt();
         Ok(Self {
@@ -141,14 +141,14 @@ impl Drop for Linux {
     }
 }
 
-fn read_packets(tun: &OwnedFd, stop: &AtomicBool, to: &Sender<(Instant, Vec<u8>)>) {
+fn read_packets(sniffer: &OwnedFd, stop: &AtomicBool, to: &Sender<(Instant, Vec<u8>)>) {
     sys::be_prompt();
     let mut buffer = vec![0; 1 << 17];
     while !stop.load(Ordering::Relaxed) {
         // An error means that the device is gone; the script's next sniff finds nothing and says so.
-        match sys::read_packet(tun.as_fd(), &mut buffer) {
+        match sys::read_packet(sniffer.as_fd(), &mut buffer) {
             Ok(Some(packet)) => {
-                if to.send((Instant::now(), packet)).is_err() {
+                if to.send(packet).is_err() {
                     return;
                 }
             }
@@ -170,7 +170,7 @@ fn ip(args: &[&str]) -> Result<(), String> {
 fn set_up(config: &Config) -> Result<(), String> {
     let (local, gateway, remote) = (config.local(), config.gateway(), config.remote());
     let own = format!("{local}/{}", config.prefix_len());
-    let mtu = config.mtu().to_string();
+    let mtu = config.mtu.to_string();
     ip(&["link", "set", "lo", "up"])?;
     ip(&["link", "set", DEVICE, "mtu", &mtu, "up"])?;
     let network = match remote {

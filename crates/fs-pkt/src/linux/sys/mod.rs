@@ -4,7 +4,7 @@ mod calls;
 mod device;
 
 pub(super) use calls::perform;
-pub(super) use device::{open_tun, read_packet, write_packet};
+pub(super) use device::{open_sniffer, open_tun, read_packet, write_packet};
 
 use std::io;
 use std::time::{Duration, Instant};

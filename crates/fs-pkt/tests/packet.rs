@@ -1,0 +1,49 @@
+//! All scripts of `tests/packet`: on the engine, and on Linux where this machine can.
+
+use fs_pkt::script::Side;
+use fs_pkt::{Request, Verdict, linux, run_file, scripts_in};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn scripts() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packet");
+    let found = scripts_in(&[root]).expect("the scripts can be listed");
+    assert!(found.len() >= 250, "only {} scripts found", found.len());
+    found
+}
+
+/// The failures among all scripts.
+fn failures(side: Side, jobs: usize) -> Vec<String> {
+    let scripts = scripts();
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                let request = Request::new(side);
+                while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let (Verdict::Failed(message), _) = run_file(path, &request) {
+                        failed.lock().unwrap().push(message);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap()
+}
+
+#[test]
+fn engine() {
+    let failed = failures(Side::Engine, 2);
+    assert!(failed.is_empty(), "{} scripts failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[test]
+fn linux() {
+    if let Some(reason) = linux::unavailable() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let failed = failures(Side::Linux, 4);
+    assert!(failed.is_empty(), "{} scripts failed:\n{}", failed.len(), failed.join("\n"));
+}
