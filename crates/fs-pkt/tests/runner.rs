@@ -36,7 +36,7 @@ const ALL: &str = r#"
 0.2 < [ect0] S 0:0(0) win 65535 <mss 1460,sackOK,TS val 1 ecr 0,nop,wscale 7>
 0.2~0.3 > S. 0:0(0) ack 1 win 100 <...>
 +0~+.01 > [ttl 64] P. 1:1001(1000) ack 1 <nop,nop,TS val 100 ecr 1>
-* > [tos 0x28,flowlabel 0x1] FPU.E 1:11(10) ack 1 urg 5
+* > [tos 0x28,flowlabel 0x1] FPUE. 1:11(10) ack 1 urg 5
 +0 < SEWA 0:0(0) win 1 <FO 0011223344556677,nop,nop>
 +0 > .5 1:1(0) ack 1 <nop,nop,sack 1:1001 2001:3001>
 +0 < - 1:1(0) win 1

@@ -118,26 +118,16 @@ impl Parser<'_> {
             return Ok((0, false));
         }
         let mut text = String::new();
-        match self.peek().cloned() {
-            Some(Tok::Word(word)) => {
-                self.bump();
-                text.push_str(&word);
-                if let Some(Tok::Float(_, more)) = self.peek().cloned() {
-                    self.bump();
-                    text.push_str(&more);
-                } else if self.eat('.') {
-                    text.push('.');
-                }
+        // Letters and dots in any order: ACK is printed before URG.
+        loop {
+            match self.peek() {
+                Some(Tok::Word(word)) => text.push_str(word),
+                Some(Tok::Float(_, float)) => text.push_str(float),
+                Some(Tok::Ch('.')) => text.push('.'),
+                _ if text.is_empty() => return Err(self.unexpected("TCP flags")),
+                _ => break,
             }
-            Some(Tok::Float(_, float)) => {
-                self.bump();
-                text.push_str(&float);
-            }
-            Some(Tok::Ch('.')) => {
-                self.bump();
-                text.push('.');
-            }
-            _ => return Err(self.unexpected("TCP flags")),
+            self.bump();
         }
         let (mut bits, mut ecn, mut ace) = (0, false, None);
         for c in text.chars() {
