@@ -50,6 +50,8 @@ pub struct Config {
     pub non_fatal_call: bool,
     /// Prints packets and calls.
     pub verbose: bool,
+    /// The Fast Open cookie that scripts take for the host's: the symbol TFO_COOKIE.
+    pub cookie: Option<Vec<u8>>,
 }
 
 impl Default for Config {
@@ -72,6 +74,7 @@ impl Default for Config {
             non_fatal_packet: false,
             non_fatal_call: false,
             verbose: false,
+            cookie: None,
         }
     }
 }

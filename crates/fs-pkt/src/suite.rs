@@ -59,8 +59,9 @@ fn attempt(path: &Path, request: &Request, log: &mut String) -> Result<Option<St
     if let Some(reason) = notes.skip {
         return Ok(Some(reason));
     }
-    let script = script::parse(&text, &name, &symbols(&text, request)).map_err(|e| e.to_string())?;
-    let mut config = Config::default();
+    let symbols = symbols(&text, request);
+    let script = script::parse(&text, &name, &symbols).map_err(|e| e.to_string())?;
+    let mut config = Config { cookie: symbols.get("TFO_COOKIE").and_then(|text| hex(text)), ..Config::default() };
     for (option, value) in script.options.iter().chain(&request.options) {
         config.set(option, value.as_deref()).map_err(|e| format!("{name}: {e}"))?;
     }
@@ -85,6 +86,12 @@ fn attempt(path: &Path, request: &Request, log: &mut String) -> Result<Option<St
         }
     }
     Ok(None)
+}
+
+/// Bytes written in hexadecimal.
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 /// The symbols that a script sees besides its own: the suites', and those of the command line.

@@ -55,7 +55,7 @@ const ALL: &str = r#"
 fn what_is_read_can_be_written_and_read_again() {
     let script = read(ALL);
     assert_eq!(script.options.len(), 4);
-    assert_eq!(script.events.len(), 31);
+    assert_eq!(script.events.len(), 29);
     let printed = script.to_string();
     let mut again = read(&printed);
     // Lines are those of the printed text.

@@ -67,8 +67,8 @@ impl<P: FramePool> Stack<P> {
         self.now.as_millis() / 1000 / PERIOD_S
     }
 
-    /// The cookie that this client may use next time.
-    pub(crate) fn fast_open_cookie(&self, key: &FlowKey) -> Cookie {
+    /// The cookie that this client may use next time (RFC 7413 4.1.2); the flow's ports are of no account.
+    pub fn fast_open_cookie(&self, key: &FlowKey) -> Cookie {
         self.fast_open.cookie(key, self.fast_open_period())
     }
 

@@ -14,6 +14,8 @@ struct Watch {
     fresh: bool,
     /// One-shot, and told.
     spent: bool,
+    /// Bytes that were there to be read when it was told.
+    seen: u32,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +34,7 @@ impl Epoll {
 
     pub(super) fn control(&mut self, operation: i32, fd: i32, events: u32, data: u64) -> Outcome {
         let found = self.watches.iter().position(|w| w.fd == fd);
-        let watch = Watch { fd, events, data, fresh: true, spent: false };
+        let watch = Watch { fd, events, data, fresh: true, spent: false, seen: 0 };
         match (operation, found) {
             (libc::EPOLL_CTL_ADD, None) => self.watches.push(watch),
             (libc::EPOLL_CTL_ADD, Some(_)) => return Outcome::err(libc::EEXIST),
@@ -74,6 +76,13 @@ impl Engine {
         events
     }
 
+    fn readable(&self, fd: i32) -> u32 {
+        match self.fds.socket(fd).map(|s| s.state) {
+            Some(State::Stream(id)) => self.stack.tcp_queued(id).map_or(0, |(bytes, _)| bytes),
+            _ => 0,
+        }
+    }
+
     /// Moves an error that ended a connection from the engine to its socket; true if there is one.
     fn take_error(&mut self, fd: i32) -> bool {
         let Some(State::Stream(id)) = self.fds.socket(fd).map(|s| s.state) else { return false };
@@ -107,6 +116,9 @@ impl Engine {
         if ready.contains(Ready::READ) {
             events |= read;
         }
+        if ready.contains(Ready::PRIORITY) {
+            events |= libc::EPOLLPRI as u32;
+        }
         if ready.contains(Ready::WRITE) || socket.shut_write {
             events |= write;
         }
@@ -131,6 +143,10 @@ impl Engine {
         let mut events = Vec::new();
         for watch in &mut watches {
             let edge = watch.events & libc::EPOLLET as u32 != 0;
+            // The engine tells of data once; an edge is every arrival.
+            let waiting = self.readable(watch.fd);
+            watch.fresh |= waiting > watch.seen;
+            watch.seen = watch.seen.min(waiting);
             if events.len() == max || watch.spent || edge && !watch.fresh {
                 continue;
             }
@@ -138,6 +154,7 @@ impl Engine {
             if found != 0 {
                 events.push((found, watch.data));
                 watch.fresh = false;
+                watch.seen = waiting;
                 watch.spent = watch.events & libc::EPOLLONESHOT as u32 != 0;
             }
         }

@@ -76,6 +76,10 @@ impl Fds {
         index as i32 + FIRST
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+
     fn index(fd: i32) -> usize {
         usize::try_from(fd - FIRST).unwrap_or(usize::MAX)
     }

@@ -14,17 +14,20 @@ use crate::run::call::{Outcome, SysCall};
 use crate::run::target::Target;
 use fds::Fds;
 use fs_core::{
-    Addressing, Cidr, Duration, Event, Framing, FramePool, HeapPool, IfaceId, Instant, Interface, Route, RxChecksum,
+    Addressing, Cidr, Duration, Event, FlowKey, Framing, FramePool, HeapPool, IfaceId, Instant, Interface, Route, RxChecksum,
     RxFrame, Secret, Stack, StackConfig, TxFrame,
 };
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 const IFACE: IfaceId = IfaceId(0);
 
 /// Where virtual time begins: a quarter of a millisecond into one, so that events on whole ones are not on its edge.
 const START: Instant = Instant::from_micros(1_000_000_250);
+
+/// Handshakes under way.
+const SYN_CACHE: u32 = 256;
 
 /// Frames of the pool, each of 2 KiB.
 const FRAMES: usize = 16 << 10;
@@ -56,6 +59,9 @@ pub struct Engine {
     events: Vec<Event>,
     out: Vec<TxFrame>,
     sysctls: sysctl::Sysctls,
+    config: Config,
+    /// tcp_syncookies = 2: the stack has no SYN cache, so that every SYN is answered by a cookie.
+    always_cookies: bool,
     /// Directory of the script, for files that its commands name.
     directory: PathBuf,
     ended_by_bug: Option<String>,
@@ -70,10 +76,30 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// A host as the script's configuration wants it. Commands' files are looked for in `directory`.
     pub fn new(config: &Config, directory: PathBuf) -> Self {
+        let mut engine = Self {
+            stack: Self::stack(config, SYN_CACHE),
+            now: 0,
+            sent: VecDeque::new(),
+            fds: Fds::default(),
+            background: None,
+            ended: None,
+            events: Vec::new(),
+            out: Vec::new(),
+            sysctls: sysctl::Sysctls::default(),
+            directory,
+            config: config.clone(),
+            always_cookies: false,
+            ended_by_bug: None,
+        };
+        engine.apply_sysctls();
+        engine
+    }
+
+    fn stack(config: &Config, syn_cache: u32) -> Stack<HeapPool> {
         let mut stack_config = StackConfig::new(Secret([0x5f; 32]));
         stack_config.limits.connections = 1024;
         stack_config.limits.time_wait = 1024;
-        stack_config.limits.syn_cache = 256;
+        stack_config.limits.syn_cache = syn_cache;
         stack_config.limits.udp_sockets = 64;
         let mut stack = Stack::new(stack_config, HeapPool::new(FRAMES, 2048));
         let own = Cidr { addr: config.local(), prefix: config.prefix_len() };
@@ -95,21 +121,7 @@ impl Engine {
         let any = |addr: IpAddr| Route { to: Cidr { addr, prefix: 0 }, gateway: None, iface, metric: 0 };
         stack.set_routes(vec![any(Ipv4Addr::UNSPECIFIED.into()), any(Ipv6Addr::UNSPECIFIED.into())]);
         stack.set_now(START);
-        let mut engine = Self {
-            stack,
-            now: 0,
-            sent: VecDeque::new(),
-            fds: Fds::default(),
-            background: None,
-            ended: None,
-            events: Vec::new(),
-            out: Vec::new(),
-            sysctls: sysctl::Sysctls::default(),
-            directory,
-            ended_by_bug: None,
-        };
-        engine.apply_sysctls();
-        engine
+        stack
     }
 
     fn instant(&self, at: i64) -> Instant {
@@ -303,6 +315,11 @@ impl Target for Engine {
             self.advance(Some(deadline), |engine| engine.ended.is_some());
         }
         self.ended.take()
+    }
+
+    fn cookie(&mut self, local: IpAddr, remote: IpAddr) -> Option<Vec<u8>> {
+        let key = FlowKey::new(SocketAddr::new(local, 0), SocketAddr::new(remote, 0))?;
+        Some(self.stack.fast_open_cookie(&key).as_bytes().to_vec())
     }
 
     fn command(&mut self, line: &str) -> Result<(), String> {

@@ -324,7 +324,7 @@ impl Engine {
         operation: &mut Operation,
     ) -> Attempt {
         let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
-        let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_OOB | libc::MSG_FASTOPEN;
         if flags & !known != 0 {
             return Err(format!("send flags {flags:#x} are not supported on the engine"));
         }
@@ -334,6 +334,7 @@ impl Engine {
         let nonblock = socket.nonblock || flags & libc::MSG_DONTWAIT != 0;
         let id = match socket.state {
             State::New if socket.kind & 0xf == libc::SOCK_DGRAM => return self.send_first_datagram(fd, len, to),
+            State::New if flags & libc::MSG_FASTOPEN != 0 => return self.send_with_syn(fd, len, to, nonblock, operation),
             State::New | State::Listening(_) => return fails(libc::EPIPE),
             State::Udp(id) => {
                 let to = if let Destination::To(to) = to { Some(to) } else { None };
@@ -347,8 +348,18 @@ impl Engine {
         if null && len > 0 {
             return fails(libc::EFAULT);
         }
+        if flags & libc::MSG_FASTOPEN != 0 && operation.until.is_none() {
+            let opening = matches!(self.stack.tcp_state(id), Ok(TcpState::SynSent | TcpState::SynReceived));
+            return fails(if opening { libc::EALREADY } else { libc::EISCONN });
+        }
         let moved = operation.moved;
-        match self.stack.tcp_send(id, &vec![0; len - moved]) {
+        let bytes = vec![0; len - moved];
+        let sent = match flags & (libc::MSG_OOB | libc::MSG_MORE) {
+            0 => self.stack.tcp_send(id, &bytes),
+            libc::MSG_MORE => self.stack.tcp_send_more(id, &bytes),
+            _ => self.stack.tcp_send_urgent(id, &bytes),
+        };
+        match sent {
             Ok(n) if moved + n < len && !nonblock => {
                 operation.moved += n;
                 Ok(None)
@@ -356,6 +367,33 @@ impl Engine {
             Ok(n) => done(Outcome::ok((moved + n) as i64)),
             Err(Error::WouldBlock) if !nonblock => Ok(None),
             Err(_) if moved > 0 => done(Outcome::ok(moved as i64)),
+            Err(e) => fails(errno(e)),
+        }
+    }
+
+    /// sendto(MSG_FASTOPEN): connects, with as much data in the SYN as may be.
+    fn send_with_syn(&mut self, fd: i32, len: usize, to: Destination, nonblock: bool, operation: &mut Operation) -> Attempt {
+        if self.sysctls.fast_open & 1 == 0 {
+            return fails(libc::EOPNOTSUPP);
+        }
+        let Destination::To(to) = to else { return fails(libc::EINVAL) };
+        let Some(socket) = self.fds.socket(fd) else { return fails(libc::EBADF) };
+        let connect = Connect { remote: to, local: socket.bound, options: socket.options };
+        match self.stack.tcp_connect_with(connect, &vec![0; len]) {
+            Ok((id, taken)) => {
+                self.set_state(fd, State::Stream(id));
+                if let Some(socket) = self.fds.socket_mut(fd) {
+                    socket.connecting = true;
+                }
+                operation.moved = taken;
+                // Marks the call as the one that has connected.
+                operation.until = Some(i64::MAX);
+                match (nonblock, taken) {
+                    (true, 0) => fails(libc::EINPROGRESS),
+                    (true, _) => done(Outcome::ok(taken as i64)),
+                    (false, _) => Ok(None),
+                }
+            }
             Err(e) => fails(errno(e)),
         }
     }

@@ -1,6 +1,6 @@
 //! Linux's sysctls as settings of the engine.
 
-use super::Engine;
+use super::{Engine, SYN_CACHE};
 use fs_core::config::{Ecn, FastOpen};
 use fs_core::{CongestionControl, Duration, TcpConfig};
 
@@ -9,6 +9,7 @@ use fs_core::{CongestionControl, Duration, TcpConfig};
 pub(super) struct Sysctls {
     pub(super) tcp: TcpConfig,
     pub(super) fast_open: i64,
+    pub(super) always_cookies: bool,
     pub(super) not_sent_low: Option<u32>,
     pub(super) wmem_max: Option<i32>,
     pub(super) rmem_max: Option<i32>,
@@ -35,8 +36,6 @@ const FIXED: &[(&str, &str)] = &[
     ("net.ipv4.tcp_ecn_fallback", "1"),
     ("net.ipv4.tcp_pacing_ss_ratio", "200"),
     ("net.ipv4.tcp_pacing_ca_ratio", "120"),
-    // Cookies are for a full SYN cache, which no script fills.
-    ("net.ipv4.tcp_syncookies", "0 1"),
     ("net.ipv4.tcp_no_metrics_save", "*"),
     ("net.ipv4.tcp_moderate_rcvbuf", "1"),
     ("net.ipv4.tcp_adv_win_scale", "1"),
@@ -89,6 +88,8 @@ impl Sysctls {
             "tcp_slow_start_after_idle" => tcp.idle_restart = on()?,
             "tcp_recovery" => tcp.rack = number()? & 1 != 0,
             "tcp_early_retrans" => tcp.tail_loss_probe = matches!(number()?, 3 | 4),
+            // 0 and 1 differ when the SYN cache is full, which no script makes it.
+            "tcp_syncookies" => self.always_cookies = number()? == 2,
             "tcp_mtu_probing" => tcp.mtu_probing = on()?,
             "tcp_base_mss" | "tcp_mtu_probe_floor" => tcp.mss_floor = u16::try_from(number()?).map_err(|_| wrong())?,
             "tcp_invalid_ratelimit" => {
@@ -161,6 +162,13 @@ fn integer(word: &str) -> Option<i64> {
 impl Engine {
     /// New connections follow the settings from now on.
     pub(super) fn apply_sysctls(&mut self) {
+        // The size of the SYN cache is fixed when a stack is made.
+        if self.sysctls.always_cookies != self.always_cookies && self.fds.is_empty() {
+            self.always_cookies = self.sysctls.always_cookies;
+            let now = self.instant(self.now);
+            self.stack = Self::stack(&self.config, if self.always_cookies { 0 } else { SYN_CACHE });
+            self.stack.set_now(now);
+        }
         let tcp = self.sysctls.tcp.clone();
         self.stack.update_tcp(|config| *config = tcp);
     }

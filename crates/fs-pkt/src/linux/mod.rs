@@ -257,6 +257,11 @@ impl Target for Linux {
         Some((self.micros(at), outcome))
     }
 
+    fn cookie(&mut self, _local: IpAddr, _remote: IpAddr) -> Option<Vec<u8>> {
+        // It follows from net.ipv4.tcp_fastopen_key, which scripts set.
+        None
+    }
+
     fn command(&mut self, line: &str) -> Result<(), String> {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(line).env("PACKETDRILL_PID", std::process::id().to_string());

@@ -296,7 +296,9 @@ impl<T: Target> Runner<'_, T> {
                 Ok(())
             }
             SysCall::Accept { .. } if outcome.result >= 0 => {
-                let fd = self.add_fd(&call.result, outcome)?;
+                // As with packetdrill, an earlier connection may have had the number.
+                let fd = int(&call.result)?;
+                self.fds.insert(fd, outcome.result as i32);
                 let Out::Peer(peer) = outcome.out else { return Err("accept told no peer".into()) };
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 let found = self.conns.iter_mut().rev().find(|c| c.remote == Some(peer) && c.fd.is_none());

@@ -78,6 +78,8 @@ struct Runner<'a, T> {
     last: Option<(i64, bool)>,
     events_run: usize,
     remote_port: u16,
+    /// The Fast Open cookie of the script and that of the host.
+    cookie: Option<(Vec<u8>, Vec<u8>)>,
     log: &'a mut String,
 }
 
@@ -118,6 +120,7 @@ pub fn run<T: Target>(
         last: None,
         events_run: 0,
         remote_port: 40_000,
+        cookie: None,
         log,
     };
     let result = runner.events(&script.events);
@@ -140,6 +143,8 @@ impl<T: Target> Runner<'_, T> {
         {
             return Err(self.fail(first.line, "first event should be at time 0"));
         }
+        let cookie = self.target.cookie(self.config.local(), self.config.remote());
+        self.cookie = self.config.cookie.clone().zip(cookie);
         let mut last_absolute: Option<i64> = None;
         for event in events {
             if let Time::At(at) = event.time {
@@ -215,6 +220,7 @@ impl<T: Target> Runner<'_, T> {
     /// Waits until an event is due; an error if it is late by then.
     fn wait(&mut self, event: &Event, due: &Due, what: &str) -> Result<(), Failure> {
         self.target.wait_until(due.at);
+        self.reap(0)?;
         if self.events_run == 0 {
             return Ok(());
         }

@@ -86,7 +86,18 @@ impl<T: Target> Runner<'_, T> {
             dst = if d == 0 { dst } else { d };
         }
         let transport = match &spec.body {
-            Body::Tcp(tcp) => Transport::Tcp(live_segment(conn, tcp, (src, dst), self.config.ts_ecr_scaled)?),
+            Body::Tcp(tcp) => {
+                let mut segment = live_segment(conn, tcp, (src, dst), self.config.ts_ecr_scaled)?;
+                for option in &mut segment.options {
+                    if let TcpOption::FastOpen(bytes) | TcpOption::FastOpenExperiment(bytes) = option
+                        && let Some((script, live)) = &self.cookie
+                        && bytes == script
+                    {
+                        bytes.clone_from(live);
+                    }
+                }
+                Transport::Tcp(segment)
+            }
             Body::Udp(len) => Transport::Udp { src, dst, payload: vec![0; usize::from(*len)] },
             Body::Icmp(spec) => icmp::inbound(spec, live_local, live_remote, conn.local_offset(false), conn.udp)?,
         };
@@ -282,6 +293,13 @@ impl<T: Target> Runner<'_, T> {
                         conn.first_stamp.get_or_insert((script_val, *val));
                     }
                     *val = conn.script_stamp(*val);
+                }
+                TcpOption::FastOpen(bytes) | TcpOption::FastOpenExperiment(bytes) => {
+                    if let Some((script, live)) = &self.cookie
+                        && bytes == live
+                    {
+                        bytes.clone_from(script);
+                    }
                 }
                 _ => {}
             }

@@ -1,6 +1,7 @@
 //! What a script runs on.
 
 use super::call::{Outcome, SysCall};
+use std::net::IpAddr;
 
 /// A host under test. Times are microseconds since the script's start.
 pub trait Target {
@@ -25,6 +26,9 @@ pub trait Target {
 
     /// The end of the call that was begun, waiting for it until `deadline`, with its time.
     fn ended(&mut self, deadline: i64) -> Option<(i64, Outcome)>;
+
+    /// The Fast Open cookie that the host gives to a peer, if scripts cannot know it: theirs stands for it.
+    fn cookie(&mut self, local: IpAddr, remote: IpAddr) -> Option<Vec<u8>>;
 
     /// A shell command.
     fn command(&mut self, line: &str) -> Result<(), String>;
