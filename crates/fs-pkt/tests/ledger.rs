@@ -88,7 +88,7 @@ fn every_requirement_has_its_row() {
     let ids = read(&root().join("tests/packet/rfc9293-ids.txt"));
     let mut found: BTreeMap<&str, (usize, Vec<&str>)> = BTreeMap::new();
     for (line, cells) in rows(&ledger) {
-        if cells.len() == 6 {
+        if cells.len() == 6 && cells[0].contains(|c: char| c.is_ascii_digit()) {
             let id = cells[0];
             assert!(found.insert(id, (line, cells)).is_none(), "docs/rfc.md:{line}: {id} has two rows");
         }

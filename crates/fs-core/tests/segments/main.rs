@@ -3,6 +3,7 @@
 mod acks;
 mod datagrams;
 mod fast_open;
+mod isn;
 mod lab;
 mod open;
 mod states;
