@@ -128,7 +128,8 @@ impl Way {
             if !is_answer && self.iss.is_some() && back.used || self.used && !is_answer {
                 *back = Way { heard: back.heard, ..Way::default() };
             }
-            let murky = is_answer && self.iss.is_some() && !self.used;
+            // Also after the connection's end: a late copy of the SYN is answered anew.
+            let murky = is_answer && self.iss.is_some();
             let syn_window = self.syn_window;
             *self = Way { iss: Some(segment.seq), murky, syn_window, end: 1, heard: self.heard, ..Way::default() };
             if is_answer {
