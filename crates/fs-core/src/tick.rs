@@ -169,6 +169,10 @@ impl<P: FramePool> Stack<P> {
             self.stats.timeouts += 1;
             return self.kill(index, Some(Error::TimedOut), true);
         }
+        // A probe that is late (nothing ran for a while, or the clock jumped) puts the next ones off: sent all at once,
+        // they would all be unanswered.
+        let waits = keepalive.idle + keepalive.interval * ext.keepalive_probes as u32;
+        ext.last_received = ext.last_received.max(self.now - waits);
         ext.keepalive_probes += 1;
         let probe = tcb.snd_una - 1;
         self.stats.keepalive_probes += 1;

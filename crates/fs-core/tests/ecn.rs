@@ -227,6 +227,22 @@ fn a_syn_that_is_not_answered_is_sent_again_without() {
     assert!(!world.info(0, c).ecn && !world.info(1, s).ecn);
 }
 
+/// The SYN arrives and its answer does not: the peer has agreed to ECN, whatever the next SYN says.
+#[test]
+fn an_answer_to_the_first_syn_holds_after_the_second() {
+    let mut world = World::new(Ecn::Active, Ecn::Passive);
+    let mut lost = false;
+    let mut fate = |p: &Seen| {
+        let first = p.flags == SYN | ACK | ECE && !lost;
+        lost |= first;
+        if first { Fate::Lose } else { Fate::Pass }
+    };
+    let (c, s) = world.connect(false, TcpOptions::default(), &mut fate);
+    assert_eq!(world.syns()[..3], [SYN | ECE | CWR, SYN | ACK | ECE, SYN]);
+    assert_eq!(world.syns()[3..].first(), Some(&(SYN | ACK | ECE)));
+    assert!(world.info(0, c).ecn && world.info(1, s).ecn, "one side sends what the other does not echo");
+}
+
 #[test]
 fn a_marked_syn_asks_for_nothing() {
     let mut world = World::new(Ecn::Active, Ecn::Active);

@@ -6,7 +6,7 @@ mod cli {
     pub(crate) mod soak;
 }
 
-use fs_sim::scenario::{SCENARIOS, Scenario, run_or_explain};
+use fs_sim::scenario::{Scenario, run_or_explain, scenarios};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ fn replay(args: impl Iterator<Item = String>) -> ExitCode {
     let args = match parse(args) {
         Ok(Some(args)) => args,
         Ok(None) => {
-            for Scenario { name, about, .. } in SCENARIOS {
+            for Scenario { name, about, .. } in scenarios() {
                 println!("{name:12} {about}");
             }
             return ExitCode::SUCCESS;

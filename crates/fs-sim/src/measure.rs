@@ -37,13 +37,22 @@ pub struct Path {
     pub aqm: Aqm,
     /// On the way of the data.
     pub jitter: Duration,
+    /// Random loss on the way of the acknowledgements, parts per million.
+    pub loss_back_ppm: u32,
 }
 
 impl Path {
     /// A drop-tail queue of one bandwidth-delay product and 100 packets.
     pub fn new(rate_bps: u64, rtt: Duration, loss_ppm: u32) -> Self {
         let bdp = bdp_packets(rate_bps, rtt);
-        Self { rate_bps, rtt, loss_ppm, queue: bdp as usize + 100, aqm: Aqm::DropTail, jitter: Duration::ZERO }
+        let queue = bdp as usize + 100;
+        Self { rate_bps, rtt, loss_ppm, queue, aqm: Aqm::DropTail, jitter: Duration::ZERO, loss_back_ppm: 0 }
+    }
+
+    /// The path of the interop bench over veth: a queue of 128 KiB or one bandwidth-delay product, loss both ways.
+    pub fn veth(rate_bps: u64, rtt: Duration, loss_ppm: u32) -> Self {
+        let queue = (bdp_packets(rate_bps, rtt) as usize).max((128 << 10) / PACKET as usize);
+        Self { queue, loss_back_ppm: loss_ppm, ..Self::new(rate_bps, rtt, loss_ppm) }
     }
 
     /// The most payload that fits through, in bits per second.
@@ -132,7 +141,7 @@ impl Experiment {
 
     fn world(&self, seed: u64) -> WorldConfig {
         let n = self.flows.len();
-        let Path { rate_bps, rtt, loss_ppm, queue, aqm, jitter } = self.path;
+        let Path { rate_bps, rtt, loss_ppm, queue, aqm, jitter, loss_back_ppm } = self.path;
         // Three windows of a path that is full: flight, queue, and what waits for an acknowledgement.
         let window = bdp_packets(rate_bps, rtt + self.longest_extra()) as usize + queue.min(20_000) + 500;
         let mut host = HostConfig {
@@ -153,7 +162,8 @@ impl Experiment {
         };
         let hosts = (0..2 * n).map(|h| HostConfig { link: own(self.flows[h % n].extra_rtt), ..host.clone() }).collect();
         let there = LinkConfig { loss_ppm, aqm, jitter, ..LinkConfig::bottleneck(rate_bps, rtt / 2, queue) };
-        let topology = Topology::dumbbell(n, n, there, LinkConfig::clean(rtt / 2));
+        let back = LinkConfig { loss_ppm: loss_back_ppm, ..LinkConfig::clean(rtt / 2) };
+        let topology = Topology::dumbbell(n, n, there, back);
         debug_assert!(matches!(topology.pipes[..], [Pipe { from: 0, .. }, _]));
         let plan = |(id, flow): (usize, &Flow)| Plan {
             id: id as u32,

@@ -59,6 +59,8 @@ pub enum Kind {
     BulkBoth,
     /// Many bytes to a reader that pauses, so that the window closes.
     SlowReader,
+    /// Requests and responses with long silences between them.
+    Sleepy,
     /// As many bytes to the server as it takes, by an application that only copies; scripts are the maker's.
     Stream,
 }
@@ -136,7 +138,7 @@ impl Kind {
     pub fn first_fin(self) -> FirstFin {
         match self {
             Kind::ServerCloses | Kind::ServerFirst => FirstFin::Server,
-            Kind::ClientCloses | Kind::HalfClose | Kind::PingPong => FirstFin::Client,
+            Kind::ClientCloses | Kind::HalfClose | Kind::PingPong | Kind::Sleepy => FirstFin::Client,
             Kind::BulkUp | Kind::BulkDown | Kind::SlowReader | Kind::Stream => FirstFin::Client,
             Kind::BothShut | Kind::BulkBoth | Kind::SimultaneousOpen => FirstFin::Any,
             Kind::ClientAborts | Kind::ServerAborts | Kind::UnreadClose | Kind::Refused => FirstFin::Reset,
@@ -176,6 +178,19 @@ impl Kind {
                 for _ in 0..rng.range(2, 10) {
                     let (there, back) = (rng.range(1, 200), rng.range(1, 2000));
                     client.extend([Exchange(there, 0), Exchange(0, back)]);
+                    server.extend([Exchange(0, there), Exchange(back, 0)]);
+                }
+                client.push(Close);
+                server.extend([ExpectEof, Close]);
+                (client, server)
+            }
+            Kind::Sleepy => {
+                let (mut client, mut server) = (Vec::new(), Vec::new());
+                for _ in 0..rng.range(2, 6) {
+                    let (there, back) = (rng.range(1, 20_000), rng.log_size(1, 200_000));
+                    let nap = rng.duration(Duration::from_millis(1), Duration::from_secs(120));
+                    let nap = if rng.chance(500_000) { nap } else { nap / 100 };
+                    client.extend([Exchange(there, 0), Exchange(0, back), Pause(nap)]);
                     server.extend([Exchange(0, there), Exchange(back, 0)]);
                 }
                 client.push(Close);

@@ -1,7 +1,7 @@
 //! Every scenario with a few seeds, and what must hold of the simulation itself.
 
 use fs_core::{DropReason, Duration};
-use fs_sim::scenario::{SCENARIOS, explain};
+use fs_sim::scenario::{explain, scenarios};
 use fs_sim::{Report, Scenario, World, run_or_explain};
 use std::path::Path;
 
@@ -24,7 +24,7 @@ macro_rules! scenarios {
         #[test]
         fn all_scenarios_are_run() {
             let elsewhere = ["mixed", "clean"];
-            for scenario in SCENARIOS {
+            for scenario in scenarios() {
                 assert!([$($name),*].contains(&scenario.name) || elsewhere.contains(&scenario.name), "{}", scenario.name);
             }
         }
@@ -48,6 +48,22 @@ scenarios! {
     hosts = "hosts",
     flood = "flood",
     plain_tcp = "plain-tcp",
+    bottleneck = "bottleneck",
+    ecn = "ecn",
+    bbr = "bbr",
+    bursts = "bursts",
+    reorder = "reorder",
+    spikes = "spikes",
+    flaps = "flaps",
+    path_mtu = "path-mtu",
+    black_hole = "black-hole",
+    clocks = "clocks",
+    squeeze = "squeeze",
+    long_fat = "long-fat",
+    asymmetric = "asymmetric",
+    hops = "hops",
+    sleepy = "sleepy",
+    syn_loss = "syn-loss",
 }
 
 #[test]
@@ -66,7 +82,7 @@ fn a_clean_link_sees_nothing_twice() {
 
 #[test]
 fn the_same_seed_is_the_same_run() {
-    for name in ["small", "cores"] {
+    for name in ["small", "cores", "bottleneck", "clocks"] {
         let scenario = Scenario::named(name).unwrap();
         let run = |seed| scenario.run(seed, None).unwrap_or_else(|e| panic!("{name} {seed}: {e}"));
         let (a, b, other) = (run(1), run(1), run(2));

@@ -235,6 +235,7 @@ impl<P: FramePool> Stack<P> {
         segment: &Segment,
         opts: &[u8],
     ) -> Result<bool, DropReason> {
+        let asked = self.asks_for_ecn();
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return Err(DropReason::NoSocket) };
         let flags = segment.flags;
         // First: ACK. Only our SYN can be acknowledged, and what it carried.
@@ -264,7 +265,10 @@ impl<P: FramePool> Stack<P> {
         }
         // Fourth: SYN.
         if flags.syn() {
-            let ecn = s.ecn && if flags.ack() { ecn::is_setup_syn_ack(flags) } else { ecn::is_setup_syn(segment) };
+            // A SYN-ACK may answer an earlier SYN of ours than the last, which did not ask any more: what it says holds,
+            // or the peer would send ECN-capable packets whose marks nobody echoes.
+            let ecn =
+                if flags.ack() { asked && ecn::is_setup_syn_ack(flags) } else { s.ecn && ecn::is_setup_syn(segment) };
             let options = options::parse_syn(opts);
             let peer = PeerSyn { irs: segment.seq, window: segment.window, options, ecn };
             if flags.ack() {

@@ -336,3 +336,19 @@ fn thousands_of_holes_are_held_and_reported_latest_first() {
     }
     assert_eq!(lab.sent().last().unwrap().ack, conn.seq.wrapping_add(200_000));
 }
+
+/// A machine that was paused finds all of its keepalive times in the past.
+#[test]
+fn late_keepalive_probes_are_not_sent_all_at_once() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    lab.stack.tcp_set_options(conn.id, TcpOptions { keepalive: Some(keepalive), ..TcpOptions::default() }).unwrap();
+    lab.now = lab.now + Duration::from_secs(60);
+    lab.pass(Duration::from_millis(500));
+    assert_eq!(lab.sent().len(), 1);
+    lab.pass(Duration::from_millis(2400));
+    assert_eq!((lab.sent().len(), lab.stack.tcp_state(conn.id)), (2, Ok(TcpState::Established)));
+    lab.pass(Duration::from_millis(1200));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "and still it ends");
+}

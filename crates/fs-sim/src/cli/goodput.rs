@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) const USAGE: &str = "fs-sim goodput [--cc cubic|newreno|bbr] [--seconds N] [--seeds N] [--mbps N] [--queue PACKETS] \
+pub(crate) const USAGE: &str = "fs-sim goodput [--cc cubic|newreno|bbr] [--seconds N] [--seeds N] [--mbps N] [--queue PACKETS] [--veth] \
                          [--loss PERCENT,…] [--rtt MS,…] [--detail] [--threads N] [--pcap FILE]";
 
 /// Parts per million.
@@ -19,6 +19,8 @@ struct Args {
     seeds: u64,
     mbps: u64,
     queue: Option<usize>,
+    /// As the interop bench has it.
+    veth: bool,
     losses: Vec<u32>,
     rtts_us: Vec<u64>,
     detail: bool,
@@ -43,6 +45,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
         seeds: 3,
         mbps: 1000,
         queue: None,
+        veth: false,
         losses: LOSSES.to_vec(),
         rtts_us: RTTS_US.to_vec(),
         detail: false,
@@ -65,6 +68,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
             "--queue" => parsed.queue = Some(number(value()?)? as usize),
             "--loss" => parsed.losses = list(value()?, 10_000.0)?.into_iter().map(|ppm| ppm as u32).collect(),
             "--rtt" => parsed.rtts_us = list(value()?, 1_000.0)?,
+            "--veth" => parsed.veth = true,
             "--detail" => parsed.detail = true,
             "--threads" => parsed.threads = number(value()?)?.max(1) as usize,
             "--pcap" => parsed.pcap = Some(value()?),
@@ -76,7 +80,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
 
 impl Args {
     fn path(&self, rtt_us: u64, loss_ppm: u32) -> Path {
-        let path = Path::new(self.mbps * 1_000_000, Duration::from_micros(rtt_us), loss_ppm);
+        let new = if self.veth { Path::veth } else { Path::new };
+        let path = new(self.mbps * 1_000_000, Duration::from_micros(rtt_us), loss_ppm);
         Path { queue: self.queue.unwrap_or(path.queue), ..path }
     }
 
@@ -112,11 +117,16 @@ pub(crate) fn run(args: impl Iterator<Item = String>) -> Result<ExitCode, String
     });
     let results = results.into_inner().map_err(|e| e.to_string())?;
     println!(
-        "{:?}, goodput in Mb/s, one flow of {} s, {} Mb/s, queue {}, loss of data packets only, median of {} seed(s)",
+        "{:?}, goodput in Mb/s, one flow of {} s, {} Mb/s, queue {}, loss {}, median of {} seed(s)",
         args.control,
         args.seconds,
         args.mbps,
-        args.queue.map_or("1 BDP + 100 packets".into(), |q| format!("{q} packets")),
+        match args.queue {
+            Some(queue) => format!("{queue} packets"),
+            None if args.veth => "128 KiB or 1 BDP".into(),
+            None => "1 BDP + 100 packets".into(),
+        },
+        if args.veth { "both ways" } else { "of data packets only" },
         args.seeds
     );
     let heads: String = args.rtts_us.iter().map(|&us| format!(" {:>9}", format!("{} ms", us as f64 / 1e3))).collect();

@@ -1,7 +1,7 @@
 //! `fs-sim soak`: random seeds over all scenarios until the time is over or something fails.
 
 use fs_sim::rng::mix;
-use fs_sim::scenario::{SCENARIOS, Scenario, run_or_explain};
+use fs_sim::scenario::{Scenario, run_or_explain, scenarios};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -28,7 +28,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
         seconds: 60,
         seed: mix(clock.as_nanos() as u64) >> (64 - SEED_BITS),
         threads: cores,
-        scenarios: SCENARIOS.to_vec(),
+        scenarios: scenarios().collect(),
         keep_going: false,
     };
     while let Some(arg) = args.next() {

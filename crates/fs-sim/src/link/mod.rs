@@ -12,14 +12,15 @@ use queue::{Queue, Verdict};
 
 pub use queue::Aqm;
 
-/// Loss in bursts (Gilbert 1960, Elliott 1963): two states, and in the bad one packets are lost. Parts per million.
+/// Loss in bursts (Gilbert 1960, Elliott 1963): two states, and in the bad one packets are lost. It ends with time,
+/// not with packets, as on radio links: a sender that backs off outlives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
-    /// Chance with each packet that the bad state begins.
+    /// Chance with each packet that the bad state begins, in parts per million.
     pub begin_ppm: u32,
-    /// Chance with each packet that it ends.
-    pub end_ppm: u32,
-    /// Packets lost in it.
+    /// How long it lasts at most.
+    pub lasts: Duration,
+    /// Packets lost in it, in parts per million.
     pub loss_ppm: u32,
 }
 
@@ -189,8 +190,8 @@ pub struct Link {
     rng: Rng,
     busy_until: Instant,
     queue: Queue,
-    /// In the bad state of `Burst`.
-    bad: bool,
+    /// End of the bad state of `Burst`.
+    bad_until: Instant,
     last_arrival: Instant,
 }
 
@@ -204,7 +205,7 @@ impl Link {
             rng,
             busy_until: Instant::ZERO,
             queue: Queue::default(),
-            bad: false,
+            bad_until: Instant::ZERO,
             last_arrival: Instant::ZERO,
         }
     }
@@ -245,7 +246,7 @@ impl Link {
             self.stats.lost += 1;
             return departed;
         }
-        if self.lost_in_burst() {
+        if self.lost_in_burst(departed) {
             self.stats.burst_lost += 1;
             return departed;
         }
@@ -259,10 +260,12 @@ impl Link {
         departed
     }
 
-    fn lost_in_burst(&mut self) -> bool {
-        let Some(Burst { begin_ppm, end_ppm, loss_ppm }) = self.config.burst else { return false };
-        self.bad = if self.bad { !self.rng.chance(end_ppm) } else { self.rng.chance(begin_ppm) };
-        self.bad && self.rng.chance(loss_ppm)
+    fn lost_in_burst(&mut self, at: Instant) -> bool {
+        let Some(Burst { begin_ppm, lasts, loss_ppm }) = self.config.burst else { return false };
+        if at >= self.bad_until && self.rng.chance(begin_ppm) {
+            self.bad_until = at + self.rng.duration(Duration::from_nanos(1), lasts);
+        }
+        at < self.bad_until && self.rng.chance(loss_ppm)
     }
 
     fn arrival(&mut self, departed: Instant) -> Instant {

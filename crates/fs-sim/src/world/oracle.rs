@@ -40,7 +40,7 @@ impl World {
     pub(super) fn check_time_waits(&self) -> Result<(), Failure> {
         use crate::plan::FirstFin;
         for (number, host) in self.hosts.iter().enumerate() {
-            if self.now.since(Instant::ZERO) >= host.config.tcp.time_wait {
+            if host.clock.local(self.now).since(Instant::ZERO) >= host.config.tcp.time_wait {
                 continue;
             }
             let (mut least, mut most) = (0, 0);
