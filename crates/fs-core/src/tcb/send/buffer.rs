@@ -115,6 +115,15 @@ impl TxStore {
     }
 }
 
+/// Where PSH goes in what is written (RFC 9293 3.9.1.2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Push {
+    /// On the last segment: nothing is said to follow.
+    pub(crate) at_end: bool,
+    /// On a full segment when more bytes than these were written since the last.
+    pub(crate) every: u32,
+}
+
 /// One connection's send queue: `head` to `next` is sent and unacknowledged, `next` to `tail` unsent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxQueue {
@@ -167,7 +176,7 @@ impl TxQueue {
     }
 
     /// Copies up to `room` bytes of `buf` behind what is queued, filling the last unsent segment first.
-    /// `summed` computes the payload's checksum on the way; `push`: PSH on the last segment. Fewer bytes than asked: the pool is dry.
+    /// `summed` computes the payload's checksum on the way; `push`: where PSH goes. Fewer bytes than asked: the pool is dry.
     pub(crate) fn write<P: FramePool>(
         &mut self,
         store: &mut TxStore,
@@ -176,9 +185,10 @@ impl TxQueue {
         mss: u32,
         buf: &[u8],
         summed: bool,
-        push: bool,
+        push: Push,
     ) -> usize {
         let mut done = 0;
+        let mut pushed = 0;
         while done < buf.len() {
             let open = self.next != NIL && {
                 let tail = &store.segments[self.tail];
@@ -190,6 +200,7 @@ impl TxQueue {
                     break;
                 }
                 done += n;
+                self.push_now_and_then(store, mss, done, &mut pushed, push);
                 continue;
             }
             let Some(mut head) = pool.alloc() else { break };
@@ -202,11 +213,24 @@ impl TxQueue {
             self.link(store, segment);
             self.bytes += n as u32;
             done += n;
+            self.push_now_and_then(store, mss, done, &mut pushed, push);
         }
-        if done > 0 && push {
+        if done > 0 && push.at_end {
             store.segments[self.tail].marks |= mark::PUSH;
         }
         done
+    }
+
+    /// A receiver that waits for PSH must not wait while its window fills (Linux `forced_push`).
+    #[inline]
+    fn push_now_and_then(&mut self, store: &mut TxStore, mss: u32, done: usize, pushed: &mut usize, push: Push) {
+        if (done - *pushed) as u64 > u64::from(push.every) {
+            let tail = &mut store.segments[self.tail];
+            if tail.len >= mss {
+                tail.marks |= mark::PUSH;
+                *pushed = done;
+            }
+        }
     }
 
     /// Appends to the unsent last segment; 0 when the pool is dry.
@@ -279,7 +303,7 @@ impl TxQueue {
         self.link(store, TxSegment { head: frame, seq, len: keep as u32, sum, marks, ..TxSegment::hollow() });
         self.bytes += keep as u32;
         if extra > 0 {
-            self.write(store, pool, snd_nxt, mss, &tail_copy[..extra], summed, true);
+            self.write(store, pool, snd_nxt, mss, &tail_copy[..extra], summed, Push { at_end: true, every: u32::MAX });
         }
         Ok(())
     }
