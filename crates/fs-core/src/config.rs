@@ -161,7 +161,7 @@ impl Default for TcpConfig {
             congestion_control: CongestionControl::Cubic,
             receive_buffer_max: 4 << 20,
             receive_buffer_initial: 64 << 10,
-            send_buffer: 1 << 20,
+            send_buffer: 4 << 20,
             window_scaling: true,
             timestamps: true,
             sack: true,
