@@ -97,8 +97,17 @@ impl<P: FramePool> Stack<P> {
             self.pool.free(frame);
             return Ok(());
         }
-        let Self { slots, store, pool, net, .. } = self;
+        let full = self.store.frames() >= self.send_frames;
+        let Self { slots, store, pool, net, pool_waiters, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
+        if full {
+            // The core's share for sending is spent: what comes in needs frames too.
+            if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
+                tcb.flags.set(Flags::WAITS_FOR_POOL);
+                pool_waiters.push((index, tcb.generation));
+            }
+            return Err((Error::WouldBlock, frame));
+        }
         let summed = !net.path(tcb.path).tx_checksum();
         tcb.tx.push_frame(store, pool, tcb.snd_nxt, tcb.mss as u32, frame, summed)?;
         self.settle(index, Ready::default());
