@@ -591,9 +591,7 @@ impl Tcb {
             self.set_timer(Flags::REORDER_TIMER, now + wait);
         } else if advanced {
             self.restart_timer(config, now);
-        } else if self.flags.has(Flags::REORDER_TIMER)
-            || self.flags.has(Flags::PROBE_TIMER) && !self.may_begin()
-        {
+        } else if self.flags.has(Flags::REORDER_TIMER) || self.flags.has(Flags::PROBE_TIMER) && !self.may_begin() {
             // From the head's own time: duplicate ACKs must not put the time-out off.
             self.resume_rto(store, config, now);
         }
