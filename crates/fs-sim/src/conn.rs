@@ -64,6 +64,8 @@ pub struct Conn {
     /// Its connection.
     pub id: TcpId,
     connecting: bool,
+    /// The state it was last seen in.
+    pub state: Option<TcpState>,
     /// It sleeps in a `Pause`; events are remembered but nothing is done.
     pub pausing: bool,
     step: usize,
@@ -90,6 +92,7 @@ impl Conn {
             side,
             id,
             connecting,
+            state: None,
             pausing: false,
             step: 0,
             sent: 0,

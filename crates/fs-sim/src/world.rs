@@ -17,7 +17,7 @@ use fs_core::{
     RxFrame, Stats, TcpId, TcpInfo, TcpOptions, TxFrame,
 };
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -25,6 +25,7 @@ use std::rc::Rc;
 mod changes;
 mod network;
 mod oracle;
+mod states;
 mod turn;
 
 /// How a world is made.
@@ -46,6 +47,8 @@ pub struct WorldConfig {
     pub changes: Vec<(Duration, Change)>,
     /// The police looks at every packet.
     pub policed: bool,
+    /// Stacks get their packets one at a time, and every connection's state is looked at after each.
+    pub one_by_one: bool,
     /// Ports that every host listens on, with the options of what it accepts there.
     pub listen: Vec<(u16, TcpOptions)>,
     /// What connections there will be.
@@ -72,6 +75,7 @@ impl WorldConfig {
             topology: Topology::switch(),
             changes: Vec::new(),
             policed: true,
+            one_by_one: false,
             listen: Vec::new(),
             plans: Vec::new(),
             concurrency: usize::MAX,
@@ -114,6 +118,10 @@ pub struct Report {
     pub links: LinkStats,
     /// Packets that found no frame on arrival.
     pub rx_dropped: u64,
+    /// Turns to which nothing came and from which nothing went.
+    pub idle_turns: u64,
+    /// Changes of state that were seen (`WorldConfig::one_by_one`), by name.
+    pub transitions: BTreeSet<(String, String)>,
 }
 
 /// How far a plan is.
@@ -230,6 +238,8 @@ pub struct World {
     on_the_way: usize,
     digest: Digest,
     packets: u64,
+    idle_turns: u64,
+    transitions: BTreeSet<(String, String)>,
     police: Option<Police>,
     pcap: Option<Pcap>,
     arrivals: Vec<Delivery>,
@@ -279,6 +289,8 @@ impl World {
             on_the_way: 0,
             digest: Digest::default(),
             packets: 0,
+            idle_turns: 0,
+            transitions: BTreeSet::new(),
             police,
             pcap,
             arrivals: Vec::new(),
@@ -382,6 +394,16 @@ impl World {
         let (shard, conn) = all.find(|(_, c)| c.plan.id as usize == plan && c.side == side)?;
         let (sent, read) = conn.moved();
         Some((sent, read, shard.stack.tcp_info(conn.id).ok()?))
+    }
+
+    /// Packets sent so far.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Turns of all cores so far.
+    pub fn turns(&self) -> u64 {
+        self.hosts.iter().flat_map(|h| &h.shards).map(|s| s.turns).sum()
     }
 
     /// Counters of a host's stacks.

@@ -125,6 +125,7 @@ impl Scenario {
             topology: draft.topology,
             changes: draft.changes,
             policed: true,
+            one_by_one: false,
             listen,
             plans,
             concurrency: draft.concurrency,

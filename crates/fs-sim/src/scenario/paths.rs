@@ -284,9 +284,9 @@ pub(super) const PATHS: &[Scenario] = &[
     },
     Scenario {
         name: "syn-loss",
-        about: "every fourth packet is lost, on the way of short connections, with a full SYN cache",
+        about: "15 % of the packets are lost, on the way of short connections, with a full SYN cache",
         build: |rng| {
-            let bad = |rng: &mut Rng| LinkConfig { loss_ppm: 250_000, ..LinkConfig::draw(rng, 10_000) };
+            let bad = |rng: &mut Rng| LinkConfig { loss_ppm: 150_000, ..LinkConfig::draw(rng, 10_000) };
             let kinds = vec![Kind::PingPong, Kind::HalfClose, Kind::ClientCloses];
             let mut draft = Draft { bulk: 0, short: 200, kinds, ..Draft::two(|| bad(rng)) };
             draft.sizes.short_max = 1000;

@@ -12,6 +12,8 @@ impl World {
             packets: self.packets,
             took: self.now.since(Instant::ZERO),
             connections: self.done,
+            idle_turns: self.idle_turns,
+            transitions: core::mem::take(&mut self.transitions),
             ..Report::default()
         };
         for (number, host) in self.hosts.iter_mut().enumerate() {

@@ -9,23 +9,41 @@ impl World {
         let shard = &mut self.hosts[host].shards[core];
         shard.turns += 1;
         shard.stack.set_now(now);
+        let mut idle = shard.mailbox.is_empty() && shard.rx.is_empty();
         while let Some(message) = shard.mailbox.pop_front() {
             shard.stack.deliver(message);
         }
         let mut rx = core::mem::take(&mut shard.rx);
+        if self.config.one_by_one {
+            self.receive_one_by_one(host, core, &mut rx)?;
+        }
+        let shard = &mut self.hosts[host].shards[core];
         shard.stack.rx_batch(&mut rx);
         if !rx.is_empty() {
             return self.fail(format!("rx_batch left {} frames", rx.len()));
         }
         shard.rx = rx;
         shard.stack.tick();
-        self.events(host, core)?;
+        self.observe(host, core)?;
+        idle &= !self.events(host, core)?;
+        let before = self.packets;
         self.transmit(host, core)?;
+        self.idle_turns += u64::from(idle && self.packets == before);
         self.messages(host, core)?;
         if self.hosts[host].shards[core].turns.is_multiple_of(SWEEP_TURNS) {
             self.sweep(host, core)?;
         }
         self.next_turn(host, core)
+    }
+
+    fn receive_one_by_one(&mut self, host: usize, core: usize, rx: &mut Vec<RxFrame>) -> Result<(), Failure> {
+        while !rx.is_empty() {
+            let len = rx.iter().position(|part| !part.frame.more()).map_or(rx.len(), |last| last + 1);
+            let mut packet = rx.drain(..len).collect();
+            self.hosts[host].shards[core].stack.rx_batch(&mut packet);
+            self.observe(host, core)?;
+        }
+        Ok(())
     }
 
     pub(super) fn next_turn(&mut self, host: usize, core: usize) -> Result<(), Failure> {
@@ -46,16 +64,18 @@ impl World {
         Ok(())
     }
 
-    /// Applications run until there are no more events.
-    pub(super) fn events(&mut self, host: usize, core: usize) -> Result<(), Failure> {
+    /// Applications run until there are no more events. False: there were none.
+    pub(super) fn events(&mut self, host: usize, core: usize) -> Result<bool, Failure> {
+        let mut any = false;
         loop {
             let shard = &mut self.hosts[host].shards[core];
             let mut events = core::mem::take(&mut shard.events);
             shard.stack.drain_events(&mut events);
             if events.is_empty() {
                 shard.events = events;
-                return Ok(());
+                return Ok(any);
             }
+            any = true;
             for &event in &events {
                 self.event(host, core, event)?;
             }
@@ -193,10 +213,10 @@ impl World {
         let progress = conn.progress(&mut shard.stack);
         let (plan, side) = (conn.plan.id as usize, conn.side);
         match progress {
-            Ok(Progress::Blocked) => Ok(()),
+            Ok(Progress::Blocked) => self.observe(host, core),
             Ok(Progress::Pause(d)) => {
                 self.schedule(d, Action::Resume { host, core, id });
-                Ok(())
+                self.observe(host, core)
             }
             Ok(Progress::Over(end)) => {
                 *slot = None;

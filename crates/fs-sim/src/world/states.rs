@@ -1,0 +1,44 @@
+//! Which state follows which: RFC 9293's figure 5, as far as an application's handle shows it.
+
+use super::*;
+use fs_core::TcpState::{self, *};
+
+/// What one segment, one call or one timer may do. TIME-WAIT is CLOSED here: the handle of a connection in
+/// TIME-WAIT is one of a connection that is over. A reset or a time-out leads from anywhere to CLOSED.
+const LEGAL: &[(TcpState, &[TcpState])] = &[
+    (SynSent, &[SynReceived, Established, Closed]),
+    // CLOSE-WAIT: the segment that acknowledges our SYN carries a FIN.
+    (SynReceived, &[Established, FinWait1, CloseWait, Closed]),
+    (Established, &[FinWait1, CloseWait, Closed]),
+    (FinWait1, &[FinWait2, Closing, Closed]),
+    (FinWait2, &[Closed]),
+    (CloseWait, &[LastAck, Closed]),
+    (Closing, &[Closed]),
+    (LastAck, &[Closed]),
+    (Closed, &[]),
+];
+
+/// One event leads from one state to the other.
+pub(super) fn is_legal(from: TcpState, to: TcpState) -> bool {
+    LEGAL.iter().any(|(state, next)| *state == from && next.contains(&to))
+}
+
+impl World {
+    /// After each event: every application's connection has gone one step at most, and a legal one.
+    pub(super) fn observe(&mut self, host: usize, core: usize) -> Result<(), Failure> {
+        if !self.config.one_by_one {
+            return Ok(());
+        }
+        let Shard { stack, conns, .. } = &mut self.hosts[host].shards[core];
+        for conn in conns.iter_mut().flatten() {
+            let Ok(state) = stack.tcp_state(conn.id) else { continue };
+            let Some(before) = conn.state.replace(state).filter(|&before| before != state) else { continue };
+            if !is_legal(before, state) {
+                let what = format!("from {before:?} to {state:?}: {}", conn.describe(stack));
+                return Err(Failure { at: self.now, what });
+            }
+            self.transitions.insert((format!("{before:?}"), format!("{state:?}")));
+        }
+        Ok(())
+    }
+}
