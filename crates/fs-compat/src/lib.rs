@@ -35,7 +35,9 @@ pub mod net;
 
 pub use borrowed_unsafe::{BorrowedBytes, SendBuffer};
 pub use error::to_io_error;
-pub use fs_core::{Keepalive, TcpOptions};
+pub use fs_core::config::CongestionControl;
+pub use fs_core::socket::info::TcpInfo;
+pub use fs_core::{Keepalive, TcpOptions, UdpMeta};
 pub use net::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpListener, TcpSocket, TcpStream, ToSocketAddrs, UdpSocket, WriteHalf,
 };

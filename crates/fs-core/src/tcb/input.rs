@@ -139,6 +139,8 @@ impl<P: FramePool> Core<'_, P> {
     }
 }
 
+/// Of these bits, a segment of an open connection has ACK only.
+const ORDINARY: TcpFlags = TcpFlags::RST.with(TcpFlags::SYN).with(TcpFlags::ACK);
 /// RFC 7323 5.5: timestamps of a connection that was idle for so long say nothing.
 const IDLE_MS: u32 = 24 * 24 * 3600 * 1000;
 /// An echo may seem this much ahead of our clock, whose low bits are a core's number.
@@ -249,8 +251,7 @@ impl Tcb {
         let end = segment.seq + segment.payload_len + segment.flags.fin() as u32;
         if end.before(self.rcv_nxt)
             || segment.seq.after(self.rcv_edge)
-            || segment.flags.intersects(TcpFlags::RST.with(TcpFlags::SYN))
-            || !segment.flags.ack()
+            || segment.flags.0 & ORDINARY.0 != TcpFlags::ACK.0
         {
             return Err(self.refuse(segment, end));
         }
