@@ -343,8 +343,9 @@ impl World {
                 let _ = stack.tcp_peek(id, &mut [0; 100]);
             }
             _ => {
-                let mut buf = vec![0; usize::from(input.word() % 4096)];
-                let _ = stack.tcp_recv(id, &mut buf);
+                let mut buf = [0; 2048];
+                let n = usize::from(input.word()) % buf.len();
+                let _ = stack.tcp_recv(id, &mut buf[..n]);
             }
         }
         false
@@ -353,7 +354,7 @@ impl World {
     fn send(&mut self, input: &mut Input<'_>) -> bool {
         let Some(id) = self.id(input) else { return false };
         let n = usize::from(input.word() % 8192);
-        let _ = self.host.stack.tcp_send(id, &vec![0x55; n]);
+        let _ = self.host.stack.tcp_send(id, &[0x55; 8192][..n]);
         // The device may be slow with what leaves now.
         input.chance(64)
     }

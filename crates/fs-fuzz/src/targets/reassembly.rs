@@ -45,6 +45,7 @@ pub fn reassembly(data: &[u8]) -> u64 {
         read: 0,
         fin: None,
         ended: false,
+        buf: vec![0; 8192],
     };
     world.observe(None);
     while !input.is_done() && !world.ended {
@@ -77,6 +78,7 @@ struct World {
     fin: Option<u32>,
     /// The connection is gone.
     ended: bool,
+    buf: Vec<u8>,
 }
 
 impl World {
@@ -200,8 +202,9 @@ impl World {
     }
 
     fn read(&mut self, n: usize) {
-        let mut buf = vec![0; n];
-        match self.host.stack.tcp_recv(self.id, &mut buf) {
+        let n = n.min(self.buf.len());
+        let buf = &mut self.buf[..n];
+        match self.host.stack.tcp_recv(self.id, buf) {
             Ok(got) => {
                 assert!(self.read + got as u32 <= self.nxt, "more was read than has come in");
                 for (i, &byte) in buf[..got].iter().enumerate() {

@@ -31,8 +31,15 @@ pub fn two_ended(data: &[u8]) -> u64 {
         })
     };
     let hosts = [make(1), make(2)];
-    let mut world =
-        World { hosts, links: Default::default(), conns: Vec::new(), listener: None, deadlines: 0, spare: Vec::new() };
+    let mut world = World {
+        hosts,
+        links: Default::default(),
+        conns: Vec::new(),
+        listener: None,
+        deadlines: 0,
+        spare: Vec::new(),
+        buf: vec![0; 8192],
+    };
     world.listener = world.hosts[1].stack.tcp_listen(listen()).ok();
     while !input.is_done() {
         world.step(&mut input);
@@ -66,6 +73,8 @@ struct World {
     /// Times that the script has jumped to a deadline.
     deadlines: u32,
     spare: Vec<Packet>,
+    /// What is read, one after the other.
+    buf: Vec<u8>,
 }
 
 #[derive(Clone, Default)]
@@ -160,8 +169,9 @@ impl World {
     fn read_at(&mut self, at: usize, side: usize, n: usize) -> bool {
         let Some(conn) = self.conns.get_mut(at) else { return false };
         let Some(id) = conn.ids[side].filter(|_| !conn.ended[side] && n > 0) else { return false };
-        let mut buf = vec![0; n];
-        match self.hosts[side].stack.tcp_recv(id, &mut buf) {
+        let n = n.min(self.buf.len());
+        let buf = &mut self.buf[..n];
+        match self.hosts[side].stack.tcp_recv(id, buf) {
             Ok(0) => {
                 conn.ended[side] = true;
                 let other = 1 - side;
