@@ -25,14 +25,20 @@ use core::net::{IpAddr, SocketAddr};
 impl<P: FramePool> Stack<P> {
     /// Starts a connect. `Event::Tcp` with `Ready::WRITE` says that it has ended; `tcp_take_error` how.
     pub fn tcp_connect(&mut self, connect: Connect) -> Result<TcpId, Error> {
-        self.tcp_connect_with(connect, &[]).map(|(id, _)| id)
+        self.start_connect(connect, None).map(|(id, _)| id)
     }
 
     /// As `tcp_connect`, with the first bytes to send (TCP Fast Open, RFC 7413): how many of `data` were taken, which may
     /// be none. If the server has given us a cookie before, they leave with the SYN and may reach its
     /// application *twice* (a duplicate of the SYN may open a connection of its own): for requests that may be
     /// repeated only. Without a cookie the SYN asks for one; write the rest when the connection is open.
+    /// With no data at all, the SYN carries the cookie or asks for one.
     pub fn tcp_connect_with(&mut self, connect: Connect, data: &[u8]) -> Result<(TcpId, usize), Error> {
+        self.start_connect(connect, Some(data))
+    }
+
+    /// `data`: with fast open.
+    fn start_connect(&mut self, connect: Connect, data: Option<&[u8]>) -> Result<(TcpId, usize), Error> {
         let Connect { remote, local, options } = connect;
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {

@@ -106,10 +106,10 @@ impl<P: FramePool> Stack<P> {
         server: IpAddr,
         path: crate::tx::neigh::PathId,
         iss: crate::tcb::seq::SeqNum,
-        data: &[u8],
+        data: Option<&[u8]>,
     ) -> Option<FastSyn> {
-        let now = self.now;
-        if data.is_empty() || !self.config.tcp.fast_open.client || self.fast_open.peers.is_suspect(server, now) {
+        let (now, data) = (self.now, data?);
+        if !self.config.tcp.fast_open.client || self.fast_open.peers.is_suspect(server, now) {
             return None;
         }
         let mut queue = TxQueue::new();

@@ -169,8 +169,9 @@ impl Tcb {
         if self.flags.has(Flags::ECN) {
             self.receive_ecn(segment);
         }
-        // Fifth: the ACK field. More than timestamps may be SACK blocks.
-        let taken = if segment.opt_len > 12 && self.flags.has(Flags::SACK) {
+        // Fifth: the ACK field. More than timestamps may be SACK blocks; without them, one block is as long as they are.
+        let usual = if self.flags.has(Flags::TIMESTAMPS) { 12 } else { 0 };
+        let taken = if segment.opt_len > usual && self.flags.has(Flags::SACK) {
             let blocks = options::sack_blocks(segment.options(arrival.head(core.pool)));
             self.take_ack(core, segment, blocks.as_slice(), ready)
         } else {

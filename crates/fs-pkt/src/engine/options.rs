@@ -155,6 +155,9 @@ impl Engine {
                 let inherited = self.sysctls.not_sent_low;
                 self.change(fd, |o| o.not_sent_low = if n == 0 { inherited } else { Some(n as u32) })
             }
+            libc::TCP_FASTOPEN if self.fds.socket(fd).is_some_and(|s| matches!(s.state, State::Listening(_))) => {
+                return Err("TCP_FASTOPEN after listen() is not supported on the engine".into());
+            }
             libc::TCP_FASTOPEN => self.keep(fd, |k| k.fast_open = n),
             libc::TCP_QUICKACK => match self.fds.socket(fd).map(|s| s.state) {
                 Some(State::Stream(id)) => self.stack.tcp_set_quickack(id, n != 0).map_or_else(errno, |()| 0),
