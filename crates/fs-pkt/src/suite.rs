@@ -96,7 +96,8 @@ fn hex(text: &str) -> Option<Vec<u8>> {
 
 /// The symbols that a script sees besides its own: the suites', and those of the command line.
 fn symbols(text: &str, request: &Request) -> Defines {
-    let asked = request.options.iter().rev().find(|(name, _)| name == "ip_version").and_then(|(_, value)| value.clone());
+    let asked =
+        request.options.iter().rev().find(|(name, _)| name == "ip_version").and_then(|(_, value)| value.clone());
     let written = || text.lines().find_map(|line| Some(line.trim().strip_prefix("--ip_version=")?.trim().to_string()));
     let version = match asked.or_else(written).as_deref() {
         Some("ipv6") => IpVersion::V6,

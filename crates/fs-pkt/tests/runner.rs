@@ -120,7 +120,17 @@ fn packets_to_bytes_and_back() {
             TcpOption::Nop,
             TcpOption::WindowScale(9),
         ];
-        let segment = Segment { src: 1, dst: 2, seq: 3, ack: 4, flags: 0x12, window: 5, urgent: 6, options, payload: vec![1, 2, 3] };
+        let segment = Segment {
+            src: 1,
+            dst: 2,
+            seq: 3,
+            ack: 4,
+            flags: 0x12,
+            window: 5,
+            urgent: 6,
+            options,
+            payload: vec![1, 2, 3],
+        };
         let flow_label = if v6 { 0x12345 } else { 0 };
         let packet = Packet { src: ip(1), dst: ip(2), tos: 3, ttl: 64, flow_label, transport: Transport::Tcp(segment) };
         let mut bytes = packet.to_bytes();
@@ -171,29 +181,83 @@ fn blocking_calls_end_when_they_should() {
 #[test]
 fn false_scripts_fail_and_name_the_difference() {
     for (name, rest, messages) in [
-        ("seq", "+0 write(4, ..., 10) = 10\n+0 > P. 2:12(10) ack 1\n", &[
-            ":9: error handling packet: live packet field tcp_seq: expected: 2 (0x2) vs actual: 1 (0x1)",
-            "script packet:  0.110000 P. 2:12(10) ack 1",
-            "actual packet:  0.110000 P. 1:11(10) ack 1 win",
-        ][..]),
-        ("flags", "+0 write(4, ..., 10) = 10\n+0 > . 1:11(10) ack 1\n", &["live packet field tcp_psh: expected: 0 (0x0) vs actual: 1 (0x1)"]),
-        ("ack", "+0 write(4, ..., 10) = 10\n+0 > P. 1:11(10) ack 2\n", &["live packet field tcp_ack_seq: expected: 2 (0x2)"]),
-        ("window", "+0 write(4, ..., 10) = 10\n+0 > P. 1:11(10) ack 1 win 7\n", &["live packet field tcp_window: expected: 7"]),
-        ("size", "+0 write(4, ..., 10) = 10\n+0 > P. 1:10(9) ack 1\n", &["live packet payload: expected 9 bytes vs actual 10 bytes"]),
-        ("options", "+0 write(4, ..., 10) = 10\n+0 > P. 1:11(10) ack 1 <nop,nop,sack 1:2>\n", &["live packet field tcp_options: expected: <nop,nop,sack 1:2> vs actual: <>"]),
-        ("late", "+0 write(4, ..., 10) = 10\n+.1 > P. 1:11(10) ack 1\n", &["timing error: expected outbound packet at 0.210000 sec but happened at 0.110000 sec; tolerance 0.012500 sec"]),
-        ("missing", "+0 > P. 1:11(10) ack 1\n", &[":8: error handling packet: Timed out waiting for packet", "script packet:  0.110000 P. 1:11(10) ack 1"]),
-        ("unexpected", "+0 write(4, ..., 10) = 10\n+.01 < . 1:1(0) ack 11 win 1000\n+0 close(4) = 0\n+0 > F. 11:11(0) ack 1\n", &["live packet payload: expected 0 bytes vs actual 10 bytes"]),
+        (
+            "seq",
+            "+0 write(4, ..., 10) = 10\n+0 > P. 2:12(10) ack 1\n",
+            &[
+                ":9: error handling packet: live packet field tcp_seq: expected: 2 (0x2) vs actual: 1 (0x1)",
+                "script packet:  0.110000 P. 2:12(10) ack 1",
+                "actual packet:  0.110000 P. 1:11(10) ack 1 win",
+            ][..],
+        ),
+        (
+            "flags",
+            "+0 write(4, ..., 10) = 10\n+0 > . 1:11(10) ack 1\n",
+            &["live packet field tcp_psh: expected: 0 (0x0) vs actual: 1 (0x1)"],
+        ),
+        (
+            "ack",
+            "+0 write(4, ..., 10) = 10\n+0 > P. 1:11(10) ack 2\n",
+            &["live packet field tcp_ack_seq: expected: 2 (0x2)"],
+        ),
+        (
+            "window",
+            "+0 write(4, ..., 10) = 10\n+0 > P. 1:11(10) ack 1 win 7\n",
+            &["live packet field tcp_window: expected: 7"],
+        ),
+        (
+            "size",
+            "+0 write(4, ..., 10) = 10\n+0 > P. 1:10(9) ack 1\n",
+            &["live packet payload: expected 9 bytes vs actual 10 bytes"],
+        ),
+        (
+            "options",
+            "+0 write(4, ..., 10) = 10\n+0 > P. 1:11(10) ack 1 <nop,nop,sack 1:2>\n",
+            &["live packet field tcp_options: expected: <nop,nop,sack 1:2> vs actual: <>"],
+        ),
+        (
+            "late",
+            "+0 write(4, ..., 10) = 10\n+.1 > P. 1:11(10) ack 1\n",
+            &[
+                "timing error: expected outbound packet at 0.210000 sec but happened at 0.110000 sec; tolerance 0.012500 sec",
+            ],
+        ),
+        (
+            "missing",
+            "+0 > P. 1:11(10) ack 1\n",
+            &[":8: error handling packet: Timed out waiting for packet", "script packet:  0.110000 P. 1:11(10) ack 1"],
+        ),
+        (
+            "unexpected",
+            "+0 write(4, ..., 10) = 10\n+.01 < . 1:1(0) ack 11 win 1000\n+0 close(4) = 0\n+0 > F. 11:11(0) ack 1\n",
+            &["live packet payload: expected 0 bytes vs actual 10 bytes"],
+        ),
         ("result", "+0 write(4, ..., 10) = 11\n", &[":8: runtime error in write call: Expected result 11 but got 10"]),
-        ("errno", "+0 fcntl(4, F_SETFL, O_RDWR|O_NONBLOCK) = 0\n+0 read(4, ..., 10) = -1 EPIPE (Broken pipe)\n", &["Expected errno 32 (EPIPE: Broken pipe) but got 11 (EAGAIN"]),
-        ("option", "+0 getsockopt(4, SOL_TCP, TCP_NODELAY, [1], [4]) = 0\n", &["Bad getsockopt optval: expected: 1 actual: 0"]),
-        ("assert", "+0 %{ assert tcpi_snd_cwnd == 3, tcpi_snd_cwnd }%\n", &[":8: error executing code: assertion failed: tcpi_snd_cwnd == 3: 10"]),
+        (
+            "errno",
+            "+0 fcntl(4, F_SETFL, O_RDWR|O_NONBLOCK) = 0\n+0 read(4, ..., 10) = -1 EPIPE (Broken pipe)\n",
+            &["Expected errno 32 (EPIPE: Broken pipe) but got 11 (EAGAIN"],
+        ),
+        (
+            "option",
+            "+0 getsockopt(4, SOL_TCP, TCP_NODELAY, [1], [4]) = 0\n",
+            &["Bad getsockopt optval: expected: 1 actual: 0"],
+        ),
+        (
+            "assert",
+            "+0 %{ assert tcpi_snd_cwnd == 3, tcpi_snd_cwnd }%\n",
+            &[":8: error executing code: assertion failed: tcpi_snd_cwnd == 3: 10"],
+        ),
         ("sysctl", "+0 `sysctl -q net.ipv4.tcp_nonsense=1`\n", &["unknown sysctl net.ipv4.tcp_nonsense"]),
         ("command", "+0 `reboot now`\n", &["unknown command 'reboot'"]),
         ("call", "+0 fork() = 0\n", &["Unknown system call: 'fork'"]),
         ("descriptor", "+0 read(9, ..., 1) = 1\n", &["unable to find fd with script fd 9"]),
         ("symbol", "+0 read(4, ..., NONSENSE) = 1\n", &["unknown symbol: 'NONSENSE'"]),
-        ("ecr", "+0 < . 1:1(0) ack 1 win 1000 <nop,nop,TS val 5 ecr 77>\n", &["unable to infer live TS ecr for script TS ecr 77"]),
+        (
+            "ecr",
+            "+0 < . 1:1(0) ack 1 win 1000 <nop,nop,TS val 5 ecr 77>\n",
+            &["unable to infer live TS ecr for script TS ecr 77"],
+        ),
     ] {
         let Verdict::Failed(message) = verdict(name, &with_connection(rest)) else { panic!("{name} passed") };
         for wanted in messages {

@@ -1,7 +1,7 @@
 //! poll and epoll: which events of a socket there are, and who was told.
 
-use super::fds::{Socket, State};
 use super::Engine;
+use super::fds::{Socket, State};
 use crate::run::call::{Out, Outcome};
 use fs_core::{Ready, TcpState};
 
@@ -62,7 +62,13 @@ impl Engine {
         let mut events = match state {
             State::New if socket.kind & 0xf == libc::SOCK_STREAM => write | libc::EPOLLHUP as u32,
             State::New => write,
-            State::Listening(id) => if self.stack.tcp_backlog(id).is_ok_and(|n| n > 0) { read } else { 0 },
+            State::Listening(id) => {
+                if self.stack.tcp_backlog(id).is_ok_and(|n| n > 0) {
+                    read
+                } else {
+                    0
+                }
+            }
             State::Udp(id) => {
                 let ready = self.stack.udp_ready(id).unwrap_or_default();
                 let input = if ready.contains(Ready::READ) { read } else { 0 };

@@ -23,14 +23,7 @@ fn state_number(state: TcpState) -> i64 {
 }
 
 fn options(info: &TcpInfo) -> i64 {
-    let bits = [
-        info.timestamps,
-        info.sack,
-        info.window_scaling,
-        info.ecn,
-        info.ecn_seen,
-        info.syn_data,
-    ];
+    let bits = [info.timestamps, info.sack, info.window_scaling, info.ecn, info.ecn_seen, info.syn_data];
     bits.iter().enumerate().map(|(i, on)| i64::from(*on) << i).sum()
 }
 

@@ -14,8 +14,8 @@ use crate::run::call::{Outcome, SysCall};
 use crate::run::target::Target;
 use fds::Fds;
 use fs_core::{
-    Addressing, Cidr, Duration, Event, FlowKey, Framing, FramePool, HeapPool, IfaceId, Instant, Interface, Route, RxChecksum,
-    RxFrame, Secret, Stack, StackConfig, TxFrame,
+    Addressing, Cidr, Duration, Event, FlowKey, FramePool, Framing, HeapPool, IfaceId, Instant, Interface, Route,
+    RxChecksum, RxFrame, Secret, Stack, StackConfig, TxFrame,
 };
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

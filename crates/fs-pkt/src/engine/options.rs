@@ -95,12 +95,14 @@ impl Engine {
                 self.change(fd, |o| o.keepalive = keepalive)
             }
             libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
-                let max = if name == libc::SO_SNDBUF { self.sysctls.wmem_max.unwrap_or(BUFFER_MAX) } else { i32::MAX / 2 };
+                let max =
+                    if name == libc::SO_SNDBUF { self.sysctls.wmem_max.unwrap_or(BUFFER_MAX) } else { i32::MAX / 2 };
                 let bytes = (n.clamp(0, max) * 2).max(SEND_MIN);
                 self.change(fd, |o| o.send_buffer = Some(bytes as u32))
             }
             libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
-                let max = if name == libc::SO_RCVBUF { self.sysctls.rmem_max.unwrap_or(BUFFER_MAX) } else { i32::MAX / 2 };
+                let max =
+                    if name == libc::SO_RCVBUF { self.sysctls.rmem_max.unwrap_or(BUFFER_MAX) } else { i32::MAX / 2 };
                 let bytes = (n.clamp(0, max) * 2).max(RECEIVE_MIN);
                 // Half of it is the window, as with tcp_adv_win_scale = 1.
                 self.change(fd, |o| o.receive_buffer = Some(bytes as u32 / 2))
@@ -299,7 +301,11 @@ impl Engine {
             libc::TCP_WINDOW_CLAMP => options.window_clamp.unwrap_or(0) as i32,
             libc::TCP_USER_TIMEOUT => options.user_timeout.map_or(0, |d| d.as_millis() as i32),
             libc::TCP_NOTSENT_LOWAT => {
-                if socket.options.not_sent_low == self.sysctls.not_sent_low { 0 } else { options.not_sent_low.unwrap_or(0) as i32 }
+                if socket.options.not_sent_low == self.sysctls.not_sent_low {
+                    0
+                } else {
+                    options.not_sent_low.unwrap_or(0) as i32
+                }
             }
             libc::TCP_FASTOPEN => kept.fast_open,
             libc::TCP_QUICKACK => match socket.state {

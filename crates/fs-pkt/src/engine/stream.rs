@@ -28,8 +28,12 @@ impl Engine {
             SysCall::Listen { fd, backlog } => self.listen(fd, backlog),
             SysCall::Accept { fd } => self.accept(fd),
             SysCall::Connect { fd, to } => self.connect(fd, to, operation),
-            SysCall::Receive { fd, lens, null, flags, .. } => self.receive(fd, lens.iter().sum(), null, flags, operation),
-            SysCall::Send { fd, lens, null, flags, to, .. } => self.send(fd, lens.iter().sum(), null, flags, to, operation),
+            SysCall::Receive { fd, lens, null, flags, .. } => {
+                self.receive(fd, lens.iter().sum(), null, flags, operation)
+            }
+            SysCall::Send { fd, lens, null, flags, to, .. } => {
+                self.send(fd, lens.iter().sum(), null, flags, to, operation)
+            }
             SysCall::Close { fd } => self.close(fd),
             SysCall::Shutdown { fd, how } => self.shutdown(fd, how),
             SysCall::Fcntl { fd, command, arg } => self.fcntl(fd, command, arg),
@@ -254,7 +258,12 @@ impl Engine {
     fn receive(&mut self, fd: i32, len: usize, null: bool, flags: i32, operation: &mut Operation) -> Attempt {
         let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
         let nonblock = socket.nonblock || flags & libc::MSG_DONTWAIT != 0;
-        let known = libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_NOSIGNAL | libc::MSG_OOB;
+        let known = libc::MSG_DONTWAIT
+            | libc::MSG_PEEK
+            | libc::MSG_WAITALL
+            | libc::MSG_TRUNC
+            | libc::MSG_NOSIGNAL
+            | libc::MSG_OOB;
         if flags & !known != 0 {
             return Err(format!("receive flags {flags:#x} are not supported on the engine"));
         }
@@ -334,7 +343,9 @@ impl Engine {
         let nonblock = socket.nonblock || flags & libc::MSG_DONTWAIT != 0;
         let id = match socket.state {
             State::New if socket.kind & 0xf == libc::SOCK_DGRAM => return self.send_first_datagram(fd, len, to),
-            State::New if flags & libc::MSG_FASTOPEN != 0 => return self.send_with_syn(fd, len, to, nonblock, operation),
+            State::New if flags & libc::MSG_FASTOPEN != 0 => {
+                return self.send_with_syn(fd, len, to, nonblock, operation);
+            }
             State::New | State::Listening(_) => return fails(libc::EPIPE),
             State::Udp(id) => {
                 let to = if let Destination::To(to) = to { Some(to) } else { None };
@@ -372,7 +383,14 @@ impl Engine {
     }
 
     /// sendto(MSG_FASTOPEN): connects, with as much data in the SYN as may be.
-    fn send_with_syn(&mut self, fd: i32, len: usize, to: Destination, nonblock: bool, operation: &mut Operation) -> Attempt {
+    fn send_with_syn(
+        &mut self,
+        fd: i32,
+        len: usize,
+        to: Destination,
+        nonblock: bool,
+        operation: &mut Operation,
+    ) -> Attempt {
         if self.sysctls.fast_open & 1 == 0 {
             return fails(libc::EOPNOTSUPP);
         }

@@ -141,9 +141,12 @@ impl Sysctls {
             _ => {
                 let fixed = FIXED.iter().find(|(n, _)| *n == name);
                 let (_, allowed) = fixed.ok_or_else(|| format!("unknown sysctl {name}"))?;
-                let same = |word: &&str| integer(word).is_some_and(|n| allowed.split(' ').any(|a| integer(a) == Some(n)));
+                let same =
+                    |word: &&str| integer(word).is_some_and(|n| allowed.split(' ').any(|a| integer(a) == Some(n)));
                 if *allowed != "*" && !words.iter().all(same) {
-                    return Err(format!("sysctl {name}: the engine does what Linux does with {allowed}, not '{value}'"));
+                    return Err(format!(
+                        "sysctl {name}: the engine does what Linux does with {allowed}, not '{value}'"
+                    ));
                 }
             }
         }

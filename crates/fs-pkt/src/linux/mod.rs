@@ -61,7 +61,11 @@ pub fn unavailable() -> Option<String> {
 
 impl Linux {
     /// Runs `script` in a thread and network namespace of its own, on a host as the configuration wants it.
-    pub fn with<R: Send>(config: &Config, directory: PathBuf, script: impl FnOnce(&mut Linux) -> R + Send) -> Result<R, String> {
+    pub fn with<R: Send>(
+        config: &Config,
+        directory: PathBuf,
+        script: impl FnOnce(&mut Linux) -> R + Send,
+    ) -> Result<R, String> {
         if let Some(reason) = unavailable() {
             return Err(reason);
         }
@@ -89,17 +93,7 @@ impl Linux {
             .spawn(move || read_packets(&sniffer, &ends, &send))
             .map_err(|e| format!("reader thread: {e}"))?;
         sys::be_prompt();
-        Ok(Self {
-            tun,
-            packets,
-            stop,
-            start: None,
-            direct,
-            background,
-            busy: false,
-            directory,
-            open: Vec::new(),
-        })
+        Ok(Self { tun, packets, stop, start: None, direct, background, busy: false, directory, open: Vec::new() })
     }
 
     fn started(&mut self) -> Instant {
@@ -121,9 +115,10 @@ impl Linux {
     fn note(&mut self, call: &SysCall, outcome: &Outcome) {
         use crate::run::call::Out;
         match (call, &outcome.out) {
-            (SysCall::Socket { .. } | SysCall::Accept { .. } | SysCall::EpollCreate { .. } | SysCall::Open { .. }, _)
-                if outcome.result >= 0 =>
-            {
+            (
+                SysCall::Socket { .. } | SysCall::Accept { .. } | SysCall::EpollCreate { .. } | SysCall::Open { .. },
+                _,
+            ) if outcome.result >= 0 => {
                 self.open.push(outcome.result as i32);
             }
             (SysCall::Pipe, Out::Pair(a, b)) => self.open.extend([*a, *b]),

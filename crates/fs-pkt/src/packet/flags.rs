@@ -11,17 +11,8 @@ pub(crate) const CWR: u16 = 1 << 7;
 pub(crate) const AE: u16 = 1 << 8;
 
 /// In the order in which they are printed.
-const LETTERS: [(char, u16); 9] = [
-    ('F', FIN),
-    ('S', SYN),
-    ('R', RST),
-    ('P', PSH),
-    ('.', ACK),
-    ('U', URG),
-    ('E', ECE),
-    ('W', CWR),
-    ('A', AE),
-];
+const LETTERS: [(char, u16); 9] =
+    [('F', FIN), ('S', SYN), ('R', RST), ('P', PSH), ('.', ACK), ('U', URG), ('E', ECE), ('W', CWR), ('A', AE)];
 
 /// The flag of a letter.
 pub(crate) fn of(letter: char) -> Option<u16> {

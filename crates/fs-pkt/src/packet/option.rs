@@ -75,7 +75,9 @@ impl TcpOption {
             TcpOption::Timestamp { val, ecr } => [val.to_be_bytes(), ecr.to_be_bytes()].concat(),
             TcpOption::Md5(bytes) | TcpOption::FastOpen(bytes) | TcpOption::Other(_, bytes) => bytes.clone(),
             TcpOption::FastOpenExperiment(bytes) => [&FAST_OPEN_MAGIC[..], bytes].concat(),
-            TcpOption::AccurateEcn { fields, .. } => fields.iter().flat_map(|f| f.to_be_bytes()[1..].to_vec()).collect(),
+            TcpOption::AccurateEcn { fields, .. } => {
+                fields.iter().flat_map(|f| f.to_be_bytes()[1..].to_vec()).collect()
+            }
         }
     }
 

@@ -61,7 +61,11 @@ fn payload_len(script: &Packet, actual: &Packet, open: &Open) -> Result<(), Stri
         return Err(format!("live packet payload: expected {expected} bytes vs actual {found} bytes"));
     }
     let len = |p: &Packet| p.payload().len() + p.tcp().map_or(0, Segment::options_len);
-    if open.options { Ok(()) } else { field("ip_total_length", len(script) as u32, len(actual) as u32).map_err(|_| options_differ(script, actual)) }
+    if open.options {
+        Ok(())
+    } else {
+        field("ip_total_length", len(script) as u32, len(actual) as u32).map_err(|_| options_differ(script, actual))
+    }
 }
 
 fn options_differ(script: &Packet, actual: &Packet) -> String {
@@ -183,7 +187,9 @@ fn ip_text(packet: &Packet, open: &Open) -> String {
     match open.ip.tos {
         Tos::Unsaid => {}
         Tos::Byte(_) => parts.push(format!("tos {:#04x}", packet.tos)),
-        Tos::Ecn(_) | Tos::Ect01 => parts.push(["noecn", "ect1", "ect0", "ce"][usize::from(packet.tos & 3)].to_string()),
+        Tos::Ecn(_) | Tos::Ect01 => {
+            parts.push(["noecn", "ect1", "ect0", "ce"][usize::from(packet.tos & 3)].to_string())
+        }
     }
     if open.ip.ttl != 0 {
         parts.push(format!("ttl {}", packet.ttl));

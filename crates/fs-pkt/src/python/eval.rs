@@ -246,7 +246,11 @@ impl Python {
             }
             Expr::Not(value) => Value::Bool(!self.value(value)?.is_true()),
             Expr::Choice(yes, condition, no) => {
-                if self.value(condition)?.is_true() { self.value(yes)? } else { self.value(no)? }
+                if self.value(condition)?.is_true() {
+                    self.value(yes)?
+                } else {
+                    self.value(no)?
+                }
             }
         })
     }

@@ -113,7 +113,9 @@ impl Parser<'_> {
             }
             return Ok(Statement::If(condition, std::mem::take(&mut body)));
         }
-        for unsupported in ["for", "while", "def", "class", "import", "from", "try", "with", "return", "lambda", "else", "elif"] {
+        for unsupported in
+            ["for", "while", "def", "class", "import", "from", "try", "with", "return", "lambda", "else", "elif"]
+        {
             if self.eat_name(unsupported) {
                 return Err(format!("Python: '{unsupported}' is not supported"));
             }

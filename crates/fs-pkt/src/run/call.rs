@@ -6,30 +6,111 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "names and arguments are those of the manual pages")]
 pub enum SysCall {
-    Socket { domain: i32, kind: i32, protocol: i32 },
-    Bind { fd: i32, at: SocketAddr },
-    Listen { fd: i32, backlog: i32 },
-    Accept { fd: i32 },
+    Socket {
+        domain: i32,
+        kind: i32,
+        protocol: i32,
+    },
+    Bind {
+        fd: i32,
+        at: SocketAddr,
+    },
+    Listen {
+        fd: i32,
+        backlog: i32,
+    },
+    Accept {
+        fd: i32,
+    },
     /// `to` none: an address of family `AF_UNSPEC`, which disconnects.
-    Connect { fd: i32, to: Option<SocketAddr> },
+    Connect {
+        fd: i32,
+        to: Option<SocketAddr>,
+    },
     /// read, readv, recv, recvfrom, recvmsg. `lens` are the buffers' sizes.
-    Receive { fd: i32, by: Transfer, lens: Vec<usize>, null: bool, flags: i32, control: usize },
+    Receive {
+        fd: i32,
+        by: Transfer,
+        lens: Vec<usize>,
+        null: bool,
+        flags: i32,
+        control: usize,
+    },
     /// write, writev, send, sendto, sendmsg: zeros unless the script says what.
-    Send { fd: i32, by: Transfer, lens: Vec<usize>, null: bool, flags: i32, to: Destination },
-    Close { fd: i32 },
-    Shutdown { fd: i32, how: i32 },
-    Fcntl { fd: i32, command: i32, arg: Option<i32> },
-    Ioctl { fd: i32, request: i32, arg: bool },
-    GetOption { fd: i32, level: i32, name: i32, len: usize },
-    SetOption { fd: i32, level: i32, name: i32, value: Vec<u8>, len: usize },
-    Poll { fds: Vec<(i32, i16)>, timeout: i32 },
-    EpollCreate { size: i32 },
-    EpollControl { epoll: i32, operation: i32, fd: i32, events: u32, data: u64 },
-    EpollWait { epoll: i32, max: i32, timeout: i32 },
+    Send {
+        fd: i32,
+        by: Transfer,
+        lens: Vec<usize>,
+        null: bool,
+        flags: i32,
+        to: Destination,
+    },
+    Close {
+        fd: i32,
+    },
+    Shutdown {
+        fd: i32,
+        how: i32,
+    },
+    Fcntl {
+        fd: i32,
+        command: i32,
+        arg: Option<i32>,
+    },
+    Ioctl {
+        fd: i32,
+        request: i32,
+        arg: bool,
+    },
+    GetOption {
+        fd: i32,
+        level: i32,
+        name: i32,
+        len: usize,
+    },
+    SetOption {
+        fd: i32,
+        level: i32,
+        name: i32,
+        value: Vec<u8>,
+        len: usize,
+    },
+    Poll {
+        fds: Vec<(i32, i16)>,
+        timeout: i32,
+    },
+    EpollCreate {
+        size: i32,
+    },
+    EpollControl {
+        epoll: i32,
+        operation: i32,
+        fd: i32,
+        events: u32,
+        data: u64,
+    },
+    EpollWait {
+        epoll: i32,
+        max: i32,
+        timeout: i32,
+    },
     Pipe,
-    Open { path: String, flags: i32 },
-    Sendfile { to: i32, from: i32, offset: i64, count: usize },
-    Splice { from: i32, to: i32, len: usize, flags: u32 },
+    Open {
+        path: String,
+        flags: i32,
+    },
+    Sendfile {
+        to: i32,
+        from: i32,
+        offset: i64,
+        count: usize,
+    },
+    Splice {
+        from: i32,
+        to: i32,
+        len: usize,
+        flags: u32,
+    },
     /// cap_set: nothing that a socket call here depends on.
     CapSet,
 }

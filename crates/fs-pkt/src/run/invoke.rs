@@ -336,7 +336,9 @@ impl<T: Target> Runner<'_, T> {
             SysCall::GetOption { .. } if outcome.result == 0 => self.check_option(call, outcome),
             SysCall::Poll { .. } if outcome.result >= 0 => check_poll(&call.args[0], outcome),
             SysCall::EpollWait { .. } if outcome.result > 0 => self.check_epoll(&call.args[1], outcome),
-            SysCall::Receive { by: Transfer::Message, .. } if outcome.result >= 0 => check_message(&call.args[1], outcome),
+            SysCall::Receive { by: Transfer::Message, .. } if outcome.result >= 0 => {
+                check_message(&call.args[1], outcome)
+            }
             _ => Ok(()),
         }
     }
@@ -389,7 +391,9 @@ impl<T: Target> Runner<'_, T> {
                 let expected = bytes(text)?;
                 // A name's value is padded with zeros.
                 let shown = |b: &[u8]| b.escape_ascii().to_string();
-                if actual[..] == expected[..] || actual.starts_with(&expected) && actual[expected.len()..].iter().all(|b| *b == 0) {
+                if actual[..] == expected[..]
+                    || actual.starts_with(&expected) && actual[expected.len()..].iter().all(|b| *b == 0)
+                {
                     return Ok(());
                 }
                 Err(format!("Bad getsockopt optval: expected: '{}' actual: '{}'", shown(&expected), shown(actual)))
@@ -400,9 +404,11 @@ impl<T: Target> Runner<'_, T> {
                 let number = |b: &[u8]| b.iter().rev().fold(0i64, |n, b| n << 8 | i64::from(*b)) as i32;
                 match value {
                     _ if same => Ok(()),
-                    Expr::List(_) => {
-                        Err(format!("Bad getsockopt optval: expected: {} actual: {}", number(&expected), number(actual)))
-                    }
+                    Expr::List(_) => Err(format!(
+                        "Bad getsockopt optval: expected: {} actual: {}",
+                        number(&expected),
+                        number(actual)
+                    )),
                     _ => Err(format!("Bad getsockopt optval: expected: {value} actual: {actual:?}")),
                 }
             }
@@ -435,7 +441,8 @@ fn option_value(expr: &Expr) -> Result<Vec<u8>, String> {
         Expr::Str(text) => bytes(text),
         Expr::List(_) => Ok(bracketed(expr)?.to_ne_bytes().to_vec()),
         Expr::Struct(_) if expr.field("onoff").is_some() => {
-            let part = |name: &str| expr.field(name).map_or(Err(format!("bad struct linger: {expr}")), |f| int(&f.value));
+            let part =
+                |name: &str| expr.field(name).map_or(Err(format!("bad struct linger: {expr}")), |f| int(&f.value));
             Ok([part("onoff")?.to_ne_bytes(), part("linger")?.to_ne_bytes()].concat())
         }
         _ => Err(format!("unsupported socket option value: {expr}")),

@@ -102,7 +102,8 @@ pub fn run<T: Target>(
         target.command(init).map_err(|e| whole(format!("error executing init script: {e}")))?;
     }
     if let Some(init) = &script.init {
-        let fail = |e| Failure { file: file.into(), line: init.line, message: format!("error executing init command: {e}") };
+        let fail =
+            |e| Failure { file: file.into(), line: init.line, message: format!("error executing init command: {e}") };
         target.command(&init.text).map_err(fail)?;
     }
     let mut python = Python::default();
@@ -126,7 +127,10 @@ pub fn run<T: Target>(
     let result = runner.events(&script.events);
     if let Some(cleanup) = &script.cleanup {
         // Whatever came of the script.
-        let done = runner.target.command(&cleanup.text).map_err(|e| runner.fail(cleanup.line, format!("error executing cleanup command: {e}")));
+        let done = runner
+            .target
+            .command(&cleanup.text)
+            .map_err(|e| runner.fail(cleanup.line, format!("error executing cleanup command: {e}")));
         return result.and(done);
     }
     result
@@ -166,7 +170,10 @@ impl<T: Target> Runner<'_, T> {
         match &self.pending {
             None => Ok(()),
             Some(pending) => {
-                let message = format!("runtime error: exiting while a blocking system call ({}) is in progress", pending.call.name);
+                let message = format!(
+                    "runtime error: exiting while a blocking system call ({}) is in progress",
+                    pending.call.name
+                );
                 Err(self.fail(pending.line, message))
             }
         }

@@ -132,7 +132,12 @@ impl<T: Target> Runner<'_, T> {
         let Some((at, live)) = self.sniff(index, deadline)? else {
             let mut message = "Timed out waiting for packet".to_string();
             let script = self.script_packet(index, spec)?;
-            let _ = write!(message, "\nscript packet: {:9.6} {}", due.at as f64 / 1e6, verify::text(&script, &open_of(spec)));
+            let _ = write!(
+                message,
+                "\nscript packet: {:9.6} {}",
+                due.at as f64 / 1e6,
+                verify::text(&script, &open_of(spec))
+            );
             return Err(message);
         };
         if self.config.verbose {
@@ -149,9 +154,9 @@ impl<T: Target> Runner<'_, T> {
         }
         let script = self.script_packet(index, spec)?;
         let open = open_of(spec);
-        let (at, live) = self.gather(index, script.payload().len(), (at, live), deadline).map_err(|e| {
-            format!("{e}\nscript packet: {:9.6} {}", due.at as f64 / 1e6, verify::text(&script, &open))
-        })?;
+        let (at, live) = self
+            .gather(index, script.payload().len(), (at, live), deadline)
+            .map_err(|e| format!("{e}\nscript packet: {:9.6} {}", due.at as f64 / 1e6, verify::text(&script, &open)))?;
         let actual = self.in_script_terms(index, &script, &live);
         let compared = self.compare(index, spec, &script, &actual, &live, &open);
         compared.and_then(|()| self.check_time(due, at, "outbound packet")).map_err(|e| {
@@ -175,21 +180,30 @@ impl<T: Target> Runner<'_, T> {
     ) -> Result<(i64, Packet), String> {
         let piece = live.payload().len();
         let mut parts = vec![(at, live.clone())];
-        while live.tcp().is_some_and(|t| !t.payload.is_empty() && t.payload.len() < expected) && !self.config.strict_segments {
+        while live.tcp().is_some_and(|t| !t.payload.is_empty() && t.payload.len() < expected)
+            && !self.config.strict_segments
+        {
             let Some((next_at, next)) = self.sniff(index, deadline)? else { break };
             let before = live.clone();
             let (Some(whole), Some(more)) = (live.tcp_mut(), next.tcp()) else { break };
             let mut compared = verify::fragment(whole, more);
             let last = whole.payload.len() + more.payload.len() >= expected;
             if compared.is_ok() && !last && more.payload.len() != piece {
-                compared = Err(format!("fragment payload: expected {piece} bytes vs actual {} bytes", more.payload.len()));
+                compared =
+                    Err(format!("fragment payload: expected {piece} bytes vs actual {} bytes", more.payload.len()));
             }
             if let Err(e) = compared {
-                let mut message = format!("{e} (looking for {expected} bytes, found {} before)", before.payload().len());
+                let mut message =
+                    format!("{e} (looking for {expected} bytes, found {} before)", before.payload().len());
                 parts.push((next_at, next));
                 for (i, (at, part)) in parts.iter().enumerate() {
                     let part = self.shifted(index, part);
-                    let _ = write!(message, "\nactual #{i} packet: {:9.6} {}", *at as f64 / 1e6, verify::text(&part, &Open::default()));
+                    let _ = write!(
+                        message,
+                        "\nactual #{i} packet: {:9.6} {}",
+                        *at as f64 / 1e6,
+                        verify::text(&part, &Open::default())
+                    );
                 }
                 return Err(message);
             }
@@ -257,9 +271,7 @@ impl<T: Target> Runner<'_, T> {
         let transport = match &spec.body {
             Body::Tcp(tcp) => Transport::Tcp(script_segment(tcp)),
             Body::Udp(len) => Transport::Udp { src: 0, dst: 0, payload: vec![0; usize::from(*len)] },
-            Body::Icmp(spec) => {
-                icmp::outbound(spec, conn.local.unwrap_or(SocketAddr::new(local, 0)))?
-            }
+            Body::Icmp(spec) => icmp::outbound(spec, conn.local.unwrap_or(SocketAddr::new(local, 0)))?,
         };
         let tos = match spec.ip.tos {
             Tos::Ecn(bits) => bits,
@@ -426,7 +438,9 @@ fn live_segment(conn: &Conn, tcp: &TcpSpec, ports: (u16, u16), scaled: bool) -> 
             }),
             TcpOption::Timestamp { ecr, .. } if acks => {
                 *ecr = conn.live_stamp(*ecr, scaled).ok_or_else(|| {
-                    format!("unable to infer live TS ecr for script TS ecr {ecr};  no matching or preceding outbound TS val")
+                    format!(
+                        "unable to infer live TS ecr for script TS ecr {ecr};  no matching or preceding outbound TS val"
+                    )
                 })?;
             }
             _ => {}

@@ -33,7 +33,8 @@ pub fn select(text: &str, file: &str, side: Side) -> Result<(String, Notes), Syn
         let error = |message: String| SyntaxError { file: file.into(), line: number, message };
         let trimmed = line.trim_start();
         if let Some(note) = trimmed.strip_prefix(NOTE) {
-            let (what, reason) = note.split_once(':').ok_or_else(|| error("a reason must follow, after a colon".into()))?;
+            let (what, reason) =
+                note.split_once(':').ok_or_else(|| error("a reason must follow, after a colon".into()))?;
             let reason = reason.trim().to_string();
             match what.trim() {
                 "differs from Linux" => notes.differs = Some(reason),

@@ -41,7 +41,9 @@ pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
 pub(crate) fn open_sniffer(device: &str) -> io::Result<OwnedFd> {
     let all = libc::ETH_P_ALL as u16;
     // SAFETY: no memory.
-    let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(all.to_be())) }.into())?;
+    let fd = check(
+        unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(all.to_be())) }.into(),
+    )?;
     // SAFETY: just opened, and nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let name = std::ffi::CString::new(device)?;
@@ -94,7 +96,8 @@ pub(crate) fn read_packet(sniffer: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Res
     let n = check(unsafe { libc::recvmsg(sniffer.as_raw_fd(), &mut header, 0) } as i64)? as usize;
     let at = stamp(&header).unwrap_or_else(Instant::now);
     const PACKET_OUTGOING: u8 = 4;
-    let Some((header, packet)) = buffer[..n].split_at_checked(VNET).filter(|_| from.sll_pkttype == PACKET_OUTGOING) else {
+    let Some((header, packet)) = buffer[..n].split_at_checked(VNET).filter(|_| from.sll_pkttype == PACKET_OUTGOING)
+    else {
         return Ok(None);
     };
     let mut packet = packet.to_vec();
