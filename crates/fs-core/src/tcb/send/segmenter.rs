@@ -119,7 +119,7 @@ impl Tcb {
             if (nagle || self.flags.has(Flags::HOLD)) && !self.in_urgent_mode() {
                 return Next::Nothing;
             }
-        } else if push_out && index == self.tx.tail {
+        } else if push_out && len > 0 && index == self.tx.tail {
             // MSG_MORE's time is over: nothing more is queued behind this (RFC 9293 MUST-61).
             store.segments[index].marks |= mark::PUSH;
         }
