@@ -106,6 +106,11 @@ impl Conn {
         }
     }
 
+    /// Its first bytes went with the SYN.
+    pub fn took(&mut self, bytes: u64) {
+        self.sent += bytes;
+    }
+
     /// Bytes that it has sent and read.
     pub fn moved(&self) -> (u64, u64) {
         (self.sent, self.read)
@@ -191,7 +196,7 @@ impl Conn {
         match step {
             Step::Exchange(send, read) => {
                 if entering {
-                    self.send_to = self.sent + send;
+                    self.send_to += send;
                     // Frames may have brought more than the last step asked for.
                     self.read_to += read;
                 }

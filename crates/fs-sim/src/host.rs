@@ -45,6 +45,8 @@ pub struct HostConfig {
     pub listen_on_one: bool,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
+    /// TCP Fast Open: its applications connect with data, and its listeners take it.
+    pub fast_open: bool,
     /// The link from this host to the others.
     pub link: LinkConfig,
 }
@@ -66,6 +68,7 @@ impl HostConfig {
             latency: Duration::from_micros(20),
             listen_on_one: false,
             backlog: 1024,
+            fast_open: false,
             link: LinkConfig::clean(Duration::from_micros(100)),
         }
     }
@@ -232,6 +235,10 @@ impl Host {
     pub fn new(number: usize, config: HostConfig, framing: Framing, vlan: Option<u16>, mtu: u16, mut rng: Rng) -> Self {
         let mut secret = [0; 32];
         crate::pattern::fill(rng.next(), 0, &mut secret);
+        let mut config = config;
+        if config.fast_open {
+            config.tcp.fast_open = fs_core::config::FastOpen { client: true, server: true };
+        }
         let pools = SharedPool::split(config.cores.into(), config.frames, config.frame_size);
         let shard = |(core, pool)| {
             let mut stack = Stack::new(

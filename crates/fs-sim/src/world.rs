@@ -6,7 +6,7 @@ use crate::digest::Digest;
 use crate::host::{self, Host, HostConfig, IFACE, Listener, Shard};
 use crate::link::{Delivery, Link, LinkConfig, LinkStats};
 use crate::pcap::Pcap;
-use crate::plan::{Kind, Plan};
+use crate::plan::{Kind, Plan, Step};
 use crate::police::Police;
 use crate::rng::Rng;
 use crate::rss::Rss;
@@ -120,6 +120,8 @@ pub struct Report {
     pub rx_dropped: u64,
     /// Turns to which nothing came and from which nothing went.
     pub idle_turns: u64,
+    /// SYNs that carried data, where the police was there.
+    pub syn_data: u64,
     /// Changes of state that were seen (`WorldConfig::one_by_one`), by name.
     pub transitions: BTreeSet<(String, String)>,
 }
@@ -322,7 +324,9 @@ impl World {
             for shard in &mut host.shards[..cores] {
                 for &(port, options) in &self.config.listen {
                     let at = SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), port);
-                    let listen = Listen { at, backlog: host.config.backlog, v6_only: false, fast_open: 0, options };
+                    let HostConfig { backlog, fast_open, .. } = host.config;
+                    let fast_open = if fast_open { backlog } else { 0 };
+                    let listen = Listen { at, backlog, v6_only: false, fast_open, options };
                     let id = shard
                         .stack
                         .tcp_listen(listen)

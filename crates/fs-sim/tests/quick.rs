@@ -23,7 +23,7 @@ macro_rules! scenarios {
         /// A scenario that no test runs proves nothing.
         #[test]
         fn all_scenarios_are_run() {
-            let elsewhere = ["mixed", "clean"];
+            let elsewhere = ["mixed", "clean", "fast-open"];
             for scenario in scenarios() {
                 assert!([$($name),*].contains(&scenario.name) || elsewhere.contains(&scenario.name), "{}", scenario.name);
             }
@@ -77,6 +77,13 @@ fn a_clean_link_sees_nothing_twice() {
         assert_eq!(stats.dropped(DropReason::OutOfWindow), probes, "{stats:?}");
         assert_eq!(stats.resets_sent, 0, "{stats:?}");
         assert!(stats.accepted as usize == report.connections && stats.connected as usize == report.connections);
+    }
+}
+
+#[test]
+fn fast_open_carries_data_in_syns() {
+    for report in run("fast-open") {
+        assert!(report.syn_data > report.connections as u64 / 4, "{} SYNs with data", report.syn_data);
     }
 }
 

@@ -35,12 +35,14 @@ pub struct Police {
     initial_window: u32,
     /// Both ways of a flow; the first is that from the lower address.
     flows: HashMap<(SocketAddr, SocketAddr), [Way; 2]>,
+    /// SYNs with data (RFC 7413).
+    pub syn_data: u64,
 }
 
 impl Police {
     /// An observer of packets with this framing. Senders may begin with so many segments.
     pub fn new(framing: Framing, initial_window: u32) -> Self {
-        Self { framing, initial_window, flows: HashMap::new() }
+        Self { framing, initial_window, flows: HashMap::new(), syn_data: 0 }
     }
 
     /// The segment's own way and the way back.
@@ -56,6 +58,7 @@ impl Police {
     /// Which rule it breaks.
     pub fn sent(&mut self, now: Instant, packet: &[u8]) -> Result<(), String> {
         let Some(segment) = parse(packet, self.framing) else { return Ok(()) };
+        self.syn_data += u64::from(segment.has(SYN) && !segment.payload.is_empty());
         let initial_window = self.initial_window;
         let (way, back) = self.ways(&segment);
         let judged = if segment.has(SYN) {

@@ -188,7 +188,7 @@ impl Way {
         }
         // The engine, as Linux, sends a segment while there is any room in the window: up to one more. A tail loss
         // probe (RFC 8985 7.3) may be another one.
-        if self.acked <= 1 && !self.heard_empty && new && start + len - 1 >= i64::from((initial_window + 2) * mss) {
+        if self.acked <= 1 && !self.heard_empty && new && start + len > i64::from((initial_window + 2) * mss) {
             return Err(format!("a first flight of {} bytes with an MSS of {mss}", start + len - 1));
         }
         self.on_data(start, segment)?;
@@ -265,7 +265,8 @@ impl Way {
             }
             (None, false) => {}
         }
-        if !(self.sack_ok && back.sack_ok) && !segment.sacks.is_empty() {
+        let agreed = self.sack_ok && back.sack_ok;
+        if !agreed && !segment.sacks.is_empty() {
             return Err("SACK blocks although nobody agreed".into());
         }
         let blocks: Vec<_> = segment.sacks.iter().map(|&(s, e)| (back.offset(s), back.offset(e))).collect();

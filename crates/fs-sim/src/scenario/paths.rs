@@ -296,4 +296,18 @@ pub(super) const PATHS: &[Scenario] = &[
             })
         },
     },
+    Scenario {
+        name: "fast-open",
+        about: "data in SYNs by TCP Fast Open, over links with loss",
+        build: |rng| {
+            // No duplication: data of a SYN that comes twice may be delivered twice (RFC 7413 6.1).
+            let link = |rng: &mut Rng| LinkConfig { duplicate_ppm: 0, ..LinkConfig::draw(rng, BAD_PPM) };
+            let kinds = vec![Kind::PingPong, Kind::HalfClose, Kind::ClientCloses, Kind::BothShut];
+            let draft = Draft { bulk: 4, short: 200, kinds, ..Draft::two(|| link(rng)) };
+            draft.each_host(|host| {
+                draw_newer_tcp(host, rng);
+                host.fast_open = true;
+            })
+        },
+    },
 ];

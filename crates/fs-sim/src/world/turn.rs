@@ -179,10 +179,23 @@ impl World {
     pub(super) fn connect(&mut self, plan: usize, side: Side, host: usize, connect: Connect) -> Result<bool, Failure> {
         let core = self.rng.below(self.hosts[host].shards.len() as u64) as usize;
         let now = self.hosts[host].clock.local(self.now);
+        let mut first = [0; 1400];
+        let first = match (side, self.plans[plan].client_script.first()) {
+            (Side::Client, Some(Step::Exchange(send, _))) if self.hosts[host].config.fast_open => {
+                let first = &mut first[..(*send as usize).min(1400)];
+                crate::pattern::fill(self.plans[plan].seed, 0, first);
+                first
+            }
+            _ => &mut [],
+        };
         let shard = &mut self.hosts[host].shards[core];
         shard.stack.set_now(now);
-        let id = match shard.stack.tcp_connect(connect) {
-            Ok(id) => id,
+        let connected = match first.is_empty() {
+            true => shard.stack.tcp_connect(connect).map(|id| (id, 0)),
+            false => shard.stack.tcp_connect_with(connect, first),
+        };
+        let (id, sent) = match connected {
+            Ok(connected) => connected,
             Err(fs_core::Error::AddrNotAvailable) => return Ok(false),
             Err(e) => return self.fail(format!("connection {plan}: connect: {e}")),
         };
@@ -195,7 +208,8 @@ impl World {
         if side == Side::Client {
             self.by_tuple.insert((local, connect.remote), plan);
         }
-        let conn = Conn::new(self.plans[plan].clone(), side, id, true, self.rng.fork());
+        let mut conn = Conn::new(self.plans[plan].clone(), side, id, true, self.rng.fork());
+        conn.took(sent as u64);
         if let Err(what) = self.hosts[host].shards[core].insert(conn) {
             return self.fail(what);
         }
