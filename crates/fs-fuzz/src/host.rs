@@ -64,7 +64,6 @@ impl Plan {
             receive_pool_percent: 50,
             send_pool_percent: 40,
             neighbour_queue: 4,
-            ..Limits::default()
         };
         let (framing, cores, prefix) = (Framing::Ip, (0, 1), 24);
         Self {

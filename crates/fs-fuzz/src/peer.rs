@@ -55,7 +55,6 @@ impl Offer {
             window_scale: self.shift,
             sack_permitted: self.sack,
             timestamps: self.timestamps.then_some(Timestamps { val: 1000, ecr: 0 }),
-            ..SynOptions::default()
         };
         let mut out = [0; 40];
         let n = options::emit_syn(&syn, &mut out);

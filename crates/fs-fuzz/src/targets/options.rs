@@ -34,7 +34,6 @@ fn write_and_read(input: &mut Input<'_>) {
         window_scale: (bits & 2 != 0).then(|| input.byte() % 15),
         sack_permitted: bits & 4 != 0,
         timestamps: (bits & 8 != 0).then(|| Timestamps { val: input.long(), ecr: input.long() }),
-        ..SynOptions::default()
     };
     let mut out = [0xee; 40];
     let room = 40 - usize::from(bits >> 4) * 2;
