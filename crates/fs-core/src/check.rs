@@ -151,7 +151,7 @@ impl<P: FramePool> Stack<P> {
             assert_eq!(seq, *snd_nxt, "what is queued and sent ends at SND.NXT");
         }
         let (nxt, una) = (*snd_nxt, *snd_una);
-        let ext = tcb.ext.as_deref();
+        let ext = tcb.ext.as_ref();
         assert_eq!(ext.map_or(0, |e| e.lost), lost, "bytes marked lost");
         assert_eq!(ext.map_or(0, |e| e.retransmitted), retransmitted, "bytes marked retransmitted");
         if tcb.flags.has(Flags::SACK) {
@@ -178,7 +178,7 @@ impl<P: FramePool> Stack<P> {
             frames.receive += 1;
         });
         assert_eq!(bytes, tcb.rx.bytes, "bytes of the receive queue");
-        let Some(ext) = tcb.ext.as_deref() else { return };
+        let Some(ext) = tcb.ext.as_ref() else { return };
         let (mut before, mut held) = (tcb.rcv_nxt, 0);
         for island in ext.islands.iter() {
             assert!(island.start.after(before), "islands out of order, touching, or not beyond RCV.NXT");
@@ -215,7 +215,7 @@ impl<P: FramePool> Stack<P> {
     /// The receiving half of a connection.
     pub fn receiving(&self, id: TcpId) -> Option<Receiving> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
-        let islands = tcb.ext.iter().flat_map(|e| e.islands.iter());
+        let islands = tcb.ext.as_ref().into_iter().flat_map(|e| e.islands.iter());
         let held = islands.map(|i| (i.start.0, i.end().0)).collect();
         Some(Receiving { nxt: tcb.rcv_nxt.0, edge: tcb.rcv_edge.0, held })
     }

@@ -390,7 +390,7 @@ impl<P: FramePool> Stack<P> {
         let Slot::Open(mut tcb) = slots.remove(index) else { return };
         // Nothing was written yet, and what came out of order will be sent again.
         tcb.tx.clear(store, pool);
-        if let Some(ext) = &mut tcb.ext {
+        if let Some(ext) = tcb.ext.as_mut() {
             ext.islands.clear(nodes, pool);
             (ext.held, ext.recv.held_frames) = (0, 0);
         }
@@ -411,7 +411,7 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
         tcb.armed_at = 0;
-        if let Some(ext) = &mut tcb.ext {
+        if let Some(ext) = tcb.ext.as_mut() {
             ext.pacing.queued = false;
         }
         // Path ids are this core's own.

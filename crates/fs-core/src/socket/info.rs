@@ -116,7 +116,7 @@ impl Tcb {
     fn info(&self) -> TcpInfo {
         let mss = self.mss as u32;
         let out = self.snd_nxt.since(self.snd_una);
-        let ext = self.ext.as_deref();
+        let ext = self.ext.as_ref();
         let segments = |bytes: u32| bytes.div_ceil(mss);
         TcpInfo {
             ca_state: match self.recovery() {
@@ -158,7 +158,7 @@ impl Tcb {
 
     /// What pacing and the model of the path know.
     fn model_info(&self) -> TcpInfo {
-        let Some(ext) = self.ext.as_deref() else { return TcpInfo { max_pacing_rate: u64::MAX, ..TcpInfo::default() } };
+        let Some(ext) = self.ext.as_ref() else { return TcpInfo { max_pacing_rate: u64::MAX, ..TcpInfo::default() } };
         let mut info = TcpInfo {
             // Linux's `~0` where there is no bound.
             max_pacing_rate: ext.pacing.max.unwrap_or(u64::MAX),

@@ -134,7 +134,7 @@ impl<P: FramePool> Stack<P> {
 
 impl Tcb {
     fn options(&self) -> TcpOptions {
-        let ext = self.ext.as_deref();
+        let ext = self.ext.as_ref();
         TcpOptions {
             nodelay: self.flags.has(Flags::NODELAY),
             keepalive: ext.and_then(|e| e.keepalive),

@@ -361,7 +361,7 @@ impl Tcb {
                 self.flags.clear(Flags::PERSIST);
                 self.rto_at = 0;
                 self.backoff = 0;
-                if let Some(ext) = self.ext.as_deref_mut() {
+                if let Some(ext) = self.ext.as_mut() {
                     ext.sender.closed_since = None;
                 }
             }
@@ -391,7 +391,7 @@ impl Tcb {
             self.flags.set(Flags::ACK_NOW);
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
-        if let (Some(ext), Some(ts)) = (&mut self.ext, segment.ts) {
+        if let (Some(ext), Some(ts)) = (self.ext.as_mut(), segment.ts) {
             ext.recv.autotune.sample(core.clock.0, || core.timestamp(), ts.ecr);
         }
         let mut data = arrival.into_payload(core.nodes, core.pool, off, len);
@@ -427,7 +427,7 @@ impl Tcb {
     ) -> Disposition {
         if data.bytes > 0 {
             let len = data.bytes;
-            if let Some(ext) = &self.ext
+            if let Some(ext) = self.ext.as_ref()
                 && ext.islands.first().is_some_and(|first| first.start.before(self.rcv_nxt + len))
             {
                 ext.islands.keep_first(core.nodes, core.pool, self.rcv_nxt, &data);
@@ -436,7 +436,7 @@ impl Tcb {
             self.deliver(core, data, ready);
             self.owe_ack(len);
         }
-        if let Some(ext) = &mut self.ext
+        if let Some(ext) = self.ext.as_mut()
             && (!ext.islands.is_empty() || ext.fin_at.is_some())
         {
             let before = core.nodes.len();
@@ -484,7 +484,7 @@ impl Tcb {
     /// What the application is told of delivered data by the connection's options: SO_RCVLOWAT, urgent data.
     #[inline]
     fn delivered(&mut self, before: u32, ready: &mut Ready) {
-        let Some(ext) = &self.ext else { return };
+        let Some(ext) = self.ext.as_ref() else { return };
         if ext.recv.low > 1 {
             let enough = |bytes: u32| bytes >= ext.recv.low;
             // A window that has no room for the mark must not keep its sender and its reader waiting for one another.
@@ -523,7 +523,7 @@ impl Tcb {
     /// section 8 allows it). True when there was something.
     #[cold]
     fn prune<P: FramePool>(&mut self, core: &mut Core<'_, P>) -> bool {
-        let Some(ext) = &mut self.ext else { return false };
+        let Some(ext) = self.ext.as_mut() else { return false };
         let before = core.nodes.len();
         ext.islands.clear(core.nodes, core.pool);
         (ext.held, ext.recv.held_frames) = (0, 0);
@@ -542,7 +542,7 @@ impl Tcb {
         self.flags.set(Flags::ACK_NOW);
         let end = seq + data.bytes;
         let frames_max = reassembly::frames_max(self.rcv_buf());
-        let ext = self.ext.get_or_insert_default();
+        let ext = self.ext.get_or_make();
         // The first FIN says where the stream ends; another place is a contradiction.
         if fin && ext.fin_at.is_none() {
             ext.fin_at = Some(end);
@@ -573,7 +573,7 @@ impl Tcb {
 
     /// Eighth: the peer's FIN, in order.
     fn on_fin<P: FramePool>(&mut self, core: &mut Core<'_, P>, ready: &mut Ready) -> Disposition {
-        if let Some(ext) = &mut self.ext {
+        if let Some(ext) = self.ext.as_mut() {
             // Behind the stream's end nothing can follow.
             ext.islands.clear(core.nodes, core.pool);
             (ext.held, ext.recv.held_frames, ext.fin_at) = (0, 0, None);

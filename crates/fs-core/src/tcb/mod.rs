@@ -9,6 +9,7 @@
 
 pub mod cc;
 pub(crate) mod ecn;
+pub(crate) mod extension;
 pub(crate) mod flags;
 pub(crate) mod input;
 pub(crate) mod model;
@@ -28,6 +29,7 @@ use crate::socket::options::{Keepalive, TcpState};
 use crate::time::Instant;
 use crate::tx::neigh::PathId;
 use alloc::boxed::Box;
+use extension::Extension;
 use flags::Flags;
 use recv::reassembly::Islands;
 use send::buffer::TxQueue;
@@ -79,7 +81,7 @@ impl From<State> for TcpState {
 #[repr(C, align(64))]
 pub(crate) struct Tcb {
     // ---- line 0: receiving
-    /// IPv4: the peer's address. IPv6: see [`Addresses`] in the extension; zero here.
+    /// IPv4: the peer's address. IPv6: see [`Addresses`] behind `ext`; zero here.
     pub(crate) remote: u32,
     /// IPv4: our address.
     pub(crate) local: u32,
@@ -130,8 +132,8 @@ pub(crate) struct Tcb {
     /// Bytes received in order since our last ACK; 65535 stands for more. RCV.NXT less these is RFC 7323's
     /// Last.ACK.sent.
     pub(crate) unacked: u16,
-    /// Everything rare; allocated when first needed.
-    pub(crate) ext: Option<Box<Ext>>,
+    /// IPv6 addresses, and everything rare; allocated when first needed.
+    pub(crate) ext: Extension,
 }
 
 /// IPv6 addresses of a connection.
@@ -170,7 +172,6 @@ impl Recovery {
 /// The part of a control block that most connections never need.
 #[derive(Debug, Default)]
 pub(crate) struct Ext {
-    pub(crate) addresses: Addresses,
     pub(crate) recovery: Recovery,
     /// What loss recovery remembers, once there was something amiss.
     pub(crate) loss: Option<Box<send::loss::Loss>>,
@@ -256,7 +257,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn key(&self) -> FlowKey {
         if self.flags.has(Flags::V6) {
-            let a = self.ext.as_ref().map(|e| e.addresses).unwrap_or_default();
+            let a = self.ext.addresses();
             FlowKey::V6 { local: a.local, remote: a.remote, local_port: self.local_port, remote_port: self.remote_port }
         } else {
             FlowKey::V4 {
@@ -274,7 +275,7 @@ impl Tcb {
         if !self.flags.has(Flags::V6) {
             return 0;
         }
-        self.ext.as_ref().map_or(0, |e| e.addresses.flow_label)
+        self.ext.flow_label()
     }
 
     #[inline]
@@ -326,7 +327,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn flight(&self) -> u32 {
         let out = self.snd_nxt.since(self.snd_una);
-        match &self.ext {
+        match self.ext.as_ref() {
             None => out,
             Some(e) => (out + e.retransmitted).saturating_sub(e.sacked + e.lost),
         }
@@ -334,7 +335,7 @@ impl Tcb {
 
     #[inline]
     pub(crate) fn ext_mut(&mut self) -> &mut Ext {
-        self.ext.get_or_insert_with(Box::default)
+        self.ext.get_or_make()
     }
 
     #[inline]

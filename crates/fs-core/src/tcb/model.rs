@@ -115,7 +115,7 @@ impl Tcb {
             self.window.ssthresh = self.window.cwnd;
             self.ext_mut().pacing.set_rate(0);
         }
-        if let Some(ext) = &mut self.ext
+        if let Some(ext) = self.ext.as_mut()
             && ext.control.is_some()
         {
             ext.control = Some(Control::loss_based(algorithm == CongestionControl::NewReno));
@@ -193,7 +193,7 @@ impl Tcb {
             self.window = window;
             self.ext_mut().pacing.set_rate(rate);
         }
-        if let Some(ext) = &mut self.ext {
+        if let Some(ext) = self.ext.as_mut() {
             ext.pacing.charge(len, mss, now);
         }
     }
@@ -209,7 +209,7 @@ impl Tcb {
     /// The wait in the core's queue is over.
     pub(crate) fn pacing_wake(&mut self, now: Instant) {
         let mss = self.mss as u32;
-        if let Some(ext) = &mut self.ext {
+        if let Some(ext) = self.ext.as_mut() {
             ext.pacing.wake(now, mss);
         }
     }

@@ -6,6 +6,7 @@ use crate::frame_queue::FrameQueue;
 use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
 use crate::tcb::cc::{self, Window};
+use crate::tcb::extension::Extension;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxQueue;
 use crate::tcb::send::recovery::micros;
@@ -64,7 +65,11 @@ impl<P: FramePool> Stack<P> {
         let rcv_max = options.receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max);
         let shifts = if scaled { window_scale(rcv_max) | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
         let default_mss = if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 };
-        let most = options.max_segment.unwrap_or(u16::MAX).min(self.net.mss_to(path, key.remote_ip(), self.now)).max(crate::net::MSS_MIN);
+        let most = options
+            .max_segment
+            .unwrap_or(u16::MAX)
+            .min(self.net.mss_to(path, key.remote_ip(), self.now))
+            .max(crate::net::MSS_MIN);
         let mss = peer.mss.unwrap_or(default_mss).clamp(crate::net::MSS_MIN, most);
         let mss = mss - if flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
         let mut rtt = RttEstimator::new();
@@ -77,6 +82,10 @@ impl<P: FramePool> Stack<P> {
         let (local, remote) = match key {
             FlowKey::V4 { local, remote, .. } => (local, remote),
             FlowKey::V6 { .. } => (0, 0),
+        };
+        let addresses = match key {
+            FlowKey::V4 { .. } => None,
+            FlowKey::V6 { local, remote, .. } => Some(Addresses { local, remote, flow_label: self.flow_label(&key) }),
         };
         let mut tcb = Tcb {
             remote,
@@ -111,13 +120,10 @@ impl<P: FramePool> Stack<P> {
             path,
             rcv_buf_k: 0,
             unacked: 0,
-            ext: None,
+            ext: Extension::new(addresses),
         };
         tcb.set_rcv_buf(tcp.receive_buffer_initial);
         tcb.flags.set_quick(crate::tcb::recv::ack::QUICK_MAX);
-        if let FlowKey::V6 { local, remote, .. } = key {
-            tcb.ext_mut().addresses = Addresses { local, remote, flow_label: self.flow_label(&key) };
-        }
         tcb.use_algorithm(options.congestion_control.unwrap_or(tcp.congestion_control), self.now);
         tcb.apply(&options, self.now);
         tcb

@@ -100,7 +100,7 @@ impl Tcb {
     /// `tcp_clamp_rto_to_user_timeout`).
     #[inline]
     fn clamp_to_user_timeout(&mut self, now: Instant) {
-        if let Some(ext) = self.ext.as_deref()
+        if let Some(ext) = self.ext.as_ref()
             && let (Some(limit), Some(loss)) = (ext.sender.user_timeout, ext.loss.as_deref())
             && let Some(since) = loss.first_time_out
         {
@@ -114,7 +114,7 @@ impl Tcb {
     /// R2 of RFC 1122 4.2.3.5 as a time, which it is in Linux (`retransmits_timed_out`): what `retries` time-outs from the
     /// minimal one on would take, however long this connection's are. TCP_USER_TIMEOUT replaces it.
     pub(crate) fn gives_up(&self, config: &TcpConfig, retries: u8, now: Instant) -> bool {
-        let Some(ext) = self.ext.as_deref() else { return false };
+        let Some(ext) = self.ext.as_ref() else { return false };
         let Some(since) = ext.loss.as_deref().and_then(|l| l.first_time_out) else { return false };
         let limit = ext.sender.user_timeout.unwrap_or_else(|| time_of(retries, config.rto_min, config.rto_max));
         now.since(since) >= limit
@@ -162,7 +162,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn deadline(&self) -> Option<u32> {
         let mut first = if self.timer_runs() { Some(self.rto_at) } else { None };
-        if let Some(ext) = &self.ext {
+        if let Some(ext) = self.ext.as_ref() {
             let mut consider = |at: Option<Instant>| {
                 if let Some(tick) = at.map(deadline_tick)
                     && first.is_none_or(|f| tick_before(tick, f))
@@ -191,7 +191,7 @@ impl Tcb {
     /// Which timer is due at `now`, the most final first.
     pub(crate) fn due(&self, now: Instant) -> Option<Due> {
         let tick = current_tick(now);
-        if let Some(ext) = &self.ext
+        if let Some(ext) = self.ext.as_ref()
             && ext.orphan_until.is_some_and(|at| at <= now)
         {
             return Some(Due::Orphan);
@@ -208,7 +208,7 @@ impl Tcb {
     /// Notes that the peer is alive.
     #[inline]
     pub(crate) fn heard(&mut self, now: Instant) {
-        if let Some(ext) = &mut self.ext
+        if let Some(ext) = self.ext.as_mut()
             && ext.keepalive.is_some()
         {
             ext.last_received = now;

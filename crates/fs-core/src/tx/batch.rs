@@ -204,7 +204,7 @@ impl<P: FramePool> Stack<P> {
             };
             if let Some(at) = tcb.pacing_wait(*now) {
                 waits = true;
-                if let Some(ext) = &mut tcb.ext
+                if let Some(ext) = tcb.ext.as_mut()
                     && !core::mem::replace(&mut ext.pacing.queued, true)
                 {
                     paced.push(at, index, tcb.generation);
@@ -363,7 +363,7 @@ impl Tcb {
         }
         if with_sack
             && self.flags.has(Flags::SACK)
-            && let Some(ext) = &mut self.ext
+            && let Some(ext) = self.ext.as_mut()
             && (!ext.islands.is_empty() || ext.dsack.is_some())
         {
             let mut blocks = [(SeqNum(0), SeqNum(0)); 4];

@@ -80,7 +80,7 @@ impl Tcb {
     /// Bytes of buffer that are not promised or used: what the window could be.
     #[inline]
     fn receive_room(&self) -> u32 {
-        let Some(ext) = &self.ext else { return self.rcv_buf().saturating_sub(self.rx.bytes) };
+        let Some(ext) = self.ext.as_ref() else { return self.rcv_buf().saturating_sub(self.rx.bytes) };
         self.rcv_buf().saturating_sub(self.rx.bytes + ext.held).min(ext.recv.window_clamp())
     }
 

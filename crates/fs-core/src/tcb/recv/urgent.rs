@@ -55,7 +55,7 @@ impl Tcb {
     /// Data has been delivered: if the urgent byte is in it, the application is told.
     pub(crate) fn urgent_delivered(&mut self, ready: &mut Ready) {
         let rcv_nxt = self.rcv_nxt;
-        if let Some(ext) = &mut self.ext
+        if let Some(ext) = self.ext.as_mut()
             && let Some(urgent) = &mut ext.recv.urgent
             && !urgent.told
             && urgent.at.before(rcv_nxt)
@@ -83,7 +83,7 @@ impl Tcb {
     /// The urgent byte has been read past.
     pub(crate) fn forget_urgent(&mut self) {
         let copied = self.copied();
-        if let Some(ext) = &mut self.ext
+        if let Some(ext) = self.ext.as_mut()
             && ext.recv.urgent.is_some_and(|u| u.at.before(copied))
         {
             ext.recv.urgent = None;

@@ -136,12 +136,12 @@ impl Tcb {
 
     #[inline]
     pub(crate) fn loss(&self) -> Option<&Loss> {
-        self.ext.as_deref().and_then(|e| e.loss.as_deref())
+        self.ext.as_ref().and_then(|e| e.loss.as_deref())
     }
 
     /// As `loss_mut`, where trouble has not begun if there is none.
     #[inline]
     pub(crate) fn loss_if_any(&mut self) -> Option<&mut Loss> {
-        self.ext.as_deref_mut().and_then(|e| e.loss.as_deref_mut())
+        self.ext.as_mut().and_then(|e| e.loss.as_deref_mut())
     }
 }

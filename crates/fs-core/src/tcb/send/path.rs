@@ -39,7 +39,7 @@ impl Tcb {
     /// Before new data is cut: after a while the old size is tried again.
     #[inline]
     pub(crate) fn raise_mss(&mut self, now: Instant) {
-        if let Some(ext) = self.ext.as_deref_mut()
+        if let Some(ext) = self.ext.as_mut()
             && ext.sender.path.raise_at.is_some_and(|at| at <= now)
         {
             let path = &mut ext.sender.path;
@@ -57,7 +57,7 @@ impl Tcb {
         }
         let len = store.segments[self.tx.head].len;
         let Some((proven, time_outs)) =
-            self.ext.as_deref().map(|e| (e.sender.path.proven, e.loss.as_deref().map_or(0, |l| l.time_outs)))
+            self.ext.as_ref().map(|e| (e.sender.path.proven, e.loss.as_deref().map_or(0, |l| l.time_outs)))
         else {
             return;
         };

@@ -25,7 +25,7 @@ impl Tcb {
     /// The peer's window has been closed for too long: TCP_USER_TIMEOUT, or the operator's bound. By default never, as
     /// long as it answers (RFC 9293 3.8.6.1).
     pub(crate) fn closed_too_long(&self, config: &TcpConfig, now: Instant) -> bool {
-        let Some(sender) = self.ext.as_deref().map(|e| &e.sender) else { return false };
+        let Some(sender) = self.ext.as_ref().map(|e| &e.sender) else { return false };
         let limit = sender.user_timeout.into_iter().chain(config.zero_window_timeout).min();
         matches!((sender.closed_since, limit), (Some(since), Some(limit)) if now.since(since) >= limit)
     }

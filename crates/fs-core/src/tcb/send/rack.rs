@@ -173,7 +173,7 @@ impl Tcb {
         let srtt = self.rtt.srtt_us();
         let thresh = super::sack::DUP_THRESH * self.mss as u32;
         let recovering = matches!(self.recovery(), Recovery::Fast { .. } | Recovery::Loss { .. });
-        let Some(ext) = self.ext.as_deref_mut() else { return found };
+        let Some(ext) = self.ext.as_mut() else { return found };
         let sacked = ext.sacked;
         let Some(rack) = ext.loss.as_deref_mut().map(|l| &mut l.rack) else { return found };
         let Some(latest) = rack.latest.filter(|_| rack.advanced || force) else { return found };

@@ -91,8 +91,7 @@ impl Tcb {
         input: AckInput<'_>,
     ) -> bool {
         let troubled = |e: &crate::tcb::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
-        if input.ack == self.snd_una || !input.sack.is_empty() || input.ece || self.ext.as_deref().is_some_and(troubled)
-        {
+        if input.ack == self.snd_una || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
             return self.on_ack_in_trouble(store, pool, stats, config, &input);
         }
         let flight_before = self.flight();
@@ -100,7 +99,7 @@ impl Tcb {
         self.model_begin(store, input.ack, input.now);
         let acked = self.tx.acknowledge(store, pool, input.ack, |_| {});
         self.snd_una = input.ack;
-        if let Some(ext) = &mut self.ext {
+        if let Some(ext) = self.ext.as_mut() {
             ext.soft_error = None;
         }
         let rtt_us = acked.sample_us.map(|sent| micros(input.now).wrapping_sub(sent));
@@ -180,7 +179,7 @@ impl Tcb {
         let (with_sack, mss) = (self.flags.has(Flags::SACK), self.mss as u32);
         let bare_duplicate = !facts.advanced && facts.bare;
         let out = self.snd_nxt.since(self.snd_una);
-        let Some(ext) = self.ext.as_deref_mut() else {
+        let Some(ext) = self.ext.as_mut() else {
             facts.delivered = advance;
             return;
         };
@@ -571,7 +570,7 @@ impl Tcb {
         if self.snd_una == self.snd_nxt {
             if advanced {
                 self.stop_timer(now, sent_us);
-                if let Some(ext) = self.ext.as_deref_mut() {
+                if let Some(ext) = self.ext.as_mut() {
                     ext.clear_board();
                 }
             }

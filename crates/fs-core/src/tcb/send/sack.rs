@@ -109,7 +109,7 @@ impl Tcb {
         }
         let high = self.recovery().high();
         self.loss_mut();
-        let Some(ext) = self.ext.as_deref_mut() else { return out };
+        let Some(ext) = self.ext.as_mut() else { return out };
         let Ext { loss, sacked, lost, retransmitted, control, .. } = ext;
         let Some(Loss { blocks: known, rack, fack, .. }) = loss.as_deref_mut() else { return out };
         let prior_fack = fack.filter(|f| f.after(una));
@@ -170,7 +170,7 @@ impl Tcb {
     pub(crate) fn mark_lost_by_sack(&mut self, store: &mut TxStore) -> u32 {
         let threshold = (DUP_THRESH - 1) * self.mss as u32;
         let queue = self.tx;
-        let Some(ext) = self.ext.as_deref_mut() else { return 0 };
+        let Some(ext) = self.ext.as_mut() else { return 0 };
         let mut above = ext.sacked;
         let mut newly = 0;
         let mut at = queue.head;
@@ -203,7 +203,7 @@ impl Tcb {
         let queue = self.tx;
         self.loss_mut();
         let srtt = self.rtt.srtt_us();
-        let Some(ext) = self.ext.as_deref_mut() else { return };
+        let Some(ext) = self.ext.as_mut() else { return };
         let reneged = queue.head != queue.next && store.segments[queue.head].has(mark::SACKED);
         let rtt_us = ext.loss.as_deref().map_or(0, |l| l.rack.rtt_us(srtt));
         let mut at = queue.head;
@@ -257,7 +257,7 @@ impl Tcb {
             segment.marks &= !mark::LOST;
             at = segment.next;
         }
-        if let Some(ext) = self.ext.as_deref_mut() {
+        if let Some(ext) = self.ext.as_mut() {
             ext.lost = 0;
             if let Some(loss) = ext.loss.as_deref_mut() {
                 loss.resend = None;

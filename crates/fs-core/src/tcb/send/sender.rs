@@ -63,7 +63,7 @@ impl Tcb {
         if more {
             self.flags.set(Flags::HOLD);
         } else if self.flags.has(Flags::HOLD) {
-            let cork = self.ext.as_deref().is_some_and(|e| e.sender.cork);
+            let cork = self.ext.as_ref().is_some_and(|e| e.sender.cork);
             self.flags.put(Flags::HOLD, cork);
         }
     }
@@ -76,7 +76,7 @@ impl Tcb {
     /// TCP_NOTSENT_LOWAT allows another write.
     #[inline]
     pub(crate) fn below_low_water(&self) -> bool {
-        match self.ext.as_deref() {
+        match self.ext.as_ref() {
             Some(ext) if ext.sender.not_sent_low > 0 => self.unsent() < ext.sender.not_sent_low,
             _ => true,
         }
@@ -87,7 +87,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn grow_send_buffer(&mut self, max: u32) {
         let wanted = self.window.cwnd.saturating_mul(2).min(max);
-        if wanted > self.snd_buf() && !self.ext.as_deref().is_some_and(|e| e.sender.buffer_fixed) {
+        if wanted > self.snd_buf() && !self.ext.as_ref().is_some_and(|e| e.sender.buffer_fixed) {
             self.snd_buf_4k = in_4k(wanted);
         }
     }
@@ -102,7 +102,7 @@ impl Tcb {
     /// far as the field goes.
     #[inline]
     pub(crate) fn urgent_pointer(&self, seq: SeqNum) -> u16 {
-        let Some(up) = self.ext.as_deref().and_then(|e| e.sender.urgent) else { return 0 };
+        let Some(up) = self.ext.as_ref().and_then(|e| e.sender.urgent) else { return 0 };
         if self.snd_una.at_or_after(up) || seq.at_or_after(up) {
             return 0;
         }
@@ -111,7 +111,7 @@ impl Tcb {
 
     /// Urgent data waits for its ACK: Nagle's rule does not hold it.
     pub(crate) fn in_urgent_mode(&self) -> bool {
-        self.ext.as_deref().and_then(|e| e.sender.urgent).is_some_and(|up| self.snd_una.before(up))
+        self.ext.as_ref().and_then(|e| e.sender.urgent).is_some_and(|up| self.snd_una.before(up))
     }
 
     /// Minshall's change to Nagle's rule, as Linux: only an unacknowledged segment that was not full holds another one.
@@ -156,7 +156,7 @@ impl Tcb {
         let rto = self.rto(config);
         let iw = cc::initial_window(self.mss as u32, initial_window);
         let mut window = self.window;
-        match self.ext.as_deref_mut().and_then(|e| e.control.as_mut()) {
+        match self.ext.as_mut().and_then(|e| e.control.as_mut()) {
             Some(control) => control.on_idle(&mut window, idle, rto, iw),
             None => cc::restart_after_idle(&mut window, idle, rto, iw),
         }

@@ -32,7 +32,7 @@ impl Tcb {
         if !config.rack || !config.tail_loss_probe || !self.flags.has(Flags::SACK) || self.backoff > 0 {
             return None;
         }
-        if let Some(ext) = &self.ext
+        if let Some(ext) = self.ext.as_ref()
             && (!matches!(ext.recovery, Recovery::Open | Recovery::Cwr { .. }) || ext.sacked > 0)
         {
             return None;
