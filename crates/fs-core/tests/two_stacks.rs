@@ -466,3 +466,69 @@ fn linger_zero_resets_and_unread_data_resets() {
     world.settle(0, &mut never);
     assert_eq!(world.a.stack.tcp_recv(client, &mut buf), Err(Error::ConnectionReset));
 }
+
+#[test]
+fn a_lost_tail_is_repaired_by_a_probe() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, server, _) = connected(&mut world, false);
+    let mut seen = 0;
+    world.a.stack.tcp_send(client, &[7; 7000]).unwrap();
+    world.settle(6, &mut |_| {
+        seen += 1;
+        seen == 5
+    });
+    let mut buf = [0; 8000];
+    assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(7000));
+    let stats = world.a.stack.stats();
+    assert_eq!((stats.retransmits, stats.rto_fired), (1, 0), "{stats:?}");
+}
+
+/// To the next deadline, and not beyond what it brings.
+fn step(world: &mut World, lose: &mut dyn FnMut(u64) -> bool) {
+    let next = [&world.a, &world.b].into_iter().filter_map(|h| h.stack.next_deadline()).min();
+    world.now = world.now.max(next.expect("something to wait for"));
+    while world.turn(lose) {}
+}
+
+#[test]
+fn a_corked_segment_waits_for_more_but_not_for_ever() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, server, _) = connected(&mut world, false);
+    let mut buf = [0; 64];
+    let options = world.a.stack.tcp_options(client).unwrap();
+    world.a.stack.tcp_set_options(client, TcpOptions { cork: true, ..options }).unwrap();
+    world.a.stack.tcp_send(client, b"one").unwrap();
+    world.settle(0, &mut never);
+    assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Err(Error::WouldBlock));
+    world.a.stack.tcp_set_options(client, TcpOptions { cork: false, ..options }).unwrap();
+    world.settle(0, &mut never);
+    assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(3));
+    world.settle(3, &mut never);
+    // Nothing follows what was announced: 200 ms later it leaves.
+    let from = world.now;
+    world.a.stack.tcp_send_more(client, b"four").unwrap();
+    world.settle(0, &mut never);
+    assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Err(Error::WouldBlock));
+    while world.b.stack.tcp_recv(server, &mut buf) == Err(Error::WouldBlock) {
+        step(&mut world, &mut never);
+        assert!(world.now.since(from) < Duration::from_millis(210), "{:?}", world.now.since(from));
+    }
+    assert_eq!(&buf[..4], b"four");
+}
+
+#[test]
+fn the_user_timeout_ends_a_connection_whose_peer_is_gone() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, _, _) = connected(&mut world, false);
+    let options = world.a.stack.tcp_options(client).unwrap();
+    let limit = Duration::from_secs(3);
+    world.a.stack.tcp_set_options(client, TcpOptions { user_timeout: Some(limit), ..options }).unwrap();
+    let from = world.now;
+    world.a.stack.tcp_send(client, b"hello").unwrap();
+    while world.a.stack.tcp_state(client) != Ok(TcpState::Closed) {
+        step(&mut world, &mut |_| true);
+        assert!(world.now.since(from) < Duration::from_secs(4), "{:?}", world.now.since(from));
+    }
+    assert_eq!(world.a.stack.tcp_take_error(client), Ok(Some(Error::TimedOut)));
+    assert!(world.now.since(from) >= limit);
+}

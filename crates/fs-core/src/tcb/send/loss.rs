@@ -145,3 +145,6 @@ impl Tcb {
         self.ext.as_mut().and_then(|e| e.loss.as_deref_mut())
     }
 }
+
+#[cfg(test)]
+mod tests;

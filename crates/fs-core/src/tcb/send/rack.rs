@@ -240,3 +240,6 @@ impl Tcb {
         loss.reorderings = loss.reorderings.saturating_add(1);
     }
 }
+
+#[cfg(test)]
+mod tests;

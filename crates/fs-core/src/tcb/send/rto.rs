@@ -86,7 +86,8 @@ impl RttEstimator {
     #[inline]
     pub(crate) fn rto_ns(&self, min: Duration, max: Duration, initial: Duration) -> u64 {
         if !self.has_sample() {
-            return nanos(initial).min(nanos(max));
+            // Without a sample RTTVAR is zero, or what RFC 6298 5.7 says.
+            return nanos(initial).max(u64::from(self.rttvar_4 / 4) * 1000).min(nanos(max));
         }
         // RTTVAR is kept times four, which is the RFC's K.
         let variation = (u64::from(self.rttvar_4) * 1000).max(nanos(min));

@@ -111,3 +111,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn after_a_lost_syn_the_first_time_out_is_three_seconds() {
+    let mut rtt = RttEstimator::new();
+    rtt.distrust();
+    let (min, max, initial) = (Duration::from_millis(200), Duration::from_secs(120), Duration::from_secs(1));
+    assert_eq!((rtt.rto(min, max, initial), rtt.rttvar_us()), (Duration::from_secs(3), 0));
+    rtt.sample(100_000);
+    assert_eq!(rtt.rto(min, max, initial), Duration::from_millis(300));
+}
