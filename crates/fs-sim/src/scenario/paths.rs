@@ -105,8 +105,9 @@ pub(super) const PATHS: &[Scenario] = &[
             let mut draft = Draft::two(|| LinkConfig::draw(rng, 5_000));
             for host in &mut draft.hosts {
                 host.link.burst = Some(Burst {
-                    begin_ppm: rng.log_size(100, 20_000) as u32,
-                    lasts: Duration::from_micros(rng.log_size(100, 1_000_000)),
+                    // Rare enough that other connections' packets do not keep the link bad for good.
+                    begin_ppm: rng.log_size(100, 2_000) as u32,
+                    lasts: Duration::from_micros(rng.log_size(100, 200_000)),
                     loss_ppm: rng.pick(&[500_000, 1_000_000]),
                 });
                 draw_newer_tcp(host, rng);
