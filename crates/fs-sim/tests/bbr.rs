@@ -1,4 +1,4 @@
-//! BBR and pacing in simulation: what a path carries, how flows share it, and that nobody else pays.
+//! BBR, pacing and HyStart++ in simulation: what a path carries, how flows share it, and that nobody else pays.
 
 use fs_core::config::Ecn;
 use fs_core::{CongestionControl, Duration};
@@ -132,4 +132,13 @@ fn the_bound_of_the_pacing_rate_is_kept() {
             assert!(m.bottleneck.queue_max <= 20, "{:?}", m.bottleneck);
         }
     }
+}
+
+/// A first slow start in bursts would overflow a queue of 30 packets long before the path is full.
+#[test]
+fn cubics_slow_start_is_paced() {
+    let path = Path { queue: 30, ..path(100, 50_000, 0) };
+    let m = run(&Experiment::new(path, vec![Flow::new(CongestionControl::Cubic)], Duration::from_secs(3)));
+    assert!(m.total() > 45e6, "unpaced it gets 24 Mb/s");
+    assert_eq!(m.info[0].pacing_rate, 0, "congestion avoidance is not paced");
 }

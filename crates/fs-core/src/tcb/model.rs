@@ -113,7 +113,9 @@ impl Tcb {
         if owned {
             // What BBR has found is where congestion avoidance begins.
             self.window.ssthresh = self.window.cwnd;
-            self.ext_mut().pacing.set_rate(0);
+        }
+        if let Some(ext) = &mut self.ext {
+            ext.pacing.set_rate(0);
         }
         if let Some(ext) = self.ext.as_mut()
             && ext.control.is_some()
@@ -125,9 +127,13 @@ impl Tcb {
     /// Before anything is sent or an ACK taken in: the application leaves room unused (draft-ietf-ccwg-bbr 4.1.2.4).
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
-        if !self.owns_window() || self.has_unsent() {
-            return;
+        if self.owns_window() && !self.has_unsent() {
+            self.mark_app_limited();
         }
+    }
+
+    #[inline(never)]
+    fn mark_app_limited(&mut self) {
         let (flight, cwnd) = (self.flight(), self.window.cwnd);
         let pending = self.has_lost();
         if flight < cwnd
@@ -141,9 +147,13 @@ impl Tcb {
     /// An ACK up to `ack` (SND.UNA if it is a duplicate) is about to be taken in; its segments are still in the queue.
     #[inline]
     pub(crate) fn model_begin(&mut self, store: &TxStore, ack: SeqNum, now: Instant) {
-        if !self.owns_window() {
-            return;
+        if self.owns_window() {
+            self.begin_ack(store, ack, now);
         }
+    }
+
+    #[inline(never)]
+    fn begin_ack(&mut self, store: &TxStore, ack: SeqNum, now: Instant) {
         self.check_app_limited();
         let (window, mut at, end) = (self.window, self.tx.head, self.tx.next);
         let Some(bbr) = self.bbr() else { return };
@@ -166,9 +176,13 @@ impl Tcb {
     /// The ACK has been taken in: the model's rate and window.
     #[inline]
     pub(crate) fn model_end(&mut self, now: Instant) {
-        if !self.owns_window() {
-            return;
+        if self.owns_window() {
+            self.end_ack(now);
         }
+    }
+
+    #[inline(never)]
+    fn end_ack(&mut self, now: Instant) {
         let (flight, mss, mut window) = (self.flight(), self.mss as u32, self.window);
         let Some(bbr) = self.bbr() else { return };
         bbr.on_ack_end(&mut window, &Ack { now, flight, mss });
@@ -180,9 +194,13 @@ impl Tcb {
     /// The segment `index` has just been sent.
     #[inline]
     pub(crate) fn note_sent(&mut self, store: &mut TxStore, index: u32, now: Instant) {
-        if self.ext.is_none() {
-            return;
+        if self.ext.as_ref().is_some_and(|e| e.pacing.rate() != 0 || e.control.is_some()) {
+            self.note_sent_to_model(store, index, now);
         }
+    }
+
+    #[inline(never)]
+    fn note_sent_to_model(&mut self, store: &mut TxStore, index: u32, now: Instant) {
         let (flight, mss, mut window) = (self.flight(), self.mss as u32, self.window);
         let segment = &store.segments[index];
         let (span, len) = (segment.span(), segment.len);
@@ -196,6 +214,13 @@ impl Tcb {
         if let Some(ext) = self.ext.as_mut() {
             ext.pacing.charge(len, mss, now);
         }
+    }
+
+    /// CUBIC's first slow start leaves at twice the rate that the window allows over a round trip, as Linux paces it
+    /// (`tcp_pacing_ss_ratio`): the same growth, without the bursts that stretched ACKs and idle times make of it.
+    pub(crate) fn pace_slow_start(&mut self) {
+        let (cwnd, srtt) = (u64::from(self.window.cwnd), u64::from(self.rtt.srtt_us().max(1)));
+        self.ext_mut().pacing.set_rate(cwnd * 2_000_000 / srtt);
     }
 
     /// When the next segment may leave, if it must wait.

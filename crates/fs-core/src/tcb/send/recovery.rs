@@ -512,7 +512,12 @@ impl Tcb {
     /// Congestion control state, made at the first loss.
     pub(crate) fn control(&mut self) -> &mut Control {
         let new_reno = self.flags.has(Flags::NEW_RENO);
-        self.ext_mut().control.get_or_insert_with(|| Control::loss_based(new_reno))
+        let ext = self.ext_mut();
+        if ext.control.is_none() {
+            // The first slow start is over.
+            ext.pacing.set_rate(0);
+        }
+        ext.control.get_or_insert_with(|| Control::loss_based(new_reno))
     }
 
     /// Slow start; CUBIC's first one watches the round trips.
@@ -524,7 +529,11 @@ impl Tcb {
             let mut window = self.window;
             self.ext_mut().hystart.on_ack(&mut window, &ack);
             self.window = window;
+            self.pace_slow_start();
         } else {
+            if let Some(ext) = &mut self.ext {
+                ext.pacing.set_rate(0);
+            }
             cc::slow_start(&mut self.window, acked, mss);
         }
     }

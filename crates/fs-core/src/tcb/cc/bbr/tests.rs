@@ -69,8 +69,8 @@ impl World {
     }
 
     fn send(&mut self) {
-        if self.demand > 0 {
-            self.next_write = self.next_write.max(self.now) + u64::from(MSS) * 1_000_000 / self.demand;
+        if let Some(gap) = (u64::from(MSS) * 1_000_000).checked_div(self.demand) {
+            self.next_write = self.next_write.max(self.now) + gap;
         }
         self.flight += MSS;
         let stamp = self.bbr.on_sent(&mut self.w, Instant::from_micros(self.now), self.flight, MSS);
