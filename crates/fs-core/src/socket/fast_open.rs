@@ -2,7 +2,7 @@
 
 use crate::frame::FramePool;
 use crate::stack::Stack;
-use crate::tcb::send::buffer::Push;
+use crate::tcb::send::buffer::Cut;
 use crate::tcb::send::buffer::TxQueue;
 use crate::time::{Duration, Instant};
 use crate::wire::options::Cookie;
@@ -122,7 +122,13 @@ impl<P: FramePool> Stack<P> {
         let n = data.len().min(most).min(pool.payload_room());
         if n > 0 && store.frames() < *send_frames {
             let summed = !net.path(path).tx_checksum();
-            queue.write(store, pool, iss + 1, n as u32, &data[..n], summed, Push { at_end: true, every: u32::MAX });
+            queue.write(
+                store,
+                pool,
+                iss + 1,
+                &data[..n],
+                Cut { mss: n as u32, summed, push_at_end: true, push_every: u32::MAX },
+            );
         }
         let sent = queue.bytes;
         Some(FastSyn { cookie: Some(cookie), data: queue, sent })

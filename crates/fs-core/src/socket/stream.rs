@@ -6,7 +6,7 @@ use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{Linger, Shutdown};
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::Push;
+use crate::tcb::send::buffer::Cut;
 use crate::tcb::{Slot, State};
 
 impl<P: FramePool> Stack<P> {
@@ -68,8 +68,8 @@ impl<P: FramePool> Stack<P> {
         let wanted = buf.len().min(room as usize);
         let fits = wanted.min(frames_left.saturating_mul(pool.payload_room()));
         let summed = !net.path(tcb.path).tx_checksum();
-        let push = Push { at_end: !more, every: tcb.max_snd_wnd() / 2 };
-        let n = tcb.tx.write(store, pool, tcb.snd_nxt, tcb.mss as u32, &buf[..fits], summed, push);
+        let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
+        let n = tcb.tx.write(store, pool, tcb.snd_nxt, &buf[..fits], cut);
         // A short write tells its caller to wait, as `WouldBlock` does: it needs its event as well.
         if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);

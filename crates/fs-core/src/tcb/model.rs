@@ -114,7 +114,7 @@ impl Tcb {
             // What BBR has found is where congestion avoidance begins.
             self.window.ssthresh = self.window.cwnd;
         }
-        if let Some(ext) = &mut self.ext {
+        if let Some(ext) = self.ext.as_mut() {
             ext.pacing.set_rate(0);
         }
         if let Some(ext) = self.ext.as_mut()

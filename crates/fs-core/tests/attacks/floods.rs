@@ -189,7 +189,7 @@ fn fragment_flood() {
         let mut out = Vec::new();
         ipv4_from([10, 0, 3, 4], &mut out, 6, 0, 1000);
         out[4..6].copy_from_slice(&n.to_be_bytes());
-        out[6..8].copy_from_slice(&(0x2000 | n % 100).to_be_bytes());
+        out[6..8].copy_from_slice(&(0x2000 | (n % 100)).to_be_bytes());
         out[10..12].copy_from_slice(&[0, 0]);
         let sum = fs_core::wire::checksum::Sum::of(&out[..20]).finish();
         out[10..12].copy_from_slice(&sum.to_be_bytes());

@@ -68,8 +68,7 @@ impl Engine {
         if !tcp && !udp {
             return Outcome::err(libc::EPROTONOSUPPORT);
         }
-        let mut kept = Kept::default();
-        kept.v6_only = 0;
+        let kept = Kept { v6_only: 0, ..Kept::default() };
         let options = TcpOptions { not_sent_low: self.sysctls.not_sent_low, ..TcpOptions::default() };
         let socket = Socket {
             domain,

@@ -69,7 +69,7 @@ fn payload_len(script: &Packet, actual: &Packet, open: &Open) -> Result<(), Stri
 }
 
 fn options_differ(script: &Packet, actual: &Packet) -> String {
-    let list = |p: &Packet| p.tcp().map_or(String::new(), |t| options_text(t));
+    let list = |p: &Packet| p.tcp().map_or(String::new(), options_text);
     format!("live packet field tcp_options: expected: <{}> vs actual: <{}>", list(script), list(actual))
 }
 

@@ -292,7 +292,7 @@ impl<T: Target> Runner<'_, T> {
         if segment.has(flags::ACK) {
             segment.ack = segment.ack.wrapping_sub(theirs);
         }
-        let expected = script.tcp().and_then(|t| stamp(t));
+        let expected = script.tcp().and_then(stamp);
         for option in &mut segment.options {
             match option {
                 TcpOption::Sack(blocks) => blocks.iter_mut().for_each(|(left, right)| {

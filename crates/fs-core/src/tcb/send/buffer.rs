@@ -115,13 +115,17 @@ impl TxStore {
     }
 }
 
-/// Where PSH goes in what is written (RFC 9293 3.9.1.2).
+/// How a write becomes segments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Push {
-    /// On the last segment: nothing is said to follow.
-    pub(crate) at_end: bool,
-    /// On a full segment when more bytes than these were written since the last.
-    pub(crate) every: u32,
+pub(crate) struct Cut {
+    /// Payload bytes of a full segment.
+    pub(crate) mss: u32,
+    /// Take the payload's checksum on the way.
+    pub(crate) summed: bool,
+    /// PSH (RFC 9293 3.9.1.2) on the last segment: nothing is said to follow.
+    pub(crate) push_at_end: bool,
+    /// PSH on a full segment when more bytes than these were written since the last.
+    pub(crate) push_every: u32,
 }
 
 /// One connection's send queue: `head` to `next` is sent and unacknowledged, `next` to `tail` unsent.
@@ -176,17 +180,16 @@ impl TxQueue {
     }
 
     /// Copies up to `room` bytes of `buf` behind what is queued, filling the last unsent segment first.
-    /// `summed` computes the payload's checksum on the way; `push`: where PSH goes. Fewer bytes than asked: the pool is dry.
+    /// Fewer bytes than asked: the pool is dry.
     pub(crate) fn write<P: FramePool>(
         &mut self,
         store: &mut TxStore,
         pool: &mut P,
         snd_nxt: SeqNum,
-        mss: u32,
         buf: &[u8],
-        summed: bool,
-        push: Push,
+        cut: Cut,
     ) -> usize {
+        let Cut { mss, summed, .. } = cut;
         let mut done = 0;
         let mut pushed = 0;
         while done < buf.len() {
@@ -200,7 +203,7 @@ impl TxQueue {
                     break;
                 }
                 done += n;
-                self.push_now_and_then(store, mss, done, &mut pushed, push);
+                self.push_now_and_then(store, done, &mut pushed, cut);
                 continue;
             }
             let Some(mut head) = pool.alloc() else { break };
@@ -213,9 +216,9 @@ impl TxQueue {
             self.link(store, segment);
             self.bytes += n as u32;
             done += n;
-            self.push_now_and_then(store, mss, done, &mut pushed, push);
+            self.push_now_and_then(store, done, &mut pushed, cut);
         }
-        if done > 0 && push.at_end {
+        if done > 0 && cut.push_at_end {
             store.segments[self.tail].marks |= mark::PUSH;
         }
         done
@@ -223,10 +226,10 @@ impl TxQueue {
 
     /// A receiver that waits for PSH must not wait while its window fills (Linux `forced_push`).
     #[inline]
-    fn push_now_and_then(&mut self, store: &mut TxStore, mss: u32, done: usize, pushed: &mut usize, push: Push) {
-        if (done - *pushed) as u64 > u64::from(push.every) {
+    fn push_now_and_then(&mut self, store: &mut TxStore, done: usize, pushed: &mut usize, cut: Cut) {
+        if (done - *pushed) as u64 > u64::from(cut.push_every) {
             let tail = &mut store.segments[self.tail];
-            if tail.len >= mss {
+            if tail.len >= cut.mss {
                 tail.marks |= mark::PUSH;
                 *pushed = done;
             }
@@ -303,7 +306,8 @@ impl TxQueue {
         self.link(store, TxSegment { head: frame, seq, len: keep as u32, sum, marks, ..TxSegment::hollow() });
         self.bytes += keep as u32;
         if extra > 0 {
-            self.write(store, pool, snd_nxt, mss, &tail_copy[..extra], summed, Push { at_end: true, every: u32::MAX });
+            let cut = Cut { mss, summed, push_at_end: true, push_every: u32::MAX };
+            self.write(store, pool, snd_nxt, &tail_copy[..extra], cut);
         }
         Ok(())
     }

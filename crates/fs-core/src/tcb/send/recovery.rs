@@ -531,7 +531,7 @@ impl Tcb {
             self.window = window;
             self.pace_slow_start();
         } else {
-            if let Some(ext) = &mut self.ext {
+            if let Some(ext) = self.ext.as_mut() {
                 ext.pacing.set_rate(0);
             }
             cc::slow_start(&mut self.window, acked, mss);

@@ -206,7 +206,7 @@ fn receive(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, contro
     let mut vectors = vectors(&mut buffers, null);
     let first = vectors.first().map_or((std::ptr::null_mut(), 0), |v| (v.iov_base, v.iov_len));
     match by {
-        // SAFETY (all five): the buffers live over the calls and are as long as said, or null, which the kernel refuses.
+        // SAFETY: for all five, the buffers live over the calls and are as long as said, or null, which the kernel refuses.
         Transfer::Plain => outcome(unsafe { libc::read(fd, first.0, first.1) } as i64),
         // SAFETY: see above.
         Transfer::Vector => outcome(unsafe { libc::readv(fd, vectors.as_ptr(), vectors.len() as i32) } as i64),
@@ -262,8 +262,8 @@ fn send(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, to: Desti
     };
     let (name, len) = to.as_ref().map_or((std::ptr::null(), 0), |to| (to.pointer(), to.len));
     match by {
-        // SAFETY (all): the buffers live over the calls and are as long as said, or null, which the kernel refuses.
-        // (Rust's runtime ignores SIGPIPE.)
+        // Rust's runtime ignores SIGPIPE.
+        // SAFETY: for all, the buffers live over the calls and are as long as said, or null, which the kernel refuses.
         Transfer::Plain => outcome(unsafe { libc::write(fd, first.0, first.1) } as i64),
         // SAFETY: see above.
         Transfer::Flags => outcome(unsafe { libc::send(fd, first.0, first.1, flags) } as i64),
