@@ -193,6 +193,7 @@ impl<P: FramePool> Stack<P> {
         tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
         let mut left = QUOTA;
         let mut waits = false;
+        let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         loop {
             if *sent >= budget {
                 return Visit::Again;
@@ -218,13 +219,17 @@ impl<P: FramePool> Stack<P> {
             }
             tcb.sent(store, stats, &config.tcp, next, ts, *now);
             *sent += (out.len() > before) as usize;
+            segments += 1;
             left = left.saturating_sub(len.max(1));
             if left == 0 {
                 return Visit::Again;
             }
         }
         tcb.flags.clear(Flags::IN_DATA_LIST);
-        tcb.put_off_probe(store, &config.tcp, *now);
+        // A lone segment has just started the timer itself; without any the probe stays where it is.
+        if segments > 1 || segments == 1 && timer_ran {
+            tcb.put_off_probe(store, &config.tcp, *now);
+        }
         if !waits {
             tcb.persist_if_stuck(&config.tcp, *now);
         }
