@@ -167,22 +167,18 @@ impl<P: FramePool> Stack<P> {
             None => (ecn::syn_flags(s.ecn), crate::tcb::seq::SeqNum(0)),
             Some(peer) => (ecn::syn_ack_flags(peer.ecn), peer.irs + 1),
         };
-        let mut fast_open = None;
-        let mut data = [0; 4096];
-        let mut len = 0;
-        if crossed.is_none()
-            && let Some(fast) = &s.fast
-            && fast.cookie.is_some()
-        {
-            fast_open = fast.cookie;
-            len = fast.sent as usize;
-            if len > 0 {
-                self.store.segments[fast.data.head].read_at(&self.store.rest, &self.pool, 0, &mut data[..len]);
-            }
+        let carried = match &s.fast {
+            Some(fast) if crossed.is_none() && fast.cookie.is_some() => fast.sent as usize,
+            _ => 0,
+        };
+        let fast_open = s.fast.as_ref().filter(|_| crossed.is_none()).and_then(|fast| fast.cookie);
+        let mut data = alloc::vec![0; carried];
+        if let Some(fast) = s.fast.as_ref().filter(|_| carried > 0) {
+            self.store.segments[fast.data.head].read_at(&self.store.rest, &self.pool, 0, &mut data);
         }
         let offer = self.syn_options(&key, path, crossed.map(|c| c.options), &options);
         let syn = Syn { key: &key, path, flags, seq: iss, ack, options: &options, offer, fast_open };
-        self.send_handshake(&syn, u32::MAX, &data[..len]);
+        self.send_handshake(&syn, u32::MAX, &data);
     }
 
     /// The retransmission timer of an active open fired.
