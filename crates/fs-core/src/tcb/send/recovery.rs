@@ -165,6 +165,10 @@ impl Tcb {
         let newly_lost = self.ext.as_ref().is_some_and(|e| e.lost > lost_before);
         if matches!(self.recovery(), Recovery::Fast { .. }) {
             self.apply_prr(facts.delivered, advanced && !newly_lost);
+            if advanced && !self.flags.has(Flags::SACK) {
+                // RFC 6582 3.2 step 3: the hole that a partial ACK names is sent again now, for the segment that left.
+                self.window.cwnd = self.window.cwnd.max(self.flight() + self.mss as u32);
+            }
         } else if advanced && !matches!(self.recovery(), Recovery::Cwr { .. }) {
             let rtt_us = acked.sample_us.map(|sent| now_us.wrapping_sub(sent));
             self.grow_window(facts.delivered.max(advance), flight_before, rtt_us, input.now);
@@ -179,6 +183,11 @@ impl Tcb {
         let (with_sack, mss) = (self.flags.has(Flags::SACK), self.mss as u32);
         let bare_duplicate = !facts.advanced && facts.bare;
         let out = self.snd_nxt.since(self.snd_una);
+        let repairing = matches!(self.recovery(), Recovery::Fast { .. });
+        if !with_sack && bare_duplicate {
+            // It is counted from the first on, and the ACK that ends the count must come this way.
+            self.loss_mut();
+        }
         let Some(ext) = self.ext.as_mut() else {
             facts.delivered = advance;
             return;
@@ -189,13 +198,15 @@ impl Tcb {
             ext.sacked = ext.sacked.saturating_sub(acked.sacked);
             facts.delivered = advance.saturating_sub(acked.sacked);
         } else if facts.advanced {
-            // Without SACK, `sacked` counts duplicate ACKs; a new ACK accounts for all but the head.
+            // Without SACK, `sacked` counts duplicate ACKs. One segment of a partial ACK was the hole, the others are
+            // those that the duplicates told of (Linux `tcp_remove_reno_sacks`). Elsewhere the count ends.
             facts.delivered = advance.saturating_sub(ext.sacked).max(mss.min(advance));
-            ext.sacked = ext.sacked.saturating_sub(advance);
+            let left = if repairing { ext.sacked.saturating_sub(advance.saturating_sub(mss)) } else { 0 };
+            ext.sacked = left.min(out.saturating_sub(ext.lost.max(mss)));
         } else if bare_duplicate {
             // Each duplicate ACK says that one segment has left the network.
             let before = ext.sacked;
-            ext.sacked = (ext.sacked + mss).min(out.saturating_sub(ext.lost));
+            ext.sacked = (ext.sacked + mss).min(out.saturating_sub(ext.lost.max(mss)));
             facts.delivered = ext.sacked.saturating_sub(before);
         }
         if facts.advanced {
