@@ -16,6 +16,7 @@ use crate::rx::syn::SynCache;
 use crate::rx::table::{FlowHasher, FlowTable};
 use crate::slab::NIL;
 use crate::socket::event::{CoreMessage, Event, Outbound, Ready};
+use crate::socket::info::Origin;
 use crate::socket::listener::ListenTable;
 use crate::socket::ports::{PortAllocator, PortSet};
 use crate::socket::udp::UdpTable;
@@ -99,6 +100,8 @@ pub(crate) enum Token {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
+    /// By the same index: where a connection's sequence numbers began, if it has opened.
+    origins: Vec<Origin>,
     free: u32,
     pub(crate) live: usize,
     limit: u32,
@@ -106,7 +109,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     fn new(limit: u32) -> Self {
-        Self { slots: Vec::new(), free: NIL, live: 0, limit: limit.min(Owner::INDEX) }
+        Self { slots: Vec::new(), origins: Vec::new(), free: NIL, live: 0, limit: limit.min(Owner::INDEX) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -130,6 +133,7 @@ impl Slots {
             return Some(index);
         }
         self.slots.push(make(1));
+        self.origins.push(Origin::default());
         Some((self.slots.len() - 1) as u32)
     }
 
@@ -165,6 +169,14 @@ impl Slots {
             Some(Slot::Open(tcb)) => Some(tcb),
             _ => None,
         }
+    }
+
+    pub(crate) fn origin(&self, index: u32) -> Origin {
+        self.origins[index as usize]
+    }
+
+    pub(crate) fn set_origin(&mut self, index: u32, origin: Origin) {
+        self.origins[index as usize] = origin;
     }
 
     pub(crate) fn generation(&self, index: u32) -> u32 {

@@ -532,3 +532,86 @@ fn the_user_timeout_ends_a_connection_whose_peer_is_gone() {
     assert_eq!(world.a.stack.tcp_take_error(client), Ok(Some(Error::TimedOut)));
     assert!(world.now.since(from) >= limit);
 }
+
+/// Asks a host for what it knows of a connection.
+fn info(host: &Host, id: TcpId) -> TcpInfo {
+    host.stack.tcp_info(id).unwrap()
+}
+
+#[test]
+fn info_counts_bytes_both_ways() {
+    for v6 in [false, true] {
+        let mut world = World::new(TcpConfig::default());
+        let (client, server, _) = connected(&mut world, v6);
+        for (host, id) in [(&world.a, client), (&world.b, server)] {
+            let i = info(host, id);
+            assert_eq!((i.bytes_acked, i.bytes_received, i.bytes_sent, i.notsent_bytes), (0, 0, 0, 0));
+            assert_eq!((i.pmtu, i.snd_mss), (1500, if v6 { 1428 } else { 1448 }));
+            assert_eq!(i.advmss, i.snd_mss);
+            assert_eq!((i.rto_us, i.ato_us, i.reordering), (i.rtt_us + 200_000, 40_000, 3));
+            assert_eq!(i.last_data_sent_ms, 0, "no data was sent");
+        }
+        let sent_at = world.now;
+        world.a.stack.tcp_send(client, &[1; 5000]).unwrap();
+        assert_eq!(info(&world.a, client).notsent_bytes, 5000);
+        world.settle(0, &mut never);
+        world.b.stack.tcp_send(server, &[2; 700]).unwrap();
+        world.b.stack.tcp_shutdown(server, Shutdown::Write).unwrap();
+        world.settle(1, &mut never);
+        world.now = world.now + Duration::from_secs(5);
+        let idle_ms = world.now.since(sent_at).as_millis() as u32;
+        world.turn(&mut never);
+        let (a, b) = (info(&world.a, client), info(&world.b, server));
+        assert_eq!((a.bytes_sent, a.bytes_acked, a.bytes_received), (5000, 5000, 700));
+        // The FIN went, and was acknowledged; it is not a byte.
+        assert_eq!((b.state, b.bytes_sent, b.bytes_acked), (Some(TcpState::FinWait2), 700, 700));
+        assert_eq!(b.bytes_received, 5000);
+        assert_eq!((a.total_retrans, a.bytes_retrans, a.retransmits, a.notsent_bytes), (0, 0, 0, 0));
+        assert!(a.last_data_sent_ms.abs_diff(idle_ms) <= 3, "{} instead of {idle_ms}", a.last_data_sent_ms);
+        assert_eq!(a.rcv_ssthresh, TcpConfig::default().receive_buffer_initial.next_multiple_of(1024));
+    }
+}
+
+#[test]
+fn info_counts_what_was_sent_again() {
+    for sack in [true, false] {
+        let mut world = World::new(TcpConfig { sack, ..TcpConfig::default() });
+        let (client, server, _) = connected(&mut world, false);
+        let mut lost = 0;
+        world.a.stack.tcp_send(client, &[1; 8 * 1448]).unwrap();
+        let first = world.packets + 1;
+        let mut lose_first = |n| {
+            lost += u32::from(n == first);
+            n == first
+        };
+        world.settle(4, &mut lose_first);
+        assert_eq!(lost, 1);
+        let (a, b) = (info(&world.a, client), info(&world.b, server));
+        assert_eq!(world.a.stack.stats().retransmits, 1);
+        assert_eq!((a.total_retrans, a.bytes_retrans), (1, 1448));
+        assert_eq!((a.bytes_acked, a.bytes_sent), (8 * 1448, 9 * 1448));
+        assert_eq!((b.bytes_received, b.rcv_ooopack), (8 * 1448, 7));
+        assert_eq!((a.retransmits, a.backoff, a.dsack_dups, a.reord_seen), (0, 0, 0, 0));
+        assert_eq!((a.unacked, a.sacked, a.lost, a.retrans), (0, 0, 0, 0));
+        assert!(a.min_rtt_us > 0 && a.min_rtt_us <= a.rtt_us);
+    }
+}
+
+#[test]
+fn info_counts_time_outs_in_a_row() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, _, _) = connected(&mut world, false);
+    let before = info(&world.a, client);
+    world.a.stack.tcp_send(client, &[1; 1000]).unwrap();
+    while info(&world.a, client).retransmits < 3 {
+        world.settle(1, &mut |_| true);
+    }
+    let a = info(&world.a, client);
+    assert_eq!((a.retransmits, a.backoff, a.ca_state), (3, 3, socket::info::CaState::Loss));
+    assert_eq!(a.rto_us, before.rto_us * 8);
+    assert_eq!((a.bytes_acked, a.unacked, a.last_data_sent_ms), (0, 1, 0));
+    assert_eq!(a.bytes_sent, 1000 + a.bytes_retrans);
+    world.settle(1, &mut never);
+    let a = info(&world.a, client);
+    assert_eq!((a.retransmits, a.bytes_acked, a.bytes_sent), (0, 1000, 1000 + a.bytes_retrans));
+}

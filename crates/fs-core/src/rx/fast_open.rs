@@ -10,6 +10,7 @@ use crate::rx::syn::SynEntry;
 use crate::rx::table::FlowHasher;
 use crate::socket::event::Ready;
 use crate::socket::fast_open::Peers;
+use crate::socket::info::Origin;
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::Slot;
 use crate::tcb::flags::Flags;
@@ -116,6 +117,7 @@ impl<P: FramePool> Stack<P> {
         }) else {
             return self.discard(frames, DropReason::NoSlots);
         };
+        self.slots.set_origin(slot, Origin { iss: syn.iss, irs: syn.irs });
         if self.table.insert(hash, Owner::Connection(slot).value()).is_err() {
             self.slots.remove(slot);
             return self.discard(frames, DropReason::NoSlots);

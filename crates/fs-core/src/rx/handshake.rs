@@ -11,6 +11,7 @@ use crate::rx::syn::SynEntry;
 use crate::slab::NIL;
 use crate::socket::event::{CoreMessage, Event, ListenerId, Outbound, Ready};
 use crate::socket::handover::Handover;
+use crate::socket::info::Origin;
 use crate::socket::options::TcpOptions;
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::Slot;
@@ -332,6 +333,7 @@ impl<P: FramePool> Stack<P> {
         }) else {
             return self.discard(frames, DropReason::NoSlots);
         };
+        self.slots.set_origin(slot, Origin { iss: entry.iss, irs: entry.irs });
         let owner = Owner::Connection(slot).value();
         if let Some(index) = cached {
             self.handshakes.remove(index);

@@ -8,6 +8,7 @@ use crate::rx::handshake::Syn;
 use crate::rx::parse::Segment;
 use crate::socket::event::{Ready, TcpId};
 use crate::socket::fast_open::FastSyn;
+use crate::socket::info::Origin;
 use crate::socket::options::{Connect, TcpOptions};
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::ecn;
@@ -315,6 +316,7 @@ impl<P: FramePool> Stack<P> {
     fn establish(&mut self, index: u32, peer: PeerSyn, ack: SeqNum, crossed: bool) {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
         let fast = s.fast.take();
+        let origin = Origin { iss: s.iss, irs: peer.irs };
         let opening = Opening {
             key: s.key,
             generation: s.generation,
@@ -346,6 +348,7 @@ impl<P: FramePool> Stack<P> {
             }
         }
         *self.slots.slot_mut(index) = Slot::Open(tcb);
+        self.slots.set_origin(index, origin);
         self.stats.connected += 1;
         if fin_wanted {
             self.queue_fin(index);

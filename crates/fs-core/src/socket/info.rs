@@ -8,7 +8,12 @@ use crate::socket::options::TcpState;
 use crate::stack::Stack;
 use crate::tcb::cc::Control;
 use crate::tcb::flags::Flags;
-use crate::tcb::{Recovery, Slot, Tcb};
+use crate::tcb::send::sack::DUP_THRESH;
+use crate::tcb::seq::SeqNum;
+use crate::tcb::syn_sent::SynSent;
+use crate::tcb::timers::{TICK_SHIFT, current_tick, handshake_wait};
+use crate::tcb::{Recovery, Slot, State, Tcb};
+use crate::time::{Duration, Instant};
 
 /// Congestion state as Linux names it (`enum tcp_ca_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,13 +34,19 @@ pub enum CaState {
 
 /// A connection's state, counters and estimates: the fields of Linux's `struct tcp_info`, under its names. Counts
 /// of packets are of segments, times are in microseconds, rates in bytes a second.
+///
+/// What would cost something with every segment is not kept; such a field says "not counted" and is 0. Of an active open
+/// that is not answered yet the time-outs are known, of a connection that is over the state alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are Linux's and are documented there")]
 pub struct TcpInfo {
     pub state: Option<TcpState>,
     pub ca_state: CaState,
+    /// Consecutive time-outs.
     pub retransmits: u8,
+    /// Window or keepalive probes that are not answered.
     pub probes: u8,
+    /// How often the time-out was doubled.
     pub backoff: u8,
     pub timestamps: bool,
     pub sack: bool,
@@ -48,18 +59,27 @@ pub struct TcpInfo {
     pub snd_wscale: u8,
     pub rcv_wscale: u8,
     pub delivery_rate_app_limited: bool,
+    /// The retransmission time-out, backed off.
     pub rto_us: u32,
+    /// How long an ACK is delayed.
     pub ato_us: u32,
     pub snd_mss: u32,
+    /// Rounded up to a multiple of 64.
     pub rcv_mss: u32,
+    /// Bytes, in full segments, rounded up; so are `sacked`, `lost` and `retrans`.
     pub unacked: u32,
     pub sacked: u32,
     pub lost: u32,
     pub retrans: u32,
+    /// Since data was last sent, to about a round trip; 0 while data is in flight, and before any was sent.
     pub last_data_sent_ms: u32,
+    /// Not counted.
     pub last_data_recv_ms: u32,
+    /// Not counted.
     pub last_ack_recv_ms: u32,
+    /// What is known of the path now.
     pub pmtu: u32,
+    /// The largest window that the receive buffer, as it is now, lets us offer.
     pub rcv_ssthresh: u32,
     pub rtt_us: u32,
     pub rttvar_us: u32,
@@ -67,31 +87,53 @@ pub struct TcpInfo {
     pub snd_ssthresh: u32,
     /// In segments.
     pub snd_cwnd: u32,
+    /// What our SYN announced, less the timestamps of each segment.
     pub advmss: u32,
+    /// Duplicate ACKs that make a loss: always 3. Reordering is answered by RACK's time (RFC 8985).
     pub reordering: u32,
     pub rcv_rtt_us: u32,
     pub rcv_space: u32,
+    /// Segments sent again, tail loss probes included; once the connection is open, without its handshake's.
     pub total_retrans: u32,
     pub pacing_rate: u64,
     pub max_pacing_rate: u64,
+    /// Payload that the peer has acknowledged, modulo 2^32. Neither SYN nor FIN counts.
     pub bytes_acked: u64,
+    /// Payload received in order, modulo 2^32. Neither SYN nor FIN counts.
     pub bytes_received: u64,
+    /// Not counted.
     pub segs_out: u32,
+    /// Not counted.
     pub segs_in: u32,
+    /// Written and not yet sent.
     pub notsent_bytes: u32,
+    /// Kept by BBR, and by others from the first sign of trouble on; 0 before.
     pub min_rtt_us: u32,
+    /// Not counted.
     pub data_segs_in: u32,
+    /// Not counted.
     pub data_segs_out: u32,
+    /// Measured by BBR; not counted with others.
     pub delivery_rate: u64,
+    /// Not counted.
     pub busy_time_us: u64,
+    /// Not counted.
     pub rwnd_limited_us: u64,
+    /// Not counted.
     pub sndbuf_limited_us: u64,
+    /// Not counted.
     pub delivered: u32,
+    /// Segments whose ACKs said that they came with CE.
     pub delivered_ce: u32,
+    /// Payload sent for the first time, modulo 2^32, and `bytes_retrans`.
     pub bytes_sent: u64,
+    /// Payload sent again.
     pub bytes_retrans: u64,
+    /// D-SACK blocks received (RFC 2883).
     pub dsack_dups: u32,
+    /// How often a segment was seen to arrive after one sent later.
     pub reord_seen: u32,
+    /// Segments that came out of order and were kept.
     pub rcv_ooopack: u32,
     pub snd_wnd: u32,
     pub rcv_wnd: u32,
@@ -100,33 +142,80 @@ pub struct TcpInfo {
     pub bandwidth: u64,
 }
 
+/// Where a connection's two streams of sequence numbers began. Beside the control block, which has no room for it:
+/// written when the connection opens, read here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Origin {
+    pub(crate) iss: SeqNum,
+    pub(crate) irs: SeqNum,
+}
+
 impl<P: FramePool> Stack<P> {
     /// TCP_INFO.
     pub fn tcp_info(&self, id: TcpId) -> Result<TcpInfo, Error> {
         let index = self.slot_of(id)?;
         let state = Some(self.tcp_state(id)?);
         Ok(match self.slots.slot(index) {
-            Slot::Open(tcb) => TcpInfo { state, ..tcb.info() },
-            Slot::SynSent(_) | Slot::Dead(_) | Slot::Free { .. } => TcpInfo { state, ..TcpInfo::default() },
+            Slot::Open(tcb) => self.info_of(tcb, TcpInfo { state, ..tcb.info(self.slots.origin(index)) }),
+            Slot::SynSent(s) => TcpInfo { state, ..self.opening_info(s) },
+            Slot::Dead(_) | Slot::Free { .. } => TcpInfo { state, ..TcpInfo::default() },
         })
+    }
+
+    /// What the path, the clock and the configuration add.
+    fn info_of(&self, tcb: &Tcb, info: TcpInfo) -> TcpInfo {
+        let (tcp, key) = (&self.config.tcp, tcb.key());
+        let headers = if key.is_v6() { 60 } else { 40 };
+        let path_mss = self.net.mss_to(tcb.path, key.remote_ip(), self.now);
+        let wanted = tcb.ext.as_ref().map_or(0, |e| e.recv.max_segment);
+        let most = if wanted == 0 { u16::MAX } else { wanted.max(crate::net::MSS_MIN) };
+        let announced = u32::from(self.net.mss(tcb.path, key.is_v6()).min(most));
+        TcpInfo {
+            rto_us: whole_us(tcb.rto(tcp)),
+            ato_us: whole_us(tcp.delayed_ack),
+            pmtu: u32::from(path_mss) + headers,
+            advmss: announced - if info.timestamps { 12 } else { 0 },
+            last_data_sent_ms: tcb.idle_ms(self.now),
+            ..info
+        }
+    }
+
+    fn opening_info(&self, s: &SynSent) -> TcpInfo {
+        let tcp = &self.config.tcp;
+        TcpInfo {
+            retransmits: s.retries,
+            backoff: s.retries,
+            total_retrans: u32::from(s.retries),
+            rto_us: whole_us(handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max)),
+            unacked: 1,
+            max_pacing_rate: u64::MAX,
+            congestion_control: s.options.congestion_control.unwrap_or(tcp.congestion_control),
+            ..TcpInfo::default()
+        }
     }
 }
 
+fn whole_us(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
 impl Tcb {
-    fn info(&self) -> TcpInfo {
+    fn info(&self, origin: Origin) -> TcpInfo {
         let mss = self.mss as u32;
         let out = self.snd_nxt.since(self.snd_una);
         let ext = self.ext.as_ref();
         let segments = |bytes: u32| bytes.div_ceil(mss);
+        let persist = self.flags.has(Flags::PERSIST);
+        let disorder = !persist && self.dup_acks > 0 || ext.is_some_and(|e| e.sacked > 0);
         TcpInfo {
             ca_state: match self.recovery() {
-                Recovery::Open if self.dup_acks > 0 => CaState::Disorder,
+                Recovery::Open if disorder => CaState::Disorder,
                 Recovery::Open => CaState::Open,
                 Recovery::Cwr { .. } => CaState::Cwr,
                 Recovery::Fast { .. } => CaState::Recovery,
                 Recovery::Loss { .. } => CaState::Loss,
             },
-            retransmits: self.backoff,
+            probes: if persist { self.dup_acks } else { ext.map_or(0, |e| e.keepalive_probes) },
             backoff: self.backoff,
             timestamps: self.flags.has(Flags::TIMESTAMPS),
             sack: self.flags.has(Flags::SACK),
@@ -143,17 +232,57 @@ impl Tcb {
             retrans: ext.map_or(0, |e| segments(e.retransmitted)),
             rtt_us: self.rtt.srtt_us(),
             rttvar_us: self.rtt.rttvar_us(),
+            reordering: DUP_THRESH,
             snd_ssthresh: if self.window.ssthresh == u32::MAX { u32::MAX >> 1 } else { self.window.ssthresh / mss },
             snd_cwnd: self.window.cwnd / mss,
             snd_wnd: self.snd_wnd,
             rcv_wnd: self.rcv_wnd(),
             rcv_mss: self.rcv_mss(),
+            rcv_ssthresh: self.rcv_buf().min(ext.map_or(u32::MAX, |e| e.recv.window_clamp())),
+            rcv_ooopack: ext.map_or(0, |e| e.recv.out_of_order),
+            notsent_bytes: self.unsent(),
             syn_data: ext.is_some_and(|e| e.recv.syn_data),
             rcv_space: ext.map_or(0, |e| e.recv.autotune.figures().0),
             rcv_rtt_us: ext.map_or(0, |e| e.recv.autotune.figures().1),
             congestion_control: self.algorithm(),
-            ..self.model_info()
+            ..self.byte_info(origin)
         }
+    }
+
+    /// Bytes since the connection began, and what loss recovery has counted.
+    fn byte_info(&self, origin: Origin) -> TcpInfo {
+        let past_syn = |at: SeqNum, start: SeqNum| at.since(start + 1);
+        // A FIN takes a number too.
+        let fin_received = u32::from(!self.state.can_receive());
+        let fin_sent = u32::from(!self.state.can_send() && !self.has_unsent());
+        let fin_acked = u32::from(self.state == State::FinWait2);
+        let once = past_syn(self.snd_nxt, origin.iss).wrapping_sub(fin_sent);
+        let info = TcpInfo {
+            bytes_acked: past_syn(self.snd_una, origin.iss).wrapping_sub(fin_acked).into(),
+            bytes_received: past_syn(self.rcv_nxt, origin.irs).wrapping_sub(fin_received).into(),
+            bytes_sent: once.into(),
+            ..self.model_info()
+        };
+        let Some(loss) = self.loss() else { return info };
+        TcpInfo {
+            retransmits: loss.time_outs,
+            total_retrans: loss.total_retransmits,
+            bytes_retrans: loss.bytes_retransmitted,
+            bytes_sent: info.bytes_sent + loss.bytes_retransmitted,
+            dsack_dups: loss.dsacks,
+            reord_seen: loss.reorderings,
+            min_rtt_us: if info.min_rtt_us == 0 { loss.rack.min_rtt_us() } else { info.min_rtt_us },
+            ..info
+        }
+    }
+
+    /// Milliseconds since data was sent, if all is acknowledged: the timer's place then holds the time.
+    fn idle_ms(&self, now: Instant) -> u32 {
+        if self.rto_at == 0 || !self.flags.has(Flags::PROBE_TIMER | Flags::REORDER_TIMER) {
+            return 0;
+        }
+        let ticks = (current_tick(now).wrapping_sub(self.rto_at) as i32).max(0) as u64;
+        Duration::from_nanos(ticks << TICK_SHIFT).as_millis() as u32
     }
 
     /// What pacing and the model of the path know.

@@ -560,6 +560,7 @@ impl Tcb {
         match inserted {
             Inserted::Held(bytes) => {
                 ext.held += bytes;
+                ext.recv.out_of_order = ext.recv.out_of_order.wrapping_add(1);
                 core.stats.out_of_order += 1;
                 Disposition::Accepted
             }

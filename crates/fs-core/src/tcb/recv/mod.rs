@@ -28,6 +28,8 @@ pub(crate) struct Recv {
     pub(crate) autotune: autotune::Autotune,
     /// Frames of what is held out of order.
     pub(crate) held_frames: u32,
+    /// Segments that were held out of order so far.
+    pub(crate) out_of_order: u32,
     /// Data in the SYN was taken with it (RFC 7413).
     pub(crate) syn_data: bool,
     /// The handshake under way (index and generation) of a connection that fast open has opened.

@@ -28,7 +28,7 @@ pub(crate) struct Loss {
     /// Time-outs since data was last acknowledged, and when the first of them was.
     pub(crate) time_outs: u8,
     pub(crate) first_time_out: Option<Instant>,
-    /// Segments and bytes sent again so far.
+    /// Segments and bytes of payload sent again so far.
     pub(crate) total_retransmits: u32,
     pub(crate) bytes_retransmitted: u64,
     /// D-SACKs received.

@@ -174,7 +174,7 @@ impl Tcb {
                 segment.sent_us = now_us;
                 let again = segment.has(mark::RETRANSMITTED);
                 segment.marks |= mark::RETRANSMITTED | mark::EVER_RETRANSMITTED;
-                let (span, seq) = (segment.span(), segment.seq);
+                let (span, len, seq) = (segment.span(), segment.len, segment.seq);
                 if !again {
                     self.ext_mut().retransmitted += span;
                 }
@@ -182,7 +182,7 @@ impl Tcb {
                 loss.rack.sent_again(index, seq, now_us);
                 loss.undo.sent_again(span, ts);
                 loss.total_retransmits = loss.total_retransmits.saturating_add(1);
-                loss.bytes_retransmitted += u64::from(span);
+                loss.bytes_retransmitted += u64::from(len);
                 self.sent_in_trouble(span, true, config, now);
                 if index == self.tx.head && !self.flags.has(Flags::REORDER_TIMER) {
                     // As Linux: the head's time-out starts when it was last sent.
