@@ -90,8 +90,12 @@ impl Tcb {
         config: &TcpConfig,
         input: AckInput<'_>,
     ) -> bool {
+        let advanced = input.ack != self.snd_una;
+        if !advanced && (self.snd_una == self.snd_nxt || !input.bare && input.sack.is_empty() && !input.ece) {
+            return false;
+        }
         let troubled = |e: &crate::tcb::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
-        if input.ack == self.snd_una || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
+        if !advanced || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
             return self.on_ack_in_trouble(store, pool, stats, config, &input);
         }
         let flight_before = self.flight();
@@ -130,9 +134,6 @@ impl Tcb {
         input: &AckInput<'_>,
     ) -> bool {
         let advanced = input.ack != self.snd_una;
-        if !advanced && (self.snd_una == self.snd_nxt || !input.bare && input.sack.is_empty() && !input.ece) {
-            return false;
-        }
         let now_us = micros(input.now);
         let (flight_before, una_before) = (self.flight(), self.snd_una);
         let duplicate = duplicate_block(input.sack, input.ack);
