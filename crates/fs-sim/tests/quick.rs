@@ -31,6 +31,22 @@ macro_rules! scenarios {
     };
 }
 
+/// Worlds that failed once, each for the reason that stands beside it.
+#[test]
+fn what_soaking_found() {
+    let found = [
+        // A cookie's only ACK was lost, and the keepalive probes of a client that waits did not open the connection.
+        ("syn-loss", 833_535_025_498),
+        // An ACK of TIME-WAIT has no ECE; a link that is bad for minutes rightly ends an orphan.
+        ("ecn", 261_161_125_530),
+        ("bursts", 330_337_412_145),
+    ];
+    for (name, seed) in found {
+        let scenario = Scenario::named(name).expect("a scenario of that name");
+        run_or_explain(scenario, seed, folder()).unwrap_or_else(|what| panic!("{what}"));
+    }
+}
+
 scenarios! {
     small = "small",
     rude = "rude",

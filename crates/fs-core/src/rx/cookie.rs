@@ -67,12 +67,22 @@ impl<P: FramePool> Stack<P> {
         if !segment.flags.ack() || segment.flags.rst() || segment.flags.syn() || !self.cookies.is_open(self.now) {
             return None;
         }
-        let (irs, iss) = (segment.seq - 1, segment.ack - 1);
+        let iss = segment.ack - 1;
         let this = period(self.now);
-        let size = [this, this.wrapping_sub(1)].into_iter().find_map(|p| {
-            let index = (iss.0 ^ self.cookie(&segment.key, irs, 0, p).0) & SIZE_BITS;
-            (self.cookie(&segment.key, irs, index, p) == iss).then(|| SIZES[index as usize])
-        })?;
+        let size_of = |irs| {
+            [this, this.wrapping_sub(1)].into_iter().find_map(|p| {
+                let index = (iss.0 ^ self.cookie(&segment.key, irs, 0, p).0) & SIZE_BITS;
+                (self.cookie(&segment.key, irs, index, p) == iss).then(|| SIZES[index as usize])
+            })
+        };
+        // A client whose only ACK was lost, and which waits for our first word, still sends keepalive probes: they
+        // stand one before what comes next.
+        let next = segment.seq - 1;
+        let (irs, size) = match size_of(next) {
+            Some(size) => (next, size),
+            None if segment.payload_len == 0 => (segment.seq, size_of(segment.seq)?),
+            None => return None,
+        };
         let bits = segment.ts.map(|ts| self.option_bits(ts.ecr));
         let options = SynOptions {
             mss: Some(size),

@@ -36,6 +36,8 @@ impl Tcb {
         if self.snd_wnd > 0 {
             self.flags.set(Flags::PUSH_OUT);
             self.rto_at = 0;
+            // Sending takes it back; a pool too dry to cut the segment must not be asked at the same pace for ever.
+            self.backoff = self.backoff.saturating_add(1);
             return false;
         }
         self.ext_mut().sender.closed_since.get_or_insert(now);

@@ -154,6 +154,7 @@ impl Tcb {
         if self.flags.has(Flags::PERSIST) {
             // The deadline was the persist timer's.
             self.rto_at = 0;
+            self.backoff = 0;
         }
         self.flags.clear(Flags::PUSH_OUT | Flags::PERSIST);
         let now_us = super::recovery::micros(now);
