@@ -40,6 +40,8 @@ struct Draft {
     hosts: Vec<HostConfig>,
     short: usize,
     bulk: usize,
+    /// Clients watch over their connections, whatever they do.
+    keepalive: bool,
     /// Kinds of the short connections.
     kinds: Vec<Kind>,
     sizes: Sizes,
@@ -63,6 +65,7 @@ impl Draft {
             hosts: vec![host(link()), host(link())],
             short: 200,
             bulk: 8,
+            keepalive: false,
             kinds: Kind::ORDERLY.to_vec(),
             sizes: Sizes::default(),
             concurrency: 32,
@@ -177,7 +180,7 @@ fn plans(draft: &Draft, rng: &mut Rng) -> Vec<Plan> {
             server,
             to: SocketAddr::new(address(server), port),
             from: (kind == Kind::SimultaneousOpen).then(|| SocketAddr::new(address(client), 20_000 + id as u16)),
-            options: plan::options(rng, kind.resets()),
+            options: plan::options(rng, kind.resets() || draft.keepalive),
             client_script,
             server_script,
             seed: rng.next(),

@@ -146,13 +146,14 @@ pub(super) const PATHS: &[Scenario] = &[
     },
     Scenario {
         name: "flaps",
-        about: "links that go down for up to 20 s, rates that change",
+        about: "links that go down for seconds, rates that change",
         build: |rng| {
             let mut draft = Draft { bulk: 12, short: 60, ..dumbbell(rng, 2) };
             draft.gap = Duration::from_millis(500);
             for _ in 0..12 {
                 let at = rng.duration(MS, Duration::from_secs(120));
-                let long = Duration::from_millis(rng.log_size(1, 20_000));
+                // Keepalive gives a peer up that is silent for 20 s; several flaps may meet.
+                let long = Duration::from_millis(rng.log_size(1, 4_000));
                 let pipe = LinkAt::Pipe(rng.below(2) as usize);
                 draft.changes.push((at, Change::Link(pipe, LinkChange::Up(false))));
                 draft.changes.push((at + long, Change::Link(pipe, LinkChange::Up(true))));
@@ -291,6 +292,8 @@ pub(super) const PATHS: &[Scenario] = &[
             let kinds = vec![Kind::PingPong, Kind::HalfClose, Kind::ClientCloses];
             let mut draft = Draft { bulk: 0, short: 200, kinds, ..Draft::two(|| bad(rng)) };
             draft.sizes.short_max = 1000;
+            // A cookie's client whose only ACK was lost, and that waits for the server's word, has only its probes.
+            draft.keepalive = true;
             draft.each_host(|host| {
                 draw_newer_tcp(host, rng);
                 host.limits.syn_cache = rng.pick(&[8, 16 << 10]);
