@@ -364,7 +364,7 @@ impl Way {
             receiver.echoes = 0;
             receiver.on_mark(segment, end, again);
         }
-        if (segment.span() == 0 || !segment.sacks.is_empty()) && receiver.acked >= 1 {
+        if !segment.sacks.is_empty() || segment.span() == 0 && receiver.acked >= 1 {
             receiver.heard_empty = true;
         }
         if segment.has(ACK) {
