@@ -277,6 +277,8 @@ impl<P: FramePool> Stack<P> {
             Disposition::SynAgain => {
                 self.stats.drop(DropReason::Duplicate);
                 self.repeat_fast(index, segment);
+                // The peer was heard: its keepalive may be due earlier than before.
+                self.settle(index, ready);
             }
             Disposition::PeerReset => {
                 self.stats.resets_received += 1;
