@@ -1,0 +1,1 @@
+//! libfastsock.so: the BSD socket symbols for unmodified binaries (LD_PRELOAD).

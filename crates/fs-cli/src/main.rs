@@ -1,0 +1,3 @@
+//! The `fastsock` program: up, run, ss, stat, doctor.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Shared-memory sockets: arenas, channels, rings, lanes, and the control protocol between a process and the daemon.

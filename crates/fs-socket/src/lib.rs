@@ -1,0 +1,1 @@
+//! What a process knows of its accelerated sockets: BSD socket calls on descriptor numbers over shared-memory channels.
