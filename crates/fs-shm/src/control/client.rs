@@ -1,0 +1,432 @@
+//! The process's end of the connection to the daemon.
+
+use super::fd_unsafe::Fd;
+use super::lock::Lock;
+use super::message::{ADMIN_MAX, ArenaGeometry, KernelReason, MESSAGE_MAX, Reply, Request, Row, VERSION};
+use super::object::{Object, PeerSide};
+use super::socket::{self, Fds};
+use super::wire::{Malformed, Text};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// A request that is not answered within this time fails: the daemon answers in microseconds, and an application
+/// must not hang on one that is stuck. Lower: a loaded host loses acceleration. Higher: a stuck daemon is felt.
+pub const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// No daemon is there, with what connect(2) said.
+    NoDaemon(Errno),
+    /// The connection is closed: the daemon has ended.
+    Closed,
+    /// No answer in time.
+    TimedOut,
+    /// The caller is a signal handler whose thread is in the middle of a request.
+    Busy,
+    /// The answer makes no sense: another version, or not our daemon.
+    Malformed(Malformed),
+    /// The daemon answered that it does not work.
+    Failed(Errno),
+    /// A system call failed.
+    System(Errno),
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Error::NoDaemon(errno) => write!(f, "no daemon answers: {errno}"),
+            Error::Closed => f.write_str("the daemon has closed the connection"),
+            Error::TimedOut => f.write_str("the daemon does not answer"),
+            Error::Busy => f.write_str("a request of this thread is under way"),
+            Error::Malformed(what) => what.fmt(f),
+            Error::Failed(errno) => write!(f, "the daemon answers: {errno}"),
+            Error::System(errno) => errno.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Self {
+        Error::Malformed(error)
+    }
+}
+
+const UNEXPECTED: Error = Error::Malformed(Malformed("an answer to something else"));
+const NO_FD: Error = Error::Malformed(Malformed("a descriptor is missing"));
+
+/// What a process is told when it attaches.
+#[derive(Debug)]
+pub struct Welcome {
+    /// The process's number.
+    pub attachment: u32,
+    /// Which start of the daemon this is.
+    pub epoch: u64,
+    /// Sizes of all arenas.
+    pub geometry: ArenaGeometry,
+    /// The attachment page's memory.
+    pub page: Fd,
+    /// The directory page's memory, read-only.
+    pub directory: Fd,
+}
+
+/// Which way a connection goes. Each answer holds while the directory page shows its generation.
+#[derive(Debug)]
+pub struct Routed {
+    /// See above.
+    pub generation: u64,
+    /// The way.
+    pub way: Way,
+}
+
+/// See [`Routed`].
+#[derive(Debug)]
+pub enum Way {
+    /// To another process: side A of each of these arenas in turn.
+    Local {
+        /// The address that the connection comes from.
+        source: core::net::IpAddr,
+        /// Arena numbers and their memory, in order, as many as are `Some`.
+        arenas: [Option<(u32, Fd)>; super::GROUP_MAX],
+    },
+    /// Over the wire: side A of this arena.
+    Wire {
+        /// Its number.
+        arena: u32,
+        /// Its memory.
+        memory: Fd,
+        /// The core behind it.
+        core: u16,
+    },
+    /// On the kernel.
+    Kernel(KernelReason),
+    /// Not at all.
+    Refused(Errno),
+}
+
+/// What became of [`Client::listen`].
+#[derive(Debug)]
+pub enum Listening {
+    /// Announced: number and page.
+    Yes(u32, Fd),
+    /// The kernel alone listens.
+    Kernel(KernelReason),
+    /// It is forbidden.
+    Refused(Errno),
+}
+
+/// A connection to the daemon. All threads may use it; requests go one after the other. No call allocates.
+#[derive(Debug)]
+pub struct Client {
+    socket: Fd,
+    lock: Lock,
+    number: AtomicU32,
+    timeout: Duration,
+}
+
+impl Client {
+    /// Connects to the daemon's socket. Answers at once when nobody listens there.
+    pub fn connect(path: &[u8]) -> Result<Self, Error> {
+        let addr = SocketAddrUnix::new(path).map_err(Error::NoDaemon)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket: Fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(Error::System)?
+            .into();
+        loop {
+            match rustix::net::connect(&socket, &addr) {
+                Ok(()) => return Ok(Self::from_fd(socket)),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::NoDaemon(errno)),
+            }
+        }
+    }
+
+    /// Takes a connected socket: the one that was left by exec, or a forked child's end.
+    pub fn from_fd(socket: Fd) -> Self {
+        Self { socket, lock: Lock::default(), number: AtomicU32::new(1), timeout: TIMEOUT }
+    }
+
+    /// The connection's two ends for a child that is to be forked: the child's client, and what goes to
+    /// [`Client::fork`].
+    pub fn pair() -> Result<(Client, Fd), Error> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (child, daemon): (OwnedFd, OwnedFd) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(Error::System)?;
+        Ok((Self::from_fd(child.into()), daemon.into()))
+    }
+
+    /// Waits this long for answers (default: [`TIMEOUT`]).
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// The descriptor: readable (end of file) once the daemon is gone, for the daemon never speaks first.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Moves the descriptor to the first free number from `least` on, out of the way of programs that close or
+    /// replace low numbers; answers the number.
+    pub fn move_from(&mut self, least: RawFd) -> Result<RawFd, Error> {
+        let moved = rustix::io::fcntl_dupfd_cloexec(&self.socket, least).map_err(Error::System)?;
+        self.socket = moved.into();
+        Ok(self.socket.as_raw_fd())
+    }
+
+    /// True once the daemon is gone. One system call.
+    pub fn is_closed(&self) -> bool {
+        let mut poll = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(rustix::event::poll(&mut poll, Some(&now)), Ok(1))
+            && poll[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// Asks, with descriptors, and waits for the answer.
+    pub fn request(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Fds), Error> {
+        let mut buffer = [0; MESSAGE_MAX];
+        let (reply, fds, _) = self.exchange(request, fds, &mut buffer)?;
+        Ok((reply, fds))
+    }
+
+    fn exchange<'b>(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        buffer: &'b mut [u8],
+    ) -> Result<(Reply, Fds, &'b [u8]), Error> {
+        let _guard = self.lock.lock().map_err(|_| Error::Busy)?;
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let len = request.encode(number, buffer)?;
+        let until = Deadline::after(self.timeout);
+        while let Err(error) = socket::send(self.socket.as_fd(), &buffer[..len], fds) {
+            match error {
+                Errno::AGAIN => self.wait(PollFlags::OUT, &until)?,
+                Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => return Err(Error::Closed),
+                error => return Err(Error::System(error)),
+            }
+        }
+        loop {
+            match socket::receive(&self.socket, buffer) {
+                Ok(received) if received.len == 0 => return Err(Error::Closed),
+                Ok(received) => {
+                    let answered = u32::from_le_bytes(buffer.get(4..8).map_or([0; 4], |b| [b[0], b[1], b[2], b[3]]));
+                    if received.len >= 8 && answered != number {
+                        // The late answer to a request that was given up.
+                        continue;
+                    }
+                    let (_, reply, rows) = Reply::decode(&buffer[..received.len])?;
+                    return match reply {
+                        Reply::Failed { errno } => Err(Error::Failed(Errno::from_raw_os_error(errno))),
+                        reply => Ok((reply, received.fds, rows)),
+                    };
+                }
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, &until)?,
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(Error::Closed),
+                Err(error) => return Err(Error::System(error)),
+            }
+        }
+    }
+
+    fn wait(&self, events: PollFlags, until: &Deadline) -> Result<(), Error> {
+        let mut poll = [PollFd::new(&self.socket, events)];
+        match rustix::event::poll(&mut poll, Some(&until.left())) {
+            Ok(0) => Err(Error::TimedOut),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::System(error)),
+        }
+    }
+
+    /// Attaches this process. `name` is for lists only.
+    pub fn hello(&self, name: &[u8]) -> Result<Welcome, Error> {
+        self.attach(&Request::Hello { version: VERSION, name: Text::new(name) })
+    }
+
+    /// Attaches the new image of this process, see [`Client::exec`].
+    pub fn resume(&self, name: &[u8]) -> Result<Welcome, Error> {
+        self.attach(&Request::Resume { version: VERSION, name: Text::new(name) })
+    }
+
+    fn attach(&self, request: &Request) -> Result<Welcome, Error> {
+        let (reply, mut fds) = self.request(request, &[])?;
+        let Reply::Welcome { attachment, epoch, geometry } = reply else { return Err(UNEXPECTED) };
+        let page = fds.take().ok_or(NO_FD)?;
+        let directory = fds.take().ok_or(NO_FD)?;
+        Ok(Welcome { attachment, epoch, geometry, page, directory })
+    }
+
+    /// Makes an eventfd a poller; answers its number.
+    pub fn poller(&self, eventfd: BorrowedFd<'_>) -> Result<u32, Error> {
+        match self.request(&Request::Poller, &[eventfd])? {
+            (Reply::Poller { poller }, _) => Ok(poller),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// A poller of this process is gone.
+    pub fn poller_gone(&self, poller: u32) -> Result<(), Error> {
+        self.done(&Request::PollerGone { poller }, &[])
+    }
+
+    /// The eventfd of a poller; `Failed(ENOENT)` when it is gone.
+    pub fn bell(&self, poller: u32) -> Result<Fd, Error> {
+        match self.request(&Request::Bell { poller }, &[])? {
+            (Reply::Done, mut fds) => fds.take().ok_or(NO_FD),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Which way a connection of the socket with this cookie goes.
+    pub fn route(&self, to: SocketAddr, from: Option<SocketAddr>, cookie: u64) -> Result<Routed, Error> {
+        let (reply, mut fds) = self.request(&Request::Route { to, from, cookie }, &[])?;
+        let (generation, way) = match reply {
+            Reply::Local { generation, source, arenas, count } => {
+                let mut given = [const { None }; super::GROUP_MAX];
+                for (place, arena) in given.iter_mut().zip(arenas).take(usize::from(count)) {
+                    *place = Some((arena, fds.take().ok_or(NO_FD)?));
+                }
+                (generation, Way::Local { source, arenas: given })
+            }
+            Reply::Wire { generation, arena, core } => {
+                (generation, Way::Wire { arena, memory: fds.take().ok_or(NO_FD)?, core })
+            }
+            Reply::Kernel { generation, reason } => (generation, Way::Kernel(reason)),
+            Reply::Refused { generation, errno } => (generation, Way::Refused(Errno::from_raw_os_error(errno))),
+            _ => return Err(UNEXPECTED),
+        };
+        Ok(Routed { generation, way })
+    }
+
+    /// Announces a listener. The same cookie again changes the backlog.
+    pub fn listen(
+        &self,
+        at: SocketAddr,
+        v6_only: bool,
+        reuse_port: bool,
+        backlog: u32,
+        cookie: u64,
+    ) -> Result<Listening, Error> {
+        match self.request(&Request::Listen { at, v6_only, reuse_port, backlog, cookie }, &[])? {
+            (Reply::Listener { listener }, mut fds) => Ok(Listening::Yes(listener, fds.take().ok_or(NO_FD)?)),
+            (Reply::Kernel { reason, .. }, _) => Ok(Listening::Kernel(reason)),
+            (Reply::Refused { errno, .. }, _) => Ok(Listening::Refused(Errno::from_raw_os_error(errno))),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// This process has closed its last descriptor of a listener.
+    pub fn unlisten(&self, listener: u32) -> Result<(), Error> {
+        self.done(&Request::Unlisten { listener }, &[])
+    }
+
+    /// The page of a listener that this process holds (after fork and exec).
+    pub fn listener(&self, listener: u32) -> Result<Fd, Error> {
+        match self.request(&Request::Listener { listener }, &[])? {
+            (Reply::Listener { .. }, mut fds) => fds.take().ok_or(NO_FD),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// The memory of an arena that this process takes part in, and its side.
+    pub fn arena(&self, arena: u32) -> Result<(PeerSide, Fd), Error> {
+        match self.request(&Request::Arena { arena }, &[])? {
+            (Reply::Arena { side }, mut fds) => Ok((side, fds.take().ok_or(NO_FD)?)),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// This process is about to fork. The daemon copies its attachment page and counts the child's references, so
+    /// the page must not change until the fork is done. Answers the child's number and its page.
+    ///
+    /// Make `child` with [`Client::pair`]; the child goes on with the client of the pair, the parent drops it.
+    pub fn fork(&self, child: Fd) -> Result<(u32, Fd), Error> {
+        match self.request(&Request::Fork, &[child.as_fd()])? {
+            (Reply::Forked { child }, mut fds) => Ok((child, fds.take().ok_or(NO_FD)?)),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// The fork did not happen.
+    pub fn fork_failed(&self, child: u32) -> Result<(), Error> {
+        self.done(&Request::ForkFailed { child }, &[])
+    }
+
+    /// This process is about to exec; the connection has to be left open (not close-on-exec) for the new image.
+    pub fn exec(&self) -> Result<(), Error> {
+        self.done(&Request::Exec, &[])
+    }
+
+    /// The exec did not happen.
+    pub fn exec_failed(&self) -> Result<(), Error> {
+        self.done(&Request::ExecFailed, &[])
+    }
+
+    /// A descriptor is about to be sent to another process.
+    pub fn share(&self, object: Object, cookie: u64) -> Result<(), Error> {
+        self.done(&Request::Share { object, cookie }, &[])
+    }
+
+    /// What a received or inherited descriptor stands for, with its memory (arena or listener page); `None` when it
+    /// is not ours. The caller has one reference of it from here on.
+    pub fn claim(&self, placeholder: BorrowedFd<'_>) -> Result<Option<(Object, Fd)>, Error> {
+        match self.request(&Request::Claim, &[placeholder])? {
+            (Reply::Claimed { object }, mut fds) => Ok(Some((object, fds.take().ok_or(NO_FD)?))),
+            (Reply::Kernel { .. }, _) => Ok(None),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    fn done(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        match self.request(request, fds)? {
+            (Reply::Done, _) => Ok(()),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Calls `each` with every row of a list: `ask` is [`Request::Sockets`] or [`Request::Counters`] from a place on.
+    pub fn rows<R: Row>(&self, ask: impl Fn(u64) -> Request, mut each: impl FnMut(R)) -> Result<(), Error> {
+        let mut buffer = [0; ADMIN_MAX];
+        let mut cursor = 0;
+        loop {
+            let (reply, _, mut rows) = self.exchange(&ask(cursor), &[], &mut buffer)?;
+            let (Reply::Sockets { next, count } | Reply::Counters { next, count }) = reply else {
+                return Err(UNEXPECTED);
+            };
+            for _ in 0..count {
+                let (row, rest) = R::decode(rows)?;
+                rows = rest;
+                each(row);
+            }
+            // The list goes forward, so it ends.
+            if next <= cursor {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+}
+
+/// A point in time; CLOCK_MONOTONIC.
+struct Deadline(Duration);
+
+impl Deadline {
+    fn now() -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    }
+
+    fn after(time: Duration) -> Self {
+        Self(Self::now() + time)
+    }
+
+    fn left(&self) -> Timespec {
+        let left = self.0.saturating_sub(Self::now());
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+    }
+}

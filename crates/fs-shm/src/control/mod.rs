@@ -1,0 +1,37 @@
+//! The control protocol between a process and the daemon: everything that is not data.
+//!
+//! A Unix socket of type SOCK_SEQPACKET; a process asks ([`Request`]), the daemon answers ([`Reply`]), descriptors
+//! travel along. The daemon never speaks first, so a readable connection outside of a request means that it is gone.
+//! Both sides take the other's bytes for hostile: decoding answers errors, never panics, never allocates.
+//!
+//! [`Client`] is what runs inside an application: under preload, in a forked child, in a signal handler. So no
+//! allocation, no libc function (each could be one of ours), only system calls.
+
+mod client;
+mod fd_unsafe;
+mod lock;
+mod message;
+mod object;
+pub mod socket;
+mod wire;
+
+pub use client::{Client, Error, Listening, Routed, TIMEOUT, Way, Welcome};
+pub use fd_unsafe::Fd;
+pub use message::{
+    ADMIN_MAX, ArenaGeometry, CounterRow, FDS_MAX, GROUP_MAX, KernelReason, Kind, MESSAGE_MAX, Reply, Request, Row,
+    SocketRow, VERSION,
+};
+pub use object::{Object, PeerSide};
+pub use wire::{Malformed, Text};
+
+/// Environment variable that names the daemon's socket.
+pub const PATH_VARIABLE: &str = "FASTSOCK_CONTROL";
+
+/// The socket of the daemon that serves all users.
+pub const SYSTEM_PATH: &str = "/run/fastsock/control.sock";
+
+/// The socket of a user's own daemon, below `$XDG_RUNTIME_DIR`.
+pub const USER_PATH: &str = "fastsock/control.sock";
+
+#[cfg(test)]
+mod tests;
