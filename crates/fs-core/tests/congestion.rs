@@ -33,6 +33,8 @@ struct World {
     lose_every: u64,
     /// Bytes written and not yet read.
     pending: usize,
+    /// The client was told that it may write.
+    may_write: bool,
 }
 
 const WAY: Duration = Duration::from_millis(1);
@@ -54,6 +56,7 @@ impl World {
             packets: 0,
             lose_every: 0,
             pending: 0,
+            may_write: false,
         };
         for host in &mut world.hosts {
             host.set_now(now);
@@ -84,7 +87,10 @@ impl World {
                     self.wire.push_back((self.now + WAY, 1 - from, bytes));
                 }
             }
-            host.drain_events(&mut Vec::new());
+            let mut events = Vec::new();
+            host.drain_events(&mut events);
+            let write = |e: &Event| matches!(e, Event::Tcp(id, r) if *id == self.client && r.intersects(Ready::WRITE));
+            self.may_write |= from == 0 && events.iter().any(write);
         }
         let arrival = self.wire.front().map(|w| w.0);
         let timer = self.hosts.iter().filter_map(Stack::next_deadline).min();
@@ -183,5 +189,31 @@ fn a_live_connection_may_change() {
                 assert!(took < Duration::from_secs(5), "{from:?} to {to:?}, a loss in {lose_every}: {took:?}");
             }
         }
+    }
+}
+
+/// An application that writes when it is told to, as one on tokio does, fills a path however long: the send buffer
+/// grows with the congestion window though nobody writes into a full one. (It stayed at 192 KiB.)
+#[test]
+fn a_writer_who_waits_for_readiness_fills_the_window() {
+    for control in [Cubic, NewReno, Bbr] {
+        let mut world = World::new(control, TcpOptions::default());
+        let mut flight = 0;
+        let start = world.now;
+        world.may_write = true;
+        while world.now.since(start) < Duration::from_millis(60) {
+            while world.may_write {
+                let written = world.write(64 << 10);
+                let after = world.hosts[0].tcp_ready(world.client).unwrap();
+                // A short write says the same as a refused one: wait.
+                world.may_write = written == 64 << 10 && after.contains(Ready::WRITE);
+            }
+            world.step();
+            world.read();
+            let info = world.hosts[0].tcp_info(world.client).unwrap();
+            flight = flight.max(info.unacked * info.snd_mss);
+        }
+        // Thirty round trips of slow start on a path without limits: what bounds it is the buffers' maximum.
+        assert!(flight > 2 << 20, "{control:?}: at most {flight} bytes in flight");
     }
 }

@@ -123,7 +123,8 @@ impl<P: FramePool> Stack<P> {
                 if !tcb.state.can_send() || tcb.flags.has(Flags::FIN_QUEUED) {
                     return Err(Error::BrokenPipe);
                 }
-                if tcb.tx.bytes as usize + wanted > tcb.snd_buf() as usize {
+                // Before it stops being writable, not when it is full: who asks for readiness first never meets a full one.
+                if tcb.tx.bytes as usize + wanted > tcb.write_mark() as usize {
                     tcb.grow_send_buffer(max);
                 }
                 match tcb.snd_buf().saturating_sub(tcb.tx.bytes) {

@@ -366,8 +366,13 @@ impl Tcb {
                 }
             }
         }
-        if !was_writable && self.writable() && self.state.can_send() {
-            *ready |= Ready::WRITE;
+        if !was_writable {
+            // The window may have grown past what the application was allowed to queue: without this only a write would
+            // grow the buffer, and the writer waits for us.
+            self.grow_send_buffer(core.config.send_buffer);
+            if self.writable() && self.state.can_send() {
+                *ready |= Ready::WRITE;
+            }
         }
         Ok(fin)
     }

@@ -360,10 +360,16 @@ impl Tcb {
         self.snd_buf_4k as u32 * 4096
     }
 
-    /// The application may write: a third of the send buffer is free, as Linux's `sk_stream_is_writeable`.
+    /// Bytes in the send buffer above which the application waits: two thirds, as Linux's `sk_stream_is_writeable`.
+    #[inline]
+    pub(crate) fn write_mark(&self) -> u32 {
+        self.snd_buf() / 3 * 2
+    }
+
+    /// The application may write.
     #[inline]
     pub(crate) fn writable(&self) -> bool {
-        self.tx.bytes <= self.snd_buf() / 3 * 2 && self.below_low_water()
+        self.tx.bytes <= self.write_mark() && self.below_low_water()
     }
 
     /// Sequence number after the last one queued (data and FIN).

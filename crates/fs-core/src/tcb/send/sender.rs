@@ -82,11 +82,13 @@ impl Tcb {
         }
     }
 
-    /// Send-buffer auto-tuning (Linux `tcp_sndbuf_expand`): twice the congestion window, so that as much as is in flight
-    /// can wait behind it. It does not shrink: recovery needs the room that its window once had.
+    /// Send-buffer auto-tuning (Linux `tcp_sndbuf_expand`), when the application writes and when ACKs have let the window
+    /// grow. Three windows: one in flight, one that SACKs have let pass in recovery, one that waits behind them. Linux's
+    /// two, which count its bookkeeping (2304 bytes for a segment), hold as much payload. It does not shrink: recovery
+    /// needs the room that its window once had.
     #[inline]
     pub(crate) fn grow_send_buffer(&mut self, max: u32) {
-        let wanted = self.window.cwnd.saturating_mul(2).min(max);
+        let wanted = self.window.cwnd.saturating_mul(3).min(max);
         if wanted > self.snd_buf() && !self.ext.as_ref().is_some_and(|e| e.sender.buffer_fixed) {
             self.snd_buf_4k = in_4k(wanted);
         }
