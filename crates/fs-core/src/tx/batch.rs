@@ -194,6 +194,8 @@ impl<P: FramePool> Stack<P> {
         let mut left = QUOTA;
         let mut waits = false;
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
+        // Bytes since the last end of a burst.
+        let mut run = 0;
         loop {
             if *sent >= budget {
                 return Visit::Again;
@@ -214,6 +216,11 @@ impl<P: FramePool> Stack<P> {
             }
             let before = out.len();
             let len = store.segments[segment_index].len;
+            let ends = matches!(next, Next::New(_)) && tcb.ends_burst(store, segment_index, run, *now);
+            if ends && run > 0 {
+                store.segments[segment_index].marks |= mark::PUSH;
+            }
+            run = if ends || matches!(next, Next::Again(_)) { 0 } else { run + len };
             if !emit_segment(tcb, store, pool, net, stats, segment_index, ts, frozen, *now, out) {
                 return Visit::PoolDry;
             }

@@ -74,6 +74,11 @@ impl Pacing {
         (self.rate != 0 && self.left == 0 && now < self.next).then_some(self.next)
     }
 
+    /// Behind `len` bytes that leave now there is a wait.
+    pub(crate) fn ends_burst(&self, len: u32, now: Instant) -> bool {
+        (1..=len).contains(&self.left) && self.rate != 0 && self.next + self.time_of(len) > now
+    }
+
     /// A wait is over: a burst, and what was missed by waking late.
     pub(crate) fn wake(&mut self, now: Instant, mss: u32) {
         self.queued = false;
@@ -98,8 +103,12 @@ impl Pacing {
             }
         }
         self.left = self.left.saturating_sub(len);
-        let nanos = u64::from(len) * 1_000_000_000 / self.rate;
-        self.next = self.next + Duration::from_nanos(nanos);
+        self.next = self.next + self.time_of(len);
+    }
+
+    /// How long `len` bytes take at the rate in force, which is not 0.
+    fn time_of(&self, len: u32) -> Duration {
+        Duration::from_nanos(u64::from(len) * 1_000_000_000 / self.rate)
     }
 }
 

@@ -114,9 +114,7 @@ impl Tcb {
         }
         let outstanding = self.snd_nxt != self.snd_una;
         if len < self.mss as u32 && index == self.tx.tail && !fin && !push_out {
-            // RFC 9293 3.7.4 with Minshall's change; and what the application holds itself.
-            let nagle = outstanding && !self.flags.has(Flags::NODELAY) && self.small_in_flight(store);
-            if (nagle || self.flags.has(Flags::HOLD)) && !self.in_urgent_mode() {
+            if self.holds_small(store, outstanding) {
                 return Next::Nothing;
             }
         } else if push_out && len > 0 && index == self.tx.tail {
@@ -124,6 +122,32 @@ impl Tcb {
             store.segments[index].marks |= mark::PUSH;
         }
         Next::New(index)
+    }
+
+    /// What is not a full segment waits: RFC 9293 3.7.4 with Minshall's change; and what the application holds itself.
+    #[inline]
+    fn holds_small(&self, store: &TxStore, outstanding: bool) -> bool {
+        let nagle = outstanding && !self.flags.has(Flags::NODELAY) && self.small_in_flight(store);
+        (nagle || self.flags.has(Flags::HOLD)) && !self.in_urgent_mode()
+    }
+
+    /// Nothing leaves right behind the new segment `index`, or it fills half the congestion window since the last such
+    /// one, `run` bytes before it. Linux puts PSH there when there are others in the same burst
+    /// (`__tcp_transmit_skb`, on each packet for the device to cut; `tcp_cwnd_test` for the halves): what merges
+    /// segments on their way to the peer's reader need not wait for more then.
+    #[inline]
+    pub(crate) fn ends_burst(&self, store: &TxStore, index: u32, run: u32, now: Instant) -> bool {
+        let segment = &store.segments[index];
+        if segment.next == NIL {
+            return true;
+        }
+        let (next, mss) = (&store.segments[segment.next], self.mss as u32);
+        let full = self.flight() + segment.span() >= self.window.cwnd;
+        let small = next.len < mss && segment.next == self.tx.tail && !next.has(mark::FIN);
+        full || run + segment.len + mss > self.window.cwnd / 2
+            || next.end().after(self.snd_una + self.snd_wnd)
+            || small && self.holds_small(store, true)
+            || self.ext.as_ref().is_some_and(|ext| ext.pacing.ends_burst(segment.len, now))
     }
 
     /// Cuts a segment that is larger than the segment size has become. False when the pool is dry.
