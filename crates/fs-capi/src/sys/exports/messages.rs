@@ -1,0 +1,151 @@
+//! sendmsg and recvmsg, one and many.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use fs_socket::{Errno, Ours, Received, flags};
+use libc::{c_int, c_uint, mmsghdr, msghdr, size_t, ssize_t, timespec};
+
+use super::{define, fall_through};
+use crate::sys::answer::{self, address, pieces, pieces_mut, received};
+use crate::sys::control;
+use crate::sys::errno::{errno, set_errno};
+use crate::sys::real;
+
+/// Most messages in one call: the kernel cuts longer arrays to this (UIO_MAXIOV, sendmmsg(2)).
+const MESSAGES_MAX: c_uint = 1024;
+
+define! {
+    /// sendmsg(2).
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = {
+        match sendmsg_ours(fd, message, flags) {
+            Some(answer) => answer,
+            None => {
+                control::share(message);
+                real::sendmsg(fd, message, flags)
+            }
+        }
+    };
+    /// recvmsg(2).
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = {
+        match recvmsg_ours(fd, message, flags) {
+            Some(answer) => received(Some(answer)).unwrap_or(-1),
+            None => {
+                let answer = real::recvmsg(fd, message, flags);
+                if answer >= 0 {
+                    control::claim(message);
+                }
+                answer
+            }
+        }
+    };
+    /// The C library's other name.
+    fn __sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = sendmmsg(fd, messages, n, flags);
+}
+
+fall_through! {
+    /// sendmmsg(2).
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = sendmmsg_ours(fd, messages, n, flags);
+    /// recvmmsg(2).
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int =
+        recvmmsg_ours(fd, messages, n, flags, timeout);
+}
+
+/// # Safety
+/// As sendmsg(2).
+unsafe fn sendmsg_ours(fd: c_int, message: *const msghdr, send_flags: c_int) -> Option<ssize_t> {
+    // SAFETY: by contract; what is null goes to the kernel.
+    unsafe {
+        let header = message.as_ref()?;
+        let parts = pieces(header.msg_iov, header.msg_iovlen as size_t)?;
+        let to = address(header.msg_name.cast(), header.msg_namelen);
+        answer::send(fd, parts, send_flags as u32, to, answer::control(header))
+    }
+}
+
+/// # Safety
+/// As recvmsg(2).
+unsafe fn recvmsg_ours(fd: c_int, message: *mut msghdr, recv_flags: c_int) -> Ours<Received> {
+    // SAFETY: by contract; what is null goes to the kernel.
+    unsafe {
+        let header = message.as_mut()?;
+        let answer = answer::recv(fd, pieces_mut(header.msg_iov, header.msg_iovlen as size_t)?, recv_flags as u32)?;
+        if let Ok(received) = answer {
+            if !header.msg_name.is_null() {
+                header.msg_namelen = 0;
+            }
+            header.msg_controllen = 0;
+            header.msg_flags = received.flags as c_int;
+        }
+        Some(answer)
+    }
+}
+
+/// # Safety
+/// As sendmmsg(2).
+unsafe fn sendmmsg_ours(fd: c_int, messages: *mut mmsghdr, n: c_uint, send_flags: c_int) -> Option<c_int> {
+    fs_socket::table::socket(fd)?;
+    let mut done = 0;
+    for i in 0..n.min(MESSAGES_MAX) as usize {
+        // SAFETY: by contract.
+        let message = unsafe { &mut *messages.add(i) };
+        // SAFETY: by contract. `sendmsg`, so that a message whose description is wrong gets the kernel's error.
+        let sent = unsafe { sendmsg(fd, &message.msg_hdr, send_flags) };
+        if sent < 0 {
+            // An error after the first message is told by the next call (sendmmsg(2)).
+            return Some(if done > 0 { done } else { -1 });
+        }
+        message.msg_len = sent as c_uint;
+        done += 1;
+    }
+    Some(done)
+}
+
+/// # Safety
+/// As recvmmsg(2).
+unsafe fn recvmmsg_ours(fd: c_int, messages: *mut mmsghdr, n: c_uint, recv_flags: c_int, timeout: *mut timespec) -> Option<c_int> {
+    fs_socket::table::socket(fd)?;
+    // SAFETY: by contract.
+    let limit = match unsafe { timeout.as_ref() } {
+        None => None,
+        Some(&timespec { tv_sec, tv_nsec }) => match (u64::try_from(tv_sec), u32::try_from(tv_nsec)) {
+            (Ok(seconds), Ok(nanoseconds)) if nanoseconds < 1_000_000_000 => Some(Duration::new(seconds, nanoseconds)),
+            _ => {
+                set_errno(Errno::INVAL.raw_os_error());
+                return Some(-1);
+            }
+        },
+    };
+    let began = Instant::now();
+    let one = recv_flags & libc::MSG_WAITFORONE != 0;
+    let mut now_flags = recv_flags & !libc::MSG_WAITFORONE;
+    let mut done = 0;
+    for i in 0..n.min(MESSAGES_MAX) as usize {
+        // SAFETY: by contract.
+        let message = unsafe { &mut *messages.add(i) };
+        let before = errno();
+        // SAFETY: by contract.
+        let got = unsafe { recvmsg(fd, &mut message.msg_hdr, now_flags) };
+        if got < 0 {
+            if done > 0 {
+                set_errno(before);
+            }
+            return Some(if done > 0 { done } else { -1 });
+        }
+        message.msg_len = got as c_uint;
+        done += 1;
+        if one {
+            now_flags |= flags::DONTWAIT as c_int;
+        }
+        // The time is looked at after each message only (recvmmsg(2), BUGS); what is left is written back.
+        if let Some(limit) = limit {
+            let left = limit.saturating_sub(began.elapsed());
+            // SAFETY: by contract: not null, as `limit` says.
+            unsafe { *timeout = timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() } };
+            if left.is_zero() {
+                break;
+            }
+        }
+    }
+    Some(done)
+}

@@ -1,0 +1,143 @@
+//! fork and exec.
+
+use libc::{c_char, c_int, pid_t, termios, winsize};
+
+use super::define;
+use super::descriptors::{close, dup2};
+use crate::sys::errno::{errno, set_errno};
+use crate::sys::real;
+use crate::sys::scratch::{Environment, Pointers};
+
+define! {
+    /// fork(2).
+    fn fork() -> pid_t = forked(|| real::fork());
+    /// The C library's other name.
+    fn __fork() -> pid_t = fork();
+    /// vfork(2), made a fork: a child that shares the parent's memory would close the parent's sockets in our tables.
+    fn vfork() -> pid_t = fork();
+    /// The C library's other name.
+    fn __vfork() -> pid_t = fork();
+    /// _Fork(3): fork without the handlers of pthread_atfork.
+    fn _Fork() -> pid_t = forked(|| real::_Fork());
+    /// forkpty(3), whose fork is internal to the C library.
+    fn forkpty(controller: *mut c_int, name: *mut c_char, settings: *const termios, size: *const winsize) -> pid_t =
+        forked(|| real::forkpty(controller, name, settings, size));
+    /// daemon(3), whose fork is internal to the C library: made of calls of this library.
+    fn daemon(stay: c_int, keep: c_int) -> c_int = daemonize(stay, keep);
+
+    /// execve(2).
+    fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int =
+        exec(envp, |envp| real::execve(path, argv, envp));
+    /// execv(3).
+    fn execv(path: *const c_char, argv: *const *const c_char) -> c_int = execve(path, argv, environment());
+    /// execvp(3).
+    fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int = execvpe(file, argv, environment());
+    /// execvpe(3).
+    fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int =
+        exec(envp, |envp| real::execvpe(file, argv, envp));
+    /// fexecve(3).
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int =
+        exec(envp, |envp| real::fexecve(fd, argv, envp));
+    /// execveat(2).
+    fn execveat(directory: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int =
+        exec(envp, |envp| real::execveat(directory, path, argv, envp, flags));
+}
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// The process's environment.
+pub(in crate::sys) fn environment() -> *const *const c_char {
+    // SAFETY: the C library's variable; as with its own exec functions, a thread that changes the environment
+    // meanwhile is the application's fault.
+    unsafe { environ }
+}
+
+/// A fork with the tables held still around it.
+///
+/// # Safety
+/// `fork` forks, in the way of fork(2).
+pub(super) unsafe fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
+    let forking = fs_socket::before_fork();
+    let pid = fork();
+    if pid == 0 {
+        fs_socket::after_fork_child(forking);
+    } else {
+        let reason = errno();
+        fs_socket::after_fork_parent(forking, pid > 0);
+        set_errno(reason);
+    }
+    pid
+}
+
+/// An exec with our variables in the new environment when sockets of ours live on in the new image.
+///
+/// # Safety
+/// `envp` as execve(2) asks.
+unsafe fn exec(envp: *const *const c_char, exec: impl FnOnce(*const *const c_char) -> c_int) -> c_int {
+    let Some(surviving) = fs_socket::before_exec() else {
+        return exec(envp);
+    };
+    // SAFETY: by contract.
+    let environment = unsafe { Environment::with_control(envp, surviving.control) };
+    let answer = match &environment {
+        Some(environment) => exec(environment.as_ptr()),
+        None => {
+            set_errno(libc::ENOMEM);
+            -1
+        }
+    };
+    let reason = errno();
+    drop(environment);
+    fs_socket::after_exec_failed(Some(surviving));
+    set_errno(reason);
+    answer
+}
+
+/// daemon(3): the parent ends, the child leads a session, stands in / and has its standard streams on /dev/null.
+///
+/// # Safety
+/// As daemon(3).
+unsafe fn daemonize(stay: c_int, keep: c_int) -> c_int {
+    // SAFETY: plain calls with constant strings.
+    unsafe {
+        match fork() {
+            -1 => return -1,
+            0 => {}
+            _ => libc::_exit(0),
+        }
+        if libc::setsid() == -1 {
+            return -1;
+        }
+        if stay == 0 && libc::chdir(c"/".as_ptr()) == -1 {
+            return -1;
+        }
+        if keep == 0 {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            if null == -1 {
+                return -1;
+            }
+            for stream in 0..=2 {
+                if dup2(null, stream) == -1 {
+                    return -1;
+                }
+            }
+            if null > 2 {
+                close(null);
+            }
+        }
+    }
+    0
+}
+
+/// The arguments of execl and its kin, collected by [`crate::sys::variadic`]: the program, then `arguments`.
+///
+/// # Safety
+/// As the C functions: strings ended by null, then for execle the environment (`envp`).
+pub(in crate::sys) unsafe fn execl(path: *const c_char, arguments: &Pointers, search: bool, envp: *const *const c_char) -> c_int {
+    // SAFETY: by contract.
+    unsafe {
+        if search { execvpe(path, arguments.as_ptr(), envp) } else { execve(path, arguments.as_ptr(), envp) }
+    }
+}

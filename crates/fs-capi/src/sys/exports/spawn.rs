@@ -1,0 +1,34 @@
+//! posix_spawn.
+
+use libc::{c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+
+use super::define;
+use crate::sys::real;
+use crate::sys::scratch::Environment;
+
+define! {
+    /// posix_spawn(3).
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int =
+        spawned(envp, |envp| real::posix_spawn(pid, path, actions, attributes, argv, envp));
+    /// posix_spawnp(3).
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int =
+        spawned(envp, |envp| real::posix_spawnp(pid, file, actions, attributes, argv, envp));
+}
+
+/// A spawn whose child is attached beforehand when it inherits sockets of ours. The answer is an error number.
+///
+/// # Safety
+/// `envp` as posix_spawn(3) asks.
+unsafe fn spawned(envp: *const *mut c_char, spawn: impl FnOnce(*const *mut c_char) -> c_int) -> c_int {
+    let Some(surviving) = fs_socket::before_spawn() else {
+        return spawn(envp);
+    };
+    // SAFETY: by contract.
+    let environment = unsafe { Environment::with_control(envp.cast(), surviving.control) };
+    let answer = match &environment {
+        Some(environment) => spawn(environment.as_ptr().cast()),
+        None => libc::ENOMEM,
+    };
+    fs_socket::exec::after_spawn(surviving);
+    answer
+}

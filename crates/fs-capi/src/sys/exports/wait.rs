@@ -1,0 +1,144 @@
+//! poll and select.
+
+use core::slice;
+use core::time::Duration;
+
+
+use fs_socket::poll::{self, PollFd};
+use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, suseconds_t, time_t, timespec, timeval};
+
+use super::{define, fall_through};
+use crate::sys::answer::int;
+use crate::sys::{cancel, real};
+
+fall_through! {
+    /// poll(2).
+    fn poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> c_int =
+        entries(fds, n).and_then(|fds| ready(poll::poll(fds, milliseconds(timeout_ms), None)));
+    /// ppoll(2).
+    fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = {
+        match (entries(fds, n), time(timeout)) {
+            (Some(fds), Some(timeout)) => ready(poll::poll(fds, timeout, signals(mask))),
+            _ => None,
+        }
+    };
+    /// select(2).
+    fn select(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int =
+        selected(n, read, write, except, timeout);
+    /// pselect(2).
+    fn pselect(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = {
+        time(timeout).and_then(|timeout| {
+            let mut unused = None;
+            select_sets(n, [read, write, except], timeout, signals(mask), &mut unused)
+        })
+    };
+}
+
+define! {
+    /// The C library's other name.
+    fn __poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> c_int = self::poll(fds, n, timeout_ms);
+    /// The C library's other name.
+    fn __select(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int =
+        select(n, read, write, except, timeout);
+    /// poll with its array's size (_FORTIFY_SOURCE): too long a count ends the process, in the C library's words.
+    fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int, room: size_t) -> c_int = {
+        if room / size_of::<pollfd>() < n as size_t {
+            real::__poll_chk(fds, n, timeout_ms, room)
+        } else {
+            self::poll(fds, n, timeout_ms)
+        }
+    };
+    /// As __poll_chk.
+    fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int = {
+        if room / size_of::<pollfd>() < n as size_t {
+            real::__ppoll_chk(fds, n, timeout, mask, room)
+        } else {
+            ppoll(fds, n, timeout, mask)
+        }
+    };
+}
+
+/// A number of ready descriptors.
+pub(super) fn ready(answer: fs_socket::Ours<usize>) -> Option<c_int> {
+    // At most as many as there are descriptors.
+    int(answer.map(|r| r.map(|n| n as c_int)))
+}
+
+/// The array of poll. `None`: one the kernel refuses (it knows the error), or one that it ignores.
+///
+/// # Safety
+/// As poll(2).
+unsafe fn entries<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [PollFd]> {
+    cancel::point();
+    if fds.is_null() || n == 0 || n > c_int::MAX as nfds_t {
+        return None;
+    }
+    // SAFETY: by contract; PollFd is laid out as pollfd.
+    Some(unsafe { slice::from_raw_parts_mut(fds.cast(), n as usize) })
+}
+
+/// poll's time-out: negative is without end.
+pub(super) fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+/// ppoll's time-out: null is without end. `None`: not a time, EINVAL by the kernel.
+///
+/// # Safety
+/// Null or valid.
+pub(super) unsafe fn time(timeout: *const timespec) -> Option<Option<Duration>> {
+    // SAFETY: by contract.
+    let Some(timeout) = (unsafe { timeout.as_ref() }) else { return Some(None) };
+    let seconds = u64::try_from(timeout.tv_sec).ok()?;
+    let nanoseconds = u32::try_from(timeout.tv_nsec).ok().filter(|&n| n < 1_000_000_000)?;
+    Some(Some(Duration::new(seconds, nanoseconds)))
+}
+
+/// A signal mask in the kernel's form: its first 64 bits.
+///
+/// # Safety
+/// Null or valid.
+pub(super) unsafe fn signals(mask: *const sigset_t) -> Option<u64> {
+    // SAFETY: by contract; sigset_t is longer than 8 bytes and aligned for them.
+    (!mask.is_null()).then(|| unsafe { mask.cast::<u64>().read() })
+}
+
+/// select, which writes the time left back (select(2), Linux).
+///
+/// # Safety
+/// As select(2).
+unsafe fn selected(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> Option<c_int> {
+    // SAFETY: by contract.
+    let limit = match unsafe { timeout.as_ref() } {
+        None => None,
+        // Microseconds of a second or more are taken as they are (kernel: poll_select_set_timeout of tv_sec + tv_usec).
+        Some(&timeval { tv_sec, tv_usec }) => {
+            Some(Duration::from_secs(u64::try_from(tv_sec).ok()?) + Duration::from_micros(u64::try_from(tv_usec).ok()?))
+        }
+    };
+    let mut left = limit;
+    // SAFETY: by contract.
+    let answer = unsafe { select_sets(n, [read, write, except], limit, None, &mut left) }?;
+    if let Some(left) = left
+        && !timeout.is_null()
+    {
+        // SAFETY: by contract.
+        unsafe { *timeout = timeval { tv_sec: left.as_secs() as time_t, tv_usec: left.subsec_micros() as suseconds_t } };
+    }
+    Some(answer)
+}
+
+/// # Safety
+/// As pselect(2).
+unsafe fn select_sets(n: c_int, sets: [*mut fd_set; 3], timeout: Option<Duration>, mask: Option<u64>, left: &mut Option<Duration>) -> Option<c_int> {
+    cancel::point();
+    let words = usize::try_from(n).ok()?.div_ceil(64);
+    // A set is as long as the highest number asked for needs, which may be more than fd_set's 1024 (programs that
+    // allocate their own).
+    let [read, write, except] = sets.map(|set| {
+        // SAFETY: by contract.
+        (!set.is_null()).then(|| unsafe { slice::from_raw_parts_mut(set.cast::<u64>(), words) })
+    });
+    ready(poll::select(n as usize, [read, write, except], timeout, mask, left))
+}
+

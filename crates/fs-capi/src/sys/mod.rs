@@ -1,0 +1,12 @@
+//! The C boundary.
+
+mod answer;
+mod cancel;
+mod control;
+mod errno;
+mod exports;
+mod real;
+mod scratch;
+mod start;
+mod stdio;
+mod variadic;

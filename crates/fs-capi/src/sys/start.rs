@@ -1,0 +1,14 @@
+//! When the library is loaded.
+
+use super::{real, stdio};
+
+/// Run by the dynamic loader: after the C library's own set-up, before main.
+extern "C" fn start() {
+    real::resolve_all();
+    fs_socket::start();
+    stdio::adopt_standard_streams();
+}
+
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
+static START: extern "C" fn() = start;

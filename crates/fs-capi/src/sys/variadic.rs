@@ -1,0 +1,123 @@
+//! execl, execlp and execle: functions of an open number of arguments.
+//!
+//! Stable Rust can call such functions, not define them. They are entered through a few instructions that lay the
+//! argument registers out in memory and pass on where the other arguments stand on the stack; the rest is Rust.
+//! (psABI x86-64 3.2.3: six integer registers, then 8-byte stack slots; AAPCS64 6.8: eight.)
+
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_int};
+use core::ptr;
+
+use super::errno::set_errno;
+use super::exports;
+use super::scratch::Pointers;
+
+/// Integer arguments in registers.
+#[cfg(target_arch = "x86_64")]
+const REGISTERS: usize = 6;
+/// Integer arguments in registers.
+#[cfg(target_arch = "aarch64")]
+const REGISTERS: usize = 8;
+
+/// Most arguments that the kernel would take is bounded by their bytes (execve(2), ARG_MAX); this bounds the walk to
+/// the null.
+const ARGUMENTS_MAX: usize = 1 << 20;
+
+/// execl.
+const PLAIN: u32 = 0;
+/// execlp: the program is searched for in PATH.
+const SEARCH: u32 = 1;
+/// execle: the environment follows the null.
+const ENVIRONMENT: u32 = 2;
+
+macro_rules! variadic {
+    ($($(#[$doc:meta])* $name:ident = $kind:expr;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As the C function of this name.
+            #[unsafe(naked)]
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            pub unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                naked_asm!(
+                    "lea r10, [rsp + 8]",
+                    "sub rsp, 56",
+                    ".cfi_adjust_cfa_offset 56",
+                    "mov [rsp], rdi",
+                    "mov [rsp + 8], rsi",
+                    "mov [rsp + 16], rdx",
+                    "mov [rsp + 24], rcx",
+                    "mov [rsp + 32], r8",
+                    "mov [rsp + 40], r9",
+                    "mov rdi, rsp",
+                    "mov rsi, r10",
+                    "mov edx, {kind}",
+                    "call {collect}",
+                    "add rsp, 56",
+                    ".cfi_adjust_cfa_offset -56",
+                    "ret",
+                    kind = const $kind,
+                    collect = sym collect,
+                );
+                #[cfg(target_arch = "aarch64")]
+                naked_asm!(
+                    "mov x9, sp",
+                    "sub sp, sp, #80",
+                    "stp x0, x1, [sp]",
+                    "stp x2, x3, [sp, #16]",
+                    "stp x4, x5, [sp, #32]",
+                    "stp x6, x7, [sp, #48]",
+                    "str x30, [sp, #64]",
+                    "mov x0, sp",
+                    "mov x1, x9",
+                    "mov w2, #{kind}",
+                    "bl {collect}",
+                    "ldr x30, [sp, #64]",
+                    "add sp, sp, #80",
+                    "ret",
+                    kind = const $kind,
+                    collect = sym collect,
+                );
+            }
+        )*
+    };
+}
+
+variadic! {
+    /// execl(3).
+    execl = PLAIN;
+    /// execlp(3).
+    execlp = SEARCH;
+    /// execle(3).
+    execle = ENVIRONMENT;
+}
+
+/// Makes the array of the arguments and calls the exec that takes one.
+///
+/// # Safety
+/// `registers` holds the argument registers and `stack` is where the other arguments begin, of a call as execl(3) asks.
+unsafe extern "C" fn collect(registers: *const usize, stack: *const usize, kind: u32) -> c_int {
+    let argument = |i: usize| {
+        // SAFETY: by contract: nothing is read behind the null, and the environment of execle.
+        unsafe { if i < REGISTERS { *registers.add(i) } else { *stack.add(i - REGISTERS) } }
+    };
+    let Some(end) = (1..ARGUMENTS_MAX).find(|&i| argument(i) == 0) else {
+        set_errno(libc::E2BIG);
+        return -1;
+    };
+    let Some(mut arguments) = Pointers::new(end) else {
+        set_errno(libc::ENOMEM);
+        return -1;
+    };
+    for i in 1..end {
+        arguments.push(ptr::with_exposed_provenance::<c_char>(argument(i)));
+    }
+    let envp = match kind {
+        ENVIRONMENT => ptr::with_exposed_provenance(argument(end + 1)),
+        _ => exports::environment(),
+    };
+    // SAFETY: by contract.
+    unsafe { exports::execl(ptr::with_exposed_provenance(argument(0)), &arguments, kind == SEARCH, envp) }
+}
