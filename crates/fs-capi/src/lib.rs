@@ -15,7 +15,11 @@
 //!    on x86-64 and aarch64 Linux variable arguments of integer class travel like fixed ones. `execl` and its kin,
 //!    whose number of arguments is open, are entered through assembly that lays the registers out ([`sys::variadic`]).
 
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), target_pointer_width = "64")))]
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64"
+)))]
 compile_error!("libfastsock.so relies on the calling conventions of 64-bit x86-64 and aarch64 Linux");
 
 mod sys;

@@ -28,3 +28,6 @@ pub fn before_spawn() -> Option<Surviving> {
 
 /// After the spawn (made or failed): the child's end is closed here.
 pub fn after_spawn(_surviving: Surviving) {}
+
+/// At the start of a process, before main: an image that was given sockets ([`CONTROL_VARIABLE`]) takes them up.
+pub fn start() {}

@@ -62,7 +62,13 @@ pub(super) fn sent(answer: Ours<usize>, send_flags: u32) -> Option<ssize_t> {
 ///
 /// # Safety
 /// `parts` describes readable memory, as send(2) asks.
-pub(super) unsafe fn send(fd: c_int, parts: &[iovec], send_flags: u32, to: Option<&[u8]>, control: &[u8]) -> Option<ssize_t> {
+pub(super) unsafe fn send(
+    fd: c_int,
+    parts: &[iovec],
+    send_flags: u32,
+    to: Option<&[u8]>,
+    control: &[u8],
+) -> Option<ssize_t> {
     cancel::point();
     // SAFETY: IoVec is laid out as iovec; the memory lives through the call.
     let parts = unsafe { slice::from_raw_parts(parts.as_ptr().cast::<IoVec<'_>>(), parts.len()) };
@@ -160,5 +166,5 @@ pub(super) unsafe fn control(message: &msghdr) -> &[u8] {
         return &[];
     }
     // SAFETY: by contract.
-    unsafe { slice::from_raw_parts(message.msg_control.cast(), message.msg_controllen as usize) }
+    unsafe { slice::from_raw_parts(message.msg_control.cast(), message.msg_controllen) }
 }

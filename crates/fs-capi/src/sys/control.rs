@@ -19,8 +19,8 @@ unsafe fn rights(message: &msghdr, mut each: impl FnMut(&[c_int])) {
         while !header.is_null() {
             let data = CMSG_DATA(header).cast::<c_int>();
             let before = data as usize - header as usize;
-            let room = message.msg_control as usize + message.msg_controllen as usize - header as usize;
-            let bytes = ((*header).cmsg_len as usize).min(room).saturating_sub(before);
+            let room = message.msg_control as usize + message.msg_controllen - header as usize;
+            let bytes = ((*header).cmsg_len).min(room).saturating_sub(before);
             if (*header).cmsg_level == SOL_SOCKET && (*header).cmsg_type == SCM_RIGHTS && bytes >= size_of::<c_int>() {
                 each(slice::from_raw_parts(data, bytes / size_of::<c_int>()));
             }

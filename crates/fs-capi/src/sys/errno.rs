@@ -16,6 +16,9 @@ impl Failure for isize {
     const FAILED: Self = -1;
 }
 
+impl Failure for i64 {
+    const FAILED: Self = -1;
+}
 
 impl<T> Failure for *mut T {
     const FAILED: Self = core::ptr::null_mut();

@@ -45,7 +45,7 @@ impl Symbol {
 
 macro_rules! real {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
-        #[allow(non_upper_case_globals)]
+        #[allow(non_upper_case_globals, reason = "a symbol is named as in C")]
         mod symbols {
             use super::Symbol;
             $(pub(super) static $name: Symbol = {
@@ -64,6 +64,7 @@ macro_rules! real {
             /// # Safety
             /// As the C function.
             #[inline]
+            #[allow(non_snake_case, reason = "a symbol is named as in C")]
             pub(super) unsafe fn $name($($arg: $ty),*) -> $ret {
                 type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
                 let address = symbols::$name.address();
@@ -154,7 +155,6 @@ real! {
     fn fork() -> pid_t;
     fn _Fork() -> pid_t;
     fn forkpty(controller: *mut c_int, name: *mut c_char, settings: *const termios, size: *const winsize) -> pid_t;
-    fn daemon(stay: c_int, keep: c_int) -> c_int;
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;

@@ -19,7 +19,14 @@ impl Pointers {
         // SAFETY: a new private mapping touches nothing that exists. mmap is async-signal-safe in practice (one system
         // call, errno).
         let base = unsafe {
-            libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
         };
         if base == libc::MAP_FAILED {
             return None;
@@ -90,12 +97,11 @@ impl Environment {
         let mut pointers = Pointers::new(given + 3)?;
         let text = Pointers::new(8)?;
         let variable = text.base.cast::<u8>();
-        let mut end = 0;
         let mut digits = [0u8; 10];
-        for &byte in fs_socket::exec::CONTROL_VARIABLE.as_bytes().iter().chain(b"=").chain(decimal(control, &mut digits)) {
+        let name = fs_socket::exec::CONTROL_VARIABLE.as_bytes().iter();
+        for (i, &byte) in name.chain(b"=").chain(decimal(control, &mut digits)).enumerate() {
             // SAFETY: the mapping is zeroed and holds 72 bytes; name, '=' and ten digits are fewer.
-            unsafe { *variable.add(end) = byte };
-            end += 1;
+            unsafe { *variable.add(i) = byte };
         }
         for i in 0..given {
             // SAFETY: by contract.

@@ -10,5 +10,5 @@ extern "C" fn start() {
 }
 
 #[used]
-#[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
+#[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;

@@ -96,11 +96,7 @@ unsafe extern "C-unwind" fn close_cookie(cookie: *mut c_void) -> c_int {
 
 /// Before main: standard streams that are sockets of ours.
 pub(super) fn adopt_standard_streams() {
-    let streams = [
-        (0, &raw mut stdin, c"r"),
-        (1, &raw mut stdout, c"w"),
-        (2, &raw mut stderr, c"w"),
-    ];
+    let streams = [(0, &raw mut stdin, c"r"), (1, &raw mut stdout, c"w"), (2, &raw mut stderr, c"w")];
     for (fd, variable, mode) in streams {
         if fs_socket::table::socket(fd).is_none() {
             continue;

@@ -38,10 +38,11 @@ macro_rules! variadic {
             /// # Safety
             /// As the C function of this name.
             #[unsafe(naked)]
-            #[cfg_attr(not(test), unsafe(no_mangle))]
-            pub unsafe extern "C" fn $name() {
+            #[unsafe(no_mangle)]
+            pub(super) unsafe extern "C" fn $name() {
                 #[cfg(target_arch = "x86_64")]
                 naked_asm!(
+                    ".cfi_startproc",
                     "lea r10, [rsp + 8]",
                     "sub rsp, 56",
                     ".cfi_adjust_cfa_offset 56",
@@ -58,6 +59,7 @@ macro_rules! variadic {
                     "add rsp, 56",
                     ".cfi_adjust_cfa_offset -56",
                     "ret",
+                    ".cfi_endproc",
                     kind = const $kind,
                     collect = sym collect,
                 );

@@ -2,7 +2,6 @@
 
 use libc::{FILE, c_char, c_int, c_uint};
 
-use super::{define, fall_through};
 use crate::sys::answer::{done, int};
 use crate::sys::{cancel, real, stdio};
 

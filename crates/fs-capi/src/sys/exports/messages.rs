@@ -6,7 +6,6 @@ use std::time::Instant;
 use fs_socket::{Errno, Ours, Received, flags};
 use libc::{c_int, c_uint, mmsghdr, msghdr, size_t, ssize_t, timespec};
 
-use super::{define, fall_through};
 use crate::sys::answer::{self, address, pieces, pieces_mut, received};
 use crate::sys::control;
 use crate::sys::errno::{errno, set_errno};
@@ -103,7 +102,13 @@ unsafe fn sendmmsg_ours(fd: c_int, messages: *mut mmsghdr, n: c_uint, send_flags
 
 /// # Safety
 /// As recvmmsg(2).
-unsafe fn recvmmsg_ours(fd: c_int, messages: *mut mmsghdr, n: c_uint, recv_flags: c_int, timeout: *mut timespec) -> Option<c_int> {
+unsafe fn recvmmsg_ours(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    n: c_uint,
+    recv_flags: c_int,
+    timeout: *mut timespec,
+) -> Option<c_int> {
     fs_socket::table::socket(fd)?;
     // SAFETY: by contract.
     let limit = match unsafe { timeout.as_ref() } {

@@ -1,21 +1,5 @@
 //! The symbols.
 
-mod descriptors;
-mod messages;
-mod names;
-mod processes;
-mod receive;
-mod send;
-mod set;
-mod spawn;
-mod system;
-mod wait;
-
-pub(in crate::sys) use descriptors::close;
-pub(in crate::sys) use processes::{environment, execl};
-pub(in crate::sys) use receive::read;
-pub(in crate::sys) use send::write;
-
 /// Defines C symbols whose call is fs-socket's (`Some`) or, when that answers `None`, the C library's with the same
 /// arguments.
 macro_rules! fall_through {
@@ -25,8 +9,9 @@ macro_rules! fall_through {
             ///
             /// # Safety
             /// As the C function of this name.
-            #[cfg_attr(not(test), unsafe(no_mangle))]
-            pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, reason = "a symbol is named as in C")]
+            pub(in crate::sys) unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
                 // SAFETY: the caller's arguments are as C's function asks, passed on as they are.
                 unsafe {
                     match $ours {
@@ -47,8 +32,9 @@ macro_rules! define {
             ///
             /// # Safety
             /// As the C function of this name.
-            #[cfg_attr(not(test), unsafe(no_mangle))]
-            pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, reason = "a symbol is named as in C")]
+            pub(in crate::sys) unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
                 // SAFETY: the caller's arguments are as C's function asks, passed on as they are.
                 unsafe { $body }
             }
@@ -56,4 +42,18 @@ macro_rules! define {
     };
 }
 
-pub(self) use {define, fall_through};
+mod descriptors;
+mod messages;
+mod names;
+mod processes;
+mod receive;
+mod send;
+mod set;
+mod spawn;
+mod system;
+mod wait;
+
+pub(in crate::sys) use descriptors::close;
+pub(in crate::sys) use processes::{environment, execl};
+pub(in crate::sys) use receive::read;
+pub(in crate::sys) use send::write;

@@ -4,7 +4,6 @@ use core::slice;
 
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
-use super::{define, fall_through};
 use crate::sys::answer::{address, copy_address, done, int};
 use crate::sys::cancel;
 use crate::sys::errno::set_errno;
@@ -88,7 +87,11 @@ unsafe fn accepted(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags
 
 /// # Safety
 /// As getsockname(2).
-unsafe fn named(answer: fs_socket::Ours<fs_socket::Address>, name: *mut sockaddr, length: *mut socklen_t) -> Option<c_int> {
+unsafe fn named(
+    answer: fs_socket::Ours<fs_socket::Address>,
+    name: *mut sockaddr,
+    length: *mut socklen_t,
+) -> Option<c_int> {
     match answer? {
         Ok(address) => {
             if name.is_null() {

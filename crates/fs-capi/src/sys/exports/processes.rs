@@ -2,7 +2,6 @@
 
 use libc::{c_char, c_int, pid_t, termios, winsize};
 
-use super::define;
 use super::descriptors::{close, dup2};
 use crate::sys::errno::{errno, set_errno};
 use crate::sys::real;
@@ -135,9 +134,12 @@ unsafe fn daemonize(stay: c_int, keep: c_int) -> c_int {
 ///
 /// # Safety
 /// As the C functions: strings ended by null, then for execle the environment (`envp`).
-pub(in crate::sys) unsafe fn execl(path: *const c_char, arguments: &Pointers, search: bool, envp: *const *const c_char) -> c_int {
+pub(in crate::sys) unsafe fn execl(
+    path: *const c_char,
+    arguments: &Pointers,
+    search: bool,
+    envp: *const *const c_char,
+) -> c_int {
     // SAFETY: by contract.
-    unsafe {
-        if search { execvpe(path, arguments.as_ptr(), envp) } else { execve(path, arguments.as_ptr(), envp) }
-    }
+    unsafe { if search { execvpe(path, arguments.as_ptr(), envp) } else { execve(path, arguments.as_ptr(), envp) } }
 }

@@ -3,7 +3,6 @@
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::send::rw_flags;
-use super::{define, fall_through};
 use crate::sys::answer::{self, piece, pieces_mut, received};
 use crate::sys::real;
 
@@ -67,7 +66,14 @@ define! {
 
 /// # Safety
 /// As recvfrom(2).
-unsafe fn recvfrom_ours(fd: c_int, data: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t) -> Option<ssize_t> {
+unsafe fn recvfrom_ours(
+    fd: c_int,
+    data: *mut c_void,
+    n: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    length: *mut socklen_t,
+) -> Option<ssize_t> {
     // SAFETY: by contract.
     let answer = received(unsafe { answer::recv(fd, &mut piece(data, n), flags as u32) })?;
     if answer >= 0 && !from.is_null() && !length.is_null() {

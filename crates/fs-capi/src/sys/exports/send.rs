@@ -3,7 +3,6 @@
 use fs_socket::flags;
 use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
-use super::{define, fall_through};
 use crate::sys::answer::{self, address, piece, pieces};
 use crate::sys::cancel;
 
@@ -69,4 +68,3 @@ unsafe fn writev_ours(fd: c_int, parts: *const iovec, n: c_int, send_flags: u32)
 pub(super) fn rw_flags(rw: c_int) -> u32 {
     if rw & libc::RWF_NOWAIT != 0 { flags::DONTWAIT } else { 0 }
 }
-

@@ -5,7 +5,6 @@ use core::slice;
 use fs_socket::poll::{self, EpollEvent};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
-use super::fall_through;
 use super::wait::{milliseconds, ready, signals, time};
 use crate::sys::answer::done;
 use crate::sys::cancel;

@@ -2,7 +2,6 @@
 
 use libc::{c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use super::define;
 use crate::sys::real;
 use crate::sys::scratch::Environment;
 

@@ -18,7 +18,6 @@ use super::receive::{preadv64v2, read, readv, recvfrom};
 use super::send::{pwritev64v2, sendfile, sendto, splice, write, writev};
 use super::set::{epoll_ctl, epoll_pwait, epoll_pwait2};
 use super::wait::{ppoll, pselect};
-use super::define;
 use crate::sys::real;
 
 define! {

@@ -3,11 +3,9 @@
 use core::slice;
 use core::time::Duration;
 
-
 use fs_socket::poll::{self, PollFd};
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, suseconds_t, time_t, timespec, timeval};
 
-use super::{define, fall_through};
 use crate::sys::answer::int;
 use crate::sys::{cancel, real};
 
@@ -107,7 +105,13 @@ pub(super) unsafe fn signals(mask: *const sigset_t) -> Option<u64> {
 ///
 /// # Safety
 /// As select(2).
-unsafe fn selected(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> Option<c_int> {
+unsafe fn selected(
+    n: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> Option<c_int> {
     // SAFETY: by contract.
     let limit = match unsafe { timeout.as_ref() } {
         None => None,
@@ -123,14 +127,22 @@ unsafe fn selected(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut
         && !timeout.is_null()
     {
         // SAFETY: by contract.
-        unsafe { *timeout = timeval { tv_sec: left.as_secs() as time_t, tv_usec: left.subsec_micros() as suseconds_t } };
+        unsafe {
+            *timeout = timeval { tv_sec: left.as_secs() as time_t, tv_usec: left.subsec_micros() as suseconds_t }
+        };
     }
     Some(answer)
 }
 
 /// # Safety
 /// As pselect(2).
-unsafe fn select_sets(n: c_int, sets: [*mut fd_set; 3], timeout: Option<Duration>, mask: Option<u64>, left: &mut Option<Duration>) -> Option<c_int> {
+unsafe fn select_sets(
+    n: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+    left: &mut Option<Duration>,
+) -> Option<c_int> {
     cancel::point();
     let words = usize::try_from(n).ok()?.div_ceil(64);
     // A set is as long as the highest number asked for needs, which may be more than fd_set's 1024 (programs that
@@ -141,4 +153,3 @@ unsafe fn select_sets(n: c_int, sets: [*mut fd_set; 3], timeout: Option<Duration
     });
     ready(poll::select(n as usize, [read, write, except], timeout, mask, left))
 }
-
