@@ -1,0 +1,238 @@
+/* Listeners and what accepted sockets take from them. */
+#include "semantics.h"
+
+static int value_of(int fd, int level, int option) {
+    int value = -1;
+    socklen_t len = sizeof value;
+    MUST(getsockopt(fd, level, option, &value, &len));
+    return value;
+}
+
+static void accept_inheritance(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len);
+    set_int(l, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_int(l, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_int(l, IPPROTO_TCP, TCP_KEEPIDLE, 77);
+    set_int(l, SOL_SOCKET, SO_RCVBUF, 70000);
+    set_int(l, SOL_SOCKET, SO_SNDBUF, 60000);
+    set_int(l, SOL_SOCKET, SO_PRIORITY, 3);
+    struct linger linger = {1, 9};
+    MUST(setsockopt(l, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    struct timeval limit = {5, 0};
+    MUST(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    MUST(fcntl(l, F_SETFL, O_NONBLOCK));
+    MUST(fcntl(l, F_SETFD, FD_CLOEXEC));
+    int c = dial(&at, len);
+    await(l, POLLIN);
+    int s = OPEN(accept(l, NULL, NULL));
+    say("NONBLOCK %d CLOEXEC %ld", !!(MUST(fcntl(s, F_GETFL)) & O_NONBLOCK), MUST(fcntl(s, F_GETFD)));
+    say("KEEPALIVE %d NODELAY %d KEEPIDLE %d RCVBUF %d SNDBUF %d PRIORITY %d", value_of(s, SOL_SOCKET, SO_KEEPALIVE),
+        value_of(s, IPPROTO_TCP, TCP_NODELAY), value_of(s, IPPROTO_TCP, TCP_KEEPIDLE),
+        value_of(s, SOL_SOCKET, SO_RCVBUF), value_of(s, SOL_SOCKET, SO_SNDBUF), value_of(s, SOL_SOCKET, SO_PRIORITY));
+    len = sizeof linger;
+    MUST(getsockopt(s, SOL_SOCKET, SO_LINGER, &linger, &len));
+    say("LINGER %d %d", linger.l_onoff, linger.l_linger);
+    len = sizeof limit;
+    MUST(getsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, &len));
+    say("RCVTIMEO %ld", (long)limit.tv_sec);
+    say("ACCEPTCONN %d and of the listener %d", value_of(s, SOL_SOCKET, SO_ACCEPTCONN),
+        value_of(l, SOL_SOCKET, SO_ACCEPTCONN));
+    int c2 = dial(&at, sizeof(struct sockaddr_in));
+    await(l, POLLIN);
+    int s2 = OPEN(accept4(l, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    say("NONBLOCK %d CLOEXEC %ld", !!(MUST(fcntl(s2, F_GETFL)) & O_NONBLOCK), MUST(fcntl(s2, F_GETFD)));
+    close(c);
+    close(c2);
+}
+
+static void accept_addresses(void) {
+    for (int i = 0; i < 2; i++) {
+        struct sockaddr_storage at, peer, name;
+        socklen_t len, n;
+        int l = listener(i ? AF_INET6 : AF_INET, 16, &at, &len);
+        int c = dial(&at, len);
+        n = sizeof peer;
+        int s = OPEN(accept(l, (struct sockaddr *)&peer, &n));
+        say("family %d length %u", peer.ss_family, n);
+        n = sizeof name;
+        MUST(getsockname(c, (struct sockaddr *)&name, &n));
+        say("accept's address is the client's name: %d", !memcmp(&peer, &name, n));
+        n = sizeof name;
+        MUST(getpeername(s, (struct sockaddr *)&name, &n));
+        say("and the accepted socket's peer: %d", !memcmp(&peer, &name, n));
+        n = sizeof name;
+        MUST(getsockname(s, (struct sockaddr *)&name, &n));
+        say("the accepted socket's name is the listener's: %d", !memcmp(&at, &name, n));
+        n = 4;
+        memset(&peer, 0, sizeof peer);
+        int c2 = dial(&at, len);
+        int s2 = OPEN(accept(l, (struct sockaddr *)&peer, &n));
+        say("with 4 bytes of room: length %u, family %d, the rest untouched %d", n, peer.ss_family,
+            ((char *)&peer)[5] == 0 && ((char *)&peer)[6] == 0);
+        close(c2);
+        close(s2);
+    }
+}
+
+static void accept_any_v6_takes_v4(void) {
+    int l = tcp(AF_INET6, 0);
+    struct sockaddr_in6 any = {.sin6_family = AF_INET6}, peer;
+    socklen_t len = sizeof any;
+    set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    CALL(bind(l, (struct sockaddr *)&any, sizeof any));
+    CALL(listen(l, 5));
+    MUST(getsockname(l, (struct sockaddr *)&any, &len));
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = any.sin6_port};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int c = tcp(AF_INET, 0);
+    CALL(connect(c, (struct sockaddr *)&to, sizeof to));
+    len = sizeof peer;
+    int s = OPEN(accept(l, (struct sockaddr *)&peer, &len));
+    char text[64];
+    say("from %s, length %u", inet_ntop(AF_INET6, &peer.sin6_addr, text, sizeof text), len);
+    len = sizeof peer;
+    MUST(getsockname(s, (struct sockaddr *)&peer, &len));
+    say("name %s", inet_ntop(AF_INET6, &peer.sin6_addr, text, sizeof text));
+    put(c, "x", 1);
+    get(s, text, 1);
+}
+
+static void accept_v6only(void) {
+    int l = tcp(AF_INET6, 0);
+    struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+    socklen_t len = sizeof any;
+    set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    MUST(bind(l, (struct sockaddr *)&any, sizeof any));
+    MUST(listen(l, 5));
+    MUST(getsockname(l, (struct sockaddr *)&any, &len));
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = any.sin6_port};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int c = tcp(AF_INET, 0);
+    CALL(connect(c, (struct sockaddr *)&to, sizeof to));
+    /* The same port for IPv4 is free. */
+    int l4 = tcp(AF_INET, 0);
+    CALL(bind(l4, (struct sockaddr *)&to, sizeof to));
+    CALL(listen(l4, 5));
+    int c4 = tcp(AF_INET, 0);
+    CALL(connect(c4, (struct sockaddr *)&to, sizeof to));
+    int s4 = OPEN(accept(l4, NULL, NULL));
+    close(s4);
+}
+
+static void bind_conflicts(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 5, &at, &len);
+    int other = tcp(AF_INET, 0);
+    CALL(bind(other, (struct sockaddr *)&at, len));
+    set_int(other, SOL_SOCKET, SO_REUSEADDR, 1);
+    CALL(bind(other, (struct sockaddr *)&at, len));
+    CALL(bind(l, (struct sockaddr *)&at, len));
+    struct sockaddr_in gone = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr("192.0.2.77")};
+    if (0) CALL(bind(other, (struct sockaddr *)&gone, sizeof gone));
+    MUST(close(l));
+    CALL(bind(other, (struct sockaddr *)&at, len));
+    CALL(listen(other, 5));
+    int c = dial(&at, len);
+    int s = OPEN(accept(other, NULL, NULL));
+    /* A port whose connections stand is free for a listener with SO_REUSEADDR once its own is gone. */
+    MUST(close(other));
+    int again = tcp(AF_INET, 0);
+    CALL(bind(again, (struct sockaddr *)&at, len));
+    set_int(again, SOL_SOCKET, SO_REUSEADDR, 1);
+    CALL(bind(again, (struct sockaddr *)&at, len));
+    CALL(listen(again, 5));
+    put(c, "still", 5);
+    char text[8];
+    get(s, text, 5);
+    say("%.5s", text);
+}
+
+static void listen_without_bind(void) {
+    int l = tcp(AF_INET, 0);
+    CALL(listen(l, 5));
+    struct sockaddr_in at;
+    socklen_t len = sizeof at;
+    MUST(getsockname(l, (struct sockaddr *)&at, &len));
+    say("%s, port %s", inet_ntoa(at.sin_addr), at.sin_port ? "given" : "none");
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int c = tcp(AF_INET, 0);
+    CALL(connect(c, (struct sockaddr *)&at, sizeof at));
+    OPEN(accept(l, NULL, NULL));
+}
+
+static void reuseport_group(void) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int l[3];
+    for (int i = 0; i < 3; i++) {
+        l[i] = tcp(AF_INET, SOCK_NONBLOCK);
+        set_int(l[i], SOL_SOCKET, SO_REUSEPORT, 1);
+        CALL(bind(l[i], (struct sockaddr *)&at, sizeof at));
+        CALL(listen(l[i], 300));
+        if (!i) MUST(getsockname(l[i], (struct sockaddr *)&at, &len));
+    }
+    int without = tcp(AF_INET, 0);
+    CALL(bind(without, (struct sockaddr *)&at, sizeof at));
+    int c[200], accepted = 0, got[3] = {0};
+    for (int i = 0; i < 200; i++) {
+        c[i] = tcp(AF_INET, 0);
+        MUST(connect(c[i], (struct sockaddr *)&at, sizeof at));
+    }
+    while (accepted < 200) {
+        struct pollfd many[3] = {{l[0], POLLIN, 0}, {l[1], POLLIN, 0}, {l[2], POLLIN, 0}};
+        MUST(poll(many, 3, -1));
+        for (int i = 0; i < 3; i++)
+            for (int s; (s = accept(l[i], NULL, NULL)) >= 0; accepted++) got[i]++, close(s);
+    }
+    say("accepted %d; each had some: %d", accepted, got[0] > 0 && got[1] > 0 && got[2] > 0);
+}
+
+static void accept_order(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len);
+    int c[20];
+    for (char i = 0; i < 20; i++) {
+        c[(int)i] = dial(&at, len);
+        put(c[(int)i], &i, 1);
+    }
+    for (int i = 0; i < 20; i++) {
+        char who = -1;
+        int s = (int)MUST(accept(l, NULL, NULL));
+        get(s, &who, 1);
+        if (who != i) say("accepted %d as number %d", who, i);
+        close(s);
+    }
+    say("in the order of connects");
+}
+
+/* A client that has gone before accept is accepted all the same, with its bytes. */
+static void accept_of_one_that_left(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len);
+    int c = dial(&at, len);
+    put(c, "bye", 3);
+    MUST(close(c));
+    say("poll %s", events(await(l, POLLIN)));
+    int s = OPEN(accept(l, NULL, NULL));
+    char text[8];
+    get(s, text, 3);
+    say("%.3s", text);
+    CALL(recv(s, text, 8, 0));
+}
+
+const struct test accept_cases[] = {
+    {"accept_inheritance", accept_inheritance},
+    {"accept_addresses", accept_addresses},
+    {"accept_any_v6_takes_v4", accept_any_v6_takes_v4},
+    {"accept_v6only", accept_v6only, true},
+    {"bind_conflicts", bind_conflicts},
+    {"listen_without_bind", listen_without_bind},
+    {"reuseport_group", reuseport_group},
+    {"accept_order", accept_order},
+    {"accept_of_one_that_left", accept_of_one_that_left},
+    {NULL, NULL, false}};

@@ -1,0 +1,399 @@
+/* epoll in one thread: level, edge, one-shot, nested, mixed sets, what close and dup do to it. */
+#include "semantics.h"
+
+static char text[64];
+static struct epoll_event got[16];
+
+static int add(int e, int fd, uint32_t mask, uint64_t data) {
+    struct epoll_event event = {.events = mask, .data.u64 = data};
+    return epoll_ctl(e, EPOLL_CTL_ADD, fd, &event);
+}
+
+static int modify(int e, int fd, uint32_t mask, uint64_t data) {
+    struct epoll_event event = {.events = mask, .data.u64 = data};
+    return epoll_ctl(e, EPOLL_CTL_MOD, fd, &event);
+}
+
+/* Prints what one wait brings, ordered by data. */
+static void wait_for(int e, int timeout) {
+    int n = epoll_wait(e, got, 16, timeout);
+    if (n < 0) say("epoll_wait -1 %s", name_of(errno));
+    if (n == 0) say("nothing");
+    for (uint64_t data = 0; data < 100; data++)
+        for (int i = 0; i < n; i++)
+            if (got[i].data.u64 == data) say("%d: %s", (int)data, events(got[i].events));
+}
+
+static void level(void) {
+    int a, b, e = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
+    pair(&a, &b);
+    CALL(add(e, b, EPOLLIN, 1));
+    wait_for(e, 0);
+    put(a, "abcd", 4);
+    wait_for(e, -1);
+    wait_for(e, -1);
+    get(b, text, 2);
+    wait_for(e, 0);
+    get(b, text, 2);
+    wait_for(e, 0);
+    CALL(modify(e, b, EPOLLIN | EPOLLOUT, 2));
+    wait_for(e, 0);
+    CALL(modify(e, b, 0, 3));
+    wait_for(e, 0);
+    put(a, "x", 1);
+    await_bytes(b, 1);
+    wait_for(e, 0);
+    CALL(modify(e, b, EPOLLIN | EPOLLRDHUP, 4));
+    wait_for(e, 0);
+    get(b, text, 1);
+    MUST(shutdown(a, SHUT_WR));
+    wait_for(e, -1);
+    MUST(shutdown(b, SHUT_WR));
+    await(b, POLLHUP);
+    wait_for(e, -1);
+    CALL(modify(e, b, 0, 5));
+    wait_for(e, 0);
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, b, NULL));
+    wait_for(e, 0);
+}
+
+static void edge(void) {
+    int a, b, e = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    CALL(add(e, b, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
+    wait_for(e, 0);
+    wait_for(e, 0);
+    put(a, "abcd", 4);
+    wait_for(e, -1);
+    wait_for(e, 0);
+    get(b, text, 2);
+    wait_for(e, 0);
+    put(a, "ef", 2);
+    wait_for(e, -1);
+    wait_for(e, 0);
+    /* Changing what is wanted brings what is so once more. */
+    CALL(modify(e, b, EPOLLIN | EPOLLET, 2));
+    wait_for(e, 0);
+    wait_for(e, 0);
+    get(b, text, 4);
+    MUST(shutdown(a, SHUT_WR));
+    wait_for(e, -1);
+    wait_for(e, 0);
+    /* Added when something is there already. */
+    int f = (int)MUST(epoll_create1(0));
+    CALL(add(f, b, EPOLLIN | EPOLLET, 3));
+    wait_for(f, 0);
+    wait_for(f, 0);
+}
+
+static void oneshot(void) {
+    int a, b, e = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    CALL(add(e, b, EPOLLIN | EPOLLONESHOT, 1));
+    put(a, "ab", 2);
+    wait_for(e, -1);
+    wait_for(e, 0);
+    put(a, "c", 1);
+    await_bytes(b, 3);
+    wait_for(e, 0);
+    CALL(modify(e, b, EPOLLIN | EPOLLONESHOT, 2));
+    wait_for(e, 0);
+    wait_for(e, 0);
+    MUST(shutdown(a, SHUT_RDWR));
+    await(b, POLLRDHUP);
+    wait_for(e, 0);
+    CALL(modify(e, b, EPOLLIN | EPOLLOUT | EPOLLET | EPOLLONESHOT, 3));
+    wait_for(e, 0);
+    wait_for(e, 0);
+}
+
+static void on_listener(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), e = (int)MUST(epoll_create1(0)), f = (int)MUST(epoll_create1(0));
+    CALL(add(e, l, EPOLLIN, 1));
+    CALL(add(f, l, EPOLLIN | EPOLLOUT | EPOLLET, 2));
+    wait_for(e, 0);
+    wait_for(f, 0);
+    int c = dial(&at, len), d = dial(&at, len);
+    await(l, POLLIN);
+    wait_for(e, -1);
+    wait_for(f, -1);
+    wait_for(f, 0);
+    MUST(accept(l, NULL, NULL));
+    wait_for(e, 0);
+    MUST(accept(l, NULL, NULL));
+    wait_for(e, 0);
+    int g = dial(&at, len);
+    wait_for(f, -1);
+    wait_for(e, -1);
+    close(c), close(d), close(g);
+}
+
+static void on_connecting(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), e = (int)MUST(epoll_create1(0)), c = tcp(AF_INET, SOCK_NONBLOCK);
+    CALL(add(e, c, EPOLLIN | EPOLLOUT | EPOLLET | EPOLLRDHUP, 1));
+    wait_for(e, 0);
+    wait_for(e, 0);
+    CALL(connect(c, (struct sockaddr *)&at, len));
+    wait_for(e, -1);
+    wait_for(e, 0);
+    int s = (int)MUST(accept(l, NULL, NULL));
+    put(s, "x", 1);
+    wait_for(e, -1);
+    MUST(close(s));
+    wait_for(e, -1);
+}
+
+static void errors(void) {
+    int a, b, e = (int)MUST(epoll_create1(0)), ends[2];
+    pair(&a, &b);
+    MUST(pipe(ends));
+    struct epoll_event event = {.events = EPOLLIN};
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, a, NULL));
+    CALL(epoll_ctl(e, EPOLL_CTL_MOD, a, &event));
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, a, &event));
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, a, &event));
+    CALL(epoll_ctl(e, 77, a, &event));
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, e, &event));
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, -1, &event));
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, 100000, &event));
+    CALL(epoll_ctl(a, EPOLL_CTL_ADD, b, &event));
+    CALL(epoll_ctl(-1, EPOLL_CTL_ADD, b, &event));
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, b, NULL));
+    CALL(epoll_wait(e, got, 0, 0));
+    CALL(epoll_wait(e, got, -1, 0));
+    CALL(epoll_wait(a, got, 1, 0));
+    CALL(epoll_wait(-1, got, 1, 0));
+    CALL(epoll_wait(ends[0], got, 1, 0));
+    CALL(epoll_wait(e, (struct epoll_event *)8, 1, 0));
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    CALL(epoll_ctl(e, EPOLL_CTL_MOD, a, &event));
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, b, &event));
+    event.events = EPOLLIN;
+    CALL(epoll_ctl(e, EPOLL_CTL_MOD, b, &event));
+    event.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT;
+    int c, d;
+    pair(&c, &d);
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, c, &event));
+    int file = (int)MUST(open("/proc/self/exe", O_RDONLY));
+    event.events = EPOLLIN;
+    CALL(epoll_ctl(e, EPOLL_CTL_ADD, file, &event));
+    CALL(read(e, text, 1));
+    CALL(lseek(e, 0, SEEK_SET));
+}
+
+static void nested(void) {
+    int a, b, inner = (int)MUST(epoll_create1(0)), outer = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    CALL(add(inner, b, EPOLLIN, 1));
+    CALL(add(outer, inner, EPOLLIN, 2));
+    wait_for(outer, 0);
+    put(a, "x", 1);
+    wait_for(outer, -1);
+    wait_for(inner, 0);
+    struct pollfd one = {inner, POLLIN, 0};
+    CALL(poll(&one, 1, 0));
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(inner, &set);
+    CALL(select(inner + 1, &set, NULL, NULL, &(struct timeval){0, 0}));
+    get(b, text, 1);
+    wait_for(outer, 0);
+    CALL(poll(&one, 1, 0));
+    /* Edge-triggered outside. */
+    int third = (int)MUST(epoll_create1(0));
+    CALL(add(third, inner, EPOLLIN | EPOLLET, 3));
+    put(a, "y", 1);
+    wait_for(third, -1);
+    wait_for(third, 0);
+    put(a, "z", 1);
+    wait_for(third, -1);
+    CALL(add(inner, outer, EPOLLIN, 4));
+}
+
+static void mixed(void) {
+    int a, b, ends[2], u[2], e = (int)MUST(epoll_create1(0)), counter = (int)MUST(eventfd(0, EFD_NONBLOCK));
+    pair(&a, &b);
+    MUST(pipe(ends));
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    CALL(add(e, b, EPOLLIN, 1));
+    CALL(add(e, ends[0], EPOLLIN, 2));
+    CALL(add(e, counter, EPOLLIN, 3));
+    CALL(add(e, u[0], EPOLLIN, 4));
+    wait_for(e, 0);
+    MUST(write(ends[1], "x", 1));
+    wait_for(e, -1);
+    put(a, "x", 1);
+    await(b, POLLIN);
+    wait_for(e, -1);
+    uint64_t one = 1;
+    MUST(write(counter, &one, 8));
+    MUST(write(u[1], "x", 1));
+    wait_for(e, -1);
+    MUST(read(ends[0], text, 1));
+    wait_for(e, 0);
+    get(b, text, 1);
+    wait_for(e, 0);
+    MUST(read(counter, &one, 8));
+    MUST(read(u[0], text, 1));
+    wait_for(e, 0);
+    struct timespec none = {0, 0};
+    sigset_t set;
+    sigemptyset(&set);
+    CALL(epoll_pwait(e, got, 16, 0, &set));
+    CALL(epoll_pwait2(e, got, 16, &none, &set));
+}
+
+/* No descriptor starves when fewer slots are asked for than are ready. */
+static void fewer_slots_than_ready(void) {
+    int a[8], b[8], e = (int)MUST(epoll_create1(0)), pipes[4][2];
+    for (int i = 0; i < 8; i++) {
+        pair(&a[i], &b[i]);
+        put(a[i], "x", 1);
+        await_bytes(b[i], 1);
+        MUST(add(e, b[i], EPOLLIN, i));
+    }
+    for (int i = 0; i < 4; i++) {
+        MUST(pipe(pipes[i]));
+        MUST(write(pipes[i][1], "x", 1));
+        MUST(add(e, pipes[i][0], EPOLLIN, 8 + i));
+    }
+    int seen = 0;
+    unsigned mask = 0;
+    while (seen < 200 && mask != 0xfff) {
+        int n = (int)MUST(epoll_wait(e, got, 2, -1));
+        if (n > 2) die("too many");
+        for (int i = 0; i < n; i++) mask |= 1u << got[i].data.u64;
+        seen += n;
+    }
+    say("all were seen: %d", mask == 0xfff);
+}
+
+/* A set knows the open file, not the number: the entry of a closed number lives as long as a copy of it. */
+static void close_and_dup(void) {
+    int a, b, e = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    CALL(add(e, b, EPOLLIN, 1));
+    int copy = (int)MUST(dup(b));
+    CALL(add(e, copy, EPOLLIN, 2));
+    put(a, "x", 1);
+    wait_for(e, -1);
+    MUST(close(b));
+    wait_for(e, 0);
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, b, NULL));
+    MUST(close(copy));
+    wait_for(e, 0);
+    int c, d;
+    pair(&c, &d);
+    CALL(add(e, c, EPOLLIN, 3));
+    CALL(add(e, d, EPOLLIN, 4));
+    put(d, "y", 1);
+    wait_for(e, -1);
+    MUST(close(c));
+    MUST(close(d));
+    wait_for(e, 0);
+    /* The same number again, another socket: it has to be added anew. */
+    int f, g;
+    pair(&f, &g);
+    put(f, "z", 1);
+    put(g, "z", 1);
+    await_bytes(g, 1);
+    wait_for(e, 0);
+    CALL(add(e, g, EPOLLIN, 5));
+    wait_for(e, -1);
+    /* dup2 onto a watched number. */
+    int h, i;
+    pair(&h, &i);
+    MUST(dup2(i, g));
+    wait_for(e, 0);
+}
+
+static void one_socket_in_two_sets(void) {
+    int a, b, e = (int)MUST(epoll_create1(0)), f = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    CALL(add(e, b, EPOLLIN | EPOLLET, 1));
+    CALL(add(f, b, EPOLLIN, 2));
+    put(a, "x", 1);
+    wait_for(e, -1);
+    wait_for(f, -1);
+    wait_for(e, 0);
+    wait_for(f, 0);
+    MUST(close(e));
+    put(a, "y", 1);
+    wait_for(f, -1);
+    int copy = (int)MUST(dup(f));
+    CALL(epoll_ctl(copy, EPOLL_CTL_DEL, b, NULL));
+    wait_for(f, 0);
+}
+
+static void same_socket_both_ends(void) {
+    int a, b, e = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    CALL(add(e, a, EPOLLIN | EPOLLOUT | EPOLLET, 1));
+    CALL(add(e, b, EPOLLIN | EPOLLOUT | EPOLLET, 2));
+    wait_for(e, 0);
+    wait_for(e, 0);
+    put(a, "ping", 4);
+    wait_for(e, -1);
+    get(b, text, 4);
+    put(b, "pong", 4);
+    wait_for(e, -1);
+    get(a, text, 4);
+    wait_for(e, 0);
+}
+
+static void inherited_by_fork(void) {
+    int a, b, e = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    CALL(add(e, b, EPOLLIN, 1));
+    pid_t child = fork();
+    if (!child) {
+        wait_for(e, -1);
+        get(b, text, 1);
+        say("child read %c", text[0]);
+        int c, d;
+        pair(&c, &d);
+        MUST(add(e, d, EPOLLIN, 2));
+        put(c, "y", 1);
+        wait_for(e, -1);
+        MUST(epoll_ctl(e, EPOLL_CTL_DEL, d, NULL));
+        _exit(0);
+    }
+    put(a, "x", 1);
+    reap(child);
+    wait_for(e, 0);
+    put(a, "z", 1);
+    wait_for(e, -1);
+}
+
+static void nothing_wakes(void) {
+    int a, b, e = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    CALL(add(e, b, EPOLLIN, 1));
+    int64_t start = now_ms();
+    CALL(epoll_wait(e, got, 16, 60));
+    say("waited %d", now_ms() - start >= 60);
+    struct timespec limit = {0, 50000000};
+    start = now_ms();
+    CALL(epoll_pwait2(e, got, 16, &limit, NULL));
+    say("waited %d", now_ms() - start >= 50);
+}
+
+const struct test epoll_cases[] = {{"epoll_level", level},
+                                   {"epoll_edge", edge},
+                                   {"epoll_oneshot", oneshot},
+                                   {"epoll_listener", on_listener},
+                                   {"epoll_connecting", on_connecting},
+                                   {"epoll_errors", errors},
+                                   {"epoll_nested", nested},
+                                   {"epoll_mixed", mixed},
+                                   {"epoll_fewer_slots_than_ready", fewer_slots_than_ready},
+                                   {"epoll_close_and_dup", close_and_dup},
+                                   {"epoll_two_sets", one_socket_in_two_sets},
+                                   {"epoll_both_ends", same_socket_both_ends},
+                                   {"epoll_after_fork", inherited_by_fork},
+                                   {"epoll_timeouts", nothing_wakes},
+                                   {NULL, NULL, false}};

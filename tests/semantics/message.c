@@ -1,0 +1,215 @@
+/* The MSG_ flags, and urgent data. */
+#include "semantics.h"
+
+static char text[64];
+
+static void peek(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "peeked", 6);
+    await_bytes(b, 6);
+    CALL(recv(b, text, 3, MSG_PEEK));
+    CALL(recv(b, text, 60, MSG_PEEK));
+    say("%.6s", text);
+    CALL(recv(b, text, 60, MSG_PEEK | MSG_DONTWAIT));
+    CALL(recv(b, text, 60, 0));
+    CALL(recv(b, text, 60, MSG_PEEK | MSG_DONTWAIT));
+    MUST(shutdown(a, SHUT_WR));
+    await(b, POLLIN);
+    CALL(recv(b, text, 60, MSG_PEEK));
+    CALL(recv(b, text, 60, MSG_PEEK));
+}
+
+static void peek_offset(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "0123456789", 10);
+    await_bytes(b, 10);
+    int value = 3;
+    CALL(setsockopt(b, SOL_SOCKET, SO_PEEK_OFF, &value, sizeof value));
+}
+
+static void *later(void *data) {
+    int fd = *(int *)data;
+    usleep(10000);
+    put(fd, "cd", 2);
+    usleep(10000);
+    put(fd, "efgh", 4);
+    return NULL;
+}
+
+static void waitall(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "ab", 2);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, later, &a));
+    memset(text, 0, sizeof text);
+    CALL(recv(b, text, 8, MSG_WAITALL));
+    say("%s", text);
+    pthread_join(thread, NULL);
+    put(a, "xyz", 3);
+    MUST(shutdown(a, SHUT_WR));
+    CALL(recv(b, text, 8, MSG_WAITALL));
+    CALL(recv(b, text, 8, MSG_WAITALL));
+    pair(&a, &b);
+    put(a, "ab", 2);
+    MUST(pthread_create(&thread, NULL, later, &a));
+    memset(text, 0, sizeof text);
+    CALL(recv(b, text, 6, MSG_WAITALL | MSG_PEEK));
+    say("%s", text);
+    CALL(recv(b, text, 60, MSG_WAITALL | MSG_DONTWAIT) >= 6);
+    pthread_join(thread, NULL);
+    struct iovec parts[2] = {{text, 3}, {text + 3, 5}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    pair(&a, &b);
+    put(a, "ab", 2);
+    MUST(pthread_create(&thread, NULL, later, &a));
+    CALL(recvmsg(b, &message, MSG_WAITALL));
+    say("%.8s", text);
+    pthread_join(thread, NULL);
+}
+
+static void truncated(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "0123456789", 10);
+    await_bytes(b, 10);
+    memset(text, 'x', sizeof text);
+    CALL(recv(b, text, 4, MSG_TRUNC));
+    say("untouched: %.4s", text);
+    CALL(recv(b, NULL, 3, MSG_TRUNC));
+    CALL(recv(b, text, 3, 0));
+    say("%.3s", text);
+}
+
+static void dontwait(void) {
+    int a, b;
+    pair(&a, &b);
+    CALL(recv(b, text, 4, MSG_DONTWAIT));
+    say("NONBLOCK %d", !!(fcntl(b, F_GETFL) & O_NONBLOCK));
+    static char block[65536];
+    ssize_t n;
+    for (int refused = 0; refused < 3;) {
+        n = send(a, block, sizeof block, MSG_DONTWAIT);
+        if (n < 0) usleep(2000), refused++;
+        else refused = 0;
+    }
+    CALL(send(a, block, sizeof block, MSG_DONTWAIT));
+}
+
+static void more(void) {
+    int a, b;
+    pair(&a, &b);
+    CALL(send(a, "head", 4, MSG_MORE));
+    CALL(send(a, "body", 4, 0));
+    get(b, text, 8);
+    say("%.8s", text);
+    /* What MSG_MORE held back goes when the sender closes. */
+    CALL(send(a, "rest", 4, MSG_MORE));
+    MUST(shutdown(a, SHUT_WR));
+    get(b, text, 4);
+    say("%.4s", text);
+    CALL(recv(b, text, 4, 0));
+    pair(&a, &b);
+    set_int(a, IPPROTO_TCP, TCP_CORK, 1);
+    CALL(send(a, "cork", 4, 0));
+    set_int(a, IPPROTO_TCP, TCP_CORK, 0);
+    get(b, text, 4);
+    say("%.4s", text);
+}
+
+static void unknown_flags(void) {
+    int a, b;
+    pair(&a, &b);
+    CALL(send(a, "x", 1, MSG_CONFIRM | MSG_DONTROUTE | MSG_EOR));
+    get(b, text, 1);
+    CALL(recv(b, text, 1, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
+    CALL(send(a, "y", 1, MSG_NOSIGNAL | MSG_DONTWAIT));
+    get(b, text, 1);
+}
+
+static void urgent(void) {
+    int a, b, mark = -1;
+    pair(&a, &b);
+    CALL(send(a, "abc", 3, 0));
+    CALL(send(a, "xyZ", 3, MSG_OOB));
+    CALL(send(a, "def", 3, 0));
+    await_bytes(b, 5);
+    say("poll %s", events(await(b, POLLPRI)));
+    MUST(ioctl(b, SIOCATMARK, &mark));
+    say("at mark %d", mark);
+    CALL(recv(b, text, 1, MSG_OOB | MSG_PEEK));
+    CALL(recv(b, text, 10, MSG_OOB));
+    say("urgent %c", text[0]);
+    CALL(recv(b, text, 1, MSG_OOB));
+    memset(text, 0, sizeof text);
+    CALL(recv(b, text, 60, 0));
+    say("%s", text);
+    MUST(ioctl(b, SIOCATMARK, &mark));
+    say("at mark %d", mark);
+    get(b, text, 3);
+    text[3] = 0;
+    say("%s", text);
+    MUST(ioctl(b, SIOCATMARK, &mark));
+    say("at mark %d", mark);
+    CALL(recv(b, text, 1, MSG_OOB));
+}
+
+static void urgent_inline(void) {
+    int a, b, mark = -1;
+    pair(&a, &b);
+    set_int(b, SOL_SOCKET, SO_OOBINLINE, 1);
+    CALL(send(a, "ab", 2, 0));
+    CALL(send(a, "!", 1, MSG_OOB));
+    CALL(send(a, "cd", 2, 0));
+    await_bytes(b, 2);
+    await(b, POLLPRI);
+    CALL(recv(b, text, 1, MSG_OOB));
+    memset(text, 0, sizeof text);
+    CALL(recv(b, text, 60, 0));
+    say("%s", text);
+    MUST(ioctl(b, SIOCATMARK, &mark));
+    say("at mark %d", mark);
+    await_bytes(b, 3);
+    memset(text, 0, sizeof text);
+    CALL(recv(b, text, 60, 0));
+    say("%s", text);
+}
+
+static void message_header(void) {
+    int a, b;
+    pair(&a, &b);
+    char control[64];
+    struct iovec part = {"x", 1};
+    struct msghdr out = {.msg_iov = &part, .msg_iovlen = 1};
+    CALL(sendmsg(a, &out, 0));
+    char in[4];
+    struct iovec into = {in, 4};
+    struct msghdr message = {.msg_iov = &into, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control, .msg_flags = -1};
+    CALL(recvmsg(b, &message, 0));
+    say("flags %d controllen %zu", message.msg_flags, (size_t)message.msg_controllen);
+    message.msg_iovlen = 2000;
+    CALL(recvmsg(b, &message, MSG_DONTWAIT));
+    out.msg_iovlen = 2000;
+    CALL(sendmsg(a, &out, MSG_DONTWAIT));
+    out.msg_iovlen = 0;
+    CALL(sendmsg(a, &out, 0));
+    struct timespec limit = {0, 1000000};
+    struct mmsghdr many = {.msg_hdr = {.msg_iov = &into, .msg_iovlen = 1}};
+    put(a, "z", 1);
+    CALL(recvmmsg(b, &many, 1, MSG_WAITFORONE, &limit));
+    CALL(recvmmsg(b, &many, 1, MSG_DONTWAIT, NULL));
+}
+
+const struct test message_cases[] = {{"msg_peek", peek},
+                                     {"msg_peek_offset", peek_offset},
+                                     {"msg_waitall", waitall},
+                                     {"msg_trunc", truncated},
+                                     {"msg_dontwait", dontwait},
+                                     {"msg_more", more},
+                                     {"msg_unknown_flags", unknown_flags},
+                                     {"msg_oob", urgent},
+                                     {"msg_oob_inline", urgent_inline},
+                                     {"msg_header", message_header},
+                                     {NULL, NULL, false}};

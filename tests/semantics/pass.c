@@ -1,0 +1,125 @@
+/* Descriptors given to other processes over a Unix socket. */
+#include "semantics.h"
+
+static char text[64];
+
+static void give(int through, const int *fds, int n) {
+    char control[CMSG_SPACE(sizeof(int) * 8)] = {0};
+    struct iovec part = {"f", 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(sizeof(int) * n)};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * n);
+    memcpy(CMSG_DATA(header), fds, sizeof(int) * n);
+    MUST(sendmsg(through, &message, 0));
+}
+
+static void take(int through, int *fds, int n, int flags) {
+    char control[CMSG_SPACE(sizeof(int) * 8)], byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    MUST(recvmsg(through, &message, flags));
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int) * n)) die("no descriptors");
+    memcpy(fds, CMSG_DATA(header), sizeof(int) * n);
+}
+
+static void pass_connection(void) {
+    int a, b, u[2];
+    pair(&a, &b);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    pid_t child = fork();
+    if (!child) {
+        close(a), close(b), close(u[0]);
+        int fd;
+        take(u[1], &fd, 1, 0);
+        get(fd, text, 5);
+        say("receiver got %.5s", text);
+        put(fd, "thanks", 6);
+        _exit(0);
+    }
+    close(u[1]);
+    put(a, "given", 5);
+    give(u[0], &b, 1);
+    MUST(close(b));
+    get(a, text, 6);
+    say("%.6s", text);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+}
+
+static void pass_listener(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int u[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    pid_t child = fork();
+    if (!child) {
+        close(u[0]);
+        int fd;
+        take(u[1], &fd, 1, MSG_CMSG_CLOEXEC);
+        say("CLOEXEC %d", fcntl(fd, F_GETFD));
+        for (int i = 0; i < 3; i++) {
+            int s = (int)MUST(accept(fd, NULL, NULL));
+            get(s, text, 4);
+            put(s, text, 4);
+            close(s);
+        }
+        _exit(0);
+    }
+    int l = listener(AF_INET, 16, &at, &len);
+    int early = dial(&at, len);
+    put(early, "earl", 4);
+    give(u[0], &l, 1);
+    MUST(close(l));
+    get(early, text, 4);
+    for (int i = 0; i < 2; i++) {
+        int c = dial(&at, len);
+        put(c, "late", 4);
+        get(c, text, 4);
+        say("%.4s", text);
+        close(c);
+    }
+    reap(child);
+}
+
+static void pass_many(void) {
+    int u[2], mine[4], theirs[4], ends[2];
+    MUST(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, u));
+    MUST(pipe(ends));
+    pair(&mine[0], &theirs[0]);
+    pair(&mine[1], &theirs[1]);
+    theirs[2] = ends[1];
+    give(u[0], theirs, 3);
+    int got[3];
+    take(u[1], got, 3, 0);
+    close(theirs[0]), close(theirs[1]), close(theirs[2]);
+    put(got[0], "0", 1), put(got[1], "1", 1);
+    MUST(write(got[2], "2", 1));
+    get(mine[0], text, 1), get(mine[1], text + 1, 1);
+    MUST(read(ends[0], text + 2, 1));
+    say("%.3s", text);
+    close(got[0]);
+    CALL(recv(mine[0], text, 1, 0));
+}
+
+/* Given and never taken: gone when the Unix socket is. */
+static void pass_lost(void) {
+    int a, b, u[2];
+    pair(&a, &b);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    give(u[0], &b, 1);
+    MUST(close(b));
+    CALL(recv(a, text, 1, MSG_DONTWAIT));
+    put(a, "x", 1);
+    MUST(close(u[0]));
+    MUST(close(u[1]));
+    say("%s", events(await(a, POLLIN)));
+}
+
+const struct test pass_cases[] = {{"pass_connection", pass_connection},
+                                  {"pass_listener", pass_listener},
+                                  {"pass_many", pass_many},
+                                  {"pass_lost", pass_lost},
+                                  {NULL, NULL, false}};

@@ -1,0 +1,384 @@
+/* fork, exec, posix_spawn, vfork: who holds what afterwards. */
+#include "semantics.h"
+#include <spawn.h>
+
+extern char **environ;
+static char text[64];
+
+static void fork_shares(void) {
+    int a, b;
+    pair(&a, &b);
+    pid_t child = fork();
+    if (!child) {
+        put(b, "from the child", 14);
+        get(b, text, 5);
+        say("child got %.5s", text);
+        _exit(0);
+    }
+    get(a, text, 14);
+    say("%.14s", text);
+    put(a, "reply", 5);
+    reap(child);
+    /* The child's end does not close the connection. */
+    put(b, "parent", 6);
+    get(a, text, 6);
+    say("%.6s", text);
+    MUST(close(b));
+    CALL(recv(a, text, 1, 0));
+}
+
+static void fork_last_close(void) {
+    int a, b, gate[2];
+    pair(&a, &b);
+    MUST(pipe(gate));
+    pid_t child = fork();
+    if (!child) {
+        close(gate[1]);
+        char go;
+        (void)!read(gate[0], &go, 1);
+        say("child ends");
+        _exit(0);
+    }
+    MUST(close(b));
+    CALL(recv(a, text, 1, MSG_DONTWAIT));
+    MUST(close(gate[1]));
+    reap(child);
+    CALL(recv(a, text, 1, 0));
+}
+
+static void fork_nonblock_shared(void) {
+    int a, b;
+    pair(&a, &b);
+    pid_t child = fork();
+    if (!child) {
+        MUST(fcntl(b, F_SETFL, O_NONBLOCK));
+        MUST(fcntl(b, F_SETFD, FD_CLOEXEC));
+        _exit(0);
+    }
+    reap(child);
+    say("NONBLOCK %d CLOEXEC %ld", !!(fcntl(b, F_GETFL) & O_NONBLOCK), MUST(fcntl(b, F_GETFD)));
+    CALL(recv(b, text, 1, 0));
+    int copy = (int)MUST(dup(b));
+    MUST(fcntl(copy, F_SETFL, 0));
+    say("NONBLOCK %d", !!(fcntl(b, F_GETFL) & O_NONBLOCK));
+    close(a);
+}
+
+static void fork_accepts(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len);
+    pid_t children[4];
+    for (int i = 0; i < 4; i++) {
+        children[i] = fork();
+        if (!children[i]) {
+            for (;;) {
+                int s = (int)MUST(accept(l, NULL, NULL));
+                get(s, text, 1);
+                put(s, text, 1);
+                close(s);
+                if (text[0] == 'q') _exit(0);
+            }
+        }
+    }
+    for (int i = 0; i < 200; i++) {
+        int c = dial(&at, len);
+        put(c, "x", 1);
+        get(c, text, 1);
+        close(c);
+    }
+    for (int i = 0; i < 4; i++) {
+        int c = dial(&at, len);
+        put(c, "q", 1);
+        get(c, text, 1);
+        close(c);
+    }
+    for (int i = 0; i < 4; i++) reap(children[i]);
+    /* The parent may still accept. */
+    int c = dial(&at, len);
+    OPEN(accept(l, NULL, NULL));
+    close(c);
+}
+
+/* A server that forks for each connection and closes its own copy, the oldest pattern there is. */
+static void fork_per_connection(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len);
+    pid_t server = fork();
+    if (!server) {
+        for (int i = 0; i < 20; i++) {
+            int s = (int)MUST(accept(l, NULL, NULL));
+            if (!fork()) {
+                close(l);
+                size_t n = drain(s);
+                put(s, &n, sizeof n);
+                _exit(0);
+            }
+            close(s);
+        }
+        while (wait(NULL) > 0) continue;
+        _exit(0);
+    }
+    close(l);
+    size_t sum = 0;
+    for (int i = 0; i < 20; i++) {
+        static char block[5000];
+        size_t n = 0;
+        int c = dial(&at, len);
+        put(c, block, 100 * i);
+        MUST(shutdown(c, SHUT_WR));
+        get(c, &n, sizeof n);
+        CALL(recv(c, text, 1, 0));
+        sum += n;
+        close(c);
+    }
+    say("sum %zu", sum);
+    reap(server);
+}
+
+static void fork_from_thread_program(void) {
+    /* Forking while another thread moves bytes leaves both processes whole. */
+    int a, b;
+    pair(&a, &b);
+    pid_t sender = fork();
+    if (!sender) {
+        static char block[10000];
+        for (int i = 0; i < 500; i++) put(a, block, sizeof block);
+        _exit(0);
+    }
+    close(a);
+    size_t got = 0;
+    static char block[10000];
+    for (int i = 0; i < 30; i++) {
+        get(b, block, sizeof block);
+        got += sizeof block;
+        pid_t child = fork();
+        if (!child) {
+            int c, d;
+            pair(&c, &d);
+            put(c, "ok", 2);
+            get(d, block, 2);
+            _exit(0);
+        }
+        int status;
+        MUST(waitpid(child, &status, 0));
+        if (status) die("child %d", status);
+    }
+    got += drain(b);
+    say("got %zu", got);
+    reap(sender);
+}
+
+static void double_fork(void) {
+    int a, b;
+    pair(&a, &b);
+    pid_t child = fork();
+    if (!child) {
+        if (!fork()) {
+            setsid();
+            get(b, text, 2);
+            put(b, "daemon", 6);
+            _exit(0);
+        }
+        _exit(0);
+    }
+    close(b);
+    reap(child);
+    put(a, "go", 2);
+    get(a, text, 6);
+    say("%.6s", text);
+    CALL(recv(a, text, 1, 0));
+}
+
+static void vfork_exec(void) {
+    int a, b;
+    pair(&a, &b);
+    char number[16];
+    snprintf(number, sizeof number, "%d", b);
+    pid_t child = vfork();
+    if (!child) {
+        execl(self_path, "semantics", "--role", "echo", number, (char *)NULL);
+        _exit(127);
+    }
+    put(a, "through vfork", 13);
+    MUST(shutdown(a, SHUT_WR));
+    get(a, text, 13);
+    say("%.13s", text);
+    reap(child);
+    close(b);
+    CALL(recv(a, text, 1, 0));
+}
+
+static void exec_keeps(void) {
+    int a, b;
+    pair(&a, &b);
+    char number[16];
+    snprintf(number, sizeof number, "%d", b);
+    put(b, "before", 6);
+    pid_t child = fork();
+    if (!child) {
+        close(a);
+        execl(self_path, "semantics", "--role", "echo", number, (char *)NULL);
+        _exit(127);
+    }
+    close(b);
+    get(a, text, 6);
+    say("%.6s", text);
+    put(a, "through exec", 12);
+    MUST(shutdown(a, SHUT_WR));
+    get(a, text, 12);
+    say("%.12s", text);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+}
+
+static void exec_closes_cloexec(void) {
+    int a, b;
+    pair(&a, &b);
+    MUST(fcntl(b, F_SETFD, FD_CLOEXEC));
+    char number[16];
+    snprintf(number, sizeof number, "%d", b);
+    pid_t child = fork();
+    if (!child) {
+        execl(self_path, "semantics", "--role", "closed", number, (char *)NULL);
+        _exit(127);
+    }
+    close(b);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+}
+
+/* As inetd does: the connection becomes 0, 1 and 2 of a program that knows nothing. */
+static void exec_as_stdio(void) {
+    int a, b;
+    pair(&a, &b);
+    pid_t child = fork();
+    if (!child) {
+        close(a);
+        dup2(b, 0);
+        dup2(b, 1);
+        close(b);
+        execlp("cat", "cat", (char *)NULL);
+        _exit(127);
+    }
+    close(b);
+    put(a, "cat says this", 13);
+    MUST(shutdown(a, SHUT_WR));
+    get(a, text, 13);
+    say("%.13s", text);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+    pair(&a, &b);
+    child = fork();
+    if (!child) {
+        close(a);
+        dup2(b, 0);
+        dup2(b, 1);
+        close(b);
+        execlp("sh", "sh", "-c", "read line; echo \"<$line>\"; exec cat", (char *)NULL);
+        _exit(127);
+    }
+    close(b);
+    put(a, "a line\nrest", 11);
+    MUST(shutdown(a, SHUT_WR));
+    get(a, text, 13);
+    say("%.8s|%.4s", text, text + 9);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+}
+
+static void spawn(void) {
+    int a, b;
+    pair(&a, &b);
+    MUST(fcntl(a, F_SETFD, FD_CLOEXEC));
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, b, 0);
+    posix_spawn_file_actions_adddup2(&actions, b, 1);
+    posix_spawn_file_actions_addclose(&actions, b);
+    char *arguments[] = {"cat", NULL};
+    pid_t child;
+    CALL(posix_spawnp(&child, "cat", &actions, NULL, arguments, environ));
+    close(b);
+    put(a, "spawned", 7);
+    MUST(shutdown(a, SHUT_WR));
+    get(a, text, 7);
+    say("%.7s", text);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+    CALL(posix_spawn(&child, "/does/not/exist", NULL, NULL, arguments, environ));
+    CALL(system("exit 3") >> 8);
+    FILE *out = popen("echo popen", "r");
+    say("%s", fgets(text, sizeof text, out) ? strtok(text, "\n") : "nothing");
+    CALL(pclose(out));
+    pair(&a, &b);
+    CALL(execl("/does/not/exist", "x", (char *)NULL));
+    put(a, "still", 5);
+    get(b, text, 5);
+    say("%.5s", text);
+}
+
+static void exec_of_the_listener(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len);
+    char number[16];
+    snprintf(number, sizeof number, "%d", l);
+    int early = dial(&at, len);
+    put(early, "early", 5);
+    pid_t child = fork();
+    if (!child) {
+        close(early);
+        execl(self_path, "semantics", "--role", "serve", number, "2", (char *)NULL);
+        _exit(127);
+    }
+    close(l);
+    get(early, text, 5);
+    say("%.5s", text);
+    int later = dial(&at, len);
+    put(later, "later", 5);
+    get(later, text, 5);
+    say("%.5s", text);
+    reap(child);
+    CALL(recv(later, text, 1, 0));
+}
+
+int run_role(int argc, char **argv) {
+    int fd = argc > 1 ? atoi(argv[1]) : -1;
+    if (!strcmp(argv[0], "echo")) {
+        char block[1000];
+        for (ssize_t n; (n = recv(fd, block, sizeof block, 0)) > 0;) put(fd, block, n);
+        return 0;
+    }
+    if (!strcmp(argv[0], "closed")) return fcntl(fd, F_GETFD) == -1 && errno == EBADF ? 0 : 1;
+    if (!strcmp(argv[0], "serve")) {
+        int accepting = 0;
+        socklen_t len = sizeof accepting;
+        MUST(getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &len));
+        say("listens %d", accepting);
+        for (int i = 0; i < atoi(argv[2]); i++) {
+            int s = (int)MUST(accept(fd, NULL, NULL));
+            get(s, text, 5);
+            put(s, text, 5);
+            close(s);
+        }
+        return 0;
+    }
+    return 2;
+}
+
+const struct test process_cases[] = {{"fork_shares", fork_shares},
+                                     {"fork_last_close", fork_last_close},
+                                     {"fork_nonblock_shared", fork_nonblock_shared},
+                                     {"fork_accepts", fork_accepts},
+                                     {"fork_per_connection", fork_per_connection},
+                                     {"fork_while_bytes_move", fork_from_thread_program},
+                                     {"fork_double", double_fork},
+                                     {"vfork_exec", vfork_exec},
+                                     {"exec_keeps", exec_keeps},
+                                     {"exec_closes_cloexec", exec_closes_cloexec},
+                                     {"exec_as_stdio", exec_as_stdio},
+                                     {"exec_of_the_listener", exec_of_the_listener},
+                                     {"posix_spawn", spawn},
+                                     {NULL, NULL, false}};

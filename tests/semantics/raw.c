@@ -1,0 +1,102 @@
+/* The same calls under other names: syscall(), the fortified and the 64-bit ones, and none of libc at all. */
+#include "semantics.h"
+
+extern ssize_t __recv_chk(int, void *, size_t, size_t, int);
+extern ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *);
+extern ssize_t __read_chk(int, void *, size_t, size_t);
+extern int __poll_chk(struct pollfd *, nfds_t, int, size_t);
+extern int __ppoll_chk(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *, size_t);
+extern ssize_t sendfile64(int, int, off64_t *, size_t);
+extern int fcntl64(int, int, ...);
+
+static char text[64];
+
+static void through_syscall(void) {
+    int fd = (int)CALL(syscall(SYS_socket, AF_INET, SOCK_STREAM, 0) > 0) ? (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0) : -1;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    CALL(syscall(SYS_bind, fd, &at, sizeof at));
+    CALL(syscall(SYS_listen, fd, 5));
+    CALL(syscall(SYS_getsockname, fd, &at, &len));
+    int c = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0);
+    CALL(syscall(SYS_connect, c, &at, sizeof at));
+    int s = OPEN(syscall(SYS_accept4, fd, NULL, NULL, 0));
+    CALL(syscall(SYS_sendto, c, "raw", 3, 0, NULL, 0));
+    CALL(syscall(SYS_read, s, text, 3));
+    CALL(syscall(SYS_write, s, "back", 4));
+    CALL(syscall(SYS_recvfrom, c, text, 4, 0, NULL, NULL));
+    struct pollfd one = {c, POLLIN, 0};
+    CALL(syscall(SYS_poll, &one, 1, 0));
+    int e = OPEN(syscall(SYS_epoll_create1, 0));
+    struct epoll_event event = {.events = EPOLLOUT}, got;
+    CALL(syscall(SYS_epoll_ctl, e, EPOLL_CTL_ADD, c, &event));
+    CALL(syscall(SYS_epoll_wait, e, &got, 1, -1));
+    int d = OPEN(syscall(SYS_dup, c));
+    CALL(syscall(SYS_close, c));
+    CALL(send(d, "dup", 3, 0));
+    CALL(syscall(SYS_read, s, text, 3));
+    CALL(syscall(SYS_shutdown, d, SHUT_WR));
+    CALL(syscall(SYS_read, s, text, 3));
+    CALL(syscall(SYS_close, -1));
+    CALL(syscall(SYS_getpid) == getpid());
+    CALL(syscall(99999));
+}
+
+static void other_names(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "abcdefgh", 8);
+    await_bytes(b, 8);
+    CALL(__recv_chk(b, text, 2, sizeof text, 0));
+    CALL(__recvfrom_chk(b, text, 2, sizeof text, 0, NULL, NULL));
+    CALL(__read_chk(b, text, 2, sizeof text));
+    struct pollfd one = {b, POLLIN, 0};
+    CALL(__poll_chk(&one, 1, 0, sizeof one));
+    struct timespec none = {0, 0};
+    CALL(__ppoll_chk(&one, 1, &none, NULL, sizeof one));
+    CALL(fcntl64(b, F_SETFL, O_NONBLOCK));
+    CALL(recv(b, text, 10, 0));
+    CALL(recv(b, text, 10, 0));
+    int file = (int)MUST(open("/proc/self/exe", O_RDONLY));
+    CALL(sendfile64(a, file, NULL, 4));
+    await_bytes(b, 4);
+    CALL(recv(b, text, 10, 0));
+    say("%.3s", text + 1);
+    CALL(preadv(a, &(struct iovec){text, 1}, 1, 0));
+    CALL(pwritev2(a, &(struct iovec){text, 1}, 1, -1, 0));
+    await_bytes(b, 1);
+    CALL(preadv2(b, &(struct iovec){text, 1}, 1, -1, 0));
+    CALL(pread64(a, text, 1, 0));
+}
+
+/* Before main and after it. */
+static int early[2] = {-1, -1};
+__attribute__((constructor)) static void before_main(void) {
+    const char *wanted = getenv("FS_EARLY");
+    if (wanted) pair(&early[0], &early[1]);
+}
+
+static void at_exit(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "after", 5);
+    get(b, text, 5);
+    say("%.5s main", text);
+}
+
+static void around_main(void) {
+    if (!getenv("FS_EARLY")) {
+        setenv("FS_EARLY", "1", 1);
+        execl(self_path, "semantics", "around_main", (char *)NULL);
+        die("exec");
+    }
+    put(early[0], "before", 6);
+    get(early[1], text, 6);
+    say("%.6s main", text);
+    atexit(at_exit);
+}
+
+const struct test raw_cases[] = {{"raw_syscall", through_syscall},
+                                 {"raw_other_names", other_names},
+                                 {"around_main", around_main},
+                                 {NULL, NULL, false}};

@@ -1,0 +1,234 @@
+/* Signals during calls that wait, with and without SA_RESTART, and calls with a time limit. */
+#include "semantics.h"
+
+static char text[64];
+static volatile int handled;
+static int subject, how, other;
+static pid_t sleeper;
+static struct sockaddr_storage where;
+static socklen_t where_len;
+
+static void handler(int signal) {
+    (void)signal;
+    handled++;
+}
+
+static void install(int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    sigaction(SIGUSR1, &action, NULL);
+}
+
+enum { RECV, READ, RECVMSG, ACCEPT, SEND, POLL, SELECT, EPOLL, RECV_LIMIT, PPOLL_MASK, RECVALL, HOWS };
+static const char *const names[] = {"recv", "read", "recvmsg", "accept", "send", "poll",
+                                    "select", "epoll_wait", "recv with a limit", "ppoll with a mask", "recv all of 4"};
+
+static long call(void) {
+    char byte[8];
+    struct iovec part = {byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct epoll_event got;
+    fd_set set;
+    sigset_t none;
+    sigemptyset(&none);
+    switch (how) {
+    case RECV:
+    case RECV_LIMIT: return recv(subject, byte, 1, 0);
+    case RECVALL: return recv(subject, byte, 4, MSG_WAITALL);
+    case READ: return read(subject, byte, 1);
+    case RECVMSG: return recvmsg(subject, &message, 0);
+    case ACCEPT: return accept(subject, NULL, NULL) >= 0 ? 0 : -1;
+    case SEND: return send(subject, "x", 1, 0);
+    case POLL: return poll(&(struct pollfd){subject, POLLIN, 0}, 1, -1);
+    case SELECT: FD_ZERO(&set); FD_SET(subject, &set); return select(subject + 1, &set, NULL, NULL, NULL);
+    case EPOLL: return epoll_wait(other, &got, 1, -1);
+    case PPOLL_MASK: return ppoll(&(struct pollfd){subject, POLLIN, 0}, 1, NULL, &none);
+    }
+    return 0;
+}
+
+static void *waits(void *data) {
+    (void)data;
+    if (how == PPOLL_MASK) {
+        sigset_t block;
+        sigemptyset(&block);
+        sigaddset(&block, SIGUSR1);
+        pthread_sigmask(SIG_BLOCK, &block, NULL);
+    }
+    sleeper = thread_id();
+    errno = 0;
+    long n = call();
+    int error = errno;
+    say("%s: %ld %s", names[how], n, n < 0 ? name_of(error) : "");
+    return NULL;
+}
+
+static void interrupt(int flags) {
+    install(flags);
+    for (how = 0; how < HOWS; how++) {
+        int a, b;
+        pthread_t thread;
+        pair(&a, &b);
+        subject = b;
+        size_t sent = 0;
+        if (how == ACCEPT) subject = listener(AF_INET, 5, &where, &where_len);
+        if (how == SEND) {
+            sent = fill(b);
+            MUST(fcntl(b, F_SETFL, 0));
+        }
+        if (how == EPOLL) {
+            other = (int)MUST(epoll_create1(0));
+            struct epoll_event want = {.events = EPOLLIN};
+            MUST(epoll_ctl(other, EPOLL_CTL_ADD, b, &want));
+        }
+        if (how == RECV_LIMIT) {
+            struct timeval limit = {30, 0};
+            MUST(setsockopt(b, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+        }
+        if (how == RECVALL) {
+            put(a, "12", 2);
+            await_bytes(b, 2);
+        }
+        handled = 0;
+        sleeper = 0;
+        MUST(pthread_create(&thread, NULL, waits, NULL));
+        while (!*(volatile pid_t *)&sleeper) usleep(100);
+        await_asleep(sleeper);
+        pthread_kill(thread, SIGUSR1);
+        while (!handled) usleep(100);
+        usleep(20000);
+        /* One that went on waiting gets what it waits for. */
+        if (how == ACCEPT) close(dial(&where, where_len));
+        else if (how == SEND) {
+            char *block = malloc(sent);
+            get(a, block, sent);
+        } else put(a, "5678", 4);
+        pthread_join(thread, NULL);
+        close(a), close(b);
+    }
+}
+
+static void interrupted(void) { interrupt(0); }
+static void restarted(void) { interrupt(SA_RESTART); }
+
+static void time_limits(void) {
+    int a, b;
+    pair(&a, &b);
+    struct timeval limit = {0, 60000};
+    socklen_t len;
+    MUST(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    int64_t start = now_ms();
+    CALL(recv(a, text, 1, 0));
+    say("waited %d", now_ms() - start >= 60);
+    start = now_ms();
+    CALL(read(a, text, 1));
+    say("waited %d", now_ms() - start >= 60);
+    put(b, "ab", 2);
+    CALL(recv(a, text, 4, MSG_WAITALL));
+    MUST(setsockopt(b, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    fill(b);
+    MUST(fcntl(b, F_SETFL, 0));
+    start = now_ms();
+    CALL(send(b, text, 1, 0));
+    say("waited %d", now_ms() - start >= 60);
+    int l = listener(AF_INET, 5, &where, &len);
+    MUST(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    start = now_ms();
+    CALL(accept(l, NULL, NULL));
+    say("waited %d", now_ms() - start >= 60);
+    limit.tv_usec = 0;
+    MUST(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    limit.tv_usec = 1500;
+    MUST(setsockopt(a, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    len = sizeof limit;
+    MUST(getsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, &len));
+    say("RCVTIMEO %ld.%06ld", (long)limit.tv_sec, (long)limit.tv_usec);
+    limit.tv_usec = 1000000;
+    CALL(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    limit.tv_usec = 0;
+    limit.tv_sec = -1;
+    CALL(setsockopt(a, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+}
+
+/* Calls from a handler, while the same thread waits in one on the same socket. */
+static int in_handler;
+static void sends_from_handler(int signal) {
+    (void)signal;
+    int error = errno;
+    char byte;
+    handled += (int)send(in_handler, "h", 1, MSG_NOSIGNAL);
+    handled += recv(in_handler, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+    errno = error;
+}
+
+static void calls_in_handler(void) {
+    int a, b;
+    pair(&a, &b);
+    struct sigaction action = {.sa_handler = sends_from_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    handled = 0;
+    in_handler = b;
+    pthread_t thread;
+    subject = b;
+    how = RECV;
+    sleeper = 0;
+    MUST(pthread_create(&thread, NULL, waits, NULL));
+    while (!*(volatile pid_t *)&sleeper) usleep(100);
+    await_asleep(sleeper);
+    pthread_kill(thread, SIGUSR1);
+    get(a, text, 1);
+    say("%c", text[0]);
+    while (handled < 2) usleep(100);
+    put(a, "x", 1);
+    pthread_join(thread, NULL);
+    say("handler's calls %d", handled);
+}
+
+/* A timer that fires all the time while bytes move disturbs nothing but the calls it interrupts. */
+static void storm(void) {
+    int a, b;
+    pair(&a, &b);
+    pid_t child = fork();
+    if (!child) {
+        static char block[50000];
+        for (int i = 0; i < 400; i++) put(a, block, sizeof block);
+        _exit(0);
+    }
+    close(a);
+    struct sigaction action = {.sa_handler = handler, .sa_flags = 0};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval every = {{0, 500}, {0, 500}};
+    setitimer(ITIMER_REAL, &every, NULL);
+    size_t got = 0;
+    static char block[70000];
+    for (;;) {
+        ssize_t n = recv(b, block, sizeof block, MSG_WAITALL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) die("recv %s", name_of(errno));
+        if (n == 0) break;
+        got += n;
+    }
+    every.it_value.tv_usec = 0;
+    setitimer(ITIMER_REAL, &every, NULL);
+    say("got %zu", got);
+    reap(child);
+}
+
+static void asynchronous(void) {
+    int a, b;
+    pair(&a, &b);
+    struct sigaction action = {.sa_handler = handler};
+    sigaction(SIGIO, &action, NULL);
+    handled = 0;
+    CALL(fcntl(b, F_SETOWN, getpid()));
+    CALL(fcntl(b, F_GETOWN) == getpid());
+    CALL(fcntl(b, F_SETFL, O_ASYNC));
+    say("ASYNC %d", !!(fcntl(b, F_GETFL) & O_ASYNC));
+    put(a, "x", 1);
+    for (int i = 0; i < 2000 && !handled; i++) usleep(1000);
+    say("SIGIO came %d", handled > 0);
+}
+
+const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal_restarts", restarted},
+                                    {"signal_time_limits", time_limits}, {"signal_calls_in_handler", calls_in_handler},
+                                    {"signal_storm", storm},             {"signal_sigio", asynchronous},
+                                    {NULL, NULL, false}};

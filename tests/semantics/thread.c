@@ -1,0 +1,240 @@
+/* Threads on one socket: many readers and writers, close and shutdown while another thread waits. */
+#include "semantics.h"
+
+static char text[64];
+static int subject, how;
+static pid_t sleeper;
+static char result[64];
+static struct sockaddr_storage where;
+
+static void *waits(void *data) {
+    char byte[8];
+    (void)data;
+    sleeper = thread_id();
+    errno = 0;
+    long n = how == 0   ? recv(subject, byte, 1, 0)
+             : how == 1 ? (accept(subject, NULL, NULL) < 0 ? -1 : 0)
+             : how == 2 ? read(subject, byte, 1)
+             : how == 3 ? poll(&(struct pollfd){subject, POLLIN, 0}, 1, -1)
+                        : send(subject, calloc(1, 32 << 20), 32 << 20, MSG_NOSIGNAL);
+    int error = errno;
+    if (how == 4)
+        snprintf(result, sizeof result, "%s %s", n == -1 ? "-1" : n < 32 << 20 ? "some" : "all", n == -1 ? name_of(error) : "");
+    else
+        snprintf(result, sizeof result, "%ld %s", n, n < 0 ? name_of(error) : "");
+    return NULL;
+}
+
+static void start(pthread_t *thread, int fd, int what) {
+    subject = fd;
+    how = what;
+    sleeper = 0;
+    MUST(pthread_create(thread, NULL, waits, NULL));
+    while (!*(volatile pid_t *)&sleeper) usleep(100);
+    await_asleep(sleeper);
+}
+
+static void join(pthread_t thread) {
+    pthread_join(thread, NULL);
+    say("woken: %s", result);
+}
+
+static void shutdown_wakes(void) {
+    int a, b;
+    socklen_t len;
+    pthread_t thread;
+    pair(&a, &b);
+    start(&thread, a, 0);
+    CALL(shutdown(a, SHUT_RD));
+    join(thread);
+    pair(&a, &b);
+    start(&thread, a, 2);
+    CALL(shutdown(a, SHUT_RDWR));
+    join(thread);
+    pair(&a, &b);
+    start(&thread, a, 3);
+    CALL(shutdown(b, SHUT_WR));
+    join(thread);
+    int l = listener(AF_INET, 5, &where, &len);
+    start(&thread, l, 1);
+    CALL(shutdown(l, SHUT_RD));
+    join(thread);
+    pair(&a, &b);
+    start(&thread, a, 4);
+    CALL(shutdown(a, SHUT_WR));
+    join(thread);
+    pair(&a, &b);
+    start(&thread, a, 4);
+    MUST(close(b));
+    join(thread);
+}
+
+/* The kernel lets a call that waits keep the open file: bytes still arrive, the peer sees no end. */
+static void close_while_waiting(void) {
+    int a, b;
+    pthread_t thread;
+    pair(&a, &b);
+    start(&thread, b, 0);
+    CALL(close(b));
+    CALL(recv(a, text, 1, MSG_DONTWAIT));
+    put(a, "x", 1);
+    join(thread);
+    await(a, POLLIN);
+    CALL(recv(a, text, 1, 0));
+}
+
+static void close_listener_while_waiting(void) {
+    socklen_t len;
+    pthread_t thread;
+    int l = listener(AF_INET, 5, &where, &len);
+    int copy = (int)MUST(dup(l));
+    start(&thread, l, 1);
+    subject = -1;
+    CALL(close(l));
+    int c = dial(&where, len);
+    join(thread);
+    close(c);
+    close(copy);
+}
+
+static void dup2_while_waiting(void) {
+    int a, b, c, d;
+    pthread_t thread;
+    pair(&a, &b);
+    pair(&c, &d);
+    start(&thread, b, 0);
+    CALL(dup2(d, b) == b);
+    put(a, "x", 1);
+    join(thread);
+    put(c, "y", 1);
+    get(b, text, 1);
+    say("%c", text[0]);
+}
+
+/* Messages of 64 bytes by eight writers and read by eight readers: none torn when each is one send of at most that. */
+static int ends[2];
+static unsigned counts[8];
+static int sum;
+
+static void *writer(void *data) {
+    unsigned char block[64];
+    memset(block, (int)(intptr_t)data, sizeof block);
+    for (int i = 0; i < 3000; i++) {
+        ssize_t n = send(ends[0], block, sizeof block, 0);
+        if (n != sizeof block) die("send %zd", n);
+    }
+    return NULL;
+}
+
+static void *reader(void *data) {
+    unsigned char block[64];
+    (void)data;
+    for (;;) {
+        ssize_t n = recv(ends[1], block, sizeof block, MSG_WAITALL);
+        if (n == 0) return NULL;
+        if (n != sizeof block) die("recv %zd", n);
+        __atomic_add_fetch(&sum, 1, __ATOMIC_SEQ_CST);
+        for (int i = 0; i < 64; i++) __atomic_add_fetch(&counts[block[i] & 7], 1, __ATOMIC_SEQ_CST);
+    }
+}
+
+static void many_on_one(void) {
+    pthread_t w[8], r[8];
+    pair(&ends[0], &ends[1]);
+    for (intptr_t i = 0; i < 8; i++) {
+        MUST(pthread_create(&w[i], NULL, writer, (void *)i));
+        MUST(pthread_create(&r[i], NULL, reader, NULL));
+    }
+    for (int i = 0; i < 8; i++) pthread_join(w[i], NULL);
+    MUST(shutdown(ends[0], SHUT_WR));
+    for (int i = 0; i < 8; i++) pthread_join(r[i], NULL);
+    say("messages %d", sum);
+    for (int i = 0; i < 8; i++) say("of %d: %u", i, counts[i]);
+}
+
+/* Threads that open and close while others do: numbers are never mixed up. */
+static void *opens(void *data) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len);
+    for (int i = 0; i < 300; i++) {
+        unsigned out = (unsigned)(i * 8 + (intptr_t)data), in = 0;
+        int c = dial(&at, len), s = (int)MUST(accept(l, NULL, NULL));
+        put(c, &out, sizeof out);
+        get(s, &in, sizeof in);
+        if (in != out) die("got another's bytes");
+        put(s, &out, sizeof out);
+        get(c, &in, sizeof in);
+        if (in != out) die("got another's bytes");
+        MUST(close(c));
+        MUST(close(s));
+    }
+    MUST(close(l));
+    return NULL;
+}
+
+static void open_and_close(void) {
+    pthread_t threads[8];
+    for (intptr_t i = 0; i < 8; i++) MUST(pthread_create(&threads[i], NULL, opens, (void *)i));
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+    say("2400 connections");
+}
+
+static void *accept_one(void *data) {
+    int s = accept(*(int *)data, NULL, NULL);
+    if (s < 0) die("accept %s", name_of(errno));
+    put(s, "w", 1);
+    close(s);
+    return NULL;
+}
+
+static void accept_in_many_threads(void) {
+    pthread_t threads[16];
+    socklen_t len;
+    int l = listener(AF_INET, 64, &where, &len);
+    for (int i = 0; i < 16; i++) MUST(pthread_create(&threads[i], NULL, accept_one, &l));
+    for (int i = 0; i < 16; i++) {
+        int c = dial(&where, len);
+        get(c, text, 1);
+        close(c);
+    }
+    for (int i = 0; i < 16; i++) pthread_join(threads[i], NULL);
+    say("each accepted one");
+}
+
+static void *cancelled(void *data) {
+    recv(*(int *)data, text, 1, 0);
+    return NULL;
+}
+
+static void cancellation(void) {
+    int a, b;
+    void *end;
+    pair(&a, &b);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, cancelled, &b));
+    MUST(pthread_cancel(thread));
+    pthread_join(thread, &end);
+    say("cancelled in recv %d", end == PTHREAD_CANCELED);
+    put(a, "x", 1);
+    get(b, text, 1);
+    say("the socket works still %c", text[0]);
+    int e = (int)MUST(epoll_create1(0));
+    socklen_t len;
+    int l = listener(AF_INET, 5, &where, &len);
+    (void)e;
+    start(&thread, l, 1);
+    MUST(pthread_cancel(thread));
+    pthread_join(thread, &end);
+    say("cancelled in accept %d", end == PTHREAD_CANCELED);
+}
+
+const struct test thread_cases[] = {{"thread_shutdown_wakes", shutdown_wakes},
+                                    {"thread_close_while_waiting", close_while_waiting},
+                                    {"thread_close_listener_while_waiting", close_listener_while_waiting},
+                                    {"thread_dup2_while_waiting", dup2_while_waiting},
+                                    {"thread_many_on_one", many_on_one},
+                                    {"thread_open_and_close", open_and_close},
+                                    {"thread_accepts", accept_in_many_threads},
+                                    {"thread_cancellation", cancellation},
+                                    {NULL, NULL, false}};

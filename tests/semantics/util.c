@@ -1,0 +1,209 @@
+#include "semantics.h"
+#include <stdarg.h>
+
+void say(const char *format, ...) {
+    char line[1024];
+    va_list list;
+    va_start(list, format);
+    int n = vsnprintf(line, sizeof line - 1, format, list);
+    va_end(list);
+    if (n > (int)sizeof line - 2) n = sizeof line - 2;
+    line[n++] = '\n';
+    if (write(1, line, n) != n) _exit(99);
+}
+
+void die(const char *format, ...) {
+    char line[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    say("DIED %s", line);
+    _exit(98);
+}
+
+const char *name_of(int error) {
+    const char *name = error ? strerrorname_np(error) : "0";
+    return name ? name : "?";
+}
+
+void report(const char *what, long result, int error) {
+    if (result == -1)
+        say("%s = -1 %s", what, name_of(error));
+    else
+        say("%s = %ld", what, result);
+}
+
+void report_open(const char *what, long result, int error) {
+    if (result < 0)
+        say("%s = -1 %s", what, name_of(error));
+    else
+        say("%s = descriptor", what);
+}
+
+int tcp(int family, int flags) { return (int)MUST(socket(family, SOCK_STREAM | flags, 0)); }
+
+int listener(int family, int backlog, struct sockaddr_storage *at, socklen_t *len) {
+    int fd = tcp(family, 0);
+    memset(at, 0, sizeof *at);
+    at->ss_family = family;
+    if (family == AF_INET) {
+        ((struct sockaddr_in *)at)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        *len = sizeof(struct sockaddr_in);
+    } else {
+        ((struct sockaddr_in6 *)at)->sin6_addr = in6addr_loopback;
+        *len = sizeof(struct sockaddr_in6);
+    }
+    MUST(bind(fd, (struct sockaddr *)at, *len));
+    MUST(listen(fd, backlog));
+    MUST(getsockname(fd, (struct sockaddr *)at, len));
+    return fd;
+}
+
+int dial(const struct sockaddr_storage *at, socklen_t len) {
+    int fd = tcp(at->ss_family, 0);
+    MUST(connect(fd, (const struct sockaddr *)at, len));
+    return fd;
+}
+
+void pair_of(int family, int *client, int *server) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(family, 16, &at, &len);
+    *client = dial(&at, len);
+    *server = (int)MUST(accept(l, NULL, NULL));
+    MUST(close(l));
+}
+
+void pair(int *client, int *server) { pair_of(AF_INET, client, server); }
+
+void put(int fd, const void *data, size_t len) {
+    for (const char *p = data; len;) {
+        ssize_t n = send(fd, p, len, MSG_NOSIGNAL);
+        if (n < 0 && errno == EAGAIN) {
+            await(fd, POLLOUT);
+            continue;
+        }
+        if (n <= 0) die("send of %zu: %zd %s", len, n, name_of(errno));
+        p += n;
+        len -= n;
+    }
+}
+
+void get(int fd, void *data, size_t len) {
+    for (char *p = data; len;) {
+        ssize_t n = recv(fd, p, len, 0);
+        if (n < 0 && errno == EAGAIN) {
+            await(fd, POLLIN);
+            continue;
+        }
+        if (n <= 0) die("recv of %zu: %zd %s", len, n, name_of(errno));
+        p += n;
+        len -= n;
+    }
+}
+
+short await(int fd, short wanted) {
+    for (;;) {
+        struct pollfd one = {fd, wanted, 0};
+        int n = poll(&one, 1, -1);
+        if (n > 0) return one.revents;
+        if (n < 0 && errno != EINTR) die("poll: %s", name_of(errno));
+    }
+}
+
+void await_bytes(int fd, int bytes) {
+    for (;;) {
+        int n = 0;
+        MUST(ioctl(fd, FIONREAD, &n));
+        if (n >= bytes) return;
+        usleep(200);
+    }
+}
+
+pid_t thread_id(void) { return (pid_t)syscall(SYS_gettid); }
+
+void await_asleep(pid_t tid) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    for (int asleep = 0; asleep < 30;) {
+        int fd = (int)MUST(open(path, O_RDONLY));
+        ssize_t n = read(fd, text, sizeof text - 1);
+        close(fd);
+        if (n <= 0) die("%s", path);
+        text[n] = 0;
+        char *after = strrchr(text, ')');
+        asleep = after && after[2] == 'S' ? asleep + 1 : 0;
+        usleep(1000);
+    }
+}
+
+void reap(pid_t child) {
+    int status = 0;
+    if (waitpid(child, &status, 0) != child) die("waitpid: %s", name_of(errno));
+    if (WIFSIGNALED(status))
+        say("child ended by SIG%s", sigabbrev_np(WTERMSIG(status)));
+    else
+        say("child ended with %d", WEXITSTATUS(status));
+}
+
+size_t fill(int fd) {
+    static char block[65536];
+    size_t sent = 0;
+    MUST(fcntl(fd, F_SETFL, MUST(fcntl(fd, F_GETFL)) | O_NONBLOCK));
+    for (int refused = 0; refused < 3;) {
+        ssize_t n = send(fd, block, sizeof block, MSG_NOSIGNAL);
+        if (n > 0) {
+            sent += n;
+            refused = 0;
+        } else if (errno == EAGAIN) {
+            refused++; /* the peer's window may open once more */
+            usleep(2000);
+        } else {
+            die("fill: %s", name_of(errno));
+        }
+    }
+    return sent;
+}
+
+size_t drain(int fd) {
+    static char block[65536];
+    size_t got = 0;
+    for (;;) {
+        ssize_t n = recv(fd, block, sizeof block, 0);
+        if (n == 0) return got;
+        if (n < 0 && errno == EAGAIN)
+            await(fd, POLLIN);
+        else if (n < 0)
+            die("drain after %zu: %s", got, name_of(errno));
+        else
+            got += n;
+    }
+}
+
+const char *events(unsigned mask) {
+    static __thread char text[4][128];
+    static __thread unsigned turn;
+    char *out = text[turn++ % 4];
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } names[] = {{POLLIN, "IN"},       {POLLPRI, "PRI"},       {POLLOUT, "OUT"},       {POLLERR, "ERR"},
+                 {POLLHUP, "HUP"},     {POLLNVAL, "NVAL"},     {POLLRDHUP, "RDHUP"},   {POLLRDNORM, "RDNORM"},
+                 {POLLWRNORM, "WRNORM"}, {POLLRDBAND, "RDBAND"}, {POLLWRBAND, "WRBAND"}};
+    out[0] = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (mask & names[i].bit) {
+            if (out[0]) strcat(out, "|");
+            strcat(out, names[i].name);
+        }
+    return out[0] ? out : "0";
+}
+
+int64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
+void set_int(int fd, int level, int option, int value) { MUST(setsockopt(fd, level, option, &value, sizeof value)); }
