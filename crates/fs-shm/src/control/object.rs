@@ -6,15 +6,7 @@ const CHANNEL: u64 = 1 << 63;
 const LISTENER: u64 = 1 << 62;
 const KERNEL: u64 = 1 << 61;
 
-/// One of a channel's two sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum PeerSide {
-    /// The opener's.
-    A = 0,
-    /// The acceptors'.
-    B = 1,
-}
+pub use crate::layout::Side as PeerSide;
 
 /// What a descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

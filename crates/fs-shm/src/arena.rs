@@ -1,0 +1,153 @@
+//! An arena: the memory shared by one opener and one acceptor group, as one side maps it.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+
+use crate::bell::Bells;
+use crate::lanes::Dirty;
+use crate::layout::{Block, Geometry, Head, LaneHead, MAGIC, Side, VERSION};
+use crate::region_unsafe::Region;
+
+/// One side's mapping of an arena; unmapped on drop. Allocates nothing: a process may place it where it likes.
+pub struct Arena {
+    region: Region,
+    geometry: Geometry,
+    side: Side,
+    bells: &'static dyn Bells,
+}
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arena").field("geometry", &self.geometry).field("side", &self.side).finish_non_exhaustive()
+    }
+}
+
+impl Arena {
+    /// Makes an arena's memfd: sized, initialised, sealed (the daemon).
+    ///
+    /// # Errors
+    /// `EINVAL`: the geometry is not valid. Those of memfd_create(2), ftruncate(2), pwrite(2).
+    pub fn create(name: &str, geometry: Geometry) -> Result<OwnedFd, Errno> {
+        if !geometry.is_valid() {
+            return Err(Errno::INVAL);
+        }
+        let mut head = [0; 24];
+        head[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+        head[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+        head[16..].copy_from_slice(&geometry.to_word().to_ne_bytes());
+        sealed_memfd(name, geometry.bytes(), &head)
+    }
+
+    /// Maps an arena as `side`. `geometry` as the control plane told it. `bells`: of the process.
+    ///
+    /// # Errors
+    /// `EINVAL`: not an arena of this version, not sealed, too short, or the geometry is not valid. Those of mmap(2).
+    pub fn map(fd: BorrowedFd<'_>, geometry: Geometry, side: Side, bells: &'static dyn Bells) -> Result<Self, Errno> {
+        if !geometry.is_valid() {
+            return Err(Errno::INVAL);
+        }
+        let region = Region::map(fd, geometry.bytes(), true)?;
+        let head: &Head = region.at(0);
+        if head.magic.load(Relaxed) != MAGIC || head.version.load(Relaxed) != VERSION {
+            return Err(Errno::INVAL);
+        }
+        Ok(Arena { region, geometry, side, bells })
+    }
+
+    /// The side that this mapping acts as.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// As told by the control plane.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Takes no more new channels: the listener was closed, or a side is gone. Those that are open stay.
+    pub fn close(&self) {
+        self.head().closed.store(1, SeqCst);
+        self.notify_inbox(0);
+    }
+
+    /// Whether [`Arena::close`] was called by anyone.
+    pub fn is_closed(&self) -> bool {
+        self.head().closed.load(Acquire) != 0
+    }
+
+    /// Slots in use now, or waiting for their second side to close.
+    pub fn used(&self) -> u32 {
+        self.slot_map().iter().map(|word| word.load(Relaxed).count_ones()).sum()
+    }
+
+    /// Takes the lowest free slot.
+    pub(crate) fn take_slot(&self) -> Option<u32> {
+        for (i, word) in self.slot_map().iter().enumerate() {
+            let mut seen = word.load(Relaxed);
+            while seen != u64::MAX {
+                let bit = seen.trailing_ones();
+                match word.compare_exchange_weak(seen, seen | 1 << bit, AcqRel, Relaxed) {
+                    Ok(_) => return Some(i as u32 * 64 + bit),
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        None
+    }
+
+    pub(crate) fn give_slot(&self, slot: u32) {
+        if let Some(word) = self.slot_map().get((slot / 64) as usize) {
+            word.fetch_and(!(1 << (slot % 64)), AcqRel);
+        }
+    }
+
+    fn slot_map(&self) -> &[AtomicU64] {
+        self.region.slice(self.geometry.slot_map(), self.geometry.words())
+    }
+
+    pub(crate) fn head(&self) -> &Head {
+        self.region.at(0)
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    pub(crate) fn bells(&self) -> &dyn Bells {
+        self.bells
+    }
+
+    /// `slot` was checked when the channel was made.
+    pub(crate) fn block(&self, slot: u32) -> &Block {
+        self.region.at(self.geometry.block(slot))
+    }
+
+    pub(crate) fn inbox_entry(&self, position: u64) -> &AtomicU64 {
+        let index = position as usize & (self.geometry.slots as usize - 1);
+        self.region.at(self.geometry.inbox() + index * 8)
+    }
+
+    /// `lane` < 32.
+    pub(crate) fn lane_head(&self, side: Side, lane: usize) -> &LaneHead {
+        self.region.at(self.geometry.lane(side, lane))
+    }
+
+    pub(crate) fn lane_dirty(&self, side: Side, lane: usize) -> &Dirty {
+        self.region.slice(self.geometry.lane(side, lane) + size_of::<LaneHead>(), self.geometry.words())
+    }
+}
+
+/// A memfd of `len` bytes that begins with `head` and cannot change its size any more.
+pub(crate) fn sealed_memfd(name: &str, len: usize, head: &[u8]) -> Result<OwnedFd, Errno> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    if rustix::io::pwrite(&fd, head, 0)? != head.len() {
+        return Err(Errno::IO);
+    }
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}

@@ -1,0 +1,200 @@
+//! Shutdown, close, reset, SO_ERROR.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use rustix::io::Errno;
+
+use super::state::{Phase, State, closed_bit, reset_bit};
+use super::{Channel, RCV_SHUT, RESET_SEEN, SND_SHUT};
+use crate::holder;
+use crate::layout::Side;
+
+/// shutdown(2)'s second argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// SHUT_RD: reads give 0 once what has come is read. The peer is not told.
+    Read,
+    /// SHUT_WR: the peer reads 0 after the last byte.
+    Write,
+    /// SHUT_RDWR.
+    Both,
+}
+
+impl Channel<'_> {
+    /// shutdown(2).
+    ///
+    /// # Errors
+    /// `ENOTCONN`: not connected (any more). `EBADF`: closed.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), Errno> {
+        let state = self.live()?;
+        self.absorb_reset(state);
+        if state.phase() != Phase::Open || self.own().flags.load(Acquire) & RESET_SEEN != 0 {
+            return Err(Errno::NOTCONN);
+        }
+        let flags = match how {
+            Shutdown::Read => RCV_SHUT,
+            Shutdown::Write => SND_SHUT,
+            Shutdown::Both => RCV_SHUT | SND_SHUT,
+        };
+        if flags & SND_SHUT != 0 {
+            let _held = holder::lock(&self.tx().tx.lock)?;
+            self.own().flags.fetch_or(flags, SeqCst);
+            self.tx().rare.fin.store(1, Release);
+        } else {
+            self.own().flags.fetch_or(flags, SeqCst);
+        }
+        if flags & SND_SHUT != 0 {
+            self.notify(self.side().other(), true, true);
+        }
+        self.notify(self.side(), true, true);
+        Ok(())
+    }
+
+    /// Gives one reference back. With the last one the side closes: FIN, or a reset if unread bytes are left or
+    /// `linger_zero` (SO_LINGER with 0 seconds). Calls of other threads on this side that are under way end first.
+    /// Returns whether it was the last.
+    ///
+    /// # Errors
+    /// `EINTR`: it was the last, and this very thread is inside of a call on this side (a signal handler closes what
+    /// its thread uses). Nothing was closed: it is left to the daemon ([`Channel::abort`] when the process ends).
+    pub fn close(&self, linger_zero: bool) -> Result<bool, Errno> {
+        let refs = &self.own().refs;
+        // Not below 0: a hostile peer may have written it; our descriptor is gone either way.
+        let others = refs.fetch_update(SeqCst, SeqCst, |refs| refs.checked_sub(1)).is_ok_and(|before| before > 1);
+        if others {
+            return Ok(false);
+        }
+        self.close_side(linger_zero, None)?;
+        Ok(true)
+    }
+
+    /// Closes this side whatever its references are: with a FIN (`None`) or a reset that the peer sees as `errno`.
+    /// For the daemon: RST or time-out from the wire, a dead process, connections nobody accepted.
+    pub fn abort(&self, errno: Option<Errno>) {
+        self.own().refs.store(0, SeqCst);
+        // Not from a signal handler that interrupted its own call on it; if so nevertheless, the side stays open.
+        let _open = self.close_side(errno.is_some(), errno);
+    }
+
+    fn close_side(&self, reset: bool, errno: Option<Errno>) -> Result<(), Errno> {
+        let me = self.side();
+        // Calls of other threads on this side that are under way end first; those that come later find it closed. A
+        // lock that is not to be had for seconds (a stopped holder, a scribbled word) does not keep the side open.
+        let rx_held = holder::lock(&self.rx().inn.lock);
+        let tx_held = holder::lock(&self.tx().tx.lock);
+        if matches!(rx_held, Err(Errno::INTR)) || matches!(tx_held, Err(Errno::INTR)) {
+            return Err(Errno::INTR);
+        }
+        if self.live().is_err() {
+            return Ok(());
+        }
+        let unread = self.rx().unread().map_or(true, |(_, unread)| unread != 0);
+        let reset = reset || unread;
+        if !reset {
+            self.tx().rare.fin.store(1, Release);
+        }
+        self.own().flags.fetch_or(RCV_SHUT | SND_SHUT, SeqCst);
+        let before = self.change(|state| {
+            let mut next = state.with(closed_bit(me));
+            if reset {
+                next = next.with(reset_bit(me));
+                if let Some(errno) = errno.filter(|_| state.errno() == 0) {
+                    next = next.with_errno(errno.raw_os_error() as u16);
+                }
+            }
+            Some(next)
+        });
+        drop((rx_held, tx_held));
+        match before {
+            // Somebody else did it at the same time.
+            None => {}
+            Some(state) if state.is_closed(me) => {}
+            Some(state) if state.is_closed(me.other()) => self.free(),
+            Some(_) => self.notify(me.other(), true, true),
+        }
+        Ok(())
+    }
+
+    /// Both sides have closed, and this one was second.
+    fn free(&self) {
+        let geometry = self.arena().geometry();
+        for side in [Side::A, Side::B] {
+            let log2 = (self.ring(side).rare.map.load(Relaxed) >> 56) as u8;
+            if log2 != geometry.ring_log2 {
+                let first = 2usize << geometry.ring_log2;
+                let len = (1usize << geometry.stride_log2) - first;
+                if len != 0 {
+                    self.arena().region().punch(geometry.ring(self.slot(), side) + first, len);
+                }
+            }
+        }
+        self.block().state.store(State::new(self.generation().wrapping_add(1), Phase::Free).0, Release);
+        self.arena().give_slot(self.slot());
+    }
+
+    /// Resets the connection without closing this side: the peer sees ECONNRESET, this side finds `errno`.
+    pub fn reset_both(&self, errno: Errno) {
+        let own = self.own();
+        if own.flags.fetch_or(RESET_SEEN | RCV_SHUT | SND_SHUT, SeqCst) & RESET_SEEN == 0 {
+            own.error.store(errno.raw_os_error() as u32, SeqCst);
+        }
+        let me = self.side();
+        self.change(|state| Some(state.with(reset_bit(me))));
+        self.notify(me.other(), true, true);
+        self.notify(me, true, true);
+    }
+
+    /// SO_ERROR: takes the pending error.
+    pub fn take_error(&self) -> Option<Errno> {
+        if let Some(state) = self.state() {
+            self.absorb_reset(state);
+        }
+        let error = &self.own().error;
+        if error.load(Acquire) == 0 {
+            return None;
+        }
+        errno_of(error.swap(0, AcqRel))
+    }
+
+    /// Sets the pending error (the bridge: an ICMP error, a time-out) and wakes who waits.
+    pub fn set_error(&self, errno: Errno) {
+        self.own().error.store(errno.raw_os_error() as u32, SeqCst);
+        self.notify(self.side(), true, true);
+    }
+
+    /// Sets the error that the *peer* finds in SO_ERROR, without resetting anything (the bridge: a soft error of the
+    /// wire connection).
+    pub fn set_peer_error(&self, errno: Errno) {
+        let peer = self.side().other();
+        self.block().own[peer.index()].error.store(errno.raw_os_error() as u32, SeqCst);
+        self.notify(peer, true, true);
+    }
+
+    /// Takes notice, once, that the peer reset the connection or that it could not be made.
+    #[inline]
+    pub(crate) fn absorb_reset(&self, state: State) {
+        if state.is_reset(self.side().other()) || state.phase() == Phase::Failed {
+            self.absorb_reset_cold(state);
+        }
+    }
+
+    #[cold]
+    fn absorb_reset_cold(&self, state: State) {
+        let own = self.own();
+        let fin = self.rx().rare.fin.load(Acquire) != 0;
+        if own.flags.fetch_or(RESET_SEEN | SND_SHUT, SeqCst) & RESET_SEEN == 0 {
+            let errno = match state.errno() {
+                // After a FIN it is a broken pipe (Linux tcp_reset(), CLOSE_WAIT).
+                0 if fin => Errno::PIPE,
+                0 => Errno::CONNRESET,
+                errno => errno_of(u32::from(errno)).unwrap_or(Errno::CONNRESET),
+            };
+            own.error.store(errno.raw_os_error() as u32, SeqCst);
+        }
+    }
+}
+
+/// `None` for 0 and for what is no errno (scribbled).
+fn errno_of(raw: u32) -> Option<Errno> {
+    (raw != 0).then(|| if raw < 4096 { Errno::from_raw_os_error(raw as i32) } else { Errno::CONNRESET })
+}

@@ -1,0 +1,364 @@
+//! Sending and receiving.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use rustix::io::Errno;
+
+use super::state::{Phase, State};
+use super::{Channel, OOB_INLINE, RCV_SHUT, RESET_SEEN, SND_SHUT};
+use crate::holder::{self, Held};
+use crate::ring::Ring;
+
+/// Flags of a receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecvFlags {
+    /// MSG_PEEK: the bytes stay.
+    pub peek: bool,
+    /// MSG_TRUNC: the bytes are thrown away, the buffers not touched (tcp(7)).
+    pub discard: bool,
+}
+
+impl<'a> Channel<'a> {
+    /// send(2) without waiting: copies what fits; fewer than asked means full.
+    ///
+    /// # Errors
+    /// `EAGAIN`: full (the peer will tell when a quarter is free), or not connected yet. `EPIPE`: shut for sending, or
+    /// the peer is gone (SIGPIPE is the caller's to raise). `ECONNRESET` and what else is in SO_ERROR. `EBADF`: closed.
+    /// `EINTR`: a signal handler interrupted its own thread's send on this channel.
+    #[inline]
+    pub fn send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
+        let held = self.begin_send(total)?;
+        let Some(_held) = held else { return Ok(total) };
+        let tx = self.tx();
+        let mut sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
+        if sent < total {
+            // Full: ask to be told, and look once more, as the peer may have made room before it saw the wish.
+            tx.want_space();
+            if sent == 0 {
+                sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
+            }
+        }
+        if sent != 0 {
+            self.notify(self.side().other(), true, false);
+            Ok(sent)
+        } else if total == 0 {
+            Ok(0)
+        } else {
+            Err(Errno::AGAIN)
+        }
+    }
+
+    /// [`Channel::send`] of one buffer.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    #[inline]
+    pub fn send_one(&self, buf: &[u8]) -> Result<usize, Errno> {
+        self.send(&[IoSlice::new(buf)])
+    }
+
+    /// send(2) with MSG_OOB: all of `bufs` with the last byte urgent. All or nothing for a short message; a long one may
+    /// be cut as by [`Channel::send`], and then nothing is urgent yet.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn send_urgent(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
+        let Some(_held) = self.begin_send(total)? else { return Ok(total) };
+        let tx = self.tx();
+        let before = tx.out.tail.load(Relaxed);
+        let fits = total as u64 <= 1 << self.arena().geometry().ring_log2;
+        if fits && total != 0 {
+            if (tx.reserve_total(total).map_err(|broken| self.broken(broken))?) < total as u64 {
+                tx.want_space();
+                return Err(Errno::AGAIN);
+            }
+            // Before tail is published: whoever sees the byte sees the mark.
+            tx.rare.urgent.store(before.wrapping_add(total as u64), Relaxed);
+        }
+        let sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
+        if sent == 0 && total != 0 {
+            tx.want_space();
+            return Err(Errno::AGAIN);
+        }
+        self.notify(self.side().other(), true, false);
+        Ok(sent)
+    }
+
+    /// The checks before sending, and the lock. `Ok(None)`: the peer has closed; the bytes vanish, as on the kernel,
+    /// where they bring the RST that the next call meets.
+    #[inline]
+    fn begin_send(&self, total: usize) -> Result<Option<Held<'a>>, Errno> {
+        let held = holder::lock(&self.tx().tx.lock)?;
+        let state = self.live()?;
+        let flags = self.own().flags.load(Acquire);
+        let plain = State::new(self.generation(), Phase::Open);
+        // Short way: open (accepted or not), nobody closed or reset, nothing pending.
+        let untroubled = flags & (SND_SHUT | RESET_SEEN) == 0 && self.own().error.load(Relaxed) == 0;
+        if untroubled && state.0 & !super::state::ACCEPTED == plain.0 {
+            return Ok(Some(held));
+        }
+        self.begin_send_slow(state, total).map(|open| open.then_some(held))
+    }
+
+    #[cold]
+    fn begin_send_slow(&self, state: State, total: usize) -> Result<bool, Errno> {
+        self.absorb_reset(state);
+        if let Some(errno) = self.take_error() {
+            return Err(errno);
+        }
+        if self.own().flags.load(Acquire) & (SND_SHUT | RESET_SEEN) != 0 {
+            return Err(Errno::PIPE);
+        }
+        if state.phase() == Phase::Connecting {
+            return Err(Errno::AGAIN);
+        }
+        if state.is_closed(self.side().other()) && total != 0 {
+            self.own().flags.fetch_or(RESET_SEEN | SND_SHUT, SeqCst);
+            self.own().error.store(Errno::PIPE.raw_os_error() as u32, SeqCst);
+            self.notify(self.side(), true, true);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// recv(2) without waiting: copies what is there. `Ok(0)`: end of data, or no room in `bufs`.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing there, or not connected yet. `ECONNRESET` and what else is in SO_ERROR, once what came before
+    /// is read. `EBADF`: closed. `EINTR`: a signal handler interrupted its own thread's receive on this channel.
+    #[inline]
+    pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
+        let _held = holder::lock(&self.rx().inn.lock)?;
+        let state = self.live()?;
+        let rx = self.rx();
+        let (mut head, mut unread) = rx.unread().map_err(|broken| self.broken(broken))?;
+        if unread == 0 {
+            self.empty(state)?;
+            // End of data: with FIN seen, the tail is the last one.
+            (head, unread) = rx.unread().map_err(|broken| self.broken(broken))?;
+            if unread == 0 {
+                return Ok(0);
+            }
+        }
+        let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
+        let before = head;
+        let mut len = unread.min(total as u64);
+        let mark = rx.rare.urgent.load(Relaxed);
+        if mark != 0 {
+            len = self.stop_at_mark(&rx, mark, &mut head, unread, len, flags)?;
+        }
+        let n = if flags.discard {
+            len as usize
+        } else {
+            rx.copy_out(head, len, bufs).map_err(|broken| self.broken(broken))?
+        };
+        let taken = head.wrapping_sub(before) + n as u64;
+        if !flags.peek && taken != 0 && rx.consume(before, taken, unread) {
+            self.notify(self.side().other(), false, true);
+        }
+        Ok(n)
+    }
+
+    /// [`Channel::recv`] into one buffer.
+    ///
+    /// # Errors
+    /// As [`Channel::recv`].
+    #[inline]
+    pub fn recv_one(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        self.recv(&mut [IoSliceMut::new(buf)], RecvFlags::default())
+    }
+
+    /// Nothing is unread: `Ok` if that is the end of data, else why not.
+    #[inline]
+    fn empty(&self, state: State) -> Result<(), Errno> {
+        if self.rx().rare.fin.load(Acquire) != 0 {
+            return Ok(());
+        }
+        self.absorb_reset(state);
+        if let Some(errno) = self.take_error() {
+            return Err(errno);
+        }
+        if self.own().flags.load(Acquire) & (RCV_SHUT | RESET_SEEN) != 0 {
+            return Ok(());
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// A read stops before the urgent byte; one that begins there skips it (unless SO_OOBINLINE, where it begins with
+    /// it). Returns how much of `len` remains.
+    #[cold]
+    fn stop_at_mark(
+        &self,
+        rx: &Ring<'_>,
+        mark: u64,
+        head: &mut u64,
+        unread: u64,
+        len: u64,
+        flags: RecvFlags,
+    ) -> Result<u64, Errno> {
+        let into = mark.wrapping_sub(1).wrapping_sub(*head);
+        if into >= unread {
+            return Ok(len);
+        }
+        if into != 0 {
+            return Ok(len.min(into));
+        }
+        if self.own().flags.load(Acquire) & OOB_INLINE != 0 {
+            return Ok(len);
+        }
+        *head = head.wrapping_add(1);
+        if unread == 1 {
+            // Only the urgent byte is there, and an ordinary read does not get it.
+            if !flags.peek && rx.consume(head.wrapping_sub(1), 1, unread) {
+                self.notify(self.side().other(), false, true);
+            }
+            return Err(Errno::AGAIN);
+        }
+        Ok(len.min(unread - 1))
+    }
+
+    /// recv(2) with MSG_OOB: the urgent byte.
+    ///
+    /// # Errors
+    /// `EINVAL`: none came, it was read already or skipped, or SO_OOBINLINE. `EBADF`: closed.
+    pub fn recv_urgent(&self, peek: bool) -> Result<u8, Errno> {
+        let rx = self.rx();
+        let _held = holder::lock(&rx.inn.lock)?;
+        self.live()?;
+        let (head, unread) = rx.unread().map_err(|broken| self.broken(broken))?;
+        let mark = rx.rare.urgent.load(Relaxed);
+        let at = mark.wrapping_sub(1);
+        let gone = mark == 0 || rx.inn.urgent_read.load(Relaxed) == mark || at.wrapping_sub(head) >= unread;
+        if gone || self.own().flags.load(Acquire) & OOB_INLINE != 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut byte = [0];
+        rx.piece(at, 1).map_err(|broken| self.broken(broken))?.copy_to(&mut byte);
+        if !peek {
+            rx.inn.urgent_read.store(mark, Release);
+        }
+        Ok(byte[0])
+    }
+
+    /// SIOCATMARK: whether the next byte is the urgent one.
+    pub fn at_mark(&self) -> bool {
+        let rx = self.rx();
+        let (mark, head) = (rx.rare.urgent.load(Acquire), rx.inn.head.load(Relaxed));
+        mark != 0 && mark.wrapping_sub(1) == head
+    }
+
+    /// Reading in place: holds the receive side until dropped. Nothing is copied, and nothing consumed but by
+    /// [`Reading::consume`]. For bridges and borrowed-buffer callers; urgent marks are not looked at.
+    ///
+    /// # Errors
+    /// As [`Channel::recv`].
+    pub fn reading(&self) -> Result<Reading<'a>, Errno> {
+        let held = holder::lock(&self.rx().inn.lock)?;
+        self.live()?;
+        Ok(Reading { channel: *self, ring: self.rx(), consumed: 0, space: false, _held: held })
+    }
+
+    /// Writing in place: holds the send side until dropped.
+    ///
+    /// # Errors
+    /// As [`Channel::send`]; `EPIPE` also when the peer has closed.
+    pub fn writing(&self) -> Result<Writing<'a>, Errno> {
+        match self.begin_send(1)? {
+            Some(held) => Ok(Writing { channel: *self, ring: self.tx(), committed: false, _held: held }),
+            None => Err(Errno::PIPE),
+        }
+    }
+}
+
+/// Reading in place. The peer is told of the space made when this is dropped.
+pub struct Reading<'a> {
+    channel: Channel<'a>,
+    ring: Ring<'a>,
+    consumed: usize,
+    space: bool,
+    _held: Held<'a>,
+}
+
+impl Reading<'_> {
+    /// The next unread bytes in one piece; more may follow once they are consumed. `Ok(&[])`: end of data.
+    ///
+    /// A hostile peer can change them while they are looked at: copy before checking.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing there. As [`Channel::recv`] besides.
+    pub fn chunk(&mut self) -> Result<&[u8], Errno> {
+        let (mut head, mut unread) = self.unread()?;
+        if unread == 0 {
+            self.channel.empty(self.channel.live()?)?;
+            (head, unread) = self.unread()?;
+            if unread == 0 {
+                return Ok(&[]);
+            }
+        }
+        Ok(self.ring.piece(head, unread).map_err(|broken| self.channel.broken(broken))?.as_slice())
+    }
+
+    /// Gives the first `n` bytes of what is unread back to the peer (at most what is unread).
+    pub fn consume(&mut self, n: usize) {
+        let Ok((head, unread)) = self.ring.unread() else { return };
+        self.consumed += n;
+        self.space |= self.ring.consume(head, unread.min(n as u64), unread);
+    }
+
+    fn unread(&self) -> Result<(u64, u64), Errno> {
+        self.ring.unread().map_err(|broken| self.channel.broken(broken))
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if self.space {
+            self.channel.notify(self.channel.side().other(), false, true);
+        }
+    }
+}
+
+/// Writing in place. The peer is woken when this is dropped.
+pub struct Writing<'a> {
+    channel: Channel<'a>,
+    ring: Ring<'a>,
+    committed: bool,
+    _held: Held<'a>,
+}
+
+impl Writing<'_> {
+    /// Free space in one piece, for about `want` bytes (the ring grows for it if it may).
+    ///
+    /// # Errors
+    /// `EAGAIN`: full; the peer will tell when a quarter is free. `ECONNRESET`: the memory makes no sense.
+    pub fn chunk(&mut self, want: usize) -> Result<&mut [u8], Errno> {
+        let reserve = || self.ring.reserve(want).map_err(|broken| self.channel.broken(broken));
+        let mut chunk = reserve()?;
+        if chunk.len() == 0 {
+            self.ring.want_space();
+            chunk = reserve()?;
+            if chunk.len() == 0 {
+                return Err(Errno::AGAIN);
+            }
+        }
+        Ok(chunk.into_mut_slice())
+    }
+
+    /// Publishes the first `n` bytes of the last chunk; the chunk's length bounds `n`.
+    pub fn commit(&mut self, n: usize) {
+        let room = self.ring.reserve(0).map_or(0, |chunk| chunk.len());
+        self.ring.commit(n.min(room));
+        self.committed |= n != 0;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if self.committed {
+            self.channel.notify(self.channel.side().other(), true, false);
+        }
+    }
+}

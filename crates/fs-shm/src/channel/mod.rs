@@ -1,0 +1,264 @@
+//! A channel: one connection, seen from one side, with the socket calls' meaning.
+//!
+//! All calls return at once; who wants to wait uses [`crate::wait`] or a lane. Errors are the errno that the kernel
+//! gives for a TCP socket in the same situation. A [`Channel`] is a handle (arena, slot, generation): copying it
+//! counts nothing. What counts are the side's references, one for each descriptor in each process: [`Channel::retain`]
+//! at dup and fork, [`Channel::close`] at close. A handle whose slot was freed and used again answers `EBADF`.
+
+mod close;
+mod io;
+mod open;
+mod ready;
+pub mod state;
+#[cfg(test)]
+mod tests;
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
+
+use rustix::io::Errno;
+
+pub use self::close::Shutdown;
+pub use self::io::{Reading, RecvFlags, Writing};
+pub use self::open::OpenArgs;
+pub use self::ready::Readiness;
+use self::state::State;
+use crate::addr::Addr;
+use crate::arena::Arena;
+use crate::holder;
+use crate::lanes::{Lane, set_bit};
+use crate::layout::{Block, Out, OutPair, Side, SideOwn};
+use crate::ring::{Broken, Ring};
+
+/// `SideOwn::flags`: shutdown(SHUT_RD) was called.
+pub(crate) const RCV_SHUT: u32 = 1;
+/// `SideOwn::flags`: nothing more may be sent.
+pub(crate) const SND_SHUT: u32 = 2;
+/// `SideOwn::flags`: the peer's reset was taken notice of.
+pub(crate) const RESET_SEEN: u32 = 4;
+/// `SideOwn::flags`: SO_OOBINLINE.
+pub(crate) const OOB_INLINE: u32 = 8;
+
+/// A handle to one side of a channel: three words, copied freely.
+#[derive(Clone, Copy, Debug)]
+pub struct Channel<'a> {
+    arena: &'a Arena,
+    slot: u32,
+    generation: u32,
+}
+
+impl<'a> Channel<'a> {
+    /// The channel that lives in `slot` now, as an inherited or passed descriptor names it. References are not
+    /// touched. `None`: no such slot, or free.
+    pub fn at(arena: &'a Arena, slot: u32) -> Option<Self> {
+        if slot >= arena.geometry().slots {
+            return None;
+        }
+        let state = State(arena.block(slot).state.load(Acquire));
+        (state.phase() != state::Phase::Free).then(|| Channel { arena, slot, generation: state.generation() })
+    }
+
+    /// The handle that was taken apart into slot and generation. `None`: no such slot. Whether it is stale, each call
+    /// finds out by itself.
+    #[inline]
+    pub fn with_generation(arena: &'a Arena, slot: u32, generation: u32) -> Option<Self> {
+        (slot < arena.geometry().slots).then_some(Channel { arena, slot, generation })
+    }
+
+    /// The arena.
+    pub fn arena(&self) -> &'a Arena {
+        self.arena
+    }
+
+    /// The slot's number.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The slot's generation that this handle means.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Own side.
+    pub fn side(&self) -> Side {
+        self.arena.side()
+    }
+
+    /// `None`: the slot was freed, and perhaps used again.
+    pub fn state(&self) -> Option<State> {
+        let state = State(self.block().state.load(Acquire));
+        (state.generation() == self.generation && state.phase() != state::Phase::Free).then_some(state)
+    }
+
+    /// `EBADF` if the handle is stale or this side has closed.
+    pub(crate) fn live(&self) -> Result<State, Errno> {
+        self.state().filter(|state| !state.is_closed(self.side())).ok_or(Errno::BADF)
+    }
+
+    /// Own address.
+    pub fn local_addr(&self) -> Addr {
+        Addr::load(&self.block().addr[self.side().index()])
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> Addr {
+        Addr::load(&self.block().addr[self.side().other().index()])
+    }
+
+    /// Network namespaces (inode numbers) of this side and of the peer, as the opener wrote them.
+    pub fn netns(&self) -> (u64, u64) {
+        let netns = &self.block().netns;
+        (netns[self.side().index()].load(Relaxed), netns[self.side().other().index()].load(Relaxed))
+    }
+
+    /// Counts one more descriptor of this side: dup, a passed descriptor, fork (for each entry).
+    pub fn retain(&self) {
+        self.own().refs.fetch_add(1, SeqCst);
+    }
+
+    /// Descriptors of this side.
+    pub fn refs(&self) -> u32 {
+        self.own().refs.load(Acquire)
+    }
+
+    /// Status flags (O_NONBLOCK, O_ASYNC …), shared by all descriptors of this side.
+    pub fn status(&self) -> u32 {
+        self.own().status.load(Relaxed)
+    }
+
+    /// Sets the status flags in `mask` to those in `flags`.
+    pub fn set_status(&self, mask: u32, flags: u32) {
+        let status = &self.own().status;
+        if flags & mask != 0 {
+            status.fetch_or(flags & mask, SeqCst);
+        }
+        status.fetch_and(flags | !mask, SeqCst);
+    }
+
+    /// SO_RCVLOWAT: readable from so many bytes on (0 counts as 1; at most half of the largest ring).
+    pub fn set_rcvlowat(&self, bytes: u32) {
+        let max = 1u32 << (self.arena.geometry().ring_max_log2() - 1);
+        self.own().rcvlowat.store(bytes.min(max), Relaxed);
+    }
+
+    /// SO_OOBINLINE.
+    pub fn set_oob_inline(&self, on: bool) {
+        if on {
+            self.own().flags.fetch_or(OOB_INLINE, SeqCst);
+        } else {
+            self.own().flags.fetch_and(!OOB_INLINE, SeqCst);
+        }
+    }
+
+    /// SO_SNDBUF (`sending`) or SO_RCVBUF: no ring larger than this from now on (rounded up to a power of two, not
+    /// below the first size). A ring that is larger already stays.
+    pub fn set_buffer(&self, sending: bool, bytes: u32) {
+        let geometry = self.arena.geometry();
+        let log2 = bytes.checked_next_power_of_two().map_or(31, u32::trailing_zeros) as u8;
+        let log2 = log2.clamp(geometry.ring_log2, geometry.ring_max_log2());
+        self.own().ring_limit[usize::from(!sending)].store(log2, Relaxed);
+    }
+
+    /// Four words for the owner of this side; 0 when the channel is new. The peer can write them too: hints only.
+    pub fn user(&self) -> &[std::sync::atomic::AtomicU64; 4] {
+        &self.own().user
+    }
+
+    /// The lane hears of this channel from now on. Look at [`Channel::readiness`] after it: what happened before is
+    /// not told.
+    pub fn watch(&self, lane: Lane) {
+        set_bit(&self.block().inn[self.side().index()].wake.watch, lane, true);
+        fence(SeqCst);
+    }
+
+    /// The lane hears of this channel no more.
+    pub fn unwatch(&self, lane: Lane) {
+        set_bit(&self.block().inn[self.side().index()].wake.watch, lane, false);
+    }
+
+    /// Frees the locks that a dead attachment holds on either side of this channel (the daemon; after the process is
+    /// gone, or has exec'ed).
+    pub fn break_locks(&self, attachment: u32) {
+        let block = self.block();
+        for side in 0..2 {
+            holder::break_lock(&block.inn[side].hot.lock, attachment);
+            holder::break_lock(&block.tx[side].lock, attachment);
+        }
+    }
+
+    /// Wakes whoever waits on `side`, for reading, writing or in a lane; after a change was published.
+    #[inline]
+    pub(crate) fn notify(&self, side: Side, readers: bool, writers: bool) {
+        fence(SeqCst);
+        let wake = &self.block().inn[side.index()].wake;
+        if readers && wake.rx_sleep.load(Relaxed) != 0 && wake.rx_sleep.swap(0, SeqCst) != 0 {
+            wake.rx_word.fetch_add(1, SeqCst);
+            crate::futex::wake_all(&wake.rx_word);
+        }
+        if writers && wake.tx_sleep.load(Relaxed) != 0 && wake.tx_sleep.swap(0, SeqCst) != 0 {
+            wake.tx_word.fetch_add(1, SeqCst);
+            crate::futex::wake_all(&wake.tx_word);
+        }
+        let watch = wake.watch.load(Relaxed);
+        if watch != 0 {
+            self.arena.mark(side, watch, self.slot);
+        }
+    }
+
+    pub(crate) fn block(&self) -> &'a Block {
+        self.arena.block(self.slot)
+    }
+
+    pub(crate) fn own(&self) -> &'a SideOwn {
+        &self.block().own[self.side().index()]
+    }
+
+    /// The direction that `producer` writes.
+    #[inline]
+    pub(crate) fn ring(&self, producer: Side) -> Ring<'a> {
+        let geometry = self.arena.geometry();
+        let block = self.block();
+        let (p, c) = (producer.index(), producer.other().index());
+        let limit = |side: usize, direction: usize| match block.own[side].ring_limit[direction].load(Relaxed) {
+            0 => geometry.ring_max_log2(),
+            limit => limit.clamp(geometry.ring_log2, geometry.ring_max_log2()),
+        };
+        Ring {
+            region: self.arena.region(),
+            geometry,
+            base: geometry.ring(self.slot, producer),
+            inline: geometry.block(self.slot)
+                + offset_of!(Block, out)
+                + p * size_of::<OutPair>()
+                + offset_of!(Out, inline),
+            out: &block.out[p].hot,
+            rare: &block.out[p].rare,
+            tx: &block.tx[p],
+            inn: &block.inn[c].hot,
+            back: &block.out[c].hot,
+            ack: &block.inn[p].hot,
+            limit_log2: limit(p, 0).min(limit(c, 1)),
+        }
+    }
+
+    /// The direction that this side reads.
+    #[inline]
+    pub(crate) fn rx(&self) -> Ring<'a> {
+        self.ring(self.side().other())
+    }
+
+    /// The direction that this side writes.
+    #[inline]
+    pub(crate) fn tx(&self) -> Ring<'a> {
+        self.ring(self.side())
+    }
+
+    /// Resets a channel whose memory makes no sense.
+    #[cold]
+    pub(crate) fn broken(&self, _: Broken) -> Errno {
+        self.reset_both(Errno::CONNRESET);
+        self.take_error().unwrap_or(Errno::CONNRESET)
+    }
+}

@@ -1,0 +1,171 @@
+//! Connecting and accepting.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use rustix::io::Errno;
+
+use super::Channel;
+use super::state::{ACCEPTED, Phase, State};
+use crate::addr::Addr;
+use crate::arena::Arena;
+use crate::holder;
+use crate::layout::{Block, Geometry, Side};
+use crate::ring::Map;
+
+/// What the opener says of a new connection.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenArgs {
+    /// The opener's address.
+    pub local: Addr,
+    /// The acceptor's.
+    pub peer: Addr,
+    /// Network namespaces (inode numbers): opener's, acceptor's.
+    pub netns: [u64; 2],
+    /// The acceptor is a core that has to connect on the wire first.
+    pub connecting: bool,
+    /// The opener's status flags (O_NONBLOCK …).
+    pub status: u32,
+    /// Refuse if so many connections wait for accept already.
+    pub backlog: u32,
+}
+
+impl Default for OpenArgs {
+    fn default() -> Self {
+        OpenArgs {
+            local: Addr::default(),
+            peer: Addr::default(),
+            netns: [0; 2],
+            connecting: false,
+            status: 0,
+            backlog: u32::MAX,
+        }
+    }
+}
+
+impl<'a> Channel<'a> {
+    /// Opens a connection (side A): takes a slot, fills it, puts it into the inbox, tells who watches that. One
+    /// reference. `OPEN` at once, or `CONNECTING` as `args` say.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED`: the arena is closed, or this is side B. `ENOBUFS`: no free slot. `EAGAIN`: the backlog is full.
+    /// `EINTR`: a signal handler interrupted its own thread's connect on this arena.
+    pub fn open(arena: &'a Arena, args: &OpenArgs) -> Result<Self, Errno> {
+        if arena.is_closed() || arena.side() != Side::A {
+            return Err(Errno::CONNREFUSED);
+        }
+        let phase = if args.connecting { Phase::Connecting } else { Phase::Open };
+        // A slot marked free whose state word says otherwise was tampered with: it stays marked as used.
+        for _ in 0..8 {
+            let slot = arena.take_slot().ok_or(Errno::NOBUFS)?;
+            let block = arena.block(slot);
+            let seen = State(block.state.load(Acquire));
+            if seen.phase() != Phase::Free {
+                continue;
+            }
+            let generation = seen.generation();
+            prepare(block, arena.geometry(), args);
+            if block.state.compare_exchange(seen.0, State::new(generation, phase).0, AcqRel, Relaxed).is_err() {
+                continue;
+            }
+            let channel = Channel { arena, slot, generation };
+            if let Err(errno) = arena.push(u64::from(slot) | u64::from(generation) << 32, args.backlog) {
+                block.state.store(State::new(generation.wrapping_add(1), Phase::Free).0, Release);
+                arena.give_slot(slot);
+                return Err(errno);
+            }
+            return Ok(channel);
+        }
+        Err(Errno::NOBUFS)
+    }
+
+    /// Takes the oldest connection out of the inbox (side B). One reference. It may have been closed or reset by its
+    /// opener already, as on the kernel. `None`: nobody waits.
+    pub fn accept(arena: &'a Arena) -> Option<Self> {
+        if arena.side() != Side::B {
+            return None;
+        }
+        while let Some(entry) = arena.pop() {
+            let (slot, generation) = (entry as u32, (entry >> 32) as u32);
+            if slot >= arena.geometry().slots {
+                continue;
+            }
+            let channel = Channel { arena, slot, generation };
+            if channel.change(|state| (!state.is_accepted()).then(|| state.with(ACCEPTED))).is_some() {
+                channel.own().refs.store(1, Release);
+                return Some(channel);
+            }
+        }
+        None
+    }
+
+    /// The connection is made (the core that connects, side B): the addresses as side A shall see them.
+    pub fn set_connected(&self, local_of_a: Addr, peer_of_a: Addr) {
+        local_of_a.store(&self.block().addr[Side::A.index()]);
+        peer_of_a.store(&self.block().addr[Side::B.index()]);
+        self.change(|state| (state.phase() == Phase::Connecting).then(|| state.with_phase(Phase::Open)));
+        self.notify(self.side().other(), true, true);
+    }
+
+    /// The connection could not be made (the core that connects, side B); side A finds `errno` in SO_ERROR.
+    pub fn set_failed(&self, errno: Errno) {
+        let errno = errno.raw_os_error() as u16;
+        self.change(|state| {
+            (state.phase() == Phase::Connecting).then(|| state.with_phase(Phase::Failed).with_errno(errno))
+        });
+        self.notify(self.side().other(), true, true);
+    }
+
+    /// Changes the state word unless the handle is stale; `None` from `f` leaves it. Returns what was before.
+    pub(crate) fn change(&self, mut f: impl FnMut(State) -> Option<State>) -> Option<State> {
+        let word = &self.block().state;
+        let mut seen = word.load(Acquire);
+        loop {
+            let state = State(seen);
+            if state.generation() != self.generation || state.phase() == Phase::Free {
+                return None;
+            }
+            match word.compare_exchange_weak(seen, f(state)?.0, AcqRel, Acquire) {
+                Ok(_) => return Some(state),
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+/// Sets a free block to that of a new connection. Locks are left alone, as a stale handle may hold one for a moment;
+/// one that names another attachment than ours is a dead one's or a scribble.
+fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
+    let Block { state: _, netns, _pad, addr, out, inn, tx, own, _pad2 } = block;
+    for side in 0..2 {
+        netns[side].store(args.netns[side], Relaxed);
+        let out = &out[side];
+        for word in [&out.hot.tail, &out.hot.ack, &out.hot.inline_at, &out.rare.urgent] {
+            word.store(0, Relaxed);
+        }
+        out.rare.map.store(Map::uniform(geometry.ring_log2).to_word(), Relaxed);
+        out.rare.fin.store(0, Relaxed);
+        out.rare.want_space.store(0, Relaxed);
+        let inn = &inn[side];
+        inn.hot.head.store(0, Relaxed);
+        inn.hot.urgent_read.store(0, Relaxed);
+        for word in [&inn.wake.watch, &inn.wake.rx_sleep, &inn.wake.tx_sleep, &inn.wake.cpu] {
+            word.store(0, Relaxed);
+        }
+        tx[side].head_seen.store(0, Relaxed);
+        for lock in [&tx[side].lock, &inn.hot.lock] {
+            if lock.load(Relaxed) >> 32 != u64::from(holder::attachment()) {
+                lock.store(0, Relaxed);
+            }
+        }
+        let own = &own[side];
+        for word in [&own.refs, &own.status, &own.error, &own.flags, &own.rcvlowat] {
+            word.store(0, Relaxed);
+        }
+        own.ring_limit.iter().for_each(|limit| limit.store(0, Relaxed));
+        own.user.iter().for_each(|word| word.store(0, Relaxed));
+    }
+    args.local.store(&addr[Side::A.index()]);
+    args.peer.store(&addr[Side::B.index()]);
+    own[Side::A.index()].refs.store(1, Relaxed);
+    own[Side::A.index()].status.store(args.status, Relaxed);
+}

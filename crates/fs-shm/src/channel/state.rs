@@ -1,0 +1,116 @@
+//! The state word of a slot: phase, what each side did, generation.
+//!
+//! ```text
+//!  bits 0..4   phase: 0 free, 1 connecting, 2 open, 3 failed
+//!  bits 4, 5   side A, B closed (its last descriptor is gone)
+//!  bits 6, 7   side A, B reset the connection
+//!  bit  8      accepted
+//!  bits 16..28 errno: why it failed or was reset; 0: ECONNRESET
+//!  bits 32..64 generation, + 1 each time the slot becomes free
+//! ```
+//!
+//! ```text
+//!  free ──open──► connecting ──connected──► open ──both closed──► free
+//!    │                └──────fail──► failed ──both closed──► free
+//!    └──open (local)──────────────────► open
+//! ```
+
+use crate::layout::Side;
+
+/// Phase of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// The slot is not in use.
+    Free = 0,
+    /// The daemon's core is connecting on the wire.
+    Connecting = 1,
+    /// Data may flow (also before accept).
+    Open = 2,
+    /// The connection could not be made.
+    Failed = 3,
+}
+
+/// A state word, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct State(pub(crate) u64);
+
+pub(crate) const ACCEPTED: u64 = 1 << 8;
+const ERRNO_SHIFT: u32 = 16;
+const ERRNO_MASK: u64 = 0xfff;
+
+pub(crate) const fn closed_bit(side: Side) -> u64 {
+    1 << (4 + side as u64)
+}
+
+pub(crate) const fn reset_bit(side: Side) -> u64 {
+    1 << (6 + side as u64)
+}
+
+impl State {
+    pub(crate) const fn new(generation: u32, phase: Phase) -> Self {
+        State((generation as u64) << 32 | phase as u64)
+    }
+
+    /// Unknown values (hostile) count as failed.
+    pub const fn phase(self) -> Phase {
+        match self.0 & 0xf {
+            0 => Phase::Free,
+            1 => Phase::Connecting,
+            2 => Phase::Open,
+            _ => Phase::Failed,
+        }
+    }
+
+    /// Generation of the slot.
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The last descriptor of `side` is gone.
+    pub const fn is_closed(self, side: Side) -> bool {
+        self.0 & closed_bit(side) != 0
+    }
+
+    /// `side` reset the connection.
+    pub const fn is_reset(self, side: Side) -> bool {
+        self.0 & reset_bit(side) != 0
+    }
+
+    /// Side B has taken it out of the inbox.
+    pub const fn is_accepted(self) -> bool {
+        self.0 & ACCEPTED != 0
+    }
+
+    /// Why it failed or was reset; 0: not told.
+    pub const fn errno(self) -> u16 {
+        (self.0 >> ERRNO_SHIFT & ERRNO_MASK) as u16
+    }
+
+    pub(crate) const fn with(self, bits: u64) -> Self {
+        State(self.0 | bits)
+    }
+
+    pub(crate) const fn with_phase(self, phase: Phase) -> Self {
+        State(self.0 & !0xf | phase as u64)
+    }
+
+    pub(crate) const fn with_errno(self, errno: u16) -> Self {
+        State(self.0 & !(ERRNO_MASK << ERRNO_SHIFT) | (errno as u64 & ERRNO_MASK) << ERRNO_SHIFT)
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} generation {}", self.phase(), self.generation())?;
+        for side in [Side::A, Side::B] {
+            if self.is_closed(side) {
+                write!(f, ", {side:?} closed")?;
+            }
+            if self.is_reset(side) {
+                write!(f, ", {side:?} reset")?;
+            }
+        }
+        if self.is_accepted() { write!(f, ", accepted") } else { Ok(()) }
+    }
+}

@@ -1,0 +1,280 @@
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use super::*;
+use crate::{Bells, Geometry, Interest, NoBells, Wait, WaitEnd};
+
+#[derive(Default)]
+struct Counting(Mutex<Vec<u32>>);
+
+impl Bells for Counting {
+    fn ring(&self, poller: u32) {
+        self.0.lock().unwrap().push(poller);
+    }
+}
+
+/// Two mappings of one arena.
+fn arenas(geometry: Geometry) -> (&'static Arena, &'static Arena) {
+    let fd = Arena::create("test", geometry).unwrap();
+    let map = |side| leak(Arena::map(fd.as_fd(), geometry, side, &NoBells).unwrap());
+    (map(Side::A), map(Side::B))
+}
+
+fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+fn pair(geometry: Geometry) -> (Channel<'static>, Channel<'static>) {
+    let (a, b) = arenas(geometry);
+    let client = Channel::open(a, &OpenArgs::default()).unwrap();
+    (client, Channel::accept(b).unwrap())
+}
+
+fn recv(channel: &Channel, len: usize) -> Result<Vec<u8>, Errno> {
+    let mut buf = vec![0; len];
+    let n = channel.recv_one(&mut buf)?;
+    buf.truncate(n);
+    Ok(buf)
+}
+
+#[test]
+fn short_and_long_messages_both_ways() {
+    let (a, b) = pair(Geometry::STANDARD);
+    for round in 0..100u32 {
+        let len = [1usize, 8, 39, 40, 41, 100, 5000, 16384, 40000, 262_144][round as usize % 10];
+        let message: Vec<u8> = (0..len).map(|i| (i as u32 ^ round) as u8).collect();
+        assert_eq!(a.send_one(&message), Ok(len));
+        assert_eq!(b.queued_in(), len);
+        assert_eq!(a.queued_out(), len);
+        assert_eq!(recv(&b, len / 2).unwrap(), message[..len / 2]);
+        assert_eq!(recv(&b, len).unwrap(), message[len / 2..]);
+        assert_eq!(recv(&b, 1), Err(Errno::AGAIN));
+        assert_eq!(b.send_one(b"ack"), Ok(3));
+        assert_eq!(recv(&a, 10).unwrap(), b"ack");
+    }
+}
+
+#[test]
+fn ring_grows_with_unread_bytes_in_it() {
+    let (a, b) = pair(Geometry::STANDARD);
+    let data: Vec<u8> = (0..2_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let (mut sent, mut got) = (0, Vec::new());
+    while got.len() < data.len() {
+        // Writes outpace reads, so growth meets unread bytes.
+        match a.send_one(&data[sent..data.len().min(sent + 9000)]) {
+            Ok(n) => sent += n,
+            Err(errno) => assert_eq!(errno, Errno::AGAIN),
+        }
+        got.extend(recv(&b, 7001).unwrap_or_default());
+    }
+    assert!(got == data);
+}
+
+#[test]
+fn a_full_ring_says_so_and_space_is_told() {
+    let (a, b) = pair(Geometry::SMALL);
+    let (arena, lane) = (a.arena(), a.arena().join(3).unwrap());
+    a.watch(lane);
+    assert!(a.readiness().contains(Readiness::OUT));
+    assert_eq!(a.send_one(&[1; 100_000]), Ok(16384));
+    assert_eq!(a.send_one(&[1]), Err(Errno::AGAIN));
+    assert!(!a.readiness().contains(Readiness::OUT));
+    arena.drain(lane, |_| {});
+    assert_eq!(recv(&b, 4095).unwrap().len(), 4095);
+    assert!(!arena.is_dirty(lane), "not a quarter yet");
+    assert_eq!(recv(&b, 1).unwrap().len(), 1);
+    assert!(arena.is_dirty(lane));
+    assert!(a.readiness().contains(Readiness::OUT));
+}
+
+#[test]
+fn fin_reset_and_errors_as_on_the_kernel() {
+    let (a, b) = pair(Geometry::SMALL);
+    a.send_one(b"last").unwrap();
+    a.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(a.send_one(b"x"), Err(Errno::PIPE));
+    assert!(b.readiness().contains(Readiness::IN | Readiness::RDHUP | Readiness::OUT));
+    assert_eq!(recv(&b, 10).unwrap(), b"last");
+    assert_eq!(recv(&b, 10).unwrap(), b"");
+    b.send_one(b"still").unwrap();
+    assert_eq!(recv(&a, 10).unwrap(), b"still");
+    assert_eq!(a.close(false), Ok(true));
+    // The first write after the peer's close vanishes, the second is told.
+    assert_eq!(b.send_one(b"x"), Ok(1));
+    assert!(b.readiness().contains(Readiness::ERR | Readiness::HUP));
+    assert_eq!(b.send_one(b"x"), Err(Errno::PIPE));
+    assert_eq!(b.close(false), Ok(true));
+    assert_eq!(b.send_one(b"x"), Err(Errno::BADF));
+
+    let (a, b) = pair(Geometry::SMALL);
+    a.send_one(b"unread").unwrap();
+    b.send_one(b"before").unwrap();
+    assert_eq!(b.close(false), Ok(true), "with unread bytes: a reset");
+    assert_eq!(recv(&a, 10).unwrap(), b"before");
+    assert_eq!(recv(&a, 10), Err(Errno::CONNRESET));
+    assert_eq!(recv(&a, 10).unwrap(), b"");
+    assert_eq!(a.send_one(b"x"), Err(Errno::PIPE));
+}
+
+#[test]
+fn slots_are_used_again_and_stale_handles_notice() {
+    let (a, b) = arenas(Geometry::SMALL);
+    let mut stale = None;
+    for round in 0..200u8 {
+        let client = Channel::open(a, &OpenArgs::default()).unwrap();
+        assert_eq!(client.slot(), 0);
+        client.send_one(&[round; 3]).unwrap();
+        let server = Channel::accept(b).unwrap();
+        assert_eq!(recv(&server, 9).unwrap(), [round; 3]);
+        server.send_one(&vec![round; 10_000]).unwrap();
+        assert_eq!(recv(&client, 10_000).unwrap(), vec![round; 10_000]);
+        if let Some(stale) = stale.replace(client) {
+            assert_eq!(recv(&stale, 1), Err(Errno::BADF));
+        }
+        client.retain();
+        assert_eq!(client.close(false), Ok(false));
+        assert_eq!(server.close(false), Ok(true));
+        assert_eq!(client.close(false), Ok(true));
+        assert_eq!(a.used(), 0);
+    }
+    let open: Vec<_> = (0..64).map(|_| Channel::open(a, &OpenArgs::default()).unwrap()).collect();
+    assert_eq!(Channel::open(a, &OpenArgs::default()).unwrap_err(), Errno::NOBUFS);
+    assert_eq!(a.pending(), 64);
+    drop(open);
+}
+
+#[test]
+fn a_sleeping_poller_is_rung_once() {
+    let fd = Arena::create("test", Geometry::SMALL).unwrap();
+    let bells = leak(Counting::default());
+    let map = |side| leak(Arena::map(fd.as_fd(), Geometry::SMALL, side, bells).unwrap());
+    let (a, b) = (map(Side::A), map(Side::B));
+    let lane = b.join(77).unwrap();
+    assert_eq!(b.join(77), Some(lane));
+    b.watch_inbox(lane, true);
+    assert!(b.prepare_sleep(lane));
+    let client = Channel::open(a, &OpenArgs::default()).unwrap();
+    assert_eq!(*bells.0.lock().unwrap(), [77]);
+    let server = Channel::accept(b).unwrap();
+    server.watch(lane);
+    b.drain(lane, |slot| assert_eq!(slot, server.slot()));
+    client.send_one(b"awake").unwrap();
+    assert!(!b.prepare_sleep(lane), "dirty");
+    b.drain(lane, |_| {});
+    assert!(b.prepare_sleep(lane));
+    client.send_one(b"1").unwrap();
+    client.send_one(b"2").unwrap();
+    assert_eq!(*bells.0.lock().unwrap(), [77, 77]);
+    b.awake(lane);
+    b.leave(lane);
+}
+
+#[test]
+fn urgent_byte() {
+    let (a, b) = pair(Geometry::SMALL);
+    a.send_one(b"abc").unwrap();
+    a.send_urgent(&[std::io::IoSlice::new(b"U")]).unwrap();
+    a.send_one(b"def").unwrap();
+    assert!(b.readiness().contains(Readiness::PRI));
+    assert_eq!(recv(&b, 10).unwrap(), b"abc");
+    assert!(b.at_mark());
+    assert_eq!(b.recv_urgent(true), Ok(b'U'));
+    assert_eq!(b.recv_urgent(false), Ok(b'U'));
+    assert_eq!(b.recv_urgent(false), Err(Errno::INVAL));
+    assert_eq!(recv(&b, 10).unwrap(), b"def");
+    b.set_oob_inline(true);
+    a.send_urgent(&[std::io::IoSlice::new(b"xV")]).unwrap();
+    assert_eq!(recv(&b, 10).unwrap(), b"x");
+    assert_eq!(recv(&b, 10).unwrap(), b"V");
+}
+
+#[test]
+fn connecting_on_the_wire() {
+    let (a, b) = arenas(Geometry::SMALL);
+    let args = OpenArgs { connecting: true, ..OpenArgs::default() };
+    let client = Channel::open(a, &args).unwrap();
+    assert_eq!(client.send_one(b"x"), Err(Errno::AGAIN));
+    assert_eq!(client.readiness(), Readiness(0));
+    let core = Channel::accept(b).unwrap();
+    let (local, peer) = ("10.0.0.1:40000".parse().unwrap(), "[fe80::1%3]:80".parse::<std::net::SocketAddr>());
+    core.set_connected(Addr::from(local), Addr::from(peer.unwrap()));
+    assert_eq!(client.local_addr().to_std(), Some(local));
+    assert_eq!(client.peer_addr().to_std().unwrap().to_string(), "[fe80::1%3]:80");
+    assert_eq!(client.readiness(), Readiness::OUT);
+
+    let client = Channel::open(a, &args).unwrap();
+    let core = Channel::accept(b).unwrap();
+    core.set_failed(Errno::CONNREFUSED);
+    assert!(client.readiness().contains(Readiness::ERR | Readiness::HUP | Readiness::OUT | Readiness::IN));
+    assert_eq!(client.take_error(), Some(Errno::CONNREFUSED));
+    assert_eq!(client.take_error(), None);
+}
+
+#[test]
+fn reading_and_writing_in_place() {
+    let (a, b) = pair(Geometry::SMALL);
+    a.send_one(b"inline").unwrap();
+    let mut sent = b"inline".to_vec();
+    {
+        let mut writing = a.writing().unwrap();
+        for byte in 0..40u8 {
+            let room = writing.chunk(200).unwrap();
+            let n = room.len().min(150);
+            room[..n].fill(byte);
+            sent.extend_from_slice(&room[..n]);
+            writing.commit(n);
+        }
+    }
+    a.shutdown(Shutdown::Write).unwrap();
+    let mut got = Vec::new();
+    let mut reading = b.reading().unwrap();
+    loop {
+        let chunk = reading.chunk().unwrap();
+        let n = chunk.len().min(97);
+        if n == 0 {
+            break;
+        }
+        got.extend_from_slice(&chunk[..n]);
+        reading.consume(n);
+    }
+    assert_eq!(got, sent);
+}
+
+#[test]
+fn a_blocked_reader_is_woken() {
+    let (a, b) = pair(Geometry::SMALL);
+    let woken = leak(AtomicU32::new(0));
+    let reader = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        loop {
+            match recv(&b, 64) {
+                Ok(got) if got.is_empty() => return all,
+                Ok(got) => all.extend(got),
+                Err(Errno::AGAIN) => {
+                    let end = b.wait(Interest::Read, Wait::default());
+                    assert!(matches!(end, WaitEnd::Ready | WaitEnd::Slice), "{end:?}");
+                    woken.fetch_add(1, SeqCst);
+                }
+                Err(errno) => panic!("{errno}"),
+            }
+        }
+    });
+    for byte in 0..20u8 {
+        a.send_one(&[byte]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    a.close(false).unwrap();
+    assert_eq!(reader.join().unwrap(), (0..20).collect::<Vec<u8>>());
+    assert!(woken.load(SeqCst) > 0);
+}
+
+#[test]
+fn locks_of_the_dead_are_broken() {
+    let (a, _b) = pair(Geometry::SMALL);
+    a.block().tx[0].lock.store(99 << 32 | 5, SeqCst);
+    a.break_locks(98);
+    assert_ne!(a.block().tx[0].lock.load(SeqCst), 0);
+    a.break_locks(99);
+    assert_eq!(a.send_one(b"x"), Ok(1));
+}

@@ -1,0 +1,99 @@
+//! Locks in shared memory that name their holder, so that the daemon can break those of a process that died.
+//!
+//! A lock is a word: attachment id << 32 | thread number, 0 when free. Holders copy at most one ring's worth of bytes
+//! while they hold it, and never sleep; who waits spins, yields, then naps. What a lock protects is consistent at
+//! each instant (a message is published by one store), so breaking a dead holder's lock needs no repair.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+static ATTACHMENT: AtomicU32 = AtomicU32::new(1);
+static NEXT_THREAD: AtomicU32 = AtomicU32::new(1);
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Sets the attachment id in whose name this process takes locks. Called after `Welcome`, and in the child after
+/// fork (with the child's id), before the first use of a channel.
+pub fn set_attachment(id: u32) {
+    ATTACHMENT.store(id, Ordering::Relaxed);
+}
+
+/// The attachment id of this process; 1 before [`set_attachment`].
+pub fn attachment() -> u32 {
+    ATTACHMENT.load(Ordering::Relaxed)
+}
+
+/// A number of this thread, unique in the process; not a kernel thread id. Survives fork in the forking thread.
+fn thread() -> u32 {
+    THREAD.with(|cell| match cell.get() {
+        0 => {
+            let number = NEXT_THREAD.fetch_add(1, Ordering::Relaxed).max(1);
+            cell.set(number);
+            number
+        }
+        number => number,
+    })
+}
+
+/// A held lock; released on drop.
+#[must_use]
+pub(crate) struct Held<'a> {
+    word: &'a AtomicU64,
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.word.store(0, Ordering::Release);
+    }
+}
+
+/// Takes the lock.
+///
+/// # Errors
+/// `EINTR`: this very thread holds it: a signal handler interrupted its own thread's call on this socket.
+/// `EIO`: not to be had within seconds: the peer scribbles on it, or its holder is stopped.
+#[inline]
+pub(crate) fn lock(word: &AtomicU64) -> Result<Held<'_>, Errno> {
+    let mine = u64::from(attachment()) << 32 | u64::from(thread());
+    match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+        Ok(_) => Ok(Held { word }),
+        Err(_) => contended(word, mine),
+    }
+}
+
+#[cold]
+fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
+    const SPINS: u32 = 200;
+    const YIELDS: u32 = 400;
+    // 60 µs each: about 6 s in all. A holder that is stopped (SIGSTOP, a debugger) for longer makes an error.
+    const NAPS: u32 = 100_000;
+    for round in 0..NAPS {
+        match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Ok(Held { word }),
+            Err(holder) if holder == mine => return Err(Errno::INTR),
+            Err(_) => {}
+        }
+        if round < SPINS {
+            std::hint::spin_loop();
+        } else if round < YIELDS {
+            rustix::thread::sched_yield();
+        } else {
+            crate::futex::nap();
+        }
+    }
+    Err(Errno::IO)
+}
+
+/// Frees the lock if `attachment` holds it. Only for an attachment whose threads are gone.
+pub(crate) fn break_lock(word: &AtomicU64, attachment: u32) {
+    let holder = word.load(Ordering::Acquire);
+    if holder >> 32 == u64::from(attachment) && holder != 0 {
+        // Lost to nobody: the holder is dead, others only take the lock from 0.
+        let _lost = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}

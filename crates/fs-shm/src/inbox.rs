@@ -1,0 +1,53 @@
+//! Connections on their way to accept: a queue of slots, as large as there are slots, so it never overflows.
+//!
+//! One producer process (the opener; its threads take turns by `inbox_lock`), any number of consumers.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use rustix::io::Errno;
+
+use crate::arena::Arena;
+use crate::holder;
+
+impl Arena {
+    /// Entries that wait for accept. Hostile values are cut to the number of slots.
+    pub fn pending(&self) -> u32 {
+        let waiting = self.head().inbox_tail.load(Relaxed).wrapping_sub(self.head().inbox_head.load(Relaxed));
+        waiting.min(u64::from(self.geometry().slots)) as u32
+    }
+
+    /// Appends an entry: slot | generation << 32.
+    ///
+    /// # Errors
+    /// `EAGAIN`: `backlog` or more wait already. Those of [`holder::lock`].
+    pub(crate) fn push(&self, entry: u64, backlog: u32) -> Result<(), Errno> {
+        let head = self.head();
+        let held = holder::lock(&head.inbox_lock)?;
+        let tail = head.inbox_tail.load(Relaxed);
+        let waiting = tail.wrapping_sub(head.inbox_head.load(Acquire));
+        if waiting >= u64::from(backlog.min(self.geometry().slots)) {
+            return Err(Errno::AGAIN);
+        }
+        self.inbox_entry(tail).store(entry, Relaxed);
+        head.inbox_tail.store(tail.wrapping_add(1), Release);
+        drop(held);
+        self.notify_inbox(entry as u32);
+        Ok(())
+    }
+
+    /// Takes the oldest entry.
+    pub(crate) fn pop(&self) -> Option<u64> {
+        let head = self.head();
+        loop {
+            let first = head.inbox_head.load(Acquire);
+            let waiting = head.inbox_tail.load(Acquire).wrapping_sub(first);
+            if waiting == 0 || waiting > u64::from(self.geometry().slots) {
+                return None;
+            }
+            let entry = self.inbox_entry(first).load(Relaxed);
+            if head.inbox_head.compare_exchange(first, first.wrapping_add(1), AcqRel, Relaxed).is_ok() {
+                return Some(entry);
+            }
+        }
+    }
+}

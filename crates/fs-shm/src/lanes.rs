@@ -1,0 +1,171 @@
+//! Lanes: how a poller (an epoll instance, a thread in poll, a core of the daemon) learns which channels of an arena
+//! changed, and how it sleeps.
+//!
+//! Whoever changes a channel publishes first, then a full fence, then looks at the other side's watch mask; for each
+//! lane: set the slot's dirty bit, and if the lane sleeps, take the flag and ring the poller. A poller drains its
+//! lanes, looks at the channels named, and when nothing is ready: [`Arena::prepare_sleep`] on each lane, sleep in the
+//! kernel, [`Arena::awake`]. Dirty bits are hints: a slot may be free or reused by then.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+use crate::arena::Arena;
+use crate::layout::{LANES, LaneHead, Side};
+
+/// A lane of the mapping's own side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lane(u8);
+
+impl Lane {
+    /// 0 .. 32, the bit of the watch masks.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    pub(crate) fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+impl Arena {
+    /// Joins a free lane of this side in the name of `poller` (not 0), or finds the one that `poller` has already.
+    /// `None`: all 32 are taken.
+    pub fn join(&self, poller: u32) -> Option<Lane> {
+        let heads = || (0..LANES as u8).map(|i| (i, self.lane_head(self.side(), usize::from(i))));
+        if let Some((i, _)) = heads().find(|(_, lane)| lane.poller.load(Acquire) == poller) {
+            return Some(Lane(i));
+        }
+        let (i, lane) = heads().find(|(_, lane)| lane.poller.compare_exchange(0, poller, AcqRel, Relaxed).is_ok())?;
+        lane.sleeping.store(0, SeqCst);
+        let lane = Lane(i);
+        self.drain(lane, |_| {});
+        Some(lane)
+    }
+
+    /// Leaves a lane. The caller took it out of the watch masks of its channels and of the inbox before; bits left in
+    /// a mask cost the lane's next poller a spurious look.
+    pub fn leave(&self, lane: Lane) {
+        let head = self.lane_head(self.side(), lane.index());
+        head.sleeping.store(0, SeqCst);
+        head.poller.store(0, SeqCst);
+    }
+
+    /// Frees the lanes of a poller that is gone, on this side (the daemon, for a dead process).
+    pub fn evict(&self, poller: u32) {
+        for i in 0..LANES {
+            let head = self.lane_head(self.side(), i);
+            if head.poller.load(Acquire) == poller {
+                self.leave(Lane(i as u8));
+            }
+        }
+    }
+
+    /// Takes the dirty bits: calls `look` for each slot that changed since.
+    pub fn drain(&self, lane: Lane, mut look: impl FnMut(u32)) {
+        let head = self.lane_head(self.side(), lane.index());
+        let dirty = self.lane_dirty(self.side(), lane.index());
+        for (s, summary) in head.summary.iter().take(dirty.len().div_ceil(64)).enumerate() {
+            if summary.load(Relaxed) == 0 {
+                continue;
+            }
+            for word in bits(summary.swap(0, SeqCst)) {
+                let index = s * 64 + word;
+                let Some(word) = dirty.get(index) else { continue };
+                for bit in bits(word.swap(0, SeqCst)) {
+                    look((index * 64 + bit) as u32);
+                }
+            }
+        }
+    }
+
+    /// Whether something changed since the last drain, without taking it.
+    pub fn is_dirty(&self, lane: Lane) -> bool {
+        let head = self.lane_head(self.side(), lane.index());
+        head.summary.iter().any(|word| word.load(Relaxed) != 0)
+    }
+
+    /// Announces that the lane's poller is about to sleep. `false`: something changed meanwhile; the announcement is
+    /// withdrawn, drain and look again.
+    #[must_use]
+    pub fn prepare_sleep(&self, lane: Lane) -> bool {
+        let head = self.lane_head(self.side(), lane.index());
+        head.sleeping.store(1, SeqCst);
+        fence(SeqCst);
+        if self.is_dirty(lane) {
+            head.sleeping.store(0, SeqCst);
+            return false;
+        }
+        true
+    }
+
+    /// The poller is awake again: no more bells.
+    pub fn awake(&self, lane: Lane) {
+        self.lane_head(self.side(), lane.index()).sleeping.store(0, SeqCst);
+    }
+
+    /// Adds the lane to, or takes it out of, those that hear of the inbox (side B).
+    pub fn watch_inbox(&self, lane: Lane, watch: bool) {
+        set_bit(&self.head().inbox_watch, lane, watch);
+        fence(SeqCst);
+    }
+
+    /// Marks `slot` dirty in every lane of `side` that `mask` names, and rings those that sleep. The caller published
+    /// and fenced before it read `mask`.
+    pub(crate) fn mark(&self, side: Side, mut mask: u32, slot: u32) {
+        while mask != 0 {
+            let lane = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            let head = self.lane_head(side, lane);
+            self.mark_dirty(head, side, lane, slot);
+            if head.sleeping.load(SeqCst) != 0 && head.sleeping.swap(0, SeqCst) != 0 {
+                let poller = head.poller.load(Relaxed);
+                if poller != 0 {
+                    self.bells().ring(poller);
+                }
+            }
+        }
+    }
+
+    fn mark_dirty(&self, head: &LaneHead, side: Side, lane: usize, slot: u32) {
+        let word = (slot / 64) as usize;
+        let Some(dirty) = self.lane_dirty(side, lane).get(word) else { return };
+        let bit = 1u64 << (slot % 64);
+        // Set already and not taken yet: the poller will look after this fence-ordered load.
+        if dirty.load(SeqCst) & bit == 0 {
+            dirty.fetch_or(bit, SeqCst);
+        }
+        let (summary, bit) = (&head.summary[word / 64], 1u64 << (word % 64));
+        if summary.load(SeqCst) & bit == 0 {
+            summary.fetch_or(bit, SeqCst);
+        }
+    }
+
+    pub(crate) fn notify_inbox(&self, slot: u32) {
+        fence(SeqCst);
+        let head = self.head();
+        if head.inbox_sleep.load(Relaxed) != 0 && head.inbox_sleep.swap(0, SeqCst) != 0 {
+            head.inbox_word.fetch_add(1, SeqCst);
+            crate::futex::wake_all(&head.inbox_word);
+        }
+        self.mark(Side::B, head.inbox_watch.load(Relaxed), slot);
+    }
+}
+
+pub(crate) fn set_bit(mask: &AtomicU32, lane: Lane, on: bool) {
+    if on {
+        mask.fetch_or(lane.bit(), SeqCst);
+    } else {
+        mask.fetch_and(!lane.bit(), SeqCst);
+    }
+}
+
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+/// The dirty words are read by one poller; kept as a type so that the region hands them out as a slice.
+pub(crate) type Dirty = [AtomicU64];

@@ -1,0 +1,352 @@
+//! Every structure in shared memory. Version [`VERSION`]; `docs/SHM.md` explains who writes what and in which order.
+//!
+//! All fields are atomics: another process writes them at any time, and may be hostile. No value read here is used
+//! as an offset or a length before it was checked against the [`Geometry`], which comes from the control plane.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+/// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
+pub const VERSION: u32 = 1;
+
+/// First word of an arena: "fsarena" and a zero byte.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
+
+/// Lanes of each side of an arena: pollers that can watch it at once. A channel's watch mask is a `u32`.
+pub const LANES: usize = 32;
+
+/// Bytes that travel in the producer's own line beside `tail`, so that a short message costs one cache-line transfer
+/// instead of two.
+pub const INLINE: usize = 40;
+
+/// A ring position is counted in 64 bits; where it is packed beside other fields, in this many.
+pub const POSITION_BITS: u32 = 48;
+
+/// Which end of an arena: the opener (A) or the acceptors (B).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Side {
+    /// The process that opens connections; for connections from the wire, the daemon's core.
+    A = 0,
+    /// All holders of the listener; for connections to the wire, the daemon's core.
+    B = 1,
+}
+
+impl Side {
+    /// The peer's side.
+    pub const fn other(self) -> Self {
+        match self {
+            Side::A => Side::B,
+            Side::B => Side::A,
+        }
+    }
+
+    /// 0 for A, 1 for B.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// From 0 or 1; `None` otherwise.
+    pub const fn from_index(index: u64) -> Option<Self> {
+        match index {
+            0 => Some(Side::A),
+            1 => Some(Side::B),
+            _ => None,
+        }
+    }
+}
+
+/// The sizes of an arena. Told by the daemon over the control connection, never read from the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    /// Channels; a power of two, 64 ..= 65536.
+    pub slots: u32,
+    /// log2 of the bytes reserved (not used) for one direction; 14 ..= 24. The largest ring is half of it.
+    pub stride_log2: u8,
+    /// log2 of the bytes a ring starts with; 12 ..= `stride_log2` - 1.
+    pub ring_log2: u8,
+}
+
+impl Default for Geometry {
+    fn default() -> Self {
+        Geometry::STANDARD
+    }
+}
+
+impl Geometry {
+    /// 16384 channels, rings of 16 KiB that grow to 256 KiB; 16 GiB of address space, sparse.
+    pub const STANDARD: Geometry = Geometry { slots: 16384, stride_log2: 19, ring_log2: 14 };
+
+    /// 64 channels, rings of 4 KiB that grow to 16 KiB; for tests.
+    pub const SMALL: Geometry = Geometry { slots: 64, stride_log2: 15, ring_log2: 12 };
+
+    /// Whether the limits above hold.
+    pub const fn is_valid(self) -> bool {
+        self.slots.is_power_of_two()
+            && self.slots >= 64
+            && self.slots <= 1 << 16
+            && self.stride_log2 >= 14
+            && self.stride_log2 <= 24
+            && self.ring_log2 >= 12
+            && self.ring_log2 < self.stride_log2
+    }
+
+    /// As one word, for messages: slots | stride_log2 << 32 | ring_log2 << 40.
+    pub const fn to_word(self) -> u64 {
+        self.slots as u64 | (self.stride_log2 as u64) << 32 | (self.ring_log2 as u64) << 40
+    }
+
+    /// The reverse of [`Geometry::to_word`]; `None` if not valid.
+    pub const fn from_word(word: u64) -> Option<Self> {
+        let geometry = Geometry { slots: word as u32, stride_log2: (word >> 32) as u8, ring_log2: (word >> 40) as u8 };
+        if geometry.is_valid() && word >> 48 == 0 { Some(geometry) } else { None }
+    }
+
+    /// What `Welcome` says. `None`: another layout version, or not valid.
+    pub fn from_welcome(told: crate::control::ArenaGeometry) -> Option<Self> {
+        let stride_log2 = u8::try_from(told.stride_log2).ok()?;
+        let ring_log2 = Geometry::STANDARD.ring_log2.min(stride_log2.checked_sub(1)?);
+        let geometry = Geometry { slots: told.slots, stride_log2, ring_log2 };
+        (told.layout == VERSION && geometry.is_valid()).then_some(geometry)
+    }
+
+    /// What the daemon puts into `Welcome`.
+    pub fn to_welcome(self) -> crate::control::ArenaGeometry {
+        crate::control::ArenaGeometry { slots: self.slots, stride_log2: u32::from(self.stride_log2), layout: VERSION }
+    }
+
+    /// Largest ring, as log2 of bytes.
+    pub const fn ring_max_log2(self) -> u8 {
+        self.stride_log2 - 1
+    }
+
+    pub(crate) const fn words(self) -> usize {
+        self.slots as usize / 64
+    }
+
+    pub(crate) const fn lane_bytes(self) -> usize {
+        size_of::<LaneHead>() + (self.words() * 8).next_multiple_of(64)
+    }
+
+    pub(crate) const fn slot_map(self) -> usize {
+        4096
+    }
+
+    pub(crate) const fn lanes(self) -> usize {
+        (self.slot_map() + self.words() * 8).next_multiple_of(4096)
+    }
+
+    pub(crate) const fn lane(self, side: Side, lane: usize) -> usize {
+        self.lanes() + (side.index() * LANES + lane) * self.lane_bytes()
+    }
+
+    pub(crate) const fn inbox(self) -> usize {
+        (self.lanes() + 2 * LANES * self.lane_bytes()).next_multiple_of(4096)
+    }
+
+    pub(crate) const fn blocks(self) -> usize {
+        (self.inbox() + self.slots as usize * 8).next_multiple_of(4096)
+    }
+
+    pub(crate) const fn block(self, slot: u32) -> usize {
+        self.blocks() + slot as usize * size_of::<Block>()
+    }
+
+    /// Where the rings begin: a multiple of the stride, so that each is aligned to its size.
+    pub(crate) const fn rings(self) -> usize {
+        (self.blocks() + self.slots as usize * size_of::<Block>()).next_multiple_of(1 << self.stride_log2)
+    }
+
+    /// The stride of the direction that `producer` writes.
+    pub(crate) const fn ring(self, slot: u32, producer: Side) -> usize {
+        self.rings() + ((slot as usize * 2 + producer.index()) << self.stride_log2)
+    }
+
+    /// Size of the memfd, in bytes; nearly all of it holes.
+    pub const fn bytes(self) -> usize {
+        self.rings() + ((self.slots as usize * 2) << self.stride_log2)
+    }
+}
+
+/// Offset 0 of an arena.
+#[repr(C, align(64))]
+pub struct Head {
+    /// [`MAGIC`]. Informational, as is the geometry: the truth comes over the control connection.
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    pub(crate) _pad0: AtomicU32,
+    /// [`Geometry::to_word`].
+    pub geometry: AtomicU64,
+    pub(crate) _pad1: [AtomicU64; 5],
+    /// Not 0: no new channels (listener closed, side gone). Anyone sets it, nobody clears it.
+    pub closed: AtomicU32,
+    pub(crate) _pad2: [AtomicU32; 15],
+    /// Entries pushed, free-running. Opener only, under `inbox_lock`.
+    pub inbox_tail: AtomicU64,
+    /// Lock of the opener's threads ([`crate::holder`]).
+    pub inbox_lock: AtomicU64,
+    pub(crate) _pad3: [AtomicU64; 6],
+    /// Entries popped, free-running; acceptors advance it by compare-exchange.
+    pub inbox_head: AtomicU64,
+    pub(crate) _pad4: [AtomicU64; 7],
+    /// Lanes of side B that watch the inbox.
+    pub inbox_watch: AtomicU32,
+    /// Futex: bumped when an entry is pushed while `inbox_sleep` is set.
+    pub inbox_word: AtomicU32,
+    /// Not 0: somebody sleeps on `inbox_word`.
+    pub inbox_sleep: AtomicU32,
+    pub(crate) _pad5: [AtomicU32; 13],
+}
+
+/// One lane: what one poller has to look at. Followed by the dirty bitmap, `slots / 64` words.
+#[repr(C, align(64))]
+pub struct LaneHead {
+    /// Poller id; 0: the lane is free.
+    pub poller: AtomicU32,
+    /// 1: the poller sleeps, whoever swaps it to 0 rings its bell.
+    pub sleeping: AtomicU32,
+    pub(crate) _pad: [AtomicU64; 7],
+    /// Bit w of this bitmap: word w of the dirty bitmap is perhaps not 0.
+    pub summary: [AtomicU64; 16],
+}
+
+/// A slot's block.
+#[repr(C, align(64))]
+pub struct Block {
+    /// [`crate::channel::state`].
+    pub state: AtomicU64,
+    /// Network namespace of side A and of side B (inode number), informational.
+    pub netns: [AtomicU64; 2],
+    pub(crate) _pad: [AtomicU64; 5],
+    /// Address of side A, address of side B ([`crate::Addr`]).
+    pub addr: [[AtomicU64; 4]; 2],
+    /// Written by the side of that index as producer. Each pair of lines (`Out`, `OutRare`) is 128-byte aligned.
+    pub out: [OutPair; 2],
+    /// Written by the side of that index as consumer.
+    pub inn: [InPair; 2],
+    /// Lock and cache of the producer of that index; its peer does not look at it.
+    pub tx: [TxOwn; 2],
+    /// Of the side as a whole.
+    pub own: [SideOwn; 2],
+    pub(crate) _pad2: [AtomicU64; 16],
+}
+
+/// Producer's two lines.
+#[repr(C, align(64))]
+pub struct OutPair {
+    /// Written with every message.
+    pub hot: Out,
+    /// Written seldom, read often: stays shared in both caches.
+    pub rare: OutRare,
+}
+
+/// Consumer's two lines.
+#[repr(C, align(64))]
+pub struct InPair {
+    /// Written with every receive.
+    pub hot: In,
+    /// What the peer must look at after publishing.
+    pub wake: Wake,
+}
+
+/// The producer's line: one transfer of this line carries a short message, and the credit for the other direction.
+#[repr(C, align(64))]
+pub struct Out {
+    /// Bytes produced, free-running. Stored last (release).
+    pub tail: AtomicU64,
+    /// This side's `In::head` when it published: saves its peer from reading that line.
+    pub ack: AtomicU64,
+    /// Low 48 bits: position of the first inline byte; bits 48..: their number, 0 = none.
+    pub inline_at: AtomicU64,
+    /// The inline bytes. Written only while the ring is empty.
+    pub inline: [AtomicU64; INLINE / 8],
+}
+
+/// What changes seldom at the producer.
+#[repr(C, align(64))]
+pub struct OutRare {
+    /// Ring sizes: low 48 bits position S, bits 48..56 log2 of the size that holds positions before S, bits 56..64
+    /// of the size that holds the others.
+    pub map: AtomicU64,
+    /// Urgent byte: its position + 1; 0: none so far.
+    pub urgent: AtomicU64,
+    /// 1: nothing follows `tail`.
+    pub fin: AtomicU32,
+    /// 1: the producer wants to be told when there is space.
+    pub want_space: AtomicU32,
+    pub(crate) _pad: [AtomicU64; 5],
+}
+
+/// The consumer's line.
+#[repr(C, align(64))]
+pub struct In {
+    /// Bytes consumed, free-running.
+    pub head: AtomicU64,
+    /// Lock of this side's receivers.
+    pub lock: AtomicU64,
+    /// Urgent position + 1 that was read out of band.
+    pub urgent_read: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 5],
+}
+
+/// What the peer looks at after it published: who waits here.
+#[repr(C, align(64))]
+pub struct Wake {
+    /// Lanes (of this side) that watch the channel.
+    pub watch: AtomicU32,
+    /// Not 0: somebody sleeps on `rx_word`.
+    pub rx_sleep: AtomicU32,
+    /// Not 0: somebody sleeps on `tx_word`.
+    pub tx_sleep: AtomicU32,
+    /// Futex of readers.
+    pub rx_word: AtomicU32,
+    /// Futex of writers.
+    pub tx_word: AtomicU32,
+    /// CPU + 1 on which this side last began to wait; 0: unknown.
+    pub cpu: AtomicU32,
+    pub(crate) _pad: [AtomicU32; 10],
+}
+
+/// The producer's private line.
+#[repr(C, align(64))]
+pub struct TxOwn {
+    /// Lock of this side's senders.
+    pub lock: AtomicU64,
+    /// The consumer's `head` as last seen.
+    pub head_seen: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 6],
+}
+
+/// What all descriptors of one side share.
+#[repr(C, align(64))]
+pub struct SideOwn {
+    /// Descriptors (in all processes) that stand for this side.
+    pub refs: AtomicU32,
+    /// O_NONBLOCK, O_ASYNC … as fcntl(F_GETFL) gives them.
+    pub status: AtomicU32,
+    /// SO_ERROR: an errno, 0: none.
+    pub error: AtomicU32,
+    /// [`crate::channel`]: RCV_SHUT, SND_SHUT, RESET_SEEN, OOB_INLINE.
+    pub flags: AtomicU32,
+    /// SO_RCVLOWAT; 0 counts as 1.
+    pub rcvlowat: AtomicU32,
+    /// log2 of the largest ring this side asks for (SO_SNDBUF of the producer, SO_RCVBUF of the consumer); 0: no limit.
+    pub ring_limit: [AtomicU8; 2],
+    pub(crate) _pad0: [AtomicU8; 2],
+    /// Free for the owner of the side (fs-socket, the bridge); zeroed with the slot.
+    pub user: [AtomicU64; 4],
+    pub(crate) _pad: [AtomicU64; 1],
+}
+
+const _: () = {
+    assert!(size_of::<Block>() == 1024);
+    assert!(size_of::<Out>() == 64);
+    assert!(size_of::<OutRare>() == 64);
+    assert!(size_of::<In>() == 64);
+    assert!(size_of::<Wake>() == 64);
+    assert!(size_of::<TxOwn>() == 64);
+    assert!(size_of::<SideOwn>() == 64);
+    assert!(size_of::<LaneHead>() == 192);
+    assert!(size_of::<Head>() <= 4096);
+    assert!(Geometry::STANDARD.is_valid() && Geometry::SMALL.is_valid());
+};

@@ -1,0 +1,272 @@
+//! The pages that the daemon shares with one process or with all: attachment, listener, directory.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+
+use crate::arena::sealed_memfd;
+use crate::control::Object;
+use crate::region_unsafe::Region;
+
+/// Descriptor numbers that an attachment page has room for (2^20, the usual hard limit of RLIMIT_NOFILE).
+pub const DESCRIPTORS: usize = 1 << 20;
+
+/// One descriptor number's entry.
+#[repr(C, align(16))]
+#[derive(Debug)]
+pub struct Entry {
+    object: AtomicU64,
+    cookie: AtomicU64,
+}
+
+/// What a process holds, for the daemon to see when it dies, forks or execs. Sparse, 16 MiB.
+#[derive(Debug)]
+pub struct AttachmentPage {
+    region: Region,
+}
+
+impl AttachmentPage {
+    /// Makes the memfd (the daemon).
+    ///
+    /// # Errors
+    /// Those of memfd_create(2) and ftruncate(2).
+    pub fn create() -> Result<OwnedFd, Errno> {
+        sealed_memfd("fastsock-attachment", DESCRIPTORS * size_of::<Entry>(), &[])
+    }
+
+    /// Maps it.
+    ///
+    /// # Errors
+    /// As [`crate::Arena::map`].
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
+        Ok(AttachmentPage { region: Region::map(fd, DESCRIPTORS * size_of::<Entry>(), true)? })
+    }
+
+    /// The entry of `fd`: object and cookie. `None`: nothing of ours, or out of range.
+    pub fn entry(&self, fd: i32) -> Option<(Object, u64)> {
+        let entry = self.at(fd)?;
+        let object = Object::from_word(entry.object.load(Acquire))?;
+        Some((object, entry.cookie.load(Relaxed)))
+    }
+
+    /// Writes the entry of `fd`. `false`: the number is out of range, the socket must stay with the kernel.
+    #[must_use]
+    pub fn set(&self, fd: i32, object: Object, cookie: u64) -> bool {
+        let Some(entry) = self.at(fd) else { return false };
+        entry.cookie.store(cookie, Relaxed);
+        entry.object.store(object.to_word(), Release);
+        true
+    }
+
+    /// Clears the entry of `fd`.
+    pub fn clear(&self, fd: i32) {
+        if let Some(entry) = self.at(fd) {
+            entry.object.store(0, SeqCst);
+        }
+    }
+
+    /// All entries that are set: fd, object, cookie. Touches only pages that hold something if `fd` (the page's memfd)
+    /// is given, by asking for the file's data ranges.
+    pub fn entries<'a>(&'a self, fd: Option<BorrowedFd<'a>>) -> impl Iterator<Item = (i32, Object, u64)> + 'a {
+        let mut next = 0usize;
+        let mut data_end = if fd.is_some() { 0 } else { DESCRIPTORS };
+        std::iter::from_fn(move || {
+            loop {
+                if next >= DESCRIPTORS {
+                    return None;
+                }
+                if let Some(fd) = fd
+                    && next >= data_end
+                {
+                    (next, data_end) = data_range(fd, next)?;
+                }
+                let number = next as i32;
+                next += 1;
+                if let Some((object, cookie)) = self.entry(number) {
+                    return Some((number, object, cookie));
+                }
+            }
+        })
+    }
+
+    fn at(&self, fd: i32) -> Option<&Entry> {
+        let index = usize::try_from(fd).ok().filter(|&index| index < DESCRIPTORS)?;
+        Some(self.region.at(index * size_of::<Entry>()))
+    }
+}
+
+/// The next range of entries from `from` on that lies in pages which exist.
+fn data_range(fd: BorrowedFd<'_>, from: usize) -> Option<(usize, usize)> {
+    let size = size_of::<Entry>() as u64;
+    let start = rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(from as u64 * size)).ok()?;
+    let end = rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(start)).ok()?;
+    let first = usize::try_from(start / size).ok()?.max(from);
+    Some((first, usize::try_from(end.div_ceil(size)).ok()?.min(DESCRIPTORS).max(first + 1)))
+}
+
+/// Head of the directory page.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct DirectoryHead {
+    generation: AtomicU64,
+    epoch: AtomicU64,
+    stopping: AtomicU32,
+    _pad: [AtomicU32; 11],
+}
+
+const PAGE: usize = 4096;
+
+/// What every process may know cheaply: whether routes changed, and which daemon this is. The daemon writes; everyone
+/// else can only map it for reading (sealed FUTURE_WRITE).
+#[derive(Debug)]
+pub struct DirectoryPage {
+    region: Region,
+}
+
+impl DirectoryPage {
+    /// Makes memfd and the daemon's writable mapping; then nobody can map it for writing any more.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2), ftruncate(2), mmap(2), fcntl(2).
+    pub fn create(epoch: u64) -> Result<(OwnedFd, Self), Errno> {
+        let (fd, region) = one_writer("fastsock-directory", PAGE)?;
+        let page = DirectoryPage { region };
+        page.head().epoch.store(epoch, SeqCst);
+        page.head().generation.store(1, SeqCst);
+        Ok((fd, page))
+    }
+
+    /// Maps it for reading.
+    ///
+    /// # Errors
+    /// As [`crate::Arena::map`].
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
+        Ok(DirectoryPage { region: Region::map(fd, PAGE, false)? })
+    }
+
+    /// Changes with every listener, address or rule. A cached route is good while this stands.
+    pub fn generation(&self) -> u64 {
+        self.head().generation.load(Acquire)
+    }
+
+    /// Which run of the daemon this is.
+    pub fn epoch(&self) -> u64 {
+        self.head().epoch.load(Relaxed)
+    }
+
+    /// Whether the daemon is draining and takes nothing new.
+    pub fn is_stopping(&self) -> bool {
+        self.head().stopping.load(Acquire) != 0
+    }
+
+    /// Daemon only (others have no writable mapping and would fault).
+    pub fn bump(&self) {
+        self.head().generation.fetch_add(1, SeqCst);
+    }
+
+    /// Daemon only.
+    pub fn set_stopping(&self) {
+        self.head().stopping.store(1, SeqCst);
+        self.bump();
+    }
+
+    fn head(&self) -> &DirectoryHead {
+        self.region.at(0)
+    }
+}
+
+/// Arenas that one listener can have at once.
+pub const LISTENER_ARENAS: usize = 4096;
+
+/// Head of a listener page; the arena ids follow.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ListenerHead {
+    generation: AtomicU64,
+    count: AtomicU32,
+    closed: AtomicU32,
+    _pad: [AtomicU64; 6],
+}
+
+const LISTENER_BYTES: usize = (size_of::<ListenerHead>() + LISTENER_ARENAS * 4).next_multiple_of(PAGE);
+
+/// Which arenas have connections for a listener. The daemon writes, holders of the listener read.
+#[derive(Debug)]
+pub struct ListenerPage {
+    region: Region,
+}
+
+impl ListenerPage {
+    /// Makes memfd and the daemon's writable mapping.
+    ///
+    /// # Errors
+    /// As [`DirectoryPage::create`].
+    pub fn create() -> Result<(OwnedFd, Self), Errno> {
+        let (fd, region) = one_writer("fastsock-listener", LISTENER_BYTES)?;
+        Ok((fd, ListenerPage { region }))
+    }
+
+    /// Maps it for reading.
+    ///
+    /// # Errors
+    /// As [`crate::Arena::map`].
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
+        Ok(ListenerPage { region: Region::map(fd, LISTENER_BYTES, false)? })
+    }
+
+    /// Changes with the list.
+    pub fn generation(&self) -> u64 {
+        self.head().generation.load(Acquire)
+    }
+
+    /// The listener is gone.
+    pub fn is_closed(&self) -> bool {
+        self.head().closed.load(Acquire) != 0
+    }
+
+    /// Arena ids, as of about [`ListenerPage::generation`]: read the generation before the list, and read both again
+    /// when it moves. A 0 is a place being written.
+    pub fn arenas(&self) -> impl Iterator<Item = u32> + '_ {
+        let count = (self.head().count.load(Acquire) as usize).min(LISTENER_ARENAS);
+        self.ids()[..count].iter().map(|id| id.load(Acquire)).filter(|&id| id != 0)
+    }
+
+    /// Daemon only: replaces the list. `false`: too many, the rest is left out.
+    #[must_use]
+    pub fn set(&self, arenas: &[u32]) -> bool {
+        let fit = &arenas[..arenas.len().min(LISTENER_ARENAS)];
+        for (place, id) in self.ids().iter().zip(fit) {
+            place.store(*id, Release);
+        }
+        self.head().count.store(fit.len() as u32, SeqCst);
+        self.head().generation.fetch_add(1, SeqCst);
+        fit.len() == arenas.len()
+    }
+
+    /// Daemon only.
+    pub fn close(&self) {
+        self.head().closed.store(1, SeqCst);
+        self.head().generation.fetch_add(1, SeqCst);
+    }
+
+    fn head(&self) -> &ListenerHead {
+        self.region.at(0)
+    }
+
+    fn ids(&self) -> &[AtomicU32] {
+        self.region.slice(size_of::<ListenerHead>(), LISTENER_ARENAS)
+    }
+}
+
+/// A memfd with one writable mapping; later mappings can only read.
+fn one_writer(name: &str, len: usize) -> Result<(OwnedFd, Region), Errno> {
+    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+    let region = Region::map(std::os::fd::AsFd::as_fd(&fd), len, true)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    Ok((fd, region))
+}

@@ -1,0 +1,125 @@
+//! A mapping of shared memory, and typed views of it.
+//!
+//! 1. The mapping's length comes from the control plane, and the memfd is sealed against shrinking, so no access
+//!    inside of it faults (a peer may punch holes: they read as zeros).
+//! 2. Structures are seen as shared references to types made of atomics only: any value, changing at any time, is
+//!    valid for them.
+//! 3. Payload is touched through raw pointers only (`copy_unsafe.rs`), or through slices that a borrow hands out.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::copy_unsafe::Chunk;
+use crate::layout;
+
+/// Types made of atomics: valid for every bit pattern, safe to share.
+///
+/// # Safety
+/// Only atomics inside (no padding is read, no `&mut`), alignment at most 64.
+pub(crate) unsafe trait Shared {}
+
+// SAFETY: atomics only, see `layout.rs`; the alignment is 64.
+unsafe impl Shared for layout::Head {}
+// SAFETY: as above.
+unsafe impl Shared for layout::LaneHead {}
+// SAFETY: as above.
+unsafe impl Shared for layout::Block {}
+// SAFETY: atomics only.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: atomics only.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: atomics only, see `pages.rs`.
+unsafe impl Shared for crate::pages::Entry {}
+// SAFETY: atomics only, see `pages.rs`.
+unsafe impl Shared for crate::pages::DirectoryHead {}
+// SAFETY: atomics only, see `pages.rs`.
+unsafe impl Shared for crate::pages::ListenerHead {}
+
+/// A shared mapping, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: all access is through atomics, or to payload that the ring protocol hands to one side at a time.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `len` bytes of `fd`, from its beginning.
+    ///
+    /// # Errors
+    /// `EINVAL`: the file is shorter, or `writable`/`sealed` does not hold. Those of mmap(2).
+    pub(crate) fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        let stat = rustix::fs::fstat(fd)?;
+        if u64::try_from(stat.st_size).map_err(|_| Errno::INVAL)? < len as u64 {
+            return Err(Errno::INVAL);
+        }
+        let seals = rustix::fs::fcntl_get_seals(fd)?;
+        if !seals.contains(rustix::fs::SealFlags::SHRINK) {
+            return Err(Errno::INVAL);
+        }
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)?
+        };
+        Ok(Region { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len })
+    }
+
+    /// The structure at `offset`.
+    ///
+    /// # Panics
+    /// If it does not lie inside of the mapping or is not aligned: offsets are computed from the geometry, never
+    /// from shared memory.
+    #[inline]
+    pub(crate) fn at<T: Shared>(&self, offset: usize) -> &T {
+        assert!(offset.is_multiple_of(align_of::<T>()) && offset <= self.len && size_of::<T>() <= self.len - offset);
+        // SAFETY: inside of the mapping (just checked), aligned (page-aligned base), atomics only, lives as long as self.
+        unsafe { self.base.add(offset).cast::<T>().as_ref() }
+    }
+
+    /// `count` structures from `offset` on; panics as [`Region::at`] does.
+    #[inline]
+    pub(crate) fn slice<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
+        let fits =
+            count.checked_mul(size_of::<T>()).is_some_and(|bytes| offset <= self.len && bytes <= self.len - offset);
+        assert!(fits && offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: as `at`, for each element.
+        unsafe { std::slice::from_raw_parts(self.base.add(offset).cast::<T>().as_ptr(), count) }
+    }
+
+    /// Payload memory: `len` bytes at `offset`; panics as [`Region::at`] does.
+    #[inline]
+    pub(crate) fn chunk(&self, offset: usize, len: usize) -> Chunk<'_> {
+        // SAFETY: inside of the mapping (checked by `bytes`), which is writable where payload lies.
+        unsafe { Chunk::new(self.bytes(offset, len), len) }
+    }
+
+    #[inline]
+    fn bytes(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(offset <= self.len && len <= self.len - offset);
+        // SAFETY: inside of the mapping.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// Gives the pages of a range back: they read as zeros. Failure leaves them allocated, which costs memory only.
+    pub(crate) fn punch(&self, offset: usize, len: usize) {
+        let place = self.bytes(offset, len);
+        // SAFETY: the range lies in this mapping; what others hold of it are atomics or payload, for which zeros are valid.
+        let _kept = unsafe { rustix::mm::madvise(place.as_ptr().cast(), len, rustix::mm::Advice::LinuxRemove) };
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and no reference outlives self. Fails for a wrong range only.
+        let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

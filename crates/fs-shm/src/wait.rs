@@ -1,0 +1,175 @@
+//! Waiting on one channel, or on an inbox: spin a little, then sleep on a futex.
+//!
+//! Spinning is worth it while the peer runs on another CPU. If it last waited on this one, the CPU is given up at
+//! once: the peer cannot answer before. Sleeps are cut into slices of at most a second, so that a peer or a daemon
+//! that died without waking us is noticed by the caller's next look.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
+use std::time::{Duration, Instant};
+
+use crate::arena::Arena;
+use crate::channel::state::Phase;
+use crate::channel::{Channel, Readiness};
+use crate::futex::{self, Woken};
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Something to read: data, end, error.
+    Read,
+    /// Room to write, or an error.
+    Write,
+    /// No longer connecting.
+    Connected,
+}
+
+/// How to wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// When to give up.
+    pub deadline: Option<Instant>,
+    /// How long to spin before sleeping.
+    pub spin: Duration,
+    /// The longest sleep before [`WaitEnd::Slice`]; capped at a second.
+    pub slice: Duration,
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Wait { deadline: None, spin: Wait::SPIN, slice: Duration::from_secs(1) }
+    }
+}
+
+impl Wait {
+    /// Longer than a peer on another CPU takes to answer a short request (some µs), about what a sleep and a wake-up
+    /// cost together. Too low: a system call for each message. Too high: CPU burned before every sleep.
+    pub const SPIN: Duration = Duration::from_micros(20);
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// Ready, or perhaps ready: try again.
+    Ready,
+    /// The deadline has passed.
+    TimedOut,
+    /// A slice is over: check that peer and daemon live, then wait on.
+    Slice,
+    /// A signal handler ran. (The kernel does not restart a timed futex wait; whether to is the caller's to know.)
+    Interrupted,
+}
+
+/// Spin rounds between two looks at the clock.
+const ROUNDS: u32 = 64;
+/// Yields to a peer on the same CPU before sleeping.
+const YIELDS: u32 = 4;
+
+impl Channel<'_> {
+    /// Waits until `interest` holds.
+    pub fn wait(&self, interest: Interest, how: Wait) -> WaitEnd {
+        let ready = || self.is_ready(interest);
+        if ready() {
+            return WaitEnd::Ready;
+        }
+        let (me, peer) = (self.side().index(), self.side().other().index());
+        let wake = &self.block().inn[me].wake;
+        let cpu = rustix::thread::sched_getcpu() as u32 + 1;
+        wake.cpu.store(cpu, Relaxed);
+        if self.block().inn[peer].wake.cpu.load(Relaxed) == cpu {
+            for _ in 0..YIELDS {
+                rustix::thread::sched_yield();
+                if ready() {
+                    return WaitEnd::Ready;
+                }
+            }
+        } else if spin(how, ready) {
+            return WaitEnd::Ready;
+        }
+        let (sleep, word) = match interest {
+            Interest::Read => (&wake.rx_sleep, &wake.rx_word),
+            Interest::Write | Interest::Connected => (&wake.tx_sleep, &wake.tx_word),
+        };
+        doze(sleep, word, how, ready)
+    }
+
+    /// A cheap look; `true` also when the call that follows will find an error.
+    #[inline]
+    fn is_ready(&self, interest: Interest) -> bool {
+        match interest {
+            Interest::Read => {
+                let rx = self.rx();
+                let lowat = u64::from(self.own().rcvlowat.load(Relaxed).max(1));
+                match rx.unread() {
+                    Ok((_, unread)) if unread < lowat => self.readiness().intersects(Readiness::IN | Readiness::ERR),
+                    // An urgent byte alone is not readable.
+                    Ok((_, 1)) => self.readiness().intersects(Readiness::IN | Readiness::ERR),
+                    _ => true,
+                }
+            }
+            Interest::Write => self.readiness().intersects(Readiness::OUT | Readiness::ERR | Readiness::HUP),
+            Interest::Connected => self.state().is_none_or(|state| state.phase() != Phase::Connecting),
+        }
+    }
+}
+
+impl Arena {
+    /// Waits until a connection waits for accept, or the arena is closed (side B). For a listener that has one arena
+    /// only; otherwise use a poller.
+    pub fn wait_inbox(&self, how: Wait) -> WaitEnd {
+        let ready = || self.pending() != 0 || self.is_closed();
+        if ready() || spin(how, ready) {
+            return WaitEnd::Ready;
+        }
+        doze(&self.head().inbox_sleep, &self.head().inbox_word, how, ready)
+    }
+}
+
+/// Spins for `how.spin`, not past the deadline.
+fn spin(how: Wait, ready: impl Fn() -> bool) -> bool {
+    if how.spin.is_zero() {
+        return false;
+    }
+    let mut end = None;
+    loop {
+        for _ in 0..ROUNDS {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let now = Instant::now();
+        let end =
+            *end.get_or_insert_with(|| how.deadline.map_or(now + how.spin, |deadline| deadline.min(now + how.spin)));
+        if now >= end {
+            return false;
+        }
+    }
+}
+
+/// Sleeps one slice. Announce, fence, look once more, sleep: against it the peer's publish, fence, look at the
+/// announcement. One of both sees the other.
+fn doze(sleep: &AtomicU32, word: &AtomicU32, how: Wait, ready: impl Fn() -> bool) -> WaitEnd {
+    let mut slice = how.slice.min(Duration::from_secs(1));
+    if let Some(deadline) = how.deadline {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return WaitEnd::TimedOut;
+        }
+        slice = slice.min(left);
+    }
+    let seen = word.load(SeqCst);
+    sleep.store(1, SeqCst);
+    fence(SeqCst);
+    if ready() {
+        return WaitEnd::Ready;
+    }
+    match futex::wait(word, seen, slice) {
+        Woken::Wake => WaitEnd::Ready,
+        Woken::Signal => WaitEnd::Interrupted,
+        Woken::Timeout if ready() => WaitEnd::Ready,
+        Woken::Timeout if how.deadline.is_some_and(|deadline| Instant::now() >= deadline) => WaitEnd::TimedOut,
+        Woken::Timeout => WaitEnd::Slice,
+    }
+}
