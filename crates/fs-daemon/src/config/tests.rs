@@ -1,0 +1,78 @@
+use super::*;
+use crate::access::Who;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, &|name| (name == "web").then_some(33))
+}
+
+#[test]
+fn rules_are_read_in_their_order() {
+    let config = parse(
+        r#"
+        [limits]
+        arenas = 10
+
+        [[rule]]
+        action = "allow"
+        call = "bind"
+        user = "web"
+        ports = [80, "8000-8999"]
+
+        [[rule]]
+        action = "deny"
+        cgroup = "/jail/"
+        [[rule]]
+        action = "deny"
+        call = "bind"
+        ports = "1-1023"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.limits, Limits { arenas: 10, ..Limits::default() });
+    let may = |uid, cgroup, call, port| config.rules.allow(&Who { uid, cgroup }, call, port);
+    assert!(may(33, "/", Call::Bind, 80));
+    assert!(may(33, "/jail/x", Call::Bind, 8999));
+    assert!(!may(33, "/jail/x", Call::Connect, 8999));
+    assert!(!may(33, "/", Call::Bind, 81));
+    assert!(may(34, "/", Call::Connect, 81));
+    assert!(!may(34, "/jail", Call::Connect, 5000));
+    assert!(may(34, "/jailbird", Call::Connect, 5000));
+}
+
+#[test]
+fn an_empty_file_allows_everything() {
+    let config = parse("").unwrap();
+    assert!(config.rules.allow(&Who { uid: 0, cgroup: "" }, Call::Connect, 1));
+}
+
+#[test]
+fn errors_name_line_and_cause() {
+    let cases = [
+        ("lmits = 1", "unknown field `lmits`"),
+        ("[limits]\narena = 1", "unknown field `arena`"),
+        ("[limits]\narenas = 0", "line 1: a limit of 0 lets nobody in"),
+        ("[limits]\narenas = 8000", "line 1: arenas = 8000: at most 7000"),
+        ("[[rule]]\nuser = 1", "missing field `action`"),
+        ("[[rule]]\naction = \"drop\"", "unknown variant `drop`"),
+        ("[[rule]]\naction = \"deny\"\nuser = \"nobody-at-all\"", "line 3: no user is named `nobody-at-all`"),
+        ("[[rule]]\naction = \"deny\"\nuser = -1", "a user's name or number"),
+        ("[[rule]]\naction = \"deny\"\ncgroup = \"web\"", "line 3: `web` is not a cgroup's path"),
+        ("[[rule]]\naction = \"deny\"\nports = \"9-1\"", "line 3: Range(\"9-1\") is not a port"),
+        ("[[rule]]\naction = \"deny\"\nports = 0", "is not a port"),
+        ("[[rule]]\naction = \"deny\"\nports = 70000", "a port, a range"),
+        ("[[rule]]\naction = \"deny\"\nports = []", "line 3: an empty list of ports"),
+        ("[[rule]]\naction = \"deny\"\ncall = \"listen\"", "unknown variant `listen`"),
+    ];
+    for (text, expected) in cases {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(expected), "{text:?}: {error}");
+    }
+    let missing = Config::load(Path::new("/nonexistent/f.toml")).unwrap_err();
+    assert!(missing.to_string().contains("/nonexistent/f.toml"));
+}
+
+#[test]
+fn root_is_a_user() {
+    assert_eq!(users("root"), Some(0));
+    assert_eq!(users("no such user"), None);
+}

@@ -1,0 +1,144 @@
+//! Who listens where, and who of them gets a connection: the kernel's rules (`__inet_lookup_listener`, `compute_score`
+//! in `net/ipv4/inet_hashtables.c`, `net/ipv6/inet6_hashtables.c`).
+//!
+//! An address beats the wildcard; among wildcards an IPv4 socket beats a dual-stack one for IPv4 connections.
+//! Listeners that share place and SO_REUSEPORT are a group: each connection goes to one of them, in turn.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// A network namespace's inode number.
+pub(crate) type Netns = u64;
+
+/// One listener.
+#[derive(Debug)]
+pub(crate) struct Listener<M> {
+    pub(crate) netns: Netns,
+    pub(crate) at: SocketAddr,
+    pub(crate) v6_only: bool,
+    pub(crate) backlog: u32,
+    pub(crate) cookie: u64,
+    /// The attachments that hold a descriptor of it.
+    pub(crate) holders: HashSet<u32>,
+    /// Its memory and what else belongs to it.
+    pub(crate) more: M,
+}
+
+/// Everything about a place but its members: two listeners of equal place are in one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    /// The bound address; an IPv4 address that was bound as a mapped one is that IPv4 address.
+    ip: IpAddr,
+    v6_only: bool,
+}
+
+/// All listeners.
+#[derive(Debug)]
+pub(crate) struct Listeners<M> {
+    all: BTreeMap<u32, Listener<M>>,
+    ports: HashMap<(Netns, u16), Vec<u32>>,
+    next: u32,
+    /// Counts choices, so that groups are served in turn.
+    turn: usize,
+}
+
+/// `::ffff:a.b.c.d` is an IPv4 address.
+pub(crate) fn unmapped(ip: IpAddr) -> IpAddr {
+    ip.to_canonical()
+}
+
+impl<M> Listener<M> {
+    fn place(&self) -> Place {
+        Place { ip: unmapped(self.at.ip()), v6_only: self.v6_only }
+    }
+
+    /// How well it fits a connection to `to` (unmapped): the higher the better; `None` if not at all.
+    fn score(&self, to: IpAddr) -> Option<u32> {
+        let ip = unmapped(self.at.ip());
+        // IPv4 before dual-stack: `if (sk->sk_family == PF_INET) score++` in compute_score.
+        let family = u32::from(self.at.is_ipv4());
+        if ip == to {
+            return Some(4 + family);
+        }
+        match ip {
+            IpAddr::V4(any) if any.is_unspecified() && to.is_ipv4() => Some(2 + family),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) if to.is_ipv6() || !self.v6_only => Some(2 + family),
+            _ => None,
+        }
+    }
+}
+
+impl<M> Default for Listeners<M> {
+    fn default() -> Self {
+        Self { all: BTreeMap::new(), ports: HashMap::new(), next: 1, turn: 0 }
+    }
+}
+
+impl<M> Listeners<M> {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&Listener<M>> {
+        self.all.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Listener<M>> {
+        self.all.get_mut(&id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Listener<M>)> {
+        self.all.iter().map(|(&id, listener)| (id, listener))
+    }
+
+    /// Enters a listener; answers its number.
+    pub(crate) fn insert(&mut self, listener: Listener<M>) -> u32 {
+        // Numbers come again after 4 billion listeners, and then not those in use.
+        while self.next == 0 || self.all.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        self.ports.entry((listener.netns, listener.at.port())).or_default().push(id);
+        self.all.insert(id, listener);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Listener<M>> {
+        let listener = self.all.remove(&id)?;
+        let key = (listener.netns, listener.at.port());
+        if let Some(there) = self.ports.get_mut(&key) {
+            there.retain(|&other| other != id);
+            if there.is_empty() {
+                self.ports.remove(&key);
+            }
+        }
+        Some(listener)
+    }
+
+    /// The listener of a placeholder socket.
+    pub(crate) fn of_cookie(&self, netns: Netns, port: u16, cookie: u64) -> Option<u32> {
+        let there = self.ports.get(&(netns, port))?;
+        there.iter().copied().find(|id| self.all.get(id).is_some_and(|listener| listener.cookie == cookie))
+    }
+
+    /// Who gets a connection to `to` in `netns`: the members of the group that fits best, another one first each time.
+    pub(crate) fn find(&mut self, netns: Netns, to: SocketAddr) -> Vec<u32> {
+        let ip = unmapped(to.ip());
+        let Some(there) = self.ports.get(&(netns, to.port())) else { return Vec::new() };
+        let fits = |id: &u32| Some((self.all.get(id)?.score(ip)?, *id));
+        let Some((best, first)) = there.iter().filter_map(fits).max_by_key(|&(score, id)| (score, u32::MAX - id)) else {
+            return Vec::new();
+        };
+        let place = self.all[&first].place();
+        let same = |id: &&u32| self.all.get(id).is_some_and(|l| l.score(ip) == Some(best) && l.place() == place);
+        let mut group: Vec<u32> = there.iter().filter(same).copied().collect();
+        let turn = self.turn % group.len().max(1);
+        group.rotate_left(turn);
+        self.turn = self.turn.wrapping_add(1);
+        group
+    }
+}
+
+#[cfg(test)]
+mod tests;
