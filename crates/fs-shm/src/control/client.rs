@@ -282,9 +282,9 @@ impl Client {
         }
     }
 
-    /// Which way a connection of the socket with this cookie goes.
-    pub fn route(&self, to: SocketAddr, from: Option<SocketAddr>, cookie: u64) -> Result<Routed, Error> {
-        let (reply, mut fds) = self.request(&Request::Route { to, from, cookie }, &[])?;
+    /// Which way a connection of this socket goes.
+    pub fn route(&self, to: SocketAddr, placeholder: BorrowedFd<'_>) -> Result<Routed, Error> {
+        let (reply, mut fds) = self.request(&Request::Route { to }, &[placeholder])?;
         let (generation, way) = match reply {
             Reply::Local { generation, source, arenas, count } => {
                 let mut given = [const { None }; super::GROUP_MAX];
@@ -303,16 +303,9 @@ impl Client {
         Ok(Routed { generation, way })
     }
 
-    /// Announces a listener. The same cookie again changes the backlog.
-    pub fn listen(
-        &self,
-        at: SocketAddr,
-        v6_only: bool,
-        reuse_port: bool,
-        backlog: u32,
-        cookie: u64,
-    ) -> Result<Listening, Error> {
-        match self.request(&Request::Listen { at, v6_only, reuse_port, backlog, cookie }, &[])? {
+    /// Announces a socket that listens. Again: changes the backlog.
+    pub fn listen(&self, placeholder: BorrowedFd<'_>, backlog: u32) -> Result<Listening, Error> {
+        match self.request(&Request::Listen { backlog }, &[placeholder])? {
             (Reply::Listener { listener }, mut fds) => Ok(Listening::Yes(listener, fds.take().ok_or(NO_FD)?)),
             (Reply::Kernel { reason, .. }, _) => Ok(Listening::Kernel(reason)),
             (Reply::Refused { errno, .. }, _) => Ok(Listening::Refused(Errno::from_raw_os_error(errno))),

@@ -90,17 +90,6 @@ impl KernelReason {
     }
 }
 
-/// The sizes of an arena. They come with [`Reply::Welcome`] and hold for all arenas of this daemon's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArenaGeometry {
-    /// Channels of an arena.
-    pub slots: u32,
-    /// Logarithm of the room of each ring.
-    pub stride_log2: u32,
-    /// Version of the layout in memory.
-    pub layout: u32,
-}
-
 /// What a process asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -123,28 +112,18 @@ pub enum Request {
         /// Its number.
         poller: u32,
     },
-    /// Which way a connection goes. → [`Reply::Local`], [`Reply::Wire`], [`Reply::Kernel`], [`Reply::Refused`]
+    /// Which way a connection of the placeholder that comes along goes: its network namespace and bound address are
+    /// read from it. → [`Reply::Local`], [`Reply::Wire`], [`Reply::Kernel`], [`Reply::Refused`]
     Route {
         /// Where to.
         to: SocketAddr,
-        /// The bound address, if bound (port 0 when only an address is).
-        from: Option<SocketAddr>,
-        /// The socket's SO_COOKIE.
-        cookie: u64,
     },
-    /// Announces a listener (again: its backlog). → [`Reply::Listener`] and its page, [`Reply::Kernel`],
-    /// [`Reply::Refused`]
+    /// Announces the placeholder that comes along, which has to be listening: address, options and namespace are read
+    /// from it, so nobody announces a port that the kernel did not give him. Again: changes the backlog.
+    /// → [`Reply::Listener`] and its page, [`Reply::Kernel`], [`Reply::Refused`]
     Listen {
-        /// Where, as the placeholder's getsockname(2) says.
-        at: SocketAddr,
-        /// IPV6_V6ONLY.
-        v6_only: bool,
-        /// SO_REUSEPORT.
-        reuse_port: bool,
         /// As given to listen(2), cut to the kernel's limit.
         backlog: u32,
-        /// The placeholder's SO_COOKIE.
-        cookie: u64,
     },
     /// This process has closed its last descriptor of a listener. → [`Reply::Done`]
     Unlisten {
@@ -398,18 +377,8 @@ impl Request {
             | Request::Claim
             | Request::Status => {}
             Request::PollerGone { poller } | Request::Bell { poller } => w.u32(poller),
-            Request::Route { to, from, cookie } => {
-                w.addr(to);
-                w.some_addr(from);
-                w.u64(cookie);
-            }
-            Request::Listen { at, v6_only, reuse_port, backlog, cookie } => {
-                w.addr(at);
-                w.bool(v6_only);
-                w.bool(reuse_port);
-                w.u32(backlog);
-                w.u64(cookie);
-            }
+            Request::Route { to } => w.addr(to),
+            Request::Listen { backlog } => w.u32(backlog),
             Request::Unlisten { listener } | Request::Listener { listener } => w.u32(listener),
             Request::Arena { arena } => w.u32(arena),
             Request::ForkFailed { child } => w.u32(child),
@@ -454,14 +423,8 @@ impl Request {
             2 => Request::Poller,
             3 => Request::PollerGone { poller: r.u32()? },
             4 => Request::Bell { poller: r.u32()? },
-            5 => Request::Route { to: r.addr()?, from: r.some_addr()?, cookie: r.u64()? },
-            6 => Request::Listen {
-                at: r.addr()?,
-                v6_only: r.bool()?,
-                reuse_port: r.bool()?,
-                backlog: r.u32()?,
-                cookie: r.u64()?,
-            },
+            5 => Request::Route { to: r.addr()? },
+            6 => Request::Listen { backlog: r.u32()? },
             7 => Request::Unlisten { listener: r.u32()? },
             8 => Request::Arena { arena: r.u32()? },
             9 => Request::Listener { listener: r.u32()? },
