@@ -7,8 +7,8 @@ use super::object::Object;
 use super::wire::{Malformed, Reader, Text, Writer};
 use core::net::{IpAddr, SocketAddr};
 
-/// The version that both sides have to speak: any change of a message or of the shared layout counts it up.
-pub const VERSION: u32 = 1;
+/// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
+pub const VERSION: u32 = 1 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -88,6 +88,17 @@ impl KernelReason {
             KernelReason::Foreign => "foreign",
         }
     }
+}
+
+/// The sizes of an arena. They come with [`Reply::Welcome`] and hold for all arenas of this daemon's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaGeometry {
+    /// Channels of an arena.
+    pub slots: u32,
+    /// Logarithm of the room of each ring.
+    pub stride_log2: u32,
+    /// Version of the layout in memory.
+    pub layout: u32,
 }
 
 /// What a process asks for.

@@ -37,7 +37,7 @@ fn requests() -> Vec<Request> {
 }
 
 fn replies() -> Vec<Reply> {
-    let geometry = ArenaGeometry { slots: 16_384, stride_log2: 19, layout: 1 };
+    let geometry = crate::Geometry::STANDARD.to_welcome();
     vec![
         Reply::Done,
         Reply::Failed { errno: 2 },
