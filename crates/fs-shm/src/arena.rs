@@ -105,7 +105,7 @@ impl Arena {
         }
     }
 
-    fn slot_map(&self) -> &[AtomicU64] {
+    pub(crate) fn slot_map(&self) -> &[AtomicU64] {
         self.region.slice(self.geometry.slot_map(), self.geometry.words())
     }
 

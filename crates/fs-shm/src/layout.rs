@@ -196,6 +196,11 @@ pub struct Head {
     /// Not 0: somebody sleeps on `inbox_word`.
     pub inbox_sleep: AtomicU32,
     pub(crate) _pad5: [AtomicU32; 13],
+    /// Connections that have ended, for statistics only: either side may have scribbled on it.
+    pub ended: AtomicU64,
+    /// Bytes that they carried, both directions.
+    pub ended_bytes: AtomicU64,
+    pub(crate) _pad6: [AtomicU64; 6],
 }
 
 /// One lane: what one poller has to look at. Followed by the dirty bitmap, `slots / 64` words.

@@ -20,6 +20,13 @@ pub enum Shutdown {
     Both,
 }
 
+/// What closing does with the locks of its side.
+#[derive(Clone, Copy)]
+enum Locks {
+    Take,
+    Break,
+}
+
 impl Channel<'_> {
     /// shutdown(2).
     ///
@@ -64,7 +71,7 @@ impl Channel<'_> {
         if others {
             return Ok(false);
         }
-        self.close_side(linger_zero, None)?;
+        self.close_side(linger_zero, None, Locks::Take)?;
         Ok(true)
     }
 
@@ -73,15 +80,39 @@ impl Channel<'_> {
     pub fn abort(&self, errno: Option<Errno>) {
         self.own().refs.store(0, SeqCst);
         // Not from a signal handler that interrupted its own call on it; if so nevertheless, the side stays open.
-        let _open = self.close_side(errno.is_some(), errno);
+        let _open = self.close_side(errno.is_some(), errno, Locks::Take);
     }
 
-    fn close_side(&self, reset: bool, errno: Option<Errno>) -> Result<(), Errno> {
+    /// [`Channel::close`] for a descriptor of a process that is gone (the daemon): never waits. With the last reference
+    /// nobody is left who could rightfully hold a lock of this side, so they are freed whatever they say.
+    pub fn close_dead(&self) {
+        let refs = &self.own().refs;
+        let others = refs.fetch_update(SeqCst, SeqCst, |refs| refs.checked_sub(1)).is_ok_and(|before| before > 1);
+        if !others {
+            self.abort_dead(None);
+        }
+    }
+
+    /// [`Channel::abort`] of a side that nobody holds any more (the daemon): never waits.
+    pub fn abort_dead(&self, errno: Option<Errno>) {
+        self.own().refs.store(0, SeqCst);
+        // Without taking locks it cannot fail.
+        let _closed = self.close_side(errno.is_some(), errno, Locks::Break);
+    }
+
+    fn close_side(&self, reset: bool, errno: Option<Errno>, locks: Locks) -> Result<(), Errno> {
         let me = self.side();
+        let lock = |word| match locks {
+            Locks::Take => holder::lock(word).map(Some),
+            Locks::Break => {
+                word.store(0, SeqCst);
+                Ok(None)
+            }
+        };
         // Calls of other threads on this side that are under way end first; those that come later find it closed. A
         // lock that is not to be had for seconds (a stopped holder, a scribbled word) does not keep the side open.
-        let rx_held = holder::lock(&self.rx().inn.lock);
-        let tx_held = holder::lock(&self.tx().tx.lock);
+        let rx_held = lock(&self.rx().inn.lock);
+        let tx_held = lock(&self.tx().tx.lock);
         if matches!(rx_held, Err(Errno::INTR)) || matches!(tx_held, Err(Errno::INTR)) {
             return Err(Errno::INTR);
         }
@@ -118,6 +149,9 @@ impl Channel<'_> {
     /// Both sides have closed, and this one was second.
     fn free(&self) {
         let geometry = self.arena().geometry();
+        let head = self.arena().head();
+        head.ended.fetch_add(1, Relaxed);
+        head.ended_bytes.fetch_add(self.carried(), Relaxed);
         for side in [Side::A, Side::B] {
             let log2 = (self.ring(side).rare.map.load(Relaxed) >> 56) as u8;
             if log2 != geometry.ring_log2 {
@@ -130,6 +164,12 @@ impl Channel<'_> {
         }
         self.block().state.store(State::new(self.generation().wrapping_add(1), Phase::Free).0, Release);
         self.arena().give_slot(self.slot());
+    }
+
+    /// Bytes that both directions have carried so far.
+    pub(crate) fn carried(&self) -> u64 {
+        let [a, b] = &self.block().out;
+        a.hot.tail.load(Relaxed).wrapping_add(b.hot.tail.load(Relaxed))
     }
 
     /// Resets the connection without closing this side: the peer sees ECONNRESET, this side finds `errno`.
