@@ -1,0 +1,70 @@
+//! Blocking sockets shaped like `std::net`'s: [`TcpStream`], [`TcpListener`], [`UdpSocket`].
+//!
+//! They have the methods of their `std::net` namesakes, answer with the same errors and may be used from any thread.
+//! They need no runtime: a TCP connection between two processes that the daemon serves (or within this one) moves its
+//! bytes through shared memory, without a system call while both ends are awake; with no daemon, and for what it does
+//! not serve, they are kernel sockets. Nothing in a program changes but the `use` line, so the module is named after
+//! what tells it from [`net`](mod@crate::net), whose types are tokio's.
+//!
+//! What differs from `std::net`:
+//!
+//! - [`AsRawFd`](std::os::fd::AsRawFd) and conversions into an `OwnedFd` (or a type of std) give the descriptor, whose
+//!   connection only these types, [`socket2`](crate::socket2), and programs under `libfastsock.so` can use: std's own
+//!   `read` and `write` on it answer ENOTCONN when the connection is accelerated. For multiplexing, use threads,
+//!   or [`net`](mod@crate::net).
+//! - What std has as unstable (linger) is here without a feature.
+//!
+//! ```
+//! use fs_compat::blocking::{TcpListener, TcpStream};
+//! use std::io::{Read, Write};
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let addr = listener.local_addr()?;
+//! let client = std::thread::spawn(move || -> std::io::Result<String> {
+//!     let mut stream = TcpStream::connect(addr)?;
+//!     stream.write_all(b"ping")?;
+//!     stream.shutdown(std::net::Shutdown::Write)?;
+//!     let mut answer = String::new();
+//!     stream.read_to_string(&mut answer)?;
+//!     Ok(answer)
+//! });
+//! let (mut stream, _peer) = listener.accept()?;
+//! std::io::copy(&mut stream.try_clone()?, &mut stream)?;
+//! drop(stream);
+//! assert_eq!(client.join().unwrap()?, "ping");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod fd_unsafe;
+mod options;
+mod tcp_listener;
+mod tcp_stream;
+mod udp_socket;
+
+pub use tcp_listener::{Incoming, IntoIncoming, TcpListener};
+pub use tcp_stream::TcpStream;
+pub use udp_socket::UdpSocket;
+
+use crate::socket2::SockAddr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// Tries `f` with every address that `addrs` stands for, until one succeeds; else the last error.
+fn each_addr<T>(addrs: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    let mut last = None;
+    for addr in addrs.to_socket_addrs()? {
+        match f(addr) {
+            Ok(value) => return Ok(value),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "could not resolve to any addresses")))
+}
+
+/// The address as std's type; of no family that std's sockets have: EINVAL.
+fn std_addr(addr: &SockAddr) -> io::Result<SocketAddr> {
+    addr.as_socket().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "invalid argument"))
+}
+
+#[cfg(test)]
+mod tests;

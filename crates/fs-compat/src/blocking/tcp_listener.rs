@@ -1,0 +1,119 @@
+//! [`TcpListener`].
+
+use super::options::delegate;
+use super::{TcpStream, each_addr, std_addr};
+use crate::call;
+use crate::socket2::{Domain, Socket, Type};
+use std::fmt;
+use std::io;
+use std::iter::FusedIterator;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// The accept queue's length, as std asks for.
+const BACKLOG: i32 = 128;
+
+/// A socket that accepts TCP connections; see `std::net::TcpListener`.
+///
+/// It accepts from processes that the daemon serves and, as ever, from everybody else over the kernel.
+pub struct TcpListener {
+    pub(super) socket: Socket,
+}
+
+impl TcpListener {
+    /// Listens at the first of the addresses that can be had, with SO_REUSEADDR.
+    pub fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
+        each_addr(addr, |addr| {
+            let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&addr.into())?;
+            socket.listen(BACKLOG)?;
+            Ok(TcpListener { socket })
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        std_addr(&self.socket.local_addr()?)
+    }
+
+    /// Another handle of the same listener.
+    pub fn try_clone(&self) -> io::Result<TcpListener> {
+        Ok(TcpListener { socket: self.socket.try_clone()? })
+    }
+
+    /// Waits for a connection; answers it and the peer's address.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (socket, addr) = call::again(|| self.socket.accept())?;
+        Ok((TcpStream { socket }, std_addr(&addr)?))
+    }
+
+    /// Connections, for ever.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming { listener: self }
+    }
+
+    /// Connections, for ever.
+    pub fn into_incoming(self) -> IntoIncoming {
+        IntoIncoming { listener: self }
+    }
+
+    /// O_NONBLOCK, which all clones share.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        call::set_nonblocking(self.socket.fd(), nonblocking)
+    }
+}
+
+delegate! { TcpListener {
+    /// IP_TTL.
+    fn set_ttl(ttl: u32) -> () = set_ttl_v4;
+    /// IP_TTL.
+    fn ttl() -> u32 = ttl_v4;
+    /// IPV6_V6ONLY, which a bound socket does not change any more (std has it as deprecated).
+    fn set_only_v6(only_v6: bool) -> () = set_only_v6;
+    /// IPV6_V6ONLY.
+    fn only_v6() -> bool = only_v6;
+    /// SO_ERROR: the pending error, which is thereby taken.
+    fn take_error() -> Option<io::Error> = take_error;
+}}
+
+/// The connections of a [`TcpListener`], without end.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    listener: &'a TcpListener,
+}
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<io::Result<TcpStream>> {
+        Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl FusedIterator for Incoming<'_> {}
+
+/// The connections of a [`TcpListener`] that it owns, without end.
+#[derive(Debug)]
+pub struct IntoIncoming {
+    listener: TcpListener,
+}
+
+impl Iterator for IntoIncoming {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<io::Result<TcpStream>> {
+        Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl FusedIterator for IntoIncoming {}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("TcpListener");
+        if let Ok(addr) = self.local_addr() {
+            out.field("addr", &addr);
+        }
+        out.field("fd", &self.socket.fd()).finish()
+    }
+}

@@ -1,0 +1,331 @@
+//! The calls themselves. Of each the process's table is asked first; `None` from there is the kernel's.
+
+use super::Handle;
+use crate::socket2::{MaybeUninitSlice, SockAddr, SockAddrStorage};
+use fs_socket::{Errno, IoVec, IoVecMut, Ours};
+use std::ffi::c_int;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+
+/// The most bytes that Linux moves in one call (`MAX_RW_COUNT`).
+const TRANSFER_MAX: usize = 0x7fff_f000;
+
+/// Returns from the function with the table's answer, if the descriptor is an accelerated one.
+macro_rules! ours {
+    ($call:expr) => {
+        if let Some(answer) = $call {
+            return answer.map_err(from_errno);
+        }
+    };
+}
+
+fn from_errno(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.raw_os_error())
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn check_len(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> io::Result<Handle> {
+    ours!(fs_socket::socket(domain, ty, protocol).map(|made| made.map(Handle::adopt)));
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::socket(domain, ty, protocol) }).map(Handle::adopt)
+}
+
+pub(crate) fn socketpair(domain: c_int, ty: c_int, protocol: c_int) -> io::Result<[Handle; 2]> {
+    let mut fds = [-1; 2];
+    // SAFETY: `fds` is an array of two ints, as socketpair(2) asks.
+    check(unsafe { libc::socketpair(domain, ty, protocol, fds.as_mut_ptr()) })?;
+    Ok(fds.map(Handle::adopt))
+}
+
+pub(crate) fn close(fd: RawFd) -> io::Result<()> {
+    ours!(fs_socket::close(fd));
+    // SAFETY: takes no pointers; the caller owns the descriptor.
+    check(unsafe { libc::close(fd) }).map(drop)
+}
+
+/// Another descriptor of the same socket, closed at exec.
+pub(crate) fn duplicate(fd: RawFd) -> io::Result<Handle> {
+    ours!(fs_socket::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3).map(|made| made.map(Handle::adopt)));
+    // SAFETY: takes no pointers. 3: std never gives out 0, 1 and 2 either.
+    check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }).map(Handle::adopt)
+}
+
+pub(crate) fn bind(fd: RawFd, addr: &SockAddr) -> io::Result<()> {
+    ours!(fs_socket::bind(fd, addr.as_bytes()));
+    // SAFETY: the address is `len` bytes of initialised storage.
+    check(unsafe { libc::bind(fd, addr.as_ptr().cast(), addr.len()) }).map(drop)
+}
+
+pub(crate) fn connect(fd: RawFd, addr: &SockAddr) -> io::Result<()> {
+    ours!(fs_socket::connect(fd, addr.as_bytes()));
+    // SAFETY: the address is `len` bytes of initialised storage.
+    check(unsafe { libc::connect(fd, addr.as_ptr().cast(), addr.len()) }).map(drop)
+}
+
+pub(crate) fn listen(fd: RawFd, backlog: c_int) -> io::Result<()> {
+    ours!(fs_socket::listen(fd, backlog));
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::listen(fd, backlog) }).map(drop)
+}
+
+pub(crate) fn accept(fd: RawFd, flags: c_int) -> io::Result<(Handle, SockAddr)> {
+    ours!(fs_socket::accept4(fd, flags).map(|made| made.map(|(fd, addr)| (Handle::adopt(fd), address(&addr)))));
+    // SAFETY: storage and length are those of a whole `sockaddr_storage`.
+    let (accepted, addr) = with_addr(|storage, len| check(unsafe { libc::accept4(fd, storage.cast(), len, flags) }))?;
+    Ok((Handle::adopt(accepted), addr))
+}
+
+pub(crate) fn local_addr(fd: RawFd) -> io::Result<SockAddr> {
+    ours!(fs_socket::getsockname(fd).map(|name| name.map(|addr| address(&addr))));
+    // SAFETY: storage and length are those of a whole `sockaddr_storage`.
+    Ok(with_addr(|storage, len| check(unsafe { libc::getsockname(fd, storage.cast(), len) }))?.1)
+}
+
+pub(crate) fn peer_addr(fd: RawFd) -> io::Result<SockAddr> {
+    ours!(fs_socket::getpeername(fd).map(|name| name.map(|addr| address(&addr))));
+    // SAFETY: storage and length are those of a whole `sockaddr_storage`.
+    Ok(with_addr(|storage, len| check(unsafe { libc::getpeername(fd, storage.cast(), len) }))?.1)
+}
+
+pub(crate) fn shutdown(fd: RawFd, how: std::net::Shutdown) -> io::Result<()> {
+    let how = match how {
+        std::net::Shutdown::Read => libc::SHUT_RD,
+        std::net::Shutdown::Write => libc::SHUT_WR,
+        std::net::Shutdown::Both => libc::SHUT_RDWR,
+    };
+    ours!(fs_socket::shutdown(fd, how));
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::shutdown(fd, how) }).map(drop)
+}
+
+pub(crate) fn recv(fd: RawFd, buf: &mut [MaybeUninit<u8>], flags: c_int) -> io::Result<usize> {
+    let mut piece = [MaybeUninitSlice::new(buf)];
+    ours!(receive_ours(fd, &mut piece, flags).map(|got| got.map(|got| got.bytes)));
+    // SAFETY: the buffer is writable for its length; nothing is read from it.
+    check_len(unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len().min(TRANSFER_MAX), flags) })
+}
+
+/// [`recv`] into memory that is initialised.
+pub(crate) fn recv_init(fd: RawFd, buf: &mut [u8], flags: c_int) -> io::Result<usize> {
+    recv(fd, uninit(buf), flags)
+}
+
+pub(crate) fn recv_from(fd: RawFd, buf: &mut [MaybeUninit<u8>], flags: c_int) -> io::Result<(usize, SockAddr)> {
+    let mut piece = [MaybeUninitSlice::new(buf)];
+    // A stream gives no address; std and socket2 then see the family AF_UNSPEC.
+    let unnamed = SockAddr::from_parts(SockAddrStorage::zeroed(), 0);
+    ours!(receive_ours(fd, &mut piece, flags).map(|got| got.map(|got| (got.bytes, unnamed))));
+    let (start, len) = (buf.as_mut_ptr(), buf.len().min(TRANSFER_MAX));
+    with_addr(|storage, addr_len| {
+        // SAFETY: the buffer is writable for its length; storage and length are those of a whole `sockaddr_storage`.
+        check_len(unsafe { libc::recvfrom(fd, start.cast(), len, flags, storage.cast(), addr_len) })
+    })
+}
+
+/// [`recv_from`] into memory that is initialised.
+pub(crate) fn recv_from_init(fd: RawFd, buf: &mut [u8], flags: c_int) -> io::Result<(usize, SockAddr)> {
+    recv_from(fd, uninit(buf), flags)
+}
+
+pub(crate) fn send(fd: RawFd, buf: &[u8], flags: c_int) -> io::Result<usize> {
+    ours!(fs_socket::send(fd, &[IoVec::new(buf)], flags as u32, None, &[]));
+    // SAFETY: the buffer is readable for its length.
+    check_len(unsafe { libc::send(fd, buf.as_ptr().cast(), buf.len().min(TRANSFER_MAX), flags) })
+}
+
+pub(crate) fn send_to(fd: RawFd, buf: &[u8], addr: &SockAddr, flags: c_int) -> io::Result<usize> {
+    ours!(fs_socket::send(fd, &[IoVec::new(buf)], flags as u32, Some(addr.as_bytes()), &[]));
+    let len = buf.len().min(TRANSFER_MAX);
+    // SAFETY: the buffer is readable for its length; the address is `len` bytes of initialised storage.
+    check_len(unsafe { libc::sendto(fd, buf.as_ptr().cast(), len, flags, addr.as_ptr().cast(), addr.len()) })
+}
+
+/// What sendmsg(2) takes.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) addr: Option<&'a SockAddr>,
+    pub(crate) bufs: &'a [IoSlice<'a>],
+    pub(crate) control: &'a [u8],
+}
+
+pub(crate) fn sendmsg(fd: RawFd, message: &Outgoing<'_>, flags: c_int) -> io::Result<usize> {
+    // SAFETY: both types have the layout of `iovec`.
+    let bufs = unsafe { &*(std::ptr::from_ref(message.bufs) as *const [IoVec<'_>]) };
+    ours!(fs_socket::send(fd, bufs, flags as u32, message.addr.map(SockAddr::as_bytes), message.control));
+    let mut header = header();
+    if let Some(addr) = message.addr {
+        header.msg_name = addr.as_ptr().cast_mut().cast();
+        header.msg_namelen = addr.len();
+    }
+    header.msg_iov = message.bufs.as_ptr().cast_mut().cast();
+    header.msg_iovlen = message.bufs.len();
+    if !message.control.is_empty() {
+        header.msg_control = message.control.as_ptr().cast_mut().cast();
+        header.msg_controllen = message.control.len();
+    }
+    // SAFETY: every part of the header is borrowed for this call, with its length, and only read by it; `IoSlice` has
+    // the layout of `iovec`.
+    check_len(unsafe { libc::sendmsg(fd, &header, flags) })
+}
+
+/// What recvmsg(2) takes and gives.
+pub(crate) struct Incoming<'a, 'b> {
+    pub(crate) addr: Option<&'a mut SockAddr>,
+    pub(crate) bufs: &'a mut [MaybeUninitSlice<'b>],
+    pub(crate) control: &'a mut [MaybeUninit<u8>],
+}
+
+/// What recvmsg(2) says of a message besides its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Received {
+    pub(crate) len: usize,
+    pub(crate) flags: c_int,
+    pub(crate) control_len: usize,
+}
+
+pub(crate) fn recvmsg(fd: RawFd, message: &mut Incoming<'_, '_>, flags: c_int) -> io::Result<Received> {
+    ours!(receive_ours(fd, message.bufs, flags).map(|got| got.map(|got| {
+        if let Some(addr) = message.addr.as_deref_mut() {
+            *addr = SockAddr::from_parts(SockAddrStorage::zeroed(), 0);
+        }
+        Received { len: got.bytes, flags: got.flags as c_int, control_len: 0 }
+    })));
+    let mut storage = SockAddrStorage::zeroed();
+    let mut header = header();
+    if message.addr.is_some() {
+        header.msg_name = (&raw mut storage).cast();
+        header.msg_namelen = storage.size_of();
+    }
+    header.msg_iov = message.bufs.as_mut_ptr().cast();
+    header.msg_iovlen = message.bufs.len();
+    if !message.control.is_empty() {
+        header.msg_control = message.control.as_mut_ptr().cast();
+        header.msg_controllen = message.control.len();
+    }
+    // SAFETY: every part of the header is borrowed for this call, with its length; `MaybeUninitSlice` has the layout of
+    // `iovec`; recvmsg(2) only writes to the buffers.
+    let len = check_len(unsafe { libc::recvmsg(fd, &mut header, flags) })?;
+    if let Some(addr) = message.addr.as_deref_mut() {
+        *addr = SockAddr::from_parts(storage, header.msg_namelen);
+    }
+    Ok(Received { len, flags: header.msg_flags, control_len: header.msg_controllen })
+}
+
+/// [`recvmsg`] of buffers that are initialised, without address and control data.
+pub(crate) fn recv_vectored_init(fd: RawFd, bufs: &mut [io::IoSliceMut<'_>], flags: c_int) -> io::Result<usize> {
+    // SAFETY: both types have the layout of `iovec`, and recvmsg(2) never makes initialised memory uninitialised.
+    let bufs = unsafe { &mut *(std::ptr::from_mut(bufs) as *mut [MaybeUninitSlice<'_>]) };
+    Ok(recvmsg(fd, &mut Incoming { addr: None, bufs, control: &mut [] }, flags)?.len)
+}
+
+/// The option's value, as many bytes as the kernel gave.
+pub(crate) fn option(fd: RawFd, level: c_int, name: c_int, value: &mut [u8]) -> io::Result<usize> {
+    ours!(fs_socket::getsockopt(fd, level, name, value));
+    let mut len = value.len() as libc::socklen_t;
+    // SAFETY: the value is writable for `len` bytes.
+    check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut len) })?;
+    Ok(len as usize)
+}
+
+pub(crate) fn set_option(fd: RawFd, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    ours!(fs_socket::setsockopt(fd, level, name, value));
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: the value is readable for `len` bytes.
+    check(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), len) }).map(drop)
+}
+
+/// SO_ATTACH_FILTER, whose value points to the program.
+pub(crate) fn attach_filter(fd: RawFd, filters: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(filters.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog { len, filter: filters.as_ptr().cast_mut() };
+    let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the program is borrowed for the call, which copies it.
+    check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, (&raw const program).cast(), size) })
+        .map(drop)
+}
+
+/// An option that is an address.
+pub(crate) fn addr_option(fd: RawFd, level: c_int, name: c_int) -> io::Result<SockAddr> {
+    // SAFETY: storage and length are those of a whole `sockaddr_storage`.
+    Ok(with_addr(|storage, len| check(unsafe { libc::getsockopt(fd, level, name, storage.cast(), len) }))?.1)
+}
+
+/// The descriptor's status flags (`F_GETFL`), or with `F_GETFD` its own.
+pub(crate) fn flags(fd: RawFd, command: c_int) -> io::Result<c_int> {
+    ours!(fs_socket::fcntl(fd, command, 0));
+    // SAFETY: F_GETFL and F_GETFD take no argument.
+    check(unsafe { libc::fcntl(fd, command) })
+}
+
+/// Sets (`on`) or clears one flag, read with `get` and written with `set`.
+pub(crate) fn set_flag(fd: RawFd, get: c_int, set: c_int, flag: c_int, on: bool) -> io::Result<()> {
+    let old = flags(fd, get)?;
+    let new = if on { old | flag } else { old & !flag };
+    if new == old {
+        return Ok(());
+    }
+    ours!(fs_socket::fcntl(fd, set, new as usize).map(|done| done.map(drop)));
+    // SAFETY: F_SETFL and F_SETFD take an int.
+    check(unsafe { libc::fcntl(fd, set, new) }).map(drop)
+}
+
+pub(crate) fn set_nonblocking(fd: RawFd, on: bool) -> io::Result<()> {
+    let mut value = c_int::from(on);
+    // SAFETY: FIONBIO reads an int.
+    ours!(unsafe { fs_socket::ioctl(fd, libc::FIONBIO, (&raw mut value).cast()) }.map(|done| done.map(drop)));
+    // SAFETY: as above.
+    check(unsafe { libc::ioctl(fd, libc::FIONBIO, &raw mut value) }).map(drop)
+}
+
+/// What of `events` is ready within `timeout` ms (-1: for ever); 0 after the time-out.
+pub(crate) fn poll(fd: RawFd, events: i16, timeout: c_int) -> io::Result<i16> {
+    let mut one = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one `pollfd`.
+    check(unsafe { libc::poll(&mut one, 1, timeout) })?;
+    Ok(one.revents)
+}
+
+/// Sends `count` bytes of `file` from `offset` on.
+pub(crate) fn sendfile(fd: RawFd, file: RawFd, offset: usize, count: Option<usize>) -> io::Result<usize> {
+    let mut offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    ours!(fs_socket::sendfile(fd, file, Some(&mut offset), count.unwrap_or(TRANSFER_MAX)));
+    // SAFETY: the offset is read and written by the call only.
+    check_len(unsafe { libc::sendfile(fd, file, &mut offset, count.unwrap_or(TRANSFER_MAX)) })
+}
+
+fn receive_ours(fd: RawFd, bufs: &mut [MaybeUninitSlice<'_>], flags: c_int) -> Ours<fs_socket::Received> {
+    // SAFETY: both types have the layout of `iovec`, and receiving only writes.
+    let bufs = unsafe { &mut *(std::ptr::from_mut(bufs) as *mut [IoVecMut<'_>]) };
+    fs_socket::recv(fd, bufs, flags as u32)
+}
+
+fn address(addr: &fs_socket::Address) -> SockAddr {
+    SockAddr::from_bytes(addr.as_bytes())
+}
+
+/// Calls `f` with an empty address to fill.
+fn with_addr<T>(
+    f: impl FnOnce(*mut SockAddrStorage, &mut libc::socklen_t) -> io::Result<T>,
+) -> io::Result<(T, SockAddr)> {
+    let mut storage = SockAddrStorage::zeroed();
+    let mut len = storage.size_of();
+    let value = f(&raw mut storage, &mut len)?;
+    Ok((value, SockAddr::from_parts(storage, len)))
+}
+
+fn uninit(buf: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: same layout; those who get it here (recv and its kin) never write uninitialised bytes.
+    unsafe { &mut *(std::ptr::from_mut(buf) as *mut [MaybeUninit<u8>]) }
+}
+
+fn header() -> libc::msghdr {
+    // SAFETY: all zero is a message without name, buffers and control data.
+    unsafe { std::mem::zeroed() }
+}

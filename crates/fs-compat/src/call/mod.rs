@@ -1,0 +1,86 @@
+//! The socket calls under [`crate::blocking`] and [`crate::socket2`], on descriptor numbers.
+//!
+//! A descriptor is always a real kernel descriptor. Every call first asks the process's table of accelerated sockets;
+//! what it does not know is the kernel's.
+
+mod calls_unsafe;
+
+pub(crate) use calls_unsafe::*;
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// An owned socket descriptor: closed through the table, so that the peer of an accelerated connection sees the end.
+#[derive(Debug)]
+pub(crate) struct Handle(RawFd);
+
+impl Handle {
+    /// Takes over `fd`, which is a socket that nobody else closes.
+    pub(crate) fn adopt(fd: RawFd) -> Handle {
+        assert!(fd >= 0, "a descriptor is not negative");
+        Handle(fd)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0
+    }
+
+    /// Gives the descriptor away, open.
+    pub(crate) fn release(self) -> RawFd {
+        std::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Nobody could act on an error here: Linux frees the number whatever close(2) answers.
+        let _ = close(self.0);
+    }
+}
+
+/// Calls `f` until it ends otherwise than with EINTR.
+pub(crate) fn again<T>(mut f: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match f() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// The value of an option that is a C `int`.
+pub(crate) fn int_option(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = [0; 4];
+    // Some options (IP_MULTICAST_LOOP of old kernels) answer one byte; the rest stays 0, as on little-endian wanted.
+    let len = option(fd, level, name, &mut value)?;
+    Ok(if len == 1 { i32::from(value[0]) } else { i32::from_ne_bytes(value) })
+}
+
+/// Sets an option that is a C `int`.
+pub(crate) fn set_int_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    set_option(fd, level, name, &value.to_ne_bytes())
+}
+
+/// Waits until `connect` on a non-blocking `fd` has ended, at most `timeout`. `None` is for ever.
+pub(crate) fn wait_connected(fd: RawFd, timeout: std::time::Duration) -> io::Result<()> {
+    let start = std::time::Instant::now();
+    loop {
+        let left = timeout.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out"));
+        }
+        let millis = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
+        match poll(fd, libc::POLLOUT, millis) {
+            Ok(0) => {}
+            Ok(ready) if ready & (libc::POLLERR | libc::POLLHUP) != 0 => {
+                return Err(match int_option(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
+                    0 => io::Error::other("the connection ended without an error"),
+                    errno => io::Error::from_raw_os_error(errno),
+                });
+            }
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! [`Socket`] to and from descriptors and std's types.
+//!
+//! The descriptor of an accelerated socket is a kernel socket that is not itself connected. It can be given away and taken
+//! back within this process; std's own `read` and `write` on it do not reach the connection (they answer ENOTCONN).
+
+use super::Socket;
+use crate::call::Handle;
+use std::net;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::net as unix;
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the handle owns the descriptor for as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.fd()) }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd()
+    }
+}
+
+impl IntoRawFd for Socket {
+    fn into_raw_fd(self) -> RawFd {
+        self.handle.release()
+    }
+}
+
+impl FromRawFd for Socket {
+    unsafe fn from_raw_fd(fd: RawFd) -> Socket {
+        Socket { handle: Handle::adopt(fd) }
+    }
+}
+
+impl From<OwnedFd> for Socket {
+    fn from(fd: OwnedFd) -> Socket {
+        Socket { handle: Handle::adopt(fd.into_raw_fd()) }
+    }
+}
+
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> OwnedFd {
+        // SAFETY: the descriptor is open and owned by nobody else now.
+        unsafe { OwnedFd::from_raw_fd(socket.handle.release()) }
+    }
+}
+
+/// Conversions through `OwnedFd`.
+macro_rules! through_fd {
+    ($($other:ty),*) => {$(
+        impl From<$other> for Socket {
+            fn from(other: $other) -> Socket {
+                OwnedFd::from(other).into()
+            }
+        }
+
+        impl From<Socket> for $other {
+            fn from(socket: Socket) -> $other {
+                OwnedFd::from(socket).into()
+            }
+        }
+    )*};
+}
+
+through_fd!(net::TcpStream, net::TcpListener, net::UdpSocket, unix::UnixStream, unix::UnixListener, unix::UnixDatagram);

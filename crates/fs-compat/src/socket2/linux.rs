@@ -1,0 +1,58 @@
+//! Devices, filters and files: what only Linux has.
+
+use super::Socket;
+use crate::call;
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
+use std::{fmt, io};
+
+/// One instruction of a classic BPF program, for [`Socket::attach_filter`].
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct SockFilter {
+    filter: libc::sock_filter,
+}
+
+impl SockFilter {
+    /// See `struct sock_filter`.
+    pub const fn new(code: u16, jt: u8, jf: u8, k: u32) -> SockFilter {
+        SockFilter { filter: libc::sock_filter { code, jt, jf, k } }
+    }
+}
+
+impl fmt::Debug for SockFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SockFilter").finish_non_exhaustive()
+    }
+}
+
+impl Socket {
+    /// SO_BINDTODEVICE: the device's name, if the socket is bound to one.
+    pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut value = [0; libc::IFNAMSIZ];
+        let len = call::option(self.fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &mut value)?.min(value.len());
+        let name = value[..len].split(|&byte| byte == 0).next().unwrap_or_default();
+        Ok((!name.is_empty()).then(|| name.to_vec()))
+    }
+
+    /// SO_BINDTODEVICE; `None`: any device.
+    pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
+        call::set_option(self.fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, interface.unwrap_or_default())
+    }
+
+    /// SO_ATTACH_FILTER.
+    pub fn attach_filter(&self, filters: &[SockFilter]) -> io::Result<()> {
+        let filters: Vec<_> = filters.iter().map(|one| one.filter).collect();
+        call::attach_filter(self.fd(), &filters)
+    }
+
+    /// SO_DETACH_FILTER.
+    pub fn detach_filter(&self) -> io::Result<()> {
+        call::set_int_option(self.fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
+    }
+
+    /// sendfile(2): bytes of `file` from `offset` on, at most `length`.
+    pub fn sendfile<F: AsRawFd>(&self, file: &F, offset: usize, length: Option<NonZeroUsize>) -> io::Result<usize> {
+        call::sendfile(self.fd(), file.as_raw_fd(), offset, length.map(NonZeroUsize::get))
+    }
+}

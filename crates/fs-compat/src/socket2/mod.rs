@@ -1,0 +1,59 @@
+//! Sockets shaped like crate `socket2` (0.6, with all features, on Linux), accelerated where they can be.
+//!
+//! [`Socket`] makes the system calls' arguments safe and leaves their meaning alone: nothing is retried, no option is set
+//! that was not asked for (except close-on-exec). A TCP socket that connects to, or is connected from, a process that
+//! the daemon serves moves its bytes through shared memory; every other socket (UDP, Unix, raw, …), and every one when
+//! no daemon is there, is the kernel's. The calls are the same.
+//!
+//! A program changes over with `use fs_compat::socket2` in place of the crate, or as a whole with a crate named `socket2`
+//! that says `pub use fs_compat::socket2::*`.
+//!
+//! What `socket2` has for other systems only is not here.
+//!
+//! ```
+//! use fs_compat::socket2::{Domain, Socket, Type};
+//! use std::io::{Read, Write};
+//! use std::net::SocketAddr;
+//!
+//! let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+//! let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+//! listener.bind(&any.into())?;
+//! listener.listen(128)?;
+//!
+//! let mut client = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+//! client.set_tcp_nodelay(true)?;
+//! client.connect(&listener.local_addr()?)?;
+//! let (mut server, _peer) = listener.accept()?;
+//! client.write_all(b"hello")?;
+//! let mut hello = [0; 5];
+//! server.read_exact(&mut hello)?;
+//! assert_eq!(&hello, b"hello");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod dccp;
+mod fd_unsafe;
+mod ip;
+mod linux;
+mod message;
+mod names;
+mod options;
+mod slice_unsafe;
+mod sock_addr_unsafe;
+mod sock_ref;
+mod socket;
+mod tcp;
+
+pub use dccp::CcidEndpoints;
+pub use ip::InterfaceIndexOrAddress;
+pub use linux::SockFilter;
+pub use message::{MsgHdr, MsgHdrMut, RecvFlags};
+pub use names::{Domain, Protocol, Type};
+pub use slice_unsafe::MaybeUninitSlice;
+pub use sock_addr_unsafe::{SockAddr, SockAddrStorage, sa_family_t, socklen_t};
+pub use sock_ref::SockRef;
+pub use socket::Socket;
+pub use tcp::TcpKeepalive;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! [`SockRef`]: another's socket.
+
+use super::Socket;
+use crate::call::Handle;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// A [`Socket`]'s methods on a socket that belongs to somebody else.
+///
+/// ```
+/// use fs_compat::{blocking::TcpListener, socket2::SockRef};
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// assert!(SockRef::from(&listener).is_listener()?);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct SockRef<'s> {
+    socket: ManuallyDrop<Socket>,
+    owner: PhantomData<&'s Socket>,
+}
+
+impl Deref for SockRef<'_> {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+impl<'s, S: AsFd> From<&'s S> for SockRef<'s> {
+    /// What is no socket answers ENOTSOCK.
+    fn from(socket: &'s S) -> Self {
+        let handle = Handle::adopt(socket.as_fd().as_raw_fd());
+        Self { socket: ManuallyDrop::new(Socket { handle }), owner: PhantomData }
+    }
+}
+
+impl fmt::Debug for SockRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SockRef")
+            .field("raw", &self.socket.fd())
+            .field("local_addr", &self.socket.local_addr().ok())
+            .field("peer_addr", &self.socket.peer_addr().ok())
+            .finish()
+    }
+}
