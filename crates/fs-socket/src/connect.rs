@@ -1,19 +1,294 @@
 //! Making a socket and connecting it.
 
-use crate::types::{Fd, Ours};
+use core::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
+use fs_shm::{
+    Addr, Channel, Interest, OpenArgs, Shutdown,
+    channel::state::Phase,
+    control::{KernelReason, Object},
+};
+use rustix::io::Errno;
+
+use crate::{
+    address,
+    arenas::Mapped,
+    channel::{self, O_NONBLOCK, Patience},
+    poll,
+    process::{self, Attachment},
+    route::{self, Way},
+    socket::{Kind, Socket, mark},
+    sys::{self, call},
+    table,
+    types::{Fd, Ours},
+};
+
+const SOCK_STREAM: i32 = 1;
+const SOCK_TYPE_MASK: i32 = 0xf;
+const IPPROTO_TCP: i32 = 6;
 
 /// `socket(2)`. `None`: a family, type or protocol that is never ours; make the real call, tell nobody.
 /// `Some(Ok(fd))`: the descriptor is made (a kernel socket of that family stands behind the number).
-pub fn socket(_family: i32, _kind: i32, _protocol: i32) -> Ours<Fd> {
-    None
+pub fn socket(family: i32, kind: i32, protocol: i32) -> Ours<Fd> {
+    let ip = family as u32 == address::AF_INET || family as u32 == address::AF_INET6;
+    if !ip || kind & SOCK_TYPE_MASK != SOCK_STREAM || (protocol != 0 && protocol != IPPROTO_TCP) {
+        return None;
+    }
+    let _changing = table::Changing::begin();
+    let fd = match call::socket(family, kind, protocol) {
+        Ok(fd) => fd,
+        Err(errno) => return Some(Err(errno)),
+    };
+    // Without a place in the table it is the kernel's, which answers every call as well.
+    if let Some(socket) = enter(fd, Kind::Fresh, family as u32) {
+        socket.set_status(kind as u32 & O_NONBLOCK);
+    }
+    Some(Ok(fd))
+}
+
+/// A socket in the table at `fd`. The caller holds [`table::Changing`].
+pub(crate) fn enter(fd: Fd, kind: Kind, family: u32) -> Option<&'static Socket> {
+    // Whatever was there was closed by a system call that we did not see.
+    table::displaced(fd);
+    let socket = Socket::make(kind)?;
+    socket.set_family(family);
+    socket.add_descriptor(fd);
+    if !table::set(fd, socket) {
+        socket.forget_descriptor(fd);
+        return None;
+    }
+    Some(socket)
 }
 
 /// `connect(2)`; blocks as the socket's mode and SO_SNDTIMEO say. `address`: the bytes the application passed.
-pub fn connect(_fd: Fd, _address: &[u8]) -> Ours<()> {
+pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
+    let socket = table::socket(fd)?;
+    match socket.kind() {
+        Kind::Channel => Some(again(fd, socket.unheld(), address)),
+        Kind::Fresh => fresh(fd, socket.unheld(), address),
+        Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll | Kind::Internal => None,
+    }
+}
+
+/// The first connect of a socket.
+fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
+    // AF_UNSPEC and what is malformed: the kernel has the errno.
+    let to = address::destination(address::parse(raw, socket.family())?);
+    if socket.marked(mark::KERNEL_ONLY) || to.port() == 0 || to.ip().is_multicast() {
+        return None;
+    }
+    let attachment = process::attached()?;
+    for _ in 0..2 {
+        let placeholder = sys::borrowed(fd)?;
+        match route::way(attachment, to, socket.marked(mark::BOUND), placeholder) {
+            Way::Local { arena, source } => match open(attachment, fd, socket, arena, to, source, false) {
+                Ok(()) => return Some(connected(socket)),
+                // The listener went away: ask again.
+                Err(Errno::CONNREFUSED) => route::forget(to),
+                // No slot left, no entry in the attachment page: the kernel listens too.
+                Err(_) => break,
+            },
+            Way::Wire { arena } => match open(attachment, fd, socket, arena, to, unspecified(to), true) {
+                Ok(()) => return Some(connecting(fd, socket)),
+                Err(Errno::CONNREFUSED) => route::forget(to),
+                Err(_) => break,
+            },
+            Way::Kernel(reason) => {
+                on_kernel(attachment, fd, socket, reason);
+                return None;
+            }
+            Way::Refused(errno) => return Some(Err(errno)),
+        }
+    }
+    on_kernel(attachment, fd, socket, KernelReason::Limit);
     None
 }
 
+/// From here on the kernel's for good.
+fn on_kernel(attachment: &Attachment, fd: Fd, socket: &Socket, reason: KernelReason) {
+    let _changing = table::Changing::begin();
+    socket.become_kind(Kind::Kernel);
+    // For lists only: no entry is no harm.
+    let _ = process::enter_page(attachment, fd, Object::Kernel(reason));
+    poll::changed(socket);
+}
+
+fn unspecified(like: SocketAddr) -> IpAddr {
+    if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { core::net::Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// Takes a channel of the arena and makes the socket it.
+fn open(
+    attachment: &Attachment,
+    fd: Fd,
+    socket: &'static Socket,
+    mapped: &'static Mapped,
+    to: SocketAddr,
+    source: IpAddr,
+    wire: bool,
+) -> Result<(), Errno> {
+    let _changing = table::Changing::begin();
+    let from = source_of(fd, socket, mapped, source);
+    let args = OpenArgs {
+        local: from.map_or(Addr::default(), Addr::from),
+        peer: to.into(),
+        connecting: wire,
+        status: socket.status(),
+        ..OpenArgs::default()
+    };
+    let channel = Channel::open(mapped.arena(), &args)?;
+    adopt(attachment, fd, socket, mapped, &channel)
+}
+
+/// Makes the socket the channel, on which it has one reference so far.
+pub(crate) fn adopt(
+    attachment: &Attachment,
+    fd: Fd,
+    socket: &'static Socket,
+    mapped: &'static Mapped,
+    channel: &Channel<'static>,
+) -> Result<(), Errno> {
+    let object = mapped.object(channel.slot());
+    if !process::enter_page(attachment, fd, object) {
+        channel.close(true);
+        return Err(Errno::MFILE);
+    }
+    if socket.descriptors() > 1 {
+        table::each(0, u32::MAX, |other, of| {
+            if other != fd && core::ptr::eq(of, socket) && process::enter_page(attachment, other, object) {
+                channel.retain();
+            }
+        });
+    }
+    socket.set_life(attachment.life());
+    socket.apply_to(channel);
+    socket.become_channel(mapped, channel);
+    poll::changed(socket);
+    Ok(())
+}
+
+/// Where the connection comes from: what the socket is bound to, completed.
+fn source_of(fd: Fd, socket: &Socket, mapped: &Mapped, source: IpAddr) -> Option<SocketAddr> {
+    if !socket.marked(mark::BOUND) {
+        return Some(SocketAddr::new(source, mapped.ephemeral_port()));
+    }
+    let bound = call::getsockname(fd).ok().and_then(|bound| address::parse(bound.as_bytes(), socket.family()))?;
+    let ip = if bound.ip().is_unspecified() { source } else { bound.ip().to_canonical() };
+    Some(SocketAddr::new(ip, bound.port()))
+}
+
+/// A local connection is there at once; a non-blocking connect says so one call later, as on the kernel.
+fn connected(socket: &Socket) -> Result<(), Errno> {
+    if socket.status() & O_NONBLOCK == 0 {
+        return Ok(());
+    }
+    socket.mark(mark::CONNECTING);
+    Err(Errno::INPROGRESS)
+}
+
+/// A connection over the wire is being made.
+fn connecting(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
+    socket.mark(mark::CONNECTING);
+    if socket.status() & O_NONBLOCK != 0 {
+        return Err(Errno::INPROGRESS);
+    }
+    finish(fd, socket)
+}
+
+/// Waits for the wire.
+fn finish(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
+    let channel = socket.channel().ok_or(Errno::BADF)?;
+    let mut patience = Patience::new(socket.send_timeout());
+    loop {
+        match channel.state().map(|state| state.phase()) {
+            Some(Phase::Connecting) => match patience.wait(&channel, Interest::Connected) {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
+                Err(errno) => return Err(errno),
+            },
+            Some(Phase::Open) => {
+                socket.unmark(mark::CONNECTING);
+                return channel.take_error().map_or(Ok(()), Err);
+            }
+            Some(Phase::Failed | Phase::Free) | None => {
+                let errno = channel.take_error().unwrap_or(Errno::CONNABORTED);
+                socket.unmark(mark::CONNECTING);
+                disconnect(fd, socket);
+                return Err(errno);
+            }
+        }
+    }
+}
+
+/// connect on a socket that has been connected, or is being.
+fn again(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Result<(), Errno> {
+    match address::family(raw) {
+        None => return Err(Errno::INVAL),
+        Some(address::AF_UNSPEC) => {
+            disconnect(fd, socket);
+            return Ok(());
+        }
+        Some(_) => {}
+    }
+    let channel = socket.channel().ok_or(Errno::BADF)?;
+    if !socket.marked(mark::CONNECTING) {
+        return Err(Errno::ISCONN);
+    }
+    match channel.state().map(|state| state.phase()) {
+        Some(Phase::Connecting) if socket.status() & O_NONBLOCK != 0 => Err(Errno::ALREADY),
+        _ => finish(fd, socket),
+    }
+}
+
+/// Back to a socket without a connection; what there was is reset.
+fn disconnect(fd: Fd, socket: &'static Socket) {
+    let _changing = table::Changing::begin();
+    let Some(channel) = socket.channel() else { return };
+    socket.become_kind(Kind::Fresh);
+    let mut references = 0;
+    table::each(0, u32::MAX, |other, of| {
+        if core::ptr::eq(of, socket) {
+            clear_page(other);
+            references += 1;
+        }
+    });
+    if references == 0 {
+        clear_page(fd);
+    }
+    for _ in 0..references.max(1) {
+        channel.close(true);
+    }
+    poll::changed(socket);
+}
+
+/// The attachment page's entry of a number is void.
+pub(crate) fn clear_page(fd: Fd) {
+    if let Some(attachment) = process::current() {
+        attachment.page().clear(fd);
+    }
+}
+
 /// `shutdown(2)`; `how` as given.
-pub fn shutdown(_fd: Fd, _how: i32) -> Ours<()> {
-    None
+pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
+    let socket = table::find(fd)?;
+    match socket.kind() {
+        Kind::Channel => {
+            let how = match how {
+                0 => Shutdown::Read,
+                1 => Shutdown::Write,
+                2 => Shutdown::Both,
+                _ => return Some(Err(Errno::INVAL)),
+            };
+            let answer = socket.channel()?.shutdown(how);
+            poll::changed(socket);
+            Some(answer)
+        }
+        Kind::Listener => {
+            if how != 1 {
+                crate::listen::stop(fd, socket);
+            }
+            None
+        }
+        Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Epoll | Kind::Internal => None,
+    }
 }

@@ -1,4 +1,26 @@
 //! One socket of this process.
+//!
+//! 1. The memory of a `Socket` is a `Socket`'s for ever; what it stands for changes, and `identity` with it (0: nothing).
+//! 2. `holds` counts: one for all descriptors of this process together, one for each call that waits or keeps it
+//!    ([`crate::table::SocketRef`]). Who takes it to 0 tears the socket down, as the kernel does with a file.
+//! 3. Calls that do not wait hold nothing: they copy what they need ([`Socket::channel`]), and the channel's generation,
+//!    checked under its lock, tells them when it is not theirs any more (EBADF).
+//! 4. Nothing here allocates from the heap, nothing is locked: a signal handler may do anything at any point.
+
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
+};
+
+use fs_shm::Channel;
+
+use crate::{
+    arenas::Mapped,
+    channel, poll,
+    sys::{array::Array, pointer::Pointer},
+    types::Fd,
+};
 
 /// What is ready, in the bits of `poll(2)`/`epoll(7)` (`EPOLLIN` 1, `PRI` 2, `OUT` 4, `ERR` 8, `HUP` 0x10, `RDHUP` 0x2000).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,25 +52,324 @@ pub enum Watch {
     Listener,
 }
 
-/// One socket as this process knows it, shared by all its descriptors here; never moves, memory is reused for other sockets only.
-#[derive(Debug)]
-pub struct Socket {
-    _private: (),
+/// What a socket is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    /// Memory in reserve.
+    Free = 0,
+    /// Neither connected nor listening: the kernel's, and may become ours.
+    Fresh = 1,
+    /// The kernel's for good.
+    Kernel = 2,
+    /// A connection through shared memory.
+    Channel = 3,
+    /// A listener that is announced (the kernel listens too).
+    Listener = 4,
+    /// An epoll instance of [`crate::poll`].
+    Epoll = 5,
+    /// A descriptor of this library's own.
+    Internal = 6,
 }
 
+impl Kind {
+    fn from_word(word: u32) -> Self {
+        match word {
+            1 => Kind::Fresh,
+            2 => Kind::Kernel,
+            3 => Kind::Channel,
+            4 => Kind::Listener,
+            5 => Kind::Epoll,
+            6 => Kind::Internal,
+            _ => Kind::Free,
+        }
+    }
+}
+
+/// One socket as this process knows it, shared by all its descriptors here; never moves, memory is reused for other sockets only.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Socket {
+    kind: AtomicU32,
+    /// Domain: AF_INET or AF_INET6.
+    family: AtomicU32,
+    identity: AtomicU64,
+    arena: Pointer<Mapped>,
+    /// Slot | generation << 32.
+    slot: AtomicU64,
+    /// SO_RCVTIMEO and SO_SNDTIMEO in nanoseconds; 0: for ever.
+    receive_timeout: AtomicU64,
+    send_timeout: AtomicU64,
+    /// Of which attachment it is ([`crate::process::Attachment::life`]).
+    life: AtomicU32,
+    /// Kind's own number: the listener's place in [`crate::listen`], the epoll instance's index.
+    index: AtomicU32,
+
+    // Second line: what changes.
+    holds: AtomicU32,
+    descriptors: AtomicU32,
+    marks: AtomicU32,
+    /// SO_LINGER in seconds + 1; 0: off.
+    linger: AtomicU32,
+    next_free: AtomicU32,
+    /// O_NONBLOCK, while it is no channel (a channel's is in shared memory).
+    status: AtomicU32,
+    /// One descriptor number of it, any; what the placeholder is asked through.
+    number: AtomicU32,
+}
+
+// All fields are atomics or pointers.
+crate::sys::array::zeroed!(Socket);
+
+/// Bits of `marks`.
+pub(crate) mod mark {
+    /// bind was called.
+    pub(crate) const BOUND: u32 = 1;
+    /// Accepted (side B) rather than opened.
+    pub(crate) const ACCEPTED: u32 = 2;
+    /// A non-blocking connect's success has not been told yet (EINPROGRESS, then EALREADY…).
+    pub(crate) const CONNECTING: u32 = 4;
+    /// An option that only the kernel can honour was set before connect or listen.
+    pub(crate) const KERNEL_ONLY: u32 = 8;
+    /// SO_REUSEPORT is set.
+    pub(crate) const REUSE_PORT: u32 = 16;
+    /// MSG_MORE or TCP_CORK holds bytes back.
+    pub(crate) const CORKED: u32 = 32;
+}
+
+const COUNT: usize = 1 << 20;
+static SOCKETS: Array<Socket, COUNT> = Array::new();
+/// Sockets used at least once.
+static USED: AtomicU32 = AtomicU32::new(0);
+/// Head of the free list: place + 1 in the low half, a count against ABA in the high one.
+static FREE: AtomicU64 = AtomicU64::new(0);
+static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
+
 impl Socket {
-    /// Which open socket this is, never repeated in this process (what epoll's key of file and number needs).
-    pub fn identity(&self) -> u64 {
-        0
+    /// A new one with one hold, for the descriptors; `None`: no memory.
+    pub(crate) fn make(kind: Kind) -> Option<&'static Socket> {
+        let socket = Self::from_free().or_else(|| SOCKETS.make(USED.fetch_add(1, Relaxed) as usize))?;
+        for word in [&socket.marks, &socket.linger, &socket.descriptors, &socket.index, &socket.life, &socket.status] {
+            word.store(0, Relaxed);
+        }
+        for word in [&socket.slot, &socket.receive_timeout, &socket.send_timeout] {
+            word.store(0, Relaxed);
+        }
+        socket.arena.store(None);
+        socket.kind.store(kind as u32, Relaxed);
+        socket.identity.store(NEXT_IDENTITY.fetch_add(1, Relaxed), Release);
+        socket.holds.store(1, Release);
+        Some(socket)
     }
 
-    /// What is ready now; wait-free, no system call, except that a [`Watch::Listener`]'s kernel queue is not asked.
-    pub fn readiness(&self) -> Readiness {
-        Readiness::default()
+    fn from_free() -> Option<&'static Socket> {
+        loop {
+            let head = FREE.load(Acquire);
+            let socket = SOCKETS.at((head as u32).checked_sub(1)? as usize)?;
+            let next = (head >> 32).wrapping_add(1) << 32 | u64::from(socket.next_free.load(Relaxed));
+            if FREE.compare_exchange(head, next, AcqRel, Relaxed).is_ok() {
+                return Some(socket);
+            }
+        }
+    }
+
+    fn give_back(&'static self) {
+        self.identity.store(0, Release);
+        self.kind.store(Kind::Free as u32, Release);
+        let Some(place) = SOCKETS.place(self) else { return };
+        loop {
+            let head = FREE.load(Acquire);
+            self.next_free.store(head as u32, Relaxed);
+            let new = (head >> 32).wrapping_add(1) << 32 | (place as u64 + 1);
+            if FREE.compare_exchange(head, new, AcqRel, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Every socket in use. Others may change meanwhile.
+    pub(crate) fn each(mut visit: impl FnMut(&'static Socket)) {
+        for place in 0..USED.load(Acquire) as usize {
+            if let Some(socket) = SOCKETS.at(place)
+                && socket.identity() != 0
+            {
+                visit(socket);
+            }
+        }
+    }
+
+    /// Which open socket this is, never repeated in this process (what epoll's key of file and number needs); 0: none.
+    #[inline]
+    pub fn identity(&self) -> u64 {
+        self.identity.load(Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::from_word(self.kind.load(Acquire))
     }
 
     /// What to watch.
     pub fn watch(&self) -> Watch {
-        Watch::Kernel
+        match self.kind() {
+            Kind::Channel => Watch::Channel,
+            Kind::Listener => Watch::Listener,
+            Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Epoll | Kind::Internal => Watch::Kernel,
+        }
+    }
+
+    /// The channel, if it is one: a consistent copy. A few loads of one line.
+    #[inline]
+    pub fn channel(&self) -> Option<Channel<'static>> {
+        if self.kind.load(Acquire) != Kind::Channel as u32 {
+            return None;
+        }
+        let identity = self.identity.load(Acquire);
+        let mapped = self.arena.load()?;
+        let slot = self.slot.load(Relaxed);
+        fence(Acquire);
+        // Changed under our hands: closed by another thread.
+        (identity == self.identity.load(Relaxed)).then_some(())?;
+        mapped.channel(slot as u32, (slot >> 32) as u32)
+    }
+
+    /// Makes it a channel. Before this the arena's slot is ours.
+    pub(crate) fn become_channel(&self, mapped: &'static Mapped, channel: &Channel<'static>) {
+        self.arena.store(Some(mapped));
+        self.slot.store(u64::from(channel.slot()) | u64::from(channel.generation()) << 32, Relaxed);
+        self.kind.store(Kind::Channel as u32, Release);
+    }
+
+    pub(crate) fn become_kind(&self, kind: Kind) {
+        self.kind.store(kind as u32, Release);
+    }
+
+    pub(crate) fn epoll_index(&self) -> u32 {
+        self.index.load(Relaxed)
+    }
+
+    pub(crate) fn set_epoll_index(&self, index: u32) {
+        self.index.store(index, Relaxed);
+    }
+
+    pub(crate) fn listener(&self) -> u32 {
+        self.index.load(Relaxed)
+    }
+
+    pub(crate) fn set_listener(&self, place: u32) {
+        self.index.store(place, Relaxed);
+    }
+
+    pub(crate) fn family(&self) -> u32 {
+        self.family.load(Relaxed)
+    }
+
+    pub(crate) fn set_family(&self, family: u32) {
+        self.family.store(family, Relaxed);
+    }
+
+    pub(crate) fn life(&self) -> u32 {
+        self.life.load(Relaxed)
+    }
+
+    pub(crate) fn set_life(&self, life: u32) {
+        self.life.store(life, Relaxed);
+    }
+
+    pub(crate) fn mapped(&self) -> Option<&'static Mapped> {
+        self.arena.load()
+    }
+
+    /// Status flags as the application set them: the channel's if it is one.
+    pub(crate) fn status(&self) -> u32 {
+        self.channel().map_or_else(|| self.status.load(Relaxed), |channel| channel.status())
+    }
+
+    pub(crate) fn set_status(&self, flags: u32) {
+        self.status.store(flags, Relaxed);
+        if let Some(channel) = self.channel() {
+            channel.set_status(channel::O_NONBLOCK, flags);
+        }
+    }
+
+    pub(crate) fn marked(&self, bits: u32) -> bool {
+        self.marks.load(Acquire) & bits != 0
+    }
+
+    pub(crate) fn mark(&self, bits: u32) {
+        self.marks.fetch_or(bits, AcqRel);
+    }
+
+    /// Takes marks away; true if one was there.
+    pub(crate) fn unmark(&self, bits: u32) -> bool {
+        self.marks.fetch_and(!bits, AcqRel) & bits != 0
+    }
+
+    /// SO_RCVTIMEO in nanoseconds; 0: none.
+    pub(crate) fn receive_timeout(&self) -> &AtomicU64 {
+        &self.receive_timeout
+    }
+
+    /// SO_SNDTIMEO in nanoseconds; 0: none.
+    pub(crate) fn send_timeout(&self) -> &AtomicU64 {
+        &self.send_timeout
+    }
+
+    /// SO_LINGER: seconds + 1, 0: off.
+    pub(crate) fn linger(&self) -> &AtomicU32 {
+        &self.linger
+    }
+
+    /// A descriptor number of it, perhaps not the only one, perhaps closed by now.
+    pub(crate) fn number(&self) -> Fd {
+        self.number.load(Relaxed) as Fd
+    }
+
+    /// One more descriptor number of this process stands for it.
+    pub(crate) fn add_descriptor(&self, fd: Fd) {
+        self.descriptors.fetch_add(1, AcqRel);
+        self.number.store(fd as u32, Relaxed);
+    }
+
+    /// Descriptors in this process.
+    pub(crate) fn descriptors(&self) -> u32 {
+        self.descriptors.load(Acquire)
+    }
+
+    /// A descriptor number has gone: taken out of the table, not closed in the kernel yet.
+    pub(crate) fn forget_descriptor(&'static self, fd: Fd) {
+        let last = self.descriptors.fetch_sub(1, AcqRel) <= 1;
+        if self.kind() != Kind::Epoll {
+            poll::closed(fd, self, last);
+        }
+        if last {
+            self.release();
+        }
+    }
+
+    /// Holds it, unless it is being torn down.
+    pub(crate) fn hold(&self) -> bool {
+        self.holds.fetch_update(AcqRel, Relaxed, |holds| (holds != 0).then(|| holds + 1)).is_ok()
+    }
+
+    /// Lets a hold go; the last one tears it down.
+    pub(crate) fn release(&'static self) {
+        if self.holds.fetch_sub(1, SeqCst) != 1 {
+            return;
+        }
+        match self.kind() {
+            Kind::Channel => channel::let_go(self),
+            Kind::Listener => crate::listen::let_go(self),
+            Kind::Epoll => poll::epoll_closed(self.epoll_index()),
+            Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Internal => {}
+        }
+        self.give_back();
+    }
+
+    /// In a forked child: only its descriptors hold it, the other threads' calls are gone.
+    pub(crate) fn forked(&'static self) {
+        if self.descriptors() != 0 {
+            self.holds.store(1, Relaxed);
+        }
     }
 }

@@ -1,15 +1,270 @@
 //! Bytes.
 
-use crate::types::{Fd, IoVec, IoVecMut, Ours, Received};
+use std::io::{IoSlice, IoSliceMut};
+
+use fs_shm::{Channel, Interest, RecvFlags};
+use rustix::io::Errno;
+
+use crate::{
+    channel::{self, Patience},
+    socket::{Kind, Socket},
+    sys::iovec,
+    table,
+    types::{Fd, IoVec, IoVecMut, Ours, Received, flags},
+};
 
 /// The send family: `send`, `sendto` (`destination`), `sendmsg` (`control`: the raw ancillary data), `write`, `writev`.
 /// `flags`: see [`crate::flags`]. Where it answers EPIPE the caller raises SIGPIPE in the calling thread unless
-/// `flags::NOSIGNAL` was given.
-pub fn send(_fd: Fd, _bufs: &[IoVec<'_>], _flags: u32, _destination: Option<&[u8]>, _control: &[u8]) -> Ours<usize> {
-    None
+/// `flags::NOSIGNAL` was given. A connected stream takes no notice of `destination` (tcp_sendmsg() of the kernel) nor of
+/// ancillary data.
+#[inline]
+pub fn send(fd: Fd, bufs: &[IoVec<'_>], flags: u32, _destination: Option<&[u8]>, _control: &[u8]) -> Ours<usize> {
+    let socket = table::find(fd)?;
+    let channel = socket.channel()?;
+    Some(iovec::to_send(bufs).and_then(|(bufs, total)| send_on(fd, socket, &channel, bufs, total, flags)))
 }
 
-/// The receive family: `recv`, `recvfrom`, `recvmsg`, `read`, `readv`.
-pub fn recv(_fd: Fd, _bufs: &mut [IoVecMut<'_>], _flags: u32) -> Ours<Received> {
-    None
+fn send_on(
+    fd: Fd,
+    socket: &'static Socket,
+    channel: &Channel<'static>,
+    bufs: &[IoSlice<'_>],
+    total: usize,
+    flags: u32,
+) -> Result<usize, Errno> {
+    if flags & flags::OOB != 0 {
+        return send_urgent(fd, socket, channel, bufs, flags);
+    }
+    match channel.send(bufs) {
+        Ok(sent) if sent == total => Ok(sent),
+        Ok(sent) => send_rest(fd, socket, channel, bufs, total, flags, sent),
+        Err(Errno::AGAIN) if blocks(channel, flags) => send_rest(fd, socket, channel, bufs, total, flags, 0),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Sends what is behind the first `sent` bytes, waiting for room if the socket blocks.
+#[cold]
+fn send_rest(
+    fd: Fd,
+    socket: &'static Socket,
+    channel: &Channel<'static>,
+    bufs: &[IoSlice<'_>],
+    total: usize,
+    flags: u32,
+    mut sent: usize,
+) -> Result<usize, Errno> {
+    if !blocks(channel, flags) {
+        return Ok(sent);
+    }
+    let Some(_held) = channel::hold(fd, socket) else { return channel::part(sent, Errno::BADF) };
+    let mut patience = Patience::new(socket.send_timeout());
+    while sent < total {
+        match channel.send_one(behind(bufs, sent)) {
+            Ok(more) => sent += more,
+            Err(Errno::AGAIN) => {
+                if let Err(errno) = patience.wait(channel, Interest::Write) {
+                    return channel::part(sent, errno);
+                }
+            }
+            Err(errno) => {
+                if sent != 0 {
+                    channel::keep_error(channel, errno);
+                }
+                return channel::part(sent, errno);
+            }
+        }
+    }
+    Ok(sent)
+}
+
+/// MSG_OOB: the last byte is urgent.
+#[cold]
+fn send_urgent(
+    fd: Fd,
+    socket: &'static Socket,
+    channel: &Channel<'static>,
+    bufs: &[IoSlice<'_>],
+    flags: u32,
+) -> Result<usize, Errno> {
+    let mut patience = Patience::new(socket.send_timeout());
+    loop {
+        match channel.send_urgent(bufs) {
+            Err(Errno::AGAIN) if blocks(channel, flags) => {
+                let _held = channel::hold(fd, socket).ok_or(Errno::BADF)?;
+                patience.wait(channel, Interest::Write)?;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// The first piece of what lies behind `skip` bytes.
+fn behind<'a>(bufs: &'a [IoSlice<'_>], mut skip: usize) -> &'a [u8] {
+    for buf in bufs {
+        if skip < buf.len() {
+            return &buf[skip..];
+        }
+        skip -= buf.len();
+    }
+    &[]
+}
+
+/// The receive family: `recv`, `recvfrom`, `recvmsg`, and with [`flags::FILE`] `read` and `readv`.
+#[inline]
+pub fn recv(fd: Fd, bufs: &mut [IoVecMut<'_>], flags: u32) -> Ours<Received> {
+    let socket = table::find(fd)?;
+    let channel = socket.channel()?;
+    Some(iovec::to_receive(bufs).and_then(|(bufs, total)| recv_on(fd, socket, &channel, bufs, total, flags)))
+}
+
+/// Flags that leave the short way.
+const SPECIAL: u32 = flags::OOB | flags::ERRQUEUE | flags::WAITALL | flags::PEEK | flags::TRUNC;
+
+#[inline]
+fn recv_on(
+    fd: Fd,
+    socket: &'static Socket,
+    channel: &Channel<'static>,
+    bufs: &mut [IoSliceMut<'_>],
+    total: usize,
+    flags: u32,
+) -> Result<Received, Errno> {
+    if flags & SPECIAL == 0 && total != 0 {
+        match channel.recv(bufs, RecvFlags::default()) {
+            // SO_RCVLOWAT above 1 is looked after below.
+            Ok(bytes) if bytes == 0 || bytes >= channel.rcvlowat().min(total) || !blocks(channel, flags) => {
+                return Ok(Received { bytes, flags: 0 });
+            }
+            Ok(bytes) => return recv_more(fd, socket, channel, bufs, total, flags, bytes),
+            Err(Errno::AGAIN) if blocks(channel, flags) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    if total == 0 && flags & flags::FILE != 0 {
+        // read(2) of nothing does not look at the socket (sock_read_iter() of the kernel).
+        return Ok(Received::default());
+    }
+    if flags & flags::ERRQUEUE != 0 {
+        return Err(Errno::AGAIN);
+    }
+    if flags & flags::OOB != 0 {
+        return recv_urgent(channel, bufs, flags);
+    }
+    recv_more(fd, socket, channel, bufs, total, flags, 0)
+}
+
+/// The long way: waits, and collects until there is enough. `bytes` are in `bufs` already.
+#[cold]
+fn recv_more(
+    fd: Fd,
+    socket: &'static Socket,
+    channel: &Channel<'static>,
+    bufs: &mut [IoSliceMut<'_>],
+    total: usize,
+    flags: u32,
+    mut bytes: usize,
+) -> Result<Received, Errno> {
+    let how = RecvFlags { peek: flags & flags::PEEK != 0, discard: flags & flags::TRUNC != 0 };
+    let all = flags & flags::WAITALL != 0;
+    // sock_rcvlowat() of the kernel.
+    let target = if all { total } else { channel.rcvlowat().min(total) }.max(1);
+    let mut patience = Patience::new(socket.receive_timeout());
+    let mut held = None;
+    let mut done = |bytes: usize, errno: Errno| {
+        channel::part(bytes, errno).map(|bytes| Received { bytes, flags: 0 })
+    };
+    loop {
+        let answer = if how.peek || bytes == 0 {
+            // A peek begins from the front again each time.
+            receive_pieces(channel, bufs, if how.peek { 0 } else { bytes }, total, how)
+        } else {
+            receive_pieces(channel, bufs, bytes, total, how)
+        };
+        match answer {
+            Ok(0) => return Ok(Received { bytes, flags: 0 }),
+            Ok(more) => {
+                bytes = if how.peek { more } else { bytes + more };
+                if bytes >= target || total == 0 {
+                    return Ok(Received { bytes, flags: 0 });
+                }
+            }
+            Err(Errno::AGAIN) => {}
+            Err(errno) => {
+                if bytes != 0 {
+                    channel::keep_error(channel, errno);
+                }
+                return done(bytes, errno);
+            }
+        }
+        if !blocks(channel, flags) {
+            return done(bytes, Errno::AGAIN);
+        }
+        if channel.at_mark() && bytes != 0 {
+            // A read ends at the urgent mark.
+            return Ok(Received { bytes, flags: 0 });
+        }
+        if held.is_none() {
+            held = channel::hold(fd, socket);
+            if held.is_none() {
+                return done(bytes, Errno::BADF);
+            }
+        }
+        let waited = if how.peek && bytes != 0 {
+            patience.nap(channel, bytes)
+        } else {
+            patience.wait(channel, Interest::Read)
+        };
+        if let Err(errno) = waited {
+            return done(bytes, errno);
+        }
+    }
+}
+
+/// Receives behind the first `skip` bytes of the buffers; 0: the end.
+fn receive_pieces(
+    channel: &Channel<'static>,
+    bufs: &mut [IoSliceMut<'_>],
+    mut skip: usize,
+    total: usize,
+    how: RecvFlags,
+) -> Result<usize, Errno> {
+    if skip == 0 {
+        return match channel.recv(bufs, how) {
+            // Nothing was asked for, and something is there: the loop above is to end.
+            Ok(0) if total == 0 => Ok(0),
+            answer => answer,
+        };
+    }
+    for buf in bufs {
+        if skip < buf.len() {
+            return channel.recv(&mut [IoSliceMut::new(&mut buf[skip..])], how);
+        }
+        skip -= buf.len();
+    }
+    Ok(0)
+}
+
+/// MSG_OOB (tcp_recv_urg() of the kernel).
+#[cold]
+fn recv_urgent(channel: &Channel<'static>, bufs: &mut [IoSliceMut<'_>], flags: u32) -> Result<Received, Errno> {
+    let byte = channel.recv_urgent(flags & flags::PEEK != 0)?;
+    let Some(first) = bufs.iter_mut().find(|buf| !buf.is_empty()) else {
+        return Ok(Received { bytes: 0, flags: flags::OOB | flags::TRUNC });
+    };
+    if flags & flags::TRUNC == 0 {
+        first[0] = byte;
+    }
+    Ok(Received { bytes: 1, flags: flags::OOB })
+}
+
+/// Whether this call waits.
+#[inline]
+fn blocks(channel: &Channel<'static>, flags: u32) -> bool {
+    flags & flags::DONTWAIT == 0 && channel.status() & channel::O_NONBLOCK == 0
+}
+
+/// Whether bytes go through us (for sendfile and splice).
+pub(crate) fn is_channel(fd: Fd) -> bool {
+    table::find(fd).is_some_and(|socket| socket.kind() == Kind::Channel)
 }

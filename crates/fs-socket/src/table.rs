@@ -1,13 +1,82 @@
 //! Descriptor number → socket.
+//!
+//! 1. An entry is written only by the call that got the number from the kernel (socket, accept, dup) or that is giving it
+//!    back (close), so writers of one entry never race unless the application closes what another thread is making.
+//! 2. Readers load the entry and nothing else. What they get never goes away ([`crate::socket`]), but may have become
+//!    another socket meanwhile: calls on the channel find that out by its generation, under the channel's own lock.
+//! 3. While a fork is being prepared no entry changes ([`Changing`]).
 
-use std::ops::Deref;
+use core::{
+    ops::Deref,
+    ptr,
+    sync::atomic::{
+        AtomicU32, AtomicUsize,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
 
-use crate::{socket::Socket, types::Fd};
+use crate::{
+    socket::{Kind, Socket},
+    sys::{array::Array, pointer::Pointer, thread},
+    types::Fd,
+};
+
+/// Numbers from here on stay the kernel's. The attachment page has as many entries.
+pub const LIMIT: usize = 1 << 20;
+
+static ENTRIES: Array<Pointer<Socket>, LIMIT> = Array::new();
+
+/// One above the highest number that ever had an entry.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+/// The socket behind a number, unheld. Two loads.
+#[inline]
+pub(crate) fn find(fd: Fd) -> Option<&'static Socket> {
+    ENTRIES.at(fd as usize)?.load()
+}
+
+/// Gives the number to the socket; false when it cannot have an entry.
+pub(crate) fn set(fd: Fd, socket: &'static Socket) -> bool {
+    let Some(entry) = usize::try_from(fd).ok().and_then(|index| ENTRIES.make(index)) else { return false };
+    HIGHEST.fetch_max(fd as usize + 1, Relaxed);
+    entry.store(Some(socket));
+    true
+}
+
+/// Takes the number's socket out.
+pub(crate) fn take(fd: Fd) -> Option<&'static Socket> {
+    let entry = ENTRIES.at(usize::try_from(fd).ok()?)?;
+    entry.load()?;
+    entry.swap(None)
+}
+
+/// Every number that has an entry, in order. Others may change meanwhile.
+pub(crate) fn each(first: u32, last: u32, mut visit: impl FnMut(Fd, &'static Socket)) {
+    let end = HIGHEST.load(Relaxed).min((last as usize).saturating_add(1));
+    for fd in first as usize..end {
+        if let Some(socket) = find(fd as Fd) {
+            visit(fd as Fd, socket);
+        }
+    }
+}
 
 /// A socket held: it is not torn down (no FIN is sent) while this stands, as a kernel call holds its file.
 #[derive(Debug)]
 pub struct SocketRef {
     socket: &'static Socket,
+}
+
+impl SocketRef {
+    /// Takes over a hold that was counted already.
+    pub(crate) fn counted(socket: &'static Socket) -> Self {
+        SocketRef { socket }
+    }
+
+    /// The socket, without the hold: memory that stays a socket's for ever, perhaps another's
+    /// ([`Socket::identity`] tells).
+    pub fn unheld(&self) -> &'static Socket {
+        self.socket
+    }
 }
 
 impl Deref for SocketRef {
@@ -18,16 +87,116 @@ impl Deref for SocketRef {
     }
 }
 
-/// The socket behind a number; `None`: not ours. Wait-free.
-pub fn socket(_fd: Fd) -> Option<SocketRef> {
-    None
+impl Drop for SocketRef {
+    fn drop(&mut self) {
+        self.socket.release();
+    }
+}
+
+/// The socket behind a number, held; `None`: not ours.
+pub fn socket(fd: Fd) -> Option<SocketRef> {
+    loop {
+        let socket = find(fd)?;
+        if !socket.hold() {
+            // Being torn down: the entry is gone already, or is about to go.
+            if find(fd).is_some_and(|now| ptr::eq(now, socket)) {
+                return None;
+            }
+            continue;
+        }
+        let held = SocketRef { socket };
+        if find(fd).is_some_and(|now| ptr::eq(now, socket)) {
+            return Some(held);
+        }
+    }
 }
 
 /// The epoll instance behind a number (its index as given to [`set_epoll`]).
-pub fn epoll(_fd: Fd) -> Option<u32> {
-    None
+pub fn epoll(fd: Fd) -> Option<u32> {
+    let socket = find(fd)?;
+    (socket.kind() == Kind::Epoll).then(|| socket.epoll_index())
 }
 
 /// `fd` (made by the kernel a moment ago) is an epoll instance of [`crate::poll`]. Its duplicates and closing are followed:
-/// [`crate::poll::epoll_closed`] is called when the last number in this process is gone.
-pub fn set_epoll(_fd: Fd, _index: u32) {}
+/// [`crate::poll::epoll_closed`] is called when the last number in this process is gone. False: no room, the kernel's alone.
+pub fn set_epoll(fd: Fd, index: u32) -> bool {
+    let _changing = Changing::begin();
+    let Some(socket) = Socket::make(Kind::Epoll) else { return false };
+    socket.set_epoll_index(index);
+    let set = set(fd, socket);
+    if !set {
+        socket.forget_descriptor(fd);
+    }
+    set
+}
+
+/// The word of [`Changing`]: how many change entries; [`FORKING`] while a fork stands still.
+static CHANGING: AtomicU32 = AtomicU32::new(0);
+/// The thread that forks: what it does itself (a signal handler between the two halves) goes on.
+static FORKER: AtomicUsize = AtomicUsize::new(0);
+const FORKING: u32 = 1 << 31;
+
+/// Held while entries, counts or the attachment page change. Any number of threads (and handlers on them) may hold it;
+/// only a fork keeps them out.
+pub(crate) struct Changing(());
+
+impl Changing {
+    pub(crate) fn begin() -> Self {
+        let mut rounds = 0_u32;
+        while CHANGING.fetch_add(1, Acquire) & FORKING != 0 && FORKER.load(Relaxed) != thread::me() {
+            CHANGING.fetch_sub(1, Release);
+            rounds += 1;
+            pause(rounds);
+        }
+        Changing(())
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        CHANGING.fetch_sub(1, Release);
+    }
+}
+
+/// Nobody changes anything while it stands.
+#[derive(Debug)]
+pub(crate) struct Still(());
+
+impl Still {
+    /// Waits for those who change something. After a second it goes on: somebody was stopped in the middle, or this is a
+    /// handler in the middle of its own thread's change; the child then misses one descriptor at worst.
+    pub(crate) fn begin() -> Self {
+        for rounds in 0..20_000 {
+            if CHANGING.compare_exchange(0, FORKING, Acquire, Relaxed).is_ok() {
+                FORKER.store(thread::me(), Relaxed);
+                return Still(());
+            }
+            pause(rounds);
+        }
+        CHANGING.fetch_or(FORKING, Acquire);
+        FORKER.store(thread::me(), Relaxed);
+        Still(())
+    }
+
+    /// In the child: nobody else is there.
+    pub(crate) fn end_in_child(self) {
+        CHANGING.store(0, Release);
+    }
+
+    pub(crate) fn end(self) {
+        FORKER.store(0, Relaxed);
+        CHANGING.fetch_and(!FORKING, Release);
+    }
+}
+
+/// Spins, then yields, then naps 50 µs.
+pub(crate) fn pause(rounds: u32) {
+    if rounds < 100 {
+        core::hint::spin_loop();
+    } else if rounds < 200 {
+        rustix::thread::sched_yield();
+    } else {
+        // Cut short by a signal: the caller tries again anyway.
+        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 50_000 });
+    }
+}

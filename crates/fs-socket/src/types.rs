@@ -28,6 +28,8 @@ pub mod flags {
     pub const NOSIGNAL: u32 = 0x4000;
     /// More follows.
     pub const MORE: u32 = 0x8000;
+    /// Not the kernel's: the call was `read` or `readv`, where nothing asked for is answered 0 at once.
+    pub const FILE: u32 = 1 << 31;
     /// Descriptors that arrive are close-on-exec.
     pub const CMSG_CLOEXEC: u32 = 0x4000_0000;
 }

@@ -1,0 +1,121 @@
+//! Arenas that this process has mapped: never moved, and known by (life of the attachment, number, side).
+//!
+//! An arena stays mapped while the process lives: a thread that looked a socket up just before another closed it may
+//! still touch its memory.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use fs_shm::{
+    Arena, Channel, Side,
+    control::{self, Fd as OwnedFd, Object, PeerSide},
+};
+use rustix::fd::AsFd;
+
+use crate::{
+    process::{self, Attachment},
+    sys::{array::Array, pointer::Pointer},
+};
+
+/// One mapped arena.
+#[derive(Debug)]
+pub struct Mapped {
+    arena: Arena,
+    id: u32,
+    life: u32,
+    opened: AtomicU32,
+}
+
+/// Arenas of a process at once; beyond them connections are the kernel's.
+const COUNT: usize = 1 << 14;
+/// By a hash of number, life and side, next free place.
+static MAPPED: Array<Pointer<Mapped>, COUNT> = Array::new();
+
+impl Mapped {
+    /// The memory.
+    #[inline]
+    pub fn arena(&'static self) -> &'static Arena {
+        &self.arena
+    }
+
+    /// Its number, as the daemon counts.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The channel of `slot` in its life `generation`.
+    #[inline]
+    pub(crate) fn channel(&'static self, slot: u32, generation: u32) -> Option<Channel<'static>> {
+        Channel::with_generation(&self.arena, slot, generation)
+    }
+
+    /// A port for an opener that is not bound: of the kernel's ephemeral range; arenas begin at different places.
+    pub(crate) fn ephemeral_port(&self) -> u16 {
+        const FIRST: u32 = 32768;
+        const COUNT: u32 = 28232;
+        let count = self.opened.fetch_add(1, Relaxed);
+        (FIRST + self.id.wrapping_mul(509).wrapping_add(count) % COUNT) as u16
+    }
+
+    /// What the attachment page says of a channel of it.
+    pub(crate) fn object(&self, slot: u32) -> Object {
+        let side = match self.arena.side() {
+            Side::A => PeerSide::A,
+            Side::B => PeerSide::B,
+        };
+        Object::Channel { arena: self.id, slot, side }
+    }
+
+    fn is(&self, life: u32, id: u32, side: Side) -> bool {
+        self.life == life && self.id == id && self.arena.side() == side
+    }
+}
+
+fn places(life: u32, id: u32, side: Side) -> impl Iterator<Item = usize> {
+    let first = (id as usize).wrapping_mul(2).wrapping_add(side.index()).wrapping_add(life as usize * 7919);
+    (0..64).map(move |next| first.wrapping_add(next) % COUNT)
+}
+
+/// The arena, if it is mapped.
+pub(crate) fn find(life: u32, id: u32, side: Side) -> Option<&'static Mapped> {
+    places(life, id, side).filter_map(|place| MAPPED.at(place)?.load()).find(|mapped| mapped.is(life, id, side))
+}
+
+/// The arena with this memory, mapped now if it is not. `None`: no memory, no room, not an arena.
+pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &OwnedFd) -> Option<&'static Mapped> {
+    if let Some(mapped) = find(attachment.life(), id, side) {
+        return Some(mapped);
+    }
+    let arena = Arena::map(memory.as_fd(), attachment.geometry(), side, process::bells()).ok()?;
+    let mapped: &'static Mapped =
+        Box::leak(Box::new(Mapped { arena, id, life: attachment.life(), opened: AtomicU32::new(0) }));
+    for place in places(attachment.life(), id, side) {
+        let place = MAPPED.make(place)?;
+        if place.claim(mapped) {
+            return Some(mapped);
+        }
+        // Another thread was first with the same: this mapping stays unused.
+        if let Some(other) = place.load().filter(|other| other.is(attachment.life(), id, side)) {
+            return Some(other);
+        }
+    }
+    None
+}
+
+/// The arena, asked of the daemon if it is not mapped (this process must take part in it).
+pub(crate) fn ask(attachment: &Attachment, id: u32, side: Side) -> Option<&'static Mapped> {
+    if let Some(mapped) = find(attachment.life(), id, side) {
+        return Some(mapped);
+    }
+    let (given, memory) =
+        attachment.client().arena(id).inspect_err(|error| attachment.failed(error)).ok()?;
+    (side_of(given) == side).then_some(())?;
+    map(attachment, id, side, &memory)
+}
+
+/// The protocol's word for a side.
+pub(crate) fn side_of(side: control::PeerSide) -> Side {
+    match side {
+        PeerSide::A => Side::A,
+        PeerSide::B => Side::B,
+    }
+}

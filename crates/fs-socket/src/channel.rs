@@ -1,0 +1,140 @@
+//! What the calls on a channel have in common: waiting, signals, letting go.
+
+use core::{
+    sync::atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Acquire, Relaxed},
+    },
+    time::Duration,
+};
+use std::time::Instant;
+
+use fs_shm::{Channel, Interest, Wait, WaitEnd};
+use rustix::io::Errno;
+
+use crate::{
+    process,
+    socket::Socket,
+    sys::signals,
+    table::{self, SocketRef},
+    types::Fd,
+};
+
+/// O_NONBLOCK, as `fcntl` has it.
+pub(crate) const O_NONBLOCK: u32 = 0o4000;
+
+/// Set by who may cancel threads (libfastsock, when the process first calls pthread_cancel): waits then come back every
+/// 100 ms with [`CANCELLED`], nothing done.
+pub static CANCELS: AtomicBool = AtomicBool::new(false);
+
+/// Not an errno of the kernel's: test for cancellation, then call again.
+pub const CANCELLED: Errno = Errno::from_raw_os_error(4095);
+
+/// How often a wait comes back while [`CANCELS`] is set. Longer: pthread_cancel is felt. Shorter: idle threads cost CPU.
+const CANCEL_SLICE: Duration = Duration::from_millis(100);
+
+/// How long one call waits.
+pub(crate) struct Patience {
+    timeout: u64,
+    deadline: Option<Instant>,
+}
+
+impl Patience {
+    /// `timeout`: SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0: for ever. Time runs from the first wait on.
+    pub(crate) fn new(timeout: &AtomicU64) -> Self {
+        Patience { timeout: timeout.load(Relaxed), deadline: None }
+    }
+
+    /// When it ends.
+    pub(crate) fn deadline(&mut self) -> Option<Instant> {
+        if self.timeout != 0 && self.deadline.is_none() {
+            self.deadline = Instant::now().checked_add(Duration::from_nanos(self.timeout));
+        }
+        self.deadline
+    }
+
+    /// Waits until the call is worth another try.
+    ///
+    /// # Errors
+    /// `EAGAIN`: the time is over. `EINTR`: a signal handler ran, and the call is not restarted (signal(7)). [`CANCELLED`].
+    pub(crate) fn wait(&mut self, channel: &Channel<'static>, interest: Interest) -> Result<(), Errno> {
+        let mut how = Wait { deadline: self.deadline(), ..Wait::default() };
+        loop {
+            let cancels = CANCELS.load(Relaxed);
+            if cancels {
+                how.slice = CANCEL_SLICE;
+            }
+            match channel.wait(interest, how) {
+                WaitEnd::Ready => return Ok(()),
+                WaitEnd::TimedOut => return Err(Errno::AGAIN),
+                WaitEnd::Interrupted => self.interrupted()?,
+                WaitEnd::Slice => {
+                    if let Some(attachment) = process::current() {
+                        attachment.check();
+                    }
+                    if cancels {
+                        return Err(CANCELLED);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits a moment for more than `seen` unread bytes (MSG_PEEK with MSG_WAITALL, which leaves the bytes where they are).
+    pub(crate) fn nap(&mut self, channel: &Channel<'static>, seen: usize) -> Result<(), Errno> {
+        if self.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Errno::AGAIN);
+        }
+        if channel.queued_in() > seen || at_end(channel) {
+            return if at_end(channel) && channel.queued_in() <= seen { Err(Errno::AGAIN) } else { Ok(()) };
+        }
+        let moment = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 200_000 };
+        match rustix::thread::nanosleep(&moment) {
+            rustix::thread::NanosleepRelativeResult::Interrupted(_) => self.interrupted(),
+            _ => Ok(()),
+        }
+    }
+
+    /// A signal handler ran in the middle.
+    pub(crate) fn interrupted(&self) -> Result<(), Errno> {
+        // With a timeout never restarted (sock_intr_errno() of the kernel).
+        if self.timeout == 0 && signals::restarted() { Ok(()) } else { Err(Errno::INTR) }
+    }
+}
+
+/// Holds the socket behind `fd`, if it is still `socket`.
+pub(crate) fn hold(fd: Fd, socket: &'static Socket) -> Option<SocketRef> {
+    table::socket(fd).filter(|held| core::ptr::eq(held.unheld(), socket))
+}
+
+/// What a call answers that has moved `bytes` when `errno` came.
+pub(crate) fn part(bytes: usize, errno: Errno) -> Result<usize, Errno> {
+    if bytes == 0 { Err(errno) } else { Ok(bytes) }
+}
+
+/// An error met after some bytes were moved is told by the next call.
+pub(crate) fn keep_error(channel: &Channel<'static>, errno: Errno) {
+    if !matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::BADF | Errno::INTR) {
+        channel.set_error(errno);
+    }
+}
+
+/// The last hold of this process is gone.
+pub(crate) fn let_go(socket: &'static Socket) {
+    if let Some(channel) = socket.channel() {
+        // One reference for each descriptor was given back as it closed; what is left is the last one's.
+        channel.close(socket.linger().load(Acquire) == 1);
+    }
+}
+
+/// The daemon is gone, and with it what would tell of the peer's death.
+pub(crate) fn lost(socket: &'static Socket) {
+    if let Some(channel) = socket.channel() {
+        channel.reset_both(Errno::CONNRESET);
+    }
+}
+
+/// No more bytes will come.
+fn at_end(channel: &Channel<'static>) -> bool {
+    channel.readiness().intersects(fs_shm::Readiness::RDHUP | fs_shm::Readiness::ERR)
+}

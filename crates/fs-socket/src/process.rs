@@ -1,0 +1,380 @@
+//! This process and the daemon: attaching, losing the daemon, pollers and their bells.
+//!
+//! 1. [`attached`] answers the attachment, making it if there is none (at most one try a second). All that hangs on an
+//!    attachment carries its `life`, which counts up: what belongs to an earlier one is dead.
+//! 2. Attachments are never freed: a reader holds nothing. A process has one, and one more for each daemon that died.
+//! 3. A forked child's attachment is made by its parent ([`crate::fork`]) and only put into place here.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+use fs_shm::{
+    Bells, Geometry,
+    control::{self, Client, Fd as OwnedFd, Object},
+    holder,
+    pages::{AttachmentPage, DirectoryPage},
+};
+use rustix::{
+    event::EventfdFlags,
+    fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd},
+    io::Errno,
+};
+
+use crate::{
+    channel,
+    socket::{Kind, Socket},
+    sys::{self, array::Array, pointer::Pointer, thread},
+    table,
+    types::Fd,
+};
+
+/// One attachment to one daemon.
+#[derive(Debug)]
+pub struct Attachment {
+    client: Client,
+    id: u32,
+    life: u32,
+    page: AttachmentPage,
+    directory: &'static DirectoryPage,
+    geometry: Geometry,
+    dead: AtomicBool,
+}
+
+static CURRENT: Pointer<Attachment> = Pointer::new();
+static LIVES: AtomicU32 = AtomicU32::new(0);
+/// The thread that attaches now; 0: none.
+static ATTACHING: AtomicUsize = AtomicUsize::new(0);
+/// When the next try may be made: CLOCK_MONOTONIC in nanoseconds.
+static NEXT_TRY: AtomicU64 = AtomicU64::new(0);
+
+/// Between two tries to reach a daemon. Shorter: each socket call of a process without a daemon costs system calls.
+/// Longer: a restarted daemon is found later.
+const RETRY_NS: u64 = 1_000_000_000;
+
+impl Attachment {
+    /// The connection to the daemon.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Counts up with every daemon that this process has been attached to (a forked child keeps its parent's).
+    pub fn life(&self) -> u32 {
+        self.life
+    }
+
+    /// What the process holds.
+    pub(crate) fn page(&self) -> &AttachmentPage {
+        &self.page
+    }
+
+    /// What all processes know.
+    pub(crate) fn directory(&self) -> &'static DirectoryPage {
+        self.directory
+    }
+
+    /// Sizes of the arenas.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The daemon is gone.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Acquire)
+    }
+
+    /// For a child that is about to be forked.
+    pub(crate) fn for_child(&self, client: Client, id: u32, page: &OwnedFd) -> Result<Box<Attachment>, Errno> {
+        Ok(Box::new(Attachment {
+            client,
+            id,
+            life: self.life,
+            page: AttachmentPage::map(page.as_fd())?,
+            directory: self.directory,
+            geometry: self.geometry,
+            dead: AtomicBool::new(false),
+        }))
+    }
+
+    /// After a request failed: when the connection is closed, everything of this attachment is reset.
+    pub(crate) fn failed(&self, error: &control::Error) {
+        if matches!(error, control::Error::Closed) {
+            self.died();
+        }
+    }
+
+    /// Asks the kernel whether the daemon is still there (one system call); resets everything if it is not.
+    pub fn check(&self) -> bool {
+        if !self.is_dead() && self.client.is_closed() {
+            self.died();
+        }
+        !self.is_dead()
+    }
+
+    fn died(&self) {
+        if self.dead.swap(true, AcqRel) {
+            return;
+        }
+        Socket::each(|socket| {
+            if socket.life() != self.life {
+                return;
+            }
+            match socket.kind() {
+                Kind::Channel => channel::lost(socket),
+                Kind::Listener => crate::listen::lost(socket),
+                Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Epoll | Kind::Internal => {}
+            }
+        });
+    }
+}
+
+/// The attachment there is, without trying for one. Wait-free.
+#[inline]
+pub fn current() -> Option<&'static Attachment> {
+    CURRENT.load().filter(|attachment| !attachment.is_dead())
+}
+
+/// The attachment; made now if there is none and the last try was long enough ago.
+pub fn attached() -> Option<&'static Attachment> {
+    if let Some(attachment) = current() {
+        return Some(attachment);
+    }
+    let me = thread::me();
+    let mut rounds = 0;
+    loop {
+        match ATTACHING.compare_exchange(0, me, Acquire, Relaxed) {
+            Ok(_) => break,
+            // A signal handler in the middle of its thread's attaching.
+            Err(other) if other == me => return None,
+            Err(_) => {}
+        }
+        rounds += 1;
+        table::pause(rounds);
+        if let Some(attachment) = current() {
+            return Some(attachment);
+        }
+    }
+    let made = current().or_else(|| if now() >= NEXT_TRY.load(Relaxed) { attach() } else { None });
+    ATTACHING.store(0, Release);
+    made
+}
+
+fn attach() -> Option<&'static Attachment> {
+    NEXT_TRY.store(now() + RETRY_NS, Relaxed);
+    let client = reach()?;
+    enter(client, false)
+}
+
+/// Introduces this process (or its new image) on a connection.
+pub(crate) fn enter(mut client: Client, resume: bool) -> Option<&'static Attachment> {
+    let _high = client.move_from(high()).ok()?;
+    let mut room = [0; 256];
+    let name = program(&mut room);
+    let welcome = if resume { client.resume(name) } else { client.hello(name) }.ok()?;
+    if welcome.geometry.layout != fs_shm::layout::VERSION {
+        return None;
+    }
+    let attachment = Attachment {
+        id: welcome.attachment,
+        life: LIVES.fetch_add(1, Relaxed) + 1,
+        page: AttachmentPage::map(welcome.page.as_fd()).ok()?,
+        directory: Box::leak(Box::new(DirectoryPage::map(welcome.directory.as_fd()).ok()?)),
+        geometry: geometry(&welcome)?,
+        dead: AtomicBool::new(false),
+        client,
+    };
+    // The old daemon's bells are nobody's.
+    BELLS.forget();
+    table::set_internal(attachment.client.fd().as_raw_fd());
+    holder::set_attachment(attachment.id);
+    let attachment: &'static Attachment = Box::leak(Box::new(attachment));
+    CURRENT.store(Some(attachment));
+    crate::listen::announce_again(attachment);
+    Some(attachment)
+}
+
+/// In a forked child: `attachment` was made for it.
+pub(crate) fn become_child(attachment: Option<Box<Attachment>>) {
+    ATTACHING.store(0, Relaxed);
+    let Some(attachment) = attachment else {
+        CURRENT.store(None);
+        return;
+    };
+    holder::set_attachment(attachment.id);
+    table::set_internal(attachment.client.fd().as_raw_fd());
+    CURRENT.store(Some(Box::leak(attachment)));
+}
+
+fn geometry(welcome: &control::Welcome) -> Option<Geometry> {
+    Geometry::from_word(welcome.geometry.word)
+}
+
+/// Connects to the first daemon that answers.
+fn reach() -> Option<Client> {
+    if let Some(path) = std::env::var_os(control::PATH_VARIABLE) {
+        return Client::connect(path.as_encoded_bytes()).ok();
+    }
+    let user = std::env::var_os("XDG_RUNTIME_DIR").and_then(|directory| {
+        let mut path = directory.into_encoded_bytes();
+        path.push(b'/');
+        path.extend_from_slice(control::USER_PATH.as_bytes());
+        Client::connect(&path).ok()
+    });
+    user.or_else(|| Client::connect(control::SYSTEM_PATH.as_bytes()).ok())
+}
+
+/// The program's name, for lists.
+fn program(room: &mut [u8; 256]) -> &[u8] {
+    let len = match rustix::fs::readlinkat_raw(rustix::fs::CWD, c"/proc/self/exe", &mut room[..]) {
+        Ok((name, _)) => name.len(),
+        Err(_) => 0,
+    };
+    let path = &room[..len];
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// From which number on our own descriptors lie: out of the way of programs that count on low ones, not so high that the
+/// kernel's descriptor table grows.
+pub(crate) fn high() -> Fd {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
+    (limit / 4 * 3).min(960) as Fd
+}
+
+/// Moves a descriptor of ours up and keeps the application's close and dup2 away from it.
+pub(crate) fn keep(fd: OwnedFd) -> Fd {
+    let number = match rustix::io::fcntl_dupfd_cloexec(&fd, high()) {
+        Ok(moved) => moved.into_raw_fd(),
+        Err(_) => fd.into_raw_fd(),
+    };
+    table::set_internal(number);
+    number
+}
+
+/// Writes what a descriptor stands for into the attachment page. False: it cannot have an entry.
+#[must_use]
+pub(crate) fn enter_page(attachment: &Attachment, fd: Fd, object: Object) -> bool {
+    attachment.page.set(fd, object, 0)
+}
+
+/// A poller of this process: an eventfd that the daemon knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Poller {
+    /// What lanes carry.
+    pub id: u32,
+    /// The eventfd (non-blocking); kept out of the application's reach.
+    pub eventfd: Fd,
+    /// Of which attachment it is ([`Attachment::life`]): void after another.
+    pub life: u32,
+}
+
+/// Makes a poller. `None`: no daemon (then there is nothing to watch either).
+pub fn poller() -> Option<Poller> {
+    let attachment = attached()?;
+    let eventfd: OwnedFd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?.into();
+    let id = attachment.client.poller(eventfd.as_fd()).inspect_err(|error| attachment.failed(error)).ok()?;
+    let eventfd = keep(eventfd);
+    BELLS.learn(id, eventfd);
+    Some(Poller { id, eventfd, life: attachment.life })
+}
+
+/// The poller is used no more; its lanes have been left.
+pub fn poller_gone(poller: Poller) {
+    if let Some(attachment) = current().filter(|attachment| attachment.life == poller.life)
+        && let Err(error) = attachment.client.poller_gone(poller.id)
+    {
+        attachment.failed(&error);
+    }
+    BELLS.unlearn(poller.id);
+    table::unset_internal(poller.eventfd);
+    // A number that was ours; nothing is written to it.
+    let _ = sys::call::close(poller.eventfd);
+}
+
+/// The bells of all arenas of this process.
+pub(crate) fn bells() -> &'static dyn Bells {
+    &Ringer
+}
+
+struct Ringer;
+
+impl Bells for Ringer {
+    fn ring(&self, poller: u32) {
+        for _ in 0..2 {
+            let Some(eventfd) = BELLS.find(poller).or_else(|| ask(poller)) else { return };
+            match sys::call::write(eventfd, &1_u64.to_ne_bytes()) {
+                // EAGAIN: it has been rung 2^64 times and not been read; it is awake.
+                Ok(_) | Err(Errno::AGAIN) => return,
+                // The application closed the number behind our back.
+                Err(_) => BELLS.unlearn(poller),
+            }
+        }
+    }
+}
+
+fn ask(poller: u32) -> Option<Fd> {
+    let attachment = current()?;
+    let bell = attachment.client.bell(poller).inspect_err(|error| attachment.failed(error)).ok()?;
+    let eventfd = keep(bell);
+    if let Some(old) = BELLS.learn(poller, eventfd) {
+        drop_internal(old);
+    }
+    Some(eventfd)
+}
+
+fn drop_internal(fd: Fd) {
+    table::unset_internal(fd);
+    // SAFETY-free: an owned number, closed once.
+    let _ = sys::call::close(fd);
+}
+
+/// Poller → eventfd: a cache by the poller's low bits.
+struct Known(Array<AtomicU64, KNOWN>);
+
+const KNOWN: usize = 4096;
+static BELLS: Known = Known(Array::new());
+
+impl Known {
+    fn place(&self, poller: u32) -> Option<&'static AtomicU64> {
+        self.0.make(poller as usize % KNOWN)
+    }
+
+    fn find(&self, poller: u32) -> Option<Fd> {
+        let known = self.place(poller)?.load(Acquire);
+        (known >> 32 == u64::from(poller) && known as u32 != 0).then(|| known as u32 as Fd - 1)
+    }
+
+    /// Answers the eventfd that had the place and is to be closed.
+    fn learn(&self, poller: u32, eventfd: Fd) -> Option<Fd> {
+        let known = self.place(poller)?.swap(u64::from(poller) << 32 | (eventfd as u64 + 1), AcqRel);
+        (known != 0).then(|| known as u32 as Fd - 1)
+    }
+
+    fn unlearn(&self, poller: u32) {
+        if let Some(place) = self.place(poller) {
+            let known = place.load(Acquire);
+            if known >> 32 == u64::from(poller) {
+                // Lost: somebody else put another there.
+                let _ = place.compare_exchange(known, 0, AcqRel, Relaxed);
+            }
+        }
+    }
+
+    fn forget(&self) {
+        for place in 0..KNOWN {
+            if let Some(place) = self.0.at(place) {
+                place.store(0, Release);
+            }
+        }
+    }
+}
