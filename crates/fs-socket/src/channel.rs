@@ -95,6 +95,11 @@ impl Patience {
         }
     }
 
+    /// A sleep in the kernel ended with this.
+    pub(crate) fn interrupted_by(&self, errno: Errno) -> Result<(), Errno> {
+        if errno == Errno::INTR { self.interrupted() } else { Err(errno) }
+    }
+
     /// A signal handler ran in the middle.
     pub(crate) fn interrupted(&self) -> Result<(), Errno> {
         // With a timeout never restarted (sock_intr_errno() of the kernel).

@@ -1,8 +1,6 @@
 //! Making a socket and connecting it.
 
-use core::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use fs_shm::{
     Addr, Channel, Interest, OpenArgs, Shutdown,
     channel::state::Phase,
@@ -13,7 +11,7 @@ use rustix::io::Errno;
 use crate::{
     address,
     arenas::Mapped,
-    channel::{self, O_NONBLOCK, Patience},
+    channel::{O_NONBLOCK, Patience},
     poll,
     process::{self, Attachment},
     route::{self, Way},

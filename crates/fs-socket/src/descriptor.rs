@@ -1,33 +1,192 @@
 //! Descriptors: closed, duplicated, asked.
 
-use crate::types::{Fd, Ours};
+use rustix::io::Errno;
+
+use crate::{
+    channel::O_NONBLOCK,
+    connect,
+    poll,
+    process::{self, enter_page},
+    socket::{Kind, Socket},
+    sys::call,
+    table::{self, Changing},
+    types::{Fd, Ours},
+};
+
+const F_DUPFD: i32 = 0;
+const F_GETFL: i32 = 3;
+const F_SETFL: i32 = 4;
+const F_DUPFD_CLOEXEC: i32 = 1030;
+const O_CLOEXEC: i32 = 0o2000000;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 /// `close(2)`. `None`: nothing of ours; close it.
-pub fn close(_fd: Fd) -> Ours<()> {
-    None
+pub fn close(fd: Fd) -> Ours<()> {
+    match table::find(fd).map(Socket::kind) {
+        None => {
+            poll::kernel_closed(fd);
+            return None;
+        }
+        Some(Kind::Internal) => return Some(Err(Errno::BADF)),
+        Some(_) => {}
+    }
+    let _changing = Changing::begin();
+    forget(fd);
+    Some(call::close(fd))
+}
+
+/// Takes a number out of the table and the attachment page, with what hangs on it. The kernel's side is the caller's.
+pub(crate) fn forget(fd: Fd) {
+    let Some(socket) = table::take(fd) else { return };
+    // First: should the process die in between, a reference is left over until the arena goes, rather than one too few.
+    connect::clear_page(fd);
+    socket.forget_descriptor(fd);
 }
 
 /// `close_range(2)`: what is ours in the range is let go (or marked); the answer is the kernel's.
-pub fn close_range(_first: u32, _last: u32, _flags: u32) -> Ours<()> {
-    None
+pub fn close_range(first: u32, last: u32, flags: u32) -> Ours<()> {
+    if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last {
+        return None;
+    }
+    let _changing = Changing::begin();
+    let mut next = first;
+    let mut kept = false;
+    let mut failed = None;
+    table::each(first, last, |fd, socket| {
+        if socket.kind() != Kind::Internal {
+            forget(fd);
+            return;
+        }
+        kept = true;
+        if fd as u32 > next
+            && let Err(errno) = call::close_range(next, fd as u32 - 1, flags)
+        {
+            failed = Some(errno);
+        }
+        next = fd as u32 + 1;
+    });
+    poll::kernel_range_closed(first, last);
+    if !kept {
+        return None;
+    }
+    if let Some(errno) = failed {
+        return Some(Err(errno));
+    }
+    if next > last {
+        return Some(Ok(()));
+    }
+    Some(call::close_range(next, last, flags))
 }
 
 /// `dup(2)`.
-pub fn dup(_fd: Fd) -> Ours<Fd> {
-    None
+pub fn dup(fd: Fd) -> Ours<Fd> {
+    let socket = table::socket(fd)?;
+    duplicate(socket.unheld(), || call::dup(fd))
+}
+
+/// Enters the number that `make` answers.
+fn duplicate(socket: &'static Socket, make: impl FnOnce() -> Result<Fd, Errno>) -> Ours<Fd> {
+    if socket.kind() == Kind::Internal {
+        return Some(Err(Errno::BADF));
+    }
+    let _changing = Changing::begin();
+    let new = match make() {
+        Ok(new) => new,
+        Err(errno) => return Some(Err(errno)),
+    };
+    table::displaced(new);
+    enter(new, socket);
+    Some(Ok(new))
+}
+
+/// One more number for a socket. The caller holds [`Changing`].
+pub(crate) fn enter(fd: Fd, socket: &'static Socket) {
+    socket.add_descriptor(fd);
+    if !table::set(fd, socket) {
+        // Beyond the table: an unconnected placeholder is behind that number.
+        socket.forget_descriptor(fd);
+        return;
+    }
+    let Some(attachment) = process::current() else { return };
+    match (socket.kind(), socket.mapped()) {
+        (Kind::Channel, Some(mapped)) => {
+            if let Some(channel) = socket.channel() {
+                channel.retain();
+                if !enter_page(attachment, fd, mapped.object(channel.slot())) {
+                    // The page is as large as the table.
+                    channel.close(false);
+                }
+            }
+        }
+        (Kind::Listener, _) => crate::listen::enter_number(attachment, socket, fd),
+        _ => {}
+    }
 }
 
 /// `dup2(2)`: ours when either number is.
-pub fn dup2(_old: Fd, _new: Fd) -> Ours<Fd> {
-    None
+pub fn dup2(old: Fd, new: Fd) -> Ours<Fd> {
+    if old == new {
+        return None;
+    }
+    dup3(old, new, 0)
 }
 
 /// `dup3(2)`: ours when either number is.
-pub fn dup3(_old: Fd, _new: Fd, _flags: i32) -> Ours<Fd> {
-    None
+pub fn dup3(old: Fd, new: Fd, flags: i32) -> Ours<Fd> {
+    let socket = table::socket(old);
+    if table::is_internal(new) {
+        return Some(Err(Errno::BADF));
+    }
+    if socket.is_none() && table::find(new).is_none() {
+        if old != new {
+            poll::kernel_closed(new);
+        }
+        return None;
+    }
+    if socket.as_ref().is_some_and(|socket| socket.kind() == Kind::Internal) {
+        return Some(Err(Errno::BADF));
+    }
+    if old == new || flags & !O_CLOEXEC != 0 {
+        return Some(Err(Errno::INVAL));
+    }
+    let _changing = Changing::begin();
+    if let Err(errno) = call::dup3(old, new, flags) {
+        return Some(Err(errno));
+    }
+    forget(new);
+    if let Some(socket) = socket {
+        enter(new, socket.unheld());
+    }
+    Some(Ok(new))
 }
 
 /// `fcntl(2)`: `argument` as passed (an int, or a pointer for the lock commands, which stay the kernel's).
-pub fn fcntl(_fd: Fd, _command: i32, _argument: usize) -> Ours<i32> {
-    None
+pub fn fcntl(fd: Fd, command: i32, argument: usize) -> Ours<i32> {
+    let socket = table::socket(fd)?;
+    let socket = socket.unheld();
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => duplicate(socket, || call::fcntl(fd, command, argument)),
+        F_GETFL if socket.kind() == Kind::Listener => Some(
+            call::fcntl(fd, F_GETFL, 0)
+                .map(|flags| flags & !(O_NONBLOCK as i32) | (socket.status() & O_NONBLOCK) as i32),
+        ),
+        F_SETFL => {
+            // The placeholder of a listener stays non-blocking.
+            let kept = if socket.kind() == Kind::Listener { O_NONBLOCK as usize } else { 0 };
+            Some(call::fcntl(fd, F_SETFL, argument | kept).inspect(|_| {
+                socket.set_status(argument as u32 & O_NONBLOCK);
+            }))
+        }
+        _ => None,
+    }
 }
+
+/// FIONBIO.
+pub(crate) fn set_nonblocking(fd: Fd, socket: &Socket, on: bool) -> Result<(), Errno> {
+    if socket.kind() != Kind::Listener {
+        crate::listen::set_nonblocking(fd, on)?;
+    }
+    socket.set_status(if on { O_NONBLOCK } else { 0 });
+    Ok(())
+}
+

@@ -1,23 +1,219 @@
 //! Options and names.
+//!
+//! Every option goes to the placeholder first: the kernel has the errno, the limits and the value that getsockopt gives.
+//! What means something to a channel is done besides.
 
-use crate::types::{Address, Fd, Ours};
+use core::sync::atomic::Ordering::Relaxed;
+
+use fs_shm::channel::state::Phase;
+use rustix::io::Errno;
+
+use crate::{
+    address,
+    socket::{Kind, Socket, mark},
+    sys::call,
+    table,
+    types::{Address, Fd, Ours},
+};
+
+const SOL_IP: i32 = 0;
+const SOL_SOCKET: i32 = 1;
+const SOL_TCP: i32 = 6;
+const SOL_IPV6: i32 = 41;
+
+/// Names of SOL_SOCKET (asm-generic/socket.h).
+mod so {
+    pub(super) const ERROR: i32 = 4;
+    pub(super) const SNDBUF: i32 = 7;
+    pub(super) const RCVBUF: i32 = 8;
+    pub(super) const OOBINLINE: i32 = 10;
+    pub(super) const LINGER: i32 = 13;
+    pub(super) const RCVLOWAT: i32 = 18;
+    pub(super) const RCVTIMEO: i32 = 20;
+    pub(super) const SNDTIMEO: i32 = 21;
+    pub(super) const BINDTODEVICE: i32 = 25;
+    pub(super) const ATTACH_FILTER: i32 = 26;
+    pub(super) const SNDBUFFORCE: i32 = 32;
+    pub(super) const RCVBUFFORCE: i32 = 33;
+    pub(super) const ATTACH_BPF: i32 = 50;
+    pub(super) const RCVTIMEO_NEW: i32 = 66;
+    pub(super) const SNDTIMEO_NEW: i32 = 67;
+}
+
+/// Names of SOL_TCP (linux/tcp.h).
+mod tcp {
+    pub(super) const MAXSEG: i32 = 2;
+    pub(super) const INFO: i32 = 11;
+    pub(super) const MD5SIG: i32 = 14;
+    pub(super) const REPAIR: i32 = 19;
+    pub(super) const ULP: i32 = 31;
+}
+
+/// Of SOL_IP and SOL_IPV6: packets that only the kernel can make or take.
+const IP_TRANSPARENT: i32 = 19;
+const IPV6_TRANSPARENT: i32 = 75;
+
+/// What getsockopt(TCP_MAXSEG) says of a connection over loopback: its MTU of 65536 less headers.
+const LOCAL_MSS: i32 = 65483;
+/// TCP_ESTABLISHED, TCP_SYN_SENT, TCP_FIN_WAIT2, TCP_CLOSE, TCP_CLOSE_WAIT, TCP_LAST_ACK (tcp_states.h).
+const ESTABLISHED: u8 = 1;
+const SYN_SENT: u8 = 2;
+const FIN_WAIT2: u8 = 5;
+const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
 
 /// `getsockopt(2)`: writes at most `value.len()` bytes and answers the length the kernel would answer in `optlen`.
-pub fn getsockopt(_fd: Fd, _level: i32, _name: i32, _value: &mut [u8]) -> Ours<usize> {
-    None
+pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize> {
+    let socket = table::find(fd)?;
+    if socket.kind() != Kind::Channel {
+        return None;
+    }
+    sync(fd, socket);
+    let channel = socket.channel()?;
+    match (level, name) {
+        (SOL_SOCKET, so::ERROR) => {
+            Some(Ok(put_int(value, channel.take_error().map_or(0, |errno| errno.raw_os_error()))))
+        }
+        (SOL_TCP, tcp::MAXSEG) => Some(Ok(put_int(value, LOCAL_MSS))),
+        (SOL_TCP, tcp::INFO) => Some(call::getsockopt(fd, level, name, value).inspect(|len| {
+            if let Some(state) = value[..*len].first_mut() {
+                *state = tcp_state(socket);
+            }
+            // tcpi_snd_mss and tcpi_rcv_mss.
+            for at in [16, 20] {
+                if let Some(mss) = value[..*len].get_mut(at..at + 4) {
+                    mss.copy_from_slice(&LOCAL_MSS.to_ne_bytes());
+                }
+            }
+        })),
+        _ => None,
+    }
+}
+
+fn put_int(value: &mut [u8], int: i32) -> usize {
+    let len = value.len().min(4);
+    value[..len].copy_from_slice(&int.to_ne_bytes()[..len]);
+    len
+}
+
+/// The state as TCP_INFO names it.
+fn tcp_state(socket: &Socket) -> u8 {
+    let Some(channel) = socket.channel() else { return CLOSE };
+    match channel.state().map(|state| state.phase()) {
+        Some(Phase::Connecting) => SYN_SENT,
+        Some(Phase::Open) => {
+            let ready = channel.readiness();
+            let (ended, over) = (ready.contains(fs_shm::Readiness::RDHUP), ready.contains(fs_shm::Readiness::HUP));
+            match (ended, over, channel.is_send_shut()) {
+                (_, true, true) if ready.contains(fs_shm::Readiness::ERR) => CLOSE,
+                (true, _, true) => LAST_ACK,
+                (true, ..) => CLOSE_WAIT,
+                (false, _, true) => FIN_WAIT2,
+                _ => ESTABLISHED,
+            }
+        }
+        _ => CLOSE,
+    }
+}
+
+/// Sets on an accepted socket's placeholder what its listener had set: when it is first looked at.
+fn sync(fd: Fd, socket: &Socket) {
+    socket.take_options(|level, name, value| {
+        // It was valid on the listener; on a fresh socket it is too, and what it is for is done by us.
+        let _ = call::setsockopt(fd, level, name, &value.to_ne_bytes());
+    });
 }
 
 /// `setsockopt(2)`.
-pub fn setsockopt(_fd: Fd, _level: i32, _name: i32, _value: &[u8]) -> Ours<()> {
-    None
+pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
+    let socket = table::find(fd)?;
+    match socket.kind() {
+        Kind::Fresh | Kind::Channel | Kind::Listener => {}
+        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
+    }
+    sync(fd, socket);
+    Some(call::setsockopt(fd, level, name, value).inspect(|()| act(fd, socket, level, name, value)))
+}
+
+/// The kernel has taken the option.
+fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
+    let int = value.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+    let channel = socket.channel();
+    match (level, name) {
+        (SOL_SOCKET, so::RCVTIMEO | so::RCVTIMEO_NEW) => socket.receive_timeout().store(nanoseconds(value), Relaxed),
+        (SOL_SOCKET, so::SNDTIMEO | so::SNDTIMEO_NEW) => socket.send_timeout().store(nanoseconds(value), Relaxed),
+        (SOL_SOCKET, so::LINGER) => {
+            let seconds = value.get(4..8).and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b));
+            socket.linger().store(if int == 0 { 0 } else { seconds.saturating_add(1) }, Relaxed);
+        }
+        (SOL_SOCKET, so::RCVLOWAT) => {
+            // As the kernel reads it: negative is the largest.
+            let bytes = if int < 0 { i32::MAX as u32 } else { int as u32 };
+            socket.low_water().store(bytes, Relaxed);
+            if let Some(channel) = channel {
+                channel.set_rcvlowat(bytes);
+            }
+        }
+        (SOL_SOCKET, so::OOBINLINE) => {
+            if int != 0 {
+                socket.mark(mark::OOB_INLINE);
+            } else {
+                socket.unmark(mark::OOB_INLINE);
+            }
+            if let Some(channel) = channel {
+                channel.set_oob_inline(int != 0);
+            }
+        }
+        (SOL_SOCKET, so::RCVBUF | so::RCVBUFFORCE) => set_buffer(fd, socket, false),
+        (SOL_SOCKET, so::SNDBUF | so::SNDBUFFORCE) => set_buffer(fd, socket, true),
+        (SOL_SOCKET, so::BINDTODEVICE | so::ATTACH_FILTER | so::ATTACH_BPF)
+        | (SOL_TCP, tcp::MD5SIG | tcp::REPAIR | tcp::ULP)
+        | (SOL_IP, IP_TRANSPARENT)
+        | (SOL_IPV6, IPV6_TRANSPARENT) => socket.mark(mark::KERNEL_ONLY),
+        _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
+        _ => {}
+    }
+    if channel.is_none() && level == SOL_SOCKET && value.len() == 4 && matches!(name, so::RCVBUF | so::SNDBUF | so::OOBINLINE | so::RCVLOWAT) {
+        socket.remember_option(level, name, int);
+    }
+}
+
+/// SO_RCVBUF or SO_SNDBUF has changed: the ring's limit is what the kernel made of it.
+fn set_buffer(fd: Fd, socket: &Socket, sending: bool) {
+    let name = if sending { so::SNDBUF } else { so::RCVBUF };
+    let Ok(bytes) = call::int_option(fd, SOL_SOCKET, name) else { return };
+    socket.buffer(sending).store(bytes as u32, Relaxed);
+    if let Some(channel) = socket.channel() {
+        channel.set_buffer(sending, bytes as u32);
+    }
+}
+
+/// A `struct timeval` that the kernel has accepted; 0: none.
+fn nanoseconds(value: &[u8]) -> u64 {
+    let word = |at: usize| value.get(at..at + 8).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b));
+    word(0).saturating_mul(1_000_000_000).saturating_add(word(8).saturating_mul(1000))
 }
 
 /// `getsockname(2)`.
-pub fn getsockname(_fd: Fd) -> Ours<Address> {
-    None
+pub fn getsockname(fd: Fd) -> Ours<Address> {
+    let socket = table::find(fd)?;
+    let channel = socket.channel()?;
+    // Being connected over the wire: what the placeholder is bound to.
+    let local = channel.local_addr().to_std()?;
+    Some(Ok(address::raw(local, socket.family())))
 }
 
 /// `getpeername(2)`.
-pub fn getpeername(_fd: Fd) -> Ours<Address> {
-    None
+pub fn getpeername(fd: Fd) -> Ours<Address> {
+    let socket = table::find(fd)?;
+    let channel = socket.channel()?;
+    let connected = channel
+        .state()
+        .is_some_and(|state| state.phase() == Phase::Open && tcp_state(socket) != CLOSE);
+    if !connected {
+        return Some(Err(Errno::NOTCONN));
+    }
+    let peer = channel.peer_addr().to_std()?;
+    Some(Ok(address::raw(peer, socket.family())))
 }

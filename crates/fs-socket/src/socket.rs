@@ -112,6 +112,12 @@ pub struct Socket {
     /// SO_LINGER in seconds + 1; 0: off.
     linger: AtomicU32,
     next_free: AtomicU32,
+    low_water: AtomicU32,
+    receive_buffer: AtomicU32,
+    send_buffer: AtomicU32,
+    /// Options that accepted sockets inherit: how many, and level << 40 | name << 32 | value.
+    options_count: AtomicU32,
+    options: [AtomicU64; OPTIONS],
     /// O_NONBLOCK, while it is no channel (a channel's is in shared memory).
     status: AtomicU32,
     /// One descriptor number of it, any; what the placeholder is asked through.
@@ -120,6 +126,9 @@ pub struct Socket {
 
 // All fields are atomics or pointers.
 crate::sys::array::zeroed!(Socket);
+
+/// Options remembered for accepted sockets; programs set three or four.
+const OPTIONS: usize = 10;
 
 /// Bits of `marks`.
 pub(crate) mod mark {
@@ -131,10 +140,8 @@ pub(crate) mod mark {
     pub(crate) const CONNECTING: u32 = 4;
     /// An option that only the kernel can honour was set before connect or listen.
     pub(crate) const KERNEL_ONLY: u32 = 8;
-    /// SO_REUSEPORT is set.
-    pub(crate) const REUSE_PORT: u32 = 16;
-    /// MSG_MORE or TCP_CORK holds bytes back.
-    pub(crate) const CORKED: u32 = 32;
+    /// SO_OOBINLINE is set.
+    pub(crate) const OOB_INLINE: u32 = 32;
 }
 
 const COUNT: usize = 1 << 20;
@@ -149,7 +156,18 @@ impl Socket {
     /// A new one with one hold, for the descriptors; `None`: no memory.
     pub(crate) fn make(kind: Kind) -> Option<&'static Socket> {
         let socket = Self::from_free().or_else(|| SOCKETS.make(USED.fetch_add(1, Relaxed) as usize))?;
-        for word in [&socket.marks, &socket.linger, &socket.descriptors, &socket.index, &socket.life, &socket.status] {
+        for word in [
+            &socket.marks,
+            &socket.linger,
+            &socket.descriptors,
+            &socket.index,
+            &socket.life,
+            &socket.status,
+            &socket.low_water,
+            &socket.receive_buffer,
+            &socket.send_buffer,
+            &socket.options_count,
+        ] {
             word.store(0, Relaxed);
         }
         for word in [&socket.slot, &socket.receive_timeout, &socket.send_timeout] {
@@ -260,6 +278,87 @@ impl Socket {
         self.index.store(place, Relaxed);
     }
 
+    /// What was set before the connection was made, in the channel.
+    pub(crate) fn apply_to(&self, channel: &Channel<'static>) {
+        channel.set_status(channel::O_NONBLOCK, self.status.load(Relaxed));
+        if self.low_water.load(Relaxed) > 1 {
+            channel.set_rcvlowat(self.low_water.load(Relaxed));
+        }
+        if self.marked(mark::OOB_INLINE) {
+            channel.set_oob_inline(true);
+        }
+        for (sending, bytes) in [(false, &self.receive_buffer), (true, &self.send_buffer)] {
+            let bytes = bytes.load(Relaxed);
+            if bytes != 0 {
+                channel.set_buffer(sending, bytes);
+            }
+        }
+    }
+
+    /// What an accepted socket has of its listener (sk_clone_lock() of the kernel).
+    pub(crate) fn inherit(&self, listener: &Socket) {
+        for (own, theirs) in [
+            (&self.receive_timeout, &listener.receive_timeout),
+            (&self.send_timeout, &listener.send_timeout),
+        ] {
+            own.store(theirs.load(Relaxed), Relaxed);
+        }
+        for (own, theirs) in [
+            (&self.linger, &listener.linger),
+            (&self.low_water, &listener.low_water),
+            (&self.receive_buffer, &listener.receive_buffer),
+            (&self.send_buffer, &listener.send_buffer),
+            (&self.options_count, &listener.options_count),
+        ] {
+            own.store(theirs.load(Relaxed), Relaxed);
+        }
+        if listener.marked(mark::OOB_INLINE) {
+            self.mark(mark::OOB_INLINE);
+        }
+        let count = (listener.options_count.load(Relaxed) as usize).min(OPTIONS);
+        for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {
+            own.store(theirs.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Remembers an option that sockets accepted from this one have too.
+    pub(crate) fn remember_option(&self, level: i32, name: i32, value: i32) {
+        let word = u64::from(level as u8) << 40 | u64::from(name as u8) << 32 | u64::from(value as u32);
+        let count = (self.options_count.load(Relaxed) as usize).min(OPTIONS);
+        let same = self.options.iter().take(count).find(|have| have.load(Relaxed) >> 32 == word >> 32);
+        match same.or_else(|| self.options.get(count)) {
+            Some(place) => {
+                place.store(word, Relaxed);
+                if same.is_none() {
+                    self.options_count.store(count as u32 + 1, Relaxed);
+                }
+            }
+            // More than anybody sets: the accepted sockets show the default.
+            None => {}
+        }
+    }
+
+    /// Takes the options that came from the listener and are not set on the placeholder yet: level, name, value.
+    pub(crate) fn take_options(&self, mut set: impl FnMut(i32, i32, i32)) {
+        if !self.marked(mark::ACCEPTED) {
+            return;
+        }
+        let count = (self.options_count.swap(0, AcqRel) as usize).min(OPTIONS);
+        for word in self.options.iter().take(count).map(|word| word.load(Relaxed)) {
+            set((word >> 40) as i32, (word >> 32) as u8 as i32, word as u32 as i32);
+        }
+    }
+
+    /// SO_RCVLOWAT; 0: not set.
+    pub(crate) fn low_water(&self) -> &AtomicU32 {
+        &self.low_water
+    }
+
+    /// SO_RCVBUF and SO_SNDBUF as set; 0: not set.
+    pub(crate) fn buffer(&self, sending: bool) -> &AtomicU32 {
+        if sending { &self.send_buffer } else { &self.receive_buffer }
+    }
+
     pub(crate) fn family(&self) -> u32 {
         self.family.load(Relaxed)
     }
@@ -339,11 +438,26 @@ impl Socket {
     /// A descriptor number has gone: taken out of the table, not closed in the kernel yet.
     pub(crate) fn forget_descriptor(&'static self, fd: Fd) {
         let last = self.descriptors.fetch_sub(1, AcqRel) <= 1;
-        if self.kind() != Kind::Epoll {
-            poll::closed(fd, self, last);
+        match self.kind() {
+            Kind::Fresh | Kind::Kernel | Kind::Channel | Kind::Listener => poll::closed(fd, self, last),
+            Kind::Free | Kind::Epoll | Kind::Internal => {}
         }
         if last {
             self.release();
+        } else if let Some(channel) = self.channel() {
+            // Its reference; the last one's goes with the last hold.
+            channel.close(self.linger.load(Relaxed) == 1);
+        }
+    }
+
+    /// What is ready now; wait-free, no system call. A listener's kernel queue is not asked, nor is a kernel socket.
+    pub fn readiness(&self) -> Readiness {
+        match self.kind() {
+            Kind::Channel => {
+                self.channel().map_or(Readiness(Readiness::ERR | Readiness::HUP), |channel| Readiness(channel.readiness().0))
+            }
+            Kind::Listener if crate::listen::is_ready(self) => Readiness(Readiness::IN),
+            _ => Readiness::default(),
         }
     }
 

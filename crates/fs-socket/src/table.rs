@@ -122,12 +122,44 @@ pub fn epoll(fd: Fd) -> Option<u32> {
 pub fn set_epoll(fd: Fd, index: u32) -> bool {
     let _changing = Changing::begin();
     let Some(socket) = Socket::make(Kind::Epoll) else { return false };
+    displaced(fd);
     socket.set_epoll_index(index);
+    socket.add_descriptor(fd);
     let set = set(fd, socket);
     if !set {
         socket.forget_descriptor(fd);
     }
     set
+}
+
+/// The kernel has just given this number out: what the table still has of it was closed behind our back.
+pub(crate) fn displaced(fd: Fd) {
+    if find(fd).is_some() {
+        crate::descriptor::forget(fd);
+    }
+}
+
+/// Keeps the application's close and dup2 away from a number of ours.
+pub fn set_internal(fd: Fd) {
+    let _changing = Changing::begin();
+    displaced(fd);
+    if let Some(socket) = Socket::make(Kind::Internal) {
+        socket.add_descriptor(fd);
+        set(fd, socket);
+    }
+}
+
+/// The number is about to be closed by us.
+pub fn unset_internal(fd: Fd) {
+    let _changing = Changing::begin();
+    if let Some(socket) = take(fd) {
+        socket.forget_descriptor(fd);
+    }
+}
+
+/// Whether the number is ours and the application must not close it.
+pub(crate) fn is_internal(fd: Fd) -> bool {
+    find(fd).is_some_and(|socket| socket.kind() == Kind::Internal)
 }
 
 /// The word of [`Changing`]: how many change entries; [`FORKING`] while a fork stands still.
