@@ -18,7 +18,7 @@ use crate::{
 
 /// One mapped arena.
 #[derive(Debug)]
-pub struct Mapped {
+pub(crate) struct Mapped {
     arena: Arena,
     id: u32,
     life: u32,
@@ -33,12 +33,12 @@ static MAPPED: Array<Pointer<Mapped>, COUNT> = Array::new();
 impl Mapped {
     /// The memory.
     #[inline]
-    pub fn arena(&'static self) -> &'static Arena {
+    pub(crate) fn arena(&'static self) -> &'static Arena {
         &self.arena
     }
 
     /// Its number, as the daemon counts.
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
@@ -106,8 +106,7 @@ pub(crate) fn ask(attachment: &Attachment, id: u32, side: Side) -> Option<&'stat
     if let Some(mapped) = find(attachment.life(), id, side) {
         return Some(mapped);
     }
-    let (given, memory) =
-        attachment.client().arena(id).inspect_err(|error| attachment.failed(error)).ok()?;
+    let (given, memory) = attachment.client().arena(id).inspect_err(|error| attachment.failed(error)).ok()?;
     (side_of(given) == side).then_some(())?;
     map(attachment, id, side, &memory)
 }

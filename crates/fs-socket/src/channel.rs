@@ -124,11 +124,18 @@ pub(crate) fn keep_error(channel: &Channel<'static>, errno: Errno) {
     }
 }
 
+/// Gives one reference back.
+pub(crate) fn give_back(channel: &Channel<'static>, reset: bool) {
+    // EINTR: a signal handler closes what its own thread is in the middle of. The side stays open until the daemon sees
+    // that nobody holds it.
+    let _ = channel.close(reset);
+}
+
 /// The last hold of this process is gone.
 pub(crate) fn let_go(socket: &'static Socket) {
     if let Some(channel) = socket.channel() {
         // One reference for each descriptor was given back as it closed; what is left is the last one's.
-        channel.close(socket.linger().load(Acquire) == 1);
+        give_back(&channel, socket.linger().load(Acquire) == 1);
     }
 }
 

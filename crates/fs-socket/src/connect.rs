@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::{
     address,
     arenas::Mapped,
-    channel::{O_NONBLOCK, Patience},
+    channel::{self, O_NONBLOCK, Patience},
     poll,
     process::{self, Attachment},
     route::{self, Way},
@@ -56,6 +56,16 @@ pub(crate) fn enter(fd: Fd, kind: Kind, family: u32) -> Option<&'static Socket> 
         return None;
     }
     Some(socket)
+}
+
+/// One more number in the table for a socket, without counting anything in the channel. The caller holds
+/// [`table::Changing`].
+pub(crate) fn enter_again(fd: Fd, socket: &'static Socket) {
+    table::displaced(fd);
+    socket.add_descriptor(fd);
+    if !table::set(fd, socket) {
+        socket.forget_descriptor(fd);
+    }
 }
 
 /// `connect(2)`; blocks as the socket's mode and SO_SNDTIMEO say. `address`: the bytes the application passed.
@@ -148,7 +158,7 @@ pub(crate) fn adopt(
 ) -> Result<(), Errno> {
     let object = mapped.object(channel.slot());
     if !process::enter_page(attachment, fd, object) {
-        channel.close(true);
+        channel::give_back(channel, true);
         return Err(Errno::MFILE);
     }
     if socket.descriptors() > 1 {
@@ -254,7 +264,7 @@ fn disconnect(fd: Fd, socket: &'static Socket) {
         clear_page(fd);
     }
     for _ in 0..references.max(1) {
-        channel.close(true);
+        channel::give_back(&channel, true);
     }
     poll::changed(socket);
 }

@@ -3,9 +3,8 @@
 use rustix::io::Errno;
 
 use crate::{
-    channel::O_NONBLOCK,
-    connect,
-    poll,
+    channel::{self, O_NONBLOCK},
+    connect, poll,
     process::{self, enter_page},
     socket::{Kind, Socket},
     sys::call,
@@ -114,7 +113,7 @@ pub(crate) fn enter(fd: Fd, socket: &'static Socket) {
                 channel.retain();
                 if !enter_page(attachment, fd, mapped.object(channel.slot())) {
                     // The page is as large as the table.
-                    channel.close(false);
+                    channel::give_back(&channel, false);
                 }
             }
         }
@@ -189,4 +188,3 @@ pub(crate) fn set_nonblocking(fd: Fd, socket: &Socket, on: bool) -> Result<(), E
     socket.set_status(if on { O_NONBLOCK } else { 0 });
     Ok(())
 }
-

@@ -1,33 +1,222 @@
 //! exec and posix_spawn: a new image with the same descriptors.
+//!
+//! The connection to the daemon survives (its number is in the environment), and with it the attachment. The new image
+//! is given the page again, and finds its sockets by number and SO_COOKIE.
 
-use crate::types::Fd;
+use core::sync::atomic::{AtomicBool, Ordering::AcqRel};
+
+use fs_shm::{
+    control::{Client, Object},
+    pages::ListenerPage,
+};
+use rustix::fd::{AsFd, AsRawFd};
+
+use crate::{
+    address, arenas, channel, connect, fork, listen,
+    process::{self, Attachment},
+    socket::{Kind, Socket},
+    sys::{self, call},
+    table,
+    types::Fd,
+};
 
 /// The environment variable that names the control descriptor which survives an exec.
 pub const CONTROL_VARIABLE: &str = "FASTSOCK_CTL";
 
+const F_GETFD: i32 = 1;
+const F_SETFD: i32 = 2;
+const FD_CLOEXEC: i32 = 1;
+const SOL_SOCKET: i32 = 1;
+const SO_COOKIE: i32 = 57;
+const SO_DOMAIN: i32 = 39;
+
 /// What the new image must be given: `FASTSOCK_CTL=<control>` in its environment (replacing one that is there).
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Surviving {
     /// The descriptor number of the control connection; not close-on-exec while this stands.
     pub control: Fd,
+    child: Option<Box<Attachment>>,
 }
 
 /// Before exec(3)'s kernel call. `None`: no socket of ours survives, leave the environment alone.
 pub fn before_exec() -> Option<Surviving> {
-    None
+    let attachment = process::current()?;
+    prepare(attachment, false)?;
+    if let Err(error) = attachment.client().exec() {
+        attachment.failed(&error);
+        return None;
+    }
+    let control = attachment.client().fd().as_raw_fd();
+    // A number of ours, open.
+    let _ = call::fcntl(control, F_SETFD, 0);
+    Some(Surviving { control, child: None })
 }
 
 /// When exec came back with an error.
-pub fn after_exec_failed(_surviving: Option<Surviving>) {}
+pub fn after_exec_failed(surviving: Option<Surviving>) {
+    let (Some(surviving), Some(attachment)) = (surviving, process::current()) else { return };
+    let _ = call::fcntl(surviving.control, F_SETFD, FD_CLOEXEC as usize);
+    if let Err(error) = attachment.client().exec_failed() {
+        attachment.failed(&error);
+    }
+    table::each(0, u32::MAX, |fd, socket| {
+        if socket.kind() == Kind::Listener {
+            // As it was before.
+            let _ = listen::set_nonblocking(fd, true);
+        }
+    });
+}
 
 /// Before posix_spawn: `None` when the child inherits no socket of ours: call the real posix_spawn. Otherwise an
 /// attachment for the child has been made: spawn with `FASTSOCK_CTL=<control>` added, then [`after_spawn`].
 pub fn before_spawn() -> Option<Surviving> {
-    None
+    let attachment = process::current()?;
+    prepare(attachment, true)?;
+    let still = table::Still::begin();
+    let child = fork::make_child(attachment);
+    still.end();
+    let child = child?;
+    let control = child.client().fd().as_raw_fd();
+    let _ = call::fcntl(control, F_SETFD, 0);
+    Some(Surviving { control, child: Some(child) })
 }
 
 /// After the spawn (made or failed): the child's end is closed here.
-pub fn after_spawn(_surviving: Surviving) {}
+pub fn after_spawn(surviving: Surviving) {
+    // With the last copy of the connection the daemon lets go what the child did not take over.
+    drop(surviving.child);
+}
 
-/// At the start of a process, before main: an image that was given sockets ([`CONTROL_VARIABLE`]) takes them up.
-pub fn start() {}
+/// Writes the cookies of all that survives into the page; `None`: nothing does.
+fn prepare(attachment: &Attachment, stays: bool) -> Option<()> {
+    let mut any = false;
+    table::each(0, u32::MAX, |fd, socket| {
+        let object = match (socket.kind(), socket.channel()) {
+            (Kind::Channel, Some(channel)) => socket.mapped().map(|mapped| mapped.object(channel.slot())),
+            (Kind::Listener, _) => listen::object(socket),
+            _ => None,
+        };
+        let Some(object) = object else { return };
+        let survives = call::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
+        if !survives {
+            return;
+        }
+        any |= cookie(fd).is_some_and(|cookie| attachment.page().set(fd, object, cookie));
+        if socket.kind() == Kind::Listener && !stays && socket.status() & crate::channel::O_NONBLOCK == 0 {
+            // A new image without this library finds what the application had set.
+            let _ = listen::set_nonblocking(fd, false);
+        }
+    });
+    any.then_some(())
+}
+
+/// SO_COOKIE: one number for each socket that the kernel ever made.
+pub(crate) fn cookie(fd: Fd) -> Option<u64> {
+    let mut value = [0; 8];
+    call::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &mut value).ok()?;
+    Some(u64::from_ne_bytes(value))
+}
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Called once before `main`: with [`CONTROL_VARIABLE`] in the environment this is a new image of an attached process,
+/// and takes its sockets over. Costs nothing otherwise.
+pub fn start() {
+    if STARTED.swap(true, AcqRel) {
+        return;
+    }
+    let Some(number) = std::env::var_os(CONTROL_VARIABLE) else { return };
+    sys::remove_variable(CONTROL_VARIABLE);
+    let number = number.to_str().and_then(|number| number.parse::<Fd>().ok());
+    let Some(control) = number.filter(|&fd| is_control(fd)) else { return };
+    let client = Client::from_fd(sys::owned(control));
+    if let Some(attachment) = process::enter(client, true) {
+        take_over(attachment);
+    }
+}
+
+/// Whether the number is a connection as the daemon's are: an application may have put something else there.
+fn is_control(fd: Fd) -> bool {
+    const SO_TYPE: i32 = 3;
+    const AF_UNIX: i32 = 1;
+    const SOCK_SEQPACKET: i32 = 5;
+    call::int_option(fd, SOL_SOCKET, SO_DOMAIN) == Ok(AF_UNIX)
+        && call::int_option(fd, SOL_SOCKET, SO_TYPE) == Ok(SOCK_SEQPACKET)
+}
+
+/// Numbers beyond the page's own that are looked at for descriptors that moved (dup2 by an image without this library,
+/// file actions of posix_spawn).
+const MOVED: Fd = 64;
+
+/// Finds the page's sockets among the descriptors that there are.
+fn take_over(attachment: &Attachment) {
+    let _changing = table::Changing::begin();
+    let entries: Vec<(Fd, Object, u64)> =
+        attachment.page().entries(None).filter(|(_, object, _)| !matches!(object, Object::Kernel(_))).collect();
+    let end = entries.iter().map(|(fd, ..)| *fd).max().map_or(0, |highest| highest + 1).max(MOVED);
+    let open: Vec<(Fd, u64)> = (0..end).filter_map(|fd| Some((fd, cookie(fd)?))).collect();
+    for (fd, ..) in &entries {
+        attachment.page().clear(*fd);
+    }
+    let mut done: Vec<Object> = Vec::new();
+    for (_, object, _) in &entries {
+        if done.contains(object) {
+            continue;
+        }
+        done.push(*object);
+        let same = || entries.iter().filter(|(_, other, cookie)| other == object && *cookie != 0);
+        let cookies: Vec<u64> = same().map(|(.., cookie)| *cookie).collect();
+        let numbers: Vec<Fd> = open.iter().filter(|(_, cookie)| cookies.contains(cookie)).map(|(fd, _)| *fd).collect();
+        let references = entries.iter().filter(|(_, other, _)| other == object).count();
+        resume(attachment, *object, &numbers, references);
+    }
+}
+
+/// Takes one object over that `references` entries stood for and that `numbers` stand for now.
+fn resume(attachment: &Attachment, object: Object, numbers: &[Fd], references: usize) {
+    match object {
+        Object::Channel { arena, slot, side } => {
+            let Some(mapped) = arenas::ask(attachment, arena, side) else { return };
+            let Some(channel) = fs_shm::Channel::at(mapped.arena(), slot) else { return };
+            for extra in 0..references.max(numbers.len()) {
+                if extra >= numbers.len() {
+                    channel::give_back(&channel, false);
+                } else if extra >= references {
+                    channel.retain();
+                }
+            }
+            let Some((&first, others)) = numbers.split_first() else { return };
+            let Some(socket) = enter(first) else { return };
+            others.iter().for_each(|fd| connect::enter_again(*fd, socket));
+            socket.resume_channel(attachment.life(), mapped, &channel);
+            for fd in numbers {
+                // It was in the page before.
+                let _ = process::enter_page(attachment, *fd, object);
+            }
+        }
+        Object::Listener(id) => {
+            let Some((&first, others)) = numbers.split_first() else {
+                if let Err(error) = attachment.client().unlisten(id) {
+                    attachment.failed(&error);
+                }
+                return;
+            };
+            let page = attachment.client().listener(id).ok().and_then(|page| ListenerPage::map(page.as_fd()).ok());
+            let (Some(page), Some(socket)) = (page, enter(first)) else { return };
+            others.iter().for_each(|fd| connect::enter_again(*fd, socket));
+            listen::resume(attachment, first, socket, id, page);
+        }
+        Object::Kernel(_) => {}
+    }
+}
+
+/// A socket for an inherited descriptor, with what the kernel knows of it.
+pub(crate) fn enter(fd: Fd) -> Option<&'static Socket> {
+    const F_GETFL: i32 = 3;
+    let family = call::int_option(fd, SOL_SOCKET, SO_DOMAIN).ok()? as u32;
+    (family == address::AF_INET || family == address::AF_INET6).then_some(())?;
+    let socket = connect::enter(fd, Kind::Fresh, family)?;
+    socket.set_status(call::fcntl(fd, F_GETFL, 0).unwrap_or(0) as u32 & crate::channel::O_NONBLOCK);
+    crate::options::recall(fd, socket);
+    Some(socket)
+}

@@ -1,20 +1,138 @@
 //! Bytes between descriptors.
+//!
+//! sendfile and splice on a channel copy through a buffer on the stack: file → buffer → ring.
 
-use crate::types::{Fd, Ours};
+use rustix::io::Errno;
+
+use crate::{
+    flags,
+    stream::{self, is_channel},
+    sys::call,
+    types::{Fd, IoVec, IoVecMut, Ours},
+};
+
+/// Bytes at a time: a quarter of the largest ring, small for a thread's stack.
+const PIECE: usize = 16 << 10;
+const SPLICE_F_NONBLOCK: u32 = 2;
+const SPLICE_F_ALL: u32 = 0xf;
+const SEEK_CUR: i32 = 1;
+const SEEK_SET: i32 = 0;
+/// One call moves at most this (MAX_RW_COUNT of the kernel).
+const MOVED_MAX: usize = 0x7fff_f000;
 
 /// `sendfile(2)`: ours when `out` or `input` is. `offset` is read and advanced as the kernel does.
-pub fn sendfile(_out: Fd, _input: Fd, _offset: Option<&mut i64>, _count: usize) -> Ours<usize> {
-    None
+pub fn sendfile(out: Fd, input: Fd, offset: Option<&mut i64>, count: usize) -> Ours<usize> {
+    if is_channel(input) {
+        // Not seekable with an offset, not a file without one.
+        return Some(Err(if offset.is_some() { Errno::SPIPE } else { Errno::INVAL }));
+    }
+    if !is_channel(out) {
+        return None;
+    }
+    let start = match &offset {
+        Some(offset) if **offset < 0 => return Some(Err(Errno::INVAL)),
+        Some(offset) => **offset,
+        None => match call::lseek(input, 0, SEEK_CUR) {
+            Ok(at) => at,
+            // A pipe: the kernel's splice takes it.
+            Err(Errno::SPIPE) => return Some(from_pipe(input, out, count, 0)),
+            Err(errno) => return Some(Err(errno)),
+        },
+    };
+    let mut at = start;
+    let count = count.min(MOVED_MAX);
+    let mut sent = 0;
+    let answer = loop {
+        let mut buffer = [0; PIECE];
+        let want = PIECE.min(count - sent);
+        if want == 0 {
+            break Ok(sent);
+        }
+        let got = match call::pread(input, &mut buffer[..want], at) {
+            Ok(0) => break Ok(sent),
+            Ok(got) => got,
+            Err(errno) => break part(sent, errno),
+        };
+        match send_all(out, &buffer[..got], 0) {
+            Ok(moved) => {
+                sent += moved;
+                at += moved as i64;
+                if moved < got {
+                    break Ok(sent);
+                }
+            }
+            Err(errno) => break part(sent, errno),
+        }
+    };
+    match offset {
+        Some(offset) => *offset = at,
+        None if at != start => {
+            if let Err(errno) = call::lseek(input, at, SEEK_SET) {
+                return Some(Err(errno));
+            }
+        }
+        None => {}
+    }
+    Some(answer)
 }
 
-/// `splice(2)`: ours when either descriptor is.
+/// `splice(2)`: ours when either descriptor is; the other has to be a pipe.
 pub fn splice(
-    _input: Fd,
-    _input_offset: Option<&mut i64>,
-    _output: Fd,
-    _output_offset: Option<&mut i64>,
-    _len: usize,
-    _flags: u32,
+    input: Fd,
+    input_offset: Option<&mut i64>,
+    output: Fd,
+    output_offset: Option<&mut i64>,
+    len: usize,
+    flags: u32,
 ) -> Ours<usize> {
-    None
+    let (from_us, to_us) = (is_channel(input), is_channel(output));
+    if !from_us && !to_us {
+        return None;
+    }
+    if flags & !SPLICE_F_ALL != 0 || (from_us && to_us) {
+        return Some(Err(Errno::INVAL));
+    }
+    if input_offset.is_some() || output_offset.is_some() {
+        return Some(Err(Errno::SPIPE));
+    }
+    let wait = if flags & SPLICE_F_NONBLOCK != 0 { flags::DONTWAIT } else { 0 };
+    let len = len.min(MOVED_MAX);
+    Some(if to_us { from_pipe(input, output, len, wait) } else { to_pipe(input, output, len, wait) })
+}
+
+/// Pipe → channel. What a channel has no room for is in no pipe any more: so no more is read than is sent, by waiting for
+/// room first where the socket blocks, and by sending one piece only where it does not.
+fn from_pipe(input: Fd, output: Fd, len: usize, wait: u32) -> Result<usize, Errno> {
+    let room = stream::room(output, wait)?;
+    let mut buffer = [0; PIECE];
+    let want = PIECE.min(len).min(room);
+    if want == 0 {
+        return Ok(0);
+    }
+    let got = call::read(input, &mut buffer[..want])?;
+    send_all(output, &buffer[..got], wait)
+}
+
+/// Channel → pipe: as much as the pipe takes is taken from the channel.
+fn to_pipe(input: Fd, output: Fd, len: usize, wait: u32) -> Result<usize, Errno> {
+    let mut buffer = [0; PIECE];
+    let want = PIECE.min(len);
+    let seen = receive(input, &mut buffer[..want], wait | flags::PEEK)?;
+    if seen == 0 {
+        return Ok(0);
+    }
+    let written = call::write(output, &buffer[..seen])?;
+    receive(input, &mut buffer[..written], flags::DONTWAIT)
+}
+
+fn receive(fd: Fd, room: &mut [u8], flags: u32) -> Result<usize, Errno> {
+    stream::recv(fd, &mut [IoVecMut::new(room)], flags).unwrap_or(Err(Errno::BADF)).map(|received| received.bytes)
+}
+
+fn send_all(fd: Fd, bytes: &[u8], flags: u32) -> Result<usize, Errno> {
+    stream::send(fd, &[IoVec::new(bytes)], flags, None, &[]).unwrap_or(Err(Errno::BADF))
+}
+
+fn part(moved: usize, errno: Errno) -> Result<usize, Errno> {
+    if moved == 0 { Err(errno) } else { Ok(moved) }
 }

@@ -15,6 +15,9 @@
 //! | [`poll`] | epoll, poll, select |
 #![deny(unsafe_code)]
 
+mod address;
+mod arenas;
+pub mod channel;
 pub mod connect;
 pub mod descriptor;
 pub mod exec;
@@ -25,6 +28,8 @@ pub mod listen;
 pub mod options;
 pub mod pass;
 pub mod poll;
+pub mod process;
+mod route;
 pub mod socket;
 pub mod stream;
 pub mod sys;

@@ -24,7 +24,7 @@ use rustix::{
 use crate::{
     address,
     arenas::{self, Mapped},
-    channel::{CANCELLED, CANCELS, O_NONBLOCK, Patience},
+    channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
     connect, poll,
     process::{self, Attachment, Poller},
     socket::{Kind, Socket, mark},
@@ -157,6 +157,31 @@ fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket) {
     };
     enter_pages(attachment, socket, fd, object);
     poll::changed(socket);
+}
+
+/// What the attachment page says of a listener; `None`: it is not announced.
+pub(crate) fn object(socket: &Socket) -> Option<Object> {
+    let id = of(socket)?.id.load(Acquire);
+    (id != 0).then_some(Object::Listener(id))
+}
+
+/// One more number of a listener.
+pub(crate) fn enter_number(attachment: &Attachment, socket: &Socket, fd: Fd) {
+    if let Some(object) = object(socket) {
+        // The page is as large as the table.
+        let _ = process::enter_page(attachment, fd, object);
+    }
+}
+
+/// A listener that was inherited or received. The caller holds [`table::Changing`].
+pub(crate) fn resume(attachment: &Attachment, fd: Fd, socket: &'static Socket, id: u32, page: ListenerPage) {
+    if !become_listener(fd, socket) {
+        return;
+    }
+    let Some(listener) = of(socket) else { return };
+    listener.take_page(id, attachment.life(), page);
+    socket.set_life(attachment.life());
+    enter_pages(attachment, socket, fd, Object::Listener(id));
 }
 
 /// Writes the attachment page's entries of all numbers of the socket.
@@ -433,7 +458,7 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
     };
     let new = process::current().zip(connect::enter(fd, Kind::Fresh, socket.family()));
     let Some((attachment, new)) = new else {
-        channel.close(true);
+        channel::give_back(&channel, true);
         give_up();
         return Some(Err(Errno::NFILE));
     };

@@ -174,7 +174,11 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
         _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
         _ => {}
     }
-    if channel.is_none() && level == SOL_SOCKET && value.len() == 4 && matches!(name, so::RCVBUF | so::SNDBUF | so::OOBINLINE | so::RCVLOWAT) {
+    if channel.is_none()
+        && level == SOL_SOCKET
+        && value.len() == 4
+        && matches!(name, so::RCVBUF | so::SNDBUF | so::OOBINLINE | so::RCVLOWAT)
+    {
         socket.remember_option(level, name, int);
     }
 }
@@ -186,6 +190,19 @@ fn set_buffer(fd: Fd, socket: &Socket, sending: bool) {
     socket.buffer(sending).store(bytes as u32, Relaxed);
     if let Some(channel) = socket.channel() {
         channel.set_buffer(sending, bytes as u32);
+    }
+}
+
+/// What the kernel knows of an inherited socket's options that this process acts on.
+pub(crate) fn recall(fd: Fd, socket: &Socket) {
+    let mut value = [0; 16];
+    for (name, place) in [(so::RCVTIMEO, socket.receive_timeout()), (so::SNDTIMEO, socket.send_timeout())] {
+        if call::getsockopt(fd, SOL_SOCKET, name, &mut value).is_ok() {
+            place.store(nanoseconds(&value), Relaxed);
+        }
+    }
+    if call::getsockopt(fd, SOL_SOCKET, so::LINGER, &mut value[..8]).is_ok() {
+        act(fd, socket, SOL_SOCKET, so::LINGER, &value[..8]);
     }
 }
 
@@ -208,9 +225,7 @@ pub fn getsockname(fd: Fd) -> Ours<Address> {
 pub fn getpeername(fd: Fd) -> Ours<Address> {
     let socket = table::find(fd)?;
     let channel = socket.channel()?;
-    let connected = channel
-        .state()
-        .is_some_and(|state| state.phase() == Phase::Open && tcp_state(socket) != CLOSE);
+    let connected = channel.state().is_some_and(|state| state.phase() == Phase::Open && tcp_state(socket) != CLOSE);
     if !connected {
         return Some(Err(Errno::NOTCONN));
     }

@@ -1,10 +1,80 @@
 //! Descriptors passed over Unix sockets (SCM_RIGHTS).
 
-use crate::types::Fd;
+use fs_shm::{Channel, control::Object, pages::ListenerPage};
+use rustix::fd::AsFd;
+
+use crate::{
+    address, arenas, channel, exec, listen,
+    process::{self, Attachment},
+    socket::Kind,
+    sys::{self, call},
+    table,
+    types::Fd,
+};
+
+const SOL_SOCKET: i32 = 1;
+const SO_TYPE: i32 = 3;
+const SO_DOMAIN: i32 = 39;
+const SOCK_STREAM: i32 = 1;
 
 /// Before a `sendmsg` that carries these descriptors: sockets of ours among them are held by the daemon until the receiver
 /// claims them. Costs a table look-up each when none is ours.
-pub fn share(_fds: &[Fd]) {}
+pub fn share(fds: &[Fd]) {
+    for &fd in fds {
+        let Some(socket) = table::socket(fd) else { continue };
+        let object = match socket.kind() {
+            Kind::Channel => {
+                socket.mapped().zip(socket.channel()).map(|(mapped, channel)| mapped.object(channel.slot()))
+            }
+            Kind::Listener => listen::object(&socket),
+            _ => None,
+        };
+        let (Some(object), Some(cookie), Some(attachment)) = (object, exec::cookie(fd), process::current()) else {
+            continue;
+        };
+        if let Err(error) = attachment.client().share(object, cookie) {
+            attachment.failed(&error);
+        }
+    }
+}
 
 /// After a `recvmsg` that brought these descriptors: those that are sockets of ours in the sender become ours here.
-pub fn claim(_fds: &[Fd]) {}
+pub fn claim(fds: &[Fd]) {
+    for &fd in fds {
+        let _changing = table::Changing::begin();
+        table::displaced(fd);
+        let family = call::int_option(fd, SOL_SOCKET, SO_DOMAIN).unwrap_or(0) as u32;
+        let stream = call::int_option(fd, SOL_SOCKET, SO_TYPE) == Ok(SOCK_STREAM);
+        if !stream || (family != address::AF_INET && family != address::AF_INET6) {
+            continue;
+        }
+        if let Some(attachment) = process::attached() {
+            claim_one(attachment, fd);
+        }
+    }
+}
+
+fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
+    let placeholder = sys::borrowed(fd)?;
+    let claimed = attachment.client().claim(placeholder).inspect_err(|error| attachment.failed(error));
+    let (object, memory) = claimed.ok()??;
+    match object {
+        Object::Channel { arena, slot, side } => {
+            let mapped = arenas::map(attachment, arena, side, &memory)?;
+            let channel = Channel::at(mapped.arena(), slot)?;
+            let Some(socket) = exec::enter(fd).filter(|_| process::enter_page(attachment, fd, object)) else {
+                // The reference that came with the answer.
+                channel::give_back(&channel, false);
+                return None;
+            };
+            socket.resume_channel(attachment.life(), mapped, &channel);
+        }
+        Object::Listener(id) => {
+            let page = ListenerPage::map(memory.as_fd()).ok()?;
+            let socket = exec::enter(fd)?;
+            listen::resume(attachment, fd, socket, id, page);
+        }
+        Object::Kernel(_) => {}
+    }
+    Some(())
+}

@@ -17,7 +17,7 @@ use fs_shm::{
 };
 use rustix::{
     event::EventfdFlags,
-    fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd},
+    fd::{AsFd, AsRawFd, IntoRawFd},
     io::Errno,
 };
 
@@ -211,7 +211,13 @@ pub(crate) fn become_child(attachment: Option<Box<Attachment>>) {
 }
 
 fn geometry(welcome: &control::Welcome) -> Option<Geometry> {
-    Geometry::from_word(welcome.geometry.word)
+    let given = welcome.geometry;
+    let geometry = Geometry {
+        slots: given.slots,
+        stride_log2: u8::try_from(given.stride_log2).ok()?,
+        ring_log2: Geometry::STANDARD.ring_log2,
+    };
+    geometry.is_valid().then_some(geometry)
 }
 
 /// Connects to the first daemon that answers.
@@ -230,10 +236,8 @@ fn reach() -> Option<Client> {
 
 /// The program's name, for lists.
 fn program(room: &mut [u8; 256]) -> &[u8] {
-    let len = match rustix::fs::readlinkat_raw(rustix::fs::CWD, c"/proc/self/exe", &mut room[..]) {
-        Ok((name, _)) => name.len(),
-        Err(_) => 0,
-    };
+    // Without /proc the name is empty.
+    let len = rustix::fs::readlinkat_raw(rustix::fs::CWD, c"/proc/self/exe", &mut room[..]).unwrap_or_default();
     let path = &room[..len];
     path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }
@@ -334,7 +338,7 @@ fn ask(poller: u32) -> Option<Fd> {
 
 fn drop_internal(fd: Fd) {
     table::unset_internal(fd);
-    // SAFETY-free: an owned number, closed once.
+    // A number of ours, closed once.
     let _ = sys::call::close(fd);
 }
 

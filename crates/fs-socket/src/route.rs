@@ -69,9 +69,7 @@ const KERNEL: u32 = 3;
 pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placeholder: BorrowedFd<'_>) -> Way {
     let key = key(to);
     let entry = ENTRIES.make(hash(&key));
-    if !bound
-        && let Some(way) = entry.and_then(|entry| entry.read(attachment, &key))
-    {
+    if !bound && let Some(way) = entry.and_then(|entry| entry.read(attachment, &key)) {
         return way;
     }
     let routed = match attachment.client().route(to, placeholder) {

@@ -258,6 +258,12 @@ impl Socket {
         self.kind.store(Kind::Channel as u32, Release);
     }
 
+    /// The channel of a descriptor that was inherited or received: everything that was set is in shared memory already.
+    pub(crate) fn resume_channel(&self, life: u32, mapped: &'static Mapped, channel: &Channel<'static>) {
+        self.set_life(life);
+        self.become_channel(mapped, channel);
+    }
+
     pub(crate) fn become_kind(&self, kind: Kind) {
         self.kind.store(kind as u32, Release);
     }
@@ -297,10 +303,9 @@ impl Socket {
 
     /// What an accepted socket has of its listener (sk_clone_lock() of the kernel).
     pub(crate) fn inherit(&self, listener: &Socket) {
-        for (own, theirs) in [
-            (&self.receive_timeout, &listener.receive_timeout),
-            (&self.send_timeout, &listener.send_timeout),
-        ] {
+        for (own, theirs) in
+            [(&self.receive_timeout, &listener.receive_timeout), (&self.send_timeout, &listener.send_timeout)]
+        {
             own.store(theirs.load(Relaxed), Relaxed);
         }
         for (own, theirs) in [
@@ -326,15 +331,12 @@ impl Socket {
         let word = u64::from(level as u8) << 40 | u64::from(name as u8) << 32 | u64::from(value as u32);
         let count = (self.options_count.load(Relaxed) as usize).min(OPTIONS);
         let same = self.options.iter().take(count).find(|have| have.load(Relaxed) >> 32 == word >> 32);
-        match same.or_else(|| self.options.get(count)) {
-            Some(place) => {
-                place.store(word, Relaxed);
-                if same.is_none() {
-                    self.options_count.store(count as u32 + 1, Relaxed);
-                }
+        // More than there is room for: accepted sockets show the default.
+        if let Some(place) = same.or_else(|| self.options.get(count)) {
+            place.store(word, Relaxed);
+            if same.is_none() {
+                self.options_count.store(count as u32 + 1, Relaxed);
             }
-            // More than anybody sets: the accepted sockets show the default.
-            None => {}
         }
     }
 
@@ -446,16 +448,16 @@ impl Socket {
             self.release();
         } else if let Some(channel) = self.channel() {
             // Its reference; the last one's goes with the last hold.
-            channel.close(self.linger.load(Relaxed) == 1);
+            channel::give_back(&channel, self.linger.load(Relaxed) == 1);
         }
     }
 
     /// What is ready now; wait-free, no system call. A listener's kernel queue is not asked, nor is a kernel socket.
     pub fn readiness(&self) -> Readiness {
         match self.kind() {
-            Kind::Channel => {
-                self.channel().map_or(Readiness(Readiness::ERR | Readiness::HUP), |channel| Readiness(channel.readiness().0))
-            }
+            Kind::Channel => self
+                .channel()
+                .map_or(Readiness(Readiness::ERR | Readiness::HUP), |channel| Readiness(channel.readiness().0)),
             Kind::Listener if crate::listen::is_ready(self) => Readiness(Readiness::IN),
             _ => Readiness::default(),
         }
@@ -478,6 +480,13 @@ impl Socket {
             Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Internal => {}
         }
         self.give_back();
+    }
+
+    /// In a forked child without an attachment: the daemon did not count its references, so it has none.
+    pub(crate) fn orphaned(&'static self) {
+        if matches!(self.kind(), Kind::Channel | Kind::Listener) {
+            self.become_kind(Kind::Kernel);
+        }
     }
 
     /// In a forked child: only its descriptors hold it, the other threads' calls are gone.

@@ -171,9 +171,7 @@ fn recv_more(
     let target = if all { total } else { channel.rcvlowat().min(total) }.max(1);
     let mut patience = Patience::new(socket.receive_timeout());
     let mut held = None;
-    let mut done = |bytes: usize, errno: Errno| {
-        channel::part(bytes, errno).map(|bytes| Received { bytes, flags: 0 })
-    };
+    let done = |bytes: usize, errno: Errno| channel::part(bytes, errno).map(|bytes| Received { bytes, flags: 0 });
     loop {
         let answer = if how.peek || bytes == 0 {
             // A peek begins from the front again each time.
@@ -210,11 +208,8 @@ fn recv_more(
                 return done(bytes, Errno::BADF);
             }
         }
-        let waited = if how.peek && bytes != 0 {
-            patience.nap(channel, bytes)
-        } else {
-            patience.wait(channel, Interest::Read)
-        };
+        let waited =
+            if how.peek && bytes != 0 { patience.nap(channel, bytes) } else { patience.wait(channel, Interest::Read) };
         if let Err(errno) = waited {
             return done(bytes, errno);
         }
@@ -262,6 +257,29 @@ fn recv_urgent(channel: &Channel<'static>, bufs: &mut [IoSliceMut<'_>], flags: u
 #[inline]
 fn blocks(channel: &Channel<'static>, flags: u32) -> bool {
     flags & flags::DONTWAIT == 0 && channel.status() & channel::O_NONBLOCK == 0
+}
+
+/// How many bytes would be taken now, at least; waits for some if the socket blocks (for splice).
+pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
+    let socket = table::find(fd).ok_or(Errno::BADF)?;
+    let channel = socket.channel().ok_or(Errno::BADF)?;
+    let mut patience = Patience::new(socket.send_timeout());
+    loop {
+        match channel.writing() {
+            Ok(mut writing) => match writing.chunk(1) {
+                Ok(chunk) => return Ok(chunk.len()),
+                Err(Errno::AGAIN) => {}
+                Err(errno) => return Err(errno),
+            },
+            Err(Errno::AGAIN) => {}
+            Err(errno) => return Err(errno),
+        }
+        if !blocks(&channel, flags) {
+            return Err(Errno::AGAIN);
+        }
+        let _held = channel::hold(fd, socket).ok_or(Errno::BADF)?;
+        patience.wait(&channel, Interest::Write)?;
+    }
 }
 
 /// Whether bytes go through us (for sendfile and splice).

@@ -67,11 +67,6 @@ pub struct SocketRef {
 }
 
 impl SocketRef {
-    /// Takes over a hold that was counted already.
-    pub(crate) fn counted(socket: &'static Socket) -> Self {
-        SocketRef { socket }
-    }
-
     /// The socket, without the hold: memory that stays a socket's for ever, perhaps another's
     /// ([`Socket::identity`] tells).
     pub fn unheld(&self) -> &'static Socket {

@@ -143,6 +143,16 @@ impl<'a> Channel<'a> {
         self.own().rcvlowat.store(bytes.min(max), Relaxed);
     }
 
+    /// SO_RCVLOWAT, at least 1.
+    pub fn rcvlowat(&self) -> usize {
+        self.own().rcvlowat.load(Relaxed).max(1) as usize
+    }
+
+    /// Nothing more may be sent: shutdown(SHUT_WR), or a reset.
+    pub fn is_send_shut(&self) -> bool {
+        self.own().flags.load(Acquire) & SND_SHUT != 0
+    }
+
     /// SO_OOBINLINE.
     pub fn set_oob_inline(&self, on: bool) {
         if on {

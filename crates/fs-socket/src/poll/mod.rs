@@ -17,6 +17,9 @@ pub fn changed(_socket: &Socket) {}
 /// A kernel descriptor that is no socket of ours is being closed or replaced: only called while any epoll instance is ours.
 pub fn kernel_closed(_fd: Fd) {}
 
+/// close_range: kernel descriptors of this range are being closed.
+pub fn kernel_range_closed(_first: u32, _last: u32) {}
+
 /// The last descriptor of an epoll instance in this process is gone.
 pub fn epoll_closed(_index: u32) {}
 

@@ -189,8 +189,7 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Err
 /// `getsockopt(2)`: the length the kernel answers.
 pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
     let mut len = value.len() as u32;
-    let arguments =
-        [fd as usize, level as usize, name as usize, value.as_mut_ptr() as usize, &raw mut len as usize, 0];
+    let arguments = [fd as usize, level as usize, name as usize, value.as_mut_ptr() as usize, &raw mut len as usize, 0];
     // SAFETY: the kernel writes at most `len` bytes into the slice, and then the length.
     unsafe { call(nr::GETSOCKOPT, arguments) }?;
     Ok(len as usize)

@@ -21,3 +21,9 @@ pub(crate) fn borrowed<'a>(fd: crate::types::Fd) -> Option<rustix::fd::BorrowedF
     // SAFETY: not -1; that it is open is the table's business, and if it is not the kernel answers EBADF.
     (fd >= 0).then(|| unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })
 }
+
+/// Takes a variable out of the environment. Called before `main` only, while there is one thread.
+pub(crate) fn remove_variable(name: &str) {
+    // SAFETY: no other thread reads the environment: there is none yet.
+    unsafe { std::env::remove_var(name) }
+}
