@@ -81,6 +81,17 @@ pub struct FastOpen {
     pub client: bool,
     /// Listeners that ask for it (`Listen::fast_open`) take data in a SYN with a valid cookie.
     pub server: bool,
+    /// An active open sends data in the SYN without a cookie too (bit 0x4 of Linux's sysctl): for networks where
+    /// servers are known to take it (RFC 7413 4.1.3, appendix A).
+    pub client_without_cookie: bool,
+    /// Listeners take data in any SYN (bit 0x200): only where source addresses cannot be forged.
+    pub server_without_cookie: bool,
+}
+
+impl FastOpen {
+    /// Nothing of it.
+    pub const OFF: Self =
+        Self { client: false, server: false, client_without_cookie: false, server_without_cookie: false };
 }
 
 /// TCP's constants.
@@ -167,7 +178,7 @@ impl Default for TcpConfig {
             sack: true,
             initial_window: 10,
             ecn: Ecn::Passive,
-            fast_open: FastOpen { client: true, server: false },
+            fast_open: FastOpen { client: true, ..FastOpen::OFF },
             rack: true,
             tail_loss_probe: true,
             idle_restart: true,

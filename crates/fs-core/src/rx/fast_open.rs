@@ -75,10 +75,11 @@ impl<P: FramePool> Stack<P> {
 
     pub(crate) fn judge_fast_open(&self, key: &FlowKey, cookie: &Cookie) -> Verdict {
         let period = self.fast_open_period();
-        if *cookie == self.fast_open.cookie(key, period) {
+        if cookie.as_bytes() == self.fast_open.cookie(key, period).as_bytes() {
             return Verdict::Good { renew: false };
         }
-        let last = period.checked_sub(1).is_some_and(|last| *cookie == self.fast_open.cookie(key, last));
+        let last =
+            period.checked_sub(1).is_some_and(|last| cookie.as_bytes() == self.fast_open.cookie(key, last).as_bytes());
         if last { Verdict::Good { renew: true } } else { Verdict::Bad }
     }
 

@@ -68,13 +68,20 @@ impl<P: FramePool> Stack<P> {
             return Arrival::new(frames).discard(&mut self.pool);
         }
         let mut grant = None;
+        if asks
+            && self.config.tcp.fast_open.server_without_cookie
+            && (segment.payload_len > 0 || cookie.is_some())
+            && self.may_open_fast(listener)
+        {
+            return self.open_fast(syn, segment, hash, frames, false);
+        }
         if let Some(cookie) = cookie {
             match self.judge_fast_open(&segment.key, &cookie) {
                 Verdict::Good { renew } if self.may_open_fast(listener) => {
                     return self.open_fast(syn, segment, hash, frames, renew);
                 }
                 Verdict::Good { .. } => {}
-                Verdict::Bad => grant = Some(self.fast_open_cookie(&segment.key)),
+                Verdict::Bad => grant = Some(self.fast_open_cookie(&segment.key).answering(&cookie)),
             }
         }
         let index = self.handshakes.insert(syn);

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::flow::CoreId;
 use crate::frame::FramePool;
 use crate::socket::event::{CoreMessage, ListenerId, Outbound, TcpId};
-use crate::socket::options::Listen;
+use crate::socket::options::{Listen, TcpOptions};
 use crate::stack::Stack;
 use crate::tcb::Slot;
 use crate::tcb::flags::Flags;
@@ -33,6 +33,22 @@ impl<P: FramePool> Stack<P> {
         for index in queue {
             self.pass_on(index);
         }
+    }
+
+    /// Options of the connections that come from now on, as setsockopt(2) on a listening socket sets them.
+    pub fn tcp_set_listener_options(&mut self, listener: ListenerId, options: TcpOptions) -> Result<(), Error> {
+        if options.ttl == Some(0) {
+            return Err(Error::InvalidInput);
+        }
+        self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?.options = options;
+        Ok(())
+    }
+
+    /// TCP_FASTOPEN on a listening socket: how many connections data in a SYN may have opened before their handshake's
+    /// end.
+    pub fn tcp_set_listener_fast_open(&mut self, listener: ListenerId, most: u32) -> Result<(), Error> {
+        self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?.fast_open = most;
+        Ok(())
     }
 
     fn announce(&mut self, listener: ListenerId, up: bool) {

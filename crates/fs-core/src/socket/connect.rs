@@ -169,10 +169,10 @@ impl<P: FramePool> Stack<P> {
             Some(peer) => (ecn::syn_ack_flags(peer.ecn), peer.irs + 1),
         };
         let carried = match &s.fast {
-            Some(fast) if crossed.is_none() && fast.cookie.is_some() => fast.sent as usize,
+            Some(fast) if crossed.is_none() && fast.carried => fast.sent as usize,
             _ => 0,
         };
-        let fast_open = s.fast.as_ref().filter(|_| crossed.is_none()).and_then(|fast| fast.cookie);
+        let fast_open = s.fast.as_ref().filter(|f| crossed.is_none() && f.carried).and_then(|fast| fast.cookie);
         let mut data = alloc::vec![0; carried];
         if let Some(fast) = s.fast.as_ref().filter(|_| carried > 0) {
             self.store.segments[fast.data.head].read_at(&self.store.rest, &self.pool, 0, &mut data);
@@ -194,7 +194,7 @@ impl<P: FramePool> Stack<P> {
         // TCP_USER_TIMEOUT, from the first SYN on.
         let waited = Duration::from_micros(u64::from(micros(now).wrapping_sub(s.sent_us)));
         let over = s.options.user_timeout.is_some_and(|limit| waited >= limit);
-        if over || s.retries >= tcp.syn_retries {
+        if over || s.retries >= s.options.syn_retries.unwrap_or(tcp.syn_retries) {
             let error = s.soft_error.unwrap_or(Error::TimedOut);
             self.stats.timeouts += 1;
             self.fail_connect(index, error);
@@ -204,7 +204,7 @@ impl<P: FramePool> Stack<P> {
         s.ecn = false;
         // RFC 7413 4.2.1: again without data and option, which something on the way may not like. The first one may still
         // be answered.
-        let was_fast = s.fast.as_mut().and_then(|f| f.cookie.take()).is_some();
+        let was_fast = s.fast.as_mut().is_some_and(|f| core::mem::replace(&mut f.carried, false));
         let server = s.key.remote_ip();
         let wait = handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
         s.retry_at = now + s.options.user_timeout.map_or(wait, |limit| wait.min(limit.saturating_sub(waited)));
@@ -303,10 +303,9 @@ impl<P: FramePool> Stack<P> {
     fn learn_fast_open(&mut self, index: u32, cookie: Option<Cookie>, peer: &PeerSyn) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
         let Some(fast) = &s.fast else { return };
-        let (server, answered) = (s.key.remote_ip(), fast.cookie.is_some());
-        if let Some(cookie) = cookie.filter(|c| !c.is_request()) {
-            self.fast_open.peers.put(server, cookie, peer.options.mss.unwrap_or(536), self.now);
-        }
+        let (server, answered) = (s.key.remote_ip(), fast.carried);
+        let cookie = cookie.filter(|c| !c.is_request());
+        self.fast_open.peers.put(server, cookie, peer.options.mss.unwrap_or(536), self.now);
         if answered {
             self.fast_open.peers.answered(server);
         }

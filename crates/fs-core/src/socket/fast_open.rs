@@ -1,5 +1,6 @@
 //! TCP Fast Open (RFC 7413), the client's side: cookies that servers gave, and data in our SYN.
 
+use crate::config::FastOpen;
 use crate::frame::FramePool;
 use crate::stack::Stack;
 use crate::tcb::send::buffer::Cut;
@@ -33,14 +34,17 @@ struct Peer {
 pub(crate) struct Peers(BTreeMap<IpAddr, Peer>);
 
 impl Peers {
-    /// A cookie and segment size to send data with now. `None`: ask for a cookie, or do without.
+    /// A server's cookie, [`Cookie::REQUEST`] if it has given none, and the segment size that it announced. `None`:
+    /// nothing is known, or its SYNs are lost.
     pub(crate) fn get(&mut self, server: IpAddr, now: Instant) -> Option<(Cookie, u16)> {
         let peer = self.0.get_mut(&server)?;
         peer.used = now;
-        if peer.cookie.is_request() || peer.is_suspect(now) {
-            return None;
-        }
-        Some((peer.cookie, peer.mss))
+        (!peer.is_suspect(now)).then_some((peer.cookie, peer.mss))
+    }
+
+    /// Data can leave with a SYN to this server now.
+    pub(crate) fn has_cookie(&self, server: IpAddr, now: Instant) -> bool {
+        self.0.get(&server).is_some_and(|peer| !peer.cookie.is_request() && !peer.is_suspect(now))
     }
 
     /// SYNs with this option were lost: not even a request should go out now.
@@ -48,10 +52,13 @@ impl Peers {
         self.0.get(&server).is_some_and(|peer| peer.is_suspect(now))
     }
 
-    /// The server gave a cookie.
-    pub(crate) fn put(&mut self, server: IpAddr, cookie: Cookie, mss: u16, now: Instant) {
-        let losses = self.0.get(&server).map_or(0, |p| p.losses);
-        self.insert(server, Peer { cookie, mss, losses, last_loss: now, used: now });
+    /// The server has answered: with a cookie, so that SYNs with the option do get through, or without.
+    pub(crate) fn put(&mut self, server: IpAddr, cookie: Option<Cookie>, mss: u16, now: Instant) {
+        let old = self.0.get(&server).copied();
+        let losses = old.map_or(0, |p| if cookie.is_some() { 0 } else { p.losses });
+        let last_loss = old.map_or(now, |p| p.last_loss);
+        let cookie = cookie.or(old.map(|p| p.cookie)).unwrap_or(Cookie::REQUEST);
+        self.insert(server, Peer { cookie, mss, losses, last_loss, used: now });
     }
 
     /// A SYN with data or a request was answered.
@@ -90,7 +97,9 @@ impl Peer {
 /// A fast open under way. Its data stays queued until the server has acknowledged it.
 #[derive(Debug)]
 pub(crate) struct FastSyn {
-    /// The option of the next SYN; without it, no data either.
+    /// The next SYN carries option and data.
+    pub(crate) carried: bool,
+    /// The option; none where data goes without.
     pub(crate) cookie: Option<Cookie>,
     /// The data that the SYN carries: one segment of the queue.
     pub(crate) data: TxQueue,
@@ -113,9 +122,12 @@ impl<P: FramePool> Stack<P> {
             return None;
         }
         let mut queue = TxQueue::new();
-        let Some((cookie, mss)) = self.fast_open.peers.get(server, now) else {
-            return Some(FastSyn { cookie: Some(Cookie::REQUEST), data: queue, sent: 0 });
-        };
+        let known = self.fast_open.peers.get(server, now);
+        let cookie = known.map(|(cookie, _)| cookie).filter(|c| !c.is_request());
+        if cookie.is_none() && !self.config.tcp.fast_open.client_without_cookie {
+            return Some(FastSyn { carried: true, cookie: Some(Cookie::REQUEST), data: queue, sent: 0 });
+        }
+        let mss = known.map_or(u16::MAX, |(_, mss)| mss);
         let Self { net, pool, store, send_frames, .. } = self;
         // 40 bytes of options: a SYN has more of them than a segment of the agreed size.
         let most = net.mss_to(path, server, now).min(mss).saturating_sub(40) as usize;
@@ -131,7 +143,16 @@ impl<P: FramePool> Stack<P> {
             );
         }
         let sent = queue.bytes;
-        Some(FastSyn { cookie: Some(cookie), data: queue, sent })
+        Some(FastSyn { carried: true, cookie, data: queue, sent })
+    }
+
+    /// Whether [`Stack::tcp_connect_with`] would send data to this server with its SYN: TCP_FASTOPEN_CONNECT puts the
+    /// SYN off until the first write then, and connects at once otherwise.
+    pub fn fast_open_ready(&self, server: IpAddr) -> bool {
+        let FastOpen { client, client_without_cookie, .. } = self.config.tcp.fast_open;
+        let server = server.to_canonical();
+        let without = || client_without_cookie && !self.fast_open.peers.is_suspect(server, self.now);
+        client && (self.fast_open.peers.has_cookie(server, self.now) || without())
     }
 }
 
@@ -146,7 +167,7 @@ mod tests {
         let mut peers = Peers::default();
         let at = |s| Instant::ZERO + Duration::from_secs(s);
         assert_eq!(peers.get(server, at(0)), None);
-        peers.put(server, cookie, 1460, at(0));
+        peers.put(server, Some(cookie), 1460, at(0));
         assert_eq!(peers.get(server, at(1)), Some((cookie, 1460)));
         peers.lost(server, at(1));
         assert!(peers.get(server, at(2)).is_some(), "once may happen");
@@ -166,10 +187,10 @@ mod tests {
         let cookie = Cookie::new(&[1; 8]).unwrap();
         let server = |i: u32| IpAddr::from(i.to_be_bytes());
         for i in 0..PEERS_MAX as u32 {
-            peers.put(server(i), cookie, 1460, Instant::from_millis(i as u64));
+            peers.put(server(i), Some(cookie), 1460, Instant::from_millis(i as u64));
         }
         peers.get(server(0), Instant::from_millis(5000));
-        peers.put(server(9999), cookie, 1460, Instant::from_millis(6000));
+        peers.put(server(9999), Some(cookie), 1460, Instant::from_millis(6000));
         assert_eq!(peers.0.len(), PEERS_MAX);
         assert!(peers.get(server(0), Instant::from_millis(7000)).is_some());
         assert!(peers.get(server(1), Instant::from_millis(7000)).is_none());

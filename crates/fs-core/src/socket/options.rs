@@ -55,6 +55,8 @@ pub struct TcpOptions {
     pub defer_accept: Option<Duration>,
     /// TCP_USER_TIMEOUT (RFC 9293 3.8.3, RFC 5482): how long data may stay unacknowledged, or the window closed.
     pub user_timeout: Option<Duration>,
+    /// TCP_SYNCNT: how often an active open sends its SYN again; `None` is the configuration's.
+    pub syn_retries: Option<u8>,
     /// TCP_NOTSENT_LOWAT: writable while fewer unsent bytes than this are queued.
     pub not_sent_low: Option<u32>,
     /// TCP_MAXSEG: upper bound of the segment size, announced in our SYN.

@@ -6,8 +6,19 @@ use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{Linger, Shutdown};
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::Cut;
+use crate::tcb::send::buffer::{Cut, mark};
 use crate::tcb::{Slot, State};
+
+/// What follows a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// Nothing is said about it.
+    Unsaid,
+    /// More, soon: MSG_MORE.
+    More,
+    /// A new record: MSG_EOR.
+    Record,
+}
 
 impl<P: FramePool> Stack<P> {
     /// The slot of a handle that the application may use.
@@ -30,18 +41,23 @@ impl<P: FramePool> Stack<P> {
     /// Copies as much as fits into the send queue. Never waits. An empty `buf` is `Ok(0)`.
     #[inline]
     pub fn tcp_send(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
-        self.send_bytes(id, buf, false).map(|(_, n)| n)
+        self.send_bytes(id, buf, Then::Unsaid).map(|(_, n)| n)
     }
 
     /// As `tcp_send`, with more to follow (MSG_MORE): what does not fill a segment waits for the next write, at most 200 ms
     /// once nothing is in flight.
     pub fn tcp_send_more(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
-        self.send_bytes(id, buf, true).map(|(_, n)| n)
+        self.send_bytes(id, buf, Then::More).map(|(_, n)| n)
+    }
+
+    /// As `tcp_send`; if all is taken, a record ends here (MSG_EOR): what is written next begins a segment of its own.
+    pub fn tcp_send_record(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
+        self.send_bytes(id, buf, Then::Record).map(|(_, n)| n)
     }
 
     /// As `tcp_send`; the last byte taken is urgent (MSG_OOB). The urgent pointer names the byte behind it, as on Linux.
     pub fn tcp_send_urgent(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
-        let (index, n) = self.send_bytes(id, buf, false)?;
+        let (index, n) = self.send_bytes(id, buf, Then::Unsaid)?;
         let Self { slots, store, .. } = self;
         if let Some(tcb) = slots.open_mut(index)
             && n > 0
@@ -53,7 +69,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     #[inline]
-    fn send_bytes(&mut self, id: TcpId, buf: &[u8], more: bool) -> Result<(u32, usize), Error> {
+    fn send_bytes(&mut self, id: TcpId, buf: &[u8], then: Then) -> Result<(u32, usize), Error> {
         let index = self.slot_of(id)?;
         let room = self.send_room(index, buf.len())?;
         if buf.is_empty() {
@@ -64,12 +80,16 @@ impl<P: FramePool> Stack<P> {
         let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
         tcb.check_app_limited();
         tcb.raise_mss(*now);
+        let more = then == Then::More;
         tcb.hold_for_more(more);
         let wanted = buf.len().min(room as usize);
         let fits = wanted.min(frames_left.saturating_mul(pool.payload_room()));
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
         let n = tcb.tx.write(store, pool, tcb.snd_nxt, &buf[..fits], cut);
+        if then == Then::Record && n == buf.len() {
+            store.segments[tcb.tx.tail].marks |= mark::RECORD_END;
+        }
         // A short write tells its caller to wait, as `WouldBlock` does: it needs its event as well.
         if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);

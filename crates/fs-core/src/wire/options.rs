@@ -16,6 +16,10 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 const FAST_OPEN: u8 = 34;
+/// Fast Open before it had a number of its own: an experiment's option (RFC 6994) with this beginning. Linux still takes
+/// it and answers in kind.
+const EXPERIMENT: u8 = 254;
+const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
 
 /// Largest shift: RFC 7323 2.3.
 pub const WINDOW_SCALE_MAX: u8 = 14;
@@ -163,6 +167,8 @@ pub fn sack_blocks(options: &[u8]) -> SackBlocks {
 pub struct Cookie {
     bytes: [u8; 16],
     len: u8,
+    /// In the experiment's option.
+    experimental: bool,
 }
 
 impl core::fmt::Debug for Cookie {
@@ -173,14 +179,14 @@ impl core::fmt::Debug for Cookie {
 
 impl Cookie {
     /// Asks for a cookie.
-    pub const REQUEST: Cookie = Cookie { bytes: [0; 16], len: 0 };
+    pub const REQUEST: Cookie = Cookie { bytes: [0; 16], len: 0, experimental: false };
 
     /// A cookie of 4 to 16 bytes, an even number of them; `None` for any other length.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         if !(4..=16).contains(&bytes.len()) || bytes.len() % 2 == 1 {
             return None;
         }
-        let mut cookie = Cookie { bytes: [0; 16], len: bytes.len() as u8 };
+        let mut cookie = Cookie { bytes: [0; 16], len: bytes.len() as u8, experimental: false };
         cookie.bytes[..bytes.len()].copy_from_slice(bytes);
         Some(cookie)
     }
@@ -188,6 +194,11 @@ impl Cookie {
     /// Its bytes; empty for a request.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The same, in the option that `asked` came in.
+    pub fn answering(self, asked: &Cookie) -> Self {
+        Self { experimental: asked.experimental, ..self }
     }
 
     /// It asks for a cookie.
@@ -198,18 +209,27 @@ impl Cookie {
 
 /// Reads the fast open option of a SYN or SYN-ACK. `None`: it is not there, or of a length that none has.
 pub fn fast_open(options: &[u8]) -> Option<Cookie> {
-    let (_, data) = Walk(options).find(|(kind, _)| *kind == FAST_OPEN)?;
-    if data.is_empty() { Some(Cookie::REQUEST) } else { Cookie::new(data) }
+    let (data, experimental) = Walk(options).find_map(|(kind, data)| match kind {
+        FAST_OPEN => Some((data, false)),
+        EXPERIMENT => data.strip_prefix(&FAST_OPEN_MAGIC).map(|data| (data, true)),
+        _ => None,
+    })?;
+    let cookie = if data.is_empty() { Cookie::REQUEST } else { Cookie::new(data)? };
+    Some(Cookie { experimental, ..cookie })
 }
 
 /// Writes the fast open option, padded to 4 bytes. Answers the length, 0 when `out` is too small.
 pub fn emit_fast_open(cookie: &Cookie, out: &mut [u8]) -> usize {
     let bytes = cookie.as_bytes();
-    let len = (2 + bytes.len()).next_multiple_of(4);
+    let magic = if cookie.experimental { &FAST_OPEN_MAGIC[..] } else { &[] };
+    let kind = if cookie.experimental { EXPERIMENT } else { FAST_OPEN };
+    let head = 2 + magic.len();
+    let len = (head + bytes.len()).next_multiple_of(4);
     let Some(out) = out.get_mut(..len) else { return 0 };
     out.fill(NOP);
-    out[..2].copy_from_slice(&[FAST_OPEN, 2 + cookie.len]);
-    out[2..2 + bytes.len()].copy_from_slice(bytes);
+    out[..2].copy_from_slice(&[kind, head as u8 + cookie.len]);
+    out[2..head].copy_from_slice(magic);
+    out[head..head + bytes.len()].copy_from_slice(bytes);
     len
 }
 

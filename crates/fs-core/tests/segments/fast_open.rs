@@ -6,7 +6,7 @@ use fs_core::*;
 use std::net::SocketAddr;
 
 fn lab() -> Lab {
-    Lab::new(TcpConfig { fast_open: FastOpen { client: true, server: true }, ..TcpConfig::default() })
+    Lab::new(TcpConfig { fast_open: FastOpen { client: true, server: true, ..FastOpen::OFF }, ..TcpConfig::default() })
 }
 
 fn syn(from: u16, cookie: &[u8], payload: &[u8]) -> Seg {

@@ -27,7 +27,7 @@ fn tcp_config(input: &mut Input<'_>) -> TcpConfig {
         ecn: input.pick(&[Ecn::Passive, Ecn::Active, Ecn::Off]),
         receive_buffer_initial: input.pick(&[64 << 10, 4096, 500, 20_000]),
         receive_buffer_max: 256 << 10,
-        fast_open: FastOpen { client: true, server: true },
+        fast_open: FastOpen { client: true, server: true, ..FastOpen::OFF },
         send_buffer: input.pick(&[64 << 10, 8192, 1 << 20]),
         ..TcpConfig::default()
     }

@@ -60,6 +60,7 @@ impl Engine {
         let read = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
         let write = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
         let mut events = match state {
+            State::New if socket.deferred.is_some() => write,
             State::New if socket.kind & 0xf == libc::SOCK_STREAM => write | libc::EPOLLHUP as u32,
             State::New => write,
             State::Listening(id) => {

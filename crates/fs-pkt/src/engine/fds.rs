@@ -28,6 +28,8 @@ pub(super) struct Kept {
     pub(super) keep_interval: Option<i32>,
     pub(super) keep_count: Option<i32>,
     pub(super) fast_open: i32,
+    pub(super) fast_open_connect: i32,
+    pub(super) inq: i32,
     pub(super) linger: (i32, i32),
 }
 
@@ -43,6 +45,8 @@ pub(super) struct Socket {
     pub(super) state: State,
     /// connect() has begun and nobody was told how it ended.
     pub(super) connecting: bool,
+    /// connect() with TCP_FASTOPEN_CONNECT: the first write connects to there.
+    pub(super) deferred: Option<SocketAddr>,
     /// The end of a connect that has been told; another connect() then says EISCONN.
     pub(super) connected: bool,
     /// An error taken from the engine and not yet told.

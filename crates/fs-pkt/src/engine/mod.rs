@@ -139,8 +139,9 @@ impl Engine {
         for _ in 0..TURNS_MAX {
             self.stack.tick();
             let mut moved = self.wake();
-            moved |= self.transmit();
+            // As on a core: packets leave after the tasks have run.
             moved |= self.proceed();
+            moved |= self.transmit();
             if !moved {
                 return;
             }

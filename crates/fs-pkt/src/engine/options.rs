@@ -42,9 +42,12 @@ impl Engine {
         let Some(socket) = self.fds.socket(fd) else { return libc::EBADF };
         let (state, mut options) = (socket.state, self.options_of(socket));
         change(&mut options);
-        if let State::Stream(id) = state
-            && let Err(error) = self.stack.tcp_set_options(id, options)
-        {
+        let done = match state {
+            State::Stream(id) => self.stack.tcp_set_options(id, options),
+            State::Listening(id) => self.stack.tcp_set_listener_options(id, options),
+            State::New | State::Udp(_) => Ok(()),
+        };
+        if let Err(error) = done {
             return errno(error);
         }
         if let Some(socket) = self.fds.socket_mut(fd) {
@@ -157,15 +160,31 @@ impl Engine {
                 let inherited = self.sysctls.not_sent_low;
                 self.change(fd, |o| o.not_sent_low = if n == 0 { inherited } else { Some(n as u32) })
             }
-            libc::TCP_FASTOPEN if self.fds.socket(fd).is_some_and(|s| matches!(s.state, State::Listening(_))) => {
-                return Err("TCP_FASTOPEN after listen() is not supported on the engine".into());
+            libc::TCP_FASTOPEN if n < 0 => libc::EINVAL,
+            libc::TCP_FASTOPEN => {
+                if let Some(State::Listening(id)) = self.fds.socket(fd).map(|s| s.state)
+                    && let Err(error) = self.stack.tcp_set_listener_fast_open(id, n as u32)
+                {
+                    return Ok(errno(error));
+                }
+                self.keep(fd, |k| k.fast_open = n)
             }
-            libc::TCP_FASTOPEN => self.keep(fd, |k| k.fast_open = n),
+            libc::TCP_FASTOPEN_CONNECT if !(0..=1).contains(&n) => libc::EINVAL,
+            libc::TCP_FASTOPEN_CONNECT if self.sysctls.fast_open & 1 == 0 => libc::EOPNOTSUPP,
+            libc::TCP_FASTOPEN_CONNECT
+                if self.fds.socket(fd).is_some_and(|s| s.state != State::New || s.deferred.is_some()) =>
+            {
+                libc::EINVAL
+            }
+            libc::TCP_FASTOPEN_CONNECT => self.keep(fd, |k| k.fast_open_connect = n),
+            libc::TCP_INQ if !(0..=1).contains(&n) => libc::EINVAL,
+            libc::TCP_INQ => self.keep(fd, |k| k.inq = n),
+            libc::TCP_SYNCNT if !(1..=127).contains(&n) => libc::EINVAL,
+            libc::TCP_SYNCNT => self.change(fd, |o| o.syn_retries = Some(n as u8)),
             libc::TCP_QUICKACK => match self.fds.socket(fd).map(|s| s.state) {
                 Some(State::Stream(id)) => self.stack.tcp_set_quickack(id, n != 0).map_or_else(errno, |()| 0),
                 _ => 0,
             },
-            libc::TCP_FASTOPEN_CONNECT => return Err("TCP_FASTOPEN_CONNECT is not supported on the engine".into()),
             _ => return Err(unsupported(libc::SOL_TCP, name)),
         })
     }
@@ -308,6 +327,9 @@ impl Engine {
                 }
             }
             libc::TCP_FASTOPEN => kept.fast_open,
+            libc::TCP_FASTOPEN_CONNECT => kept.fast_open_connect,
+            libc::TCP_INQ => kept.inq,
+            libc::TCP_SYNCNT => options.syn_retries.unwrap_or(self.stack.config().tcp.syn_retries).into(),
             libc::TCP_QUICKACK => match socket.state {
                 State::Stream(id) => self.stack.tcp_quickack(id).unwrap_or(true).into(),
                 _ => 1,

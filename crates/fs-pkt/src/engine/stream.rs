@@ -3,7 +3,7 @@
 use super::errno::errno;
 use super::fds::{Fd, Kept, Socket, State};
 use super::{Engine, Operation};
-use crate::run::call::{Destination, Out, Outcome, SysCall};
+use crate::run::call::{Control, Destination, Out, Outcome, SysCall};
 use fs_core::{Connect, Error, Listen, Shutdown, TcpId, TcpOptions, TcpState};
 use std::net::SocketAddr;
 
@@ -28,8 +28,9 @@ impl Engine {
             SysCall::Listen { fd, backlog } => self.listen(fd, backlog),
             SysCall::Accept { fd } => self.accept(fd),
             SysCall::Connect { fd, to } => self.connect(fd, to, operation),
-            SysCall::Receive { fd, lens, null, flags, .. } => {
-                self.receive(fd, lens.iter().sum(), null, flags, operation)
+            SysCall::Receive { fd, lens, null, flags, control, .. } => {
+                let outcome = self.receive(fd, lens.iter().sum(), null, flags, operation)?;
+                Ok(outcome.map(|outcome| if control > 0 { self.with_inq(fd, outcome) } else { outcome }))
             }
             SysCall::Send { fd, lens, null, flags, to, .. } => {
                 self.send(fd, lens.iter().sum(), null, flags, to, operation)
@@ -80,6 +81,7 @@ impl Engine {
             kept,
             state: State::New,
             connecting: false,
+            deferred: None,
             connected: false,
             error: None,
             shut_read: false,
@@ -190,9 +192,21 @@ impl Engine {
                     Err(e) => fails(errno(e)),
                 }
             }
+            State::New if socket.deferred.is_some() => fails(libc::EISCONN),
             State::New => {
                 let connect = Connect { remote: to, local: socket.bound, options: socket.options };
-                match self.stack.tcp_connect(connect) {
+                let fast = socket.kept.fast_open_connect != 0;
+                if fast && self.stack.fast_open_ready(to.ip()) {
+                    if let Some(socket) = self.fds.socket_mut(fd) {
+                        socket.deferred = Some(to);
+                    }
+                    return done(Outcome::ok(0));
+                }
+                let begun = match fast {
+                    true => self.stack.tcp_connect_with(connect, &[]).map(|(id, _)| id),
+                    false => self.stack.tcp_connect(connect),
+                };
+                match begun {
                     Ok(id) => {
                         self.set_state(fd, State::Stream(id));
                         if let Some(socket) = self.fds.socket_mut(fd) {
@@ -238,7 +252,7 @@ impl Engine {
     fn disconnect(&mut self, fd: i32) -> Attempt {
         let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
         let state = std::mem::replace(&mut socket.state, State::New);
-        (socket.connecting, socket.connected, socket.error) = (false, false, None);
+        (socket.connecting, socket.connected, socket.deferred, socket.error) = (false, false, None, None);
         match state {
             State::Stream(id) => self.stack.tcp_abort(id),
             State::Listening(id) => self.stack.tcp_close_listener(id),
@@ -266,13 +280,16 @@ impl Engine {
         if flags & !known != 0 {
             return Err(format!("receive flags {flags:#x} are not supported on the engine"));
         }
-        let state = socket.state;
+        let (state, active) = (socket.state, socket.connecting);
         let mut buffer = vec![0; len];
         let message = |n: usize| {
             let out = Out::Message { flags: 0, control: Vec::new() };
             done(Outcome::with(n as i64, out))
         };
         let id = match state {
+            State::New if socket.deferred.is_some() => {
+                return if nonblock { fails(libc::EAGAIN) } else { Ok(None) };
+            }
             State::New | State::Listening(_) => {
                 let pending = socket.error.take();
                 return fails(pending.unwrap_or(libc::ENOTCONN));
@@ -293,8 +310,8 @@ impl Engine {
                 Err(e) => fails(errno(e)),
             };
         }
-        let connecting = matches!(self.stack.tcp_state(id), Ok(TcpState::SynSent | TcpState::SynReceived));
-        if connecting {
+        // With Fast Open a passive socket can be read before its handshake has ended.
+        if active && matches!(self.stack.tcp_state(id), Ok(TcpState::SynSent | TcpState::SynReceived)) {
             return if nonblock { fails(libc::EAGAIN) } else { Ok(None) };
         }
         if null && len > 0 && self.stack.tcp_queued(id).is_ok_and(|(read, _)| read > 0) {
@@ -332,8 +349,9 @@ impl Engine {
         operation: &mut Operation,
     ) -> Attempt {
         let Some(socket) = self.fds.socket_mut(fd) else { return fails(libc::EBADF) };
-        let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_OOB | libc::MSG_FASTOPEN;
-        if flags & !known != 0 {
+        const HOW: i32 = libc::MSG_OOB | libc::MSG_MORE | libc::MSG_EOR;
+        let known = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | HOW | libc::MSG_FASTOPEN;
+        if flags & !known != 0 || (flags & HOW).count_ones() > 1 {
             return Err(format!("send flags {flags:#x} are not supported on the engine"));
         }
         if let Some(error) = socket.error.take() {
@@ -342,8 +360,9 @@ impl Engine {
         let nonblock = socket.nonblock || flags & libc::MSG_DONTWAIT != 0;
         let id = match socket.state {
             State::New if socket.kind & 0xf == libc::SOCK_DGRAM => return self.send_first_datagram(fd, len, to),
-            State::New if flags & libc::MSG_FASTOPEN != 0 => {
-                return self.send_with_syn(fd, len, to, nonblock, operation);
+            State::New if flags & libc::MSG_FASTOPEN != 0 || socket.deferred.is_some() => {
+                let to = socket.deferred.map_or(to, Destination::To);
+                return self.send_with_syn(fd, len, null, to, nonblock, operation);
             }
             State::New | State::Listening(_) => return fails(libc::EPIPE),
             State::Udp(id) => {
@@ -358,15 +377,18 @@ impl Engine {
         if null && len > 0 {
             return fails(libc::EFAULT);
         }
-        if flags & libc::MSG_FASTOPEN != 0 && operation.until.is_none() {
-            let opening = matches!(self.stack.tcp_state(id), Ok(TcpState::SynSent | TcpState::SynReceived));
-            return fails(if opening { libc::EALREADY } else { libc::EISCONN });
+        let asked = flags & libc::MSG_FASTOPEN != 0 && operation.until.is_none();
+        if (asked || operation.until.is_some())
+            && let Some(error) = self.fast_connect_ended(fd, id, asked)
+        {
+            return fails(error);
         }
         let moved = operation.moved;
         let bytes = vec![0; len - moved];
-        let sent = match flags & (libc::MSG_OOB | libc::MSG_MORE) {
+        let sent = match flags & HOW {
             0 => self.stack.tcp_send(id, &bytes),
             libc::MSG_MORE => self.stack.tcp_send_more(id, &bytes),
+            libc::MSG_EOR => self.stack.tcp_send_record(id, &bytes),
             _ => self.stack.tcp_send_urgent(id, &bytes),
         };
         match sent {
@@ -386,21 +408,25 @@ impl Engine {
         &mut self,
         fd: i32,
         len: usize,
+        null: bool,
         to: Destination,
         nonblock: bool,
         operation: &mut Operation,
     ) -> Attempt {
-        if self.sysctls.fast_open & 1 == 0 {
+        if self.sysctls.fast_open & 1 == 0 || to == Destination::Unspecified {
             return fails(libc::EOPNOTSUPP);
         }
         let Destination::To(to) = to else { return fails(libc::EINVAL) };
+        if null && len > 0 && self.stack.fast_open_ready(to.ip()) {
+            return fails(libc::EFAULT);
+        }
         let Some(socket) = self.fds.socket(fd) else { return fails(libc::EBADF) };
         let connect = Connect { remote: to, local: socket.bound, options: socket.options };
         match self.stack.tcp_connect_with(connect, &vec![0; len]) {
             Ok((id, taken)) => {
                 self.set_state(fd, State::Stream(id));
                 if let Some(socket) = self.fds.socket_mut(fd) {
-                    socket.connecting = true;
+                    (socket.connecting, socket.deferred) = (true, None);
                 }
                 operation.moved = taken;
                 // Marks the call as the one that has connected.
@@ -413,6 +439,39 @@ impl Engine {
             }
             Err(e) => fails(errno(e)),
         }
+    }
+
+    /// A send that connects, or one with MSG_FASTOPEN after it: Linux tells of the connect's end as connect() does, once,
+    /// and sends on.
+    fn fast_connect_ended(&mut self, fd: i32, id: TcpId, asked: bool) -> Option<i32> {
+        let socket = self.fds.socket_mut(fd).filter(|s| s.connecting || asked)?;
+        match self.stack.tcp_state(id) {
+            Ok(TcpState::SynSent | TcpState::SynReceived) => asked.then_some(libc::EALREADY),
+            Ok(TcpState::Closed) if socket.connecting => {
+                socket.connecting = false;
+                let error = self.stack.tcp_take_error(id).ok().flatten();
+                Some(error.map_or(libc::ECONNABORTED, errno))
+            }
+            _ if !socket.connecting => Some(libc::EISCONN),
+            _ => {
+                (socket.connecting, socket.connected) = (false, true);
+                None
+            }
+        }
+    }
+
+    /// TCP_INQ: recvmsg() tells how much is left to read. After the peer's FIN that is at least one, for its end.
+    fn with_inq(&self, fd: i32, outcome: Outcome) -> Outcome {
+        let Some(socket) = self.fds.socket(fd).filter(|s| s.kept.inq != 0) else { return outcome };
+        let (State::Stream(id), Out::Message { flags, .. }) = (socket.state, &outcome.out) else { return outcome };
+        let left = self.stack.tcp_queued(id).map_or(0, |(read, _)| read as i32);
+        let open = matches!(
+            self.stack.tcp_state(id),
+            Ok(TcpState::SynReceived | TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2)
+        );
+        let data = left.max(i32::from(!open)).to_ne_bytes().to_vec();
+        let control = vec![Control { level: libc::SOL_TCP, kind: libc::TCP_CM_INQ, data }];
+        Outcome { out: Out::Message { flags: *flags, control }, ..outcome }
     }
 
     fn send_first_datagram(&mut self, fd: i32, len: usize, to: Destination) -> Attempt {

@@ -117,7 +117,12 @@ impl Sysctls {
             "tcp_fastopen" => {
                 let bits = number()?;
                 self.fast_open = bits;
-                tcp.fast_open = FastOpen { client: bits & 1 != 0, server: bits & 2 != 0 };
+                tcp.fast_open = FastOpen {
+                    client: bits & 1 != 0,
+                    server: bits & 2 != 0,
+                    client_without_cookie: bits & 4 != 0,
+                    server_without_cookie: bits & 0x200 != 0,
+                };
             }
             "tcp_notsent_lowat" => {
                 let bytes = u32::try_from(number()?).map_err(|_| wrong())?;

@@ -293,6 +293,7 @@ impl<T: Target> Runner<'_, T> {
             segment.ack = segment.ack.wrapping_sub(theirs);
         }
         let expected = script.tcp().and_then(stamp);
+        let named = script.tcp().filter(|t| t.has(flags::ACK)).and_then(cookie);
         for option in &mut segment.options {
             match option {
                 TcpOption::Sack(blocks) => blocks.iter_mut().for_each(|(left, right)| {
@@ -307,9 +308,13 @@ impl<T: Target> Runner<'_, T> {
                     *val = conn.script_stamp(*val);
                 }
                 TcpOption::FastOpen(bytes) | TcpOption::FastOpenExperiment(bytes) => {
-                    if let Some((script, live)) = &self.cookie
+                    if let Some((script, live)) = &mut self.cookie
                         && bytes == live
                     {
+                        // The host's own choice, as its initial sequence number: what the script has for it.
+                        if let Some(named) = &named {
+                            script.clone_from(named);
+                        }
                         bytes.clone_from(script);
                     }
                 }
@@ -384,6 +389,13 @@ fn open_of(spec: &PacketSpec) -> Open {
 fn stamp(segment: &Segment) -> Option<(u32, u32)> {
     segment.options.iter().find_map(|o| match o {
         TcpOption::Timestamp { val, ecr } => Some((*val, *ecr)),
+        _ => None,
+    })
+}
+
+fn cookie(segment: &Segment) -> Option<Vec<u8>> {
+    segment.options.iter().find_map(|o| match o {
+        TcpOption::FastOpen(bytes) | TcpOption::FastOpenExperiment(bytes) if !bytes.is_empty() => Some(bytes.clone()),
         _ => None,
     })
 }

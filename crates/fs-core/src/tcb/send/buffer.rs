@@ -27,6 +27,8 @@ pub(crate) mod mark {
     pub(crate) const SUMMED: u8 = 32;
     /// The application's write ended here: PSH.
     pub(crate) const PUSH: u8 = 64;
+    /// What is written next begins a segment of its own (MSG_EOR).
+    pub(crate) const RECORD_END: u8 = 128;
 }
 
 /// A segment of the send queue.
@@ -195,7 +197,7 @@ impl TxQueue {
         while done < buf.len() {
             let open = self.next != NIL && {
                 let tail = &store.segments[self.tail];
-                tail.len > 0 && tail.len < mss && !tail.has(mark::FIN)
+                tail.len > 0 && tail.len < mss && !tail.has(mark::FIN | mark::RECORD_END)
             };
             if open {
                 let n = self.fill_tail(store, pool, mss, &buf[done..], summed);
@@ -428,7 +430,7 @@ impl TxQueue {
             sum: 0,
             marks: segment.marks & !mark::SUMMED,
         };
-        segment.marks &= !(mark::SUMMED | mark::FIN);
+        segment.marks &= !(mark::SUMMED | mark::FIN | mark::PUSH | mark::RECORD_END);
         let new = segments.insert(tail);
         crate::tcb::model::copy_stamp(stamps, index, new);
         segments[index].next = new;
