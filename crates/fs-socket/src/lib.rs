@@ -12,10 +12,12 @@
 //! | [`socket`] | one socket: what it is, what is ready, what to watch |
 //! | [`connect`], [`listen`], [`stream`], [`options`], [`descriptor`], [`file`] | the calls |
 //! | [`fork`], [`exec`], [`pass`] | sockets that live in several processes |
+//! | [`mod@adopt`] | numbers from and to code that makes real calls |
 //! | [`poll`] | epoll, poll, select |
 #![deny(unsafe_code)]
 
 mod address;
+pub mod adopt;
 mod arenas;
 pub mod channel;
 pub mod connect;
@@ -36,6 +38,7 @@ pub mod sys;
 pub mod table;
 mod types;
 
+pub use adopt::{adopt, confirm, hand_over};
 pub use connect::{connect, shutdown, socket};
 pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};
 pub use exec::{after_exec_failed, before_exec, before_spawn, start};

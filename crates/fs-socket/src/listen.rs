@@ -104,6 +104,21 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
     Some(Ok(()))
 }
 
+/// A socket that has been made to listen by somebody else's system call.
+pub(crate) fn adopt(fd: Fd, socket: &'static Socket) {
+    /// What std and most programs ask for; the kernel does not tell what was asked.
+    const BACKLOG: u32 = 128;
+    if !become_listener(fd, socket) {
+        return;
+    }
+    if let Some(listener) = of(socket) {
+        listener.backlog.store(BACKLOG, Relaxed);
+    }
+    if let Some(attachment) = process::attached() {
+        announce(attachment, fd, socket);
+    }
+}
+
 /// Makes a listening socket a [`Kind::Listener`]; false: no room, it is the kernel's alone.
 fn become_listener(fd: Fd, socket: &'static Socket) -> bool {
     if socket.kind() == Kind::Listener {

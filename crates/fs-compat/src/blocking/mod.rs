@@ -8,10 +8,11 @@
 //!
 //! What differs from `std::net`:
 //!
-//! - [`AsRawFd`](std::os::fd::AsRawFd) and conversions into an `OwnedFd` (or a type of std) give the descriptor, whose
-//!   connection only these types, [`socket2`](crate::socket2), and programs under `libfastsock.so` can use: std's own
-//!   `read` and `write` on it answer ENOTCONN when the connection is accelerated. For multiplexing, use threads,
-//!   or [`net`](mod@crate::net).
+//! - Converted into an `OwnedFd` (or a type of std), an accelerated connection can be converted back, but std's own
+//!   `read` and `write` on it answer ENOTCONN: its bytes are in shared memory. Listeners, unconnected sockets and
+//!   connections over the kernel work with any code afterwards. The descriptor of
+//!   [`AsRawFd`](std::os::fd::AsRawFd) is for this crate's calls; kernel's `poll` and `epoll` do not see an
+//!   accelerated connection's bytes. For multiplexing, use threads or tokio's shapes.
 //! - What std has as unstable (linger) is here without a feature.
 //!
 //! ```

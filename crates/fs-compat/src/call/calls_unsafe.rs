@@ -33,16 +33,16 @@ fn check_len(result: isize) -> io::Result<usize> {
 }
 
 pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> io::Result<Handle> {
-    ours!(fs_socket::socket(domain, ty, protocol).map(|made| made.map(Handle::adopt)));
+    ours!(fs_socket::socket(domain, ty, protocol).map(|made| made.map(Handle::made)));
     // SAFETY: takes no pointers.
-    check(unsafe { libc::socket(domain, ty, protocol) }).map(Handle::adopt)
+    check(unsafe { libc::socket(domain, ty, protocol) }).map(Handle::made)
 }
 
 pub(crate) fn socketpair(domain: c_int, ty: c_int, protocol: c_int) -> io::Result<[Handle; 2]> {
     let mut fds = [-1; 2];
     // SAFETY: `fds` is an array of two ints, as socketpair(2) asks.
     check(unsafe { libc::socketpair(domain, ty, protocol, fds.as_mut_ptr()) })?;
-    Ok(fds.map(Handle::adopt))
+    Ok(fds.map(Handle::made))
 }
 
 pub(crate) fn close(fd: RawFd) -> io::Result<()> {
@@ -53,9 +53,9 @@ pub(crate) fn close(fd: RawFd) -> io::Result<()> {
 
 /// Another descriptor of the same socket, closed at exec.
 pub(crate) fn duplicate(fd: RawFd) -> io::Result<Handle> {
-    ours!(fs_socket::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3).map(|made| made.map(Handle::adopt)));
+    ours!(fs_socket::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3).map(|made| made.map(Handle::made)));
     // SAFETY: takes no pointers. 3: std never gives out 0, 1 and 2 either.
-    check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }).map(Handle::adopt)
+    check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }).map(Handle::made)
 }
 
 pub(crate) fn bind(fd: RawFd, addr: &SockAddr) -> io::Result<()> {
@@ -77,10 +77,10 @@ pub(crate) fn listen(fd: RawFd, backlog: c_int) -> io::Result<()> {
 }
 
 pub(crate) fn accept(fd: RawFd, flags: c_int) -> io::Result<(Handle, SockAddr)> {
-    ours!(fs_socket::accept4(fd, flags).map(|made| made.map(|(fd, addr)| (Handle::adopt(fd), address(&addr)))));
+    ours!(fs_socket::accept4(fd, flags).map(|made| made.map(|(fd, addr)| (Handle::made(fd), address(&addr)))));
     // SAFETY: storage and length are those of a whole `sockaddr_storage`.
     let (accepted, addr) = with_addr(|storage, len| check(unsafe { libc::accept4(fd, storage.cast(), len, flags) }))?;
-    Ok((Handle::adopt(accepted), addr))
+    Ok((Handle::made(accepted), addr))
 }
 
 pub(crate) fn local_addr(fd: RawFd) -> io::Result<SockAddr> {

@@ -33,7 +33,7 @@ impl Deref for SockRef<'_> {
 impl<'s, S: AsFd> From<&'s S> for SockRef<'s> {
     /// What is no socket answers ENOTSOCK.
     fn from(socket: &'s S) -> Self {
-        let handle = Handle::adopt(socket.as_fd().as_raw_fd());
+        let handle = ManuallyDrop::into_inner(Handle::borrow(socket.as_fd().as_raw_fd()));
         Self { socket: ManuallyDrop::new(Socket { handle }), owner: PhantomData }
     }
 }
