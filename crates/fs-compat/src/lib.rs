@@ -5,6 +5,9 @@
 //! | [`net`](mod@net) (feature `async`, on by default) | `tokio::net` | on a core of an `fs_rt::Runtime`, on its own stack |
 //! | [`blocking`] | `std::net` | on any thread; through the daemon, else on the kernel |
 //! | [`socket2`] | crate `socket2` | on any thread; through the daemon, else on the kernel |
+//!
+//! The daemon is looked for at `FASTSOCK_CONTROL`, then in `$XDG_RUNTIME_DIR` and `/run`, or where [`use_daemon`] says;
+//! one that comes later is found within a second, at the next connect, listen or accept.
 
 pub mod blocking;
 #[cfg(feature = "async")]
@@ -30,3 +33,13 @@ pub use fs_core::{Keepalive, TcpOptions, UdpMeta};
 pub use net::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpListener, TcpSocket, TcpStream, ToSocketAddrs, UdpSocket, WriteHalf,
 };
+
+/// Names the daemon's control socket for [`blocking`] and [`socket2`] in this process, in place of `FASTSOCK_CONTROL` and
+/// the usual places. It may be a daemon of this very process (`fs_daemon::Daemon`): then nothing else need run, and
+/// connections within the process are memory alone.
+///
+/// Answers false when another was named before. Sockets that connected or listened earlier stay the kernel's.
+pub fn use_daemon(control: impl AsRef<std::path::Path>) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    fs_socket::process::set_path(control.as_ref().as_os_str().as_bytes())
+}

@@ -15,6 +15,7 @@ use fs_shm::{
     holder,
     pages::{AttachmentPage, DirectoryPage},
 };
+use std::sync::OnceLock;
 use rustix::{
     event::EventfdFlags,
     fd::{AsFd, AsRawFd, IntoRawFd},
@@ -220,8 +221,25 @@ fn geometry(welcome: &control::Welcome) -> Option<Geometry> {
     geometry.is_valid().then_some(geometry)
 }
 
+/// Where the daemon is, if the program says so itself.
+static PATH: OnceLock<Vec<u8>> = OnceLock::new();
+
+/// The daemon's control socket, in place of the environment's and the usual ones; for programs that use this crate
+/// themselves. False: another was named before.
+pub fn set_path(path: &[u8]) -> bool {
+    let named = PATH.set(path.to_vec()).is_ok();
+    if named {
+        // Whoever tried before looked elsewhere.
+        NEXT_TRY.store(0, Release);
+    }
+    named
+}
+
 /// Connects to the first daemon that answers.
 fn reach() -> Option<Client> {
+    if let Some(path) = PATH.get() {
+        return Client::connect(path).ok();
+    }
     if let Some(path) = std::env::var_os(control::PATH_VARIABLE) {
         return Client::connect(path.as_encoded_bytes()).ok();
     }
