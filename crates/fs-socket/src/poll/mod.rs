@@ -1,30 +1,41 @@
-//! epoll, poll and select over channels and kernel descriptors. The functions below are called by the rest of the crate.
+//! epoll, poll and select over channels and kernel descriptors.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`set`] | an epoll set: registrations, what it sleeps on |
+//! | [`sources`] | where the readiness of a registration comes from |
+//! | [`ready`] | what is ready, and sleeping without missing anything |
+//! | [`interest`] | its registrations |
+//! | [`ctl`], [`wait`] | epoll_ctl, epoll_wait |
+//! | [`descriptors`], [`select`] | poll, select |
+//! | [`spin`] | how long to look before sleeping |
+//! | [`registry`] | the sets of the process |
+//!
+//! The functions at the end are called by the rest of the crate.
+
+mod ctl;
+mod descriptors;
+mod interest;
+mod ready;
+mod registry;
+mod select;
+mod set;
+mod sources;
+mod spin;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod wait;
 
 use std::time::Duration;
 
 use crate::{
     socket::Socket,
+    table,
     types::{Fd, Ours},
 };
 
-/// A descriptor of a socket is being closed (or replaced by dup2); `last`: it was the last of this socket in this process.
-/// Called before the number can be reused.
-pub fn closed(_fd: Fd, _socket: &Socket, _last: bool) {}
-
-/// What has to be watched for this socket has changed (connect made it a channel, listen a listener, a fall back to the kernel).
-pub fn changed(_socket: &Socket) {}
-
-/// A kernel descriptor that is no socket of ours is being closed or replaced: only called while any epoll instance is ours.
-pub fn kernel_closed(_fd: Fd) {}
-
-/// close_range: kernel descriptors of this range are being closed.
-pub fn kernel_range_closed(_first: u32, _last: u32) {}
-
-/// The last descriptor of an epoll instance in this process is gone.
-pub fn epoll_closed(_index: u32) {}
-
-/// In a forked child, before anything else.
-pub fn forked() {}
+pub use wait::CANCEL_SLICE;
 
 /// An entry of poll(2), laid out as `struct pollfd`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,28 +61,124 @@ pub struct EpollEvent {
 }
 
 /// `epoll_ctl(2)`. `None`: nothing of ours is concerned, make the kernel's call.
-pub fn epoll_ctl(_set: Fd, _operation: i32, _fd: Fd, _event: Option<EpollEvent>) -> Ours<()> {
-    None
+pub fn epoll_ctl(set: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> Ours<()> {
+    ctl::control(set, operation, fd, event)
 }
 
 /// `epoll_wait(2)` and its kin. `timeout` `None`: without end. `mask`: the signals blocked meanwhile.
-pub fn epoll_wait(_set: Fd, _events: &mut [EpollEvent], _timeout: Option<Duration>, _mask: Option<u64>) -> Ours<usize> {
-    None
+///
+/// `None`: the kernel's call is to be made, and its events passed through [`strip`].
+pub fn epoll_wait(set: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
+    let set = registry::find(table::epoll(set)?)?;
+    if !set.is_active() {
+        return None;
+    }
+    Some(wait::wait(set, events, timeout, mask))
+}
+
+/// What the kernel's epoll_wait has brought: answers how many events are the application's, in front. Fewer than there
+/// were: the set has become ours while the call slept; if none is left, call [`epoll_wait`] again.
+#[inline]
+pub fn strip(set: Fd, events: &mut [EpollEvent]) -> usize {
+    if events.iter().all(|event| { event.data } != set::KICK) {
+        return events.len();
+    }
+    match table::epoll(set).and_then(registry::find).and_then(set::Set::lock) {
+        Some(mut inner) => wait::strip(&mut inner, events),
+        None => events.len(),
+    }
 }
 
 /// `poll(2)`, `ppoll(2)`. `None`: no descriptor is ours.
-pub fn poll(_fds: &mut [PollFd], _timeout: Option<Duration>, _mask: Option<u64>) -> Ours<usize> {
-    None
+pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
+    descriptors::poll(fds, timeout, mask)
 }
 
 /// `select(2)`, `pselect(2)`: sets of descriptors below `n` as bits. `None`: no descriptor in them is ours.
 /// `left` is the time that is left afterwards.
 pub fn select(
-    _n: usize,
-    _sets: [Option<&mut [u64]>; 3],
-    _timeout: Option<Duration>,
-    _mask: Option<u64>,
-    _left: &mut Option<Duration>,
+    n: usize,
+    sets: [Option<&mut [u64]>; 3],
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+    left: &mut Option<Duration>,
 ) -> Ours<usize> {
-    None
+    select::select(n, sets, timeout, mask, left)
+}
+
+/// With the bits that the kernel's TCP reports beside IN and OUT (tcp_poll(), net/ipv4/tcp.c).
+fn expand(ready: u32) -> u32 {
+    const IN: u32 = 0x1;
+    const OUT: u32 = 0x4;
+    const RDNORM: u32 = 0x40;
+    const WRNORM: u32 = 0x100;
+    ready | if ready & IN != 0 { RDNORM } else { 0 } | if ready & OUT != 0 { WRNORM } else { 0 }
+}
+
+/// Closes a descriptor of our own.
+fn forget(fd: Fd) {
+    table::unset_internal(fd);
+    // It can only be bad if the application closed it behind our back.
+    let _ = crate::sys::call::close(fd);
+}
+
+/// A descriptor of a socket is being closed (or replaced by dup2); `last`: it was the last of this socket in this process.
+/// Called before the number can be reused.
+pub(crate) fn closed(_fd: Fd, socket: &Socket, last: bool) {
+    if last {
+        // As on the kernel, where a registration ends with the open file, not with a descriptor of it.
+        each_entry(socket, false, |inner, at| inner.drop_entry(at));
+    }
+}
+
+/// What has to be watched for this socket has changed (connect made it a channel, listen a listener, a fall back to the
+/// kernel), or this process has changed what is ready (shutdown, an error).
+pub(crate) fn changed(socket: &Socket) {
+    each_entry(socket, socket.descriptors() > 1, |inner, at| {
+        inner.moved(at);
+        if inner.sleepers > 0 {
+            inner.ring();
+        }
+    });
+}
+
+/// A kernel descriptor that is no socket of ours is being closed or replaced. The kernel's set drops it by itself.
+pub(crate) fn kernel_closed(_fd: Fd) {}
+
+/// As [`kernel_closed`], a range of numbers.
+pub(crate) fn kernel_range_closed(_first: u32, _last: u32) {}
+
+/// The last descriptor of an epoll set in this process is gone.
+pub(crate) fn epoll_closed(index: u32) {
+    if let Some(mut inner) = registry::find(index).and_then(set::Set::lock) {
+        inner.close();
+        drop(inner);
+        registry::give_back(index);
+    }
+}
+
+/// In a forked child, when its attachment stands.
+pub(crate) fn forked() {
+    registry::forked();
+    descriptors::forked();
+}
+
+/// The registrations of a socket. Sets that this very thread holds (a signal handler) are passed over: they find dead
+/// entries themselves, as those of other numbers than the socket's last one are found when they are met.
+fn each_entry(socket: &Socket, all: bool, mut visit: impl FnMut(&mut set::Inner, u32)) {
+    let identity = socket.identity();
+    registry::each(|set| {
+        let Some(mut inner) = set.lock() else { return };
+        let number = inner.interest.find(socket.number(), identity);
+        if let Some(at) = number {
+            visit(&mut inner, at);
+        }
+        if all {
+            for at in inner.interest.places() {
+                if inner.interest.get(at).is_some_and(|entry| entry.identity == identity) && Some(at) != number {
+                    visit(&mut inner, at);
+                }
+            }
+        }
+    });
 }

@@ -1,0 +1,136 @@
+//! epoll_ctl.
+
+use rustix::{fd::AsRawFd, io::Errno};
+
+use super::{
+    EpollEvent,
+    interest::{ET, EXCLUSIVE, WAKEUP},
+    registry,
+    set::{ADD, DEL, MOD},
+    sys::kernel,
+    wait::LOOK,
+};
+use crate::{
+    process,
+    socket::{Kind, Socket},
+    sys, table,
+    types::{Fd, Ours},
+};
+
+/// What may stand beside EPOLLEXCLUSIVE: IN, OUT, ERR, HUP (epoll_ctl(2)).
+const WITH_EXCLUSIVE: u32 = EXCLUSIVE | ET | WAKEUP | 0x1 | 0x4 | 0x8 | 0x10;
+
+/// `F_DUPFD_CLOEXEC`.
+const F_DUPFD_CLOEXEC: i32 = 1030;
+
+/// Deepest nesting of sets (EP_MAX_NESTS, fs/eventpoll.c).
+const NESTS_MAX: u32 = 4;
+
+/// epoll_ctl(2). `None`: neither the set nor the descriptor is ours.
+pub(super) fn control(set_fd: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> Ours<()> {
+    let Some(held) = table::socket(fd) else {
+        let set = registry::find(table::epoll(set_fd)?)?;
+        if operation == MOD || operation == ADD {
+            // A kernel descriptor: the set that everybody sleeps in, or under, has it.
+            if let Some(mut inner) = set.lock() {
+                inner.waits = LOOK;
+            }
+        }
+        return None;
+    };
+    let socket = held.unheld();
+    let nested = (socket.kind() == Kind::Epoll).then(|| socket.epoll_index());
+    if nested.is_none() && table::epoll(set_fd).is_none() && socket.kind() == Kind::Kernel {
+        return None;
+    }
+    Some(apply(set_fd, operation, fd, socket, nested, event))
+}
+
+fn apply(
+    set_fd: Fd,
+    operation: i32,
+    fd: Fd,
+    socket: &'static Socket,
+    nested: Option<u32>,
+    event: Option<EpollEvent>,
+) -> Result<(), Errno> {
+    let event = match (operation, event) {
+        (DEL, _) => EpollEvent::default(),
+        (_, Some(event)) => event,
+        (_, None) => return Err(Errno::FAULT),
+    };
+    if set_fd == fd {
+        return Err(Errno::INVAL);
+    }
+    let index = instance(set_fd)?;
+    if event.events & EXCLUSIVE != 0 {
+        let fits = event.events & !WITH_EXCLUSIVE == 0 && nested.is_none();
+        if operation == MOD || operation == ADD && !fits {
+            return Err(Errno::INVAL);
+        }
+    }
+    if let (ADD, Some(inner)) = (operation, nested)
+        && (inner == index || depth(inner, index, 0)? >= NESTS_MAX)
+    {
+        return Err(if inner == index { Errno::INVAL } else { Errno::LOOP });
+    }
+    let set = registry::find(index).ok_or(Errno::BADF)?;
+    // A signal handler on top of this very call: the kernel would have waited for the set too.
+    let mut inner = set.lock().ok_or(Errno::AGAIN)?;
+    let found = inner.interest.find(fd, socket.identity());
+    let answer = match (operation, found, nested) {
+        (ADD, None, Some(index)) => inner.add_nested(fd, socket, index, event),
+        (ADD, None, None) => inner.add(fd, socket, event),
+        (ADD, Some(_), _) => Err(Errno::EXIST),
+        (MOD, Some(at), _) => {
+            let exclusive = inner.interest.get(at).is_some_and(|entry| entry.event.events & EXCLUSIVE != 0);
+            if exclusive { Err(Errno::INVAL) } else { inner.modify(at, event) }
+        }
+        (DEL, Some(at), _) => inner.delete(at),
+        (MOD | DEL, None, _) => Err(Errno::NOENT),
+        _ => Err(Errno::INVAL),
+    };
+    if inner.sleepers > 0 && answer.is_ok() && operation != DEL {
+        inner.ring();
+    }
+    answer
+}
+
+/// The instance behind the application's epoll descriptor, made now if there is none.
+fn instance(set_fd: Fd) -> Result<u32, Errno> {
+    if let Some(index) = table::epoll(set_fd) {
+        return Ok(index);
+    }
+    // Asks the kernel for an epoll set's own error: ENOENT is the answer of one, for a descriptor that it cannot hold.
+    let Some(attachment) = process::current() else { return Err(Errno::NOENT) };
+    match kernel::epoll_ctl(set_fd, DEL, attachment.client().fd().as_raw_fd(), None) {
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+        Ok(()) => return Err(Errno::INVAL),
+    }
+    let number = sys::call::fcntl(set_fd, F_DUPFD_CLOEXEC, process::high() as usize)?;
+    table::set_internal(number);
+    let index = registry::make(number).ok_or(Errno::NOMEM)?;
+    if !table::set_epoll(set_fd, index) {
+        return Err(Errno::NOMEM);
+    }
+    Ok(index)
+}
+
+/// How deep sets are nested below `index`.
+///
+/// # Errors
+/// `ELOOP`: `target` is among them, or they are too deep.
+fn depth(index: u32, target: u32, level: u32) -> Result<u32, Errno> {
+    if index == target || level > NESTS_MAX {
+        return Err(Errno::LOOP);
+    }
+    let Some(inner) = registry::find(index).and_then(|set| set.lock()) else { return Ok(0) };
+    let nested: Vec<u32> = inner.nested().collect();
+    drop(inner);
+    let mut deepest = 0;
+    for below in nested {
+        deepest = deepest.max(depth(below, target, level + 1)?);
+    }
+    Ok(deepest + 1)
+}

@@ -1,0 +1,364 @@
+//! poll: sockets of ours beside kernel descriptors.
+//!
+//! Ours are asked without a system call. A thread that has to sleep takes a poller from a pool, puts it into a lane of
+//! every arena concerned, asks again, and sleeps in the kernel's poll on the kernel descriptors and the poller's
+//! eventfd. With one channel and nothing else it sleeps on the channel's futex instead. Nothing here allocates from the
+//! heap: poll may be called in a signal handler (signal-safety(7)).
+
+use core::{
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
+    time::Duration,
+};
+use std::time::Instant;
+
+use fs_shm::{Arena, Interest, Wait, WaitEnd, lanes::Lane};
+use rustix::{fd::AsRawFd, io::Errno};
+
+use super::{
+    PollFd, expand, registry,
+    set::Set,
+    sys::kernel::{self, Entries},
+    wait::{CANCEL_SLICE, Deadline},
+};
+use crate::{
+    channel::{CANCELLED, CANCELS},
+    listen,
+    process::{self, Poller},
+    socket::{Kind, Socket, Watch},
+    sys, table,
+    types::{Fd, Ours},
+};
+
+/// poll(2)'s bits.
+const IN: i16 = 0x1;
+const ERR: i16 = 0x8;
+const HUP: i16 = 0x10;
+/// Entries of the kernel's poll that are ours: doorbell and control connection.
+const OWN: usize = 2;
+/// Arenas that one poll can watch; more are asked at short intervals.
+const ARENAS: usize = 32;
+/// Those intervals.
+const ASK: Duration = Duration::from_millis(1);
+/// Without a mapping: as many kernel descriptors as fit here.
+const FEW: usize = 64;
+
+/// What one entry is.
+enum What {
+    /// The kernel's.
+    Kernel,
+    /// A socket of ours.
+    Ours(table::SocketRef),
+    /// An epoll set of ours.
+    Set(&'static Set),
+}
+
+fn what(fd: Fd) -> What {
+    let Some(socket) = table::socket(fd) else { return What::Kernel };
+    match socket.kind() {
+        Kind::Epoll => registry::find(socket.epoll_index()).map_or(What::Kernel, What::Set),
+        _ if socket.watch() == Watch::Kernel => What::Kernel,
+        _ => What::Ours(socket),
+    }
+}
+
+/// Whether the kernel has to be asked about it (too).
+fn needs_kernel(what: &What) -> bool {
+    match what {
+        What::Kernel => true,
+        What::Ours(socket) => socket.watch() == Watch::Listener,
+        What::Set(_) => false,
+    }
+}
+
+/// What an entry would report now.
+fn now(what: &What, events: i16) -> i16 {
+    let ready = match what {
+        What::Kernel => 0,
+        What::Ours(socket) => expand(socket.readiness().0),
+        What::Set(set) if set.lock().is_some_and(|mut inner| inner.is_ready()) => expand(1),
+        What::Set(_) => 0,
+    };
+    let asked = match what {
+        // The kernel's queue reports its own errors.
+        What::Ours(socket) if socket.watch() == Watch::Listener => events,
+        _ => events | ERR | HUP,
+    };
+    // The bits of poll(2) are those of epoll(7) below 2^15.
+    ready as i16 & asked
+}
+
+/// poll(2). `None`: nothing of ours is among them.
+pub(super) fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
+    let ours = fds.iter().filter(|entry| entry.fd >= 0).filter(|entry| !matches!(what(entry.fd), What::Kernel)).count();
+    if ours == 0 {
+        return None;
+    }
+    Some(waited(fds, timeout, mask))
+}
+
+fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
+    let deadline = Deadline::new(timeout);
+    let mut few = [PollFd::default(); FEW + OWN];
+    let mut many = None;
+    let room: &mut [PollFd] = if fds.len() <= FEW {
+        &mut few
+    } else {
+        many.insert(Entries::new(fds.len() + OWN).ok_or(Errno::NOMEM)?).as_mut()
+    };
+    let mut over = deadline.is_now();
+    loop {
+        let n = look(fds);
+        // What the kernel has, too: at once, if something of ours is there.
+        let kernel = kernel_part(fds, room);
+        if n > 0 || over {
+            if kernel > 0 {
+                kernel::ppoll(&mut room[..kernel], Some(Duration::ZERO), None)?;
+            }
+            return Ok(merge(fds, &room[..kernel]));
+        }
+        over = match single(fds, kernel, mask) {
+            Some((socket, interest)) => !doze(&socket, interest, &deadline)?,
+            None => !sleep(fds, &mut room[..kernel + OWN], &deadline, mask)?,
+        };
+        if room[..kernel].iter().any(|entry| entry.revents != 0) {
+            look(fds);
+            return Ok(merge(fds, &room[..kernel]));
+        }
+    }
+}
+
+/// Asks ours; answers how many have something.
+fn look(fds: &mut [PollFd]) -> usize {
+    let mut n = 0;
+    for entry in fds {
+        entry.revents = if entry.fd < 0 { 0 } else { now(&what(entry.fd), entry.events) };
+        n += usize::from(entry.revents != 0);
+    }
+    n
+}
+
+/// Copies the entries that the kernel is asked about to the front of `room`.
+fn kernel_part(fds: &[PollFd], room: &mut [PollFd]) -> usize {
+    let mut n = 0;
+    for entry in fds.iter().filter(|entry| entry.fd >= 0 && needs_kernel(&what(entry.fd))) {
+        room[n] = PollFd { revents: 0, ..*entry };
+        n += 1;
+    }
+    n
+}
+
+/// Adds the kernel's answers, which stand in the order of `fds`; answers how many have something.
+fn merge(fds: &mut [PollFd], kernel: &[PollFd]) -> usize {
+    let mut kernel = kernel.iter().peekable();
+    let mut n = 0;
+    for entry in fds {
+        // Each entry of the kernel's part has its descriptor in `fds`, in order; what became ours meanwhile is passed.
+        if let Some(answer) = kernel.next_if(|answer| answer.fd == entry.fd) {
+            entry.revents |= answer.revents;
+        }
+        n += usize::from(entry.revents != 0);
+    }
+    n
+}
+
+/// When one channel is all there is: the channel, and what to wait for on it.
+fn single(fds: &[PollFd], kernel: usize, mask: Option<u64>) -> Option<(table::SocketRef, Interest)> {
+    let [entry] = fds else { return None };
+    let What::Ours(socket) = what(entry.fd) else { return None };
+    if kernel != 0 || mask.is_some() || socket.watch() != Watch::Channel {
+        return None;
+    }
+    match entry.events as u32 & 0x45 {
+        0x1 | 0x40 | 0x41 => Some((socket, Interest::Read)),
+        0x4 => Some((socket, Interest::Write)),
+        _ => None,
+    }
+}
+
+/// Sleeps on a channel's futex. False: the time is over.
+fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<bool, Errno> {
+    let Some(channel) = socket.channel() else { return Ok(true) };
+    let left = deadline.left();
+    if left.is_some_and(|left| left.is_zero()) {
+        return Ok(false);
+    }
+    let mut how = Wait { deadline: left.and_then(|left| Instant::now().checked_add(left)), ..Wait::default() };
+    let cancels = CANCELS.load(Relaxed);
+    if cancels {
+        how.slice = CANCEL_SLICE;
+    }
+    match channel.wait(interest, how) {
+        WaitEnd::Ready => Ok(true),
+        WaitEnd::TimedOut => Ok(false),
+        WaitEnd::Interrupted => Err(Errno::INTR),
+        WaitEnd::Slice => {
+            if let Some(attachment) = process::current() {
+                attachment.check();
+            }
+            if cancels { Err(CANCELLED) } else { Ok(true) }
+        }
+    }
+}
+
+/// Sleeps until something may be there. `room`: the kernel's part, and two entries more. False: the time is over.
+fn sleep(fds: &[PollFd], room: &mut [PollFd], deadline: &Deadline, mask: Option<u64>) -> Result<bool, Errno> {
+    let Some(poller) = take_poller() else { return Err(Errno::NOMEM) };
+    let mut watching = Watching { fds, poller, arenas: [const { None }; ARENAS], n: 0, ask: false, armed: 0 };
+    watching.begin();
+    let answer = watching.sleep(room, deadline, mask);
+    watching.end();
+    give_poller(poller);
+    answer
+}
+
+/// A poll's lanes while it sleeps.
+struct Watching<'a> {
+    fds: &'a [PollFd],
+    poller: Poller,
+    arenas: [Option<(&'static Arena, Lane)>; ARENAS],
+    n: usize,
+    ask: bool,
+    /// Sets among the entries that have been told of our sleep.
+    armed: usize,
+}
+
+impl Watching<'_> {
+    fn begin(&mut self) {
+        for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
+            let What::Ours(socket) = what(entry.fd) else { continue };
+            if let Some(channel) = socket.channel() {
+                if let Some(lane) = self.join(channel.arena()) {
+                    channel.watch(lane);
+                }
+                continue;
+            }
+            for i in 0..listen::refresh(&socket) {
+                if let Some(arena) = listen::arena(&socket, i)
+                    && let Some(lane) = self.join(arena)
+                {
+                    arena.watch_inbox(lane, true);
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, arena: &'static Arena) -> Option<Lane> {
+        let known = self.arenas[..self.n].iter().flatten().find(|(joined, _)| core::ptr::eq(*joined, arena));
+        if let Some(&(_, lane)) = known {
+            return Some(lane);
+        }
+        let lane = if self.n < ARENAS { arena.join(self.poller.id) } else { None };
+        let Some(lane) = lane else {
+            self.ask = true;
+            return None;
+        };
+        self.arenas[self.n] = Some((arena, lane));
+        self.n += 1;
+        Some(lane)
+    }
+
+    fn sleep(&mut self, room: &mut [PollFd], deadline: &Deadline, mask: Option<u64>) -> Result<bool, Errno> {
+        // What happened before the lanes were joined is not told.
+        if self.fds.iter().any(|entry| entry.fd >= 0 && now(&what(entry.fd), entry.events) != 0) {
+            return Ok(true);
+        }
+        let quiet = self.arenas[..self.n].iter().flatten().all(|(arena, lane)| arena.prepare_sleep(*lane));
+        if !quiet || !self.arm_sets() {
+            return Ok(true);
+        }
+        let control = process::current().map_or(-1, |attachment| attachment.client().fd().as_raw_fd());
+        let kernel = room.len() - OWN;
+        room[kernel] = PollFd { fd: self.poller.eventfd, events: IN, revents: 0 };
+        room[kernel + 1] = PollFd { fd: control, events: IN, revents: 0 };
+        let left = deadline.left();
+        let cancels = CANCELS.load(Relaxed);
+        // Sets among the entries ring their own doorbells.
+        let slice = if self.ask || self.armed > 0 {
+            ASK
+        } else if cancels {
+            CANCEL_SLICE
+        } else {
+            Duration::MAX
+        };
+        let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
+        let n = kernel::ppoll(room, time, mask)?;
+        if room[kernel].revents != 0 {
+            // EAGAIN: another thread of this poller's past has read it.
+            let _ = sys::call::read(self.poller.eventfd, &mut [0; 8]);
+        }
+        if room[kernel + 1].revents != 0
+            && let Some(attachment) = process::current()
+        {
+            attachment.check();
+        }
+        if n == 0 && cancels {
+            return Err(CANCELLED);
+        }
+        Ok(n > 0 || deadline.left().is_none_or(|left| !left.is_zero()))
+    }
+
+    /// Epoll sets among the entries: they are asked at intervals.
+    fn arm_sets(&mut self) -> bool {
+        self.armed = self.fds.iter().filter(|entry| entry.fd >= 0 && matches!(what(entry.fd), What::Set(_))).count();
+        true
+    }
+
+    fn end(&mut self) {
+        for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
+            let What::Ours(socket) = what(entry.fd) else { continue };
+            if let Some(channel) = socket.channel()
+                && let Some(&(_, lane)) =
+                    self.arenas[..self.n].iter().flatten().find(|(arena, _)| core::ptr::eq(*arena, channel.arena()))
+            {
+                channel.unwatch(lane);
+            }
+        }
+        for (arena, lane) in self.arenas[..self.n].iter().flatten() {
+            arena.awake(*lane);
+            if arena.side() == fs_shm::Side::B {
+                arena.watch_inbox(*lane, false);
+            }
+            arena.leave(*lane);
+        }
+    }
+}
+
+/// Pollers at rest: number << 32 | eventfd + 1, and the life they belong to.
+static REST: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
+
+/// A poller for one sleep.
+fn take_poller() -> Option<Poller> {
+    let life = process::current()?.life();
+    for [poller, of] in &REST {
+        if poller.load(Relaxed) == 0 || of.load(Relaxed) != u64::from(life) {
+            continue;
+        }
+        let word = poller.swap(0, AcqRel);
+        if word != 0 {
+            return Some(Poller { id: (word >> 32) as u32, eventfd: word as u32 as Fd - 1, life });
+        }
+    }
+    process::poller()
+}
+
+fn give_poller(used: Poller) {
+    let word = u64::from(used.id) << 32 | (used.eventfd as u64 + 1);
+    for [poller, of] in &REST {
+        if poller.load(Relaxed) == 0 && poller.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
+            of.store(u64::from(used.life), Relaxed);
+            poller.store(word, core::sync::atomic::Ordering::Release);
+            return;
+        }
+    }
+    process::poller_gone(used);
+}
+
+/// In a forked child: the pollers at rest are the parent's.
+pub(super) fn forked() {
+    for [poller, _] in &REST {
+        poller.store(0, Relaxed);
+    }
+}

@@ -1,0 +1,170 @@
+//! What an epoll set is asked to watch: entries by (descriptor number, open socket), as the kernel keys them.
+//!
+//! An entry of a socket that has been closed stays until it is met: its identity no longer fits
+//! ([`Socket::identity`] is never repeated). So closing needs no lock that a signal handler could not have.
+
+use super::EpollEvent;
+use crate::{socket::Socket, types::Fd};
+
+/// Edge-triggered.
+pub(super) const ET: u32 = 1 << 31;
+/// Reported once, then asleep until EPOLL_CTL_MOD.
+pub(super) const ONESHOT: u32 = 1 << 30;
+/// Wakes one of several sets.
+pub(super) const EXCLUSIVE: u32 = 1 << 28;
+/// EPOLLWAKEUP.
+pub(super) const WAKEUP: u32 = 1 << 29;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// Where an entry's readiness comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The kernel's set has the descriptor, with the application's own event.
+    Kernel,
+    /// A channel: place of its arena in the set's list, slot.
+    Channel {
+        /// Place in the set's list of arenas.
+        arena: u32,
+        /// Slot of the channel.
+        slot: u32,
+    },
+    /// A listener: its inboxes; the kernel's set has the descriptor besides.
+    Listener,
+    /// Another epoll set of ours.
+    Nested(u32),
+}
+
+/// One registration.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) fd: Fd,
+    pub(super) socket: &'static Socket,
+    pub(super) identity: u64,
+    pub(super) event: EpollEvent,
+    pub(super) source: Source,
+    /// In the list of candidates.
+    pub(super) queued: bool,
+    /// A one-shot that has fired.
+    pub(super) spent: bool,
+    /// Next entry of the same number, or of the free list.
+    next: u32,
+    /// Next entry of the same slot.
+    pub(super) beside: u32,
+}
+
+impl Entry {
+    /// Whether the socket is still the one that was registered.
+    pub(super) fn is_valid(&self) -> bool {
+        self.socket.identity() == self.identity
+    }
+
+    /// What is asked for; errors and hang-ups always are (epoll_ctl(2)).
+    pub(super) fn asked(&self) -> u32 {
+        const ALWAYS: u32 = 0x8 | 0x10;
+        self.event.events & !(ET | ONESHOT | EXCLUSIVE | WAKEUP) | ALWAYS
+    }
+}
+
+/// All registrations of a set.
+#[derive(Debug, Default)]
+pub(super) struct Interest {
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    /// By descriptor number: an entry + 1.
+    by_fd: Vec<u32>,
+}
+
+impl Interest {
+    /// The entry of this number and this socket.
+    pub(super) fn find(&self, fd: Fd, identity: u64) -> Option<u32> {
+        let mut at = self.by_fd.get(usize::try_from(fd).ok()?)?.checked_sub(1)?;
+        loop {
+            let entry = self.get(at)?;
+            if entry.identity == identity {
+                return Some(at);
+            }
+            at = entry.next;
+        }
+    }
+
+    /// An entry of this number whose socket is gone.
+    pub(super) fn find_dead(&self, fd: Fd) -> Option<u32> {
+        let mut at = self.by_fd.get(usize::try_from(fd).ok()?)?.checked_sub(1)?;
+        loop {
+            let entry = self.get(at)?;
+            if !entry.is_valid() {
+                return Some(at);
+            }
+            at = entry.next;
+        }
+    }
+
+    pub(super) fn get(&self, at: u32) -> Option<&Entry> {
+        self.entries.get(at as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(at as usize)?.as_mut()
+    }
+
+    /// Adds an entry; the caller has made sure that there is none of this number and socket.
+    pub(super) fn add(&mut self, fd: Fd, socket: &'static Socket, event: EpollEvent) -> u32 {
+        let index = fd.max(0) as usize;
+        if self.by_fd.len() <= index {
+            self.by_fd.resize(index + 1, 0);
+        }
+        let entry = Entry {
+            fd,
+            socket,
+            identity: socket.identity(),
+            event,
+            source: Source::Kernel,
+            queued: false,
+            spent: false,
+            next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),
+            beside: NONE,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.entries[at as usize] = Some(entry);
+                at
+            }
+            None => {
+                self.entries.push(Some(entry));
+                // So that removing never allocates: it may happen in a signal handler.
+                self.free.reserve(self.entries.len() - self.free.len());
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.by_fd[index] = at + 1;
+        at
+    }
+
+    /// Takes an entry out.
+    pub(super) fn remove(&mut self, at: u32) -> Option<Entry> {
+        let entry = self.entries.get_mut(at as usize)?.take()?;
+        let index = entry.fd.max(0) as usize;
+        let first = self.by_fd.get_mut(index)?;
+        if *first == at + 1 {
+            *first = entry.next.wrapping_add(1);
+        } else {
+            let mut before = first.checked_sub(1)?;
+            while let Some(other) = self.entries.get_mut(before as usize).and_then(Option::as_mut) {
+                if other.next == at {
+                    other.next = entry.next;
+                    break;
+                }
+                before = other.next;
+            }
+        }
+        self.free.push(at);
+        Some(entry)
+    }
+
+    /// Places of all entries, in use or not.
+    pub(super) fn places(&self) -> std::ops::Range<u32> {
+        0..self.entries.len() as u32
+    }
+}

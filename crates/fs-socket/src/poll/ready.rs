@@ -1,0 +1,247 @@
+//! What is ready, and sleeping without missing anything.
+
+use core::time::Duration;
+
+use super::{
+    EpollEvent, PollFd, expand,
+    interest::{ET, Entry, ONESHOT, Source},
+    registry,
+    set::{Inner, MOD, Set},
+    sys::kernel,
+};
+
+/// EPOLLIN.
+const IN: u32 = 0x1;
+/// EPOLLERR, EPOLLHUP.
+const ERRORS: u32 = 0x8 | 0x10;
+
+impl Inner {
+    /// Makes an entry a candidate.
+    pub(super) fn enqueue(&mut self, at: u32) {
+        if let Some(entry) = self.interest.get_mut(at)
+            && !entry.queued
+            && !entry.spent
+        {
+            entry.queued = true;
+            self.ready.push_back(at);
+        }
+    }
+
+    /// Makes candidates of all that changed.
+    pub(super) fn collect(&mut self) {
+        let (interest, ready) = (&mut self.interest, &mut self.ready);
+        let mut queue = |at: u32| {
+            let Some(entry) = interest.get_mut(at) else { return u32::MAX };
+            if !entry.queued && !entry.spent {
+                entry.queued = true;
+                ready.push_back(at);
+            }
+            entry.beside
+        };
+        for joined in &self.arenas {
+            let Some(lane) = joined.lane else {
+                for &first in joined.slots.iter().filter(|&&first| first != 0) {
+                    let mut at = first - 1;
+                    while at != u32::MAX {
+                        at = queue(at);
+                    }
+                }
+                for &at in &joined.listeners {
+                    queue(at);
+                }
+                continue;
+            };
+            joined.arena.drain(lane, |slot| {
+                let mut at = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
+                while at != u32::MAX {
+                    at = queue(at);
+                }
+                // A connection for a listener, or both: the slot was used before.
+                for &at in &joined.listeners {
+                    queue(at);
+                }
+            });
+        }
+        for i in 0..self.special.len() {
+            let at = self.special[i];
+            let Some(entry) = self.interest.get(at) else { continue };
+            match entry.source {
+                Source::Listener => self.join_listener(at, entry.socket),
+                Source::Nested(_) if entry.event.events & ET == 0 => self.enqueue(at),
+                Source::Nested(_) | Source::Kernel | Source::Channel { .. } => {}
+            }
+        }
+    }
+
+    /// Whether nothing is a candidate.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// The sets registered in this one.
+    pub(super) fn nested(&self) -> impl Iterator<Item = u32> {
+        self.special.iter().filter_map(|&at| match self.interest.get(at)?.source {
+            Source::Nested(index) => Some(index),
+            Source::Kernel | Source::Channel { .. } | Source::Listener => None,
+        })
+    }
+
+    /// Fills in events of candidates; answers how many.
+    pub(super) fn gather(&mut self, events: &mut [EpollEvent]) -> usize {
+        self.collect();
+        let mut n = 0;
+        for _ in 0..self.ready.len() {
+            if n == events.len() {
+                break;
+            }
+            let Some(at) = self.ready.pop_front() else { break };
+            let Some(entry) = self.interest.get_mut(at) else { continue };
+            entry.queued = false;
+            if !entry.is_valid() {
+                self.drop_entry(at);
+                continue;
+            }
+            let ready = now(entry);
+            if ready == 0 {
+                continue;
+            }
+            events[n] = EpollEvent { events: ready, data: entry.event.data };
+            n += 1;
+            if entry.event.events & ONESHOT != 0 {
+                entry.spent = true;
+                if entry.source == Source::Listener {
+                    // The kernel's half is asleep too: nothing is asked of it until EPOLL_CTL_MOD.
+                    let event = EpollEvent { events: ONESHOT, data: entry.event.data };
+                    let _ = kernel::epoll_ctl(self.number, MOD, entry.fd, Some(event));
+                }
+            } else if entry.event.events & ET == 0 {
+                entry.queued = true;
+                self.ready.push_back(at);
+            }
+        }
+        n
+    }
+
+    /// Whether an epoll_wait would bring something, without taking it.
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.collect();
+        for _ in 0..self.ready.len() {
+            let Some(at) = self.ready.pop_front() else { break };
+            let Some(entry) = self.interest.get_mut(at) else { continue };
+            if entry.is_valid() && now(entry) != 0 {
+                self.ready.push_front(at);
+                return true;
+            }
+            entry.queued = false;
+        }
+        let mut kernel = [PollFd { fd: self.number, events: IN as i16, revents: 0 }];
+        matches!(kernel::ppoll(&mut kernel, Some(Duration::ZERO), None), Ok(1..))
+    }
+
+    /// Events of kernel descriptors that the application's set has delivered: a one-shot listener's our half sleeps too.
+    pub(super) fn delivered(&mut self, events: &[EpollEvent]) {
+        for i in 0..self.special.len() {
+            let at = self.special[i];
+            if let Some(entry) = self.interest.get_mut(at)
+                && entry.source == Source::Listener
+                && entry.event.events & ONESHOT != 0
+                && events.iter().any(|event| { event.data } == { entry.event.data })
+            {
+                entry.spent = true;
+            }
+        }
+    }
+
+    /// Whether a lane has news, or must be asked.
+    #[inline]
+    pub(super) fn any_dirty(&self) -> bool {
+        self.arenas.iter().any(|joined| joined.lane.is_some_and(|lane| joined.arena.is_dirty(lane)))
+    }
+
+    /// Whether entries have to be asked at intervals.
+    pub(super) fn must_ask(&self) -> bool {
+        self.arenas.iter().any(|joined| joined.lane.is_none() && (joined.entries != 0 || !joined.listeners.is_empty()))
+    }
+
+    /// Announces sleep to all peers. False: something is there, look again.
+    #[must_use]
+    pub(super) fn arm(&mut self) -> bool {
+        for (i, joined) in self.arenas.iter().enumerate() {
+            if let Some(lane) = joined.lane
+                && !joined.arena.prepare_sleep(lane)
+            {
+                self.awake(i);
+                return false;
+            }
+        }
+        for i in 0..self.special.len() {
+            if let Some(Entry { source: Source::Nested(index), .. }) = self.interest.get(self.special[i]) {
+                let armed = registry::find(*index).and_then(Set::lock).is_none_or(|mut inner| {
+                    inner.sleepers += 1;
+                    inner.ready.is_empty() && inner.arm()
+                });
+                if !armed {
+                    self.disarm_nested(i + 1);
+                    self.awake(self.arenas.len());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// No more bells for the first `n` arenas.
+    pub(super) fn awake(&self, n: usize) {
+        for joined in &self.arenas[..n] {
+            if let Some(lane) = joined.lane {
+                joined.arena.awake(lane);
+            }
+        }
+    }
+
+    /// A sleep is over.
+    pub(super) fn disarm(&mut self) {
+        self.disarm_nested(self.special.len());
+        if self.sleepers == 0 {
+            self.awake(self.arenas.len());
+        }
+    }
+
+    pub(super) fn disarm_nested(&mut self, n: usize) {
+        for &at in &self.special[..n] {
+            if let Some(Entry { source: Source::Nested(index), .. }) = self.interest.get(at)
+                && let Some(mut inner) = registry::find(*index).and_then(Set::lock)
+            {
+                inner.sleepers = inner.sleepers.saturating_sub(1);
+                inner.disarm();
+                if let Some(live) = &inner.live {
+                    // Its doorbell may have rung: taken here, as nobody waits on it.
+                    let _ = kernel::epoll_wait(live.outer, &mut [EpollEvent::default(); 3], Some(Duration::ZERO), None);
+                }
+            }
+        }
+    }
+
+    /// Whether others sleep on while something may be ready: they are to be woken.
+    pub(super) fn others_needed(&mut self) -> bool {
+        self.sleepers > 0 && (!self.ready.is_empty() || !self.arm())
+    }
+}
+
+/// What the entry would report now.
+fn now(entry: &Entry) -> u32 {
+    let ready = match entry.source {
+        Source::Kernel => 0,
+        Source::Channel { .. } | Source::Listener => expand(entry.socket.readiness().0),
+        Source::Nested(index) => {
+            let ready = registry::find(index).and_then(Set::lock).is_some_and(|mut inner| inner.is_ready());
+            if ready { expand(IN) } else { 0 }
+        }
+    };
+    let asked = match entry.source {
+        // The kernel's queue is asked by the kernel's set.
+        Source::Listener => entry.asked() & !ERRORS,
+        Source::Kernel | Source::Channel { .. } | Source::Nested(_) => entry.asked(),
+    };
+    ready & asked
+}

@@ -1,0 +1,65 @@
+//! The epoll sets of this process, by the index that the descriptor table holds.
+//!
+//! Sets are never freed but used again: a thread that is leaving a set when another closes it still finds one.
+
+use super::{set::Set, sys::lock::Lock};
+use crate::{
+    sys::{array::Array, pointer::Pointer},
+    types::Fd,
+};
+
+/// Sets with sockets of ours in them that one process may have.
+const COUNT: usize = 1 << 16;
+
+static SETS: Array<Pointer<Set>, COUNT> = Array::new();
+static BOOK: Lock<Book> = Lock::new(Book { used: 0, free: Vec::new() });
+
+struct Book {
+    used: u32,
+    free: Vec<u32>,
+}
+
+/// The set of this index.
+#[inline]
+pub(super) fn find(index: u32) -> Option<&'static Set> {
+    SETS.at(index as usize)?.load()
+}
+
+/// A set for the application's kernel set, of which `number` is a duplicate. `None`: too many.
+pub(super) fn make(number: Fd) -> Option<u32> {
+    let mut book = BOOK.lock()?;
+    if let Some(index) = book.free.pop()
+        && let Some(set) = find(index)
+    {
+        set.open(number);
+        return Some(index);
+    }
+    let index = book.used;
+    let place = SETS.make(index as usize)?;
+    place.store(Some(Box::leak(Box::new(Set::new(number)))));
+    book.used += 1;
+    book.free.reserve(index as usize + 1);
+    Some(index)
+}
+
+/// The set is used no more.
+pub(super) fn give_back(index: u32) {
+    if let Some(mut book) = BOOK.lock() {
+        book.free.push(index);
+    }
+}
+
+/// Every set there ever was.
+pub(super) fn each(mut visit: impl FnMut(&'static Set)) {
+    let mut index = 0;
+    while let Some(set) = find(index) {
+        visit(set);
+        index += 1;
+    }
+}
+
+/// In a forked child.
+pub(super) fn forked() {
+    BOOK.reset();
+    each(Set::forked);
+}

@@ -1,0 +1,326 @@
+//! An epoll set: what it watches, what may be ready, and the descriptors it sleeps on.
+//!
+//! The application's epoll descriptor stays the kernel's; kernel descriptors are registered there with the
+//! application's own events, so their errors, their edges and their closing are the kernel's business. A set has an
+//! instance here as soon as one of our sockets is registered in it. While all of those are still the kernel's (fresh
+//! sockets) the instance only remembers them. With the first channel or listener it becomes *active*: it gets a poller
+//! (an eventfd that peers ring), and an outer kernel set to sleep on, which holds the application's set, the eventfd
+//! and the connection to the daemon.
+//!
+//! Readiness of channels: a lane of each arena names the slots that changed; their entries become *candidates*, and a
+//! wait asks each candidate what is ready now. A level-triggered entry that was reported stays a candidate, an
+//! edge-triggered one waits for the next change: each change of a channel is an edge, as each wake-up is in the kernel.
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::collections::VecDeque;
+
+use fs_shm::{Arena, lanes::Lane};
+use rustix::{fd::AsRawFd, io::Errno};
+
+use super::{
+    EpollEvent, forget,
+    interest::{ET, Interest, ONESHOT, Source},
+    spin::Spin,
+    sys::kernel,
+    sys::lock::{Guard, Lock},
+};
+use crate::{
+    process::{self, Poller},
+    socket::{Socket, Watch},
+    sys,
+    types::Fd,
+};
+
+/// In the outer set: the application's kernel set.
+pub(super) const KERNEL: u64 = 0;
+/// In the outer set: the poller's eventfd.
+pub(super) const DOORBELL: u64 = 1;
+/// In the outer set: the connection to the daemon.
+pub(super) const CONTROL: u64 = 2;
+
+/// What the application's set says of the descriptor that wakes those who sleep in it ([`Inner::kick`]); no
+/// application's data: neither a descriptor number nor an address of user space.
+pub(super) const KICK: u64 = 0xf5c0_6b1c_d00d_5eed;
+
+/// Sleepers that a set woken up may have had. More: they sleep on until a kernel descriptor of theirs is ready.
+const KICKS: u32 = 16;
+
+pub(super) const ADD: i32 = 1;
+pub(super) const DEL: i32 = 2;
+pub(super) const MOD: i32 = 3;
+
+const IN: u32 = 0x1;
+
+/// A set of this process.
+#[derive(Debug)]
+pub(super) struct Set {
+    inner: Lock<Inner>,
+    pub(super) spin: Spin,
+    /// Whether it has anything of ours to wait for.
+    active: &'static AtomicBool,
+}
+
+/// What the lock guards.
+#[derive(Debug)]
+pub(super) struct Inner {
+    /// The application's kernel set: a duplicate of ours, so that it stays reachable under a known number.
+    pub(super) number: Fd,
+    active: &'static AtomicBool,
+    /// From the first channel or listener on.
+    pub(super) live: Option<Live>,
+    /// Made in the parent: to be built anew before use.
+    pub(super) stale: bool,
+    pub(super) interest: Interest,
+    pub(super) arenas: Vec<Joined>,
+    /// Entries that may be ready.
+    pub(super) ready: VecDeque<u32>,
+    /// Listeners and nested sets: looked at by every wait.
+    pub(super) special: Vec<u32>,
+    /// Threads that sleep on the outer set.
+    pub(super) sleepers: u32,
+    /// Waits since the kernel's set was looked at, and when that was.
+    pub(super) waits: u32,
+    pub(super) looked: u64,
+    pub(super) kick: Option<(Fd, u32)>,
+}
+
+/// What an active set has.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) poller: Poller,
+    pub(super) outer: Fd,
+}
+
+/// An arena that entries of the set are in.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) arena: &'static Arena,
+    /// `None`: all lanes of the arena are taken; the entries are asked at short intervals instead.
+    pub(super) lane: Option<Lane>,
+    /// By slot: an entry + 1.
+    pub(super) slots: Vec<u32>,
+    pub(super) entries: u32,
+    /// Listener entries that this arena feeds.
+    pub(super) listeners: Vec<u32>,
+}
+
+impl Set {
+    pub(super) fn new(number: Fd) -> Self {
+        let active: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let inner = Inner {
+            number,
+            active,
+            live: None,
+            stale: false,
+            interest: Interest::default(),
+            arenas: Vec::new(),
+            ready: VecDeque::new(),
+            special: Vec::new(),
+            sleepers: 0,
+            waits: 0,
+            looked: 0,
+            kick: None,
+        };
+        Set { inner: Lock::new(inner), spin: Spin::new(), active }
+    }
+
+    /// A set that was closed, for another kernel set.
+    pub(super) fn open(&self, number: Fd) {
+        if let Some(mut inner) = self.inner.lock() {
+            inner.number = number;
+            inner.stale = false;
+        }
+    }
+
+    /// Whether it has anything of ours to wait for.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.active.load(Relaxed)
+    }
+
+    /// The set, fit for use in this process. `None` in a signal handler on top of its own thread's call.
+    pub(super) fn lock(&self) -> Option<Guard<'_, Inner>> {
+        let mut inner = self.inner.lock()?;
+        let dead = inner
+            .live
+            .as_ref()
+            .is_some_and(|live| process::current().is_some_and(|now| now.life() != live.poller.life));
+        if inner.stale || dead {
+            inner.rebuild();
+        }
+        Some(inner)
+    }
+
+    /// In a forked child.
+    pub(super) fn forked(&self) {
+        self.inner.reset();
+        if let Some(mut inner) = self.inner.lock() {
+            inner.stale = inner.live.is_some();
+            inner.sleepers = 0;
+        }
+    }
+}
+
+impl Inner {
+    /// Registers a socket.
+    pub(super) fn add(&mut self, fd: Fd, socket: &'static Socket, event: EpollEvent) -> Result<(), Errno> {
+        while let Some(dead) = self.interest.find_dead(fd) {
+            self.drop_entry(dead);
+        }
+        if self.interest.find(fd, socket.identity()).is_some() {
+            return Err(Errno::EXIST);
+        }
+        if matches!(socket.watch(), Watch::Kernel | Watch::Listener) {
+            kernel::epoll_ctl(self.number, ADD, fd, Some(event))?;
+        }
+        let at = self.interest.add(fd, socket, event);
+        self.attach(at);
+        Ok(())
+    }
+
+    /// Registers another set.
+    pub(super) fn add_nested(
+        &mut self,
+        fd: Fd,
+        socket: &'static Socket,
+        index: u32,
+        event: EpollEvent,
+    ) -> Result<(), Errno> {
+        while let Some(dead) = self.interest.find_dead(fd) {
+            self.drop_entry(dead);
+        }
+        if self.interest.find(fd, socket.identity()).is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.activate()?;
+        let at = self.interest.add(fd, socket, event);
+        self.set_source(at, Source::Nested(index));
+        self.watch_nested(at, index);
+        self.special.push(at);
+        self.enqueue(at);
+        Ok(())
+    }
+
+    /// Changes a registration.
+    pub(super) fn modify(&mut self, at: u32, event: EpollEvent) -> Result<(), Errno> {
+        let Some(entry) = self.interest.get_mut(at) else { return Err(Errno::NOENT) };
+        if matches!(entry.source, Source::Kernel | Source::Listener) {
+            kernel::epoll_ctl(self.number, MOD, entry.fd, Some(event))?;
+        }
+        entry.event = event;
+        entry.spent = false;
+        self.enqueue(at);
+        Ok(())
+    }
+
+    /// Takes a registration out.
+    pub(super) fn delete(&mut self, at: u32) -> Result<(), Errno> {
+        let Some(entry) = self.interest.get(at) else { return Err(Errno::NOENT) };
+        let (fd, source) = (entry.fd, entry.source);
+        let answer = match source {
+            Source::Kernel | Source::Listener => kernel::epoll_ctl(self.number, DEL, fd, None),
+            Source::Channel { .. } | Source::Nested(_) => Ok(()),
+        };
+        self.drop_entry(at);
+        answer
+    }
+
+    /// Forgets an entry; its kernel registration is gone or dealt with by the caller.
+    pub(super) fn drop_entry(&mut self, at: u32) {
+        self.detach(at);
+        self.interest.remove(at);
+    }
+
+    /// Makes the set one that sleeps on its outer set.
+    pub(super) fn activate(&mut self) -> Result<(), Errno> {
+        if self.live.is_some() {
+            return Ok(());
+        }
+        let poller = process::poller().ok_or(Errno::NOMEM)?;
+        let outer = match kernel::epoll_create() {
+            Ok(outer) => process::keep(sys::owned(outer)),
+            Err(errno) => {
+                process::poller_gone(poller);
+                return Err(errno);
+            }
+        };
+        let watch = |fd, events, data| kernel::epoll_ctl(outer, ADD, fd, Some(EpollEvent { events, data }));
+        watch(self.number, IN, KERNEL)?;
+        watch(poller.eventfd, IN | ET, DOORBELL)?;
+        if let Some(attachment) = process::current() {
+            watch(attachment.client().fd().as_raw_fd(), IN | ET, CONTROL)?;
+        }
+        self.live = Some(Live { poller, outer });
+        self.active.store(true, Relaxed);
+        self.begin_kick();
+        Ok(())
+    }
+
+    /// Threads may sleep in the application's set, which nobody rings: a descriptor that is ready wakes one of them, who
+    /// takes the event out, makes it ready for the next one ([`Inner::kicked`]) and comes here.
+    pub(super) fn begin_kick(&mut self) {
+        if let Ok(fd) = kernel::eventfd(1) {
+            let fd = process::keep(sys::owned(fd));
+            self.kick = Some((fd, KICKS));
+            self.rearm_kick(ADD);
+        }
+    }
+
+    pub(super) fn rearm_kick(&mut self, operation: i32) {
+        if let Some((fd, _)) = self.kick {
+            let event = EpollEvent { events: IN | ONESHOT, data: KICK };
+            if kernel::epoll_ctl(self.number, operation, fd, Some(event)).is_err() {
+                self.end_kick();
+            }
+        }
+    }
+
+    pub(super) fn end_kick(&mut self) {
+        if let Some((fd, _)) = self.kick.take() {
+            // Closing takes it out of the set.
+            forget(fd);
+        }
+    }
+
+    /// A kick has woken somebody.
+    pub(super) fn kicked(&mut self) {
+        match &mut self.kick {
+            Some((_, left)) if *left > 1 => {
+                *left -= 1;
+                self.rearm_kick(MOD);
+            }
+            _ => self.end_kick(),
+        }
+    }
+
+    /// Wakes a thread that sleeps on this set.
+    pub(super) fn ring(&self) {
+        if let Some(live) = &self.live {
+            // EAGAIN: it has been rung 2^64 times.
+            let _ = sys::call::write(live.poller.eventfd, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The application has closed the set.
+    pub(super) fn close(&mut self) {
+        for at in self.interest.places() {
+            self.drop_entry(at);
+        }
+        for joined in self.arenas.drain(..) {
+            if let Some(lane) = joined.lane {
+                joined.arena.leave(lane);
+            }
+        }
+        self.end_kick();
+        self.active.store(false, Relaxed);
+        if let Some(live) = self.live.take() {
+            forget(live.outer);
+            if !self.stale {
+                process::poller_gone(live.poller);
+            }
+        }
+        forget(self.number);
+        self.ready.clear();
+        self.special.clear();
+    }
+}

@@ -1,0 +1,219 @@
+//! Where the readiness of a registration comes from: the kernel's set, a channel's slot, a listener's inboxes, another set.
+
+use fs_shm::Arena;
+
+use super::{
+    EpollEvent, forget,
+    interest::{Interest, Source},
+    registry,
+    set::{ADD, DEL, Inner, Joined, Set},
+    sys::kernel,
+};
+use crate::{
+    listen,
+    socket::{Socket, Watch},
+};
+
+/// EPOLLIN.
+const IN: u32 = 0x1;
+
+impl Inner {
+    /// Puts the inner set's outer kernel set into ours.
+    pub(super) fn watch_nested(&mut self, at: u32, index: u32) {
+        let Some(live) = &self.live else { return };
+        let Some(inner) = registry::find(index).and_then(Set::lock) else { return };
+        let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer);
+        let event = EpollEvent { events: IN, data: 1 << 32 | u64::from(at) };
+        // EEXIST: a second registration of the same set; the first one wakes us.
+        let _ = kernel::epoll_ctl(live.outer, ADD, waited, Some(event));
+    }
+
+    /// The entry's socket has become something else, or another readiness.
+    pub(super) fn moved(&mut self, at: u32) {
+        let Some(entry) = self.interest.get(at) else { return };
+        let (fd, socket, event) = (entry.fd, entry.socket, entry.event);
+        match (entry.source, socket.watch()) {
+            (Source::Kernel, Watch::Kernel) => {}
+            (Source::Kernel, Watch::Channel) => {
+                // ENOENT, EBADF: gone already.
+                let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
+                self.attach(at);
+            }
+            (Source::Kernel, Watch::Listener) => self.attach(at),
+            (Source::Channel { .. }, Watch::Kernel | Watch::Listener) => {
+                self.detach(at);
+                // Its errors would be those of the application's own call: there is nobody to tell them to.
+                let _ = kernel::epoll_ctl(self.number, ADD, fd, Some(event));
+                self.attach(at);
+            }
+            (Source::Listener, Watch::Kernel) => self.detach(at),
+            (Source::Channel { .. } | Source::Listener | Source::Nested(_), _) => self.enqueue(at),
+        }
+    }
+
+    /// Finds where the entry's readiness comes from, and begins to watch it. The kernel's registration is made already.
+    pub(super) fn attach(&mut self, at: u32) {
+        let Some(entry) = self.interest.get(at) else { return };
+        let socket = entry.socket;
+        match socket.watch() {
+            Watch::Kernel => self.set_source(at, Source::Kernel),
+            Watch::Channel => self.attach_channel(at, socket),
+            Watch::Listener => {
+                self.set_source(at, Source::Listener);
+                if self.activate().is_ok() {
+                    self.special.push(at);
+                    self.join_listener(at, socket);
+                    self.enqueue(at);
+                }
+            }
+        }
+    }
+
+    pub(super) fn attach_channel(&mut self, at: u32, socket: &'static Socket) {
+        let Some(channel) = socket.channel().filter(|_| self.activate().is_ok()) else {
+            return self.set_source(at, Source::Kernel);
+        };
+        let (arena, slot) = (self.join(channel.arena()), channel.slot());
+        let Some(joined) = self.arenas.get_mut(arena as usize) else { return };
+        if let Some(lane) = joined.lane {
+            channel.watch(lane);
+        }
+        joined.entries += 1;
+        if joined.slots.len() <= slot as usize {
+            joined.slots.resize(slot as usize + 1, 0);
+        }
+        let first = core::mem::replace(&mut joined.slots[slot as usize], at + 1);
+        if let Some(entry) = self.interest.get_mut(at) {
+            entry.beside = first.wrapping_sub(1);
+        }
+        self.set_source(at, Source::Channel { arena, slot });
+        self.enqueue(at);
+    }
+
+    /// Ends what `attach` began.
+    pub(super) fn detach(&mut self, at: u32) {
+        let Some(entry) = self.interest.get(at) else { return };
+        let (socket, valid, source, beside) = (entry.socket, entry.is_valid(), entry.source, entry.beside);
+        match source {
+            Source::Kernel => {}
+            Source::Channel { arena, slot } => {
+                let Some(joined) = self.arenas.get_mut(arena as usize) else { return };
+                joined.entries = joined.entries.saturating_sub(1);
+                let Some(first) = joined.slots.get_mut(slot as usize) else { return };
+                if *first == at + 1 {
+                    *first = beside.wrapping_add(1);
+                } else {
+                    unlink(&mut self.interest, first.wrapping_sub(1), at, beside);
+                }
+                if *first == 0
+                    && let (Some(lane), true) = (joined.lane, valid)
+                    && let Some(channel) = socket.channel()
+                {
+                    channel.unwatch(lane);
+                }
+            }
+            Source::Listener => {
+                for joined in &mut self.arenas {
+                    joined.listeners.retain(|&listener| listener != at);
+                    if let (Some(lane), true) = (joined.lane, joined.listeners.is_empty()) {
+                        joined.arena.watch_inbox(lane, false);
+                    }
+                }
+                self.special.retain(|&other| other != at);
+            }
+            Source::Nested(index) => {
+                self.special.retain(|&other| other != at);
+                if let Some(live) = &self.live
+                    && let Some(inner) = registry::find(index).and_then(Set::lock)
+                {
+                    let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer);
+                    // ENOENT: another registration of it took it out.
+                    let _ = kernel::epoll_ctl(live.outer, DEL, waited, None);
+                }
+            }
+        }
+        self.set_source(at, Source::Kernel);
+    }
+
+    pub(super) fn set_source(&mut self, at: u32, source: Source) {
+        if let Some(entry) = self.interest.get_mut(at) {
+            entry.source = source;
+        }
+    }
+
+    /// Joins the arenas that feed a listener.
+    pub(super) fn join_listener(&mut self, at: u32, socket: &'static Socket) {
+        for i in 0..listen::refresh(socket) {
+            let Some(arena) = listen::arena(socket, i) else { continue };
+            let place = self.join(arena);
+            let Some(joined) = self.arenas.get_mut(place as usize) else { continue };
+            if !joined.listeners.contains(&at) {
+                joined.listeners.push(at);
+                if let Some(lane) = joined.lane {
+                    joined.arena.watch_inbox(lane, true);
+                }
+                self.enqueue(at);
+            }
+        }
+    }
+
+    /// The place of the arena in the list, joined now if it was not.
+    pub(super) fn join(&mut self, arena: &'static Arena) -> u32 {
+        if let Some(at) = self.arenas.iter().position(|joined| core::ptr::eq(joined.arena, arena)) {
+            return at as u32;
+        }
+        let lane = self.live.as_ref().and_then(|live| arena.join(live.poller.id));
+        let joined = Joined { arena, lane, slots: Vec::new(), entries: 0, listeners: Vec::new() };
+        // A place whose arena nobody needs any more.
+        if let Some(at) = self.arenas.iter().position(|joined| joined.entries == 0 && joined.listeners.is_empty()) {
+            let old = core::mem::replace(&mut self.arenas[at], joined);
+            if let Some(lane) = old.lane {
+                old.arena.leave(lane);
+            }
+            return at as u32;
+        }
+        self.arenas.push(joined);
+        self.arenas.len() as u32 - 1
+    }
+
+    /// After fork, or when another daemon is there: new poller, new lanes.
+    pub(super) fn rebuild(&mut self) {
+        self.stale = false;
+        if let Some(live) = self.live.take() {
+            forget(live.outer);
+        }
+        self.arenas.clear();
+        self.special.clear();
+        self.ready.clear();
+        for at in self.interest.places() {
+            let Some(entry) = self.interest.get_mut(at) else { continue };
+            entry.queued = false;
+            entry.beside = u32::MAX;
+            match entry.source {
+                Source::Nested(index) => {
+                    if self.activate().is_ok() {
+                        self.watch_nested(at, index);
+                        self.special.push(at);
+                        self.enqueue(at);
+                    }
+                }
+                Source::Kernel | Source::Channel { .. } | Source::Listener => {
+                    entry.source = Source::Kernel;
+                    self.attach(at);
+                }
+            }
+        }
+    }
+}
+
+/// Takes `at` out of the list that begins at `first`.
+fn unlink(interest: &mut Interest, first: u32, at: u32, next: u32) {
+    let mut here = first;
+    while let Some(entry) = interest.get_mut(here) {
+        if entry.beside == at {
+            entry.beside = next;
+            return;
+        }
+        here = entry.beside;
+    }
+}

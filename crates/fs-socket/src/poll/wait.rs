@@ -1,0 +1,179 @@
+//! epoll_wait.
+//!
+//! What is ready of ours is answered without a system call. The kernel's set is looked at when nothing of ours is ready,
+//! and besides every [`WAITS`] calls or [`LOOK_NS`]: a busy channel must not starve a kernel descriptor.
+
+use core::{cell::Cell, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use rustix::io::Errno;
+
+use super::{
+    EpollEvent,
+    set::{CONTROL, Inner, KERNEL, KICK, Set},
+    sys::kernel,
+    sys::lock::Guard,
+};
+use crate::{
+    channel::{CANCELLED, CANCELS},
+    process::{self, now},
+};
+
+/// Calls between two looks at the kernel's set. More: kernel descriptors wait longer behind busy channels. Fewer: a
+/// system call for each.
+const WAITS: u32 = 32;
+/// Longest time between two looks at the kernel's set, in nanoseconds, while channels are busy.
+const LOOK_NS: u64 = 50_000;
+/// In place of the number of calls: the kernel's set has something.
+pub(super) const LOOK: u32 = u32::MAX;
+/// How often a wait comes back while threads may be cancelled. Longer: pthread_cancel is felt.
+pub const CANCEL_SLICE: Duration = Duration::from_millis(100);
+/// How often entries are asked whose arena has no lane left.
+const ASK: Duration = Duration::from_millis(1);
+
+/// When a wait ends. The clock is read when that is first asked: what is ready at once costs no look at it.
+pub(super) struct Deadline {
+    timeout: Option<Duration>,
+    at: Cell<Option<u64>>,
+}
+
+impl Deadline {
+    pub(super) fn new(timeout: Option<Duration>) -> Self {
+        Deadline { timeout, at: Cell::new(None) }
+    }
+
+    /// Not to wait at all.
+    pub(super) fn is_now(&self) -> bool {
+        self.timeout == Some(Duration::ZERO)
+    }
+
+    /// On the clock of [`now`]; `None`: no end.
+    pub(super) fn at(&self) -> Option<u64> {
+        let timeout = self.timeout?;
+        if self.at.get().is_none() {
+            let nanoseconds = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+            self.at.set(Some(now().saturating_add(nanoseconds)));
+        }
+        self.at.get()
+    }
+
+    /// What is left; `None`: no end.
+    pub(super) fn left(&self) -> Option<Duration> {
+        self.at().map(|at| Duration::from_nanos(at.saturating_sub(now())))
+    }
+}
+
+/// epoll_wait(2) on an active set.
+pub(super) fn wait(
+    set: &'static Set,
+    events: &mut [EpollEvent],
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let deadline = Deadline::new(timeout);
+    loop {
+        let mut inner = lock(set)?;
+        let n = inner.gather(events);
+        if n > 0 || deadline.is_now() || inner.waits == LOOK {
+            let n = add_kernel(&mut inner, events, n)?;
+            if n > 0 || deadline.is_now() {
+                return Ok(n);
+            }
+        }
+        drop(inner);
+        let dirty = || set.lock().is_none_or(|inner| inner.any_dirty());
+        if set.spin.look(deadline.at(), dirty) {
+            continue;
+        }
+        if !sleep(set, &deadline, mask)? {
+            // The time is over: a last look at everything.
+            let mut inner = lock(set)?;
+            let n = inner.gather(events);
+            inner.waits = LOOK;
+            return add_kernel(&mut inner, events, n);
+        }
+    }
+}
+
+/// A handler on top of its own thread's wait finds the set held: it cannot wait for it.
+fn lock(set: &'static Set) -> Result<Guard<'static, Inner>, Errno> {
+    set.lock().ok_or(Errno::INTR)
+}
+
+/// Adds what the kernel's set has, if it is time to look.
+fn add_kernel(inner: &mut Inner, events: &mut [EpollEvent], n: usize) -> Result<usize, Errno> {
+    let due = if n == 0 || inner.waits >= WAITS {
+        true
+    } else {
+        inner.waits += 1;
+        // The clock is read once in eight calls.
+        inner.waits.is_multiple_of(8) && now().saturating_sub(inner.looked) >= LOOK_NS
+    };
+    if !due || n == events.len() {
+        return Ok(n);
+    }
+    inner.waits = 0;
+    inner.looked = now();
+    let got = kernel::epoll_wait(inner.number, &mut events[n..], Some(Duration::ZERO), None)?;
+    let got = strip(inner, &mut events[n..n + got]);
+    inner.delivered(&events[n..n + got]);
+    Ok(n + got)
+}
+
+/// Takes the event of a kick out; answers how many are left, in front.
+pub(super) fn strip(inner: &mut Inner, events: &mut [EpollEvent]) -> usize {
+    let Some(at) = events.iter().position(|event| { event.data } == KICK) else { return events.len() };
+    events[at..].rotate_left(1);
+    inner.kicked();
+    events.len() - 1
+}
+
+/// Sleeps until something may be there. False: the time is over.
+fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bool, Errno> {
+    let mut inner = lock(set)?;
+    let Some(outer) = inner.live.as_ref().map(|live| live.outer) else { return Ok(true) };
+    if !inner.is_idle() || !inner.arm() {
+        return Ok(true);
+    }
+    inner.sleepers += 1;
+    let ask = inner.must_ask();
+    drop(inner);
+    let left = deadline.left();
+    let cancels = CANCELS.load(Relaxed);
+    let slice = if ask {
+        ASK
+    } else if cancels {
+        CANCEL_SLICE
+    } else {
+        Duration::MAX
+    };
+    let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
+    let mut woken = [EpollEvent::default(); 8];
+    let answer = kernel::epoll_wait(outer, &mut woken, time, mask);
+    let mut inner = lock(set)?;
+    inner.sleepers = inner.sleepers.saturating_sub(1);
+    inner.disarm();
+    let n = answer?;
+    for event in &woken[..n] {
+        let what = event.data;
+        match what {
+            KERNEL => inner.waits = LOOK,
+            CONTROL => {
+                if let Some(attachment) = process::current() {
+                    drop(inner);
+                    attachment.check();
+                    inner = lock(set)?;
+                }
+            }
+            nested if nested >> 32 == 1 => inner.enqueue(nested as u32),
+            _ => {}
+        }
+    }
+    if inner.others_needed() {
+        inner.ring();
+    }
+    drop(inner);
+    if n == 0 && cancels {
+        return Err(CANCELLED);
+    }
+    Ok(n > 0 || deadline.left().is_none_or(|left| !left.is_zero()))
+}
