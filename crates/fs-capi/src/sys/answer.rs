@@ -69,10 +69,9 @@ pub(super) unsafe fn send(
     to: Option<&[u8]>,
     control: &[u8],
 ) -> Option<ssize_t> {
-    cancel::point();
     // SAFETY: IoVec is laid out as iovec; the memory lives through the call.
     let parts = unsafe { slice::from_raw_parts(parts.as_ptr().cast::<IoVec<'_>>(), parts.len()) };
-    sent(fs_socket::send(fd, parts, send_flags, to, control), send_flags)
+    sent(cancel::until_done(|| fs_socket::send(fd, parts, send_flags, to, control)), send_flags)
 }
 
 /// Receives into pieces of memory.
@@ -80,10 +79,9 @@ pub(super) unsafe fn send(
 /// # Safety
 /// `parts` describes writable memory, as recv(2) asks.
 pub(super) unsafe fn recv(fd: c_int, parts: &mut [iovec], recv_flags: u32) -> Ours<Received> {
-    cancel::point();
     // SAFETY: IoVecMut is laid out as iovec; the memory lives through the call.
     let parts = unsafe { slice::from_raw_parts_mut(parts.as_mut_ptr().cast::<IoVecMut<'_>>(), parts.len()) };
-    fs_socket::recv(fd, parts, recv_flags)
+    cancel::until_done(|| fs_socket::recv(fd, parts, recv_flags))
 }
 
 /// One piece of memory.

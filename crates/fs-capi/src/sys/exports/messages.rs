@@ -68,7 +68,11 @@ unsafe fn recvmsg_ours(fd: c_int, message: *mut msghdr, recv_flags: c_int) -> Ou
     // SAFETY: by contract; what is null goes to the kernel.
     unsafe {
         let header = message.as_mut()?;
-        let answer = answer::recv(fd, pieces_mut(header.msg_iov, header.msg_iovlen as size_t)?, recv_flags as u32)?;
+        let answer = answer::recv(
+            fd,
+            pieces_mut(header.msg_iov, header.msg_iovlen as size_t)?,
+            super::receive::given(recv_flags),
+        )?;
         if let Ok(received) = answer {
             if !header.msg_name.is_null() {
                 header.msg_namelen = 0;

@@ -18,8 +18,7 @@ fall_through! {
     fn listen(fd: c_int, backlog: c_int) -> c_int = done(fs_socket::listen(fd, backlog));
     /// connect(2).
     fn connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int = {
-        cancel::point();
-        address(name, length).and_then(|name| done(fs_socket::connect(fd, name)))
+        address(name, length).and_then(|name| done(cancel::until_done(|| fs_socket::connect(fd, name))))
     };
     /// accept(2).
     fn accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int = accepted(fd, name, length, 0);
@@ -69,8 +68,7 @@ const SIOCATMARK: u64 = 0x8905;
 /// # Safety
 /// As accept(2).
 unsafe fn accepted(fd: c_int, name: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> Option<c_int> {
-    cancel::point();
-    match fs_socket::accept4(fd, flags)? {
+    match cancel::until_done(|| fs_socket::accept4(fd, flags))? {
         Ok((new, from)) => {
             // SAFETY: by contract.
             if let Err(errno) = unsafe { copy_address(from.as_bytes(), name, length) } {

@@ -1,5 +1,6 @@
 //! Bytes in.
 
+use fs_socket::flags;
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::send::rw_flags;
@@ -9,21 +10,21 @@ use crate::sys::real;
 fall_through! {
     /// recv(2).
     fn recv(fd: c_int, data: *mut c_void, n: size_t, flags: c_int) -> ssize_t =
-        received(answer::recv(fd, &mut piece(data, n), flags as u32));
+        received(answer::recv(fd, &mut piece(data, n), given(flags)));
     /// recvfrom(2).
     fn recvfrom(fd: c_int, data: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t) -> ssize_t =
         recvfrom_ours(fd, data, n, flags, from, length);
     /// read(2).
-    fn read(fd: c_int, data: *mut c_void, n: size_t) -> ssize_t = received(answer::recv(fd, &mut piece(data, n), 0));
+    fn read(fd: c_int, data: *mut c_void, n: size_t) -> ssize_t = received(answer::recv(fd, &mut piece(data, n), flags::FILE));
     /// readv(2).
-    fn readv(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t = readv_ours(fd, parts, n, 0);
+    fn readv(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t = readv_ours(fd, parts, n, flags::FILE);
     /// pread(2): ESPIPE on a socket, which the kernel's socket behind the number says.
     fn pread64(fd: c_int, data: *mut c_void, n: size_t, offset: off_t) -> ssize_t = None;
     /// preadv(2): as pread.
     fn preadv64(fd: c_int, parts: *const iovec, n: c_int, offset: off_t) -> ssize_t = None;
     /// preadv2(2): readv when the offset is -1.
     fn preadv64v2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t = {
-        if offset == -1 { readv_ours(fd, parts, n, rw_flags(flags)) } else { None }
+        if offset == -1 { readv_ours(fd, parts, n, rw_flags(flags) | fs_socket::flags::FILE) } else { None }
     };
     /// pread with its buffer's size (_FORTIFY_SOURCE): only ever an error on a socket.
     fn __pread64_chk(fd: c_int, data: *mut c_void, n: size_t, offset: off_t, room: size_t) -> ssize_t = None;
@@ -64,6 +65,11 @@ define! {
     };
 }
 
+/// Flags as the application gives them, without the one that fs-socket has added.
+pub(super) fn given(flags: c_int) -> u32 {
+    flags as u32 & !fs_socket::flags::FILE
+}
+
 /// # Safety
 /// As recvfrom(2).
 unsafe fn recvfrom_ours(
@@ -75,7 +81,7 @@ unsafe fn recvfrom_ours(
     length: *mut socklen_t,
 ) -> Option<ssize_t> {
     // SAFETY: by contract.
-    let answer = received(unsafe { answer::recv(fd, &mut piece(data, n), flags as u32) })?;
+    let answer = received(unsafe { answer::recv(fd, &mut piece(data, n), given(flags)) })?;
     if answer >= 0 && !from.is_null() && !length.is_null() {
         // A stream names no source: the kernel answers length 0 (net/ipv4/af_inet.c, inet_recvmsg).
         // SAFETY: by contract.

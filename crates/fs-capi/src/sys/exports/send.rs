@@ -27,13 +27,11 @@ fall_through! {
     };
     /// sendfile(2).
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = {
-        cancel::point();
-        answer::sent(fs_socket::sendfile(out, input, offset.as_mut(), n), 0)
+        answer::sent(cancel::until_done(|| fs_socket::sendfile(out, input, offset.as_mut(), n)), 0)
     };
     /// splice(2).
     fn splice(input: c_int, in_offset: *mut i64, out: c_int, out_offset: *mut i64, n: size_t, flags: c_uint) -> ssize_t = {
-        cancel::point();
-        answer::sent(fs_socket::splice(input, in_offset.as_mut(), out, out_offset.as_mut(), n, flags), 0)
+        answer::sent(cancel::until_done(|| fs_socket::splice(input, in_offset.as_mut(), out, out_offset.as_mut(), n, flags)), 0)
     };
 }
 

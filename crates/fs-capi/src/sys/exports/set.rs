@@ -1,13 +1,14 @@
 //! epoll.
 
 use core::slice;
+use core::time::Duration;
 
 use fs_socket::poll::{self, EpollEvent};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
-use super::wait::{milliseconds, ready, signals, time};
+use super::wait::{milliseconds, ready, signals, time, timed};
 use crate::sys::answer::done;
-use crate::sys::cancel;
+use crate::sys::real;
 
 fall_through! {
     /// epoll_create(2): an epoll set is the kernel's until a socket of ours comes into it.
@@ -17,33 +18,56 @@ fall_through! {
     /// epoll_ctl(2).
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int =
         done(poll::epoll_ctl(set, operation, fd, event.cast::<EpollEvent>().as_ref().copied()));
+}
+
+define! {
     /// epoll_wait(2).
     fn epoll_wait(set: c_int, events: *mut epoll_event, n: c_int, timeout_ms: c_int) -> c_int = {
-        room(events, n).and_then(|events| ready(poll::epoll_wait(set, events, milliseconds(timeout_ms), None)))
+        waited(set, events, n, milliseconds(timeout_ms), None, || real::epoll_wait(set, events, n, timeout_ms))
     };
     /// epoll_pwait(2).
     fn epoll_pwait(set: c_int, events: *mut epoll_event, n: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int = {
-        room(events, n).and_then(|events| ready(poll::epoll_wait(set, events, milliseconds(timeout_ms), signals(mask))))
+        let kernel = || real::epoll_pwait(set, events, n, timeout_ms, mask);
+        waited(set, events, n, milliseconds(timeout_ms), signals(mask), kernel)
     };
     /// epoll_pwait2(2).
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, n: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int = {
-        match (room(events, n), time(timeout)) {
-            (Some(events), Some(timeout)) => ready(poll::epoll_wait(set, events, timeout, signals(mask))),
-            _ => None,
+        let kernel = || real::epoll_pwait2(set, events, n, timeout, mask);
+        match time(timeout) {
+            Some(timeout) => waited(set, events, n, timeout, signals(mask), kernel),
+            None => kernel(),
         }
     };
 }
 
-/// The array of events. `None`: one that the kernel refuses.
+/// Waits in our way or, where there is nothing of ours in the set, in the kernel's. In a kernel's wait, the set may have
+/// become ours: then the event that ended the wait is not the application's.
 ///
 /// # Safety
-/// As epoll_wait(2).
-unsafe fn room<'a>(events: *mut epoll_event, n: c_int) -> Option<&'a mut [EpollEvent]> {
-    cancel::point();
-    let n = usize::try_from(n).ok().filter(|&n| n > 0)?;
-    if events.is_null() {
-        return None;
+/// As epoll_pwait(2); `kernel` is that call with these arguments.
+unsafe fn waited(
+    set: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+    kernel: impl Fn() -> c_int,
+) -> c_int {
+    let n = match usize::try_from(n) {
+        Ok(n) if n > 0 && !events.is_null() => n,
+        _ => return kernel(),
+    };
+    loop {
+        // SAFETY: by contract; EpollEvent is laid out as the kernel's epoll_event.
+        let room = unsafe { slice::from_raw_parts_mut(events.cast::<EpollEvent>(), n) };
+        if let Some(answer) = ready(timed(timeout, |left| poll::epoll_wait(set, room, left, mask))) {
+            return answer;
+        }
+        let answer = kernel();
+        let Ok(got @ 1..) = usize::try_from(answer) else { return answer };
+        let left = poll::strip(set, &mut room[..got]);
+        if left > 0 {
+            return left as c_int;
+        }
     }
-    // SAFETY: by contract; EpollEvent is laid out as the kernel's epoll_event.
-    Some(unsafe { slice::from_raw_parts_mut(events.cast(), n) })
 }

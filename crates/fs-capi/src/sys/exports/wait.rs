@@ -2,8 +2,13 @@
 
 use core::slice;
 use core::time::Duration;
+use std::time::Instant;
 
-use fs_socket::poll::{self, PollFd};
+use fs_socket::{
+    Ours,
+    channel::CANCELLED,
+    poll::{self, PollFd},
+};
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, suseconds_t, time_t, timespec, timeval};
 
 use crate::sys::answer::int;
@@ -12,11 +17,11 @@ use crate::sys::{cancel, real};
 fall_through! {
     /// poll(2).
     fn poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> c_int =
-        entries(fds, n).and_then(|fds| ready(poll::poll(fds, milliseconds(timeout_ms), None)));
+        entries(fds, n).and_then(|fds| ready(timed(milliseconds(timeout_ms), |left| poll::poll(fds, left, None))));
     /// ppoll(2).
     fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = {
         match (entries(fds, n), time(timeout)) {
-            (Some(fds), Some(timeout)) => ready(poll::poll(fds, timeout, signals(mask))),
+            (Some(fds), Some(timeout)) => ready(timed(timeout, |left| poll::poll(fds, left, signals(mask)))),
             _ => None,
         }
     };
@@ -56,8 +61,27 @@ define! {
     };
 }
 
+/// Makes a call that may wait as long as `timeout`, with its cancellation points. The clock is read only in processes
+/// that cancel threads.
+#[inline]
+pub(super) fn timed(timeout: Option<Duration>, mut wait: impl FnMut(Option<Duration>) -> Ours<usize>) -> Ours<usize> {
+    cancel::point();
+    match wait(timeout) {
+        Some(Err(CANCELLED)) => timed_in_slices(timeout, wait),
+        answer => answer,
+    }
+}
+
+/// The rest of a wait whose first slice is over.
+#[cold]
+fn timed_in_slices(timeout: Option<Duration>, mut wait: impl FnMut(Option<Duration>) -> Ours<usize>) -> Ours<usize> {
+    let began = Instant::now();
+    let timeout = timeout.map(|timeout| timeout.saturating_sub(poll::CANCEL_SLICE));
+    cancel::until_done(|| wait(timeout.map(|timeout| timeout.saturating_sub(began.elapsed()))))
+}
+
 /// A number of ready descriptors.
-pub(super) fn ready(answer: fs_socket::Ours<usize>) -> Option<c_int> {
+pub(super) fn ready(answer: Ours<usize>) -> Option<c_int> {
     // At most as many as there are descriptors.
     int(answer.map(|r| r.map(|n| n as c_int)))
 }
@@ -67,7 +91,6 @@ pub(super) fn ready(answer: fs_socket::Ours<usize>) -> Option<c_int> {
 /// # Safety
 /// As poll(2).
 unsafe fn entries<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [PollFd]> {
-    cancel::point();
     if fds.is_null() || n == 0 || n > c_int::MAX as nfds_t {
         return None;
     }
@@ -143,7 +166,6 @@ unsafe fn select_sets(
     mask: Option<u64>,
     left: &mut Option<Duration>,
 ) -> Option<c_int> {
-    cancel::point();
     let words = usize::try_from(n).ok()?.div_ceil(64);
     // A set is as long as the highest number asked for needs, which may be more than fd_set's 1024 (programs that
     // allocate their own).
@@ -151,5 +173,9 @@ unsafe fn select_sets(
         // SAFETY: by contract.
         (!set.is_null()).then(|| unsafe { slice::from_raw_parts_mut(set.cast::<u64>(), words) })
     });
-    ready(poll::select(n as usize, [read, write, except], timeout, mask, left))
+    let mut sets = [read, write, except];
+    ready(timed(timeout, |time| {
+        let [read, write, except] = &mut sets;
+        poll::select(n as usize, [read.as_deref_mut(), write.as_deref_mut(), except.as_deref_mut()], time, mask, left)
+    }))
 }
