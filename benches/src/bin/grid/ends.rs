@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use fs_example_common::sys;
+use rustix::net;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -33,14 +34,27 @@ pub(crate) fn receive(words: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Congestion control is chosen before the connection opens, as the serving end does it: where the kernel's default is
+/// BBR, a connection that has begun with it goes on being paced, whatever controls it afterwards.
+fn connect(addr: SocketAddr, congestion: &str) -> Result<TcpStream> {
+    let socket = net::socket(
+        if addr.is_ipv4() { net::AddressFamily::INET } else { net::AddressFamily::INET6 },
+        net::SocketType::STREAM,
+        None,
+    )?;
+    sys::set_congestion(socket.as_fd(), congestion).with_context(|| format!("congestion control {congestion}"))?;
+    net::connect(&socket, &addr)?;
+    Ok(socket.into())
+}
+
 /// `send ADDR SECONDS RTT CONGESTION`: connects, sends, and counts what the receiver has got so many seconds after it
 /// got the first byte, as the acknowledgments tell one round trip after the start.
 pub(crate) fn send(words: &[String]) -> Result<()> {
     let [addr, seconds, rtt, congestion] = words else { anyhow::bail!("send ADDR SECONDS RTT CONGESTION") };
     let seconds: f64 = seconds.parse()?;
     let until = Duration::from_secs_f64(seconds + rtt.parse::<f64>()? / 1000.0);
-    let mut stream = TcpStream::connect(addr).with_context(|| format!("connect to {addr}"))?;
-    sys::set_congestion(stream.as_fd(), congestion).with_context(|| format!("congestion control {congestion}"))?;
+    let mut stream =
+        connect(addr.parse().context("ADDR")?, congestion).with_context(|| format!("connect to {addr}"))?;
     let buffer = vec![b'x'; 1 << 16];
     let start = Instant::now();
     loop {

@@ -15,7 +15,7 @@ mod report;
 
 use anyhow::{Context, Result, bail};
 use cell::{Cell, Pair};
-use fs_tests::Lab;
+use fs_tests::{Lab, Ns};
 use report::Row;
 use std::time::Duration;
 
@@ -40,6 +40,10 @@ fn main() -> Result<()> {
     let folder = fs_tests::apps::target_dir().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let lab = Lab::require(&["--queues", "1", "--offload", "off", "--wire"])?;
+    // What one connection learned of a path must not be where the next, on another path, begins.
+    for end in [Ns::Client, Ns::Backend] {
+        lab.run(end, "sh", &["-c", "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save"])?;
+    }
     let mut rows = Vec::new();
     for congestion in &plan.congestion {
         println!("\n{}", report::head(congestion, &plan));
