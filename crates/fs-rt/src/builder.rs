@@ -8,7 +8,7 @@ use fs_xdp::Link;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long an idle core looks for work before it sleeps. A sleep and its wake-up cost about 31 µs of latency
+/// How long an idle core at least looks for work before it sleeps (see `spin.rs`). A sleep and its wake-up cost about 31 µs of latency
 /// (AFXDP.md: 31 against 3.6 µs round trip): spinning as long as a sleep costs is at most twice the best
 /// possible (the ski-rental rule). Lower: bursts pay for wake-ups. Higher: an idle core burns CPU for longer.
 const SPIN: Duration = Duration::from_micros(30);
@@ -175,7 +175,8 @@ impl Builder {
         self
     }
 
-    /// How long an idle core looks for work before it sleeps. Default: 30 µs.
+    /// How long an idle core looks for work before it sleeps. Default: 30 µs; while sleeps turn out to be shorter than
+    /// five times as long, up to that.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self

@@ -30,6 +30,7 @@ mod ports;
 mod rss;
 mod runtime;
 mod setup;
+mod spin;
 mod sys;
 mod wakers;
 

@@ -8,6 +8,7 @@
 //! triggered), and the timer is moved only when the next deadline is earlier than the one it is set to.
 
 use crate::core::CoreShared;
+use crate::spin::Spin;
 use crate::sys::{Clock, watch_readable};
 use fs_core::Instant;
 use std::future::Future;
@@ -34,7 +35,7 @@ const LIVENESS_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Reactor {
     core: Rc<CoreShared>,
     busy_poll: bool,
-    spin: Duration,
+    spin: Spin,
     /// The links' descriptors and the doorbell.
     wakeups: Vec<AsyncFd<OwnedFd>>,
     /// Some link has none.
@@ -67,7 +68,7 @@ impl Reactor {
         Ok(Self {
             core,
             busy_poll,
-            spin,
+            spin: Spin::new(spin),
             wakeups,
             must_poll,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -157,10 +158,12 @@ impl Future for Reactor {
             this.publish(now);
         }
         if worked {
-            this.idle_since = None;
+            if let Some(since) = this.idle_since.take() {
+                this.spin.idle_ended(now.since(since));
+            }
         } else if !this.busy_poll {
             let since = *this.idle_since.get_or_insert(now);
-            if now.since(since) >= this.spin {
+            if now.since(since) >= this.spin.time() {
                 if this.lie_down(cx, now) {
                     this.core.fall_asleep(cx.waker());
                     return Poll::Pending;
