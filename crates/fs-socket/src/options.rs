@@ -102,15 +102,14 @@ fn tcp_state(socket: &Socket) -> u8 {
     let Some(channel) = socket.channel() else { return CLOSE };
     match channel.state().map(|state| state.phase()) {
         Some(Phase::Connecting) => SYN_SENT,
+        Some(Phase::Open) if channel.is_reset() => CLOSE,
         Some(Phase::Open) => {
-            let ready = channel.readiness();
-            let (ended, over) = (ready.contains(fs_shm::Readiness::RDHUP), ready.contains(fs_shm::Readiness::HUP));
-            match (ended, over, channel.is_send_shut()) {
-                (_, true, true) if ready.contains(fs_shm::Readiness::ERR) => CLOSE,
-                (true, _, true) => LAST_ACK,
-                (true, ..) => CLOSE_WAIT,
-                (false, _, true) => FIN_WAIT2,
-                _ => ESTABLISHED,
+            let ended = channel.readiness().contains(fs_shm::Readiness::RDHUP);
+            match (ended, channel.is_send_shut()) {
+                (true, true) => LAST_ACK,
+                (true, false) => CLOSE_WAIT,
+                (false, true) => FIN_WAIT2,
+                (false, false) => ESTABLISHED,
             }
         }
         _ => CLOSE,

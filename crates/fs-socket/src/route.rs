@@ -196,12 +196,13 @@ pub(crate) fn forget(to: SocketAddr) {
     }
 }
 
-/// In a forked child: entries that another thread was writing.
+/// In a forked child: the arenas are the parent's to open connections in.
 pub(crate) fn forked() {
     for place in 0..COUNT {
         let Some(entry) = ENTRIES.at(place) else { return };
+        entry.generation.store(0, Relaxed);
+        // Another thread of the parent's was writing it.
         if entry.sequence.load(Relaxed) & 1 != 0 {
-            entry.generation.store(0, Relaxed);
             entry.sequence.fetch_add(1, Relaxed);
         }
     }

@@ -153,6 +153,12 @@ impl<'a> Channel<'a> {
         self.own().flags.load(Acquire) & SND_SHUT != 0
     }
 
+    /// The connection was reset, by either side.
+    pub fn is_reset(&self) -> bool {
+        let by_state = self.state().is_none_or(|state| state.is_reset(Side::A) || state.is_reset(Side::B));
+        by_state || self.own().flags.load(Acquire) & RESET_SEEN != 0
+    }
+
     /// SO_OOBINLINE.
     pub fn set_oob_inline(&self, on: bool) {
         if on {

@@ -26,6 +26,8 @@ mod nr {
     pub(super) const READ: usize = 0;
     pub(super) const WRITE: usize = 1;
     pub(super) const LSEEK: usize = 8;
+    pub(super) const SENDTO: usize = 44;
+    pub(super) const RECVFROM: usize = 45;
 }
 #[cfg(target_arch = "aarch64")]
 mod nr {
@@ -48,6 +50,8 @@ mod nr {
     pub(super) const READ: usize = 63;
     pub(super) const WRITE: usize = 64;
     pub(super) const LSEEK: usize = 62;
+    pub(super) const SENDTO: usize = 206;
+    pub(super) const RECVFROM: usize = 207;
 }
 const CLOSE_RANGE: usize = 436;
 
@@ -224,4 +228,16 @@ pub fn write(fd: Fd, bytes: &[u8]) -> Result<usize, Errno> {
 pub fn lseek(fd: Fd, offset: i64, whence: i32) -> Result<i64, Errno> {
     // SAFETY: numbers.
     unsafe { call(nr::LSEEK, [fd as usize, offset as usize, whence as usize, 0, 0, 0]) }.map(|at| at as i64)
+}
+
+/// `sendto(2)` without an address.
+pub fn sendto(fd: Fd, bytes: &[u8], flags: u32) -> Result<usize, Errno> {
+    // SAFETY: the kernel reads the slice.
+    unsafe { call(nr::SENDTO, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags as usize, 0, 0]) }
+}
+
+/// `recvfrom(2)` without an address.
+pub fn recvfrom(fd: Fd, room: &mut [u8], flags: u32) -> Result<usize, Errno> {
+    // SAFETY: the kernel writes into the slice.
+    unsafe { call(nr::RECVFROM, [fd as usize, room.as_mut_ptr() as usize, room.len(), flags as usize, 0, 0]) }
 }

@@ -27,3 +27,9 @@ pub(crate) fn remove_variable(name: &str) {
     // SAFETY: no other thread reads the environment: there is none yet.
     unsafe { std::env::remove_var(name) }
 }
+
+/// Sets a variable of the environment (tests).
+pub fn set_variable(name: &str, value: &str) {
+    // SAFETY: std's own readers take its lock; no C code of the tests reads the environment.
+    unsafe { std::env::set_var(name, value) }
+}

@@ -1,0 +1,326 @@
+//! A daemon that joins processes of one host and nothing else: for tests of this crate that want to see, or break, what
+//! the daemon does. No rules, no namespaces, no cores.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use fs_shm::control::{ArenaGeometry, Fd, MESSAGE_MAX, Object, Reply, Request, socket};
+use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
+use fs_shm::{Arena, Channel, Geometry, NoBells, Side};
+
+#[derive(Default)]
+struct World {
+    next: u32,
+    pollers: HashMap<u32, (u32, OwnedFd)>,
+    listeners: HashMap<u32, Listener>,
+    arenas: HashMap<u32, Joined>,
+    attachments: HashMap<u32, (AttachmentPage, OwnedFd)>,
+    shared: HashMap<u64, Object>,
+}
+
+struct Listener {
+    at: SocketAddr,
+    cookie: u64,
+    page: ListenerPage,
+    memory: OwnedFd,
+    holders: Vec<u32>,
+}
+
+struct Joined {
+    memory: OwnedFd,
+    opener: u32,
+    listener: u32,
+    sides: [Arena; 2],
+}
+
+pub(crate) struct Mini {
+    world: Arc<Mutex<World>>,
+    directory: Arc<(OwnedFd, DirectoryPage)>,
+}
+
+impl Mini {
+    /// Serves `path`, in threads of this process.
+    pub(crate) fn start(path: &Path) -> Mini {
+        let (memory, page) = DirectoryPage::create(1).unwrap();
+        let mini = Mini { world: Arc::default(), directory: Arc::new((memory, page)) };
+        mini.world.lock().unwrap().next = 2;
+        let address = rustix::net::SocketAddrUnix::new(path).unwrap();
+        let listener = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 64).unwrap();
+        let (world, directory) = (mini.world.clone(), mini.directory.clone());
+        std::thread::spawn(move || {
+            while let Ok(connection) = rustix::net::accept_with(&listener, rustix::net::SocketFlags::CLOEXEC) {
+                serve(world.clone(), directory.clone(), connection, None);
+            }
+        });
+        mini
+    }
+}
+
+fn serve(world: Arc<Mutex<World>>, directory: Arc<(OwnedFd, DirectoryPage)>, connection: OwnedFd, who: Option<u32>) {
+    std::thread::spawn(move || {
+        let mut me = who;
+        let mut buffer = [0; MESSAGE_MAX];
+        loop {
+            let mut ready = [rustix::event::PollFd::new(&connection, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut ready, None).unwrap();
+            let Ok(mut received) = socket::receive(&connection, &mut buffer) else { break };
+            if received.len == 0 {
+                break;
+            }
+            let (number, request) = Request::decode(&buffer[..received.len]).unwrap();
+            let given = received.fds.take();
+            let (reply, fds) = {
+                let mut world = world.lock().unwrap();
+                answer(&mut world, &directory, &mut me, request, given)
+            };
+            // A child's connection is served from here on.
+            let fds: Vec<OwnedFd> = match &reply {
+                Reply::Forked { child } => {
+                    let mut fds = fds;
+                    let end = fds.remove(1);
+                    serve(world.clone(), directory.clone(), end, Some(*child));
+                    fds
+                }
+                _ => fds,
+            };
+            let len = reply.encode(number, &mut buffer).unwrap();
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            if socket::send(connection.as_fd(), &buffer[..len], &borrowed).is_err() {
+                break;
+            }
+        }
+        if let Some(me) = me {
+            gone(&mut world.lock().unwrap(), &directory.1, me);
+        }
+    });
+}
+
+fn duplicate(fd: &OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3).unwrap()
+}
+
+fn answer(
+    world: &mut World,
+    directory: &(OwnedFd, DirectoryPage),
+    me: &mut Option<u32>,
+    request: Request,
+    given: Option<Fd>,
+) -> (Reply, Vec<OwnedFd>) {
+    let failed = |errno: rustix::io::Errno| (Reply::Failed { errno: errno.raw_os_error() }, vec![]);
+    let geometry = Geometry::STANDARD;
+    match request {
+        Request::Hello { .. } | Request::Resume { .. } => {
+            let id = *me.get_or_insert_with(|| {
+                let id = world.next;
+                world.next += 1;
+                let memory = AttachmentPage::create().unwrap();
+                world.attachments.insert(id, (AttachmentPage::map(memory.as_fd()).unwrap(), memory));
+                id
+            });
+            let page = duplicate(&world.attachments[&id].1);
+            let geometry = ArenaGeometry {
+                slots: geometry.slots,
+                stride_log2: geometry.stride_log2.into(),
+                layout: fs_shm::layout::VERSION,
+            };
+            (Reply::Welcome { attachment: id, epoch: 1, geometry }, vec![page, duplicate(&directory.0)])
+        }
+        Request::Poller => {
+            let id = world.next;
+            world.next += 1;
+            world.pollers.insert(id, (me.unwrap(), given.unwrap().into_owned_fd()));
+            (Reply::Poller { poller: id }, vec![])
+        }
+        Request::PollerGone { poller } => {
+            world.pollers.remove(&poller);
+            (Reply::Done, vec![])
+        }
+        Request::Bell { poller } => match world.pollers.get(&poller) {
+            Some((_, eventfd)) => (Reply::Done, vec![duplicate(eventfd)]),
+            None => failed(rustix::io::Errno::NOENT),
+        },
+        Request::Listen { backlog: _ } => {
+            let placeholder = given.unwrap().into_owned_fd();
+            let (at, cookie) = (name(&placeholder), cookie(&placeholder));
+            let me = me.unwrap();
+            let known = world.listeners.iter_mut().find(|(_, listener)| listener.cookie == cookie);
+            let id = match known {
+                Some((id, listener)) => {
+                    if !listener.holders.contains(&me) {
+                        listener.holders.push(me);
+                    }
+                    *id
+                }
+                None => {
+                    let id = world.next;
+                    world.next += 1;
+                    let (memory, page) = ListenerPage::create().unwrap();
+                    world.listeners.insert(id, Listener { at, cookie, page, memory, holders: vec![me] });
+                    directory.1.bump();
+                    id
+                }
+            };
+            (Reply::Listener { listener: id }, vec![duplicate(&world.listeners[&id].memory)])
+        }
+        Request::Listener { listener } => match world.listeners.get(&listener) {
+            Some(known) => (Reply::Listener { listener }, vec![duplicate(&known.memory)]),
+            None => failed(rustix::io::Errno::NOENT),
+        },
+        Request::Unlisten { listener } => {
+            let me = me.unwrap();
+            if let Some(known) = world.listeners.get_mut(&listener) {
+                known.holders.retain(|holder| *holder != me);
+                if known.holders.is_empty() {
+                    drop_listener(world, &directory.1, listener);
+                }
+            }
+            (Reply::Done, vec![])
+        }
+        Request::Route { to } => {
+            let generation = directory.1.generation();
+            let fits = |at: &SocketAddr| at.port() == to.port() && (at.ip() == to.ip() || at.ip().is_unspecified());
+            let found = world.listeners.iter().find(|(_, listener)| fits(&listener.at)).map(|(id, _)| *id);
+            let Some(listener) = found else {
+                return (Reply::Kernel { generation, reason: fs_shm::control::KernelReason::NoListener }, vec![]);
+            };
+            let me = me.unwrap();
+            let have = world.arenas.iter().find(|(_, arena)| arena.opener == me && arena.listener == listener);
+            let id = have.map(|(id, _)| *id).unwrap_or_else(|| {
+                let id = world.next;
+                world.next += 1;
+                let memory = Arena::create("test", geometry).unwrap();
+                let map = |side| Arena::map(memory.as_fd(), geometry, side, &NoBells).unwrap();
+                let sides = [map(Side::A), map(Side::B)];
+                world.arenas.insert(id, Joined { memory, opener: me, listener, sides });
+                let ids: Vec<u32> =
+                    world.arenas.iter().filter(|(_, arena)| arena.listener == listener).map(|(id, _)| *id).collect();
+                assert!(world.listeners[&listener].page.set(&ids));
+                for holder in world.listeners[&listener].holders.clone() {
+                    for (_, eventfd) in world.pollers.values().filter(|(owner, _)| *owner == holder) {
+                        rustix::io::write(eventfd, &1_u64.to_ne_bytes()).unwrap();
+                    }
+                }
+                id
+            });
+            let mut arenas = [0; fs_shm::control::GROUP_MAX];
+            arenas[0] = id;
+            let source: IpAddr =
+                if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
+            (Reply::Local { generation, source, arenas, count: 1 }, vec![duplicate(&world.arenas[&id].memory)])
+        }
+        Request::Arena { arena } => match world.arenas.get(&arena) {
+            Some(known) => (Reply::Arena { side: Side::B }, vec![duplicate(&known.memory)]),
+            None => failed(rustix::io::Errno::NOENT),
+        },
+        Request::Fork => {
+            let parent = me.unwrap();
+            let id = world.next;
+            world.next += 1;
+            let memory = AttachmentPage::create().unwrap();
+            let page = AttachmentPage::map(memory.as_fd()).unwrap();
+            for (fd, object, cookie) in world.attachments[&parent].0.entries(None) {
+                assert!(page.set(fd, object, cookie));
+                match object {
+                    Object::Channel { arena, slot, side } => {
+                        let arena = &world.arenas[&arena].sides[side.index()];
+                        Channel::at(arena, slot).unwrap().retain();
+                    }
+                    Object::Listener(listener) => {
+                        let holders = &mut world.listeners.get_mut(&listener).unwrap().holders;
+                        if !holders.contains(&id) {
+                            holders.push(id);
+                        }
+                    }
+                    Object::Kernel(_) => {}
+                }
+            }
+            let copy = duplicate(&memory);
+            world.attachments.insert(id, (page, memory));
+            (Reply::Forked { child: id }, vec![copy, given.unwrap().into_owned_fd()])
+        }
+        Request::ForkFailed { .. } | Request::Exec | Request::ExecFailed => (Reply::Done, vec![]),
+        Request::Share { object, cookie } => {
+            world.shared.insert(cookie, object);
+            if let Object::Channel { arena, slot, side } = object {
+                Channel::at(&world.arenas[&arena].sides[side.index()], slot).unwrap().retain();
+            }
+            (Reply::Done, vec![])
+        }
+        Request::Claim => {
+            let placeholder = given.unwrap().into_owned_fd();
+            match world.shared.remove(&cookie(&placeholder)) {
+                Some(object @ Object::Channel { arena, .. }) => {
+                    (Reply::Claimed { object }, vec![duplicate(&world.arenas[&arena].memory)])
+                }
+                Some(object @ Object::Listener(listener)) => {
+                    world.listeners.get_mut(&listener).unwrap().holders.push(me.unwrap());
+                    (Reply::Claimed { object }, vec![duplicate(&world.listeners[&listener].memory)])
+                }
+                _ => (
+                    Reply::Kernel {
+                        generation: directory.1.generation(),
+                        reason: fs_shm::control::KernelReason::Foreign,
+                    },
+                    vec![],
+                ),
+            }
+        }
+        Request::Sockets { .. } | Request::Counters { .. } | Request::Status => failed(rustix::io::Errno::NOSYS),
+    }
+}
+
+fn drop_listener(world: &mut World, directory: &DirectoryPage, listener: u32) {
+    world.listeners.remove(&listener);
+    for arena in world.arenas.values().filter(|arena| arena.listener == listener) {
+        arena.sides[1].close();
+        while let Some(waiting) = Channel::accept(&arena.sides[1]) {
+            waiting.abort(Some(rustix::io::Errno::CONNRESET));
+        }
+    }
+    directory.bump();
+}
+
+/// The process is dead: what it held is closed.
+fn gone(world: &mut World, directory: &DirectoryPage, me: u32) {
+    let Some((page, _)) = world.attachments.remove(&me) else { return };
+    for (_, object, _) in page.entries(None) {
+        if let Object::Channel { arena, slot, side } = object
+            && let Some(channel) = Channel::at(&world.arenas[&arena].sides[side.index()], slot)
+        {
+            channel.break_locks(me);
+            channel.close_dead();
+        }
+    }
+    world.pollers.retain(|_, (owner, _)| *owner != me);
+    let mut dropped = vec![];
+    for (id, listener) in &mut world.listeners {
+        listener.holders.retain(|holder| *holder != me);
+        if listener.holders.is_empty() {
+            dropped.push(*id);
+        }
+    }
+    for listener in dropped {
+        drop_listener(world, directory, listener);
+    }
+}
+
+fn name(fd: &OwnedFd) -> SocketAddr {
+    rustix::net::getsockname(fd).unwrap().try_into().unwrap()
+}
+
+fn cookie(fd: &OwnedFd) -> u64 {
+    let mut value = [0; 8];
+    fs_socket::sys::call::getsockopt(fd.as_raw_fd(), 1, 57, &mut value).unwrap();
+    u64::from_ne_bytes(value)
+}
