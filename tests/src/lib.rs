@@ -12,6 +12,7 @@ pub mod loadgen;
 pub mod process;
 pub mod proxy;
 pub mod servers;
+pub mod unmodified;
 
 pub use apps::{Nginx, Program, Stack};
 pub use lab::{Lab, Ns};

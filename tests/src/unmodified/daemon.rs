@@ -1,0 +1,122 @@
+//! `fastsock up` in a namespace of the lab, and its counters.
+
+use crate::apps::{READY_LIMIT, target_dir};
+use crate::lab::{Lab, Ns};
+use crate::process::Proc;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The library. Its path holds no blank and no colon, which LD_PRELOAD would split.
+pub fn library() -> PathBuf {
+    target_dir().join("release/libfastsock.so")
+}
+
+/// The `fastsock` program.
+pub fn program() -> PathBuf {
+    target_dir().join("release/fastsock")
+}
+
+/// How the daemon reaches the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Connections of this host only.
+    OnlyLocal,
+    /// The device of its namespace that faces the peer as well.
+    Wire,
+}
+
+/// A running daemon.
+pub struct Daemon {
+    /// The process.
+    pub proc: Proc,
+    control: PathBuf,
+    ns: Ns,
+}
+
+/// What `fastsock stat` printed.
+#[derive(Clone, Debug, Default)]
+pub struct Counters(BTreeMap<String, u64>);
+
+impl Counters {
+    /// A counter; 0 when it was not printed.
+    pub fn value(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// How far a counter has moved since `before`.
+    pub fn since(&self, before: &Counters, name: &str) -> u64 {
+        self.value(name).saturating_sub(before.value(name))
+    }
+}
+
+impl Daemon {
+    /// Starts one in `ns` and waits until it serves.
+    pub fn start(lab: &Lab, ns: Ns, reach: Reach) -> Result<Daemon> {
+        Self::start_with(lab, ns, reach, &[])
+    }
+
+    /// The same with further options.
+    pub fn start_with(lab: &Lab, ns: Ns, reach: Reach, options: &[&str]) -> Result<Daemon> {
+        for file in [library(), program()] {
+            ensure!(file.exists(), "{} is not there: cargo build --release -p fs-capi -p fs-cli", file.display());
+        }
+        let control = lab.dir().join(format!("{}.sock", lab.ns(ns)));
+        let mut command = lab.command(ns, program());
+        command.arg("up").env("FASTSOCK_CONTROL", &control);
+        match reach {
+            Reach::OnlyLocal => command.arg("--only-local"),
+            Reach::Wire => command.args(["--device", crate::servers::devices(ns).0, "--partial-checksums"]),
+        };
+        let mut proc = lab.spawn(&format!("daemon-{}", lab.ns(ns)), command.args(options))?;
+        let log = proc.log_path().to_owned();
+        let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
+        proc.wait_for("ready", READY_LIMIT, says)?;
+        Ok(Daemon { proc, control, ns })
+    }
+
+    /// The path of its control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
+    /// Its namespace.
+    pub fn ns(&self) -> Ns {
+        self.ns
+    }
+
+    /// A command in its namespace whose program gets the library.
+    pub fn command(&self, lab: &Lab, name: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = lab.command(self.ns, "env");
+        // Through env(1), so that "ip netns exec" itself runs without the library.
+        command.arg(format!("LD_PRELOAD={}", library().display()));
+        command.arg(format!("FASTSOCK_CONTROL={}", self.control.display())).arg(name);
+        command
+    }
+
+    /// Its counters.
+    pub fn counters(&self, lab: &Lab) -> Result<Counters> {
+        let mut command = lab.command(self.ns, program());
+        let output = command.arg("stat").env("FASTSOCK_CONTROL", &self.control).output().context("fastsock stat")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "fastsock stat: {}\n{text}", output.status);
+        let mut counters = BTreeMap::new();
+        for line in text.lines() {
+            if let Some((name, value)) = line.split_once(char::is_whitespace)
+                && let Ok(value) = value.trim().parse()
+            {
+                counters.insert(name.to_owned(), value);
+            }
+        }
+        Ok(Counters(counters))
+    }
+
+    /// Sends SIGTERM; an error unless it ends soon, with status 0.
+    pub fn stop(&mut self) -> Result<()> {
+        let status = self.proc.terminate(Duration::from_secs(20))?;
+        ensure!(status.success(), "the daemon ended with {status} after SIGTERM:\n{}", self.proc.log());
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! The program of `tests/semantics`: built, run case by case, compared.
+
+use crate::lab::{Lab, Ns};
+use crate::process::Proc;
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long a case may take on a busy machine: the slowest takes half a second on an idle one.
+const CASE_LIMIT: Duration = Duration::from_secs(60);
+
+/// One case.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name.
+    pub name: String,
+    /// It needs the kernel's loopback device.
+    pub needs_lo: bool,
+}
+
+/// The built program.
+pub struct Semantics {
+    program: PathBuf,
+    cases: Vec<Case>,
+}
+
+/// What a case printed, line by line; its last line says how it ended when it did not end well.
+pub type Observed = Vec<String>;
+
+impl Semantics {
+    /// Compiles it.
+    pub fn build() -> Result<Semantics> {
+        let program = crate::apps::target_dir().join("semantics");
+        let sources = crate::apps::workspace().join("tests/semantics");
+        let mut files: Vec<PathBuf> = std::fs::read_dir(&sources)?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .filter(|path| path.extension().is_some_and(|kind| kind == "c"))
+            .collect();
+        files.sort();
+        // The program passes bad arguments on purpose; what else -Wall says is an error.
+        let flags = "-std=gnu17 -O1 -D_GNU_SOURCE -pthread -Wall -Werror -Wno-nonnull -Wno-stringop-overflow \
+                     -Wno-stringop-overread -Wno-restrict -Wno-unused-result";
+        let output = Command::new("cc")
+            .args(flags.split_whitespace())
+            .arg("-o")
+            .arg(&program)
+            .args(&files)
+            .output()
+            .context("cannot run cc")?;
+        ensure!(output.status.success(), "cc:\n{}", String::from_utf8_lossy(&output.stderr));
+        let listed = Command::new(&program).arg("--list").output()?;
+        let cases = String::from_utf8(listed.stdout)?
+            .lines()
+            .map(|line| match line.split_once(' ') {
+                Some((name, _)) => Case { name: name.into(), needs_lo: true },
+                None => Case { name: line.into(), needs_lo: false },
+            })
+            .collect();
+        Ok(Semantics { program, cases })
+    }
+
+    /// All cases; with `FS_TEST_CASE` set those whose name contains it.
+    pub fn cases(&self) -> Vec<&Case> {
+        let wanted = std::env::var("FS_TEST_CASE").unwrap_or_default();
+        self.cases.iter().filter(|case| case.name.contains(&wanted)).collect()
+    }
+
+    /// The program, for a command to run.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Runs one case by a command that ends in the program's name.
+    pub fn run(&self, lab: &Lab, case: &Case, mut command: Command) -> Result<Observed> {
+        let log = lab.dir().join("case.log");
+        let mut proc = Proc::spawn(&case.name, &log, command.arg(&case.name))?;
+        let ended = proc.wait_end(CASE_LIMIT);
+        let mut lines: Observed = proc.log().lines().map(str::to_owned).collect();
+        match ended {
+            Ok(status) if status.success() => {}
+            Ok(status) => lines.push(format!("ENDED {status}")),
+            Err(_) => {
+                proc.kill()?;
+                lines.push("STILL RAN and was killed".into());
+            }
+        }
+        Ok(lines)
+    }
+
+    /// Runs one case on the kernel's sockets.
+    pub fn on_kernel(&self, lab: &Lab, ns: Ns, case: &Case) -> Result<Observed> {
+        self.run(lab, case, lab.command(ns, &self.program))
+    }
+}
+
+/// The first lines that differ, `None` when none does.
+pub fn difference(kernel: &Observed, ours: &Observed) -> Option<String> {
+    let n = kernel.len().max(ours.len());
+    let mut told = 0;
+    let mut text = String::new();
+    for i in 0..n {
+        let (k, o) = (kernel.get(i), ours.get(i));
+        if k != o {
+            let show = |line: Option<&String>| line.map_or("(nothing)", String::as_str).to_owned();
+            text += &format!("    line {}: kernel {:?}, ours {:?}\n", i + 1, show(k), show(o));
+            told += 1;
+            if told == 4 {
+                break;
+            }
+        }
+    }
+    (told > 0).then_some(text)
+}

@@ -1,0 +1,78 @@
+//! The same program of socket calls on the kernel and on libfastsock.so: what it observes is equal.
+
+use anyhow::{Result, ensure};
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::semantics::{Case, Semantics, difference};
+use fs_tests::{Lab, Ns};
+
+/// Cases that may differ, and why.
+const ACCEPTED: &[(&str, &str)] = &[];
+
+/// Compares cases on the kernel with the same under preload; the error names each that differs.
+fn compare(lab: &Lab, program: &Semantics, daemon: &Daemon, cases: &[&Case]) -> Result<()> {
+    let mut differing = Vec::new();
+    let mut accepted = 0;
+    for case in cases {
+        let kernel = program.on_kernel(lab, Ns::Host, case)?;
+        let ours = program.run(lab, case, daemon.command(lab, program.program()))?;
+        let Some(how) = difference(&kernel, &ours) else { continue };
+        if let Some((_, why)) = ACCEPTED.iter().find(|(name, _)| *name == case.name) {
+            println!("{}: differs, accepted: {why}", case.name);
+            accepted += 1;
+            continue;
+        }
+        println!("{}: differs:\n{how}", case.name);
+        differing.push(case.name.as_str());
+    }
+    println!("{} cases, {} equal, {accepted} accepted", cases.len(), cases.len() - differing.len() - accepted);
+    ensure!(differing.is_empty(), "{} of {} cases differ: {}", differing.len(), cases.len(), differing.join(" "));
+    Ok(())
+}
+
+/// What differs between two runs on the kernel says nothing about us.
+#[test]
+fn the_kernel_answers_the_same_twice() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let program = Semantics::build()?;
+        for case in program.cases() {
+            let (once, twice) = (program.on_kernel(lab, Ns::Host, case)?, program.on_kernel(lab, Ns::Host, case)?);
+            let how = difference(&once, &twice);
+            ensure!(how.is_none(), "{} is not the same twice on the kernel:\n{}", case.name, how.unwrap_or_default());
+            let died = once.iter().find(|line| line.starts_with("DIED") || line.starts_with("ENDED"));
+            ensure!(died.is_none(), "{} on the kernel: {died:?}", case.name);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn preloaded_calls_answer_as_the_kernel_does() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let program = Semantics::build()?;
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        compare(lab, &program, &daemon, &program.cases())?;
+        let counters = daemon.counters(lab)?;
+        ensure!(counters.value("local_bytes") > 0, "no byte went through the library: {counters:?}");
+        daemon.stop()
+    })
+}
+
+/// With the loopback device down nothing can have gone over the kernel without showing.
+#[test]
+fn preloaded_calls_need_no_loopback_device() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let program = Semantics::build()?;
+        // The addresses of a device that is down are not local any more; the sockets' numbers are bound all the same.
+        for setting in ["net.ipv4.ip_nonlocal_bind=1", "net.ipv6.ip_nonlocal_bind=1"] {
+            lab.run(Ns::Backend, "sysctl", &["-qw", setting])?;
+        }
+        lab.run(Ns::Backend, "ip", &["link", "set", "lo", "down"])?;
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        let cases: Vec<&Case> = program.cases().into_iter().filter(|case| !case.needs_lo).collect();
+        compare(lab, &program, &daemon, &cases)?;
+        daemon.stop()
+    })
+}
