@@ -33,6 +33,7 @@ pub struct Daemon {
     /// The process.
     pub proc: Proc,
     control: PathBuf,
+    library: PathBuf,
     ns: Ns,
 }
 
@@ -74,7 +75,12 @@ impl Daemon {
         let log = proc.log_path().to_owned();
         let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
         proc.wait_for("ready", READY_LIMIT, says)?;
-        Ok(Daemon { proc, control, ns })
+        // Programs that drop privileges must find it: a copy in the lab's folder, which everybody may enter.
+        let copy = lab.dir().join("libfastsock.so");
+        if !copy.exists() {
+            std::fs::copy(library(), &copy)?;
+        }
+        Ok(Daemon { proc, control, library: copy, ns })
     }
 
     /// The path of its control socket.
@@ -87,12 +93,19 @@ impl Daemon {
         self.ns
     }
 
+    /// What a program's environment must have, as env(1) takes it.
+    pub fn environment(&self) -> [String; 2] {
+        [
+            format!("LD_PRELOAD={}", self.library.display()),
+            format!("FASTSOCK_CONTROL={}", self.control.display()),
+        ]
+    }
+
     /// A command in its namespace whose program gets the library.
     pub fn command(&self, lab: &Lab, name: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = lab.command(self.ns, "env");
         // Through env(1), so that "ip netns exec" itself runs without the library.
-        command.arg(format!("LD_PRELOAD={}", library().display()));
-        command.arg(format!("FASTSOCK_CONTROL={}", self.control.display())).arg(name);
+        command.args(self.environment()).arg(name);
         command
     }
 

@@ -1,12 +1,13 @@
 //! Unmodified programs: on the kernel's sockets, or with `libfastsock.so` preloaded and a `fastsock` daemon beside them.
 
 pub mod daemon;
+pub mod programs;
 pub mod semantics;
+pub mod stage;
+pub mod table;
 
 pub use daemon::{Counters, Daemon};
-
-use std::path::Path;
-use std::process::Command;
+pub use stage::{Placement, Stage};
 
 /// Whose sockets a program gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +16,4 @@ pub enum Sockets {
     Kernel,
     /// The library's, with the daemon of the same control socket.
     Preload,
-}
-
-impl Sockets {
-    /// Sets what the program's environment needs.
-    pub fn apply(self, command: &mut Command, control: &Path) {
-        if self == Sockets::Preload {
-            command.env("LD_PRELOAD", daemon::library()).env("FASTSOCK_CONTROL", control);
-        }
-    }
 }

@@ -1,0 +1,56 @@
+//! The programs of the compatibility table: how each is started, and what its clients do.
+
+mod databases;
+mod http;
+mod other;
+
+use crate::process::Proc;
+use crate::unmodified::Stage;
+use anyhow::Result;
+use std::time::Duration;
+
+/// One line of the table: what a client does with the server of its group.
+pub struct Row {
+    /// As the table says it.
+    pub name: &'static str,
+    /// Payload bytes that it moves at the very least.
+    pub bytes: u64,
+    /// Runs the client; an error when anything is not as it must be.
+    pub client: fn(&Stage, u16) -> Result<()>,
+}
+
+/// A server and the rows that need it.
+pub struct Group {
+    /// Its name.
+    pub name: &'static str,
+    /// Starts it on this port and waits until it is reached.
+    pub server: fn(&Stage, u16) -> Result<Server>,
+    /// In the order of the table.
+    pub rows: Vec<Row>,
+}
+
+/// A server's processes; all end with it.
+pub struct Server(Vec<Proc>);
+
+impl Server {
+    /// Ends them by SIGTERM; those that do not listen to it are killed when this goes away.
+    pub fn end(mut self) -> Result<()> {
+        for proc in &mut self.0 {
+            if proc.ended()?.is_none() {
+                proc.signal("TERM")?;
+            }
+        }
+        for proc in &mut self.0 {
+            proc.wait_end(Duration::from_secs(15))?;
+        }
+        Ok(())
+    }
+}
+
+/// All groups.
+pub fn groups() -> Vec<Group> {
+    let mut all = http::groups();
+    all.extend(databases::groups());
+    all.extend(other::groups());
+    all
+}

@@ -1,0 +1,127 @@
+//! The cells of docs/COMPATIBILITY.md: run, kept in the target folder, and written as a table.
+
+use crate::lab::Lab;
+use crate::unmodified::programs::{Group, groups};
+use crate::unmodified::{Placement, Stage};
+use anyhow::{Result, ensure};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// What came of a row in a placement: `None` when it passed.
+pub type Outcome = Option<String>;
+
+/// The outcomes of a placement by row.
+pub type Column = BTreeMap<String, Outcome>;
+
+fn kept(placement: Placement) -> PathBuf {
+    crate::apps::target_dir().join("compatibility").join(format!("{}.json", placement.name()))
+}
+
+/// Runs every row in this placement and keeps the outcomes; an error names the rows that failed. With `FS_TEST_APP` set
+/// only groups whose name contains it run, and nothing is kept.
+pub fn run(placement: Placement) -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    let wanted = std::env::var("FS_TEST_APP").unwrap_or_default();
+    let mut column = Column::new();
+    lab.check(|lab| {
+        let stage = Stage::set(lab, placement)?;
+        for (number, group) in groups().iter().enumerate().filter(|(_, group)| group.name.contains(&wanted)) {
+            // Ports of their own, so that what one group leaves behind cannot disturb the next.
+            run_group(&stage, group, 7100 + 10 * number as u16, &mut column);
+        }
+        if wanted.is_empty() {
+            let path = kept(placement);
+            std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+            std::fs::write(&path, serde_json::to_string_pretty(&column)?)?;
+        }
+        let failed: Vec<_> = column.iter().filter(|(_, outcome)| outcome.is_some()).map(|(row, _)| row.as_str()).collect();
+        ensure!(failed.is_empty(), "{} of {} rows failed: {}", failed.len(), column.len(), failed.join("; "));
+        stage.end()
+    })
+}
+
+fn run_group(stage: &Stage, group: &Group, port: u16, column: &mut Column) {
+    let mut put = |row: &str, result: Result<()>| {
+        let outcome = result.err().map(|error| format!("{error:#}"));
+        match &outcome {
+            None => println!("{}: {row}: ok", stage.placement.name()),
+            Some(why) => println!("{}: {row}: FAILED: {why}", stage.placement.name()),
+        }
+        column.insert(row.to_owned(), outcome);
+    };
+    let server = match (group.server)(stage, port) {
+        Ok(server) => server,
+        Err(error) => {
+            let why = format!("{error:#}");
+            for row in &group.rows {
+                put(row.name, Err(anyhow::anyhow!("server: {why}")));
+            }
+            return;
+        }
+    };
+    for row in &group.rows {
+        let run = || {
+            let before = stage.counters()?;
+            (row.client)(stage, port)?;
+            stage.proven(&before, row.bytes)
+        };
+        put(row.name, run());
+    }
+    if let Err(error) = server.end() {
+        put(group.rows.first().map_or(group.name, |row| row.name), Err(error));
+    }
+}
+
+/// The table from what was kept by the last runs.
+pub fn markdown() -> Result<String> {
+    let columns = [
+        (Placement::OneHost, "both, one host"),
+        (Placement::Server, "server"),
+        (Placement::Client, "client"),
+        (Placement::TwoHosts, "both, two hosts"),
+        (Placement::MixedServer, "server, client of the kernel on 127.0.0.1"),
+        (Placement::MixedAddress, "the same on the host's address"),
+        (Placement::MixedClient, "client, server of the kernel on 127.0.0.1"),
+    ];
+    let mut ran = Vec::new();
+    for (placement, title) in columns {
+        let text = std::fs::read_to_string(kept(placement)).unwrap_or_else(|_| "{}".into());
+        ran.push((title, serde_json::from_str::<Column>(&text)?));
+    }
+    let mut out = String::from(
+        "# Unmodified programs\n\n\
+         Which of Debian's programs run with `libfastsock.so`, by which side has it. Written by\n\
+         `cargo run --release -p fs-tests --bin compatibility` from the last run of\n\
+         `cargo test --release -p fs-tests --test unmodified`; a cell that was not run is empty.\n\n\
+         *yes*: every answer was right, and in the first four columns `fastsock stat` counted the bytes (on one host the\n\
+         loopback device was down as well). The columns without a second host are the mixed ones, in which the kernel\n\
+         carries the bytes: there the program has to work as without the library.\n\n| program |",
+    );
+    for (title, _) in &ran {
+        write!(out, " {title} |")?;
+    }
+    out += "\n|---|";
+    out += &"---|".repeat(ran.len());
+    out += "\n";
+    let mut failures = String::new();
+    for row in groups().iter().flat_map(|group| &group.rows) {
+        write!(out, "| {} |", row.name)?;
+        for (title, column) in &ran {
+            match column.get(row.name) {
+                None => out += " |",
+                Some(None) => out += " yes |",
+                Some(Some(why)) => {
+                    out += " no |";
+                    let first = why.lines().next().unwrap_or_default().replace(&*std::env::temp_dir().to_string_lossy(), "");
+                    writeln!(failures, "- {}, {title}: {first}", row.name)?;
+                }
+            }
+        }
+        out += "\n";
+    }
+    if !failures.is_empty() {
+        write!(out, "\nWhat *no* stands for:\n\n{failures}")?;
+    }
+    Ok(out)
+}
