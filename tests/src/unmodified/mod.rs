@@ -1,6 +1,7 @@
 //! Unmodified programs: on the kernel's sockets, or with `libfastsock.so` preloaded and a `fastsock` daemon beside them.
 
 pub mod daemon;
+pub mod load;
 pub mod programs;
 pub mod semantics;
 pub mod stage;

@@ -173,6 +173,11 @@ impl<'a> Stage<'a> {
         self.command(self.placement.client(), &["timeout", "-k", "2", CLIENT_LIMIT], program)
     }
 
+    /// The same for a client that the caller ends.
+    pub fn endless_client(&self, program: &str) -> Command {
+        self.command(self.placement.client(), &[], program)
+    }
+
     /// Starts a server and waits until the client's side reaches it.
     pub fn serve(&self, name: &str, command: &mut Command, port: u16) -> Result<Proc> {
         let mut proc = self.lab.spawn(name, command)?;
@@ -212,6 +217,11 @@ impl<'a> Stage<'a> {
             );
         }
         Ok(())
+    }
+
+    /// The daemon on the server's side.
+    pub fn daemon(&mut self) -> Option<&mut Daemon> {
+        self.daemons.first_mut()
     }
 
     /// Stops the daemons.

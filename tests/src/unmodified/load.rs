@@ -1,0 +1,67 @@
+//! A client that never stops asking while something happens to its server.
+
+use crate::process::Proc;
+use crate::unmodified::Stage;
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long progress may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a load has met so far.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Met {
+    /// Requests that were made, well answered or not.
+    pub requests: u64,
+    /// What went wrong, and how often.
+    pub errors: BTreeMap<String, u64>,
+}
+
+impl Met {
+    /// All errors.
+    pub fn wrong(&self) -> u64 {
+        self.errors.values().sum()
+    }
+}
+
+/// `tests/unmodified/http_load.py`, running.
+pub struct Load(Proc);
+
+impl Load {
+    /// Starts it and waits for its first answers.
+    pub fn start(stage: &Stage, port: u16, path: &str) -> Result<Load> {
+        let mut command = stage.endless_client("/usr/bin/python3");
+        command.arg(stage.script("http_load.py")).args([stage.host, &port.to_string(), path]);
+        let mut load = Load(stage.lab.spawn("load", &mut command)?);
+        load.goes_on(20)?;
+        Ok(load)
+    }
+
+    /// What it has met so far.
+    pub fn met(&self) -> Met {
+        self.0.log().lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
+    }
+
+    /// Waits until so many more requests have been made.
+    pub fn goes_on(&mut self, requests: u64) -> Result<()> {
+        let start = Instant::now();
+        let wanted = self.met().requests + requests;
+        while self.met().requests < wanted {
+            ensure!(self.0.ended()?.is_none(), "the load ended:\n{}", self.0.log());
+            ensure!(start.elapsed() < PATIENCE, "no {requests} requests in {PATIENCE:?}: {:?}", self.met());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Ends it; all that it met.
+    pub fn end(mut self) -> Result<Met> {
+        let status = self.0.terminate(PATIENCE)?;
+        ensure!(status.success(), "the load ended with {status}:\n{}", self.0.log());
+        let log = self.0.log();
+        let last = log.lines().last().context("the load printed nothing")?;
+        serde_json::from_str(last).with_context(|| format!("the load printed {last}"))
+    }
+}
