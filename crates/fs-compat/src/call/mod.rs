@@ -4,55 +4,13 @@
 //! what it does not know is the kernel's.
 
 mod calls_unsafe;
+mod handle_unsafe;
 
 pub(crate) use calls_unsafe::*;
+pub(crate) use handle_unsafe::Handle;
 
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
-
-/// An owned socket descriptor: closed through the table, so that the peer of an accelerated connection sees the end.
-#[derive(Debug)]
-pub(crate) struct Handle(RawFd);
-
-impl Handle {
-    /// Takes over `fd`, which a call of this module made.
-    pub(crate) fn made(fd: RawFd) -> Handle {
-        Handle(fd)
-    }
-
-    /// Takes over `fd`, which comes from elsewhere: what is not connected yet may be accelerated from now on.
-    pub(crate) fn adopt(fd: RawFd) -> Handle {
-        assert!(fd >= 0, "a descriptor is not negative");
-        fs_socket::adopt(fd);
-        Handle(fd)
-    }
-
-    /// Somebody else's descriptor, which stays theirs: not to be dropped.
-    pub(crate) fn borrow(fd: RawFd) -> ManuallyDrop<Handle> {
-        assert!(fd >= 0, "a descriptor is not negative");
-        fs_socket::confirm(fd);
-        ManuallyDrop::new(Handle(fd))
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.0
-    }
-
-    /// Gives the descriptor away, open. What is not a connection through shared memory is the kernel's alone then.
-    pub(crate) fn release(self) -> RawFd {
-        let fd = ManuallyDrop::new(self).0;
-        fs_socket::hand_over(fd);
-        fd
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // Nobody could act on an error here: Linux frees the number whatever close(2) answers.
-        let _ = close(self.0);
-    }
-}
 
 /// Calls `f` until it ends otherwise than with EINTR.
 pub(crate) fn again<T>(mut f: impl FnMut() -> io::Result<T>) -> io::Result<T> {

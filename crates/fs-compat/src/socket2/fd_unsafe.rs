@@ -26,26 +26,26 @@ impl AsRawFd for Socket {
 
 impl IntoRawFd for Socket {
     fn into_raw_fd(self) -> RawFd {
-        self.handle.release()
+        self.handle.release_raw()
     }
 }
 
 impl FromRawFd for Socket {
     unsafe fn from_raw_fd(fd: RawFd) -> Socket {
-        Socket { handle: Handle::adopt(fd) }
+        // SAFETY: the caller owns the descriptor and gives it away.
+        unsafe { OwnedFd::from_raw_fd(fd) }.into()
     }
 }
 
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Socket {
-        Socket { handle: Handle::adopt(fd.into_raw_fd()) }
+        Socket { handle: Handle::adopt(fd) }
     }
 }
 
 impl From<Socket> for OwnedFd {
     fn from(socket: Socket) -> OwnedFd {
-        // SAFETY: the descriptor is open and owned by nobody else now.
-        unsafe { OwnedFd::from_raw_fd(socket.handle.release()) }
+        socket.handle.release()
     }
 }
 

@@ -347,6 +347,12 @@ fn descriptors_come_and_go() {
 }
 
 #[test]
+fn no_socket_takes_no_room() {
+    assert_eq!(size_of::<Option<Socket>>(), size_of::<i32>());
+    assert_eq!(size_of::<Option<SockRef<'_>>>(), size_of::<i32>());
+}
+
+#[test]
 fn others_sockets_are_asked_through_a_reference() {
     let std = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     {
