@@ -1,9 +1,16 @@
 //! The daemon: attachments, listeners, directory, access control, and the bridge between shared-memory channels and TCP on the wire.
 
 mod access;
+mod bells;
 mod config;
+mod counters;
+mod daemon;
 mod listeners;
 mod netns;
+mod server;
+mod sys;
+mod wire;
 
 pub use access::{Action, Call, PortRange, Rule, Rules, Who};
 pub use config::{Config, ConfigError, Limits};
+pub use daemon::{Builder, Daemon, Handle, StartError};

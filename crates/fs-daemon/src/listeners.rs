@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// A network namespace's inode number.
+/// A network namespace's cookie (SO_NETNS_COOKIE).
 pub(crate) type Netns = u64;
 
 /// One listener.
@@ -127,7 +127,8 @@ impl<M> Listeners<M> {
         let ip = unmapped(to.ip());
         let Some(there) = self.ports.get(&(netns, to.port())) else { return Vec::new() };
         let fits = |id: &u32| Some((self.all.get(id)?.score(ip)?, *id));
-        let Some((best, first)) = there.iter().filter_map(fits).max_by_key(|&(score, id)| (score, u32::MAX - id)) else {
+        let Some((best, first)) = there.iter().filter_map(fits).max_by_key(|&(score, id)| (score, u32::MAX - id))
+        else {
             return Vec::new();
         };
         let place = self.all[&first].place();

@@ -4,6 +4,7 @@
 //! (that needs CAP_SYS_ADMIN unless it is our own) and brings the sockets back.
 
 use crate::listeners::{Netns, unmapped};
+use crate::sys::netns_cookie;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
@@ -16,19 +17,14 @@ use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 
 /// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE of `linux/rtnetlink.h`.
 const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
 
-/// The namespace of a process; `None` when we may not look (another user's process, or it is gone).
-pub(crate) fn of_process(pid: u32) -> Option<Netns> {
-    std::fs::metadata(format!("/proc/{pid}/ns/net")).ok().map(|ns| ns.ino())
-}
-
 /// The calling thread's namespace.
 pub(crate) fn own() -> io::Result<Netns> {
-    std::fs::metadata("/proc/thread-self/ns/net").map(|ns| ns.ino())
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM, None)?;
+    netns_cookie(socket.as_fd())
 }
 
 /// Where the kernel would send a packet.
@@ -51,18 +47,15 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Enters the namespace of process `pid` for a moment. `netns` is what it was a moment ago.
+    /// Opens namespace `netns`, which process `pid` has sockets of: ours, or else the process's own.
     pub(crate) fn open(pid: u32, netns: Netns) -> io::Result<Self> {
-        let (notices, questions) = if own().is_ok_and(|own| own == netns) {
+        let (notices, questions) = if own()? == netns {
             sockets()?
         } else {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
-            if file.metadata()?.ino() != netns {
-                return Err(io::Error::other("the process has changed its namespace"));
-            }
             let visit = std::thread::Builder::new().name("netns".into()).spawn(move || {
                 move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-                sockets()
+                if own()? == netns { sockets() } else { Err(io::Error::other("not the namespace of its process")) }
             })?;
             visit.join().map_err(|_| io::Error::other("panicked"))??
         };
@@ -136,8 +129,7 @@ impl Namespace {
         let [Message::NewRoute(route), ..] = &answers[..] else {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::NETUNREACH.raw_os_error()));
         };
-        let mut answer =
-            KernelRoute { device: 0, source: None, local: matches!(route.header.kind, RouteType::Local) };
+        let mut answer = KernelRoute { device: 0, source: None, local: matches!(route.header.kind, RouteType::Local) };
         for attribute in &route.attributes {
             match attribute {
                 RouteAttribute::Oif(device) => answer.device = *device,
@@ -224,8 +216,7 @@ mod tests {
     #[test]
     fn the_own_namespace_knows_its_addresses_and_routes() {
         let netns = own().unwrap();
-        assert_eq!(of_process(std::process::id()), Some(netns));
-        assert_eq!(of_process(0), None);
+        assert!(Namespace::open(std::process::id(), netns + 1).is_err());
         let mut namespace = Namespace::open(std::process::id(), netns).unwrap();
         for ip in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
             assert!(namespace.has(ip.parse().unwrap()), "{ip}");

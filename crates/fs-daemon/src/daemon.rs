@@ -1,0 +1,227 @@
+//! [`Daemon`]: starting and ending one.
+
+use crate::bells::Pollers;
+use crate::config::Config;
+use crate::server::{Command, Commands, Server, Start};
+use fs_shm::Geometry;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Connections that may wait for the control thread.
+const BACKLOG: i32 = 1024;
+
+/// Why a daemon did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another one serves this path.
+    #[error("a daemon serves {path} already (`fastsock ss` lists its sockets)")]
+    Running {
+        /// The control socket.
+        path: PathBuf,
+    },
+    /// The control socket cannot be made.
+    #[error("cannot make the control socket {path}: {source} (name another one with --control or FASTSOCK_CONTROL)")]
+    Control {
+        /// The control socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something else failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Describes a daemon, see [`Daemon::builder`].
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    control: PathBuf,
+    config: Config,
+    geometry: Geometry,
+    drain: Duration,
+}
+
+/// A running daemon. Dropping it ends it at once: its processes find their connections reset.
+///
+/// ```no_run
+/// let daemon = fs_daemon::Daemon::builder("/run/user/1000/fastsock/control.sock").start()?;
+/// // … until it is time to end:
+/// daemon.drain();
+/// daemon.join()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Daemon {
+    handle: Handle,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    path: PathBuf,
+}
+
+/// Tells a running daemon things, from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    commands: Arc<Commands>,
+    drain: Duration,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Takes nothing new from here on, and ends when the last connection has, or after the time to drain.
+    pub fn drain(&self) {
+        self.commands.send(Command::Drain(self.drain));
+    }
+
+    /// Ends at once.
+    pub fn stop(&self) {
+        self.commands.send(Command::Stop);
+    }
+}
+
+impl Builder {
+    /// Rules and limits.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Sizes of the arenas; for tests.
+    pub fn geometry(mut self, geometry: Geometry) -> Self {
+        self.geometry = geometry;
+        self
+    }
+
+    /// How long a drain may take (default: 10 s).
+    pub fn drain_for(mut self, time: Duration) -> Self {
+        self.drain = time;
+        self
+    }
+
+    /// Starts it, serving connections between the processes of this host. Processes can attach when this returns.
+    pub fn start(self) -> Result<Daemon, StartError> {
+        let Self { control: path, config, geometry, drain } = self;
+        raise_open_files();
+        let control = listen(&path)?;
+        let system = |what| move |source| StartError::System { what, source };
+        let commands = Arc::new(Commands::new().map_err(system("make an eventfd"))?);
+        // Arenas keep it for good: a process has few daemons in its life.
+        let pollers: &'static Pollers = Box::leak(Box::default());
+        let start = Start { config, geometry, control, commands: commands.clone(), pollers, wire: None };
+        let server = Server::new(start).map_err(system("set the daemon up"))?;
+        let thread = std::thread::Builder::new()
+            .name("fastsock-control".into())
+            .spawn(move || server.run())
+            .map_err(system("start the control thread"))?;
+        Ok(Daemon { handle: Handle { commands, drain }, thread: Some(thread), path })
+    }
+}
+
+impl Daemon {
+    /// Starts to describe a daemon with its control socket's path.
+    pub fn builder(control: impl Into<PathBuf>) -> Builder {
+        Builder {
+            control: control.into(),
+            config: Config::default(),
+            geometry: Geometry::STANDARD,
+            drain: Duration::from_secs(10),
+        }
+    }
+
+    /// The control socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// For other threads.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// See [`Handle::drain`].
+    pub fn drain(&self) {
+        self.handle.drain();
+    }
+
+    /// Waits until it has ended.
+    pub fn join(mut self) -> io::Result<()> {
+        self.wait()
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let result = thread.join().unwrap_or_else(|_| Err(io::Error::other("the control thread panicked")));
+        // A daemon that was started since has the path now, if the socket there answers.
+        if is_dead(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        result
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Err(error) = self.wait() {
+            tracing::error!(%error, "the daemon");
+        }
+    }
+}
+
+/// Nobody answers at this path (any more).
+fn is_dead(path: &Path) -> bool {
+    let dead = |addr| {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&socket, &addr)
+    };
+    SocketAddrUnix::new(path).and_then(dead).is_err_and(|error| error == Errno::CONNREFUSED)
+}
+
+/// Makes the control socket. Everybody may connect: what a process may do is decided by its credentials.
+fn listen(path: &Path) -> Result<OwnedFd, StartError> {
+    let failed = |source: io::Error| StartError::Control { path: path.into(), source };
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    let addr = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|error| failed(error.into()))?;
+    match rustix::net::bind(&socket, &addr) {
+        Err(Errno::ADDRINUSE) if is_dead(path) => {
+            std::fs::remove_file(path).map_err(failed)?;
+            rustix::net::bind(&socket, &addr).map_err(|error| failed(error.into()))?;
+        }
+        Err(Errno::ADDRINUSE) => return Err(StartError::Running { path: path.into() }),
+        result => result.map_err(|error| failed(error.into()))?,
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
+    // Who connects before this call is refused; who connects after it waits.
+    rustix::net::listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
+    Ok(socket)
+}
+
+/// Each process takes two descriptors and each arena one: as many as the hard limit allows.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::warn!(%error, "cannot raise RLIMIT_NOFILE");
+    }
+}

@@ -1,0 +1,152 @@
+//! The table of arenas: who shares which memory.
+//!
+//! The daemon keeps only the descriptor; it maps an arena (16 GiB of addresses, no memory) for as long as it looks.
+
+use super::{Answer, Server};
+use fs_shm::control::{PeerSide, Reply};
+use fs_shm::{Arena, Side};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Who opens connections in an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opener {
+    Process(u32),
+    Core(u16),
+}
+
+/// Who accepts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acceptor {
+    Listener(u32),
+    Core(u16),
+}
+
+/// An arena. `None` for a side that is gone; then it lives on until its last connection has ended.
+#[derive(Debug)]
+pub(super) struct ArenaEntry {
+    pub(super) memory: Arc<OwnedFd>,
+    pub(super) opener: Option<Opener>,
+    pub(super) acceptor: Option<Acceptor>,
+    /// A core is one of its sides, also when that side is gone.
+    pub(super) wire: bool,
+    /// Attachments that may have it: the opener, acceptors, and who got a connection by fork or as a message.
+    pub(super) members: HashSet<u32>,
+    /// Looks in a row that found it dying with connections that nobody seems to hold.
+    pub(super) unheld: u8,
+}
+
+impl ArenaEntry {
+    pub(super) fn is_dying(&self) -> bool {
+        self.opener.is_none() || self.acceptor.is_none()
+    }
+}
+
+impl Server {
+    /// Finds or makes the arena of these two; `ENOBUFS` at the limit. The last answer: it is new.
+    pub(super) fn arena_of(&mut self, opener: Opener, acceptor: Acceptor) -> Result<(u32, Arc<OwnedFd>, bool), Errno> {
+        let same = |entry: &ArenaEntry| entry.opener == Some(opener) && entry.acceptor == Some(acceptor);
+        if let Some((&id, entry)) = self.arenas.iter().find(|(_, entry)| same(entry)) {
+            return Ok((id, entry.memory.clone(), false));
+        }
+        if self.arenas.len() >= self.config.limits.arenas {
+            return Err(Errno::NOBUFS);
+        }
+        let memory = Arc::new(Arena::create("fastsock-arena", self.geometry)?);
+        // Numbers have 31 bits in `Object`.
+        while self.next_arena == 0 || self.next_arena >> 31 != 0 || self.arenas.contains_key(&self.next_arena) {
+            self.next_arena = (self.next_arena & 0x7fff_ffff).wrapping_add(1) & 0x7fff_ffff;
+        }
+        let id = self.next_arena;
+        self.next_arena += 1;
+        let mut members = HashSet::new();
+        if let Opener::Process(process) = opener {
+            self.attachments.get_mut(&process).ok_or(Errno::NOTCONN)?.arenas.insert(id);
+            members.insert(process);
+        }
+        let entry = ArenaEntry {
+            memory: memory.clone(),
+            opener: Some(opener),
+            acceptor: Some(acceptor),
+            wire: matches!(opener, Opener::Core(_)) || matches!(acceptor, Acceptor::Core(_)),
+            members,
+            unheld: 0,
+        };
+        self.arenas.insert(id, entry);
+        if let Acceptor::Listener(listener) = acceptor {
+            self.list_arenas(listener);
+        }
+        Ok((id, memory, true))
+    }
+
+    /// Writes a listener's page anew, and wakes those who accept from it.
+    pub(super) fn list_arenas(&mut self, listener: u32) {
+        let mut ids: Vec<u32> = self.arenas_of(listener).collect();
+        let Some(entry) = self.listeners.get(listener) else { return };
+        ids.sort_unstable();
+        if !entry.more.page.set(&ids) {
+            tracing::warn!(listener, arenas = ids.len(), "more arenas than a listener can have: the rest waits");
+        }
+        self.pollers.ring_all(&entry.holders);
+    }
+
+    /// The arenas that lead to a listener.
+    pub(super) fn arenas_of(&self, listener: u32) -> impl Iterator<Item = u32> + '_ {
+        let of_it = move |entry: &ArenaEntry| entry.acceptor == Some(Acceptor::Listener(listener));
+        self.arenas.iter().filter(move |(_, entry)| of_it(entry)).map(|(&id, _)| id)
+    }
+
+    /// Looks into an arena as one of its sides.
+    pub(super) fn map(&self, id: u32, side: Side) -> Option<Arena> {
+        let entry = self.arenas.get(&id)?;
+        match Arena::map(entry.memory.as_fd(), self.geometry, side, self.pollers) {
+            Ok(arena) => Some(arena),
+            Err(error) => {
+                tracing::error!(arena = id, %error, "cannot map an arena");
+                None
+            }
+        }
+    }
+
+    /// Answers [`fs_shm::control::Request::Arena`].
+    pub(super) fn arena(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        let entry = self.arenas.get_mut(&id).ok_or(Errno::NOENT)?;
+        let accepts = match entry.acceptor {
+            Some(Acceptor::Listener(listener)) => {
+                self.listeners.get(listener).is_some_and(|listener| listener.holders.contains(&me))
+            }
+            _ => false,
+        };
+        if !accepts && !entry.members.contains(&me) {
+            return Err(Errno::ACCESS);
+        }
+        entry.members.insert(me);
+        let side = if accepts { PeerSide::B } else { PeerSide::A };
+        let memory = entry.memory.clone();
+        self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.arenas.insert(id);
+        Ok(Answer::with(Reply::Arena { side }, [memory]))
+    }
+
+    /// An arena is over: nobody has a connection in it any more.
+    pub(super) fn forget_arena(&mut self, id: u32) {
+        if let Some(arena) = self.map(id, Side::A) {
+            let wire = self.arenas.get(&id).is_some_and(|entry| entry.wire);
+            self.counters.arena_ended(wire, arena.totals());
+            arena.close();
+        }
+        let Some(entry) = self.arenas.remove(&id) else { return };
+        for member in &entry.members {
+            if let Some(attachment) = self.attachments.get_mut(member) {
+                attachment.arenas.remove(&id);
+            }
+        }
+        if let Some(wire) = &self.wire {
+            wire.arena_gone(id);
+        }
+        if let Some(Acceptor::Listener(listener)) = entry.acceptor {
+            self.list_arenas(listener);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Processes come, fork, exec and die.
+
+use super::arenas::Opener;
+use super::limits::POLLERS;
+use super::{Answer, Server};
+use crate::listeners::Netns;
+use crate::sys::Credentials;
+use fs_shm::control::{Object, Reply, Text, VERSION};
+use fs_shm::pages::AttachmentPage;
+use fs_shm::{Channel, Side};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// An attached process.
+pub(super) struct Attachment {
+    pub(super) who: Credentials,
+    pub(super) name: Text<32>,
+    pub(super) page: AttachmentPage,
+    pub(super) memory: Arc<OwnedFd>,
+    /// Arenas that it was given. What its page says of others is not believed.
+    pub(super) arenas: HashSet<u32>,
+    pub(super) listeners: HashSet<u32>,
+    /// Namespaces that it has sockets in.
+    pub(super) namespaces: HashSet<Netns>,
+    /// Its connection.
+    pub(super) connection: u64,
+    /// The parent that it was forked by, until it speaks.
+    pub(super) parent: Option<u32>,
+}
+
+impl Attachment {
+    /// What it holds, as far as it may: number, object, cookie.
+    pub(super) fn holds(&self) -> Vec<(i32, Object, u64)> {
+        let may = |object: &Object| match object {
+            Object::Channel { arena, .. } => self.arenas.contains(arena),
+            Object::Listener(listener) => self.listeners.contains(listener),
+            Object::Kernel(_) => true,
+        };
+        self.page.entries(Some(self.memory.as_fd())).filter(|(_, object, _)| may(object)).collect()
+    }
+
+    /// Its connections by arena: slot and side, once for each descriptor.
+    pub(super) fn channels(&self) -> BTreeMap<u32, Vec<(u32, Side)>> {
+        let mut found: BTreeMap<u32, Vec<(u32, Side)>> = BTreeMap::new();
+        for (_, object, _) in self.holds() {
+            if let Object::Channel { arena, slot, side } = object {
+                found.entry(arena).or_default().push((slot, side));
+            }
+        }
+        found
+    }
+}
+
+impl Server {
+    pub(super) fn hello(&mut self, connection: u64, version: u32, name: Text<32>) -> Result<Answer, Errno> {
+        if version != VERSION {
+            return Err(Errno::PROTONOSUPPORT);
+        }
+        let entry = self.connections.get(&connection).ok_or(Errno::BADF)?;
+        if entry.attachment.is_some() {
+            return Err(Errno::ISCONN);
+        }
+        if self.draining.is_some() {
+            return Err(Errno::SHUTDOWN);
+        }
+        let who = entry.who;
+        let id = self.attach(connection, who, name, None)?;
+        self.counters.attached += 1;
+        tracing::debug!(attachment = id, pid = who.pid, name = name.as_str(), "attached");
+        self.welcome(id)
+    }
+
+    fn attach(&mut self, connection: u64, who: Credentials, name: Text<32>, parent: Option<u32>) -> Result<u32, Errno> {
+        let memory = AttachmentPage::create()?;
+        let page = AttachmentPage::map(memory.as_fd())?;
+        while self.next_attachment < 2 || self.attachments.contains_key(&self.next_attachment) {
+            self.next_attachment = self.next_attachment.wrapping_add(1);
+        }
+        let id = self.next_attachment;
+        self.next_attachment = self.next_attachment.wrapping_add(1);
+        let attachment = Attachment {
+            who,
+            name,
+            page,
+            memory: Arc::new(memory),
+            arenas: HashSet::new(),
+            listeners: HashSet::new(),
+            namespaces: HashSet::new(),
+            connection,
+            parent,
+        };
+        self.attachments.insert(id, attachment);
+        if let Some(entry) = self.connections.get_mut(&connection) {
+            entry.attachment = Some(id);
+        }
+        Ok(id)
+    }
+
+    fn welcome(&self, id: u32) -> Result<Answer, Errno> {
+        let attachment = self.attachments.get(&id).ok_or(Errno::NOTCONN)?;
+        let reply = Reply::Welcome { attachment: id, epoch: self.epoch, geometry: self.geometry.to_welcome() };
+        Ok(Answer::with(reply, [attachment.memory.clone(), self.directory_memory.clone()]))
+    }
+
+    /// The new image after exec: its threads and pollers are new, so what the old ones held is freed.
+    pub(super) fn resume(&mut self, me: u32, version: u32, name: Text<32>) -> Result<Answer, Errno> {
+        if version != VERSION {
+            return Err(Errno::PROTONOSUPPORT);
+        }
+        self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.name = name;
+        let pollers = self.pollers.leave_all(me);
+        self.free_locks(me, &pollers);
+        self.welcome(me)
+    }
+
+    pub(super) fn fork(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
+        let kind = (sockopt::socket_domain(&socket)?, sockopt::socket_type(&socket)?);
+        if kind != (AddressFamily::UNIX, SocketType::SEQPACKET) {
+            return Err(Errno::PROTOTYPE);
+        }
+        let parent = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
+        let (who, name, holds) = (parent.who, parent.name, parent.holds());
+        let (arenas, listeners, namespaces) =
+            (parent.arenas.clone(), parent.listeners.clone(), parent.namespaces.clone());
+        let channels = parent.channels();
+        let connection = self.connect(socket).map_err(|_| Errno::AGAIN)?;
+        let child = match self.attach(connection, who, name, Some(me)) {
+            Ok(child) => child,
+            Err(error) => {
+                self.connections.remove(&connection);
+                return Err(error);
+            }
+        };
+        for (&arena, held) in &channels {
+            for side in [Side::A, Side::B] {
+                let Some(arena) = self.map(arena, side) else { continue };
+                let slots = held.iter().filter(|(_, of)| *of == side);
+                slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)).for_each(|channel| channel.retain());
+            }
+        }
+        for arena in &arenas {
+            if let Some(entry) = self.arenas.get_mut(arena) {
+                entry.members.insert(child);
+            }
+        }
+        for &listener in &listeners {
+            if let Some(entry) = self.listeners.get_mut(listener) {
+                entry.holders.insert(child);
+            }
+        }
+        self.pollers.inherit(me, child);
+        let attachment = self.attachments.get_mut(&child).ok_or(Errno::NOTCONN)?;
+        for (fd, object, cookie) in holds {
+            // The number came from a page of the same size.
+            let _fits = attachment.page.set(fd, object, cookie);
+        }
+        (attachment.arenas, attachment.listeners, attachment.namespaces) = (arenas, listeners, namespaces);
+        Ok(Answer::with(Reply::Forked { child }, [attachment.memory.clone()]))
+    }
+
+    pub(super) fn fork_failed(&mut self, me: u32, child: u32) -> Result<Answer, Errno> {
+        let attachment = self.attachments.get(&child).filter(|child| child.parent == Some(me)).ok_or(Errno::SRCH)?;
+        self.disconnect(attachment.connection);
+        Ok(Reply::Done.into())
+    }
+
+    /// A process has gone: what it held is closed as close(2) would.
+    pub(super) fn detach(&mut self, id: u32) {
+        let Some(attachment) = self.attachments.remove(&id) else { return };
+        let channels = attachment.channels();
+        let pollers = self.pollers.leave_all(id);
+        for &arena in &attachment.arenas {
+            let held = channels.get(&arena).map_or(&[][..], Vec::as_slice);
+            for side in [Side::A, Side::B] {
+                let Some(mapped) = self.map(arena, side) else { continue };
+                pollers.iter().for_each(|&poller| mapped.evict(poller));
+                if side == Side::A {
+                    mapped.break_locks(id);
+                }
+                for &(slot, _) in held.iter().filter(|(_, of)| *of == side) {
+                    if let Some(channel) = Channel::at(&mapped, slot) {
+                        channel.break_locks(id);
+                        channel.close_dead();
+                    }
+                }
+            }
+            let Some(entry) = self.arenas.get_mut(&arena) else { continue };
+            entry.members.remove(&id);
+            if entry.opener == Some(Opener::Process(id)) {
+                entry.opener = None;
+                if let Some(mapped) = self.map(arena, Side::A) {
+                    mapped.close();
+                }
+                self.sweep_soon();
+            }
+        }
+        for listener in attachment.listeners {
+            self.release_listener(id, listener);
+        }
+        for netns in attachment.namespaces {
+            self.release_namespace(netns);
+        }
+        tracing::debug!(attachment = id, name = attachment.name.as_str(), "detached");
+    }
+
+    /// Frees the locks of a process whose threads are gone, and the lanes of its pollers.
+    fn free_locks(&mut self, id: u32, pollers: &[u32]) {
+        let Some(attachment) = self.attachments.get(&id) else { return };
+        let channels = attachment.channels();
+        for &arena in &attachment.arenas {
+            for side in [Side::A, Side::B] {
+                let Some(mapped) = self.map(arena, side) else { continue };
+                pollers.iter().for_each(|&poller| mapped.evict(poller));
+                mapped.break_locks(id);
+                for &(slot, _) in channels.get(&arena).into_iter().flatten() {
+                    if let Some(channel) = Channel::at(&mapped, slot) {
+                        channel.break_locks(id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Frees the lanes of pollers that are gone.
+    pub(super) fn evict(&mut self, me: u32, pollers: &[u32]) {
+        let Some(attachment) = self.attachments.get(&me) else { return };
+        for &arena in &attachment.arenas {
+            for side in [Side::A, Side::B] {
+                if let Some(mapped) = self.map(arena, side) {
+                    pollers.iter().for_each(|&poller| mapped.evict(poller));
+                }
+            }
+        }
+    }
+
+    pub(super) fn poller(&mut self, me: u32, eventfd: OwnedFd) -> Result<Answer, Errno> {
+        // Anything else could make whoever rings it wait, or do worse.
+        let is = std::fs::read_link(format!("/proc/self/fd/{}", eventfd.as_raw_fd())).map_err(|_| Errno::BADF)?;
+        if is.as_os_str() != "anon_inode:[eventfd]" {
+            return Err(Errno::INVAL);
+        }
+        let flags = rustix::fs::fcntl_getfl(&eventfd)?;
+        rustix::fs::fcntl_setfl(&eventfd, flags | rustix::fs::OFlags::NONBLOCK)?;
+        if self.pollers.count(me) >= POLLERS {
+            return Err(Errno::NOBUFS);
+        }
+        Ok(Reply::Poller { poller: self.pollers.add(eventfd, Some(me)) }.into())
+    }
+
+    /// Whoever shares an arena with a poller's process, or with a core, may ring it.
+    pub(super) fn bell(&mut self, me: u32, poller: u32) -> Result<Answer, Errno> {
+        let (holders, eventfd) = self.pollers.eventfd(poller).ok_or(Errno::NOENT)?;
+        let mine = &self.attachments.get(&me).ok_or(Errno::NOTCONN)?.arenas;
+        let shares = |holder: &u32| {
+            *holder == me || self.attachments.get(holder).is_some_and(|other| !other.arenas.is_disjoint(mine))
+        };
+        let is_wire = |id: &u32| self.arenas.get(id).is_some_and(|arena| arena.wire);
+        // Without holders it is a core's.
+        let may = holders.iter().any(shares) || holders.is_empty() && mine.iter().any(is_wire);
+        if !may {
+            return Err(Errno::ACCESS);
+        }
+        Ok(Answer::with(Reply::Done, [Arc::new(eventfd)]))
+    }
+
+    fn release_namespace(&mut self, netns: Netns) {
+        let used = self.attachments.values().any(|attachment| attachment.namespaces.contains(&netns));
+        if !used && netns != self.own_netns {
+            // Its sockets would keep it alive. Closing them takes them out of the epoll set.
+            self.namespaces.remove(&netns);
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! The control thread: one epoll loop that serves all connections of processes. It owns the books (who is attached,
+//! what they hold, who listens where); data never passes through it.
+//!
+//! What processes send is hostile: a record that makes no sense is answered with an error, and nothing that a process
+//! does makes the loop wait (every call on its sockets and memory returns at once).
+
+mod admin;
+mod arenas;
+mod attach;
+mod limits;
+mod place;
+mod route;
+mod share;
+mod sweep;
+
+use crate::bells::Pollers;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::listeners::{Listeners, Netns};
+use crate::netns::{self, Namespace};
+use crate::sys::{self, Credentials};
+use crate::wire::Wire;
+use arenas::ArenaEntry;
+use attach::Attachment;
+use fs_shm::Geometry;
+use fs_shm::control::{ADMIN_MAX, MESSAGE_MAX, Reply, Request, socket};
+use fs_shm::pages::{DirectoryPage, ListenerPage};
+use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::io::Errno;
+use share::Share;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Requests of one connection that are answered before the next connection's turn.
+const TURN: usize = 16;
+
+/// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, namespaces with `NAMESPACE`.
+const CONTROL: u64 = 0;
+const WAKE: u64 = 1;
+const FIRST: u64 = 16;
+const NAMESPACE: u64 = 1 << 63;
+
+/// What other threads tell the control thread.
+pub(crate) enum Command {
+    /// Take nothing new, and end when nothing is left or the time is over.
+    Drain(Duration),
+    /// End now.
+    Stop,
+    /// A core could not listen: the port stays the kernel's alone.
+    ListenFailed { listener: u32, errno: i32 },
+}
+
+/// The way to the control thread.
+pub(crate) struct Commands {
+    queue: Mutex<VecDeque<Command>>,
+    wake: OwnedFd,
+}
+
+impl Commands {
+    pub(crate) fn new() -> io::Result<Self> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { queue: Mutex::default(), wake })
+    }
+
+    pub(crate) fn send(&self, command: Command) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
+        // Full is awake already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> VecDeque<Command> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut count);
+        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A connection of a process.
+struct Connection {
+    socket: OwnedFd,
+    who: Credentials,
+    /// None before `Hello`, and for programs that only ask for lists.
+    attachment: Option<u32>,
+}
+
+/// What belongs to a listener beside its place.
+pub(crate) struct ListenerMemory {
+    page: ListenerPage,
+    memory: Arc<OwnedFd>,
+    /// The cores listen for it too.
+    on_wire: bool,
+}
+
+/// What a request is answered with.
+pub(crate) struct Answer {
+    reply: Reply,
+    fds: Vec<Arc<OwnedFd>>,
+    rows: Vec<u8>,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Answer { reply, fds: Vec::new(), rows: Vec::new() }
+    }
+}
+
+impl Answer {
+    fn with(reply: Reply, fds: impl IntoIterator<Item = Arc<OwnedFd>>) -> Self {
+        Answer { reply, fds: fds.into_iter().collect(), rows: Vec::new() }
+    }
+}
+
+/// Everything that the control thread knows.
+pub(crate) struct Server {
+    config: Config,
+    geometry: Geometry,
+    epoch: u64,
+    directory: DirectoryPage,
+    directory_memory: Arc<OwnedFd>,
+    epoll: OwnedFd,
+    control: OwnedFd,
+    commands: Arc<Commands>,
+    connections: HashMap<u64, Connection>,
+    next_connection: u64,
+    attachments: HashMap<u32, Attachment>,
+    next_attachment: u32,
+    pollers: &'static Pollers,
+    arenas: HashMap<u32, ArenaEntry>,
+    next_arena: u32,
+    listeners: Listeners<ListenerMemory>,
+    /// `None`: it cannot be opened (then only its loopback addresses are known).
+    namespaces: HashMap<Netns, Option<Namespace>>,
+    own_netns: Netns,
+    shares: HashMap<u64, Vec<Share>>,
+    wire: Option<Arc<dyn Wire>>,
+    counters: Counters,
+    /// Arenas or shares are on their way out: when to look again, and how long after that.
+    sweep: Option<(Instant, Duration)>,
+    /// Until when a drain may take.
+    draining: Option<Instant>,
+}
+
+/// What the control thread starts with.
+pub(crate) struct Start {
+    pub(crate) config: Config,
+    pub(crate) geometry: Geometry,
+    pub(crate) control: OwnedFd,
+    pub(crate) commands: Arc<Commands>,
+    pub(crate) pollers: &'static Pollers,
+    pub(crate) wire: Option<Arc<dyn Wire>>,
+}
+
+impl Server {
+    pub(crate) fn new(start: Start) -> io::Result<Self> {
+        let Start { config, geometry, control, commands, pollers, wire } = start;
+        let mut epoch = [0; 8];
+        rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())?;
+        let epoch = u64::from_le_bytes(epoch);
+        let (memory, directory) = DirectoryPage::create(epoch)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&epoll, control.as_fd(), CONTROL)?;
+        watch(&epoll, commands.wake.as_fd(), WAKE)?;
+        let own_netns = netns::own()?;
+        let mut server = Self {
+            config,
+            geometry,
+            epoch,
+            directory,
+            directory_memory: Arc::new(memory),
+            epoll,
+            control,
+            commands,
+            connections: HashMap::new(),
+            next_connection: FIRST,
+            attachments: HashMap::new(),
+            // 1 is the daemon: the attachment that its own cores take locks as.
+            next_attachment: 2,
+            pollers,
+            arenas: HashMap::new(),
+            next_arena: 1,
+            listeners: Listeners::default(),
+            namespaces: HashMap::new(),
+            own_netns,
+            shares: HashMap::new(),
+            wire,
+            counters: Counters::default(),
+            sweep: None,
+            draining: None,
+        };
+        server.open_namespace(own_netns, std::process::id());
+        Ok(server)
+    }
+
+    /// Serves until it is told to end. Dropping the server closes every connection, which is how processes learn.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            let timeout = self.timeout();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    CONTROL => self.accept(),
+                    WAKE => {
+                        for command in self.commands.take() {
+                            if self.obey(command).is_break() {
+                                return Ok(());
+                            }
+                        }
+                    }
+                    token if token & NAMESPACE != 0 => self.namespace_changed(token & !NAMESPACE),
+                    token => self.serve(token),
+                }
+            }
+            self.sweep_if_due();
+            if self.draining.is_some_and(|until| Instant::now() >= until || self.is_quiet()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Until the next thing that has to be done by the clock; none: sleep until something happens.
+    fn timeout(&self) -> Option<Timespec> {
+        let sweep = self.sweep.map(|(at, _)| at);
+        // A drain looks ten times a second whether all is done.
+        let drain = self.draining.map(|until| until.min(Instant::now() + Duration::from_millis(100)));
+        let at = sweep.into_iter().chain(drain).min()?;
+        let left = at.saturating_duration_since(Instant::now());
+        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
+    }
+
+    fn obey(&mut self, command: Command) -> std::ops::ControlFlow<()> {
+        match command {
+            Command::Stop => return std::ops::ControlFlow::Break(()),
+            Command::Drain(most) => {
+                let until = Instant::now() + most;
+                self.draining = Some(self.draining.map_or(until, |before| before.min(until)));
+                self.directory.set_stopping();
+                tracing::info!(attachments = self.attachments.len(), "draining");
+            }
+            Command::ListenFailed { listener, errno } => self.listen_failed(listener, errno),
+        }
+        std::ops::ControlFlow::Continue(())
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.control, flags) {
+                Ok(socket) => {
+                    // Who is over the limit is hung up on, which is answer enough: it uses the kernel.
+                    if let Err(error) = self.connect(socket) {
+                        tracing::warn!(%error, "a connection was refused");
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => {
+                    // Out of descriptors, most likely. epoll tells again; not at full speed.
+                    tracing::warn!(%error, "accept on the control socket");
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Enters a connection; answers its number.
+    fn connect(&mut self, socket: OwnedFd) -> io::Result<u64> {
+        if self.connections.len() >= self.config.limits.attachments {
+            return Err(io::Error::other("as many connections as the limit on attachments allows"));
+        }
+        let who = sys::peer(socket.as_fd())?;
+        rustix::net::sockopt::set_socket_passcred(&socket, true)?;
+        let id = self.next_connection;
+        self.next_connection += 1;
+        watch(&self.epoll, socket.as_fd(), id)?;
+        self.connections.insert(id, Connection { socket, who, attachment: None });
+        Ok(id)
+    }
+
+    /// Answers what has come on a connection.
+    fn serve(&mut self, id: u64) {
+        let mut buffer = [0; MESSAGE_MAX];
+        for _ in 0..TURN {
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            let record = match sys::receive(connection.socket.as_fd(), &mut buffer) {
+                Ok(record) => record,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    tracing::debug!(%error, "a control connection broke");
+                    return self.disconnect(id);
+                }
+            };
+            if record.len == 0 {
+                return self.disconnect(id);
+            }
+            if let Some(sender) = record.sender {
+                connection.who = sender;
+            }
+            let (number, answer) = match Request::decode(&buffer[..record.len]) {
+                _ if record.cut => (number_of(&buffer[..record.len]), Err(Errno::MSGSIZE)),
+                Ok((number, request)) => (number, self.answer(id, request, record.fds)),
+                Err(malformed) => {
+                    tracing::debug!(%malformed, "a request");
+                    self.counters.malformed += 1;
+                    (number_of(&buffer[..record.len]), Err(Errno::BADMSG))
+                }
+            };
+            let answer = answer.unwrap_or_else(|errno| Reply::Failed { errno: errno.raw_os_error() }.into());
+            if !self.reply(id, number, &answer) {
+                return self.disconnect(id);
+            }
+        }
+    }
+
+    /// `false`: the process does not take its answers, or is gone.
+    fn reply(&self, id: u64, number: u32, answer: &Answer) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return true };
+        let mut buffer = [0; ADMIN_MAX];
+        let Ok(len) = answer.reply.encode(number, &mut buffer) else {
+            tracing::error!(reply = ?answer.reply, "cannot be encoded");
+            return false;
+        };
+        let end = len + answer.rows.len();
+        let Some(room) = buffer.get_mut(len..end) else { return false };
+        room.copy_from_slice(&answer.rows);
+        let fds: Vec<BorrowedFd<'_>> = answer.fds.iter().map(|fd| fd.as_fd()).collect();
+        match socket::send(connection.socket.as_fd(), &buffer[..end], &fds) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(%error, "an answer");
+                false
+            }
+        }
+    }
+
+    fn answer(&mut self, id: u64, request: Request, fds: Vec<OwnedFd>) -> Result<Answer, Errno> {
+        self.counters.requests += 1;
+        match request {
+            Request::Hello { version, name } => return self.hello(id, version, name),
+            Request::Status => return Ok(self.status().into()),
+            Request::Sockets { cursor } => return Ok(self.sockets(cursor)),
+            Request::Counters { cursor } => return Ok(self.counter_rows(cursor)),
+            _ => {}
+        }
+        let connection = self.connections.get(&id).ok_or(Errno::BADF)?;
+        let who = connection.who;
+        let me = connection.attachment.ok_or(Errno::NOTCONN)?;
+        // A forked child, or who has changed its user since: as the kernel says it is now.
+        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        (attachment.who, attachment.parent) = (who, None);
+        let fd = fds.into_iter().next();
+        match request {
+            Request::Hello { .. } | Request::Status | Request::Sockets { .. } | Request::Counters { .. } => {
+                Err(Errno::INVAL)
+            }
+            Request::Poller => self.poller(me, fd.ok_or(Errno::BADF)?),
+            Request::PollerGone { poller } => {
+                if self.pollers.leave(poller, me) {
+                    self.evict(me, &[poller]);
+                }
+                Ok(Reply::Done.into())
+            }
+            Request::Bell { poller } => self.bell(me, poller),
+            Request::Route { to } => self.route(me, to, fd.ok_or(Errno::BADF)?),
+            Request::Listen { backlog } => self.listen(me, backlog, fd.ok_or(Errno::BADF)?),
+            Request::Unlisten { listener } => {
+                self.unlisten(me, listener);
+                Ok(Reply::Done.into())
+            }
+            Request::Arena { arena } => self.arena(me, arena),
+            Request::Listener { listener } => self.listener_page(me, listener),
+            Request::Fork => self.fork(me, fd.ok_or(Errno::BADF)?),
+            Request::ForkFailed { child } => self.fork_failed(me, child),
+            Request::Exec | Request::ExecFailed => Ok(Reply::Done.into()),
+            Request::Resume { version, name } => self.resume(me, version, name),
+            Request::Share { object, cookie } => self.share(me, object, cookie),
+            Request::Claim => self.claim(me, fd.ok_or(Errno::BADF)?),
+        }
+    }
+
+    fn disconnect(&mut self, id: u64) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        drop(connection.socket);
+        if let Some(attachment) = connection.attachment {
+            self.detach(attachment);
+        }
+    }
+
+    /// Opens a namespace if it can be, and watches its addresses.
+    fn open_namespace(&mut self, netns: Netns, pid: u32) {
+        if self.namespaces.get(&netns).is_some_and(Option::is_some) {
+            return;
+        }
+        let namespace = match Namespace::open(pid, netns) {
+            Ok(namespace) => match watch(&self.epoll, namespace.as_fd(), NAMESPACE | netns) {
+                Ok(()) => Some(namespace),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot watch a namespace");
+                    None
+                }
+            },
+            Err(error) => {
+                tracing::debug!(%error, netns, pid, "a namespace's addresses are unknown; its loopback is served");
+                None
+            }
+        };
+        self.namespaces.insert(netns, namespace);
+    }
+
+    fn namespace_changed(&mut self, netns: Netns) {
+        if let Some(Some(namespace)) = self.namespaces.get_mut(&netns)
+            && namespace.follow()
+        {
+            self.directory.bump();
+        }
+    }
+}
+
+/// The number of a message that is not understood otherwise.
+fn number_of(bytes: &[u8]) -> u32 {
+    bytes.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+}

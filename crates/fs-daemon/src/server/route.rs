@@ -1,0 +1,270 @@
+//! Which way a connection goes, and who listens where.
+
+use super::arenas::{Acceptor, Opener};
+use super::place::Placeholder;
+use super::{Answer, ListenerMemory, Server};
+use crate::access::{Call, Who};
+use crate::listeners::{Listener, Netns, unmapped};
+use crate::netns::{KernelRoute, Namespace};
+use crate::wire::WireListener;
+use fs_shm::Side;
+use fs_shm::control::{GROUP_MAX, KernelReason, Reply};
+use fs_shm::pages::ListenerPage;
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+impl Server {
+    fn kernel(&mut self, reason: KernelReason) -> Answer {
+        self.counters.kernel(reason);
+        Reply::Kernel { generation: self.directory.generation(), reason }.into()
+    }
+
+    fn refused(&mut self) -> Answer {
+        self.counters.refused += 1;
+        Reply::Refused { generation: self.directory.generation(), errno: Errno::ACCESS.raw_os_error() }.into()
+    }
+
+    /// Whether the rules let an attachment use a port.
+    fn may(&self, me: u32, call: Call, port: u16) -> Result<bool, Errno> {
+        let who = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who;
+        let rules = &self.config.rules;
+        let cgroup = if rules.0.iter().any(|rule| rule.cgroup.is_some()) { cgroup(who.pid) } else { String::new() };
+        Ok(rules.allow(&Who { uid: who.uid, cgroup: &cgroup }, call, port))
+    }
+
+    /// Reads the socket that came along, and opens its namespace.
+    fn placeholder(&mut self, me: u32, socket: &OwnedFd) -> Result<Placeholder, Errno> {
+        let placeholder = Placeholder::read(socket.as_fd())?;
+        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        let pid = attachment.who.pid;
+        if attachment.namespaces.insert(placeholder.netns) {
+            self.open_namespace(placeholder.netns, pid);
+        }
+        Ok(placeholder)
+    }
+
+    pub(super) fn route(&mut self, me: u32, to: SocketAddr, socket: OwnedFd) -> Result<Answer, Errno> {
+        if self.draining.is_some() {
+            return Ok(self.kernel(KernelReason::Draining));
+        }
+        let Ok(from) = self.placeholder(me, &socket) else { return Ok(self.kernel(KernelReason::Protocol)) };
+        let ip = match unmapped(to.ip()) {
+            IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(any) if any.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        // What only the kernel can judge: no port, another family than the socket's, broadcast, link-local scopes.
+        let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+        let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let family = to.is_ipv6() && from.local.is_ipv4();
+        if to.port() == 0 || family || ip.is_multicast() || broadcast || link_local {
+            return Ok(self.kernel(KernelReason::NotServed));
+        }
+        if !self.may(me, Call::Connect, to.port())? {
+            return Ok(self.refused());
+        }
+        let to = SocketAddr::new(ip, to.port());
+        if self.is_local(from.netns, ip) {
+            return self.route_local(me, from, from.netns, to);
+        }
+        if let Some(other) = self.namespace_with(from.netns, ip) {
+            // The kernel of the client's namespace would have to have a way there, too.
+            let known = self.kernel_route(from, ip).is_some_and(|route| !route.local);
+            if known && !self.listeners.find(other, to).is_empty() {
+                return self.route_local(me, from, other, to);
+            }
+        }
+        self.route_wire(me, from, ip)
+    }
+
+    fn is_local(&self, netns: Netns, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.namespaces.get(&netns).and_then(Option::as_ref).is_some_and(|ns| ns.has(ip))
+    }
+
+    /// The one other namespace that has this address; `None` also when several have it.
+    fn namespace_with(&self, not: Netns, ip: IpAddr) -> Option<Netns> {
+        let has = |(&netns, namespace): (&Netns, &Option<Namespace>)| {
+            (netns != not && namespace.as_ref()?.has(ip)).then_some(netns)
+        };
+        let mut found = self.namespaces.iter().filter_map(has);
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+
+    fn kernel_route(&self, from: Placeholder, to: IpAddr) -> Option<KernelRoute> {
+        let bound = unmapped(from.local.ip());
+        let bound = (!bound.is_unspecified() && bound.is_ipv4() == to.is_ipv4()).then_some(bound);
+        self.namespaces.get(&from.netns)?.as_ref()?.route(to, bound).ok()
+    }
+
+    fn route_local(&mut self, me: u32, from: Placeholder, netns: Netns, to: SocketAddr) -> Result<Answer, Errno> {
+        let group = self.listeners.find(netns, to);
+        if group.is_empty() {
+            return Ok(self.kernel(KernelReason::NoListener));
+        }
+        let mut arenas = [0; GROUP_MAX];
+        let mut memory = Vec::new();
+        for listener in group.into_iter().take(GROUP_MAX) {
+            match self.arena_of(Opener::Process(me), Acceptor::Listener(listener)) {
+                Ok((id, fd, _)) => {
+                    arenas[memory.len()] = id;
+                    memory.push(fd);
+                }
+                Err(error) => tracing::warn!(%error, "no arena"),
+            }
+        }
+        if memory.is_empty() {
+            return Ok(self.kernel(KernelReason::Limit));
+        }
+        let bound = unmapped(from.local.ip());
+        let source = if !bound.is_unspecified() {
+            bound
+        } else {
+            // 127.0.0.1 for all of 127/8, else the address itself, as the local table has it.
+            let usual = if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
+            self.kernel_route(from, to.ip()).and_then(|route| route.source).unwrap_or(usual)
+        };
+        self.counters.routes_local += 1;
+        let generation = self.directory.generation();
+        let reply = Reply::Local { generation, source, arenas, count: memory.len() as u8 };
+        Ok(Answer::with(reply, memory))
+    }
+
+    fn route_wire(&mut self, me: u32, from: Placeholder, ip: IpAddr) -> Result<Answer, Errno> {
+        let Some(wire) = self.wire.clone().filter(|_| from.netns == self.own_netns) else {
+            return Ok(self.kernel(KernelReason::NotServed));
+        };
+        let by_device = |route: KernelRoute| !route.local && route.device == wire.device().0;
+        if !self.kernel_route(from, ip).is_some_and(by_device) {
+            return Ok(self.kernel(KernelReason::NotServed));
+        }
+        let core = (self.counters.routes_wire % u64::from(wire.cores().max(1))) as u16;
+        let Ok((arena, memory, new)) = self.arena_of(Opener::Process(me), Acceptor::Core(core)) else {
+            return Ok(self.kernel(KernelReason::Limit));
+        };
+        if new {
+            wire.outgoing(core, arena, memory.clone());
+        }
+        self.counters.routes_wire += 1;
+        Ok(Answer::with(Reply::Wire { generation: self.directory.generation(), arena, core }, [memory]))
+    }
+
+    pub(super) fn listen(&mut self, me: u32, backlog: u32, socket: OwnedFd) -> Result<Answer, Errno> {
+        if self.draining.is_some() {
+            return Ok(self.kernel(KernelReason::Draining));
+        }
+        let Ok(place) = self.placeholder(me, &socket) else { return Ok(self.kernel(KernelReason::Protocol)) };
+        if !place.listens {
+            return Err(Errno::INVAL);
+        }
+        if !self.may(me, Call::Bind, place.local.port())? {
+            return Ok(self.refused());
+        }
+        if let Some(id) = self.listeners.of_cookie(place.netns, place.local.port(), place.cookie)
+            && let Some(listener) = self.listeners.get_mut(id)
+        {
+            listener.backlog = backlog;
+            listener.holders.insert(me);
+            let memory = listener.more.memory.clone();
+            self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
+            return Ok(Answer::with(Reply::Listener { listener: id }, [memory]));
+        }
+        if self.listeners.len() >= self.config.limits.listeners {
+            return Ok(self.kernel(KernelReason::Limit));
+        }
+        let (memory, page) = ListenerPage::create()?;
+        let memory = Arc::new(memory);
+        let more = ListenerMemory { page, memory: memory.clone(), on_wire: false };
+        let Placeholder { netns, cookie, local: at, v6_only, listens: _ } = place;
+        let holders = HashSet::from([me]);
+        let id = self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, holders, more });
+        self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
+        self.listen_on_wire(id);
+        self.directory.bump();
+        Ok(Answer::with(Reply::Listener { listener: id }, [memory]))
+    }
+
+    /// The cores listen too, for addresses that the device has.
+    fn listen_on_wire(&mut self, id: u32) {
+        let Some(wire) = self.wire.clone() else { return };
+        let own = self.own_netns;
+        let Some(listener) = self.listeners.get_mut(id).filter(|listener| listener.netns == own) else { return };
+        let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
+        if at.ip().is_loopback() {
+            return;
+        }
+        listener.more.on_wire = true;
+        let wanted = WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog };
+        for core in 0..wire.cores() {
+            match self.arena_of(Opener::Core(core), Acceptor::Listener(id)) {
+                Ok((arena, memory, _)) => wire.listen(core, wanted.clone(), arena, memory),
+                Err(error) => {
+                    tracing::warn!(%error, listener = id, "no arena: the wire's connections stay the kernel's")
+                }
+            }
+        }
+    }
+
+    pub(super) fn listen_failed(&mut self, id: u32, errno: i32) {
+        self.counters.kernel(KernelReason::Port);
+        if let Some(listener) = self.listeners.get_mut(id) {
+            let error = std::io::Error::from_raw_os_error(errno);
+            tracing::warn!(at = %listener.at, %error, "the cores cannot listen; connections from the wire come over the kernel");
+            listener.more.on_wire = false;
+        }
+    }
+
+    pub(super) fn listener_page(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        let listener = self.listeners.get(id).ok_or(Errno::NOENT)?;
+        if !listener.holders.contains(&me) {
+            return Err(Errno::ACCESS);
+        }
+        Ok(Answer::with(Reply::Listener { listener: id }, [listener.more.memory.clone()]))
+    }
+
+    pub(super) fn unlisten(&mut self, me: u32, id: u32) {
+        if let Some(attachment) = self.attachments.get_mut(&me) {
+            attachment.listeners.remove(&id);
+        }
+        self.release_listener(me, id);
+    }
+
+    /// One holder less; the last one closes the listener.
+    pub(super) fn release_listener(&mut self, me: u32, id: u32) {
+        let Some(listener) = self.listeners.get_mut(id) else { return };
+        listener.holders.remove(&me);
+        if listener.holders.is_empty() && !self.is_shared_listener(id) {
+            self.close_listener(id);
+        }
+    }
+
+    /// Connections that nobody accepted are reset, as the kernel does.
+    pub(super) fn close_listener(&mut self, id: u32) {
+        let of_it: Vec<u32> = self.arenas_of(id).collect();
+        let Some(listener) = self.listeners.remove(id) else { return };
+        listener.more.page.close();
+        if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
+            wire.unlisten(id);
+        }
+        for arena in of_it {
+            if let Some(mapped) = self.map(arena, Side::B) {
+                mapped.close();
+                mapped.refuse_pending();
+            }
+            if let Some(entry) = self.arenas.get_mut(&arena) {
+                entry.acceptor = None;
+            }
+        }
+        self.sweep_soon();
+        self.directory.bump();
+    }
+}
+
+/// The process's path in the unified hierarchy; empty when it cannot be read.
+fn cgroup(pid: u32) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
+}

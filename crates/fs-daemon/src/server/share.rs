@@ -1,0 +1,139 @@
+//! Descriptors on their way from one process to another (SCM_RIGHTS), and those of unknown origin.
+
+use super::limits::SHARES;
+use super::place::Placeholder;
+use super::{Answer, Server};
+use fs_shm::Channel;
+use fs_shm::control::{KernelReason, Object, Reply};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A descriptor that was sent and not claimed is held this long: nobody tells us when the message is thrown away. Lower:
+/// a receiver that is slow (stopped, swapped out) finds its connection closed. Higher: the peer of one that was thrown
+/// away waits as long for the end.
+const HOLD: Duration = Duration::from_secs(60);
+
+/// One reference to an object, held by the daemon.
+#[derive(Debug)]
+pub(super) struct Share {
+    object: Object,
+    by: u32,
+    until: Instant,
+}
+
+impl Server {
+    pub(super) fn share(&mut self, me: u32, object: Object, cookie: u64) -> Result<Answer, Errno> {
+        let attachment = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
+        // A process can share only what it holds.
+        if !attachment.holds().iter().any(|&(_, held, with)| held == object && with == cookie) {
+            return Err(Errno::NOENT);
+        }
+        if self.shares.values().flatten().filter(|share| share.by == me).count() >= SHARES {
+            return Err(Errno::NOBUFS);
+        }
+        self.retain(object);
+        let share = Share { object, by: me, until: Instant::now() + HOLD };
+        self.shares.entry(cookie).or_default().push(share);
+        self.sweep_soon();
+        Ok(Reply::Done.into())
+    }
+
+    pub(super) fn claim(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
+        let foreign = Reply::Kernel { generation: self.directory.generation(), reason: KernelReason::Foreign };
+        let Ok(placeholder) = Placeholder::read(socket.as_fd()) else { return Ok(foreign.into()) };
+        let cookie = placeholder.cookie;
+        let shared = self.shares.get_mut(&cookie).and_then(Vec::pop);
+        if self.shares.get(&cookie).is_some_and(Vec::is_empty) {
+            self.shares.remove(&cookie);
+        }
+        let object = match shared {
+            // The reference goes over to the claimer.
+            Some(share) => share.object,
+            None => {
+                let of_it = |attachment: &super::Attachment| {
+                    attachment.holds().into_iter().find(|&(_, _, with)| with == cookie).map(|(_, object, _)| object)
+                };
+                match self.attachments.values().find_map(of_it) {
+                    Some(object @ (Object::Channel { .. } | Object::Listener(_))) => {
+                        self.retain(object);
+                        object
+                    }
+                    _ => return Ok(foreign.into()),
+                }
+            }
+        };
+        let memory = self.give(me, object)?;
+        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        attachment.namespaces.insert(placeholder.netns);
+        Ok(Answer::with(Reply::Claimed { object }, [memory]))
+    }
+
+    /// Lets a process use an object from here on; answers the memory.
+    fn give(&mut self, me: u32, object: Object) -> Result<Arc<OwnedFd>, Errno> {
+        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        match object {
+            Object::Channel { arena, .. } => {
+                let entry = self.arenas.get_mut(&arena).ok_or(Errno::NOENT)?;
+                attachment.arenas.insert(arena);
+                entry.members.insert(me);
+                Ok(entry.memory.clone())
+            }
+            Object::Listener(listener) => {
+                let entry = self.listeners.get_mut(listener).ok_or(Errno::NOENT)?;
+                attachment.listeners.insert(listener);
+                entry.holders.insert(me);
+                Ok(entry.more.memory.clone())
+            }
+            Object::Kernel(_) => Err(Errno::NOENT),
+        }
+    }
+
+    fn retain(&mut self, object: Object) {
+        if let Object::Channel { arena, slot, side } = object
+            && let Some(mapped) = self.map(arena, side)
+            && let Some(channel) = Channel::at(&mapped, slot)
+        {
+            channel.retain();
+        }
+    }
+
+    /// Whether an object is on its way to another process.
+    pub(super) fn is_shared(&self, object: Object) -> bool {
+        self.shares.values().flatten().any(|share| share.object == object)
+    }
+
+    /// See [`Server::is_shared`].
+    pub(super) fn is_shared_listener(&self, id: u32) -> bool {
+        self.is_shared(Object::Listener(id))
+    }
+
+    /// Gives back what nobody claimed in time; answers whether something is left.
+    pub(super) fn expire_shares(&mut self, now: Instant) -> bool {
+        let mut late = Vec::new();
+        self.shares.retain(|_, shares| {
+            late.extend(shares.extract_if(.., |share| share.until <= now));
+            !shares.is_empty()
+        });
+        for share in late {
+            match share.object {
+                Object::Channel { arena, slot, side } => {
+                    if let Some(mapped) = self.map(arena, side)
+                        && let Some(channel) = Channel::at(&mapped, slot)
+                    {
+                        channel.close_dead();
+                    }
+                }
+                Object::Listener(id) => {
+                    let unheld = self.listeners.get(id).is_some_and(|listener| listener.holders.is_empty());
+                    if unheld && !self.is_shared_listener(id) {
+                        self.close_listener(id);
+                    }
+                }
+                Object::Kernel(_) => {}
+            }
+        }
+        !self.shares.is_empty()
+    }
+}

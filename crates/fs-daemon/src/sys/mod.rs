@@ -1,0 +1,7 @@
+//! System calls that rustix has no safe form of.
+
+mod credentials;
+mod receive;
+
+pub(crate) use credentials::{Credentials, netns_cookie, peer};
+pub(crate) use receive::{Record, receive};

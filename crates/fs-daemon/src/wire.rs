@@ -1,0 +1,33 @@
+//! What the control thread needs of the cores.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A listener as the cores need it.
+#[derive(Clone, Debug)]
+pub(crate) struct WireListener {
+    pub(crate) listener: u32,
+    pub(crate) at: SocketAddr,
+    pub(crate) v6_only: bool,
+    pub(crate) backlog: u32,
+}
+
+/// The cores of a runtime with the device. Calls return at once.
+pub(crate) trait Wire: Send + Sync {
+    /// How many.
+    fn cores(&self) -> u16;
+    /// The device's index and name.
+    fn device(&self) -> (u32, &str);
+    /// A core serves this arena as its side B: a process opens connections to the world in it.
+    fn outgoing(&self, core: u16, arena: u32, memory: Arc<OwnedFd>);
+    /// A core listens, and opens in this arena (side A) what it accepts. When it cannot, it sends
+    /// [`crate::server::Command::ListenFailed`].
+    fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>);
+    /// The cores listen there no more.
+    fn unlisten(&self, listener: u32);
+    /// The arena is over.
+    fn arena_gone(&self, arena: u32);
+    /// Name, label, whether it can go down, value.
+    fn counters(&self) -> Vec<(&'static str, String, bool, u64)>;
+}
