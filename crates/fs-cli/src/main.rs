@@ -1,3 +1,50 @@
 //! The `fastsock` program: up, run, ss, stat, doctor.
 
-fn main() {}
+mod control;
+mod doctor;
+mod run;
+mod ss;
+mod stat;
+mod up;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// User-space TCP/IP for unmodified programs.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Runs the daemon.
+    Up(up::Args),
+    /// Runs a program with its sockets accelerated; starts a daemon if none runs.
+    Run(run::Args),
+    /// Lists sockets, as `ss -tan` does.
+    Ss(ss::Args),
+    /// Prints counters.
+    Stat(stat::Args),
+    /// Checks what acceleration needs, and says what to do.
+    Doctor(doctor::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Up(args) => up::up(args),
+        Command::Run(args) => run::run(args),
+        Command::Ss(args) => ss::ss(args),
+        Command::Stat(args) => stat::stat(args),
+        Command::Doctor(args) => doctor::doctor(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("fastsock: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

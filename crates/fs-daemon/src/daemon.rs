@@ -52,6 +52,15 @@ pub struct Builder {
     config: Config,
     geometry: Geometry,
     drain: Duration,
+    device: Option<Device>,
+}
+
+/// What the cores are made of.
+#[derive(Debug)]
+struct Device {
+    name: String,
+    queues: Option<usize>,
+    partial_checksums: Option<bool>,
 }
 
 /// A running daemon. Dropping it ends it at once: its processes find their connections reset.
@@ -114,9 +123,32 @@ impl Builder {
         self
     }
 
+    /// Serves the world on this device too.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(Device { name: name.into(), queues: None, partial_checksums: None });
+        self
+    }
+
+    /// How many of the device's queues to use, each with a core of its own (default: all). After [`Builder::device`].
+    pub fn queues(mut self, queues: usize) -> Self {
+        if let Some(device) = &mut self.device {
+            device.queues = Some(queues);
+        }
+        self
+    }
+
+    /// See [`fs_rt::Builder::accept_partial_checksum`]. After [`Builder::device`].
+    pub fn accept_partial_checksum(mut self, accept: bool) -> Self {
+        if let Some(device) = &mut self.device {
+            device.partial_checksums = Some(accept);
+        }
+        self
+    }
+
     /// Starts it, serving connections between the processes of this host. Processes can attach when this returns.
     pub fn start(self) -> Result<Daemon, StartError> {
-        let Self { control: path, config, geometry, drain } = self;
+        let Self { control: path, config, geometry, drain, device } = self;
+        let _ = device;
         raise_open_files();
         let control = listen(&path)?;
         let system = |what| move |source| StartError::System { what, source };
@@ -141,6 +173,7 @@ impl Daemon {
             config: Config::default(),
             geometry: Geometry::STANDARD,
             drain: Duration::from_secs(10),
+            device: None,
         }
     }
 

@@ -4,4 +4,4 @@ mod credentials;
 mod receive;
 
 pub(crate) use credentials::{Credentials, netns_cookie, peer};
-pub(crate) use receive::{Record, receive};
+pub(crate) use receive::receive;

@@ -1,0 +1,161 @@
+//! `fastsock run`: a program with the library in front of it.
+
+use crate::control::{ControlArgs, Status, connect, status};
+use anyhow::{Context, anyhow, bail};
+use fs_shm::control::{Error, PATH_VARIABLE};
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Names the library.
+const LIBRARY_VARIABLE: &str = "FASTSOCK_LIB";
+const LIBRARY: &str = "libfastsock.so";
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// If a daemon has to be started: without a device (connections of this host only).
+    #[arg(long)]
+    only_local: bool,
+    /// Do not say what is accelerated.
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    control: ControlArgs,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let path = args.control.path()?;
+    let library = library()?;
+    let daemon = match ask(&path)? {
+        Some(status) => status,
+        None => {
+            start(&path, args.only_local)?;
+            ask(&path)?.context("the daemon that was started does not answer")?
+        }
+    };
+    if !args.quiet {
+        eprintln!("fastsock: {}", summary(&daemon));
+    }
+    let (program, rest) = args.command.split_first().context("no command")?;
+    let error = Command::new(program)
+        .args(rest)
+        .env("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD")))
+        .env(PATH_VARIABLE, &path)
+        .exec();
+    // As shells do: 127 is not found, 126 cannot be run.
+    eprintln!("fastsock: cannot run {}: {error}", program.display());
+    Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
+}
+
+/// `None`: no daemon is there.
+fn ask(path: &Path) -> anyhow::Result<Option<Status>> {
+    match connect(path).and_then(|client| status(&client)) {
+        Ok(status) => Ok(Some(status)),
+        Err(Error::NoDaemon(_) | Error::Closed) => Ok(None),
+        Err(error) => Err(anyhow!("the daemon at {}: {error}", path.display())),
+    }
+}
+
+fn summary(daemon: &Status) -> String {
+    let what = if daemon.draining {
+        "the daemon is being shut down, nothing is accelerated".into()
+    } else if daemon.cores == 0 {
+        "TCP between processes of this host is accelerated".to_owned()
+    } else {
+        let cores = if daemon.cores == 1 { "core" } else { "cores" };
+        format!("TCP on {} ({} {cores}) and between processes of this host is accelerated", daemon.device, daemon.cores)
+    };
+    format!("{what} (daemon {})", daemon.pid)
+}
+
+/// The library beside this program, or in `../lib`, or as `FASTSOCK_LIB` says.
+fn library() -> anyhow::Result<PathBuf> {
+    if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
+        if !path.is_file() {
+            bail!("{LIBRARY_VARIABLE} names {}, which is not a file", path.display());
+        }
+        return std::path::absolute(&path).context("the current directory");
+    }
+    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    let places = [directory.join(LIBRARY), directory.join("../lib").join(LIBRARY)];
+    places.iter().find(|path| path.is_file()).cloned().with_context(|| {
+        format!("{LIBRARY} is neither in {} nor in ../lib: name it with {LIBRARY_VARIABLE}", directory.display())
+    })
+}
+
+/// The library first, then what was there.
+fn preload(library: &Path, before: Option<OsString>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        value.push(OsStr::new(":"));
+        value.push(before);
+    }
+    value
+}
+
+/// Starts a daemon that stays, as an SSH agent does, and waits until it serves.
+fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let mut command = Command::new(program);
+    command.arg("up").arg("--control").arg(path);
+    let device = if only_local { None } else { default_device() };
+    match &device {
+        Some(device) if rustix::process::geteuid().is_root() => command.args(["--device", device]),
+        _ => command.arg("--only-local"),
+    };
+    // Not in the program's process group: what stops the program does not stop the daemon.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().context("cannot start the daemon")?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).context("the daemon's output")?;
+    }
+    if line.trim_end() == "ready" {
+        return Ok(());
+    }
+    let mut said = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        stderr.read_to_string(&mut said).context("the daemon's output")?;
+    }
+    // Another `run` may have been faster.
+    if ask(path)?.is_some() {
+        return Ok(());
+    }
+    let hint = if device.is_some() {
+        " (`fastsock run --only-local` needs no device, `fastsock doctor` says more)"
+    } else {
+        ""
+    };
+    bail!("the daemon did not start: {}{hint}", said.trim().trim_start_matches("fastsock: "))
+}
+
+/// The device of the default route with the lowest metric (/proc/net/route: name, destination, gateway, flags, …).
+fn default_device() -> Option<String> {
+    let table = std::fs::read_to_string("/proc/net/route").ok()?;
+    let default = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is = fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000");
+        is.then(|| Some((fields.get(6)?.parse::<u32>().ok()?, (*fields.first()?).to_owned())))?
+    };
+    table.lines().skip(1).filter_map(default).min().map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_comes_first() {
+        let library = Path::new("/lib/libfastsock.so");
+        assert_eq!(preload(library, None), "/lib/libfastsock.so");
+        assert_eq!(preload(library, Some("".into())), "/lib/libfastsock.so");
+        assert_eq!(preload(library, Some("/x.so".into())), "/lib/libfastsock.so:/x.so");
+    }
+}

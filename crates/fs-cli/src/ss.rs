@@ -1,0 +1,129 @@
+//! `fastsock ss`: sockets, in the columns of iproute2's `ss -tan` and four more.
+
+use crate::control::ControlArgs;
+use anyhow::Context;
+use fs_shm::control::{Kind, Request, SocketRow};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Without the line of headings.
+    #[arg(long, short = 'H')]
+    no_header: bool,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
+    let client = args.control.connect()?;
+    let mut rows: Vec<SocketRow> = Vec::new();
+    client.rows(|cursor| Request::Sockets { cursor }, |row| rows.push(row)).context("the daemon's sockets")?;
+    std::io::stdout().write_all(table(&rows, !args.no_header).as_bytes()).context("standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+const HEADINGS: [&str; 9] =
+    ["State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port", "Kind", "Core", "Reason", "Process"];
+
+fn table(rows: &[SocketRow], header: bool) -> String {
+    let mut lines: Vec<[String; 9]> = Vec::new();
+    if header {
+        lines.push(HEADINGS.map(str::to_owned));
+    }
+    lines.extend(rows.iter().map(line));
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: [usize; 9] = std::array::from_fn(width);
+    let mut text = String::new();
+    for line in &lines {
+        let cells: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text += cells.join(" ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn line(row: &SocketRow) -> [String; 9] {
+    let kind = match row.kind {
+        Kind::Wire => "wire",
+        Kind::Local => "local",
+        Kind::Kernel => "kernel",
+    };
+    [
+        state(row.state).into(),
+        row.recv_queue.to_string(),
+        row.send_queue.to_string(),
+        addr(Some(row.local)),
+        addr(row.peer),
+        kind.into(),
+        row.core.map_or("-".into(), |core| core.to_string()),
+        row.reason.map_or("-".into(), |reason| reason.name().into()),
+        format!("{}/{}", row.name.as_str(), row.pid),
+    ]
+}
+
+/// As ss writes them: `*` where nothing is known.
+fn addr(addr: Option<SocketAddr>) -> String {
+    let port = |port: u16| if port == 0 { "*".to_owned() } else { port.to_string() };
+    match addr {
+        None => "*:*".into(),
+        Some(addr) if addr.ip().is_unspecified() && addr.port() == 0 => "*:*".into(),
+        Some(SocketAddr::V4(v4)) => format!("{}:{}", v4.ip(), port(v4.port())),
+        Some(SocketAddr::V6(v6)) => format!("[{}]:{}", v6.ip(), port(v6.port())),
+    }
+}
+
+/// TCP's states as `include/net/tcp_states.h` numbers them and ss calls them.
+fn state(number: u8) -> &'static str {
+    const NAMES: [&str; 12] = [
+        "UNKNOWN",
+        "ESTAB",
+        "SYN-SENT",
+        "SYN-RECV",
+        "FIN-WAIT-1",
+        "FIN-WAIT-2",
+        "TIME-WAIT",
+        "UNCONN",
+        "CLOSE-WAIT",
+        "LAST-ACK",
+        "LISTEN",
+        "CLOSING",
+    ];
+    NAMES.get(usize::from(number)).copied().unwrap_or(NAMES[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_shm::control::{KernelReason, Text};
+
+    #[test]
+    fn columns() {
+        let row = SocketRow {
+            state: 10,
+            kind: Kind::Local,
+            core: None,
+            reason: None,
+            recv_queue: 0,
+            send_queue: 511,
+            local: "0.0.0.0:80".parse().unwrap(),
+            peer: None,
+            pid: 7,
+            name: Text::new(b"nginx"),
+        };
+        let other = SocketRow {
+            state: 1,
+            kind: Kind::Wire,
+            core: Some(1),
+            reason: Some(KernelReason::Port),
+            local: "[::1]:80".parse().unwrap(),
+            peer: Some("[::1]:1234".parse().unwrap()),
+            ..row
+        };
+        let expected = "State  Recv-Q Send-Q Local Address:Port Peer Address:Port Kind  Core Reason Process\n\
+                        LISTEN 0      511    0.0.0.0:80         *:*               local -    -      nginx/7\n\
+                        ESTAB  0      511    [::1]:80           [::1]:1234        wire  1    port   nginx/7\n";
+        assert_eq!(table(&[row, other], true), expected);
+    }
+}

@@ -1,0 +1,81 @@
+//! `fastsock up`: the daemon.
+
+use crate::control::ControlArgs;
+use anyhow::Context;
+use fs_daemon::{Config, Daemon};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(clap::Args, Debug)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["device", "only_local"])))]
+pub(crate) struct Args {
+    /// Serve connections to and from the world on this device too (needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF).
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// Serve connections between processes of this host only: no device, no privileges.
+    #[arg(long)]
+    only_local: bool,
+    /// Queues of the device to use, each with a core of its own [default: all].
+    #[arg(long, value_name = "N", requires = "device")]
+    queues: Option<usize>,
+    /// Accept packets whose checksum is only partial: on virtual links to kernels, as veth.
+    #[arg(long, requires = "device")]
+    partial_checksums: bool,
+    /// Rules and limits (TOML).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How long open connections may go on after SIGTERM, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    drain: u64,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
+    init_log();
+    let config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    let mut builder = Daemon::builder(args.control.path()?).config(config).drain_for(Duration::from_secs(args.drain));
+    if let Some(device) = args.device {
+        builder = builder.device(device);
+        if let Some(queues) = args.queues {
+            builder = builder.queues(queues);
+        }
+        if args.partial_checksums {
+            builder = builder.accept_partial_checksum(true);
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Caught before anybody can know that it runs.
+    let (mut term, mut int) = {
+        let _entered = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    let daemon = builder.start()?;
+    println!("ready");
+    std::io::stdout().flush().context("standard output")?;
+    let handle = daemon.handle();
+    runtime.block_on(async move {
+        let mut ended = tokio::task::spawn_blocking(move || daemon.join());
+        // The first signal lets connections end, the second one does not wait for them.
+        for stop in [false, true] {
+            tokio::select! {
+                result = &mut ended => return result,
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            if stop { handle.stop() } else { handle.drain() }
+        }
+        ended.await
+    })??;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `RUST_LOG` says how much is logged (default: warnings).
+fn init_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
