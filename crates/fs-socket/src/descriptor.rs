@@ -165,25 +165,19 @@ pub fn fcntl(fd: Fd, command: i32, argument: usize) -> Ours<i32> {
     let socket = socket.unheld();
     match command {
         F_DUPFD | F_DUPFD_CLOEXEC => duplicate(socket, || call::fcntl(fd, command, argument)),
-        F_GETFL if socket.kind() == Kind::Listener => Some(
-            call::fcntl(fd, F_GETFL, 0)
-                .map(|flags| flags & !(O_NONBLOCK as i32) | (socket.status() & O_NONBLOCK) as i32),
-        ),
-        F_SETFL => {
-            // The placeholder of a listener stays non-blocking.
-            let kept = if socket.kind() == Kind::Listener { O_NONBLOCK as usize } else { 0 };
-            Some(call::fcntl(fd, F_SETFL, argument | kept).inspect(|_| {
-                socket.set_status(argument as u32 & O_NONBLOCK);
-            }))
-        }
+        F_SETFL => Some(call::fcntl(fd, F_SETFL, argument).inspect(|_| {
+            socket.set_status(argument as u32 & O_NONBLOCK);
+        })),
         _ => None,
     }
 }
 
 /// FIONBIO.
 pub(crate) fn set_nonblocking(fd: Fd, socket: &Socket, on: bool) -> Result<(), Errno> {
-    if socket.kind() != Kind::Listener {
-        crate::listen::set_nonblocking(fd, on)?;
+    let flags = call::fcntl(fd, F_GETFL, 0)? as u32;
+    let wanted = if on { flags | O_NONBLOCK } else { flags & !O_NONBLOCK };
+    if wanted != flags {
+        call::fcntl(fd, F_SETFL, wanted as usize)?;
     }
     socket.set_status(if on { O_NONBLOCK } else { 0 });
     Ok(())

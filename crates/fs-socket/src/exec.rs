@@ -41,7 +41,7 @@ pub struct Surviving {
 /// Before exec(3)'s kernel call. `None`: no socket of ours survives, leave the environment alone.
 pub fn before_exec() -> Option<Surviving> {
     let attachment = process::current()?;
-    prepare(attachment, false)?;
+    prepare(attachment)?;
     if let Err(error) = attachment.client().exec() {
         attachment.failed(&error);
         return None;
@@ -59,19 +59,13 @@ pub fn after_exec_failed(surviving: Option<Surviving>) {
     if let Err(error) = attachment.client().exec_failed() {
         attachment.failed(&error);
     }
-    table::each(0, u32::MAX, |fd, socket| {
-        if socket.kind() == Kind::Listener {
-            // As it was before.
-            let _ = listen::set_nonblocking(fd, true);
-        }
-    });
 }
 
 /// Before posix_spawn: `None` when the child inherits no socket of ours: call the real posix_spawn. Otherwise an
 /// attachment for the child has been made: spawn with `FASTSOCK_CTL=<control>` added, then [`after_spawn`].
 pub fn before_spawn() -> Option<Surviving> {
     let attachment = process::current()?;
-    prepare(attachment, true)?;
+    prepare(attachment)?;
     let still = table::Still::begin();
     let child = fork::make_child(attachment);
     still.end();
@@ -88,7 +82,7 @@ pub fn after_spawn(surviving: Surviving) {
 }
 
 /// Writes the cookies of all that survives into the page; `None`: nothing does.
-fn prepare(attachment: &Attachment, stays: bool) -> Option<()> {
+fn prepare(attachment: &Attachment) -> Option<()> {
     let mut any = false;
     table::each(0, u32::MAX, |fd, socket| {
         let object = match (socket.kind(), socket.channel()) {
@@ -102,10 +96,6 @@ fn prepare(attachment: &Attachment, stays: bool) -> Option<()> {
             return;
         }
         any |= cookie(fd).is_some_and(|cookie| attachment.page().set(fd, object, cookie));
-        if socket.kind() == Kind::Listener && !stays && socket.status() & crate::channel::O_NONBLOCK == 0 {
-            // A new image without this library finds what the application had set.
-            let _ = listen::set_nonblocking(fd, false);
-        }
     });
     any.then_some(())
 }

@@ -1,8 +1,9 @@
 //! Names and listeners.
 //!
 //! A listener listens twice: on the kernel (its placeholder) and, announced to the daemon, in the inboxes of the arenas
-//! that the daemon lists on the listener's page. accept takes from both. The placeholder of an announced listener is
-//! non-blocking for the kernel, whatever the application set, as accept must never wait in the kernel's queue alone.
+//! that the daemon lists on the listener's page. accept takes from both, and must never wait in the kernel's queue alone:
+//! it asks whether that has something before it takes from it, under a lock that all processes share which inherited the
+//! listener from one that uses this library ([`sys::family`]). One that is not announced is the kernel's alone.
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize,
@@ -129,9 +130,7 @@ fn become_listener(fd: Fd, socket: &'static Socket) -> bool {
     };
     let Some(place) = (0..LISTENERS).find(free) else { return false };
     socket.set_listener(place as u32);
-    if set_nonblocking(fd, true).is_err() {
-        return false;
-    }
+    sys::family::prepare();
     socket.become_kind(Kind::Listener);
     poll::changed(socket);
     true
@@ -139,18 +138,6 @@ fn become_listener(fd: Fd, socket: &'static Socket) -> bool {
 
 fn of(socket: &Socket) -> Option<&'static Listener> {
     if socket.kind() == Kind::Listener { ALL.at(socket.listener() as usize) } else { None }
-}
-
-/// Sets what the kernel knows of O_NONBLOCK.
-pub(crate) fn set_nonblocking(fd: Fd, on: bool) -> Result<(), Errno> {
-    const F_GETFL: i32 = 3;
-    const F_SETFL: i32 = 4;
-    let flags = call::fcntl(fd, F_GETFL, 0)? as u32;
-    let wanted = if on { flags | O_NONBLOCK } else { flags & !O_NONBLOCK };
-    if wanted != flags {
-        call::fcntl(fd, F_SETFL, wanted as usize)?;
-    }
-    Ok(())
 }
 
 /// Tells the daemon of a listener. When it says no, the kernel alone listens.
@@ -244,8 +231,6 @@ pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
     let _changing = table::Changing::begin();
     listener.withdraw();
     socket.become_kind(Kind::Fresh);
-    // It was set before, so it can be taken back; if not the socket stays non-blocking.
-    let _ = set_nonblocking(fd, socket.status() & O_NONBLOCK != 0);
     connect::clear_page(fd);
     listener.used.store(0, Release);
     poll::changed(socket);
@@ -421,11 +406,16 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     if listener.id.load(Acquire) == 0 {
         // Attaching, if it is time to try again, announces it.
         process::attached();
+        if listener.id.load(Acquire) == 0 {
+            return None;
+        }
     }
     let mut patience = Patience::new(socket.receive_timeout());
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
     let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16);
     Some(loop {
+        // Another thread may have closed the number that this call was given.
+        let Some(fd) = live(fd, socket) else { break Err(Errno::BADF) };
         listener.refresh();
         if !kernel_first && listener.pending() {
             match take(listener, socket, flags) {
@@ -490,10 +480,33 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
     Some(Ok((fd, peer)))
 }
 
+/// A number that stands for the socket: `fd`, or another.
+fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
+    let is = |fd| table::find(fd).is_some_and(|now| core::ptr::eq(now, socket));
+    if is(fd) {
+        return Some(fd);
+    }
+    let mut other = None;
+    table::each(0, u32::MAX, |fd, of| {
+        if core::ptr::eq(of, socket) {
+            other = Some(fd);
+        }
+    });
+    other
+}
+
 /// One of the kernel's; `EAGAIN`: none.
 fn from_kernel(fd: Fd, socket: &Socket, flags: i32) -> Result<(Fd, Address), Errno> {
     let _changing = table::Changing::begin();
-    let (new, peer) = call::accept4(fd, flags)?;
+    let (new, peer) = if socket.status() & O_NONBLOCK != 0 {
+        call::accept4(fd, flags)?
+    } else {
+        let _alone = sys::family::lock(socket.listener() as usize);
+        if !sleep(fd, None, Duration::ZERO)? {
+            return Err(Errno::AGAIN);
+        }
+        call::accept4(fd, flags)?
+    };
     table::displaced(new);
     if let Some(attachment) = process::current()
         && let Some(_kernels) = connect::enter(new, Kind::Kernel, socket.family())

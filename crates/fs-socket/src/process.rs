@@ -15,12 +15,12 @@ use fs_shm::{
     holder,
     pages::{AttachmentPage, DirectoryPage},
 };
-use std::sync::OnceLock;
 use rustix::{
     event::EventfdFlags,
     fd::{AsFd, AsRawFd, IntoRawFd},
     io::Errno,
 };
+use std::sync::OnceLock;
 
 use crate::{
     channel,

@@ -231,8 +231,9 @@ impl Socket {
     pub fn watch(&self) -> Watch {
         match self.kind() {
             Kind::Channel => Watch::Channel,
-            Kind::Listener => Watch::Listener,
-            Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Epoll | Kind::Internal => Watch::Kernel,
+            // One that is not announced is the kernel's alone.
+            Kind::Listener if crate::listen::object(self).is_some() => Watch::Listener,
+            _ => Watch::Kernel,
         }
     }
 

@@ -3,6 +3,7 @@
 
 pub mod array;
 pub mod call;
+pub mod family;
 pub mod iovec;
 pub mod pointer;
 pub mod signals;
