@@ -74,7 +74,7 @@ fn summary(daemon: &Status) -> String {
 }
 
 /// The library beside this program, or in `../lib`, or as `FASTSOCK_LIB` says.
-fn library() -> anyhow::Result<PathBuf> {
+pub(crate) fn library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         if !path.is_file() {
@@ -137,7 +137,7 @@ fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
 }
 
 /// The device of the default route with the lowest metric (/proc/net/route: name, destination, gateway, flags, …).
-fn default_device() -> Option<String> {
+pub(crate) fn default_device() -> Option<String> {
     let table = std::fs::read_to_string("/proc/net/route").ok()?;
     let default = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();

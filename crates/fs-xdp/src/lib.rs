@@ -60,3 +60,14 @@ pub use xdp::XdpLink;
 pub use xdp_device::{MultiBuffer, QueueConfig, XdpConfig, XdpDevice, XdpMode};
 #[cfg(feature = "xsk-rs")]
 pub use xsk::XskRsLink;
+
+/// What the calling thread lacks to use AF_XDP with a program, as a sentence for people; `None`: nothing.
+pub fn missing_privilege() -> Option<String> {
+    let missing = sys::capabilities::missing(sys::capabilities::FOR_XDP);
+    (!missing.is_empty()).then(|| sys::capabilities::describe(&missing))
+}
+
+/// Bytes of memory that an unprivileged thread may lock (`RLIMIT_MEMLOCK`, soft).
+pub fn memlock_limit() -> u64 {
+    sys::xsk::memlock_limit()
+}

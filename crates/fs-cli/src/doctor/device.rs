@@ -1,0 +1,76 @@
+//! The device and its queues.
+
+use super::Finding;
+use crate::run;
+use fs_xdp::NetDevice;
+
+pub(super) fn look(named: Option<&str>) -> Vec<Finding> {
+    let Some(name) = named.map(str::to_owned).or_else(run::default_device) else {
+        return vec![Finding::bad("device", "no default route, so no device to look at", "name one with --device")];
+    };
+    match NetDevice::find(&name) {
+        Ok(device) => [interface(&device), mtu(&device)].into_iter().chain(queues(&device)).collect(),
+        Err(error) => {
+            vec![Finding::bad("device", error.to_string(), "name another with --device (`ip link` lists them)")]
+        }
+    }
+}
+
+fn interface(device: &NetDevice) -> Finding {
+    let name = &device.name;
+    if device.is_loopback() {
+        return Finding::bad(
+            "device",
+            format!("{name} is the loopback"),
+            "local connections need no device: use --only-local",
+        );
+    }
+    if !device.is_ethernet() {
+        return Finding::bad(
+            "device",
+            format!("{name} is no Ethernet device"),
+            "name an Ethernet device with --device",
+        );
+    }
+    if !device.is_up() {
+        return Finding::bad("device", format!("{name} is down"), format!("ip link set {name} up"));
+    }
+    let driver = if device.driver.is_empty() { "no driver name" } else { &device.driver };
+    Finding::good("device", format!("{name} ({driver}) is up"))
+}
+
+/// Native XDP without multi-buffer carries one page less head room (measured on veth).
+const NATIVE_MTU: u32 = 3506;
+
+fn mtu(device: &NetDevice) -> Finding {
+    let mtu = device.mtu;
+    if mtu <= NATIVE_MTU {
+        return Finding::good("mtu", mtu.to_string());
+    }
+    Finding::note(
+        "mtu",
+        format!("{mtu} needs packets of several buffers: kernel 6.6, and a driver that has them in native XDP"),
+        format!("nothing if `fastsock up` starts; else ip link set {} mtu {NATIVE_MTU}", device.name),
+    )
+}
+
+fn queues(device: &NetDevice) -> Vec<Finding> {
+    let count = device.queue_counts().rx;
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let queues = if count > cpus {
+        Finding::note(
+            "queues",
+            format!("{count} receive queues for {cpus} CPUs: each core serves several"),
+            format!("ethtool -L {} combined {cpus}", device.name),
+        )
+    } else {
+        Finding::good("queues", format!("{count} receive queue{}, {cpus} CPUs", if count == 1 { "" } else { "s" }))
+    };
+    let steering = match fs_xdp::steering::report(&device.name) {
+        Ok(report) => Finding::good("steering", report.to_string()),
+        Err(error) => {
+            Finding::note("steering", error.to_string(), "replies may arrive on another core, which forwards them")
+        }
+    };
+    vec![queues, steering]
+}

@@ -1,0 +1,104 @@
+//! The kernel, privileges, memory, and our own library.
+
+use super::Finding;
+use crate::run;
+
+pub(super) fn look() -> Vec<Finding> {
+    vec![kernel(), privilege(), memlock(), jit(), library()]
+}
+
+/// Since when a feature is there, and what is without it (`man 7 xdp` does not exist: kernel's Documentation/networking).
+const OLDEST: (u32, u32) = (5, 11);
+const MULTI_BUFFER: (u32, u32) = (6, 6);
+
+fn kernel() -> Finding {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    match version(&release) {
+        Some(v) if v < OLDEST => Finding::bad(
+            "kernel",
+            format!("Linux {release} is too old for AF_XDP with bpf_link and busy polling"),
+            "Linux 5.11 or later; 6.6 or later for large MTUs",
+        ),
+        Some(v) if v < MULTI_BUFFER => Finding::note(
+            "kernel",
+            format!("Linux {release} has no AF_XDP multi-buffer packets"),
+            "Linux 6.6 or later if the MTU is larger than 3506",
+        ),
+        Some(_) => Finding::good("kernel", format!("Linux {release}")),
+        None => Finding::note(
+            "kernel",
+            format!("the release `{release}` names no version"),
+            "check that it is 5.11 or later",
+        ),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn privilege() -> Finding {
+    match fs_xdp::missing_privilege() {
+        None => Finding::good("privilege", "all capabilities for AF_XDP are there"),
+        Some(missing) => Finding::bad(
+            "privilege",
+            missing,
+            "run the daemon (`fastsock up`) as root; the programs need no privilege of their own",
+        ),
+    }
+}
+
+/// Frames of a core (32 MiB) and its rings. Kernels from 5.11 on charge BPF and UMEM to the memory cgroup or to this limit.
+const LOCKED: u64 = 40 << 20;
+
+fn memlock() -> Finding {
+    let limit = fs_xdp::memlock_limit();
+    if limit >= LOCKED {
+        let says = if limit == u64::MAX { "unlimited".to_owned() } else { format!("{} KiB", limit / 1024) };
+        return Finding::good("memlock", says);
+    }
+    if fs_xdp::missing_privilege().is_none() {
+        return Finding::good("memlock", format!("{} KiB, which does not bind this user", limit / 1024));
+    }
+    Finding::note(
+        "memlock",
+        format!("{} KiB may be locked; a core wants {} KiB", limit / 1024, LOCKED / 1024),
+        format!("ulimit -l {}, or LimitMEMLOCK= in a systemd unit", LOCKED / 1024),
+    )
+}
+
+fn jit() -> Finding {
+    const PATH: &str = "/proc/sys/net/core/bpf_jit_enable";
+    match std::fs::read_to_string(PATH) {
+        Ok(value) if value.trim() == "0" => Finding::note(
+            "bpf",
+            "programs are interpreted, which costs time for each packet",
+            "sysctl net.core.bpf_jit_enable=1",
+        ),
+        Ok(_) => Finding::good("bpf", "programs are compiled"),
+        // Kernels with CONFIG_BPF_JIT_ALWAYS_ON may hide it from who may not change it.
+        Err(error) => Finding::good("bpf", format!("whether programs are compiled cannot be read ({error})")),
+    }
+}
+
+fn library() -> Finding {
+    match run::library() {
+        Ok(path) => Finding::good("library", path.display().to_string()),
+        Err(error) => Finding::note("library", error.to_string(), "needed for `fastsock run` only"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read() {
+        assert_eq!(version("6.18.0-rc1"), Some((6, 18)));
+        assert_eq!(version("5.10-debian"), Some((5, 10)));
+        assert_eq!(version("unknown"), None);
+        assert!(version("5.10.0").unwrap() < OLDEST && version("6.1.0").unwrap() < MULTI_BUFFER);
+    }
+}

@@ -1,0 +1,100 @@
+//! `fastsock doctor`: what this machine offers, and what to do where it does not.
+
+mod device;
+mod firewall;
+mod host;
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Options of `fastsock doctor`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The device to look at [default: that of the default route]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+}
+
+/// How good it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Grade {
+    Good,
+    /// Works, but slower or with a surprise.
+    Note,
+    /// The wire will not work.
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Debug)]
+struct Finding {
+    what: &'static str,
+    grade: Grade,
+    says: String,
+    /// What to do.
+    cure: Option<String>,
+}
+
+impl Finding {
+    fn good(what: &'static str, says: impl Into<String>) -> Self {
+        Self { what, grade: Grade::Good, says: says.into(), cure: None }
+    }
+
+    fn note(what: &'static str, says: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { what, grade: Grade::Note, says: says.into(), cure: Some(cure.into()) }
+    }
+
+    fn bad(what: &'static str, says: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { what, grade: Grade::Bad, says: says.into(), cure: Some(cure.into()) }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grade = match self.grade {
+            Grade::Good => "ok",
+            Grade::Note => "note",
+            Grade::Bad => "BAD",
+        };
+        let mut lines = self.says.lines();
+        write!(f, "{grade:<5}{:<13}{}", self.what, lines.next().unwrap_or_default())?;
+        for line in lines {
+            write!(f, "\n{:18}{}", "", line.trim_start())?;
+        }
+        if let Some(cure) = &self.cure {
+            write!(f, "\n{:18}do: {cure}", "")?;
+        }
+        Ok(())
+    }
+}
+
+/// Fails when something keeps the wire from working; sockets between processes of the host need none of it.
+pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
+    let mut findings = host::look();
+    findings.extend(device::look(args.device.as_deref()));
+    findings.extend(firewall::look());
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let worst = findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good);
+    let sentence = match worst {
+        Grade::Bad => "`fastsock up --device` will not work here until that is done; `--only-local` works.",
+        Grade::Note => "`fastsock up --device` works here, with what the notes say.",
+        Grade::Good => "`fastsock up --device` works here.",
+    };
+    println!("{sentence}");
+    Ok(if worst == Grade::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_says_what_to_do_below_what_is() {
+        let finding = Finding::bad("device", "eth9 is down\nand has no address", "ip link set eth9 up");
+        let text = finding.to_string();
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        assert_eq!(lines, ["BAD  device       eth9 is down", "and has no address", "do: ip link set eth9 up"]);
+    }
+}
