@@ -6,7 +6,7 @@
 //!
 //! 1. `tail` and the bytes between `tail` and `head + capacity` are the producer's (who holds the tx lock).
 //! 2. `head` and the bytes between `head` and `tail` are the consumer's (who holds the rx lock).
-//! 3. `tail` is stored with release after the bytes, `map`, `urgent` and inline bytes that it covers.
+//! 3. `tail` is stored (release) after the bytes, `map`, `urgent` and inline bytes that it covers.
 //! 4. `head` is stored with release after the bytes were copied out.
 //! 5. The inline bytes are written only while the ring is empty, so they are the first unread bytes or none, and a
 //!    consumer that has unread bytes sees them at rest. `inline_at` is cleared only when they have been read.
@@ -15,7 +15,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
+use std::sync::atomic::{AtomicU8, fence};
 
 use crate::copy_unsafe::Chunk;
 use crate::layout::{Geometry, INLINE, In, Out, OutRare, POSITION_BITS, TxOwn};
@@ -92,8 +92,8 @@ pub(crate) struct Ring<'a> {
     pub(crate) back: &'a Out,
     /// The producer's line as consumer of the other direction: what it acknowledges.
     pub(crate) ack: &'a In,
-    /// log2 of the largest ring that both sides allow.
-    pub(crate) limit_log2: u8,
+    /// What the producer's side and the consumer's side say of the largest ring (`SideOwn::ring_limit`).
+    pub(crate) limits: [&'a AtomicU8; 2],
 }
 
 impl<'a> Ring<'a> {
@@ -158,9 +158,20 @@ impl<'a> Ring<'a> {
         self.publish(self.out.tail.load(Relaxed).wrapping_add(n as u64));
     }
 
+    /// A swap, not a store: the full barrier that must stand between publishing and looking at who sleeps
+    /// (`Channel::notify_published`), for less than a fence of its own.
     fn publish(&self, tail: u64) {
         self.out.ack.store(self.ack.head.load(Relaxed), Relaxed);
-        self.out.tail.store(tail, Release);
+        self.out.tail.swap(tail, SeqCst);
+    }
+
+    /// log2 of the largest ring that both sides allow.
+    fn limit_log2(&self) -> u8 {
+        let limit = |limit: &AtomicU8| match limit.load(Relaxed) {
+            0 => self.geometry.ring_max_log2(),
+            limit => limit.clamp(self.geometry.ring_log2, self.geometry.ring_max_log2()),
+        };
+        limit(self.limits[0]).min(limit(self.limits[1]))
     }
 
     /// The newest `head` that costs nothing to know: the one seen last, or the one that came with the peer's data.
@@ -188,7 +199,7 @@ impl<'a> Ring<'a> {
         }
         let head = self.head_now();
         let now = free(map, head)?;
-        if now >= want as u64 || map.new >= self.limit_log2 {
+        if now >= want as u64 || map.new >= self.limit_log2() {
             return Ok(now);
         }
         if map.old != map.new {
@@ -198,12 +209,13 @@ impl<'a> Ring<'a> {
             map.old = map.new;
         }
         let needed = tail.wrapping_sub(head) + want as u64;
-        let log2 = (needed.next_power_of_two().trailing_zeros() as u8).clamp(map.new + 1, self.limit_log2);
+        let log2 = (needed.next_power_of_two().trailing_zeros() as u8).clamp(map.new + 1, self.limit_log2());
         let grown = Map { switch: tail & POSITION_MASK, old: map.new, new: log2 };
         self.rare.map.store(grown.to_word(), Relaxed);
         free(grown, head)
     }
 
+    #[cold]
     fn head_now(&self) -> u64 {
         let head = self.inn.head.load(Acquire);
         self.tx.head_seen.store(head, Relaxed);
@@ -220,7 +232,7 @@ impl<'a> Ring<'a> {
         let map = self.map()?;
         let tail = self.out.tail.load(Relaxed);
         let roomy = |head: u64| tail.wrapping_sub(head) <= map.capacity() / 4 * 3;
-        if roomy(self.head_known(tail)) || map.new < self.limit_log2 && map.old == map.new {
+        if roomy(self.head_known(tail)) || map.new < self.limit_log2() && map.old == map.new {
             return Ok(true);
         }
         if roomy(self.head_now()) {

@@ -5,13 +5,13 @@
 //! that died without waking us is noticed by the caller's next look.
 
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
-use crate::channel::state::Phase;
-use crate::channel::{Channel, Readiness};
+use crate::channel::state::{Phase, State};
+use crate::channel::{Channel, OOB_INLINE, Readiness};
 use crate::futex::{self, Woken};
 
 /// What to wait for.
@@ -76,7 +76,10 @@ impl Channel<'_> {
         let (me, peer) = (self.side().index(), self.side().other().index());
         let wake = &self.block().inn[me].wake;
         let cpu = rustix::thread::sched_getcpu() as u32 + 1;
-        wake.cpu.store(cpu, Relaxed);
+        // The peer reads this line after each message: not written without need.
+        if wake.cpu.load(Relaxed) != cpu {
+            wake.cpu.store(cpu, Relaxed);
+        }
         if self.block().inn[peer].wake.cpu.load(Relaxed) == cpu {
             for _ in 0..YIELDS {
                 rustix::thread::sched_yield();
@@ -94,23 +97,33 @@ impl Channel<'_> {
         doze(sleep, word, how, ready)
     }
 
-    /// A cheap look; `true` also when the call that follows will find an error.
+    /// A cheap look, for spinning; `true` also when the call that follows will find an end or an error.
     #[inline]
     fn is_ready(&self, interest: Interest) -> bool {
+        let state = self.state();
         match interest {
             Interest::Read => {
-                let rx = self.rx();
-                let lowat = u64::from(self.own().rcvlowat.load(Relaxed).max(1));
-                match rx.unread() {
-                    Ok((_, unread)) if unread < lowat => self.readiness().intersects(Readiness::IN | Readiness::ERR),
+                let (rx, own) = (self.rx(), self.own());
+                let enough = match rx.unread() {
                     // An urgent byte alone is not readable.
-                    Ok((_, 1)) => self.readiness().intersects(Readiness::IN | Readiness::ERR),
-                    _ => true,
-                }
+                    Ok((_, 1)) if rx.rare.urgent.load(Relaxed) != 0 => false,
+                    Ok((_, unread)) => unread >= u64::from(own.rcvlowat.load(Relaxed).max(1)),
+                    Err(_) => true,
+                };
+                enough
+                    || !self.is_plain(state) && self.readiness().intersects(Readiness::IN | Readiness::ERR)
+                    || rx.rare.fin.load(Acquire) != 0
+                    || rx.rare.urgent.load(Relaxed) != 0 && self.readiness().contains(Readiness::IN)
             }
             Interest::Write => self.readiness().intersects(Readiness::OUT | Readiness::ERR | Readiness::HUP),
-            Interest::Connected => self.state().is_none_or(|state| state.phase() != Phase::Connecting),
+            Interest::Connected => state.is_none_or(|state| state.phase() != Phase::Connecting),
         }
+    }
+
+    /// Open, nobody closed or reset, nothing shut, no error pending.
+    fn is_plain(&self, state: Option<State>) -> bool {
+        let own = self.own();
+        state.is_some_and(State::is_plain) && own.flags.load(Relaxed) & !OOB_INLINE == 0 && own.error.load(Relaxed) == 0
     }
 }
 

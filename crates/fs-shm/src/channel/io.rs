@@ -41,7 +41,7 @@ impl<'a> Channel<'a> {
             }
         }
         if sent != 0 {
-            self.notify(self.side().other(), true, false);
+            self.notify_published(self.side().other(), true, false);
             Ok(sent)
         } else if total == 0 {
             Ok(0)
@@ -94,10 +94,9 @@ impl<'a> Channel<'a> {
         let held = holder::lock(&self.tx().tx.lock)?;
         let state = self.live()?;
         let flags = self.own().flags.load(Acquire);
-        let plain = State::new(self.generation(), Phase::Open);
         // Short way: open (accepted or not), nobody closed or reset, nothing pending.
         let untroubled = flags & (SND_SHUT | RESET_SEEN) == 0 && self.own().error.load(Relaxed) == 0;
-        if untroubled && state.0 & !super::state::ACCEPTED == plain.0 {
+        if untroubled && state.is_plain() {
             return Ok(Some(held));
         }
         self.begin_send_slow(state, total).map(|open| open.then_some(held))

@@ -41,11 +41,18 @@ pub(crate) const RESET_SEEN: u32 = 4;
 pub(crate) const OOB_INLINE: u32 = 8;
 
 /// A handle to one side of a channel: three words, copied freely.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Channel<'a> {
     arena: &'a Arena,
+    block: &'a Block,
     slot: u32,
     generation: u32,
+}
+
+impl std::fmt::Debug for Channel<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Channel({:?} of slot {}, {:?})", self.side(), self.slot, State(self.block.state.load(Acquire)))
+    }
 }
 
 impl<'a> Channel<'a> {
@@ -55,15 +62,17 @@ impl<'a> Channel<'a> {
         if slot >= arena.geometry().slots {
             return None;
         }
-        let state = State(arena.block(slot).state.load(Acquire));
-        (state.phase() != state::Phase::Free).then(|| Channel { arena, slot, generation: state.generation() })
+        let block = arena.block(slot);
+        let state = State(block.state.load(Acquire));
+        let generation = state.generation();
+        (state.phase() != state::Phase::Free).then_some(Channel { arena, block, slot, generation })
     }
 
     /// The handle that was taken apart into slot and generation. `None`: no such slot. Whether it is stale, each call
     /// finds out by itself.
     #[inline]
     pub fn with_generation(arena: &'a Arena, slot: u32, generation: u32) -> Option<Self> {
-        (slot < arena.geometry().slots).then_some(Channel { arena, slot, generation })
+        (slot < arena.geometry().slots).then(|| Channel { arena, block: arena.block(slot), slot, generation })
     }
 
     /// The arena.
@@ -208,23 +217,30 @@ impl<'a> Channel<'a> {
     #[inline]
     pub(crate) fn notify(&self, side: Side, readers: bool, writers: bool) {
         fence(SeqCst);
+        self.notify_published(side, readers, writers);
+    }
+
+    /// [`Channel::notify`] after a publication that was a full barrier.
+    #[inline]
+    pub(crate) fn notify_published(&self, side: Side, readers: bool, writers: bool) {
         let wake = &self.block().inn[side.index()].wake;
-        if readers && wake.rx_sleep.load(Relaxed) != 0 && wake.rx_sleep.swap(0, SeqCst) != 0 {
+        if readers && wake.rx_sleep.load(SeqCst) != 0 && wake.rx_sleep.swap(0, SeqCst) != 0 {
             wake.rx_word.fetch_add(1, SeqCst);
             crate::futex::wake_all(&wake.rx_word);
         }
-        if writers && wake.tx_sleep.load(Relaxed) != 0 && wake.tx_sleep.swap(0, SeqCst) != 0 {
+        if writers && wake.tx_sleep.load(SeqCst) != 0 && wake.tx_sleep.swap(0, SeqCst) != 0 {
             wake.tx_word.fetch_add(1, SeqCst);
             crate::futex::wake_all(&wake.tx_word);
         }
-        let watch = wake.watch.load(Relaxed);
+        let watch = wake.watch.load(SeqCst);
         if watch != 0 {
             self.arena.mark(side, watch, self.slot);
         }
     }
 
+    #[inline]
     pub(crate) fn block(&self) -> &'a Block {
-        self.arena.block(self.slot)
+        self.block
     }
 
     pub(crate) fn own(&self) -> &'a SideOwn {
@@ -237,10 +253,6 @@ impl<'a> Channel<'a> {
         let geometry = self.arena.geometry();
         let block = self.block();
         let (p, c) = (producer.index(), producer.other().index());
-        let limit = |side: usize, direction: usize| match block.own[side].ring_limit[direction].load(Relaxed) {
-            0 => geometry.ring_max_log2(),
-            limit => limit.clamp(geometry.ring_log2, geometry.ring_max_log2()),
-        };
         Ring {
             region: self.arena.region(),
             geometry,
@@ -255,7 +267,7 @@ impl<'a> Channel<'a> {
             inn: &block.inn[c].hot,
             back: &block.out[c].hot,
             ack: &block.inn[p].hot,
-            limit_log2: limit(p, 0).min(limit(c, 1)),
+            limits: [&block.own[p].ring_limit[0], &block.own[c].ring_limit[1]],
         }
     }
 

@@ -67,7 +67,7 @@ impl<'a> Channel<'a> {
             if block.state.compare_exchange(seen.0, State::new(generation, phase).0, AcqRel, Relaxed).is_err() {
                 continue;
             }
-            let channel = Channel { arena, slot, generation };
+            let channel = Channel { arena, block, slot, generation };
             if let Err(errno) = arena.push(u64::from(slot) | u64::from(generation) << 32, args.backlog) {
                 block.state.store(State::new(generation.wrapping_add(1), Phase::Free).0, Release);
                 arena.give_slot(slot);
@@ -86,10 +86,7 @@ impl<'a> Channel<'a> {
         }
         while let Some(entry) = arena.pop() {
             let (slot, generation) = (entry as u32, (entry >> 32) as u32);
-            if slot >= arena.geometry().slots {
-                continue;
-            }
-            let channel = Channel { arena, slot, generation };
+            let Some(channel) = Channel::with_generation(arena, slot, generation) else { continue };
             if channel.change(|state| (!state.is_accepted()).then(|| state.with(ACCEPTED))).is_some() {
                 channel.own().refs.store(1, Release);
                 return Some(channel);

@@ -87,6 +87,11 @@ impl State {
         (self.0 >> ERRNO_SHIFT & ERRNO_MASK) as u16
     }
 
+    /// Open, nobody closed or reset.
+    pub(crate) const fn is_plain(self) -> bool {
+        self.0 as u32 & !(ACCEPTED as u32) == Phase::Open as u32
+    }
+
     pub(crate) const fn with(self, bits: u64) -> Self {
         State(self.0 | bits)
     }

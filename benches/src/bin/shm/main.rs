@@ -1,0 +1,259 @@
+//! Shared-memory sockets beside a raw shared-memory ping-pong and beside the kernel's loopback TCP, in one run.
+//!
+//! Two processes, this program twice, each pinned to a core (two cores, or both on one). Figures of short exchanges
+//! are medians of batches, so that a batch in which something else ran does not count.
+//!
+//! usage: shm [--quick]
+
+mod raw_unsafe;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use fs_example_common::sys::pin_to_cpu;
+use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side, Wait};
+use raw_unsafe::Raw;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => report(false),
+        ["--quick"] => report(true),
+        ["server", work, transport, core, path, count] => {
+            pin_to_cpu(core.parse()?)?;
+            serve(work, transport, path, count.parse()?)
+        }
+        _ => bail!("usage: shm [--quick]"),
+    }
+}
+
+fn report(quick: bool) -> Result<()> {
+    let cores = std::thread::available_parallelism()?.get();
+    ensure!(cores >= 2, "two cores are needed");
+    let scale = if quick { 1 } else { 5 };
+    println!("{:<44} {:>12} {:>12} {:>12}", "", "raw", "ours", "kernel");
+    for (name, cores) in [("two cores", (0, 1)), ("one core", (0, 0))] {
+        let batches = 40 * scale;
+        let raw = (cores.0 != cores.1).then(|| round_trip("raw", cores, 1000, batches)).transpose()?;
+        let ours = round_trip("channel", cores, if raw.is_some() { 1000 } else { 100 }, batches)?;
+        let kernel = round_trip("tcp", cores, 100, batches)?;
+        println!(
+            "{:<44} {:>12} {:>12} {:>12}   ours/raw {}, kernel/ours {:.1}",
+            format!("8-byte round trip, {name} (ns)"),
+            raw.map_or("-".into(), |raw| format!("{raw:.0}")),
+            format!("{ours:.0}"),
+            format!("{kernel:.0}"),
+            raw.map_or("-".into(), |raw| format!("{:.2}", ours / raw)),
+            kernel / ours,
+        );
+        for (what, len, total) in [("8-byte messages", 8, 8u64 << 20), ("64 KiB messages", 65536, 2 << 30)] {
+            let total = total * scale as u64;
+            let fewer = total / 16;
+            let fewer = total / 16;
+            let ours = one_way("channel", cores, len, total)?;
+            let kernel = one_way("tcp", cores, len, if len == 8 { fewer } else { total })?;
+            let (unit, by) = if len == 8 { ("million/s", 8e6) } else { ("GB/s", 1e9) };
+            println!(
+                "{:<44} {:>12} {:>12} {:>12}   ours/kernel {:.1}",
+                format!("{what} one way, {name} ({unit})"),
+                "-",
+                format!("{:.2}", ours / by),
+                format!("{:.2}", kernel / by),
+                ours / kernel,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Median of the batches' mean round trip, in ns.
+fn round_trip(transport: &str, (here, there): (usize, usize), batch: u32, batches: usize) -> Result<f64> {
+    let count = u64::from(batch) * (batches as u64 + 1);
+    let (mut end, server) = start("echo", transport, (here, there), count)?;
+    let mut times = Vec::with_capacity(batches);
+    let mut message = [0; 8];
+    for round in 0..=batches {
+        let begin = Instant::now();
+        for _ in 0..batch {
+            end.send(&message)?;
+            end.receive(&mut message)?;
+        }
+        if round != 0 {
+            times.push(begin.elapsed().as_nanos() as f64 / f64::from(batch));
+        }
+    }
+    finish(end, server)?;
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// Bytes per second, from the first byte sent until the reader has confirmed the last.
+fn one_way(transport: &str, (here, there): (usize, usize), len: usize, total: u64) -> Result<f64> {
+    let (mut end, server) = start("sink", transport, (here, there), total)?;
+    let message = vec![7; len];
+    let begin = Instant::now();
+    for _ in 0..total / len as u64 {
+        end.send(&message)?;
+    }
+    let mut done = [0; 8];
+    end.receive(&mut done)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    finish(end, server)?;
+    Ok((total / len as u64 * len as u64) as f64 / seconds)
+}
+
+fn serve(work: &str, transport: &str, path: &str, count: u64) -> Result<()> {
+    let mut end = match transport {
+        "tcp" => {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            println!("{}", listener.local_addr()?);
+            let (stream, _) = listener.accept()?;
+            stream.set_nodelay(true)?;
+            End::Tcp(stream)
+        }
+        "raw" => {
+            println!("ready");
+            End::Raw(Raw::map(open(path)?, 1)?)
+        }
+        _ => {
+            let arena = map(open(path)?.as_fd(), Side::B)?;
+            println!("ready");
+            while arena.pending() == 0 {
+                arena.wait_inbox(Wait::default());
+            }
+            End::Channel(Channel::accept(arena).context("nobody connects")?)
+        }
+    };
+    match work {
+        "echo" => {
+            let mut message = [0; 8];
+            for _ in 0..count {
+                end.receive(&mut message)?;
+                end.send(&message)?;
+            }
+        }
+        _ => {
+            let mut buf = vec![0; 65536];
+            let mut left = count;
+            while left > 0 {
+                left = left.saturating_sub(end.receive_some(&mut buf)? as u64);
+            }
+            end.send(&[1; 8])?;
+        }
+    }
+    // Until the other side is done with it.
+    end.receive_some(&mut [0; 8])?;
+    Ok(())
+}
+
+/// A transport's end.
+enum End {
+    Raw(Raw),
+    Channel(Channel<'static>),
+    Tcp(TcpStream),
+}
+
+impl End {
+    fn send(&mut self, mut message: &[u8]) -> Result<()> {
+        match self {
+            End::Raw(raw) => raw.send(),
+            End::Channel(channel) => {
+                while !message.is_empty() {
+                    match channel.send_one(message) {
+                        Ok(n) => message = &message[n..],
+                        Err(Errno::AGAIN) => drop(channel.wait(Interest::Write, Wait::default())),
+                        Err(errno) => bail!("send: {errno}"),
+                    }
+                }
+            }
+            End::Tcp(stream) => stream.write_all(message)?,
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, message: &mut [u8; 8]) -> Result<()> {
+        match self {
+            End::Raw(raw) => raw.receive(),
+            End::Channel(_) => {
+                let mut done = 0;
+                while done < 8 {
+                    done += self.receive_some(&mut message[done..])?;
+                }
+            }
+            End::Tcp(stream) => stream.read_exact(message)?,
+        }
+        Ok(())
+    }
+
+    fn receive_some(&mut self, buf: &mut [u8]) -> Result<usize> {
+        match self {
+            End::Raw(_) => Ok(0),
+            End::Channel(channel) => loop {
+                match channel.recv_one(buf) {
+                    Ok(n) => return Ok(n),
+                    Err(Errno::AGAIN) => drop(channel.wait(Interest::Read, Wait::default())),
+                    Err(errno) => bail!("recv: {errno}"),
+                }
+            },
+            End::Tcp(stream) => Ok(stream.read(buf)?),
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if let End::Channel(channel) = self {
+            // Fails for a signal handler's close only.
+            let _last = channel.close(false);
+        }
+    }
+}
+
+/// This end on core `here`, and the process of the other on `there`.
+fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64) -> Result<(End, Child)> {
+    pin_to_cpu(here)?;
+    // The other process opens our memory by its name in /proc.
+    let memory = match transport {
+        "tcp" => None,
+        "raw" => Some(raw_unsafe::create()?),
+        _ => Some(Arena::create("bench", Geometry::STANDARD)?),
+    };
+    let path =
+        memory.as_ref().map_or(String::new(), |fd| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()));
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["server", work, transport, &there.to_string(), &path, &count.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    let end = match (transport, memory) {
+        ("raw", Some(memory)) => End::Raw(Raw::map(memory, 0)?),
+        (_, Some(memory)) => End::Channel(Channel::open(map(memory.as_fd(), Side::A)?, &OpenArgs::default())?),
+        (_, None) => {
+            let stream = TcpStream::connect(line.trim())?;
+            stream.set_nodelay(true)?;
+            End::Tcp(stream)
+        }
+    };
+    Ok((end, child))
+}
+
+fn finish(end: End, mut server: Child) -> Result<()> {
+    drop(end);
+    ensure!(server.wait()?.success(), "the other process failed");
+    Ok(())
+}
+
+fn open(path: &str) -> Result<File> {
+    Ok(File::options().read(true).write(true).open(path)?)
+}
+
+fn map(fd: BorrowedFd<'_>, side: Side) -> Result<&'static Arena> {
+    Ok(Box::leak(Box::new(Arena::map(fd, Geometry::STANDARD, side, &NoBells)?)))
+}
