@@ -16,6 +16,9 @@ use crate::region_unsafe::Region;
 pub struct Arena {
     region: Region,
     geometry: Geometry,
+    /// Offsets of the blocks and of the rings: computed once.
+    blocks: usize,
+    rings: usize,
     side: Side,
     bells: &'static dyn Bells,
 }
@@ -55,15 +58,17 @@ impl Arena {
         if head.magic.load(Relaxed) != MAGIC || head.version.load(Relaxed) != VERSION {
             return Err(Errno::INVAL);
         }
-        Ok(Arena { region, geometry, side, bells })
+        Ok(Arena { region, geometry, blocks: geometry.blocks(), rings: geometry.rings(), side, bells })
     }
 
     /// The side that this mapping acts as.
+    #[inline]
     pub fn side(&self) -> Side {
         self.side
     }
 
     /// As told by the control plane.
+    #[inline]
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -113,6 +118,7 @@ impl Arena {
         self.region.at(0)
     }
 
+    #[inline]
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
@@ -121,9 +127,21 @@ impl Arena {
         self.bells
     }
 
+    #[inline]
+    pub(crate) fn block_offset(&self, slot: u32) -> usize {
+        self.blocks + slot as usize * size_of::<Block>()
+    }
+
+    /// The stride of the direction that `producer` writes.
+    #[inline]
+    pub(crate) fn ring_offset(&self, slot: u32, producer: Side) -> usize {
+        self.rings + ((slot as usize * 2 + producer.index()) << self.geometry.stride_log2)
+    }
+
     /// `slot` was checked when the channel was made.
+    #[inline]
     pub(crate) fn block(&self, slot: u32) -> &Block {
-        self.region.at(self.geometry.block(slot))
+        self.region.at(self.block_offset(slot))
     }
 
     pub(crate) fn inbox_entry(&self, position: u64) -> &AtomicU64 {

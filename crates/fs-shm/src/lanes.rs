@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use crate::arena::Arena;
 use crate::layout::{LANES, LaneHead, Side};
+use crate::sleep;
 
 /// A lane of the mapping's own side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +32,9 @@ impl Arena {
     /// Joins a free lane of this side in the name of `poller` (not 0), or finds the one that `poller` has already.
     /// `None`: all 32 are taken.
     pub fn join(&self, poller: u32) -> Option<Lane> {
+        if poller == 0 {
+            return None;
+        }
         let heads = || (0..LANES as u8).map(|i| (i, self.lane_head(self.side(), usize::from(i))));
         if let Some((i, _)) = heads().find(|(_, lane)| lane.poller.load(Acquire) == poller) {
             return Some(Lane(i));
@@ -89,13 +93,11 @@ impl Arena {
     #[must_use]
     pub fn prepare_sleep(&self, lane: Lane) -> bool {
         let head = self.lane_head(self.side(), lane.index());
-        head.sleeping.store(1, SeqCst);
-        fence(SeqCst);
-        if self.is_dirty(lane) {
+        let nothing = sleep::announce(&head.sleeping, || self.is_dirty(lane));
+        if !nothing {
             head.sleeping.store(0, SeqCst);
-            return false;
         }
-        true
+        nothing
     }
 
     /// The poller is awake again: no more bells.
@@ -117,7 +119,7 @@ impl Arena {
             mask &= mask - 1;
             let head = self.lane_head(side, lane);
             self.mark_dirty(head, side, lane, slot);
-            if head.sleeping.load(SeqCst) != 0 && head.sleeping.swap(0, SeqCst) != 0 {
+            if sleep::claim(&head.sleeping) {
                 let poller = head.poller.load(Relaxed);
                 if poller != 0 {
                     self.bells().ring(poller);
@@ -143,7 +145,7 @@ impl Arena {
     pub(crate) fn notify_inbox(&self, slot: u32) {
         fence(SeqCst);
         let head = self.head();
-        if head.inbox_sleep.load(Relaxed) != 0 && head.inbox_sleep.swap(0, SeqCst) != 0 {
+        if sleep::claim(&head.inbox_sleep) {
             head.inbox_word.fetch_add(1, SeqCst);
             crate::futex::wake_all(&head.inbox_word);
         }

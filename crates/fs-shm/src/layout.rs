@@ -147,18 +147,9 @@ impl Geometry {
         (self.inbox() + self.slots as usize * 8).next_multiple_of(4096)
     }
 
-    pub(crate) const fn block(self, slot: u32) -> usize {
-        self.blocks() + slot as usize * size_of::<Block>()
-    }
-
     /// Where the rings begin: a multiple of the stride, so that each is aligned to its size.
     pub(crate) const fn rings(self) -> usize {
         (self.blocks() + self.slots as usize * size_of::<Block>()).next_multiple_of(1 << self.stride_log2)
-    }
-
-    /// The stride of the direction that `producer` writes.
-    pub(crate) const fn ring(self, slot: u32, producer: Side) -> usize {
-        self.rings() + ((slot as usize * 2 + producer.index()) << self.stride_log2)
     }
 
     /// Size of the memfd, in bytes; nearly all of it holes.
@@ -291,7 +282,9 @@ pub struct In {
     pub lock: AtomicU64,
     /// Urgent position + 1 that was read out of band.
     pub urgent_read: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 5],
+    /// This side's own `Out::tail` when it last waited for data: the same again means that it only receives.
+    pub sent_before: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 4],
 }
 
 /// What the peer looks at after it published: who waits here.

@@ -52,6 +52,8 @@
 //! # Ok::<(), fs_shm::Errno>(())
 //! ```
 
+#![allow(unexpected_cfgs, reason = "cfg(loom): sleep.rs is model-checked")]
+
 pub mod addr;
 pub mod arena;
 pub mod bell;
@@ -67,6 +69,7 @@ pub mod pages;
 mod reap;
 mod region_unsafe;
 mod ring;
+mod sleep;
 pub mod wait;
 
 pub use addr::Addr;

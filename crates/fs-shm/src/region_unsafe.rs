@@ -70,6 +70,9 @@ impl Region {
         let base = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)?
         };
+        // A core dump of the process need not walk gigabytes of holes. Refused: it does.
+        // SAFETY: the range was mapped just now; the advice changes no contents.
+        let _dumped = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontDump) };
         Ok(Region { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len })
     }
 

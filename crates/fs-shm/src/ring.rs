@@ -139,12 +139,6 @@ impl<'a> Ring<'a> {
         Ok(position.wrapping_sub(tail) as usize)
     }
 
-    /// Free bytes, in however many pieces, after asking for room for `want`.
-    pub(crate) fn reserve_total(&self, want: usize) -> Result<u64, Broken> {
-        let tail = self.out.tail.load(Relaxed);
-        self.make_space(tail, self.head_known(tail), want)
-    }
-
     /// Free space in one piece, for writing in place; empty: full. Asks for room for `want` bytes.
     pub(crate) fn reserve(&self, want: usize) -> Result<Chunk<'a>, Broken> {
         let tail = self.out.tail.load(Relaxed);
@@ -219,31 +213,31 @@ impl<'a> Ring<'a> {
     fn head_now(&self) -> u64 {
         let head = self.inn.head.load(Acquire);
         self.tx.head_seen.store(head, Relaxed);
+        self.retire_inline(head);
+        head
+    }
+
+    fn retire_inline(&self, head: u64) {
         let inline = self.out.inline_at.load(Relaxed);
         if inline != 0 && head.wrapping_sub(inline) & POSITION_MASK >= inline >> POSITION_BITS {
             // Read long ago; not to be found again when 48 bits of positions have gone round.
             self.out.inline_at.store(0, Relaxed);
         }
-        head
     }
 
-    /// Whether the consumer is to be waited for before writing; asks to be told if so. A quarter must be free.
+    /// Whether a writer need not wait: a quarter is free, or the ring may grow. If not, asks to be told. Without the tx
+    /// lock, so it writes nothing but the wish.
     pub(crate) fn writable(&self) -> Result<bool, Broken> {
         let map = self.map()?;
         let tail = self.out.tail.load(Relaxed);
         let roomy = |head: u64| tail.wrapping_sub(head) <= map.capacity() / 4 * 3;
-        if roomy(self.head_known(tail)) || map.new < self.limit_log2() && map.old == map.new {
-            return Ok(true);
-        }
-        if roomy(self.head_now()) {
+        if roomy(self.inn.head.load(Acquire)) || map.new < self.limit_log2() && map.old == map.new {
             return Ok(true);
         }
         self.want_space();
-        let head = self.head_now();
-        if tail.wrapping_sub(head) > map.capacity() {
-            return Err(Broken);
-        }
-        Ok(roomy(head))
+        let used = self.out.tail.load(Relaxed).wrapping_sub(self.inn.head.load(Acquire));
+        // A sender on another thread may have moved on, or grown the ring, since; twice the size is beyond doubt.
+        if used > 2 << self.geometry.ring_max_log2() { Err(Broken) } else { Ok(used <= map.capacity() / 4 * 3) }
     }
 
     /// Asks the consumer to tell when there is space. The caller looks at the head once more afterwards.

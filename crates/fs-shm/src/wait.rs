@@ -6,13 +6,13 @@
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::channel::state::{Phase, State};
 use crate::channel::{Channel, OOB_INLINE, Readiness};
 use crate::futex::{self, Woken};
+use crate::sleep;
 
 /// What to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,9 @@ pub enum WaitEnd {
 
 /// Spin rounds between two looks at the clock.
 const ROUNDS: u32 = 64;
+/// About half a microsecond: what a stream's reader lets the producer run on for. Too low: the producer's line moves for
+/// each message. Too high: latency of messages that nobody answers.
+const STREAM_PAUSES: u32 = 16;
 /// Yields to a peer on the same CPU before sleeping.
 const YIELDS: u32 = 4;
 
@@ -87,14 +90,27 @@ impl Channel<'_> {
                     return WaitEnd::Ready;
                 }
             }
-        } else if spin(how, ready) {
+        } else if spin(how, self.pace(interest), ready) {
             return WaitEnd::Ready;
         }
-        let (sleep, word) = match interest {
+        let (flag, word) = match interest {
             Interest::Read => (&wake.rx_sleep, &wake.rx_word),
             Interest::Write | Interest::Connected => (&wake.tx_sleep, &wake.tx_word),
         };
-        doze(sleep, word, how, ready)
+        doze(flag, word, how, ready)
+    }
+
+    /// Pauses between two looks. A side that only receives looks seldom: each look takes the producer's line away from
+    /// it, and a stream goes faster in batches; a side that answers looks all the time.
+    fn pace(&self, interest: Interest) -> u32 {
+        if interest != Interest::Read {
+            return 1;
+        }
+        let tail = self.tx().out.tail.load(Relaxed);
+        let before = &self.rx().inn.sent_before;
+        let only_receives = before.load(Relaxed) == tail;
+        before.store(tail, Relaxed);
+        if only_receives { STREAM_PAUSES } else { 1 }
     }
 
     /// A cheap look, for spinning; `true` also when the call that follows will find an end or an error.
@@ -132,7 +148,7 @@ impl Arena {
     /// only; otherwise use a poller.
     pub fn wait_inbox(&self, how: Wait) -> WaitEnd {
         let ready = || self.pending() != 0 || self.is_closed();
-        if ready() || spin(how, ready) {
+        if ready() || spin(how, 1, ready) {
             return WaitEnd::Ready;
         }
         doze(&self.head().inbox_sleep, &self.head().inbox_word, how, ready)
@@ -140,17 +156,19 @@ impl Arena {
 }
 
 /// Spins for `how.spin`, not past the deadline.
-fn spin(how: Wait, ready: impl Fn() -> bool) -> bool {
+fn spin(how: Wait, pace: u32, ready: impl Fn() -> bool) -> bool {
     if how.spin.is_zero() {
         return false;
     }
     let mut end = None;
     loop {
-        for _ in 0..ROUNDS {
+        for _ in 0..(ROUNDS / pace).max(1) {
             if ready() {
                 return true;
             }
-            std::hint::spin_loop();
+            for _ in 0..pace {
+                std::hint::spin_loop();
+            }
         }
         let now = Instant::now();
         let end =
@@ -161,9 +179,8 @@ fn spin(how: Wait, ready: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Sleeps one slice. Announce, fence, look once more, sleep: against it the peer's publish, fence, look at the
-/// announcement. One of both sees the other.
-fn doze(sleep: &AtomicU32, word: &AtomicU32, how: Wait, ready: impl Fn() -> bool) -> WaitEnd {
+/// Sleeps one slice (`sleep.rs` has the protocol).
+fn doze(flag: &AtomicU32, word: &AtomicU32, how: Wait, ready: impl Fn() -> bool) -> WaitEnd {
     let mut slice = how.slice.min(Duration::from_secs(1));
     if let Some(deadline) = how.deadline {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -173,9 +190,7 @@ fn doze(sleep: &AtomicU32, word: &AtomicU32, how: Wait, ready: impl Fn() -> bool
         slice = slice.min(left);
     }
     let seen = word.load(SeqCst);
-    sleep.store(1, SeqCst);
-    fence(SeqCst);
-    if ready() {
+    if !sleep::announce(flag, &ready) {
         return WaitEnd::Ready;
     }
     match futex::wait(word, seen, slice) {

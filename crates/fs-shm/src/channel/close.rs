@@ -158,7 +158,7 @@ impl Channel<'_> {
                 let first = 2usize << geometry.ring_log2;
                 let len = (1usize << geometry.stride_log2) - first;
                 if len != 0 {
-                    self.arena().region().punch(geometry.ring(self.slot(), side) + first, len);
+                    self.arena().region().punch(self.arena().ring_offset(self.slot(), side) + first, len);
                 }
             }
         }

@@ -38,6 +38,9 @@ impl<'a> Channel<'a> {
             tx.want_space();
             if sent == 0 {
                 sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
+            } else if tx.writable().unwrap_or(true) {
+                // The caller takes a short count for "full" and waits to be told: nobody else would now.
+                self.notify(self.side(), false, true);
             }
         }
         if sent != 0 {
@@ -59,8 +62,8 @@ impl<'a> Channel<'a> {
         self.send(&[IoSlice::new(buf)])
     }
 
-    /// send(2) with MSG_OOB: all of `bufs` with the last byte urgent. All or nothing for a short message; a long one may
-    /// be cut as by [`Channel::send`], and then nothing is urgent yet.
+    /// send(2) with MSG_OOB: the last byte of `bufs` is urgent. If the message is cut, as by [`Channel::send`], nothing is
+    /// urgent yet; the call for the rest makes it so.
     ///
     /// # Errors
     /// As [`Channel::send`].
@@ -69,18 +72,22 @@ impl<'a> Channel<'a> {
         let Some(_held) = self.begin_send(total)? else { return Ok(total) };
         let tx = self.tx();
         let before = tx.out.tail.load(Relaxed);
-        let fits = total as u64 <= 1 << self.arena().geometry().ring_log2;
-        if fits && total != 0 {
-            if (tx.reserve_total(total).map_err(|broken| self.broken(broken))?) < total as u64 {
-                tx.want_space();
-                return Err(Errno::AGAIN);
-            }
-            // Before tail is published: whoever sees the byte sees the mark.
+        let mark = tx.rare.urgent.load(Relaxed);
+        if total != 0 {
+            // Before tail is published: whoever sees the byte sees the mark. A mark beyond tail means nothing yet.
             tx.rare.urgent.store(before.wrapping_add(total as u64), Relaxed);
         }
-        let sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
-        if sent == 0 && total != 0 {
+        let mut sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
+        if sent < total {
             tx.want_space();
+            if sent == 0 {
+                sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
+            }
+        }
+        if sent < total {
+            tx.rare.urgent.store(mark, Relaxed);
+        }
+        if sent == 0 && total != 0 {
             return Err(Errno::AGAIN);
         }
         self.notify(self.side().other(), true, false);
@@ -257,7 +264,7 @@ impl<'a> Channel<'a> {
     pub fn reading(&self) -> Result<Reading<'a>, Errno> {
         let held = holder::lock(&self.rx().inn.lock)?;
         self.live()?;
-        Ok(Reading { channel: *self, ring: self.rx(), consumed: 0, space: false, _held: held })
+        Ok(Reading { channel: *self, ring: self.rx(), space: false, _held: held })
     }
 
     /// Writing in place: holds the send side until dropped.
@@ -276,7 +283,6 @@ impl<'a> Channel<'a> {
 pub struct Reading<'a> {
     channel: Channel<'a>,
     ring: Ring<'a>,
-    consumed: usize,
     space: bool,
     _held: Held<'a>,
 }
@@ -303,7 +309,6 @@ impl Reading<'_> {
     /// Gives the first `n` bytes of what is unread back to the peer (at most what is unread).
     pub fn consume(&mut self, n: usize) {
         let Ok((head, unread)) = self.ring.unread() else { return };
-        self.consumed += n;
         self.space |= self.ring.consume(head, unread.min(n as u64), unread);
     }
 

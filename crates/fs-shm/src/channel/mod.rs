@@ -30,6 +30,7 @@ use crate::holder;
 use crate::lanes::{Lane, set_bit};
 use crate::layout::{Block, Out, OutPair, Side, SideOwn};
 use crate::ring::{Broken, Ring};
+use crate::sleep;
 
 /// `SideOwn::flags`: shutdown(SHUT_RD) was called.
 pub(crate) const RCV_SHUT: u32 = 1;
@@ -91,17 +92,20 @@ impl<'a> Channel<'a> {
     }
 
     /// Own side.
+    #[inline]
     pub fn side(&self) -> Side {
         self.arena.side()
     }
 
     /// `None`: the slot was freed, and perhaps used again.
+    #[inline]
     pub fn state(&self) -> Option<State> {
         let state = State(self.block().state.load(Acquire));
         (state.generation() == self.generation && state.phase() != state::Phase::Free).then_some(state)
     }
 
     /// `EBADF` if the handle is stale or this side has closed.
+    #[inline]
     pub(crate) fn live(&self) -> Result<State, Errno> {
         self.state().filter(|state| !state.is_closed(self.side())).ok_or(Errno::BADF)
     }
@@ -224,11 +228,11 @@ impl<'a> Channel<'a> {
     #[inline]
     pub(crate) fn notify_published(&self, side: Side, readers: bool, writers: bool) {
         let wake = &self.block().inn[side.index()].wake;
-        if readers && wake.rx_sleep.load(SeqCst) != 0 && wake.rx_sleep.swap(0, SeqCst) != 0 {
+        if readers && sleep::claim(&wake.rx_sleep) {
             wake.rx_word.fetch_add(1, SeqCst);
             crate::futex::wake_all(&wake.rx_word);
         }
-        if writers && wake.tx_sleep.load(SeqCst) != 0 && wake.tx_sleep.swap(0, SeqCst) != 0 {
+        if writers && sleep::claim(&wake.tx_sleep) {
             wake.tx_word.fetch_add(1, SeqCst);
             crate::futex::wake_all(&wake.tx_word);
         }
@@ -256,8 +260,8 @@ impl<'a> Channel<'a> {
         Ring {
             region: self.arena.region(),
             geometry,
-            base: geometry.ring(self.slot, producer),
-            inline: geometry.block(self.slot)
+            base: self.arena.ring_offset(self.slot, producer),
+            inline: self.arena.block_offset(self.slot)
                 + offset_of!(Block, out)
                 + p * size_of::<OutPair>()
                 + offset_of!(Out, inline),

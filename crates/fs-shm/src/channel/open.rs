@@ -145,6 +145,7 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
         let inn = &inn[side];
         inn.hot.head.store(0, Relaxed);
         inn.hot.urgent_read.store(0, Relaxed);
+        inn.hot.sent_before.store(u64::MAX, Relaxed);
         for word in [&inn.wake.watch, &inn.wake.rx_sleep, &inn.wake.tx_sleep, &inn.wake.cpu] {
             word.store(0, Relaxed);
         }

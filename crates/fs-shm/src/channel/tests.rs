@@ -278,3 +278,30 @@ fn locks_of_the_dead_are_broken() {
     a.break_locks(99);
     assert_eq!(a.send_one(b"x"), Ok(1));
 }
+
+#[test]
+fn each_short_count_is_followed_by_an_edge() {
+    let (a, b) = pair(Geometry::SMALL);
+    let lane = a.arena().join(3).unwrap();
+    a.watch(lane);
+    for _ in 0..3 {
+        assert_eq!(a.send_one(&[1; 40_000]), Ok(16384));
+        a.arena().drain(lane, |_| {});
+        assert_eq!(recv(&b, 16384).unwrap().len(), 16384);
+        assert!(a.arena().is_dirty(lane));
+        a.arena().drain(lane, |_| {});
+    }
+}
+
+#[test]
+fn an_urgent_message_that_is_cut_is_not_urgent_before_its_end() {
+    let (a, b) = pair(Geometry::SMALL);
+    let long = vec![b'l'; 20_000];
+    assert_eq!(a.send_urgent(&[std::io::IoSlice::new(&long)]), Ok(16384));
+    assert!(!b.readiness().contains(Readiness::PRI));
+    assert_eq!(recv(&b, 16384).unwrap().len(), 16384);
+    assert_eq!(a.send_urgent(&[std::io::IoSlice::new(&long[16384..])]), Ok(3616));
+    assert!(b.readiness().contains(Readiness::PRI));
+    assert_eq!(recv(&b, 16384).unwrap().len(), 3615);
+    assert_eq!(b.recv_urgent(false), Ok(b'l'));
+}

@@ -1,0 +1,171 @@
+//! A peer that scribbles over everything that is shared, while the channel is in use: calls answer errors or wrong
+//! bytes of that channel, and never panic, fault or hang.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Readiness, RecvFlags, Shutdown, Side};
+
+const GEOMETRY: Geometry = Geometry::SMALL;
+
+#[test]
+fn random_words_anywhere() {
+    for seed in 1..=6u64 {
+        under_attack(seed, |random| {
+            // Head page, slot map, lanes, inbox, blocks: all that is not payload.
+            let control = 1u64 << 18;
+            (random.next() % (control / 8) * 8, random.value())
+        });
+    }
+}
+
+#[test]
+fn random_words_in_the_block_of_the_channel() {
+    // The block area begins where `docs/SHM.md` says; slot 0.
+    let blocks = blocks_offset();
+    for seed in 10..=15u64 {
+        under_attack(seed, move |random| (blocks + random.next() % 128 * 8, random.value()));
+    }
+}
+
+#[test]
+fn holes_punched_under_a_channel_read_as_zeros() {
+    let memory = Arena::create("holes", GEOMETRY).unwrap();
+    let (a, b) = (map(&memory, Side::A), map(&memory, Side::B));
+    let client = Channel::open(&a, &OpenArgs::default()).unwrap();
+    let server = Channel::accept(&b).unwrap();
+    client.send_one(&[7; 3000]).unwrap();
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&memory, flags, 0, GEOMETRY.bytes() as u64).unwrap();
+    assert_eq!(server.recv_one(&mut [0; 100]), Err(Errno::BADF), "the slot is free now");
+    assert!(rustix::fs::ftruncate(&memory, 0).is_err(), "the size is sealed");
+}
+
+#[test]
+fn what_is_no_arena_is_refused() {
+    let refused = |fd: &OwnedFd, geometry| Arena::map(fd.as_fd(), geometry, Side::A, &NoBells).map(drop).unwrap_err();
+    let unsealed = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&unsealed, GEOMETRY.bytes() as u64).unwrap();
+    assert_eq!(refused(&unsealed, GEOMETRY), Errno::INVAL);
+    let arena = Arena::create("x", GEOMETRY).unwrap();
+    assert_eq!(refused(&arena, Geometry { slots: 128, ..GEOMETRY }), Errno::INVAL);
+    for geometry in [
+        Geometry { slots: 63, ..GEOMETRY },
+        Geometry { slots: 1 << 20, ..GEOMETRY },
+        Geometry { stride_log2: 40, ..GEOMETRY },
+        Geometry { ring_log2: 15, ..GEOMETRY },
+    ] {
+        assert_eq!(refused(&arena, geometry), Errno::INVAL);
+        assert_eq!(Geometry::from_word(geometry.to_word()), None);
+    }
+}
+
+fn under_attack(seed: u64, place: impl Fn(&mut Random) -> (u64, u64) + Sync) {
+    let memory = Arena::create("hostile", GEOMETRY).unwrap();
+    let (a, b) = (map(&memory, Side::A), map(&memory, Side::B));
+    let done = AtomicBool::new(false);
+    let (mut calls, mut errors) = (0u32, 0u32);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(seed);
+            while !done.load(Ordering::Relaxed) {
+                let (offset, value) = place(&mut random);
+                rustix::io::pwrite(&memory, &value.to_ne_bytes(), offset).unwrap();
+                if random.next().is_multiple_of(16) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut random = Random(seed ^ 0xabcd);
+        let end = Instant::now() + Duration::from_millis(700);
+        while Instant::now() < end {
+            calls += 1;
+            errors += u32::from(one_connection(&a, &b, &mut random).is_err());
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(calls > 0 && errors > 0, "{calls} connections, {errors} with errors: the attack did nothing");
+}
+
+/// Uses every call. Locks that the attacker scribbles on are broken by the daemon in life; here an attempt that would
+/// wait for one ends with an error by itself.
+fn one_connection(a: &Arena, b: &Arena, random: &mut Random) -> Result<(), Errno> {
+    let client = Channel::open(a, &OpenArgs::default())?;
+    let server = Channel::accept(b).or_else(|| Channel::at(b, client.slot())).ok_or(Errno::CONNREFUSED)?;
+    let lane = b.join(9);
+    if let Some(lane) = lane {
+        server.watch(lane);
+    }
+    let mut buf = vec![0; 20_000];
+    let mut result = Ok(());
+    for _ in 0..20 {
+        let len = (random.next() % 20_000) as usize;
+        let steps = [
+            client.send_one(&buf[..len]).map(drop),
+            server.recv_one(&mut buf[..len]).map(drop),
+            server.recv(&mut [std::io::IoSliceMut::new(&mut buf)], RecvFlags { peek: true, discard: false }).map(drop),
+            server.reading().and_then(|mut reading| {
+                let n = reading.chunk()?.len();
+                reading.consume(n);
+                Ok(())
+            }),
+            client.writing().and_then(|mut writing| {
+                let n = writing.chunk(len)?.len();
+                writing.commit(n);
+                Ok(())
+            }),
+            client.send_urgent(&[std::io::IoSlice::new(b"!")]).map(drop),
+            server.recv_urgent(false).map(drop),
+        ];
+        let (_in, _out, _mark) = (server.queued_in(), client.queued_out(), server.at_mark());
+        let _addresses = (client.local_addr().to_std(), server.peer_addr().to_std());
+        let ready = server.readiness();
+        assert!(ready.0 & !(0x2000 | 0x1f) == 0 && (client.readiness() | Readiness::IN).0 != 0);
+        if let Some(lane) = lane {
+            b.drain(lane, |slot| assert!(slot < GEOMETRY.slots));
+            if b.prepare_sleep(lane) {
+                b.awake(lane);
+            }
+        }
+        for channel in [&client, &server] {
+            channel.break_locks(fs_shm::holder::attachment());
+        }
+        result = steps.into_iter().filter(|step| !matches!(step, Err(Errno::AGAIN))).fold(result, Result::and);
+    }
+    let _shut = client.shutdown(Shutdown::Both);
+    let _closed = (client.close(false), server.close(true), server.take_error());
+    result
+}
+
+fn map(memory: &OwnedFd, side: Side) -> Arena {
+    Arena::map(memory.as_fd(), GEOMETRY, side, &NoBells).unwrap()
+}
+
+/// As in `docs/SHM.md`: head, slot map, 64 lanes of 192 + slots / 8 bytes, inbox, each at a multiple of 4096.
+fn blocks_offset() -> u64 {
+    let lane = 192 + (u64::from(GEOMETRY.slots) / 8).next_multiple_of(64);
+    let lanes = (4096 + u64::from(GEOMETRY.slots) / 8).next_multiple_of(4096);
+    let inbox = (lanes + 64 * lane).next_multiple_of(4096);
+    (inbox + u64::from(GEOMETRY.slots) * 8).next_multiple_of(4096)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 20
+    }
+
+    /// Small numbers, large ones, all ones, a few bits: what checks are likely to miss.
+    fn value(&mut self) -> u64 {
+        match self.next() % 5 {
+            0 => self.next() % 70_000,
+            1 => u64::MAX - self.next() % 70_000,
+            2 => 1 << (self.next() % 64),
+            3 => 0,
+            _ => self.0,
+        }
+    }
+}
