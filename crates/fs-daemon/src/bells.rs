@@ -3,6 +3,7 @@
 use fs_shm::Bells;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
@@ -16,6 +17,9 @@ struct Poller {
 #[derive(Debug, Default)]
 pub(crate) struct Pollers {
     all: Mutex<HashMap<u32, Poller>>,
+    /// The last number given. Numbers are not given twice: a process keeps the eventfd of a number that it has asked
+    /// for, and would ring the one of a poller that is gone.
+    last: AtomicU32,
 }
 
 impl Pollers {
@@ -27,9 +31,9 @@ impl Pollers {
     /// Enters a poller of an attachment, or of the daemon; answers its number.
     pub(crate) fn add(&self, eventfd: OwnedFd, holder: Option<u32>) -> u32 {
         let mut all = self.lock();
-        let mut id = all.len() as u32 + 1;
+        let mut id = 0;
         while id == 0 || all.contains_key(&id) {
-            id = id.wrapping_add(1);
+            id = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         }
         all.insert(id, Poller { eventfd, holders: holder.into_iter().collect() });
         id
@@ -94,4 +98,18 @@ impl Bells for Pollers {
 /// process's loss). It was made non-blocking when it came.
 fn write(eventfd: BorrowedFd<'_>) {
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_not_given_twice() {
+        let pollers = Pollers::default();
+        let eventfd = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let first = pollers.add(eventfd(), Some(7));
+        assert!(pollers.leave(first, 7));
+        assert_ne!(pollers.add(eventfd(), Some(7)), first, "who rings the first would ring a descriptor that is gone");
+    }
 }
