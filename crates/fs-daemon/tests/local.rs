@@ -1,0 +1,398 @@
+//! The daemon's local part, with clients that speak the protocol themselves.
+
+use fs_daemon::{Config, Daemon};
+use fs_shm::control::{Client, Error, Fd, Listening, Object, PeerSide, Request, Way, Welcome};
+use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
+use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Readiness, Side};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+fn start() -> Daemon {
+    start_with(Config::default())
+}
+
+fn start_with(config: Config) -> Daemon {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path: PathBuf = std::env::temp_dir().join(format!("fs-daemon-{}-{number}/control.sock", std::process::id()));
+    Daemon::builder(path).config(config).geometry(Geometry::SMALL).start().unwrap()
+}
+
+/// An attached "process" (a connection of its own).
+struct Process {
+    client: Client,
+    page: AttachmentPage,
+    directory: DirectoryPage,
+    id: u32,
+}
+
+fn attach(daemon: &Daemon) -> Process {
+    let client = Client::connect(daemon.path().as_os_str().as_encoded_bytes()).unwrap();
+    let welcome = client.hello(b"test").unwrap();
+    process(client, welcome)
+}
+
+fn process(client: Client, welcome: Welcome) -> Process {
+    let page = AttachmentPage::map(welcome.page.as_fd()).unwrap();
+    let directory = DirectoryPage::map(welcome.directory.as_fd()).unwrap();
+    assert_eq!(directory.epoch(), welcome.epoch);
+    Process { client, page, directory, id: welcome.attachment }
+}
+
+fn map(fd: BorrowedFd<'_>, side: Side) -> &'static Arena {
+    Box::leak(Box::new(Arena::map(fd, Geometry::SMALL, side, &NoBells).unwrap()))
+}
+
+/// A socket that listens on the kernel, as the placeholder of a preloaded process does.
+fn placeholder() -> (TcpListener, SocketAddr, u64) {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = socket.local_addr().unwrap();
+    let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
+    (socket, addr, cookie)
+}
+
+fn fresh() -> std::os::fd::OwnedFd {
+    rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap()
+}
+
+fn listen(process: &Process, socket: &TcpListener) -> (u32, ListenerPage, Fd) {
+    let Listening::Yes(id, page) = process.client.listen(socket.as_fd(), 5).unwrap() else { panic!("not announced") };
+    let mapped = ListenerPage::map(page.as_fd()).unwrap();
+    (id, mapped, page)
+}
+
+/// Side A of the arena that leads to `to`.
+fn route(process: &Process, to: SocketAddr) -> (u32, &'static Arena) {
+    let routed = process.client.route(to, fresh().as_fd()).unwrap();
+    assert_eq!(routed.generation, process.directory.generation());
+    let Way::Local { source, mut arenas } = routed.way else { panic!("{:?}", routed.way) };
+    assert_eq!(source, to.ip());
+    let (id, memory) = arenas[0].take().unwrap();
+    (id, map(memory.as_fd(), Side::A))
+}
+
+fn soon(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !is() {
+        assert!(Instant::now() < until, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn counter(daemon: &Daemon, name: &str) -> u64 {
+    let client = Client::connect(daemon.path().as_os_str().as_encoded_bytes()).unwrap();
+    let mut found = None;
+    client
+        .rows(
+            |cursor| Request::Counters { cursor },
+            |row: fs_shm::control::CounterRow| {
+                if row.name.as_str() == name {
+                    found = Some(row.value);
+                }
+            },
+        )
+        .unwrap();
+    found.unwrap_or_else(|| panic!("no counter {name}"))
+}
+
+/// A connection, both ends in their processes' pages.
+struct Pair {
+    client: Process,
+    server: Process,
+    a: Channel<'static>,
+    b: Channel<'static>,
+    arena: u32,
+    listener: u32,
+    socket: TcpListener,
+    to: SocketAddr,
+}
+
+fn pair(daemon: &Daemon) -> Pair {
+    let (server, client) = (attach(daemon), attach(daemon));
+    let (socket, to, cookie) = placeholder();
+    let (listener, page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    assert_eq!(page.arenas().count(), 0);
+    let (arena, side_a) = route(&client, to);
+    let a = Channel::open(side_a, &OpenArgs::default()).unwrap();
+    assert!(client.page.set(7, Object::Channel { arena, slot: a.slot(), side: PeerSide::A }, 100));
+    assert_eq!(page.arenas().collect::<Vec<_>>(), [arena]);
+    let (side, memory) = server.client.arena(arena).unwrap();
+    assert_eq!(side, PeerSide::B);
+    let b = Channel::accept(map(memory.as_fd(), Side::B)).unwrap();
+    assert!(server.page.set(4, Object::Channel { arena, slot: b.slot(), side: PeerSide::B }, 101));
+    Pair { client, server, a, b, arena, listener, socket, to }
+}
+
+#[test]
+fn two_processes_talk_without_the_daemon() {
+    let daemon = start();
+    let pair = pair(&daemon);
+    assert_eq!(pair.a.send_one(b"hello"), Ok(5));
+    let mut buf = [0; 16];
+    assert_eq!(pair.b.recv_one(&mut buf), Ok(5));
+    assert_eq!(pair.b.send_one(b"hi"), Ok(2));
+    assert_eq!(pair.a.recv_one(&mut buf), Ok(2));
+    assert_eq!((counter(&daemon, "local_connections"), counter(&daemon, "local_bytes")), (1, 7));
+    // Asking again gives the same arena.
+    assert_eq!(route(&pair.client, pair.to).0, pair.arena);
+    assert!(pair.client.id != pair.server.id && pair.client.id >= 2);
+}
+
+#[test]
+fn a_dead_client_is_a_fin_and_a_dead_server_a_reset() {
+    let daemon = start();
+    let Pair { client, server, a, b, .. } = pair(&daemon);
+    let mut buf = [0; 4];
+    a.send_one(b"last").unwrap();
+    drop(client);
+    soon("FIN", || b.readiness().contains(Readiness::RDHUP));
+    assert_eq!(b.recv_one(&mut buf), Ok(4));
+    assert_eq!(b.recv_one(&mut buf), Ok(0));
+    drop(server);
+
+    // Unread data: a reset.
+    let Pair { client, server, a, .. } = pair(&daemon);
+    a.send_one(b"unread").unwrap();
+    drop(server);
+    soon("RST", || a.readiness().contains(Readiness::HUP));
+    assert_eq!(a.recv_one(&mut buf), Err(Errno::CONNRESET));
+    drop(client);
+    soon("nothing is left", || counter(&daemon, "arenas") == 0);
+    assert_eq!(counter(&daemon, "listeners"), 0);
+    // What the two connections carried is still known.
+    assert_eq!((counter(&daemon, "local_connections"), counter(&daemon, "local_bytes")), (2, 10));
+}
+
+#[test]
+fn who_died_between_accept_and_writing_it_down_is_found() {
+    let daemon = start();
+    let Pair { client, server, a, .. } = pair(&daemon);
+    let (socket, to, cookie) = placeholder();
+    let (listener, page, _) = listen(&server, &socket);
+    assert!(server.page.set(9, Object::Listener(listener), cookie));
+    let (arena, side_a) = route(&client, to);
+    let lost = Channel::open(side_a, &OpenArgs::default()).unwrap();
+    assert!(client.page.set(8, Object::Channel { arena, slot: lost.slot(), side: PeerSide::A }, 5));
+    let (_, memory) = server.client.arena(page.arenas().next().unwrap()).unwrap();
+    Channel::accept(map(memory.as_fd(), Side::B)).unwrap();
+    drop(server);
+    soon("the connection that was written down", || a.readiness().contains(Readiness::RDHUP));
+    soon("the connection that was not", || lost.readiness().contains(Readiness::RDHUP));
+}
+
+#[test]
+fn unaccepted_connections_of_a_closed_listener_are_reset() {
+    let daemon = start();
+    let Pair { client, server, a: _, b: _, listener, to, socket, .. } = pair(&daemon);
+    let (_, side_a) = route(&client, to);
+    let waiting = Channel::open(side_a, &OpenArgs::default()).unwrap();
+    server.page.clear(3);
+    server.client.unlisten(listener).unwrap();
+    drop(socket);
+    soon("RST", || waiting.readiness().contains(Readiness::HUP));
+    assert_eq!(Channel::open(side_a, &OpenArgs::default()).unwrap_err(), Errno::CONNREFUSED);
+    let way = client.client.route(to, fresh().as_fd()).unwrap().way;
+    assert!(matches!(way, Way::Kernel(fs_shm::control::KernelReason::NoListener)), "{way:?}");
+    assert_eq!(server.client.unlisten(listener), Ok(()), "again does no harm");
+}
+
+#[test]
+fn a_forked_child_holds_what_its_parent_held() {
+    let daemon = start();
+    let Pair { client, server, a, b, arena, listener, .. } = pair(&daemon);
+    let (child, end) = Client::pair().unwrap();
+    let (id, page) = server.client.fork(end).unwrap();
+    let child_page = AttachmentPage::map(page.as_fd()).unwrap();
+    assert_eq!(child_page.entry(4), server.page.entry(4));
+    assert_eq!(child_page.entry(3).unwrap().0, Object::Listener(listener));
+    assert!(id != server.id);
+    // The parent goes: the child has the connection, the listener, and the right to ask for them.
+    drop(server);
+    assert_eq!(child.arena(arena).unwrap().0, PeerSide::B);
+    child.listener(listener).unwrap();
+    soon("the parent's references are gone", || b.refs() == 1);
+    assert!(!a.readiness().contains(Readiness::RDHUP));
+    drop(child);
+    soon("FIN", || a.readiness().contains(Readiness::RDHUP));
+    drop(client);
+    soon("nothing is left", || counter(&daemon, "arenas") == 0 && counter(&daemon, "attachments") == 0);
+}
+
+#[test]
+fn a_fork_that_did_not_happen_is_taken_back() {
+    let daemon = start();
+    let Pair { server, b, client, .. } = pair(&daemon);
+    let (child, end) = Client::pair().unwrap();
+    let (id, _) = server.client.fork(end).unwrap();
+    assert_eq!(b.refs(), 2);
+    assert_eq!(client.client.fork_failed(id), Err(Error::Failed(Errno::SRCH)), "another's child");
+    server.client.fork_failed(id).unwrap();
+    assert_eq!(b.refs(), 1);
+    soon("the child's connection is closed", || child.is_closed());
+}
+
+#[test]
+fn the_new_image_finds_its_page() {
+    let daemon = start();
+    let Pair { client, server, b, .. } = pair(&daemon);
+    client.client.exec().unwrap();
+    let welcome = client.client.resume(b"new image").unwrap();
+    assert_eq!(welcome.attachment, client.id);
+    let page = AttachmentPage::map(welcome.page.as_fd()).unwrap();
+    assert_eq!(page.entry(7), client.page.entry(7));
+    assert!(!b.readiness().contains(Readiness::RDHUP));
+    drop(server);
+}
+
+#[test]
+fn a_descriptor_on_its_way_lives_on() {
+    let daemon = start();
+    let Pair { client, a, b, arena, .. } = pair(&daemon);
+    let socket = fresh();
+    let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
+    let object = Object::Channel { arena, slot: a.slot(), side: PeerSide::A };
+    assert_eq!(client.client.share(object, cookie), Err(Error::Failed(Errno::NOENT)), "not what the page says");
+    assert!(client.page.set(7, object, cookie));
+    client.client.share(object, cookie).unwrap();
+    drop(client);
+    let receiver = attach(&daemon);
+    assert!(receiver.client.claim(fresh().as_fd()).unwrap().is_none(), "another socket");
+    assert_eq!(receiver.client.arena(arena).unwrap_err(), Error::Failed(Errno::ACCESS), "not before the claim");
+    let (claimed, memory) = receiver.client.claim(socket.as_fd()).unwrap().unwrap();
+    assert_eq!(claimed, object);
+    assert!(receiver.page.set(20, object, cookie));
+    let mine = Channel::at(map(memory.as_fd(), Side::A), a.slot()).unwrap();
+    assert_eq!(mine.refs(), 1);
+    mine.send_one(b"from the new owner").unwrap();
+    assert!(b.readiness().contains(Readiness::IN) && !b.readiness().contains(Readiness::RDHUP));
+    // Unshared, but held by somebody: the descriptor is proof enough.
+    let other = attach(&daemon);
+    assert_eq!(other.client.claim(socket.as_fd()).unwrap().unwrap().0, object);
+    assert_eq!(mine.refs(), 2);
+}
+
+#[test]
+fn pollers_are_rung_by_who_may() {
+    let daemon = start();
+    let Pair { client, server, socket, to, .. } = pair(&daemon);
+    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let poller = server.client.poller(eventfd.as_fd()).unwrap();
+    let ring = client.client.bell(poller).unwrap();
+    rustix::io::write(&ring, &1u64.to_ne_bytes()).unwrap();
+    let mut count = [0; 8];
+    rustix::io::read(&eventfd, &mut count).unwrap();
+    let stranger = attach(&daemon);
+    assert_eq!(stranger.client.bell(poller).unwrap_err(), Error::Failed(Errno::ACCESS));
+    assert_eq!(client.client.bell(poller + 1000).unwrap_err(), Error::Failed(Errno::NOENT));
+    assert_eq!(server.client.poller(socket.as_fd()), Err(Error::Failed(Errno::INVAL)), "not an eventfd");
+    // A new arena on the listener wakes who accepts from it.
+    let new = attach(&daemon);
+    route(&new, to);
+    soon("the bell", || rustix::io::read(&eventfd, &mut count).is_ok());
+    server.client.poller_gone(poller).unwrap();
+    assert_eq!(client.client.bell(poller).unwrap_err(), Error::Failed(Errno::NOENT));
+}
+
+#[test]
+fn nobody_announces_what_the_kernel_did_not_give_him() {
+    let daemon = start();
+    let process = attach(&daemon);
+    let bound = fresh();
+    rustix::net::bind(&bound, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
+    assert_eq!(process.client.listen(bound.as_fd(), 1).unwrap_err(), Error::Failed(Errno::INVAL), "not listening");
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert!(matches!(process.client.listen(udp.as_fd(), 1).unwrap(), Listening::Kernel(_)));
+    assert!(matches!(process.client.route("127.0.0.1:1".parse().unwrap(), udp.as_fd()).unwrap().way, Way::Kernel(_)));
+    assert_eq!(counter(&daemon, "listeners"), 0);
+}
+
+#[test]
+fn groups_take_turns_and_wildcards_are_found() {
+    let daemon = start();
+    let (server, client) = (attach(&daemon), attach(&daemon));
+    let any = TcpListener::bind("[::]:0").unwrap();
+    listen(&server, &any);
+    let port = any.local_addr().unwrap().port();
+    let v4 = SocketAddr::new("127.0.0.1".parse().unwrap(), port);
+    route(&client, v4);
+    // Unspecified means this host.
+    let way = client.client.route(SocketAddr::new("0.0.0.0".parse().unwrap(), port), fresh().as_fd()).unwrap().way;
+    assert!(matches!(way, Way::Local { .. }), "{way:?}");
+
+    let member = |port| {
+        let socket = fresh();
+        rustix::net::sockopt::set_socket_reuseport(&socket, true).unwrap();
+        rustix::net::bind(&socket, &SocketAddr::new("127.0.0.1".parse().unwrap(), port)).unwrap();
+        rustix::net::listen(&socket, 5).unwrap();
+        TcpListener::from(socket)
+    };
+    let first = member(0);
+    let to = first.local_addr().unwrap();
+    let second = member(to.port());
+    listen(&server, &first);
+    listen(&server, &second);
+    let group = || match client.client.route(to, fresh().as_fd()).unwrap().way {
+        Way::Local { arenas, .. } => arenas.iter().flatten().map(|(id, _)| *id).collect::<Vec<_>>(),
+        way => panic!("{way:?}"),
+    };
+    let (one, other) = (group(), group());
+    assert_eq!((one[0], one[1]), (other[1], other[0]));
+}
+
+#[test]
+fn rules_are_checked_at_listen_and_connect() {
+    let directory = std::env::temp_dir().join(format!("fs-daemon-rules-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let uid = rustix::process::geteuid().as_raw();
+    let (socket, to, _) = placeholder();
+    let (other, allowed, _) = placeholder();
+    let text = format!(
+        "[[rule]]\naction = \"allow\"\nuser = {uid}\nports = {}\n[[rule]]\naction = \"deny\"\nuser = {uid}\n",
+        allowed.port()
+    );
+    let file = directory.join("rules.toml");
+    std::fs::write(&file, text).unwrap();
+    let daemon = start_with(Config::load(&file).unwrap());
+    std::fs::remove_dir_all(&directory).unwrap();
+    let process = attach(&daemon);
+    let denied = process.client.listen(socket.as_fd(), 1).unwrap();
+    assert!(matches!(denied, Listening::Refused(Errno::ACCESS)), "{denied:?}");
+    let denied = process.client.route(to, fresh().as_fd()).unwrap().way;
+    assert!(matches!(denied, Way::Refused(Errno::ACCESS)), "{denied:?}");
+    listen(&process, &other);
+    route(&process, allowed);
+    assert_eq!(counter(&daemon, "refused"), 2);
+}
+
+#[test]
+fn an_ended_daemon_is_seen_and_its_path_is_free_again() {
+    let daemon = start();
+    let path = daemon.path().to_owned();
+    let process = attach(&daemon);
+    assert!(matches!(Daemon::builder(&path).start(), Err(fs_daemon::StartError::Running { .. })));
+    daemon.drain();
+    daemon.join().unwrap();
+    assert!(process.directory.is_stopping() && process.client.is_closed());
+    assert!(!path.exists());
+    let again = Daemon::builder(&path).geometry(Geometry::SMALL).start().unwrap();
+    assert!(attach(&again).directory.epoch() != process.directory.epoch());
+}
+
+#[test]
+fn a_drain_waits_for_connections() {
+    let daemon = start();
+    let pair = pair(&daemon);
+    daemon.drain();
+    soon("draining", || pair.client.directory.is_stopping());
+    let way = pair.client.client.route(pair.to, fresh().as_fd()).unwrap().way;
+    assert!(matches!(way, Way::Kernel(fs_shm::control::KernelReason::Draining)), "{way:?}");
+    assert!(!pair.client.client.is_closed());
+    pair.a.close(false).unwrap();
+    pair.b.close(false).unwrap();
+    daemon.join().unwrap();
+    assert!(pair.client.client.is_closed());
+}
