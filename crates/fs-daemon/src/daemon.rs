@@ -3,6 +3,7 @@
 use crate::bells::Pollers;
 use crate::config::Config;
 use crate::server::{Command, Commands, Server, Start};
+use crate::wire::{Cores, Options, Wire, WireError};
 use fs_shm::Geometry;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -34,6 +35,9 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The device cannot be used.
+    #[error(transparent)]
+    Wire(#[from] WireError),
     /// Something else failed.
     #[error("cannot {what}: {source}")]
     System {
@@ -76,6 +80,7 @@ struct Device {
 pub struct Daemon {
     handle: Handle,
     thread: Option<JoinHandle<io::Result<()>>>,
+    cores: Option<JoinHandle<()>>,
     path: PathBuf,
 }
 
@@ -148,20 +153,28 @@ impl Builder {
     /// Starts it, serving connections between the processes of this host. Processes can attach when this returns.
     pub fn start(self) -> Result<Daemon, StartError> {
         let Self { control: path, config, geometry, drain, device } = self;
-        let _ = device;
+
         raise_open_files();
         let control = listen(&path)?;
         let system = |what| move |source| StartError::System { what, source };
         let commands = Arc::new(Commands::new().map_err(system("make an eventfd"))?);
         // Arenas keep it for good: a process has few daemons in its life.
         let pollers: &'static Pollers = Box::leak(Box::default());
-        let start = Start { config, geometry, control, commands: commands.clone(), pollers, wire: None };
+        let (wire, cores) = match device {
+            Some(Device { name: device, queues, partial_checksums }) => {
+                let options = Options { device, queues, partial_checksums, geometry };
+                let (wire, thread) = Cores::start(options, pollers, commands.clone())?;
+                (Some(Arc::new(wire) as Arc<dyn Wire>), Some(thread))
+            }
+            None => (None, None),
+        };
+        let start = Start { config, geometry, control, commands: commands.clone(), pollers, wire };
         let server = Server::new(start).map_err(system("set the daemon up"))?;
         let thread = std::thread::Builder::new()
             .name("fastsock-control".into())
             .spawn(move || server.run())
             .map_err(system("start the control thread"))?;
-        Ok(Daemon { handle: Handle { commands, drain }, thread: Some(thread), path })
+        Ok(Daemon { handle: Handle { commands, drain }, thread: Some(thread), cores, path })
     }
 }
 
@@ -200,6 +213,11 @@ impl Daemon {
     fn wait(&mut self) -> io::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let result = thread.join().unwrap_or_else(|_| Err(io::Error::other("the control thread panicked")));
+        if let Some(cores) = self.cores.take()
+            && cores.join().is_err()
+        {
+            return Err(io::Error::other("the cores' thread panicked"));
+        }
         // A daemon that was started since has the path now, if the socket there answers.
         if is_dead(&self.path) {
             let _ = std::fs::remove_file(&self.path);

@@ -14,3 +14,4 @@ mod wire;
 pub use access::{Action, Call, PortRange, Rule, Rules, Who};
 pub use config::{Config, ConfigError, Limits};
 pub use daemon::{Builder, Daemon, Handle, StartError};
+pub use wire::WireError;

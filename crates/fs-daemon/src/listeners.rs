@@ -87,10 +87,6 @@ impl<M> Listeners<M> {
         self.all.get_mut(&id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Listener<M>)> {
-        self.all.iter().map(|(&id, listener)| (id, listener))
-    }
-
     /// Enters a listener; answers its number.
     pub(crate) fn insert(&mut self, listener: Listener<M>) -> u32 {
         // Numbers come again after 4 billion listeners, and then not those in use.

@@ -1,4 +1,12 @@
-//! What the control thread needs of the cores.
+//! The wire: cores with the device, and what the control thread needs of them.
+
+mod arena;
+mod connect;
+mod cores;
+mod relay;
+
+pub use cores::WireError;
+pub(crate) use cores::{Cores, Options};
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -28,6 +36,8 @@ pub(crate) trait Wire: Send + Sync {
     fn unlisten(&self, listener: u32);
     /// The arena is over.
     fn arena_gone(&self, arena: u32);
+    /// Ends the cores once their last connection has, or after this time.
+    fn shut_down(&self, most: std::time::Duration);
     /// Name, label, whether it can go down, value.
-    fn counters(&self) -> Vec<(&'static str, String, bool, u64)>;
+    fn counters(&self) -> Vec<(String, String, bool, u64)>;
 }

@@ -241,6 +241,14 @@ impl CoreRef {
         Ok(PortLease(Rc::new(Lease { shared, protocol, at, carried: Cell::new(false) })))
     }
 
+    /// As [`CoreRef::lease`], for a port that another process holds in the kernel (bound, or listening there), for which
+    /// this core serves the devices. Port 0 is `EINVAL`.
+    pub fn lease_held(&self, protocol: Protocol, at: SocketAddr) -> io::Result<PortLease> {
+        let shared = self.0.shared.clone();
+        let at = shared.ports.acquire_held(protocol, at)?;
+        Ok(PortLease(Rc::new(Lease { shared, protocol, at, carried: Cell::new(false) })))
+    }
+
     /// True once a shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         self.0.shutting_down.get()

@@ -22,7 +22,7 @@ pub(crate) trait PortSink: Send + Sync {
 struct Used {
     users: u32,
     carried: bool,
-    /// `None` where the address is not the kernel's (standalone addressing).
+    /// `None` where the address is not the kernel's (standalone addressing), or somebody else holds it.
     _reservation: Option<Reservation>,
 }
 
@@ -66,6 +66,23 @@ impl Ports {
 
     /// Takes `at`, or counts one more user of it. Port 0 chooses one. Answers the address with its port.
     pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
+        self.take(protocol, at, || Reservation::new(protocol, at, v6_only).map(Some))
+    }
+
+    /// As [`Ports::acquire`], for a port that somebody else holds in the kernel for us.
+    pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr) -> io::Result<SocketAddr> {
+        if at.port() == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.take(protocol, at, || Ok(None))
+    }
+
+    fn take(
+        &self,
+        protocol: Protocol,
+        at: SocketAddr,
+        reserve: impl FnOnce() -> io::Result<Option<Reservation>>,
+    ) -> io::Result<SocketAddr> {
         let mut used = self.lock();
         if at.port() != 0
             && let Some(known) = used.get_mut(&(protocol, at))
@@ -74,8 +91,9 @@ impl Ports {
             return Ok(at);
         }
         let (at, reservation) = if self.in_kernel {
-            let reservation = Reservation::new(protocol, at, v6_only)?;
-            (SocketAddr::new(at.ip(), reservation.port()?), Some(reservation))
+            let reservation = reserve()?;
+            let port = reservation.as_ref().map_or(Ok(at.port()), Reservation::port)?;
+            (SocketAddr::new(at.ip(), port), reservation)
         } else if at.port() == 0 {
             let free = (PRIVATE_FIRST..=PRIVATE_LAST)
                 .map(|port| SocketAddr::new(at.ip(), port))

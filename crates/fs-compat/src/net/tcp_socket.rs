@@ -62,6 +62,20 @@ impl TcpSocket {
         Ok(())
     }
 
+    /// As [`TcpSocket::bind`], to a port that another process holds in the kernel, for which this program serves the
+    /// devices (the daemon).
+    pub fn bind_held(&self, addr: SocketAddr) -> io::Result<()> {
+        if addr.is_ipv6() != self.v6 {
+            return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+        }
+        let mut local = self.local.borrow_mut();
+        if !matches!(*local, Local::Unbound) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        *local = Local::Port(CoreRef::require()?.lease_held(Protocol::Tcp, addr)?);
+        Ok(())
+    }
+
     /// Connects.
     pub async fn connect(self, remote: SocketAddr) -> io::Result<TcpStream> {
         let (connect, lease) = self.into_connect(remote)?;

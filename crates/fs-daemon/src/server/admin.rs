@@ -68,7 +68,7 @@ impl Server {
             row("kernel_fallbacks", reason.name(), false, *count);
         }
         for (name, label, gauge, value) in self.wire.iter().flat_map(|wire| wire.counters()) {
-            row(name, &label, gauge, value);
+            row(&name, &label, gauge, value);
         }
         rows
     }

@@ -425,6 +425,15 @@ impl Server {
     }
 }
 
+impl Drop for Server {
+    /// The cores end with the books: closed connections send what they still hold, for a second at most.
+    fn drop(&mut self) {
+        if let Some(wire) = &self.wire {
+            wire.shut_down(Duration::from_secs(1));
+        }
+    }
+}
+
 /// The number of a message that is not understood otherwise.
 fn number_of(bytes: &[u8]) -> u32 {
     bytes.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)

@@ -2,6 +2,8 @@
 
 mod credentials;
 mod receive;
+mod watch;
 
 pub(crate) use credentials::{Credentials, netns_cookie, peer};
 pub(crate) use receive::receive;
+pub(crate) use watch::watch_readable;

@@ -1,0 +1,273 @@
+//! The cores: an `fs-rt` runtime over the device, and what the control thread tells it.
+
+use super::arena::{CoreArena, Poller};
+use super::connect::{incoming, listen, outgoing};
+use super::{Wire, WireListener};
+use crate::bells::Pollers;
+use crate::server::{Command, Commands};
+use fs_rt::{BuildError, CoreCtx, Handle, Runtime};
+use fs_shm::{Arena, Geometry, Side};
+use rustix::event::EventfdFlags;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+
+/// Ports that connections to the world come from, just below Linux's ephemeral range (32768): a program that binds one
+/// of them by number is refused. Each serves one connection per destination and core, and costs a descriptor.
+const ACTIVE_PORTS: usize = 4096;
+const ACTIVE_FIRST: u16 = 28_672;
+
+/// Why the cores did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The device or what it needs.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// Something of the system.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What the cores are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) device: String,
+    pub(crate) queues: Option<usize>,
+    pub(crate) partial_checksums: Option<bool>,
+    pub(crate) geometry: Geometry,
+}
+
+/// The running cores.
+pub(crate) struct Cores {
+    handle: Handle,
+    device: (u32, String),
+    shared: Arc<Shared>,
+}
+
+/// What each core needs.
+struct Shared {
+    geometry: Geometry,
+    pollers: &'static Pollers,
+    commands: Arc<Commands>,
+}
+
+thread_local! {
+    static CORE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+/// One core's part.
+struct Core {
+    shared: Arc<Shared>,
+    id: u32,
+    poller: Poller,
+    listeners: RefCell<HashMap<u32, AbortHandle>>,
+}
+
+impl Cores {
+    /// Opens the device and starts the cores. The thread ends with them.
+    pub(crate) fn start(
+        options: Options,
+        pollers: &'static Pollers,
+        commands: Arc<Commands>,
+    ) -> Result<(Self, JoinHandle<()>), WireError> {
+        let Options { device, queues, partial_checksums, geometry } = options;
+        let system = |what| move |source| WireError::System { what, source };
+        let cpus = cpus().map_err(system("read the set of CPUs"))?;
+        let wanted = queues.unwrap_or_else(|| queue_count(&device)).clamp(1, cpus.len());
+        let mut builder = Runtime::builder()
+            .device(&device)
+            .cores(cpus.into_iter().take(wanted))
+            .active_ports(ACTIVE_PORTS)
+            .active_ports_from(ACTIVE_FIRST);
+        if let Some(accept) = partial_checksums {
+            builder = builder.accept_partial_checksum(accept);
+        }
+        let runtime = builder.build()?;
+        let handle = runtime.handle();
+        let index = crate::netns::device_index(&device)
+            .ok_or_else(|| system("read the device's index")(io::Error::from(io::ErrorKind::NotFound)))?;
+        let shared = Arc::new(Shared { geometry, pollers, commands: commands.clone() });
+        let for_cores = shared.clone();
+        let run = move || {
+            if let Err(error) = runtime.run(move |core| serve(core, for_cores)) {
+                tracing::error!(%error, "the cores have ended");
+            }
+            // Without the device there is no daemon: whoever asked for it has to know.
+            commands.send(Command::Stop);
+        };
+        let thread =
+            std::thread::Builder::new().name("fastsock-wire".into()).spawn(run).map_err(system("start a thread"))?;
+        Ok((Self { handle, device: (index, device), shared }, thread))
+    }
+
+    /// Runs `work` on a core. The cores may have ended; then so has everything that it is about.
+    fn on<F>(&self, core: u16, work: impl FnOnce(Rc<Core>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let shared = self.shared.clone();
+        let _ended = self.handle.spawn_on(usize::from(core), move || async move {
+            match Core::current(&shared) {
+                Ok(core) => work(core).await,
+                Err(error) => tracing::error!(%error, "a core's poller"),
+            }
+        });
+    }
+}
+
+/// A core's whole life. The poller runs beside it.
+async fn serve(core: CoreCtx, shared: Arc<Shared>) {
+    if let Err(error) = Core::current(&shared) {
+        tracing::error!(%error, core = core.index(), "a core's poller");
+    }
+    fs_rt::shutdown_signal().await;
+}
+
+impl Core {
+    /// This thread's, made at the first call.
+    fn current(shared: &Arc<Shared>) -> io::Result<Rc<Core>> {
+        if let Some(core) = CORE.with_borrow(Clone::clone) {
+            return Ok(core);
+        }
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let id = shared.pollers.add(eventfd.try_clone()?, None);
+        let core =
+            Rc::new(Core { shared: shared.clone(), id, poller: Poller::default(), listeners: RefCell::default() });
+        CORE.set(Some(core.clone()));
+        let mine = core.clone();
+        fs_rt::spawn_local(async move {
+            let opened = |arena: &Rc<CoreArena>, channel: fs_shm::Channel<'_>| {
+                fs_rt::spawn_local(outgoing(arena.clone(), channel.slot(), channel.generation()));
+            };
+            if let Err(error) = mine.poller.run(eventfd, opened).await {
+                tracing::error!(%error, "a core's poller");
+            }
+        });
+        Ok(core)
+    }
+
+    fn arena(&self, id: u32, memory: &OwnedFd, side: Side) -> Option<Rc<CoreArena>> {
+        match Arena::map(memory.as_fd(), self.shared.geometry, side, self.shared.pollers) {
+            Ok(arena) => {
+                let arena = CoreArena::new(id, arena, self.id)?;
+                self.poller.add(arena.clone());
+                Some(arena)
+            }
+            Err(error) => {
+                tracing::error!(%error, arena = id, "cannot map an arena");
+                None
+            }
+        }
+    }
+}
+
+impl Wire for Cores {
+    fn cores(&self) -> u16 {
+        self.handle.cores() as u16
+    }
+
+    fn device(&self) -> (u32, &str) {
+        (self.device.0, &self.device.1)
+    }
+
+    fn outgoing(&self, core: u16, arena: u32, memory: Arc<OwnedFd>) {
+        self.on(core, move |core| async move {
+            // Without it the process's connections stay "connecting" until it gives up.
+            if core.arena(arena, &memory, Side::B).is_none() {
+                tracing::error!(arena, "no lane");
+            }
+        });
+    }
+
+    fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>) {
+        self.on(core, move |core| async move {
+            let id = listener.listener;
+            let socket = match listen(&listener) {
+                Ok(socket) => socket,
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
+                    core.shared.commands.send(Command::ListenFailed { listener: id, errno });
+                    return;
+                }
+            };
+            let Some(home) = core.arena(arena, &memory, Side::A) else { return };
+            let task = fs_rt::spawn_local(incoming(home, socket, listener.backlog));
+            core.listeners.borrow_mut().insert(id, task.abort_handle());
+        });
+    }
+
+    fn unlisten(&self, listener: u32) {
+        for core in 0..self.cores() {
+            self.on(core, move |core| async move {
+                let task = core.listeners.borrow_mut().remove(&listener);
+                if let Some(task) = task {
+                    task.abort();
+                }
+            });
+        }
+    }
+
+    fn arena_gone(&self, arena: u32) {
+        for core in 0..self.cores() {
+            self.on(core, move |core| async move { core.poller.remove(arena) });
+        }
+    }
+
+    fn shut_down(&self, most: Duration) {
+        self.handle.shutdown(most);
+    }
+
+    fn counters(&self) -> Vec<(String, String, bool, u64)> {
+        let mut all = Vec::new();
+        for core in self.handle.stats() {
+            let label = core.core.to_string();
+            let mut push = |name: String, gauge, value| all.push((name, label.clone(), gauge, value));
+            push("core_connections".into(), true, core.connections);
+            push("core_time_waits".into(), true, core.time_waits);
+            push("core_frames_in_use".into(), true, core.frames_in_use);
+            for (name, value) in core.stack.counters() {
+                push(format!("stack_{name}"), false, value);
+            }
+            for &reason in fs_core::DropReason::ALL {
+                match core.stack.dropped(reason) {
+                    0 => {}
+                    value => push(format!("drops_{}", reason.name()), false, value),
+                }
+            }
+            for (_, link) in &core.links {
+                push("link_rx_packets".into(), false, link.rx_packets);
+                push("link_tx_packets".into(), false, link.tx_packets);
+                push("link_rx_dropped".into(), false, link.rx_dropped);
+                push("link_tx_dropped".into(), false, link.tx_dropped);
+            }
+            push("runtime_sleeps".into(), false, core.runtime.sleeps);
+            push("runtime_mailbox_full".into(), false, core.runtime.mailbox_full);
+        }
+        all
+    }
+}
+
+/// The CPUs that this process may use.
+fn cpus() -> io::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// The device's receive queues; 1 when it does not tell.
+fn queue_count(device: &str) -> usize {
+    let queues = std::fs::read_dir(format!("/sys/class/net/{device}/queues"));
+    let is_rx = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"rx-");
+    queues.map_or(1, |queues| queues.flatten().filter(|queue| is_rx(&queue.file_name())).count()).max(1)
+}

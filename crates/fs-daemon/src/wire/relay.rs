@@ -1,0 +1,195 @@
+//! A connection: bytes between a channel's rings and TCP, one copy each way, straight into and out of the rings.
+
+use super::arena::CoreArena;
+use fs_compat::TcpStream;
+use fs_shm::{Channel, Errno, Shutdown};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Bytes that one direction moves before the core's other tasks have their turn. Lower: more turns per byte; higher: a
+/// bulk transfer delays requests (64 KiB take some 10 µs).
+const TURN: usize = 64 << 10;
+
+/// How a direction stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Open,
+    /// It stopped for the other tasks' sake.
+    Again,
+    Finished,
+}
+
+/// Why a connection is over before both directions have finished.
+#[derive(Debug)]
+enum End {
+    /// The process is gone or has reset it: the wire gets a reset.
+    Process,
+    /// The wire failed: the process gets the error.
+    Wire(Errno),
+}
+
+/// Moves bytes until both directions have finished, or one side is gone. Then both are closed.
+pub(super) async fn relay(home: Rc<CoreArena>, slot: u32, generation: u32, stream: TcpStream) {
+    let mut state = [Direction::Open; 2];
+    let end = poll_fn(|cx| {
+        let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else {
+            return Poll::Ready(Err(End::Process));
+        };
+        // First: what changes from here on wakes the task.
+        home.watch(&channel, cx.waker());
+        step(&channel, &stream, &mut state, cx)
+    })
+    .await;
+    let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else { return };
+    home.forget(&channel);
+    match end {
+        Ok(()) => {
+            // A side that is closed already is no reason for concern.
+            let _closed = channel.close(false);
+        }
+        Err(End::Process) => {
+            // An error means that the connection is over on the wire too.
+            let _reset = stream.set_zero_linger();
+            channel.abort(None);
+        }
+        Err(End::Wire(errno)) => channel.abort(Some(errno)),
+    }
+}
+
+fn step(
+    channel: &Channel<'_>,
+    stream: &TcpStream,
+    state: &mut [Direction; 2],
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), End>> {
+    let [out, back] = state;
+    if *out != Direction::Finished {
+        *out = send(channel, stream, cx)?;
+    }
+    let closed = channel.state().is_none_or(|state| state.is_closed(channel.side().other()));
+    if closed && *out == Direction::Finished {
+        // close(2) of the process: what it sent is queued; dropping the stream closes it as the kernel would.
+        return Poll::Ready(Ok(()));
+    }
+    if *back != Direction::Finished {
+        *back = receive(channel, stream, cx)?;
+    }
+    match (*out, *back) {
+        (Direction::Finished, Direction::Finished) => return Poll::Ready(Ok(())),
+        (Direction::Again, _) | (_, Direction::Again) => cx.waker().wake_by_ref(),
+        _ => {}
+    }
+    Poll::Pending
+}
+
+/// From the ring to the wire.
+fn send(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> Result<Direction, End> {
+    let mut moved = 0;
+    loop {
+        let mut reading = match channel.reading() {
+            Ok(reading) => reading,
+            Err(_) => return Err(End::Process),
+        };
+        let chunk = match reading.chunk() {
+            Ok([]) => {
+                drop(reading);
+                return match stream.shutdown_now(std::net::Shutdown::Write) {
+                    Ok(()) => Ok(Direction::Finished),
+                    Err(error) => Err(wire(&error)),
+                };
+            }
+            Ok(chunk) => chunk,
+            Err(Errno::AGAIN) => return Ok(Direction::Open),
+            Err(_) => return Err(End::Process),
+        };
+        let len = chunk.len();
+        match stream.try_write(chunk) {
+            Ok(n) => {
+                reading.consume(n);
+                moved += n;
+                if n < len {
+                    drop(reading);
+                    match writable(stream, cx)? {
+                        true => {}
+                        false => return Ok(Direction::Open),
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                drop(reading);
+                if !writable(stream, cx)? {
+                    return Ok(Direction::Open);
+                }
+            }
+            Err(error) => return Err(wire(&error)),
+        }
+        if moved >= TURN {
+            return Ok(Direction::Again);
+        }
+    }
+}
+
+/// Whether something can be written; if not, the task is woken when it can.
+fn writable(stream: &TcpStream, cx: &mut Context<'_>) -> Result<bool, End> {
+    match stream.poll_write_ready(cx) {
+        Poll::Ready(Ok(())) => Ok(true),
+        Poll::Ready(Err(error)) => Err(wire(&error)),
+        Poll::Pending => Ok(false),
+    }
+}
+
+/// From the wire to the ring.
+fn receive(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> Result<Direction, End> {
+    let mut moved = 0;
+    loop {
+        match stream.poll_read_ready(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Err(wire(&error)),
+            Poll::Pending => return Ok(Direction::Open),
+        }
+        let mut writing = match channel.writing() {
+            Ok(writing) => writing,
+            // The process has closed: what it sent is still on its way out, then `step` closes the stream, which resets
+            // when data comes that nobody will read.
+            Err(Errno::PIPE) if channel.state().is_some_and(|s| s.is_closed(channel.side().other())) => {
+                return Ok(Direction::Finished);
+            }
+            Err(_) => return Err(End::Process),
+        };
+        let want = stream.queued().map_or(1, |(queued, _)| queued as usize).clamp(1, TURN);
+        let room = match writing.chunk(want) {
+            Ok(room) => room,
+            // The process tells when it has read.
+            Err(Errno::AGAIN) => return Ok(Direction::Open),
+            Err(_) => return Err(End::Process),
+        };
+        match stream.try_read(room) {
+            Ok(0) => {
+                drop(writing);
+                // Not connected any more is seen by the next call.
+                let _shut = channel.shutdown(Shutdown::Write);
+                return Ok(Direction::Finished);
+            }
+            Ok(n) => {
+                writing.commit(n);
+                moved += n;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(wire(&error)),
+        }
+        if moved >= TURN {
+            return Ok(Direction::Again);
+        }
+    }
+}
+
+fn wire(error: &io::Error) -> End {
+    End::Wire(errno(error))
+}
+
+/// The errno that the process is to see.
+pub(super) fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::CONNRESET)
+}
