@@ -96,9 +96,6 @@ impl Poller {
         self.wake();
     }
 
-    pub(super) fn find(&self, id: u32) -> Option<Rc<CoreArena>> {
-        self.arenas.borrow().iter().find(|arena| arena.id == id).cloned()
-    }
 
     pub(super) fn remove(&self, id: u32) {
         // Dropped after the borrow: its lane is left then.
