@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use fs_shm::{
     Arena, Channel, Side,
-    control::{self, Fd as OwnedFd, Object, PeerSide},
+    control::{Fd as OwnedFd, Object, PeerSide},
 };
 use rustix::fd::AsFd;
 
@@ -106,15 +106,7 @@ pub(crate) fn ask(attachment: &Attachment, id: u32, side: Side) -> Option<&'stat
     if let Some(mapped) = find(attachment.life(), id, side) {
         return Some(mapped);
     }
-    let (given, memory) = attachment.client().arena(id).inspect_err(|error| attachment.failed(error)).ok()?;
-    (side_of(given) == side).then_some(())?;
+    // The side in the answer is of no use: a process may hold both (it connected to itself, or its listener has gone).
+    let (_, memory) = attachment.client().arena(id).inspect_err(|error| attachment.failed(error)).ok()?;
     map(attachment, id, side, &memory)
-}
-
-/// The protocol's word for a side.
-pub(crate) fn side_of(side: control::PeerSide) -> Side {
-    match side {
-        PeerSide::A => Side::A,
-        PeerSide::B => Side::B,
-    }
 }

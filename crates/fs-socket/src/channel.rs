@@ -37,12 +37,19 @@ const CANCEL_SLICE: Duration = Duration::from_millis(100);
 pub(crate) struct Patience {
     timeout: u64,
     deadline: Option<Instant>,
+    moved: bool,
 }
 
 impl Patience {
     /// `timeout`: SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0: for ever. Time runs from the first wait on.
     pub(crate) fn new(timeout: &AtomicU64) -> Self {
-        Patience { timeout: timeout.load(Relaxed), deadline: None }
+        Patience { timeout: timeout.load(Relaxed), deadline: None, moved: false }
+    }
+
+    /// So many bytes have been moved: a signal then ends the call with them.
+    pub(crate) fn moved(&mut self, bytes: usize) -> &mut Self {
+        self.moved = bytes != 0;
+        self
     }
 
     /// When it ends.
@@ -103,7 +110,7 @@ impl Patience {
     /// A signal handler ran in the middle.
     pub(crate) fn interrupted(&self) -> Result<(), Errno> {
         // With a timeout never restarted (sock_intr_errno() of the kernel).
-        if self.timeout == 0 && signals::restarted() { Ok(()) } else { Err(Errno::INTR) }
+        if self.timeout == 0 && !self.moved && signals::restarted() { Ok(()) } else { Err(Errno::INTR) }
     }
 }
 

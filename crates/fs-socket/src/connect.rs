@@ -73,7 +73,10 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
     let socket = table::socket(fd)?;
     match socket.kind() {
         Kind::Channel => Some(again(fd, socket.unheld(), address)),
-        Kind::Fresh => fresh(fd, socket.unheld(), address),
+        Kind::Fresh => {
+            socket.unmark(mark::DISCONNECTED);
+            fresh(fd, socket.unheld(), address)
+        }
         Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll | Kind::Internal => None,
     }
 }
@@ -82,7 +85,11 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
 fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
     // AF_UNSPEC and what is malformed: the kernel has the errno.
     let to = address::destination(address::parse(raw, socket.family())?);
-    if socket.marked(mark::KERNEL_ONLY) || to.port() == 0 || to.ip().is_multicast() {
+    if is_refused_mapped(fd, raw, socket.family())
+        || socket.marked(mark::KERNEL_ONLY)
+        || to.port() == 0
+        || to.ip().is_multicast()
+    {
         return None;
     }
     let attachment = process::attached()?;
@@ -110,6 +117,15 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
     }
     on_kernel(attachment, fd, socket, KernelReason::Limit);
     None
+}
+
+/// An IPv4-mapped address on a socket with IPV6_V6ONLY: the kernel has the errno.
+fn is_refused_mapped(fd: Fd, raw: &[u8], family: u32) -> bool {
+    const SOL_IPV6: i32 = 41;
+    const IPV6_V6ONLY: i32 = 26;
+    let mapped = family == address::AF_INET6
+        && address::parse(raw, family).is_some_and(|to| to.ip().is_ipv6() && to.ip().to_canonical().is_ipv4());
+    mapped && call::int_option(fd, SOL_IPV6, IPV6_V6ONLY) == Ok(1)
 }
 
 /// From here on the kernel's for good.
@@ -234,6 +250,8 @@ fn again(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Result<(), Errno> {
         None => return Err(Errno::INVAL),
         Some(address::AF_UNSPEC) => {
             disconnect(fd, socket);
+            // tcp_disconnect() of the kernel leaves it in SO_ERROR.
+            socket.mark(mark::DISCONNECTED);
             return Ok(());
         }
         Some(_) => {}
@@ -287,6 +305,9 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
                 2 => Shutdown::Both,
                 _ => return Some(Err(Errno::INVAL)),
             };
+            if crate::options::is_over(socket) {
+                return Some(Err(Errno::NOTCONN));
+            }
             let answer = socket.channel()?.shutdown(how);
             poll::changed(socket);
             Some(answer)

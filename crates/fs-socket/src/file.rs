@@ -92,8 +92,13 @@ pub fn splice(
     if flags & !SPLICE_F_ALL != 0 || (from_us && to_us) {
         return Some(Err(Errno::INVAL));
     }
-    if input_offset.is_some() || output_offset.is_some() {
+    // do_splice() of the kernel: a pipe has no offset, and a socket cannot be read or written at one.
+    let (of_pipe, of_socket) = if to_us { (input_offset, output_offset) } else { (output_offset, input_offset) };
+    if of_pipe.is_some() {
         return Some(Err(Errno::SPIPE));
+    }
+    if of_socket.is_some() {
+        return Some(Err(Errno::INVAL));
     }
     let wait = if flags & SPLICE_F_NONBLOCK != 0 { flags::DONTWAIT } else { 0 };
     let len = len.min(MOVED_MAX);

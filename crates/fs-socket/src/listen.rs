@@ -74,8 +74,10 @@ static ALL: Array<Listener, LISTENERS> = Array::new();
 /// `bind(2)`.
 pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
     let socket = table::find(fd)?;
-    if socket.kind() != Kind::Fresh {
-        return None;
+    match socket.kind() {
+        Kind::Fresh => {}
+        Kind::Channel => return Some(Err(Errno::INVAL)),
+        _ => return None,
     }
     Some(call::bind(fd, address).inspect(|()| socket.mark(mark::BOUND)))
 }
@@ -92,7 +94,7 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
         return Some(Err(errno));
     }
     let socket = socket.unheld();
-    if socket.marked(mark::KERNEL_ONLY) || !become_listener(fd, socket) {
+    if socket.marked(mark::KERNEL_ONLY) || !become_listener(socket) {
         return Some(Ok(()));
     }
     if let Some(listener) = of(socket) {
@@ -109,7 +111,7 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
 pub(crate) fn adopt(fd: Fd, socket: &'static Socket) {
     /// What std and most programs ask for; the kernel does not tell what was asked.
     const BACKLOG: u32 = 128;
-    if !become_listener(fd, socket) {
+    if !become_listener(socket) {
         return;
     }
     if let Some(listener) = of(socket) {
@@ -121,7 +123,7 @@ pub(crate) fn adopt(fd: Fd, socket: &'static Socket) {
 }
 
 /// Makes a listening socket a [`Kind::Listener`]; false: no room, it is the kernel's alone.
-fn become_listener(fd: Fd, socket: &'static Socket) -> bool {
+fn become_listener(socket: &'static Socket) -> bool {
     if socket.kind() == Kind::Listener {
         return true;
     }
@@ -177,7 +179,7 @@ pub(crate) fn enter_number(attachment: &Attachment, socket: &Socket, fd: Fd) {
 
 /// A listener that was inherited or received. The caller holds [`table::Changing`].
 pub(crate) fn resume(attachment: &Attachment, fd: Fd, socket: &'static Socket, id: u32, page: ListenerPage) {
-    if !become_listener(fd, socket) {
+    if !become_listener(socket) {
         return;
     }
     let Some(listener) = of(socket) else { return };

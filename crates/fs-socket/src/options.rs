@@ -27,6 +27,7 @@ mod so {
     pub(super) const SNDBUF: i32 = 7;
     pub(super) const RCVBUF: i32 = 8;
     pub(super) const OOBINLINE: i32 = 10;
+    pub(super) const PRIORITY: i32 = 12;
     pub(super) const LINGER: i32 = 13;
     pub(super) const RCVLOWAT: i32 = 18;
     pub(super) const RCVTIMEO: i32 = 20;
@@ -46,6 +47,7 @@ mod tcp {
     pub(super) const INFO: i32 = 11;
     pub(super) const MD5SIG: i32 = 14;
     pub(super) const REPAIR: i32 = 19;
+    pub(super) const FASTOPEN_CONNECT: i32 = 30;
     pub(super) const ULP: i32 = 31;
 }
 
@@ -55,19 +57,19 @@ const IPV6_TRANSPARENT: i32 = 75;
 
 /// What getsockopt(TCP_MAXSEG) says of a connection over loopback: its MTU of 65536 less headers.
 const LOCAL_MSS: i32 = 65483;
-/// TCP_ESTABLISHED, TCP_SYN_SENT, TCP_FIN_WAIT2, TCP_CLOSE, TCP_CLOSE_WAIT, TCP_LAST_ACK (tcp_states.h).
+/// TCP_ESTABLISHED, TCP_SYN_SENT, TCP_FIN_WAIT2, TCP_CLOSE, TCP_CLOSE_WAIT (tcp_states.h).
 const ESTABLISHED: u8 = 1;
 const SYN_SENT: u8 = 2;
 const FIN_WAIT2: u8 = 5;
 const CLOSE: u8 = 7;
 const CLOSE_WAIT: u8 = 8;
-const LAST_ACK: u8 = 9;
 
 /// `getsockopt(2)`: writes at most `value.len()` bytes and answers the length the kernel would answer in `optlen`.
 pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize> {
     let socket = table::find(fd)?;
     if socket.kind() != Kind::Channel {
-        return None;
+        let told = (level, name) == (SOL_SOCKET, so::ERROR) && socket.unmark(mark::DISCONNECTED);
+        return told.then(|| Ok(put_int(value, Errno::CONNRESET.raw_os_error())));
     }
     sync(fd, socket);
     let channel = socket.channel()?;
@@ -102,22 +104,49 @@ fn tcp_state(socket: &Socket) -> u8 {
     let Some(channel) = socket.channel() else { return CLOSE };
     match channel.state().map(|state| state.phase()) {
         Some(Phase::Connecting) => SYN_SENT,
-        Some(Phase::Open) if channel.is_reset() => CLOSE,
+        Some(Phase::Open) if channel.is_reset() || channel.has_ended() && channel.is_send_shut() => CLOSE,
         Some(Phase::Open) => {
-            let ended = channel.readiness().contains(fs_shm::Readiness::RDHUP);
-            match (ended, channel.is_send_shut()) {
-                (true, true) => LAST_ACK,
-                (true, false) => CLOSE_WAIT,
-                (false, true) => FIN_WAIT2,
-                (false, false) => ESTABLISHED,
+            if channel.has_ended() {
+                CLOSE_WAIT
+            } else if channel.is_send_shut() {
+                FIN_WAIT2
+            } else {
+                ESTABLISHED
             }
         }
         _ => CLOSE,
     }
 }
 
+/// Both directions have ended, or it was reset: no connection any more.
+pub(crate) fn is_over(socket: &Socket) -> bool {
+    tcp_state(socket) == CLOSE
+}
+
 /// Sets on an accepted socket's placeholder what its listener had set: when it is first looked at.
 fn sync(fd: Fd, socket: &Socket) {
+    if !socket.marked(mark::ACCEPTED) || socket.marked(mark::SYNCED) {
+        return;
+    }
+    socket.mark(mark::SYNCED);
+    for (name, timeout) in [(so::RCVTIMEO, socket.receive_timeout()), (so::SNDTIMEO, socket.send_timeout())] {
+        let nanoseconds = timeout.load(Relaxed);
+        if nanoseconds != 0 {
+            let mut value = [0; 16];
+            value[..8].copy_from_slice(&(nanoseconds / 1_000_000_000).to_ne_bytes());
+            value[8..].copy_from_slice(&(nanoseconds % 1_000_000_000 / 1000).to_ne_bytes());
+            // It was valid on the listener.
+            let _ = call::setsockopt(fd, SOL_SOCKET, name, &value);
+        }
+    }
+    let linger = socket.linger().load(Relaxed);
+    if linger != 0 {
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&1_i32.to_ne_bytes());
+        value[4..].copy_from_slice(&(linger - 1).to_ne_bytes());
+        // As above.
+        let _ = call::setsockopt(fd, SOL_SOCKET, so::LINGER, &value);
+    }
     socket.take_options(|level, name, value| {
         // It was valid on the listener; on a fresh socket it is too, and what it is for is done by us.
         let _ = call::setsockopt(fd, level, name, &value.to_ne_bytes());
@@ -130,6 +159,10 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
     match socket.kind() {
         Kind::Fresh | Kind::Channel | Kind::Listener => {}
         Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
+    }
+    if socket.kind() == Kind::Channel && (level, name) == (SOL_TCP, tcp::FASTOPEN_CONNECT) {
+        // Only before a connection is made.
+        return Some(Err(Errno::INVAL));
     }
     sync(fd, socket);
     Some(call::setsockopt(fd, level, name, value).inspect(|()| act(fd, socket, level, name, value)))
@@ -170,6 +203,7 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
         | (SOL_TCP, tcp::MD5SIG | tcp::REPAIR | tcp::ULP)
         | (SOL_IP, IP_TRANSPARENT)
         | (SOL_IPV6, IPV6_TRANSPARENT) => socket.mark(mark::KERNEL_ONLY),
+        (SOL_SOCKET, so::PRIORITY) => {}
         _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
         _ => {}
     }

@@ -32,6 +32,10 @@ pub fn share(fds: &[Fd]) {
         let (Some(object), Some(cookie), Some(attachment)) = (object, exec::cookie(fd), process::current()) else {
             continue;
         };
+        // By the page the daemon sees that this process holds it.
+        if !attachment.page().set(fd, object, cookie) {
+            continue;
+        }
         if let Err(error) = attachment.client().share(object, cookie) {
             attachment.failed(&error);
         }

@@ -142,6 +142,10 @@ pub(crate) mod mark {
     pub(crate) const KERNEL_ONLY: u32 = 8;
     /// SO_OOBINLINE is set.
     pub(crate) const OOB_INLINE: u32 = 32;
+    /// connect(AF_UNSPEC) ended a connection: ECONNRESET is told once.
+    pub(crate) const DISCONNECTED: u32 = 64;
+    /// Accepted, and what the listener had set has been set on the placeholder.
+    pub(crate) const SYNCED: u32 = 128;
 }
 
 const COUNT: usize = 1 << 20;

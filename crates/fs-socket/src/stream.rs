@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::{
     channel::{self, Patience},
-    socket::{Kind, Socket},
+    socket::{Kind, Socket, mark},
     sys::iovec,
     table,
     types::{Fd, IoVec, IoVecMut, Ours, Received, flags},
@@ -20,7 +20,7 @@ use crate::{
 #[inline]
 pub fn send(fd: Fd, bufs: &[IoVec<'_>], flags: u32, _destination: Option<&[u8]>, _control: &[u8]) -> Ours<usize> {
     let socket = table::find(fd)?;
-    let channel = socket.channel()?;
+    let Some(channel) = socket.channel() else { return disconnected(socket) };
     Some(iovec::to_send(bufs).and_then(|(bufs, total)| send_on(fd, socket, &channel, bufs, total, flags)))
 }
 
@@ -43,6 +43,12 @@ fn send_on(
     }
 }
 
+/// Not a channel: the kernel's, but for the error that a disconnect left.
+#[cold]
+fn disconnected<T>(socket: &Socket) -> Ours<T> {
+    (socket.kind() == Kind::Fresh && socket.unmark(mark::DISCONNECTED)).then_some(Err(Errno::CONNRESET))
+}
+
 /// Sends what is behind the first `sent` bytes, waiting for room if the socket blocks.
 #[cold]
 fn send_rest(
@@ -63,7 +69,7 @@ fn send_rest(
         match channel.send_one(behind(bufs, sent)) {
             Ok(more) => sent += more,
             Err(Errno::AGAIN) => {
-                if let Err(errno) = patience.wait(channel, Interest::Write) {
+                if let Err(errno) = patience.moved(sent).wait(channel, Interest::Write) {
                     return channel::part(sent, errno);
                 }
             }
@@ -114,8 +120,11 @@ fn behind<'a>(bufs: &'a [IoSlice<'_>], mut skip: usize) -> &'a [u8] {
 #[inline]
 pub fn recv(fd: Fd, bufs: &mut [IoVecMut<'_>], flags: u32) -> Ours<Received> {
     let socket = table::find(fd)?;
-    let channel = socket.channel()?;
-    Some(iovec::to_receive(bufs).and_then(|(bufs, total)| recv_on(fd, socket, &channel, bufs, total, flags)))
+    let Some(channel) = socket.channel() else { return disconnected(socket) };
+    Some(
+        iovec::to_receive(bufs, flags & flags::TRUNC != 0)
+            .and_then(|(bufs, total)| recv_on(fd, socket, &channel, bufs, total, flags)),
+    )
 }
 
 /// Flags that leave the short way.
@@ -208,10 +217,31 @@ fn recv_more(
                 return done(bytes, Errno::BADF);
             }
         }
+        patience.moved(bytes);
         let waited =
             if how.peek && bytes != 0 { patience.nap(channel, bytes) } else { patience.wait(channel, Interest::Read) };
         if let Err(errno) = waited {
             return done(bytes, errno);
+        }
+    }
+}
+
+/// MSG_TRUNC: `want` bytes leave the queue (or are counted, with `peek`), and no buffer is looked at.
+fn discard(channel: &Channel<'static>, want: usize, peek: bool) -> Result<usize, Errno> {
+    let mut scratch = [0; 4096];
+    let mut dropped = 0;
+    loop {
+        let room = &mut scratch[..(want - dropped).min(4096)];
+        match channel.recv(&mut [IoSliceMut::new(room)], RecvFlags { peek, discard: true }) {
+            Ok(some) if peek && some != 0 => return Ok(channel.queued_in().min(want)),
+            Ok(some) => {
+                dropped += some;
+                if some == 0 || dropped == want {
+                    return Ok(dropped);
+                }
+            }
+            Err(_) if dropped != 0 => return Ok(dropped),
+            Err(errno) => return Err(errno),
         }
     }
 }
@@ -224,6 +254,9 @@ fn receive_pieces(
     total: usize,
     how: RecvFlags,
 ) -> Result<usize, Errno> {
+    if how.discard {
+        return discard(channel, total - skip, how.peek);
+    }
     if skip == 0 {
         return match channel.recv(bufs, how) {
             // Nothing was asked for, and something is there: the loop above is to end.

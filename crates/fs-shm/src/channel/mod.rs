@@ -166,6 +166,11 @@ impl<'a> Channel<'a> {
         self.own().flags.load(Acquire) & SND_SHUT != 0
     }
 
+    /// The peer has said that nothing more comes (FIN); bytes may be unread still.
+    pub fn has_ended(&self) -> bool {
+        self.rx().rare.fin.load(Acquire) != 0
+    }
+
     /// The connection was reset, by either side.
     pub fn is_reset(&self) -> bool {
         let by_state = self.state().is_none_or(|state| state.is_reset(Side::A) || state.is_reset(Side::B));

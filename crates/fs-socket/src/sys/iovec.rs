@@ -24,12 +24,16 @@ pub fn to_send<'a>(pieces: &'a [IoVec<'_>]) -> Result<(&'a [IoSlice<'a>], usize)
     Ok((unsafe { slice::from_raw_parts(pieces.as_ptr().cast(), pieces.len()) }, total))
 }
 
-/// To receive into, and the sum of the lengths.
+/// To receive into, and the sum of the lengths. `dropped`: nothing will be written (MSG_TRUNC), so any address will do.
 ///
 /// # Errors
 /// As [`to_send`].
-pub fn to_receive<'a>(pieces: &'a mut [IoVecMut<'_>]) -> Result<(&'a mut [IoSliceMut<'a>], usize), Errno> {
-    let total = check(pieces.iter().map(|piece| (piece.base(), piece.len())), pieces.len())?;
+pub fn to_receive<'a>(
+    pieces: &'a mut [IoVecMut<'_>],
+    dropped: bool,
+) -> Result<(&'a mut [IoSliceMut<'a>], usize), Errno> {
+    let base = |piece: &IoVecMut<'_>| if dropped { core::ptr::without_provenance_mut(4096) } else { piece.base() };
+    let total = check(pieces.iter().map(|piece| (base(piece), piece.len())), pieces.len())?;
     // SAFETY: as in `to_send`; the caller's borrow is unique.
     Ok((unsafe { slice::from_raw_parts_mut(pieces.as_mut_ptr().cast(), pieces.len()) }, total))
 }
