@@ -134,9 +134,27 @@ impl Config {
             // Done by the parser.
             "define" => {}
             "verbose" | "debug" => self.verbose = true,
-            // Of devices and code runners that neither target has: a TUN link's speed, GSO packets' size, which
-            // TCP_INFO layout Python gets, and buffers of zero-copy sends (always kept here until they are done).
-            "speed" | "mss" | "code_command" | "code_format" | "code_sockopt" | "send_omit_free" | "is_anyip" => {}
+            // A sent buffer is never freed before the script's end here: that is what it asks for.
+            "send_omit_free" => {}
+            // The interpreter is built in.
+            "code_format" if text()? == "python" => {}
+            "code_command" if text()?.contains("python") => {}
+            "code_sockopt" if text()? == "TCP_INFO" => {}
+            "code_format" | "code_command" => {
+                return Err(format!(
+                    "--{name}={}: code blocks are Python, and run by the built-in interpreter",
+                    text()?
+                ));
+            }
+            "code_sockopt" => return Err(format!("--{name}={}: code blocks are given TCP_INFO only", text()?)),
+            "mss" => {
+                return Err(
+                    "--mss: injected packets are not marked for segmentation (GSO): inject them segment by segment"
+                        .into(),
+                );
+            }
+            "speed" => return Err("--speed: the links of both targets have none: leave it out".into()),
+            "is_anyip" => return Err("--is_anyip: use an address of the interface (--local_ip)".into()),
             other => return Err(format!("unknown option --{other}")),
         }
         Ok(())

@@ -38,4 +38,4 @@ pub mod script;
 mod suite;
 mod symbols;
 
-pub use suite::{Request, Verdict, run_file, scripts_in};
+pub use suite::{Report, Request, Verdict, run_file, scripts_in};

@@ -2,7 +2,7 @@
 
 use clap::{Parser, ValueEnum};
 use fs_pkt::script::Side;
-use fs_pkt::{Request, Verdict, run_file, scripts_in};
+use fs_pkt::{Report, Request, Verdict, run_file, scripts_in};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -85,10 +85,10 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let request = request(arguments)?;
     let scripts = scripts_in(&arguments.paths)?;
     let next = AtomicUsize::new(0);
-    let counts = Mutex::new([0usize; 3]);
+    let counts = Mutex::new([0usize; 4]);
     let work = || {
         while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let (verdict, log) = run_file(path, &request);
+            let Report { verdict, log, not_run } = run_file(path, &request);
             let Ok(mut counts) = counts.lock() else { return };
             if arguments.verbose {
                 print!("{log}");
@@ -96,7 +96,12 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             match verdict {
                 Verdict::Passed => {
                     counts[0] += 1;
-                    println!("ok       {}", path.display());
+                    counts[3] += usize::from(!not_run.is_empty());
+                    let without = match &not_run[..] {
+                        [] => String::new(),
+                        commands => format!(" (commands not run: {})", commands.join("; ")),
+                    };
+                    println!("ok       {}{without}", path.display());
                 }
                 Verdict::Failed(message) => {
                     counts[1] += 1;
@@ -115,9 +120,10 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         }
         work();
     });
-    let [passed, failed, skipped] = counts.into_inner().map_err(|_| "a script panicked")?;
+    let [passed, failed, skipped, without] = counts.into_inner().map_err(|_| "a script panicked")?;
     let skipped_text = if skipped == 0 { String::new() } else { format!(", {skipped} skipped") };
-    println!("{passed} passed, {failed} failed{skipped_text}");
+    let without = if without == 0 { String::new() } else { format!(" ({without} without some of their commands)") };
+    println!("{passed} passed{without}, {failed} failed{skipped_text}");
     Ok(failed == 0)
 }
 

@@ -39,19 +39,35 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// Runs one script. What it prints comes back beside the verdict.
-pub fn run_file(path: &Path, request: &Request) -> (Verdict, String) {
-    let mut log = String::new();
-    let verdict = match attempt(path, request, &mut log) {
+/// What there is to say of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How it ended.
+    pub verdict: Verdict,
+    /// What the script printed, and the runner with `--verbose`.
+    pub log: String,
+    /// Shell commands that the target has no use for and did not run.
+    pub not_run: Vec<String>,
+}
+
+/// Runs one script.
+pub fn run_file(path: &Path, request: &Request) -> Report {
+    let (mut log, mut not_run) = (String::new(), Vec::new());
+    let verdict = match attempt(path, request, &mut log, &mut not_run) {
         Ok(None) => Verdict::Passed,
         Ok(Some(reason)) => Verdict::Skipped(reason),
         Err(message) => Verdict::Failed(message),
     };
-    (verdict, log)
+    Report { verdict, log, not_run }
 }
 
 /// `Ok(Some)`: skipped.
-fn attempt(path: &Path, request: &Request, log: &mut String) -> Result<Option<String>, String> {
+fn attempt(
+    path: &Path,
+    request: &Request,
+    log: &mut String,
+    not_run: &mut Vec<String>,
+) -> Result<Option<String>, String> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
     let text = String::from_utf8_lossy(&bytes);
@@ -72,7 +88,9 @@ fn attempt(path: &Path, request: &Request, log: &mut String) -> Result<Option<St
     match request.side {
         Side::Engine => {
             let mut engine = Engine::new(&config, directory);
-            crate::run::run(&script, &name, &config, &mut engine, log).map_err(|e| e.to_string())?;
+            let done = crate::run::run(&script, &name, &config, &mut engine, log);
+            *not_run = engine.not_run();
+            done.map_err(|e| e.to_string())?;
         }
         Side::Linux => {
             for left in (0..request.attempts.max(1)).rev() {

@@ -22,7 +22,7 @@ fn failures(side: Side, jobs: usize) -> Vec<String> {
             scope.spawn(|| {
                 let request = Request::new(side);
                 while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let (Verdict::Failed(message), _) = run_file(path, &request) {
+                    if let Verdict::Failed(message) = run_file(path, &request).verdict {
                         failed.lock().unwrap().push(message);
                     }
                 }
@@ -43,6 +43,9 @@ fn not_yet() -> Vec<String> {
 fn engine() {
     let known = not_yet();
     let mut failed = failures(Side::Engine, 2);
+    let passes = |path: &&String| !failed.iter().any(|message| message.contains(path.as_str()));
+    let met: Vec<&String> = known.iter().filter(passes).collect();
+    assert!(met.is_empty(), "listed in not-yet.txt, but they pass or are not there: {met:?}");
     failed.retain(|message| !known.iter().any(|path| message.contains(path)));
     assert!(failed.is_empty(), "{} scripts failed:\n{}", failed.len(), failed.join("\n"));
 }

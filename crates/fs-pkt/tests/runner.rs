@@ -4,7 +4,7 @@ use fs_pkt::packet::option::TcpOption;
 use fs_pkt::packet::{Packet, Segment, Transport};
 use fs_pkt::script::ast::Script;
 use fs_pkt::script::{Defines, Side, parse, select};
-use fs_pkt::{Request, Verdict, run_file};
+use fs_pkt::{Report, Request, Verdict, run_file};
 
 fn read(text: &str) -> Script {
     parse(text, "test.pkt", &Defines::new()).unwrap_or_else(|e| panic!("{e}"))
@@ -151,11 +151,65 @@ fn with_connection(rest: &str) -> String {
 }
 
 fn verdict(name: &str, text: &str) -> Verdict {
+    report(name, text).verdict
+}
+
+fn report(name: &str, text: &str) -> Report {
     let path = std::env::temp_dir().join(format!("fs-pkt-{}-{name}.pkt", std::process::id()));
     std::fs::write(&path, text).unwrap();
-    let (verdict, _) = run_file(&path, &Request::new(Side::Engine));
+    let report = run_file(&path, &Request::new(Side::Engine));
     std::fs::remove_file(&path).unwrap();
-    verdict
+    report
+}
+
+#[test]
+fn what_the_engine_has_no_use_for_is_told() {
+    let text =
+        with_connection("+0 `tc qdisc replace dev tun0 root fq; nstat -n`\n+0 `tc qdisc add dev tun0 root pfifo`\n");
+    let Report { verdict, not_run, .. } = report("commands", &text);
+    assert_eq!(verdict, Verdict::Passed);
+    assert_eq!(not_run, ["tc qdisc replace dev tun0 root fq", "nstat -n"]);
+}
+
+#[test]
+fn time_passes_while_a_command_sleeps() {
+    let text = with_connection("+0 `sleep 0.2`\n0.310 write(4, ..., 10) = 10\n+0 > P. 1:11(10) ack 1\n");
+    assert_eq!(verdict("sleep", &text), Verdict::Passed);
+}
+
+#[test]
+fn options_without_an_effect_are_refused_and_say_what_to_do() {
+    for (option, cure) in [
+        ("--mss=1000", "inject them segment by segment"),
+        ("--speed=1000", "leave it out"),
+        ("--is_anyip", "--local_ip"),
+        ("--code_format=perl", "Python"),
+        ("--code_sockopt=TCP_CC_INFO", "TCP_INFO only"),
+        ("--nonsense", "unknown option"),
+    ] {
+        let text = format!("{option}\n{}", with_connection(""));
+        let Verdict::Failed(message) = verdict("options", &text) else { panic!("{option} passed") };
+        assert!(message.contains(cure), "{option}: {message}");
+    }
+}
+
+#[test]
+fn a_port_is_shared_if_both_ask_for_it() {
+    let second = |options: &str, result: &str| {
+        format!(
+            "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 setsockopt(3, SOL_SOCKET, SO_REUSEPORT, [1], 4) = 0\n\
+             +0 bind(3, ..., ...) = 0\n+0 listen(3, 1) = 0\n+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 4\n{options}\
+             +0 bind(4, ..., ...) = {result}\n"
+        )
+    };
+    let alone = second("", "-1 EADDRINUSE (Address already in use)");
+    assert_eq!(verdict("alone", &alone), Verdict::Passed);
+    let both = second("+0 setsockopt(4, SOL_SOCKET, SO_REUSEPORT, [1], 4) = 0\n", "0");
+    assert_eq!(verdict("both", &both), Verdict::Passed);
+    let Verdict::Failed(message) = verdict("listens", &format!("{both}+0 listen(4, 1) = 0\n")) else {
+        panic!("one core has one listener")
+    };
+    assert!(message.contains("SO_REUSEPORT"), "{message}");
 }
 
 #[test]
@@ -250,6 +304,13 @@ fn false_scripts_fail_and_name_the_difference() {
         ),
         ("sysctl", "+0 `sysctl -q net.ipv4.tcp_nonsense=1`\n", &["unknown sysctl net.ipv4.tcp_nonsense"]),
         ("command", "+0 `reboot now`\n", &["unknown command 'reboot'"]),
+        ("mark", "+0 setsockopt(4, SOL_SOCKET, SO_MARK, [1], 4) = 0\n", &["has no effect on the engine"]),
+        ("free bind", "+0 setsockopt(4, SOL_IP, IP_FREEBIND, [1], 4) = 0\n", &["has no effect on the engine"]),
+        (
+            "discovery",
+            "+0 setsockopt(4, SOL_IP, IP_MTU_DISCOVER, [IP_PMTUDISC_DONT], 4) = 0\n",
+            &["path MTU discovery cannot be turned off"],
+        ),
         ("call", "+0 fork() = 0\n", &["Unknown system call: 'fork'"]),
         ("descriptor", "+0 read(9, ..., 1) = 1\n", &["unable to find fd with script fd 9"]),
         ("symbol", "+0 read(4, ..., NONSENSE) = 1\n", &["unknown symbol: 'NONSENSE'"]),

@@ -3,8 +3,9 @@
 use super::{Engine, IFACE};
 use std::path::Path;
 
-/// Programs that have nothing to do here: no device queue, no cache of metrics, no counters of the kernel.
-const IGNORED: &[&str] = &["tc", "nstat", "sleep", "true", "modprobe", "ethtool", "echo", "grep", "cat", "rm"];
+/// Programs that find nothing here: no device queue, no counters of the kernel, no files. They are not run, which the
+/// report says.
+const NOT_RUN: &[&str] = &["tc", "nstat", "modprobe", "ethtool", "echo", "grep", "cat", "rm"];
 
 impl Engine {
     /// Runs a command line. `Err` names what is not understood.
@@ -30,7 +31,17 @@ impl Engine {
             "ip" => self.ip(args),
             _ if name.starts_with("sysctl_restore_") => Ok(()),
             _ if name.ends_with(".sh") => self.shell_file(program),
-            _ if IGNORED.contains(&name) => Ok(()),
+            "true" => Ok(()),
+            // What the engine's link is: first in, first out, without a rate.
+            "tc" if args.ends_with(&["pfifo".into()]) || args.ends_with(&["pfifo_fast".into()]) => Ok(()),
+            "sleep" => self.sleep(args),
+            _ if NOT_RUN.contains(&name) => {
+                let line = words.join(" ");
+                if !self.not_run.contains(&line) {
+                    self.not_run.push(line);
+                }
+                Ok(())
+            }
             _ => Err(format!("unknown command '{program}'")),
         }
     }
@@ -42,6 +53,17 @@ impl Engine {
             let Some((name, value)) = arg.split_once('=') else { continue };
             self.sysctls.set(name.trim(), value.trim_matches(['"', '\'']))?;
         }
+        Ok(())
+    }
+
+    /// `sleep 0.2`
+    fn sleep(&mut self, args: &[String]) -> Result<(), String> {
+        let seconds: Option<f64> = match args {
+            [time] => time.strip_suffix('s').unwrap_or(time).parse().ok().filter(|s| (0.0..1e6).contains(s)),
+            _ => None,
+        };
+        let seconds = seconds.ok_or_else(|| format!("unknown command 'sleep {}'", args.join(" ")))?;
+        crate::run::target::Target::wait_until(self, self.now + (seconds * 1e6) as i64);
         Ok(())
     }
 
@@ -73,7 +95,12 @@ impl Engine {
     fn ip(&mut self, args: &[String]) -> Result<(), String> {
         let words: Vec<&str> = args.iter().map(String::as_str).filter(|w| !w.starts_with('-')).collect();
         match words.first() {
-            Some(&"tcp_metrics") => Ok(()),
+            // There are none at the start; later they stay.
+            Some(&"tcp_metrics") if self.now == 0 => Ok(()),
+            Some(&"tcp_metrics") => {
+                self.not_run.push(format!("ip {}", words.join(" ")));
+                Ok(())
+            }
             Some(&("link" | "route")) => {
                 let mut rest = words.iter().skip_while(|w| **w != "mtu").skip(1).filter(|w| **w != "lock");
                 let Some(mtu) = rest.next().and_then(|w| w.parse().ok()) else {
@@ -87,14 +114,8 @@ impl Engine {
     }
 }
 
-/// What the public suite's scripts begin with: Linux as it is shipped, with larger buffers, CUBIC, no ECN and no
-/// restart after idle.
-const DEFAULTS: &str = "
-sysctl -q net.ipv4.tcp_rmem='4096 540000 15728640' net.ipv4.tcp_wmem='4096 262144 4194304'
-sysctl -q net.ipv4.tcp_timestamps=1 net.ipv4.tcp_sack=1 net.ipv4.tcp_syn_retries=5 net.ipv4.tcp_synack_retries=5
-sysctl -q net.ipv4.tcp_congestion_control=cubic net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_recovery=1
-sysctl -q net.ipv4.tcp_ecn=0 net.ipv4.tcp_fastopen=0x70403 net.ipv4.tcp_notsent_lowat=4294967295
-";
+/// What the public suite's scripts begin with, for those that were copied away from it.
+const DEFAULTS: &str = include_str!("../../../../tests/packet/defaults.sh");
 
 /// The words of each command of a line: separated by `;`, `&&`, `||` or lines' ends, with quotes and `$((…))`.
 fn split(line: &str) -> Vec<Vec<String>> {

@@ -19,10 +19,7 @@ pub(super) enum State {
 pub(super) struct Kept {
     pub(super) reuse_addr: i32,
     pub(super) reuse_port: i32,
-    pub(super) priority: i32,
-    pub(super) mark: i32,
     pub(super) v6_only: i32,
-    pub(super) free_bind: i32,
     pub(super) mtu_discover: Option<i32>,
     pub(super) keep_idle: Option<i32>,
     pub(super) keep_interval: Option<i32>,
@@ -119,13 +116,16 @@ impl Fds {
         }
     }
 
-    /// bind(2)'s rule: a port is shared only if both sockets ask for it (SO_REUSEADDR) and the other does not listen.
-    pub(super) fn conflicts(&self, fd: i32, at: SocketAddr, reuse: bool) -> bool {
+    /// bind(2)'s rule: a port is shared only if both sockets ask for it, with SO_REUSEPORT, or with SO_REUSEADDR while the
+    /// other does not listen.
+    pub(super) fn conflicts(&self, fd: i32, at: SocketAddr, kept: &Kept) -> bool {
         let own = Self::index(fd);
         self.slots.iter().enumerate().filter(|(i, _)| *i != own).any(|(_, slot)| match slot {
             Some(Fd::Socket(other)) if other.kind & 0xf == libc::SOCK_STREAM => other.bound.is_some_and(|bound| {
                 let overlap = bound.ip() == at.ip() || bound.ip().is_unspecified() || at.ip().is_unspecified();
-                let shared = reuse && other.kept.reuse_addr != 0 && !matches!(other.state, State::Listening(_));
+                let listens = matches!(other.state, State::Listening(_));
+                let by_address = kept.reuse_addr != 0 && other.kept.reuse_addr != 0 && !listens;
+                let shared = by_address || kept.reuse_port != 0 && other.kept.reuse_port != 0;
                 bound.port() == at.port() && at.port() != 0 && overlap && !shared
             }),
             _ => false,

@@ -65,6 +65,8 @@ pub struct Engine {
     /// Directory of the script, for files that its commands name.
     directory: PathBuf,
     ended_by_bug: Option<String>,
+    /// Shell commands that there is nothing to do for.
+    not_run: Vec<String>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -90,9 +92,15 @@ impl Engine {
             config: config.clone(),
             always_cookies: false,
             ended_by_bug: None,
+            not_run: Vec::new(),
         };
         engine.apply_sysctls();
         engine
+    }
+
+    /// The shell commands that were not run: there is no device queue, no counter of the kernel, no file here.
+    pub fn not_run(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.not_run)
     }
 
     fn stack(config: &Config, syn_cache: u32) -> Stack<HeapPool> {

@@ -91,8 +91,10 @@ impl Engine {
         Ok(match name {
             libc::SO_REUSEADDR => self.keep(fd, |k| k.reuse_addr = n),
             libc::SO_REUSEPORT => self.keep(fd, |k| k.reuse_port = n),
-            libc::SO_PRIORITY => self.keep(fd, |k| k.priority = n),
-            libc::SO_MARK => self.keep(fd, |k| k.mark = n),
+            libc::SO_PRIORITY | libc::SO_MARK if n == 0 => 0,
+            libc::SO_PRIORITY | libc::SO_MARK => {
+                return Err(without_effect(name, n, "there is no queue or filter that looks at it"));
+            }
             libc::SO_KEEPALIVE => {
                 let keepalive = (n != 0).then(|| self.keepalive_of(fd));
                 self.change(fd, |o| o.keepalive = keepalive)
@@ -205,9 +207,18 @@ impl Engine {
                 self.change(fd, |o| o.ttl = Some(n as u8))
             }
             (libc::SOL_IPV6, libc::IPV6_V6ONLY) => self.keep(fd, |k| k.v6_only = n),
-            (libc::SOL_IP, libc::IP_FREEBIND) => self.keep(fd, |k| k.free_bind = n),
-            (libc::SOL_IP, libc::IP_MTU_DISCOVER) | (libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER) => {
+            (libc::SOL_IP, libc::IP_FREEBIND) if n == 0 => 0,
+            (libc::SOL_IP, libc::IP_FREEBIND) => {
+                return Err(without_effect(name, n, "sockets are bound to the stack's own addresses"));
+            }
+            // With TCP the two are the same: DF is set, and the path's MTU followed.
+            (libc::SOL_IP, libc::IP_MTU_DISCOVER) | (libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER)
+                if matches!(n, libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO) =>
+            {
                 self.keep(fd, |k| k.mtu_discover = Some(n))
+            }
+            (libc::SOL_IP, libc::IP_MTU_DISCOVER) | (libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER) => {
+                return Err(without_effect(name, n, "path MTU discovery cannot be turned off"));
             }
             _ => return Err(unsupported(level, name)),
         })
@@ -275,8 +286,7 @@ impl Engine {
             libc::SO_ERROR => self.so_error(fd, socket),
             libc::SO_REUSEADDR => socket.kept.reuse_addr,
             libc::SO_REUSEPORT => socket.kept.reuse_port,
-            libc::SO_PRIORITY => socket.kept.priority,
-            libc::SO_MARK => socket.kept.mark,
+            libc::SO_PRIORITY | libc::SO_MARK => 0,
             libc::SO_TYPE => socket.kind & 0xf,
             libc::SO_DOMAIN => socket.domain,
             libc::SO_PROTOCOL => socket.protocol,
@@ -339,12 +349,17 @@ impl Engine {
     }
 }
 
+/// A value that the engine has no use for: an error, since a script that sets it counts on what it does.
+fn without_effect(name: i32, value: i32, why: &str) -> String {
+    format!("socket option {name} = {value} has no effect on the engine: {why}")
+}
+
 fn get_ip_option(socket: &Socket, options: &TcpOptions, level: i32, name: i32) -> Result<i32, String> {
     Ok(match (level, name) {
         (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => options.tos.into(),
         (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => options.ttl.unwrap_or(64).into(),
         (libc::SOL_IPV6, libc::IPV6_V6ONLY) => socket.kept.v6_only,
-        (libc::SOL_IP, libc::IP_FREEBIND) => socket.kept.free_bind,
+        (libc::SOL_IP, libc::IP_FREEBIND) => 0,
         (libc::SOL_IP, libc::IP_MTU_DISCOVER) | (libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER) => {
             socket.kept.mtu_discover.unwrap_or(libc::IP_PMTUDISC_WANT)
         }

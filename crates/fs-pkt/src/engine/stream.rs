@@ -107,8 +107,8 @@ impl Engine {
                 Err(e) => fails(errno(e)),
             };
         }
-        let reuse = socket.kept.reuse_addr != 0;
-        if self.fds.conflicts(fd, at, reuse) {
+        let kept = socket.kept;
+        if self.fds.conflicts(fd, at, &kept) {
             return fails(libc::EADDRINUSE);
         }
         if let Some(socket) = self.fds.socket_mut(fd) {
@@ -140,6 +140,10 @@ impl Engine {
                     socket.state = State::Listening(id);
                 }
                 done(Outcome::ok(0))
+            }
+            Err(Error::AddrInUse) if socket.kept.reuse_port != 0 => {
+                Err("listeners that share a port (SO_REUSEPORT) are on cores of their own; the engine has one here"
+                    .into())
             }
             Err(e) => fails(errno(e)),
         }
