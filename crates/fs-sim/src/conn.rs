@@ -306,7 +306,11 @@ impl Conn {
             self.send_frame(stack, n)
         } else {
             pattern::fill(seed, self.sent, &mut buf[..n]);
-            stack.tcp_send(self.id, &buf[..n])
+            match if self.plan.options.oob_inline { self.rng.below(8) } else { 7 } {
+                0 => stack.tcp_send_urgent(self.id, &buf[..n]),
+                1 => stack.tcp_send_record(self.id, &buf[..n]),
+                _ => stack.tcp_send(self.id, &buf[..n]),
+            }
         };
         match sent {
             Ok(0) => Err(Stop::Wrong("send took nothing and said so with Ok".into())),

@@ -107,6 +107,7 @@ impl<P: FramePool> Stack<P> {
             window: syn.window,
             path: syn.path,
             sample_from_us: None,
+            retries: 0,
             ecn: syn.ecn,
             options,
         });

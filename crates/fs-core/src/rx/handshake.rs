@@ -330,6 +330,7 @@ impl<P: FramePool> Stack<P> {
             window: entry.window,
             path: entry.path,
             sample_from_us: (entry.retries == 0).then_some(entry.sent_us),
+            retries: entry.retries,
             ecn: entry.ecn,
             options,
         });

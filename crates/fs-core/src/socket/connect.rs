@@ -325,6 +325,7 @@ impl<P: FramePool> Stack<P> {
             window: peer.window,
             path: s.path,
             sample_from_us: (s.retries == 0).then_some(s.sent_us),
+            retries: s.retries,
             ecn: peer.ecn,
             options: s.options,
         };

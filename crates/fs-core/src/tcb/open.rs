@@ -35,6 +35,8 @@ pub(crate) struct Opening {
     pub(crate) path: PathId,
     /// When our SYN (or SYN-ACK) left, if it was sent only once.
     pub(crate) sample_from_us: Option<u32>,
+    /// How often it was sent again.
+    pub(crate) retries: u8,
     /// Both sides want ECN (RFC 3168 6.1.1).
     pub(crate) ecn: bool,
     pub(crate) options: TcpOptions,
@@ -53,7 +55,7 @@ pub(crate) fn syn_window(initial: u32) -> u16 {
 impl<P: FramePool> Stack<P> {
     /// Makes the control block, in ESTABLISHED.
     pub(crate) fn open_tcb(&self, opening: Opening) -> Tcb {
-        let Opening { key, generation, iss, irs, peer, window, path, sample_from_us, ecn, options } = opening;
+        let Opening { key, generation, iss, irs, peer, window, path, sample_from_us, retries, ecn, options } = opening;
         let tcp = &self.config.tcp;
         let v6 = key.is_v6();
         let mut flags = Flags::default();
@@ -78,6 +80,9 @@ impl<P: FramePool> Stack<P> {
         } else {
             rtt.distrust();
         }
+        // RFC 5681 3.1: one segment after a lost SYN or SYN-ACK. As Linux (`tcp_init_transfer`), after the second: with the
+        // first time-out at 1 s (RFC 6298 2.1) one may well have been wrong.
+        let initial_segments = if retries > 1 { 1 } else { tcp.initial_window };
         let offered = syn_window(options.initial_window(tcp)) as u32;
         let (local, remote) = match key {
             FlowKey::V4 { local, remote, .. } => (local, remote),
@@ -110,7 +115,7 @@ impl<P: FramePool> Stack<P> {
             state: State::Established,
             flags,
             tx: TxQueue::new(),
-            window: Window::new(cc::initial_window(mss as u32, tcp.initial_window)),
+            window: Window::new(cc::initial_window(mss as u32, initial_segments)),
             rtt,
             rto_at: 0,
             armed_at: 0,

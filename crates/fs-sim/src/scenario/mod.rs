@@ -10,7 +10,7 @@ use crate::plan::{self, Kind, Plan, Sizes};
 use crate::rng::Rng;
 use crate::topology::Topology;
 use crate::world::{Failure, Report, World, WorldConfig};
-use fs_core::{CongestionControl, Duration, Framing, Limits, TcpConfig};
+use fs_core::{CongestionControl, Duration, Framing, Limits, TcpConfig, TcpOptions};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -51,6 +51,10 @@ struct Draft {
     v6: bool,
     topology: Topology,
     changes: Vec<(Duration, Change)>,
+    /// Urgent bytes stay in the stream, and both ends send some, and ends of records.
+    oob_inline: bool,
+    /// Everybody's TCP_USER_TIMEOUT.
+    user_timeout: Option<Duration>,
 }
 
 impl Draft {
@@ -74,7 +78,14 @@ impl Draft {
             v6: true,
             topology: Topology::switch(),
             changes: Vec::new(),
+            oob_inline: false,
+            user_timeout: None,
         }
+    }
+
+    /// What all its connections have of options.
+    fn mark(&self, options: TcpOptions) -> TcpOptions {
+        TcpOptions { oob_inline: self.oob_inline, user_timeout: self.user_timeout, ..options }
     }
 
     fn bad(rng: &mut Rng) -> Self {
@@ -118,7 +129,7 @@ impl Scenario {
             // Both ends of every connection hold frames; a world must not fail for want of slots.
             host.limits = Limits { connections: host.limits.connections.max(4096), ..host.limits.clone() };
         }
-        let listen = PORTS.map(|port| (port, plan::options(&mut rng, true))).to_vec();
+        let listen = PORTS.map(|port| (port, draft.mark(plan::options(&mut rng, true)))).to_vec();
         WorldConfig {
             seed,
             framing: draft.framing,
@@ -180,7 +191,7 @@ fn plans(draft: &Draft, rng: &mut Rng) -> Vec<Plan> {
             server,
             to: SocketAddr::new(address(server), port),
             from: (kind == Kind::SimultaneousOpen).then(|| SocketAddr::new(address(client), 20_000 + id as u16)),
-            options: plan::options(rng, kind.resets() || draft.keepalive),
+            options: draft.mark(plan::options(rng, kind.resets() || draft.keepalive)),
             client_script,
             server_script,
             seed: rng.next(),

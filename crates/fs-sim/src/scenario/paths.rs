@@ -286,9 +286,9 @@ pub(super) const PATHS: &[Scenario] = &[
     },
     Scenario {
         name: "syn-loss",
-        about: "15 % of the packets are lost, on the way of short connections, with a full SYN cache",
+        about: "8 % of the packets are lost, on the way of short connections, with a full SYN cache",
         build: |rng| {
-            let bad = |rng: &mut Rng| LinkConfig { loss_ppm: 150_000, ..LinkConfig::draw(rng, 10_000) };
+            let bad = |rng: &mut Rng| LinkConfig { loss_ppm: 80_000, ..LinkConfig::draw(rng, 10_000) };
             let kinds = vec![Kind::PingPong, Kind::HalfClose, Kind::ClientCloses];
             let mut draft = Draft { bulk: 0, short: 200, kinds, ..Draft::two(|| bad(rng)) };
             draft.sizes.short_max = 1000;
@@ -311,6 +311,45 @@ pub(super) const PATHS: &[Scenario] = &[
             draft.each_host(|host| {
                 draw_newer_tcp(host, rng);
                 host.fast_open = true;
+            })
+        },
+    },
+    Scenario {
+        name: "urgent",
+        about: "urgent bytes (SO_OOBINLINE) and ends of records (MSG_EOR) in between, over bad links",
+        build: |rng| {
+            let mut draft = Draft { bulk: 8, short: 100, ..Draft::two(|| LinkConfig::draw(rng, BAD_PPM)) };
+            draft.kinds.push(Kind::Sleepy);
+            draft.oob_inline = true;
+            draft.each_host(|host| draw_newer_tcp(host, rng))
+        },
+    },
+    Scenario {
+        name: "user-timeout",
+        about: "links that go down for less than everybody's TCP_USER_TIMEOUT: nobody gives up",
+        build: |rng| {
+            let mut draft = Draft { bulk: 12, short: 60, ..dumbbell(rng, 2) };
+            draft.gap = Duration::from_millis(300);
+            for flap in 0..6 {
+                // One after the other, with time for all to come to life again.
+                let at = Duration::from_secs(30) * flap + rng.duration(MS, Duration::from_secs(2));
+                let long = Duration::from_millis(rng.log_size(10, 8_000));
+                draft.changes.extend(both(at, LinkChange::Up(false)));
+                draft.changes.extend(both(at + long, LinkChange::Up(true)));
+            }
+            draft.user_timeout = Some(Duration::from_secs(30));
+            draft.each_host(|host| draw_newer_tcp(host, rng))
+        },
+    },
+    Scenario {
+        name: "timestamps-reuse",
+        about: "a handful of ports and a minute of TIME-WAIT: address pairs come back by their timestamps (RFC 6191)",
+        build: |rng| {
+            let draft = Draft { short: 400, bulk: 0, concurrency: 8, v6: false, ..Draft::bad(rng) };
+            draft.each_host(|host| {
+                draw_newer_tcp(host, rng);
+                host.ephemeral_ports = (50_000, 50_015);
+                (host.tcp.timestamps, host.tcp.time_wait) = (true, Duration::from_secs(60));
             })
         },
     },
