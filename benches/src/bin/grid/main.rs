@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use cell::{Cell, Pair};
 use fs_tests::{Lab, Ns};
 use report::Row;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// What is measured, and how thoroughly.
@@ -29,11 +30,18 @@ struct Plan {
     congestion: Vec<String>,
 }
 
-fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+/// How it is used.
+const USAGE: &str =
+    "usage: grid [--quick] [--rounds N] [--seconds S] [--loss PERCENT,…] [--rtt MS,…] [--congestion cubic,bbr]";
+
+fn main() -> ExitCode {
+    fs_benches::run(USAGE, run)
+}
+
+fn run(words: Vec<String>) -> Result<bool> {
     match words.first().map(String::as_str) {
-        Some("receive") => return ends::receive(&words[1..]),
-        Some("send") => return ends::send(&words[1..]),
+        Some("receive") => return ends::receive(&words[1..]).map(|()| true),
+        Some("send") => return ends::send(&words[1..]).map(|()| true),
         _ => {}
     }
     let plan = plan(words)?;
@@ -60,7 +68,7 @@ fn main() -> Result<()> {
     let path = folder.join("grid.json");
     std::fs::write(&path, serde_json::to_string_pretty(&rows)? + "\n")?;
     println!("results: {}", path.display());
-    Ok(())
+    Ok(true)
 }
 
 /// All pairs in turns, so that what the machine does meanwhile hits all of them.
@@ -101,7 +109,7 @@ fn plan(words: Vec<String>) -> Result<Plan> {
             "--loss" => plan.loss = numbers(value()?)?,
             "--rtt" => plan.rtt = numbers(value()?)?,
             "--congestion" => plan.congestion = value()?.split(',').map(str::to_owned).collect(),
-            other => bail!("unknown option {other}: --quick --rounds --seconds --loss --rtt --congestion"),
+            other => bail!("unknown option {other}; {USAGE}"),
         }
     }
     Ok(plan)

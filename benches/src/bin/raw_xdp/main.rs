@@ -10,6 +10,7 @@ use fs_core::{Frame, FramePool, IfaceId, Protocol, RxFrame, TxFrame};
 use fs_xdp::{Link, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpLink};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use wire::{HEADERS, PORT};
 
@@ -30,8 +31,12 @@ struct Options {
     window: usize,
 }
 
-fn main() -> Result<()> {
-    let mut words = std::env::args().skip(1);
+fn main() -> ExitCode {
+    fs_benches::run(USAGE, |words| run(words).map(|()| true))
+}
+
+fn run(words: Vec<String>) -> Result<()> {
+    let mut words = words.into_iter();
     let role = words.next().context(USAGE)?;
     let options = options(words)?;
     let mut port = Port::open(&options)?;
@@ -50,7 +55,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
         let name = key.strip_prefix("--").context(USAGE)?.to_owned();
         ensure!(
             ["device", "own", "to", "mtu", "size", "seconds", "window"].contains(&name.as_str()),
-            "unknown option {key}\n{USAGE}"
+            "unknown option {key}; {USAGE}"
         );
         given.insert(name, words.next().context(USAGE)?);
     }

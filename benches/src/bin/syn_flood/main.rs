@@ -53,21 +53,20 @@ struct Report {
     machine_us: f64,
 }
 
+/// How it is used. Its other roles are its own: it starts them.
+const USAGE: &str = "usage: syn_flood [--quick] [--rate SYNS_PER_SECOND]";
+
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    fs_benches::run(USAGE, |words| run(words).map(|()| true))
+}
+
+fn run(words: Vec<String>) -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let result = match words[..] {
+    match words[..] {
         ["flood", device, mac, own, to, rate, seconds] => flood::run(device, mac, own, to, rate, seconds),
         ["visit", to, each, seconds] => visit::run(to, each, seconds),
         ["memory"] => memory::run().map(|ns| println!("{ns:.0} ns a SYN in memory (cookie and answer built)")),
         ref options => bench(options),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("syn_flood: {error:#}");
-            ExitCode::FAILURE
-        }
     }
 }
 
@@ -78,7 +77,7 @@ fn bench(options: &[&str]) -> Result<()> {
         match *option {
             "--quick" => seconds = 3,
             "--rate" => rate = options.next().context("--rate N")?.parse().context("--rate N")?,
-            other => bail!("unknown option {other}: --quick, --rate N"),
+            other => bail!("unknown option {other}; {USAGE}"),
         }
     }
     println!(

@@ -31,26 +31,22 @@ type Part = (&'static str, fn(&Plan) -> Result<Vec<Row>>);
 const PARTS: [Part; 5] =
     [("raw", raw::run), ("short", short::run), ("latency", latency::run), ("bulk", bulk::run), ("proxy", proxy::run)];
 
+/// How it is used.
+const USAGE: &str = "usage: veth [--quick] [raw|short|latency|bulk|proxy …]";
+
 fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("veth bench: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    fs_benches::run(USAGE, run)
 }
 
 /// True when every part could be measured. A missed goal is a figure, not a failure.
-fn run() -> Result<bool> {
+fn run(words: Vec<String>) -> Result<bool> {
     let mut plan = Plan { rounds: 5, seconds: 4 };
     let mut wanted = Vec::new();
-    for argument in std::env::args().skip(1) {
+    for argument in words {
         match argument.as_str() {
             "--quick" => plan = Plan { rounds: 1, seconds: 2 },
             name if PARTS.iter().any(|(part, _)| *part == name) => wanted.push(argument),
-            other => bail!("unknown part or option {other}: --quick, {}", PARTS.map(|(name, _)| name).join(", ")),
+            other => bail!("unknown part or option {other}; {USAGE}"),
         }
     }
     let folder = fs_tests::apps::target_dir().join("bench");

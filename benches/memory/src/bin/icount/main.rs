@@ -23,9 +23,23 @@ use table::{Line, Record};
 /// What a figure may differ from its record.
 const TOLERANCE: f64 = 0.03;
 
-fn main() -> Result<ExitCode> {
+/// How it is used.
+const USAGE: &str = "usage: icount [--check | --record | SCENARIO…]";
+
+fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [run, name, n] = &args[..]
+    if args.iter().any(|a| a == "-h" || a == "--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    run(&args).unwrap_or_else(|error| {
+        eprintln!("icount: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn run(args: &[String]) -> Result<ExitCode> {
+    if let [run, name, n] = args
         && run == "--run"
     {
         let scenario = find(name)?;
@@ -39,7 +53,7 @@ fn main() -> Result<ExitCode> {
         match flag.as_str() {
             "--check" => check = true,
             "--record" => record = true,
-            other => bail!("no option {other}: --check, --record or --run NAME N"),
+            other => bail!("unknown option {other}; {USAGE}"),
         }
     }
     ensure!(!record || names.is_empty(), "a record has all scenarios");
