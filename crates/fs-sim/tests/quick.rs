@@ -42,6 +42,8 @@ fn what_soaking_found() {
         ("bursts", 330_337_412_145),
         // The handshake's last ACK, which may be the first to have SACK blocks where Fast Open has sent before it.
         ("fast-open", 303_387_087_586),
+        // A late segment of the connection before is reported by D-SACK, below this one's first byte.
+        ("timestamps-reuse", 75_062_918_097),
     ];
     for (name, seed) in found {
         let scenario = Scenario::named(name).expect("a scenario of that name");
@@ -50,6 +52,9 @@ fn what_soaking_found() {
 }
 
 scenarios! {
+    urgent = "urgent",
+    user_timeout = "user-timeout",
+    timestamps_reuse = "timestamps-reuse",
     small = "small",
     rude = "rude",
     time_wait = "time-wait",

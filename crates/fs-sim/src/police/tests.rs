@@ -147,7 +147,8 @@ fn sack_blocks_are_of_what_came() {
     with_a_hole().sent(NOW, &ack(100, &[(250, 300), (200, 300)])).unwrap();
     breaks(&mut with_a_hole(), "names what never arrived", &ack(100, &[(199, 300)]));
     breaks(&mut with_a_hole(), "never arrived", &ack(300, &[]));
-    breaks(&mut with_a_hole(), "did not come twice", &ack(100, &[(50, 99), (200, 300)]));
+    // Of an older connection.
+    with_a_hole().sent(NOW, &ack(100, &[(50, 99), (200, 300)])).unwrap();
     breaks(&mut with_a_hole(), "overlap", &ack(100, &[(200, 300), (200, 250)]));
     let mut police = with_a_hole();
     police.arrived(&packet(CLIENT, 100, 500, ACK, 1000, &[], 100));
