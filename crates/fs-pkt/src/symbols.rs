@@ -56,6 +56,7 @@ const OTHERS: &[(&str, i64)] = &[
     ("SO_EE_ORIGIN_ICMP6", 3),
     ("SO_EE_ORIGIN_ZEROCOPY", 5),
     ("SO_EE_CODE_ZEROCOPY_COPIED", 1),
+    ("SCM_TIMESTAMPING", libc::SCM_TIMESTAMPING as i64),
     ("SCM_TSTAMP_SND", 0),
     ("SCM_TSTAMP_SCHED", 1),
     ("SCM_TSTAMP_ACK", 2),

@@ -331,6 +331,10 @@ impl Target for Engine {
         Some(self.stack.fast_open_cookie(&key).as_bytes().to_vec())
     }
 
+    fn wall_time(&mut self, _seconds: i64, _nanos: i64) -> Option<i64> {
+        None
+    }
+
     fn command(&mut self, line: &str) -> Result<(), String> {
         self.run_command(line)?;
         self.turn();

@@ -257,6 +257,13 @@ impl Target for Linux {
         None
     }
 
+    fn wall_time(&mut self, seconds: i64, nanos: i64) -> Option<i64> {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+        let now = self.micros(Instant::now());
+        let ago = since.as_micros() as i64 - (seconds * 1_000_000 + nanos / 1000);
+        Some(now - ago)
+    }
+
     fn command(&mut self, line: &str) -> Result<(), String> {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(line).env("PACKETDRILL_PID", std::process::id().to_string());

@@ -1,7 +1,7 @@
 //! System-call events: arguments from the script's words to a target's call, and results back.
 
 use super::Runner;
-use super::call::{Control, Destination, Out, Outcome, SysCall, Transfer};
+use super::call::{Destination, Out, Outcome, SysCall, Transfer};
 use super::conn::{Conn, Stage};
 use super::target::Target;
 use super::values::{address, bracketed, buffers, bytes, int, length, number};
@@ -337,7 +337,15 @@ impl<T: Target> Runner<'_, T> {
             SysCall::Poll { .. } if outcome.result >= 0 => check_poll(&call.args[0], outcome),
             SysCall::EpollWait { .. } if outcome.result > 0 => self.check_epoll(&call.args[1], outcome),
             SysCall::Receive { by: Transfer::Message, .. } if outcome.result >= 0 => {
-                check_message(&call.args[1], outcome)
+                let tolerance = self.config.tolerance_us;
+                let target = &mut *self.target;
+                super::control::check_message(&call.args[1], outcome, &mut |expected, (seconds, nanos)| {
+                    let actual = target.wall_time(seconds, nanos).ok_or("the target keeps no wall clock")?;
+                    if (actual - expected).abs() <= tolerance {
+                        return Ok(());
+                    }
+                    Err(format!("Bad timestamp in scm_timestamping: expected: {expected} us actual: {actual} us"))
+                })
             }
             _ => Ok(()),
         }
@@ -460,41 +468,4 @@ fn check_poll(expected: &Expr, outcome: &Outcome) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// A received message's flags and control messages.
-fn check_message(header: &Expr, outcome: &Outcome) -> Result<(), String> {
-    let Out::Message { flags, control } = &outcome.out else { return Err("recvmsg told no flags".into()) };
-    let expected = header.field("msg_flags").map_or(Ok(0), |f| int(&f.value))?;
-    if expected != *flags {
-        return Err(format!("Expected msg_flags {expected:#010X} but got {flags:#010X}"));
-    }
-    let Some(field) = header.field("msg_control") else { return Ok(()) };
-    let Expr::List(items) = &field.value else { return Err(format!("bad msg_control: {}", field.value)) };
-    if items.len() != control.len() {
-        return Err(format!("Expected {} control messages but got {}: {control:?}", items.len(), control.len()));
-    }
-    items.iter().zip(control).try_for_each(|(item, actual)| check_control(item, actual))
-}
-
-fn check_control(item: &Expr, actual: &Control) -> Result<(), String> {
-    let part = |name: &str| item.field(name).map(|f| &f.value).ok_or_else(|| format!("bad cmsg: {item}"));
-    let (level, kind) = (int(part("cmsg_level")?)?, int(part("cmsg_type")?)?);
-    if (level, kind) != (actual.level, actual.kind) {
-        return Err(format!(
-            "Bad control message: expected: level {level} type {kind} actual: level {} type {}",
-            actual.level, actual.kind
-        ));
-    }
-    match part("cmsg_data")? {
-        Expr::Ellipsis => Ok(()),
-        data @ (Expr::Int(_) | Expr::Hex(_) | Expr::Word(_)) => {
-            let expected = int(data)?.to_ne_bytes();
-            if actual.data == expected {
-                return Ok(());
-            }
-            Err(format!("Bad control message data: expected: {data} actual: {:?}", actual.data))
-        }
-        other => Err(format!("control message data {other} is not supported")),
-    }
 }

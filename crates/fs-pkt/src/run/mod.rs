@@ -2,6 +2,7 @@
 
 pub mod call;
 mod conn;
+mod control;
 mod icmp;
 mod invoke;
 mod packets;

@@ -30,6 +30,9 @@ pub trait Target {
     /// The Fast Open cookie that the host gives to a peer, if scripts cannot know it: theirs stands for it.
     fn cookie(&mut self, local: IpAddr, remote: IpAddr) -> Option<Vec<u8>>;
 
+    /// A time of the wall clock, in seconds and nanoseconds, as the script's; `None` where there is no such clock.
+    fn wall_time(&mut self, seconds: i64, nanos: i64) -> Option<i64>;
+
     /// A shell command.
     fn command(&mut self, line: &str) -> Result<(), String>;
 
