@@ -315,16 +315,19 @@ impl Listener {
             // Another thread is at it, or this one, below a signal handler.
             return self.count.load(Acquire);
         }
-        if let Some(attachment) = process::current().filter(|now| now.life() == self.life.load(Relaxed)) {
-            self.bring_up(attachment, page);
+        if let Some(attachment) = process::current().filter(|now| now.life() == self.life.load(Relaxed))
+            && self.bring_up(attachment, page)
+        {
+            self.seen.store(generation, Release);
         }
-        self.seen.store(generation, Release);
         self.busy.store(0, Release);
         self.count.load(Acquire)
     }
 
-    /// Brings `arenas` to what the page says.
-    fn bring_up(&self, attachment: &Attachment, page: &ListenerPage) {
+    /// Brings `arenas` to what the page says; false: not all could be had, to be tried again.
+    fn bring_up(&self, attachment: &Attachment, page: &ListenerPage) -> bool {
+        let mut all = true;
+        let generation = page.generation();
         let count = self.count.load(Relaxed) as usize;
         let places = || (0..count).filter_map(|place| self.arenas.at(place));
         for place in places() {
@@ -337,7 +340,8 @@ impl Listener {
                 continue;
             }
             let Some(mapped) = arenas::ask(attachment, id, Side::B) else {
-                // Gone since, which the next generation says; or no memory, and then its clients wait.
+                // Gone since, which the next generation says; or no number for its memory to come with.
+                all &= page.generation() != generation;
                 continue;
             };
             let empty = places().find(|place| place.load().is_none());
@@ -348,6 +352,7 @@ impl Listener {
                 self.count.fetch_add(1, AcqRel);
             }
         }
+        all
     }
 
     /// Whether a connection waits in an inbox.
@@ -419,6 +424,16 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         // Another thread may have closed the number that this call was given.
         let Some(fd) = live(fd, socket) else { break Err(Errno::BADF) };
         listener.refresh();
+        if listener.is_behind() {
+            // No number for an arena's memory: none for a connection either.
+            match call::dup(fd) {
+                Ok(probe) => {
+                    // Made above.
+                    let _ = call::close(probe);
+                }
+                Err(errno) => break Err(errno),
+            }
+        }
         if !kernel_first && listener.pending() {
             match take(listener, socket, flags) {
                 None => {}
@@ -573,11 +588,10 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<(), Errn
         }
         false
     });
-    let woken = if ready || listener.pending() || listener.is_behind() {
-        Ok(true)
-    } else {
-        sleep(fd, Some(poller.eventfd), slice)
-    };
+    if listener.is_behind() {
+        slice = slice.min(BLIND);
+    }
+    let woken = if ready || listener.pending() { Ok(true) } else { sleep(fd, Some(poller.eventfd), slice) };
     awake(listener, &poller);
     match woken {
         Ok(woken) => after_sleep(woken, patience),
@@ -641,7 +655,8 @@ fn sleep(fd: Fd, eventfd: Option<Fd>, slice: Duration) -> Result<bool, Errno> {
 impl Listener {
     /// Arenas have come since the last look.
     fn is_behind(&self) -> bool {
-        self.page.load().is_some_and(|page| page.generation() != self.seen.load(Acquire))
+        let page = self.page.load().filter(|_| self.id.load(Acquire) != 0);
+        page.is_some_and(|page| page.generation() != self.seen.load(Acquire))
     }
 }
 

@@ -21,7 +21,8 @@ use crate::{
 pub fn send(fd: Fd, bufs: &[IoVec<'_>], flags: u32, _destination: Option<&[u8]>, _control: &[u8]) -> Ours<usize> {
     let socket = table::find(fd)?;
     let Some(channel) = socket.channel() else { return disconnected(socket) };
-    Some(iovec::to_send(bufs).and_then(|(bufs, total)| send_on(fd, socket, &channel, bufs, total, flags)))
+    let mut room = iovec::Room::new();
+    Some(iovec::to_send(bufs, &mut room).and_then(|(bufs, total)| send_on(fd, socket, &channel, bufs, total, flags)))
 }
 
 fn send_on(
@@ -121,8 +122,9 @@ fn behind<'a>(bufs: &'a [IoSlice<'_>], mut skip: usize) -> &'a [u8] {
 pub fn recv(fd: Fd, bufs: &mut [IoVecMut<'_>], flags: u32) -> Ours<Received> {
     let socket = table::find(fd)?;
     let Some(channel) = socket.channel() else { return disconnected(socket) };
+    let mut room = iovec::Room::new();
     Some(
-        iovec::to_receive(bufs, flags & flags::TRUNC != 0)
+        iovec::to_receive(bufs, flags & flags::TRUNC != 0, &mut room)
             .and_then(|(bufs, total)| recv_on(fd, socket, &channel, bufs, total, flags)),
     )
 }
