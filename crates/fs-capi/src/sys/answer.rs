@@ -14,6 +14,16 @@ const PIECES_MAX: usize = 1024;
 /// Longest socket address, `sizeof(struct sockaddr_storage)`; a longer one is the kernel's to refuse.
 const ADDRESS_MAX: usize = 128;
 
+/// The lowest address that Linux maps for a program by default (vm.mmap_min_addr is 65536; 4096 is its least).
+const LOWEST: usize = 4096;
+
+/// Whether a pointer cannot point to anything: null, or an error number or small offset taken for a pointer. Such
+/// arguments are the kernel's to refuse (EFAULT). Other bad pointers fault in this process, which the kernel's calls
+/// would not: telling them apart takes a system call for each.
+pub(super) fn is_bad<T>(pointer: *const T) -> bool {
+    pointer.addr() < LOWEST
+}
+
 /// The answer of a call that answers 0.
 pub(super) fn done(answer: Ours<()>) -> Option<c_int> {
     int(answer.map(|r| r.map(|()| 0)))
@@ -98,7 +108,7 @@ pub(super) unsafe fn pieces<'a>(parts: *const iovec, n: usize) -> Option<&'a [io
     if n == 0 {
         return Some(&[]);
     }
-    if parts.is_null() || n > PIECES_MAX {
+    if is_bad(parts) || n > PIECES_MAX {
         return None;
     }
     // SAFETY: by contract.
@@ -127,7 +137,7 @@ pub(super) unsafe fn pieces_mut<'a>(parts: *const iovec, n: usize) -> Option<&'a
 /// # Safety
 /// `address` points to `length` bytes when it is not null.
 pub(super) unsafe fn address<'a>(address: *const sockaddr, length: socklen_t) -> Option<&'a [u8]> {
-    if address.is_null() || length as usize > ADDRESS_MAX {
+    if is_bad(address) || length as usize > ADDRESS_MAX {
         return None;
     }
     // SAFETY: by contract.
@@ -142,7 +152,7 @@ pub(super) unsafe fn copy_address(from: &[u8], out: *mut sockaddr, length: *mut 
     if out.is_null() {
         return Ok(());
     }
-    if length.is_null() {
+    if is_bad(out) || is_bad(length) {
         return Err(Errno::FAULT);
     }
     // SAFETY: by contract.
@@ -160,7 +170,7 @@ pub(super) unsafe fn copy_address(from: &[u8], out: *mut sockaddr, length: *mut 
 /// # Safety
 /// The message's control pointer is null or points to its control length.
 pub(super) unsafe fn control(message: &msghdr) -> &[u8] {
-    if message.msg_control.is_null() || message.msg_controllen == 0 {
+    if is_bad(message.msg_control) || message.msg_controllen == 0 {
         return &[];
     }
     // SAFETY: by contract.

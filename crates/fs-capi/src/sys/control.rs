@@ -2,6 +2,7 @@
 
 use core::slice;
 
+use super::answer::is_bad;
 use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, SCM_RIGHTS, SOL_SOCKET, c_int, msghdr};
 
 /// Calls `each` with the descriptors of every SCM_RIGHTS message.
@@ -35,7 +36,7 @@ unsafe fn rights(message: &msghdr, mut each: impl FnMut(&[c_int])) {
 /// As sendmsg(2).
 pub(super) unsafe fn share(message: *const msghdr) {
     // SAFETY: by contract.
-    if let Some(message) = unsafe { message.as_ref() }
+    if let Some(message) = unsafe { message.as_ref() }.filter(|_| !is_bad(message))
         && message.msg_controllen != 0
     {
         // SAFETY: by contract.
@@ -49,7 +50,7 @@ pub(super) unsafe fn share(message: *const msghdr) {
 /// As recvmsg(2), after it has succeeded.
 pub(super) unsafe fn claim(message: *const msghdr) {
     // SAFETY: by contract.
-    if let Some(message) = unsafe { message.as_ref() }
+    if let Some(message) = unsafe { message.as_ref() }.filter(|_| !is_bad(message))
         && message.msg_controllen != 0
     {
         // SAFETY: the kernel has just written the control data.

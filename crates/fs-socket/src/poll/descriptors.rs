@@ -58,7 +58,9 @@ enum What {
 fn what(fd: Fd) -> What {
     let Some(socket) = table::socket(fd) else { return What::Kernel };
     match socket.kind() {
-        Kind::Epoll => registry::find(socket.epoll_index()).map_or(What::Kernel, What::Set),
+        Kind::Epoll => {
+            registry::find(socket.epoll_index()).filter(|set| set.is_active()).map_or(What::Kernel, What::Set)
+        }
         _ if socket.watch() == Watch::Kernel => What::Kernel,
         _ => What::Ours(socket),
     }

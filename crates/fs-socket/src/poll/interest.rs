@@ -48,6 +48,10 @@ pub(super) struct Entry {
     pub(super) queued: bool,
     /// A one-shot that has fired.
     pub(super) spent: bool,
+    /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet.
+    pub(super) watched: Fd,
+    /// Of a nested set: its changes that were reported.
+    pub(super) seen: u32,
     /// Next entry of the same number, or of the free list.
     next: u32,
     /// Next entry of the same slot.
@@ -123,6 +127,8 @@ impl Interest {
             source: Source::Kernel,
             queued: false,
             spent: false,
+            watched: 0,
+            seen: 0,
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),
             beside: NONE,
         };

@@ -52,6 +52,7 @@ impl Inner {
                 continue;
             };
             joined.arena.drain(lane, |slot| {
+                self.changes = self.changes.wrapping_add(1);
                 let mut at = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
                 while at != u32::MAX {
                     at = queue(at);
@@ -68,7 +69,19 @@ impl Inner {
             match entry.source {
                 Source::Listener => self.join_listener(at, entry.socket),
                 Source::Nested(_) if entry.event.events & ET == 0 => self.enqueue(at),
-                Source::Nested(_) | Source::Kernel | Source::Channel { .. } => {}
+                Source::Nested(index) => {
+                    let changes = registry::find(index).and_then(Set::lock).map_or(0, |mut inner| {
+                        inner.collect();
+                        inner.changes
+                    });
+                    if changes != entry.seen {
+                        self.enqueue(at);
+                        if let Some(entry) = self.interest.get_mut(at) {
+                            entry.seen = changes;
+                        }
+                    }
+                }
+                Source::Kernel | Source::Channel { .. } => {}
             }
         }
     }
@@ -134,6 +147,8 @@ impl Inner {
             }
             entry.queued = false;
         }
+        // What wakes sleepers of the application's set is no event of the application's.
+        self.end_kick();
         let mut kernel = [PollFd { fd: self.number, events: IN as i16, revents: 0 }];
         matches!(kernel::ppoll(&mut kernel, Some(Duration::ZERO), None), Ok(1..))
     }
@@ -176,7 +191,9 @@ impl Inner {
         }
         for i in 0..self.special.len() {
             if let Some(Entry { source: Source::Nested(index), .. }) = self.interest.get(self.special[i]) {
-                let armed = registry::find(*index).and_then(Set::lock).is_none_or(|mut inner| {
+                let index = *index;
+                self.watch_nested(self.special[i], index);
+                let armed = registry::find(index).and_then(Set::lock).is_none_or(|mut inner| {
                     inner.sleepers += 1;
                     inner.ready.is_empty() && inner.arm()
                 });

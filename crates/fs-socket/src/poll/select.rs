@@ -52,6 +52,8 @@ pub(super) fn select(
         at += 1;
     });
     let deadline = Deadline::new(timeout);
+    // The time runs from here.
+    deadline.at();
     match descriptors::poll(entries, timeout, mask)? {
         Ok(_) => {}
         Err(errno) => return Some(Err(errno)),

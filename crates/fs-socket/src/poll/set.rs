@@ -81,6 +81,12 @@ pub(super) struct Inner {
     /// Waits since the kernel's set was looked at, and when that was.
     pub(super) waits: u32,
     pub(super) looked: u64,
+    /// The last look at the kernel's set found something.
+    pub(super) busy: bool,
+    /// Counts changes of our sockets: the edges of this set in another.
+    pub(super) changes: u32,
+    /// Whose turn it is when there is room for one event only: ours.
+    pub(super) turn: bool,
     pub(super) kick: Option<(Fd, u32)>,
 }
 
@@ -119,6 +125,9 @@ impl Set {
             sleepers: 0,
             waits: 0,
             looked: 0,
+            turn: false,
+            busy: false,
+            changes: 0,
             kick: None,
         };
         Set { inner: Lock::new(inner), spin: Spin::new(), active }

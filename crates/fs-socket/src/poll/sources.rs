@@ -18,11 +18,15 @@ use crate::{
 const IN: u32 = 0x1;
 
 impl Inner {
-    /// Puts the inner set's outer kernel set into ours.
+    /// Puts what the inner set sleeps on into our outer kernel set: its outer one, or while it has none the
+    /// application's.
     pub(super) fn watch_nested(&mut self, at: u32, index: u32) {
         let Some(live) = &self.live else { return };
         let Some(inner) = registry::find(index).and_then(Set::lock) else { return };
         let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer);
+        drop(inner);
+        let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.watched != waited) else { return };
+        entry.watched = waited;
         let event = EpollEvent { events: IN, data: 1 << 32 | u64::from(at) };
         // EEXIST: a second registration of the same set; the first one wakes us.
         let _ = kernel::epoll_ctl(live.outer, ADD, waited, Some(event));
@@ -189,6 +193,7 @@ impl Inner {
             let Some(entry) = self.interest.get_mut(at) else { continue };
             entry.queued = false;
             entry.beside = u32::MAX;
+            entry.watched = 0;
             match entry.source {
                 Source::Nested(index) => {
                     if self.activate().is_ok() {

@@ -1,7 +1,8 @@
 //! epoll_wait.
 //!
-//! What is ready of ours is answered without a system call. The kernel's set is looked at when nothing of ours is ready,
-//! and besides every [`WAITS`] calls or [`LOOK_NS`]: a busy channel must not starve a kernel descriptor.
+//! What is ready of ours is answered without a system call. The kernel's set is looked at when it wakes the sleeper, and
+//! besides every [`WAITS`] calls or [`LOOK_NS`], and as long as it has something: a busy channel must not starve a kernel
+//! descriptor.
 
 use core::{cell::Cell, sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -72,12 +73,9 @@ pub(super) fn wait(
     let deadline = Deadline::new(timeout);
     loop {
         let mut inner = lock(set)?;
-        let n = inner.gather(events);
-        if n > 0 || deadline.is_now() || inner.waits == LOOK {
-            let n = add_kernel(&mut inner, events, n)?;
-            if n > 0 || deadline.is_now() {
-                return Ok(n);
-            }
+        let n = fill(&mut inner, events, deadline.is_now())?;
+        if n > 0 || deadline.is_now() {
+            return Ok(n);
         }
         drop(inner);
         let dirty = || set.lock().is_none_or(|inner| inner.any_dirty());
@@ -87,9 +85,8 @@ pub(super) fn wait(
         if !sleep(set, &deadline, mask)? {
             // The time is over: a last look at everything.
             let mut inner = lock(set)?;
-            let n = inner.gather(events);
             inner.waits = LOOK;
-            return add_kernel(&mut inner, events, n);
+            return fill(&mut inner, events, true);
         }
     }
 }
@@ -99,24 +96,42 @@ fn lock(set: &'static Set) -> Result<Guard<'static, Inner>, Errno> {
     set.lock().ok_or(Errno::INTR)
 }
 
-/// Adds what the kernel's set has, if it is time to look.
-fn add_kernel(inner: &mut Inner, events: &mut [EpollEvent], n: usize) -> Result<usize, Errno> {
-    let due = if n == 0 || inner.waits >= WAITS {
-        true
-    } else {
+/// Fills in what is ready: ours, and the kernel's if it is time to look or nothing of ours is there. The kernel has half
+/// of the room when it is asked, so that neither starves the other.
+fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool) -> Result<usize, Errno> {
+    // What was ready there probably is still, level-triggered.
+    let due = inner.busy || inner.waits >= WAITS || now().saturating_sub(inner.looked) >= LOOK_NS;
+    if !due {
         inner.waits += 1;
-        // The clock is read once in eight calls.
-        inner.waits.is_multiple_of(8) && now().saturating_sub(inner.looked) >= LOOK_NS
-    };
-    if !due || n == events.len() {
-        return Ok(n);
+        let n = inner.gather(events);
+        if n > 0 || !now_only {
+            return Ok(n);
+        }
     }
+    let half = events.len().div_ceil(2);
+    // With room for one only they take turns.
+    let turn = inner.turn && events.len() == 1;
+    inner.turn = !turn && events.len() == 1;
+    let first = if turn { inner.gather(events) } else { from_kernel(inner, &mut events[..half])? };
+    let mut n = first;
+    if !turn {
+        n += inner.gather(&mut events[n..]);
+    }
+    if n < events.len() && (turn || first == half) {
+        n += from_kernel(inner, &mut events[n..])?;
+    }
+    Ok(n)
+}
+
+/// What the application's kernel set has.
+fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Errno> {
     inner.waits = 0;
     inner.looked = now();
-    let got = kernel::epoll_wait(inner.number, &mut events[n..], Some(Duration::ZERO), None)?;
-    let got = strip(inner, &mut events[n..n + got]);
-    inner.delivered(&events[n..n + got]);
-    Ok(n + got)
+    let got = kernel::epoll_wait(inner.number, events, Some(Duration::ZERO), None)?;
+    let got = strip(inner, &mut events[..got]);
+    inner.delivered(&events[..got]);
+    inner.busy = got > 0;
+    Ok(got)
 }
 
 /// Takes the event of a kick out; answers how many are left, in front.

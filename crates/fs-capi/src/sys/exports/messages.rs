@@ -6,7 +6,7 @@ use std::time::Instant;
 use fs_socket::{Errno, Ours, Received, flags};
 use libc::{c_int, c_uint, mmsghdr, msghdr, size_t, ssize_t, timespec};
 
-use crate::sys::answer::{self, address, pieces, pieces_mut, received};
+use crate::sys::answer::{self, address, is_bad, pieces, pieces_mut, received};
 use crate::sys::control;
 use crate::sys::errno::{errno, set_errno};
 use crate::sys::real;
@@ -55,7 +55,10 @@ fall_through! {
 unsafe fn sendmsg_ours(fd: c_int, message: *const msghdr, send_flags: c_int) -> Option<ssize_t> {
     // SAFETY: by contract; what is null goes to the kernel.
     unsafe {
-        let header = message.as_ref()?;
+        if is_bad(message) {
+            return None;
+        }
+        let header = &*message;
         let parts = pieces(header.msg_iov, header.msg_iovlen as size_t)?;
         let to = address(header.msg_name.cast(), header.msg_namelen);
         answer::send(fd, parts, send_flags as u32, to, answer::control(header))
@@ -67,7 +70,10 @@ unsafe fn sendmsg_ours(fd: c_int, message: *const msghdr, send_flags: c_int) -> 
 unsafe fn recvmsg_ours(fd: c_int, message: *mut msghdr, recv_flags: c_int) -> Ours<Received> {
     // SAFETY: by contract; what is null goes to the kernel.
     unsafe {
-        let header = message.as_mut()?;
+        if is_bad(message) {
+            return None;
+        }
+        let header = &mut *message;
         let answer = answer::recv(
             fd,
             pieces_mut(header.msg_iov, header.msg_iovlen as size_t)?,

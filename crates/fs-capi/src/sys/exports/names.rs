@@ -4,7 +4,7 @@ use core::slice;
 
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
-use crate::sys::answer::{address, copy_address, done, int};
+use crate::sys::answer::{address, copy_address, done, int, is_bad};
 use crate::sys::cancel;
 use crate::sys::errno::set_errno;
 
@@ -38,7 +38,7 @@ fall_through! {
         option(fd, level, name, value, length);
     /// setsockopt(2).
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int = {
-        if value.is_null() || c_int::try_from(length).is_err() {
+        if is_bad(value) || c_int::try_from(length).is_err() {
             None
         } else {
             done(fs_socket::setsockopt(fd, level, name, slice::from_raw_parts(value.cast(), length as usize)))
@@ -92,7 +92,7 @@ unsafe fn named(
 ) -> Option<c_int> {
     match answer? {
         Ok(address) => {
-            if name.is_null() {
+            if is_bad(name) {
                 set_errno(libc::EFAULT);
                 return Some(-1);
             }
@@ -106,7 +106,7 @@ unsafe fn named(
 /// # Safety
 /// As getsockopt(2).
 unsafe fn option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> Option<c_int> {
-    if value.is_null() || length.is_null() {
+    if is_bad(value) || is_bad(length) {
         return None;
     }
     // SAFETY: by contract; a negative length is the kernel's to refuse.

@@ -3,11 +3,12 @@
 use core::slice;
 use core::time::Duration;
 
-use fs_socket::poll::{self, EpollEvent};
+use fs_socket::poll::{self, EpollEvent, PollFd};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
 use super::wait::{milliseconds, ready, signals, time, timed};
-use crate::sys::answer::done;
+use crate::sys::answer::{done, is_bad};
+use crate::sys::errno::set_errno;
 use crate::sys::real;
 
 fall_through! {
@@ -17,7 +18,7 @@ fall_through! {
     fn epoll_create1(flags: c_int) -> c_int = None;
     /// epoll_ctl(2).
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int =
-        done(poll::epoll_ctl(set, operation, fd, event.cast::<EpollEvent>().as_ref().copied()));
+        done(poll::epoll_ctl(set, operation, fd, event.cast::<EpollEvent>().as_ref().filter(|_| !is_bad(event)).copied()));
 }
 
 define! {
@@ -54,7 +55,8 @@ unsafe fn waited(
     kernel: impl Fn() -> c_int,
 ) -> c_int {
     let n = match usize::try_from(n) {
-        Ok(n) if n > 0 && !events.is_null() => n,
+        Ok(n) if n > 0 && !is_bad(events) => n,
+        Ok(n) if n > 0 => return nowhere(set, timeout, mask, kernel),
         _ => return kernel(),
     };
     loop {
@@ -69,5 +71,18 @@ unsafe fn waited(
         if left > 0 {
             return left as c_int;
         }
+    }
+}
+
+/// An epoll_wait that has nowhere to write: EFAULT as soon as there is an event.
+fn nowhere(set: c_int, timeout: Option<Duration>, mask: Option<u64>, kernel: impl Fn() -> c_int) -> c_int {
+    let mut entry = [PollFd { fd: set, events: libc::POLLIN, revents: 0 }];
+    match ready(timed(timeout, |left| poll::poll(&mut entry, left, mask))) {
+        Some(1..) => {
+            set_errno(libc::EFAULT);
+            -1
+        }
+        Some(answer) => answer,
+        None => kernel(),
     }
 }

@@ -11,7 +11,7 @@ use fs_socket::{
 };
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, suseconds_t, time_t, timespec, timeval};
 
-use crate::sys::answer::int;
+use crate::sys::answer::{int, is_bad};
 use crate::sys::{cancel, real};
 
 fall_through! {
@@ -91,11 +91,22 @@ pub(super) fn ready(answer: Ours<usize>) -> Option<c_int> {
 /// # Safety
 /// As poll(2).
 unsafe fn entries<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [PollFd]> {
-    if fds.is_null() || n == 0 || n > c_int::MAX as nfds_t {
+    if is_bad(fds) || n == 0 || n > FEW && n > open_files() {
         return None;
     }
     // SAFETY: by contract; PollFd is laid out as pollfd.
     Some(unsafe { slice::from_raw_parts_mut(fds.cast(), n as usize) })
+}
+
+/// So many entries are within every limit.
+const FEW: nfds_t = 64;
+
+/// RLIMIT_NOFILE: longer arrays are EINVAL (poll(2)).
+fn open_files() -> nfds_t {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur.min(c_int::MAX as u64)
 }
 
 /// poll's time-out: negative is without end.
