@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 /// The most bytes that Linux moves in one call (`MAX_RW_COUNT`).
 const TRANSFER_MAX: usize = 0x7fff_f000;
@@ -286,6 +287,10 @@ pub(crate) fn set_nonblocking(fd: RawFd, on: bool) -> io::Result<()> {
 
 /// What of `events` is ready within `timeout` ms (-1: for ever); 0 after the time-out.
 pub(crate) fn poll(fd: RawFd, events: i16, timeout: c_int) -> io::Result<i16> {
+    // A negative time is none.
+    let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let mut asked = [fs_socket::poll::PollFd { fd, events, revents: 0 }];
+    ours!(fs_socket::poll::poll(&mut asked, wait, None).map(|ready| ready.map(|_| asked[0].revents)));
     let mut one = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one `pollfd`.
     check(unsafe { libc::poll(&mut one, 1, timeout) })?;
