@@ -106,16 +106,41 @@ pub fn socket(fd: Fd) -> Option<SocketRef> {
     }
 }
 
-/// The epoll instance behind a number (its index as given to [`set_epoll`]).
+/// The index of an epoll set that has had no socket of ours yet.
+const NO_INDEX: u32 = u32::MAX;
+
+/// The epoll instance behind a number (its index as given to [`set_epoll`]); `None` while it has no index.
 pub fn epoll(fd: Fd) -> Option<u32> {
-    let socket = find(fd)?;
-    (socket.kind() == Kind::Epoll).then(|| socket.epoll_index())
+    index_of(find(fd)?)
 }
 
-/// `fd` (made by the kernel a moment ago) is an epoll instance of [`crate::poll`]. Its duplicates and closing are followed:
+/// The epoll instance that a socket of the table is.
+pub(crate) fn index_of(socket: &Socket) -> Option<u32> {
+    (socket.kind() == Kind::Epoll).then(|| socket.epoll_index()).filter(|&index| index != NO_INDEX)
+}
+
+/// `fd` is an epoll set that the kernel has just made. From now on its duplicates are known: the set becomes ours for all
+/// of them at once, whichever of them the first socket of ours is added by.
+pub fn epoll_made(fd: Fd) {
+    let _changing = Changing::begin();
+    displaced(fd);
+    // Without a place it is as before: ours only under the number that a socket was added by.
+    let Some(socket) = Socket::make(Kind::Epoll) else { return };
+    socket.set_epoll_index(NO_INDEX);
+    socket.add_descriptor(fd);
+    if !set(fd, socket) {
+        socket.forget_descriptor(fd);
+    }
+}
+
+/// `fd` is an epoll instance of [`crate::poll`]. Its duplicates and closing are followed:
 /// [`crate::poll::epoll_closed`] is called when the last number in this process is gone. False: no room, the kernel's alone.
 pub fn set_epoll(fd: Fd, index: u32) -> bool {
     let _changing = Changing::begin();
+    if let Some(known) = find(fd).filter(|socket| socket.kind() == Kind::Epoll) {
+        known.set_epoll_index(index);
+        return true;
+    }
     let Some(socket) = Socket::make(Kind::Epoll) else { return false };
     displaced(fd);
     socket.set_epoll_index(index);

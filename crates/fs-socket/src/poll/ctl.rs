@@ -28,7 +28,9 @@ const NESTS_MAX: u32 = 4;
 
 /// epoll_ctl(2). `None`: neither the set nor the descriptor is ours.
 pub(super) fn control(set_fd: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> Ours<()> {
-    let Some(held) = table::socket(fd) else {
+    // An epoll set without anything of ours is a kernel descriptor like another.
+    let held = table::socket(fd).filter(|held| held.kind() != Kind::Epoll || table::index_of(held).is_some());
+    let Some(held) = held else {
         let set = registry::find(table::epoll(set_fd)?)?;
         if operation == MOD || operation == ADD {
             // A kernel descriptor: the set that everybody sleeps in, or under, has it.

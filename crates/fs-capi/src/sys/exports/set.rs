@@ -12,16 +12,16 @@ use crate::sys::errno::set_errno;
 use crate::sys::real;
 
 fall_through! {
-    /// epoll_create(2): an epoll set is the kernel's until a socket of ours comes into it.
-    fn epoll_create(size: c_int) -> c_int = None;
-    /// epoll_create1(2).
-    fn epoll_create1(flags: c_int) -> c_int = None;
     /// epoll_ctl(2).
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int =
         done(poll::epoll_ctl(set, operation, fd, event.cast::<EpollEvent>().as_ref().filter(|_| !is_bad(event)).copied()));
 }
 
 define! {
+    /// epoll_create(2): an epoll set is the kernel's until a socket of ours comes into it.
+    fn epoll_create(size: c_int) -> c_int = made(real::epoll_create(size));
+    /// epoll_create1(2).
+    fn epoll_create1(flags: c_int) -> c_int = made(real::epoll_create1(flags));
     /// epoll_wait(2).
     fn epoll_wait(set: c_int, events: *mut epoll_event, n: c_int, timeout_ms: c_int) -> c_int = {
         waited(set, events, n, milliseconds(timeout_ms), None, || real::epoll_wait(set, events, n, timeout_ms))
@@ -39,6 +39,14 @@ define! {
             None => kernel(),
         }
     };
+}
+
+/// Remembers a new set, so that its duplicates are known for what they are.
+fn made(set: c_int) -> c_int {
+    if set >= 0 {
+        fs_socket::table::epoll_made(set);
+    }
+    set
 }
 
 /// Waits in our way or, where there is nothing of ours in the set, in the kernel's. In a kernel's wait, the set may have
