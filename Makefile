@@ -2,7 +2,7 @@
 # test   everything: unit, model, simulation, link and lab tests
 # bench  in-memory and veth benches, each with a peer measured in the same run; QUICK=1 for a short one
 # soak   simulated worlds from random seeds for SECONDS (60), every scenario in turn; a failure prints how to replay it
-# fuzz   all fuzz targets for MINUTES (10): hostile frames, options, reassembly, scoreboard, two ends, parser
+# fuzz   all fuzz targets for MINUTES (10): hostile frames, options, reassembly, scoreboard, two ends, parser, control messages
 # build  the examples, optimised
 
 .PHONY: demo test bench soak fuzz build

@@ -10,7 +10,7 @@ pub mod peer;
 pub mod pool;
 mod targets;
 
-pub use targets::{engine::frame_to_engine, options::options, parse::parse, reassembly::reassembly};
+pub use targets::{control::control, engine::frame_to_engine, options::options, parse::parse, reassembly::reassembly};
 pub use targets::{scoreboard::scoreboard, two_ended::two_ended};
 
 /// A fuzz target.
@@ -25,11 +25,12 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "frame_to_engine", run: frame_to_engine, len_max: 192 },
     Target { name: "options", run: options, len_max: 64 },
     Target { name: "reassembly", run: reassembly, len_max: 160 },
     Target { name: "scoreboard", run: scoreboard, len_max: 160 },
     Target { name: "two_ended", run: two_ended, len_max: 128 },
     Target { name: "parse", run: parse, len_max: 256 },
+    Target { name: "control", run: control, len_max: 160 },
 ];

@@ -1,5 +1,6 @@
 //! The targets, one file each.
 
+pub(crate) mod control;
 pub(crate) mod engine;
 pub(crate) mod options;
 pub(crate) mod parse;

@@ -1,0 +1,324 @@
+//! Hostile clients: whatever they send, scribble or die of, the daemon serves the others and frees everything.
+
+use fs_daemon::Daemon;
+use fs_shm::control::{
+    Client, CounterRow, Fd, Listening, MESSAGE_MAX, Object, PeerSide, Request, Text, VERSION, Way, socket,
+};
+use fs_shm::pages::AttachmentPage;
+use fs_shm::{Arena, Channel, Geometry, NoBells, OpenArgs, Side};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Tells this program to be the client that is killed, and whose.
+const VICTIM: &str = "FS_DAEMON_TEST_VICTIM";
+
+fn start(name: &str) -> Daemon {
+    let path: PathBuf = std::env::temp_dir().join(format!("fs-daemon-{name}-{}/control.sock", std::process::id()));
+    Daemon::builder(path).geometry(Geometry::SMALL).start().unwrap()
+}
+
+fn connect(path: &Path) -> Client {
+    Client::connect(path.as_os_str().as_encoded_bytes()).unwrap()
+}
+
+fn raw(path: &Path) -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+fn counter(path: &Path, name: &str) -> u64 {
+    let mut found = None;
+    let each = |row: CounterRow| {
+        if row.name.as_str() == name {
+            found = Some(row.value);
+        }
+    };
+    connect(path).rows(|cursor| Request::Counters { cursor }, each).unwrap();
+    found.unwrap()
+}
+
+fn soon(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < until, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// xorshift64*: the same numbers in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+fn fresh() -> OwnedFd {
+    rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()
+}
+
+/// An honest pair of processes, and the proof that they are served: a new connection and bytes over it.
+struct Honest {
+    client: Client,
+    _server: Client,
+    server_page: AttachmentPage,
+    to: SocketAddr,
+    arena: Option<(u32, &'static Arena, &'static Arena)>,
+    _socket: TcpListener,
+}
+
+fn map(fd: BorrowedFd<'_>, side: Side) -> &'static Arena {
+    Box::leak(Box::new(Arena::map(fd, Geometry::SMALL, side, &NoBells).unwrap()))
+}
+
+impl Honest {
+    fn new(path: &Path) -> Self {
+        let (server, client) = (connect(path), connect(path));
+        let page = server.hello(b"honest server").unwrap().page;
+        client.hello(b"honest client").unwrap();
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let Listening::Yes(listener, _) = server.listen(socket.as_fd(), 5).unwrap() else { panic!() };
+        let server_page = AttachmentPage::map(page.as_fd()).unwrap();
+        assert!(server_page.set(3, Object::Listener(listener), 1));
+        let to = socket.local_addr().unwrap();
+        let mut honest = Self { client, _server: server, server_page, to, arena: None, _socket: socket };
+        let (id, memory) = honest.route();
+        let (_, other) = honest._server.arena(id).unwrap();
+        honest.arena = Some((id, map(memory.as_fd(), Side::A), map(other.as_fd(), Side::B)));
+        honest
+    }
+
+    fn route(&self) -> (u32, Fd) {
+        match self.client.route(self.to, fresh().as_fd()).unwrap().way {
+            Way::Local { mut arenas, .. } => arenas[0].take().unwrap(),
+            way => panic!("{way:?}"),
+        }
+    }
+
+    fn check(&self) {
+        let begun = Instant::now();
+        let (id, a, b) = self.arena.unwrap();
+        assert_eq!(self.route().0, id);
+        let ours = Channel::open(a, &OpenArgs::default()).unwrap();
+        let theirs = Channel::accept(b).unwrap();
+        assert_eq!(ours.send_one(b"ping"), Ok(4));
+        let mut buf = [0; 8];
+        assert_eq!(theirs.recv_one(&mut buf), Ok(4));
+        ours.close(false).unwrap();
+        theirs.close(false).unwrap();
+        assert!(self.server_page.entry(3).is_some());
+        // Not a measurement: a daemon that is stuck on somebody is stuck for seconds.
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+}
+
+fn requests() -> Vec<Request> {
+    let object = Object::Channel { arena: 1, slot: 3, side: PeerSide::B };
+    vec![
+        Request::Hello { version: VERSION, name: Text::new(b"hostile") },
+        Request::Poller,
+        Request::PollerGone { poller: 1 },
+        Request::Bell { poller: 1 },
+        Request::Route { to: "127.0.0.1:80".parse().unwrap() },
+        Request::Listen { backlog: 1 },
+        Request::Unlisten { listener: 1 },
+        Request::Arena { arena: 1 },
+        Request::Listener { listener: 1 },
+        Request::Fork,
+        Request::ForkFailed { child: 2 },
+        Request::Exec,
+        Request::Resume { version: VERSION, name: Text::default() },
+        Request::Share { object, cookie: 1 },
+        Request::Claim,
+        Request::Sockets { cursor: u64::MAX },
+        Request::Counters { cursor: u64::MAX },
+        Request::Status,
+    ]
+}
+
+#[test]
+fn fuzzed_messages_with_any_descriptors() {
+    let daemon = start("fuzzed");
+    let path = daemon.path().to_owned();
+    let honest = Honest::new(&path);
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+    let (pair, _other) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let stream = fresh();
+    let fds = [listening.as_fd(), eventfd.as_fd(), pair.as_fd(), file.as_fd(), stream.as_fd()];
+    for _round in 0..40 {
+        let socket = raw(&path);
+        let mut sent = 0;
+        for _ in 0..100 {
+            let mut buffer = [0; MESSAGE_MAX * 2];
+            let all = requests();
+            let request = all[numbers.below(all.len() as u64) as usize];
+            let mut len = request.encode(sent, &mut buffer).unwrap();
+            match numbers.below(4) {
+                0 => {}
+                1 => buffer[..len]
+                    .iter_mut()
+                    .for_each(|byte| *byte ^= (numbers.below(8) == 0) as u8 * numbers.next() as u8),
+                2 => len = numbers.below(buffer.len() as u64) as usize + 1,
+                _ => buffer[..64].iter_mut().for_each(|byte| *byte = numbers.next() as u8),
+            }
+            let count = numbers.below(fds.len() as u64 + 1) as usize;
+            // A daemon that hangs up on us, or whose answers we do not take, refuses more.
+            if socket::send(socket.as_fd(), &buffer[..len], &fds[..count]).is_err() {
+                break;
+            }
+            sent += 1;
+            if numbers.below(3) == 0 {
+                let mut answer = [0; 32 << 10];
+                let _nothing_yet = socket::receive(&socket, &mut answer);
+            }
+        }
+        honest.check();
+    }
+    // Only the honest two are left.
+    soon("all are gone", || counter(&path, "attachments") == 2);
+    soon("nothing of theirs is left", || counter(&path, "arenas") == 1 && counter(&path, "listeners") == 1);
+    assert!(counter(&path, "requests_malformed") > 100);
+    honest.check();
+}
+
+#[test]
+fn scribbled_memory() {
+    let daemon = start("scribbled");
+    let path = daemon.path().to_owned();
+    let honest = Honest::new(&path);
+    let mut numbers = Numbers(88_172_645_463_325_252);
+    for round in 0..12 {
+        let (server, client) = (connect(&path), connect(&path));
+        let pages = [server.hello(b"hostile server").unwrap().page, client.hello(b"hostile client").unwrap().page];
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let Listening::Yes(_, _) = server.listen(socket.as_fd(), 5).unwrap() else { panic!() };
+        let Way::Local { mut arenas, .. } = client.route(socket.local_addr().unwrap(), fresh().as_fd()).unwrap().way
+        else {
+            panic!()
+        };
+        let (id, memory) = arenas[0].take().unwrap();
+        server.arena(id).unwrap();
+        let arena = map(memory.as_fd(), Side::A);
+        for _ in 0..8 {
+            Channel::open(arena, &OpenArgs::default()).unwrap();
+        }
+        // Words that look like entries of this arena and of the honest one, and anything.
+        let entry = |numbers: &mut Numbers| match numbers.below(3) {
+            0 => Object::Channel { arena: id, slot: numbers.below(70) as u32, side: PeerSide::A }.to_word(),
+            1 => Object::Channel { arena: honest.arena.unwrap().0, slot: 0, side: PeerSide::B }.to_word(),
+            _ => numbers.next(),
+        };
+        for page in &pages {
+            for _ in 0..64 {
+                let word = entry(&mut numbers);
+                let place = numbers.below(1 << 12) * 8;
+                rustix::io::pwrite(page, &word.to_ne_bytes(), place).unwrap();
+            }
+        }
+        for _ in 0..4000 {
+            let word = if numbers.below(2) == 0 { numbers.next() } else { u64::MAX };
+            // Head, lanes, inbox and blocks are in front of the rings.
+            let place = numbers.below((256 << 10) / 8) * 8;
+            rustix::io::pwrite(&memory, &word.to_ne_bytes(), place).unwrap();
+        }
+        counter(&path, "local_bytes");
+        connect(&path).rows(|cursor| Request::Sockets { cursor }, |_: fs_shm::control::SocketRow| {}).unwrap();
+        honest.check();
+        // In either order.
+        if round % 2 == 0 {
+            drop(client)
+        } else {
+            drop(server)
+        }
+        honest.check();
+    }
+    soon("all are gone", || counter(&path, "attachments") == 2);
+    soon("their arenas are gone", || counter(&path, "arenas") == 1);
+    honest.check();
+}
+
+/// Not a test by itself: what the victim of the next one does until it is killed.
+#[test]
+fn victim() {
+    let Some(path) = std::env::var_os(VICTIM).map(PathBuf::from) else { return };
+    let me = connect(&path);
+    let page = AttachmentPage::map(me.hello(b"victim").unwrap().page.as_fd()).unwrap();
+    println!("running");
+    let mut fd = 10;
+    loop {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let Listening::Yes(listener, _) = me.listen(socket.as_fd(), 5).unwrap() else { panic!() };
+        assert!(page.set(fd, Object::Listener(listener), 1));
+        let Way::Local { mut arenas, .. } = me.route(socket.local_addr().unwrap(), fresh().as_fd()).unwrap().way else {
+            panic!()
+        };
+        let (id, memory) = arenas[0].take().unwrap();
+        let (_, other) = me.arena(id).unwrap();
+        let (a, b) = (map(memory.as_fd(), Side::A), map(other.as_fd(), Side::B));
+        for number in 1..5 {
+            let ours = Channel::open(a, &OpenArgs::default()).unwrap();
+            assert!(page.set(fd + number, Object::Channel { arena: id, slot: ours.slot(), side: PeerSide::A }, 1));
+            if let Some(theirs) = Channel::accept(b) {
+                let object = Object::Channel { arena: id, slot: theirs.slot(), side: PeerSide::B };
+                assert!(page.set(fd + 10 + number, object, 1));
+                let _full = theirs.send_one(&[0; 3000]);
+            }
+        }
+        let (child, end) = Client::pair().unwrap();
+        let (number, _) = me.fork(end).unwrap();
+        if fd % 40 == 10 {
+            drop(child)
+        } else {
+            me.fork_failed(number).unwrap()
+        }
+        fd = if fd > 2000 { 10 } else { fd + 20 };
+        if fd % 60 == 10 {
+            page.clear(fd);
+            me.unlisten(listener).unwrap();
+        }
+    }
+}
+
+#[test]
+fn killed_at_any_point() {
+    let daemon = start("killed");
+    let path = daemon.path().to_owned();
+    let honest = Honest::new(&path);
+    let mut numbers = Numbers(1_234_567_891);
+    for _ in 0..12 {
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "victim", "--nocapture"])
+            .env(VICTIM, &path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // The test harness writes a line or two before.
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(victim.stdout.take().unwrap()));
+        while !lines.next().unwrap().unwrap().contains("running") {}
+        std::thread::sleep(Duration::from_micros(numbers.below(20_000)));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        honest.check();
+    }
+    soon("all are gone", || counter(&path, "attachments") == 2);
+    soon("nothing is left", || counter(&path, "arenas") == 1 && counter(&path, "listeners") == 1);
+}
