@@ -50,14 +50,28 @@ impl Arena {
     /// # Errors
     /// `EINVAL`: not an arena of this version, not sealed, too short, or the geometry is not valid. Those of mmap(2).
     pub fn map(fd: BorrowedFd<'_>, geometry: Geometry, side: Side, bells: &'static dyn Bells) -> Result<Self, Errno> {
+        let arena = Self::map_own(fd, geometry, side, bells)?;
+        let head = arena.head();
+        if head.magic.load(Relaxed) != MAGIC || head.version.load(Relaxed) != VERSION {
+            return Err(Errno::INVAL);
+        }
+        Ok(arena)
+    }
+
+    /// [`Arena::map`] for the daemon, which has made the memfd itself: processes may have scribbled on its head since.
+    ///
+    /// # Errors
+    /// As [`Arena::map`], but for what the head says.
+    pub fn map_own(
+        fd: BorrowedFd<'_>,
+        geometry: Geometry,
+        side: Side,
+        bells: &'static dyn Bells,
+    ) -> Result<Self, Errno> {
         if !geometry.is_valid() {
             return Err(Errno::INVAL);
         }
         let region = Region::map(fd, geometry.bytes(), true)?;
-        let head: &Head = region.at(0);
-        if head.magic.load(Relaxed) != MAGIC || head.version.load(Relaxed) != VERSION {
-            return Err(Errno::INVAL);
-        }
         Ok(Arena { region, geometry, blocks: geometry.blocks(), rings: geometry.rings(), side, bells })
     }
 

@@ -101,7 +101,7 @@ impl Server {
     /// Looks into an arena as one of its sides.
     pub(super) fn map(&self, id: u32, side: Side) -> Option<Arena> {
         let entry = self.arenas.get(&id)?;
-        match Arena::map(entry.memory.as_fd(), self.geometry, side, self.pollers) {
+        match Arena::map_own(entry.memory.as_fd(), self.geometry, side, self.pollers) {
             Ok(arena) => Some(arena),
             Err(error) => {
                 tracing::error!(arena = id, %error, "cannot map an arena");

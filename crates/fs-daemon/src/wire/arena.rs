@@ -96,7 +96,6 @@ impl Poller {
         self.wake();
     }
 
-
     pub(super) fn remove(&self, id: u32) {
         // Dropped after the borrow: its lane is left then.
         let gone: Vec<_> = self.arenas.borrow_mut().extract_if(.., |arena| arena.id == id).collect();

@@ -159,7 +159,7 @@ impl Core {
     }
 
     fn arena(&self, id: u32, memory: &OwnedFd, side: Side) -> Option<Rc<CoreArena>> {
-        match Arena::map(memory.as_fd(), self.shared.geometry, side, self.shared.pollers) {
+        match Arena::map_own(memory.as_fd(), self.shared.geometry, side, self.shared.pollers) {
             Ok(arena) => {
                 let arena = CoreArena::new(id, arena, self.id)?;
                 self.poller.add(arena.clone());
