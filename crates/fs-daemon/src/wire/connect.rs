@@ -4,12 +4,14 @@ use super::arena::CoreArena;
 use super::relay::{errno, relay};
 use fs_compat::{TcpListener, TcpSocket, TcpStream};
 use fs_shm::{Addr, Channel, Errno, OpenArgs};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 /// Connects for a process, then moves the bytes.
 pub(super) async fn outgoing(home: Rc<CoreArena>, slot: u32, generation: u32) {
@@ -77,39 +79,107 @@ fn socket(of: IpAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Listens where a process listens on the kernel.
-pub(super) fn listen(listener: &super::WireListener) -> io::Result<TcpListener> {
-    let socket = socket(listener.at.ip())?;
-    if listener.at.is_ipv6() {
-        socket.set_only_v6(listener.v6_only)?;
+/// Listens where processes listen on the kernel.
+pub(super) fn listen(at: SocketAddr, v6_only: bool, backlog: u32) -> io::Result<TcpListener> {
+    let socket = socket(at.ip())?;
+    if at.is_ipv6() {
+        socket.set_only_v6(v6_only)?;
     }
-    socket.bind_held(listener.at)?;
-    socket.listen(listener.backlog.max(1))
+    socket.bind_held(at)?;
+    socket.listen(backlog.max(1))
 }
 
-/// Hands connections from the wire to the process, for as long as the core listens.
-pub(super) async fn incoming(home: Rc<CoreArena>, listener: TcpListener, backlog: u32) {
+/// A place that the core listens at, for one listener or a group that shares it (SO_REUSEPORT).
+pub(super) struct Place {
+    /// `None` once it is closed; the task ends then.
+    listener: RefCell<Option<TcpListener>>,
+    homes: RefCell<Vec<Home>>,
+}
+
+/// One listener's way in.
+struct Home {
+    listener: u32,
+    arena: Rc<CoreArena>,
+    backlog: u32,
+}
+
+impl Home {
+    fn has_room(&self) -> bool {
+        self.arena.arena.pending() < self.backlog
+    }
+}
+
+impl Place {
+    pub(super) fn new(listener: TcpListener) -> Rc<Self> {
+        Rc::new(Self { listener: RefCell::new(Some(listener)), homes: RefCell::default() })
+    }
+
+    pub(super) fn add(&self, listener: u32, arena: Rc<CoreArena>, backlog: u32) {
+        self.homes.borrow_mut().push(Home { listener, arena, backlog: backlog.max(1) });
+    }
+
+    /// Takes a listener out; `false`: it was the last one, and the place is closed.
+    pub(super) fn remove(&self, listener: u32) -> bool {
+        self.homes.borrow_mut().retain(|home| home.listener != listener);
+        if self.homes.borrow().is_empty() {
+            // Closes at once, and wakes the task.
+            drop(self.listener.take());
+            return false;
+        }
+        true
+    }
+
+    fn has_room(&self) -> bool {
+        self.homes.borrow().iter().any(Home::has_room)
+    }
+
+    /// The next one in turn that has room; the others are asked in their order after it.
+    fn next(&self) -> Option<(Rc<CoreArena>, u32)> {
+        let mut homes = self.homes.borrow_mut();
+        let place = homes.iter().position(Home::has_room)?;
+        let home = homes.remove(place);
+        let answer = (home.arena.clone(), home.backlog);
+        homes.push(home);
+        Some(answer)
+    }
+
+    /// The next connection; `None`: the place is closed.
+    async fn accept(&self) -> Option<(TcpStream, SocketAddr)> {
+        poll_fn(|cx| match &*self.listener.borrow() {
+            // An error is the runtime's end.
+            Some(listener) => listener.poll_accept(cx).map(Result::ok),
+            None => Poll::Ready(None),
+        })
+        .await
+    }
+}
+
+/// How often a full queue is looked at again. Nothing tells when a process accepts; until then connections wait in the
+/// engine's queue, and when that is full too, SYNs are dropped and come again, as on the kernel.
+const FULL: Duration = Duration::from_millis(1);
+
+/// Hands connections from the wire to the processes, for as long as the core listens there.
+pub(super) async fn incoming(place: Rc<Place>) {
     loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            // The runtime is being shut down.
-            Err(_) => return,
-        };
-        let Ok(local) = stream.local_addr() else { continue };
-        let args = OpenArgs {
-            local: Addr::from(peer),
-            peer: Addr::from(local),
-            backlog: backlog.max(1),
-            ..OpenArgs::default()
-        };
+        while !place.has_room() {
+            if place.listener.borrow().is_none() {
+                return;
+            }
+            tokio::time::sleep(FULL).await;
+        }
+        let Some((stream, peer)) = place.accept().await else { return };
+        // Each core has queues of its own, so there is still room, unless that listener has gone meanwhile.
+        let (Ok(local), Some((home, backlog))) = (stream.local_addr(), place.next()) else { continue };
+        let (local, peer) = (Addr::from(peer), Addr::from(local));
+        let args = OpenArgs { local, peer, backlog, ..OpenArgs::default() };
         match Channel::open(&home.arena, &args) {
             Ok(channel) => {
                 let (slot, generation) = (channel.slot(), channel.generation());
                 fs_rt::spawn_local(relay(home.clone(), slot, generation, stream));
             }
-            // No room in the process's queue: the client is told by a reset, as with tcp_abort_on_overflow.
+            // No slot is left, or the listener has just gone: the client is told by a reset, as the kernel does.
             Err(error) => {
-                tracing::debug!(%error, %peer, "a connection that nobody can accept");
+                tracing::debug!(%error, "a connection that nobody can accept");
                 let _reset = stream.set_zero_linger();
             }
         }

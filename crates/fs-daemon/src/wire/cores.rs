@@ -1,7 +1,7 @@
 //! The cores: an `fs-rt` runtime over the device, and what the control thread tells it.
 
 use super::arena::{CoreArena, Poller};
-use super::connect::{incoming, listen, outgoing};
+use super::connect::{Place, incoming, listen, outgoing};
 use super::{Wire, WireListener};
 use crate::bells::Pollers;
 use crate::server::{Command, Commands};
@@ -12,12 +12,12 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::task::AbortHandle;
 
 /// Ports that connections to the world come from, just below Linux's ephemeral range (32768): a program that binds one
 /// of them by number is refused. Each serves one connection per destination and core, and costs a descriptor.
@@ -72,7 +72,8 @@ struct Core {
     shared: Arc<Shared>,
     id: u32,
     poller: Poller,
-    listeners: RefCell<HashMap<u32, AbortHandle>>,
+    /// By address and IPV6_V6ONLY.
+    places: RefCell<HashMap<(SocketAddr, bool), Rc<Place>>>,
 }
 
 impl Cores {
@@ -144,7 +145,7 @@ impl Core {
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let id = shared.pollers.add(eventfd.try_clone()?, None);
         let core =
-            Rc::new(Core { shared: shared.clone(), id, poller: Poller::default(), listeners: RefCell::default() });
+            Rc::new(Core { shared: shared.clone(), id, poller: Poller::default(), places: RefCell::default() });
         CORE.set(Some(core.clone()));
         let mine = core.clone();
         fs_rt::spawn_local(async move {
@@ -193,9 +194,10 @@ impl Wire for Cores {
 
     fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>) {
         self.on(core, move |core| async move {
-            let id = listener.listener;
-            let socket = match listen(&listener) {
-                Ok(socket) => socket,
+            let WireListener { listener: id, at, v6_only, backlog } = listener;
+            let known = core.places.borrow().get(&(at, v6_only)).cloned();
+            let place = match known.map_or_else(|| listen(at, v6_only, backlog).map(Place::new), Ok) {
+                Ok(place) => place,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
                     core.shared.commands.send(Command::ListenFailed { listener: id, errno });
@@ -203,18 +205,17 @@ impl Wire for Cores {
                 }
             };
             let Some(home) = core.arena(arena, &memory, Side::A) else { return };
-            let task = fs_rt::spawn_local(incoming(home, socket, listener.backlog));
-            core.listeners.borrow_mut().insert(id, task.abort_handle());
+            place.add(id, home, backlog);
+            if core.places.borrow_mut().insert((at, v6_only), place.clone()).is_none() {
+                fs_rt::spawn_local(incoming(place));
+            }
         });
     }
 
     fn unlisten(&self, listener: u32) {
         for core in 0..self.cores() {
             self.on(core, move |core| async move {
-                let task = core.listeners.borrow_mut().remove(&listener);
-                if let Some(task) = task {
-                    task.abort();
-                }
+                core.places.borrow_mut().retain(|_, place| place.remove(listener));
             });
         }
     }
