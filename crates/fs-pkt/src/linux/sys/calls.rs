@@ -261,7 +261,7 @@ fn send(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, to: Desti
         Destination::Unspecified => Some(Address::empty()),
     };
     let (name, len) = to.as_ref().map_or((std::ptr::null(), 0), |to| (to.pointer(), to.len));
-    match by {
+    let done = match by {
         // Rust's runtime ignores SIGPIPE.
         // SAFETY: for all, the buffers live over the calls and are as long as said, or null, which the kernel refuses.
         Transfer::Plain => outcome(unsafe { libc::write(fd, first.0, first.1) } as i64),
@@ -281,5 +281,10 @@ fn send(fd: i32, by: Transfer, lens: &[usize], null: bool, flags: i32, to: Desti
             // SAFETY: see above; the header lives over the call.
             outcome(unsafe { libc::sendmsg(fd, &header, flags) } as i64)
         }
+    };
+    if flags & libc::MSG_ZEROCOPY != 0 {
+        // The kernel reads them after the call: they are never given back.
+        std::mem::forget(buffers);
     }
+    done
 }
