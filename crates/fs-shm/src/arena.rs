@@ -75,6 +75,15 @@ impl Arena {
         Ok(Arena { region, geometry, blocks: geometry.blocks(), rings: geometry.rings(), side, bells })
     }
 
+    /// Both sides of an arena in ordinary memory, for Miri.
+    #[cfg(test)]
+    pub(crate) fn in_memory(geometry: Geometry, bells: &'static dyn Bells) -> (Self, Self) {
+        let (a, b) = Region::in_memory(geometry.bytes());
+        let (blocks, rings) = (geometry.blocks(), geometry.rings());
+        let arena = |region, side| Arena { region, geometry, blocks, rings, side, bells };
+        (arena(a, Side::A), arena(b, Side::B))
+    }
+
     /// The side that this mapping acts as.
     #[inline]
     pub fn side(&self) -> Side {

@@ -44,6 +44,7 @@ unsafe impl Shared for crate::pages::ListenerHead {}
 pub(crate) struct Region {
     base: NonNull<u8>,
     len: usize,
+    mapped: bool,
 }
 
 // SAFETY: all access is through atomics, or to payload that the ring protocol hands to one side at a time.
@@ -73,7 +74,16 @@ impl Region {
         // A core dump of the process need not walk gigabytes of holes. Refused: it does.
         // SAFETY: the range was mapped just now; the advice changes no contents.
         let _dumped = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontDump) };
-        Ok(Region { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len })
+        Ok(Region { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len, mapped: true })
+    }
+
+    /// Two views of the same zeroed memory, without any system call, for Miri. The memory is never freed.
+    #[cfg(test)]
+    pub(crate) fn in_memory(len: usize) -> (Self, Self) {
+        let layout = std::alloc::Layout::from_size_align(len, 1 << 16).unwrap();
+        // SAFETY: len is not 0.
+        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
+        (Region { base, len, mapped: false }, Region { base, len, mapped: false })
     }
 
     /// The structure at `offset`.
@@ -115,6 +125,9 @@ impl Region {
     /// Gives the pages of a range back: they read as zeros. Failure leaves them allocated, which costs memory only.
     pub(crate) fn punch(&self, offset: usize, len: usize) {
         let place = self.bytes(offset, len);
+        if !self.mapped {
+            return;
+        }
         // SAFETY: the range lies in this mapping; what others hold of it are atomics or payload, for which zeros are valid.
         let _kept = unsafe { rustix::mm::madvise(place.as_ptr().cast(), len, rustix::mm::Advice::LinuxRemove) };
     }
@@ -122,6 +135,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if !self.mapped {
+            return;
+        }
         // SAFETY: mapped by `map`, and no reference outlives self. Fails for a wrong range only.
         let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }

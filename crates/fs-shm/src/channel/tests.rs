@@ -16,6 +16,10 @@ impl Bells for Counting {
 
 /// Two mappings of one arena.
 fn arenas(geometry: Geometry) -> (&'static Arena, &'static Arena) {
+    if cfg!(miri) {
+        let (a, b) = Arena::in_memory(geometry, &NoBells);
+        return (leak(a), leak(b));
+    }
     let fd = Arena::create("test", geometry).unwrap();
     let map = |side| leak(Arena::map(fd.as_fd(), geometry, side, &NoBells).unwrap());
     (map(Side::A), map(Side::B))
@@ -39,6 +43,7 @@ fn recv(channel: &Channel, len: usize) -> Result<Vec<u8>, Errno> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore)] // 16 GiB of address space.
 fn short_and_long_messages_both_ways() {
     let (a, b) = pair(Geometry::STANDARD);
     for round in 0..100u32 {
@@ -56,6 +61,7 @@ fn short_and_long_messages_both_ways() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore)] // Long; the stream below has growth.
 fn ring_grows_with_unread_bytes_in_it() {
     let (a, b) = pair(Geometry::STANDARD);
     let data: Vec<u8> = (0..2_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -145,6 +151,7 @@ fn slots_are_used_again_and_stale_handles_notice() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore)] // Maps a memfd.
 fn a_sleeping_poller_is_rung_once() {
     let fd = Arena::create("test", Geometry::SMALL).unwrap();
     let bells = leak(Counting::default());
@@ -242,6 +249,7 @@ fn reading_and_writing_in_place() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore)] // Futexes.
 fn a_blocked_reader_is_woken() {
     let (a, b) = pair(Geometry::SMALL);
     let woken = leak(AtomicU32::new(0));
@@ -304,4 +312,62 @@ fn an_urgent_message_that_is_cut_is_not_urgent_before_its_end() {
     assert!(b.readiness().contains(Readiness::PRI));
     assert_eq!(recv(&b, 16384).unwrap().len(), 3615);
     assert_eq!(b.recv_urgent(false), Ok(b'l'));
+}
+
+/// For Miri: two threads, every kind of transfer, growth, no system call.
+#[test]
+fn a_stream_between_two_threads_without_system_calls() {
+    let (a, b) = Arena::in_memory(Geometry::SMALL, &NoBells);
+    let (a, b): (&Arena, &Arena) = (leak(a), leak(b));
+    let from = Channel::open(a, &OpenArgs::default()).unwrap();
+    let to = Channel::accept(b).unwrap();
+    let total = if cfg!(miri) { 30_000 } else { 3_000_000 };
+    let byte = |i: usize| ((i * 7) >> 3) as u8;
+    let writer = std::thread::spawn(move || {
+        let mut at = 0usize;
+        while at < total {
+            let len = [8, 3000, 40, 9000, 41][at % 5].min(total - at);
+            let message: Vec<u8> = (at..at + len).map(byte).collect();
+            let sent = if at.is_multiple_of(3) {
+                from.writing().and_then(|mut writing| {
+                    let room = writing.chunk(len)?;
+                    let n = room.len().min(len);
+                    room[..n].copy_from_slice(&message[..n]);
+                    writing.commit(n);
+                    Ok(n)
+                })
+            } else {
+                from.send_one(&message)
+            };
+            match sent {
+                Ok(n) => at += n,
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                Err(errno) => panic!("{errno}"),
+            }
+        }
+        from.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut at = 0usize;
+    loop {
+        let got = if at.is_multiple_of(2) {
+            recv(&to, 2500)
+        } else {
+            to.reading().and_then(|mut reading| {
+                let got = reading.chunk()?.to_vec();
+                reading.consume(got.len());
+                Ok(got)
+            })
+        };
+        match got {
+            Ok(got) if got.is_empty() => break,
+            Ok(got) => {
+                assert!(got.iter().enumerate().all(|(i, &b)| b == byte(at + i)));
+                at += got.len();
+            }
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+    assert_eq!(at, total);
+    writer.join().unwrap();
 }
