@@ -46,6 +46,8 @@ pub(super) struct Entry {
     pub(super) source: Source,
     /// In the list of candidates.
     pub(super) queued: bool,
+    /// Never repeated in a set: places are, and a candidate of a place's former entry is not one of the next.
+    serial: u64,
     /// A one-shot that has fired.
     pub(super) spent: bool,
     /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet.
@@ -78,6 +80,33 @@ pub(super) struct Interest {
     free: Vec<u32>,
     /// By descriptor number: an entry + 1.
     by_fd: Vec<u32>,
+    serials: u64,
+}
+
+/// An entry in the list of candidates.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) at: u32,
+    serial: u64,
+}
+
+impl Interest {
+    /// Makes the entry a candidate; `None` when it is one already, or sleeps.
+    pub(super) fn queue(&mut self, at: u32) -> Option<Candidate> {
+        let entry = self.get_mut(at)?;
+        if entry.queued || entry.spent {
+            return None;
+        }
+        entry.queued = true;
+        Some(Candidate { at, serial: entry.serial })
+    }
+
+    /// The candidate's entry, taken off the list; `None` when it has been removed meanwhile.
+    pub(super) fn dequeue(&mut self, candidate: Candidate) -> Option<&mut Entry> {
+        let entry = self.get_mut(candidate.at).filter(|entry| entry.serial == candidate.serial)?;
+        entry.queued = false;
+        Some(entry)
+    }
 }
 
 impl Interest {
@@ -119,6 +148,7 @@ impl Interest {
         if self.by_fd.len() <= index {
             self.by_fd.resize(index + 1, 0);
         }
+        self.serials += 1;
         let entry = Entry {
             fd,
             socket,
@@ -126,6 +156,7 @@ impl Interest {
             event,
             source: Source::Kernel,
             queued: false,
+            serial: self.serials,
             spent: false,
             watched: 0,
             seen: 0,

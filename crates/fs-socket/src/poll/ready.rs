@@ -18,12 +18,8 @@ const ERRORS: u32 = 0x8 | 0x10;
 impl Inner {
     /// Makes an entry a candidate.
     pub(super) fn enqueue(&mut self, at: u32) {
-        if let Some(entry) = self.interest.get_mut(at)
-            && !entry.queued
-            && !entry.spent
-        {
-            entry.queued = true;
-            self.ready.push_back(at);
+        if let Some(candidate) = self.interest.queue(at) {
+            self.ready.push_back(candidate);
         }
     }
 
@@ -31,12 +27,10 @@ impl Inner {
     pub(super) fn collect(&mut self) {
         let (interest, ready) = (&mut self.interest, &mut self.ready);
         let mut queue = |at: u32| {
-            let Some(entry) = interest.get_mut(at) else { return u32::MAX };
-            if !entry.queued && !entry.spent {
-                entry.queued = true;
-                ready.push_back(at);
+            if let Some(candidate) = interest.queue(at) {
+                ready.push_back(candidate);
             }
-            entry.beside
+            interest.get(at).map_or(u32::MAX, |entry| entry.beside)
         };
         for joined in &self.arenas {
             let Some(lane) = joined.lane else {
@@ -107,11 +101,10 @@ impl Inner {
             if n == events.len() {
                 break;
             }
-            let Some(at) = self.ready.pop_front() else { break };
-            let Some(entry) = self.interest.get_mut(at) else { continue };
-            entry.queued = false;
+            let Some(candidate) = self.ready.pop_front() else { break };
+            let Some(entry) = self.interest.dequeue(candidate) else { continue };
             if !entry.is_valid() {
-                self.drop_entry(at);
+                self.drop_entry(candidate.at);
                 continue;
             }
             let ready = now(entry);
@@ -129,7 +122,7 @@ impl Inner {
                 }
             } else if entry.event.events & ET == 0 {
                 entry.queued = true;
-                self.ready.push_back(at);
+                self.ready.push_back(candidate);
             }
         }
         n
@@ -139,13 +132,13 @@ impl Inner {
     pub(super) fn is_ready(&mut self) -> bool {
         self.collect();
         for _ in 0..self.ready.len() {
-            let Some(at) = self.ready.pop_front() else { break };
-            let Some(entry) = self.interest.get_mut(at) else { continue };
+            let Some(candidate) = self.ready.pop_front() else { break };
+            let Some(entry) = self.interest.dequeue(candidate) else { continue };
             if entry.is_valid() && now(entry) != 0 {
-                self.ready.push_front(at);
+                entry.queued = true;
+                self.ready.push_front(candidate);
                 return true;
             }
-            entry.queued = false;
         }
         // What wakes sleepers of the application's set is no event of the application's.
         self.end_kick();

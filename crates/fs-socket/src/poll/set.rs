@@ -19,7 +19,7 @@ use rustix::{fd::AsRawFd, io::Errno};
 
 use super::{
     EpollEvent, forget,
-    interest::{ET, Interest, ONESHOT, Source},
+    interest::{Candidate, ET, Interest, ONESHOT, Source},
     spin::Spin,
     sys::kernel,
     sys::lock::{Guard, Lock},
@@ -73,7 +73,7 @@ pub(super) struct Inner {
     pub(super) interest: Interest,
     pub(super) arenas: Vec<Joined>,
     /// Entries that may be ready.
-    pub(super) ready: VecDeque<u32>,
+    pub(super) ready: VecDeque<Candidate>,
     /// Listeners and nested sets: looked at by every wait.
     pub(super) special: Vec<u32>,
     /// Threads that sleep on the outer set.

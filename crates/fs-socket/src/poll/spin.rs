@@ -32,7 +32,9 @@ impl Spin {
         Spin { budget: AtomicU32::new(0), skipped: AtomicU32::new(0) }
     }
 
-    /// Looks until `ready` or the budget is used up, giving the CPU to others between looks.
+    /// Looks until `ready` or the budget is used up. The CPU is not given up between looks: on a busy machine others
+    /// would keep it for milliseconds, while a sleeper that is woken gets it at once. A peer that waits for this very CPU
+    /// makes looks futile, and they become short.
     pub(super) fn look(&self, deadline: Option<u64>, ready: impl Fn() -> bool) -> bool {
         let mut budget = match self.budget.load(Relaxed) {
             0 => START_NS,
@@ -58,8 +60,6 @@ impl Spin {
                 self.budget.store(budget / 2 + 1, Relaxed);
                 return false;
             }
-            // The peer may be waiting for this very CPU.
-            rustix::thread::sched_yield();
         }
     }
 }

@@ -15,6 +15,42 @@ fn what_tcp_reports_beside_in_and_out() {
     assert_eq!(expand(0x4), 0x4 | 0x100);
 }
 
+mod registrations {
+    use crate::{
+        poll::{EpollEvent, interest::Interest},
+        socket::{Kind, Socket},
+    };
+
+    /// A closed descriptor's number, and its place here, are used again at once by a client that reconnects.
+    #[test]
+    fn a_candidate_is_not_its_places_next_entry() {
+        let mut interest = Interest::default();
+        let (first, second) = (Socket::make(Kind::Fresh).unwrap(), Socket::make(Kind::Fresh).unwrap());
+        let at = interest.add(5, first, EpollEvent::default());
+        let old = interest.queue(at).unwrap();
+        assert!(interest.queue(at).is_none(), "twice a candidate is twice reported");
+        interest.remove(at);
+        assert_eq!(interest.add(5, second, EpollEvent::default()), at, "the place is used again");
+        let new = interest.queue(at).unwrap();
+        assert!(interest.dequeue(old).is_none());
+        assert_eq!(interest.dequeue(new).unwrap().identity, second.identity());
+    }
+
+    #[test]
+    fn the_same_number_stands_for_several_sockets() {
+        let mut interest = Interest::default();
+        let sockets: Vec<_> = (0..3).map(|_| Socket::make(Kind::Fresh).unwrap()).collect();
+        let places: Vec<_> = sockets.iter().map(|socket| interest.add(7, socket, EpollEvent::default())).collect();
+        interest.remove(places[1]);
+        assert_eq!(interest.find(7, sockets[0].identity()), Some(places[0]));
+        assert_eq!(interest.find(7, sockets[1].identity()), None);
+        assert_eq!(interest.find(7, sockets[2].identity()), Some(places[2]));
+        interest.remove(places[2]);
+        interest.remove(places[0]);
+        assert_eq!(interest.find(7, sockets[0].identity()), None);
+    }
+}
+
 mod looking {
     use std::{
         cell::Cell,
