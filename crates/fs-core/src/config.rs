@@ -118,7 +118,8 @@ pub struct TcpConfig {
     pub syn_ack_retries: u8,
     /// Congestion control of new connections.
     pub congestion_control: CongestionControl,
-    /// Largest receive buffer of a connection in bytes (window scale is chosen for it). Linux `tcp_rmem[2]`, 6 MB.
+    /// Largest receive buffer of a connection in bytes (window scale is chosen for it). Linux `tcp_rmem[2]`, 6 MB. Lower: where
+    /// segments sent again are lost too, what waits behind the hole fills it (4 MB: 0.7 of the goodput at 5 % loss, 10 ms, 1 Gb/s).
     pub receive_buffer_max: u32,
     /// Receive window offered at first, in bytes. Linux: 64 KiB.
     pub receive_buffer_initial: u32,
@@ -170,7 +171,7 @@ impl Default for TcpConfig {
             syn_retries: 6,
             syn_ack_retries: 5,
             congestion_control: CongestionControl::Cubic,
-            receive_buffer_max: 4 << 20,
+            receive_buffer_max: 6 << 20,
             receive_buffer_initial: 64 << 10,
             send_buffer: 4 << 20,
             window_scaling: true,
