@@ -550,6 +550,15 @@ fn reroute(tcb: &mut Tcb, net: &mut Net) {
 /// Puts a connection's earliest deadline into the wheel, unless an entry that is as early is there.
 #[inline]
 pub(crate) fn arm(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
+    // Nearly always: nothing rare, and no timer or one that an entry stands for. It happens several times a packet.
+    let stands = tcb.armed_at != 0 && !tick_before(tcb.rto_at, tcb.armed_at);
+    if tcb.ext.is_some() || tcb.timer_runs() && !stands {
+        arm_anew(tcb, wheel, index, now);
+    }
+}
+
+#[inline(never)]
+fn arm_anew(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
     let Some(deadline) = tcb.deadline() else { return };
     if tcb.armed_at != 0 && !tick_before(deadline, tcb.armed_at) {
         return;

@@ -275,7 +275,9 @@ impl<P: FramePool> Stack<P> {
             let options = options::parse_syn(opts);
             let peer = PeerSyn { irs: segment.seq, window: segment.window, options, ecn };
             if flags.ack() {
-                self.learn_fast_open(index, options::fast_open(opts), &peer);
+                if s.fast.is_some() {
+                    self.learn_fast_open(index, options::fast_open(opts), &peer);
+                }
                 self.establish(index, peer, segment.ack, false);
                 return Ok(segment.payload_len > 0 || flags.fin());
             }

@@ -219,8 +219,7 @@ impl<P: FramePool> Stack<P> {
                     tcb.ext_mut().orphan_until = Some(now + time);
                 }
                 if tcb.state == State::FinWait2 {
-                    let until = now + self.config.tcp.fin_wait_2;
-                    tcb.ext_mut().orphan_until = Some(until);
+                    tcb.wait_for_fin(&self.config.tcp, now);
                 }
                 self.queue_fin(index);
                 self.settle(index, Ready::default());

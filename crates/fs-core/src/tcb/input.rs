@@ -194,7 +194,7 @@ impl Tcb {
                     self.state = State::FinWait2;
                     if self.flags.has(Flags::ORPHAN) {
                         // Nobody waits for the peer's FIN: it gets a bounded time (Linux `tcp_fin_timeout`).
-                        self.ext_mut().orphan_until = Some(core.now + core.config.fin_wait_2);
+                        self.wait_for_fin(core.config, core.now);
                     }
                 }
                 State::Closing => {

@@ -199,7 +199,7 @@ pub(crate) struct Ext {
     pub(crate) keepalive_probes: u8,
     /// Last time anything arrived, for keepalive.
     pub(crate) last_received: Instant,
-    /// When an orphan is given up (FIN-WAIT-2 or linger).
+    /// When an orphan is given up whose FIN is not acknowledged (SO_LINGER).
     pub(crate) orphan_until: Option<Instant>,
     pub(crate) linger: crate::socket::options::Linger,
     pub(crate) ttl: Option<u8>,

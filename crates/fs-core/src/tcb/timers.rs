@@ -3,11 +3,11 @@
 //! simply set again.
 
 use crate::config::TcpConfig;
-use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::micros;
 use crate::tcb::send::rto::backoff;
+use crate::tcb::{State, Tcb};
 use crate::time::{Duration, Instant, nanos};
 
 /// Wheel ticks are 2^20 ns, about 1.05 ms; in 32 bits they wrap after 52 days.
@@ -158,6 +158,16 @@ impl Tcb {
         }
     }
 
+    /// An orphan in FIN-WAIT-2 gives its peer a bounded time (Linux `tcp_fin_timeout`). Nothing of ours is outstanding any
+    /// more, so the retransmission timer's place is free for it: [`Due::Orphan`] then.
+    pub(crate) fn wait_for_fin(&mut self, config: &TcpConfig, now: Instant) {
+        if let Some(ext) = self.ext.as_mut() {
+            // SO_LINGER's time was for our FIN.
+            ext.orphan_until = None;
+        }
+        self.set_timer(Flags::default(), now + config.fin_wait_2);
+    }
+
     /// The earliest deadline as a tick; `None` when no timer runs.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<u32> {
@@ -197,7 +207,8 @@ impl Tcb {
             return Some(Due::Orphan);
         }
         if self.timer_runs() && !tick_before(tick, self.rto_at) {
-            return Some(Due::Rto);
+            let orphan = self.state == State::FinWait2 && self.flags.has(Flags::ORPHAN);
+            return Some(if orphan { Due::Orphan } else { Due::Rto });
         }
         if self.keepalive_at().is_some_and(|at| at <= now) {
             return Some(Due::Keepalive);
