@@ -43,7 +43,11 @@ fn same(name: &str, flags: &[&str]) -> String {
 
 #[test]
 fn every_way_into_another_program() {
+    // Fortified: its calls are the `__*_chk` ones.
+    same("exec", &["-O2", "-D_FORTIFY_SOURCE=2"]);
     let said = same("exec", &[]);
+    let printed = "1 two 3.00 4 5 6 7.0 8 9 10.000 11.0 12.0 13.0 14.0 15.0 16.0 end";
+    assert!(said.lines().any(|said| said == printed), "dprintf: {said}");
     for line in ["l 2 3 4 5 6 7 8 9", "lp", "ALONE=1", "fexecve", "syscall", "spawnp", "popen", "forkpty: a terminal"] {
         assert!(said.lines().any(|said| said == line), "no line {line:?} in\n{said}");
     }
@@ -65,7 +69,7 @@ const SYMBOLS: &str = "socket bind listen accept accept4 connect shutdown close 
     sendfile sendfile64 splice poll ppoll select pselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait \
     epoll_pwait2 fork vfork _Fork forkpty daemon posix_spawn posix_spawnp execve execv execvp execvpe execl execlp execle \
     fexecve execveat syscall __read_chk __recv_chk __recvfrom_chk __pread_chk __pread64_chk __poll_chk __ppoll_chk \
-    close_range closefrom fdopen sockatmark pthread_cancel __read __write __close __connect __send __recv __poll __select \
+    close_range closefrom fdopen sockatmark pthread_cancel dprintf vdprintf __dprintf_chk __vdprintf_chk __read __write __close __connect __send __recv __poll __select \
     __fcntl __dup2 __fork __vfork __pread64 __pwrite64 __sendmmsg";
 
 #[test]

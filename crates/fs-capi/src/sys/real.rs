@@ -137,6 +137,9 @@ real! {
     fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
 
+    fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+
     // Waiting.
     fn poll(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int) -> c_int;
     fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;

@@ -9,6 +9,7 @@ use core::ptr;
 
 use libc::{FILE, off64_t, size_t, ssize_t};
 
+use super::errno::{errno, set_errno};
 use super::exports::{close, read, write};
 
 /// `cookie_io_functions_t` (fopencookie(3)).
@@ -21,6 +22,7 @@ struct Functions {
 }
 
 unsafe extern "C" {
+    fn vasprintf(text: *mut *mut c_char, format: *const c_char, list: *mut c_void) -> c_int;
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
     static mut stdin: *mut FILE;
     static mut stdout: *mut FILE;
@@ -60,6 +62,24 @@ unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
             }
         }
         file
+    }
+}
+
+/// dprintf(3) when the descriptor is a socket of ours.
+///
+/// # Safety
+/// As vdprintf(3).
+pub(super) unsafe fn print(fd: c_int, format: *const c_char, list: *mut c_void) -> Option<c_int> {
+    fs_socket::table::socket(fd)?;
+    let mut text = ptr::null_mut();
+    // SAFETY: by contract; the text is freed below.
+    unsafe {
+        let Ok(length) = usize::try_from(vasprintf(&raw mut text, format, list)) else { return Some(-1) };
+        let wrote = write_cookie(ptr::without_provenance_mut(fd as usize), text, length);
+        let reason = errno();
+        libc::free(text.cast());
+        set_errno(reason);
+        Some(if wrote as usize == length { length as c_int } else { -1 })
     }
 }
 

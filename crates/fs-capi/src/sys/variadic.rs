@@ -1,11 +1,11 @@
-//! execl, execlp and execle: functions of an open number of arguments.
+//! execl, execlp, execle and dprintf: functions of an open number of arguments.
 //!
 //! Stable Rust can call such functions, not define them. They are entered through a few instructions that lay the
 //! argument registers out in memory and pass on where the other arguments stand on the stack; the rest is Rust.
 //! (psABI x86-64 3.2.3: six integer registers, then 8-byte stack slots; AAPCS64 6.8: eight.)
 
 use core::arch::naked_asm;
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
 use super::errno::set_errno;
@@ -122,4 +122,111 @@ unsafe extern "C" fn collect(registers: *const usize, stack: *const usize, kind:
     };
     // SAFETY: by contract.
     unsafe { exports::execl(ptr::with_exposed_provenance(argument(0)), &arguments, kind == SEARCH, envp) }
+}
+
+macro_rules! printing {
+    ($($(#[$doc:meta])* $name:ident, named: $named:expr, print: $print:ident;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As the C function of this name.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, reason = "a symbol is named as in C")]
+            pub(super) unsafe extern "C-unwind" fn $name() {
+                // A va_list (psABI x86-64 3.5.7): offsets of the next integer and floating register in the save area,
+                // the stack's arguments, the save area.
+                #[cfg(target_arch = "x86_64")]
+                naked_asm!(
+                    ".cfi_startproc",
+                    "lea r10, [rsp + 8]",
+                    "sub rsp, 216",
+                    ".cfi_adjust_cfa_offset 216",
+                    "mov [rsp + 32], rdi",
+                    "mov [rsp + 40], rsi",
+                    "mov [rsp + 48], rdx",
+                    "mov [rsp + 56], rcx",
+                    "mov [rsp + 64], r8",
+                    "mov [rsp + 72], r9",
+                    "movaps [rsp + 80], xmm0",
+                    "movaps [rsp + 96], xmm1",
+                    "movaps [rsp + 112], xmm2",
+                    "movaps [rsp + 128], xmm3",
+                    "movaps [rsp + 144], xmm4",
+                    "movaps [rsp + 160], xmm5",
+                    "movaps [rsp + 176], xmm6",
+                    "movaps [rsp + 192], xmm7",
+                    "mov dword ptr [rsp], 8 * {named}",
+                    "mov dword ptr [rsp + 4], 48",
+                    "mov [rsp + 8], r10",
+                    "lea rax, [rsp + 32]",
+                    "mov [rsp + 16], rax",
+                    "mov rcx, rsp",
+                    "call {print}",
+                    "add rsp, 216",
+                    ".cfi_adjust_cfa_offset -216",
+                    "ret",
+                    ".cfi_endproc",
+                    named = const $named,
+                    print = sym $print,
+                );
+                // A va_list (AAPCS64, appendix B): the stack's arguments, the ends of both save areas, and how far
+                // before them the next registers are.
+                #[cfg(target_arch = "aarch64")]
+                naked_asm!(
+                    "mov x9, sp",
+                    "sub sp, sp, #256",
+                    "stp x0, x1, [sp, #48]",
+                    "stp x2, x3, [sp, #64]",
+                    "stp x4, x5, [sp, #80]",
+                    "stp x6, x7, [sp, #96]",
+                    "stp q0, q1, [sp, #112]",
+                    "stp q2, q3, [sp, #144]",
+                    "stp q4, q5, [sp, #176]",
+                    "stp q6, q7, [sp, #208]",
+                    "str x30, [sp, #32]",
+                    "str x9, [sp]",
+                    "add x10, sp, #112",
+                    "str x10, [sp, #8]",
+                    "add x10, sp, #240",
+                    "str x10, [sp, #16]",
+                    "mov w10, #(8 * {named} - 64)",
+                    "str w10, [sp, #24]",
+                    "mov w10, #-128",
+                    "str w10, [sp, #28]",
+                    "mov x3, sp",
+                    "bl {print}",
+                    "ldr x30, [sp, #32]",
+                    "add sp, sp, #256",
+                    "ret",
+                    named = const $named,
+                    print = sym $print,
+                );
+            }
+        )*
+    };
+}
+
+printing! {
+    /// dprintf(3): the C library writes with a function of its own.
+    dprintf, named: 2, print: print;
+    /// dprintf of _FORTIFY_SOURCE.
+    __dprintf_chk, named: 3, print: print_checked;
+}
+
+/// `third` and `list`: the third argument as it came, and the variable ones.
+///
+/// # Safety
+/// As vdprintf(3).
+unsafe extern "C-unwind" fn print(fd: c_int, format: *const c_char, _third: usize, list: *mut c_void) -> c_int {
+    // SAFETY: by contract.
+    unsafe { exports::vdprintf(fd, format, list) }
+}
+
+/// # Safety
+/// As vdprintf(3), with the flag of _FORTIFY_SOURCE.
+unsafe extern "C-unwind" fn print_checked(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+    // SAFETY: by contract.
+    unsafe { exports::__vdprintf_chk(fd, flag, format, list) }
 }

@@ -57,6 +57,8 @@ int main(void) {
     close(ends[1]);
     for (ssize_t n; (n = read(ends[0], line, sizeof line)) > 0;) fwrite(line, 1, n, stdout);
     fflush(stdout);
+    dprintf(1, "%d %s %.2f %c %ld %d %.1f %d %d %.3f %.1f %.1f %.1f %.1f %.1f %.1f %s\n", 1, "two", 3.0, '4', 5L, 6, 7.0, 8, 9, 10.0,
+        11.0, 12.0, 13.0, 14.0, 15.0, 16.0, "end");
     int controller;
     if ((pid = forkpty(&controller, NULL, NULL, NULL)) == 0) { puts(isatty(1) ? "a terminal" : "no terminal"); exit(0); }
     read(controller, line, sizeof line);

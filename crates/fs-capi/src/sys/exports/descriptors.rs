@@ -1,6 +1,6 @@
 //! Descriptors: closed, copied, asked.
 
-use libc::{FILE, c_char, c_int, c_uint};
+use libc::{FILE, c_char, c_int, c_uint, c_void};
 
 use crate::sys::answer::{done, int};
 use crate::sys::{cancel, real, stdio};
@@ -27,6 +27,14 @@ fall_through! {
         int(fs_socket::ioctl(fd, request as u64, argument as *mut u8));
     /// fdopen(3).
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = stdio::open(fd, mode);
+}
+
+fall_through! {
+    /// vdprintf(3): a va_list is passed as a pointer on both architectures.
+    fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int = stdio::print(fd, format, list);
+    /// vdprintf of _FORTIFY_SOURCE.
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int =
+        stdio::print(fd, format, list);
 }
 
 define! {

@@ -53,7 +53,7 @@ mod spawn;
 mod system;
 mod wait;
 
-pub(in crate::sys) use descriptors::close;
+pub(in crate::sys) use descriptors::{__vdprintf_chk, close, vdprintf};
 pub(in crate::sys) use processes::{environment, execl};
 pub(in crate::sys) use receive::read;
 pub(in crate::sys) use send::write;
