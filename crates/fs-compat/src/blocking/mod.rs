@@ -9,7 +9,8 @@
 //! What differs from `std::net`:
 //!
 //! - Converted into an `OwnedFd` (or a type of std), an accelerated connection can be converted back, but std's own
-//!   `read` and `write` on it answer ENOTCONN: its bytes are in shared memory. Listeners, unconnected sockets and
+//!   `read` and `write` on it fail (ENOTCONN, EPIPE): its bytes are in shared memory. Convert it back before it is
+//!   dropped: the peer learns of a close by std when the number is used again, or the process ends. Listeners, unconnected sockets and
 //!   connections over the kernel work with any code afterwards. The descriptor of
 //!   [`AsRawFd`](std::os::fd::AsRawFd) is for this crate's calls; kernel's `poll` and `epoll` do not see an
 //!   accelerated connection's bytes. For multiplexing, use threads or tokio's shapes.
