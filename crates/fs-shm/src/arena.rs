@@ -107,6 +107,12 @@ impl Arena {
         self.head().closed.load(Acquire) != 0
     }
 
+    /// Nothing is opened any more and nothing is in use: the memory goes back, and its address space nearly all. Those
+    /// who still look at it see an arena without connections.
+    pub fn retire(&self) {
+        self.region.retire(self.geometry.rings() / 4096 * 4096);
+    }
+
     /// Slots in use now, or waiting for their second side to close.
     pub fn used(&self) -> u32 {
         self.slot_map().iter().map(|word| word.load(Relaxed).count_ones()).sum()

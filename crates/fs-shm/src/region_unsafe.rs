@@ -8,7 +8,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -44,7 +44,8 @@ unsafe impl Shared for crate::pages::ListenerHead {}
 pub(crate) struct Region {
     base: NonNull<u8>,
     len: usize,
-    mapped: bool,
+    /// Bytes that are mapped still: less than `len` after [`Region::retire`]; 0: no mapping (Miri).
+    mapped: AtomicUsize,
 }
 
 // SAFETY: all access is through atomics, or to payload that the ring protocol hands to one side at a time.
@@ -74,7 +75,7 @@ impl Region {
         // A core dump of the process need not walk gigabytes of holes. Refused: it does.
         // SAFETY: the range was mapped just now; the advice changes no contents.
         let _dumped = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontDump) };
-        Ok(Region { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len, mapped: true })
+        Ok(Region { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len, mapped: AtomicUsize::new(len) })
     }
 
     /// Two views of the same zeroed memory, without any system call, for Miri. The memory is never freed.
@@ -83,7 +84,8 @@ impl Region {
         let layout = std::alloc::Layout::from_size_align(len, 1 << 16).unwrap();
         // SAFETY: len is not 0.
         let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
-        (Region { base, len, mapped: false }, Region { base, len, mapped: false })
+        let view = || Region { base, len, mapped: AtomicUsize::new(0) };
+        (view(), view())
     }
 
     /// The structure at `offset`.
@@ -133,12 +135,37 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Gives the shared memory back: the first `keep` bytes (whole pages) become private zeros, the others no memory at
+    /// all. What lies in `keep` may be looked at as before, by those who do not know yet.
+    ///
+    /// The caller makes sure that nobody touches the others any more: every access to payload comes after a look at the
+    /// slot's state, and that is zero, a free slot's, from here on.
+    pub(crate) fn retire(&self, keep: usize) {
+        assert!(keep.is_multiple_of(4096) && keep < self.len);
+        if self.mapped.swap(keep, Ordering::AcqRel) != self.len {
+            return;
+        }
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED);
+        // SAFETY: replaces pages of this mapping, of which only atomics are referred to, for which zeros are valid.
+        let replaced = unsafe { rustix::mm::mmap_anonymous(self.base.as_ptr().cast(), keep, prot, flags) };
+        if replaced.is_err() {
+            self.mapped.store(self.len, Ordering::Release);
+            return;
+        }
+        // SAFETY: the rest of this mapping, which nobody touches any more (above). Fails for a wrong range only.
+        let _unmapped = unsafe { rustix::mm::munmap(self.base.add(keep).as_ptr().cast(), self.len - keep) };
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
-        if !self.mapped {
+        let mapped = *self.mapped.get_mut();
+        if mapped == 0 {
             return;
         }
         // SAFETY: mapped by `map`, and no reference outlives self. Fails for a wrong range only.
-        let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), mapped) };
     }
 }

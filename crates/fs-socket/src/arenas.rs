@@ -1,7 +1,7 @@
 //! Arenas that this process has mapped: never moved, and known by (life of the attachment, number, side).
 //!
-//! An arena stays mapped while the process lives: a thread that looked a socket up just before another closed it may
-//! still touch its memory.
+//! An [`Arena`] lives for ever: a thread that looked a socket up just before another closed it, and pollers, may still look
+//! at it. Its memory goes when it is closed and nothing of it is in use ([`sweep`]).
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -80,10 +80,30 @@ pub(crate) fn find(life: u32, id: u32, side: Side) -> Option<&'static Mapped> {
     places(life, id, side).filter_map(|place| MAPPED.at(place)?.load()).find(|mapped| mapped.is(life, id, side))
 }
 
+/// Mapped since the last [`sweep`].
+static NEW: AtomicU32 = AtomicU32::new(0);
+
+/// How many arenas are mapped between two looks for dead ones: each is 16 GiB of the 128 TiB of addresses there are.
+const SWEEP: u32 = 64;
+
+/// Gives back the memory of arenas that are over: their opener or their listener is gone, and so are all connections.
+fn sweep() {
+    for place in (0..COUNT).filter_map(|place| MAPPED.at(place)) {
+        let over = |mapped: &&'static Mapped| mapped.arena.is_closed() && mapped.arena.used() == 0;
+        if let Some(mapped) = place.load().filter(over) {
+            place.store(None);
+            mapped.arena.retire();
+        }
+    }
+}
+
 /// The arena with this memory, mapped now if it is not. `None`: no memory, no room, not an arena.
 pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &OwnedFd) -> Option<&'static Mapped> {
     if let Some(mapped) = find(attachment.life(), id, side) {
         return Some(mapped);
+    }
+    if NEW.fetch_add(1, Relaxed) % SWEEP == SWEEP - 1 {
+        sweep();
     }
     let arena = Arena::map(memory.as_fd(), attachment.geometry(), side, process::bells()).ok()?;
     let mapped: &'static Mapped =

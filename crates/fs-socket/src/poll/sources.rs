@@ -147,7 +147,18 @@ impl Inner {
 
     /// Joins the arenas that feed a listener.
     pub(super) fn join_listener(&mut self, at: u32, socket: &'static Socket) {
-        for i in 0..listen::refresh(socket) {
+        let count = listen::refresh(socket);
+        let now = |i| listen::arena(socket, i);
+        let joined = self.arenas.iter().filter(|joined| joined.listeners.contains(&at)).count();
+        if joined > (0..count).filter_map(now).count() {
+            // Arenas whose opener has gone feed it no more.
+            for joined in self.arenas.iter_mut() {
+                if !(0..count).filter_map(now).any(|arena| core::ptr::eq(arena, joined.arena)) {
+                    joined.listeners.retain(|&listener| listener != at);
+                }
+            }
+        }
+        for i in 0..count {
             let Some(arena) = listen::arena(socket, i) else { continue };
             let place = self.join(arena);
             let Some(joined) = self.arenas.get_mut(place as usize) else { continue };

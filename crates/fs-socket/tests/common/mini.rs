@@ -197,6 +197,15 @@ fn answer(
             let me = me.unwrap();
             let have = world.arenas.iter().find(|(_, arena)| arena.opener == me && arena.listener == listener);
             let id = have.map(|(id, _)| *id).unwrap_or_else(|| {
+                // What nobody uses any more goes.
+                let attachments = &world.attachments;
+                world.arenas.retain(|_, arena| {
+                    let over = !attachments.contains_key(&arena.opener) && arena.sides[0].used() == 0;
+                    if over {
+                        arena.sides[0].close();
+                    }
+                    !over
+                });
                 let id = world.next;
                 world.next += 1;
                 let memory = Arena::create("test", geometry).unwrap();
