@@ -13,6 +13,9 @@ use fs_shm::{Arena, Channel, Geometry, NoBells, Side};
 
 #[derive(Default)]
 struct World {
+    /// Killed: nobody is served.
+    dead: bool,
+    connections: Vec<OwnedFd>,
     next: u32,
     pollers: HashMap<u32, (u32, OwnedFd)>,
     listeners: HashMap<u32, Listener>,
@@ -60,10 +63,34 @@ impl Mini {
         let (world, directory) = (mini.world.clone(), mini.directory.clone());
         std::thread::spawn(move || {
             while let Ok(connection) = rustix::net::accept_with(&listener, rustix::net::SocketFlags::CLOEXEC) {
+                let mut now = world.lock().unwrap();
+                if now.dead {
+                    continue;
+                }
+                now.connections.push(duplicate(&connection));
+                drop(now);
                 serve(world.clone(), directory.clone(), connection, None);
             }
         });
         mini
+    }
+}
+
+impl Mini {
+    /// As if killed: every connection ends, nothing is tidied up.
+    pub(crate) fn kill(&self) {
+        let mut world = self.world.lock().unwrap();
+        let connections = std::mem::take(&mut world.connections);
+        let next = world.next;
+        *world = World { dead: true, next, ..World::default() };
+        for connection in connections {
+            rustix::net::shutdown(&connection, rustix::net::Shutdown::Both).unwrap();
+        }
+    }
+
+    /// Started again: it knows nothing of what was.
+    pub(crate) fn start_again(&self) {
+        self.world.lock().unwrap().dead = false;
     }
 }
 

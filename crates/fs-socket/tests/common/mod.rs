@@ -15,15 +15,16 @@ pub(crate) const SOCK_STREAM: i32 = 1;
 pub(crate) const SOCK_NONBLOCK: i32 = 0o4000;
 
 /// A daemon for this test process, once; every socket call of the crate finds it.
-pub(crate) fn daemon() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
+pub(crate) fn daemon() -> &'static mini::Mini {
+    static ONCE: std::sync::OnceLock<mini::Mini> = std::sync::OnceLock::new();
+    ONCE.get_or_init(|| {
         let path: PathBuf = std::env::temp_dir().join(format!("fs-socket-test-{}", std::process::id()));
         let _stale = std::fs::remove_file(&path);
-        std::mem::forget(mini::Mini::start(&path));
+        let daemon = mini::Mini::start(&path);
         // Before any test reads it, under the Once.
         fs_socket::sys::set_variable("FASTSOCK_CONTROL", path.to_str().unwrap());
-    });
+        daemon
+    })
 }
 
 /// The same call either through fs-socket (and the kernel where it says so) or on the kernel alone.
