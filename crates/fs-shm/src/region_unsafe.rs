@@ -127,7 +127,7 @@ impl Region {
     /// Gives the pages of a range back: they read as zeros. Failure leaves them allocated, which costs memory only.
     pub(crate) fn punch(&self, offset: usize, len: usize) {
         let place = self.bytes(offset, len);
-        if !self.mapped {
+        if self.mapped.load(Ordering::Relaxed) == 0 {
             return;
         }
         // SAFETY: the range lies in this mapping; what others hold of it are atomics or payload, for which zeros are valid.
