@@ -14,6 +14,16 @@
 //! | [`fork`], [`exec`], [`pass`] | sockets that live in several processes |
 //! | [`mod@adopt`] | numbers from and to code that makes real calls |
 //! | [`poll`] | epoll, poll, select |
+//!
+//! # Signal handlers, threads, fork
+//!
+//! 1. No call on a connection allocates or waits for a lock that its own thread may hold. The channel's locks name their
+//!    holder: a handler that sends or receives on the very socket that its thread is inside of gets EINTR.
+//! 2. Tables are read without locks. Changing them is held off by a fork only, and never for the thread that forks.
+//! 3. A request to the daemon within a handler that interrupted one of its own thread is refused: the call is the kernel's.
+//! 4. A forked child makes no request and takes no lock before it runs on: its attachment was made before the fork.
+//! 5. Whether a wait that a handler interrupted is restarted is decided by the handlers that are installed: all with
+//!    SA_RESTART: yes. (The kernel knows which handler ran; it cannot be learnt from outside.)
 #![deny(unsafe_code)]
 
 mod address;
