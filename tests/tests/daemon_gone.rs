@@ -1,0 +1,103 @@
+//! What becomes of preloaded programs when the daemon dies, and what the library costs programs that need none of it.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::unmodified::daemon::{Daemon, Reach, program};
+use fs_tests::unmodified::stage::{finish, lo_down};
+use fs_tests::{Lab, Ns};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Preloaded redis and clients: the daemon is killed, then another one serves the same path.
+#[test]
+fn after_kill_applications_get_errors_and_a_new_daemon_serves_them_again() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        lo_down(lab, Ns::Backend)?;
+        let mut server = daemon.command(lab, "redis-server");
+        server.args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port", "7401", "--protected-mode", "no"]);
+        let mut redis = lab.spawn("redis", &mut server)?;
+        let ping = |daemon: &Daemon| {
+            let mut command = daemon.command(lab, "timeout");
+            command.args(["-k", "1", "10", "redis-cli", "-h", "127.0.0.1", "-p", "7401", "ping"]);
+            finish(&mut command, "redis-cli").is_ok_and(|text| text.trim() == "PONG")
+        };
+        redis.wait_for("answer", PATIENCE, || ping(&daemon))?;
+        // A client in the middle of something, and one that waits without end.
+        let mut busy = daemon.command(lab, "redis-benchmark");
+        busy.args(["-h", "127.0.0.1", "-p", "7401", "-t", "get", "-n", "100000000", "-c", "10", "-q"]);
+        let mut busy = lab.spawn("busy", &mut busy)?;
+        let mut idle = daemon.command(lab, "redis-cli");
+        idle.args(["-h", "127.0.0.1", "-p", "7401", "subscribe", "nothing"]);
+        let idle = lab.spawn("idle", &mut idle)?;
+        let log = idle.log_path().to_owned();
+        let mut idle = idle;
+        idle.wait_for("subscription", PATIENCE, || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.contains("subscribe"))
+        })?;
+        daemon.proc.kill()?;
+        // redis-benchmark ends when its connections do; redis-cli says so and tries again for ever.
+        busy.wait_end(PATIENCE).context("a busy client hangs")?;
+        idle.wait_for("an error", PATIENCE, || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.contains("rror") || text.contains("onnection"))
+        })?;
+        ensure!(redis.ended()?.is_none(), "the server ended with the daemon:\n{}", redis.log());
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        let before = daemon.counters(lab)?;
+        redis.wait_for("answer through the new daemon", PATIENCE, || ping(&daemon))?;
+        let moved = daemon.counters(lab)?.since(&before, "local_bytes");
+        ensure!(moved > 0, "nothing went through the new daemon");
+        daemon.stop()
+    })
+}
+
+/// The median of the times that a command takes, in milliseconds.
+fn milliseconds(mut make: impl FnMut() -> Command) -> Result<f64> {
+    let mut all = Vec::new();
+    for _ in 0..21 {
+        let mut command = make();
+        let start = Instant::now();
+        finish(&mut command, "true")?;
+        all.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    all.sort_by(f64::total_cmp);
+    Ok(all[all.len() / 2])
+}
+
+/// The median of 21 runs, beside the same without us in the same test.
+#[test]
+fn run_adds_at_most_twenty_milliseconds() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        let plain = milliseconds(|| lab.command(Ns::Backend, "true"))?;
+        let ours = milliseconds(|| {
+            let mut command = lab.command(Ns::Backend, program());
+            command.env("FASTSOCK_CONTROL", daemon.control()).args(["run", "--only-local", "--", "true"]);
+            command
+        })?;
+        println!("true: {plain:.2} ms; fastsock run -- true: {ours:.2} ms");
+        ensure!(ours - plain <= 20.0, "fastsock run adds {:.1} ms", ours - plain);
+        daemon.stop()
+    })
+}
+
+/// A program without sockets does with the library what it does without: the same output, and no attachment.
+#[test]
+fn a_program_without_sockets_does_not_meet_the_daemon() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        let before = daemon.counters(lab)?;
+        for arguments in [&["sh", "-c", "ls -l /usr/bin | sort -r | head -n 50 | sha256sum"][..], &["cat", "/proc/version"]] {
+            let plain = finish(lab.command(Ns::Backend, arguments[0]).args(&arguments[1..]), arguments[0])?;
+            let ours = finish(daemon.command(lab, arguments[0]).args(&arguments[1..]), arguments[0])?;
+            ensure!(plain == ours, "{arguments:?}: {plain:?}, with the library {ours:?}");
+        }
+        let attached = daemon.counters(lab)?.since(&before, "attachments_total");
+        ensure!(attached == 0, "{attached} programs without sockets attached");
+        daemon.stop()
+    })
+}
