@@ -275,14 +275,20 @@ static void stdio_on_socket(void) {
     CALL(fclose(back));
     int c, d;
     pair(&c, &d);
-    CALL(dprintf(c, "%s %d", "dprintf", 5));
-    get(d, line, 9);
-    say("%.9s", line);
     char *text = NULL;
     size_t room = 0;
     FILE *lines = fdopen(d, "r");
     put(c, "a line\n", 7);
     CALL(getline(&text, &room, lines));
+}
+
+static void dprintf_on_socket(void) {
+    int a, b;
+    char line[16];
+    pair(&a, &b);
+    CALL(dprintf(a, "%s %d", "dprintf", 5));
+    get(b, line, 9);
+    say("%.9s", line);
 }
 
 static void fionread(void) {
@@ -342,6 +348,7 @@ const struct test io_cases[] = {{"io_every_way", every_way},
                                 {"io_sendfile", sendfile_calls},
                                 {"io_splice", splice_calls},
                                 {"io_stdio", stdio_on_socket},
+                                {"io_dprintf", dprintf_on_socket},
                                 {"io_fionread", fionread},
                                 {"io_rcvlowat", rcvlowat},
                                 {NULL, NULL, false}};

@@ -6,7 +6,12 @@ use fs_tests::unmodified::semantics::{Case, Semantics, difference};
 use fs_tests::{Lab, Ns};
 
 /// Cases that may differ, and why.
-const ACCEPTED: &[(&str, &str)] = &[];
+const ACCEPTED: &[(&str, &str)] = &[
+    ("io_dprintf", "the C library writes by a symbol of its own there, and Rust cannot export a variadic function"),
+    ("bind_conflicts", "the port of accepted connections is free for bind() without SO_REUSEADDR once the listener is closed"),
+    ("pass_lost", "a descriptor that was sent and never received is closed when the daemon sweeps, not at once"),
+    ("signal_sigio", "SIGIO (O_ASYNC with F_SETOWN) is not sent for accelerated sockets"),
+];
 
 /// Compares cases on the kernel with the same under preload; the error names each that differs.
 fn compare(lab: &Lab, program: &Semantics, daemon: &Daemon, cases: &[&Case]) -> Result<()> {
