@@ -2,10 +2,10 @@
 //! the same is run for comparison.
 
 use anyhow::{Context, Result, ensure};
+use fs_tests::Lab;
 use fs_tests::unmodified::load::{Load, Met};
 use fs_tests::unmodified::stage::finish;
 use fs_tests::unmodified::{Placement, Stage};
-use fs_tests::Lab;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -144,17 +144,23 @@ fn background_saving(stage: &Stage) -> Result<()> {
     let mut redis = stage.serve("redis", &mut command, 7304)?;
     let cli = |args: &[&str]| stage.run("redis-cli", &[&["-h", stage.host, "-p", port], args].concat());
     let mut load = stage.endless_client("redis-benchmark");
-    load.args(["-h", stage.host, "-p", port, "-t", "set,get", "-c", "20", "-n", "60000", "-r", "5000", "-d", "200", "--csv"]);
+    load.args([
+        "-h", stage.host, "-p", port, "-t", "set,get", "-c", "20", "-n", "60000", "-r", "5000", "-d", "200", "--csv",
+    ]);
     let mut load = stage.lab.spawn("benchmark", &mut load)?;
     for round in 0..5 {
-        until("the last save ends", || cli(&["info", "persistence"]).is_ok_and(|text| text.contains("rdb_bgsave_in_progress:0")))?;
+        until("the last save ends", || {
+            cli(&["info", "persistence"]).is_ok_and(|text| text.contains("rdb_bgsave_in_progress:0"))
+        })?;
         cli(&["set", "round", &round.to_string()])?;
         let said = cli(&["bgsave"])?;
         ensure!(said.contains("started"), "BGSAVE: {said}");
     }
     let status = load.wait_end(Duration::from_secs(60))?;
     ensure!(status.success() && !load.log().contains("rror"), "redis-benchmark: {status}\n{}", load.log());
-    until("the last save ends", || cli(&["info", "persistence"]).is_ok_and(|text| text.contains("rdb_bgsave_in_progress:0")))?;
+    until("the last save ends", || {
+        cli(&["info", "persistence"]).is_ok_and(|text| text.contains("rdb_bgsave_in_progress:0"))
+    })?;
     let text = cli(&["info", "persistence"])?;
     ensure!(text.contains("rdb_last_bgsave_status:ok"), "{text}");
     ensure!(cli(&["get", "round"])?.trim() == "4", "a value is lost");
@@ -217,4 +223,3 @@ macro_rules! both {
     };
 }
 both!(a_hundred_reloads, an_upgrade, a_killed_worker, background_saving, haproxy_hands_over);
-

@@ -8,7 +8,10 @@ use fs_tests::{Lab, Ns};
 /// Cases that may differ, and why.
 const ACCEPTED: &[(&str, &str)] = &[
     ("io_dprintf", "the C library writes by a symbol of its own there, and Rust cannot export a variadic function"),
-    ("bind_conflicts", "the port of accepted connections is free for bind() without SO_REUSEADDR once the listener is closed"),
+    (
+        "bind_conflicts",
+        "the port of accepted connections is free for bind() without SO_REUSEADDR once the listener is closed",
+    ),
     ("pass_lost", "a descriptor that was sent and never received is closed when the daemon sweeps, not at once"),
     ("signal_sigio", "SIGIO (O_ASYNC with F_SETOWN) is not sent for accelerated sockets"),
 ];

@@ -95,10 +95,7 @@ impl Daemon {
 
     /// What a program's environment must have, as env(1) takes it.
     pub fn environment(&self) -> [String; 2] {
-        [
-            format!("LD_PRELOAD={}", self.library.display()),
-            format!("FASTSOCK_CONTROL={}", self.control.display()),
-        ]
+        [format!("LD_PRELOAD={}", self.library.display()), format!("FASTSOCK_CONTROL={}", self.control.display())]
     }
 
     /// A command in its namespace whose program gets the library.

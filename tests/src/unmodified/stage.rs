@@ -242,7 +242,8 @@ pub fn finish(command: &mut Command, name: &str) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {name}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    let end = |text: &str| text.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n");
+    let end =
+        |text: &str| text.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n");
     ensure!(output.status.success(), "{name}: {}\n{}\n{}", output.status, end(&text), end(&errors));
     Ok(text)
 }

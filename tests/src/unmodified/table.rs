@@ -35,7 +35,8 @@ pub fn run(placement: Placement) -> Result<()> {
             std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
             std::fs::write(&path, serde_json::to_string_pretty(&column)?)?;
         }
-        let failed: Vec<_> = column.iter().filter(|(_, outcome)| outcome.is_some()).map(|(row, _)| row.as_str()).collect();
+        let failed: Vec<_> =
+            column.iter().filter(|(_, outcome)| outcome.is_some()).map(|(row, _)| row.as_str()).collect();
         ensure!(failed.is_empty(), "{} of {} rows failed: {}", failed.len(), column.len(), failed.join("; "));
         stage.end()
     })
@@ -113,7 +114,8 @@ pub fn markdown() -> Result<String> {
                 Some(None) => out += " yes |",
                 Some(Some(why)) => {
                     out += " no |";
-                    let first = why.lines().next().unwrap_or_default().replace(&*std::env::temp_dir().to_string_lossy(), "");
+                    let first =
+                        why.lines().next().unwrap_or_default().replace(&*std::env::temp_dir().to_string_lossy(), "");
                     writeln!(failures, "- {}, {title}: {first}", row.name)?;
                 }
             }

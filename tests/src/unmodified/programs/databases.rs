@@ -40,7 +40,8 @@ fn redis(stage: &Stage, port: u16) -> Result<Server> {
 
 fn redis_benchmark(stage: &Stage, port: u16) -> Result<()> {
     let port = port.to_string();
-    let args = ["-h", stage.host, "-p", &port, "-n", "5000", "-c", "50", "-t", "ping_inline,set,get,lrange_100", "--csv"];
+    let args =
+        ["-h", stage.host, "-p", &port, "-n", "5000", "-c", "50", "-t", "ping_inline,set,get,lrange_100", "--csv"];
     let text = stage.run("redis-benchmark", &args)?;
     let rates = text.lines().filter(|line| line.starts_with('"')).count();
     ensure!(rates >= 5, "redis-benchmark printed:\n{text}");

@@ -149,7 +149,10 @@ fn curl(stage: &Stage, port: u16) -> Result<()> {
     stage.bodies.iter().try_for_each(|body| get(stage, port, body))?;
     // Several files over one connection.
     let (one, two) = (url(stage, port, "64"), url(stage, port, "10k"));
-    let text = stage.run("curl", &["-sS", "--fail", "-o", "/dev/null", "-o", "/dev/null", "-w", "%{http_code} %{num_connects}\n", &one, &two])?;
+    let text = stage.run(
+        "curl",
+        &["-sS", "--fail", "-o", "/dev/null", "-o", "/dev/null", "-w", "%{http_code} %{num_connects}\n", &one, &two],
+    )?;
     ensure!(text == "200 1\n200 0\n", "curl kept no connection: {text:?}");
     Ok(())
 }

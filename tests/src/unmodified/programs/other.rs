@@ -24,11 +24,7 @@ pub(super) fn groups() -> Vec<Group> {
             server: openssl_server,
             rows: vec![Row { name: "openssl s_server and s_client", bytes: 10_000, client: openssl_client }],
         },
-        Group {
-            name: "sshd",
-            server: sshd,
-            rows: vec![Row { name: "sshd and ssh", bytes: 20 * MIB, client: ssh }],
-        },
+        Group { name: "sshd", server: sshd, rows: vec![Row { name: "sshd and ssh", bytes: 20 * MIB, client: ssh }] },
     ]
 }
 
@@ -101,7 +97,20 @@ fn sshd(stage: &Stage, port: u16) -> Result<Server> {
 fn ssh(stage: &Stage, port: u16) -> Result<()> {
     let dir = stage.lab.dir().join("ssh");
     let key = dir.join("user").display().to_string();
-    let options = ["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-i", &key];
+    let options = [
+        "-F",
+        "none",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+        "-o",
+        "LogLevel=ERROR",
+        "-i",
+        &key,
+    ];
     let at = format!("root@{}", stage.host);
     let port = port.to_string();
     let run = [&options[..], &["-p", &port, &at]].concat();
