@@ -41,6 +41,24 @@ fn cores_share_a_port_and_strangers_do_not() {
 }
 
 #[test]
+fn a_port_that_another_holds_is_served_and_stays_his() {
+    let entered = Arc::new(AtomicI32::new(0));
+    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Vec::new(), Duration::ZERO);
+    let theirs = std::net::TcpListener::bind(any_port()).unwrap();
+    let at = theirs.local_addr().unwrap();
+    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(ours.acquire_held(Protocol::Tcp, at).unwrap(), at);
+    // A second core, by either way.
+    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), at);
+    assert_eq!(entered.load(Ordering::Relaxed), 1);
+    ours.release(Protocol::Tcp, at, false);
+    ours.release(Protocol::Tcp, at, false);
+    assert_eq!(entered.load(Ordering::Relaxed), 0);
+    assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(ours.acquire_held(Protocol::Tcp, any_port()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
 fn a_port_with_only_time_waits_is_free_and_stays_exclusive() {
     let listener = std::net::TcpListener::bind(any_port()).unwrap();
     let at = listener.local_addr().unwrap();
