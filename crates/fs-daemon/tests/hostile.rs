@@ -165,8 +165,7 @@ fn fuzzed_messages_with_any_descriptors() {
     let fds = [listening.as_fd(), eventfd.as_fd(), pair.as_fd(), file.as_fd(), stream.as_fd()];
     for _round in 0..40 {
         let socket = raw(&path);
-        let mut sent = 0;
-        for _ in 0..100 {
+        for sent in 0..100 {
             let mut buffer = [0; MESSAGE_MAX * 2];
             let all = requests();
             let request = all[numbers.below(all.len() as u64) as usize];
@@ -184,7 +183,6 @@ fn fuzzed_messages_with_any_descriptors() {
             if socket::send(socket.as_fd(), &buffer[..len], &fds[..count]).is_err() {
                 break;
             }
-            sent += 1;
             if numbers.below(3) == 0 {
                 let mut answer = [0; 32 << 10];
                 let _nothing_yet = socket::receive(&socket, &mut answer);

@@ -170,8 +170,8 @@ impl Poller {
             }
         }
         *idle_since = None;
-        // All are announced, also after one that says no: `awake` withdraws them all.
-        let quiet = arenas.iter().fold(true, |quiet, arena| arena.arena.prepare_sleep(arena.lane) && quiet);
+        // One that says no ends it; `awake` withdraws what was announced, and does no harm to the others.
+        let quiet = arenas.iter().all(|arena| arena.arena.prepare_sleep(arena.lane));
         self.asleep.set(true);
         if !quiet {
             cx.waker().wake_by_ref();
