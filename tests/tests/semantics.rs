@@ -7,7 +7,6 @@ use fs_tests::{Lab, Ns};
 
 /// Cases that may differ, and why.
 const ACCEPTED: &[(&str, &str)] = &[
-    ("io_dprintf", "the C library writes by a symbol of its own there, and Rust cannot export a variadic function"),
     (
         "bind_conflicts",
         "the port of accepted connections is free for bind() without SO_REUSEADDR once the listener is closed",
