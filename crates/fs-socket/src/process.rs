@@ -51,7 +51,7 @@ static NEXT_TRY: AtomicU64 = AtomicU64::new(0);
 
 /// Between two tries to reach a daemon. Shorter: each socket call of a process without a daemon costs system calls.
 /// Longer: a restarted daemon is found later.
-const RETRY_NS: u64 = 1_000_000_000;
+pub(crate) const RETRY_NS: u64 = 1_000_000_000;
 
 impl Attachment {
     /// The connection to the daemon.
@@ -138,6 +138,12 @@ impl Attachment {
 #[inline]
 pub fn current() -> Option<&'static Attachment> {
     CURRENT.load().filter(|attachment| !attachment.is_dead())
+}
+
+/// Whether this process had a daemon that died, and has no other yet. Wait-free.
+#[inline]
+pub(crate) fn is_orphaned() -> bool {
+    CURRENT.load().is_some_and(Attachment::is_dead)
 }
 
 /// The attachment; made now if there is none and the last try was long enough ago.

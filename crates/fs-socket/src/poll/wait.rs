@@ -144,6 +144,8 @@ pub(super) fn strip(inner: &mut Inner, events: &mut [EpollEvent]) -> usize {
 
 /// Sleeps until something may be there. False: the time is over.
 fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bool, Errno> {
+    // A server that makes no other call has to find the next daemon from here: its listeners are announced by that.
+    let orphaned = process::is_orphaned() && process::attached().is_none();
     let mut inner = lock(set)?;
     let Some(outer) = inner.live.as_ref().map(|live| live.outer) else { return Ok(true) };
     if !inner.is_idle() || !inner.arm() {
@@ -158,6 +160,8 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
         ASK
     } else if cancels {
         CANCEL_SLICE
+    } else if orphaned {
+        Duration::from_nanos(process::RETRY_NS)
     } else {
         Duration::MAX
     };
