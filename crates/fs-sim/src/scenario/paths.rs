@@ -326,18 +326,19 @@ pub(super) const PATHS: &[Scenario] = &[
     },
     Scenario {
         name: "user-timeout",
-        about: "links that go down for less than everybody's TCP_USER_TIMEOUT: nobody gives up",
+        about: "links that go down for much less than everybody's TCP_USER_TIMEOUT: nobody gives up",
         build: |rng| {
             let mut draft = Draft { bulk: 12, short: 60, ..dumbbell(rng, 2) };
             draft.gap = Duration::from_millis(300);
             for flap in 0..6 {
                 // One after the other, with time for all to come to life again.
                 let at = Duration::from_secs(30) * flap + rng.duration(MS, Duration::from_secs(2));
-                let long = Duration::from_millis(rng.log_size(10, 8_000));
+                // Retransmission backs off by the outage's length; a few losses more in a row must fit into the time-out.
+                let long = Duration::from_millis(rng.log_size(10, 3_000));
                 draft.changes.extend(both(at, LinkChange::Up(false)));
                 draft.changes.extend(both(at + long, LinkChange::Up(true)));
             }
-            draft.user_timeout = Some(Duration::from_secs(30));
+            draft.user_timeout = Some(Duration::from_secs(60));
             draft.each_host(|host| draw_newer_tcp(host, rng))
         },
     },
