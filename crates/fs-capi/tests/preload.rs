@@ -63,7 +63,7 @@ fn cancelled_threads_unwind() {
 }
 
 /// The symbols that the library must have (beside the C library's other names for them).
-const SYMBOLS: &str = "socket bind listen accept accept4 connect shutdown close dup dup2 dup3 fcntl fcntl64 ioctl \
+const SYMBOLS: &str = "socket bind listen accept accept4 connect shutdown close dup dup2 dup3 fcntl fcntl64 ioctl prctl \
     getsockopt setsockopt getsockname getpeername send sendto sendmsg sendmmsg recv recvfrom recvmsg recvmmsg read readv \
     write writev pread pwrite preadv pwritev pread64 pwrite64 preadv64 pwritev64 preadv2 pwritev2 preadv64v2 pwritev64v2 \
     sendfile sendfile64 splice poll ppoll select pselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait \

@@ -80,8 +80,8 @@ fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
         }
         if round < SPINS {
             std::hint::spin_loop();
-        } else if round < YIELDS {
-            rustix::thread::sched_yield();
+        } else if round < YIELDS && crate::wait::give_way() {
+            // Another thread has run.
         } else {
             crate::futex::nap();
         }

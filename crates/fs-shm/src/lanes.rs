@@ -64,6 +64,12 @@ impl Arena {
         }
     }
 
+    /// The pollers that have a lane of the other side: whom this side may have to ring.
+    pub fn peer_pollers(&self) -> impl Iterator<Item = u32> {
+        let poller = |lane| self.lane_head(self.side().other(), lane).poller.load(Acquire);
+        (0..LANES).map(poller).filter(|&poller| poller != 0)
+    }
+
     /// Takes the dirty bits: calls `look` for each slot that changed since.
     pub fn drain(&self, lane: Lane, mut look: impl FnMut(u32)) {
         let head = self.lane_head(self.side(), lane.index());

@@ -4,8 +4,8 @@
 //! once: the peer cannot answer before. Sleeps are cut into slices of at most a second, so that a peer or a daemon
 //! that died without waking us is noticed by the caller's next look.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
@@ -85,7 +85,9 @@ impl Channel<'_> {
         }
         if self.block().inn[peer].wake.cpu.load(Relaxed) == cpu {
             for _ in 0..YIELDS {
-                rustix::thread::sched_yield();
+                if !give_way() {
+                    break;
+                }
                 if ready() {
                     return WaitEnd::Ready;
                 }
@@ -153,6 +155,24 @@ impl Arena {
         }
         doze(&self.head().inbox_sleep, &self.head().inbox_word, how, ready)
     }
+}
+
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// This process is about to confine itself to few system calls (seccomp), from now on: those without which waiting
+/// works are not made any more. sshd's filter, for one, kills who calls sched_yield.
+pub fn confine() {
+    CONFINED.store(true, Relaxed);
+}
+
+/// Gives the CPU to another thread (sched_yield(2)). False: not in a confined process.
+#[inline]
+pub fn give_way() -> bool {
+    let may = !CONFINED.load(Relaxed);
+    if may {
+        rustix::thread::sched_yield();
+    }
+    may
 }
 
 /// Spins for `how.spin`, not past the deadline.

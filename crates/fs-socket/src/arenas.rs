@@ -80,6 +80,11 @@ pub(crate) fn find(life: u32, id: u32, side: Side) -> Option<&'static Mapped> {
     places(life, id, side).filter_map(|place| MAPPED.at(place)?.load()).find(|mapped| mapped.is(life, id, side))
 }
 
+/// Every arena that is mapped and not over.
+pub(crate) fn all() -> impl Iterator<Item = &'static Arena> {
+    (0..COUNT).filter_map(|place| MAPPED.at(place)?.load()).map(Mapped::arena)
+}
+
 /// Mapped since the last [`sweep`].
 static NEW: AtomicU32 = AtomicU32::new(0);
 

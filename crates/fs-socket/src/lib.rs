@@ -58,6 +58,7 @@ pub use ioctl_unsafe::ioctl;
 pub use listen::{accept4, bind, listen};
 pub use options::{getpeername, getsockname, getsockopt, setsockopt};
 pub use pass::{claim, share};
+pub use process::confine;
 pub use rustix::io::Errno;
 pub use stream::{recv, send};
 pub use types::{Address, Fd, IoVec, IoVecMut, Ours, Received, flags};

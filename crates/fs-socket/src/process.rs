@@ -360,6 +360,20 @@ fn ask(poller: u32) -> Option<Fd> {
     Some(eventfd)
 }
 
+/// This process is about to confine itself to few system calls (seccomp): what may be needed of the daemon is asked for
+/// now, and what a filter may not allow is not called any more. sshd does so in front of each connection.
+///
+/// A poller that joins later cannot be asked for if the filter forbids sendmsg(2), and kills for trying.
+pub fn confine() {
+    fs_shm::wait::confine();
+    for poller in crate::arenas::all().flat_map(fs_shm::Arena::peer_pollers) {
+        if BELLS.find(poller).is_none() {
+            // Refused: its process is gone.
+            let _ = ask(poller);
+        }
+    }
+}
+
 fn drop_internal(fd: Fd) {
     table::unset_internal(fd);
     // A number of ours, closed once.

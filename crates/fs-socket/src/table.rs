@@ -245,8 +245,8 @@ impl Still {
 pub(crate) fn pause(rounds: u32) {
     if rounds < 100 {
         core::hint::spin_loop();
-    } else if rounds < 200 {
-        rustix::thread::sched_yield();
+    } else if rounds < 200 && fs_shm::wait::give_way() {
+        // Another thread has run.
     } else {
         // Cut short by a signal: the caller tries again anyway.
         let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 0, tv_nsec: 50_000 });

@@ -30,6 +30,16 @@ define! {
     };
 }
 
+define! {
+    /// prctl(2): looked at for one thing only, a filter of system calls that is about to be set.
+    fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = {
+        if option == libc::PR_SET_SECCOMP {
+            fs_socket::confine();
+        }
+        real::prctl(option, a, b, c, d)
+    };
+}
+
 /// The calls that are ours.
 ///
 /// # Safety
@@ -97,6 +107,14 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
             // A clone that is a fork: own memory, and the caller's stack.
             libc::SYS_clone if a & (libc::CLONE_VM | libc::CLONE_THREAD) as usize == 0 && b == 0 => {
                 forked(|| real::syscall(number, a, b, c, d, e, f) as c_int)
+            }
+            libc::SYS_seccomp => {
+                fs_socket::confine();
+                return None;
+            }
+            libc::SYS_prctl if fd == libc::PR_SET_SECCOMP => {
+                fs_socket::confine();
+                return None;
             }
             _ => return None,
         }
