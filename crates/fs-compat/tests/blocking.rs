@@ -4,9 +4,11 @@
 mod original {
     use std::net as api;
     include!("shape/std_net.rs");
+    include!("shape/std_net_unsafe.rs");
 }
 
 mod ours {
     use fs_compat::blocking as api;
     include!("shape/std_net.rs");
+    include!("shape/std_net_unsafe.rs");
 }

@@ -5,10 +5,12 @@ mod original {
     use ::socket2 as api;
     include!("shape/socket2.rs");
     include!("shape/socket2_options.rs");
+    include!("shape/socket2_unsafe.rs");
 }
 
 mod ours {
     use fs_compat::socket2 as api;
     include!("shape/socket2.rs");
     include!("shape/socket2_options.rs");
+    include!("shape/socket2_unsafe.rs");
 }

@@ -35,6 +35,10 @@ fn stream_pair(addr: &SockAddr) -> (Socket, Socket) {
     (client, server)
 }
 
+fn closes_on_exec(socket: &Socket) -> bool {
+    rustix::io::fcntl_getfd(socket).unwrap().contains(rustix::io::FdFlags::CLOEXEC)
+}
+
 fn datagram_pair() -> (Socket, Socket) {
     let ends = [0, 1].map(|_| {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
@@ -44,11 +48,6 @@ fn datagram_pair() -> (Socket, Socket) {
     ends[0].connect(&ends[1].local_addr().unwrap()).unwrap();
     ends[1].connect(&ends[0].local_addr().unwrap()).unwrap();
     ends.into()
-}
-
-fn filled(buf: &[MaybeUninit<u8>]) -> Vec<u8> {
-    // SAFETY: the tests pass what a call answered as received.
-    buf.iter().map(|byte| unsafe { byte.assume_init() }).collect()
 }
 
 #[test]
@@ -109,32 +108,6 @@ fn unix_addresses_are_paths_names_or_nothing() {
     assert_eq!(SockAddr::unix("x".repeat(108)).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(SockAddr::unix(format!("\0{}", "x".repeat(107))).is_ok());
     assert_eq!(SockAddr::unix(format!("\0{}", "x".repeat(108))).unwrap_err().kind(), ErrorKind::InvalidInput);
-}
-
-#[test]
-fn addresses_are_made_by_hand_too() {
-    let mut storage = api::SockAddrStorage::zeroed();
-    assert_eq!(storage.size_of() as usize, size_of::<libc::sockaddr_storage>());
-    // SAFETY: a `sockaddr_in`, all of it.
-    let addr = unsafe {
-        let v4 = storage.view_as::<libc::sockaddr_in>();
-        v4.sin_family = libc::AF_INET as api::sa_family_t;
-        v4.sin_port = 80u16.to_be();
-        v4.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-        SockAddr::new(storage, size_of::<libc::sockaddr_in>() as api::socklen_t)
-    };
-    assert_eq!(addr.as_socket(), Some("127.0.0.1:80".parse().unwrap()));
-    // SAFETY: getsockname writes a whole address.
-    let (answer, addr) = unsafe {
-        let (socket, _) = listener(&any4());
-        SockAddr::try_init(|storage, len| Ok(libc::getsockname(socket.as_raw_fd(), storage.cast(), len))).unwrap()
-    };
-    assert_eq!((answer, addr.domain()), (0, Domain::IPV4));
-    // SAFETY: reads the family of what `addr` holds.
-    assert_eq!(unsafe { (*addr.as_ptr().cast::<libc::sockaddr>()).sa_family }, libc::AF_INET as u16);
-    let mut again = addr.clone().as_storage();
-    // SAFETY: it is a `sockaddr_in`.
-    assert_eq!(unsafe { again.view_as::<libc::sockaddr_in>() }.sin_port.to_be(), addr.as_socket().unwrap().port());
 }
 
 #[test]
@@ -236,10 +209,7 @@ fn messages_bring_addresses_and_control_data() {
     let (client, server) = datagram_pair();
     server.set_recv_tos_v4(true).unwrap();
     client.send(b"hello").unwrap();
-    let mut from = any6();
-    // SAFETY: an address of no family has no bytes.
-    let mut room = unsafe { SockAddr::try_init(|_, _| Ok(())).unwrap().1 };
-    std::mem::swap(&mut from, &mut room);
+    let mut from = no_address();
     let (mut bytes, mut control) = ([MaybeUninit::uninit(); 16], [MaybeUninit::<u8>::uninit(); 64]);
     let mut bufs = [MaybeUninitSlice::new(&mut bytes)];
     let mut message = MsgHdrMut::new().with_addr(&mut from).with_buffers(&mut bufs).with_control(&mut control);
@@ -258,19 +228,15 @@ fn pairs_are_unix_sockets() {
     a.send(b"x").unwrap();
     assert_eq!((&b).read(&mut [0; 4]).unwrap(), 1);
     let (a, _b) = Socket::pair_raw(Domain::UNIX, Type::DGRAM, None).unwrap();
-    // SAFETY: asks for a flag.
-    assert_eq!(unsafe { libc::fcntl(a.as_raw_fd(), libc::F_GETFD) }, 0);
+    assert!(!closes_on_exec(&a));
     a.set_cloexec(true).unwrap();
-    // SAFETY: asks for a flag.
-    assert_eq!(unsafe { libc::fcntl(a.as_raw_fd(), libc::F_GETFD) }, libc::FD_CLOEXEC);
+    assert!(closes_on_exec(&a));
 }
 
 #[test]
 fn close_on_exec_is_the_rule_and_raw_the_exception() {
-    // SAFETY: asks for a flag.
-    let cloexec = |socket: &Socket| unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFD) } == libc::FD_CLOEXEC;
-    assert!(cloexec(&Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()));
-    assert!(!cloexec(&Socket::new_raw(Domain::IPV4, Type::STREAM, None).unwrap()));
+    assert!(closes_on_exec(&Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()));
+    assert!(!closes_on_exec(&Socket::new_raw(Domain::IPV4, Type::STREAM, None).unwrap()));
     let (listener, addr) = listener(&any4());
     let connect = || {
         let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -278,11 +244,11 @@ fn close_on_exec_is_the_rule_and_raw_the_exception() {
         client
     };
     let _clients = [connect(), connect(), connect()];
-    assert!(cloexec(&listener.accept().unwrap().0));
-    assert!(!cloexec(&listener.accept_raw().unwrap().0));
+    assert!(closes_on_exec(&listener.accept().unwrap().0));
+    assert!(!closes_on_exec(&listener.accept_raw().unwrap().0));
     let (accepted, _) = listener.accept4(libc::SOCK_NONBLOCK).unwrap();
-    assert!(!cloexec(&accepted) && accepted.nonblocking().unwrap());
-    assert!(cloexec(&accepted.try_clone().unwrap()));
+    assert!(!closes_on_exec(&accepted) && accepted.nonblocking().unwrap());
+    assert!(closes_on_exec(&accepted.try_clone().unwrap()));
 }
 
 #[test]
@@ -329,10 +295,7 @@ fn descriptors_come_and_go() {
     let (client, mut server) = stream_pair(&any4());
     let number = client.as_raw_fd();
     assert_eq!(client.as_fd().as_raw_fd(), number);
-    let raw = client.into_raw_fd();
-    // SAFETY: just given away.
-    let client = unsafe { Socket::from_raw_fd(raw) };
-    let owned: OwnedFd = client.into();
+    let owned: OwnedFd = through_its_number(client).into();
     assert_eq!(owned.as_raw_fd(), number);
     let client = Socket::from(owned);
     client.send(b"x").unwrap();

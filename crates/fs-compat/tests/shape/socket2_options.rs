@@ -148,8 +148,7 @@ fn groups_are_joined_once() {
 
 #[test]
 fn privileged_options_answer_as_the_kernel_does() {
-    // SAFETY: asks who we are.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = rustix::process::geteuid().is_root();
     let socket = udp(Domain::IPV4);
     assert_eq!(socket.device().unwrap(), None);
     for (result, read_back) in [

@@ -230,9 +230,7 @@ fn descriptors_come_and_go() {
     let (client, mut server) = pair(ANY[0]);
     let number = client.as_raw_fd();
     assert_eq!(client.as_fd().as_raw_fd(), number);
-    // SAFETY: just given away.
-    let client = unsafe { TcpStream::from_raw_fd(client.into_raw_fd()) };
-    let owned: OwnedFd = client.into();
+    let owned: OwnedFd = through_its_number(client).into();
     assert_eq!(owned.as_raw_fd(), number);
     let mut client = TcpStream::from(owned);
     client.write_all(b"x").unwrap();
