@@ -57,6 +57,42 @@ fn syn_flood() {
     }
 }
 
+/// The client of a cookie whose only ACK is lost, and which waits for the server's first word, sends keepalive probes: they
+/// stand one before what comes next.
+#[test]
+fn a_keepalive_probe_brings_the_cookie_whose_ack_was_lost() {
+    let (mut host, listener) = listening(plan());
+    (0..200).for_each(|n| host.receive(&forged_syn(n), true));
+    sent(&mut host);
+    let (from, options, mut out) = (2000, OFFER.options(), Vec::new());
+    let syn = Tcp { from, to: PORT, seq: OFFER.isn, flags: SYN, window: 60_000, options: &options, ..Tcp::default() };
+    syn.write(&mut out, false);
+    host.receive(&out, true);
+    let mut answer = None;
+    host.transmit(64, false, |packet| answer = segment(packet).map(|s| (s, parse_syn(s.options(packet)))));
+    let (answer, agreed) = answer.expect("a SYN-ACK");
+    let mut peer = Peer {
+        from,
+        seq: OFFER.isn.wrapping_add(1),
+        ack: answer.seq.0.wrapping_add(1),
+        window: 60_000,
+        ts: agreed.timestamps.map(|ts| (1001, ts.val)),
+        sack: agreed.sack_permitted,
+        shift: agreed.window_scale.unwrap_or(0),
+        own_shift: agreed.window_scale.and(OFFER.shift).unwrap_or(0),
+    };
+    assert_eq!(host.stack.stats().syn_cookies_ok, 0);
+    host.advance(Duration::from_secs(20));
+    // Not with data: there the peer would say that it sent the byte before, which was its SYN.
+    peer.send(&mut host, ACK, OFFER.isn, peer.ack, &[], b"?");
+    assert_eq!(host.stack.tcp_connections(), 0);
+    peer.send(&mut host, ACK, OFFER.isn, peer.ack, &[], &[]);
+    let (id, _) = host.stack.tcp_accept(listener).expect("accepted by its cookie");
+    assert_eq!(host.stack.stats().syn_cookies_ok, 1);
+    sent(&mut host);
+    works(&mut host, &mut peer, id, b"hello");
+}
+
 #[test]
 fn handshakes_that_never_end() {
     let (mut host, listener) = listening(plan());

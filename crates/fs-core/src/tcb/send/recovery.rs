@@ -73,6 +73,14 @@ impl Trace {
     }
 }
 
+/// The later of two times in microseconds.
+pub(crate) fn later(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if (a.wrapping_sub(b) as i32) >= 0 { a } else { b }),
+        (a, b) => a.or(b),
+    }
+}
+
 /// Microseconds modulo 2^32, as segments are stamped.
 #[inline]
 pub(crate) fn micros(now: Instant) -> u32 {
@@ -153,7 +161,7 @@ impl Tcb {
         self.follow_trace(&trace, now_us, &mut facts);
         let sacked = self.mark_sacked(store, input.sack, now_us);
         self.book_sacked(&sacked, &mut facts, stats);
-        self.sample_round_trip(&acked, &sacked, &trace, input, now_us);
+        let rtt_us = self.sample_round_trip(&trace, &sacked, input.echo, now_us);
         self.take_duplicate(&facts);
 
         let lost_before = self.ext.as_ref().map_or(0, |e| e.lost);
@@ -172,7 +180,6 @@ impl Tcb {
                 self.window.cwnd = self.window.cwnd.max(self.flight() + self.mss as u32);
             }
         } else if advanced && !matches!(self.recovery(), Recovery::Cwr { .. }) {
-            let rtt_us = acked.sample_us.map(|sent| now_us.wrapping_sub(sent));
             self.grow_window(facts.delivered.max(advance), flight_before, rtt_us, input.now);
         }
         self.model_end(input.now);
@@ -251,23 +258,29 @@ impl Tcb {
     }
 
     /// Karn's rule (RFC 6298 section 3): only what was sent once says how long the round trip is, unless a timestamp tells
-    /// that the retransmission was answered. The back-off lasts until there is a sample.
-    fn sample_round_trip(&mut self, acked: &Acked, sacked: &Sacked, trace: &Trace, input: &AckInput<'_>, now_us: u32) {
-        let mut sent_us = acked.sample_us.or(sacked.sample_us);
-        if sent_us.is_none()
-            && let (Some(loss), Some(echo)) = (self.loss(), input.echo)
-            && loss.undo.stamp.is_some()
-            && (echo.wrapping_sub(loss.undo.last_stamp) as i32) >= 0
-        {
-            sent_us = trace.again.map(|(us, _)| us);
-        }
-        let Some(sent_us) = sent_us else { return };
+    /// that the retransmission was answered. And only if nothing that was sent again after it comes with it: the peer may
+    /// have held it until the hole before it was filled, or its own ACK was lost, and then this is the answer to the
+    /// retransmission (Linux `tcp_clean_rtx_queue` takes no sample either). The back-off lasts until there is a sample.
+    fn sample_round_trip(&mut self, trace: &Trace, sacked: &Sacked, echo: Option<u32>, now_us: u32) -> Option<u32> {
+        let once = later(trace.once.map(|(us, _)| us), sacked.once_us);
+        let again = later(trace.again.map(|(us, _)| us), sacked.again_us);
+        let answered = || {
+            let undo = self.loss().map(|l| l.undo).filter(|u| u.stamp.is_some());
+            matches!((undo, echo), (Some(undo), Some(echo)) if (echo.wrapping_sub(undo.last_stamp) as i32) >= 0)
+        };
+        let sent_us = match (once, again) {
+            (Some(once), None) => once,
+            (Some(once), Some(again)) if (once.wrapping_sub(again) as i32) >= 0 => once,
+            (_, Some(again)) if answered() => again,
+            _ => return None,
+        };
         let rtt_us = now_us.wrapping_sub(sent_us);
         self.rtt.sample(rtt_us);
         self.backoff = 0;
         if let Some(loss) = self.loss_if_any() {
             loss.rack.sample(rtt_us.max(1), now_us);
         }
+        Some(rtt_us)
     }
 
     /// RFC 2883: the peer says that it got something twice.
@@ -414,14 +427,15 @@ impl Tcb {
         self.loss().is_some_and(|l| l.undo.marker.is_some() && l.undo.original_arrived(echo))
     }
 
-    /// The reduction was for nothing (RFC 4015, RFC 5682): the window is as before, nothing is lost.
+    /// The reduction was for nothing (RFC 4015, RFC 5682): the window is as before, nothing is lost. The back-off stays
+    /// until there is a sample: if the round trip has become longer than the time-out, nothing else keeps the next segment
+    /// from being sent again too early, and the one after it.
     fn undo(&mut self, store: &mut TxStore) {
         let mut window = self.window;
         self.control().undo(&mut window);
         self.window = window;
         self.flags.clear(Flags::ECN_CWR);
         self.unmark_lost(store);
-        self.backoff = 0;
         self.close_recovery();
     }
 

@@ -5,6 +5,7 @@
 
 use super::buffer::{TxQueue, TxStore, mark};
 use super::loss::Loss;
+use super::recovery::later;
 use crate::slab::NIL;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::{Ext, Tcb, model};
@@ -58,8 +59,9 @@ pub(crate) struct Sacked {
     pub(crate) original: bool,
     /// Lowest segment sent only once that arrived after a higher one.
     pub(crate) late: Option<SeqNum>,
-    /// `sent_us` of the latest segment among them that was sent only once.
-    pub(crate) sample_us: Option<u32>,
+    /// `sent_us` of the latest sent of those that were sent only once, and of those sent again.
+    pub(crate) once_us: Option<u32>,
+    pub(crate) again_us: Option<u32>,
 }
 
 /// The D-SACK block of an option, if it has one (RFC 2883 section 4): the first, when it lies below the ACK or
@@ -149,12 +151,14 @@ impl Tcb {
                 rack.delivered(now_us, segment.sent_us, seg_end, !once);
                 if once {
                     out.original |= high.is_some_and(|high| seg_end.at_or_before(high));
-                    out.sample_us = Some(segment.sent_us);
+                    out.once_us = later(out.once_us, Some(segment.sent_us));
                     if prior_fack.is_some_and(|f| segment.seq.before(f))
                         && out.late.is_none_or(|l| segment.seq.before(l))
                     {
                         out.late = Some(segment.seq);
                     }
+                } else {
+                    out.again_us = later(out.again_us, Some(segment.sent_us));
                 }
                 segment.marks = segment.marks & !(mark::LOST | mark::RETRANSMITTED) | mark::SACKED;
                 *fack = Some(fack.filter(|f| f.after(seg_end)).unwrap_or(seg_end));
