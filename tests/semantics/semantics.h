@@ -48,7 +48,7 @@ struct test {
 
 extern const struct test error_cases[], io_cases[], message_cases[], close_cases[], epoll_cases[], epoll_thread_cases[],
     poll_cases[], process_cases[], pass_cases[], thread_cases[], signal_cases[], option_cases[], address_cases[],
-    many_cases[], raw_cases[], accept_cases[], connect_cases[];
+    many_cases[], raw_cases[], accept_cases[], connect_cases[], confine_cases[];
 
 /* What the program was called with, for cases that start themselves again. */
 extern char *self_path;
@@ -108,7 +108,7 @@ void get(int fd, void *data, size_t len);
 short await(int fd, short events);
 /* Waits until FIONREAD says at least this. */
 void await_bytes(int fd, int bytes);
-/* Waits until that thread of ours sleeps. */
+/* Waits until that thread of ours, or process, sleeps. */
 void await_asleep(pid_t tid);
 pid_t thread_id(void);
 /* Waits for a child and prints how it ended. */

@@ -125,7 +125,7 @@ pid_t thread_id(void) { return (pid_t)syscall(SYS_gettid); }
 
 void await_asleep(pid_t tid) {
     char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    snprintf(path, sizeof path, "/proc/%d/stat", tid);
     for (int asleep = 0; asleep < 30;) {
         int fd = (int)MUST(open(path, O_RDONLY));
         ssize_t n = read(fd, text, sizeof text - 1);

@@ -147,6 +147,7 @@ fn requests() -> Vec<Request> {
         Request::Sockets { cursor: u64::MAX },
         Request::Counters { cursor: u64::MAX },
         Request::Status,
+        Request::Ring { poller: 1 },
     ]
 }
 

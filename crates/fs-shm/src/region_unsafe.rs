@@ -124,10 +124,11 @@ impl Region {
         unsafe { self.base.add(offset) }
     }
 
-    /// Gives the pages of a range back: they read as zeros. Failure leaves them allocated, which costs memory only.
+    /// Gives the pages of a range back: they read as zeros. Failure leaves them allocated, which costs memory only;
+    /// a confined process may be killed for trying.
     pub(crate) fn punch(&self, offset: usize, len: usize) {
         let place = self.bytes(offset, len);
-        if self.mapped.load(Ordering::Relaxed) == 0 {
+        if self.mapped.load(Ordering::Relaxed) == 0 || crate::wait::is_confined() {
             return;
         }
         // SAFETY: the range lies in this mapping; what others hold of it are atomics or payload, for which zeros are valid.

@@ -165,6 +165,11 @@ pub fn confine() {
     CONFINED.store(true, Relaxed);
 }
 
+/// Whether it is.
+pub fn is_confined() -> bool {
+    CONFINED.load(Relaxed)
+}
+
 /// Gives the CPU to another thread (sched_yield(2)). False: not in a confined process.
 #[inline]
 pub fn give_way() -> bool {

@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 use crate::{
     channel,
     socket::{Kind, Socket},
-    sys::{self, array::Array, pointer::Pointer, thread},
+    sys::{self, array::Array, pointer::Pointer, signals, thread},
     table,
     types::Fd,
 };
@@ -146,10 +146,13 @@ pub(crate) fn is_orphaned() -> bool {
     CURRENT.load().is_some_and(Attachment::is_dead)
 }
 
-/// The attachment; made now if there is none and the last try was long enough ago.
+/// The attachment; made now if there is none and the last try was long enough ago, unless this process is confined.
 pub fn attached() -> Option<&'static Attachment> {
     if let Some(attachment) = current() {
         return Some(attachment);
+    }
+    if fs_shm::wait::is_confined() {
+        return None;
     }
     let me = thread::me();
     let mut rounds = 0;
@@ -339,7 +342,18 @@ struct Ringer;
 impl Bells for Ringer {
     fn ring(&self, poller: u32) {
         for _ in 0..2 {
-            let Some(eventfd) = BELLS.find(poller).or_else(|| ask(poller)) else { return };
+            let eventfd = match BELLS.find(poller).map_or_else(|| ask(poller), Ok) {
+                Ok(eventfd) => eventfd,
+                Err(Unknown::Gone) => return,
+                Err(Unknown::Unreachable) => {
+                    if let Some(attachment) = current()
+                        && let Err(error) = attachment.client.ring(poller)
+                    {
+                        attachment.failed(&error);
+                    }
+                    return;
+                }
+            };
             match sys::call::write(eventfd, &1_u64.to_ne_bytes()) {
                 // EAGAIN: it has been rung 2^64 times and not been read; it is awake.
                 Ok(_) | Err(Errno::AGAIN) => return,
@@ -350,28 +364,50 @@ impl Bells for Ringer {
     }
 }
 
-fn ask(poller: u32) -> Option<Fd> {
-    let attachment = current()?;
-    let bell = attachment.client.bell(poller).inspect_err(|error| attachment.failed(error)).ok()?;
+/// Why there is no eventfd to ring.
+enum Unknown {
+    /// Nobody sleeps there any more, or the daemon does not allow it.
+    Gone,
+    /// It cannot come into this process: the daemon has to ring.
+    Unreachable,
+}
+
+fn ask(poller: u32) -> Result<Fd, Unknown> {
+    let attachment = current().ok_or(Unknown::Gone)?;
+    // A filter may forbid sendmsg(2), and kill for trying.
+    if fs_shm::wait::is_confined() {
+        return Err(Unknown::Unreachable);
+    }
+    let bell = match attachment.client.bell(poller) {
+        Ok(bell) => bell,
+        Err(error @ (control::Error::Closed | control::Error::Failed(_))) => {
+            attachment.failed(&error);
+            return Err(Unknown::Gone);
+        }
+        // No room for a descriptor; a signal handler in the middle of a request; a daemon that is slow.
+        Err(_) => return Err(Unknown::Unreachable),
+    };
     let eventfd = keep(bell);
     if let Some(old) = BELLS.learn(poller, eventfd) {
         drop_internal(old);
     }
-    Some(eventfd)
+    Ok(eventfd)
 }
 
 /// This process is about to confine itself to few system calls (seccomp): what may be needed of the daemon is asked for
 /// now, and what a filter may not allow is not called any more. sshd does so in front of each connection.
 ///
-/// A poller that joins later cannot be asked for if the filter forbids sendmsg(2), and kills for trying.
+/// Bells that are known by then are rung directly, pollers that join later are rung by the daemon.
 pub fn confine() {
-    fs_shm::wait::confine();
     for poller in crate::arenas::all().flat_map(fs_shm::Arena::peer_pollers) {
-        if BELLS.find(poller).is_none() {
-            // Refused: its process is gone.
-            let _ = ask(poller);
+        if BELLS.find(poller).is_none() && matches!(ask(poller), Err(Unknown::Unreachable)) {
+            // No room for descriptors: asking for the next ones is in vain.
+            break;
         }
     }
+    crate::poll::confine();
+    signals::remember();
+    fs_shm::wait::confine();
 }
 
 fn drop_internal(fd: Fd) {

@@ -14,13 +14,6 @@ pub type Outcome = Option<String>;
 /// The outcomes of a placement by row.
 pub type Column = BTreeMap<String, Outcome>;
 
-/// What does not work yet, and what is known of it: the table says "no", the test does not fail.
-const NOT_YET: &[(Placement, &str)] = &[
-    // sshd confines the process in front of a connection (seccomp): it can no longer ask the daemon for the bell of a
-    // client that begins to sleep only then, and is killed for trying. About one connection of ten.
-    (Placement::OneHost, "sshd and ssh"),
-];
-
 fn kept(placement: Placement) -> PathBuf {
     crate::apps::target_dir().join("compatibility").join(format!("{}.json", placement.name()))
 }
@@ -42,11 +35,8 @@ pub fn run(placement: Placement) -> Result<()> {
             std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
             std::fs::write(&path, serde_json::to_string_pretty(&column)?)?;
         }
-        let failed: Vec<_> = column
-            .iter()
-            .filter(|(row, outcome)| outcome.is_some() && !NOT_YET.contains(&(placement, row.as_str())))
-            .map(|(row, _)| row.as_str())
-            .collect();
+        let failed: Vec<_> =
+            column.iter().filter(|(_, outcome)| outcome.is_some()).map(|(row, _)| row.as_str()).collect();
         ensure!(failed.is_empty(), "{} of {} rows failed: {}", failed.len(), column.len(), failed.join("; "));
         stage.end()
     })

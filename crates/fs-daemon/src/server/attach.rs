@@ -7,7 +7,7 @@ use crate::listeners::Netns;
 use crate::sys::Credentials;
 use fs_shm::control::{Object, Reply, Text, VERSION};
 use fs_shm::pages::AttachmentPage;
-use fs_shm::{Channel, Side};
+use fs_shm::{Bells, Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::collections::{BTreeMap, HashSet};
@@ -250,8 +250,23 @@ impl Server {
         Ok(Reply::Poller { poller: self.pollers.add(eventfd, Some(me)) }.into())
     }
 
+    /// Answers [`fs_shm::control::Request::Bell`].
+    pub(super) fn bell(&self, me: u32, poller: u32) -> Result<Answer, Errno> {
+        Ok(Answer::with(Reply::Done, [Arc::new(self.eventfd(me, poller)?)]))
+    }
+
+    /// Rings for a process that cannot itself. One that may not is not told: there is no answer.
+    pub(super) fn ring(&mut self, connection: u64, poller: u32) {
+        self.counters.requests += 1;
+        let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
+        match me.ok_or(Errno::NOTCONN).and_then(|me| self.eventfd(me, poller)) {
+            Ok(_) => self.pollers.ring(poller),
+            Err(error) => tracing::debug!(%error, poller, "is not rung"),
+        }
+    }
+
     /// Whoever shares an arena with a poller's process, or with a core, may ring it.
-    pub(super) fn bell(&mut self, me: u32, poller: u32) -> Result<Answer, Errno> {
+    fn eventfd(&self, me: u32, poller: u32) -> Result<OwnedFd, Errno> {
         let (holders, eventfd) = self.pollers.eventfd(poller).ok_or(Errno::NOENT)?;
         let mine = &self.attachments.get(&me).ok_or(Errno::NOTCONN)?.arenas;
         let shares = |holder: &u32| {
@@ -263,7 +278,7 @@ impl Server {
         if !may {
             return Err(Errno::ACCESS);
         }
-        Ok(Answer::with(Reply::Done, [Arc::new(eventfd)]))
+        Ok(eventfd)
     }
 
     fn release_namespace(&mut self, netns: Netns) {

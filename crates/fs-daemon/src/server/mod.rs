@@ -305,7 +305,12 @@ impl Server {
             if let Some(sender) = record.sender {
                 connection.who = sender;
             }
-            let (number, answer) = match Request::decode(&buffer[..record.len]) {
+            let request = Request::decode(&buffer[..record.len]);
+            if let Ok((_, Request::Ring { poller })) = request {
+                self.ring(id, poller);
+                continue;
+            }
+            let (number, answer) = match request {
                 _ if record.cut => (number_of(&buffer[..record.len]), Err(Errno::MSGSIZE)),
                 Ok((number, request)) => (number, self.answer(id, request, record.fds)),
                 Err(malformed) => {
@@ -359,9 +364,11 @@ impl Server {
         (attachment.who, attachment.parent) = (who, None);
         let fd = fds.into_iter().next();
         match request {
-            Request::Hello { .. } | Request::Status | Request::Sockets { .. } | Request::Counters { .. } => {
-                Err(Errno::INVAL)
-            }
+            Request::Hello { .. }
+            | Request::Status
+            | Request::Sockets { .. }
+            | Request::Counters { .. }
+            | Request::Ring { .. } => Err(Errno::INVAL),
             Request::Poller => self.poller(me, fd.ok_or(Errno::BADF)?),
             Request::PollerGone { poller } => {
                 if self.pollers.leave(poller, me) {

@@ -191,21 +191,21 @@ impl Client {
     /// Asks, with descriptors, and waits for the answer.
     pub fn request(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Fds), Error> {
         let mut buffer = [0; MESSAGE_MAX];
-        let (reply, fds, _) = self.exchange(request, fds, &mut buffer)?;
+        let (reply, fds, _) = self.exchange(request, &Carrier::Descriptors(fds), &mut buffer)?;
         Ok((reply, fds))
     }
 
     fn exchange<'b>(
         &self,
         request: &Request,
-        fds: &[BorrowedFd<'_>],
+        carrier: &Carrier<'_>,
         buffer: &'b mut [u8],
     ) -> Result<(Reply, Fds, &'b [u8]), Error> {
         let _guard = self.lock.lock().map_err(|_| Error::Busy)?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let len = request.encode(number, buffer)?;
         let until = Deadline::after(self.timeout);
-        while let Err(error) = socket::send(self.socket.as_fd(), &buffer[..len], fds) {
+        while let Err(error) = carrier.send(self.socket.as_fd(), &buffer[..len]) {
             match error {
                 Errno::AGAIN => self.wait(PollFlags::OUT, &until)?,
                 Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => return Err(Error::Closed),
@@ -213,7 +213,7 @@ impl Client {
             }
         }
         loop {
-            match socket::receive(&self.socket, buffer) {
+            match carrier.receive(self.socket.as_fd(), buffer) {
                 Ok(received) if received.len == 0 => return Err(Error::Closed),
                 Ok(received) => {
                     let answered = u32::from_le_bytes(buffer.get(4..8).map_or([0; 4], |b| [b[0], b[1], b[2], b[3]]));
@@ -279,6 +279,26 @@ impl Client {
         match self.request(&Request::Bell { poller }, &[])? {
             (Reply::Done, mut fds) => fds.take().ok_or(NO_FD),
             _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Has the daemon ring a poller, by write(2) alone: the one way out of a process that has confined itself to few
+    /// system calls. Takes no lock and waits for no answer. The daemon ignores pollers that this process may not ring.
+    pub fn ring(&self, poller: u32) -> Result<(), Error> {
+        // A process may be left without MSG_NOSIGNAL: a daemon that has ended must not end it with SIGPIPE.
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let mut buffer = [0; 16];
+        let len = Request::Ring { poller }.encode(0, &mut buffer)?;
+        let until = Deadline::after(self.timeout);
+        loop {
+            match Carrier::Plain.send(self.socket.as_fd(), &buffer[..len]) {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, &until)?,
+                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(Error::Closed),
+                Err(error) => return Err(Error::System(error)),
+            }
         }
     }
 
@@ -376,8 +396,11 @@ impl Client {
     }
 
     fn done(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        match self.request(request, fds)? {
-            (Reply::Done, _) => Ok(()),
+        let plain = fds.is_empty() && crate::wait::is_confined() && !self.is_closed();
+        let carrier = if plain { Carrier::Plain } else { Carrier::Descriptors(fds) };
+        let mut buffer = [0; MESSAGE_MAX];
+        match self.exchange(request, &carrier, &mut buffer)? {
+            (Reply::Done, ..) => Ok(()),
             _ => Err(UNEXPECTED),
         }
     }
@@ -387,7 +410,7 @@ impl Client {
         let mut buffer = [0; ADMIN_MAX];
         let mut cursor = 0;
         loop {
-            let (reply, _, mut rows) = self.exchange(&ask(cursor), &[], &mut buffer)?;
+            let (reply, _, mut rows) = self.exchange(&ask(cursor), &Carrier::Descriptors(&[]), &mut buffer)?;
             let (Reply::Sockets { next, count } | Reply::Counters { next, count }) = reply else {
                 return Err(UNEXPECTED);
             };
@@ -401,6 +424,34 @@ impl Client {
                 return Ok(());
             }
             cursor = next;
+        }
+    }
+}
+
+/// How a request and its answer travel.
+enum Carrier<'a> {
+    /// sendmsg(2) and recvmsg(2), with these descriptors.
+    Descriptors(&'a [BorrowedFd<'a>]),
+    /// write(2) and read(2): in a confined process others may be forbidden. Without MSG_NOSIGNAL: only towards a daemon
+    /// that was there a moment ago.
+    Plain,
+}
+
+impl Carrier<'_> {
+    fn send(&self, socket: BorrowedFd<'_>, record: &[u8]) -> Result<(), Errno> {
+        match *self {
+            Carrier::Descriptors(fds) => socket::send(socket, record, fds),
+            Carrier::Plain => rustix::io::retry_on_intr(|| rustix::io::write(socket, record)).map(drop),
+        }
+    }
+
+    fn receive(&self, socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<socket::Received, Errno> {
+        match self {
+            Carrier::Descriptors(_) => socket::receive(socket, buffer),
+            Carrier::Plain => {
+                let len = rustix::io::retry_on_intr(|| rustix::io::read(socket, &mut *buffer))?;
+                Ok(socket::Received { len, fds: Fds::default(), sender: None })
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use super::wire::{Malformed, Reader, Text, Writer};
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 1 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 2 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -193,6 +193,12 @@ pub enum Request {
     },
     /// What the daemon is doing. → [`Reply::Status`]
     Status,
+    /// Rings a poller, for a process whose filter of system calls (seccomp) or limit of descriptors keeps it from
+    /// having the eventfd: it is one write(2). Nothing is answered.
+    Ring {
+        /// Its number.
+        poller: u32,
+    },
 }
 
 /// What the daemon answers.
@@ -387,7 +393,7 @@ impl Request {
             | Request::ExecFailed
             | Request::Claim
             | Request::Status => {}
-            Request::PollerGone { poller } | Request::Bell { poller } => w.u32(poller),
+            Request::PollerGone { poller } | Request::Bell { poller } | Request::Ring { poller } => w.u32(poller),
             Request::Route { to } => w.addr(to),
             Request::Listen { backlog } => w.u32(backlog),
             Request::Unlisten { listener } | Request::Listener { listener } => w.u32(listener),
@@ -423,6 +429,7 @@ impl Request {
             Request::Sockets { .. } => 17,
             Request::Counters { .. } => 18,
             Request::Status => 19,
+            Request::Ring { .. } => 20,
         }
     }
 
@@ -449,6 +456,7 @@ impl Request {
             17 => Request::Sockets { cursor: r.u64()? },
             18 => Request::Counters { cursor: r.u64()? },
             19 => Request::Status,
+            20 => Request::Ring { poller: r.u32()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

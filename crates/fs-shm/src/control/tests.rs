@@ -33,6 +33,7 @@ fn requests() -> Vec<Request> {
         Request::Sockets { cursor: 5 },
         Request::Counters { cursor: 0 },
         Request::Status,
+        Request::Ring { poller: 9 },
     ]
 }
 
@@ -208,6 +209,27 @@ fn a_late_answer_is_not_taken_for_the_next_one() {
     client.set_timeout(Duration::from_millis(200));
     assert_eq!(client.unlisten(1), Err(Error::TimedOut));
     assert_eq!(client.unlisten(1), Ok(()));
+}
+
+#[test]
+fn a_ring_waits_for_no_answer_and_disturbs_none() {
+    let (client, daemon) = Client::pair().unwrap();
+    let (rung, heard) = std::sync::mpsc::channel();
+    server(daemon, move |number, request, _| match request {
+        Request::Ring { poller } => {
+            rung.send(poller).unwrap();
+            None
+        }
+        _ => Some((number, Reply::Done)),
+    });
+    for poller in 1..=100 {
+        assert_eq!(client.ring(poller), Ok(()));
+    }
+    assert_eq!(client.exec(), Ok(()));
+    assert!(heard.try_iter().eq(1..=100));
+    let (client, daemon) = Client::pair().unwrap();
+    drop(daemon);
+    assert_eq!(client.ring(1), Err(Error::Closed), "and no SIGPIPE, which the test would die of");
 }
 
 #[test]

@@ -358,6 +358,14 @@ fn give_poller(used: Poller) {
     process::poller_gone(used);
 }
 
+/// Has a poller at rest, for a process that may soon be unable to make one.
+pub(super) fn prepare() {
+    // None: no daemon, or no room for descriptors; then polls of several sockets will fail.
+    if let Some(poller) = take_poller() {
+        give_poller(poller);
+    }
+}
+
 /// In a forked child: the pollers at rest are the parent's.
 pub(super) fn forked() {
     for [poller, _] in &REST {

@@ -157,6 +157,11 @@ pub(crate) fn epoll_closed(index: u32) {
     }
 }
 
+/// This process is about to confine itself.
+pub(crate) fn confine() {
+    descriptors::prepare();
+}
+
 /// In a forked child, when its attachment stands.
 pub(crate) fn forked() {
     registry::forked();

@@ -1,5 +1,7 @@
 //! Signals held back for the length of a critical section that cannot be re-entered.
 
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
 use rustix::io::Errno;
 
 use super::call::call;
@@ -28,7 +30,24 @@ struct Action {
 
 /// After a handler interrupted a wait: whether the call is to be restarted, as the kernel does for SA_RESTART. Which
 /// signal it was cannot be known; it is restarted if every handler that is installed asks for it (32 and 33 are the C library's).
+///
+/// In a confined process, as it was when that began: rt_sigaction(2) may be forbidden.
 pub fn restarted() -> bool {
+    match REMEMBERED.load(Relaxed) {
+        0 => restart_now(),
+        known => known == 1,
+    }
+}
+
+/// 0: not confined; 1: all handlers restart; 2: not all.
+static REMEMBERED: AtomicU8 = AtomicU8::new(0);
+
+/// This process is about to confine itself.
+pub fn remember() {
+    REMEMBERED.store(if restart_now() { 1 } else { 2 }, Relaxed);
+}
+
+fn restart_now() -> bool {
     (1..=64_usize).filter(|signal| !matches!(signal, 32 | 33)).all(|signal| {
         let mut action = Action::default();
         let arguments = [signal, 0, &raw mut action as usize, 8, 0, 0];

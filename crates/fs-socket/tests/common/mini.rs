@@ -312,7 +312,7 @@ fn answer(
                 ),
             }
         }
-        Request::Sockets { .. } | Request::Counters { .. } | Request::Status => failed(rustix::io::Errno::NOSYS),
+        Request::Sockets { .. } | Request::Counters { .. } | Request::Status | Request::Ring { .. } => failed(rustix::io::Errno::NOSYS),
     }
 }
 

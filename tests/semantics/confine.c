@@ -1,0 +1,143 @@
+/* A process that has confined itself (seccomp) to what sshd leaves to its child in front of a connection: its sockets
+ * work on, and what it sends wakes peers that begin to sleep in new ways. Any other system call kills. */
+#include "semantics.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+
+static char text[64];
+
+#define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+static void confine(void) {
+    struct rlimit one = {1, 1};
+    MUST(setrlimit(RLIMIT_NOFILE, &one));
+    static struct sock_filter allowed[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ALLOW(SYS_read),
+        ALLOW(SYS_write),
+        ALLOW(SYS_close),
+        ALLOW(SYS_futex),
+        ALLOW(SYS_poll),
+        ALLOW(SYS_ppoll),
+        ALLOW(SYS_brk),
+        ALLOW(SYS_mmap),
+        ALLOW(SYS_munmap),
+        ALLOW(SYS_getpid),
+        ALLOW(SYS_clock_gettime),
+        ALLOW(SYS_clock_nanosleep),
+        ALLOW(SYS_nanosleep),
+        ALLOW(SYS_rt_sigprocmask),
+        ALLOW(SYS_rt_sigreturn),
+        ALLOW(SYS_shutdown),
+        ALLOW(SYS_exit),
+        ALLOW(SYS_exit_group),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof allowed / sizeof *allowed, allowed};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+/* Answers each byte a moment later, when who asked has begun to wait; the last one is 'q'. */
+static void answer(int fd) {
+    confine();
+    char byte = 0;
+    do {
+        if (read(fd, &byte, 1) != 1) die("read: %s", name_of(errno));
+        usleep(5000);
+        if (write(fd, &byte, 1) != 1) die("write: %s", name_of(errno));
+    } while (byte != 'q');
+}
+
+static void wakes(void) {
+    int a, b, other, end;
+    pair(&a, &b);
+    pair(&other, &end);
+    pid_t child = fork();
+    if (!child) {
+        answer(b);
+        _exit(0);
+    }
+    MUST(close(b));
+    /* In epoll, each time by a set that is new. */
+    for (int i = 0; i < 5; i++) {
+        int set = (int)MUST(epoll_create1(0));
+        struct epoll_event event = {.events = EPOLLIN}, got;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, a, &event));
+        put(a, "e", 1);
+        CALL(epoll_wait(set, &got, 1, -1));
+        get(a, text, 1);
+        MUST(close(set));
+    }
+    /* In poll, beside others. */
+    for (int i = 0; i < 5; i++) {
+        struct pollfd both[2] = {{a, POLLIN, 0}, {other, POLLIN, 0}};
+        put(a, "p", 1);
+        CALL(poll(both, 2, -1));
+        get(a, text, 1);
+    }
+    /* In the call itself. */
+    put(a, "q", 1);
+    CALL(recv(a, text, 1, 0));
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+}
+
+static void asks_to_write(void) {
+    int a, b;
+    pair(&a, &b);
+    pid_t child = fork();
+    if (!child) {
+        MUST(close(a));
+        confine();
+        static char block[4096];
+        ssize_t n, all = 0;
+        while ((n = read(b, block, sizeof block)) > 0) all += n;
+        say("child got %zd", all);
+        /* The second to close. */
+        CALL(close(b));
+        _exit(0);
+    }
+    MUST(close(b));
+    size_t sent = 0;
+    MUST(fcntl(a, F_SETFL, O_NONBLOCK));
+    int set = (int)MUST(epoll_create1(0));
+    static char block[65536];
+    while (sent < 16 << 20) {
+        struct epoll_event event = {.events = EPOLLOUT | EPOLLET}, got;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, a, &event));
+        MUST(epoll_wait(set, &got, 1, -1));
+        MUST(epoll_ctl(set, EPOLL_CTL_DEL, a, NULL));
+        size_t left = (16 << 20) - sent;
+        ssize_t n = send(a, block, left < sizeof block ? left : sizeof block, MSG_NOSIGNAL);
+        if (n > 0) sent += n;
+    }
+    CALL(close(a));
+    reap(child);
+}
+
+static void heard(int signal) { (void)signal; }
+
+static void restarts(void) {
+    int a, b;
+    pair(&a, &b);
+    struct sigaction action = {.sa_handler = heard, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGUSR1, &action, NULL));
+    pid_t child = fork();
+    if (!child) {
+        confine();
+        say("child read %zd", read(b, text, 1));
+        _exit(0);
+    }
+    await_asleep(child);
+    MUST(kill(child, SIGUSR1));
+    await_asleep(child);
+    put(a, "x", 1);
+    reap(child);
+}
+
+const struct test confine_cases[] = {{"confined_wakes", wakes},
+                                     {"confined_asks_to_write", asks_to_write},
+                                     {"confined_restarts", restarts},
+                                     {NULL, NULL, false}};
