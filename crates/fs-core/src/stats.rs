@@ -47,9 +47,10 @@ counters! {
     packets_local,
     /// Packets that arrived here and were forwarded to the core that owns their flow (RFD).
     packets_forwarded,
-    /// Packets that arrived here and whose owner had to be asked for.
+    /// Packets without an owner here that were sent to the next core to ask whether it is theirs. One that is nobody's goes
+    /// once around and counts on every core.
     packets_asked,
-    /// Packets that another core forwarded to us.
+    /// Packets that another core forwarded to us, asked us about, or gave us because we listen.
     packets_from_cores,
     /// Connections moved to another core before they were accepted.
     handovers,

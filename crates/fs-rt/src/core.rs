@@ -8,7 +8,7 @@
 //! 3. Only the reactor (`core_loop`) touches the links.
 
 use crate::core_loop::CoreIo;
-use crate::runtime::Shared;
+use crate::runtime::{Control, Shared};
 use crate::sys::Clock;
 use crate::wakers::{Displaced, Interest, Wakers};
 use fs_core::{Error, ListenerId, Protocol, Stack, TcpId, UdpId};
@@ -37,6 +37,8 @@ pub(crate) struct CoreShared {
     pub(crate) io: RefCell<CoreIo>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) listeners: RefCell<Vec<ListenerId>>,
+    /// The empty buffer that the inbox gets in exchange for what arrived.
+    pub(crate) arrived: RefCell<Vec<Control>>,
     /// The reactor sleeps: a call that may have made work for it must wake it.
     pub(crate) asleep: Cell<bool>,
     pub(crate) reactor: RefCell<Option<Waker>>,

@@ -86,10 +86,13 @@ impl<T> Inbox<T> {
         self.pending.load(Ordering::Acquire)
     }
 
-    pub(crate) fn take(&self) -> Vec<T> {
+    /// Exchanges what arrived for `empty`. Both buffers stay in use, so that the receiver gives no memory back to a sender's
+    /// arena: that takes the arena's lock while the sender may hold it.
+    pub(crate) fn swap(&self, empty: &mut Vec<T>) {
+        debug_assert!(empty.is_empty(), "messages would be carried out twice");
         let mut queue = self.lock();
         self.pending.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *queue)
+        std::mem::swap(&mut *queue, empty);
     }
 }
 

@@ -311,6 +311,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         io: RefCell::new(CoreIo::new(links, mail)),
         shared,
         listeners: RefCell::new(Vec::new()),
+        arrived: RefCell::new(Vec::new()),
         asleep: Cell::new(false),
         reactor: RefCell::new(None),
         shutting_down: Cell::new(false),
@@ -398,7 +399,9 @@ impl CoreShared {
 
     /// Carries out what other threads have sent.
     pub(crate) fn read_inbox(self: &Rc<Self>) {
-        for message in self.shared.inboxes[self.index].take() {
+        let mut arrived = self.arrived.take();
+        self.shared.inboxes[self.index].swap(&mut arrived);
+        for message in arrived.drain(..) {
             match message {
                 // Outside tokio (the last turns of a run) nothing can be spawned any more.
                 Control::Spawn(spawn) if tokio::runtime::Handle::try_current().is_ok() => spawn(),
@@ -406,5 +409,6 @@ impl CoreShared {
                 Control::World(change) => change.apply(&mut self.stack.borrow_mut()),
             }
         }
+        self.arrived.replace(arrived);
     }
 }

@@ -17,6 +17,23 @@ fn runtime() -> (Runtime, Box<dyn Link>) {
 }
 
 #[test]
+fn an_inbox_and_its_reader_exchange_two_buffers_for_ever() {
+    let inbox = crate::mailbox::Inbox::new().unwrap();
+    let mut arrived = Vec::new();
+    let mut buffers = std::collections::BTreeSet::new();
+    for round in 0..10 {
+        inbox.send(round);
+        assert!(inbox.is_pending());
+        inbox.swap(&mut arrived);
+        assert!(!inbox.is_pending());
+        assert_eq!(arrived, [round]);
+        buffers.insert(arrived.as_ptr() as usize);
+        arrived.clear();
+    }
+    assert_eq!(buffers.len(), 2);
+}
+
+#[test]
 fn bad_requests_name_cause_and_cure() {
     let error = Runtime::builder().cores([0]).build().unwrap_err();
     assert!(matches!(error, BuildError::NoDevice), "{error}");

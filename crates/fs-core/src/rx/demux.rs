@@ -452,9 +452,7 @@ impl<P: FramePool> Stack<P> {
         }
         // Nothing says whose it is: ask once around.
         if hops < cores {
-            if hops == 0 {
-                self.stats.packets_asked += 1;
-            }
+            self.stats.packets_asked += 1;
             return Some(CoreId((me.0 + 1) % cores));
         }
         None
