@@ -1,4 +1,7 @@
-//! What the programs of this package share: their command lines' manners.
+//! What the programs of this package share: their command lines' manners, rounds in turns, rows with a peer and a goal.
+
+pub mod parts;
+pub mod report;
 
 use anyhow::Result;
 use std::process::ExitCode;

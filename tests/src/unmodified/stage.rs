@@ -18,7 +18,8 @@ const CLIENT_LIMIT: &str = "40";
 pub enum Placement {
     /// Both on the kernel's sockets, one host: what the harness itself is worth.
     Kernel,
-    /// Both preloaded, one host whose loopback device is down, over 127.0.0.1.
+    /// Both preloaded, one host whose loopback device is down, over 127.0.0.1. Another host than `Kernel`'s, so that both
+    /// can stand in one lab.
     OneHost,
     /// The server preloaded, the client on the kernel of another host.
     Server,
@@ -64,7 +65,8 @@ impl Placement {
     fn server(self) -> (Ns, Sockets) {
         match self {
             Placement::Kernel | Placement::MixedClient => (Ns::Backend, Sockets::Kernel),
-            Placement::OneHost | Placement::MixedServer | Placement::MixedAddress => (Ns::Backend, Sockets::Preload),
+            Placement::OneHost => (Ns::Client, Sockets::Preload),
+            Placement::MixedServer | Placement::MixedAddress => (Ns::Backend, Sockets::Preload),
             Placement::Server | Placement::TwoHosts => (Ns::Host, Sockets::Preload),
             Placement::Client => (Ns::Host, Sockets::Kernel),
         }
@@ -73,7 +75,8 @@ impl Placement {
     fn client(self) -> (Ns, Sockets) {
         match self {
             Placement::Kernel | Placement::MixedServer | Placement::MixedAddress => (Ns::Backend, Sockets::Kernel),
-            Placement::OneHost | Placement::MixedClient => (Ns::Backend, Sockets::Preload),
+            Placement::OneHost => (Ns::Client, Sockets::Preload),
+            Placement::MixedClient => (Ns::Backend, Sockets::Preload),
             Placement::Server => (Ns::Client, Sockets::Kernel),
             Placement::Client | Placement::TwoHosts => (Ns::Client, Sockets::Preload),
         }
@@ -99,6 +102,8 @@ pub struct Stage<'a> {
     pub host: &'static str,
     /// Files that servers offer.
     pub bodies: Vec<Body>,
+    /// The CPU that programs started from now on may use; all when `None`.
+    pub cpu: Option<usize>,
     daemons: Vec<Daemon>,
     files: PathBuf,
 }
@@ -129,7 +134,7 @@ impl<'a> Stage<'a> {
         for body in &bodies {
             std::fs::copy(&body.path, files.join(body.name))?;
         }
-        Ok(Stage { lab, placement, host, bodies, daemons, files })
+        Ok(Stage { lab, placement, host, bodies, cpu: None, daemons, files })
     }
 
     /// The folder of files that servers offer.
@@ -155,6 +160,9 @@ impl<'a> Stage<'a> {
     fn command(&self, (ns, sockets): (Ns, Sockets), before: &[&str], program: &str) -> Command {
         let mut command = self.lab.command(ns, "env");
         command.args(before);
+        if let Some(cpu) = self.cpu {
+            command.args(["taskset", "-c", &cpu.to_string()]);
+        }
         if sockets == Sockets::Preload {
             let daemon = self.daemons.iter().find(|daemon| daemon.ns() == ns).map(Daemon::environment);
             command.arg("env").args(daemon.unwrap_or_default());

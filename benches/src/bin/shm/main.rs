@@ -15,6 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_benches::parts::{Plan, in_turns};
+use fs_benches::report::{self, Goal, Row};
 use fs_example_common::sys::pin_to_cpu;
 use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side, Wait};
 use raw_unsafe::Raw;
@@ -34,40 +36,51 @@ fn main() -> Result<()> {
 }
 
 fn report(quick: bool) -> Result<()> {
-    let cores = std::thread::available_parallelism()?.get();
-    ensure!(cores >= 2, "two cores are needed");
-    let scale = if quick { 1 } else { 5 };
-    println!("{:<44} {:>12} {:>12} {:>12}", "", "raw", "ours", "kernel");
+    ensure!(std::thread::available_parallelism()?.get() >= 2, "two cores are needed");
+    // A round is forty batches, whatever time they take: well below a second.
+    let plan = Plan { rounds: if quick { 1 } else { 5 }, seconds: 1 };
+    let mut rows = Vec::new();
     for (name, cores) in [("two cores", (0, 1)), ("one core", (0, 0))] {
-        let batches = 40 * scale;
-        let raw = (cores.0 != cores.1).then(|| round_trip("raw", cores, 1000, batches)).transpose()?;
-        let ours = round_trip("channel", cores, if raw.is_some() { 1000 } else { 100 }, batches)?;
-        let kernel = round_trip("tcp", cores, 100, batches)?;
-        println!(
-            "{:<44} {:>12} {:>12} {:>12}   ours/raw {}, kernel/ours {:.1}",
-            format!("8-byte round trip, {name} (ns)"),
-            raw.map_or("-".into(), |raw| format!("{raw:.0}")),
-            format!("{ours:.0}"),
-            format!("{kernel:.0}"),
-            raw.map_or("-".into(), |raw| format!("{:.2}", ours / raw)),
-            kernel / ours,
-        );
-        for (what, len, batch) in [("8-byte messages", 8, 512 << 10), ("64 KiB messages", 65536, 32 << 20)] {
-            let ours = one_way("channel", cores, len, batch, 10 * scale)?;
-            // Fewer bytes in the kernel's batches of short messages: they take as long.
-            let kernel = one_way("tcp", cores, len, if len == 8 { batch / 16 } else { batch }, 10 * scale)?;
-            let (unit, by) = if len == 8 { ("million/s", 8e6) } else { ("GB/s", 1e9) };
-            println!(
-                "{:<44} {:>12} {:>12} {:>12}   ours/kernel {:.1}",
-                format!("{what} one way, {name} ({unit})"),
-                "-",
-                format!("{:.2}", ours / by),
-                format!("{:.2}", kernel / by),
-                ours / kernel,
-            );
+        rows.extend(round_trips(&plan, name, cores)?);
+        for (what, len, batch, unit, one) in
+            [("8-byte messages", 8, 512 << 10, "million/s", 8e6), ("64 KiB messages", 65536, 32 << 20, "GB/s", 1e9)]
+        {
+            let figures = in_turns(&plan, &["channel", "tcp"], |transport| {
+                // Fewer bytes in the kernel's batches of short messages: they take as long.
+                let batch = if transport == "tcp" && len == 8 { batch / 16 } else { batch };
+                Ok(one_way(transport, cores, len, batch, 10)? / one)
+            })?;
+            let goal = Goal::AtLeast(match (cores.0 == cores.1, len) {
+                (true, _) => 1.0,
+                (false, 8) => 10.0,
+                (false, _) => 2.0,
+            });
+            rows.push(Row::new(&format!("{what} one way, {name}"), unit, &figures[0], "kernel", &figures[1], goal));
         }
     }
+    println!("{}", report::table(&rows));
+    let path = fs_tests::apps::target_dir().join("bench/shm.json");
+    std::fs::create_dir_all(path.parent().context("a folder")?)?;
+    report::save(&path, &rows, &plan)?;
+    println!("results: {}", path.display());
     Ok(())
+}
+
+/// Beside raw shared memory, where each side has a core to spin on, and beside the kernel.
+fn round_trips(plan: &Plan, name: &str, cores: (usize, usize)) -> Result<Vec<Row>> {
+    let two = cores.0 != cores.1;
+    let transports: &[&str] = if two { &["channel", "tcp", "raw"] } else { &["channel", "tcp"] };
+    let figures = in_turns(plan, transports, |transport| {
+        let batch = if two && transport != "tcp" { 1000 } else { 100 };
+        round_trip(transport, cores, batch, 40)
+    })?;
+    let what = format!("8-byte round trip, {name}");
+    let goal = Goal::AtMost(if two { 1.0 / 20.0 } else { 1.0 });
+    let mut rows = vec![Row::new(&what, "ns", &figures[0], "kernel", &figures[1], goal)];
+    if let Some(raw) = figures.get(2) {
+        rows.push(Row::new(&what, "ns", &figures[0], "raw memory", raw, Goal::AtMost(1.3)));
+    }
+    Ok(rows)
 }
 
 /// Median of the batches' mean round trip, in ns.

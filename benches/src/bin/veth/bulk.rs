@@ -1,9 +1,10 @@
 //! Bulk: one connection, as many bytes as it carries, at both MTUs; against the kernel with its offloads off (the same
 //! work for each packet), with them on (what a user has), and against raw AF_XDP with full-size frames.
 
-use crate::report::{Goal, Row};
-use crate::{Plan, in_turns, raw, with_logs};
+use crate::{raw, with_logs};
 use anyhow::Result;
+use fs_benches::parts::{Plan, in_turns};
+use fs_benches::report::{Goal, Row};
 use fs_tests::apps::StackOptions;
 use fs_tests::lab::FRONT;
 use fs_tests::loadgen::{Load, LoadResult, Mode};

@@ -1,8 +1,9 @@
 //! Ping-pong: one connection, one small message to and fro; the median of the round trip.
 
-use crate::report::{Goal, Row};
-use crate::{Plan, in_turns, with_logs};
+use crate::with_logs;
 use anyhow::Result;
+use fs_benches::parts::{Plan, in_turns};
+use fs_benches::report::{Goal, Row};
 use fs_tests::apps::StackOptions;
 use fs_tests::lab::FRONT;
 use fs_tests::loadgen::{Load, LoadResult, Mode};

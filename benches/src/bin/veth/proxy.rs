@@ -3,9 +3,10 @@
 //! A proxy's own CPU seconds do not hold the interrupts that run on its behalf on the sender's core, and hold those that
 //! its sending causes at the receivers, on both stacks; so the whole machine's CPU seconds stand beside them.
 
-use crate::report::{Goal, Row};
-use crate::{BOTH, Plan, in_turns, with_logs};
+use crate::{BOTH, with_logs};
 use anyhow::{Context, Result};
+use fs_benches::parts::{Plan, in_turns};
+use fs_benches::report::{Goal, Row};
 use fs_tests::body;
 use fs_tests::clients::{self, WrkOptions};
 use fs_tests::lab::{BACKEND, BACKEND6};

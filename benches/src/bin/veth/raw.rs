@@ -1,9 +1,10 @@
 //! The bound: what raw AF_XDP carries between the same two namespaces on the same cores, without a stack. See the program
 //! `raw_xdp`.
 
-use crate::report::{Goal, Row};
-use crate::{Plan, with_logs};
+use crate::with_logs;
 use anyhow::{Context, Result, ensure};
+use fs_benches::parts::Plan;
+use fs_benches::report::{Goal, Row};
 use fs_tests::lab::{CLIENT, FRONT};
 use fs_tests::{Lab, Ns};
 use serde::Deserialize;

@@ -1,8 +1,9 @@
 //! Short connections: connect, one request, one answer, close. Both ends ours against both ends the kernel's.
 
-use crate::report::{Goal, Row};
-use crate::{BOTH, Plan, in_turns, raw, with_logs};
+use crate::{BOTH, raw, with_logs};
 use anyhow::Result;
+use fs_benches::parts::{Plan, in_turns};
+use fs_benches::report::{Goal, Row};
 use fs_tests::apps::StackOptions;
 use fs_tests::lab::FRONT;
 use fs_tests::loadgen::{Load, LoadResult, Mode};

@@ -31,11 +31,12 @@ pub(super) fn groups() -> Vec<Group> {
 }
 
 fn redis(stage: &Stage, port: u16) -> Result<Server> {
-    let dir = stage.folder("redis")?;
+    let name = format!("redis-{port}");
+    let dir = stage.folder(&name)?;
     let mut command = stage.server("redis-server");
     command.args(["--save", "", "--appendonly", "no", "--protected-mode", "no", "--bind", stage.host]);
     command.args(["--port", &port.to_string(), "--dir"]).arg(&dir);
-    Ok(Server(vec![stage.serve("redis", &mut command, port)?]))
+    Ok(Server(vec![stage.serve(&name, &mut command, port)?]))
 }
 
 fn redis_benchmark(stage: &Stage, port: u16) -> Result<()> {

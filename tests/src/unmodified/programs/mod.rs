@@ -6,7 +6,7 @@ mod other;
 
 use crate::process::Proc;
 use crate::unmodified::Stage;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::time::Duration;
 
 /// One line of the table: what a client does with the server of its group.
@@ -32,6 +32,12 @@ pub struct Group {
 /// A server's processes; all end with it.
 pub struct Server(Vec<Proc>);
 
+impl From<Proc> for Server {
+    fn from(proc: Proc) -> Server {
+        Server(vec![proc])
+    }
+}
+
 impl Server {
     /// Ends them by SIGTERM; those that do not listen to it are killed when this goes away.
     pub fn end(mut self) -> Result<()> {
@@ -45,6 +51,11 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// The group of this name.
+pub fn group(name: &str) -> Result<Group> {
+    groups().into_iter().find(|group| group.name == name).with_context(|| format!("no group {name}"))
 }
 
 /// All groups.

@@ -1,6 +1,6 @@
 //! Rows of results: a figure, its peer measured in the same run, their ratio, and the goal.
 
-use crate::Plan;
+use crate::parts::{Plan, median};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -9,45 +9,47 @@ use std::path::Path;
 /// What ratio is wanted.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Goal {
+pub enum Goal {
     /// The ratio shall reach this.
     AtLeast(f64),
     /// The ratio shall not exceed this.
     AtMost(f64),
+    /// Our figure shall not exceed the peer's by more than this.
+    Plus(f64),
     /// For orientation.
     None,
 }
 
 /// One comparison.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
+pub struct Row {
     /// What was measured.
-    pub(crate) what: String,
+    pub what: String,
     /// Its unit.
-    pub(crate) unit: &'static str,
+    pub unit: &'static str,
     /// Our figure, the median.
-    pub(crate) ours: f64,
+    pub ours: f64,
     /// Who the peer is.
-    pub(crate) peer_name: String,
+    pub peer_name: String,
     /// The peer's figure, the median.
-    pub(crate) peer: f64,
+    pub peer: f64,
     /// The goal for `ours / peer`.
-    pub(crate) goal: Goal,
+    pub goal: Goal,
     /// All rounds, ours.
-    pub(crate) our_rounds: Vec<f64>,
+    pub our_rounds: Vec<f64>,
     /// All rounds, the peer's.
-    pub(crate) peer_rounds: Vec<f64>,
+    pub peer_rounds: Vec<f64>,
 }
 
 impl Row {
     /// A row of two series of rounds.
-    pub(crate) fn new(what: &str, unit: &'static str, ours: &[f64], peer_name: &str, peer: &[f64], goal: Goal) -> Row {
+    pub fn new(what: &str, unit: &'static str, ours: &[f64], peer_name: &str, peer: &[f64], goal: Goal) -> Row {
         Row {
             what: what.into(),
             unit,
-            ours: crate::median(ours.iter().copied()),
+            ours: median(ours.iter().copied()),
             peer_name: peer_name.into(),
-            peer: crate::median(peer.iter().copied()),
+            peer: median(peer.iter().copied()),
             goal,
             our_rounds: ours.to_vec(),
             peer_rounds: peer.to_vec(),
@@ -61,7 +63,8 @@ impl Row {
     fn verdict(&self) -> String {
         let (reached, goal) = match self.goal {
             Goal::AtLeast(goal) => (self.ratio() >= goal, format!("≥ {goal}")),
-            Goal::AtMost(goal) => (self.ratio() <= goal, format!("≤ {goal}")),
+            Goal::AtMost(goal) => (self.ratio() <= goal, format!("≤ {}", number(goal))),
+            Goal::Plus(more) => (self.ours - self.peer <= more, format!("≤ peer + {more}")),
             Goal::None => return String::new(),
         };
         format!("{goal}: {}", if reached { "reached" } else { "MISSED" })
@@ -69,18 +72,18 @@ impl Row {
 }
 
 /// All rows for the eye.
-pub(crate) fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{:<50} {:>12} {:>12}  {:<14} {:>7}  goal", "", "fastsock", "peer", "unit", "ratio");
     for row in rows {
         let _ = writeln!(
             text,
-            "{:<50} {:>12} {:>12}  {:<14} {:>7.2}  {}",
+            "{:<50} {:>12} {:>12}  {:<14} {:>7}  {}",
             format!("{} / {}", row.what, row.peer_name),
             number(row.ours),
             number(row.peer),
             row.unit,
-            row.ratio(),
+            number(row.ratio()),
             row.verdict()
         );
     }
@@ -88,7 +91,11 @@ pub(crate) fn table(rows: &[Row]) -> String {
 }
 
 fn number(value: f64) -> String {
-    if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+    match value.abs() {
+        large if large >= 1000.0 => format!("{value:.0}"),
+        small if small < 0.1 => format!("{value:.4}"),
+        _ => format!("{value:.2}"),
+    }
 }
 
 #[derive(Serialize)]
@@ -107,7 +114,7 @@ struct Saved<'a> {
 }
 
 /// Writes a part's rows.
-pub(crate) fn save(path: &Path, rows: &[Row], plan: &Plan) -> Result<()> {
+pub fn save(path: &Path, rows: &[Row], plan: &Plan) -> Result<()> {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     let rows = rows.iter().map(|row| Saved { row, ratio: row.ratio() }).collect();
     let file = File { rounds: plan.rounds, seconds: plan.seconds, kernel, rows };

@@ -1,0 +1,97 @@
+//! The benches of unmodified programs: with `libfastsock.so` beside the same on the kernel's sockets, in turns, both in one
+//! lab. Prints each ratio with its goal and writes `target/bench/PART.json`.
+//!
+//! On one host both ends are preloaded and the host's loopback device is down; the daemon's counters are asked whether
+//! the bytes came through us.
+
+mod nginx;
+mod pair;
+mod redis;
+mod start;
+
+use anyhow::Result;
+use fs_benches::parts::{self, Part, Plan};
+use fs_tests::lab::Lab;
+use fs_tests::unmodified::programs::Server;
+use fs_tests::unmodified::{Placement, Stage};
+use std::process::ExitCode;
+
+const PARTS: [Part; 4] = [("pair", pair::run), ("redis", redis::run), ("nginx", nginx::run), ("start", start::run)];
+
+/// How it is used.
+const USAGE: &str = "usage: unmodified [--quick] [pair|redis|nginx|start …]";
+
+fn main() -> ExitCode {
+    let plans = [Plan { rounds: 5, seconds: 1 }, Plan { rounds: 1, seconds: 1 }];
+    fs_benches::run(USAGE, |words| parts::run(USAGE, &PARTS, plans, words))
+}
+
+/// Starts a server of a stage on a port.
+type Start = fn(&Stage, u16) -> Result<Server>;
+
+/// Where server and client may run.
+#[derive(Clone, Copy, Debug)]
+struct Cpus {
+    server: Option<usize>,
+    client: Option<usize>,
+}
+
+/// Wherever the kernel puts them.
+const ANY: Cpus = Cpus { server: None, client: None };
+/// A core each.
+const TWO: Cpus = Cpus { server: Some(1), client: Some(0) };
+/// Both on the same.
+const ONE: Cpus = Cpus { server: Some(0), client: Some(0) };
+
+/// The two sides of a comparison, on two hosts of one lab.
+struct Sides<'a> {
+    ours: Stage<'a>,
+    kernel: Stage<'a>,
+}
+
+impl Sides<'_> {
+    /// Runs `body` with both sides of one host set up.
+    fn with<T>(body: impl FnOnce(&mut Sides) -> Result<T>) -> Result<T> {
+        let lab = Lab::require(&["--queues", "1"])?;
+        let mut result = None;
+        lab.check(|lab| {
+            let mut sides =
+                Sides { ours: Stage::set(lab, Placement::OneHost)?, kernel: Stage::set(lab, Placement::Kernel)? };
+            result = Some(body(&mut sides)?);
+            sides.ours.end()?;
+            sides.kernel.end()
+        })?;
+        result.ok_or_else(|| anyhow::anyhow!("nothing was measured"))
+    }
+
+    /// Starts the server on both sides, measures them in turns, and returns the figures of ours and of the kernel's; an
+    /// error when fewer than `bytes` went through us in a round of ours.
+    fn compare<T>(
+        &mut self,
+        plan: &Plan,
+        start: Start,
+        cpus: Cpus,
+        bytes: u64,
+        measure: impl Fn(&Stage, u16) -> Result<T>,
+    ) -> Result<[Vec<T>; 2]> {
+        let mut servers = Vec::new();
+        for (stage, port) in [(&mut self.ours, PORTS[0]), (&mut self.kernel, PORTS[1])] {
+            stage.cpu = cpus.server;
+            servers.push(start(stage, port)?);
+            stage.cpu = cpus.client;
+        }
+        let (ours, kernel) = (&self.ours, &self.kernel);
+        let mut figures = [Vec::new(), Vec::new()];
+        for _ in 0..plan.rounds {
+            let before = ours.counters()?;
+            figures[0].push(measure(ours, PORTS[0])?);
+            ours.proven(&before, bytes)?;
+            figures[1].push(measure(kernel, PORTS[1])?);
+        }
+        servers.into_iter().try_for_each(Server::end)?;
+        Ok(figures)
+    }
+}
+
+/// Ours and the kernel's: two, for what they leave in the lab's folder is named by them.
+const PORTS: [u16; 2] = [7500, 7600];

@@ -1,0 +1,43 @@
+//! redis-server and redis-benchmark.
+
+use crate::{ANY, Cpus, ONE, Sides};
+use anyhow::{Context, Result};
+use fs_benches::parts::Plan;
+use fs_benches::report::{Goal, Row};
+use fs_tests::unmodified::Stage;
+use fs_tests::unmodified::programs::group;
+
+/// Answers per second of `redis-benchmark -t get`.
+fn gets(stage: &Stage, port: u16, clients: u32, requests: u64) -> Result<f64> {
+    let (port, clients, requests) = (port.to_string(), clients.to_string(), requests.to_string());
+    let args = ["-h", stage.host, "-p", &port, "-t", "get", "-c", &clients, "-n", &requests, "--csv"];
+    let text = stage.run("redis-benchmark", &args)?;
+    let line = text.lines().find(|line| line.starts_with("\"GET\"")).context("redis-benchmark printed no GET")?;
+    let rate = line.split("\",\"").nth(1).context("redis-benchmark's rate")?;
+    Ok(rate.trim_matches('"').parse()?)
+}
+
+/// The same for about a round's time: it takes a number of requests, so a short run before says how many that are.
+fn round(stage: &Stage, port: u16, clients: u32, plan: &Plan) -> Result<f64> {
+    let guess = gets(stage, port, clients, if clients == 1 { 1000 } else { 10_000 })?;
+    gets(stage, port, clients, (guess * f64::from(plan.seconds)).max(1000.0) as u64)
+}
+
+pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
+    let server = group("redis")?.server;
+    let rows: [(&str, u32, Cpus, Goal); 4] = [
+        ("redis GET, 50 clients", 50, ANY, Goal::AtLeast(3.0)),
+        ("redis GET, 1 client", 1, ANY, Goal::None),
+        ("redis GET, 50 clients, one core", 50, ONE, Goal::AtLeast(1.0)),
+        ("redis GET, 1 client, one core", 1, ONE, Goal::AtLeast(1.0)),
+    ];
+    Sides::with(|sides| {
+        rows.into_iter()
+            .map(|(what, clients, cpus, goal)| {
+                let [ours, kernel] =
+                    sides.compare(plan, server, cpus, 10_000, |stage, port| round(stage, port, clients, plan))?;
+                Ok(Row::new(what, "/s", &ours, "kernel", &kernel, goal))
+            })
+            .collect()
+    })
+}

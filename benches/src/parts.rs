@@ -1,0 +1,71 @@
+//! A bench of several parts: `BENCH [--quick] [PART…]`.
+
+use crate::report::{self, Row};
+use anyhow::{Context, Result, bail};
+
+/// How long and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Rounds of each side.
+    pub rounds: usize,
+    /// Seconds of each round.
+    pub seconds: u32,
+}
+
+/// A part's name, and what measures its rows.
+pub type Part = (&'static str, fn(&Plan) -> Result<Vec<Row>>);
+
+/// Measures the parts that `words` name, all if none; prints their rows and writes them to `target/bench/PART.json`.
+/// With `--quick` by the second plan. True when every part could be measured: a missed goal is a figure, not a failure.
+pub fn run(usage: &str, parts: &[Part], [full, quick]: [Plan; 2], words: Vec<String>) -> Result<bool> {
+    let mut plan = full;
+    let mut wanted = Vec::new();
+    for word in words {
+        match word.as_str() {
+            "--quick" => plan = quick,
+            name if parts.iter().any(|(part, _)| *part == name) => wanted.push(word),
+            other => bail!("unknown part or option {other}; {usage}"),
+        }
+    }
+    let folder = fs_tests::apps::target_dir().join("bench");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut all = Vec::new();
+    let mut complete = true;
+    for (name, part) in parts {
+        if !wanted.is_empty() && !wanted.iter().any(|want| want == name) {
+            continue;
+        }
+        println!("{name}: {} × {} s for each side", plan.rounds, plan.seconds);
+        match part(&plan) {
+            Ok(rows) => {
+                report::save(&folder.join(format!("{name}.json")), &rows, &plan)?;
+                all.extend(rows);
+            }
+            Err(error) => {
+                complete = false;
+                println!("  {name}: NOT MEASURED: {error:#}");
+            }
+        }
+    }
+    println!("\n{}", report::table(&all));
+    println!("results: {}", folder.display());
+    Ok(complete)
+}
+
+/// Measures the sides in turns, `plan.rounds` times each, and returns each side's figures.
+pub fn in_turns<S: Copy, T>(plan: &Plan, sides: &[S], mut measure: impl FnMut(S) -> Result<T>) -> Result<Vec<Vec<T>>> {
+    let mut figures: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
+    for _ in 0..plan.rounds {
+        for (side, figures) in sides.iter().zip(&mut figures) {
+            figures.push(measure(*side)?);
+        }
+    }
+    Ok(figures)
+}
+
+/// The middle one; the lower of two.
+pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
+    let mut figures: Vec<f64> = figures.into_iter().collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+}
