@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -103,15 +103,15 @@ impl Geometry {
 
     /// What `Welcome` says. `None`: another layout version, or not valid.
     pub fn from_welcome(told: crate::control::ArenaGeometry) -> Option<Self> {
-        let stride_log2 = u8::try_from(told.stride_log2).ok()?;
-        let ring_log2 = Geometry::STANDARD.ring_log2.min(stride_log2.checked_sub(1)?);
-        let geometry = Geometry { slots: told.slots, stride_log2, ring_log2 };
-        (told.layout == VERSION && geometry.is_valid()).then_some(geometry)
+        let crate::control::ArenaGeometry { slots, stride_log2, ring_log2, layout } = told;
+        let geometry = Geometry { slots, stride_log2, ring_log2 };
+        (layout == VERSION && geometry.is_valid()).then_some(geometry)
     }
 
     /// What the daemon puts into `Welcome`.
     pub fn to_welcome(self) -> crate::control::ArenaGeometry {
-        crate::control::ArenaGeometry { slots: self.slots, stride_log2: u32::from(self.stride_log2), layout: VERSION }
+        let Geometry { slots, stride_log2, ring_log2 } = self;
+        crate::control::ArenaGeometry { slots, stride_log2, ring_log2, layout: VERSION }
     }
 
     /// Largest ring, as log2 of bytes.
@@ -224,7 +224,8 @@ pub struct Block {
     pub tx: [TxOwn; 2],
     /// Of the side as a whole.
     pub own: [SideOwn; 2],
-    pub(crate) _pad2: [AtomicU64; 16],
+    /// What the side of that index asks of TCP.
+    pub wish: [Wish; 2],
 }
 
 /// Producer's two lines.
@@ -270,7 +271,12 @@ pub struct OutRare {
     pub fin: AtomicU32,
     /// 1: the producer wants to be told when there is space.
     pub want_space: AtomicU32,
-    pub(crate) _pad: [AtomicU64; 5],
+    /// Counts up when something in this side's [`Wish`] has changed: a core looks at it with each batch of bytes.
+    pub asks: AtomicU32,
+    pub(crate) _pad0: AtomicU32,
+    /// MSG_MORE: if the bytes end here, more are about to follow. A hint; 0: none so far.
+    pub more: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 3],
 }
 
 /// The consumer's line.
@@ -336,8 +342,26 @@ pub struct SideOwn {
     pub(crate) _pad: [AtomicU64; 1],
 }
 
+/// What a side asks of TCP, if its peer is a core: options ([`crate::channel::Options`]), and questions.
+#[repr(C, align(64))]
+pub struct Wish {
+    /// [`crate::channel::Options`] in words.
+    pub words: [AtomicU32; WISH_WORDS],
+    /// TCP_QUICKACK: counts up by two with each setting, bit 0 is the value.
+    pub quick: AtomicU32,
+    /// Questions asked: TCP_INFO, SIOCOUTQ.
+    pub asked: AtomicU32,
+    /// The last one that the core has answered; the answer is in the first page of the core's stride. Futex.
+    pub answered: AtomicU32,
+    pub(crate) _pad: [AtomicU32; 1],
+}
+
+/// Words of [`Wish::words`].
+pub const WISH_WORDS: usize = 12;
+
 const _: () = {
     assert!(size_of::<Block>() == 1024);
+    assert!(size_of::<Wish>() == 64);
     assert!(size_of::<Out>() == 64);
     assert!(size_of::<OutRare>() == 64);
     assert!(size_of::<In>() == 64);

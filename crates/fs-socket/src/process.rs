@@ -186,15 +186,12 @@ pub(crate) fn enter(mut client: Client, resume: bool) -> Option<&'static Attachm
     let mut room = [0; 256];
     let name = program(&mut room);
     let welcome = if resume { client.resume(name) } else { client.hello(name) }.ok()?;
-    if welcome.geometry.layout != fs_shm::layout::VERSION {
-        return None;
-    }
     let attachment = Attachment {
         id: welcome.attachment,
         life: LIVES.fetch_add(1, Relaxed) + 1,
         page: AttachmentPage::map(welcome.page.as_fd()).ok()?,
         directory: Box::leak(Box::new(DirectoryPage::map(welcome.directory.as_fd()).ok()?)),
-        geometry: geometry(&welcome)?,
+        geometry: Geometry::from_welcome(welcome.geometry)?,
         dead: AtomicBool::new(false),
         client,
     };
@@ -218,16 +215,6 @@ pub(crate) fn become_child(attachment: Option<Box<Attachment>>) {
     holder::set_attachment(attachment.id);
     table::set_internal(attachment.client.fd().as_raw_fd());
     CURRENT.store(Some(Box::leak(attachment)));
-}
-
-fn geometry(welcome: &control::Welcome) -> Option<Geometry> {
-    let given = welcome.geometry;
-    let geometry = Geometry {
-        slots: given.slots,
-        stride_log2: u8::try_from(given.stride_log2).ok()?,
-        ring_log2: Geometry::STANDARD.ring_log2,
-    };
-    geometry.is_valid().then_some(geometry)
 }
 
 /// Where the daemon is, if the program says so itself.

@@ -89,7 +89,8 @@ impl Channel<'_> {
         let refs = &self.own().refs;
         let others = refs.fetch_update(SeqCst, SeqCst, |refs| refs.checked_sub(1)).is_ok_and(|before| before > 1);
         if !others {
-            self.abort_dead(None);
+            let resets = self.options().reset_on_close;
+            self.abort_dead(resets.then_some(Errno::CONNRESET));
         }
     }
 

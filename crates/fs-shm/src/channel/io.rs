@@ -306,6 +306,23 @@ impl Reading<'_> {
         Ok(self.ring.piece(head, unread).map_err(|broken| self.channel.broken(broken))?.as_slice())
     }
 
+    /// How many unread bytes come before the urgent one (MSG_OOB), if that is among them.
+    pub fn urgent(&self) -> Option<usize> {
+        let mark = self.ring.rare.urgent.load(Relaxed);
+        if mark == 0 {
+            return None;
+        }
+        let (head, unread) = self.ring.unread().ok()?;
+        let before = mark.wrapping_sub(1).wrapping_sub(head);
+        (before < unread).then_some(before as usize)
+    }
+
+    /// Whether the sender is about to send more behind the next `len` bytes (MSG_MORE).
+    pub fn more_behind(&self, len: usize) -> bool {
+        let more = self.ring.rare.more.load(Relaxed);
+        more != 0 && self.ring.inn.head.load(Relaxed).wrapping_add(len as u64) == more
+    }
+
     /// Gives the first `n` bytes of what is unread back to the peer (at most what is unread).
     pub fn consume(&mut self, n: usize) {
         let Ok((head, unread)) = self.ring.unread() else { return };

@@ -8,6 +8,7 @@
 mod close;
 mod io;
 mod open;
+mod options;
 mod ready;
 pub mod state;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 pub use self::close::Shutdown;
 pub use self::io::{Reading, RecvFlags, Writing};
 pub use self::open::OpenArgs;
+pub use self::options::{Algorithm, Answer, INFO, Options};
 pub use self::ready::Readiness;
 use self::state::State;
 use crate::addr::Addr;
@@ -40,6 +42,8 @@ pub(crate) const SND_SHUT: u32 = 2;
 pub(crate) const RESET_SEEN: u32 = 4;
 /// `SideOwn::flags`: SO_OOBINLINE.
 pub(crate) const OOB_INLINE: u32 = 8;
+/// `SideOwn::flags`: the side is a core of the daemon.
+pub(crate) const CORE: u32 = 16;
 
 /// A handle to one side of a channel: three words, copied freely.
 #[derive(Clone, Copy)]

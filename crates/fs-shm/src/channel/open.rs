@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use rustix::io::Errno;
 
-use super::Channel;
+use super::options::Options;
+use super::{CORE, Channel};
 use super::state::{ACCEPTED, Phase, State};
 use crate::addr::Addr;
 use crate::arena::Arena;
@@ -27,6 +28,10 @@ pub struct OpenArgs {
     pub status: u32,
     /// Refuse if so many connections wait for accept already.
     pub backlog: u32,
+    /// The opener is a core, which has the connection from the wire.
+    pub from_core: bool,
+    /// Options of TCP: the opener's and, for those that a listener's connections inherit, the acceptor's.
+    pub options: [Options; 2],
 }
 
 impl Default for OpenArgs {
@@ -38,6 +43,8 @@ impl Default for OpenArgs {
             connecting: false,
             status: 0,
             backlog: u32::MAX,
+            from_core: false,
+            options: [Options::default(); 2],
         }
     }
 }
@@ -132,16 +139,18 @@ impl<'a> Channel<'a> {
 /// Sets a free block to that of a new connection. Locks are left alone, as a stale handle may hold one for a moment;
 /// one that names another attachment than ours is a dead one's or a scribble.
 fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
-    let Block { state: _, netns, _pad, addr, out, inn, tx, own, _pad2 } = block;
+    let Block { state: _, netns, _pad, addr, out, inn, tx, own, wish } = block;
     for side in 0..2 {
         netns[side].store(args.netns[side], Relaxed);
         let out = &out[side];
-        for word in [&out.hot.tail, &out.hot.ack, &out.hot.inline_at, &out.rare.urgent] {
+        for word in [&out.hot.tail, &out.hot.ack, &out.hot.inline_at, &out.rare.urgent, &out.rare.more] {
             word.store(0, Relaxed);
         }
         out.rare.map.store(Map::uniform(geometry.ring_log2).to_word(), Relaxed);
         out.rare.fin.store(0, Relaxed);
         out.rare.want_space.store(0, Relaxed);
+        out.rare.asks.store(0, Relaxed);
+        args.options[side].put(&wish[side]);
         let inn = &inn[side];
         inn.hot.head.store(0, Relaxed);
         inn.hot.urgent_read.store(0, Relaxed);
@@ -166,4 +175,9 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
     args.peer.store(&addr[Side::B.index()]);
     own[Side::A.index()].refs.store(1, Relaxed);
     own[Side::A.index()].status.store(args.status, Relaxed);
+    for (side, is_core) in [(Side::A, args.from_core), (Side::B, args.connecting)] {
+        if is_core {
+            own[side.index()].flags.store(CORE, Relaxed);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The messages, and their encoding: version-1 bytes, little-endian, a fixed order of fields.
+//! The messages, and their encoding: version-2 bytes, little-endian, a fixed order of fields.
 //!
 //! A message is one SOCK_SEQPACKET record: kind u16, 0 u16, number u32, then the kind's fields. A reply carries its
 //! request's number. Descriptors travel beside it (SCM_RIGHTS), in the order that each kind names.
@@ -96,7 +96,9 @@ pub struct ArenaGeometry {
     /// Channels of an arena.
     pub slots: u32,
     /// Logarithm of the room of each ring.
-    pub stride_log2: u32,
+    pub stride_log2: u8,
+    /// Logarithm of the size that a ring starts with.
+    pub ring_log2: u8,
     /// Version of the layout in memory.
     pub layout: u32,
 }
@@ -479,7 +481,8 @@ impl Reply {
                 w.u32(attachment);
                 w.u64(epoch);
                 w.u32(geometry.slots);
-                w.u32(geometry.stride_log2);
+                w.u8(geometry.stride_log2);
+                w.u8(geometry.ring_log2);
                 w.u32(geometry.layout);
             }
             Reply::Poller { poller } => w.u32(poller),
@@ -552,7 +555,7 @@ impl Reply {
             3 => Reply::Welcome {
                 attachment: r.u32()?,
                 epoch: r.u64()?,
-                geometry: ArenaGeometry { slots: r.u32()?, stride_log2: r.u32()?, layout: r.u32()? },
+                geometry: ArenaGeometry { slots: r.u32()?, stride_log2: r.u8()?, ring_log2: r.u8()?, layout: r.u32()? },
             },
             4 => Reply::Poller { poller: r.u32()? },
             5 => {

@@ -156,11 +156,7 @@ fn answer(
                 id
             });
             let page = duplicate(&world.attachments[&id].1);
-            let geometry = ArenaGeometry {
-                slots: geometry.slots,
-                stride_log2: geometry.stride_log2.into(),
-                layout: fs_shm::layout::VERSION,
-            };
+            let geometry = geometry.to_welcome();
             (Reply::Welcome { attachment: id, epoch: 1, geometry }, vec![page, duplicate(&directory.0)])
         }
         Request::Poller => {
