@@ -3,10 +3,12 @@
 mod arena;
 mod connect;
 mod cores;
+mod options;
 mod relay;
 
 pub use cores::WireError;
 pub(crate) use cores::{Cores, Options};
+pub(crate) use options::ListenerOptions;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -19,6 +21,7 @@ pub(crate) struct WireListener {
     pub(crate) at: SocketAddr,
     pub(crate) v6_only: bool,
     pub(crate) backlog: u32,
+    pub(crate) options: ListenerOptions,
 }
 
 /// The cores of a runtime with the device. Calls return at once.
@@ -32,6 +35,8 @@ pub(crate) trait Wire: Send + Sync {
     /// A core listens, and opens in this arena (side A) what it accepts. When it cannot, it sends
     /// [`crate::server::Command::ListenFailed`].
     fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>);
+    /// The application has changed the listener's backlog or options; connections that come from now on have them.
+    fn change(&self, listener: WireListener);
     /// The cores listen there no more.
     fn unlisten(&self, listener: u32);
     /// The arena is over.

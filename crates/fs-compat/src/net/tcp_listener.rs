@@ -3,7 +3,7 @@
 use crate::error::IntoIo;
 use crate::net::{TcpStream, each_addr};
 use fs_core::{Listen, ListenerId, TcpOptions};
-use fs_rt::{CoreRef, Interest, PortLease, shut_down};
+use fs_rt::{CoreRef, CoreStack, Interest, PortLease, shut_down};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -53,6 +53,16 @@ impl TcpListener {
             let (id, peer) = accepted.io()?;
             Ok((TcpStream::new(self.core.clone(), id, Some(self.lease.for_connection())), peer))
         })
+    }
+
+    pub(super) fn call(
+        &self,
+        f: impl FnOnce(&mut CoreStack, ListenerId) -> Result<(), fs_core::Error>,
+    ) -> io::Result<()> {
+        if !self.core.is_listening(self.id) {
+            return Err(shut_down());
+        }
+        self.core.stack(|stack| f(stack, self.id)).io()
     }
 
     /// Where it listens.

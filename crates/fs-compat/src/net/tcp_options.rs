@@ -65,6 +65,11 @@ options! {
 }
 
 impl TcpSocket {
+    /// Sets all options.
+    pub fn set_options(&self, options: TcpOptions) {
+        self.change(|all| *all = options);
+    }
+
     /// TCP_DEFER_ACCEPT, for a listener: a connection is offered when its first data is there, or after this time.
     pub fn set_tcp_defer_accept(&self, time: Option<Duration>) {
         self.change(|options| options.defer_accept = time);
@@ -84,6 +89,18 @@ impl TcpSocket {
     pub async fn connect_with_data(self, remote: SocketAddr, data: &[u8]) -> io::Result<(TcpStream, usize)> {
         let (connect, lease): (Connect, _) = self.into_connect(remote)?;
         TcpStream::connect_with_data(connect, lease, data).await
+    }
+}
+
+impl TcpListener {
+    /// Options of the connections that come from now on.
+    pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
+        self.call(|stack, id| stack.tcp_set_listener_options(id, options))
+    }
+
+    /// TCP_FASTOPEN: see [`TcpSocket::listen_fast_open`].
+    pub fn set_fast_open(&self, pending: u32) -> io::Result<()> {
+        self.call(|stack, id| stack.tcp_set_listener_fast_open(id, pending))
     }
 }
 

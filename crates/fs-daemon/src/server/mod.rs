@@ -27,6 +27,7 @@ use fs_shm::control::{ADMIN_MAX, MESSAGE_MAX, Reply, Request, socket};
 use fs_shm::pages::{DirectoryPage, ListenerPage};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
+use place::Untouched;
 use share::Share;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -134,6 +135,7 @@ pub(crate) struct Server {
     /// `None`: it cannot be opened (then only its loopback addresses are known).
     namespaces: HashMap<Netns, Option<Namespace>>,
     own_netns: Netns,
+    untouched: Untouched,
     shares: HashMap<u64, Vec<Share>>,
     wire: Option<Arc<dyn Wire>>,
     counters: Counters,
@@ -184,6 +186,7 @@ impl Server {
             listeners: Listeners::default(),
             namespaces: HashMap::new(),
             own_netns,
+            untouched: Untouched::new(),
             shares: HashMap::new(),
             wire,
             counters: Counters::default(),

@@ -1,8 +1,10 @@
 //! What a placeholder is: read from the socket itself, so that a process cannot say anything else.
 
 use crate::listeners::Netns;
-use crate::sys::netns_cookie;
-use rustix::fd::BorrowedFd;
+use crate::sys::{netns_cookie, raw_option};
+use crate::wire::ListenerOptions;
+use fs_shm::channel::Options;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::net::SocketAddr;
@@ -36,5 +38,71 @@ impl Placeholder {
             listens: sockopt::socket_acceptconn(socket)?,
             v6_only: domain == AddressFamily::INET6 && sockopt::ipv6_v6only(socket)?,
         })
+    }
+}
+
+/// What a socket has on which nothing was set. Such values are the kernel's defaults; the stack has its own.
+#[derive(Debug, Default)]
+pub(super) struct Untouched(Vec<Vec<u8>>);
+
+/// TCP_DEFER_ACCEPT and TCP_FASTOPEN of linux/tcp.h.
+const DEFER_ACCEPT: i32 = 9;
+const FASTOPEN: i32 = 23;
+
+fn value(socket: BorrowedFd<'_>, level: i32, name: i32) -> Vec<u8> {
+    let mut value = vec![0; Options::VALUE_MAX];
+    // Empty: this socket does not have it (IPV6_* of an IPv4 socket).
+    let len = raw_option(socket, level, name, &mut value).unwrap_or(0);
+    value.truncate(len);
+    value
+}
+
+impl Untouched {
+    pub(super) fn new() -> Self {
+        let socket = |family| rustix::net::socket(family, SocketType::STREAM, Some(ipproto::TCP));
+        // One for IPv6 has the options of IPv4 too. Without any there are no listeners either.
+        let socket = socket(AddressFamily::INET6).or_else(|_| socket(AddressFamily::INET));
+        let values = |socket: rustix::fd::OwnedFd| {
+            Options::NAMES.iter().map(|&(level, name)| value(socket.as_fd(), level, name)).collect()
+        };
+        Self(socket.map(values).unwrap_or_default())
+    }
+
+    /// What an application has set on its listening socket.
+    pub(super) fn changed_on(&self, socket: BorrowedFd<'_>) -> ListenerOptions {
+        let mut inherited = Options::default();
+        for (number, &(level, name)) in Options::NAMES.iter().enumerate() {
+            let value = value(socket, level, name);
+            if !value.is_empty() && self.0.get(number) != Some(&value) && !inherited.note(number, &value) {
+                tracing::debug!(level, name, "a listener's option that the stack does not have");
+            }
+        }
+        let int = |name| match value(socket, ipproto::TCP.as_raw().get() as i32, name)[..] {
+            [a, b, c, d, ..] => u32::from_ne_bytes([a, b, c, d]),
+            _ => 0,
+        };
+        ListenerOptions { inherited, defer_accept: int(DEFER_ACCEPT), fast_open: int(FASTOPEN) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt;
+
+    #[test]
+    fn only_what_was_set_counts() {
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let socket = rustix::net::socket(family, SocketType::STREAM, Some(ipproto::TCP)).unwrap();
+            let untouched = Untouched::new();
+            assert_eq!(untouched.changed_on(socket.as_fd()), ListenerOptions::default());
+            sockopt::set_tcp_nodelay(&socket, true).unwrap();
+            sockopt::set_socket_keepalive(&socket, true).unwrap();
+            sockopt::set_tcp_keepidle(&socket, std::time::Duration::from_secs(11)).unwrap();
+            sockopt::set_socket_recv_buffer_size(&socket, 20_000).unwrap();
+            let expected =
+                Options { nodelay: true, keepalive: true, keep_idle: 11, receive_buffer: 20_000, ..Options::default() };
+            assert_eq!(untouched.changed_on(socket.as_fd()).inherited, expected);
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::{Answer, ListenerMemory, Server};
 use crate::access::{Call, Who};
 use crate::listeners::{Listener, Netns, unmapped};
 use crate::netns::{KernelRoute, Namespace};
-use crate::wire::WireListener;
+use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
 use fs_shm::control::{GROUP_MAX, KernelReason, Reply};
 use fs_shm::pages::ListenerPage;
@@ -169,6 +169,10 @@ impl Server {
             listener.backlog = backlog;
             listener.holders.insert(me);
             let memory = listener.more.memory.clone();
+            let options = self.untouched.changed_on(socket.as_fd());
+            if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
+                wire.change(wire_listener(id, listener, options));
+            }
             self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
             return Ok(Answer::with(Reply::Listener { listener: id }, [memory]));
         }
@@ -182,22 +186,22 @@ impl Server {
         let holders = HashSet::from([me]);
         let id = self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, holders, more });
         self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
-        self.listen_on_wire(id);
+        let options = self.untouched.changed_on(socket.as_fd());
+        self.listen_on_wire(id, options);
         self.directory.bump();
         Ok(Answer::with(Reply::Listener { listener: id }, [memory]))
     }
 
     /// The cores listen too, for addresses that the device has.
-    fn listen_on_wire(&mut self, id: u32) {
+    fn listen_on_wire(&mut self, id: u32, options: ListenerOptions) {
         let Some(wire) = self.wire.clone() else { return };
         let own = self.own_netns;
         let Some(listener) = self.listeners.get_mut(id).filter(|listener| listener.netns == own) else { return };
-        let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
-        if at.ip().is_loopback() {
+        if unmapped(listener.at.ip()).is_loopback() {
             return;
         }
         listener.more.on_wire = true;
-        let wanted = WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog };
+        let wanted = wire_listener(id, listener, options);
         for core in 0..wire.cores() {
             match self.arena_of(Opener::Core(core), Acceptor::Listener(id)) {
                 Ok((arena, memory, _)) => wire.listen(core, wanted.clone(), arena, memory),
@@ -261,6 +265,11 @@ impl Server {
         self.sweep_soon();
         self.directory.bump();
     }
+}
+
+fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: ListenerOptions) -> WireListener {
+    let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
+    WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog, options }
 }
 
 /// The process's path in the unified hierarchy; empty when it cannot be read.

@@ -35,6 +35,18 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, name: i32) -> io::Result<T> {
     Ok(unsafe { value.assume_init() })
 }
 
+/// An option's value as getsockopt(2) gives it; answers its length.
+pub(crate) fn raw_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+    let mut len = value.len() as u32;
+    // SAFETY: `value` has room for `len` bytes.
+    let answer =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value.len().min(len as usize))
+}
+
 /// Who made the other end of a Unix socket (SO_PEERCRED).
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     option::<libc::ucred>(socket, libc::SO_PEERCRED).map(Credentials::from)

@@ -1,8 +1,11 @@
 //! Connections that begin: those that a process opens to the world, and those that come from it.
 
 use super::arena::CoreArena;
+use super::options::{ListenerOptions, Wishes};
 use super::relay::{errno, relay};
+use super::WireListener;
 use fs_compat::{TcpListener, TcpSocket, TcpStream};
+use fs_shm::channel::Options;
 use fs_shm::{Addr, Channel, Errno, OpenArgs};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -16,8 +19,9 @@ use std::time::Duration;
 /// Connects for a process, then moves the bytes.
 pub(super) async fn outgoing(home: Rc<CoreArena>, slot: u32, generation: u32) {
     let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else { return };
+    let wishes = Wishes::of(&channel);
     let connected = match (channel.local_addr().to_std(), channel.peer_addr().to_std()) {
-        (Some(to), from) => unless_closed(&home, slot, generation, connect(to, from)).await,
+        (Some(to), from) => unless_closed(&home, slot, generation, connect(to, from, &wishes)).await,
         // The process scribbled.
         (None, _) => Some(Err(io::Error::from_raw_os_error(Errno::INVAL.raw_os_error()))),
     };
@@ -31,7 +35,7 @@ pub(super) async fn outgoing(home: Rc<CoreArena>, slot: u32, generation: u32) {
                 return;
             };
             channel.set_connected(Addr::from(local), Addr::from(peer));
-            relay(home, slot, generation, stream).await;
+            relay(home, slot, generation, stream, wishes).await;
         }
         Some(Err(error)) => {
             home.forget(&channel);
@@ -60,9 +64,10 @@ async fn unless_closed<T>(home: &CoreArena, slot: u32, generation: u32, work: im
     .await
 }
 
-async fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<TcpStream> {
+async fn connect(to: SocketAddr, from: Option<SocketAddr>, wishes: &Wishes) -> io::Result<TcpStream> {
     let to = SocketAddr::new(to.ip().to_canonical(), to.port());
     let socket = socket(to.ip())?;
+    socket.set_options(wishes.options());
     // Without an address the port is nobody's wish: the process made it up to have one.
     let from = from.map(|from| SocketAddr::new(from.ip().to_canonical(), from.port()));
     if let Some(from) = from.filter(|from| !from.ip().is_unspecified() && from.is_ipv4() == to.is_ipv4()) {
@@ -72,21 +77,19 @@ async fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<TcpStre
 }
 
 fn socket(of: IpAddr) -> io::Result<TcpSocket> {
-    let socket = if of.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // What the process wrote is in the ring in the pieces that it wrote; what is taken from there is sent. Nagle's rule
-    // would only hold the last piece of an answer back.
-    socket.set_nodelay(true)?;
-    Ok(socket)
+    if of.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
 }
 
 /// Listens where processes listen on the kernel.
-pub(super) fn listen(at: SocketAddr, v6_only: bool, backlog: u32) -> io::Result<TcpListener> {
+pub(super) fn listen(listener: &WireListener) -> io::Result<TcpListener> {
+    let &WireListener { at, v6_only, backlog, options, .. } = listener;
     let socket = socket(at.ip())?;
+    socket.set_options(options.on_core());
     if at.is_ipv6() {
         socket.set_only_v6(v6_only)?;
     }
     socket.bind_held(at)?;
-    socket.listen(backlog.max(1))
+    socket.listen_fast_open(backlog.max(1), options.fast_open)
 }
 
 /// A place that the core listens at, for one listener or a group that shares it (SO_REUSEPORT).
@@ -101,6 +104,7 @@ struct Home {
     listener: u32,
     arena: Rc<CoreArena>,
     backlog: u32,
+    options: ListenerOptions,
 }
 
 impl Home {
@@ -114,8 +118,23 @@ impl Place {
         Rc::new(Self { listener: RefCell::new(Some(listener)), homes: RefCell::default() })
     }
 
-    pub(super) fn add(&self, listener: u32, arena: Rc<CoreArena>, backlog: u32) {
-        self.homes.borrow_mut().push(Home { listener, arena, backlog: backlog.max(1) });
+    pub(super) fn add(&self, listener: &WireListener, arena: Rc<CoreArena>) {
+        let &WireListener { listener, backlog, options, .. } = listener;
+        self.homes.borrow_mut().push(Home { listener, arena, backlog: backlog.max(1), options });
+    }
+
+    /// A listener's backlog or options have changed.
+    pub(super) fn change(&self, changed: &WireListener) -> io::Result<()> {
+        let mut homes = self.homes.borrow_mut();
+        let Some(home) = homes.iter_mut().find(|home| home.listener == changed.listener) else { return Ok(()) };
+        (home.backlog, home.options) = (changed.backlog.max(1), changed.options);
+        match &*self.listener.borrow() {
+            Some(listener) => {
+                listener.set_options(changed.options.on_core())?;
+                listener.set_fast_open(changed.options.fast_open)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes a listener out; `false`: it was the last one, and the place is closed.
@@ -133,12 +152,17 @@ impl Place {
         self.homes.borrow().iter().any(Home::has_room)
     }
 
+    /// Several listeners share it (SO_REUSEPORT).
+    fn is_shared(&self) -> bool {
+        self.homes.borrow().len() > 1
+    }
+
     /// The next one in turn that has room; the others are asked in their order after it.
-    fn next(&self) -> Option<(Rc<CoreArena>, u32)> {
+    fn next(&self) -> Option<(Rc<CoreArena>, u32, ListenerOptions)> {
         let mut homes = self.homes.borrow_mut();
         let place = homes.iter().position(Home::has_room)?;
         let home = homes.remove(place);
-        let answer = (home.arena.clone(), home.backlog);
+        let answer = (home.arena.clone(), home.backlog, home.options);
         homes.push(home);
         Some(answer)
     }
@@ -169,13 +193,20 @@ pub(super) async fn incoming(place: Rc<Place>) {
         }
         let Some((stream, peer)) = place.accept().await else { return };
         // Each core has queues of its own, so there is still room, unless that listener has gone meanwhile.
-        let (Ok(local), Some((home, backlog))) = (stream.local_addr(), place.next()) else { continue };
+        let (Ok(local), Some((home, backlog, options))) = (stream.local_addr(), place.next()) else { continue };
         let (local, peer) = (Addr::from(peer), Addr::from(local));
-        let args = OpenArgs { local, peer, backlog, ..OpenArgs::default() };
+        let inherited = options.inherited;
+        if place.is_shared() {
+            // The engine's listener has given it those of the group's latest. It is over only if the peer has reset it.
+            let _over = stream.set_options(options.on_core());
+        }
+        let options = [Options::default(), inherited];
+        let args = OpenArgs { local, peer, backlog, from_core: true, options, ..OpenArgs::default() };
         match Channel::open(&home.arena, &args) {
             Ok(channel) => {
                 let (slot, generation) = (channel.slot(), channel.generation());
-                fs_rt::spawn_local(relay(home.clone(), slot, generation, stream));
+                let wishes = Wishes::inherited(inherited);
+                fs_rt::spawn_local(relay(home.clone(), slot, generation, stream, wishes));
             }
             // No slot is left, or the listener has just gone: the client is told by a reset, as the kernel does.
             Err(error) => {

@@ -194,9 +194,9 @@ impl Wire for Cores {
 
     fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>) {
         self.on(core, move |core| async move {
-            let WireListener { listener: id, at, v6_only, backlog } = listener;
+            let WireListener { listener: id, at, v6_only, .. } = listener;
             let known = core.places.borrow().get(&(at, v6_only)).cloned();
-            let place = match known.map_or_else(|| listen(at, v6_only, backlog).map(Place::new), Ok) {
+            let place = match known.map_or_else(|| listen(&listener).map(Place::new), Ok) {
                 Ok(place) => place,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
@@ -205,11 +205,23 @@ impl Wire for Cores {
                 }
             };
             let Some(home) = core.arena(arena, &memory, Side::A) else { return };
-            place.add(id, home, backlog);
+            place.add(&listener, home);
             if core.places.borrow_mut().insert((at, v6_only), place.clone()).is_none() {
                 fs_rt::spawn_local(incoming(place));
             }
         });
+    }
+
+    fn change(&self, listener: WireListener) {
+        for core in 0..self.cores() {
+            let listener = listener.clone();
+            self.on(core, move |core| async move {
+                let place = core.places.borrow().get(&(listener.at, listener.v6_only)).cloned();
+                if let Some(Err(error)) = place.map(|place| place.change(&listener)) {
+                    tracing::warn!(%error, at = %listener.at, "a listener's options");
+                }
+            });
+        }
     }
 
     fn unlisten(&self, listener: u32) {

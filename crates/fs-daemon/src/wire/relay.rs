@@ -1,7 +1,9 @@
 //! A connection: bytes between a channel's rings and TCP, one copy each way, straight into and out of the rings.
 
 use super::arena::CoreArena;
+use super::options::Wishes;
 use fs_compat::TcpStream;
+use fs_shm::channel::Marks;
 use fs_shm::{Channel, Errno, Shutdown};
 use std::future::poll_fn;
 use std::io;
@@ -30,9 +32,10 @@ enum End {
     Wire(Errno),
 }
 
-/// Moves bytes until both directions have finished, or one side is gone. Then both are closed.
-pub(super) async fn relay(home: Rc<CoreArena>, slot: u32, generation: u32, stream: TcpStream) {
-    let mut state = [Direction::Open; 2];
+/// Moves bytes until both directions have finished, or one side is gone. Then both are closed. `wishes`: what the
+/// process had set when the connection was made.
+pub(super) async fn relay(home: Rc<CoreArena>, slot: u32, generation: u32, stream: TcpStream, wishes: Wishes) {
+    let mut state = Course { out: Direction::Open, back: Direction::Open, wishes, last_words: false };
     let end = poll_fn(|cx| {
         let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else {
             return Poll::Ready(Err(End::Process));
@@ -58,17 +61,39 @@ pub(super) async fn relay(home: Rc<CoreArena>, slot: u32, generation: u32, strea
     }
 }
 
+/// How far a connection is.
+struct Course {
+    out: Direction,
+    back: Direction,
+    wishes: Wishes,
+    /// The process has reset it, and TCP has been given what it took.
+    last_words: bool,
+}
+
 fn step(
     channel: &Channel<'_>,
     stream: &TcpStream,
-    state: &mut [Direction; 2],
+    course: &mut Course,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), End>> {
-    let [out, back] = state;
-    if *out != Direction::Finished {
-        *out = send(channel, stream, cx)?;
+    let Course { out, back, wishes, last_words } = course;
+    wishes.heed(channel, stream);
+    let process = channel.side().other();
+    let state = channel.state();
+    if state.is_some_and(|state| state.is_reset(process)) {
+        if *last_words || *out == Direction::Finished {
+            return Poll::Ready(Err(End::Process));
+        }
+        // What it wrote before would be on its way already on the kernel; what TCP does not take now is dropped.
+        *last_words = true;
+        *out = send(channel, stream, wishes, cx)?;
+        cx.waker().wake_by_ref();
+        return Poll::Pending;
     }
-    let closed = channel.state().is_none_or(|state| state.is_closed(channel.side().other()));
+    if *out != Direction::Finished {
+        *out = send(channel, stream, wishes, cx)?;
+    }
+    let closed = state.is_none_or(|state| state.is_closed(process));
     if closed && *out == Direction::Finished {
         // close(2) of the process: what it sent is queued; dropping the stream closes it as the kernel would.
         return Poll::Ready(Ok(()));
@@ -85,27 +110,34 @@ fn step(
 }
 
 /// From the ring to the wire.
-fn send(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> Result<Direction, End> {
+fn send(
+    channel: &Channel<'_>,
+    stream: &TcpStream,
+    wishes: &mut Wishes,
+    cx: &mut Context<'_>,
+) -> Result<Direction, End> {
     let mut moved = 0;
     loop {
         let mut reading = match channel.reading() {
             Ok(reading) => reading,
             Err(_) => return Err(End::Process),
         };
-        let chunk = match reading.chunk() {
-            Ok([]) => {
+        let (chunk, marks) = match reading.marked_chunk() {
+            Ok(([], _)) => {
                 drop(reading);
                 return match stream.shutdown_now(std::net::Shutdown::Write) {
                     Ok(()) => Ok(Direction::Finished),
                     Err(error) => Err(wire(&error)),
                 };
             }
-            Ok(chunk) => chunk,
+            Ok(marked) => marked,
             Err(Errno::AGAIN) => return Ok(Direction::Open),
             Err(_) => return Err(End::Process),
         };
-        let len = chunk.len();
-        match stream.try_write(chunk) {
+        // Options that were set before these bytes were written hold for them.
+        wishes.heed(channel, stream);
+        let (len, written) = write(stream, chunk, marks);
+        match written {
             Ok(n) => {
                 reading.consume(n);
                 moved += n;
@@ -131,6 +163,17 @@ fn send(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> Resu
     }
 }
 
+/// Gives TCP a piece; answers how much of it was to go, and went.
+fn write(stream: &TcpStream, chunk: &[u8], marks: Marks) -> (usize, io::Result<usize>) {
+    match marks.urgent {
+        Some(0) => return (1, stream.try_send_out_of_band(&chunk[..1])),
+        Some(before) if before < chunk.len() => return (before, stream.try_write(&chunk[..before])),
+        _ => {}
+    }
+    let write = if marks.more == Some(chunk.len()) { TcpStream::try_write_more } else { TcpStream::try_write };
+    (chunk.len(), write(stream, chunk))
+}
+
 /// Whether something can be written; if not, the task is woken when it can.
 fn writable(stream: &TcpStream, cx: &mut Context<'_>) -> Result<bool, End> {
     match stream.poll_write_ready(cx) {
@@ -144,6 +187,10 @@ fn writable(stream: &TcpStream, cx: &mut Context<'_>) -> Result<bool, End> {
 fn receive(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> Result<Direction, End> {
     let mut moved = 0;
     loop {
+        // An error is found below. The next byte is urgent: it goes by itself, and takes its mark along.
+        if stream.at_mark().unwrap_or(false) && !receive_urgent(channel, stream)? {
+            return Ok(Direction::Open);
+        }
         match stream.poll_read_ready(cx) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return Err(wire(&error)),
@@ -183,6 +230,21 @@ fn receive(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> R
             return Ok(Direction::Again);
         }
     }
+}
+
+/// `false`: the ring has no room for it; the process tells when it has read.
+#[cold]
+fn receive_urgent(channel: &Channel<'_>, stream: &TcpStream) -> Result<bool, End> {
+    match channel.writing().and_then(|mut writing| writing.chunk(1).map(drop)) {
+        Ok(()) => {}
+        Err(Errno::AGAIN) => return Ok(false),
+        Err(_) => return Err(End::Process),
+    }
+    // Otherwise it is not here yet, or has been taken; then reading steps over it.
+    if let Ok(byte) = stream.try_recv_out_of_band() {
+        channel.send_urgent(&[io::IoSlice::new(&[byte])]).map_err(|_| End::Process)?;
+    }
+    Ok(true)
 }
 
 fn wire(error: &io::Error) -> End {

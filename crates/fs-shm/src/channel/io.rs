@@ -279,6 +279,15 @@ impl<'a> Channel<'a> {
     }
 }
 
+/// What the sender has said of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// So many come before the urgent one (MSG_OOB), if that is among those that are unread.
+    pub urgent: Option<usize>,
+    /// Behind so many, more are about to follow (MSG_MORE).
+    pub more: Option<usize>,
+}
+
 /// Reading in place. The peer is told of the space made when this is dropped.
 pub struct Reading<'a> {
     channel: Channel<'a>,
@@ -306,21 +315,25 @@ impl Reading<'_> {
         Ok(self.ring.piece(head, unread).map_err(|broken| self.channel.broken(broken))?.as_slice())
     }
 
-    /// How many unread bytes come before the urgent one (MSG_OOB), if that is among them.
-    pub fn urgent(&self) -> Option<usize> {
-        let mark = self.ring.rare.urgent.load(Relaxed);
-        if mark == 0 {
-            return None;
-        }
-        let (head, unread) = self.ring.unread().ok()?;
-        let before = mark.wrapping_sub(1).wrapping_sub(head);
-        (before < unread).then_some(before as usize)
-    }
-
-    /// Whether the sender is about to send more behind the next `len` bytes (MSG_MORE).
-    pub fn more_behind(&self, len: usize) -> bool {
-        let more = self.ring.rare.more.load(Relaxed);
-        more != 0 && self.ring.inn.head.load(Relaxed).wrapping_add(len as u64) == more
+    /// As [`Reading::chunk`], with what is to be known of the bytes.
+    ///
+    /// # Errors
+    /// As [`Reading::chunk`].
+    pub fn marked_chunk(&mut self) -> Result<(&[u8], Marks), Errno> {
+        self.chunk()?;
+        // After the bytes were seen: their marks were written before them.
+        let (head, unread) = self.unread()?;
+        let (urgent, more) = (self.ring.rare.urgent.load(Relaxed), self.ring.rare.more.load(Relaxed));
+        let before = urgent.wrapping_sub(1).wrapping_sub(head);
+        let marks = Marks {
+            urgent: (urgent != 0 && before < unread).then_some(before as usize),
+            more: (more != 0).then(|| more.wrapping_sub(head) as usize),
+        };
+        let bytes = match unread {
+            0 => &[],
+            _ => self.ring.piece(head, unread).map_err(|broken| self.channel.broken(broken))?.as_slice(),
+        };
+        Ok((bytes, marks))
     }
 
     /// Gives the first `n` bytes of what is unread back to the peer (at most what is unread).

@@ -10,6 +10,7 @@ mod io;
 mod open;
 mod options;
 mod ready;
+mod sockopt;
 pub mod state;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,7 @@ use std::sync::atomic::fence;
 use rustix::io::Errno;
 
 pub use self::close::Shutdown;
-pub use self::io::{Reading, RecvFlags, Writing};
+pub use self::io::{Marks, Reading, RecvFlags, Writing};
 pub use self::open::OpenArgs;
 pub use self::options::{Algorithm, Answer, INFO, Options};
 pub use self::ready::Readiness;

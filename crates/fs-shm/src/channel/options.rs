@@ -339,6 +339,7 @@ impl Channel<'_> {
 mod tests {
     use super::*;
     use crate::{Arena, Geometry, NoBells, OpenArgs};
+    use rustix::io::Errno;
     use std::os::fd::AsFd;
 
     const ALL: Options = Options {
@@ -453,15 +454,17 @@ mod tests {
         process.more_after(3);
         process.send_one(b"abc").unwrap();
         let mut reading = core.reading().unwrap();
-        assert_eq!(reading.urgent(), None);
-        assert!(reading.more_behind(3) && !reading.more_behind(2));
+        let marks = |urgent, more| crate::channel::Marks { urgent, more };
+        assert_eq!(reading.marked_chunk().unwrap(), (&b"abc"[..], marks(None, Some(3))));
+        reading.consume(3);
         process.send_urgent(&[std::io::IoSlice::new(b"de")]).unwrap();
-        assert_eq!(reading.urgent(), Some(4));
-        assert!(!reading.more_behind(5));
-        reading.consume(4);
-        assert_eq!(reading.urgent(), Some(0));
+        assert_eq!(reading.marked_chunk().unwrap(), (&b"de"[..], marks(Some(1), Some(0))));
         reading.consume(1);
-        assert_eq!(reading.urgent(), None);
+        assert_eq!(reading.marked_chunk().unwrap(), (&b"e"[..], marks(Some(0), Some(usize::MAX))));
+        reading.consume(1);
+        assert_eq!(reading.marked_chunk(), Err(Errno::AGAIN));
+        process.shutdown(crate::Shutdown::Write).unwrap();
+        assert_eq!(reading.marked_chunk().unwrap().0, b"");
     }
 
     #[test]
