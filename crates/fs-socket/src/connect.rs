@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use fs_shm::{
     Addr, Channel, Interest, OpenArgs, Shutdown,
-    channel::state::Phase,
+    channel::{Options, state::Phase},
     control::{KernelReason, Object},
 };
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use crate::{
     route::{self, Way},
     socket::{Kind, Socket, mark},
     sys::{self, call},
-    table,
+    table, tcp_options,
     types::{Fd, Ours},
 };
 
@@ -158,6 +158,7 @@ fn open(
         peer: to.into(),
         connecting: wire,
         status: socket.status(),
+        options: [if wire { tcp_options::gather(fd, socket) } else { Options::default() }, Options::default()],
         ..OpenArgs::default()
     };
     let channel = Channel::open(mapped.arena(), &args)?;

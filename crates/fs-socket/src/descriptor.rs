@@ -29,6 +29,7 @@ pub fn close(fd: Fd) -> Ours<()> {
         Some(Kind::Internal) => return Some(Err(Errno::BADF)),
         Some(_) => {}
     }
+    crate::tcp_options::before_close(fd);
     let _changing = Changing::begin();
     forget(fd);
     Some(call::close(fd))

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use crate::{
     descriptor,
     socket::Kind,
-    table,
+    table, tcp_options,
     types::{Fd, Ours},
 };
 
@@ -40,8 +40,7 @@ pub unsafe fn ioctl(fd: Fd, request: u64, argument: *mut u8) -> Ours<i32> {
     }
     let value = match (request, channel?) {
         (FIONREAD, channel) => channel.queued_in() as i32,
-        // What is sent is in the peer's queue, where TCP would have acknowledged it.
-        (TIOCOUTQ | SIOCOUTQNSD, _) => 0,
+        (TIOCOUTQ | SIOCOUTQNSD, channel) => tcp_options::queued_out(&channel, request == SIOCOUTQNSD) as i32,
         (_, channel) => i32::from(channel.at_mark()),
     };
     // SAFETY: the caller's promise: these requests take a pointer to an int.

@@ -46,6 +46,7 @@ pub mod socket;
 pub mod stream;
 pub mod sys;
 pub mod table;
+mod tcp_options;
 mod types;
 
 pub use adopt::{adopt, confirm, hand_over};

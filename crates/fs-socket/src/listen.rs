@@ -163,6 +163,15 @@ fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket) {
     poll::changed(socket);
 }
 
+/// Options of a listener have changed: the daemon reads them from its placeholder.
+pub(crate) fn changed(fd: Fd, socket: &'static Socket) {
+    if object(socket).is_some()
+        && let Some(attachment) = process::current().filter(|now| now.life() == socket.life())
+    {
+        announce(attachment, fd, socket);
+    }
+}
+
 /// What the attachment page says of a listener; `None`: it is not announced.
 pub(crate) fn object(socket: &Socket) -> Option<Object> {
     let id = of(socket)?.id.load(Acquire);

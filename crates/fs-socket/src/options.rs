@@ -12,14 +12,12 @@ use crate::{
     address,
     socket::{Kind, Socket, mark},
     sys::call,
-    table,
+    table, tcp_options,
     types::{Address, Fd, Ours},
 };
 
-const SOL_IP: i32 = 0;
 const SOL_SOCKET: i32 = 1;
 const SOL_TCP: i32 = 6;
-const SOL_IPV6: i32 = 41;
 
 /// Names of SOL_SOCKET (asm-generic/socket.h).
 mod so {
@@ -32,11 +30,8 @@ mod so {
     pub(super) const RCVLOWAT: i32 = 18;
     pub(super) const RCVTIMEO: i32 = 20;
     pub(super) const SNDTIMEO: i32 = 21;
-    pub(super) const BINDTODEVICE: i32 = 25;
-    pub(super) const ATTACH_FILTER: i32 = 26;
     pub(super) const SNDBUFFORCE: i32 = 32;
     pub(super) const RCVBUFFORCE: i32 = 33;
-    pub(super) const ATTACH_BPF: i32 = 50;
     pub(super) const RCVTIMEO_NEW: i32 = 66;
     pub(super) const SNDTIMEO_NEW: i32 = 67;
 }
@@ -45,15 +40,8 @@ mod so {
 mod tcp {
     pub(super) const MAXSEG: i32 = 2;
     pub(super) const INFO: i32 = 11;
-    pub(super) const MD5SIG: i32 = 14;
-    pub(super) const REPAIR: i32 = 19;
     pub(super) const FASTOPEN_CONNECT: i32 = 30;
-    pub(super) const ULP: i32 = 31;
 }
-
-/// Of SOL_IP and SOL_IPV6: packets that only the kernel can make or take.
-const IP_TRANSPARENT: i32 = 19;
-const IPV6_TRANSPARENT: i32 = 75;
 
 /// What getsockopt(TCP_MAXSEG) says of a connection over loopback: its MTU of 65536 less headers.
 const LOCAL_MSS: i32 = 65483;
@@ -73,6 +61,9 @@ pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize
     }
     sync(fd, socket);
     let channel = socket.channel()?;
+    if let Some(len) = tcp_options::get(socket, level, name, value) {
+        return Some(Ok(len));
+    }
     match (level, name) {
         (SOL_SOCKET, so::ERROR) => {
             Some(Ok(put_int(value, channel.take_error().map_or(0, |errno| errno.raw_os_error()))))
@@ -165,7 +156,13 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
         return Some(Err(Errno::INVAL));
     }
     sync(fd, socket);
-    Some(call::setsockopt(fd, level, name, value).inspect(|()| act(fd, socket, level, name, value)))
+    if let Some(answer) = tcp_options::set_first(socket, level, name, value) {
+        return Some(answer);
+    }
+    Some(call::setsockopt(fd, level, name, value).inspect(|()| {
+        act(fd, socket, level, name, value);
+        tcp_options::was_set(fd, socket, level, name);
+    }))
 }
 
 /// The kernel has taken the option.
@@ -199,10 +196,7 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
         }
         (SOL_SOCKET, so::RCVBUF | so::RCVBUFFORCE) => set_buffer(fd, socket, false),
         (SOL_SOCKET, so::SNDBUF | so::SNDBUFFORCE) => set_buffer(fd, socket, true),
-        (SOL_SOCKET, so::BINDTODEVICE | so::ATTACH_FILTER | so::ATTACH_BPF)
-        | (SOL_TCP, tcp::MD5SIG | tcp::REPAIR | tcp::ULP)
-        | (SOL_IP, IP_TRANSPARENT)
-        | (SOL_IPV6, IPV6_TRANSPARENT) => socket.mark(mark::KERNEL_ONLY),
+        _ if tcp_options::is_kernel_only(level, name, value) => socket.mark(mark::KERNEL_ONLY),
         (SOL_SOCKET, so::PRIORITY) => {}
         _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
         _ => {}
@@ -237,6 +231,7 @@ pub(crate) fn recall(fd: Fd, socket: &Socket) {
     if call::getsockopt(fd, SOL_SOCKET, so::LINGER, &mut value[..8]).is_ok() {
         act(fd, socket, SOL_SOCKET, so::LINGER, &value[..8]);
     }
+    socket.wishes().store(tcp_options::inherited(), Relaxed);
 }
 
 /// A `struct timeval` that the kernel has accepted; 0: none.

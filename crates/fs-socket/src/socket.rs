@@ -122,6 +122,8 @@ pub struct Socket {
     status: AtomicU32,
     /// One descriptor number of it, any; what the placeholder is asked through.
     number: AtomicU32,
+    /// Options of TCP that were set before it was connected: bits by `fs_shm::channel::Options::number`.
+    wishes: AtomicU32,
 }
 
 // All fields are atomics or pointers.
@@ -171,6 +173,7 @@ impl Socket {
             &socket.receive_buffer,
             &socket.send_buffer,
             &socket.options_count,
+            &socket.wishes,
         ] {
             word.store(0, Relaxed);
         }
@@ -304,6 +307,8 @@ impl Socket {
                 channel.set_buffer(sending, bytes);
             }
         }
+        crate::tcp_options::note_linger(self, channel);
+        crate::tcp_options::limit_unsent(channel);
     }
 
     /// What an accepted socket has of its listener (sk_clone_lock() of the kernel).
@@ -354,6 +359,11 @@ impl Socket {
         for word in self.options.iter().take(count).map(|word| word.load(Relaxed)) {
             set((word >> 40) as i32, (word >> 32) as u8 as i32, word as u32 as i32);
         }
+    }
+
+    /// See the field.
+    pub(crate) fn wishes(&self) -> &AtomicU32 {
+        &self.wishes
     }
 
     /// SO_RCVLOWAT; 0: not set.

@@ -9,7 +9,7 @@ use crate::{
     channel::{self, Patience},
     socket::{Kind, Socket, mark},
     sys::iovec,
-    table,
+    table, tcp_options,
     types::{Fd, IoVec, IoVecMut, Ours, Received, flags},
 };
 
@@ -35,6 +35,9 @@ fn send_on(
 ) -> Result<usize, Errno> {
     if flags & flags::OOB != 0 {
         return send_urgent(fd, socket, channel, bufs, flags);
+    }
+    if flags & flags::MORE != 0 {
+        tcp_options::more(channel, total);
     }
     match channel.send(bufs) {
         Ok(sent) if sent == total => Ok(sent),

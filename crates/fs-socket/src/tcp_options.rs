@@ -1,0 +1,289 @@
+//! Options of TCP: what they mean when a socket is a channel.
+//!
+//! The kernel has taken the value on the placeholder (and says it to getsockopt). If a core of the daemon does TCP for the
+//! socket, the value goes to it through the channel's block, and what only it knows (TCP_INFO, the segment size, bytes not
+//! acknowledged) is asked of it. Between two processes of this host there is no TCP: a peer that is gone is known at once,
+//! so keepalive and user time-out have nothing to do; bytes are in the peer's queue when they are sent, so nothing is
+//! unacknowledged, and nothing is held back (cork, Nagle, MSG_MORE), paced or marked.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::time::Instant;
+
+use fs_shm::{
+    Channel, Shutdown,
+    channel::{Algorithm, Answer, INFO, Options, state::Phase},
+};
+use rustix::io::Errno;
+
+use crate::{
+    socket::{Kind, Socket},
+    sys::call,
+    table,
+    types::Fd,
+};
+
+const SOL_IP: i32 = 0;
+const SOL_SOCKET: i32 = 1;
+const SOL_TCP: i32 = 6;
+const SOL_IPV6: i32 = 41;
+
+const TCP_MAXSEG: i32 = 2;
+const TCP_DEFER_ACCEPT: i32 = 9;
+const TCP_INFO: i32 = 11;
+const TCP_QUICKACK: i32 = 12;
+const TCP_CONGESTION: i32 = 13;
+const TCP_FASTOPEN: i32 = 23;
+
+/// Options that are the kernel's work: it makes or takes other packets, or says more with them, than the stack.
+const KERNEL_ONLY: [(i32, i32); 30] = [
+    // SO_DONTROUTE, SO_BINDTODEVICE, SO_ATTACH_FILTER, SO_MARK, SO_PEEK_OFF, SO_ATTACH_BPF, SO_ZEROCOPY, SO_TXTIME
+    (SOL_SOCKET, 5),
+    (SOL_SOCKET, 25),
+    (SOL_SOCKET, 26),
+    (SOL_SOCKET, 36),
+    (SOL_SOCKET, 42),
+    (SOL_SOCKET, 50),
+    (SOL_SOCKET, 60),
+    (SOL_SOCKET, 61),
+    // SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and their forms with 64 bits
+    (SOL_SOCKET, 29),
+    (SOL_SOCKET, 35),
+    (SOL_SOCKET, 37),
+    (SOL_SOCKET, 63),
+    (SOL_SOCKET, 64),
+    (SOL_SOCKET, 65),
+    // TCP_LINGER2, TCP_MD5SIG, TCP_REPAIR, TCP_SAVE_SYN, TCP_ULP, TCP_MD5SIG_EXT, TCP_INQ, TCP_TX_DELAY, TCP_AO_ADD_KEY
+    (SOL_TCP, 8),
+    (SOL_TCP, 14),
+    (SOL_TCP, 19),
+    (SOL_TCP, 27),
+    (SOL_TCP, 31),
+    (SOL_TCP, 32),
+    (SOL_TCP, 36),
+    (SOL_TCP, 37),
+    (SOL_TCP, 38),
+    // IP_OPTIONS, IP_TRANSPARENT, IP_MINTTL; IPV6_HOPOPTS, IPV6_RTHDR, IPV6_DSTOPTS, IPV6_MINHOPCOUNT, IPV6_TRANSPARENT
+    (SOL_IP, 4),
+    (SOL_IP, 19),
+    (SOL_IP, 21),
+    (SOL_IPV6, 54),
+    (SOL_IPV6, 57),
+    (SOL_IPV6, 59),
+    (SOL_IPV6, 75),
+];
+
+/// A socket on which this was set before it was connected stays on the kernel. Turned off (0), it does not matter.
+pub(crate) fn is_kernel_only(level: i32, name: i32, value: &[u8]) -> bool {
+    let off = (4..=8).contains(&value.len()) && value.iter().all(|&byte| byte == 0);
+    // A congestion control that the kernel has and the stack has not.
+    let foreign = (level, name) == (SOL_TCP, TCP_CONGESTION) && Algorithm::from_name(value).is_none();
+    foreign || !off && KERNEL_ONLY.contains(&(level, name))
+}
+
+/// Options whose unset value cannot be told from one that was set: what an inherited socket has is not carried over.
+const AMBIGUOUS: [(i32, i32); 6] =
+    [(SOL_TCP, TCP_MAXSEG), (SOL_TCP, 10), (SOL_TCP, TCP_CONGESTION), (SOL_SOCKET, 8), (SOL_SOCKET, 7), (SOL_SOCKET, 47)];
+
+/// What may have been set on a socket that was inherited: bits by [`Options::number`].
+pub(crate) fn inherited() -> u32 {
+    let numbers = Options::NAMES.iter().enumerate().filter(|(_, name)| !AMBIGUOUS.contains(name));
+    numbers.fold(0, |bits, (number, _)| bits | 1 << number)
+}
+
+/// setsockopt(2) of an option that the kernel does not have to allow; `None`: it goes to the kernel.
+pub(crate) fn set_first(socket: &Socket, level: i32, name: i32, value: &[u8]) -> Option<Result<(), Errno>> {
+    let channel = socket.channel().filter(Channel::is_wire)?;
+    if (level, name) != (SOL_TCP, TCP_CONGESTION) || value.is_empty() {
+        return None;
+    }
+    let known = Algorithm::from_name(value);
+    if let Some(algorithm) = known {
+        channel.change_options(|options| options.congestion = Some(algorithm));
+    }
+    // As the kernel answers for a module that it does not have.
+    Some(known.map(drop).ok_or(Errno::NOENT))
+}
+
+/// The kernel has taken an option.
+pub(crate) fn was_set(fd: Fd, socket: &'static Socket, level: i32, name: i32) {
+    if (level, name) == (SOL_TCP, TCP_QUICKACK)
+        && let (Some(channel), Ok(on)) = (socket.channel(), call::int_option(fd, level, name))
+    {
+        return channel.set_quickack(on != 0);
+    }
+    let number = Options::number(level, name);
+    match (socket.kind(), number) {
+        (Kind::Channel, Some(number)) => {
+            if let Some(channel) = socket.channel() {
+                channel.change_options(|options| read(fd, number, options));
+                limit_unsent(&channel);
+            }
+        }
+        (Kind::Listener, _) if number.is_some() || matches!((level, name), (SOL_TCP, TCP_DEFER_ACCEPT | TCP_FASTOPEN)) => {
+            crate::listen::changed(fd, socket);
+        }
+        (Kind::Fresh, Some(number)) => {
+            socket.wishes().fetch_or(1 << number, Relaxed);
+        }
+        _ => {}
+    }
+}
+
+/// Reads an option's value as the kernel has it: it clamps some.
+fn read(fd: Fd, number: usize, options: &mut Options) {
+    let mut value = [0; Options::VALUE_MAX];
+    let Some(&(level, name)) = Options::NAMES.get(number) else { return };
+    if let Ok(len) = call::getsockopt(fd, level, name, &mut value) {
+        // A value that the stack has nothing for: refused before (`set_first`), or the socket stays on the kernel.
+        let _known = options.note(number, &value[..len.min(Options::VALUE_MAX)]);
+    }
+}
+
+/// What was set on a socket that is about to be connected.
+pub(crate) fn gather(fd: Fd, socket: &Socket) -> Options {
+    let mut options = Options::default();
+    let wishes = socket.wishes().load(Relaxed);
+    for number in (0..Options::NAMES.len()).filter(|number| wishes >> number & 1 != 0) {
+        read(fd, number, &mut options);
+    }
+    options
+}
+
+/// TCP_NOTSENT_LOWAT: what is in the ring is not sent either, so the ring does not grow beyond it.
+pub(crate) fn limit_unsent(channel: &Channel<'static>) {
+    let low = channel.options().not_sent_low;
+    if low != 0 && channel.is_wire() {
+        channel.set_buffer(true, low);
+    }
+}
+
+/// How long the core may take to answer a question. It takes microseconds; one that is stopped must not hang the program.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Asks the core. `None`: there is none behind this channel (yet), or it does not answer.
+pub(crate) fn ask(channel: &Channel<'static>) -> Option<Answer> {
+    let open = channel.state().is_some_and(|state| state.phase() == Phase::Open);
+    (open && channel.is_wire()).then(|| channel.ask(PATIENCE))?
+}
+
+/// Place of `tcpi_notsent_bytes` in `struct tcp_info`.
+const NOT_SENT: usize = 144;
+
+/// getsockopt(2) of what only the core knows; `None`: the placeholder's value is the answer.
+pub(crate) fn get(socket: &Socket, level: i32, name: i32, value: &mut [u8]) -> Option<usize> {
+    if level != SOL_TCP || !matches!(name, TCP_INFO | TCP_MAXSEG | TCP_CONGESTION) {
+        return None;
+    }
+    let channel = socket.channel()?;
+    let Answer { info, congestion, .. } = ask(&channel)?;
+    let mut bytes = [0; INFO];
+    let len = match name {
+        TCP_INFO => {
+            bytes = info;
+            if let Some(unsent) = bytes[NOT_SENT..].first_chunk_mut::<4>() {
+                let all = u32::from_ne_bytes(*unsent).saturating_add(channel.queued_out() as u32);
+                *unsent = all.to_ne_bytes();
+            }
+            INFO
+        }
+        TCP_MAXSEG => {
+            // tcpi_snd_mss.
+            bytes[..4].copy_from_slice(&info[16..20]);
+            4
+        }
+        _ => {
+            let name = congestion?.name().as_bytes();
+            bytes[..name.len()].copy_from_slice(name);
+            // TCP_CA_NAME_MAX of include/net/tcp.h.
+            16
+        }
+    };
+    let len = len.min(value.len());
+    value[..len].copy_from_slice(&bytes[..len]);
+    Some(len)
+}
+
+/// SIOCOUTQ: bytes that were sent and not acknowledged; SIOCOUTQNSD: those of them that were not sent yet.
+pub(crate) fn queued_out(channel: &Channel<'static>, only_unsent: bool) -> usize {
+    if !channel.is_wire() {
+        // They are in the peer's queue, where TCP would have acknowledged them.
+        return 0;
+    }
+    let ring = channel.queued_out();
+    let answer = ask(channel);
+    ring + answer.map_or(0, |answer| if only_unsent { answer.unsent } else { answer.unacknowledged }) as usize
+}
+
+/// SO_LINGER with a time: the last close waits until the peer has acknowledged everything, as the kernel does. Between
+/// two processes it has.
+pub(crate) fn linger(socket: &'static Socket) {
+    let seconds = socket.linger().load(Relaxed);
+    let Some(channel) = socket.channel().filter(Channel::is_wire) else { return };
+    if seconds <= 1 || socket.descriptors() != 1 || channel.refs() > 1 || channel.queued_in() != 0 {
+        return;
+    }
+    let until = Instant::now() + Duration::from_secs(u64::from(seconds) - 1);
+    // Not connected (any more): there is nothing to wait for, as below.
+    let _shut = channel.shutdown(Shutdown::Write);
+    let mut pause = Duration::from_micros(100);
+    while let Some(answer) = ask(&channel) {
+        // TCP_FIN_WAIT1, TCP_LAST_ACK, TCP_CLOSING: the FIN is not acknowledged.
+        let done = channel.queued_out() == 0 && answer.unacknowledged == 0 && !matches!(answer.info[0], 1 | 4 | 8 | 9 | 11);
+        if done || Instant::now() >= until {
+            return;
+        }
+        let nap = rustix::thread::Timespec { tv_sec: 0, tv_nsec: i64::from(pause.subsec_nanos()) };
+        if let rustix::thread::NanosleepRelativeResult::Interrupted(_) = rustix::thread::nanosleep(&nap) {
+            // A signal ends the wait (sk_stream_wait_close() of the kernel).
+            return;
+        }
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
+
+/// Whether a descriptor's close may wait.
+pub(crate) fn before_close(fd: Fd) {
+    if let Some(held) = table::socket(fd)
+        && held.unheld().linger().load(Relaxed) > 1
+    {
+        linger(held.unheld());
+    }
+}
+
+/// MSG_MORE on the wire: what does not fill a segment waits for the next bytes.
+pub(crate) fn more(channel: &Channel<'static>, len: usize) {
+    if channel.is_wire() {
+        channel.more_after(len);
+    }
+}
+
+/// What an accepted or opened channel has to know of SO_LINGER for the case that the process is killed.
+pub(crate) fn note_linger(socket: &Socket, channel: &Channel<'static>) {
+    let resets = socket.linger().load(Relaxed) == 1;
+    if resets != channel.options().reset_on_close {
+        channel.change_options(|options| options.reset_on_close = resets);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_on_the_kernel() {
+        let on = 1_i32.to_ne_bytes();
+        assert!(is_kernel_only(SOL_SOCKET, 36, &on) && is_kernel_only(SOL_TCP, 31, b"tls"));
+        assert!(!is_kernel_only(SOL_SOCKET, 36, &[0; 4]), "SO_MARK 0 is none");
+        assert!(!is_kernel_only(SOL_TCP, 1, &on));
+        assert!(is_kernel_only(SOL_TCP, TCP_CONGESTION, b"vegas") && !is_kernel_only(SOL_TCP, TCP_CONGESTION, b"bbr"));
+    }
+
+    #[test]
+    fn inherited_sockets_carry_what_can_be_told() {
+        let number = |level, name| Options::number(level, name).unwrap();
+        let has = |level, name| inherited() >> number(level, name) & 1 != 0;
+        assert!(has(SOL_TCP, 1) && has(SOL_SOCKET, 9) && has(SOL_TCP, 4));
+        assert!(!has(SOL_SOCKET, 8) && !has(SOL_TCP, TCP_MAXSEG));
+    }
+}
