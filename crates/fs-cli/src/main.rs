@@ -30,6 +30,9 @@ enum Command {
     Stat(stat::Args),
     /// Checks what acceleration needs, and says what to do.
     Doctor(doctor::Args),
+    /// Starts a daemon in the background, for `run`.
+    #[command(hide = true)]
+    Start(run::StartArgs),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Command::Ss(args) => ss::ss(args),
         Command::Stat(args) => stat::stat(args),
         Command::Doctor(args) => doctor::doctor(args),
+        Command::Start(args) => run::start_daemon(args),
     };
     match result {
         Ok(code) => code,

@@ -2,7 +2,7 @@
 
 use crate::control::{ControlArgs, Status, connect, status};
 use anyhow::{Context, anyhow, bail};
-use fs_shm::control::{Error, PATH_VARIABLE};
+use fs_shm::control::{Error, PATH_VARIABLE, SYSTEM_PATH};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -29,13 +29,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let path = args.control.path()?;
     let library = library()?;
-    let daemon = match ask(&path)? {
-        Some(status) => status,
+    let (path, daemon) = match running(&args.control)? {
+        Some(running) => running,
         None => {
+            // The daemon, and programs that change their directory, have another one.
+            let path = std::path::absolute(args.control.path()?).context("the control socket's path")?;
             start(&path, args.only_local)?;
-            ask(&path)?.context("the daemon that was started does not answer")?
+            let status = ask(&path)?.context("the daemon that was started does not answer")?;
+            (path, status)
         }
     };
     if !args.quiet {
@@ -50,6 +52,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     // As shells do: 127 is not found, 126 cannot be run.
     eprintln!("fastsock: cannot run {}: {error}", program.display());
     Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
+}
+
+/// The daemon that serves this user: the one that was named, or else its own, or else the system's.
+fn running(control: &ControlArgs) -> anyhow::Result<Option<(PathBuf, Status)>> {
+    let named = control.control.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+    // Without a directory for sockets there is none of its own.
+    let own = control.path().ok();
+    let system = (!named).then(|| PathBuf::from(SYSTEM_PATH));
+    for path in own.into_iter().chain(system) {
+        if let Some(status) = ask(&path)? {
+            let path = std::path::absolute(path).context("the control socket's path")?;
+            return Ok(Some((path, status)));
+        }
+    }
+    Ok(None)
 }
 
 /// `None`: no daemon is there.
@@ -100,8 +117,32 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     value
 }
 
-/// Starts a daemon that stays, as an SSH agent does, and waits until it serves.
+/// Starts a daemon that stays, as an SSH agent does, and waits until it serves. A process in between starts it, so that
+/// it is no child of the program that takes this process's place: that may wait for all of its children.
 fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let mut command = Command::new(program);
+    command.arg("start").arg("--control").arg(path).args(only_local.then_some("--only-local"));
+    let output = command.stdin(Stdio::null()).output().context("cannot start the daemon")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    bail!("{}", said.trim().trim_start_matches("fastsock: "))
+}
+
+/// Options of `fastsock start`, which is for [`run`] alone.
+#[derive(clap::Args, Debug)]
+pub(crate) struct StartArgs {
+    #[arg(long)]
+    only_local: bool,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+pub(crate) fn start_daemon(args: StartArgs) -> anyhow::Result<ExitCode> {
+    let StartArgs { only_local, control } = args;
+    let path = &control.path()?;
     let program = std::env::current_exe().context("cannot find out where this program is")?;
     let mut command = Command::new(program);
     command.arg("up").arg("--control").arg(path);
@@ -110,15 +151,15 @@ fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
         Some(device) if rustix::process::geteuid().is_root() => command.args(["--device", device]),
         _ => command.arg("--only-local"),
     };
-    // Not in the program's process group: what stops the program does not stop the daemon.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    // Not in the program's process group: what stops the program does not stop the daemon. It keeps no directory busy.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).current_dir("/");
     let mut child = command.spawn().context("cannot start the daemon")?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout).read_line(&mut line).context("the daemon's output")?;
     }
     if line.trim_end() == "ready" {
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     let mut said = String::new();
     if let Some(mut stderr) = child.stderr.take() {
@@ -126,7 +167,7 @@ fn start(path: &Path, only_local: bool) -> anyhow::Result<()> {
     }
     // Another `run` may have been faster.
     if ask(path)?.is_some() {
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     let hint = if device.is_some() {
         " (`fastsock run --only-local` needs no device, `fastsock doctor` says more)"

@@ -1,8 +1,11 @@
 //! `fastsock ss`: sockets, in the columns of iproute2's `ss -tan` and four more.
 
+mod kernel;
+
 use crate::control::ControlArgs;
 use anyhow::Context;
 use fs_shm::control::{Kind, Request, SocketRow};
+use std::collections::HashSet;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -20,8 +23,16 @@ pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.control.connect()?;
     let mut rows: Vec<SocketRow> = Vec::new();
     client.rows(|cursor| Request::Sockets { cursor }, |row| rows.push(row)).context("the daemon's sockets")?;
+    complete(&mut rows);
     std::io::stdout().write_all(table(&rows, !args.no_header).as_bytes()).context("standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks the kernel for what it carries. Descriptors of one socket are one row.
+fn complete(rows: &mut Vec<SocketRow>) {
+    let mut tables = kernel::Tables::default();
+    let mut seen = HashSet::new();
+    rows.retain_mut(|row| row.kind != Kind::Kernel || tables.complete(row).is_none_or(|inode| seen.insert((row.pid, inode))));
 }
 
 const HEADINGS: [&str; 9] =
@@ -54,23 +65,32 @@ fn line(row: &SocketRow) -> [String; 9] {
         state(row.state).into(),
         row.recv_queue.to_string(),
         row.send_queue.to_string(),
-        addr(Some(row.local)),
-        addr(row.peer),
+        addr(row.local),
+        peer(row),
         kind.into(),
         row.core.map_or("-".into(), |core| core.to_string()),
         row.reason.map_or("-".into(), |reason| reason.name().into()),
-        format!("{}/{}", row.name.as_str(), row.pid),
+        format!("users:((\"{}\",pid={},fd={}))", row.name.as_str(), row.pid, row.fd),
     ]
 }
 
 /// As ss writes them: `*` where nothing is known.
-fn addr(addr: Option<SocketAddr>) -> String {
+fn addr(addr: SocketAddr) -> String {
     let port = |port: u16| if port == 0 { "*".to_owned() } else { port.to_string() };
     match addr {
-        None => "*:*".into(),
-        Some(addr) if addr.ip().is_unspecified() && addr.port() == 0 => "*:*".into(),
-        Some(SocketAddr::V4(v4)) => format!("{}:{}", v4.ip(), port(v4.port())),
-        Some(SocketAddr::V6(v6)) => format!("[{}]:{}", v6.ip(), port(v6.port())),
+        addr if addr.ip().is_unspecified() && addr.port() == 0 => "*:*".into(),
+        SocketAddr::V4(v4) => format!("{}:{}", v4.ip(), port(v4.port())),
+        SocketAddr::V6(v6) => format!("[{}]:{}", v6.ip(), port(v6.port())),
+    }
+}
+
+/// A listener's is anybody of its family.
+fn peer(row: &SocketRow) -> String {
+    match row.peer {
+        Some(peer) => addr(peer),
+        None if row.local.port() == 0 => "*:*".into(),
+        None if row.local.is_ipv4() => "0.0.0.0:*".into(),
+        None => "[::]:*".into(),
     }
 }
 
@@ -110,6 +130,7 @@ mod tests {
             local: "0.0.0.0:80".parse().unwrap(),
             peer: None,
             pid: 7,
+            fd: 6,
             name: Text::new(b"nginx"),
         };
         let other = SocketRow {
@@ -121,9 +142,14 @@ mod tests {
             peer: Some("[::1]:1234".parse().unwrap()),
             ..row
         };
-        let expected = "State  Recv-Q Send-Q Local Address:Port Peer Address:Port Kind  Core Reason Process\n\
-                        LISTEN 0      511    0.0.0.0:80         *:*               local -    -      nginx/7\n\
-                        ESTAB  0      511    [::1]:80           [::1]:1234        wire  1    port   nginx/7\n";
-        assert_eq!(table(&[row, other], true), expected);
+        let unknown = SocketRow { state: 7, kind: Kind::Kernel, local: "0.0.0.0:0".parse().unwrap(), ..row };
+        let nginx = "users:((\"nginx\",pid=7,fd=6))";
+        let expected = format!(
+            "State  Recv-Q Send-Q Local Address:Port Peer Address:Port Kind   Core Reason Process\n\
+             LISTEN 0      511    0.0.0.0:80         0.0.0.0:*         local  -    -      {nginx}\n\
+             ESTAB  0      511    [::1]:80           [::1]:1234        wire   1    port   {nginx}\n\
+             UNCONN 0      511    *:*                *:*               kernel -    -      {nginx}\n"
+        );
+        assert_eq!(table(&[row, other, unknown], true), expected);
     }
 }

@@ -45,12 +45,8 @@ mod tcp {
 
 /// What getsockopt(TCP_MAXSEG) says of a connection over loopback: its MTU of 65536 less headers.
 const LOCAL_MSS: i32 = 65483;
-/// TCP_ESTABLISHED, TCP_SYN_SENT, TCP_FIN_WAIT2, TCP_CLOSE, TCP_CLOSE_WAIT (tcp_states.h).
-const ESTABLISHED: u8 = 1;
-const SYN_SENT: u8 = 2;
-const FIN_WAIT2: u8 = 5;
+/// TCP_CLOSE of tcp_states.h.
 const CLOSE: u8 = 7;
-const CLOSE_WAIT: u8 = 8;
 
 /// `getsockopt(2)`: writes at most `value.len()` bytes and answers the length the kernel would answer in `optlen`.
 pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize> {
@@ -92,21 +88,7 @@ fn put_int(value: &mut [u8], int: i32) -> usize {
 
 /// The state as TCP_INFO names it.
 fn tcp_state(socket: &Socket) -> u8 {
-    let Some(channel) = socket.channel() else { return CLOSE };
-    match channel.state().map(|state| state.phase()) {
-        Some(Phase::Connecting) => SYN_SENT,
-        Some(Phase::Open) if channel.is_reset() || channel.has_ended() && channel.is_send_shut() => CLOSE,
-        Some(Phase::Open) => {
-            if channel.has_ended() {
-                CLOSE_WAIT
-            } else if channel.is_send_shut() {
-                FIN_WAIT2
-            } else {
-                ESTABLISHED
-            }
-        }
-        _ => CLOSE,
-    }
+    socket.channel().map_or(CLOSE, |channel| channel.tcp_state())
 }
 
 /// Both directions have ended, or it was reset: no connection any more.

@@ -3,20 +3,14 @@
 use super::arenas::{Acceptor, Opener};
 use super::{Answer, Server};
 use crate::counters::add;
-use fs_shm::channel::state::Phase;
 use fs_shm::control::{ADMIN_MAX, CounterRow, Kind, Object, Reply, Row, SocketRow, Text};
 use fs_shm::{Channel, Side};
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// TCP states of `include/net/tcp_states.h`.
-mod tcp_state {
-    pub(super) const ESTABLISHED: u8 = 1;
-    pub(super) const SYN_SENT: u8 = 2;
-    pub(super) const CLOSE: u8 = 7;
-    pub(super) const CLOSE_WAIT: u8 = 8;
-    pub(super) const LISTEN: u8 = 10;
-}
+/// `TCP_CLOSE` and `TCP_LISTEN` of `include/net/tcp_states.h`.
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
 
 /// Rows go into one message as long as there is room for this much more.
 const ROW_MAX: usize = 160;
@@ -86,7 +80,7 @@ impl Server {
     fn sockets_of(&self, id: u32, rows: &mut Vec<SocketRow>) {
         let Some(attachment) = self.attachments.get(&id) else { return };
         let plain = SocketRow {
-            state: tcp_state::CLOSE,
+            state: CLOSE,
             kind: Kind::Local,
             core: None,
             reason: None,
@@ -95,10 +89,12 @@ impl Server {
             local: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
             peer: None,
             pid: attachment.who.pid,
+            fd: 0,
             name: attachment.name,
         };
         let mut seen = HashSet::new();
-        for (_, object, _) in attachment.holds() {
+        for (fd, object, _) in attachment.holds() {
+            let plain = SocketRow { fd: fd.unsigned_abs(), ..plain };
             let row = match object {
                 Object::Kernel(reason) => Some(SocketRow { kind: Kind::Kernel, reason: Some(reason), ..plain }),
                 _ if !seen.insert(object) => None,
@@ -113,7 +109,7 @@ impl Server {
         let listener = self.listeners.get(id)?;
         let waiting = self.arenas_of(id).filter_map(|id| self.map(id, Side::B));
         Some(SocketRow {
-            state: tcp_state::LISTEN,
+            state: LISTEN,
             kind: if listener.more.on_wire { Kind::Wire } else { Kind::Local },
             recv_queue: waiting.map(|arena| arena.pending()).fold(0, u32::saturating_add),
             send_queue: listener.backlog,
@@ -126,19 +122,12 @@ impl Server {
         let entry = self.arenas.get(&arena)?;
         let mapped = self.map(arena, side)?;
         let channel = Channel::at(&mapped, slot)?;
-        let state = channel.state()?;
         let core = match (entry.opener, entry.acceptor) {
             (Some(Opener::Core(core)), _) | (_, Some(Acceptor::Core(core))) => Some(core),
             _ => None,
         };
-        let number = match state.phase() {
-            Phase::Connecting => tcp_state::SYN_SENT,
-            Phase::Open if state.is_closed(side.other()) => tcp_state::CLOSE_WAIT,
-            Phase::Open => tcp_state::ESTABLISHED,
-            Phase::Free | Phase::Failed => tcp_state::CLOSE,
-        };
         Some(SocketRow {
-            state: number,
+            state: channel.tcp_state(),
             kind: if entry.wire { Kind::Wire } else { Kind::Local },
             core,
             recv_queue: channel.queued_in() as u32,

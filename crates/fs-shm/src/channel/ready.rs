@@ -104,6 +104,26 @@ impl Channel<'_> {
         .with_error(self)
     }
 
+    /// The state as TCP_INFO and ss name it (`include/net/tcp_states.h`).
+    pub fn tcp_state(&self) -> u8 {
+        const ESTABLISHED: u8 = 1;
+        const SYN_SENT: u8 = 2;
+        const FIN_WAIT2: u8 = 5;
+        const CLOSE: u8 = 7;
+        const CLOSE_WAIT: u8 = 8;
+        match self.state().map(|state| state.phase()) {
+            Some(Phase::Connecting) => SYN_SENT,
+            Some(Phase::Open) if self.is_reset() => CLOSE,
+            Some(Phase::Open) => match (self.has_ended(), self.is_send_shut()) {
+                (true, true) => CLOSE,
+                (true, false) => CLOSE_WAIT,
+                (false, true) => FIN_WAIT2,
+                (false, false) => ESTABLISHED,
+            },
+            Some(Phase::Free | Phase::Failed) | None => CLOSE,
+        }
+    }
+
     /// FIONREAD / SIOCINQ: bytes that may be read now.
     pub fn queued_in(&self) -> usize {
         self.rx().unread().map_or(0, |(_, unread)| unread as usize)

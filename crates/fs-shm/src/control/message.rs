@@ -343,6 +343,8 @@ pub struct SocketRow {
     pub peer: Option<SocketAddr>,
     /// The process.
     pub pid: u32,
+    /// Its descriptor.
+    pub fd: u32,
     /// Its name.
     pub name: Text<32>,
 }
@@ -622,6 +624,7 @@ impl Row for SocketRow {
         w.addr(self.local);
         w.some_addr(self.peer);
         w.u32(self.pid);
+        w.u32(self.fd);
         w.text(&self.name);
         w.finish()
     }
@@ -650,6 +653,7 @@ impl Row for SocketRow {
             local: r.addr()?,
             peer: r.some_addr()?,
             pid: r.u32()?,
+            fd: r.u32()?,
             name: r.text()?,
         };
         Ok((row, r.rest()))

@@ -125,6 +125,7 @@ fn rows_come_back_as_they_went() {
         local: addr("0.0.0.0:80"),
         peer: None,
         pid: 9,
+        fd: 4,
         name: Text::new(b"redis-server"),
     };
     let len = row.encode(&mut buffer).unwrap();
