@@ -38,10 +38,14 @@ struct Item {
 
 impl<P: FramePool> Stack<P> {
     /// Takes all frames out of `frames`; continuations of a packet follow its head.
+    #[inline]
     pub fn rx_batch(&mut self, frames: &mut Vec<RxFrame>) {
-        if frames.is_empty() {
-            return;
+        if !frames.is_empty() {
+            self.take_batch(frames);
         }
+    }
+
+    fn take_batch(&mut self, frames: &mut Vec<RxFrame>) {
         let mut batch = core::mem::take(&mut self.batch);
         batch.frames.append(frames);
         self.parse_all(&mut batch);
@@ -214,6 +218,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Payload and FIN of a segment with SYN, whose other fields have been dealt with; `segment.seq` is behind the SYN.
+    #[inline(never)]
     pub(crate) fn on_text(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
         self.process::<true>(index, segment, frames);
     }

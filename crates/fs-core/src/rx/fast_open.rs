@@ -109,7 +109,7 @@ impl<P: FramePool> Stack<P> {
             sample_from_us: None,
             retries: 0,
             ecn: syn.ecn,
-            options,
+            options: &options,
         });
         tcb.flags.set(Flags::UNACCEPTED | Flags::SYN_RECEIVED);
         tcb.ext_mut().recv.syn_data = segment.payload_len > 0;

@@ -22,6 +22,7 @@ use crate::tcb::open::{Opening, syn_window, window_scale};
 use crate::tcb::send::recovery::micros;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::timers::handshake_wait;
+use crate::time::Duration;
 use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, SegmentSpec};
 use crate::tx::neigh::PathId;
 use crate::wire::options::{self, Cookie, SynOptions};
@@ -180,9 +181,16 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// TCP_DEFER_ACCEPT as a number of SYN-ACK time-outs (Linux: `secs_to_retrans`); 0: not set.
-    fn defer_retries(&mut self, listener: u32) -> u8 {
+    #[inline]
+    fn defer_retries(&self, listener: u32) -> u8 {
+        let defer = self.listeners.at(listener).and_then(|l| l.options.defer_accept);
+        let Some(defer) = defer.filter(|d| !d.is_zero()) else { return 0 };
+        self.defer_tries(defer)
+    }
+
+    #[cold]
+    fn defer_tries(&self, defer: Duration) -> u8 {
         let (initial, max) = (self.config.tcp.rto_initial, self.config.tcp.rto_max);
-        let Some(defer) = self.listener_options(listener).defer_accept.filter(|d| !d.is_zero()) else { return 0 };
         let (mut tries, mut passed) = (1, initial);
         while passed < defer && tries < 32 {
             passed += handshake_wait(initial, tries, max);
@@ -307,20 +315,19 @@ impl<P: FramePool> Stack<P> {
         let (local, port) = (entry.key.local_ip(), entry.key.local_port());
         // The listener may have gone, and another may have come, since the SYN.
         let listener = self.listeners.find(local, port);
-        let elsewhere = self.listeners.find_elsewhere(local, port, hash);
-        if listener.is_none() && elsewhere.is_none() {
+        if listener.is_none() && self.listeners.find_elsewhere(local, port, hash).is_none() {
             if let Some(index) = cached {
                 self.forget_handshake(index);
             }
             self.send_reset_for(segment);
             return self.discard(frames, DropReason::NoSocket);
         }
-        let full = listener.and_then(|l| self.listeners.at_mut(l)).is_some_and(|l| l.queue.len() >= l.backlog as usize);
-        if full {
+        let entry_of = listener.and_then(|l| self.listeners.at(l));
+        if entry_of.is_some_and(|l| l.queue.len() >= l.backlog as usize) {
             // As Linux: the client's data and our SYN-ACK's retransmission will bring the ACK again.
             return self.discard(frames, DropReason::ListenOverflow);
         }
-        let options = listener.map(|l| self.listener_options(l)).unwrap_or_default();
+        let usual = TcpOptions::default();
         let mut tcb = self.open_tcb(Opening {
             key: entry.key,
             generation: 0,
@@ -332,7 +339,7 @@ impl<P: FramePool> Stack<P> {
             sample_from_us: (entry.retries == 0).then_some(entry.sent_us),
             retries: entry.retries,
             ecn: entry.ecn,
-            options,
+            options: entry_of.map_or(&usual, |l| &l.options),
         });
         tcb.flags.set(Flags::UNACCEPTED);
         let Some(slot) = self.slots.insert(|generation| {

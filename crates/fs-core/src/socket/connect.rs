@@ -318,6 +318,7 @@ impl<P: FramePool> Stack<P> {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
         let fast = s.fast.take();
         let origin = Origin { iss: s.iss, irs: peer.irs };
+        let options = s.options;
         let opening = Opening {
             key: s.key,
             generation: s.generation,
@@ -329,7 +330,7 @@ impl<P: FramePool> Stack<P> {
             sample_from_us: (s.retries == 0).then_some(s.sent_us),
             retries: s.retries,
             ecn: peer.ecn,
-            options: s.options,
+            options: &options,
         };
         let fin_wanted = s.fin_wanted;
         let mut tcb = self.open_tcb(opening);

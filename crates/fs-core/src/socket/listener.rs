@@ -101,9 +101,18 @@ impl ListenTable {
         self.slots.get_mut(index as usize).filter(|l| l.live)
     }
 
+    /// As [`ListenTable::at_mut`], to look at.
+    pub(crate) fn at(&self, index: u32) -> Option<&Listener> {
+        self.slots.get(index as usize).filter(|l| l.live)
+    }
+
     /// This core's listener for a destination: an exact address before a wildcard.
     pub(crate) fn find(&self, local: IpAddr, port: u16) -> Option<u32> {
         let candidates = self.by_port.get(&port)?;
+        if let &[only] = candidates.as_slice() {
+            let l = &self.slots[only as usize];
+            return covers(l.at, l.v6_only, local).then_some(only);
+        }
         let listener = |i: &&u32| {
             let l = &self.slots[**i as usize];
             covers(l.at, l.v6_only, local)

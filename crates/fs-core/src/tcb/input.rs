@@ -171,13 +171,14 @@ impl Tcb {
         }
         // Fifth: the ACK field. More than timestamps may be SACK blocks; without them, one block is as long as they are.
         let usual = if self.flags.has(Flags::TIMESTAMPS) { 12 } else { 0 };
-        let taken = if segment.opt_len > usual && self.flags.has(Flags::SACK) {
-            let blocks = options::sack_blocks(segment.options(arrival.head(core.pool)));
-            self.take_ack(core, segment, blocks.as_slice(), ready)
+        let blocks;
+        let sack = if segment.opt_len > usual && self.flags.has(Flags::SACK) {
+            blocks = options::sack_blocks(segment.options(arrival.head(core.pool)));
+            blocks.as_slice()
         } else {
-            self.take_ack(core, segment, &[], ready)
+            &[]
         };
-        let fin_acked = match taken {
+        let fin_acked = match self.take_ack(core, segment, sack, ready) {
             Ok(fin_acked) => fin_acked,
             Err(refused) => {
                 arrival.discard(core.pool);
@@ -319,7 +320,7 @@ impl Tcb {
     }
 
     /// Returns whether this ACK acknowledged our FIN.
-    #[inline]
+    #[inline(always)]
     fn take_ack<P: FramePool>(
         &mut self,
         core: &mut Core<'_, P>,
@@ -377,6 +378,7 @@ impl Tcb {
         Ok(fin)
     }
 
+    #[inline(always)]
     pub(crate) fn take_text<P: FramePool>(
         &mut self,
         core: &mut Core<'_, P>,
@@ -537,6 +539,7 @@ impl Tcb {
     }
 
     /// Keeps out-of-order data and answers with an ACK at once (RFC 5681 4.2), SACK blocks in it.
+    #[inline(never)]
     fn hold<P: FramePool>(
         &mut self,
         core: &mut Core<'_, P>,
@@ -578,6 +581,7 @@ impl Tcb {
     }
 
     /// Eighth: the peer's FIN, in order.
+    #[inline(never)]
     fn on_fin<P: FramePool>(&mut self, core: &mut Core<'_, P>, ready: &mut Ready) -> Disposition {
         if let Some(ext) = self.ext.as_mut() {
             // Behind the stream's end nothing can follow.

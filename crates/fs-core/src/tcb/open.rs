@@ -23,7 +23,7 @@ const MSS_DEFAULT_V6: u16 = 1220;
 const TIMESTAMPS_LEN: u16 = 12;
 
 /// What a handshake has agreed.
-pub(crate) struct Opening {
+pub(crate) struct Opening<'a> {
     pub(crate) key: FlowKey,
     pub(crate) generation: u32,
     pub(crate) iss: SeqNum,
@@ -39,12 +39,12 @@ pub(crate) struct Opening {
     pub(crate) retries: u8,
     /// Both sides want ECN (RFC 3168 6.1.1).
     pub(crate) ecn: bool,
-    pub(crate) options: TcpOptions,
+    pub(crate) options: &'a TcpOptions,
 }
 
 /// Smallest shift with which a window of `bytes` fits its 16-bit field; at most 14 (RFC 7323 2.3).
 pub(crate) fn window_scale(bytes: u32) -> u8 {
-    (0..14).find(|&shift| bytes >> shift <= u16::MAX as u32).unwrap_or(14)
+    16u32.saturating_sub(bytes.leading_zeros()).min(14) as u8
 }
 
 /// The window field of a SYN or SYN-ACK, never scaled.
@@ -54,7 +54,7 @@ pub(crate) fn syn_window(initial: u32) -> u16 {
 
 impl<P: FramePool> Stack<P> {
     /// Makes the control block, in ESTABLISHED.
-    pub(crate) fn open_tcb(&self, opening: Opening) -> Tcb {
+    pub(crate) fn open_tcb(&self, opening: Opening<'_>) -> Tcb {
         let Opening { key, generation, iss, irs, peer, window, path, sample_from_us, retries, ecn, options } = opening;
         let tcp = &self.config.tcp;
         let v6 = key.is_v6();
@@ -130,7 +130,7 @@ impl<P: FramePool> Stack<P> {
         tcb.set_rcv_buf(tcp.receive_buffer_initial);
         tcb.flags.set_quick(crate::tcb::recv::ack::QUICK_MAX);
         tcb.use_algorithm(options.congestion_control.unwrap_or(tcp.congestion_control), self.now);
-        tcb.apply(&options, self.now);
+        tcb.apply(options, self.now);
         tcb
     }
 }

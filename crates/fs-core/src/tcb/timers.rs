@@ -85,7 +85,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn rto_ns(&self, config: &TcpConfig) -> u64 {
         let rto = self.rtt.rto_ns(config.rto_min, config.rto_max, config.rto_initial);
-        if self.backoff > 0 { nanos(backoff(Duration::from_nanos(rto), self.backoff, config.rto_max)) } else { rto }
+        if self.backoff > 0 { backed_off_ns(rto, self.backoff, config.rto_max) } else { rto }
     }
 
     /// RFC 6298 5.1 to 5.3: (re)starts the retransmission timer.
@@ -226,6 +226,12 @@ impl Tcb {
             ext.keepalive_probes = 0;
         }
     }
+}
+
+/// [`backoff`] in nanoseconds.
+#[cold]
+fn backed_off_ns(rto_ns: u64, n: u8, max: Duration) -> u64 {
+    nanos(backoff(Duration::from_nanos(rto_ns), n, max))
 }
 
 /// Retransmission time-outs after which a connection is given up, given `retries` of the configuration.

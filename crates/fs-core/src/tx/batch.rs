@@ -2,12 +2,15 @@
 //! robin by a byte quota; an ACK that data carries is not sent on its own.
 
 use crate::frame::{FramePool, IfaceId, TxFrame};
+use crate::frame_queue::FrameNodes;
 use crate::stack::Stack;
 use crate::tcb::Tcb;
+use crate::tcb::cc::pacing::PacingQueue;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::mark;
+use crate::tcb::send::buffer::{TxSegment, TxStore, mark};
 use crate::tcb::send::segmenter::Next;
 use crate::tcb::seq::SeqNum;
+use crate::time::Instant;
 use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, SegmentSpec};
 use crate::tx::neigh::PathState;
 use crate::wire::options::{self, Timestamps};
@@ -207,11 +210,7 @@ impl<P: FramePool> Stack<P> {
             };
             if let Some(at) = tcb.pacing_wait(*now) {
                 waits = true;
-                if let Some(ext) = tcb.ext.as_mut()
-                    && !core::mem::replace(&mut ext.pacing.queued, true)
-                {
-                    paced.push(at, index, tcb.generation);
-                }
+                queue_paced(tcb, paced, index, at);
                 break;
             }
             let before = out.len();
@@ -248,25 +247,35 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
+/// The connection's next burst leaves at `at`.
+#[inline(never)]
+fn queue_paced(tcb: &mut Tcb, paced: &mut PacingQueue, index: u32, at: Instant) {
+    if let Some(ext) = tcb.ext.as_mut()
+        && !core::mem::replace(&mut ext.pacing.queued, true)
+    {
+        paced.push(at, index, tcb.generation);
+    }
+}
+
 /// Builds one segment of the send queue. The frame is shared with the queue; if the device still holds it
 /// from an earlier transmission, its payload is copied. False when the pool is dry.
 #[allow(clippy::too_many_arguments, reason = "the connection and the parts of its core that building touches")]
 #[inline]
 fn emit_segment<P: FramePool>(
     tcb: &mut Tcb,
-    store: &mut crate::tcb::send::buffer::TxStore,
+    store: &mut TxStore,
     pool: &mut P,
     net: &mut crate::net::Net,
     stats: &mut crate::stats::Stats,
     index: u32,
     ts: u32,
     frozen: bool,
-    now: crate::time::Instant,
+    now: Instant,
     out: &mut Vec<TxFrame>,
 ) -> bool {
     let path = net.path(tcb.path);
     let known = path.state() == PathState::Known;
-    let crate::tcb::send::buffer::TxStore { segments, rest, .. } = store;
+    let TxStore { segments, rest, .. } = store;
     let segment = &mut segments[index];
     let payload_sum = if path.tx_checksum() { 0 } else { segment.payload_sum(rest, pool) };
     let mut flags = TcpFlags::ACK;
@@ -315,27 +324,8 @@ fn emit_segment<P: FramePool>(
         if let Some(last) = out.last_mut() {
             last.frame.set_more(false);
         }
-    } else {
-        let Some(mut head) = pool.alloc() else { return false };
-        let n = segment.head.len().min(pool.payload_room());
-        let mut copy = [0u8; 4096];
-        copy[..n].copy_from_slice(&pool.bytes(&segment.head)[..n]);
-        head.grow_back(n);
-        pool.bytes_mut(&mut head).copy_from_slice(&copy[..n]);
-        let extra = segment.head.len() - n;
-        let checksum = build::write_headers(pool, &mut head, path, &spec);
-        out.push(TxFrame { frame: head, checksum });
-        if extra > 0 {
-            // A frame handed in by the application may hold more than a fresh one can: share its end.
-            let mut end = pool.share(&segment.head);
-            end.trim_front(n);
-            out.push(TxFrame { frame: end, checksum: None });
-        }
-        segment.rest.for_each(rest, |part| out.push(TxFrame { frame: pool.share(part), checksum: None }));
-        let chain = out.len();
-        for (i, part) in out[first..].iter_mut().enumerate() {
-            part.frame.set_more(first + i + 1 < chain);
-        }
+    } else if !emit_copy(pool, path, &spec, segment, rest, out) {
+        return false;
     }
     if tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED) {
         stats.acks_piggybacked += 1;
@@ -349,6 +339,40 @@ fn emit_segment<P: FramePool>(
     } else {
         let packet = out.drain(first..).collect();
         net.wait_for_neighbour(pool, stats, tcb.path, now, packet);
+    }
+    true
+}
+
+/// Builds a segment whose frame the device still holds, or whose head has no room for headers: in a frame of its own.
+#[cold]
+fn emit_copy<P: FramePool>(
+    pool: &mut P,
+    path: &crate::tx::neigh::Path,
+    spec: &SegmentSpec<'_>,
+    segment: &TxSegment,
+    rest: &FrameNodes,
+    out: &mut Vec<TxFrame>,
+) -> bool {
+    let first = out.len();
+    let Some(mut head) = pool.alloc() else { return false };
+    let n = segment.head.len().min(pool.payload_room());
+    let mut copy = [0u8; 4096];
+    copy[..n].copy_from_slice(&pool.bytes(&segment.head)[..n]);
+    head.grow_back(n);
+    pool.bytes_mut(&mut head).copy_from_slice(&copy[..n]);
+    let extra = segment.head.len() - n;
+    let checksum = build::write_headers(pool, &mut head, path, spec);
+    out.push(TxFrame { frame: head, checksum });
+    if extra > 0 {
+        // A frame handed in by the application may hold more than a fresh one can: share its end.
+        let mut end = pool.share(&segment.head);
+        end.trim_front(n);
+        out.push(TxFrame { frame: end, checksum: None });
+    }
+    segment.rest.for_each(rest, |part| out.push(TxFrame { frame: pool.share(part), checksum: None }));
+    let chain = out.len();
+    for (i, part) in out[first..].iter_mut().enumerate() {
+        part.frame.set_more(first + i + 1 < chain);
     }
     true
 }

@@ -136,10 +136,16 @@ impl PacingQueue {
     }
 
     /// The next whose wait is over.
+    #[inline]
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(u32, u32)> {
         if self.heap.peek()?.0.0 > now {
             return None;
         }
+        self.pop()
+    }
+
+    #[inline(never)]
+    fn pop(&mut self) -> Option<(u32, u32)> {
         self.heap.pop().map(|Reverse((_, index, generation))| (index, generation))
     }
 

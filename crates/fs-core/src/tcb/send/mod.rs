@@ -1,6 +1,7 @@
 //! The sending half: a queue of segments, what is sent when, and how loss is found and mended.
 
 pub(crate) mod buffer;
+mod calm;
 pub(crate) mod loss;
 pub(crate) mod path;
 pub(crate) mod persist;

@@ -141,6 +141,12 @@ impl Rack {
         self.resent.push_back(Resent { place: Place { index, seq }, sent_us });
     }
 
+    /// It remembers places in the send queue.
+    #[inline]
+    pub(crate) fn has_places(&self) -> bool {
+        self.settled.is_some() || !self.resent.is_empty()
+    }
+
     /// What was settled may be open again.
     pub(crate) fn look_again(&mut self) {
         self.advanced = true;

@@ -50,7 +50,7 @@ pub(crate) struct Acknowledged {
 
 /// What happened to the segments that an ACK took out of the queue.
 #[derive(Default)]
-struct Trace {
+pub(super) struct Trace {
     /// The first that was sent only once and not SACKed before: its begin and end.
     first_once: Option<(SeqNum, SeqNum)>,
     /// The last of those, and the latest sent of those sent again: when, and their end.
@@ -59,7 +59,12 @@ struct Trace {
 }
 
 impl Trace {
-    fn see(&mut self, segment: &TxSegment) {
+    /// One of them had been sent again.
+    pub(super) fn saw_again(&self) -> bool {
+        self.again.is_some()
+    }
+
+    pub(super) fn see(&mut self, segment: &TxSegment) {
         if segment.has(mark::SACKED) {
             return;
         }
@@ -104,6 +109,9 @@ impl Tcb {
         }
         let troubled = |e: &crate::tcb::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
         if !advanced || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
+            if self.is_calm(&input) {
+                return self.on_calm_ack(store, pool, config, &input);
+            }
             return self.on_ack_in_trouble(store, pool, stats, config, &input);
         }
         let flight_before = self.flight();
@@ -227,7 +235,7 @@ impl Tcb {
     }
 
     /// RACK's and F-RTO's view of what was acknowledged cumulatively.
-    fn follow_trace(&mut self, trace: &Trace, now_us: u32, facts: &mut Acknowledged) {
+    pub(super) fn follow_trace(&mut self, trace: &Trace, now_us: u32, facts: &mut Acknowledged) {
         let high = self.recovery().high();
         let Some(loss) = self.loss_if_any() else { return };
         if let Some((sent_us, end)) = trace.once {
@@ -566,7 +574,7 @@ impl Tcb {
     }
 
     #[inline]
-    fn grow_window(&mut self, acked: u32, flight_before: u32, rtt_us: Option<u32>, now: Instant) {
+    pub(super) fn grow_window(&mut self, acked: u32, flight_before: u32, rtt_us: Option<u32>, now: Instant) {
         if self.owns_window() {
             return;
         }
@@ -594,7 +602,7 @@ impl Tcb {
     }
 
     /// The timers after an ACK that took the long way.
-    fn time_after_ack(
+    pub(super) fn time_after_ack(
         &mut self,
         store: &TxStore,
         config: &TcpConfig,

@@ -43,6 +43,7 @@ impl Tcb {
     }
 
     /// A probe, or what is lost, goes before new data.
+    #[inline(never)]
     fn next_in_trouble<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
         let (due, new_first) = self.loss().map_or((false, false), |l| (l.probe.due, l.undo.new_data_first));
         if due {
@@ -137,10 +138,12 @@ impl Tcb {
     /// segments on their way to the peer's reader need not wait for more then.
     #[inline]
     pub(crate) fn ends_burst(&self, store: &TxStore, index: u32, run: u32, now: Instant) -> bool {
+        store.segments[index].next == NIL || self.ends_burst_before_last(store, index, run, now)
+    }
+
+    #[inline(never)]
+    fn ends_burst_before_last(&self, store: &TxStore, index: u32, run: u32, now: Instant) -> bool {
         let segment = &store.segments[index];
-        if segment.next == NIL {
-            return true;
-        }
         let (next, mss) = (&store.segments[segment.next], self.mss as u32);
         let full = self.flight() + segment.span() >= self.window.cwnd;
         let small = next.len < mss && segment.next == self.tx.tail && !next.has(mark::FIN);
@@ -195,24 +198,7 @@ impl Tcb {
             }
             Next::Again(index) => {
                 stats.retransmits += 1;
-                let segment = &mut store.segments[index];
-                segment.sent_us = now_us;
-                let again = segment.has(mark::RETRANSMITTED);
-                segment.marks |= mark::RETRANSMITTED | mark::EVER_RETRANSMITTED;
-                let (span, len, seq) = (segment.span(), segment.len, segment.seq);
-                if !again {
-                    self.ext_mut().retransmitted += span;
-                }
-                let loss = self.loss_mut();
-                loss.rack.sent_again(index, seq, now_us);
-                loss.undo.sent_again(span, ts);
-                loss.total_retransmits = loss.total_retransmits.saturating_add(1);
-                loss.bytes_retransmitted += u64::from(len);
-                self.sent_in_trouble(span, true, config, now);
-                if index == self.tx.head && !self.flags.has(Flags::REORDER_TIMER) {
-                    // As Linux: the head's time-out starts when it was last sent.
-                    self.restart_rto(config, now);
-                }
+                self.sent_again(store, config, index, ts, now);
             }
             Next::Nothing => return,
         }
@@ -221,6 +207,29 @@ impl Tcb {
         }
         if !self.timer_runs() {
             self.restart_timer(config, now);
+        }
+    }
+
+    #[inline(never)]
+    fn sent_again(&mut self, store: &mut TxStore, config: &TcpConfig, index: u32, ts: u32, now: Instant) {
+        let now_us = super::recovery::micros(now);
+        let segment = &mut store.segments[index];
+        segment.sent_us = now_us;
+        let again = segment.has(mark::RETRANSMITTED);
+        segment.marks |= mark::RETRANSMITTED | mark::EVER_RETRANSMITTED;
+        let (span, len, seq) = (segment.span(), segment.len, segment.seq);
+        if !again {
+            self.ext_mut().retransmitted += span;
+        }
+        let loss = self.loss_mut();
+        loss.rack.sent_again(index, seq, now_us);
+        loss.undo.sent_again(span, ts);
+        loss.total_retransmits = loss.total_retransmits.saturating_add(1);
+        loss.bytes_retransmitted += u64::from(len);
+        self.sent_in_trouble(span, true, config, now);
+        if index == self.tx.head && !self.flags.has(Flags::REORDER_TIMER) {
+            // As Linux: the head's time-out starts when it was last sent.
+            self.restart_rto(config, now);
         }
     }
 

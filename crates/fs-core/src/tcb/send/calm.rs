@@ -1,0 +1,76 @@
+//! ACKs after trouble: the connection remembers what it has learnt of losses, but nothing is SACKed, lost or sent again, so
+//! that the long way of [`super::recovery`] would only find that out.
+
+use super::buffer::TxStore;
+use super::recovery::{AckInput, Acknowledged, Trace, micros};
+use crate::config::TcpConfig;
+use crate::frame::FramePool;
+use crate::tcb::flags::Flags;
+use crate::tcb::{Ext, Recovery, Tcb};
+
+impl Ext {
+    /// Nothing is being repaired, and no verdict is open.
+    fn is_calm(&self) -> bool {
+        self.recovery == Recovery::Open
+            && self.sacked | self.lost | self.retransmitted == 0
+            && self.loss.as_deref().is_none_or(|l| !l.probe.due && l.probe.end.is_none())
+    }
+}
+
+impl Tcb {
+    /// The ACK moves SND.UNA and says nothing else, and nothing is amiss.
+    #[inline]
+    pub(super) fn is_calm(&self, input: &AckInput<'_>) -> bool {
+        let behind = |e: &Ext| e.loss.as_deref().and_then(|l| l.fack).is_none_or(|f| f.at_or_before(self.snd_una));
+        input.ack != self.snd_una
+            && input.sack.is_empty()
+            && !input.ece
+            && self.flags.has(Flags::SACK)
+            && !self.flags.has(Flags::REORDER_TIMER)
+            && self.ext.as_ref().is_some_and(|e| e.is_calm() && behind(e))
+    }
+
+    /// As `on_ack_in_trouble`, where [`Tcb::is_calm`].
+    #[inline(never)]
+    pub(super) fn on_calm_ack<P: FramePool>(
+        &mut self,
+        store: &mut TxStore,
+        pool: &mut P,
+        config: &TcpConfig,
+        input: &AckInput<'_>,
+    ) -> bool {
+        let (now_us, flight_before) = (micros(input.now), self.flight());
+        let advance = input.ack.since(self.snd_una);
+        if let Some(ext) = self.ext.as_mut() {
+            ext.soft_error = None;
+            if let Some(loss) = ext.loss.as_deref_mut() {
+                (loss.time_outs, loss.first_time_out) = (0, None);
+                // Places of segments that are gone must not seem to hold again when sequence numbers have gone round.
+                if loss.fack.is_some() || loss.resend.is_some() || loss.rack.has_places() {
+                    ext.clear_board();
+                }
+            }
+        }
+        let mut trace = Trace::default();
+        self.model_begin(store, input.ack, input.now);
+        let acked = self.tx.acknowledge(store, pool, input.ack, |segment| trace.see(segment));
+        self.snd_una = input.ack;
+        self.dup_acks = 0;
+        self.flags.clear(Flags::PERSIST);
+        self.follow_trace(&trace, now_us, &mut Acknowledged::default());
+        // Karn's rule (RFC 6298 section 3): what comes with a segment sent again may be the answer to that.
+        let sent_us = acked.sample_us.filter(|_| !trace.saw_again());
+        let rtt_us = sent_us.map(|sent| now_us.wrapping_sub(sent));
+        if let Some(rtt_us) = rtt_us {
+            self.rtt.sample(rtt_us);
+            self.backoff = 0;
+            if let Some(loss) = self.loss_if_any() {
+                loss.rack.sample(rtt_us.max(1), now_us);
+            }
+        }
+        self.grow_window(advance, flight_before, rtt_us, input.now);
+        self.model_end(input.now);
+        self.time_after_ack(store, config, input.now, true, acked.sample_us, None);
+        acked.fin
+    }
+}
