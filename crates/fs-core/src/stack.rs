@@ -489,11 +489,18 @@ impl<P: FramePool> Stack<P> {
         if rst {
             self.send_reset_of(index);
         }
-        let Self { slots, pool, nodes, store, table, hasher, .. } = self;
+        let Slot::Open(tcb) = self.slots.slot(index) else { return };
+        let hash = self.hasher.hash(Protocol::Tcp, &tcb.key());
+        self.forget(index, hash, error);
+    }
+
+    /// As [`Stack::kill`] without telling the peer; `hash` is of the connection's key.
+    pub(crate) fn forget(&mut self, index: u32, hash: u64, error: Option<Error>) {
+        let Self { slots, pool, nodes, store, table, .. } = self;
         let Slot::Open(tcb) = slots.slot_mut(index) else { return };
         let key = tcb.key();
         let generation = tcb.generation;
-        table.remove(hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
+        table.remove(hash, Owner::Connection(index).value());
         tcb.tx.clear(store, pool);
         if let Some(mut ext) = tcb.ext.take() {
             ext.islands.clear(nodes, pool);

@@ -177,7 +177,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     #[inline]
-    fn owner_by_hash(&self, hash: u64, key: &FlowKey) -> Option<Owner> {
+    pub(crate) fn owner_by_hash(&self, hash: u64, key: &FlowKey) -> Option<Owner> {
         let Self { table, slots, handshakes, time_waits, .. } = self;
         table
             .find(hash, |value| match Owner::of(value) {
@@ -226,7 +226,9 @@ impl<P: FramePool> Stack<P> {
     #[inline(always)]
     fn process<const TEXT_ONLY: bool>(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
         let nodes = self.nodes.len();
-        let Self { slots, pool, nodes: node_slab, store, stats, config, now, receive_frames, ts_clock, ts_offset, .. } = self;
+        let Self {
+            slots, pool, nodes: node_slab, store, stats, config, now, receive_frames, ts_clock, ts_offset, ..
+        } = self;
         let Slot::Open(tcb) = slots.slot_mut(index) else { return self.on_opening(index, segment, frames) };
         let mut core = Core {
             pool,
@@ -396,10 +398,7 @@ impl<P: FramePool> Stack<P> {
         let first = !segment.flags.ack() && !segment.flags.rst();
         // RFC 9293 3.10.7.2: at a listener, what is neither RST, ACK nor SYN is dropped without an answer. SYN with FIN opens
         // nothing (as Linux): no honest sender makes it.
-        if first
-            && (!segment.flags.syn() || segment.flags.fin())
-            && self.listeners.find(local, port).is_some()
-        {
+        if first && (!segment.flags.syn() || segment.flags.fin()) && self.listeners.find(local, port).is_some() {
             return self.discard(frames, DropReason::NoAck);
         }
         if segment.flags.syn()

@@ -28,14 +28,14 @@ impl<P: FramePool> Stack<P> {
             ts_recent: tcb.flags.has(Flags::TIMESTAMPS).then_some(tcb.ts_recent),
             window: tcb.offer_window(true),
         };
-        self.kill(index, None, false);
+        let hash = self.hasher.hash(Protocol::Tcp, &key);
+        self.forget(index, hash, None);
         if self.time_waits.is_full()
             && let Some(oldest) = self.time_waits.pop_oldest()
         {
             self.forget_time_wait(oldest);
         }
         let record = self.time_waits.insert(entry, self.now);
-        let hash = self.hasher.hash(Protocol::Tcp, &key);
         if self.table.insert(hash, Owner::TimeWait(record).value()).is_err() {
             self.time_waits.remove(record);
         }

@@ -55,11 +55,10 @@ impl<P: FramePool> Stack<P> {
         if self.slots.is_full() {
             return Err(Error::NoBuffers);
         }
-        let key = match local.map_or(0, |l| l.port()) {
+        let (key, hash) = match local.map_or(0, |l| l.port()) {
             0 => self.choose_port(source, remote)?,
             port => self.claim_port(source, port, remote)?,
         };
-        let hash = self.hasher.hash(Protocol::Tcp, &key);
         let iss = self.initial_sequence(&key);
         let retry_at = self.now + self.config.tcp.rto_initial;
         let sent_us = micros(self.now);
@@ -106,8 +105,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// An ephemeral port whose flow is free, and whose replies reach this core.
-    fn choose_port(&mut self, source: IpAddr, remote: SocketAddr) -> Result<FlowKey, Error> {
+    /// An ephemeral port whose flow is free, and whose replies reach this core: the flow and its hash.
+    fn choose_port(&mut self, source: IpAddr, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
         let Self { ports, table, hasher, slots, handshakes, time_waits, port_filter, listeners, .. } = self;
         let mut recycled = None;
         let mut found = None;
@@ -116,7 +115,8 @@ impl<P: FramePool> Stack<P> {
             if listeners.port_in_use(port) || port_filter.as_ref().is_some_and(|f| !f(&key)) {
                 return false;
             }
-            let owner = table.find(hasher.hash(Protocol::Tcp, &key), |value| match Owner::of(value) {
+            let hash = hasher.hash(Protocol::Tcp, &key);
+            let owner = table.find(hash, |value| match Owner::of(value) {
                 Owner::Connection(i) => match slots.slot(i) {
                     Slot::Open(tcb) => tcb.is(&key),
                     Slot::SynSent(s) => s.key == key,
@@ -127,33 +127,34 @@ impl<P: FramePool> Stack<P> {
             });
             match owner.map(Owner::of) {
                 None => {
-                    found = Some(key);
+                    found = Some((key, hash));
                     true
                 }
                 // RFC 6191: with timestamps that have moved on since, the old segments are told apart.
                 Some(Owner::TimeWait(i)) if time_waits.record(i).ts_recent().is_some() && recycled.is_none() => {
-                    recycled = Some((key, i));
+                    recycled = Some((key, hash, i));
                     false
                 }
                 Some(_) => false,
             }
         });
-        if let Some(key) = found {
-            return Ok(key);
+        if let Some(free) = found {
+            return Ok(free);
         }
-        let (key, index) = recycled.ok_or(Error::AddrNotAvailable)?;
+        let (key, hash, index) = recycled.ok_or(Error::AddrNotAvailable)?;
         self.reuse_time_wait(index);
-        Ok(key)
+        Ok((key, hash))
     }
 
     /// A port that the application asked for.
-    fn claim_port(&mut self, source: IpAddr, port: u16, remote: SocketAddr) -> Result<FlowKey, Error> {
+    fn claim_port(&mut self, source: IpAddr, port: u16, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
         let key = FlowKey::new(SocketAddr::new(source, port), remote).ok_or(Error::InvalidInput)?;
-        match self.owner_of(&key) {
-            None => Ok(key),
+        let hash = self.hasher.hash(Protocol::Tcp, &key);
+        match self.owner_by_hash(hash, &key) {
+            None => Ok((key, hash)),
             Some(Owner::TimeWait(index)) if self.time_waits.record(index).ts_recent().is_some() => {
                 self.reuse_time_wait(index);
-                Ok(key)
+                Ok((key, hash))
             }
             Some(_) => Err(Error::AddrInUse),
         }

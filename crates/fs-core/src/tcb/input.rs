@@ -56,7 +56,7 @@ impl<'a> Arrival<'a> {
     }
 
     /// Keeps `len` bytes of payload from `off` on; frames without payload go back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn into_payload<P: FramePool>(
         self,
         nodes: &mut FrameNodes,
@@ -424,7 +424,7 @@ impl Tcb {
         if seq == self.rcv_nxt { self.take_in_order(core, data, fin, ready) } else { self.hold(core, seq, data, fin) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_in_order<P: FramePool>(
         &mut self,
         core: &mut Core<'_, P>,

@@ -139,11 +139,21 @@ impl Tcb {
     /// After an ACK of new data: the tail loss probe's timer if one may be sent, else the retransmission timer.
     #[inline]
     pub(crate) fn restart_timer(&mut self, config: &TcpConfig, now: Instant) {
-        let rto = self.rto_ns(config);
+        if self.backoff > 0 {
+            return self.restart_backed_off(config, now);
+        }
+        let rto = self.rtt.rto_ns(config.rto_min, config.rto_max, config.rto_initial);
         match self.probe_wait(config) {
             Some(wait) => self.set_timer(Flags::PROBE_TIMER, now.add_nanos(wait.min(rto))),
             None => self.set_timer(Flags::default(), now.add_nanos(rto)),
         }
+    }
+
+    /// No probe is sent then.
+    #[cold]
+    fn restart_backed_off(&mut self, config: &TcpConfig, now: Instant) {
+        let wait = self.rto_ns(config);
+        self.set_timer(Flags::default(), now.add_nanos(wait));
     }
 
     /// After sending: the probe is put off, the time-out is not.

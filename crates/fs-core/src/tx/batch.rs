@@ -248,7 +248,7 @@ impl<P: FramePool> Stack<P> {
 }
 
 /// The connection's next burst leaves at `at`.
-#[inline(never)]
+#[cold]
 fn queue_paced(tcb: &mut Tcb, paced: &mut PacingQueue, index: u32, at: Instant) {
     if let Some(ext) = tcb.ext.as_mut()
         && !core::mem::replace(&mut ext.pacing.queued, true)

@@ -43,7 +43,7 @@ impl Tcb {
     }
 
     /// A probe, or what is lost, goes before new data.
-    #[inline(never)]
+    #[cold]
     fn next_in_trouble<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
         let (due, new_first) = self.loss().map_or((false, false), |l| (l.probe.due, l.undo.new_data_first));
         if due {
@@ -210,7 +210,7 @@ impl Tcb {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn sent_again(&mut self, store: &mut TxStore, config: &TcpConfig, index: u32, ts: u32, now: Instant) {
         let now_us = super::recovery::micros(now);
         let segment = &mut store.segments[index];
@@ -233,6 +233,7 @@ impl Tcb {
         }
     }
 
+    #[cold]
     fn sent_in_trouble(&mut self, span: u32, again: bool, config: &TcpConfig, now: Instant) {
         let fast = matches!(self.recovery(), Recovery::Fast { .. });
         let Some(loss) = self.loss_if_any() else { return };
