@@ -3,6 +3,7 @@
 
 use super::buffer::TxStore;
 use super::recovery::{AckInput, Acknowledged, Trace, micros};
+use super::sack::Sacked;
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::tcb::flags::Flags;
@@ -58,16 +59,7 @@ impl Tcb {
         self.dup_acks = 0;
         self.flags.clear(Flags::PERSIST);
         self.follow_trace(&trace, now_us, &mut Acknowledged::default());
-        // Karn's rule (RFC 6298 section 3): what comes with a segment sent again may be the answer to that.
-        let sent_us = acked.sample_us.filter(|_| !trace.saw_again());
-        let rtt_us = sent_us.map(|sent| now_us.wrapping_sub(sent));
-        if let Some(rtt_us) = rtt_us {
-            self.rtt.sample(rtt_us);
-            self.backoff = 0;
-            if let Some(loss) = self.loss_if_any() {
-                loss.rack.sample(rtt_us.max(1), now_us);
-            }
-        }
+        let rtt_us = self.sample_round_trip(&trace, &Sacked::default(), input.echo, now_us);
         self.grow_window(advance, flight_before, rtt_us, input.now);
         self.model_end(input.now);
         self.time_after_ack(store, config, input.now, true, acked.sample_us, None);

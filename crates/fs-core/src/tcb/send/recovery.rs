@@ -59,11 +59,6 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// One of them had been sent again.
-    pub(super) fn saw_again(&self) -> bool {
-        self.again.is_some()
-    }
-
     pub(super) fn see(&mut self, segment: &TxSegment) {
         if segment.has(mark::SACKED) {
             return;
@@ -269,7 +264,13 @@ impl Tcb {
     /// that the retransmission was answered. And only if nothing that was sent again after it comes with it: the peer may
     /// have held it until the hole before it was filled, or its own ACK was lost, and then this is the answer to the
     /// retransmission (Linux `tcp_clean_rtx_queue` takes no sample either). The back-off lasts until there is a sample.
-    fn sample_round_trip(&mut self, trace: &Trace, sacked: &Sacked, echo: Option<u32>, now_us: u32) -> Option<u32> {
+    pub(super) fn sample_round_trip(
+        &mut self,
+        trace: &Trace,
+        sacked: &Sacked,
+        echo: Option<u32>,
+        now_us: u32,
+    ) -> Option<u32> {
         let once = later(trace.once.map(|(us, _)| us), sacked.once_us);
         let again = later(trace.again.map(|(us, _)| us), sacked.again_us);
         let answered = || {
