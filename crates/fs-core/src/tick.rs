@@ -56,7 +56,7 @@ impl<P: FramePool> Stack<P> {
             let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
             tcb.flags.clear(Flags::IN_DELAY_QUEUE);
             if tcb.flags.has(Flags::ACK_DELAYED) {
-                tcb.flags.set(Flags::ACK_NOW);
+                tcb.delay_over();
                 self.settle(index, Ready::default());
             }
         }

@@ -83,6 +83,47 @@ fn an_answer_carries_the_ack_and_makes_the_connection_interactive() {
 }
 
 #[test]
+fn an_answer_after_the_ack_makes_the_connection_interactive_too_until_one_is_missing() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    for _ in 0..16 {
+        lab.send(&conn.data(&[1; 10]));
+        conn.seq = conn.seq.wrapping_add(10);
+        lab.one();
+    }
+    lab.read(&conn);
+    // Read in one turn: acknowledged. Answered in the next.
+    lab.send(&conn.data(b"ask"));
+    lab.read(&conn);
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(3));
+    lab.pass(Duration::from_millis(5));
+    lab.stack.tcp_send(conn.id, b"answer").unwrap();
+    let answer = lab.one();
+    (conn.seq, conn.ack) = (conn.seq.wrapping_add(3), answer.seq.wrapping_add(6));
+    // From here on the answers carry the ACKs.
+    for i in 0..20 {
+        lab.send(&conn.data(b"ask"));
+        lab.read(&conn);
+        lab.silence();
+        lab.stack.tcp_send(conn.id, b"answer").unwrap();
+        let answer = lab.one();
+        (conn.seq, conn.ack) = (conn.seq.wrapping_add(3), answer.seq.wrapping_add(6));
+        assert_eq!((&answer.payload[..], answer.ack), (&b"answer"[..], conn.seq), "{i}");
+    }
+    // No answer: the ACK comes late, and the next ones are not held back.
+    lab.pass(Duration::from_millis(50));
+    lab.send(&conn.data(b"ask"));
+    lab.read(&conn);
+    lab.silence();
+    lab.pass(Duration::from_millis(41));
+    conn.seq = conn.seq.wrapping_add(3);
+    assert_eq!(lab.one().ack, conn.seq);
+    lab.send(&conn.data(b"ask"));
+    lab.read(&conn);
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(3));
+}
+
+#[test]
 fn reading_everything_ends_the_delay_of_a_one_way_flow() {
     let mut lab = Lab::new(TcpConfig::default());
     let mut conn = lab.accept();

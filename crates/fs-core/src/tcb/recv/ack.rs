@@ -56,13 +56,26 @@ impl Tcb {
         self.unacked = 0;
     }
 
-    /// As [`Tcb::ack_sent`], for a segment with data: if it answers data, the connection is interactive.
+    /// As [`Tcb::ack_sent`], for a segment with data: if it answers data that came within the delayed-ACK time, the
+    /// connection is interactive, also when that data was acknowledged on its own because it was read before the answer
+    /// was written (Linux: `tcp_event_data_sent` compares with `lrcvtime`; an entry of the delayed-ACK queue tells the
+    /// same).
     #[inline]
     pub(crate) fn ack_carried(&mut self) {
-        if self.unacked > 0 {
+        if self.unacked > 0 || self.flags.has(Flags::IN_DELAY_QUEUE) {
             self.flags.set_quick(INTERACTIVE);
         }
         self.ack_sent();
+    }
+
+    /// The delayed-ACK time has passed without an answer: the ACK is due, and ACKs wait for answers no longer (Linux:
+    /// `tcp_delack_timer_handler`).
+    #[inline]
+    pub(crate) fn delay_over(&mut self) {
+        if self.flags.quick() == INTERACTIVE {
+            self.flags.set_quick(0);
+        }
+        self.flags.set(Flags::ACK_NOW);
     }
 
     /// The application has read everything: a delayed ACK of less than a segment has nothing more to wait for,
