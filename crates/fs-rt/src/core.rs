@@ -9,6 +9,7 @@
 
 use crate::core_loop::CoreIo;
 use crate::runtime::{Control, Shared};
+use crate::source::NewSources;
 use crate::sys::Clock;
 use crate::wakers::{Displaced, Interest, Wakers};
 use fs_core::{Error, ListenerId, Protocol, Stack, TcpId, UdpId};
@@ -43,6 +44,7 @@ pub(crate) struct CoreShared {
     pub(crate) asleep: Cell<bool>,
     pub(crate) reactor: RefCell<Option<Waker>>,
     pub(crate) shutting_down: Cell<bool>,
+    pub(crate) new_sources: NewSources,
 }
 
 /// A local port that is ours as long as a clone of this lives: listeners hold one, and so do the connections
@@ -143,7 +145,7 @@ impl CoreRef {
 
     /// A sleeping reactor has to send what a task has just produced.
     #[inline]
-    fn kick(&self) {
+    pub(crate) fn kick(&self) {
         if self.0.asleep.get() {
             self.0.wake_reactor();
         }

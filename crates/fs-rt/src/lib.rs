@@ -30,6 +30,7 @@ mod ports;
 mod rss;
 mod runtime;
 mod setup;
+mod source;
 mod spin;
 mod sys;
 mod wakers;
@@ -39,6 +40,7 @@ pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
 pub use error::{BuildError, RunError};
 pub use handle::{CoreStats, Ended, Handle, RuntimeStats};
 pub use runtime::{CoreCtx, Runtime};
+pub use source::Source;
 pub use wakers::Interest;
 
 #[cfg(test)]

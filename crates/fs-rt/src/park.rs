@@ -8,8 +8,9 @@
 //! triggered), and the timer is moved only when the next deadline is earlier than the one it is set to.
 
 use crate::core::CoreShared;
+use crate::source::Source;
 use crate::spin::Spin;
-use crate::sys::{Clock, watch_readable};
+use crate::sys::{Clock, preemptions, watch_readable};
 use fs_core::Instant;
 use std::future::Future;
 use std::io;
@@ -38,6 +39,9 @@ pub(crate) struct Reactor {
     spin: Spin,
     /// The links' descriptors and the doorbell.
     wakeups: Vec<AsyncFd<OwnedFd>>,
+    sources: Vec<Rc<dyn Source>>,
+    /// Sources have been asked to ring.
+    rings: bool,
     /// Some link has none.
     must_poll: bool,
     timer: Pin<Box<Sleep>>,
@@ -50,7 +54,7 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     /// In the tokio runtime of the core's thread.
-    pub(crate) fn new(core: Rc<CoreShared>, busy_poll: bool, spin: Duration) -> io::Result<Self> {
+    pub(crate) fn new(core: Rc<CoreShared>, busy_poll: bool, spin: Spin) -> io::Result<Self> {
         let mut wakeups = Vec::new();
         let mut must_poll = false;
         if !busy_poll {
@@ -68,8 +72,10 @@ impl Reactor {
         Ok(Self {
             core,
             busy_poll,
-            spin: Spin::new(spin),
+            spin,
             wakeups,
+            sources: Vec::new(),
+            rings: false,
             must_poll,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             timer_at: None,
@@ -97,7 +103,10 @@ impl Reactor {
         let mut io = core.io.borrow_mut();
         let mut stack = core.stack.borrow_mut();
         let backed_up = io.is_backed_up();
-        let quiet = !inbox.is_pending() && (backed_up || io.prepare_sleep(&mut stack, &core.shared));
+        self.rings = true;
+        let quiet = !inbox.is_pending()
+            && self.sources.iter().all(|source| source.prepare_sleep())
+            && (backed_up || io.prepare_sleep(&mut stack, &core.shared));
         if !quiet {
             return false;
         }
@@ -131,6 +140,21 @@ impl Reactor {
         true
     }
 
+    /// What sources have brought.
+    #[inline]
+    fn look(&mut self) -> usize {
+        if std::mem::take(&mut self.rings) {
+            self.sources.iter().for_each(|source| source.awake());
+        }
+        for (source, bell) in self.core.new_sources.take() {
+            self.sources.push(source);
+            if !self.busy_poll {
+                self.wakeups.push(bell);
+            }
+        }
+        self.sources.iter().map(|source| source.look()).sum()
+    }
+
     fn publish(&mut self, now: Instant) {
         self.published_at = now;
         self.unpublished = false;
@@ -151,7 +175,7 @@ impl Future for Reactor {
             this.core.asleep.set(false);
             this.core.shared.inboxes[this.core.index].doorbell.get_up();
         }
-        let worked = this.core.turn() > 0;
+        let worked = this.core.turn() + this.look() > 0;
         let now = this.core.stack.borrow().now();
         this.unpublished |= worked;
         if this.unpublished && now.since(this.published_at) >= PUBLISH_EVERY {
@@ -162,6 +186,9 @@ impl Future for Reactor {
                 this.spin.idle_ended(now.since(since));
             }
         } else if !this.busy_poll {
+            if this.idle_since.is_none() {
+                this.spin.idle_begins(now, preemptions);
+            }
             let since = *this.idle_since.get_or_insert(now);
             if now.since(since) >= this.spin.time() {
                 if this.lie_down(cx, now) {

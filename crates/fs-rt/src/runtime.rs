@@ -9,6 +9,8 @@ use crate::handle::{CoreStats, Handle};
 use crate::mailbox::{Inboxes, Mailboxes};
 use crate::park::Reactor;
 use crate::ports::Ports;
+use crate::source::NewSources;
+use crate::spin::Spin;
 use crate::sys::{Clock, pin_to_cpu};
 use crate::wakers::Wakers;
 use fs_core::{IfaceId, Interface, Route, StackConfig};
@@ -257,7 +259,7 @@ where
     if setup.pin {
         pin_to_cpu(setup.cpu).map_err(|e| ("cannot pin its thread", e))?;
     }
-    let (busy_poll, spin, drain) = (setup.busy_poll, setup.spin, setup.drain);
+    let (busy_poll, spin, drain) = (setup.busy_poll, Spin::new(setup.spin, !setup.pin), setup.drain);
     let core = make_core(index, setup, shared.clone());
     let core_ref = CoreRef(core.clone());
     let _entered = core_ref.enter();
@@ -315,6 +317,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         asleep: Cell::new(false),
         reactor: RefCell::new(None),
         shutting_down: Cell::new(false),
+        new_sources: NewSources::default(),
     })
 }
 

@@ -6,29 +6,89 @@
 //! the wake-up: measured, two thirds of the goodput at a round trip of 0.2 ms. So the spin follows what the gaps turned out
 //! to be, as the kernel's halt polling does (`drivers/cpuidle/governors/haltpoll.c`, `kvm_main.c`): a sleep that a longer
 //! spin would have made needless makes it longer, a long sleep takes it back.
+//!
+//! All of that takes for granted that the CPU has nothing better to do. A core that shares its CPUs with the programs it
+//! works for (the daemon's: it is not pinned) spins on their time: what it waits for comes the later, and in smaller
+//! batches. Such a core is preempted often, and the kernel counts that. While it is, it does not spin at all, and tries
+//! again at times. (Pinned cores do: a sleeper that may wake on one CPU only has to drive somebody from it, which costs
+//! more than the spin; measured in `tests/src/bin/unmodified_bench.rs`, the wire row.)
 
+use fs_core::Instant;
 use std::time::Duration;
 
 /// The longest spin, in shortest ones: 150 µs for the default of 30 (halt polling's limit is 200 µs). Shorter: paths of a
 /// data centre pay for wake-ups. Longer: a core with little to do burns more CPU before it finds out.
 const LONGEST: u32 = 5;
 
+/// Time between two looks at the count of preemptions. Longer: it takes as long to find out that the CPU is wanted.
+/// Shorter: a system call (0.2 µs) more often.
+const CHECK: Duration = Duration::from_millis(2);
+/// From so many preemptions a millisecond on the CPU is wanted by others. A program that only computes takes it every
+/// few milliseconds (the scheduler's slice is 3 ms), which batches do not suffer from; programs that a core works for take
+/// it each time that it wakes them, 5 to 30 times.
+const WANTED: u64 = 1;
+/// How long a core that shares its CPUs does without spinning at first, and at most: it doubles with each try in vain.
+/// A try costs `CHECK`.
+const HOLD: Duration = Duration::from_millis(8);
+const HOLD_MAX: Duration = Duration::from_millis(256);
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Spin {
     shortest: Duration,
     now: Duration,
+    shared: Option<Shared>,
+}
+
+/// A core that shares its CPUs.
+#[derive(Debug)]
+struct Shared {
+    looked_at: Instant,
+    preemptions: u64,
+    wanted: bool,
+    hold: Duration,
+}
+
+impl Shared {
+    #[cold]
+    fn look(&mut self, now: Instant, preemptions: u64) {
+        let (time, count) = (now.since(self.looked_at), preemptions.saturating_sub(self.preemptions));
+        (self.looked_at, self.preemptions) = (now, preemptions);
+        if self.wanted {
+            // Without spinning there was little to preempt: only a try tells.
+            self.wanted = false;
+        } else if u128::from(count) >= (u128::from(WANTED) * time.as_millis()).max(1) {
+            self.wanted = true;
+        } else {
+            self.hold = HOLD;
+            return;
+        }
+        if self.wanted {
+            self.hold = (self.hold * 2).min(HOLD_MAX);
+        }
+    }
 }
 
 impl Spin {
-    /// Zero never spins.
-    pub(crate) fn new(shortest: Duration) -> Self {
-        Self { shortest, now: shortest }
+    /// Zero never spins. `shared`: the core's CPUs are others' too, and it may run on any of them.
+    pub(crate) fn new(shortest: Duration, shared: bool) -> Self {
+        let state = Shared { looked_at: Instant::ZERO, preemptions: 0, wanted: false, hold: HOLD / 2 };
+        Self { shortest, now: shortest, shared: shared.then_some(state) }
     }
 
     /// After so long without work the core sleeps.
     pub(crate) fn time(&self) -> Duration {
-        self.now
+        if self.shared.as_ref().is_some_and(|shared| shared.wanted) { Duration::ZERO } else { self.now }
+    }
+
+    /// The core has run out of work. `preemptions` counts since it began.
+    #[inline]
+    pub(crate) fn idle_begins(&mut self, now: Instant, preemptions: impl FnOnce() -> u64) {
+        if let Some(shared) = &mut self.shared
+            && now.since(shared.looked_at) >= if shared.wanted { shared.hold } else { CHECK }
+        {
+            shared.look(now, preemptions());
+        }
     }
 
     /// There is work again, so long after the last; the core may have slept meanwhile.
@@ -43,35 +103,4 @@ impl Spin {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const fn us(us: u64) -> Duration {
-        Duration::from_micros(us)
-    }
-
-    #[test]
-    fn short_sleeps_make_it_longer_and_a_long_one_takes_it_back() {
-        let mut spin = Spin::new(us(30));
-        assert_eq!(spin.time(), us(30));
-        // Found while spinning: it is long enough.
-        spin.idle_ended(us(30));
-        assert_eq!(spin.time(), us(30));
-        for expected in [60, 120, 120] {
-            spin.idle_ended(us(100));
-            assert_eq!(spin.time(), us(expected));
-        }
-        spin.idle_ended(us(149));
-        assert_eq!(spin.time(), us(150), "the limit");
-        spin.idle_ended(us(151));
-        assert_eq!(spin.time(), us(30));
-    }
-
-    #[test]
-    fn zero_never_spins() {
-        let mut spin = Spin::new(us(0));
-        spin.idle_ended(us(0));
-        spin.idle_ended(us(1));
-        assert_eq!(spin.time(), us(0));
-    }
-}
+mod tests;

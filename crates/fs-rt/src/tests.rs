@@ -1,9 +1,17 @@
 //! Building and ending runtimes.
 
-use crate::{BuildError, LinkChoice, RunError, Runtime, Standalone};
+use crate::sys::EventFd;
+use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, Standalone};
 use fs_core::Framing;
 use fs_xdp::Link;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
@@ -106,4 +114,74 @@ fn an_idle_core_sleeps_until_something_is_due() {
     runtime.run(|_| tokio::time::sleep(Duration::from_millis(500))).unwrap();
     let stats = handle.stats().pop().unwrap().runtime;
     assert!(stats.sleeps > 0 && stats.sleeps < 20, "{stats:?}");
+}
+
+/// What another thread gives a core to do.
+#[derive(Default)]
+struct Work {
+    given: AtomicUsize,
+    asleep: AtomicBool,
+}
+
+struct Shelf {
+    work: Arc<Work>,
+    taken: Cell<usize>,
+    task: RefCell<Option<Waker>>,
+}
+
+impl Source for Shelf {
+    fn look(&self) -> usize {
+        let new = self.work.given.load(SeqCst) - self.taken.get();
+        if new > 0 {
+            self.taken.update(|taken| taken + new);
+            self.task.take().into_iter().for_each(Waker::wake);
+        }
+        new
+    }
+
+    fn prepare_sleep(&self) -> bool {
+        self.work.asleep.store(true, SeqCst);
+        self.work.given.load(SeqCst) == self.taken.get()
+    }
+
+    fn awake(&self) {
+        self.work.asleep.store(false, SeqCst);
+    }
+}
+
+#[test]
+fn a_source_is_looked_at_in_each_turn_and_rings_a_core_that_sleeps() {
+    const ROUNDS: usize = 20;
+    let (runtime, _peer) = runtime();
+    let (work, bell) = (Arc::new(Work::default()), EventFd::new().unwrap());
+    let for_core = (work.clone(), bell.as_fd().try_clone_to_owned().unwrap());
+    let giver = std::thread::spawn(move || {
+        for round in 0..2 * ROUNDS {
+            // To a core that sleeps, and to one that may not.
+            while round % 2 == 0 && !work.asleep.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            work.given.fetch_add(1, SeqCst);
+            if work.asleep.swap(false, SeqCst) {
+                bell.ring();
+            }
+        }
+    });
+    let started = Instant::now();
+    let for_core = Arc::new(Mutex::new(Some(for_core)));
+    runtime
+        .run(move |_| async move {
+            let (work, bell) = for_core.lock().unwrap().take().unwrap();
+            let source = Rc::new(Shelf { work, taken: 0.into(), task: RefCell::default() });
+            CoreRef::require().unwrap().add_source(source.clone(), bell).unwrap();
+            poll_fn(|cx| {
+                source.task.replace(Some(cx.waker().clone()));
+                if source.taken.get() == 2 * ROUNDS { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        })
+        .unwrap();
+    giver.join().unwrap();
+    // A core that was not rung would find it when it looks for its link's sake, a second later each time.
+    assert!(started.elapsed() < Duration::from_secs(ROUNDS as u64 / 2));
 }

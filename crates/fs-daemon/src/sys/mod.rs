@@ -2,8 +2,6 @@
 
 mod credentials;
 mod receive;
-mod watch;
 
 pub(crate) use credentials::{Credentials, netns_cookie, peer, raw_option};
 pub(crate) use receive::receive;
-pub(crate) use watch::watch_readable;

@@ -1,23 +1,14 @@
 //! A core's view of its arenas: which connections have changed, and sleeping until one does.
 //!
-//! One poller for each core, with a lane in each arena. While there is work the lanes are looked at in each of the core's
-//! turns, without a system call; after a time without any, the poller sleeps on its eventfd as any process does.
+//! One poller for each core, with a lane in each arena. The lanes are looked at in each of the core's turns, without a
+//! system call; before the core sleeps they are told to ring its eventfd, as any process's are.
 
-use crate::sys::watch_readable;
+use fs_rt::Source;
 use fs_shm::lanes::Lane;
 use fs_shm::{Arena, Channel, Side};
-use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::cell::RefCell;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
-use tokio::io::unix::AsyncFd;
-
-/// How long an idle poller looks before it sleeps: as the runtime's cores do (fs-rt `builder.rs`, `SPIN`), for a sleep
-/// and its wake-up cost about this much.
-const SPIN: Duration = Duration::from_micros(30);
+use std::task::Waker;
 
 /// An arena on a core.
 pub(super) struct CoreArena {
@@ -82,18 +73,21 @@ impl Drop for CoreArena {
     }
 }
 
-/// A core's poller.
-#[derive(Default)]
+/// A core's poller: what its arenas bring.
 pub(super) struct Poller {
     arenas: RefCell<Vec<Rc<CoreArena>>>,
-    task: RefCell<Option<Waker>>,
-    asleep: Cell<bool>,
+    opened: Box<dyn Fn(&Rc<CoreArena>, Channel<'_>)>,
 }
 
 impl Poller {
+    /// `opened` gets every connection that a process opens.
+    pub(super) fn new(opened: impl Fn(&Rc<CoreArena>, Channel<'_>) + 'static) -> Self {
+        Self { arenas: RefCell::default(), opened: Box::new(opened) }
+    }
+
+    /// Watched from the core's next turn on. To be called in a task of the core.
     pub(super) fn add(&self, arena: Rc<CoreArena>) {
         self.arenas.borrow_mut().push(arena);
-        self.wake();
     }
 
     pub(super) fn remove(&self, id: u32) {
@@ -101,81 +95,31 @@ impl Poller {
         let gone: Vec<_> = self.arenas.borrow_mut().extract_if(.., |arena| arena.id == id).collect();
         drop(gone);
     }
+}
 
-    fn wake(&self) {
-        if let Some(task) = &*self.task.borrow() {
-            task.wake_by_ref();
-        }
-    }
-
-    /// Watches the arenas for as long as the core runs. `opened` gets every connection that a process opens.
-    pub(super) async fn run(&self, eventfd: OwnedFd, opened: impl Fn(&Rc<CoreArena>, Channel<'_>)) -> io::Result<()> {
-        let eventfd = watch_readable(eventfd)?;
-        let mut idle_since = None;
-        poll_fn(|cx| self.turn(cx, &eventfd, &mut idle_since, &opened)).await
-    }
-
-    fn turn(
-        &self,
-        cx: &mut Context<'_>,
-        eventfd: &AsyncFd<OwnedFd>,
-        idle_since: &mut Option<Instant>,
-        opened: &impl Fn(&Rc<CoreArena>, Channel<'_>),
-    ) -> Poll<io::Result<()>> {
-        if self.task.borrow().as_ref().is_none_or(|task| !task.will_wake(cx.waker())) {
-            self.task.replace(Some(cx.waker().clone()));
-        }
-        let arenas = self.arenas.borrow();
-        if self.asleep.replace(false) {
-            arenas.iter().for_each(|arena| arena.arena.awake(arena.lane));
-        }
-        let mut worked = false;
-        for arena in arenas.iter() {
-            worked |= arena.look();
-            if arena.arena.side() == Side::B && arena.arena.pending() > 0 {
+impl Source for Poller {
+    #[inline]
+    fn look(&self) -> usize {
+        let mut work = 0;
+        for home in self.arenas.borrow().iter() {
+            work += usize::from(home.look());
+            if home.arena.side() == Side::B {
                 // As many as wait now; more in the next turn.
-                for _ in 0..arena.arena.pending() {
-                    let Some(channel) = Channel::accept(&arena.arena) else { break };
-                    opened(arena, channel);
-                    worked = true;
+                for _ in 0..home.arena.pending() {
+                    let Some(channel) = Channel::accept(&home.arena) else { break };
+                    (self.opened)(home, channel);
+                    work += 1;
                 }
             }
         }
-        if worked {
-            *idle_since = None;
-        } else {
-            let now = Instant::now();
-            let since = *idle_since.get_or_insert(now);
-            if now.duration_since(since) >= SPIN {
-                return self.lie_down(cx, eventfd, idle_since, &arenas);
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        work
     }
 
-    fn lie_down(
-        &self,
-        cx: &mut Context<'_>,
-        eventfd: &AsyncFd<OwnedFd>,
-        idle_since: &mut Option<Instant>,
-        arenas: &[Rc<CoreArena>],
-    ) -> Poll<io::Result<()>> {
-        // Edge triggered: what rang until now is looked at below, the next ring is a new edge.
-        loop {
-            match eventfd.poll_read_ready(cx) {
-                Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => break,
-            }
-        }
-        *idle_since = None;
-        // One that says no ends it; `awake` withdraws what was announced, and does no harm to the others.
-        let quiet = arenas.iter().all(|arena| arena.arena.prepare_sleep(arena.lane));
-        self.asleep.set(true);
-        if !quiet {
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
+    fn prepare_sleep(&self) -> bool {
+        self.arenas.borrow().iter().all(|home| home.arena.prepare_sleep(home.lane))
+    }
+
+    fn awake(&self) {
+        self.arenas.borrow().iter().for_each(|home| home.arena.awake(home.lane));
     }
 }

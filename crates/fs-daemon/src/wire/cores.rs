@@ -5,7 +5,7 @@ use super::connect::{Place, incoming, listen, outgoing};
 use super::{Wire, WireListener};
 use crate::bells::Pollers;
 use crate::server::{Command, Commands};
-use fs_rt::{BuildError, CoreCtx, Handle, Runtime};
+use fs_rt::{BuildError, CoreCtx, CoreRef, Handle, Runtime};
 use fs_shm::{Arena, Geometry, Side};
 use rustix::event::EventfdFlags;
 use std::cell::RefCell;
@@ -71,7 +71,7 @@ thread_local! {
 struct Core {
     shared: Arc<Shared>,
     id: u32,
-    poller: Poller,
+    poller: Rc<Poller>,
     /// By address and IPV6_V6ONLY.
     places: RefCell<HashMap<(SocketAddr, bool), Rc<Place>>>,
 }
@@ -90,6 +90,9 @@ impl Cores {
         let mut builder = Runtime::builder()
             .device(&device)
             .cores(cpus.into_iter().take(wanted))
+            // The programs that it serves run on these CPUs too: the scheduler may move it to the one that is free, and it
+            // spins only on one that is.
+            .pin(false)
             .active_ports(ACTIVE_PORTS)
             .active_ports_from(ACTIVE_FIRST);
         if let Some(accept) = partial_checksums {
@@ -144,18 +147,13 @@ impl Core {
         }
         let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let id = shared.pollers.add(eventfd.try_clone()?, None);
-        let core =
-            Rc::new(Core { shared: shared.clone(), id, poller: Poller::default(), places: RefCell::default() });
+        let opened = |arena: &Rc<CoreArena>, channel: fs_shm::Channel<'_>| {
+            fs_rt::spawn_local(outgoing(arena.clone(), channel.slot(), channel.generation()));
+        };
+        let poller = Rc::new(Poller::new(opened));
+        CoreRef::require()?.add_source(poller.clone(), eventfd)?;
+        let core = Rc::new(Core { shared: shared.clone(), id, poller, places: RefCell::default() });
         CORE.set(Some(core.clone()));
-        let mine = core.clone();
-        fs_rt::spawn_local(async move {
-            let opened = |arena: &Rc<CoreArena>, channel: fs_shm::Channel<'_>| {
-                fs_rt::spawn_local(outgoing(arena.clone(), channel.slot(), channel.generation()));
-            };
-            if let Err(error) = mine.poller.run(eventfd, opened).await {
-                tracing::error!(%error, "a core's poller");
-            }
-        });
         Ok(core)
     }
 

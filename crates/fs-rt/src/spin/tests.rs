@@ -1,0 +1,70 @@
+use super::*;
+
+const fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+#[test]
+fn short_sleeps_make_it_longer_and_a_long_one_takes_it_back() {
+    let mut spin = Spin::new(us(30), false);
+    assert_eq!(spin.time(), us(30));
+    // Found while spinning: it is long enough.
+    spin.idle_ended(us(30));
+    assert_eq!(spin.time(), us(30));
+    for expected in [60, 120, 120] {
+        spin.idle_ended(us(100));
+        assert_eq!(spin.time(), us(expected));
+    }
+    spin.idle_ended(us(149));
+    assert_eq!(spin.time(), us(150), "the limit");
+    spin.idle_ended(us(151));
+    assert_eq!(spin.time(), us(30));
+}
+
+#[test]
+fn zero_never_spins() {
+    let mut spin = Spin::new(us(0), true);
+    spin.idle_ended(us(0));
+    spin.idle_ended(us(1));
+    assert_eq!(spin.time(), us(0));
+}
+
+/// A core that runs out of work every 100 µs, on a CPU that is taken from it `per_ms` times a millisecond as long as it
+/// spins. How many of `for_ms` milliseconds it was ready to spin.
+fn spun(spin: &mut Spin, from_ms: u64, for_ms: u64, per_ms: u64) -> u64 {
+    let mut spinning = 0;
+    for step in from_ms * 10..(from_ms + for_ms) * 10 {
+        let now = Instant::ZERO + us(step * 100);
+        spin.idle_begins(now, || step * per_ms / 10);
+        spinning += u64::from(spin.time() > us(0));
+    }
+    spinning / 10
+}
+
+#[test]
+fn a_core_that_is_preempted_all_the_time_does_without_but_tries_again() {
+    let mut spin = Spin::new(us(30), true);
+    assert!(spun(&mut spin, 1, 1000, 10) < 60, "tries cost 2 ms each, and become rare");
+    // Nobody wants the CPU any more: at the end of the longest hold it spins again, and goes on.
+    assert!(spun(&mut spin, 100_000, 1000, 0) > 700);
+    // And a burst of preemptions does not cost it more than the first hold.
+    assert!(spun(&mut spin, 200_000, 4, 10) < 4);
+    assert!(spun(&mut spin, 200_004, 100, 0) > 80);
+}
+
+#[test]
+fn what_takes_the_cpu_now_and_then_does_not_end_the_spin() {
+    let mut spin = Spin::new(us(30), true);
+    for ms in 0..1000 {
+        // Once in 4 ms.
+        spin.idle_begins(Instant::ZERO + Duration::from_millis(ms * 4), || ms);
+        assert_eq!(spin.time(), us(30));
+    }
+}
+
+#[test]
+fn a_pinned_core_does_not_ask() {
+    let mut spin = Spin::new(us(30), false);
+    spin.idle_begins(Instant::ZERO + us(1_000_000), || unreachable!());
+    assert_eq!(spin.time(), us(30));
+}
