@@ -308,7 +308,9 @@ fn answer(
                 ),
             }
         }
-        Request::Sockets { .. } | Request::Counters { .. } | Request::Status | Request::Ring { .. } => failed(rustix::io::Errno::NOSYS),
+        Request::Sockets { .. } | Request::Counters { .. } | Request::Status | Request::Ring { .. } => {
+            failed(rustix::io::Errno::NOSYS)
+        }
     }
 }
 
