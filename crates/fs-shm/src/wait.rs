@@ -19,6 +19,8 @@ use crate::sleep;
 pub enum Interest {
     /// Something to read: data, end, error.
     Read,
+    /// As `Read`, or an urgent byte (poll(2) with POLLPRI).
+    Urgent,
     /// Room to write, or an error.
     Write,
     /// No longer connecting.
@@ -96,7 +98,7 @@ impl Channel<'_> {
             return WaitEnd::Ready;
         }
         let (flag, word) = match interest {
-            Interest::Read => (&wake.rx_sleep, &wake.rx_word),
+            Interest::Read | Interest::Urgent => (&wake.rx_sleep, &wake.rx_word),
             Interest::Write | Interest::Connected => (&wake.tx_sleep, &wake.tx_word),
         };
         doze(flag, word, how, ready)
@@ -132,6 +134,10 @@ impl Channel<'_> {
                     || !self.is_plain(state) && self.readiness().intersects(Readiness::IN | Readiness::ERR)
                     || rx.rare.fin.load(Acquire) != 0
                     || rx.rare.urgent.load(Relaxed) != 0 && self.readiness().contains(Readiness::IN)
+            }
+            Interest::Urgent => {
+                let marked = self.rx().rare.urgent.load(Relaxed) != 0;
+                self.is_ready(Interest::Read) || marked && self.readiness().contains(Readiness::PRI)
             }
             Interest::Write => self.readiness().intersects(Readiness::OUT | Readiness::ERR | Readiness::HUP),
             Interest::Connected => state.is_none_or(|state| state.phase() != Phase::Connecting),

@@ -34,8 +34,8 @@ pub fn sendfile(out: Fd, input: Fd, offset: Option<&mut i64>, count: usize) -> O
         Some(offset) => **offset,
         None => match call::lseek(input, 0, SEEK_CUR) {
             Ok(at) => at,
-            // A pipe: the kernel's splice takes it.
-            Err(Errno::SPIPE) => return Some(from_pipe(input, out, count, 0)),
+            // A pipe or a socket (splice_direct_to_actor(), fs/splice.c).
+            Err(Errno::SPIPE) => return Some(Err(Errno::INVAL)),
             Err(errno) => return Some(Err(errno)),
         },
     };
@@ -51,6 +51,8 @@ pub fn sendfile(out: Fd, input: Fd, offset: Option<&mut i64>, count: usize) -> O
         let got = match call::pread(input, &mut buffer[..want], at) {
             Ok(0) => break Ok(sent),
             Ok(got) => got,
+            // A folder cannot be spliced.
+            Err(Errno::ISDIR) => break Err(Errno::INVAL),
             Err(errno) => break part(sent, errno),
         };
         match send_all(out, &buffer[..got], 0) {

@@ -32,6 +32,7 @@ mod so {
     pub(super) const SNDTIMEO: i32 = 21;
     pub(super) const SNDBUFFORCE: i32 = 32;
     pub(super) const RCVBUFFORCE: i32 = 33;
+    pub(super) const ZEROCOPY: i32 = 60;
     pub(super) const RCVTIMEO_NEW: i32 = 66;
     pub(super) const SNDTIMEO_NEW: i32 = 67;
 }
@@ -137,6 +138,10 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
         // Only before a connection is made.
         return Some(Err(Errno::INVAL));
     }
+    if socket.kind() == Kind::Channel && (level, name) == (SOL_SOCKET, so::ZEROCOPY) {
+        // Its completions come by an error queue that a channel has not.
+        return Some(Err(Errno::OPNOTSUPP));
+    }
     sync(fd, socket);
     if let Some(answer) = tcp_options::set_first(socket, level, name, value) {
         return Some(answer);
@@ -179,7 +184,7 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
         (SOL_SOCKET, so::RCVBUF | so::RCVBUFFORCE) => set_buffer(fd, socket, false),
         (SOL_SOCKET, so::SNDBUF | so::SNDBUFFORCE) => set_buffer(fd, socket, true),
         _ if tcp_options::is_kernel_only(level, name, value) => socket.mark(mark::KERNEL_ONLY),
-        (SOL_SOCKET, so::PRIORITY) => {}
+        (SOL_SOCKET, so::PRIORITY | so::ZEROCOPY) => {}
         _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
         _ => {}
     }

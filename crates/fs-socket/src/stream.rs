@@ -321,6 +321,6 @@ pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
 }
 
 /// Whether bytes go through us (for sendfile and splice).
-pub(crate) fn is_channel(fd: Fd) -> bool {
+pub fn is_channel(fd: Fd) -> bool {
     table::find(fd).is_some_and(|socket| socket.kind() == Kind::Channel)
 }

@@ -6,7 +6,7 @@ use super::{real, stdio};
 extern "C" fn start() {
     real::resolve_all();
     fs_socket::start();
-    stdio::adopt_standard_streams();
+    stdio::prepare_standard_streams();
 }
 
 #[used]

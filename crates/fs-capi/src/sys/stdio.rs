@@ -1,11 +1,12 @@
 //! Streams of stdio on accelerated sockets.
 //!
 //! The C library's streams read and write with functions of its own that no symbol replaces. `fdopen` of a socket of
-//! ours therefore makes a stream of callbacks (fopencookie(3)), and a program that is started with a socket of ours as
-//! its standard input or output (inetd, sshd) gets such streams as `stdin`, `stdout` and `stderr` before main.
+//! ours therefore makes a stream of callbacks (fopencookie(3)), and while a socket of ours stands at the number of a
+//! standard stream, from the start (inetd, sshd) or by dup2 (a shell's redirection), `stdin`, `stdout` or `stderr` is one.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{FILE, off64_t, size_t, ssize_t};
 
@@ -114,24 +115,54 @@ unsafe extern "C-unwind" fn close_cookie(cookie: *mut c_void) -> c_int {
     unsafe { close(cookie.addr() as c_int) }
 }
 
-/// Before main: standard streams that are sockets of ours.
-pub(super) fn adopt_standard_streams() {
-    let streams = [(0, &raw mut stdin, c"r"), (1, &raw mut stdout, c"w"), (2, &raw mut stderr, c"w")];
-    for (fd, variable, mode) in streams {
-        if fs_socket::table::socket(fd).is_none() {
-            continue;
-        }
-        // SAFETY: before main no other thread uses the variables; the C library documents them as assignable
-        // (glibc manual, "Standard Streams").
+/// What the variables of stdio hold while the descriptor of a standard stream is a socket of ours, and what they held
+/// before. Made before main: dup2(2) is called in forked children, which must not allocate.
+struct Standard {
+    ours: AtomicPtr<FILE>,
+    before: AtomicPtr<FILE>,
+}
+
+static STANDARD: [Standard; 3] =
+    [const { Standard { ours: AtomicPtr::new(ptr::null_mut()), before: AtomicPtr::new(ptr::null_mut()) } }; 3];
+
+/// Before main: makes the streams, and puts them in place where a standard stream is a socket of ours already (inetd).
+pub(super) fn prepare_standard_streams() {
+    for (fd, mode) in [(0, c"r"), (1, c"w"), (2, c"w")] {
+        // SAFETY: the mode is a C string; a stream just made is nobody else's.
         unsafe {
             let file = stream(fd, mode.as_ptr());
-            if file.is_null() {
-                continue;
-            }
-            if fd == 2 {
+            if fd == 2 && !file.is_null() {
                 libc::setvbuf(file, ptr::null_mut(), libc::_IONBF, 0);
             }
-            *variable = file;
+            STANDARD[fd as usize].ours.store(file, Relaxed);
+        }
+        placed(fd);
+    }
+}
+
+/// A descriptor has come to stand for something else (dup2): the standard stream on it follows. The C library's own
+/// reads and writes the placeholder; it comes back with what is no socket of ours.
+pub(super) fn placed(fd: c_int) {
+    let Some(Standard { ours, before }) = usize::try_from(fd).ok().and_then(|fd| STANDARD.get(fd)) else { return };
+    let ours = ours.load(Relaxed);
+    if ours.is_null() {
+        return;
+    }
+    let is_ours = fs_socket::table::socket(fd).is_some();
+    // SAFETY: the C library documents its variables as assignable (glibc manual, "Standard Streams"); as with dup2
+    // itself, a thread that prints meanwhile prints to either.
+    unsafe {
+        let variable = match fd {
+            0 => &raw mut stdin,
+            1 => &raw mut stdout,
+            _ => &raw mut stderr,
+        };
+        let now = *variable;
+        if is_ours && now != ours {
+            before.store(now, Relaxed);
+            *variable = ours;
+        } else if !is_ours && now == ours {
+            *variable = before.load(Relaxed);
         }
     }
 }

@@ -40,6 +40,8 @@ const HUP: i16 = 0x10;
 const OWN: usize = 2;
 /// Arenas that one poll can watch; more are asked at short intervals.
 const ARENAS: usize = 32;
+/// Epoll sets that one poll can sleep on; with more, all are asked at short intervals.
+const SETS: usize = 8;
 /// Those intervals.
 const ASK: Duration = Duration::from_millis(1);
 /// Without a mapping: as many kernel descriptors as fit here.
@@ -123,7 +125,7 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
         }
         over = match single(fds, kernel, mask) {
             Some((socket, interest)) => !doze(&socket, interest, &deadline)?,
-            None => !sleep(fds, &mut room[..kernel + OWN], &deadline, mask)?,
+            None => !sleep(fds, room, kernel, &deadline, mask)?,
         };
         if room[..kernel].iter().any(|entry| entry.revents != 0) {
             look(fds);
@@ -173,9 +175,13 @@ fn single(fds: &[PollFd], kernel: usize, mask: Option<u64>) -> Option<(table::So
     if kernel != 0 || mask.is_some() || socket.watch() != Watch::Channel {
         return None;
     }
-    match entry.events as u32 & 0x45 {
-        0x1 | 0x40 | 0x41 => Some((socket, Interest::Read)),
-        0x4 => Some((socket, Interest::Write)),
+    // IN and RDNORM are one, so are OUT and WRNORM; RDHUP comes with IN; TCP has neither RDBAND nor WRBAND.
+    let asked = entry.events as u32 & 0x23c7;
+    let all_in = |bits: u32| asked & !bits == 0;
+    match (asked & 0x41 != 0, asked & 0x104 != 0) {
+        (true, false) if all_in(0x2000 | 0x80 | 0x41) => Some((socket, Interest::Read)),
+        (true, false) if all_in(0x2000 | 0x80 | 0x41 | 0x2) => Some((socket, Interest::Urgent)),
+        (false, true) if all_in(0x200 | 0x104) => Some((socket, Interest::Write)),
         _ => None,
     }
 }
@@ -205,12 +211,20 @@ fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<bool
     }
 }
 
-/// Sleeps until something may be there. `room`: the kernel's part, and two entries more. False: the time is over.
-fn sleep(fds: &[PollFd], room: &mut [PollFd], deadline: &Deadline, mask: Option<u64>) -> Result<bool, Errno> {
+/// Sleeps until something may be there. `room`: as many entries as `fds` and [`OWN`], of which `kernel` are the kernel's
+/// part. False: the time is over.
+fn sleep(
+    fds: &[PollFd],
+    room: &mut [PollFd],
+    kernel: usize,
+    deadline: &Deadline,
+    mask: Option<u64>,
+) -> Result<bool, Errno> {
     let Some(poller) = take_poller() else { return Err(Errno::NOMEM) };
-    let mut watching = Watching { fds, poller, arenas: [const { None }; ARENAS], n: 0, ask: false, armed: 0 };
+    let mut watching = Watching { fds, poller, arenas: [const { None }; ARENAS], n: 0, ask: false, sets: [None; SETS] };
     watching.begin();
-    let answer = watching.sleep(room, deadline, mask);
+    let answer = watching.sleep(room, kernel, deadline, mask);
+    watching.disarm_sets();
     watching.end();
     give_poller(poller);
     answer
@@ -223,8 +237,8 @@ struct Watching<'a> {
     arenas: [Option<(&'static Arena, Lane)>; ARENAS],
     n: usize,
     ask: bool,
-    /// Sets among the entries that have been told of our sleep.
-    armed: usize,
+    /// Epoll sets among the entries that have been told of our sleep.
+    sets: [Option<&'static Set>; SETS],
 }
 
 impl Watching<'_> {
@@ -262,23 +276,29 @@ impl Watching<'_> {
         Some(lane)
     }
 
-    fn sleep(&mut self, room: &mut [PollFd], deadline: &Deadline, mask: Option<u64>) -> Result<bool, Errno> {
+    fn sleep(
+        &mut self,
+        room: &mut [PollFd],
+        kernel: usize,
+        deadline: &Deadline,
+        mask: Option<u64>,
+    ) -> Result<bool, Errno> {
         // What happened before the lanes were joined is not told.
         if self.fds.iter().any(|entry| entry.fd >= 0 && now(&what(entry.fd), entry.events) != 0) {
             return Ok(true);
         }
         let quiet = self.arenas[..self.n].iter().flatten().all(|(arena, lane)| arena.prepare_sleep(*lane));
-        if !quiet || !self.arm_sets() {
+        if !quiet {
             return Ok(true);
         }
+        let Some(sets) = self.arm_sets(&mut room[kernel + OWN..]) else { return Ok(true) };
+        let room = &mut room[..kernel + OWN + sets];
         let control = process::current().map_or(-1, |attachment| attachment.client().fd().as_raw_fd());
-        let kernel = room.len() - OWN;
         room[kernel] = PollFd { fd: self.poller.eventfd, events: IN, revents: 0 };
         room[kernel + 1] = PollFd { fd: control, events: IN, revents: 0 };
         let left = deadline.left();
         let cancels = CANCELS.load(Relaxed);
-        // Sets among the entries ring their own doorbells.
-        let slice = if self.ask || self.armed > 0 {
+        let slice = if self.ask {
             ASK
         } else if cancels {
             CANCEL_SLICE
@@ -302,10 +322,40 @@ impl Watching<'_> {
         Ok(n > 0 || deadline.left().is_none_or(|left| !left.is_zero()))
     }
 
-    /// Epoll sets among the entries: they are asked at intervals.
-    fn arm_sets(&mut self) -> bool {
-        self.armed = self.fds.iter().filter(|entry| entry.fd >= 0 && matches!(what(entry.fd), What::Set(_))).count();
-        true
+    /// Announces our sleep to the peers of the epoll sets among the entries, and lays out in `room` what those sets sleep
+    /// on; answers how many. `None`: something is there, look again.
+    fn arm_sets(&mut self, room: &mut [PollFd]) -> Option<usize> {
+        let mut n = 0;
+        for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
+            let What::Set(set) = what(entry.fd) else { continue };
+            let (Some(told), Some(place)) = (self.sets.get_mut(n), room.get_mut(n)) else {
+                self.ask = true;
+                break;
+            };
+            // Held by this very thread: this is a signal handler.
+            let Some(mut inner) = set.lock() else {
+                self.ask = true;
+                continue;
+            };
+            inner.sleepers += 1;
+            *told = Some(set);
+            n += 1;
+            let outer = inner.live.as_ref().map(|live| live.outer)?;
+            if !inner.is_idle() || !inner.arm() {
+                return None;
+            }
+            *place = PollFd { fd: outer, events: IN, revents: 0 };
+        }
+        Some(n)
+    }
+
+    /// Ends what [`Watching::arm_sets`] began.
+    fn disarm_sets(&mut self) {
+        for set in self.sets.iter().flatten() {
+            if let Some(mut inner) = set.lock() {
+                inner.end_sleep();
+            }
+        }
     }
 
     fn end(&mut self) {

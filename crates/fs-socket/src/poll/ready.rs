@@ -222,13 +222,21 @@ impl Inner {
             if let Some(Entry { source: Source::Nested(index), .. }) = self.interest.get(at)
                 && let Some(mut inner) = registry::find(*index).and_then(Set::lock)
             {
-                inner.sleepers = inner.sleepers.saturating_sub(1);
-                inner.disarm();
-                if let Some(live) = &inner.live {
-                    // Its doorbell may have rung: taken here, as nobody waits on it.
-                    let _ = kernel::epoll_wait(live.outer, &mut [EpollEvent::default(); 3], Some(Duration::ZERO), None);
-                }
+                inner.end_sleep();
             }
+        }
+    }
+
+    /// Somebody who slept on this set from outside, as on a descriptor, is awake.
+    pub(super) fn end_sleep(&mut self) {
+        self.sleepers = self.sleepers.saturating_sub(1);
+        self.disarm();
+        if let Some(live) = &self.live {
+            // Its doorbell may have rung: taken here, as nobody else may wait on it. Whoever does is woken again.
+            let _ = kernel::epoll_wait(live.outer, &mut [EpollEvent::default(); 3], Some(Duration::ZERO), None);
+        }
+        if self.others_needed() {
+            self.ring();
         }
     }
 

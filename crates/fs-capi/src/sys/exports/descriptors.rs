@@ -14,12 +14,6 @@ fall_through! {
     /// close_range(2).
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int =
         done(fs_socket::close_range(first, last, flags as u32));
-    /// dup(2).
-    fn dup(fd: c_int) -> c_int = int(fs_socket::dup(fd));
-    /// dup2(2).
-    fn dup2(old: c_int, new: c_int) -> c_int = int(fs_socket::dup2(old, new));
-    /// dup3(2).
-    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int = int(fs_socket::dup3(old, new, flags));
     /// fcntl(2): the third argument, when there is one, is a word.
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int = int(fs_socket::fcntl(fd, command, argument));
     /// ioctl(2).
@@ -38,6 +32,14 @@ fall_through! {
 }
 
 define! {
+    /// dup(2).
+    fn dup(fd: c_int) -> c_int = placed(int(fs_socket::dup(fd)).unwrap_or_else(|| real::dup(fd)));
+    /// dup2(2).
+    fn dup2(old: c_int, new: c_int) -> c_int =
+        placed(int(fs_socket::dup2(old, new)).unwrap_or_else(|| real::dup2(old, new)));
+    /// dup3(2).
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int =
+        placed(int(fs_socket::dup3(old, new, flags)).unwrap_or_else(|| real::dup3(old, new, flags)));
     /// The C library's other name.
     fn __close(fd: c_int) -> c_int = close(fd);
     /// The C library's other name.
@@ -55,4 +57,13 @@ define! {
         cancel::requested();
         real::pthread_cancel(thread)
     };
+}
+
+/// A new descriptor, which may be a standard stream's.
+#[inline]
+fn placed(new: c_int) -> c_int {
+    if (0..=2).contains(&new) {
+        stdio::placed(new);
+    }
+    new
 }

@@ -60,7 +60,12 @@ unsafe fn sendmsg_ours(fd: c_int, message: *const msghdr, send_flags: c_int) -> 
         }
         let header = &*message;
         let parts = pieces(header.msg_iov, header.msg_iovlen as size_t)?;
-        let to = address(header.msg_name.cast(), header.msg_namelen);
+        // Longer than any address is cut to one (copy_msghdr_from_user() of the kernel); what is none, it refuses.
+        let named = !header.msg_name.is_null() && header.msg_namelen != 0;
+        let to = address(header.msg_name.cast(), header.msg_namelen.min(128));
+        if named && (to.is_none() || c_int::try_from(header.msg_namelen).is_err()) {
+            return None;
+        }
         answer::send(fd, parts, send_flags as u32, to, answer::control(header))
     }
 }

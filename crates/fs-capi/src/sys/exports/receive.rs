@@ -1,10 +1,10 @@
 //! Bytes in.
 
-use fs_socket::flags;
+use fs_socket::{Errno, flags};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::send::rw_flags;
-use crate::sys::answer::{self, piece, pieces_mut, received};
+use crate::sys::answer::{self, count, is_bad, piece, pieces_mut, received};
 use crate::sys::real;
 
 fall_through! {
@@ -82,10 +82,19 @@ unsafe fn recvfrom_ours(
 ) -> Option<ssize_t> {
     // SAFETY: by contract.
     let answer = received(unsafe { answer::recv(fd, &mut piece(data, n), given(flags)) })?;
-    if answer >= 0 && !from.is_null() && !length.is_null() {
-        // A stream names no source: the kernel answers length 0 (net/ipv4/af_inet.c, inet_recvmsg).
+    if answer < 0 || from.is_null() {
+        return Some(answer);
+    }
+    // A stream names no source: the kernel answers length 0 (net/ipv4/af_inet.c, inet_recvmsg).
+    if is_bad(length) {
+        return count(Some(Err(Errno::FAULT)));
+    }
+    // SAFETY: by contract.
+    let room = unsafe { core::mem::replace(&mut *length, 0) };
+    if c_int::try_from(room).is_err() {
         // SAFETY: by contract.
-        unsafe { *length = 0 };
+        unsafe { *length = room };
+        return count(Some(Err(Errno::INVAL)));
     }
     Some(answer)
 }

@@ -12,7 +12,7 @@ fall_through! {
         answer::send(fd, &piece(data, n), flags as u32, None, &[]);
     /// sendto(2).
     fn sendto(fd: c_int, data: *const c_void, n: size_t, flags: c_int, to: *const sockaddr, length: socklen_t) -> ssize_t =
-        answer::send(fd, &piece(data, n), flags as u32, address(to, length), &[]);
+        sendto_ours(fd, data, n, flags, to, length);
     /// write(2).
     fn write(fd: c_int, data: *const c_void, n: size_t) -> ssize_t = answer::send(fd, &piece(data, n), 0, None, &[]);
     /// writev(2).
@@ -31,7 +31,12 @@ fall_through! {
     };
     /// splice(2).
     fn splice(input: c_int, in_offset: *mut i64, out: c_int, out_offset: *mut i64, n: size_t, flags: c_uint) -> ssize_t = {
-        answer::sent(cancel::until_done(|| fs_socket::splice(input, in_offset.as_mut(), out, out_offset.as_mut(), n, flags)), 0)
+        // Of a pipe that nobody reads the kernel's write has told already.
+        let send_flags = if fs_socket::stream::is_channel(out) { 0 } else { flags::NOSIGNAL };
+        let spliced = cancel::until_done(|| {
+            fs_socket::splice(input, in_offset.as_mut(), out, out_offset.as_mut(), n, flags)
+        });
+        answer::sent(spliced, send_flags)
     };
 }
 
@@ -51,6 +56,26 @@ define! {
         pwritev64v2(fd, parts, n, offset, flags);
     /// As sendfile64.
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = sendfile64(out, input, offset, n);
+}
+
+/// # Safety
+/// As sendto(2).
+unsafe fn sendto_ours(
+    fd: c_int,
+    data: *const c_void,
+    n: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    length: socklen_t,
+) -> Option<ssize_t> {
+    // SAFETY: by contract; an address that is none is the kernel's to refuse, also where none is needed.
+    unsafe {
+        let name = address(to, length);
+        if name.is_none() && !to.is_null() && length != 0 {
+            return None;
+        }
+        answer::send(fd, &piece(data, n), flags as u32, name, &[])
+    }
 }
 
 /// # Safety

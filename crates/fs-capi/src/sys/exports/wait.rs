@@ -168,6 +168,23 @@ unsafe fn selected(
     Some(answer)
 }
 
+/// So many descriptors this process has room for now: where select stops (core_sys_select(), fs/select.c).
+fn descriptors() -> c_int {
+    let mut text = [0; 1024];
+    // SAFETY: a constant name, a buffer with its length, a number just made.
+    let read = unsafe {
+        let fd = libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let read = real::read(fd, text.as_mut_ptr().cast(), text.len());
+        real::close(fd);
+        read
+    };
+    let text = text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
+    let found = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"FDSize:"));
+    let number = found.and_then(|rest| core::str::from_utf8(rest).ok()).and_then(|rest| rest.trim().parse().ok());
+    // Without /proc: no set of the usual kind is longer.
+    number.unwrap_or(libc::FD_SETSIZE as c_int)
+}
+
 /// # Safety
 /// As pselect(2).
 unsafe fn select_sets(
@@ -177,9 +194,10 @@ unsafe fn select_sets(
     mask: Option<u64>,
     left: &mut Option<Duration>,
 ) -> Option<c_int> {
-    let words = usize::try_from(n).ok()?.div_ceil(64);
     // A set is as long as the highest number asked for needs, which may be more than fd_set's 1024 (programs that
-    // allocate their own).
+    // allocate their own). A number beyond all descriptors says nothing of its length, and the kernel ignores it.
+    let n = if n > libc::FD_SETSIZE as c_int { n.min(descriptors()) } else { n };
+    let words = usize::try_from(n).ok()?.div_ceil(64);
     let [read, write, except] = sets.map(|set| {
         // SAFETY: by contract.
         (!set.is_null()).then(|| unsafe { slice::from_raw_parts_mut(set.cast::<u64>(), words) })

@@ -1,0 +1,244 @@
+/* What reviews of the library found: each of these once answered otherwise than the kernel. */
+#include "semantics.h"
+#include <linux/errqueue.h>
+#include <sys/mman.h>
+
+static char text[64];
+
+struct later {
+    int fd;
+    pid_t tid;
+    int flags;
+};
+
+static void *send_later(void *argument) {
+    struct later *later = argument;
+    await_asleep(later->tid);
+    if (send(later->fd, "!", 1, later->flags) != 1) die("send: %s", name_of(errno));
+    return NULL;
+}
+
+/* One descriptor asked for urgent data beside other things, while the thread sleeps. */
+static void poll_urgent(void) {
+    static const short asked[] = {POLLPRI, POLLIN | POLLPRI, POLLIN | POLLPRI | POLLRDHUP};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        int a, b;
+        pair(&a, &b);
+        struct later later = {a, thread_id(), MSG_OOB};
+        pthread_t thread;
+        struct pollfd one = {b, asked[i], 0};
+        pthread_create(&thread, NULL, send_later, &later);
+        int64_t began = now_ms();
+        int n = poll(&one, 1, -1);
+        pthread_join(thread, NULL);
+        say("%s: %d %s, %s", events(asked[i]), n, events(one.revents), now_ms() - began < 900 ? "soon" : "late");
+        CALL(close(a));
+        CALL(close(b));
+    }
+}
+
+/* An epoll set with a connection in it, asked by poll: alone, beside others, and from a thread that sleeps. */
+static void poll_epoll_set(void) {
+    int a, b, other, end, set = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    pair(&other, &end);
+    struct epoll_event event = {.events = EPOLLIN}, got;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, b, &event));
+    struct pollfd both[2] = {{set, POLLIN, 0}, {other, POLLIN, 0}};
+    CALL(poll(both, 1, 0));
+    CALL(poll(both, 2, 20));
+    for (int round = 0; round < 20; round++) {
+        struct later later = {round % 4 == 3 ? end : a, thread_id(), 0};
+        pthread_t thread;
+        pthread_create(&thread, NULL, send_later, &later);
+        int n = poll(both, 2, -1);
+        pthread_join(thread, NULL);
+        say("%d %s %s", n, events(both[0].revents), events(both[1].revents));
+        int ready = epoll_wait(set, &got, 1, 0);
+        say("in the set: %d", ready);
+        if (both[1].revents) get(other, text, 1);
+        if (ready == 1) get(b, text, 1);
+    }
+    int wake[2];
+    MUST(pipe(wake));
+    event.data.fd = wake[0];
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, wake[0], &event));
+    CALL(poll(both, 2, 20));
+    MUST(write(wake[1], "x", 1));
+    CALL(poll(both, 2, -1));
+    say("%s", events(both[0].revents));
+    MUST(read(wake[0], text, 1));
+    put(a, "y", 1);
+    CALL(poll(both, 2, -1));
+    say("%s", events(both[0].revents));
+}
+
+/* select is called with a number of descriptors far beyond those that there are: sets end where the kernel stops. */
+static void select_beyond(void) {
+    int a, b;
+    pair(&a, &b);
+    if (b >= 1024) die("b");
+    long page = sysconf(_SC_PAGESIZE);
+    char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(mprotect(memory + page, page, PROT_NONE));
+    fd_set *set = (fd_set *)(memory + page - sizeof(fd_set));
+    FD_ZERO(set);
+    FD_SET(b, set);
+    struct timeval none = {0, 0};
+    CALL(select(60000, set, NULL, NULL, &none));
+    FD_SET(b, set);
+    put(a, "x", 1);
+    await(b, POLLIN);
+    CALL(select(60000, set, NULL, NULL, NULL));
+    say("%d", FD_ISSET(b, set) != 0);
+}
+
+/* stdio on a connection that dup2 has put in place of a standard stream, and back. */
+static void stdio_by_dup2(void) {
+    int a, b, out = (int)MUST(dup(1)), in = (int)MUST(dup(0));
+    pair(&a, &b);
+    MUST(dup2(a, 1));
+    MUST(dup2(a, 0));
+    printf("through %s\n", "stdout");
+    fflush(stdout);
+    fputs("second line\n", stdout);
+    fflush(stdout);
+    put(b, "a line for stdin\n", 17);
+    char *got = fgets(text, sizeof text, stdin);
+    MUST(dup2(out, 1));
+    MUST(dup2(in, 0));
+    say("stdin: %s", got ? got : "(nothing)");
+    char line[32] = "";
+    get(b, line, 27);
+    say("%s", line);
+    MUST(close(a));
+    CALL(recv(b, text, 1, 0));
+    /* A child of a server, as inetd's would be but for the exec. */
+    pair(&a, &b);
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        MUST(dup3(b, 1, 0));
+        MUST(close(a));
+        MUST(close(b));
+        printf("from the child\n");
+        exit(0);
+    }
+    MUST(close(b));
+    reap(child);
+    get(a, line, 15);
+    say("%.15s", line);
+    CALL(recv(a, text, 1, 0));
+}
+
+static void addresses_of_bytes(void) {
+    int a, b;
+    pair(&a, &b);
+    struct sockaddr_storage from;
+    socklen_t len = sizeof from;
+    put(a, "abcdefgh", 8);
+    await_bytes(b, 8);
+    CALL(recvfrom(b, text, 1, 0, (struct sockaddr *)&from, &len));
+    say("length %u", len);
+    CALL(recvfrom(b, text, 1, 0, (struct sockaddr *)&from, NULL));
+    len = (socklen_t)-5;
+    CALL(recvfrom(b, text, 1, 0, (struct sockaddr *)&from, &len));
+    CALL(recvfrom(b, text, 1, 0, NULL, &len));
+    CALL(sendto(a, "x", 1, 0, (struct sockaddr *)&from, 200));
+    CALL(sendto(a, "x", 1, 0, (struct sockaddr *)&from, (socklen_t)-1));
+    CALL(sendto(a, "x", 1, 0, (struct sockaddr *)8, 16));
+    CALL(sendto(a, "x", 1, 0, (struct sockaddr *)&from, 16));
+    CALL(sendto(a, "x", 1, 0, NULL, 200));
+    struct iovec piece = {"x", 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = (void *)8, .msg_namelen = 16};
+    CALL(sendmsg(a, &message, 0));
+    message = (struct msghdr){.msg_iov = &piece, .msg_iovlen = 2000};
+    CALL(sendmsg(a, &message, 0));
+    CALL(recvmsg(b, &message, 0));
+    CALL(writev(a, &piece, 1025));
+    CALL(readv(b, &piece, -1));
+}
+
+/* Files that sendfile takes, and those it does not. */
+static void sendfile_sources(void) {
+    int a, b, ends[2], file, c, d;
+    pair(&a, &b);
+    pair(&c, &d);
+    MUST(pipe(ends));
+    MUST(write(ends[1], "pipe", 4));
+    put(d, "sock", 4);
+    await_bytes(c, 4);
+    CALL(sendfile(a, ends[0], NULL, 4));
+    CALL(sendfile(a, c, NULL, 4));
+    file = (int)MUST(open("/tmp", O_RDONLY));
+    CALL(sendfile(a, file, NULL, 4));
+    MUST(close(file));
+    file = (int)MUST(open("/dev/zero", O_RDONLY));
+    CALL(sendfile(a, file, NULL, 1000));
+    CALL(sendfile(a, file, NULL, 0));
+    get(b, text, 64);
+    MUST(close(file));
+    file = (int)MUST(open("/dev/null", O_WRONLY));
+    CALL(sendfile(a, file, NULL, 4));
+    CALL(sendfile(a, -1, NULL, 4));
+    CALL(sendfile(-1, file, NULL, 4));
+    CALL(shutdown(a, SHUT_WR));
+    file = (int)MUST(open("/proc/self/exe", O_RDONLY));
+    signal(SIGPIPE, SIG_IGN);
+    CALL(sendfile(a, file, NULL, 4));
+}
+
+static volatile sig_atomic_t pipes;
+static void count_pipe(int signal) { (void)signal, pipes++; }
+
+/* One SIGPIPE for each call, also where bytes go from a connection into a pipe. */
+static void splice_broken_pipe(void) {
+    int a, b, ends[2];
+    pair(&a, &b);
+    signal(SIGPIPE, count_pipe);
+    MUST(pipe(ends));
+    MUST(close(ends[0]));
+    put(a, "abc", 3);
+    await_bytes(b, 3);
+    CALL(splice(b, NULL, ends[1], NULL, 3, 0));
+    say("%d signals", pipes);
+    MUST(shutdown(a, SHUT_WR));
+    MUST(pipe(ends));
+    MUST(write(ends[1], "abc", 3));
+    CALL(splice(ends[0], NULL, a, NULL, 3, 0));
+    say("%d signals", pipes);
+    CALL(write(a, "x", 1));
+    say("%d signals", pipes);
+    CALL(send(a, "x", 1, MSG_NOSIGNAL));
+    say("%d signals", pipes);
+    CALL(writev(a, &(struct iovec){"x", 1}, 1));
+    say("%d signals", pipes);
+}
+
+/* Completions of MSG_ZEROCOPY come by the error queue: who cannot deliver them must not let it be switched on. */
+static void zerocopy(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int one = 1, l = listener(AF_INET, 16, &at, &len), c = tcp(AF_INET, 0);
+    MUST(setsockopt(c, SOL_SOCKET, 60 /* SO_ZEROCOPY */, &one, sizeof one));
+    MUST(connect(c, (struct sockaddr *)&at, len));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    CALL(send(c, text, 64, 0x4000000 /* MSG_ZEROCOPY */));
+    get(s, text, 64);
+    struct pollfd errors = {c, 0, 0};
+    CALL(poll(&errors, 1, -1));
+    say("%s", events(errors.revents));
+    char room[256];
+    struct msghdr message = {.msg_control = room, .msg_controllen = sizeof room};
+    CALL(recvmsg(c, &message, MSG_ERRQUEUE));
+}
+
+const struct test gap_cases[] = {{"gap_poll_urgent", poll_urgent},
+                                 {"gap_poll_epoll_set", poll_epoll_set},
+                                 {"gap_select_beyond", select_beyond},
+                                 {"gap_stdio_by_dup2", stdio_by_dup2},
+                                 {"gap_addresses_of_bytes", addresses_of_bytes},
+                                 {"gap_sendfile_sources", sendfile_sources},
+                                 {"gap_splice_broken_pipe", splice_broken_pipe},
+                                 {"gap_zerocopy", zerocopy, true},
+                                 {NULL, NULL, false}};
