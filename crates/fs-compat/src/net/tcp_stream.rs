@@ -9,6 +9,7 @@ use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -146,23 +147,8 @@ impl TcpStream {
 
     /// As [`TcpStream::try_read`], into several buffers.
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.call(|stack, id| {
-            let mut total = 0;
-            for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
-                match stack.tcp_recv(id, buf) {
-                    Ok(n) => {
-                        total += n;
-                        if n < buf.len() {
-                            break;
-                        }
-                    }
-                    // An error comes up again at the next call.
-                    Err(_) if total > 0 => break,
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(total)
-        })
+        let bufs = bufs.iter_mut().map(|buf| &mut **buf);
+        self.call(|stack, id| each(bufs, |buf| stack.tcp_recv(id, buf)))
     }
 
     /// As [`TcpStream::try_read`], into spare room of a growing buffer.
@@ -413,12 +399,21 @@ pub(crate) fn ttl_in_range(ttl: u32) -> io::Result<u8> {
 }
 
 fn send_vectored(stack: &mut CoreStack, id: TcpId, bufs: &[IoSlice<'_>]) -> Result<usize, Error> {
+    each(bufs.iter().map(|buf| &**buf), |buf| stack.tcp_send(id, buf))
+}
+
+/// Moves the bytes of several buffers, in their order, until one is not moved whole.
+fn each<B: Deref<Target = [u8]>>(
+    bufs: impl Iterator<Item = B>,
+    mut one: impl FnMut(B) -> Result<usize, Error>,
+) -> Result<usize, Error> {
     let mut total = 0;
-    for buf in bufs.iter().filter(|buf| !buf.is_empty()) {
-        match stack.tcp_send(id, buf) {
+    for buf in bufs.filter(|buf| !buf.is_empty()) {
+        let len = buf.len();
+        match one(buf) {
             Ok(n) => {
                 total += n;
-                if n < buf.len() {
+                if n < len {
                     break;
                 }
             }
