@@ -5,6 +5,17 @@ fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, &|name| (name == "web").then_some(33))
 }
 
+/// What the README shows is a configuration.
+#[test]
+fn the_file_of_the_readme() {
+    let readme = include_str!("../../../../README.md");
+    let block = readme.split("```toml\n").find(|block| block.contains("[[rule]]")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let config = Config::parse(block, &|name| (name == "www-data").then_some(33)).unwrap();
+    assert!(!config.rules.allow(&Who { uid: 33, cgroup: "/" }, Call::Bind, 80));
+    assert!(config.rules.allow(&Who { uid: 0, cgroup: "/" }, Call::Bind, 80));
+}
+
 #[test]
 fn rules_are_read_in_their_order() {
     let config = parse(
