@@ -143,6 +143,9 @@ pub struct TcpConfig {
     pub tail_loss_probe: bool,
     /// Shrink the window after an idle time of one RTO (RFC 5681 4.1, RFC 2861): Linux `tcp_slow_start_after_idle`.
     pub idle_restart: bool,
+    /// Pace CUBIC's first slow start at twice the window over the round trip, as Linux does under the fq queue discipline;
+    /// off: bursts as ACKs come, as Linux does without.
+    pub slow_start_pacing: bool,
     /// Smallest segment size that path MTU messages and black-hole detection go down to, in bytes: Linux
     /// `tcp_min_snd_mss` is 48; RFC 4821 7.7 suggests a larger one.
     pub mss_floor: u16,
@@ -183,6 +186,7 @@ impl Default for TcpConfig {
             rack: true,
             tail_loss_probe: true,
             idle_restart: true,
+            slow_start_pacing: true,
             mss_floor: 536,
             mtu_probing: true,
             invalid_ack_interval: Duration::from_millis(500),

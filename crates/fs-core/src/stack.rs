@@ -16,7 +16,6 @@ use crate::rx::syn::SynCache;
 use crate::rx::table::{FlowHasher, FlowTable};
 use crate::slab::NIL;
 use crate::socket::event::{CoreMessage, Event, Outbound, Ready};
-use crate::socket::info::Origin;
 use crate::socket::listener::ListenTable;
 use crate::socket::ports::{PortAllocator, PortSet};
 use crate::socket::udp::UdpTable;
@@ -24,6 +23,7 @@ use crate::stats::Stats;
 use crate::tcb::cc::pacing::PacingQueue;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxStore;
+use crate::tcb::tally::Tally;
 use crate::tcb::time_wait::TimeWaits;
 use crate::tcb::timers::{current_tick, tick_before, tick_instant};
 use crate::tcb::{Dead, Slot, Tcb};
@@ -100,8 +100,8 @@ pub(crate) enum Token {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
-    /// By the same index: where a connection's sequence numbers began, if it has opened.
-    origins: Vec<Origin>,
+    /// By the same index: what is counted of a connection, if it has opened.
+    tallies: Vec<Tally>,
     free: u32,
     pub(crate) live: usize,
     limit: u32,
@@ -109,7 +109,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     fn new(limit: u32) -> Self {
-        Self { slots: Vec::new(), origins: Vec::new(), free: NIL, live: 0, limit: limit.min(Owner::INDEX) }
+        Self { slots: Vec::new(), tallies: Vec::new(), free: NIL, live: 0, limit: limit.min(Owner::INDEX) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -133,7 +133,7 @@ impl Slots {
             return Some(index);
         }
         self.slots.push(make(1));
-        self.origins.push(Origin::default());
+        self.tallies.push(Tally::default());
         Some((self.slots.len() - 1) as u32)
     }
 
@@ -171,12 +171,26 @@ impl Slots {
         }
     }
 
-    pub(crate) fn origin(&self, index: u32) -> Origin {
-        self.origins[index as usize]
+    pub(crate) fn tally(&self, index: u32) -> &Tally {
+        &self.tallies[index as usize]
     }
 
-    pub(crate) fn set_origin(&mut self, index: u32, origin: Origin) {
-        self.origins[index as usize] = origin;
+    pub(crate) fn tally_mut(&mut self, index: u32) -> &mut Tally {
+        &mut self.tallies[index as usize]
+    }
+
+    #[inline]
+    pub(crate) fn slot_and_tally(&mut self, index: u32) -> (&mut Slot, &mut Tally) {
+        (&mut self.slots[index as usize], &mut self.tallies[index as usize])
+    }
+
+    /// As `open_mut`, with what is counted of the connection.
+    #[inline]
+    pub(crate) fn open_and_tally(&mut self, index: u32) -> Option<(&mut Tcb, &mut Tally)> {
+        match (self.slots.get_mut(index as usize), self.tallies.get_mut(index as usize)) {
+            (Some(Slot::Open(tcb)), Some(tally)) => Some((tcb, tally)),
+            _ => None,
+        }
     }
 
     pub(crate) fn generation(&self, index: u32) -> u32 {
@@ -496,6 +510,11 @@ impl<P: FramePool> Stack<P> {
 
     /// As [`Stack::kill`] without telling the peer; `hash` is of the connection's key.
     pub(crate) fn forget(&mut self, index: u32, hash: u64, error: Option<Error>) {
+        let info = match self.slots.slot(index) {
+            // The application will ask yet: what is true at the end stays so.
+            Slot::Open(tcb) if !tcb.flags.has(Flags::ORPHAN) => Some(Box::new(self.open_info(tcb, index))),
+            _ => None,
+        };
         let Self { slots, pool, nodes, store, table, .. } = self;
         let Slot::Open(tcb) = slots.slot_mut(index) else { return };
         let key = tcb.key();
@@ -512,7 +531,7 @@ impl<P: FramePool> Stack<P> {
         }
         let rx = core::mem::replace(&mut tcb.rx, crate::frame_queue::FrameQueue::new());
         let finished = tcb.flags.has(Flags::FIN_RECEIVED);
-        *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, finished, error }));
+        *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, finished, error, info }));
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 

@@ -549,7 +549,8 @@ fn info_counts_bytes_both_ways() {
             assert_eq!((i.pmtu, i.snd_mss), (1500, if v6 { 1428 } else { 1448 }));
             assert_eq!(i.advmss, i.snd_mss);
             assert_eq!((i.rto_us, i.ato_us, i.reordering), (i.rtt_us + 200_000, 40_000, 3));
-            assert_eq!(i.last_data_sent_ms, 0, "no data was sent");
+            assert!(i.last_data_sent_ms <= 1000 && i.last_data_sent_ms == i.last_data_recv_ms, "since it opened");
+            assert_eq!((i.data_segs_in, i.data_segs_out, i.delivered, i.busy_time_us), (0, 0, 1, 0));
         }
         let sent_at = world.now;
         world.a.stack.tcp_send(client, &[1; 5000]).unwrap();
@@ -566,6 +567,11 @@ fn info_counts_bytes_both_ways() {
         // The FIN went, and was acknowledged; it is not a byte.
         assert_eq!((b.state, b.bytes_sent, b.bytes_acked), (Some(TcpState::FinWait2), 700, 700));
         assert_eq!(b.bytes_received, 5000);
+        assert_eq!((a.segs_out, b.segs_out), (b.segs_in, a.segs_in), "nothing was lost");
+        assert_eq!((a.data_segs_out, b.data_segs_in, b.data_segs_out, a.data_segs_in), (4, 4, 1, 1));
+        // The SYNs arrived too.
+        assert_eq!((a.delivered, b.delivered), (1 + 4, 1 + 1));
+        assert!(b.last_data_recv_ms.abs_diff(idle_ms) <= 3 && a.last_ack_recv_ms <= a.last_data_sent_ms);
         assert_eq!((a.total_retrans, a.bytes_retrans, a.retransmits, a.notsent_bytes), (0, 0, 0, 0));
         assert!(a.last_data_sent_ms.abs_diff(idle_ms) <= 3, "{} instead of {idle_ms}", a.last_data_sent_ms);
         assert_eq!(a.rcv_ssthresh, TcpConfig::default().receive_buffer_initial.next_multiple_of(1024));
@@ -614,4 +620,49 @@ fn info_counts_time_outs_in_a_row() {
     world.settle(1, &mut never);
     let a = info(&world.a, client);
     assert_eq!((a.retransmits, a.bytes_acked, a.bytes_sent), (0, 1000, 1000 + a.bytes_retrans));
+}
+
+#[test]
+fn info_tells_what_limited_the_sender() {
+    let mut world = World::new(TcpConfig { receive_buffer_initial: 8 << 10, receive_buffer_max: 8 << 10, ..TcpConfig::default() });
+    let (client, server, _) = connected(&mut world, false);
+    let options = world.a.stack.tcp_options(client).unwrap();
+    // The peer does not read: its window is all that keeps the rest back.
+    world.a.stack.tcp_send(client, &[1; 20_000]).unwrap();
+    world.settle(0, &mut never);
+    world.turn(&mut never);
+    let before = info(&world.a, client).rwnd_limited_us;
+    world.now = world.now + Duration::from_millis(150);
+    world.turn(&mut never);
+    let a = info(&world.a, client);
+    assert!((a.rwnd_limited_us - before).abs_diff(150_000) <= 3000, "{before} to {}", a.rwnd_limited_us);
+    assert!(a.busy_time_us >= a.rwnd_limited_us && a.sndbuf_limited_us == 0);
+    let mut buf = [0; 20_000];
+    while world.b.stack.tcp_queued(server).unwrap().0 > 0 || world.a.stack.tcp_queued(client).unwrap().1 > 0 {
+        let _ = world.b.stack.tcp_recv(server, &mut buf);
+        world.settle(1, &mut never);
+    }
+    let done = info(&world.a, client);
+    // The send buffer is smaller than what the window lets go: the application waits.
+    world.a.stack.tcp_set_options(client, TcpOptions { send_buffer: Some(4096), ..options }).unwrap();
+    assert_eq!(world.a.stack.tcp_send(client, &[1; 6000]), Ok(4096));
+    world.turn(&mut |_| true);
+    world.now = world.now + Duration::from_millis(50);
+    world.a.stack.set_now(world.now);
+    let a = info(&world.a, client);
+    assert!(a.sndbuf_limited_us.abs_diff(50_000) <= 3000, "{}", a.sndbuf_limited_us);
+    assert_eq!(a.rwnd_limited_us, done.rwnd_limited_us);
+}
+
+#[test]
+fn info_outlives_the_connection() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, server, _) = connected(&mut world, false);
+    world.a.stack.tcp_send(client, &[1; 5000]).unwrap();
+    world.settle(1, &mut never);
+    world.b.stack.tcp_abort(server);
+    world.settle(0, &mut never);
+    let a = info(&world.a, client);
+    assert_eq!((a.state, a.bytes_acked, a.data_segs_out), (Some(TcpState::Closed), 5000, 4));
+    assert!(a.sack && a.timestamps);
 }

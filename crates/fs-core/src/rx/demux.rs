@@ -229,7 +229,10 @@ impl<P: FramePool> Stack<P> {
         let Self {
             slots, pool, nodes: node_slab, store, stats, config, now, receive_frames, ts_clock, ts_offset, ..
         } = self;
-        let Slot::Open(tcb) = slots.slot_mut(index) else { return self.on_opening(index, segment, frames) };
+        let (Slot::Open(tcb), tally) = slots.slot_and_tally(index) else {
+            return self.on_opening(index, segment, frames);
+        };
+        tally.received(segment.payload_len, *now);
         let mut core = Core {
             pool,
             nodes: node_slab,
@@ -241,6 +244,7 @@ impl<P: FramePool> Stack<P> {
             pressure: nodes >= *receive_frames / 2,
             share: *receive_frames,
             exhausted: nodes >= *receive_frames,
+            delivered: &mut tally.delivered,
         };
         let mut ready = Ready::default();
         tcb.heard(*now);
@@ -249,6 +253,7 @@ impl<P: FramePool> Stack<P> {
         } else {
             tcb.on_segment(&mut core, segment, Arrival::new(frames), &mut ready)
         };
+        tally.idle_if(tcb.tx.is_empty(), *now);
         match disposition {
             Disposition::Accepted => self.settle(index, ready),
             other => self.conclude(index, other, ready, segment),

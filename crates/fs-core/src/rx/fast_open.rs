@@ -10,11 +10,11 @@ use crate::rx::syn::SynEntry;
 use crate::rx::table::FlowHasher;
 use crate::socket::event::Ready;
 use crate::socket::fast_open::Peers;
-use crate::socket::info::Origin;
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::Slot;
 use crate::tcb::flags::Flags;
 use crate::tcb::open::Opening;
+use crate::tcb::tally::Tally;
 use crate::tcb::timers::handshake_wait;
 use crate::wire::options::Cookie;
 use crate::wire::tcp::TcpFlags;
@@ -119,7 +119,7 @@ impl<P: FramePool> Stack<P> {
         }) else {
             return self.discard(frames, DropReason::NoSlots);
         };
-        self.slots.set_origin(slot, Origin { iss: syn.iss, irs: syn.irs });
+        *self.slots.tally_mut(slot) = Tally::new(syn.iss, syn.irs, 1, 0, self.now);
         if self.table.insert(hash, Owner::Connection(slot).value()).is_err() {
             self.slots.remove(slot);
             return self.discard(frames, DropReason::NoSlots);

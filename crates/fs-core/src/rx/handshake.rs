@@ -11,7 +11,6 @@ use crate::rx::syn::SynEntry;
 use crate::slab::NIL;
 use crate::socket::event::{CoreMessage, Event, ListenerId, Outbound, Ready};
 use crate::socket::handover::Handover;
-use crate::socket::info::Origin;
 use crate::socket::options::TcpOptions;
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::Slot;
@@ -21,6 +20,7 @@ use crate::tcb::input::Arrival;
 use crate::tcb::open::{Opening, syn_window, window_scale};
 use crate::tcb::send::recovery::micros;
 use crate::tcb::seq::SeqNum;
+use crate::tcb::tally::Tally;
 use crate::tcb::timers::handshake_wait;
 use crate::time::Duration;
 use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, SegmentSpec};
@@ -348,7 +348,7 @@ impl<P: FramePool> Stack<P> {
         }) else {
             return self.discard(frames, DropReason::NoSlots);
         };
-        self.slots.set_origin(slot, Origin { iss: entry.iss, irs: entry.irs });
+        *self.slots.tally_mut(slot) = Tally::new(entry.iss, entry.irs, 1 + u32::from(entry.retries), 1, self.now);
         let owner = Owner::Connection(slot).value();
         if let Some(index) = cached {
             self.handshakes.remove(index);

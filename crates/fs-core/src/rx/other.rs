@@ -133,15 +133,23 @@ impl<P: FramePool> Stack<P> {
                     return Some(DropReason::IcmpUnmatched);
                 }
                 self.stats.icmp_errors += 1;
+                let remote = s.key.remote_ip();
                 if error.kind.is_hard() {
                     self.fail_connect(index, what);
+                } else if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } = error.kind {
+                    if let Some(mtu) = believed(remote.is_ipv6(), mtu) {
+                        self.net.path_mtus.learn(remote, mtu, self.now);
+                        self.shrink_syn(index);
+                    }
                 } else if let Slot::SynSent(s) = self.slots.slot_mut(index) {
                     s.soft_error = Some(what);
                 }
             }
             Slot::Open(tcb) => {
                 // RFC 5927 section 4.1: the quoted sequence number must be of data in flight.
-                let in_flight = |seq: crate::tcb::seq::SeqNum| seq.at_or_after(tcb.snd_una) && seq.before(tcb.snd_nxt);
+                let handshake = tcb.flags.has(crate::tcb::flags::Flags::SYN_RECEIVED);
+                let first = tcb.snd_una - u32::from(handshake);
+                let in_flight = |seq: crate::tcb::seq::SeqNum| seq.at_or_after(first) && seq.before(tcb.snd_nxt);
                 if !error.seq.is_some_and(in_flight) {
                     return Some(DropReason::IcmpUnmatched);
                 }
@@ -149,6 +157,15 @@ impl<P: FramePool> Stack<P> {
                 match error.kind {
                     IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } => {
                         self.shrink_mss(index, mtu);
+                    }
+                    // Opened by data in a SYN and not accepted, and what is quoted is our SYN-ACK: its client is not there
+                    // (as Linux).
+                    _ if handshake
+                        && tcb.flags.has(crate::tcb::flags::Flags::UNACCEPTED)
+                        && error.kind.ends_handshake()
+                        && error.seq.is_some_and(|seq| seq == tcb.snd_una - 1) =>
+                    {
+                        self.kill(index, Some(what), false);
                     }
                     // A synchronized connection outlives the rest (RFC 1122 4.2.3.9, RFC 5461): the error is
                     // what it reports if it fails for other reasons.
@@ -167,8 +184,7 @@ impl<P: FramePool> Stack<P> {
             return Some(DropReason::IcmpUnmatched);
         }
         self.stats.icmp_errors += 1;
-        if error.kind.is_hard() || matches!(error.kind, IcmpErrorKind::HostUnreachable | IcmpErrorKind::NetUnreachable)
-        {
+        if error.kind.ends_handshake() {
             self.forget_handshake(index);
         }
         None

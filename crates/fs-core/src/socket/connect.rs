@@ -8,7 +8,6 @@ use crate::rx::handshake::Syn;
 use crate::rx::parse::Segment;
 use crate::socket::event::{Ready, TcpId};
 use crate::socket::fast_open::FastSyn;
-use crate::socket::info::Origin;
 use crate::socket::options::{Connect, TcpOptions};
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::ecn;
@@ -16,6 +15,7 @@ use crate::tcb::open::Opening;
 use crate::tcb::send::recovery::micros;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::syn_sent::{PeerSyn, SynSent};
+use crate::tcb::tally::Tally;
 use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Dead, Slot};
 use crate::time::Duration;
@@ -63,7 +63,7 @@ impl<P: FramePool> Stack<P> {
         let retry_at = self.now + self.config.tcp.rto_initial;
         let sent_us = micros(self.now);
         let ecn = self.asks_for_ecn();
-        let fast = self.fast_syn(remote.ip(), path, iss, data);
+        let fast = self.fast_syn(remote.ip(), path, iss, data, options.max_segment);
         let taken = fast.as_ref().map_or(0, |f| f.sent as usize);
         let open = |generation| {
             Slot::SynSent(Box::new(SynSent {
@@ -218,6 +218,17 @@ impl<P: FramePool> Stack<P> {
         self.send_syn(index);
     }
 
+    /// ICMP says that the SYN does not fit the path: its data is why, and the SYN goes again without at once.
+    pub(crate) fn shrink_syn(&mut self, index: u32) {
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
+        let carried = s.fast.as_mut().filter(|f| s.crossed.is_none() && f.sent > 0).map(|f| &mut f.carried);
+        if carried.is_some_and(|carried| core::mem::replace(carried, false)) {
+            (s.retries, s.ecn) = (s.retries.saturating_add(1), false);
+            self.stats.retransmits += 1;
+            self.send_syn(index);
+        }
+    }
+
     /// The open has failed: the application finds out by WRITE readiness and `tcp_take_error`.
     pub(crate) fn fail_connect(&mut self, index: u32, error: Error) {
         self.drop_fast(index);
@@ -227,7 +238,7 @@ impl<P: FramePool> Stack<P> {
         self.table.remove(self.hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
         let rx = crate::frame_queue::FrameQueue::new();
         *self.slots.slot_mut(index) =
-            Slot::Dead(Box::new(Dead { key, generation, rx, finished: false, error: Some(error) }));
+            Slot::Dead(Box::new(Dead { key, generation, rx, finished: false, error: Some(error), info: None }));
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 
@@ -276,7 +287,12 @@ impl<P: FramePool> Stack<P> {
             let options = options::parse_syn(opts);
             let peer = PeerSyn { irs: segment.seq, window: segment.window, options, ecn };
             if flags.ack() {
-                if s.fast.is_some() {
+                if self.echoes_what_we_never_sent(index, segment) {
+                    self.send_reset_for(segment);
+                    return Err(DropReason::Paws);
+                }
+                let fast = matches!(self.slots.slot(index), Slot::SynSent(s) if s.fast.is_some());
+                if fast {
                     self.learn_fast_open(index, options::fast_open(opts), &peer);
                 }
                 self.establish(index, peer, segment.ack, false);
@@ -302,6 +318,15 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
+    /// A SYN-ACK echoes a timestamp that none of our SYNs had: it answers somebody else's (Linux
+    /// `tcp_rcv_synsent_state_process`).
+    fn echoes_what_we_never_sent(&self, index: u32, segment: &Segment) -> bool {
+        let (Slot::SynSent(s), Some(ts)) = (self.slots.slot(index), segment.ts) else { return false };
+        let age = Duration::from_micros(u64::from(micros(self.now).wrapping_sub(s.sent_us)));
+        let first = self.ts_clock.value(self.now - age, self.ts_offset);
+        self.config.tcp.timestamps && ts.ecr != 0 && ts.ecr.wrapping_sub(first) > self.timestamp().wrapping_sub(first)
+    }
+
     /// A SYN-ACK has come: the path carries the option, and it may bring a cookie.
     fn learn_fast_open(&mut self, index: u32, cookie: Option<Cookie>, peer: &PeerSyn) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
@@ -318,7 +343,7 @@ impl<P: FramePool> Stack<P> {
     fn establish(&mut self, index: u32, peer: PeerSyn, ack: SeqNum, crossed: bool) {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
         let fast = s.fast.take();
-        let origin = Origin { iss: s.iss, irs: peer.irs };
+        let tally = Tally::new(s.iss, peer.irs, 1 + u32::from(s.retries), 1, self.now);
         let options = s.options;
         let opening = Opening {
             key: s.key,
@@ -352,7 +377,7 @@ impl<P: FramePool> Stack<P> {
             }
         }
         *self.slots.slot_mut(index) = Slot::Open(tcb);
-        self.slots.set_origin(index, origin);
+        *self.slots.tally_mut(index) = tally;
         self.stats.connected += 1;
         if fin_wanted {
             self.queue_fin(index);

@@ -116,6 +116,7 @@ impl<P: FramePool> Stack<P> {
         path: crate::tx::neigh::PathId,
         iss: crate::tcb::seq::SeqNum,
         data: Option<&[u8]>,
+        max_segment: Option<u16>,
     ) -> Option<FastSyn> {
         let (now, data) = (self.now, data?);
         if !self.config.tcp.fast_open.client || self.fast_open.peers.is_suspect(server, now) {
@@ -127,7 +128,7 @@ impl<P: FramePool> Stack<P> {
         if cookie.is_none() && !self.config.tcp.fast_open.client_without_cookie {
             return Some(FastSyn { carried: true, cookie: Some(Cookie::REQUEST), data: queue, sent: 0 });
         }
-        let mss = known.map_or(u16::MAX, |(_, mss)| mss);
+        let mss = known.map_or(u16::MAX, |(_, mss)| mss).min(max_segment.unwrap_or(u16::MAX));
         let Self { net, pool, store, send_frames, .. } = self;
         // 40 bytes of options: a SYN has more of them than a segment of the agreed size.
         let most = net.mss_to(path, server, now).min(mss).saturating_sub(40) as usize;

@@ -11,9 +11,10 @@ use crate::tcb::flags::Flags;
 use crate::tcb::send::sack::DUP_THRESH;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::syn_sent::SynSent;
-use crate::tcb::timers::{TICK_SHIFT, current_tick, handshake_wait};
+use crate::tcb::tally::Tally;
+use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Recovery, Slot, State, Tcb};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 
 /// Congestion state as Linux names it (`enum tcp_ca_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +36,8 @@ pub enum CaState {
 /// A connection's state, counters and estimates: the fields of Linux's `struct tcp_info`, under its names. Counts
 /// of packets are of segments, times are in microseconds, rates in bytes a second.
 ///
-/// What would cost something with every segment is not kept; such a field says "not counted" and is 0. Of an active open
-/// that is not answered yet the time-outs are known, of a connection that is over the state alone.
+/// What would cost much with every segment is not kept; such a field says so and is 0. Of an active open that is not
+/// answered yet the time-outs are known, of a connection that is over what was true at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are Linux's and are documented there")]
 pub struct TcpInfo {
@@ -71,11 +72,11 @@ pub struct TcpInfo {
     pub sacked: u32,
     pub lost: u32,
     pub retrans: u32,
-    /// Since data was last sent, to about a round trip; 0 while data is in flight, and before any was sent.
+    /// Since a segment of the send queue went out, since one with payload came, and since any came; before, since the
+    /// connection opened. Times of this structure in milliseconds, and `busy_time_us` and the two behind it, are
+    /// measured to 1.05 ms.
     pub last_data_sent_ms: u32,
-    /// Not counted.
     pub last_data_recv_ms: u32,
-    /// Not counted.
     pub last_ack_recv_ms: u32,
     /// What is known of the path now.
     pub pmtu: u32,
@@ -89,7 +90,8 @@ pub struct TcpInfo {
     pub snd_cwnd: u32,
     /// What our SYN announced, less the timestamps of each segment.
     pub advmss: u32,
-    /// Duplicate ACKs that make a loss: always 3. Reordering is answered by RACK's time (RFC 8985).
+    /// Over how many segments the path has been seen to reorder: 3 to 300. Only told: what it does to us is answered by
+    /// RACK's time (RFC 8985).
     pub reordering: u32,
     pub rcv_rtt_us: u32,
     pub rcv_space: u32,
@@ -101,27 +103,25 @@ pub struct TcpInfo {
     pub bytes_acked: u64,
     /// Payload received in order, modulo 2^32. Neither SYN nor FIN counts.
     pub bytes_received: u64,
-    /// Not counted.
+    /// With those of the handshake, and all that came for the connection, refused ones too.
     pub segs_out: u32,
-    /// Not counted.
     pub segs_in: u32,
     /// Written and not yet sent.
     pub notsent_bytes: u32,
     /// Kept by BBR, and by others from the first sign of trouble on; 0 before.
     pub min_rtt_us: u32,
-    /// Not counted.
+    /// Those with payload; of ours also a FIN alone.
     pub data_segs_in: u32,
-    /// Not counted.
     pub data_segs_out: u32,
     /// Measured by BBR; not counted with others.
     pub delivery_rate: u64,
-    /// Not counted.
+    /// How long something was queued or in flight.
     pub busy_time_us: u64,
-    /// Not counted.
+    /// How long the peer's window was all that kept us from sending.
     pub rwnd_limited_us: u64,
-    /// Not counted.
+    /// How long all was sent, and the application waited for room in the send buffer to write more.
     pub sndbuf_limited_us: u64,
-    /// Not counted.
+    /// Our segments that have arrived, SYN included.
     pub delivered: u32,
     /// Segments whose ACKs said that they came with CE.
     pub delivered_ce: u32,
@@ -142,27 +142,43 @@ pub struct TcpInfo {
     pub bandwidth: u64,
 }
 
-/// Where a connection's two streams of sequence numbers began. Beside the control block, which has no room for it:
-/// written when the connection opens, read here.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Origin {
-    pub(crate) iss: SeqNum,
-    pub(crate) irs: SeqNum,
-}
-
 impl<P: FramePool> Stack<P> {
     /// TCP_INFO.
     pub fn tcp_info(&self, id: TcpId) -> Result<TcpInfo, Error> {
         let index = self.slot_of(id)?;
         let state = Some(self.tcp_state(id)?);
         Ok(match self.slots.slot(index) {
-            Slot::Open(tcb) => self.info_of(tcb, TcpInfo { state, ..tcb.info(self.slots.origin(index)) }),
+            Slot::Open(tcb) => TcpInfo { state, ..self.open_info(tcb, index) },
             Slot::SynSent(s) => TcpInfo { state, ..self.opening_info(s) },
-            Slot::Dead(_) | Slot::Free { .. } => TcpInfo { state, ..TcpInfo::default() },
+            Slot::Dead(dead) => TcpInfo { state, ..dead.info.as_deref().copied().unwrap_or_default() },
+            Slot::Free { .. } => TcpInfo { state, ..TcpInfo::default() },
         })
     }
 
-    /// What the path, the clock and the configuration add.
+    /// Of an open connection, but for the state.
+    pub(crate) fn open_info(&self, tcb: &Tcb, index: u32) -> TcpInfo {
+        let (tally, now) = (self.slots.tally(index), self.now);
+        let (last_ack_recv_ms, last_data_recv_ms, last_data_sent_ms) = tally.ages_ms(now);
+        let (rwnd_limited_us, sndbuf_limited_us) = tcb.ext.as_ref().map_or((0, 0), |e| e.sender.limited.times_us(now));
+        let info = TcpInfo {
+            segs_in: tally.segments_in,
+            segs_out: tally.segments_out,
+            data_segs_in: tally.data_in,
+            data_segs_out: tally.data_out,
+            // Our SYN counts when it is acknowledged.
+            delivered: tally.delivered - u32::from(tcb.flags.has(Flags::SYN_RECEIVED)),
+            last_ack_recv_ms,
+            last_data_recv_ms,
+            last_data_sent_ms,
+            busy_time_us: tally.busy_us(now),
+            rwnd_limited_us,
+            sndbuf_limited_us,
+            ..tcb.info(tally)
+        };
+        self.info_of(tcb, info)
+    }
+
+    /// What the path and the configuration add.
     fn info_of(&self, tcb: &Tcb, info: TcpInfo) -> TcpInfo {
         let (tcp, key) = (&self.config.tcp, tcb.key());
         let headers = if key.is_v6() { 60 } else { 40 };
@@ -175,7 +191,6 @@ impl<P: FramePool> Stack<P> {
             ato_us: whole_us(tcp.delayed_ack),
             pmtu: u32::from(path_mss) + headers,
             advmss: announced - if info.timestamps { 12 } else { 0 },
-            last_data_sent_ms: tcb.idle_ms(self.now),
             ..info
         }
     }
@@ -188,6 +203,7 @@ impl<P: FramePool> Stack<P> {
             total_retrans: u32::from(s.retries),
             rto_us: whole_us(handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max)),
             unacked: 1,
+            segs_out: 1 + u32::from(s.retries),
             max_pacing_rate: u64::MAX,
             congestion_control: s.options.congestion_control.unwrap_or(tcp.congestion_control),
             ..TcpInfo::default()
@@ -200,7 +216,7 @@ fn whole_us(time: Duration) -> u32 {
 }
 
 impl Tcb {
-    fn info(&self, origin: Origin) -> TcpInfo {
+    fn info(&self, origin: &Tally) -> TcpInfo {
         let mss = self.mss as u32;
         let out = self.snd_nxt.since(self.snd_una);
         let ext = self.ext.as_ref();
@@ -232,7 +248,7 @@ impl Tcb {
             retrans: ext.map_or(0, |e| segments(e.retransmitted)),
             rtt_us: self.rtt.srtt_us(),
             rttvar_us: self.rtt.rttvar_us(),
-            reordering: DUP_THRESH,
+            reordering: self.loss().map_or(0, |l| l.reordering).max(DUP_THRESH),
             snd_ssthresh: if self.window.ssthresh == u32::MAX { u32::MAX >> 1 } else { self.window.ssthresh / mss },
             snd_cwnd: self.window.cwnd / mss,
             snd_wnd: self.snd_wnd,
@@ -250,7 +266,7 @@ impl Tcb {
     }
 
     /// Bytes since the connection began, and what loss recovery has counted.
-    fn byte_info(&self, origin: Origin) -> TcpInfo {
+    fn byte_info(&self, origin: &Tally) -> TcpInfo {
         let past_syn = |at: SeqNum, start: SeqNum| at.since(start + 1);
         // A FIN takes a number too.
         let fin_received = u32::from(!self.state.can_receive());
@@ -274,15 +290,6 @@ impl Tcb {
             min_rtt_us: if info.min_rtt_us == 0 { loss.rack.min_rtt_us() } else { info.min_rtt_us },
             ..info
         }
-    }
-
-    /// Milliseconds since data was sent, if all is acknowledged: the timer's place then holds the time.
-    fn idle_ms(&self, now: Instant) -> u32 {
-        if self.rto_at == 0 || !self.flags.has(Flags::PROBE_TIMER | Flags::REORDER_TIMER) {
-            return 0;
-        }
-        let ticks = (current_tick(now).wrapping_sub(self.rto_at) as i32).max(0) as u64;
-        Duration::from_nanos(ticks << TICK_SHIFT).as_millis() as u32
     }
 
     /// What pacing and the model of the path know.

@@ -20,9 +20,6 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, nodes, pool, .. } = self;
         match slots.slot_mut(index) {
             Slot::Open(tcb) => {
-                if tcb.flags.has(Flags::READ_SHUT) {
-                    return Ok(0);
-                }
                 if tcb.rx.is_empty() || buf.is_empty() {
                     return tcb.nothing_to_read(buf.is_empty());
                 }
@@ -50,9 +47,6 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, nodes, pool, .. } = self;
         match slots.slot_mut(index) {
             Slot::Open(tcb) => {
-                if tcb.flags.has(Flags::READ_SHUT) {
-                    return Ok(0);
-                }
                 if tcb.rx.is_empty() || buf.is_empty() {
                     return tcb.nothing_to_read(buf.is_empty());
                 }
@@ -87,7 +81,6 @@ impl<P: FramePool> Stack<P> {
         let index = self.slot_of(id)?;
         let Self { slots, nodes, pool, .. } = self;
         let taken = match slots.slot_mut(index) {
-            Slot::Open(tcb) if tcb.flags.has(Flags::READ_SHUT) => return Ok(Received::EndOfStream),
             Slot::Open(tcb) => {
                 let most = match tcb.urgent_limit() {
                     None | Some(Limit::Mark) => u32::MAX,
@@ -185,7 +178,7 @@ impl Tcb {
     /// Why there is nothing to read.
     #[inline]
     fn nothing_to_read(&self, asked_for_nothing: bool) -> Result<usize, Error> {
-        if asked_for_nothing || self.flags.has(Flags::FIN_RECEIVED) { Ok(0) } else { Err(Error::WouldBlock) }
+        if asked_for_nothing || self.flags.any(Flags::FIN_RECEIVED | Flags::READ_SHUT) { Ok(0) } else { Err(Error::WouldBlock) }
     }
 
     /// Reads with urgent data announced.

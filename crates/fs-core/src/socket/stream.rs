@@ -90,6 +90,11 @@ impl<P: FramePool> Stack<P> {
         if then == Then::Record && n == buf.len() {
             store.segments[tcb.tx.tail].marks |= mark::RECORD_END;
         }
+        if n < buf.len() {
+            tcb.refused_room();
+        } else {
+            tcb.has_room_again(*now);
+        }
         // A short write tells its caller to wait, as `WouldBlock` does: it needs its event as well.
         if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);
@@ -147,10 +152,12 @@ impl<P: FramePool> Stack<P> {
                 if tcb.tx.bytes as usize + wanted > tcb.write_mark() as usize {
                     tcb.grow_send_buffer(max);
                 }
-                match tcb.snd_buf().saturating_sub(tcb.tx.bytes) {
-                    _ if !tcb.below_low_water() => Err(Error::WouldBlock),
-                    0 => Err(Error::WouldBlock),
-                    room => Ok(room),
+                match tcb.snd_buf().saturating_sub(tcb.tx.bytes).min(tcb.low_water_room()) {
+                    room if room > 0 && tcb.below_low_water() => Ok(room),
+                    _ => {
+                        tcb.refused_room();
+                        Err(Error::WouldBlock)
+                    }
                 }
             }
             Slot::SynSent(s) if s.fin_wanted => Err(Error::BrokenPipe),
@@ -160,14 +167,13 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// shutdown(2).
+    /// shutdown(2). As on Linux, what has come and what comes after SHUT_RD can still be read; reads do not wait for it.
     pub fn tcp_shutdown(&mut self, id: TcpId, how: Shutdown) -> Result<(), Error> {
         let index = self.slot_of(id)?;
         match self.slots.slot_mut(index) {
             Slot::Open(tcb) => {
                 if how != Shutdown::Write {
                     tcb.flags.set(Flags::READ_SHUT);
-                    tcb.rx.clear(&mut self.nodes, &mut self.pool);
                 }
                 if how != Shutdown::Read {
                     self.queue_fin(index);
@@ -208,7 +214,7 @@ impl<P: FramePool> Stack<P> {
             Slot::Open(tcb) => {
                 let linger = tcb.ext.as_ref().map_or(Linger::Background, |e| e.linger);
                 let zero = matches!(linger, Linger::Timeout(t) if t.is_zero());
-                let unread = !tcb.rx.is_empty() && !tcb.flags.has(Flags::READ_SHUT);
+                let unread = !tcb.rx.is_empty();
                 tcb.flags.set(Flags::ORPHAN | Flags::READ_SHUT);
                 tcb.flags.clear(Flags::UNACCEPTED);
                 if zero || unread {

@@ -21,7 +21,7 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Sets all options. Turning `nodelay` on sends what Nagle's rule holds.
+    /// Sets all options. Turning `nodelay` on sends what Nagle's rule, TCP_CORK or MSG_MORE holds.
     pub fn tcp_set_options(&mut self, id: TcpId, options: TcpOptions) -> Result<(), Error> {
         let index = self.slot_of(id)?;
         if options.ttl == Some(0) {
@@ -35,6 +35,18 @@ impl<P: FramePool> Stack<P> {
             }
             Slot::SynSent(s) => s.options = options,
             Slot::Dead(_) | Slot::Free { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// TCP_NODELAY, on a connection that has it: as on Linux, what TCP_CORK or MSG_MORE hold leaves now.
+    pub fn tcp_push(&mut self, id: TcpId) -> Result<(), Error> {
+        let index = self.slot_of(id)?;
+        if let Slot::Open(tcb) = self.slots.slot_mut(index)
+            && tcb.flags.has(Flags::NODELAY)
+        {
+            tcb.push();
+            self.settle(index, Ready::default());
         }
         Ok(())
     }
@@ -176,6 +188,7 @@ impl Tcb {
     /// Puts options in force; the extension is made only if one needs it.
     pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
         let TcpOptions { nodelay, keepalive, linger, ttl, tos, pacing_max, congestion_control, receive_buffer, .. } = *options;
+        let push = nodelay && !self.flags.has(Flags::NODELAY);
         self.flags.put(Flags::NODELAY, nodelay);
         self.apply_receive(options);
         let rare = keepalive.is_some() || linger != Default::default() || ttl.is_some() || tos > 3;
@@ -202,5 +215,14 @@ impl Tcb {
             self.ext_mut().recv.buffer_fixed = true;
         }
         self.apply_sending(options);
+        if push {
+            self.push();
+        }
+    }
+
+    /// What is queued now is held by nothing that the application has asked for; what is written next is, if it has asked
+    /// for TCP_CORK.
+    fn push(&mut self) {
+        self.flags.clear(Flags::HOLD);
     }
 }

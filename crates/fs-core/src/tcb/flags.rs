@@ -56,7 +56,7 @@ flags! {
     REORDER_TIMER = 19,
     /// What is not a full segment waits (TCP_CORK, MSG_MORE).
     HOLD = 20,
-    /// The congestion window has stopped us, and we have not run short of data since.
+    /// The congestion window was full, and we have not run short of data since.
     WINDOW_LIMITED = 21,
     /// ECN agreed (RFC 3168 6.1.1).
     ECN = 22,

@@ -126,6 +126,8 @@ pub(crate) struct Core<'a, P: FramePool> {
     pub(crate) share: usize,
     /// The receive share is spent: take no data.
     pub(crate) exhausted: bool,
+    /// The connection's count of segments that have arrived.
+    pub(crate) delivered: &'a mut u32,
 }
 
 impl<P: FramePool> Core<'_, P> {
@@ -351,7 +353,7 @@ impl Tcb {
             let ece = segment.flags.contains(TcpFlags::ECE) && self.flags.has(Flags::ECN);
             let echo = segment.ts.map(|ts| ts.ecr);
             let input = AckInput { ack: segment.ack, bare, sack, ece, echo, now: core.now };
-            fin = self.on_ack(core.store, core.pool, core.stats, core.config, input);
+            fin = self.on_ack(core.store, core.pool, core.stats, core.config, core.delivered, input);
         }
         // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA.
         if advanced || self.snd_wl1.before(segment.seq) || self.snd_wl1 == segment.seq && window > self.snd_wnd {
@@ -372,6 +374,7 @@ impl Tcb {
             // grow the buffer, and the writer waits for us.
             self.grow_send_buffer(core.config.send_buffer);
             if self.writable() && self.state.can_send() {
+                self.has_room_again(core.now);
                 *ready |= Ready::WRITE;
             }
         }
@@ -466,7 +469,7 @@ impl Tcb {
         if data.is_empty() {
             return;
         }
-        if self.flags.any(Flags::READ_SHUT | Flags::ORPHAN) {
+        if self.flags.has(Flags::ORPHAN) {
             data.clear(core.nodes, core.pool);
             return;
         }

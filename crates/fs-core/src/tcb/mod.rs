@@ -18,6 +18,7 @@ pub(crate) mod recv;
 pub mod send;
 pub mod seq;
 pub(crate) mod syn_sent;
+pub(crate) mod tally;
 pub(crate) mod time_wait;
 pub(crate) mod timers;
 
@@ -25,6 +26,7 @@ use crate::error::Error;
 use crate::flow::FlowKey;
 use crate::frame_queue::FrameQueue;
 use crate::slab::NIL;
+use crate::socket::info::TcpInfo;
 use crate::socket::options::{Keepalive, TcpState};
 use crate::time::Instant;
 use crate::tx::neigh::PathId;
@@ -221,6 +223,8 @@ pub(crate) struct Dead {
     /// The peer's FIN was received: end of stream comes before the error, which writing will tell.
     pub(crate) finished: bool,
     pub(crate) error: Option<Error>,
+    /// TCP_INFO at its end, if it had opened.
+    pub(crate) info: Option<Box<TcpInfo>>,
 }
 
 impl Dead {

@@ -132,7 +132,7 @@ impl<P: FramePool> Stack<P> {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
         let Self { slots, pool, net, stats, now, .. } = self;
-        let Some(tcb) = slots.open_mut(index) else { return false };
+        let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
         let options = tcb.option_bytes(ts, true);
         let key = tcb.key();
         let spec = SegmentSpec {
@@ -153,6 +153,7 @@ impl<P: FramePool> Stack<P> {
         let known = path.state() == PathState::Known;
         let Some(frame) = build::bare(pool, path, &spec) else { return false };
         tcb.ack_sent();
+        tally.segments_out = tally.segments_out.wrapping_add(1);
         match out {
             Some(out) if known => {
                 stats.tx_bytes += frame.frame.len() as u64;
@@ -169,8 +170,14 @@ impl<P: FramePool> Stack<P> {
         let low_water = |tcb: &Tcb| tcb.ext.is_some() && !tcb.below_low_water();
         let was_full = self.slots.open(index).is_some_and(low_water);
         let visit = self.send_data(index, budget, sent, out);
-        if was_full && self.slots.open(index).is_some_and(|tcb| tcb.writable() && tcb.state.can_send()) {
+        let now = self.now;
+        if was_full
+            && let Some(tcb) = self.slots.open_mut(index)
+            && tcb.writable()
+            && tcb.state.can_send()
+        {
             // TCP_NOTSENT_LOWAT: what was sent makes room.
+            tcb.has_room_again(now);
             self.notify(index, crate::socket::event::Ready::WRITE);
         }
         visit
@@ -189,9 +196,12 @@ impl<P: FramePool> Stack<P> {
             return Visit::Done;
         }
         let Self { slots, pool, net, stats, store, config, now, paced, .. } = self;
-        let Some(tcb) = slots.open_mut(index) else { return Visit::Done };
+        let Some((tcb, tally)) = slots.open_and_tally(index) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
+        }
+        if !tcb.tx.is_empty() {
+            tally.busy(*now);
         }
         tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
         let mut left = QUOTA;
@@ -224,6 +234,7 @@ impl<P: FramePool> Stack<P> {
                 return Visit::PoolDry;
             }
             tcb.sent(store, stats, &config.tcp, next, ts, *now);
+            tally.sent_data(*now);
             *sent += (out.len() > before) as usize;
             segments += 1;
             left = left.saturating_sub(len.max(1));
@@ -237,6 +248,7 @@ impl<P: FramePool> Stack<P> {
             tcb.put_off_probe(store, &config.tcp, *now);
         }
         if !waits {
+            tcb.note_limit(store, *now);
             tcb.persist_if_stuck(&config.tcp, *now);
         }
         crate::stack::arm(tcb, &mut self.wheel, index, self.now);

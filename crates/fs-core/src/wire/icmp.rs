@@ -74,6 +74,11 @@ impl IcmpErrorKind {
             | IcmpErrorKind::ParameterProblem => false,
         }
     }
+
+    /// True for what ends a handshake whose SYN-ACK it quotes: the client is not there (Linux `tcp_req_err`).
+    pub fn ends_handshake(self) -> bool {
+        self.is_hard() || matches!(self, IcmpErrorKind::HostUnreachable | IcmpErrorKind::NetUnreachable)
+    }
 }
 
 /// An error about a packet of ours.

@@ -33,7 +33,15 @@ impl Engine {
             _ if name.ends_with(".sh") => self.shell_file(program),
             "true" => Ok(()),
             // What the engine's link is: first in, first out, without a rate.
-            "tc" if args.ends_with(&["pfifo".into()]) || args.ends_with(&["pfifo_fast".into()]) => Ok(()),
+            "tc" if args.ends_with(&["pfifo".into()]) || args.ends_with(&["pfifo_fast".into()]) => {
+                self.sysctls.tcp.slow_start_pacing = false;
+                Ok(())
+            }
+            // The queue discipline that paces what CUBIC sends.
+            "tc" if args.ends_with(&["fq".into()]) => {
+                self.sysctls.tcp.slow_start_pacing = true;
+                Ok(())
+            }
             "sleep" => self.sleep(args),
             _ if NOT_RUN.contains(&name) => {
                 let line = words.join(" ");

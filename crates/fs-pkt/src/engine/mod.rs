@@ -94,6 +94,8 @@ impl Engine {
             ended_by_bug: None,
             not_run: Vec::new(),
         };
+        // As Linux without the fq queue discipline.
+        engine.sysctls.tcp.slow_start_pacing = false;
         engine.apply_sysctls();
         engine
     }

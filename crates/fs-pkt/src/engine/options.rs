@@ -145,7 +145,14 @@ impl Engine {
 
     fn set_tcp_option(&mut self, fd: i32, name: i32, n: i32) -> Result<i32, String> {
         Ok(match name {
-            libc::TCP_NODELAY => self.change(fd, |o| o.nodelay = n != 0),
+            libc::TCP_NODELAY => {
+                let error = self.change(fd, |o| o.nodelay = n != 0);
+                // Set again, it pushes again.
+                match self.fds.socket(fd).map(|s| s.state) {
+                    Some(State::Stream(id)) if error == 0 => self.stack.tcp_push(id).map_or_else(errno, |()| 0),
+                    _ => error,
+                }
+            }
             libc::TCP_CORK => self.change(fd, |o| o.cork = n != 0),
             libc::TCP_MAXSEG if n != 0 && !(88..=32_767).contains(&n) => libc::EINVAL,
             libc::TCP_MAXSEG => self.change(fd, |o| o.max_segment = (n != 0).then_some(n as u16)),

@@ -146,6 +146,8 @@ pub(crate) struct TxQueue {
 pub(crate) struct Acked {
     /// Payload bytes.
     pub(crate) bytes: u32,
+    /// Segments that were not SACKed before.
+    pub(crate) segments: u32,
     /// Our FIN was among it.
     pub(crate) fin: bool,
     /// `sent_us` of the latest segment that was sent only once.
@@ -159,6 +161,12 @@ pub(crate) struct Acked {
 impl TxQueue {
     pub(crate) const fn new() -> Self {
         Self { head: NIL, next: NIL, tail: NIL, bytes: 0 }
+    }
+
+    /// Nothing is in flight, and nothing waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NIL
     }
 
     fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
@@ -350,9 +358,11 @@ impl TxQueue {
             see(segment);
             let (len, marks) = (segment.len, segment.marks);
             acked.bytes += len;
+            acked.segments += 1;
             acked.fin |= segment.has(mark::FIN);
             if marks & (mark::SACKED | mark::LOST | mark::RETRANSMITTED) != 0 {
                 acked.count(marks, segment.span());
+                acked.segments -= u32::from(marks & mark::SACKED != 0);
             }
             // What was SACKed arrived long ago.
             if marks & (mark::EVER_RETRANSMITTED | mark::SACKED) == 0 {

@@ -38,6 +38,7 @@ impl Tcb {
         store: &mut TxStore,
         pool: &mut P,
         config: &TcpConfig,
+        delivered: &mut u32,
         input: &AckInput<'_>,
     ) -> bool {
         let (now_us, flight_before) = (micros(input.now), self.flight());
@@ -55,12 +56,13 @@ impl Tcb {
         let mut trace = Trace::default();
         self.model_begin(store, input.ack, input.now);
         let acked = self.tx.acknowledge(store, pool, input.ack, |segment| trace.see(segment));
+        *delivered = delivered.wrapping_add(acked.segments);
         self.snd_una = input.ack;
         self.dup_acks = 0;
         self.flags.clear(Flags::PERSIST);
         self.follow_trace(&trace, now_us, &mut Acknowledged::default());
         let rtt_us = self.sample_round_trip(&trace, &Sacked::default(), input.echo, now_us);
-        self.grow_window(advance, flight_before, rtt_us, input.now);
+        self.grow_window(config, advance, flight_before, rtt_us, input.now);
         self.model_end(input.now);
         self.time_after_ack(store, config, input.now, true, acked.sample_us, None);
         acked.fin

@@ -35,6 +35,8 @@ pub(crate) struct Loss {
     pub(crate) dsacks: u32,
     /// How often reordering was seen.
     pub(crate) reorderings: u32,
+    /// Over how many segments, at most; 0: less than `DUP_THRESH`.
+    pub(crate) reordering: u32,
 }
 
 /// Proportional rate reduction (RFC 6937 and its successor): how fast recovery lets the window come down.

@@ -18,6 +18,9 @@ const PERSIST: u8 = 16;
 /// `tcp_min_rtt_wlen`: 300 s.
 const MIN_RTT_PERIOD_US: u32 = 150_000_000;
 
+/// Most that TCP_INFO says of reordering, in segments: Linux `tcp_max_reordering`.
+const REORDERING_MAX: u32 = 300;
+
 /// A segment sent again.
 #[derive(Clone, Copy, Debug)]
 struct Resent {
@@ -239,11 +242,16 @@ impl Tcb {
         found
     }
 
-    /// 6.2 step 3: a segment sent only once arrived after one sent later.
-    pub(crate) fn note_reordering(&mut self) {
+    /// 6.2 step 3: a segment sent only once arrived after one sent later; `first`: where it begins, if that is known.
+    pub(crate) fn note_reordering(&mut self, first: Option<SeqNum>) {
+        let mss = u32::from(self.mss);
         let loss = self.loss_mut();
         loss.rack.reordering_seen = true;
         loss.reorderings = loss.reorderings.saturating_add(1);
+        if let (Some(first), Some(fack)) = (first, loss.fack) {
+            let segments = fack.since(first).div_ceil(mss);
+            loss.reordering = loss.reordering.max(segments.min(REORDERING_MAX));
+        }
     }
 }
 

@@ -96,6 +96,7 @@ impl Tcb {
         pool: &mut P,
         stats: &mut Stats,
         config: &TcpConfig,
+        delivered: &mut u32,
         input: AckInput<'_>,
     ) -> bool {
         let advanced = input.ack != self.snd_una;
@@ -105,14 +106,15 @@ impl Tcb {
         let troubled = |e: &crate::tcb::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
         if !advanced || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
             if self.is_calm(&input) {
-                return self.on_calm_ack(store, pool, config, &input);
+                return self.on_calm_ack(store, pool, config, delivered, &input);
             }
-            return self.on_ack_in_trouble(store, pool, stats, config, &input);
+            return self.on_ack_in_trouble(store, pool, stats, config, delivered, &input);
         }
         let flight_before = self.flight();
         let advance = input.ack.since(self.snd_una);
         self.model_begin(store, input.ack, input.now);
         let acked = self.tx.acknowledge(store, pool, input.ack, |_| {});
+        *delivered = delivered.wrapping_add(acked.segments);
         self.snd_una = input.ack;
         if let Some(ext) = self.ext.as_mut() {
             ext.soft_error = None;
@@ -124,9 +126,10 @@ impl Tcb {
         }
         self.dup_acks = 0;
         self.flags.clear(Flags::PERSIST);
-        self.grow_window(advance, flight_before, rtt_us, input.now);
+        self.grow_window(config, advance, flight_before, rtt_us, input.now);
         self.model_end(input.now);
         if self.snd_una == self.snd_nxt {
+            self.flags.clear(Flags::WINDOW_LIMITED);
             self.stop_timer(input.now, acked.sample_us);
         } else {
             self.restart_timer(config, input.now);
@@ -142,6 +145,7 @@ impl Tcb {
         pool: &mut P,
         stats: &mut Stats,
         config: &TcpConfig,
+        delivered: &mut u32,
         input: &AckInput<'_>,
     ) -> bool {
         let advanced = input.ack != self.snd_una;
@@ -155,6 +159,7 @@ impl Tcb {
         self.model_begin(store, input.ack, input.now);
         if advanced {
             acked = self.tx.acknowledge(store, pool, input.ack, |segment| trace.see(segment));
+            *delivered = delivered.wrapping_add(acked.segments);
             self.snd_una = input.ack;
             self.dup_acks = 0;
             self.flags.clear(Flags::PERSIST);
@@ -163,6 +168,7 @@ impl Tcb {
         self.book_acknowledged(&acked, advance, &mut facts);
         self.follow_trace(&trace, now_us, &mut facts);
         let sacked = self.mark_sacked(store, input.sack, now_us);
+        *delivered = delivered.wrapping_add(sacked.segments);
         self.book_sacked(&sacked, &mut facts, stats);
         let rtt_us = self.sample_round_trip(&trace, &sacked, input.echo, now_us);
         self.take_duplicate(&facts);
@@ -183,7 +189,7 @@ impl Tcb {
                 self.window.cwnd = self.window.cwnd.max(self.flight() + self.mss as u32);
             }
         } else if advanced && !matches!(self.recovery(), Recovery::Cwr { .. }) {
-            self.grow_window(facts.delivered.max(advance), flight_before, rtt_us, input.now);
+            self.grow_window(config, facts.delivered.max(advance), flight_before, rtt_us, input.now);
         }
         self.model_end(input.now);
         self.time_after_ack(store, config, input.now, advanced, acked.sample_us, wait_us);
@@ -243,7 +249,7 @@ impl Tcb {
         facts.original = high.is_some_and(|high| end.at_or_before(high));
         if loss.fack.is_some_and(|fack| begin.before(fack)) {
             // A hole that was never sent again is filled: it was late (RFC 8985 6.2 step 3).
-            self.note_reordering();
+            self.note_reordering(Some(begin));
         }
     }
 
@@ -252,7 +258,7 @@ impl Tcb {
         facts.delivered = facts.delivered.saturating_add(sacked.bytes);
         facts.original |= sacked.original;
         if sacked.late.is_some() {
-            self.note_reordering();
+            self.note_reordering(sacked.late);
         }
         if !facts.advanced && (facts.bare || sacked.bytes > 0) {
             stats.dup_acks += 1;
@@ -329,7 +335,7 @@ impl Tcb {
                 if facts.advanced && self.arrived_late(facts.echo) {
                     // Partial: the hole was filled by the original. While retransmissions are out, nothing more is
                     // taken for lost; then all is undone.
-                    self.note_reordering();
+                    self.note_reordering(None);
                     if self.ext.as_ref().is_some_and(|e| e.retransmitted > 0) {
                         return None;
                     }
@@ -558,14 +564,16 @@ impl Tcb {
 
     /// Slow start; CUBIC's first one watches the round trips.
     #[inline]
-    fn slow_start(&mut self, acked: u32, rtt_us: Option<u32>) {
+    fn slow_start(&mut self, acked: u32, rtt_us: Option<u32>, pace: bool) {
         let mss = self.mss as u32;
         if hystart::applies(&self.window, mss, self.rtt.srtt_us()) && !self.flags.has(Flags::NEW_RENO) {
             let ack = SlowStartAck { una: self.snd_una, nxt: self.snd_nxt, acked, mss, rtt_us };
             let mut window = self.window;
             self.ext_mut().hystart.on_ack(&mut window, &ack);
             self.window = window;
-            self.pace_slow_start();
+            if pace {
+                self.pace_slow_start();
+            }
         } else {
             if let Some(ext) = self.ext.as_mut() {
                 ext.pacing.set_rate(0);
@@ -575,7 +583,14 @@ impl Tcb {
     }
 
     #[inline]
-    pub(super) fn grow_window(&mut self, acked: u32, flight_before: u32, rtt_us: Option<u32>, now: Instant) {
+    pub(super) fn grow_window(
+        &mut self,
+        config: &TcpConfig,
+        acked: u32,
+        flight_before: u32,
+        rtt_us: Option<u32>,
+        now: Instant,
+    ) {
         if self.owns_window() {
             return;
         }
@@ -583,16 +598,20 @@ impl Tcb {
         let slow_start = self.window.in_slow_start();
         // RFC 7661's idea, as Linux does it (`tcp_is_cwnd_limited`): a window that was not used does not grow. What
         // is in flight when an ACK is looked at can be less than what it was: ACKs come in batches. So that the window
-        // has stopped the sender is remembered.
-        let used = if slow_start { flight_before.saturating_mul(2) } else { flight_before + mss };
-        let app_limited = used < self.window.cwnd && !self.flags.has(Flags::WINDOW_LIMITED);
+        // was full is remembered.
+        let unused = if slow_start {
+            flight_before.saturating_mul(2) <= self.window.cwnd
+        } else {
+            flight_before + mss < self.window.cwnd
+        };
+        let app_limited = unused && !self.flags.has(Flags::WINDOW_LIMITED);
         if app_limited && self.ext.as_ref().is_none_or(|e| e.control.is_none()) {
             return;
         }
         let sample = AckSample { now, acked, flight: flight_before, srtt_us: self.rtt.srtt_us(), mss, app_limited };
         match self.ext.as_mut().and_then(|e| e.control.as_mut()) {
             Some(control) => control.on_ack(&mut self.window, &sample),
-            None if slow_start => self.slow_start(acked, rtt_us),
+            None if slow_start => self.slow_start(acked, rtt_us, config.slow_start_pacing),
             None => {
                 // Past ssthresh without a loss: only after an idle restart; the controller takes over.
                 let mut window = self.window;
@@ -614,6 +633,7 @@ impl Tcb {
     ) {
         if self.snd_una == self.snd_nxt {
             if advanced {
+                self.flags.clear(Flags::WINDOW_LIMITED);
                 self.stop_timer(now, sent_us);
                 if let Some(ext) = self.ext.as_mut() {
                     ext.clear_board();

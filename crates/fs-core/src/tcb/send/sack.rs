@@ -53,8 +53,9 @@ impl Known {
 /// What a SACK option told.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sacked {
-    /// Bytes newly marked.
+    /// Bytes newly marked, and segments.
     pub(crate) bytes: u32,
+    pub(crate) segments: u32,
     /// Among them a segment sent only once and before recovery's point: the time-out was too early (RFC 5682).
     pub(crate) original: bool,
     /// Lowest segment sent only once that arrived after a higher one.
@@ -139,6 +140,7 @@ impl Tcb {
                 }
                 let span = segment.span();
                 out.bytes += span;
+                out.segments += 1;
                 *sacked += span;
                 model::delivered(control, &store.stamps, index, segment);
                 if segment.has(mark::LOST) {

@@ -5,6 +5,7 @@ use super::buffer::TxStore;
 use crate::config::TcpConfig;
 use crate::socket::options::TcpOptions;
 use crate::tcb::Tcb;
+use crate::tcb::tally::{Limit, Limited};
 use crate::tcb::cc::{self, Algorithm};
 use crate::tcb::flags::Flags;
 use crate::tcb::seq::SeqNum;
@@ -36,6 +37,8 @@ pub(crate) struct Sender {
     pub(crate) closed_since: Option<Instant>,
     /// Segment sizes on the path.
     pub(crate) path: super::path::PathSize,
+    /// What has kept it from sending.
+    pub(crate) limited: Limited,
 }
 
 impl Tcb {
@@ -62,7 +65,7 @@ impl Tcb {
     pub(crate) fn hold_for_more(&mut self, more: bool) {
         if more {
             self.flags.set(Flags::HOLD);
-        } else if self.flags.has(Flags::HOLD) {
+        } else if self.flags.has(Flags::HOLD) || self.ext.is_some() {
             let cork = self.ext.as_ref().is_some_and(|e| e.sender.cork);
             self.flags.put(Flags::HOLD, cork);
         }
@@ -82,6 +85,19 @@ impl Tcb {
         }
     }
 
+    /// Bytes that TCP_NOTSENT_LOWAT lets be queued, to whole segments: what can leave at once, and the mark behind it.
+    #[inline]
+    pub(crate) fn low_water_room(&self) -> u32 {
+        match self.ext.as_ref() {
+            Some(ext) if ext.sender.not_sent_low > 0 => {
+                let open = self.window.cwnd.min(self.snd_wnd).saturating_sub(self.flight());
+                let mark = ext.sender.not_sent_low.saturating_add(open);
+                mark.saturating_sub(self.unsent()).min(u32::MAX / 2).next_multiple_of(u32::from(self.mss))
+            }
+            _ => u32::MAX,
+        }
+    }
+
     /// Send-buffer auto-tuning (Linux `tcp_sndbuf_expand`), when the application writes and when ACKs have let the window
     /// grow. Three windows: one in flight, one that SACKs have let pass in recovery, one that waits behind them. Linux's
     /// two, which count its bookkeeping (2304 bytes for a segment), hold as much payload. It does not shrink: recovery
@@ -91,6 +107,45 @@ impl Tcb {
         let wanted = self.window.cwnd.saturating_mul(3).min(max);
         if wanted > self.snd_buf() && !self.ext.as_ref().is_some_and(|e| e.sender.buffer_fixed) {
             self.snd_buf_4k = in_4k(wanted);
+        }
+    }
+
+    /// The application was refused room in the send buffer.
+    pub(crate) fn refused_room(&mut self) {
+        self.ext_mut().sender.limited.refused = true;
+    }
+
+    /// The application is told of room in the send buffer.
+    #[inline]
+    pub(crate) fn has_room_again(&mut self, now: Instant) {
+        if let Some(ext) = self.ext.as_mut()
+            && core::mem::replace(&mut ext.sender.limited.refused, false)
+        {
+            ext.sender.limited.by(Limit::None, now);
+        }
+    }
+
+    /// What can be sent now has been: notes what stopped us (Linux `tcp_write_xmit`, `tcp_cwnd_validate`).
+    #[inline]
+    pub(crate) fn note_limit(&mut self, store: &TxStore, now: Instant) {
+        let flight = self.flight();
+        if flight + u32::from(self.mss) > self.window.cwnd {
+            self.flags.set(Flags::WINDOW_LIMITED);
+        }
+        let limit = if flight >= self.window.cwnd {
+            Limit::None
+        } else if !self.has_unsent() {
+            let refused = self.ext.as_ref().is_some_and(|e| e.sender.limited.refused);
+            if refused { Limit::SendBuffer } else { Limit::None }
+        } else if store.segments[self.tx.next].end().after(self.snd_una + self.snd_wnd) {
+            Limit::Window
+        } else {
+            Limit::None
+        };
+        if limit != Limit::None {
+            self.ext_mut().sender.limited.by(limit, now);
+        } else if let Some(ext) = self.ext.as_mut() {
+            ext.sender.limited.by(limit, now);
         }
     }
 

@@ -1,0 +1,149 @@
+//! What only TCP_INFO tells of a connection: counts and times. Beside the control block, which has no room for it, in a
+//! table with the same index.
+
+use crate::tcb::seq::SeqNum;
+use crate::tcb::timers::{TICK_SHIFT, current_tick};
+use crate::time::Instant;
+
+/// See the module. Times are wheel ticks, of about 1.05 ms.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Where the two streams of sequence numbers began.
+    pub(crate) iss: SeqNum,
+    pub(crate) irs: SeqNum,
+    pub(crate) segments_in: u32,
+    pub(crate) segments_out: u32,
+    pub(crate) data_in: u32,
+    pub(crate) data_out: u32,
+    /// Our segments that have arrived, as cumulative ACKs told first; SACKs are counted with loss recovery's memory.
+    pub(crate) delivered: u32,
+    last_in: u32,
+    last_data_in: u32,
+    last_data_out: u32,
+    /// Since when something is queued or in flight; 0: nothing is.
+    busy_since: u32,
+    /// Ticks of the busy times before.
+    busy: u32,
+}
+
+/// Ticks, in microseconds.
+pub(crate) fn ticks_us(ticks: u32) -> u64 {
+    (u64::from(ticks) << TICK_SHIFT) / 1000
+}
+
+impl Tally {
+    /// Of a connection that opens now. `sent`, `received`: segments of its handshake so far.
+    pub(crate) fn new(iss: SeqNum, irs: SeqNum, sent: u32, received: u32, now: Instant) -> Self {
+        let tick = current_tick(now);
+        Self {
+            iss,
+            irs,
+            segments_in: received,
+            segments_out: sent,
+            // Our SYN (Linux counts it).
+            delivered: 1,
+            last_in: tick,
+            last_data_in: tick,
+            last_data_out: tick,
+            ..Self::default()
+        }
+    }
+
+    /// A segment with `len` bytes of payload has come in.
+    #[inline]
+    pub(crate) fn received(&mut self, len: u32, now: Instant) {
+        let tick = current_tick(now);
+        self.segments_in = self.segments_in.wrapping_add(1);
+        self.last_in = tick;
+        if len > 0 {
+            self.data_in = self.data_in.wrapping_add(1);
+            self.last_data_in = tick;
+        }
+    }
+
+    /// A segment of the send queue has gone out.
+    #[inline]
+    pub(crate) fn sent_data(&mut self, now: Instant) {
+        self.segments_out = self.segments_out.wrapping_add(1);
+        self.data_out = self.data_out.wrapping_add(1);
+        self.last_data_out = current_tick(now);
+    }
+
+    /// Something is queued.
+    #[inline]
+    pub(crate) fn busy(&mut self, now: Instant) {
+        if self.busy_since == 0 {
+            self.busy_since = current_tick(now).max(1);
+        }
+    }
+
+    /// All that was queued is acknowledged, if `empty`.
+    #[inline]
+    pub(crate) fn idle_if(&mut self, empty: bool, now: Instant) {
+        if empty && self.busy_since != 0 {
+            self.busy = self.busy.wrapping_add(current_tick(now).wrapping_sub(self.busy_since));
+            self.busy_since = 0;
+        }
+    }
+
+    /// Microseconds that something was queued or in flight.
+    pub(crate) fn busy_us(&self, now: Instant) -> u64 {
+        let running = if self.busy_since == 0 { 0 } else { current_tick(now).wrapping_sub(self.busy_since) };
+        ticks_us(self.busy.wrapping_add(running))
+    }
+
+    /// Milliseconds since a segment came, since data came, and since data was sent (or the connection opened).
+    pub(crate) fn ages_ms(&self, now: Instant) -> (u32, u32, u32) {
+        let tick = current_tick(now);
+        let age = |then: u32| u32::try_from(ticks_us(tick.wrapping_sub(then)) / 1000).unwrap_or(u32::MAX);
+        (age(self.last_in), age(self.last_data_in), age(self.last_data_out))
+    }
+}
+
+/// What keeps a sender that has something to send from sending it (Linux `enum tcp_chrono`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Nothing, or the path.
+    #[default]
+    None,
+    /// The send buffer: the application would have written more.
+    SendBuffer,
+    /// The peer's window.
+    Window,
+}
+
+/// How long the sender was limited by what. As on Linux one thing counts at a time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limited {
+    /// What limits it since when.
+    now: (Limit, u32),
+    window: u32,
+    buffer: u32,
+    /// The application was refused room, and has not been told of any since.
+    pub(crate) refused: bool,
+}
+
+impl Limited {
+    /// From now on it is `limit`.
+    pub(crate) fn by(&mut self, limit: Limit, now: Instant) {
+        let (old, since) = self.now;
+        if old == limit {
+            return;
+        }
+        let tick = current_tick(now);
+        let ticks = tick.wrapping_sub(since);
+        match old {
+            Limit::None => {}
+            Limit::SendBuffer => self.buffer = self.buffer.wrapping_add(ticks),
+            Limit::Window => self.window = self.window.wrapping_add(ticks),
+        }
+        self.now = (limit, tick);
+    }
+
+    /// Microseconds limited by the peer's window, and by the send buffer.
+    pub(crate) fn times_us(&self, now: Instant) -> (u64, u64) {
+        let mut copy = *self;
+        copy.by(Limit::None, now);
+        (ticks_us(copy.window), ticks_us(copy.buffer))
+    }
+}
