@@ -137,7 +137,7 @@ impl<P: FramePool> Stack<P> {
             tcb.on_reorder_timeout(store, stats, &config.tcp, *now);
             return self.settle(index, Ready::default());
         }
-        if tcb.gives_up(&config.tcp, limit, *now) {
+        if tcb.gives_up(&config.tcp, limit, *now) || tcb.window_gone_too_long(&config.tcp, *now) {
             return self.time_out(index);
         }
         tcb.on_retransmission_timeout(store, stats, &config.tcp, *now);

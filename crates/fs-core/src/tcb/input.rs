@@ -355,8 +355,12 @@ impl Tcb {
             let input = AckInput { ack: segment.ack, bare, sack, ece, echo, now: core.now };
             fin = self.on_ack(core.store, core.pool, core.stats, core.config, core.delivered, input);
         }
-        // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA.
-        if advanced || self.snd_wl1.before(segment.seq) || self.snd_wl1 == segment.seq && window > self.snd_wnd {
+        // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA. As Linux
+        // (`tcp_may_update_window`): of segments that might have overtaken one another, the one with more, or nothing.
+        if advanced
+            || self.snd_wl1.before(segment.seq)
+            || self.snd_wl1 == segment.seq && (window > self.snd_wnd || window == 0)
+        {
             self.snd_wnd = window;
             self.snd_wl1 = segment.seq;
             self.max_window_field = self.max_window_field.max(segment.window);

@@ -30,6 +30,14 @@ impl Tcb {
         matches!((sender.closed_since, limit), (Some(since), Some(limit)) if now.since(since) >= limit)
     }
 
+    /// As [`Tcb::closed_too_long`], at a time-out: data is out, and the peer may have taken its window back.
+    pub(crate) fn window_gone_too_long(&mut self, config: &TcpConfig, now: Instant) -> bool {
+        let closed = self.snd_wnd == 0;
+        let since = &mut self.ext_mut().sender.closed_since;
+        *since = closed.then(|| since.unwrap_or(now));
+        self.closed_too_long(config, now)
+    }
+
     /// The persist timer fired. True when an empty probe must be sent; false when the window has room for
     /// a part of the next segment, which then goes out. `dup_acks` counts unanswered probes meanwhile.
     pub(crate) fn on_persist_timeout(&mut self, config: &TcpConfig, now: Instant) -> bool {

@@ -206,6 +206,7 @@ impl Tcb {
             // It is counted from the first on, and the ACK that ends the count must come this way.
             self.loss_mut();
         }
+        let orphan = self.flags.has(Flags::ORPHAN);
         let Some(ext) = self.ext.as_mut() else {
             facts.delivered = advance;
             return;
@@ -231,6 +232,12 @@ impl Tcb {
             ext.soft_error = None;
             if let Some(loss) = ext.loss.as_deref_mut() {
                 (loss.time_outs, loss.first_time_out) = (0, None);
+            }
+        } else if bare_duplicate && self.snd_wnd == 0 && ext.sender.user_timeout.is_none() && !orphan {
+            // RFC 9293 3.8.6.1: the peer has taken its window back and drops what is sent again, but it answers. R2 is for
+            // one that does not (Linux `tcp_rtx_probe0_timed_out`).
+            if let Some(loss) = ext.loss.as_deref_mut() {
+                loss.first_time_out = None;
             }
         }
     }
