@@ -162,7 +162,7 @@ impl<P: FramePool> Stack<P> {
         if nxt != una {
             assert!(tcb.rto_at != 0, "data in flight without a timer");
         }
-        if let Some(deadline) = tcb.deadline() {
+        if let Some(deadline) = tcb.deadline(self.now) {
             // A connection whose turn to send is not over arms its timer when it is.
             let sending = tcb.flags.has(Flags::IN_DATA_LIST);
             assert!(tcb.armed_at != 0 || sending, "a deadline without an entry in the wheel");

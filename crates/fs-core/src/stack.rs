@@ -585,7 +585,7 @@ pub(crate) fn arm(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Inst
 
 #[inline(never)]
 fn arm_anew(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
-    let Some(deadline) = tcb.deadline() else { return };
+    let Some(deadline) = tcb.deadline(now) else { return };
     if tcb.armed_at != 0 && !tick_before(deadline, tcb.armed_at) {
         return;
     }

@@ -171,7 +171,7 @@ impl<P: FramePool> Stack<P> {
         }
         // A probe that is late (nothing ran for a while, or the clock jumped) puts the next ones off: sent all at once,
         // they would all be unanswered.
-        let waits = keepalive.idle + keepalive.interval * ext.keepalive_probes as u32;
+        let waits = keepalive.idle.saturating_add(keepalive.interval.saturating_mul(ext.keepalive_probes.into()));
         ext.last_received = ext.last_received.max(self.now - waits);
         ext.keepalive_probes += 1;
         let probe = tcb.snd_una - 1;

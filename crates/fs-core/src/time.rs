@@ -79,6 +79,6 @@ impl Sub<Duration> for Instant {
     type Output = Instant;
     #[inline]
     fn sub(self, d: Duration) -> Instant {
-        Instant(self.0.saturating_sub(d.as_nanos() as u64))
+        Instant(self.0.saturating_sub(nanos(d)))
     }
 }

@@ -13,10 +13,13 @@ use crate::time::{Duration, Instant, nanos};
 /// Wheel ticks are 2^20 ns, about 1.05 ms; in 32 bits they wrap after 52 days.
 pub(crate) const TICK_SHIFT: u32 = 20;
 
+/// A wheel entry is for no later than this, 13 days off: ticks are compared modulo 2^32. What is due later looks again then.
+const HORIZON: Duration = Duration::from_secs(13 * 24 * 3600);
+
 /// The tick at or after `at`. Never 0, which means "off".
 #[inline]
 pub(crate) fn deadline_tick(at: Instant) -> u32 {
-    (((at.as_nanos() + (1 << TICK_SHIFT) - 1) >> TICK_SHIFT) as u32).max(1)
+    ((at.as_nanos().saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT) as u32).max(1)
 }
 
 /// The tick that `now` is in.
@@ -91,24 +94,21 @@ impl Tcb {
     /// RFC 6298 5.1 to 5.3: (re)starts the retransmission timer.
     #[inline]
     pub(crate) fn restart_rto(&mut self, config: &TcpConfig, now: Instant) {
-        let wait = self.rto_ns(config);
-        self.set_timer(Flags::default(), now.add_nanos(wait));
-        self.clamp_to_user_timeout(now);
+        let at = now.add_nanos(self.rto_ns(config));
+        self.set_timer(Flags::default(), self.within_user_timeout(at, now));
     }
 
     /// TCP_USER_TIMEOUT ends the connection when it is over, not at the next time-out after it (Linux
     /// `tcp_clamp_rto_to_user_timeout`).
     #[inline]
-    fn clamp_to_user_timeout(&mut self, now: Instant) {
+    fn within_user_timeout(&self, at: Instant, now: Instant) -> Instant {
         if let Some(ext) = self.ext.as_ref()
             && let (Some(limit), Some(loss)) = (ext.sender.user_timeout, ext.loss.as_deref())
             && let Some(since) = loss.first_time_out
         {
-            let at = deadline_tick((since + limit).max(now));
-            if tick_before(at, self.rto_at) {
-                self.rto_at = at;
-            }
+            return at.min((since + limit).max(now));
         }
+        at
     }
 
     /// R2 of RFC 1122 4.2.3.5 as a time, which it is in Linux (`retransmits_timed_out`): what `retries` time-outs from the
@@ -180,11 +180,11 @@ impl Tcb {
 
     /// The earliest deadline as a tick; `None` when no timer runs.
     #[inline]
-    pub(crate) fn deadline(&self) -> Option<u32> {
+    pub(crate) fn deadline(&self, now: Instant) -> Option<u32> {
         let mut first = if self.timer_runs() { Some(self.rto_at) } else { None };
         if let Some(ext) = self.ext.as_ref() {
             let mut consider = |at: Option<Instant>| {
-                if let Some(tick) = at.map(deadline_tick)
+                if let Some(tick) = at.map(|at| deadline_tick(at.min(now + HORIZON)))
                     && first.is_none_or(|f| tick_before(tick, f))
                 {
                     first = Some(tick);
@@ -204,7 +204,7 @@ impl Tcb {
         if self.snd_una != self.snd_nxt || self.timer_runs() {
             return None;
         }
-        let waits = keepalive.interval * ext.keepalive_probes as u32;
+        let waits = keepalive.interval.saturating_mul(ext.keepalive_probes.into());
         Some(ext.last_received + keepalive.idle + waits)
     }
 

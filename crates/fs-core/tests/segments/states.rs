@@ -352,3 +352,28 @@ fn late_keepalive_probes_are_not_sent_all_at_once() {
     lab.pass(Duration::from_millis(1200));
     assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "and still it ends");
 }
+
+/// Times that the wheel's ticks cannot tell from the past (they are compared modulo 2^32, 52 days) are still times.
+#[test]
+fn times_of_months_and_of_ever_neither_panic_nor_spin() {
+    for far in [Duration::from_secs(30 * 24 * 3600), Duration::MAX] {
+        let mut lab = Lab::new(TcpConfig::default());
+        let conn = lab.accept();
+        let options = TcpOptions {
+            keepalive: Some(Keepalive { idle: far, interval: far, count: 3 }),
+            linger: Linger::Timeout(far),
+            user_timeout: Some(far),
+            ..TcpOptions::default()
+        };
+        lab.stack.tcp_set_options(conn.id, options).unwrap();
+        let later = |lab: &Lab| lab.stack.next_deadline().is_none_or(|at| at > lab.now);
+        lab.pass(Duration::from_secs(1));
+        assert!(later(&lab), "idle");
+        lab.stack.tcp_send(conn.id, b"never acknowledged").unwrap();
+        lab.pass(Duration::from_secs(10));
+        assert!(lab.sent().len() < 12, "the time-outs back off");
+        lab.stack.tcp_close(conn.id);
+        lab.pass(Duration::from_secs(1));
+        assert!(later(&lab), "an orphan");
+    }
+}
