@@ -157,6 +157,8 @@ impl<P: FramePool> Stack<P> {
         if tcb.flags.has(Flags::SACK) {
             assert_eq!(ext.map_or(0, |e| e.sacked), sacked, "bytes marked SACKed");
         }
+        let remembered = ext.and_then(|e| e.loss.as_deref()).map_or(0, |l| l.rack.resent_kept());
+        assert!(tcb.flags.has(Flags::SACK) || remembered == 0, "times of {remembered} segments that nobody looks at");
         assert!(sacked + lost <= nxt.since(una), "more SACKed and lost than sent");
         assert!(tcb.flight() <= nxt.since(una) * 2, "flight");
         if nxt != una {

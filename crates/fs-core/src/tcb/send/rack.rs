@@ -150,6 +150,12 @@ impl Rack {
         self.settled.is_some() || !self.resent.is_empty()
     }
 
+    /// Segments sent again whose times are kept.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn resent_kept(&self) -> usize {
+        self.resent.len()
+    }
+
     /// What was settled may be open again.
     pub(crate) fn look_again(&mut self) {
         self.advanced = true;

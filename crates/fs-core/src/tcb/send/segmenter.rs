@@ -221,8 +221,12 @@ impl Tcb {
         if !again {
             self.ext_mut().retransmitted += span;
         }
+        // Who does not look for losses by time would keep them all.
+        let by_time = config.rack && self.flags.has(Flags::SACK);
         let loss = self.loss_mut();
-        loss.rack.sent_again(index, seq, now_us);
+        if by_time {
+            loss.rack.sent_again(index, seq, now_us);
+        }
         loss.undo.sent_again(span, ts);
         loss.total_retransmits = loss.total_retransmits.saturating_add(1);
         loss.bytes_retransmitted += u64::from(len);
