@@ -71,7 +71,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
     println!("{:66} {:>8} {:>8} {:>7}", "instructions", "counted", "recorded", "change");
     for scenario in scenarios {
         let counted = count(scenario)?;
-        let before = recorded.lines.iter().find(|l| l.name == scenario.name).map(|l| l.counted);
+        let line = recorded.lines.iter().find(|l| l.name == scenario.name);
+        let before = line.map(|l| l.counted);
         let change = before.map(|b| counted / b - 1.0);
         let wrong = scenario.checked && change.is_none_or(|c| c.abs() > TOLERANCE);
         if wrong {
@@ -84,7 +85,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
             change.map_or(String::new(), |c| format!("{:+.1} %", c * 100.0)),
             if wrong && !record { scenario.name } else { "" },
         );
-        lines.push(Line { name: scenario.name.into(), what: scenario.what.into(), counted });
+        let first = line.and_then(|l| l.first);
+        lines.push(Line { name: scenario.name.into(), what: scenario.what.into(), counted, first });
     }
     if record {
         Record { toolchain: table::TOOLCHAIN.into(), lines }.write()?;

@@ -12,6 +12,8 @@ pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) what: String,
     pub(crate) counted: f64,
+    /// What the first record said: how far the engine's later parts have made it dearer.
+    pub(crate) first: Option<f64>,
 }
 
 /// The whole of it.
@@ -36,9 +38,15 @@ impl Record {
         let mut lines = Vec::new();
         for line in text.lines().filter(|l| l.starts_with("| `")) {
             let cells: Vec<_> = line.split('|').map(str::trim).collect();
-            let [_, name, what, counted, _] = cells[..] else { continue };
-            let counted = counted.replace(',', "").parse().with_context(|| format!("benches/icount.md: {line}"))?;
-            lines.push(Line { name: name.trim_matches('`').into(), what: what.into(), counted });
+            let [_, name, what, counted, first, _, _] = cells[..] else { continue };
+            let number = |cell: &str| cell.parse().with_context(|| format!("benches/icount.md: {line}"));
+            let first = if first.is_empty() { None } else { Some(number(first)?) };
+            lines.push(Line {
+                name: name.trim_matches('`').into(),
+                what: what.into(),
+                counted: number(counted)?,
+                first,
+            });
         }
         Ok(Self { toolchain, lines })
     }
@@ -50,12 +58,18 @@ impl Record {
              The engine with the application's calls, in memory, on one core, checksums in software; timestamps and SACK\n\
              agreed, batches of 32 packets a turn unless said. Written by `lab/icount --record`, checked by\n\
              `lab/icount --check` (3 % either way) in `make test`; counted by callgrind, so the same on every run with\n\
-             one compiler and C library.\n\n",
+             one compiler and C library. `First` is what the first record said, before most of the engine's rarer parts\n\
+             were there (RACK, tail loss probes, pacing, BBR, fast open, urgent data, auto-tuning of both buffers).\n\n",
         );
         writeln!(text, "Toolchain: {}\n", self.toolchain)?;
-        text.push_str("| scenario | one piece of work | instructions |\n|---|---|--:|\n");
-        for Line { name, what, counted } in &self.lines {
-            writeln!(text, "| `{name}` | {what} | {counted:.0} |")?;
+        text.push_str("| scenario | one piece of work | instructions | first | ratio |\n|---|---|--:|--:|--:|\n");
+        for Line { name, what, counted, first } in &self.lines {
+            match first {
+                Some(first) => {
+                    writeln!(text, "| `{name}` | {what} | {counted:.0} | {first:.0} | {:.3} |", counted / first)?
+                }
+                None => writeln!(text, "| `{name}` | {what} | {counted:.0} | | |")?,
+            }
         }
         std::fs::write(path(), text).context("benches/icount.md")
     }
