@@ -6,6 +6,9 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use crate::layout::INLINE;
 
 /// A piece of payload memory: `len` bytes at `base`, inside of the mapping that `'a` borrows.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,12 @@ impl<'a> Chunk<'a> {
     /// `len` bytes from `base` are mapped, readable and writable, as long as `'a`; the ring protocol gives them to the caller.
     pub(crate) unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Chunk { base, len, region: PhantomData }
+    }
+
+    /// A producer's inline bytes.
+    #[inline]
+    pub(crate) fn inline(bytes: &'a [AtomicU64; INLINE / 8]) -> Self {
+        Chunk { base: NonNull::from(bytes).cast(), len: INLINE, region: PhantomData }
     }
 
     pub(crate) fn len(self) -> usize {
@@ -44,6 +53,20 @@ impl<'a> Chunk<'a> {
         n
     }
 
+    /// [`Chunk::copy_to`] of few bytes, as many as fit.
+    #[inline]
+    pub(crate) fn copy_to_short(self, dst: &mut [u8]) {
+        // SAFETY: as `copy_to`.
+        unsafe { copy_short(self.base.as_ptr(), dst.as_mut_ptr(), self.len.min(dst.len())) }
+    }
+
+    /// [`Chunk::copy_from`] of few bytes, as many as fit.
+    #[inline]
+    pub(crate) fn copy_from_short(self, src: &[u8]) {
+        // SAFETY: as `copy_from`.
+        unsafe { copy_short(src.as_ptr(), self.base.as_ptr(), self.len.min(src.len())) }
+    }
+
     /// As a slice to read. A hostile peer may change what it holds.
     pub(crate) fn as_slice(self) -> &'a [u8] {
         // SAFETY: valid for 'a; the ring protocol says that nobody writes there before it is consumed.
@@ -55,5 +78,43 @@ impl<'a> Chunk<'a> {
     pub(crate) fn into_mut_slice(self) -> &'a mut [u8] {
         // SAFETY: valid for 'a, unique by the contract above; the ring protocol gives free space to the producer alone.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+/// Copies few bytes, by words that may overlap: for so few a call of memcpy costs more than the copy.
+///
+/// # Safety
+/// Both ranges are valid for `n` bytes and do not overlap.
+#[inline]
+unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
+    /// # Safety
+    /// As above, for `size_of::<T>()` bytes from `at` on.
+    #[inline(always)]
+    unsafe fn word<T: Copy>(src: *const u8, dst: *mut u8, at: usize) {
+        // SAFETY: by the caller's word.
+        unsafe { dst.add(at).cast::<T>().write_unaligned(src.add(at).cast::<T>().read_unaligned()) }
+    }
+    // SAFETY: every word lies within the first n bytes.
+    unsafe {
+        match n {
+            0 => {}
+            1 => word::<u8>(src, dst, 0),
+            2..4 => {
+                word::<u16>(src, dst, 0);
+                word::<u16>(src, dst, n - 2);
+            }
+            4..8 => {
+                word::<u32>(src, dst, 0);
+                word::<u32>(src, dst, n - 4);
+            }
+            _ => {
+                let mut at = 0;
+                while at + 8 < n {
+                    word::<u64>(src, dst, at);
+                    at += 8;
+                }
+                word::<u64>(src, dst, n - 8);
+            }
+        }
     }
 }

@@ -3,9 +3,14 @@
 //! A lock is a word: attachment id << 32 | thread number, 0 when free. Holders copy at most one ring's worth of bytes
 //! while they hold it, and never sleep; who waits spins, yields, then naps. What a lock protects is consistent at
 //! each instant (a message is published by one store), so breaking a dead holder's lock needs no repair.
+//!
+//! The compare-exchange is left out where nobody could be met: the process has one thread, as its C library says
+//! ([`tell_threads`]), and no other process ever held the side ([`Users::One`]). The word is written all the same, for
+//! signal handlers of that thread: what they take between the load and the store here they have given back by then.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use rustix::io::Errno;
 
@@ -39,6 +44,31 @@ fn thread() -> u32 {
     })
 }
 
+/// Not 0: this process has one thread. The C library's own variable.
+static SINGLE_THREADED: OnceLock<&'static AtomicU8> = OnceLock::new();
+
+/// `flag` says (not 0) while this process has one thread: `__libc_single_threaded` of glibc 2.32 and newer. It has to become
+/// 0 before a second thread runs. Without this call no compare-exchange is left out.
+pub fn tell_threads(flag: &'static AtomicU8) {
+    // A second call changes nothing: there is one such variable.
+    SINGLE_THREADED.get_or_init(|| flag);
+}
+
+#[inline]
+fn is_single_threaded() -> bool {
+    // Relaxed: what another thread did that has ended was seen when it was joined.
+    SINGLE_THREADED.get().is_some_and(|flag| flag.load(Ordering::Relaxed) != 0)
+}
+
+/// Who can meet at a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// Threads of one process.
+    One,
+    /// Threads of several processes, at some time.
+    Several,
+}
+
 /// A held lock; released on drop.
 #[must_use]
 pub(crate) struct Held<'a> {
@@ -58,8 +88,13 @@ impl Drop for Held<'_> {
 /// `EINTR`: this very thread holds it: a signal handler interrupted its own thread's call on this socket.
 /// `EIO`: not to be had within seconds: the peer scribbles on it, or its holder is stopped.
 #[inline]
-pub(crate) fn lock(word: &AtomicU64) -> Result<Held<'_>, Errno> {
+pub(crate) fn lock(word: &AtomicU64, users: Users) -> Result<Held<'_>, Errno> {
     let mine = u64::from(attachment()) << 32 | u64::from(thread());
+    if users == Users::One && is_single_threaded() && word.load(Ordering::Relaxed) == 0 {
+        word.store(mine, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        return Ok(Held { word });
+    }
     match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
         Ok(_) => Ok(Held { word }),
         Err(_) => contended(word, mine),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use rustix::io::Errno;
 
 use crate::arena::Arena;
-use crate::holder;
+use crate::holder::{self, Users};
 
 impl Arena {
     /// Entries that wait for accept. Hostile values are cut to the number of slots.
@@ -22,7 +22,7 @@ impl Arena {
     /// `EAGAIN`: `backlog` or more wait already. Those of [`holder::lock`].
     pub(crate) fn push(&self, entry: u64, backlog: u32) -> Result<(), Errno> {
         let head = self.head();
-        let held = holder::lock(&head.inbox_lock)?;
+        let held = holder::lock(&head.inbox_lock, Users::Several)?;
         let tail = head.inbox_tail.load(Relaxed);
         let waiting = tail.wrapping_sub(head.inbox_head.load(Acquire));
         if waiting >= u64::from(backlog.min(self.geometry().slots)) {

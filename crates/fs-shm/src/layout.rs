@@ -330,7 +330,7 @@ pub struct SideOwn {
     pub status: AtomicU32,
     /// SO_ERROR: an errno, 0: none.
     pub error: AtomicU32,
-    /// [`crate::channel`]: RCV_SHUT, SND_SHUT, RESET_SEEN, OOB_INLINE.
+    /// [`crate::channel`]: RCV_SHUT, SND_SHUT, RESET_SEEN, OOB_INLINE, SEVERAL.
     pub flags: AtomicU32,
     /// SO_RCVLOWAT; 0 counts as 1.
     pub rcvlowat: AtomicU32,

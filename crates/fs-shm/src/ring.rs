@@ -7,7 +7,7 @@
 //! 1. `tail` and the bytes between `tail` and `head + capacity` are the producer's (who holds the tx lock).
 //! 2. `head` and the bytes between `head` and `tail` are the consumer's (who holds the rx lock).
 //! 3. `tail` is stored (release) after the bytes, `map`, `urgent` and inline bytes that it covers.
-//! 4. `head` is stored with release after the bytes were copied out.
+//! 4. `head` is stored with release after the bytes were copied out, by a swap unless they were inline.
 //! 5. The inline bytes are written only while the ring is empty, so they are the first unread bytes or none, and a
 //!    consumer that has unread bytes sees them at rest. `inline_at` is cleared only when they have been read.
 //! 6. `map` changes only while no unread byte lies before its switch position; a consumer that reads it after `tail`
@@ -74,6 +74,12 @@ impl Map {
     }
 }
 
+/// `Out::inline_at` for `len` inline bytes at `position`.
+#[inline]
+pub(crate) const fn inline_word(position: u64, len: usize) -> u64 {
+    position & POSITION_MASK | (len as u64) << POSITION_BITS
+}
+
 /// Both ends' view of one direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring<'a> {
@@ -113,7 +119,7 @@ impl<'a> Ring<'a> {
             for buf in bufs {
                 at += self.region.chunk(self.inline + at, INLINE - at).copy_from(buf);
             }
-            self.out.inline_at.store(tail & POSITION_MASK | (at as u64) << POSITION_BITS, Relaxed);
+            self.out.inline_at.store(inline_word(tail, at), Relaxed);
             self.publish(tail.wrapping_add(at as u64));
             return Ok(at);
         }
@@ -155,7 +161,8 @@ impl<'a> Ring<'a> {
     /// A swap, not a store: the full barrier that must stand between publishing and looking at who sleeps
     /// (`Channel::notify_published`), for less than a fence of its own.
     fn publish(&self, tail: u64) {
-        self.out.ack.store(self.ack.head.load(Relaxed), Relaxed);
+        // Release: what is acknowledged was copied out before (`head` says so to those who look there).
+        self.out.ack.store(self.ack.head.load(Relaxed), Release);
         self.out.tail.swap(tail, SeqCst);
     }
 
@@ -230,14 +237,14 @@ impl<'a> Ring<'a> {
     pub(crate) fn writable(&self) -> Result<bool, Broken> {
         let map = self.map()?;
         let tail = self.out.tail.load(Relaxed);
-        let roomy = |head: u64| tail.wrapping_sub(head) <= map.capacity() / 4 * 3;
-        if roomy(self.inn.head.load(Acquire)) || map.new < self.limit_log2() && map.old == map.new {
+        let used = tail.wrapping_sub(self.inn.head.load(Acquire));
+        if is_roomy(used, map.capacity()) || map.new < self.limit_log2() && map.old == map.new {
             return Ok(true);
         }
         self.want_space();
         let used = self.out.tail.load(Relaxed).wrapping_sub(self.inn.head.load(Acquire));
         // A sender on another thread may have moved on, or grown the ring, since; twice the size is beyond doubt.
-        if used > 2 << self.geometry.ring_max_log2() { Err(Broken) } else { Ok(used <= map.capacity() / 4 * 3) }
+        if used > 2 << self.geometry.ring_max_log2() { Err(Broken) } else { Ok(is_roomy(used, map.capacity())) }
     }
 
     /// Asks the consumer to tell when there is space. The caller looks at the head once more afterwards.
@@ -292,22 +299,24 @@ impl<'a> Ring<'a> {
     }
 
     /// Gives `n` bytes after `head` back. Returns whether the producer is to be woken for space.
+    ///
+    /// A swap: the barrier between the news and the look at who wants it (`docs/SHM.md`, "Space").
     #[inline]
-    pub(crate) fn consume(&self, head: u64, n: u64, unread: u64) -> bool {
+    pub(crate) fn consume(&self, head: u64, n: u64) -> bool {
         let after = head.wrapping_add(n);
-        self.inn.head.store(after, Release);
-        let capacity = 1u64 << (self.rare.map.load(Relaxed) >> 56).clamp(12, 24);
-        // The producer waits only when more than three quarters are in use. If it filled the ring while this call was
-        // under way and saw the old head, then this call's n bytes are less than a quarter and it is not due yet; the
-        // next call, whose lock is a full barrier on x86, sees the new tail. `docs/SHM.md`, "Space".
-        if cfg!(target_arch = "x86_64") && n < capacity / 4 && unread < capacity / 2 {
-            return false;
-        }
-        fence(SeqCst);
-        if self.rare.want_space.load(Relaxed) == 0 {
-            return false;
-        }
-        let tail = self.out.tail.load(Acquire);
-        tail.wrapping_sub(after) <= capacity / 4 * 3 && self.rare.want_space.swap(0, SeqCst) != 0
+        self.inn.head.swap(after, SeqCst);
+        self.rare.want_space.load(SeqCst) != 0 && self.is_space_due(after)
     }
+
+    #[cold]
+    fn is_space_due(&self, head: u64) -> bool {
+        let capacity = 1u64 << (self.rare.map.load(Relaxed) >> 56).clamp(12, 24);
+        let used = self.out.tail.load(Acquire).wrapping_sub(head);
+        is_roomy(used, capacity) && self.rare.want_space.swap(0, SeqCst) != 0
+    }
+}
+
+/// Whether a producer that wants space is to be told of it, and need not wait for it: a quarter of the ring is free.
+pub(crate) const fn is_roomy(used: u64, capacity: u64) -> bool {
+    used <= capacity / 4 * 3
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::channel::state::{Phase, State};
-use crate::channel::{Channel, OOB_INLINE, Readiness};
+use crate::channel::{Channel, OOB_INLINE, Readiness, SEVERAL};
 use crate::futex::{self, Woken};
 use crate::sleep;
 
@@ -147,7 +147,9 @@ impl Channel<'_> {
     /// Open, nobody closed or reset, nothing shut, no error pending.
     fn is_plain(&self, state: Option<State>) -> bool {
         let own = self.own();
-        state.is_some_and(State::is_plain) && own.flags.load(Relaxed) & !OOB_INLINE == 0 && own.error.load(Relaxed) == 0
+        state.is_some_and(State::is_plain)
+            && own.flags.load(Relaxed) & !(OOB_INLINE | SEVERAL) == 0
+            && own.error.load(Relaxed) == 0
     }
 }
 

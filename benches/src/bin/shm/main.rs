@@ -22,6 +22,7 @@ use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side,
 use raw_unsafe::Raw;
 
 fn main() -> Result<()> {
+    raw_unsafe::tell_threads();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {

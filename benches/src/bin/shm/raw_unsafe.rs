@@ -1,9 +1,19 @@
 //! What no socket can be faster than: for each direction a counter in a cache line of its own, and a reader that spins.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
+
+unsafe extern "C" {
+    /// Of glibc 2.32 and newer.
+    safe static __libc_single_threaded: AtomicU8;
+}
+
+/// Says to `fs_shm` what libfastsock.so says to it: where to see that this process has one thread.
+pub(crate) fn tell_threads() {
+    fs_shm::holder::tell_threads(&__libc_single_threaded);
+}
 
 const BYTES: usize = 4096;
 

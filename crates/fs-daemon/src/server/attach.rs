@@ -138,7 +138,7 @@ impl Server {
             for side in [Side::A, Side::B] {
                 let Some(arena) = self.map(arena, side) else { continue };
                 let slots = held.iter().filter(|(_, of)| *of == side);
-                slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)).for_each(|channel| channel.retain());
+                slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)).for_each(|channel| channel.retain_for_other());
             }
         }
         for arena in &arenas {

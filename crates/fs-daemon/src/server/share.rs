@@ -95,7 +95,7 @@ impl Server {
             && let Some(mapped) = self.map(arena, side)
             && let Some(channel) = Channel::at(&mapped, slot)
         {
-            channel.retain();
+            channel.retain_for_other();
         }
     }
 

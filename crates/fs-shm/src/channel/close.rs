@@ -44,7 +44,7 @@ impl Channel<'_> {
             Shutdown::Both => RCV_SHUT | SND_SHUT,
         };
         if flags & SND_SHUT != 0 {
-            let _held = holder::lock(&self.tx().tx.lock)?;
+            let _held = self.lock_send()?;
             self.own().flags.fetch_or(flags, SeqCst);
             self.tx().rare.fin.store(1, Release);
         } else {
@@ -104,7 +104,7 @@ impl Channel<'_> {
     fn close_side(&self, reset: bool, errno: Option<Errno>, locks: Locks) -> Result<(), Errno> {
         let me = self.side();
         let lock = |word| match locks {
-            Locks::Take => holder::lock(word).map(Some),
+            Locks::Take => holder::lock(word, self.users()).map(Some),
             Locks::Break => {
                 word.store(0, SeqCst);
                 Ok(None)

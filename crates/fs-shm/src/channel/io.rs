@@ -28,9 +28,19 @@ impl<'a> Channel<'a> {
     /// `EINTR`: a signal handler interrupted its own thread's send on this channel.
     #[inline]
     pub fn send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let held = self.lock_send()?;
+        if let [buf] = bufs
+            && self.send_short(buf)
+        {
+            return Ok(buf.len());
+        }
+        self.send_any(bufs, held)
+    }
+
+    /// Any bytes, to any connection.
+    fn send_any(&self, bufs: &[IoSlice<'_>], held: Held<'a>) -> Result<usize, Errno> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
-        let held = self.begin_send(total)?;
-        let Some(_held) = held else { return Ok(total) };
+        let Some(_held) = self.begin_send(total, held)? else { return Ok(total) };
         let tx = self.tx();
         let mut sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
         if sent < total {
@@ -69,7 +79,7 @@ impl<'a> Channel<'a> {
     /// As [`Channel::send`].
     pub fn send_urgent(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
-        let Some(_held) = self.begin_send(total)? else { return Ok(total) };
+        let Some(_held) = self.begin_send(total, self.lock_send()?)? else { return Ok(total) };
         let tx = self.tx();
         let before = tx.out.tail.load(Relaxed);
         let mark = tx.rare.urgent.load(Relaxed);
@@ -94,19 +104,23 @@ impl<'a> Channel<'a> {
         Ok(sent)
     }
 
-    /// The checks before sending, and the lock. `Ok(None)`: the peer has closed; the bytes vanish, as on the kernel,
-    /// where they bring the RST that the next call meets.
     #[inline]
-    fn begin_send(&self, total: usize) -> Result<Option<Held<'a>>, Errno> {
-        let held = holder::lock(&self.tx().tx.lock)?;
-        let state = self.live()?;
-        let flags = self.own().flags.load(Acquire);
-        // Short way: open (accepted or not), nobody closed or reset, nothing pending.
-        let untroubled = flags & (SND_SHUT | RESET_SEEN) == 0 && self.own().error.load(Relaxed) == 0;
-        if untroubled && state.is_plain() {
+    pub(super) fn lock_send(&self) -> Result<Held<'a>, Errno> {
+        holder::lock(&self.block().tx[self.side().index()].lock, self.users())
+    }
+
+    #[inline]
+    fn lock_recv(&self) -> Result<Held<'a>, Errno> {
+        holder::lock(&self.block().inn[self.side().index()].hot.lock, self.users())
+    }
+
+    /// The checks before sending; gives the lock back. `Ok(None)`: the peer has closed; the bytes vanish, as on the
+    /// kernel, where they bring the RST that the next call meets.
+    fn begin_send(&self, total: usize, held: Held<'a>) -> Result<Option<Held<'a>>, Errno> {
+        if self.may_send() {
             return Ok(Some(held));
         }
-        self.begin_send_slow(state, total).map(|open| open.then_some(held))
+        self.begin_send_slow(self.live()?, total).map(|open| open.then_some(held))
     }
 
     #[cold]
@@ -137,7 +151,18 @@ impl<'a> Channel<'a> {
     /// is read. `EBADF`: closed. `EINTR`: a signal handler interrupted its own thread's receive on this channel.
     #[inline]
     pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
-        let _held = holder::lock(&self.rx().inn.lock)?;
+        let held = self.lock_recv()?;
+        if let [buf] = bufs
+            && flags == RecvFlags::default()
+            && let Some(n) = self.recv_short(buf)
+        {
+            return Ok(n);
+        }
+        self.recv_any(bufs, flags, held)
+    }
+
+    /// Any bytes, from any connection.
+    fn recv_any(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags, _held: Held<'a>) -> Result<usize, Errno> {
         let state = self.live()?;
         let rx = self.rx();
         let (mut head, mut unread) = rx.unread().map_err(|broken| self.broken(broken))?;
@@ -162,7 +187,7 @@ impl<'a> Channel<'a> {
             rx.copy_out(head, len, bufs).map_err(|broken| self.broken(broken))?
         };
         let taken = head.wrapping_sub(before) + n as u64;
-        if !flags.peek && taken != 0 && rx.consume(before, taken, unread) {
+        if !flags.peek && taken != 0 && rx.consume(before, taken) {
             self.notify(self.side().other(), false, true);
         }
         Ok(n)
@@ -218,7 +243,7 @@ impl<'a> Channel<'a> {
         *head = head.wrapping_add(1);
         if unread == 1 {
             // Only the urgent byte is there, and an ordinary read does not get it.
-            if !flags.peek && rx.consume(head.wrapping_sub(1), 1, unread) {
+            if !flags.peek && rx.consume(head.wrapping_sub(1), 1) {
                 self.notify(self.side().other(), false, true);
             }
             return Err(Errno::AGAIN);
@@ -232,7 +257,7 @@ impl<'a> Channel<'a> {
     /// `EINVAL`: none came, it was read already or skipped, or SO_OOBINLINE. `EBADF`: closed.
     pub fn recv_urgent(&self, peek: bool) -> Result<u8, Errno> {
         let rx = self.rx();
-        let _held = holder::lock(&rx.inn.lock)?;
+        let _held = self.lock_recv()?;
         self.live()?;
         let (head, unread) = rx.unread().map_err(|broken| self.broken(broken))?;
         let mark = rx.rare.urgent.load(Relaxed);
@@ -262,7 +287,7 @@ impl<'a> Channel<'a> {
     /// # Errors
     /// As [`Channel::recv`].
     pub fn reading(&self) -> Result<Reading<'a>, Errno> {
-        let held = holder::lock(&self.rx().inn.lock)?;
+        let held = self.lock_recv()?;
         self.live()?;
         Ok(Reading { channel: *self, ring: self.rx(), space: false, _held: held })
     }
@@ -272,7 +297,7 @@ impl<'a> Channel<'a> {
     /// # Errors
     /// As [`Channel::send`]; `EPIPE` also when the peer has closed.
     pub fn writing(&self) -> Result<Writing<'a>, Errno> {
-        match self.begin_send(1)? {
+        match self.begin_send(1, self.lock_send()?)? {
             Some(held) => Ok(Writing { channel: *self, ring: self.tx(), committed: false, _held: held }),
             None => Err(Errno::PIPE),
         }
@@ -338,8 +363,8 @@ impl Reading<'_> {
 
     /// Gives the first `n` bytes of what is unread back to the peer (at most what is unread).
     pub fn consume(&mut self, n: usize) {
-        let Ok((head, unread)) = self.ring.unread() else { return };
-        self.space |= self.ring.consume(head, unread.min(n as u64), unread);
+        let Ok((head, unread)) = self.unread() else { return };
+        self.space |= self.ring.consume(head, unread.min(n as u64));
     }
 
     fn unread(&self) -> Result<(u64, u64), Errno> {

@@ -10,6 +10,7 @@ mod io;
 mod open;
 mod options;
 mod ready;
+mod short;
 mod sockopt;
 pub mod state;
 #[cfg(test)]
@@ -29,7 +30,7 @@ pub use self::ready::Readiness;
 use self::state::State;
 use crate::addr::Addr;
 use crate::arena::Arena;
-use crate::holder;
+use crate::holder::{self, Users};
 use crate::lanes::{Lane, set_bit};
 use crate::layout::{Block, Out, OutPair, Side, SideOwn};
 use crate::ring::{Broken, Ring};
@@ -45,6 +46,8 @@ pub(crate) const RESET_SEEN: u32 = 4;
 pub(crate) const OOB_INLINE: u32 = 8;
 /// `SideOwn::flags`: the side is a core of the daemon.
 pub(crate) const CORE: u32 = 16;
+/// `SideOwn::flags`: another process holds this side too, or did once.
+pub(crate) const SEVERAL: u32 = 32;
 
 /// A handle to one side of a channel: three words, copied freely.
 #[derive(Clone, Copy)]
@@ -131,9 +134,22 @@ impl<'a> Channel<'a> {
         (netns[self.side().index()].load(Relaxed), netns[self.side().other().index()].load(Relaxed))
     }
 
-    /// Counts one more descriptor of this side: dup, a passed descriptor, fork (for each entry).
+    /// Counts one more descriptor of this side in the same process: dup.
     pub fn retain(&self) {
         self.own().refs.fetch_add(1, SeqCst);
+    }
+
+    /// Counts one more descriptor of this side in another process: one that is passed, fork (for each entry). Before that
+    /// process can use it, and while the one that gives it makes no call on it (it waits for the daemon's answer).
+    pub fn retain_for_other(&self) {
+        self.own().flags.fetch_or(SEVERAL, SeqCst);
+        self.retain();
+    }
+
+    /// Who can meet at the locks of this side.
+    #[inline]
+    pub(crate) fn users(&self) -> Users {
+        if self.own().flags.load(Relaxed) & SEVERAL == 0 { Users::One } else { Users::Several }
     }
 
     /// Descriptors of this side.
@@ -257,6 +273,7 @@ impl<'a> Channel<'a> {
         self.block
     }
 
+    #[inline]
     pub(crate) fn own(&self) -> &'a SideOwn {
         &self.block().own[self.side().index()]
     }

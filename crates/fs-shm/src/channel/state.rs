@@ -48,6 +48,7 @@ pub(crate) const fn reset_bit(side: Side) -> u64 {
 }
 
 impl State {
+    #[inline]
     pub(crate) const fn new(generation: u32, phase: Phase) -> Self {
         State((generation as u64) << 32 | phase as u64)
     }
@@ -90,6 +91,12 @@ impl State {
     /// Open, nobody closed or reset.
     pub(crate) const fn is_plain(self) -> bool {
         self.0 as u32 & !(ACCEPTED as u32) == Phase::Open as u32
+    }
+
+    /// [`State::is_plain`], and of this generation: one comparison.
+    #[inline]
+    pub(crate) const fn is_plain_of(self, generation: u32) -> bool {
+        self.0 & !ACCEPTED == State::new(generation, Phase::Open).0
     }
 
     pub(crate) const fn with(self, bits: u64) -> Self {

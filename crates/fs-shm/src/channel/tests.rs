@@ -371,3 +371,19 @@ fn a_stream_between_two_threads_without_system_calls() {
     assert_eq!(at, total);
     writer.join().unwrap();
 }
+
+/// A lock that is taken is waited for, whoever has it.
+#[test]
+#[cfg_attr(miri, ignore)] // Naps.
+fn a_lock_that_is_taken_is_waited_for() {
+    let (a, b) = pair(Geometry::SMALL);
+    let word = &a.block().tx[0].lock;
+    word.store(77 << 32 | 5, SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(a.send_one(b"later"), Ok(5)));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(b.queued_in(), 0);
+        a.break_locks(77);
+    });
+    assert_eq!(recv(&b, 10).unwrap(), b"later");
+}

@@ -9,6 +9,7 @@ use loom::sync::{Arc, Notify};
 use loom::thread;
 
 use super::{Flag, announce, claim};
+use crate::ring::is_roomy;
 
 impl Flag for AtomicU32 {
     fn is_set(&self) -> bool {
@@ -134,6 +135,73 @@ fn space_is_told_to_the_writer() {
             fence(SeqCst);
             side.head.load(Acquire) == 1
         });
+        reader.join().unwrap();
+    });
+}
+
+const CAPACITY: u64 = 8;
+
+/// The reader's end of `Ring::consume`.
+fn consume(side: &Side, head: u64) {
+    // The swap; loom has full barriers from fences only.
+    side.head.swap(head, SeqCst);
+    fence(SeqCst);
+    if side.want.load(SeqCst) != 0
+        && is_roomy(side.tail.load(Acquire) - head, CAPACITY)
+        && side.want.swap(0, SeqCst) != 0
+    {
+        fence(SeqCst);
+        side.wake();
+    }
+}
+
+/// The writer fills a ring of eight with its last message, and sleeps until a quarter of it is free (`Ring::writable`).
+fn fill_and_wait(side: &Side) {
+    side.tail.swap(CAPACITY, SeqCst);
+    fence(SeqCst);
+    let is_roomy = || is_roomy(CAPACITY - side.head.load(Acquire), CAPACITY);
+    side.sleep_until(|| {
+        is_roomy() || {
+            side.want.set();
+            fence(SeqCst);
+            is_roomy()
+        }
+    });
+}
+
+/// The writer comes in the middle of the two reads that free a quarter, and whatever they saw of its bytes, it is told.
+#[test]
+fn who_waits_for_space_is_told_when_a_quarter_is_free() {
+    check(|| {
+        let side = Side::new();
+        side.tail.store(4, Relaxed);
+        let reader = thread::spawn({
+            let side = side.clone();
+            move || (1..=2).for_each(|head| consume(&side, head))
+        });
+        fill_and_wait(&side);
+        reader.join().unwrap();
+    });
+}
+
+/// A message that was in the producer's line is read without a barrier and without a look at who wants space
+/// (`channel/short.rs`): the read from the ring that follows tells.
+#[test]
+fn a_short_read_leaves_telling_to_the_next_one() {
+    check(|| {
+        let side = Side::new();
+        side.tail.store(1, Relaxed);
+        let reader = thread::spawn({
+            let side = side.clone();
+            move || {
+                side.head.store(1, Release);
+                while side.tail.load(Acquire) < CAPACITY {
+                    thread::yield_now();
+                }
+                consume(&side, 2);
+            }
+        });
+        fill_and_wait(&side);
         reader.join().unwrap();
     });
 }

@@ -266,7 +266,7 @@ fn answer(
                 match object {
                     Object::Channel { arena, slot, side } => {
                         let arena = &world.arenas[&arena].sides[side.index()];
-                        Channel::at(arena, slot).unwrap().retain();
+                        Channel::at(arena, slot).unwrap().retain_for_other();
                     }
                     Object::Listener(listener) => {
                         let holders = &mut world.listeners.get_mut(&listener).unwrap().holders;
@@ -285,7 +285,7 @@ fn answer(
         Request::Share { object, cookie } => {
             world.shared.insert(cookie, object);
             if let Object::Channel { arena, slot, side } = object {
-                Channel::at(&world.arenas[&arena].sides[side.index()], slot).unwrap().retain();
+                Channel::at(&world.arenas[&arena].sides[side.index()], slot).unwrap().retain_for_other();
             }
             (Reply::Done, vec![])
         }
