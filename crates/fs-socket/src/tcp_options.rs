@@ -82,8 +82,14 @@ pub(crate) fn is_kernel_only(level: i32, name: i32, value: &[u8]) -> bool {
 }
 
 /// Options whose unset value cannot be told from one that was set: what an inherited socket has is not carried over.
-const AMBIGUOUS: [(i32, i32); 6] =
-    [(SOL_TCP, TCP_MAXSEG), (SOL_TCP, 10), (SOL_TCP, TCP_CONGESTION), (SOL_SOCKET, 8), (SOL_SOCKET, 7), (SOL_SOCKET, 47)];
+const AMBIGUOUS: [(i32, i32); 6] = [
+    (SOL_TCP, TCP_MAXSEG),
+    (SOL_TCP, 10),
+    (SOL_TCP, TCP_CONGESTION),
+    (SOL_SOCKET, 8),
+    (SOL_SOCKET, 7),
+    (SOL_SOCKET, 47),
+];
 
 /// What may have been set on a socket that was inherited: bits by [`Options::number`].
 pub(crate) fn inherited() -> u32 {
@@ -120,7 +126,9 @@ pub(crate) fn was_set(fd: Fd, socket: &'static Socket, level: i32, name: i32) {
                 limit_unsent(&channel);
             }
         }
-        (Kind::Listener, _) if number.is_some() || matches!((level, name), (SOL_TCP, TCP_DEFER_ACCEPT | TCP_FASTOPEN)) => {
+        (Kind::Listener, _)
+            if number.is_some() || matches!((level, name), (SOL_TCP, TCP_DEFER_ACCEPT | TCP_FASTOPEN)) =>
+        {
             crate::listen::changed(fd, socket);
         }
         (Kind::Fresh, Some(number)) => {
@@ -229,7 +237,8 @@ pub(crate) fn linger(socket: &'static Socket) {
     let mut pause = Duration::from_micros(100);
     while let Some(answer) = ask(&channel) {
         // TCP_FIN_WAIT1, TCP_LAST_ACK, TCP_CLOSING: the FIN is not acknowledged.
-        let done = channel.queued_out() == 0 && answer.unacknowledged == 0 && !matches!(answer.info[0], 1 | 4 | 8 | 9 | 11);
+        let done =
+            channel.queued_out() == 0 && answer.unacknowledged == 0 && !matches!(answer.info[0], 1 | 4 | 8 | 9 | 11);
         if done || Instant::now() >= until {
             return;
         }

@@ -19,7 +19,7 @@ fn tell_threads() {
     if !flag.is_null() {
         // SAFETY: a char variable of the C library, which stays; it is changed by threads of this process only, and as one
         // byte.
-        fs_shm::holder::tell_threads(unsafe { AtomicU8::from_ptr(flag.cast()) });
+        fs_socket::tell_threads(unsafe { AtomicU8::from_ptr(flag.cast()) });
     }
 }
 
