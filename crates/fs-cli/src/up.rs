@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["device", "only_local"])))]
 pub(crate) struct Args {
-    /// Serve connections to and from the world on this device too (needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF).
+    /// Serve connections to and from the world on this device too (needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON).
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
     /// Serve connections between processes of this host only: no device, no privileges.

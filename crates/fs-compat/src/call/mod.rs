@@ -35,7 +35,7 @@ pub(crate) fn set_int_option(fd: RawFd, level: i32, name: i32, value: i32) -> io
     set_option(fd, level, name, &value.to_ne_bytes())
 }
 
-/// Waits until `connect` on a non-blocking `fd` has ended, at most `timeout`. `None` is for ever.
+/// Waits until `connect` on a non-blocking `fd` has ended, at most `timeout`.
 pub(crate) fn wait_connected(fd: RawFd, timeout: std::time::Duration) -> io::Result<()> {
     let start = std::time::Instant::now();
     loop {
