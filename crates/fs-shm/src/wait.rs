@@ -80,7 +80,7 @@ impl Channel<'_> {
         }
         let (me, peer) = (self.side().index(), self.side().other().index());
         let wake = &self.block().inn[me].wake;
-        let cpu = rustix::thread::sched_getcpu() as u32 + 1;
+        let cpu = this_cpu();
         // The peer reads this line after each message: not written without need.
         if wake.cpu.load(Relaxed) != cpu {
             wake.cpu.store(cpu, Relaxed);
@@ -176,6 +176,11 @@ pub fn confine() {
 /// Whether it is.
 pub fn is_confined() -> bool {
     CONFINED.load(Relaxed)
+}
+
+/// The CPU that this thread is on, + 1; 0: not known (Miri has none).
+pub(crate) fn this_cpu() -> u32 {
+    if cfg!(miri) { 0 } else { rustix::thread::sched_getcpu() as u32 + 1 }
 }
 
 /// Gives the CPU to another thread (sched_yield(2)). False: not in a confined process.

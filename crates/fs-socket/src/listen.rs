@@ -26,7 +26,8 @@ use crate::{
     address,
     arenas::{self, Mapped},
     channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
-    connect, poll,
+    connect,
+    poll::{self, spin::Spin},
     process::{self, Attachment, Poller},
     socket::{Kind, Socket, mark},
     sys::{self, array::Array, call, pointer::Pointer, thread},
@@ -64,6 +65,8 @@ struct Listener {
     poller_of: AtomicU32,
     /// Threads that block in accept.
     waiters: AtomicU32,
+    /// How long they look at the inboxes before they sleep.
+    spin: Spin,
     arenas: Array<Pointer<Mapped>, ARENAS>,
 }
 
@@ -543,8 +546,6 @@ fn from_kernel(fd: Fd, socket: &Socket, flags: i32) -> Result<(Fd, Address), Err
     Ok((new, peer))
 }
 
-/// How long an acceptor looks at the inboxes before it sleeps: what a sleep and a wake-up cost.
-const SPIN: Duration = Duration::from_micros(20);
 /// The longest sleep: whether a daemon has come is looked at this often.
 const SLICE: Duration = Duration::from_secs(1);
 /// The same where no lane is left in an arena, so that nobody can wake us.
@@ -555,14 +556,9 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<(), Errn
     let attachment = process::current();
     let announced = listener.id.load(Acquire) != 0;
     if announced && listener.count.load(Relaxed) != 0 {
-        let end = Instant::now() + SPIN;
-        while Instant::now() < end {
-            for _ in 0..32 {
-                if listener.pending() {
-                    return Ok(());
-                }
-                core::hint::spin_loop();
-            }
+        // As long as it has paid lately: who connects may need the CPU that we look with.
+        if listener.spin.look(None, || listener.pending()) {
+            return Ok(());
         }
     }
     let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));

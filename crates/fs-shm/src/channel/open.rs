@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use rustix::io::Errno;
 
 use super::options::Options;
-use super::{CORE, Channel};
 use super::state::{ACCEPTED, Phase, State};
+use super::{CORE, Channel};
 use crate::addr::Addr;
 use crate::arena::Arena;
 use crate::holder;
 use crate::layout::{Block, Geometry, Side};
 use crate::ring::Map;
+use crate::wait;
 
 /// What the opener says of a new connection.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,10 @@ impl<'a> Channel<'a> {
             }
             let generation = seen.generation();
             prepare(block, arena.geometry(), args);
+            if !args.from_core {
+                // The acceptor's first wait is for who needs the CPU that both may share.
+                block.inn[Side::A.index()].wake.cpu.store(wait::this_cpu(), Relaxed);
+            }
             if block.state.compare_exchange(seen.0, State::new(generation, phase).0, AcqRel, Relaxed).is_err() {
                 continue;
             }

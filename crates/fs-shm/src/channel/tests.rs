@@ -42,6 +42,15 @@ fn recv(channel: &Channel, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(buf)
 }
 
+/// An acceptor on the opener's CPU must not look for bytes that only come when the opener runs: its first wait knows.
+#[test]
+#[cfg_attr(miri, ignore)] // Miri has no CPUs.
+fn the_openers_cpu_is_known_before_it_waits() {
+    let (a, b) = pair(Geometry::SMALL);
+    assert_ne!(a.block().inn[Side::A.index()].wake.cpu.load(SeqCst), 0);
+    assert_eq!(b.block().inn[Side::B.index()].wake.cpu.load(SeqCst), 0);
+}
+
 #[test]
 #[cfg_attr(miri, ignore)] // 16 GiB of address space.
 fn short_and_long_messages_both_ways() {

@@ -21,7 +21,7 @@ mod registry;
 mod select;
 mod set;
 mod sources;
-mod spin;
+pub(crate) mod spin;
 mod sys;
 #[cfg(test)]
 mod tests;

@@ -21,21 +21,21 @@ const LOOKS: u32 = 16;
 
 /// What one waiter has learnt.
 #[derive(Debug, Default)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     /// Nanoseconds + 1; 0: new.
     budget: AtomicU32,
     skipped: AtomicU32,
 }
 
 impl Spin {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Spin { budget: AtomicU32::new(0), skipped: AtomicU32::new(0) }
     }
 
     /// Looks until `ready` or the budget is used up. The CPU is not given up between looks: on a busy machine others
     /// would keep it for milliseconds, while a sleeper that is woken gets it at once. A peer that waits for this very CPU
     /// makes looks futile, and they become short.
-    pub(super) fn look(&self, deadline: Option<u64>, ready: impl Fn() -> bool) -> bool {
+    pub(crate) fn look(&self, deadline: Option<u64>, ready: impl Fn() -> bool) -> bool {
         let mut budget = match self.budget.load(Relaxed) {
             0 => START_NS,
             budget => budget - 1,
