@@ -70,6 +70,13 @@ const ROUNDS: u32 = 64;
 const STREAM_PAUSES: u32 = 16;
 /// Yields to a peer on the same CPU before sleeping.
 const YIELDS: u32 = 4;
+/// A yield that takes longer has not only run the peer: somebody else uses this CPU, and gets a time slice (some ms) for
+/// each yield, while a sleeper is woken at once.
+const LONG_YIELD: Duration = Duration::from_micros(300);
+/// Waits without yields after one, until it is tried again: at some µs each, a try in a hundred ms.
+const CROWDED_WAITS: u32 = 10_000;
+/// Waits that are left of those.
+static CROWDED: AtomicU32 = AtomicU32::new(0);
 
 impl Channel<'_> {
     /// Waits until `interest` holds.
@@ -86,13 +93,8 @@ impl Channel<'_> {
             wake.cpu.store(cpu, Relaxed);
         }
         if self.block().inn[peer].wake.cpu.load(Relaxed) == cpu {
-            for _ in 0..YIELDS {
-                if !give_way() {
-                    break;
-                }
-                if ready() {
-                    return WaitEnd::Ready;
-                }
+            if yield_until(ready) {
+                return WaitEnd::Ready;
             }
         } else if spin(how, self.pace(interest), ready) {
             return WaitEnd::Ready;
@@ -191,6 +193,32 @@ pub fn give_way() -> bool {
         rustix::thread::sched_yield();
     }
     may
+}
+
+/// Gives the CPU to a peer that waits for it, a few times, unless others take it instead.
+fn yield_until(ready: impl Fn() -> bool) -> bool {
+    // Two threads that count one wait twice do no harm.
+    let crowded = CROWDED.load(Relaxed);
+    if crowded != 0 {
+        CROWDED.store(crowded - 1, Relaxed);
+        return false;
+    }
+    let mut before = Instant::now();
+    for _ in 0..YIELDS {
+        if !give_way() {
+            return false;
+        }
+        let now = Instant::now();
+        if now - before > LONG_YIELD {
+            CROWDED.store(CROWDED_WAITS, Relaxed);
+            return ready();
+        }
+        if ready() {
+            return true;
+        }
+        before = now;
+    }
+    false
 }
 
 /// Spins for `how.spin`, not past the deadline.

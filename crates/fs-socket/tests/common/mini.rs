@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use fs_shm::control::{ArenaGeometry, Fd, MESSAGE_MAX, Object, Reply, Request, socket};
+use fs_shm::control::{Fd, MESSAGE_MAX, Object, Reply, Request, socket};
 use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
 use fs_shm::{Arena, Channel, Geometry, NoBells, Side};
 
