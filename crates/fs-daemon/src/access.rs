@@ -49,16 +49,20 @@ pub struct Rule {
 /// Whom a rule is about. From the kernel, never from the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Who<'a> {
-    /// The effective user.
+    /// The real user.
     pub uid: u32,
-    /// The path in the unified hierarchy.
-    pub cgroup: &'a str,
+    /// The path in the unified hierarchy. `None`: it cannot be read (a process that the daemon's /proc does not show); then
+    /// rules that name a cgroup deny, and do not allow.
+    pub cgroup: Option<&'a str>,
 }
 
 impl Rule {
     fn fits(&self, who: &Who<'_>, call: Call, port: u16) -> bool {
-        let below = |path: &String| {
-            who.cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let below = |path: &String| match who.cgroup {
+            Some(cgroup) => {
+                cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+            None => self.action == Action::Deny,
         };
         self.call.is_none_or(|named| named == call)
             && self.user.is_none_or(|uid| uid == who.uid)

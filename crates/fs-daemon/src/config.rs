@@ -1,7 +1,7 @@
 //! The configuration file: TOML, every key checked, every error with its line.
 //!
 //! ```toml
-//! [limits]
+//! [limits]                       # one user (other than root and the daemon's) may have half of each
 //! attachments = 8192             # processes
 //! arenas = 4096                  # pairs of processes that talk (or process and core)
 //! listeners = 16384

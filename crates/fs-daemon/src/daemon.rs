@@ -156,6 +156,7 @@ impl Builder {
 
         raise_open_files();
         let control = listen(&path)?;
+        let mut unfinished = Unfinished { path: Some(&path), wire: None };
         let system = |what| move |source| StartError::System { what, source };
         let commands = Arc::new(Commands::new().map_err(system("make an eventfd"))?);
         // Arenas keep it for good: a process has few daemons in its life.
@@ -164,7 +165,9 @@ impl Builder {
             Some(Device { name: device, queues, partial_checksums }) => {
                 let options = Options { device, queues, partial_checksums, geometry };
                 let (wire, thread) = Cores::start(options, pollers, commands.clone())?;
-                (Some(Arc::new(wire) as Arc<dyn Wire>), Some(thread))
+                let wire: Arc<dyn Wire> = Arc::new(wire);
+                unfinished.wire = Some(wire.clone());
+                (Some(wire), Some(thread))
             }
             None => (None, None),
         };
@@ -174,7 +177,30 @@ impl Builder {
             .name("fastsock-control".into())
             .spawn(move || server.run())
             .map_err(system("start the control thread"))?;
+        (unfinished.path, unfinished.wire) = (None, None);
+        drop(unfinished);
         Ok(Daemon { handle: Handle { commands, drain }, thread: Some(thread), cores, path })
+    }
+}
+
+/// What a start that fails has to take back. The control socket is closed by then.
+struct Unfinished<'a> {
+    path: Option<&'a Path>,
+    wire: Option<Arc<dyn Wire>>,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.path.map(remove);
+        if let Some(wire) = &self.wire {
+            wire.shut_down(Duration::ZERO);
+        }
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::warn!(path = %path.display(), %error, "cannot remove the control socket");
     }
 }
 
@@ -220,7 +246,7 @@ impl Daemon {
         }
         // A daemon that was started since has the path now, if the socket there answers.
         if is_dead(&self.path) {
-            let _ = std::fs::remove_file(&self.path);
+            remove(&self.path);
         }
         result
     }

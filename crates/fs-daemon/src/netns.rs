@@ -5,21 +5,16 @@
 
 use crate::listeners::{Netns, unmapped};
 use crate::sys::netns_cookie;
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use fs_rt::netlink::{GROUPS, Netlink, Notices};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-
-/// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE of `linux/rtnetlink.h`.
-const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
 
 /// The calling thread's namespace.
 pub(crate) fn own() -> io::Result<Netns> {
@@ -42,24 +37,23 @@ pub(crate) struct KernelRoute {
 #[derive(Debug)]
 pub(crate) struct Namespace {
     addresses: HashSet<IpAddr>,
-    notices: Socket,
-    questions: Socket,
+    netlink: Netlink,
 }
 
 impl Namespace {
     /// Opens namespace `netns`, which process `pid` has sockets of: ours, or else the process's own.
     pub(crate) fn open(pid: u32, netns: Netns) -> io::Result<Self> {
-        let (notices, questions) = if own()? == netns {
-            sockets()?
+        let netlink = if own()? == netns {
+            Netlink::open(GROUPS)?
         } else {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
             let visit = std::thread::Builder::new().name("netns".into()).spawn(move || {
                 move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-                if own()? == netns { sockets() } else { Err(io::Error::other("not the namespace of its process")) }
+                if own()? == netns { Netlink::open(GROUPS) } else { Err(io::Error::other("not the namespace of its process")) }
             })?;
             visit.join().map_err(|_| io::Error::other("panicked"))??
         };
-        let mut namespace = Self { addresses: HashSet::new(), notices, questions };
+        let mut namespace = Self { addresses: HashSet::new(), netlink };
         namespace.reread()?;
         Ok(namespace)
     }
@@ -72,18 +66,15 @@ impl Namespace {
 
     /// Takes the notices that came; answers whether anything changed that routes depend on.
     pub(crate) fn follow(&mut self) -> bool {
-        let mut noticed = false;
-        loop {
-            match self.notices.recv_from_full() {
-                Ok(_) => noticed = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Some were lost (ENOBUFS): reading anew makes up for them.
-                Err(_) => {
-                    noticed = true;
-                    break;
-                }
+        let noticed = match self.netlink.notices() {
+            Ok(Notices::Messages(messages)) => !messages.is_empty(),
+            Ok(Notices::Lost) => true,
+            Err(error) => {
+                tracing::warn!(%error, "a namespace's notices");
+                // Reading anew makes up for what is not understood.
+                true
             }
-        }
+        };
         if noticed && let Err(error) = self.reread() {
             tracing::warn!(%error, "cannot read a namespace's addresses");
         }
@@ -91,7 +82,7 @@ impl Namespace {
     }
 
     fn reread(&mut self) -> io::Result<()> {
-        let answers = self.ask(Message::GetAddress(AddressMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
+        let answers = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
         self.addresses.clear();
         for message in &answers {
             let Message::NewAddress(address) = message else { continue };
@@ -125,7 +116,7 @@ impl Namespace {
             question.header.source_prefix_length = bits;
             question.attributes.push(RouteAttribute::Source(address(from)));
         }
-        let answers = self.ask(Message::GetRoute(question), NLM_F_REQUEST)?;
+        let answers = self.netlink.question(Message::GetRoute(question))?;
         let [Message::NewRoute(route), ..] = &answers[..] else {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::NETUNREACH.raw_os_error()));
         };
@@ -140,68 +131,13 @@ impl Namespace {
         }
         Ok(answer)
     }
-
-    /// Answers to a dump end with a "done" message, those to a question are one message.
-    fn ask(&self, question: Message, flags: u16) -> io::Result<Vec<Message>> {
-        let mut header = NetlinkHeader::default();
-        header.flags = flags;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.questions.send(&bytes, 0)?;
-        let mut answers = Vec::new();
-        loop {
-            let (datagram, _) = self.questions.recv_from_full()?;
-            if parse(&datagram, &mut answers)? || flags & NLM_F_DUMP == 0 {
-                return Ok(answers);
-            }
-        }
-    }
 }
 
 impl AsFd for Namespace {
     /// Readable when something may have changed.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.notices.as_fd()
+        self.netlink.as_fd()
     }
-}
-
-/// Subscribed first, so that what changes during a dump is noticed.
-fn sockets() -> io::Result<(Socket, Socket)> {
-    let mut notices = Socket::new(NETLINK_ROUTE)?;
-    notices.bind_auto()?;
-    for group in GROUPS {
-        notices.add_membership(group)?;
-    }
-    notices.set_non_blocking(true)?;
-    let mut questions = Socket::new(NETLINK_ROUTE)?;
-    questions.bind_auto()?;
-    questions.connect(&SocketAddr::new(0, 0))?;
-    Ok((notices, questions))
-}
-
-/// Reads a datagram's messages; `true` when one of them ends the answer.
-fn parse(mut datagram: &[u8], into: &mut Vec<Message>) -> io::Result<bool> {
-    while let Some(length) = datagram.first_chunk::<4>() {
-        let length = u32::from_ne_bytes(*length) as usize;
-        let Some(bytes) = datagram.get(..length).filter(|bytes| !bytes.is_empty()) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink message with a wrong length"));
-        };
-        match NetlinkMessage::<Message>::deserialize(bytes) {
-            Ok(message) => match message.payload {
-                NetlinkPayload::Done(_) => return Ok(true),
-                NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::InnerMessage(message) => into.push(message),
-                _ => {}
-            },
-            Err(error) => tracing::debug!(%error, "a netlink message that is not understood"),
-        }
-        // Messages are aligned to four bytes.
-        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(false)
 }
 
 /// The index of a device of this thread's namespace.

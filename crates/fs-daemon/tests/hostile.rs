@@ -1,8 +1,8 @@
 //! Hostile clients: whatever they send, scribble or die of, the daemon serves the others and frees everything.
 
-use fs_daemon::Daemon;
+use fs_daemon::{Config, Daemon};
 use fs_shm::control::{
-    Client, CounterRow, Fd, Listening, MESSAGE_MAX, Object, PeerSide, Request, Text, VERSION, Way, socket,
+    Client, CounterRow, Fd, Listening, MESSAGE_MAX, Object, PeerSide, Request, Way, examples, socket,
 };
 use fs_shm::pages::AttachmentPage;
 use fs_shm::{Arena, Channel, Geometry, NoBells, OpenArgs, Side};
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Tells this program to be the client that is killed, and whose.
 const VICTIM: &str = "FS_DAEMON_TEST_VICTIM";
+/// The same for the user who wants everything, of so many connections.
+const CROWD: &str = "FS_DAEMON_TEST_CROWD";
+const LIMIT: usize = 10;
 
 fn start(name: &str) -> Daemon {
     let path: PathBuf = std::env::temp_dir().join(format!("fs-daemon-{name}-{}/control.sock", std::process::id()));
@@ -126,31 +129,6 @@ impl Honest {
     }
 }
 
-fn requests() -> Vec<Request> {
-    let object = Object::Channel { arena: 1, slot: 3, side: PeerSide::B };
-    vec![
-        Request::Hello { version: VERSION, name: Text::new(b"hostile") },
-        Request::Poller,
-        Request::PollerGone { poller: 1 },
-        Request::Bell { poller: 1 },
-        Request::Route { to: "127.0.0.1:80".parse().unwrap() },
-        Request::Listen { backlog: 1 },
-        Request::Unlisten { listener: 1 },
-        Request::Arena { arena: 1 },
-        Request::Listener { listener: 1 },
-        Request::Fork,
-        Request::ForkFailed { child: 2 },
-        Request::Exec,
-        Request::Resume { version: VERSION, name: Text::default() },
-        Request::Share { object, cookie: 1 },
-        Request::Claim,
-        Request::Sockets { cursor: u64::MAX },
-        Request::Counters { cursor: u64::MAX },
-        Request::Status,
-        Request::Ring { poller: 1 },
-    ]
-}
-
 #[test]
 fn fuzzed_messages_with_any_descriptors() {
     let daemon = start("fuzzed");
@@ -168,7 +146,7 @@ fn fuzzed_messages_with_any_descriptors() {
         let socket = raw(&path);
         for sent in 0..100 {
             let mut buffer = [0; MESSAGE_MAX * 2];
-            let all = requests();
+            let all = examples::requests();
             let request = all[numbers.below(all.len() as u64) as usize];
             let mut len = request.encode(sent, &mut buffer).unwrap();
             match numbers.below(4) {
@@ -252,6 +230,51 @@ fn scribbled_memory() {
     soon("all are gone", || counter(&path, "attachments") == 2);
     soon("their arenas are gone", || counter(&path, "arenas") == 1);
     honest.check();
+}
+
+/// Not a test by itself: a user who wants everything.
+#[test]
+fn crowd() {
+    let Some(path) = std::env::var_os(CROWD).map(PathBuf::from) else { return };
+    let all: Vec<Client> = (0..LIMIT).map(|_| connect(&path)).collect();
+    let attached = all.iter().filter(|client| client.hello(b"crowd").is_ok()).count();
+    println!("attached {attached}.");
+    // Until its standard input ends.
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+}
+
+#[test]
+fn one_user_does_not_use_up_what_all_share() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a second user is wanted)");
+        return;
+    }
+    let directory = std::env::temp_dir().join(format!("fs-daemon-crowd-{}", std::process::id()));
+    let mut config = Config::default();
+    config.limits.attachments = LIMIT;
+    let path = directory.join("control.sock");
+    let daemon = Daemon::builder(&path).geometry(Geometry::SMALL).config(config).start().unwrap();
+    // A copy that everybody may run.
+    let program = directory.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut crowd = Command::new("setpriv")
+        .args(["--reuid", "65534", "--clear-groups"])
+        .arg(&program)
+        .args(["--exact", "crowd", "--nocapture"])
+        .env(CROWD, &path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(crowd.stdout.take().unwrap()));
+    let said = lines.find_map(|line| line.unwrap().rsplit_once("attached ").map(|(_, count)| count.to_owned()));
+    assert_eq!(said.as_deref(), Some("5."));
+    Honest::new(&path).check();
+    drop(crowd.stdin.take());
+    crowd.wait().unwrap();
+    drop(daemon);
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 /// Not a test by itself: what the victim of the next one does until it is killed.

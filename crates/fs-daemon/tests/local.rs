@@ -384,6 +384,16 @@ fn an_ended_daemon_is_seen_and_its_path_is_free_again() {
 }
 
 #[test]
+fn a_start_that_fails_leaves_nothing() {
+    let path = std::env::temp_dir().join(format!("fs-daemon-unfinished-{}.sock", std::process::id()));
+    let error = Daemon::builder(&path).device("no-such-device").start().unwrap_err();
+    assert!(error.to_string().contains("no-such-device"), "{error}");
+    assert!(!path.exists());
+    // Nothing answers for the next one.
+    drop(Daemon::builder(&path).geometry(Geometry::SMALL).start().unwrap());
+}
+
+#[test]
 fn a_drain_waits_for_connections() {
     let daemon = start();
     let pair = pair(&daemon);

@@ -37,6 +37,7 @@ mod wakers;
 
 pub use crate::core::{CoreRef, CoreStack, PortLease, shut_down, shutdown_signal, spawn_local, turn};
 pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
+pub use control::netlink;
 pub use error::{BuildError, RunError};
 pub use handle::{CoreStats, Ended, Handle, RuntimeStats};
 pub use runtime::{CoreCtx, Runtime};

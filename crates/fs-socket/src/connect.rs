@@ -85,14 +85,14 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
 fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
     // AF_UNSPEC and what is malformed: the kernel has the errno.
     let to = address::destination(address::parse(raw, socket.family())?);
-    if is_refused_mapped(fd, raw, socket.family())
-        || socket.marked(mark::KERNEL_ONLY)
-        || to.port() == 0
-        || to.ip().is_multicast()
-    {
+    if is_refused_mapped(fd, raw, socket.family()) || to.port() == 0 || to.ip().is_multicast() {
         return None;
     }
     let attachment = process::attached()?;
+    if socket.marked(mark::KERNEL_ONLY) {
+        on_kernel(attachment, fd, socket, KernelReason::Option);
+        return None;
+    }
     for _ in 0..2 {
         let placeholder = sys::borrowed(fd)?;
         match route::way(attachment, to, socket.marked(mark::BOUND), placeholder) {

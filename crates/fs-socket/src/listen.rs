@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fs_shm::{
     Arena, Channel, Side,
-    control::{Listening, Object},
+    control::{KernelReason, Listening, Object},
     pages::ListenerPage,
 };
 use rustix::{
@@ -38,6 +38,7 @@ use crate::{
 const SOCK_STREAM: i32 = 1;
 const SOCK_CLOEXEC: i32 = 0o2000000;
 const SOCK_NONBLOCK: i32 = 0o4000;
+const SHUT_RDWR: i32 = 2;
 
 /// Arenas of one listener at once, as on its page.
 const ARENAS: usize = fs_shm::pages::LISTENER_ARENAS;
@@ -98,14 +99,23 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
     }
     let socket = socket.unheld();
     if socket.marked(mark::KERNEL_ONLY) || !become_listener(socket) {
+        if let Some(attachment) = process::attached() {
+            let reason = if socket.marked(mark::KERNEL_ONLY) { KernelReason::Option } else { KernelReason::Limit };
+            enter_pages(attachment, socket, fd, Object::Kernel(reason));
+        }
         return Some(Ok(()));
     }
     if let Some(listener) = of(socket) {
         // A negative backlog is the largest (it is compared unsigned).
         listener.backlog.store(backlog as u32, Relaxed);
     }
-    if let Some(attachment) = process::attached() {
-        announce(attachment, fd, socket);
+    if let Some(attachment) = process::attached()
+        && let Err(errno) = announce(attachment, fd, socket)
+    {
+        // A rule: it must not listen on the kernel either. (A socket that listens and is shut down is closed again.)
+        stop(fd, socket);
+        let _closed = call::shutdown(fd, SHUT_RDWR);
+        return Some(Err(errno));
     }
     Some(Ok(()))
 }
@@ -121,7 +131,7 @@ pub(crate) fn adopt(fd: Fd, socket: &'static Socket) {
         listener.backlog.store(BACKLOG, Relaxed);
     }
     if let Some(attachment) = process::attached() {
-        announce(attachment, fd, socket);
+        announce_anyway(attachment, fd, socket);
     }
 }
 
@@ -145,25 +155,38 @@ fn of(socket: &Socket) -> Option<&'static Listener> {
     if socket.kind() == Kind::Listener { ALL.at(socket.listener() as usize) } else { None }
 }
 
-/// Tells the daemon of a listener. When it says no, the kernel alone listens.
-fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket) {
-    let (Some(listener), Some(placeholder)) = (of(socket), sys::borrowed(fd)) else { return };
+/// Tells the daemon of a listener. Where it cannot serve it, the kernel alone listens.
+///
+/// # Errors
+/// A rule of the daemon denies it.
+fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
+    let (Some(listener), Some(placeholder)) = (of(socket), sys::borrowed(fd)) else { return Ok(()) };
     let object = match attachment.client().listen(placeholder, listener.backlog.load(Relaxed)) {
         Ok(Listening::Yes(id, page)) => {
             if listener.id.load(Relaxed) != id || listener.life.load(Relaxed) != attachment.life() {
-                let Ok(page) = ListenerPage::map(page.as_fd()) else { return };
+                let Ok(page) = ListenerPage::map(page.as_fd()) else { return Ok(()) };
                 listener.take_page(id, attachment.life(), page);
             }
             socket.set_life(attachment.life());
             Object::Listener(id)
         }
         Ok(Listening::Kernel(reason)) => Object::Kernel(reason),
-        // The kernel has let it listen, and goes on doing so.
-        Ok(Listening::Refused(_)) => Object::Kernel(fs_shm::control::KernelReason::Port),
-        Err(error) => return attachment.failed(&error),
+        Ok(Listening::Refused(errno)) => return Err(errno),
+        Err(error) => {
+            attachment.failed(&error);
+            return Ok(());
+        }
     };
     enter_pages(attachment, socket, fd, object);
     poll::changed(socket);
+    Ok(())
+}
+
+/// For one that listens already: where a rule denies it, it goes on doing so on the kernel.
+fn announce_anyway(attachment: &Attachment, fd: Fd, socket: &'static Socket) {
+    if announce(attachment, fd, socket).is_err() {
+        enter_pages(attachment, socket, fd, Object::Kernel(KernelReason::Port));
+    }
 }
 
 /// Options of a listener have changed: the daemon reads them from its placeholder.
@@ -171,7 +194,7 @@ pub(crate) fn changed(fd: Fd, socket: &'static Socket) {
     if object(socket).is_some()
         && let Some(attachment) = process::current().filter(|now| now.life() == socket.life())
     {
-        announce(attachment, fd, socket);
+        announce_anyway(attachment, fd, socket);
     }
 }
 
@@ -218,7 +241,7 @@ fn enter_pages(attachment: &Attachment, socket: &'static Socket, fd: Fd, object:
 pub(crate) fn announce_again(attachment: &Attachment) {
     Socket::each(|socket| {
         if socket.kind() == Kind::Listener && socket.life() != attachment.life() {
-            announce(attachment, socket.number(), socket);
+            announce_anyway(attachment, socket.number(), socket);
         }
     });
 }

@@ -4,16 +4,28 @@ use super::arenas::{Acceptor, Opener};
 use super::{Answer, Server};
 use crate::counters::add;
 use fs_shm::control::{ADMIN_MAX, CounterRow, Kind, Object, Reply, Row, SocketRow, Text};
-use fs_shm::{Channel, Side};
+use fs_shm::{Arena, Channel, Side};
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// `TCP_CLOSE` and `TCP_LISTEN` of `include/net/tcp_states.h`.
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
 
-/// Rows go into one message as long as there is room for this much more.
-const ROW_MAX: usize = 160;
+/// No row is longer.
+const ROW_MAX: usize = 256;
+
+/// Counters that were read. Reading them looks into every arena: who asks all the time gets those of a moment ago, so that
+/// he cannot keep the control thread busy.
+pub(super) struct Counted {
+    rows: Vec<CounterRow>,
+    until: Instant,
+}
+
+/// How long counters are good, at least, and in times of how long reading them took: a twentieth of the thread at most.
+const FRESH: Duration = Duration::from_millis(1);
+const REST: u32 = 20;
 
 impl Server {
     pub(super) fn status(&self) -> Reply {
@@ -27,9 +39,19 @@ impl Server {
         }
     }
 
-    pub(super) fn counter_rows(&self, cursor: u64) -> Answer {
-        let (bytes, next, count) = pack(&self.all_counters(), cursor);
-        Answer { reply: Reply::Counters { next, count }, fds: Vec::new(), rows: bytes }
+    pub(super) fn counter_rows(&mut self, cursor: u64) -> Answer {
+        let now = Instant::now();
+        if self.counted.as_ref().is_none_or(|counted| now >= counted.until) {
+            let rows = self.all_counters();
+            let until = now + (now.elapsed() * REST).max(FRESH);
+            self.counted = Some(Counted { rows, until });
+        }
+        let rows = self.counted.as_ref().map_or(&[][..], |counted| &counted.rows);
+        let mut page = Page::new();
+        let first = usize::try_from(cursor).unwrap_or(usize::MAX);
+        let rest = rows.iter().enumerate().skip(first);
+        let next = rest.filter(|(_, row)| !page.put(*row)).map(|(at, _)| at as u64).next().unwrap_or(0);
+        Answer { reply: Reply::Counters { next, count: page.count }, fds: Vec::new(), rows: page.bytes }
     }
 
     fn all_counters(&self) -> Vec<CounterRow> {
@@ -49,7 +71,7 @@ impl Server {
         row("wire_connections", "", false, wire.connections);
         row("wire_bytes", "", false, wire.bytes);
         row("attachments", "", true, self.attachments.len() as u64);
-        row("attachments_total", "", false, self.counters.attached);
+        row("attached", "", false, self.counters.attached);
         row("listeners", "", true, self.listeners.len() as u64);
         row("arenas", "", true, self.arenas.len() as u64);
         row("namespaces", "", true, self.namespaces.len() as u64);
@@ -67,18 +89,26 @@ impl Server {
         rows
     }
 
+    /// From a process and a place among what it holds on: the cursor is the attachment's number << 32 | the place.
     pub(super) fn sockets(&self, cursor: u64) -> Answer {
-        let mut rows = Vec::new();
-        let mut ids: Vec<u32> = self.attachments.keys().copied().collect();
+        let (first, mut place) = ((cursor >> 32) as u32, cursor as u32 as usize);
+        let mut ids: Vec<u32> = self.attachments.keys().copied().filter(|&id| id >= first).collect();
         ids.sort_unstable();
-        ids.into_iter().for_each(|id| self.sockets_of(id, &mut rows));
-        let (bytes, next, count) = pack(&rows, cursor);
-        Answer { reply: Reply::Sockets { next, count }, fds: Vec::new(), rows: bytes }
+        let mut page = Page::new();
+        let mut next = 0;
+        for id in ids {
+            let from = if id == first { std::mem::take(&mut place) } else { 0 };
+            if let Some(at) = self.sockets_of(id, from, &mut page) {
+                next = u64::from(id) << 32 | at as u64;
+                break;
+            }
+        }
+        Answer { reply: Reply::Sockets { next, count: page.count }, fds: Vec::new(), rows: page.bytes }
     }
 
-    /// Each socket once, however many descriptors the process has of it.
-    fn sockets_of(&self, id: u32, rows: &mut Vec<SocketRow>) {
-        let Some(attachment) = self.attachments.get(&id) else { return };
+    /// Each socket once, however many descriptors the process has of it. Answers where to go on when the page is full.
+    fn sockets_of(&self, id: u32, from: usize, page: &mut Page) -> Option<usize> {
+        let attachment = self.attachments.get(&id)?;
         let plain = SocketRow {
             state: CLOSE,
             kind: Kind::Local,
@@ -93,16 +123,29 @@ impl Server {
             name: attachment.name,
         };
         let mut seen = HashSet::new();
-        for (fd, object, _) in attachment.holds() {
+        // The last arena that was looked into: a process's connections are often in one.
+        let mut mapped = None;
+        for (at, (fd, object, _)) in attachment.holds().into_iter().enumerate() {
+            let known = !matches!(object, Object::Kernel(_)) && !seen.insert(object);
+            if at < from || known {
+                continue;
+            }
             let plain = SocketRow { fd: fd.unsigned_abs(), ..plain };
             let row = match object {
                 Object::Kernel(reason) => Some(SocketRow { kind: Kind::Kernel, reason: Some(reason), ..plain }),
-                _ if !seen.insert(object) => None,
                 Object::Listener(listener) => self.listener_row(listener, plain),
-                Object::Channel { arena, slot, side } => self.channel_row(arena, slot, side, plain),
+                Object::Channel { arena, slot, side } => {
+                    if mapped.as_ref().is_none_or(|&(id, of, _)| (id, of) != (arena, side)) {
+                        mapped = self.map(arena, side).map(|memory| (arena, side, memory));
+                    }
+                    mapped.as_ref().and_then(|(_, _, memory)| self.channel_row(arena, memory, slot, plain))
+                }
             };
-            rows.extend(row);
+            if row.is_some_and(|row| !page.put(&row)) {
+                return Some(at);
+            }
         }
+        None
     }
 
     fn listener_row(&self, id: u32, plain: SocketRow) -> Option<SocketRow> {
@@ -118,10 +161,9 @@ impl Server {
         })
     }
 
-    fn channel_row(&self, arena: u32, slot: u32, side: Side, plain: SocketRow) -> Option<SocketRow> {
-        let entry = self.arenas.get(&arena)?;
-        let mapped = self.map(arena, side)?;
-        let channel = Channel::at(&mapped, slot)?;
+    fn channel_row(&self, id: u32, arena: &Arena, slot: u32, plain: SocketRow) -> Option<SocketRow> {
+        let entry = self.arenas.get(&id)?;
+        let channel = Channel::at(arena, slot)?;
         let core = match (entry.opener, entry.acceptor) {
             (Some(Opener::Core(core)), _) | (_, Some(Acceptor::Core(core))) => Some(core),
             _ => None,
@@ -139,20 +181,27 @@ impl Server {
     }
 }
 
-/// Encodes rows from `first` on, as many as fit; answers the bytes, where to go on (0: nowhere) and how many.
-fn pack<R: Row>(rows: &[R], first: u64) -> (Vec<u8>, u64, u16) {
-    let mut bytes = vec![0; ADMIN_MAX - 64];
-    let (mut len, mut count) = (0, 0u16);
-    let first = usize::try_from(first).unwrap_or(usize::MAX);
-    for row in rows.iter().skip(first) {
-        if bytes.len() - len < ROW_MAX {
-            break;
-        }
-        let Ok(n) = row.encode(&mut bytes[len..]) else { break };
-        len += n;
-        count += 1;
+/// The rows of one answer.
+struct Page {
+    bytes: Vec<u8>,
+    count: u16,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self { bytes: Vec::with_capacity(ADMIN_MAX), count: 0 }
     }
-    bytes.truncate(len);
-    let next = first.saturating_add(usize::from(count));
-    (bytes, if next < rows.len() && count > 0 { next as u64 } else { 0 }, count)
+
+    /// Encodes a row; `false`: the page is full.
+    fn put(&mut self, row: &impl Row) -> bool {
+        let mut buffer = [0; ROW_MAX];
+        // Rows are shorter than the buffer; what is not is left out.
+        let Ok(len) = row.encode(&mut buffer) else { return true };
+        if self.bytes.len() + len > ADMIN_MAX - 64 {
+            return false;
+        }
+        self.bytes.extend_from_slice(&buffer[..len]);
+        self.count += 1;
+        true
+    }
 }

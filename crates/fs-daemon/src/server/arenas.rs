@@ -51,8 +51,20 @@ impl Server {
         if let Some((&id, entry)) = self.arenas.iter().find(|(_, entry)| same(entry)) {
             return Ok((id, entry.memory.clone(), false));
         }
-        if self.arenas.len() >= self.config.limits.arenas {
+        let limit = self.config.limits.arenas;
+        if self.arenas.len() >= limit {
             return Err(Errno::NOBUFS);
+        }
+        if let Opener::Process(process) = opener {
+            let uid_of = |id: u32| self.attachments.get(&id).map(|attachment| attachment.who.uid);
+            let uid = uid_of(process).ok_or(Errno::NOTCONN)?;
+            let is_theirs = |entry: &&ArenaEntry| match entry.opener {
+                Some(Opener::Process(other)) => uid_of(other) == Some(uid),
+                _ => false,
+            };
+            if !self.has_room(uid, limit, || self.arenas.values().filter(is_theirs).count()) {
+                return Err(Errno::NOBUFS);
+            }
         }
         let memory = Arc::new(Arena::create("fastsock-arena", self.geometry)?);
         // Numbers have 31 bits in `Object`.

@@ -38,6 +38,9 @@ use std::time::{Duration, Instant};
 /// Requests of one connection that are answered before the next connection's turn.
 const TURN: usize = 16;
 
+/// What a connection's turn may take, but for one request.
+const LONG: Duration = Duration::from_micros(500);
+
 /// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, namespaces with `NAMESPACE`.
 const CONTROL: u64 = 0;
 const WAKE: u64 = 1;
@@ -68,13 +71,14 @@ impl Commands {
 
     pub(crate) fn send(&self, command: Command) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
-        // Full is awake already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        // Fails only when it is full, and then the thread is awake already.
+        let _full = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     fn take(&self) -> VecDeque<Command> {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.wake, &mut count);
+        // Fails only when nothing was sent, and then there is nothing to take.
+        let _empty = rustix::io::read(&self.wake, &mut count);
         std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -139,6 +143,7 @@ pub(crate) struct Server {
     shares: HashMap<u64, Vec<Share>>,
     wire: Option<Arc<dyn Wire>>,
     counters: Counters,
+    counted: Option<admin::Counted>,
     /// Arenas or shares are on their way out: when to look again, and how long after that.
     sweep: Option<(Instant, Duration)>,
     /// Until when a drain may take.
@@ -190,6 +195,7 @@ impl Server {
             shares: HashMap::new(),
             wire,
             counters: Counters::default(),
+            counted: None,
             sweep: None,
             draining: None,
         };
@@ -276,10 +282,15 @@ impl Server {
 
     /// Enters a connection; answers its number.
     fn connect(&mut self, socket: OwnedFd) -> io::Result<u64> {
-        if self.connections.len() >= self.config.limits.attachments {
+        let limit = self.config.limits.attachments;
+        if self.connections.len() >= limit {
             return Err(io::Error::other("as many connections as the limit on attachments allows"));
         }
         let who = sys::peer(socket.as_fd())?;
+        let theirs = || self.connections.values().filter(|other| other.who.uid == who.uid).count();
+        if !self.has_room(who.uid, limit, theirs) {
+            return Err(io::Error::other(format!("user {} has half of all connections", who.uid)));
+        }
         rustix::net::sockopt::set_socket_passcred(&socket, true)?;
         let id = self.next_connection;
         self.next_connection += 1;
@@ -291,7 +302,12 @@ impl Server {
     /// Answers what has come on a connection.
     fn serve(&mut self, id: u64) {
         let mut buffer = [0; MESSAGE_MAX];
-        for _ in 0..TURN {
+        let begun = Instant::now();
+        for request in 0..TURN {
+            // Who asks for what takes long waits for the others after each.
+            if request > 0 && begun.elapsed() > LONG {
+                return;
+            }
             let Some(connection) = self.connections.get_mut(&id) else { return };
             let record = match sys::receive(connection.socket.as_fd(), &mut buffer) {
                 Ok(record) => record,
@@ -397,6 +413,16 @@ impl Server {
         }
     }
 
+    /// Root, and who runs the daemon, could do worse to it than ask for much.
+    fn is_trusted(&self, uid: u32) -> bool {
+        uid == 0 || uid == rustix::process::geteuid().as_raw()
+    }
+
+    /// Whether a user may have one more of something, of which there may be `limit`: nobody else can use up all.
+    fn has_room(&self, uid: u32, limit: usize, theirs: impl FnOnce() -> usize) -> bool {
+        self.is_trusted(uid) || theirs() < share_of(limit)
+    }
+
     fn disconnect(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         drop(connection.socket);
@@ -442,6 +468,11 @@ impl Drop for Server {
             wire.shut_down(Duration::from_secs(1));
         }
     }
+}
+
+/// What one user may have of a limit.
+fn share_of(limit: usize) -> usize {
+    limit.div_ceil(2)
 }
 
 /// The number of a message that is not understood otherwise.

@@ -31,8 +31,8 @@ impl Server {
     fn may(&self, me: u32, call: Call, port: u16) -> Result<bool, Errno> {
         let who = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who;
         let rules = &self.config.rules;
-        let cgroup = if rules.0.iter().any(|rule| rule.cgroup.is_some()) { cgroup(who.pid) } else { String::new() };
-        Ok(rules.allow(&Who { uid: who.uid, cgroup: &cgroup }, call, port))
+        let cgroup = if rules.0.iter().any(|rule| rule.cgroup.is_some()) { cgroup(who.pid) } else { None };
+        Ok(rules.allow(&Who { uid: who.uid, cgroup: cgroup.as_deref() }, call, port))
     }
 
     /// Reads the socket that came along, and opens its namespace.
@@ -176,7 +176,11 @@ impl Server {
             self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
             return Ok(Answer::with(Reply::Listener { listener: id }, [memory]));
         }
-        if self.listeners.len() >= self.config.limits.listeners {
+        let limit = self.config.limits.listeners;
+        let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
+        let of_user = self.attachments.values().filter(|attachment| attachment.who.uid == uid);
+        let theirs = || of_user.map(|attachment| attachment.listeners.len()).sum();
+        if self.listeners.len() >= limit || !self.has_room(uid, limit, theirs) {
             return Ok(self.kernel(KernelReason::Limit));
         }
         let (memory, page) = ListenerPage::create()?;
@@ -272,8 +276,9 @@ fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: Listener
     WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog, options }
 }
 
-/// The process's path in the unified hierarchy; empty when it cannot be read.
-fn cgroup(pid: u32) -> String {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
+/// The process's path in the unified hierarchy; `None` when it cannot be read.
+fn cgroup(pid: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+    let text = text.inspect_err(|error| tracing::debug!(pid, %error, "a process's cgroup")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }

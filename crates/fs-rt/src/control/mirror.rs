@@ -4,7 +4,7 @@
 //! and compare. Neighbours come and go with the traffic: their notices are taken one by one.
 
 use super::WorldChange;
-use super::netlink::{Netlink, Notices};
+use super::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices};
 use fs_core::{Cidr, IfaceId, Route};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
@@ -49,7 +49,7 @@ impl Mirror {
     /// Reads everything about the devices with these indexes.
     pub(crate) fn read(indexes: &[u32]) -> io::Result<Self> {
         let mut mirror = Self {
-            netlink: Netlink::open()?,
+            netlink: Netlink::open(GROUPS.into_iter().chain([NEIGHBOURS]))?,
             devices: indexes.iter().map(|&index| Device { index, ..Device::default() }).collect(),
             routes: Vec::new(),
             neighbours: HashMap::new(),

@@ -4,7 +4,7 @@
 //! core, which finds the changes in its inbox.
 
 mod mirror;
-mod netlink;
+pub mod netlink;
 
 pub(crate) use mirror::Mirror;
 

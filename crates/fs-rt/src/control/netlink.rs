@@ -1,4 +1,4 @@
-//! Talking rtnetlink: dumps, change notices, and the request to resolve a neighbour.
+//! Talking rtnetlink: dumps, questions, change notices, and the request to resolve a neighbour.
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -11,18 +11,25 @@ use netlink_sys::{Socket, SocketAddr};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `RTNLGRP_*` of `linux/rtnetlink.h`: links, neighbours, addresses and routes of both families.
-const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// `RTNLGRP_*` of `linux/rtnetlink.h`: links, addresses and routes of both families.
+pub const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
+/// `RTNLGRP_NEIGH`.
+pub(crate) const NEIGHBOURS: u32 = 3;
 
-/// One socket for questions, one for notices.
-pub(crate) struct Netlink {
+/// One socket for questions, one for notices; both talk to the network namespace that the calling thread was in.
+pub struct Netlink {
     questions: Socket,
     notices: Socket,
+    /// Of the last question: an answer to one that was given up is not taken for the next one's.
+    asked: AtomicU32,
 }
 
 /// What the kernel sends when something changes.
-pub(crate) enum Notices {
+#[derive(Debug)]
+pub enum Notices {
+    /// In order.
     Messages(Vec<RouteNetlinkMessage>),
     /// Some were lost: everything has to be read again.
     Lost,
@@ -30,27 +37,34 @@ pub(crate) enum Notices {
 
 impl Netlink {
     /// Subscribes first, so that what changes during a dump is noticed.
-    pub(crate) fn open() -> io::Result<Self> {
+    pub fn open(groups: impl IntoIterator<Item = u32>) -> io::Result<Self> {
         let mut notices = Socket::new(NETLINK_ROUTE)?;
         notices.bind_auto()?;
-        for group in GROUPS {
+        for group in groups {
             notices.add_membership(group)?;
         }
         notices.set_non_blocking(true)?;
         let mut questions = Socket::new(NETLINK_ROUTE)?;
         questions.bind_auto()?;
         questions.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { questions, notices })
+        Ok(Self { questions, notices, asked: AtomicU32::new(0) })
     }
 
     /// All that the kernel has of the kind that `question` asks for.
-    pub(crate) fn dump(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub fn dump(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.ask(question, NLM_F_REQUEST | NLM_F_DUMP)
+    }
+
+    /// The kernel's answer to one question; its errors are those of the system call that would need to know.
+    pub fn question(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.ask(question, NLM_F_REQUEST | NLM_F_ACK)
     }
 
     fn ask(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
+        let number = self.asked.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        header.sequence_number = number;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
@@ -59,7 +73,7 @@ impl Netlink {
         let mut answers = Vec::new();
         loop {
             let (datagram, _) = self.questions.recv_from_full()?;
-            if parse(&datagram, &mut answers)? {
+            if parse(&datagram, Some(number), &mut answers)? {
                 return Ok(answers);
             }
         }
@@ -87,12 +101,12 @@ impl Netlink {
     }
 
     /// What has changed since the last call.
-    pub(crate) fn notices(&self) -> io::Result<Notices> {
+    pub fn notices(&self) -> io::Result<Notices> {
         let mut messages = Vec::new();
         loop {
             match self.notices.recv_from_full() {
                 Ok((datagram, _)) => {
-                    parse(&datagram, &mut messages)?;
+                    parse(&datagram, None, &mut messages)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Notices::Messages(messages)),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Notices::Lost),
@@ -115,14 +129,15 @@ impl std::fmt::Debug for Netlink {
 }
 
 /// Reads a datagram's messages; `true` when one of them ends an answer. A message that the parser does not
-/// understand (a newer kernel's) is left out.
-fn parse(mut datagram: &[u8], into: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+/// understand (a newer kernel's) is left out, and so are answers to another question than `answer_to`.
+fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
     while let Some(length) = datagram.first_chunk::<4>() {
         let length = u32::from_ne_bytes(*length) as usize;
         let Some(bytes) = datagram.get(..length).filter(|bytes| !bytes.is_empty()) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink message with a wrong length"));
         };
         match NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
+            Ok(message) if answer_to.is_some_and(|number| number != message.header.sequence_number) => {}
             Ok(message) => match message.payload {
                 NetlinkPayload::Done(_) => return Ok(true),
                 NetlinkPayload::Error(error) => {

@@ -10,6 +10,8 @@
 mod client;
 mod fd_unsafe;
 mod lock;
+#[doc(hidden)]
+pub mod examples;
 mod message;
 mod object;
 pub mod socket;

@@ -1,3 +1,4 @@
+use super::examples::requests;
 use super::*;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -7,34 +8,6 @@ use std::time::Duration;
 
 fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
-}
-
-fn requests() -> Vec<Request> {
-    let object = Object::Channel { arena: 77, slot: 16_383, side: PeerSide::B };
-    vec![
-        Request::Hello { version: VERSION, name: Text::new(b"nginx") },
-        Request::Poller,
-        Request::PollerGone { poller: 3 },
-        Request::Bell { poller: u32::MAX },
-        Request::Route { to: addr("127.0.0.1:80") },
-        Request::Route { to: addr("[fe80::1%7]:65535") },
-        Request::Listen { backlog: 511 },
-        Request::Unlisten { listener: 1 },
-        Request::Arena { arena: 2 },
-        Request::Listener { listener: 4 },
-        Request::Fork,
-        Request::ForkFailed { child: 5 },
-        Request::Exec,
-        Request::ExecFailed,
-        Request::Resume { version: 7, name: Text::default() },
-        Request::Share { object, cookie: 12 },
-        Request::Share { object: Object::Listener(8), cookie: 12 },
-        Request::Claim,
-        Request::Sockets { cursor: 5 },
-        Request::Counters { cursor: 0 },
-        Request::Status,
-        Request::Ring { poller: 9 },
-    ]
 }
 
 fn replies() -> Vec<Reply> {
@@ -54,6 +27,23 @@ fn replies() -> Vec<Reply> {
         Reply::Claimed { object: Object::Listener(1) },
         Reply::Status { pid: 1, cores: 2, draining: true, attachments: 3, device: Text::new(b"eth0") },
     ]
+}
+
+#[test]
+fn there_is_an_example_of_each_kind() {
+    let mut buffer = [0; MESSAGE_MAX];
+    let kind = |buffer: &[u8]| u16::from_le_bytes([buffer[0], buffer[1]]);
+    let mut kinds = Vec::new();
+    for request in requests() {
+        request.encode(1, &mut buffer).unwrap();
+        kinds.push(kind(&buffer));
+    }
+    for number in 0..1000u16 {
+        let mut message = [0; 8];
+        message[..2].copy_from_slice(&number.to_le_bytes());
+        let unknown = Request::decode(&message) == Err(Malformed("unknown kind of request"));
+        assert_eq!(unknown, !kinds.contains(&number), "kind {number}");
+    }
 }
 
 #[test]

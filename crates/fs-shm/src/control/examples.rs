@@ -1,0 +1,39 @@
+//! Requests for tests of whoever reads them.
+
+use super::{Object, PeerSide, Request, Text, VERSION};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// At least one of each kind.
+pub fn requests() -> Vec<Request> {
+    let object = Object::Channel { arena: 77, slot: 16_383, side: PeerSide::B };
+    let link_local = SocketAddrV6::new(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1), 65_535, 0, 7);
+    vec![
+        Request::Hello { version: VERSION, name: Text::new(b"nginx") },
+        Request::Poller,
+        Request::PollerGone { poller: 3 },
+        Request::Bell { poller: 1 },
+        Request::Bell { poller: u32::MAX },
+        Request::Route { to: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80) },
+        Request::Route { to: link_local.into() },
+        Request::Listen { backlog: 511 },
+        Request::Unlisten { listener: 1 },
+        Request::Arena { arena: 1 },
+        Request::Listener { listener: 4 },
+        Request::Fork,
+        Request::ForkFailed { child: 2 },
+        Request::Exec,
+        Request::ExecFailed,
+        Request::Resume { version: VERSION, name: Text::default() },
+        Request::Resume { version: 7, name: Text::default() },
+        Request::Share { object, cookie: 12 },
+        Request::Share { object: Object::Channel { arena: 1, slot: 3, side: PeerSide::A }, cookie: 1 },
+        Request::Share { object: Object::Listener(8), cookie: 12 },
+        Request::Claim,
+        Request::Sockets { cursor: 5 },
+        Request::Sockets { cursor: u64::MAX },
+        Request::Counters { cursor: 0 },
+        Request::Counters { cursor: u64::MAX },
+        Request::Status,
+        Request::Ring { poller: 9 },
+    ]
+}
