@@ -1,5 +1,5 @@
-//! Two network namespaces and one daemon: processes of both are joined by memory, and rules hold for users and cgroups of
-//! either.
+//! What the daemon decides by who and where a process is: joining processes of two network namespaces, rules for users and
+//! cgroups, and the ports that it holds itself.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
@@ -116,4 +116,23 @@ fn in_cgroup(lab: &Lab, daemon: &Daemon, refused: impl Fn(Output, &str) -> Resul
         return Ok(());
     }
     refused(output, "a process in the cgroup")
+}
+
+/// The first port of the daemon's connections to the world: bound by it, and by nobody when it has gone.
+#[test]
+fn reserved_ports_go_with_the_daemon() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let bind = "import socket; [socket.create_server(('', port)) for port in (28672, 32767)]";
+        let is_free = || lab.output(Ns::Host, "/usr/bin/python3", &["-c", bind]).map(|output| output.status.success());
+        ensure!(is_free()?, "somebody else has them");
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        ensure!(!is_free()?, "a program could bind the daemon's ports");
+        daemon.proc.kill()?;
+        ensure!(is_free()?, "a killed daemon's ports are not free");
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        daemon.stop()?;
+        ensure!(is_free()?, "an ended daemon's ports are not free");
+        Ok(())
+    })
 }

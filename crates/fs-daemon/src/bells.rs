@@ -73,6 +73,16 @@ impl Pollers {
         Some((poller.holders.iter().copied().collect(), poller.eventfd.try_clone().ok()?))
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// How many pollers these attachments have together.
+    pub(crate) fn count_of(&self, holders: &HashSet<u32>) -> usize {
+        self.lock().values().filter(|poller| !poller.holders.is_disjoint(holders)).count()
+    }
+
     /// How many pollers an attachment has.
     pub(crate) fn count(&self, holder: u32) -> usize {
         self.lock().values().filter(|poller| poller.holders.contains(&holder)).count()

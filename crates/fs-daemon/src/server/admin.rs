@@ -20,12 +20,14 @@ const ROW_MAX: usize = 256;
 /// he cannot keep the control thread busy.
 pub(super) struct Counted {
     rows: Vec<CounterRow>,
-    until: Instant,
+    /// Time that went into reading them and was not paid back yet, at `at`: a twentieth of the time that passes is.
+    debt: Duration,
+    at: Instant,
 }
 
-/// How long counters are good, at least, and in times of how long reading them took: a twentieth of the thread at most.
-const FRESH: Duration = Duration::from_millis(1);
+/// See [`Counted`]; with more debt than this no new ones are read.
 const REST: u32 = 20;
+const MOST: Duration = Duration::from_millis(50);
 
 impl Server {
     pub(super) fn status(&self) -> Reply {
@@ -40,11 +42,13 @@ impl Server {
     }
 
     pub(super) fn counter_rows(&mut self, cursor: u64) -> Answer {
-        let now = Instant::now();
-        if self.counted.as_ref().is_none_or(|counted| now >= counted.until) {
+        let begun = Instant::now();
+        let debt = self.counted.as_ref().map(|counted| counted.debt.saturating_sub(counted.at.elapsed() / REST));
+        // Further pages are of the same list as the first.
+        if debt.is_none_or(|debt| cursor == 0 && debt < MOST) {
             let rows = self.all_counters();
-            let until = now + (now.elapsed() * REST).max(FRESH);
-            self.counted = Some(Counted { rows, until });
+            let debt = debt.unwrap_or_default() + begun.elapsed();
+            self.counted = Some(Counted { rows, debt, at: Instant::now() });
         }
         let rows = self.counted.as_ref().map_or(&[][..], |counted| &counted.rows);
         let mut page = Page::new();

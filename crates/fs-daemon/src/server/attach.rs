@@ -1,7 +1,7 @@
 //! Processes come, fork, exec and die.
 
 use super::arenas::Opener;
-use super::limits::POLLERS;
+use super::limits::{POLLERS, pollers_max};
 use super::{Answer, Server};
 use crate::listeners::Netns;
 use crate::sys::Credentials;
@@ -244,7 +244,14 @@ impl Server {
         }
         let flags = rustix::fs::fcntl_getfl(&eventfd)?;
         rustix::fs::fcntl_setfl(&eventfd, flags | rustix::fs::OFlags::NONBLOCK)?;
-        if self.pollers.count(me) >= POLLERS {
+        let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
+        let theirs = || {
+            let of_user = self.attachments.iter().filter(|(_, attachment)| attachment.who.uid == uid);
+            self.pollers.count_of(&of_user.map(|(&id, _)| id).collect())
+        };
+        let most = pollers_max();
+        let room = self.pollers.len() < most && self.has_room(uid, most, theirs);
+        if !room || self.pollers.count(me) >= POLLERS {
             return Err(Errno::NOBUFS);
         }
         Ok(Reply::Poller { poller: self.pollers.add(eventfd, Some(me)) }.into())
