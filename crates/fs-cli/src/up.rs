@@ -54,8 +54,8 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
     };
     let daemon = builder.start()?;
-    println!("ready");
-    std::io::stdout().flush().context("standard output")?;
+    let mut output = std::io::stdout();
+    writeln!(output, "ready").and_then(|()| output.flush()).context("standard output")?;
     let handle = daemon.handle();
     runtime.block_on(async move {
         let mut ended = tokio::task::spawn_blocking(move || daemon.join());

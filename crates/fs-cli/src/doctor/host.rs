@@ -8,7 +8,8 @@ pub(super) fn look() -> Vec<Finding> {
 }
 
 /// Since when a feature is there, and what is without it (`man 7 xdp` does not exist: kernel's Documentation/networking).
-const OLDEST: (u32, u32) = (5, 11);
+/// 5.14: SO_NETNS_COOKIE, by which the daemon tells network namespaces apart (AF_XDP as we use it is there since 5.11).
+const OLDEST: (u32, u32) = (5, 14);
 const MULTI_BUFFER: (u32, u32) = (6, 6);
 
 fn kernel() -> Finding {
@@ -17,8 +18,8 @@ fn kernel() -> Finding {
     match version(&release) {
         Some(v) if v < OLDEST => Finding::bad(
             "kernel",
-            format!("Linux {release} is too old for AF_XDP with bpf_link and busy polling"),
-            "Linux 5.11 or later; 6.6 or later for large MTUs",
+            format!("Linux {release} is too old for the daemon (AF_XDP with bpf_link, SO_NETNS_COOKIE)"),
+            "Linux 5.14 or later; 6.6 or later for large MTUs",
         ),
         Some(v) if v < MULTI_BUFFER => Finding::note(
             "kernel",
@@ -29,7 +30,7 @@ fn kernel() -> Finding {
         None => Finding::note(
             "kernel",
             format!("the release `{release}` names no version"),
-            "check that it is 5.11 or later",
+            "check that it is 5.14 or later",
         ),
     }
 }
