@@ -120,8 +120,48 @@ static void pass_lost(void) {
     say("%s", events(end.revents));
 }
 
+/* Two messages in one call, a connection in each. */
+static void pass_by_mmsg(void) {
+    int ends[2][2], u[2];
+    pair(&ends[0][0], &ends[0][1]);
+    pair(&ends[1][0], &ends[1][1]);
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, u));
+    _Alignas(struct cmsghdr) char control[2][CMSG_SPACE(sizeof(int))] = {0};
+    char byte[2];
+    struct iovec parts[2] = {{&byte[0], 1}, {&byte[1], 1}};
+    struct mmsghdr messages[2] = {0};
+    for (int i = 0; i < 2; i++)
+        messages[i].msg_hdr = (struct msghdr){
+            .msg_iov = &parts[i], .msg_iovlen = 1, .msg_control = control[i], .msg_controllen = sizeof control[i]};
+    pid_t child = fork();
+    if (!child) {
+        for (int i = 0; i < 2; i++) close(ends[i][0]), close(ends[i][1]);
+        CALL(recvmmsg(u[1], messages, 2, MSG_WAITALL, NULL));
+        for (int i = 0; i < 2; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&messages[i].msg_hdr)), sizeof fd);
+            get(fd, text, 3);
+            say("receiver got %.3s", text);
+            put(fd, "ok", 2);
+        }
+        _exit(0);
+    }
+    for (int i = 0; i < 2; i++) {
+        put(ends[i][0], i ? "two" : "one", 3);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&messages[i].msg_hdr);
+        *header = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(header), &ends[i][1], sizeof(int));
+    }
+    MUST(sendmmsg(u[0], messages, 2, 0));
+    for (int i = 0; i < 2; i++) MUST(close(ends[i][1]));
+    for (int i = 0; i < 2; i++) get(ends[i][0], text, 2);
+    CALL(recv(ends[1][0], text, 1, 0));
+    reap(child);
+}
+
 const struct test pass_cases[] = {{"pass_connection", pass_connection},
                                   {"pass_listener", pass_listener},
                                   {"pass_many", pass_many},
                                   {"pass_lost", pass_lost},
+                                  {"pass_by_mmsg", pass_by_mmsg},
                                   {NULL, NULL, false}};

@@ -55,6 +55,7 @@ pub fn before_exec() -> Option<Surviving> {
 /// When exec came back with an error.
 pub fn after_exec_failed(surviving: Option<Surviving>) {
     let (Some(surviving), Some(attachment)) = (surviving, process::current()) else { return };
+    // As above.
     let _ = call::fcntl(surviving.control, F_SETFD, FD_CLOEXEC as usize);
     if let Err(error) = attachment.client().exec_failed() {
         attachment.failed(&error);
@@ -71,6 +72,7 @@ pub fn before_spawn() -> Option<Surviving> {
     still.end();
     let child = child?;
     let control = child.client().fd().as_raw_fd();
+    // A number of ours, open.
     let _ = call::fcntl(control, F_SETFD, 0);
     Some(Surviving { control, child: Some(child) })
 }

@@ -116,7 +116,8 @@ impl Inner {
             if entry.event.events & ONESHOT != 0 {
                 entry.spent = true;
                 if entry.source == Source::Listener {
-                    // The kernel's half is asleep too: nothing is asked of it until EPOLL_CTL_MOD.
+                    // The kernel's half is asleep too: nothing is asked of it until EPOLL_CTL_MOD. It fails only for a
+                    // number that was closed, which ends the registration.
                     let event = EpollEvent { events: ONESHOT, data: entry.event.data };
                     let _ = kernel::epoll_ctl(self.number, MOD, entry.fd, Some(event));
                 }

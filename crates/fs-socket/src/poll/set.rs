@@ -179,6 +179,13 @@ impl Inner {
         if self.interest.find(fd, socket.identity()).is_some() {
             return Err(Errno::EXIST);
         }
+        // Without a daemon the kernel's half of a listener is all there is; with one, half would be a lost connection.
+        if !matches!(socket.watch(), Watch::Kernel)
+            && let Err(errno) = self.activate()
+            && process::current().is_some()
+        {
+            return Err(errno);
+        }
         if matches!(socket.watch(), Watch::Kernel | Watch::Listener) {
             kernel::epoll_ctl(self.number, ADD, fd, Some(event))?;
         }
@@ -254,10 +261,15 @@ impl Inner {
             }
         };
         let watch = |fd, events, data| kernel::epoll_ctl(outer, ADD, fd, Some(EpollEvent { events, data }));
-        watch(self.number, IN, KERNEL)?;
-        watch(poller.eventfd, IN | ET, DOORBELL)?;
-        if let Some(attachment) = process::current() {
-            watch(attachment.client().fd().as_raw_fd(), IN | ET, CONTROL)?;
+        let control = || match process::current() {
+            Some(attachment) => watch(attachment.client().fd().as_raw_fd(), IN | ET, CONTROL),
+            None => Ok(()),
+        };
+        let doorbell = || watch(poller.eventfd, IN | ET, DOORBELL);
+        if let Err(errno) = watch(self.number, IN, KERNEL).and_then(|()| doorbell()).and_then(|()| control()) {
+            forget(outer);
+            process::poller_gone(poller);
+            return Err(errno);
         }
         self.live = Some(Live { poller, outer });
         self.active.store(true, Relaxed);

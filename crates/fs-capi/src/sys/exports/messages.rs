@@ -42,12 +42,42 @@ define! {
     fn __sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = sendmmsg(fd, messages, n, flags);
 }
 
-fall_through! {
+define! {
     /// sendmmsg(2).
-    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = sendmmsg_ours(fd, messages, n, flags);
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = {
+        match sendmmsg_ours(fd, messages, n, flags) {
+            Some(answer) => answer,
+            None => {
+                each(messages, n, |message| control::share(message));
+                real::sendmmsg(fd, messages, n, flags)
+            }
+        }
+    };
     /// recvmmsg(2).
-    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int =
-        recvmmsg_ours(fd, messages, n, flags, timeout);
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int = {
+        match recvmmsg_ours(fd, messages, n, flags, timeout) {
+            Some(answer) => answer,
+            None => {
+                let answer = real::recvmmsg(fd, messages, n, flags, timeout);
+                each(messages, c_uint::try_from(answer).unwrap_or(0), |message| control::claim(message));
+                answer
+            }
+        }
+    };
+}
+
+/// Looks at each message of an array.
+///
+/// # Safety
+/// `messages` as sendmmsg(2) asks, `n` long.
+unsafe fn each(messages: *mut mmsghdr, n: c_uint, mut look: impl FnMut(*const msghdr)) {
+    if is_bad(messages) {
+        return;
+    }
+    for i in 0..n.min(MESSAGES_MAX) as usize {
+        // SAFETY: by contract.
+        look(unsafe { &raw const (*messages.add(i)).msg_hdr });
+    }
 }
 
 /// # Safety
