@@ -176,6 +176,7 @@ static void sendfile_sources(void) {
     file = (int)MUST(open("/dev/zero", O_RDONLY));
     CALL(sendfile(a, file, NULL, 1000));
     CALL(sendfile(a, file, NULL, 0));
+    CALL(sendfile(a, file, NULL, -1));
     get(b, text, 64);
     MUST(close(file));
     file = (int)MUST(open("/dev/null", O_WRONLY));
@@ -186,6 +187,98 @@ static void sendfile_sources(void) {
     file = (int)MUST(open("/proc/self/exe", O_RDONLY));
     signal(SIGPIPE, SIG_IGN);
     CALL(sendfile(a, file, NULL, 4));
+}
+
+/* SPLICE_F_NONBLOCK is for the pipe; whether the socket waits is O_NONBLOCK's to say. */
+static void splice_waits(void) {
+    int a, b, ends[2], full[2];
+    pair(&a, &b);
+    MUST(pipe(ends));
+    MUST(pipe(full));
+    MUST(fcntl(full[1], F_SETFL, O_NONBLOCK));
+    static char block[65536];
+    while (write(full[1], block, sizeof block) > 0) continue;
+    MUST(fcntl(full[1], F_SETFL, 0));
+    CALL(splice(ends[0], NULL, a, NULL, 5, SPLICE_F_NONBLOCK));
+    CALL(splice(ends[0], NULL, a, NULL, 0, 0));
+    CALL(splice(a, NULL, ends[1], NULL, 0, 0));
+    CALL(splice(a, NULL, full[1], NULL, 5, SPLICE_F_NONBLOCK));
+    struct later later = {b, thread_id(), 0};
+    pthread_t thread;
+    pthread_create(&thread, NULL, send_later, &later);
+    CALL(splice(a, NULL, ends[1], NULL, 5, SPLICE_F_NONBLOCK));
+    pthread_join(thread, NULL);
+    CALL(read(ends[0], text, 10));
+    MUST(fcntl(a, F_SETFL, O_NONBLOCK));
+    CALL(splice(a, NULL, ends[1], NULL, 5, 0));
+    put(b, "abc", 3);
+    await_bytes(a, 3);
+    MUST(fcntl(full[1], F_SETFL, O_NONBLOCK));
+    CALL(splice(a, NULL, full[1], NULL, 5, 0));
+    CALL(splice(a, NULL, ends[1], NULL, 5, 0));
+    CALL(splice(ends[0], NULL, a, NULL, 5, 0));
+    get(b, text, 3);
+    say("%.3s", text);
+}
+
+static void name_and_mark(void) {
+    int a, b, n = -1;
+    pair(&a, &b);
+    struct sockaddr_in at;
+    socklen_t len = sizeof at;
+    CALL(getsockopt(a, SOL_SOCKET, 28 /* SO_PEERNAME */, &at, &len));
+    say("family %d, address %s, length %u", at.sin_family, inet_ntoa(at.sin_addr), len);
+    char room[100];
+    len = sizeof room;
+    CALL(getsockopt(a, SOL_SOCKET, 28, room, &len));
+    len = 4;
+    CALL(getsockopt(a, SOL_SOCKET, 28, room, &len));
+    /* FIONREAD counts to the urgent byte, also when that was read out of band. */
+    put(a, "ab", 2);
+    MUST(send(a, "c", 1, MSG_OOB));
+    put(a, "de", 2);
+    await(b, POLLPRI);
+    CALL(ioctl(b, FIONREAD, &n));
+    say("%d", n);
+    CALL(recv(b, text, 10, 0));
+    CALL(recv(b, text, 1, MSG_OOB));
+    CALL(ioctl(b, FIONREAD, &n));
+    say("%d", n);
+    await(b, POLLIN);
+    CALL(recv(b, text, 10, 0));
+    CALL(ioctl(b, FIONREAD, &n));
+    say("%d", n);
+}
+
+static volatile sig_atomic_t heard;
+static void hear(int signal) { (void)signal, heard++; }
+
+/* Calls that do not wait, or ask for nothing. */
+static void in_vain(void) {
+    int a, b;
+    pair(&a, &b);
+    sigset_t none, alarm;
+    sigemptyset(&none);
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    signal(SIGALRM, hear);
+    MUST(sigprocmask(SIG_BLOCK, &alarm, NULL));
+    MUST(raise(SIGALRM));
+    struct pollfd one = {a, POLLIN, 0};
+    struct timespec zero = {0, 0};
+    CALL(ppoll(&one, 1, &zero, &none));
+    say("%d signals", heard);
+    CALL(ppoll(&one, 1, &zero, &none));
+    MUST(raise(SIGALRM));
+    put(b, "x", 1);
+    await(a, POLLIN);
+    CALL(ppoll(&one, 1, &zero, &none));
+    get(a, text, 1);
+    struct timeval soon = {0, 20000};
+    MUST(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon));
+    CALL(recv(a, text, 0, 0));
+    CALL(recv(a, text, 0, MSG_DONTWAIT));
+    CALL(recv(a, text, 1, 0));
 }
 
 static volatile sig_atomic_t pipes;
@@ -239,6 +332,9 @@ const struct test gap_cases[] = {{"gap_poll_urgent", poll_urgent},
                                  {"gap_stdio_by_dup2", stdio_by_dup2},
                                  {"gap_addresses_of_bytes", addresses_of_bytes},
                                  {"gap_sendfile_sources", sendfile_sources},
+                                 {"gap_splice_waits", splice_waits},
+                                 {"gap_in_vain", in_vain},
+                                 {"gap_name_and_mark", name_and_mark},
                                  {"gap_splice_broken_pipe", splice_broken_pipe},
                                  {"gap_zerocopy", zerocopy, true},
                                  {NULL, NULL, false}};

@@ -2,18 +2,24 @@
 //!
 //! sendfile and splice on a channel copy through a buffer on the stack: file → buffer → ring.
 
-use rustix::io::Errno;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    io::Errno,
+};
 
 use crate::{
     flags,
     stream::{self, is_channel},
-    sys::call,
+    sys::{self, call},
     types::{Fd, IoVec, IoVecMut, Ours},
 };
 
 /// Bytes at a time: a quarter of the largest ring, small for a thread's stack.
 const PIECE: usize = 16 << 10;
 const SPLICE_F_NONBLOCK: u32 = 2;
+const F_GETPIPE_SZ: i32 = 1032;
+/// PIPE_BUF: a pipe that polls writable takes as much.
+const PAGE: usize = 4096;
 const SPLICE_F_ALL: u32 = 0xf;
 const SEEK_CUR: i32 = 1;
 const SEEK_SET: i32 = 0;
@@ -28,6 +34,10 @@ pub fn sendfile(out: Fd, input: Fd, offset: Option<&mut i64>, count: usize) -> O
     }
     if !is_channel(out) {
         return None;
+    }
+    // rw_verify_area() of the kernel.
+    if isize::try_from(count).is_err() {
+        return Some(Err(Errno::INVAL));
     }
     let start = match &offset {
         Some(offset) if **offset < 0 => return Some(Err(Errno::INVAL)),
@@ -91,6 +101,9 @@ pub fn splice(
     if !from_us && !to_us {
         return None;
     }
+    if len == 0 {
+        return Some(Ok(0));
+    }
     if flags & !SPLICE_F_ALL != 0 || (from_us && to_us) {
         return Some(Err(Errno::INVAL));
     }
@@ -102,34 +115,56 @@ pub fn splice(
     if of_socket.is_some() {
         return Some(Err(Errno::INVAL));
     }
-    let wait = if flags & SPLICE_F_NONBLOCK != 0 { flags::DONTWAIT } else { 0 };
     let len = len.min(MOVED_MAX);
-    Some(if to_us { from_pipe(input, output, len, wait) } else { to_pipe(input, output, len, wait) })
+    Some(if to_us { from_pipe(input, output, len, flags) } else { to_pipe(input, output, len, flags) })
 }
 
 /// Pipe → channel. What a channel has no room for is in no pipe any more: so no more is read than is sent, by waiting for
 /// room first where the socket blocks, and by sending one piece only where it does not.
-fn from_pipe(input: Fd, output: Fd, len: usize, wait: u32) -> Result<usize, Errno> {
-    let room = stream::room(output, wait)?;
+fn from_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Errno> {
+    pipe_is_ready(input, PollFlags::IN, flags)?;
+    let room = stream::room(output, 0)?;
     let mut buffer = [0; PIECE];
     let want = PIECE.min(len).min(room);
     if want == 0 {
         return Ok(0);
     }
     let got = call::read(input, &mut buffer[..want])?;
-    send_all(output, &buffer[..got], wait)
+    send_all(output, &buffer[..got], 0)
 }
 
 /// Channel → pipe: as much as the pipe takes is taken from the channel.
-fn to_pipe(input: Fd, output: Fd, len: usize, wait: u32) -> Result<usize, Errno> {
+fn to_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Errno> {
+    pipe_is_ready(output, PollFlags::OUT, flags)?;
     let mut buffer = [0; PIECE];
-    let want = PIECE.min(len);
-    let seen = receive(input, &mut buffer[..want], wait | flags::PEEK)?;
+    let want = takes(output).min(len);
+    let seen = receive(input, &mut buffer[..want], flags::PEEK)?;
     if seen == 0 {
         return Ok(0);
     }
     let written = call::write(output, &buffer[..seen])?;
     receive(input, &mut buffer[..written], flags::DONTWAIT)
+}
+
+/// `EAGAIN` where the call must not wait for the pipe: SPLICE_F_NONBLOCK, or O_NONBLOCK of the pipe (do_splice() of the
+/// kernel). Whether it waits for the socket is the socket's O_NONBLOCK's alone to say.
+fn pipe_is_ready(pipe: Fd, what: PollFlags, flags: u32) -> Result<(), Errno> {
+    if flags & SPLICE_F_NONBLOCK == 0 {
+        // The read or write waits as the pipe says.
+        return Ok(());
+    }
+    let entry = PollFd::from_borrowed_fd(sys::borrowed(pipe).ok_or(Errno::BADF)?, what);
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // A pipe whose other end is closed, and what is no pipe, answer by themselves.
+    if rustix::event::poll(&mut [entry], Some(&now))? == 0 { Err(Errno::AGAIN) } else { Ok(()) }
+}
+
+/// What a write to a pipe that has room takes without waiting: a page, or all that it holds when it is empty (pipe(7)).
+fn takes(pipe: Fd) -> usize {
+    let queued = sys::borrowed(pipe).map(rustix::io::ioctl_fionread);
+    let empty = matches!(queued, Some(Ok(0)));
+    let holds = call::fcntl(pipe, F_GETPIPE_SZ, 0).unwrap_or(0) as usize;
+    if empty { holds.clamp(PAGE, PIECE) } else { PAGE }
 }
 
 fn receive(fd: Fd, room: &mut [u8], flags: u32) -> Result<usize, Errno> {

@@ -39,7 +39,7 @@ pub unsafe fn ioctl(fd: Fd, request: u64, argument: *mut u8) -> Ours<i32> {
         return Some(descriptor::set_nonblocking(fd, socket, on).map(|()| 0));
     }
     let value = match (request, channel?) {
-        (FIONREAD, channel) => channel.queued_in() as i32,
+        (FIONREAD, channel) => channel.queued_to_mark() as i32,
         (TIOCOUTQ | SIOCOUTQNSD, channel) => tcp_options::queued_out(&channel, request == SIOCOUTQNSD) as i32,
         (_, channel) => i32::from(channel.at_mark()),
     };

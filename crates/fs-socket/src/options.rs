@@ -30,6 +30,7 @@ mod so {
     pub(super) const RCVLOWAT: i32 = 18;
     pub(super) const RCVTIMEO: i32 = 20;
     pub(super) const SNDTIMEO: i32 = 21;
+    pub(super) const PEERNAME: i32 = 28;
     pub(super) const SNDBUFFORCE: i32 = 32;
     pub(super) const RCVBUFFORCE: i32 = 33;
     pub(super) const ZEROCOPY: i32 = 60;
@@ -65,6 +66,14 @@ pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize
         (SOL_SOCKET, so::ERROR) => {
             Some(Ok(put_int(value, channel.take_error().map_or(0, |errno| errno.raw_os_error()))))
         }
+        (SOL_SOCKET, so::PEERNAME) => getpeername(fd).map(|answer| {
+            let name = answer?;
+            let name = name.as_bytes();
+            // sk_getsockopt() of the kernel: no more than the name.
+            let room = value.len();
+            value.copy_from_slice(name.get(..room).ok_or(Errno::INVAL)?);
+            Ok(room)
+        }),
         (SOL_TCP, tcp::MAXSEG) => Some(Ok(put_int(value, LOCAL_MSS))),
         (SOL_TCP, tcp::INFO) => Some(call::getsockopt(fd, level, name, value).inspect(|len| {
             if let Some(state) = value[..*len].first_mut() {

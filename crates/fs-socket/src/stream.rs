@@ -225,8 +225,11 @@ fn recv_more(
         patience.moved(bytes);
         let waited =
             if how.peek && bytes != 0 { patience.nap(channel, bytes) } else { patience.wait(channel, Interest::Read) };
-        if let Err(errno) = waited {
-            return done(bytes, errno);
+        match waited {
+            // Nothing was asked for: it waits once (the loop of tcp_recvmsg_locked() ends by its length).
+            Ok(()) | Err(Errno::AGAIN) if total == 0 => return Ok(Received::default()),
+            Ok(()) => {}
+            Err(errno) => return done(bytes, errno),
         }
     }
 }

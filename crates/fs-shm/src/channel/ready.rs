@@ -124,7 +124,18 @@ impl Channel<'_> {
         }
     }
 
-    /// FIONREAD / SIOCINQ: bytes that may be read now.
+    /// FIONREAD / SIOCINQ: bytes that may be read now, as tcp_inq() of the kernel counts them: an urgent byte that is not
+    /// in line and not passed yet ends them.
+    pub fn queued_to_mark(&self) -> usize {
+        let (rx, flags) = (self.rx(), self.own().flags.load(Acquire));
+        let Ok((head, unread)) = rx.unread() else { return 0 };
+        let mark = rx.rare.urgent.load(Relaxed);
+        let before = mark.wrapping_sub(1).wrapping_sub(head);
+        let ends = mark != 0 && flags & OOB_INLINE == 0 && before < unread;
+        if ends { before as usize } else { unread as usize }
+    }
+
+    /// Bytes that have come and were not read.
     pub fn queued_in(&self) -> usize {
         self.rx().unread().map_or(0, |(_, unread)| unread as usize)
     }

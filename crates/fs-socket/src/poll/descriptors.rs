@@ -118,8 +118,10 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
         // What the kernel has, too: at once, if something of ours is there.
         let kernel = kernel_part(fds, room);
         if n > 0 || over {
-            if kernel > 0 {
-                kernel::ppoll(&mut room[..kernel], Some(Duration::ZERO), None)?;
+            // A signal that the mask lets through ends a poll in vain, also one that does not wait (do_poll()).
+            let mask = mask.filter(|_| n == 0);
+            if kernel > 0 || mask.is_some() {
+                kernel::ppoll(&mut room[..kernel], Some(Duration::ZERO), mask)?;
             }
             return Ok(merge(fds, &room[..kernel]));
         }
