@@ -165,10 +165,10 @@ fn report(name: &str, text: &str) -> Report {
 #[test]
 fn what_the_engine_has_no_use_for_is_told() {
     let text =
-        with_connection("+0 `tc qdisc replace dev tun0 root fq; nstat -n`\n+0 `tc qdisc add dev tun0 root pfifo`\n");
+        with_connection("+0 `tc qdisc replace dev tun0 root sfq; nstat -n`\n+0 `tc qdisc add dev tun0 root pfifo`\n");
     let Report { verdict, not_run, .. } = report("commands", &text);
     assert_eq!(verdict, Verdict::Passed);
-    assert_eq!(not_run, ["tc qdisc replace dev tun0 root fq", "nstat -n"]);
+    assert_eq!(not_run, ["tc qdisc replace dev tun0 root sfq", "nstat -n"]);
 }
 
 #[test]
