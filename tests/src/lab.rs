@@ -13,6 +13,8 @@ pub const FRONT: &str = "10.77.1.1";
 pub const FRONT6: &str = "fd77:1::1";
 /// Address of the client.
 pub const CLIENT: &str = "10.77.1.2";
+/// Address of the host on the backend's side.
+pub const BACK: &str = "10.77.2.1";
 /// Address of the backend.
 pub const BACKEND: &str = "10.77.2.2";
 /// The same, IPv6.

@@ -2,7 +2,7 @@
 
 use crate::apps::{READY_LIMIT, workspace};
 use crate::body::{self, Body};
-use crate::lab::{BACKEND, FRONT, Lab, Ns};
+use crate::lab::{BACK, BACKEND, FRONT, Lab, Ns};
 use crate::process::Proc;
 use crate::unmodified::Sockets;
 use crate::unmodified::daemon::{Counters, Daemon, Reach};
@@ -18,6 +18,9 @@ const CLIENT_LIMIT: &str = "40";
 pub enum Placement {
     /// Both on the kernel's sockets, one host: what the harness itself is worth.
     Kernel,
+    /// Both on the kernel's sockets, two hosts, over another device than the other placements' daemons have, so that both
+    /// can stand in one lab.
+    KernelWire,
     /// Both preloaded, one host whose loopback device is down, over 127.0.0.1. Another host than `Kernel`'s, so that both
     /// can stand in one lab.
     OneHost,
@@ -52,6 +55,7 @@ impl Placement {
     pub fn name(self) -> &'static str {
         match self {
             Placement::Kernel => "kernel",
+            Placement::KernelWire => "kernel-wire",
             Placement::OneHost => "one-host",
             Placement::Server => "server",
             Placement::Client => "client",
@@ -68,13 +72,15 @@ impl Placement {
             Placement::OneHost => (Ns::Client, Sockets::Preload),
             Placement::MixedServer | Placement::MixedAddress => (Ns::Backend, Sockets::Preload),
             Placement::Server | Placement::TwoHosts => (Ns::Host, Sockets::Preload),
-            Placement::Client => (Ns::Host, Sockets::Kernel),
+            Placement::Client | Placement::KernelWire => (Ns::Host, Sockets::Kernel),
         }
     }
 
     fn client(self) -> (Ns, Sockets) {
         match self {
-            Placement::Kernel | Placement::MixedServer | Placement::MixedAddress => (Ns::Backend, Sockets::Kernel),
+            Placement::Kernel | Placement::KernelWire | Placement::MixedServer | Placement::MixedAddress => {
+                (Ns::Backend, Sockets::Kernel)
+            }
             Placement::OneHost => (Ns::Client, Sockets::Preload),
             Placement::MixedClient => (Ns::Backend, Sockets::Preload),
             Placement::Server => (Ns::Client, Sockets::Kernel),
@@ -111,6 +117,11 @@ pub struct Stage<'a> {
 impl<'a> Stage<'a> {
     /// Starts what the placement needs.
     pub fn set(lab: &'a Lab, placement: Placement) -> Result<Stage<'a>> {
+        Self::set_with(lab, placement, &[])
+    }
+
+    /// The same, the daemons with further options.
+    pub fn set_with(lab: &'a Lab, placement: Placement, options: &[&str]) -> Result<Stage<'a>> {
         let (server, client) = (placement.server(), placement.client());
         if placement == Placement::OneHost {
             lo_down(lab, server.0)?;
@@ -118,13 +129,14 @@ impl<'a> Stage<'a> {
         let host = match placement {
             Placement::Server | Placement::Client | Placement::TwoHosts => FRONT,
             Placement::MixedAddress => BACKEND,
+            Placement::KernelWire => BACK,
             _ => "127.0.0.1",
         };
         let mut daemons = Vec::new();
         let reach = if server.0 == client.0 { Reach::OnlyLocal } else { Reach::Wire };
         for (ns, sockets) in [server, client] {
             if sockets == Sockets::Preload && !daemons.iter().any(|daemon: &Daemon| daemon.ns() == ns) {
-                daemons.push(Daemon::start(lab, ns, reach)?);
+                daemons.push(Daemon::start_with(lab, ns, reach, options)?);
             }
         }
         let files = lab.dir().join("files");

@@ -1,13 +1,14 @@
 //! The benches of unmodified programs: with `libfastsock.so` beside the same on the kernel's sockets, in turns, both in one
 //! lab. Prints each ratio with its goal and writes `target/bench/PART.json`.
 //!
-//! On one host both ends are preloaded and the host's loopback device is down; the daemon's counters are asked whether
+//! `wire` is between two hosts of a lab. On one host both ends are preloaded and the host's loopback device is down; the daemon's counters are asked whether
 //! the bytes came through us.
 
 mod nginx;
 mod pair;
 mod redis;
 mod start;
+mod wire;
 
 use anyhow::Result;
 use fs_benches::parts::{self, Part, Plan};
@@ -16,10 +17,11 @@ use fs_tests::unmodified::programs::Server;
 use fs_tests::unmodified::{Placement, Stage};
 use std::process::ExitCode;
 
-const PARTS: [Part; 4] = [("pair", pair::run), ("redis", redis::run), ("nginx", nginx::run), ("start", start::run)];
+const PARTS: [Part; 5] =
+    [("pair", pair::run), ("redis", redis::run), ("nginx", nginx::run), ("start", start::run), ("wire", wire::run)];
 
 /// How it is used.
-const USAGE: &str = "usage: unmodified [--quick] [pair|redis|nginx|start …]";
+const USAGE: &str = "usage: unmodified [--quick] [pair|redis|nginx|start|wire …]";
 
 fn main() -> ExitCode {
     let plans = [Plan { rounds: 5, seconds: 1 }, Plan { rounds: 1, seconds: 1 }];
