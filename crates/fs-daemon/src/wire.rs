@@ -1,6 +1,7 @@
 //! The wire: cores with the device, and what the control thread needs of them.
 
 mod arena;
+mod bells;
 mod connect;
 mod cores;
 mod options;

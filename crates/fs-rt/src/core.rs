@@ -143,9 +143,9 @@ impl CoreRef {
         f(&self.0.stack.borrow())
     }
 
-    /// A sleeping reactor has to send what a task has just produced.
+    /// A sleeping reactor has to send what a task has just produced, or to look at its sources.
     #[inline]
-    pub(crate) fn kick(&self) {
+    pub fn kick(&self) {
         if self.0.asleep.get() {
             self.0.wake_reactor();
         }

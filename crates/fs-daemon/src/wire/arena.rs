@@ -3,6 +3,7 @@
 //! One poller for each core, with a lane in each arena. The lanes are looked at in each of the core's turns, without a
 //! system call; before the core sleeps they are told to ring its eventfd, as any process's are.
 
+use super::bells::Later;
 use fs_rt::Source;
 use fs_shm::lanes::Lane;
 use fs_shm::{Arena, Channel, Side};
@@ -77,12 +78,13 @@ impl Drop for CoreArena {
 pub(super) struct Poller {
     arenas: RefCell<Vec<Rc<CoreArena>>>,
     opened: Box<dyn Fn(&Rc<CoreArena>, Channel<'_>)>,
+    bells: &'static Later,
 }
 
 impl Poller {
     /// `opened` gets every connection that a process opens.
-    pub(super) fn new(opened: impl Fn(&Rc<CoreArena>, Channel<'_>) + 'static) -> Self {
-        Self { arenas: RefCell::default(), opened: Box::new(opened) }
+    pub(super) fn new(bells: &'static Later, opened: impl Fn(&Rc<CoreArena>, Channel<'_>) + 'static) -> Self {
+        Self { arenas: RefCell::default(), opened: Box::new(opened), bells }
     }
 
     /// Watched from the core's next turn on. To be called in a task of the core.
@@ -100,6 +102,7 @@ impl Poller {
 impl Source for Poller {
     #[inline]
     fn look(&self) -> usize {
+        self.bells.ring_due();
         let mut work = 0;
         for home in self.arenas.borrow().iter() {
             work += usize::from(home.look());

@@ -1,6 +1,7 @@
 //! The cores: an `fs-rt` runtime over the device, and what the control thread tells it.
 
 use super::arena::{CoreArena, Poller};
+use super::bells::Later;
 use super::connect::{Place, incoming, listen, outgoing};
 use super::{Wire, WireListener};
 use crate::bells::Pollers;
@@ -60,6 +61,8 @@ pub(crate) struct Cores {
 struct Shared {
     geometry: Geometry,
     pollers: &'static Pollers,
+    /// How connections ring them.
+    bells: &'static Later,
     commands: Arc<Commands>,
 }
 
@@ -102,7 +105,12 @@ impl Cores {
         let handle = runtime.handle();
         let index = crate::netns::device_index(&device)
             .ok_or_else(|| system("read the device's index")(io::Error::from(io::ErrorKind::NotFound)))?;
-        let shared = Arc::new(Shared { geometry, pollers, commands: commands.clone() });
+        let shared = Arc::new(Shared {
+            geometry,
+            pollers,
+            bells: Box::leak(Box::new(Later(pollers))),
+            commands: commands.clone(),
+        });
         let for_cores = shared.clone();
         let run = move || {
             if let Err(error) = runtime.run(move |core| serve(core, for_cores)) {
@@ -150,7 +158,7 @@ impl Core {
         let opened = |arena: &Rc<CoreArena>, channel: fs_shm::Channel<'_>| {
             fs_rt::spawn_local(outgoing(arena.clone(), channel.slot(), channel.generation()));
         };
-        let poller = Rc::new(Poller::new(opened));
+        let poller = Rc::new(Poller::new(shared.bells, opened));
         CoreRef::require()?.add_source(poller.clone(), eventfd)?;
         let core = Rc::new(Core { shared: shared.clone(), id, poller, places: RefCell::default() });
         CORE.set(Some(core.clone()));
@@ -158,7 +166,7 @@ impl Core {
     }
 
     fn arena(&self, id: u32, memory: &OwnedFd, side: Side) -> Option<Rc<CoreArena>> {
-        match Arena::map_own(memory.as_fd(), self.shared.geometry, side, self.shared.pollers) {
+        match Arena::map_own(memory.as_fd(), self.shared.geometry, side, self.shared.bells) {
             Ok(arena) => {
                 let arena = CoreArena::new(id, arena, self.id)?;
                 self.poller.add(arena.clone());
