@@ -23,16 +23,19 @@ pub trait Source {
     fn awake(&self);
 }
 
+/// A source and its bell.
+type Added = (Rc<dyn Source>, AsyncFd<OwnedFd>);
+
 /// Sources that the reactor has not yet taken over.
 #[derive(Default)]
 pub(crate) struct NewSources {
     any: Cell<bool>,
-    list: RefCell<Vec<(Rc<dyn Source>, AsyncFd<OwnedFd>)>>,
+    list: RefCell<Vec<Added>>,
 }
 
 impl NewSources {
     #[inline]
-    pub(crate) fn take(&self) -> Vec<(Rc<dyn Source>, AsyncFd<OwnedFd>)> {
+    pub(crate) fn take(&self) -> Vec<Added> {
         if self.any.replace(false) { self.list.take() } else { Vec::new() }
     }
 }
