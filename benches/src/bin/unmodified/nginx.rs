@@ -9,6 +9,9 @@ use fs_tests::clients::Wrk;
 use fs_tests::unmodified::Stage;
 use fs_tests::unmodified::programs::{Server, group};
 
+/// A figure's name and unit, and where it is in what wrk says.
+type Figure = (&'static str, &'static str, fn(&Wrk) -> f64);
+
 fn server(stage: &Stage, port: u16) -> Result<Server> {
     std::fs::write(stage.files().join("612"), [b'x'; 612])?;
     (group("nginx")?.server)(stage, port)
@@ -38,7 +41,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
         for (load, connections, cpus, goals) in loads {
             let [ours, kernel] =
                 sides.compare(plan, server, cpus, 100_000, |stage, port| wrk(stage, port, connections, plan))?;
-            let values: [(&str, &'static str, fn(&Wrk) -> f64); 3] =
+            let values: [Figure; 3] =
                 [("p50", "µs", |wrk| wrk.p50_us), ("p99", "µs", |wrk| wrk.p99_us), ("rate", "/s", Wrk::rate)];
             for ((name, unit, value), goal) in values.into_iter().zip(goals) {
                 let of = |side: &[Wrk]| side.iter().map(value).collect::<Vec<_>>();
