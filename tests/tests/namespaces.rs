@@ -28,7 +28,15 @@ print(c.getsockname()[0])";
 
 fn python(lab: &Lab, daemon: &Daemon, ns: Ns, script: &str, port: u16) -> Command {
     let mut command = lab.command(ns, "env");
-    command.args(daemon.environment()).args(["timeout", "60", "/usr/bin/python3", "-c", script, FRONT, &port.to_string()]);
+    command.args(daemon.environment()).args([
+        "timeout",
+        "60",
+        "/usr/bin/python3",
+        "-c",
+        script,
+        FRONT,
+        &port.to_string(),
+    ]);
     command
 }
 
@@ -45,9 +53,7 @@ fn processes_of_two_namespaces_share_memory() -> Result<()> {
         let before = daemon.counters(lab)?;
         let said = finish(&mut python(lab, &daemon, Ns::Client, CLIENT, 7601), "client")?;
         ensure!(said.trim() == fs_tests::lab::CLIENT, "it comes from {said}, not from its namespace's address");
-        let after = daemon.counters(lab)?;
-        ensure!(after.value("namespaces") >= 2, "{after:?}");
-        let bytes = after.since(&before, "local_bytes");
+        let bytes = daemon.counters(lab)?.since(&before, "local_bytes");
         ensure!(bytes >= 300_000, "{bytes} bytes went through memory: the kernel carried the rest");
         // A namespace without a way there: no shared memory either.
         lab.run(Ns::Backend, "ip", &["route", "flush", "table", "main"])?;

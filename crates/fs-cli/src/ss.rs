@@ -32,7 +32,9 @@ pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
 fn complete(rows: &mut Vec<SocketRow>) {
     let mut tables = kernel::Tables::default();
     let mut seen = HashSet::new();
-    rows.retain_mut(|row| row.kind != Kind::Kernel || tables.complete(row).is_none_or(|inode| seen.insert((row.pid, inode))));
+    rows.retain_mut(|row| {
+        row.kind != Kind::Kernel || tables.complete(row).is_none_or(|inode| seen.insert((row.pid, inode)))
+    });
 }
 
 const HEADINGS: [&str; 9] =

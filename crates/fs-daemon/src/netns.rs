@@ -49,7 +49,11 @@ impl Namespace {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
             let visit = std::thread::Builder::new().name("netns".into()).spawn(move || {
                 move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-                if own()? == netns { Netlink::open(GROUPS) } else { Err(io::Error::other("not the namespace of its process")) }
+                if own()? == netns {
+                    Netlink::open(GROUPS)
+                } else {
+                    Err(io::Error::other("not the namespace of its process"))
+                }
             })?;
             visit.join().map_err(|_| io::Error::other("panicked"))??
         };

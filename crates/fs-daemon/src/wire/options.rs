@@ -147,7 +147,14 @@ fn linux(info: &TcpInfo) -> [u8; INFO] {
     bytes.u32([info.rcv_ssthresh, info.rtt_us, info.rttvar_us, info.snd_ssthresh, info.snd_cwnd, info.advmss]);
     bytes.u32([info.reordering, info.rcv_rtt_us, info.rcv_space, info.total_retrans]);
     bytes.u64([info.pacing_rate, info.max_pacing_rate, info.bytes_acked, info.bytes_received]);
-    bytes.u32([info.segs_out, info.segs_in, info.notsent_bytes, info.min_rtt_us, info.data_segs_in, info.data_segs_out]);
+    bytes.u32([
+        info.segs_out,
+        info.segs_in,
+        info.notsent_bytes,
+        info.min_rtt_us,
+        info.data_segs_in,
+        info.data_segs_out,
+    ]);
     bytes.u64([info.delivery_rate, info.busy_time_us, info.rwnd_limited_us, info.sndbuf_limited_us]);
     bytes.u32([info.delivered, info.delivered_ce]);
     bytes.u64([info.bytes_sent, info.bytes_retrans]);

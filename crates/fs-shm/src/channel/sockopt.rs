@@ -129,6 +129,10 @@ mod tests {
         assert_eq!(noted(1, 47, &u64::MAX.to_ne_bytes()), Options::default());
         assert_eq!(noted(1, 47, &(1_u64 << 33).to_ne_bytes()).pacing, 1 << 33);
         assert_eq!(Options::number(6, 11), None);
-        assert!(!Options::default().note(10, b"vegas\0") && !Options::default().note(0, b"") && !Options::default().note(99, &[0; 4]));
+        assert!(
+            !Options::default().note(10, b"vegas\0")
+                && !Options::default().note(0, b"")
+                && !Options::default().note(99, &[0; 4])
+        );
     }
 }
