@@ -74,10 +74,13 @@ impl Drop for CoreArena {
     }
 }
 
+/// What is done with a connection that a process opens.
+type Opened = dyn Fn(&Rc<CoreArena>, Channel<'_>);
+
 /// A core's poller: what its arenas bring.
 pub(super) struct Poller {
     arenas: RefCell<Vec<Rc<CoreArena>>>,
-    opened: Box<dyn Fn(&Rc<CoreArena>, Channel<'_>)>,
+    opened: Box<Opened>,
     bells: &'static Later,
 }
 
