@@ -10,7 +10,7 @@ use fs_shm::pages::AttachmentPage;
 use fs_shm::{Bells, Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,6 +29,8 @@ pub(super) struct Attachment {
     pub(super) connection: u64,
     /// The parent that it was forked by, until it speaks.
     pub(super) parent: Option<u32>,
+    /// Its own bells of cores, by their pollers.
+    pub(super) core_bells: HashMap<u32, Arc<OwnedFd>>,
 }
 
 impl Attachment {
@@ -91,6 +93,7 @@ impl Server {
             namespaces: HashSet::new(),
             connection,
             parent,
+            core_bells: HashMap::new(),
         };
         self.attachments.insert(id, attachment);
         if let Some(entry) = self.connections.get_mut(&connection) {
@@ -254,38 +257,48 @@ impl Server {
         if !room || self.pollers.count(me) >= POLLERS {
             return Err(Errno::NOBUFS);
         }
-        Ok(Reply::Poller { poller: self.pollers.add(eventfd, Some(me)) }.into())
+        Ok(Reply::Poller { poller: self.pollers.add(eventfd, me) }.into())
     }
 
     /// Answers [`fs_shm::control::Request::Bell`].
-    pub(super) fn bell(&self, me: u32, poller: u32) -> Result<Answer, Errno> {
-        Ok(Answer::with(Reply::Done, [Arc::new(self.eventfd(me, poller)?)]))
+    pub(super) fn bell(&mut self, me: u32, poller: u32) -> Result<Answer, Errno> {
+        let is_core = self.may_ring(me, poller)?;
+        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        if let Some(known) = attachment.core_bells.get(&poller) {
+            return Ok(Answer::with(Reply::Done, [known.clone()]));
+        }
+        let bell = self.pollers.bell(poller).map_err(|error| {
+            tracing::warn!(%error, poller, "no bell");
+            error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+        })?;
+        let bell = Arc::new(bell);
+        if is_core {
+            attachment.core_bells.insert(poller, bell.clone());
+        }
+        Ok(Answer::with(Reply::Done, [bell]))
     }
 
     /// Rings for a process that cannot itself. One that may not is not told: there is no answer.
     pub(super) fn ring(&mut self, connection: u64, poller: u32) {
         self.counters.requests += 1;
         let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
-        match me.ok_or(Errno::NOTCONN).and_then(|me| self.eventfd(me, poller)) {
+        match me.ok_or(Errno::NOTCONN).and_then(|me| self.may_ring(me, poller)) {
             Ok(_) => self.pollers.ring(poller),
             Err(error) => tracing::debug!(%error, poller, "is not rung"),
         }
     }
 
-    /// Whoever shares an arena with a poller's process, or with a core, may ring it.
-    fn eventfd(&self, me: u32, poller: u32) -> Result<OwnedFd, Errno> {
-        let (holders, eventfd) = self.pollers.eventfd(poller).ok_or(Errno::NOENT)?;
+    /// Whoever shares an arena with a poller's process, or with a core, may ring it. Answers whether it is a core's.
+    fn may_ring(&self, me: u32, poller: u32) -> Result<bool, Errno> {
+        let holders = self.pollers.holders(poller).ok_or(Errno::NOENT)?;
         let mine = &self.attachments.get(&me).ok_or(Errno::NOTCONN)?.arenas;
         let shares = |holder: &u32| {
             *holder == me || self.attachments.get(holder).is_some_and(|other| !other.arenas.is_disjoint(mine))
         };
         let is_wire = |id: &u32| self.arenas.get(id).is_some_and(|arena| arena.wire);
-        // Without holders it is a core's.
-        let may = holders.iter().any(shares) || holders.is_empty() && mine.iter().any(is_wire);
-        if !may {
-            return Err(Errno::ACCESS);
-        }
-        Ok(eventfd)
+        let is_core = holders.is_empty();
+        let may = holders.iter().any(shares) || is_core && mine.iter().any(is_wire);
+        if may { Ok(is_core) } else { Err(Errno::ACCESS) }
     }
 
     fn release_namespace(&mut self, netns: Netns) {

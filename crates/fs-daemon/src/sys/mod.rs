@@ -2,6 +2,8 @@
 
 mod credentials;
 mod receive;
+mod ringer;
 
 pub(crate) use credentials::{Credentials, netns_cookie, peer, raw_option};
 pub(crate) use receive::receive;
+pub(crate) use ringer::Ringer;

@@ -8,7 +8,6 @@ use crate::bells::Pollers;
 use crate::server::{Command, Commands};
 use fs_rt::{BuildError, CoreCtx, CoreRef, Handle, Runtime};
 use fs_shm::{Arena, Geometry, Side};
-use rustix::event::EventfdFlags;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
@@ -153,13 +152,12 @@ impl Core {
         if let Some(core) = CORE.with_borrow(Clone::clone) {
             return Ok(core);
         }
-        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let id = shared.pollers.add(eventfd.try_clone()?, None);
+        let (id, bell) = shared.pollers.add_core()?;
         let opened = |arena: &Rc<CoreArena>, channel: fs_shm::Channel<'_>| {
             fs_rt::spawn_local(outgoing(arena.clone(), channel.slot(), channel.generation()));
         };
         let poller = Rc::new(Poller::new(shared.bells, opened));
-        CoreRef::require()?.add_source(poller.clone(), eventfd)?;
+        CoreRef::require()?.add_source(poller.clone(), bell)?;
         let core = Rc::new(Core { shared: shared.clone(), id, poller, places: RefCell::default() });
         CORE.set(Some(core.clone()));
         Ok(core)
