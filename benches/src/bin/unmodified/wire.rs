@@ -98,6 +98,9 @@ fn round(stage: &mut Stage, server: &Proc, port: u16, seconds: u32) -> Result<Ro
     Ok(result)
 }
 
+/// What a row takes from a round.
+type Figure = fn(&Round) -> f64;
+
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let lab = Lab::require(&["--queues", "1"])?;
     let mut rows = Vec::new();
@@ -107,14 +110,14 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
         let mut rounds = [Vec::new(), Vec::new()];
         for number in 0..2 * plan.rounds {
             // In turns, and each side as often first as second.
-            let side = (number + number / 2) as usize % 2;
+            let side = (number + number / 2) % 2;
             rounds[side].push(round(&mut stages[side], &servers[side], PORTS[side], plan.seconds.max(2))?);
         }
         for mut server in servers {
             server.terminate(std::time::Duration::from_secs(15))?;
         }
         stages.into_iter().try_for_each(Stage::end)?;
-        let values: [(&str, fn(&Round) -> f64, Goal); 3] = [
+        let values: [(&str, Figure, Goal); 3] = [
             ("requests per CPU second", Round::per_machine_second, Goal::AtLeast(1.0)),
             ("requests per CPU second of the server's side", Round::per_server_second, Goal::None),
             ("rate", |round| round.wrk.rate(), Goal::None),
