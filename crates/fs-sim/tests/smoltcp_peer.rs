@@ -376,6 +376,15 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
+/// Four time-outs in a row ask for the neighbour again: not where there are none.
+#[test]
+fn time_outs_ask_for_no_neighbour_on_a_link_without_any() {
+    let (v6, ethernet, we_open) = (false, false, false);
+    let (seed, bad_ppm) = (3_695_337_449, 44_325);
+    let case = Case { seed, v6, ethernet, we_open, we_send: 0, smol_sends: 104_401, smol_buffer: 600, bad_ppm };
+    assert_eq!(run(&case), Ok(()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]

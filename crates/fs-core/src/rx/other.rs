@@ -1,6 +1,7 @@
 //! Packets that are not TCP: UDP to its socket, ICMP errors to the connection they quote, and, where the
 //! address is our own, ARP, NDISC and echo.
 
+use crate::config::{Addressing, Framing};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::flow::{CoreId, Protocol};
@@ -275,11 +276,15 @@ impl<P: FramePool> Stack<P> {
         }
         for path in wanted.drain(..) {
             let (iface, addr) = (self.net.path(path).iface(), self.net.path(path).addr());
-            if !self.net.is_standalone(iface) {
+            let Some(interface) = self.net.interfaces.get(iface.0 as usize) else { continue };
+            if interface.framing == Framing::Ip {
+                // Time-outs doubt every way; one without link addresses has nobody to ask.
+                continue;
+            }
+            if interface.addressing != Addressing::Standalone {
                 self.events.push(Event::NeighbourNeeded(iface, addr));
                 continue;
             }
-            let Some(interface) = self.net.interfaces.get(iface.0 as usize) else { continue };
             let mut request = [0u8; REPLY_MAX];
             if let Some(len) = standalone::request(interface, addr, &mut request) {
                 self.send_raw(iface, &request[..len]);
