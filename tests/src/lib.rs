@@ -5,7 +5,6 @@
 
 pub mod apps;
 pub mod body;
-pub mod wire;
 pub mod clients;
 pub mod lab;
 pub mod loadgen;
@@ -13,6 +12,7 @@ pub mod process;
 pub mod proxy;
 pub mod servers;
 pub mod unmodified;
+pub mod wire;
 
 pub use apps::{Nginx, Program, Stack};
 pub use lab::{Lab, Ns};

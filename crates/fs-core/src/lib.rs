@@ -21,10 +21,10 @@ pub mod error;
 pub mod flow;
 pub mod frame;
 pub(crate) mod frame_queue;
+pub(crate) mod net;
 pub mod rx;
 pub(crate) mod slab;
 pub mod socket;
-pub(crate) mod net;
 mod stack;
 pub mod stats;
 pub mod tcb;
@@ -34,7 +34,9 @@ pub mod timer;
 pub mod tx;
 pub mod wire;
 
-pub use config::{Addressing, Cidr, CongestionControl, Framing, Interface, Limits, Route, Secret, StackConfig, TcpConfig};
+pub use config::{
+    Addressing, Cidr, CongestionControl, Framing, Interface, Limits, Route, Secret, StackConfig, TcpConfig,
+};
 pub use drop_reason::DropReason;
 pub use error::Error;
 pub use flow::{CoreId, FlowKey, Protocol};

@@ -104,8 +104,7 @@ impl Net {
                     IpAddr::V4(own) if cidr.prefix < 31 => bits == u32::from(own) | u32::MAX >> cidr.prefix,
                     IpAddr::V4(_) | IpAddr::V6(_) => false,
                 };
-                crate::wire::ipv4::is_unicast(bits)
-                    && !self.interfaces.iter().flat_map(|i| &i.addrs).any(is_broadcast)
+                crate::wire::ipv4::is_unicast(bits) && !self.interfaces.iter().flat_map(|i| &i.addrs).any(is_broadcast)
             }
         }
     }

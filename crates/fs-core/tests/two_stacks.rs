@@ -105,8 +105,11 @@ fn addr(v6: bool, last: u8, port: u16) -> SocketAddr {
 
 fn connected(world: &mut World, v6: bool) -> (TcpId, TcpId, ListenerId) {
     let at = addr(v6, 2, 80);
-    let listener =
-        world.b.stack.tcp_listen(Listen { at, backlog: 16, v6_only: false, fast_open: 0, options: TcpOptions::default() }).unwrap();
+    let listener = world
+        .b
+        .stack
+        .tcp_listen(Listen { at, backlog: 16, v6_only: false, fast_open: 0, options: TcpOptions::default() })
+        .unwrap();
     let client =
         world.a.stack.tcp_connect(Connect { remote: at, local: None, options: TcpOptions::default() }).unwrap();
     world.settle(2, &mut never);
@@ -299,7 +302,8 @@ fn syn_cookies_when_the_cache_is_full() {
     let mut world = World::new(TcpConfig::default());
     let at = addr(false, 2, 80);
     let options = TcpOptions::default();
-    let listener = world.b.stack.tcp_listen(Listen { at, backlog: 100, v6_only: false, fast_open: 0, options }).unwrap();
+    let listener =
+        world.b.stack.tcp_listen(Listen { at, backlog: 100, v6_only: false, fast_open: 0, options }).unwrap();
     let mac = |last| Some([2, 0, 0, 0, 0, last]);
     world.a.stack.set_neighbour(IfaceId(0), at.ip(), mac(2));
     world.b.stack.set_neighbour(IfaceId(0), addr(false, 1, 0).ip(), mac(1));
@@ -383,7 +387,8 @@ fn a_restarted_client_gets_through_its_predecessors_time_wait() {
     let local = Some(addr(false, 1, 40_000));
     let remote = addr(false, 2, 80);
     let options = TcpOptions::default();
-    let listener = world.b.stack.tcp_listen(Listen { at: remote, backlog: 16, v6_only: false, fast_open: 0, options }).unwrap();
+    let listener =
+        world.b.stack.tcp_listen(Listen { at: remote, backlog: 16, v6_only: false, fast_open: 0, options }).unwrap();
     // Each round is a new process: other secrets, so ISNs and timestamps may be older than the last round's.
     for seed in 10..26 {
         let client = world.a.stack.tcp_connect(Connect { remote, local, options }).unwrap();
@@ -624,7 +629,8 @@ fn info_counts_time_outs_in_a_row() {
 
 #[test]
 fn info_tells_what_limited_the_sender() {
-    let mut world = World::new(TcpConfig { receive_buffer_initial: 8 << 10, receive_buffer_max: 8 << 10, ..TcpConfig::default() });
+    let mut world =
+        World::new(TcpConfig { receive_buffer_initial: 8 << 10, receive_buffer_max: 8 << 10, ..TcpConfig::default() });
     let (client, server, _) = connected(&mut world, false);
     let options = world.a.stack.tcp_options(client).unwrap();
     // The peer does not read: its window is all that keeps the rest back.

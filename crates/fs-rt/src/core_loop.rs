@@ -79,9 +79,7 @@ impl CoreIo {
     /// A link that refuses to sleep without having anything to receive may be dead; only sending tells.
     fn ask_links(&mut self, stack: &mut CoreStack) -> Result<(), LinkDown> {
         for port in &mut self.ports {
-            port.link
-                .tx(stack.pool_mut(), &mut port.tx)
-                .map_err(|source| LinkDown { iface: port.iface, source })?;
+            port.link.tx(stack.pool_mut(), &mut port.tx).map_err(|source| LinkDown { iface: port.iface, source })?;
         }
         Ok(())
     }

@@ -27,7 +27,13 @@ impl TcpListener {
     /// Listens at the first address that can be had. As tokio's, it takes a port with nothing but TIME-WAITs on it.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
         each_addr(addr, async |at| {
-            TcpListener::listen(Listen { at, backlog: BACKLOG, v6_only: false, fast_open: 0, options: TcpOptions::default() })
+            TcpListener::listen(Listen {
+                at,
+                backlog: BACKLOG,
+                v6_only: false,
+                fast_open: 0,
+                options: TcpOptions::default(),
+            })
         })
         .await
     }

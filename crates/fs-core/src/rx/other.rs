@@ -137,7 +137,9 @@ impl<P: FramePool> Stack<P> {
                 let remote = s.key.remote_ip();
                 if error.kind.is_hard() {
                     self.fail_connect(index, what);
-                } else if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } = error.kind {
+                } else if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } =
+                    error.kind
+                {
                     if let Some(mtu) = believed(remote.is_ipv6(), mtu) {
                         self.net.path_mtus.learn(remote, mtu, self.now);
                         self.shrink_syn(index);

@@ -178,7 +178,11 @@ impl Tcb {
     /// Why there is nothing to read.
     #[inline]
     fn nothing_to_read(&self, asked_for_nothing: bool) -> Result<usize, Error> {
-        if asked_for_nothing || self.flags.any(Flags::FIN_RECEIVED | Flags::READ_SHUT) { Ok(0) } else { Err(Error::WouldBlock) }
+        if asked_for_nothing || self.flags.any(Flags::FIN_RECEIVED | Flags::READ_SHUT) {
+            Ok(0)
+        } else {
+            Err(Error::WouldBlock)
+        }
     }
 
     /// Reads with urgent data announced.

@@ -187,7 +187,8 @@ impl Tcb {
 
     /// Puts options in force; the extension is made only if one needs it.
     pub(crate) fn apply(&mut self, options: &TcpOptions, now: Instant) {
-        let TcpOptions { nodelay, keepalive, linger, ttl, tos, pacing_max, congestion_control, receive_buffer, .. } = *options;
+        let TcpOptions { nodelay, keepalive, linger, ttl, tos, pacing_max, congestion_control, receive_buffer, .. } =
+            *options;
         let push = nodelay && !self.flags.has(Flags::NODELAY);
         self.flags.put(Flags::NODELAY, nodelay);
         self.apply_receive(options);

@@ -39,8 +39,7 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, name: i32) -> io::Result<T> {
 pub(crate) fn raw_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
     let mut len = value.len() as u32;
     // SAFETY: `value` has room for `len` bytes.
-    let answer =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    let answer = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
     if answer != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,9 +1,9 @@
 //! Connections that begin: those that a process opens to the world, and those that come from it.
 
+use super::WireListener;
 use super::arena::CoreArena;
 use super::options::{ListenerOptions, Wishes};
 use super::relay::{errno, relay};
-use super::WireListener;
 use fs_compat::{TcpListener, TcpSocket, TcpStream};
 use fs_shm::channel::Options;
 use fs_shm::{Addr, Channel, Errno, OpenArgs};

@@ -70,12 +70,7 @@ struct Course {
     last_words: bool,
 }
 
-fn step(
-    channel: &Channel<'_>,
-    stream: &TcpStream,
-    course: &mut Course,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), End>> {
+fn step(channel: &Channel<'_>, stream: &TcpStream, course: &mut Course, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
     let Course { out, back, wishes, last_words } = course;
     wishes.heed(channel, stream);
     let process = channel.side().other();

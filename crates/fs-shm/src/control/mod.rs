@@ -8,10 +8,10 @@
 //! allocation, no libc function (each could be one of ours), only system calls.
 
 mod client;
-mod fd_unsafe;
-mod lock;
 #[doc(hidden)]
 pub mod examples;
+mod fd_unsafe;
+mod lock;
 mod message;
 mod object;
 pub mod socket;

@@ -52,7 +52,8 @@ impl Made {
         let mut header = [0; 20];
         let (seq, ack, options_len) = (SeqNum(1000), SeqNum(2000), options.len() as u8);
         let flags = TcpFlags::ACK | TcpFlags::PSH;
-        TcpHeader { src_port: 40000, dst_port: 80, seq, ack, flags, window: 512, urgent: 0, options_len }.emit(&mut header);
+        TcpHeader { src_port: 40000, dst_port: 80, seq, ack, flags, window: 512, urgent: 0, options_len }
+            .emit(&mut header);
         Self::new(v6, ipv4::TCP, [&header[..], options, payload].concat()).sealed()
     }
 

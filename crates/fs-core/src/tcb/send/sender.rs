@@ -5,10 +5,10 @@ use super::buffer::TxStore;
 use crate::config::TcpConfig;
 use crate::socket::options::TcpOptions;
 use crate::tcb::Tcb;
-use crate::tcb::tally::{Limit, Limited};
 use crate::tcb::cc::{self, Algorithm};
 use crate::tcb::flags::Flags;
 use crate::tcb::seq::SeqNum;
+use crate::tcb::tally::{Limit, Limited};
 use crate::tcb::timers::current_tick;
 use crate::time::{Duration, Instant};
 
