@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Connections that may wait to be accepted; the kernel cuts it to `net.core.somaxconn` (4096).
@@ -130,6 +131,7 @@ pub async fn connect(stack: StackKind, addr: SocketAddr, local: Option<IpAddr>) 
 /// The running cores of a program.
 pub struct Cores {
     shared: Arc<Shared>,
+    signals: Signals,
     threads: Vec<JoinHandle<()>>,
     ended: mpsc::UnboundedReceiver<anyhow::Result<()>>,
     count: usize,
@@ -166,13 +168,15 @@ impl Cores {
         T: Future<Output = anyhow::Result<()>> + 'static,
     {
         args.check()?;
+        // Before the cores: what they announce may be answered by a signal at once.
+        let signals = Signals::catch()?;
         match args.stack {
-            StackKind::Kernel => Self::start_kernel(args, app),
-            StackKind::Fastsock => Self::start_fast(args, app),
+            StackKind::Kernel => Self::start_kernel(args, signals, app),
+            StackKind::Fastsock => Self::start_fast(args, signals, app),
         }
     }
 
-    fn start_kernel<F, T>(args: &StackArgs, app: F) -> anyhow::Result<Self>
+    fn start_kernel<F, T>(args: &StackArgs, signals: Signals, app: F) -> anyhow::Result<Self>
     where
         F: Fn(Core) -> T + Clone + Send + 'static,
         T: Future<Output = anyhow::Result<()>> + 'static,
@@ -194,10 +198,10 @@ impl Cores {
             };
             threads.push(std::thread::Builder::new().name(format!("core-{index}")).spawn(body)?);
         }
-        Ok(Self { shared, threads, ended, count, counters: StackCounters::Kernel })
+        Ok(Self { shared, signals, threads, ended, count, counters: StackCounters::Kernel })
     }
 
-    fn start_fast<F, T>(args: &StackArgs, app: F) -> anyhow::Result<Self>
+    fn start_fast<F, T>(args: &StackArgs, signals: Signals, app: F) -> anyhow::Result<Self>
     where
         F: Fn(Core) -> T + Clone + Send + 'static,
         T: Future<Output = anyhow::Result<()>> + 'static,
@@ -221,7 +225,7 @@ impl Cores {
             }
         };
         let thread = std::thread::Builder::new().name("fs-runtime".into()).spawn(body)?;
-        Ok(Self { shared, threads: vec![thread], ended, count: args.cores.0.len(), counters })
+        Ok(Self { shared, signals, threads: vec![thread], ended, count: args.cores.0.len(), counters })
     }
 
     /// Asks the cores to stop.
@@ -239,8 +243,7 @@ impl Cores {
     /// # Errors
     /// The first error of a core; the others are asked to stop then.
     pub fn join(mut self) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let result = runtime.block_on(watch(&self.shared.stop, &mut self.ended, self.count));
+        let result = self.signals.watch(&self.shared.stop, &mut self.ended, self.count);
         self.shared.stop.request();
         for thread in self.threads.drain(..) {
             // A panic was caught and reported through the channel.
@@ -250,37 +253,57 @@ impl Cores {
     }
 }
 
-async fn watch(
-    stop: &Stop,
-    ended: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
-    count: usize,
-) -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    let mut first_error = Ok(());
-    let mut left = count;
-    while left > 0 {
-        let name = tokio::select! {
-            result = ended.recv() => {
-                // Each core reports once, unless the runtime under them has failed and said so.
-                let Some(result) = result else { break };
-                left -= 1;
-                if result.is_err() && first_error.is_ok() {
-                    first_error = result;
-                    stop.request();
-                }
-                continue;
-            }
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        };
-        if stop.is_requested() {
-            tracing::warn!("second {name}: ending at once");
-            std::process::exit(130);
-        }
-        tracing::info!("{name}: stopping");
-        stop.request();
+/// SIGTERM and SIGINT, caught from when this is made.
+struct Signals {
+    runtime: tokio::runtime::Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+        drop(entered);
+        Ok(Self { runtime, terminate, interrupt })
     }
-    first_error
+
+    /// Waits until `count` cores have ended; a signal asks them to.
+    fn watch(
+        &mut self,
+        stop: &Stop,
+        ended: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
+        count: usize,
+    ) -> anyhow::Result<()> {
+        let Self { runtime, terminate, interrupt } = self;
+        runtime.block_on(async {
+            let mut first_error = Ok(());
+            let mut left = count;
+            while left > 0 {
+                let name = tokio::select! {
+                    result = ended.recv() => {
+                        // Each core reports once, unless the runtime under them has failed and said so.
+                        let Some(result) = result else { break };
+                        left -= 1;
+                        if result.is_err() && first_error.is_ok() {
+                            first_error = result;
+                            stop.request();
+                        }
+                        continue;
+                    }
+                    _ = terminate.recv() => "SIGTERM",
+                    _ = interrupt.recv() => "SIGINT",
+                };
+                if stop.is_requested() {
+                    tracing::warn!("second {name}: ending at once");
+                    std::process::exit(130);
+                }
+                tracing::info!("{name}: stopping");
+                stop.request();
+            }
+            first_error
+        })
+    }
 }

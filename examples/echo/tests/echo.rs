@@ -73,6 +73,16 @@ fn sigterm_ends_it() {
     assert!(program.wait().success());
 }
 
+/// It may come as soon as the program has said that it listens.
+#[test]
+fn sigterm_at_once_ends_it_in_order() {
+    for _ in 0..30 {
+        let mut program = start(&[]);
+        program.terminate();
+        assert!(program.wait().success());
+    }
+}
+
 #[test]
 fn what_cannot_be_is_an_error() {
     let udp_on_two = ["--udp", "--cores", "0,1", "--listen", "127.0.0.1:0"];
