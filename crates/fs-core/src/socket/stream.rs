@@ -79,7 +79,7 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, store, pool, net, pool_waiters, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
         tcb.check_app_limited();
-        tcb.raise_mss(*now);
+        let on_trial = tcb.raise_mss(*now);
         let more = then == Then::More;
         tcb.hold_for_more(more);
         let wanted = buf.len().min(room as usize);
@@ -87,6 +87,9 @@ impl<P: FramePool> Stack<P> {
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
         let n = tcb.tx.write(store, pool, tcb.snd_nxt, &buf[..fits], cut);
+        if on_trial {
+            tcb.note_trial(store);
+        }
         if then == Then::Record && n == buf.len() {
             store.segments[tcb.tx.tail].marks |= mark::RECORD_END;
         }

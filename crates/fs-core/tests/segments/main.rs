@@ -6,5 +6,6 @@ mod fast_open;
 mod isn;
 mod lab;
 mod open;
+mod path;
 mod states;
 mod urgent;

@@ -3,8 +3,10 @@
 
 use super::buffer::TxStore;
 use crate::config::TcpConfig;
+use crate::slab::NIL;
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
+use crate::tcb::seq::SeqNum;
 use crate::time::{Duration, Instant};
 
 /// After so long a larger size is tried again: RFC 1191 6.3 and RFC 8201 section 4 say 10 minutes.
@@ -21,8 +23,19 @@ pub(crate) struct PathSize {
     full: u16,
     /// A size that got through; 0: none is in doubt. Larger segments are a trial.
     proven: u16,
+    /// Where the first segment of more than `proven` ends: once this is acknowledged, nothing is in doubt.
+    trial_end: Option<SeqNum>,
     /// When to try a larger one.
     raise_at: Option<Instant>,
+}
+
+impl PathSize {
+    /// A larger segment has arrived: its size is not in doubt any more.
+    fn judge_trial(&mut self, una: SeqNum) {
+        if self.trial_end.is_some_and(|end| una.at_or_after(end)) {
+            (self.proven, self.trial_end) = (0, None);
+        }
+    }
 }
 
 impl Tcb {
@@ -31,21 +44,46 @@ impl Tcb {
         let old = self.mss;
         let path = &mut self.ext_mut().sender.path;
         path.full = path.full.max(old);
-        path.proven = 0;
+        (path.proven, path.trial_end) = (0, None);
         path.raise_at = Some(now + RAISE_AFTER);
         self.mss = mss;
     }
 
-    /// Before new data is cut: after a while the old size is tried again.
+    /// Before new data is cut: after a while the old size is tried again. True: what is cut now may be the trial, and
+    /// [`Tcb::note_trial`] wants to see it.
     #[inline]
-    pub(crate) fn raise_mss(&mut self, now: Instant) {
-        if let Some(ext) = self.ext.as_mut()
-            && ext.sender.path.raise_at.is_some_and(|at| at <= now)
-        {
-            let path = &mut ext.sender.path;
+    pub(crate) fn raise_mss(&mut self, now: Instant) -> bool {
+        let waits = |path: &PathSize| path.proven != 0 || path.raise_at.is_some();
+        self.ext.as_ref().is_some_and(|ext| waits(&ext.sender.path)) && self.try_larger(now)
+    }
+
+    #[cold]
+    fn try_larger(&mut self, now: Instant) -> bool {
+        let (una, mss) = (self.snd_una, self.mss);
+        let path = &mut self.ext_mut().sender.path;
+        path.judge_trial(una);
+        if path.raise_at.is_some_and(|at| at <= now) {
             path.raise_at = None;
-            path.proven = self.mss;
-            self.mss = path.full.max(self.mss);
+            path.proven = mss;
+            let full = path.full.max(mss);
+            self.mss = full;
+            return true;
+        }
+        path.proven != 0 && path.trial_end.is_none()
+    }
+
+    /// Data was cut while a larger size is on trial.
+    #[cold]
+    pub(crate) fn note_trial(&mut self, store: &TxStore) {
+        let mut at = self.tx.next;
+        let path = &mut self.ext_mut().sender.path;
+        while at != NIL {
+            let segment = &store.segments[at];
+            if segment.len > u32::from(path.proven) {
+                path.trial_end = Some(segment.end());
+                return;
+            }
+            at = segment.next;
         }
     }
 
@@ -56,11 +94,10 @@ impl Tcb {
             return;
         }
         let len = store.segments[self.tx.head].len;
-        let Some((proven, time_outs)) =
-            self.ext.as_ref().map(|e| (e.sender.path.proven, e.loss.as_deref().map_or(0, |l| l.time_outs)))
-        else {
-            return;
-        };
+        let una = self.snd_una;
+        let Some(ext) = self.ext.as_mut() else { return };
+        ext.sender.path.judge_trial(una);
+        let (proven, time_outs) = (ext.sender.path.proven, ext.loss.as_deref().map_or(0, |l| l.time_outs));
         if proven != 0 && len > u32::from(proven) {
             return self.reduce_mss(proven, now);
         }
