@@ -162,9 +162,7 @@ impl Tcb {
         ready: &mut Ready,
     ) -> Disposition {
         if let Err(refused) = self.check(core, segment) {
-            if segment.payload_len > 0 && (segment.seq + segment.payload_len).at_or_before(self.rcv_nxt) {
-                self.report_duplicate(segment.seq, segment.seq + segment.payload_len);
-            }
+            self.report_old(segment);
             arrival.discard(core.pool);
             return refused;
         }
@@ -228,6 +226,7 @@ impl Tcb {
         }
         // Seventh and eighth: the segment text and FIN.
         if !self.state.can_receive() {
+            self.report_old(segment);
             arrival.discard(core.pool);
             self.flags.set(Flags::ACK_NOW);
             return Disposition::Discard(DropReason::Duplicate);
@@ -441,10 +440,11 @@ impl Tcb {
     ) -> Disposition {
         if data.bytes > 0 {
             let len = data.bytes;
-            if let Some(ext) = self.ext.as_ref()
-                && ext.islands.first().is_some_and(|first| first.start.before(self.rcv_nxt + len))
+            if let Some(ext) = self.ext.as_mut()
+                && let Some(held) = ext.islands.overlap(self.rcv_nxt, self.rcv_nxt + len)
             {
                 ext.islands.keep_first(core.nodes, core.pool, self.rcv_nxt, &data);
+                ext.dsack.get_or_insert(held);
             }
             self.rcv_nxt += len;
             self.deliver(core, data, ready);
@@ -526,6 +526,16 @@ impl Tcb {
         self.rx.bytes >= low || !self.rx.is_empty() && self.window_is_full()
     }
 
+    /// Of a segment that is not taken, the next ACK reports what we had before, our peer's FIN too.
+    #[cold]
+    fn report_old(&mut self, segment: &Segment) {
+        let end = segment.seq + segment.payload_len + u32::from(segment.flags.fin());
+        let end = if end.after(self.rcv_nxt) { self.rcv_nxt } else { end };
+        if segment.seq.before(end) {
+            self.report_duplicate(segment.seq, end);
+        }
+    }
+
     /// RFC 2883: the next ACK reports what came twice.
     fn report_duplicate(&mut self, start: SeqNum, end: SeqNum) {
         if self.flags.has(Flags::SACK) {
@@ -569,6 +579,10 @@ impl Tcb {
             data.clear(core.nodes, core.pool);
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
+        // RFC 2883 4.2: what it has of held data, though there is more in it.
+        if let Some(held) = ext.islands.overlap(seq, end) {
+            ext.dsack = Some(held);
+        }
         let others = (core.nodes.len() as u32).saturating_sub(data.frames(core.nodes) + ext.recv.held_frames);
         let inserted = ext.islands.insert(core.nodes, core.pool, seq, data);
         ext.recv.held_frames = (core.nodes.len() as u32).saturating_sub(others);
@@ -579,10 +593,7 @@ impl Tcb {
                 core.stats.out_of_order += 1;
                 Disposition::Accepted
             }
-            Inserted::Duplicate => {
-                ext.dsack = Some((seq, end));
-                Disposition::Discard(DropReason::Duplicate)
-            }
+            Inserted::Duplicate => Disposition::Discard(DropReason::Duplicate),
             Inserted::Refused => Disposition::Discard(DropReason::ReceiveBudget),
         }
     }

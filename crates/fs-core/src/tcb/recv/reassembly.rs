@@ -62,11 +62,6 @@ impl Islands {
         self.list.is_empty()
     }
 
-    #[inline]
-    pub(crate) fn first(&self) -> Option<&Island> {
-        self.list.front()
-    }
-
     pub(crate) fn last(&self) -> Option<&Island> {
         self.list.back()
     }
@@ -208,6 +203,19 @@ impl Islands {
             self.list = VecDeque::new();
         }
         (ready, gone)
+    }
+
+    /// The first run of held bytes in `start..end`.
+    #[inline]
+    pub(crate) fn overlap(&self, start: SeqNum, end: SeqNum) -> Option<(SeqNum, SeqNum)> {
+        if self.list.is_empty() { None } else { self.first_held(start, end) }
+    }
+
+    fn first_held(&self, start: SeqNum, end: SeqNum) -> Option<(SeqNum, SeqNum)> {
+        let island = self.list.get(self.list.partition_point(|i| i.end().at_or_before(start)))?;
+        let from = if island.start.before(start) { start } else { island.start };
+        let to = if island.end().before(end) { island.end() } else { end };
+        from.before(to).then_some((from, to))
     }
 
     fn find(&self, at: SeqNum) -> Option<&Island> {
