@@ -48,6 +48,27 @@ fn every_second_full_segment_and_half_a_second_at_most() {
     assert_eq!(lab.one().ack, conn.seq.wrapping_add(1448));
 }
 
+/// RFC 9293 MUST-59: one ACK, of all that was queued when it is sent; also where each of the segments would draw one at
+/// once, because it is early, old, or fills a gap.
+#[test]
+fn everything_that_has_come_is_processed_before_the_ack() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    let at = |conn: &Conn, i: i32| conn.data_at(1448 * i, &[i as u8; 1448]);
+    for order in [&[0, 1, 2, 3, 4][..], &[2, 1, 0], &[3, 1, 0, 2, 0, 4], &[0; 7]] {
+        let batch: Vec<_> = order.iter().map(|&i| at(&conn, i)).collect();
+        lab.send_together(&batch);
+        let all = 1 + *order.iter().max().unwrap() as u32;
+        conn.seq = conn.seq.wrapping_add(1448 * all);
+        let ack = lab.one();
+        assert_eq!((ack.ack, ack.payload.len()), (conn.seq, 0), "{order:?}");
+    }
+    // The FIN behind them, too: one ACK, and the application sees all at once.
+    lab.send_together(&[Seg { flags: FIN | ACK, ..at(&conn, 1) }, at(&conn, 0)]);
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(2 * 1448 + 1));
+    lab.silence();
+}
+
 #[test]
 fn smaller_segments_of_the_peer_are_learned() {
     let mut lab = Lab::new(TcpConfig::default());

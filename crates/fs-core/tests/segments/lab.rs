@@ -184,6 +184,21 @@ impl Lab {
         assert!(sent.is_empty(), "{sent:#?}");
     }
 
+    /// The peer's segments, received in one batch.
+    pub(crate) fn send_together(&mut self, segments: &[Seg]) {
+        let mut batch = Vec::new();
+        for seg in segments {
+            let bytes = write(seg, self.v6);
+            let mut frame = self.stack.pool_mut().alloc().expect("a frame");
+            frame.grow_back(bytes.len());
+            self.stack.pool_mut().bytes_mut(&mut frame).copy_from_slice(&bytes);
+            batch.push(RxFrame { frame, iface: IfaceId(0), checksum: RxChecksum::Verified });
+        }
+        self.stack.rx_batch(&mut batch);
+        self.stack.check(Some(0));
+        self.stack.drain_events(&mut self.events);
+    }
+
     /// A whole packet, its transport checksum taken for verified.
     pub(crate) fn inject(&mut self, bytes: &[u8]) {
         let mut frame = self.stack.pool_mut().alloc().expect("a frame");
