@@ -68,3 +68,6 @@ impl Tcb {
         acked.fin
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -139,7 +139,7 @@ impl Tcb {
 
     /// As `on_ack`, where something is or was amiss.
     #[inline(never)]
-    fn on_ack_in_trouble<P: FramePool>(
+    pub(super) fn on_ack_in_trouble<P: FramePool>(
         &mut self,
         store: &mut TxStore,
         pool: &mut P,

@@ -1,0 +1,200 @@
+//! The short way against the long one: what is left of a connection after an ACK must be the same.
+
+use super::*;
+use crate::config::{Secret, StackConfig};
+use crate::flow::FlowKey;
+use crate::frame::{HeapPool, IfaceId};
+use crate::socket::options::TcpOptions;
+use crate::stack::Stack;
+use crate::stats::Stats;
+use crate::tcb::open::Opening;
+use crate::tcb::send::buffer::Cut;
+use crate::tcb::send::sack::Place;
+use crate::tcb::send::segmenter::Next;
+use crate::tcb::seq::SeqNum;
+use crate::time::{Duration, Instant};
+use crate::wire::options::SynOptions;
+use crate::{Addressing, Cidr, Framing, Interface, Route};
+use alloc::format;
+use alloc::string::String;
+use core::net::{IpAddr, SocketAddr};
+
+const MSS: u32 = 1000;
+const ISS: SeqNum = SeqNum(u32::MAX - 2500);
+
+/// A connection with six segments in flight, sent a millisecond apart, the first of them as the loss of something before
+/// them left it.
+struct Lab {
+    tcb: Tcb,
+    store: TxStore,
+    pool: HeapPool,
+    config: TcpConfig,
+    now: Instant,
+}
+
+fn address(last: u8, port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::from([10, 0, 0, last]), port)
+}
+
+fn lab() -> Lab {
+    let mut stack = Stack::new(StackConfig::new(Secret([1; 32])), HeapPool::new(64, 2048));
+    let net = Cidr { addr: IpAddr::from([10, 0, 0, 1]), prefix: 24 };
+    let iface = stack.add_interface(Interface {
+        framing: Framing::Ip,
+        mac: [0; 6],
+        vlan: None,
+        mtu: 1500,
+        addrs: alloc::vec![net],
+        addressing: Addressing::Host,
+        tx_checksum: false,
+        accept_partial_checksum: false,
+    });
+    assert_eq!(iface, IfaceId(0));
+    stack.set_routes(alloc::vec![Route { to: net, gateway: None, iface, metric: 0 }]);
+    let mut now = Instant::from_millis(10_000);
+    stack.set_now(now);
+    let path = stack.net.path_to(address(2, 0).ip()).unwrap_or_default();
+    let peer =
+        SynOptions { mss: Some(MSS as u16), window_scale: Some(7), sack_permitted: true, ..SynOptions::default() };
+    let mut tcb = stack.open_tcb(Opening {
+        key: FlowKey::new(address(1, 80), address(2, 4000)).unwrap(),
+        generation: 1,
+        iss: ISS,
+        irs: SeqNum(7),
+        peer,
+        shift: 7,
+        window: 60_000,
+        path,
+        sample_from_us: Some(micros(now) - 5000),
+        retries: 0,
+        ecn: false,
+        options: &TcpOptions::default(),
+    });
+    let (mut store, mut pool) = (TxStore::new(), HeapPool::new(64, 2048));
+    let (config, mut stats) = (TcpConfig::default(), Stats::default());
+    let cut = Cut { mss: MSS, summed: false, push_at_end: true, push_every: u32::MAX };
+    tcb.tx.write(&mut store, &mut pool, tcb.snd_nxt, &[1; 6 * MSS as usize], cut);
+    tcb.loss_mut();
+    while tcb.tx.next != crate::slab::NIL {
+        tcb.sent(&mut store, &mut stats, &config, Next::New(tcb.tx.next), 0, now);
+        now = now + Duration::from_millis(1);
+    }
+    assert_eq!(tcb.snd_nxt.since(tcb.snd_una), 6 * MSS);
+    Lab { tcb, store, pool, config, now: now + Duration::from_millis(20) }
+}
+
+fn loss(tcb: &mut Tcb) -> &mut super::super::loss::Loss {
+    tcb.ext_mut().loss.get_or_insert_default()
+}
+
+/// What the scoreboard remembers of places is forgotten by both ways, at different ACKs: all else must be equal.
+fn left(mut lab: Lab) -> String {
+    lab.tcb.ext_mut().clear_board();
+    format!("{:?} {:?} {}", lab.tcb, lab.store.segments.len(), lab.pool.in_use())
+}
+
+fn input(ack: SeqNum, now: Instant, echo: Option<u32>) -> AckInput<'static> {
+    AckInput { ack, bare: true, sack: &[], ece: false, echo, now }
+}
+
+/// Acknowledges to `bytes` by the short way and by the long one.
+fn both(bytes: u32, prepare: impl Fn(&mut Lab)) {
+    let run = |calm: bool| {
+        let mut lab = lab();
+        prepare(&mut lab);
+        let Lab { tcb, store, pool, config, now } = &mut lab;
+        let input = input(ISS + 1 + bytes, *now, None);
+        assert!(tcb.is_calm(&input));
+        let mut delivered = 7;
+        let fin = match calm {
+            true => tcb.on_calm_ack(store, pool, config, &mut delivered, &input),
+            false => tcb.on_ack_in_trouble(store, pool, &mut Stats::default(), config, &mut delivered, &input),
+        };
+        (fin, delivered, left(lab))
+    };
+    assert_eq!(run(true), run(false), "{bytes} bytes");
+}
+
+#[test]
+fn leaves_what_the_long_way_leaves() {
+    for bytes in [1, 999, MSS, MSS + 1, 2 * MSS, 3 * MSS - 1, 5 * MSS, 6 * MSS] {
+        both(bytes, |_| {});
+        // After a time-out that is over: its count ends, the back-off too.
+        both(bytes, |lab| {
+            lab.tcb.backoff = 3;
+            lab.tcb.dup_acks = 2;
+            let now = lab.now;
+            let loss = loss(&mut lab.tcb);
+            (loss.time_outs, loss.first_time_out) = (2, Some(now - Duration::from_secs(3)));
+            loss.rack.sample(4000, 0);
+        });
+        // Places of a recovery that is over, behind SND.UNA.
+        both(bytes, |lab| {
+            let seq = lab.tcb.snd_una;
+            let index = lab.tcb.tx.head;
+            let loss = loss(&mut lab.tcb);
+            (loss.fack, loss.resend) = (Some(seq), Some(Place { index, seq }));
+        });
+        both(bytes, |lab| lab.tcb.ext_mut().soft_error = Some(crate::error::Error::HostUnreachable));
+        both(bytes, |lab| lab.tcb.window.ssthresh = 4 * MSS);
+    }
+}
+
+/// The FIN behind the data.
+#[test]
+fn sees_our_fin() {
+    both(6 * MSS + 1, |lab| {
+        let Lab { tcb, store, config, now, .. } = lab;
+        tcb.tx.push_fin(store, tcb.snd_nxt);
+        tcb.sent(store, &mut Stats::default(), config, Next::New(tcb.tx.next), 0, *now);
+        *now = *now + Duration::from_millis(5);
+    });
+}
+
+/// The back-off ends and the time-outs are forgotten, said outright: both ways could be wrong together.
+#[test]
+fn ends_the_back_off_and_takes_a_sample() {
+    let mut lab = lab();
+    lab.tcb.backoff = 3;
+    loss(&mut lab.tcb).time_outs = 2;
+    let (srtt, cwnd) = (lab.tcb.rtt.srtt_us(), lab.tcb.window.cwnd);
+    let Lab { tcb, store, pool, config, now } = &mut lab;
+    let mut delivered = 0;
+    let fin = tcb.on_calm_ack(store, pool, config, &mut delivered, &input(ISS + 1 + 2 * MSS, *now, None));
+    assert!(!fin && delivered == 2 && tcb.snd_una == ISS + 1 + 2 * MSS);
+    assert_eq!((tcb.backoff, loss(tcb).time_outs), (0, 0));
+    assert!(tcb.rtt.srtt_us() > srtt && tcb.window.cwnd > cwnd, "24 ms after 5 ms");
+    assert_eq!(tcb.flight(), 4 * MSS);
+}
+
+#[test]
+fn only_where_nothing_is_amiss() {
+    let block = [(ISS + 1 + 2 * MSS, ISS + 1 + 3 * MSS)];
+    let calm = |change: &dyn Fn(&mut Lab, &mut AckInput<'_>)| {
+        let mut lab = lab();
+        let mut input = AckInput { ..input(ISS + 1 + MSS, lab.now, None) };
+        change(&mut lab, &mut input);
+        lab.tcb.is_calm(&input)
+    };
+    assert!(calm(&|_, _| {}));
+    assert!(!calm(&|_, input| input.ack = ISS + 1), "nothing new");
+    assert!(!calm(&|_, input| input.ece = true));
+    let mut lab_ = lab();
+    let sacked = AckInput { sack: &block, ..input(ISS + 1 + MSS, lab_.now, None) };
+    assert!(!lab_.tcb.is_calm(&sacked));
+    lab_.tcb.ext.take();
+    assert!(!lab_.tcb.is_calm(&input(ISS + 1 + MSS, lab_.now, None)), "no extension: the ordinary way is shorter");
+    assert!(!calm(&|lab, _| lab.tcb.flags.put(Flags::SACK, false)));
+    assert!(!calm(&|lab, _| lab.tcb.flags.set(Flags::REORDER_TIMER)));
+    assert!(!calm(&|lab, _| lab.tcb.ext_mut().sacked = MSS));
+    assert!(!calm(&|lab, _| lab.tcb.ext_mut().lost = MSS));
+    assert!(!calm(&|lab, _| lab.tcb.ext_mut().retransmitted = MSS));
+    let high = ISS + 1 + 6 * MSS;
+    for state in [Recovery::Fast { high }, Recovery::Cwr { high }, Recovery::Loss { high }] {
+        assert!(!calm(&move |lab, _| lab.tcb.ext_mut().recovery = state));
+    }
+    assert!(!calm(&|lab, _| loss(&mut lab.tcb).probe.due = true));
+    assert!(!calm(&|lab, _| loss(&mut lab.tcb).probe.end = Some(ISS + 1)));
+    assert!(!calm(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 2)), "something above SND.UNA was SACKed");
+    assert!(calm(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 1)));
+}
