@@ -46,7 +46,7 @@ impl<P: FramePool> Stack<P> {
         let index = SIZES.iter().rposition(|&s| s <= size).unwrap_or(0) as u32;
         entry.iss = self.cookie(&entry.key, entry.irs, index, period(now));
         let options = self.listener_options(entry.listener);
-        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), &options);
+        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), &options, entry.shift);
         match &mut offer.timestamps {
             Some(ts) => {
                 let scale = entry.options.window_scale.map_or(NO_SCALE, u32::from);
@@ -91,6 +91,8 @@ impl<P: FramePool> Stack<P> {
             timestamps: segment.ts.map(|ts| Timestamps { val: ts.val, ecr: 0 }),
         };
         let mut entry = SynEntry::new(segment.key, irs, iss, options, segment.window, listener);
+        let own = self.listeners.at(listener).map(|l| l.options).unwrap_or_default();
+        entry.shift = own.offered_scale(&self.config.tcp);
         // No RTT sample: when the SYN-ACK left is not known.
         entry.retries = 1;
         entry.ecn = bits.is_some_and(|b| b >> 5 & 1 == 1) && self.config.tcp.ecn != crate::config::Ecn::Off;

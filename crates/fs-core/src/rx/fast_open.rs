@@ -104,6 +104,7 @@ impl<P: FramePool> Stack<P> {
             iss: syn.iss,
             irs: syn.irs,
             peer: syn.options,
+            shift: syn.shift,
             window: syn.window,
             path: syn.path,
             sample_from_us: None,

@@ -17,7 +17,7 @@ use crate::tcb::Slot;
 use crate::tcb::ecn;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::Arrival;
-use crate::tcb::open::{Opening, syn_window, window_scale};
+use crate::tcb::open::{Opening, syn_window};
 use crate::tcb::send::recovery::micros;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::tally::Tally;
@@ -57,12 +57,13 @@ impl<P: FramePool> Stack<P> {
             Ok(path) => path,
             Err(_) => return self.discard(frames, DropReason::NoRoute),
         };
+        let shift = entry.options.offered_scale(&self.config.tcp);
         let asks = entry.fast_open > 0 && self.config.tcp.fast_open.server;
         let opts = segment.options(self.pool.bytes(&frames[0].frame));
         let (peer, cookie) = (options::parse_syn(opts), if asks { options::fast_open(opts) } else { None });
         let iss = self.initial_sequence(&segment.key);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
-        (syn.path, syn.sent_us) = (path, micros(self.now));
+        (syn.path, syn.sent_us, syn.shift) = (path, micros(self.now), shift);
         syn.ecn = self.takes_ecn(segment);
         if self.handshakes.is_full() {
             self.send_cookie(syn);
@@ -100,9 +101,10 @@ impl<P: FramePool> Stack<P> {
 
     /// Answers a SYN. `grant`: a fast open cookie for the client's next connection.
     pub(crate) fn send_syn_ack(&mut self, index: u32, grant: Option<Cookie>) {
-        let SynEntry { key, irs, iss, options: peer, listener, path, ecn, slot, .. } = *self.handshakes.entry(index);
+        let SynEntry { key, irs, iss, options: peer, listener, path, ecn, slot, shift, .. } =
+            *self.handshakes.entry(index);
         let options = self.listener_options(listener);
-        let offer = self.syn_options(&key, path, Some(peer), &options);
+        let offer = self.syn_options(&key, path, Some(peer), &options, shift);
         let flags = ecn::syn_ack_flags(ecn);
         let mut syn =
             Syn { key: &key, path, flags, seq: iss, ack: irs + 1, options: &options, offer, fast_open: grant };
@@ -206,7 +208,7 @@ impl<P: FramePool> Stack<P> {
 
     /// A segment for a handshake under way: SYN-RECEIVED of RFC 9293 3.10.7.4.
     pub(crate) fn on_handshake(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
-        let SynEntry { irs, iss, options: peer, .. } = *self.handshakes.entry(index);
+        let SynEntry { irs, iss, options: peer, listener, .. } = *self.handshakes.entry(index);
         let flags = segment.flags;
         if flags.rst() {
             let exact = segment.seq == irs + 1;
@@ -235,7 +237,9 @@ impl<P: FramePool> Stack<P> {
             return self.on_other_ack(index, segment, hash, frames, hops);
         }
         let old = matches!((peer.timestamps, segment.ts), (Some(theirs), Some(ts)) if (ts.val.wrapping_sub(theirs.val) as i32) < 0);
-        let window = syn_window(self.config.tcp.receive_buffer_initial) as u32;
+        let usual = TcpOptions::default();
+        let own = self.listeners.at(listener).map_or(&usual, |l| &l.options);
+        let window = syn_window(own.initial_window(&self.config.tcp)) as u32;
         if old || segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window) {
             let reason = if old { DropReason::Paws } else { DropReason::OutOfWindow };
             if self.may_challenge() {
@@ -254,14 +258,15 @@ impl<P: FramePool> Stack<P> {
 
     /// First step of RFC 9293 3.10.7.4 in SYN-RECEIVED: an unacceptable segment is answered with an ACK.
     fn ack_handshake(&mut self, index: u32) {
-        let SynEntry { key, irs, iss, options: peer, path, .. } = *self.handshakes.entry(index);
+        let SynEntry { key, irs, iss, options: peer, path, listener, shift, .. } = *self.handshakes.entry(index);
+        let options = self.listener_options(listener);
         let mut bytes = OptionBytes::NONE;
         if let Some(theirs) = peer.timestamps.filter(|_| self.config.tcp.timestamps) {
             let pair = options::Timestamps { val: self.timestamp(), ecr: theirs.val };
             bytes.len = options::emit_timestamps(pair, &mut bytes.bytes) as u8;
         }
         let shift = match peer.window_scale {
-            Some(_) if self.config.tcp.window_scaling => window_scale(self.config.tcp.receive_buffer_max),
+            Some(_) if self.config.tcp.window_scaling => shift,
             _ => 0,
         };
         let spec = SegmentSpec {
@@ -269,7 +274,7 @@ impl<P: FramePool> Stack<P> {
             seq: iss + 1,
             ack: irs + 1,
             flags: TcpFlags::ACK,
-            window: (self.config.tcp.receive_buffer_initial >> shift).min(u16::MAX as u32) as u16,
+            window: (options.initial_window(&self.config.tcp) >> shift).min(u16::MAX as u32) as u16,
             urgent: 0,
             options: &bytes,
             ttl: DEFAULT_TTL,
@@ -334,6 +339,7 @@ impl<P: FramePool> Stack<P> {
             iss: entry.iss,
             irs: entry.irs,
             peer: entry.options,
+            shift: entry.shift,
             window: entry.window,
             path: entry.path,
             sample_from_us: (entry.retries == 0).then_some(entry.sent_us),

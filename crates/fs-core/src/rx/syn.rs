@@ -21,6 +21,8 @@ pub(crate) struct SynEntry {
     pub(crate) listener: u32,
     pub(crate) path: PathId,
     pub(crate) retries: u8,
+    /// The window scale of our SYN-ACK, if the peer takes one: as the listener's options were when the SYN came.
+    pub(crate) shift: u8,
     /// We agree to ECN.
     pub(crate) ecn: bool,
     /// The handshake's last ACK has come, and was not taken for it: TCP_DEFER_ACCEPT waits for data.
@@ -49,6 +51,7 @@ impl Hollow for SynEntry {
             listener: NIL,
             path: PathId::default(),
             retries: 0,
+            shift: 0,
             ecn: false,
             deferred: false,
             slot: NIL,

@@ -63,6 +63,7 @@ impl<P: FramePool> Stack<P> {
         let retry_at = self.now + self.config.tcp.rto_initial;
         let sent_us = micros(self.now);
         let ecn = self.asks_for_ecn();
+        let shift = options.offered_scale(&self.config.tcp);
         let fast = self.fast_syn(remote.ip(), path, iss, data, options.max_segment);
         let taken = fast.as_ref().map_or(0, |f| f.sent as usize);
         let open = |generation| {
@@ -72,6 +73,7 @@ impl<P: FramePool> Stack<P> {
                 iss,
                 path,
                 options,
+                shift,
                 ecn,
                 retries: 0,
                 retry_at,
@@ -163,7 +165,7 @@ impl<P: FramePool> Stack<P> {
     /// Sends our SYN, or SYN-ACK after a simultaneous open.
     pub(crate) fn send_syn(&mut self, index: u32) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
-        let (key, iss, path, crossed) = (s.key, s.iss, s.path, s.crossed);
+        let (key, iss, path, crossed, shift) = (s.key, s.iss, s.path, s.crossed, s.shift);
         let options = s.options;
         let (flags, ack) = match crossed {
             None => (ecn::syn_flags(s.ecn), crate::tcb::seq::SeqNum(0)),
@@ -178,7 +180,7 @@ impl<P: FramePool> Stack<P> {
         if let Some(fast) = s.fast.as_ref().filter(|_| carried > 0) {
             self.store.segments[fast.data.head].read_at(&self.store.rest, &self.pool, 0, &mut data);
         }
-        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), &options);
+        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), &options, shift);
         let syn = Syn { key: &key, path, flags, seq: iss, ack, options: &options, offer, fast_open };
         self.send_handshake(&syn, u32::MAX, &data);
     }
@@ -304,12 +306,11 @@ impl<P: FramePool> Stack<P> {
             self.send_syn(index);
             return Ok(false);
         }
+        let window = u32::from(crate::tcb::open::syn_window(s.options.initial_window(&self.config.tcp)));
         match s.crossed {
             // Any segment of the window says that our SYN has arrived; the one that said it first may be lost.
             Some(peer)
-                if flags.ack()
-                    && segment.seq.after(peer.irs)
-                    && segment.seq.at_or_before(peer.irs + 1 + self.config.tcp.receive_buffer_initial.min(0xffff)) =>
+                if flags.ack() && segment.seq.after(peer.irs) && segment.seq.at_or_before(peer.irs + 1 + window) =>
             {
                 self.establish(index, peer, segment.ack, true);
                 Ok(true)
@@ -351,6 +352,7 @@ impl<P: FramePool> Stack<P> {
             iss: s.iss,
             irs: peer.irs,
             peer: peer.options,
+            shift: s.shift,
             window: peer.window,
             path: s.path,
             sample_from_us: (s.retries == 0).then_some(s.sent_us),
@@ -387,13 +389,15 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl<P: FramePool> Stack<P> {
-    /// The options of our SYN or SYN-ACK: all that we support, or what the peer has offered of it.
+    /// The options of our SYN or SYN-ACK: all that we support, or what the peer has offered of it. `shift`: our window
+    /// scale.
     pub(crate) fn syn_options(
         &self,
         key: &FlowKey,
         path: crate::tx::neigh::PathId,
         peer: Option<SynOptions>,
         own: &TcpOptions,
+        shift: u8,
     ) -> SynOptions {
         let tcp = &self.config.tcp;
         let offers = |wanted: bool, theirs: fn(&SynOptions) -> bool| wanted && peer.as_ref().is_none_or(theirs);
@@ -402,8 +406,7 @@ impl<P: FramePool> Stack<P> {
             mss: Some(
                 own.max_segment.map_or(u16::MAX, |m| m.max(crate::net::MSS_MIN)).min(self.net.mss(path, key.is_v6())),
             ),
-            window_scale: offers(tcp.window_scaling, |p| p.window_scale.is_some())
-                .then(|| crate::tcb::open::window_scale(own.receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max))),
+            window_scale: offers(tcp.window_scaling, |p| p.window_scale.is_some()).then_some(shift),
             sack_permitted: offers(tcp.sack, |p| p.sack_permitted),
             timestamps: offers(tcp.timestamps, |p| p.timestamps.is_some())
                 .then(|| options::Timestamps { val: self.timestamp(), ecr }),

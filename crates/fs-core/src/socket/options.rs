@@ -4,6 +4,9 @@ use crate::config::{CongestionControl, TcpConfig};
 use crate::time::Duration;
 use core::net::SocketAddr;
 
+/// The smallest receive buffer, in bytes.
+pub(crate) const RECEIVE_BUFFER_MIN: u32 = 2048;
+
 /// Keepalive: RFC 9293 3.8.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
@@ -44,7 +47,8 @@ pub struct TcpOptions {
     pub ttl: Option<u8>,
     /// TCP_CONGESTION; `None` is the configuration's.
     pub congestion_control: Option<CongestionControl>,
-    /// SO_RCVBUF in bytes; `None`: auto-tuned up to the configuration's maximum.
+    /// SO_RCVBUF in bytes; `None`: auto-tuned up to the configuration's maximum. Set before the handshake it bounds the
+    /// first window too, and the window scale, beyond which a later, larger one cannot reach.
     pub receive_buffer: Option<u32>,
     /// SO_SNDBUF in bytes; `None`: auto-tuned up to the configuration's maximum.
     pub send_buffer: Option<u32>,
@@ -76,7 +80,13 @@ pub struct TcpOptions {
 impl TcpOptions {
     /// Bytes of the window that our SYN or SYN-ACK offers.
     pub(crate) fn initial_window(&self, tcp: &TcpConfig) -> u32 {
-        self.window_clamp.map_or(u32::MAX, |clamp| clamp.max(1152)).min(tcp.receive_buffer_initial)
+        let buffer = self.receive_buffer.map_or(tcp.receive_buffer_initial, |bytes| bytes.max(RECEIVE_BUFFER_MIN));
+        self.window_clamp.map_or(u32::MAX, |clamp| clamp.max(1152)).min(buffer)
+    }
+
+    /// Bytes of the largest window that the scale of our SYN or SYN-ACK must reach: a buffer that was set does not grow.
+    pub(crate) fn largest_window(&self, tcp: &TcpConfig) -> u32 {
+        self.receive_buffer.unwrap_or(tcp.receive_buffer_max)
     }
 }
 

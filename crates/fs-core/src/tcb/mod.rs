@@ -27,7 +27,7 @@ use crate::flow::FlowKey;
 use crate::frame_queue::FrameQueue;
 use crate::slab::NIL;
 use crate::socket::info::TcpInfo;
-use crate::socket::options::{Keepalive, TcpState};
+use crate::socket::options::{Keepalive, RECEIVE_BUFFER_MIN, TcpState};
 use crate::time::Instant;
 use crate::tx::neigh::PathId;
 use alloc::boxed::Box;
@@ -355,7 +355,7 @@ impl Tcb {
 
     /// Sets the receive buffer, to whole KiB: at least 2, at most what the agreed scale can offer.
     pub(crate) fn set_rcv_buf(&mut self, bytes: u32) {
-        let bytes = bytes.clamp(2048, (0xffff << self.rcv_shift()).max(2048));
+        let bytes = bytes.clamp(RECEIVE_BUFFER_MIN, (0xffff << self.rcv_shift()).max(RECEIVE_BUFFER_MIN));
         self.rcv_buf_k = bytes.div_ceil(1024).min(u16::MAX as u32) as u16;
     }
 

@@ -1,5 +1,6 @@
 //! From a finished handshake to a control block.
 
+use crate::config::TcpConfig;
 use crate::flow::FlowKey;
 use crate::frame::FramePool;
 use crate::frame_queue::FrameQueue;
@@ -30,6 +31,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) irs: SeqNum,
     /// The options of the peer's SYN.
     pub(crate) peer: SynOptions,
+    /// The window scale that we have offered.
+    pub(crate) shift: u8,
     /// The window field of the segment that completed it: not scaled if it was a SYN.
     pub(crate) window: u16,
     pub(crate) path: PathId,
@@ -43,8 +46,15 @@ pub(crate) struct Opening<'a> {
 }
 
 /// Smallest shift with which a window of `bytes` fits its 16-bit field; at most 14 (RFC 7323 2.3).
-pub(crate) fn window_scale(bytes: u32) -> u8 {
+fn window_scale(bytes: u32) -> u8 {
     16u32.saturating_sub(bytes.leading_zeros()).min(14) as u8
+}
+
+impl TcpOptions {
+    /// The window scale to offer.
+    pub(crate) fn offered_scale(&self, tcp: &TcpConfig) -> u8 {
+        window_scale(self.largest_window(tcp))
+    }
 }
 
 /// The window field of a SYN or SYN-ACK, never scaled.
@@ -55,7 +65,8 @@ pub(crate) fn syn_window(initial: u32) -> u16 {
 impl<P: FramePool> Stack<P> {
     /// Makes the control block, in ESTABLISHED.
     pub(crate) fn open_tcb(&self, opening: Opening<'_>) -> Tcb {
-        let Opening { key, generation, iss, irs, peer, window, path, sample_from_us, retries, ecn, options } = opening;
+        let Opening { key, generation, iss, irs, peer, shift, window, path, sample_from_us, retries, ecn, options } =
+            opening;
         let tcp = &self.config.tcp;
         let v6 = key.is_v6();
         let mut flags = Flags::default();
@@ -64,8 +75,7 @@ impl<P: FramePool> Stack<P> {
         flags.put(Flags::ECN, ecn);
         flags.put(Flags::SACK, tcp.sack && peer.sack_permitted);
         let scaled = tcp.window_scaling && peer.window_scale.is_some();
-        let rcv_max = options.receive_buffer.unwrap_or(0).max(tcp.receive_buffer_max);
-        let shifts = if scaled { window_scale(rcv_max) | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
+        let shifts = if scaled { shift | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
         let default_mss = if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 };
         let most = options
             .max_segment
