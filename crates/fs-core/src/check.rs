@@ -54,6 +54,17 @@ struct Frames {
 }
 
 impl<P: FramePool> Stack<P> {
+    /// Ordinary packets take the long way as all others do, or (the default) the short one. What comes of it must be the
+    /// same.
+    pub fn set_shortcuts(&mut self, on: bool) {
+        self.no_shortcuts = !on;
+    }
+
+    /// Packets that took the short way.
+    pub fn shortcuts_taken(&self) -> u64 {
+        self.shortcuts
+    }
+
     /// Panics when the stack's parts contradict one another. `outside` is the number of chunks that others
     /// hold (links, tests); `None`: not known, frames are not counted.
     pub fn check(&self, outside: Option<usize>) {

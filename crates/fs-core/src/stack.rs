@@ -23,9 +23,10 @@ use crate::stats::Stats;
 use crate::tcb::cc::pacing::PacingQueue;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxStore;
+use crate::tcb::send::recovery::micros;
 use crate::tcb::tally::Tally;
 use crate::tcb::time_wait::TimeWaits;
-use crate::tcb::timers::{current_tick, tick_before, tick_instant};
+use crate::tcb::timers::{current_tick, shortest_rto, tick_before, tick_instant};
 use crate::tcb::{Dead, Slot, Tcb};
 use crate::time::Instant;
 use crate::timer::fifo::Fifo;
@@ -207,6 +208,15 @@ impl Slots {
     }
 }
 
+/// A turn's time in the units of segments and timers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    /// Microseconds modulo 2^32.
+    pub(crate) us: u32,
+    /// The wheel's ticks modulo 2^32.
+    pub(crate) tick: u32,
+}
+
 /// One core's TCP/IP engine. See the crate's documentation for the way in and out.
 ///
 /// The order of calls in a runtime's turn: `set_now` → `deliver` (messages of other cores) → `rx_batch` →
@@ -215,6 +225,10 @@ pub struct Stack<P: FramePool> {
     pub(crate) config: StackConfig,
     pub(crate) pool: P,
     pub(crate) now: Instant,
+    /// What a turn's packets would reckon from `now` again and again.
+    pub(crate) turn: Turn,
+    /// See [`shortest_rto`].
+    pub(crate) shortest_rto: i32,
     pub(crate) stats: Stats,
     pub(crate) net: Net,
     // ---- demux
@@ -260,6 +274,12 @@ pub struct Stack<P: FramePool> {
     pub(crate) receive_frames: usize,
     /// Frames that send queues may hold.
     pub(crate) send_frames: usize,
+    /// Ordinary packets go the long way too.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) no_shortcuts: bool,
+    /// Those that went the short way.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) shortcuts: u64,
 }
 
 /// News of neighbours a second that go to other cores: far above what a link's real neighbours cause, and a bound
@@ -332,6 +352,12 @@ impl<P: FramePool> Stack<P> {
             receive_frames: frames * limits.receive_pool_percent.min(100) as usize / 100,
             send_frames: frames * limits.send_pool_percent.min(100) as usize / 100,
             now: Instant::ZERO,
+            turn: Turn::default(),
+            shortest_rto: shortest_rto(&config.tcp),
+            #[cfg(any(test, feature = "check"))]
+            no_shortcuts: false,
+            #[cfg(any(test, feature = "check"))]
+            shortcuts: 0,
             stats: Stats::default(),
             pool,
             config,
@@ -356,6 +382,7 @@ impl<P: FramePool> Stack<P> {
     /// Changes TCP's constants. Connections that are open keep what was agreed or computed when they opened.
     pub fn update_tcp(&mut self, change: impl FnOnce(&mut TcpConfig)) {
         change(&mut self.config.tcp);
+        self.shortest_rto = shortest_rto(&self.config.tcp);
     }
 
     /// Counters.
@@ -415,7 +442,10 @@ impl<P: FramePool> Stack<P> {
     /// Time never goes back: an earlier `now` is ignored.
     #[inline]
     pub fn set_now(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        if now > self.now {
+            self.now = now;
+            self.turn = Turn { us: micros(now), tick: current_tick(now) };
+        }
     }
 
     /// Takes a message of another core.

@@ -2,6 +2,7 @@
 
 use crate::packet::{self, LOCAL};
 use crate::pool::Pool;
+use crate::trace;
 use fs_core::socket::ports::PortSet;
 use fs_core::{
     Addressing, Cidr, CoreId, Duration, Event, FramePool, Framing, IfaceId, Instant, Interface, Limits, Route, RxFrame,
@@ -108,6 +109,7 @@ impl Host {
         stack.set_routes(vec![Route { to: addr, gateway: None, iface, metric: 0 }]);
         let now = Instant::from_millis(5);
         stack.set_now(now);
+        stack.set_shortcuts(trace::shortcuts());
         Self {
             stack,
             now,
@@ -153,6 +155,7 @@ impl Host {
             while at < self.tx.len() {
                 at += packet::gather(self.stack.pool(), &self.tx[at..], &mut self.packet);
                 count += 1;
+                trace::note(&self.packet);
                 seen(&self.packet);
             }
             if hold {
@@ -167,6 +170,9 @@ impl Host {
         }
         self.events.clear();
         self.stack.drain_events(&mut self.events);
+        if trace::is_on() {
+            trace::note(format!("{:?} {:?}", self.events, self.stack.next_deadline()).as_bytes());
+        }
         count
     }
 
@@ -196,6 +202,10 @@ impl Host {
     /// What this execution has reached, for the driver: counters by orders of magnitude.
     pub fn signature(&self) -> u64 {
         let stats = self.stack.stats();
+        if trace::is_on() {
+            trace::note(format!("{stats:?}").as_bytes());
+            trace::took(self.stack.shortcuts_taken());
+        }
         let class = |n: u64| u64::from(n.min(3).next_power_of_two().trailing_zeros() + u32::from(n > 0));
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         for n in stats.counters().map(|(_, n)| n).skip(4).chain(stats.drops) {

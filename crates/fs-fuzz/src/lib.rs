@@ -9,6 +9,7 @@ pub mod packet;
 pub mod peer;
 pub mod pool;
 mod targets;
+pub mod trace;
 
 pub use targets::{control::control, engine::frame_to_engine, options::options, parse::parse, reassembly::reassembly};
 pub use targets::{scoreboard::scoreboard, two_ended::two_ended};

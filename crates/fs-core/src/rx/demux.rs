@@ -214,7 +214,9 @@ impl<P: FramePool> Stack<P> {
 
     #[inline]
     pub(crate) fn on_connection(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
-        self.process::<false>(index, segment, frames);
+        if !self.predicted(index, segment, frames) {
+            self.process::<false>(index, segment, frames);
+        }
     }
 
     /// Payload and FIN of a segment with SYN, whose other fields have been dealt with; `segment.seq` is behind the SYN.
@@ -227,12 +229,23 @@ impl<P: FramePool> Stack<P> {
     fn process<const TEXT_ONLY: bool>(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
         let nodes = self.nodes.len();
         let Self {
-            slots, pool, nodes: node_slab, store, stats, config, now, receive_frames, ts_clock, ts_offset, ..
+            slots,
+            pool,
+            nodes: node_slab,
+            store,
+            stats,
+            config,
+            now,
+            turn,
+            receive_frames,
+            ts_clock,
+            ts_offset,
+            ..
         } = self;
         let (Slot::Open(tcb), tally) = slots.slot_and_tally(index) else {
             return self.on_opening(index, segment, frames);
         };
-        tally.received(segment.payload_len, *now);
+        tally.received(segment.payload_len, turn.tick);
         let mut core = Core {
             pool,
             nodes: node_slab,
@@ -253,7 +266,7 @@ impl<P: FramePool> Stack<P> {
         } else {
             tcb.on_segment(&mut core, segment, Arrival::new(frames), &mut ready)
         };
-        tally.idle_if(tcb.tx.is_empty(), *now);
+        tally.idle_if(tcb.tx.is_empty(), turn.tick);
         match disposition {
             Disposition::Accepted => self.settle(index, ready),
             other => self.conclude(index, other, ready, segment),

@@ -6,6 +6,7 @@ pub(crate) mod fast_open;
 pub(crate) mod handshake;
 pub(crate) mod other;
 pub mod parse;
+pub(crate) mod predict;
 pub(crate) mod reset;
 pub mod steer;
 pub(crate) mod syn;

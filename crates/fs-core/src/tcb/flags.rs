@@ -80,6 +80,18 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    /// Those of `other`, in constants too.
+    #[inline]
+    pub(crate) const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// Of the facts in `mask`, exactly `these` hold.
+    #[inline]
+    pub(crate) fn are(self, mask: Flags, these: Flags) -> bool {
+        self.0 & mask.0 == these.0
+    }
+
     #[inline]
     pub(crate) fn any(self, other: Flags) -> bool {
         self.0 & other.0 != 0

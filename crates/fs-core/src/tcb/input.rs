@@ -149,7 +149,7 @@ const IDLE_MS: u32 = 24 * 24 * 3600 * 1000;
 const CLOCK_SLACK_MS: u32 = 3600 * 1000;
 /// In-order payloads of at most so many bytes are copied behind what is queued, if it has room: a frame holds a
 /// thousand times as much. Larger: more copying; smaller: more frames pinned by a peer that sends little segments.
-const COALESCE: u32 = 128;
+pub(crate) const COALESCE: u32 = 128;
 
 impl Tcb {
     /// Processes one segment. `ready` collects what the application must be told.

@@ -51,8 +51,7 @@ impl Tally {
 
     /// A segment with `len` bytes of payload has come in.
     #[inline]
-    pub(crate) fn received(&mut self, len: u32, now: Instant) {
-        let tick = current_tick(now);
+    pub(crate) fn received(&mut self, len: u32, tick: u32) {
         self.segments_in = self.segments_in.wrapping_add(1);
         self.last_in = tick;
         if len > 0 {
@@ -63,25 +62,25 @@ impl Tally {
 
     /// A segment of the send queue has gone out.
     #[inline]
-    pub(crate) fn sent_data(&mut self, now: Instant) {
+    pub(crate) fn sent_data(&mut self, tick: u32) {
         self.segments_out = self.segments_out.wrapping_add(1);
         self.data_out = self.data_out.wrapping_add(1);
-        self.last_data_out = current_tick(now);
+        self.last_data_out = tick;
     }
 
     /// Something is queued.
     #[inline]
-    pub(crate) fn busy(&mut self, now: Instant) {
+    pub(crate) fn busy(&mut self, tick: u32) {
         if self.busy_since == 0 {
-            self.busy_since = current_tick(now).max(1);
+            self.busy_since = tick.max(1);
         }
     }
 
     /// All that was queued is acknowledged, if `empty`.
     #[inline]
-    pub(crate) fn idle_if(&mut self, empty: bool, now: Instant) {
+    pub(crate) fn idle_if(&mut self, empty: bool, tick: u32) {
         if empty && self.busy_since != 0 {
-            self.busy = self.busy.wrapping_add(current_tick(now).wrapping_sub(self.busy_since));
+            self.busy = self.busy.wrapping_add(tick.wrapping_sub(self.busy_since));
             self.busy_since = 0;
         }
     }

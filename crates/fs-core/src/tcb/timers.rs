@@ -3,6 +3,7 @@
 //! simply set again.
 
 use crate::config::TcpConfig;
+use crate::stack::Turn;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::micros;
@@ -26,6 +27,12 @@ pub(crate) fn deadline_tick(at: Instant) -> u32 {
 #[inline]
 pub(crate) fn current_tick(now: Instant) -> u32 {
     (now.as_nanos() >> TICK_SHIFT) as u32
+}
+
+/// No time-out without back-off is shorter, in ticks.
+pub(crate) fn shortest_rto(config: &TcpConfig) -> i32 {
+    let shortest = config.rto_min.min(config.rto_max).min(config.rto_initial);
+    (nanos(shortest) >> TICK_SHIFT).min(i32::MAX as u64) as i32
 }
 
 /// The time at which `tick`, which is near `now`, begins.
@@ -74,8 +81,21 @@ impl Tcb {
     pub(crate) fn stop_timer(&mut self, now: Instant, sent_us: Option<u32>) {
         self.flags.set(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
         let ago_us = sent_us.map_or(0, |us| micros(now).wrapping_sub(us));
+        self.remember_sending(current_tick(now), ago_us);
+    }
+
+    /// That it was `ago_us` before `tick`.
+    #[inline]
+    fn remember_sending(&mut self, tick: u32, ago_us: u32) {
         // A tick is 1048 us: too late by a 40th at most.
-        self.rto_at = current_tick(now).wrapping_sub(ago_us >> 10).max(1);
+        self.rto_at = tick.wrapping_sub(ago_us >> 10).max(1);
+    }
+
+    /// As [`Tcb::stop_timer`], with the time as a turn has it.
+    #[inline]
+    pub(crate) fn stop_timer_at(&mut self, turn: Turn, ago_us: u32) {
+        self.flags.set(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
+        self.remember_sending(turn.tick, ago_us);
     }
 
     /// The time-out now, backed off.

@@ -52,6 +52,11 @@ impl<P: FramePool> Stack<P> {
         // Round robin until the batch is full or nobody can send: a lone bulk flow fills it by itself.
         while sent < budget {
             let Some(index) = self.net.lists[at].data.pop_front() else { break };
+            // With the batch's last place a visit ends before its end.
+            if sent + 1 < budget && self.send_lone(index, out) {
+                sent += 1;
+                continue;
+            }
             match self.visit_data(index, budget, &mut sent, out) {
                 Visit::Done => {}
                 Visit::Again => self.net.lists[at].data.push_back(index),
@@ -195,13 +200,13 @@ impl<P: FramePool> Stack<P> {
             self.settle(index, crate::socket::event::Ready::default());
             return Visit::Done;
         }
-        let Self { slots, pool, net, stats, store, config, now, paced, .. } = self;
+        let Self { slots, pool, net, stats, store, config, now, turn, paced, .. } = self;
         let Some((tcb, tally)) = slots.open_and_tally(index) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }
         if !tcb.tx.is_empty() {
-            tally.busy(*now);
+            tally.busy(turn.tick);
         }
         tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
         let mut left = QUOTA;
@@ -234,7 +239,7 @@ impl<P: FramePool> Stack<P> {
                 return Visit::PoolDry;
             }
             tcb.sent(store, stats, &config.tcp, next, ts, *now);
-            tally.sent_data(*now);
+            tally.sent_data(turn.tick);
             *sent += (out.len() > before) as usize;
             segments += 1;
             left = left.saturating_sub(len.max(1));

@@ -5,8 +5,10 @@ use crate::frame::{Frame, FramePool, TxChecksum, TxFrame};
 use crate::tcb::seq::SeqNum;
 use crate::tx::neigh::Path;
 use crate::wire::checksum::{Sum, copy_and_sum};
+use crate::wire::eth;
 use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::ipv6::{self, Ipv6Header};
+use crate::wire::options::{self, Timestamps};
 use crate::wire::tcp::{self, TcpFlags, TcpHeader};
 
 /// IP protocol number.
@@ -127,6 +129,91 @@ pub(crate) fn write_headers<P: FramePool>(
         tcp::set_checksum(fixed, sum);
     }
     path.tx_checksum().then_some(TxChecksum { start: (link.len() + ip_len) as u16, offset: tcp::CHECKSUM_OFFSET })
+}
+
+/// What is different in the headers of a connection's ordinary segments over IPv4.
+pub(crate) struct Plain {
+    pub(crate) local: u32,
+    pub(crate) remote: u32,
+    pub(crate) local_port: u16,
+    pub(crate) remote_port: u16,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) flags: TcpFlags,
+    pub(crate) window: u16,
+    pub(crate) ts: Option<Timestamps>,
+    pub(crate) payload_len: u32,
+    pub(crate) payload_sum: u16,
+}
+
+/// As [`write_headers`], for IPv4 with nothing but timestamps. The sums are taken of the numbers on their way, not of the
+/// bytes afterwards; big-endian words add up to the same (RFC 1071 section 2 (B)).
+#[inline(always)]
+pub(crate) fn write_plain<P: FramePool>(
+    pool: &mut P,
+    head: &mut Frame,
+    path: &Path,
+    plain: &Plain,
+) -> Option<TxChecksum> {
+    const FIXED: usize = ipv4::HEADER_LEN + tcp::HEADER_LEN;
+    let link = path.link_header();
+    let options = if plain.ts.is_some() { options::TIMESTAMPS_LEN } else { 0 };
+    head.grow_front(link.len() + FIXED + options);
+    let (link_bytes, rest) = pool.bytes_mut(head).split_at_mut(link.len());
+    match (link_bytes.first_chunk_mut::<{ eth::HEADER_LEN }>(), link.first_chunk()) {
+        // Of a length that the compiler knows.
+        (Some(to), Some(from)) if link.len() == eth::HEADER_LEN => *to = *from,
+        _ => link_bytes.copy_from_slice(link),
+    }
+    let (fixed, rest) = rest.split_first_chunk_mut::<FIXED>()?;
+    let transport = (tcp::HEADER_LEN + options) as u32 + plain.payload_len;
+    let addresses = u64::from(plain.local) + u64::from(plain.remote);
+
+    let version_and_len = 0x4500 << 16 | (ipv4::HEADER_LEN as u32 + transport) & 0xffff;
+    let fragment = 0x4000; // Don't Fragment.
+    let ttl = u32::from(DEFAULT_TTL) << 24 | u32::from(TCP) << 16;
+    let sum = addresses + u64::from(version_and_len) + fragment + u64::from(ttl);
+
+    let ports = u32::from(plain.local_port) << 16 | u32::from(plain.remote_port);
+    let offset = (tcp::HEADER_LEN + options) as u32 / 4;
+    let control = offset << 28 | u32::from(plain.flags.0) << 16 | u32::from(plain.window);
+    let pseudo = addresses + u64::from(TCP) + u64::from(transport);
+    let mut check = pseudo;
+    check += u64::from(ports) + u64::from(plain.seq.0) + u64::from(plain.ack.0) + u64::from(control);
+    if let Some(ts) = plain.ts {
+        check += u64::from(options::TIMESTAMPS_HEAD) + u64::from(ts.val) + u64::from(ts.ecr);
+        let out = rest.first_chunk_mut::<{ options::TIMESTAMPS_LEN }>()?;
+        out[..4].copy_from_slice(&options::TIMESTAMPS_HEAD.to_be_bytes());
+        out[4..8].copy_from_slice(&ts.val.to_be_bytes());
+        out[8..].copy_from_slice(&ts.ecr.to_be_bytes());
+    }
+    let check = if path.tx_checksum() { fold(pseudo) } else { !fold(check + u64::from(plain.payload_sum)) };
+    let words = [
+        version_and_len,
+        fragment as u32,
+        ttl | u32::from(!fold(sum)),
+        plain.local,
+        plain.remote,
+        ports,
+        plain.seq.0,
+        plain.ack.0,
+        control,
+        u32::from(check) << 16,
+    ];
+    for (out, word) in fixed.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *out = word.to_be_bytes();
+    }
+    let start = (link.len() + ipv4::HEADER_LEN) as u16;
+    path.tx_checksum().then_some(TxChecksum { start, offset: tcp::CHECKSUM_OFFSET })
+}
+
+/// A sum of big-endian words, in 16 bits.
+#[inline(always)]
+fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (sum + (sum >> 16)) as u16
 }
 
 /// A segment with a copy of `payload`, which must fit a frame: its length and sum are filled in here.

@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod build;
+pub(crate) mod lone;
 pub mod neigh;
 pub(crate) mod path_mtu;
 pub mod route;

@@ -26,6 +26,9 @@ pub const WINDOW_SCALE_MAX: u8 = 14;
 /// Length of the timestamps option with its two NOPs in front.
 pub const TIMESTAMPS_LEN: usize = 12;
 
+/// How they begin.
+pub(crate) const TIMESTAMPS_HEAD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
+
 /// The timestamps option (RFC 7323 section 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamps {

@@ -1,0 +1,161 @@
+//! Header prediction: the next segment of an open connection is nearly always the one that is expected, with nothing odd
+//! about it. One comparison of each thing that could be odd, and the segment is taken in without asking again at every step
+//! of RFC 9293 3.10.7.4 (Jacobson 1990; Linux `tcp_rcv_established`). Everything else goes the long way of
+//! [`crate::tcb::input`], which would come to the same.
+
+use crate::frame::{FramePool, RxFrame};
+use crate::rx::parse::Segment;
+use crate::slab::NIL;
+use crate::socket::event::{Event, Ready, TcpId};
+use crate::stack::{Stack, Turn, arm};
+use crate::tcb::flags::Flags;
+use crate::tcb::input::COALESCE;
+use crate::tcb::send::buffer::{TxStore, mark};
+use crate::tcb::send::recovery::AckInput;
+use crate::tcb::seq::SeqNum;
+use crate::tcb::tally::Tally;
+use crate::tcb::{State, Tcb};
+use crate::wire::options::TIMESTAMPS_LEN;
+use crate::wire::tcp::TcpFlags;
+
+/// None of these holds of a connection that is predicted.
+const ODD: Flags = Flags::ORPHAN.with(Flags::PERSIST).with(Flags::ECN).with(Flags::SYN_RECEIVED);
+
+impl<P: FramePool> Stack<P> {
+    /// Takes a segment in if it is what was expected; else nothing has happened.
+    #[inline(always)]
+    pub(crate) fn predicted(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) -> bool {
+        #[cfg(any(test, feature = "check"))]
+        if self.no_shortcuts {
+            return false;
+        }
+        let [rx] = frames else { return false };
+        let held = self.nodes.len();
+        let Self { slots, pool, nodes, store, stats, config, net, receive_frames, turn, now, .. } = self;
+        let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
+        let (len, queued) = (segment.payload_len, tcb.rx.bytes);
+        let acked = segment.ack.since(tcb.snd_una);
+        let stamped = tcb.flags.has(Flags::TIMESTAMPS);
+        let expected = segment.flags.without(TcpFlags::PSH) == TcpFlags::ACK
+            && segment.seq == tcb.rcv_nxt
+            && usize::from(segment.opt_len) == if stamped { TIMESTAMPS_LEN } else { 0 }
+            && tcb.state == State::Established
+            && !tcb.flags.any(ODD)
+            && tcb.ext.is_none()
+            && acked <= tcb.snd_nxt.since(tcb.snd_una)
+            && len <= tcb.rcv_wnd()
+            && len | acked != 0
+            && tcb.tx.bytes <= tcb.write_mark()
+            && tcb.route_epoch == net.route_epoch;
+        if !expected {
+            return false;
+        }
+        // A frame for each is no waste, and there are enough.
+        if len > 0 && (held >= *receive_frames / 2 || queued > 0 && len <= COALESCE) {
+            return false;
+        }
+        if stamped {
+            match segment.ts {
+                Some(ts) if ts.val.wrapping_sub(tcb.ts_recent) as i32 >= 0 => {
+                    // RFC 7323 4.3 (2).
+                    if tcb.unacked == 0 {
+                        tcb.ts_recent = ts.val;
+                    }
+                }
+                _ => return false,
+            }
+        }
+        tally.received(len, turn.tick);
+        let window = u32::from(segment.window) << tcb.snd_shift();
+        if acked > 0 && !tcb.take_whole_ack(store, pool, tally, segment.ack, *turn) {
+            // `bare` is for duplicates, which this is not.
+            let echo = segment.ts.map(|ts| ts.ecr);
+            let input = AckInput { ack: segment.ack, bare: false, sack: &[], ece: false, echo, now: *now };
+            tcb.on_ack(store, pool, stats, &config.tcp, &mut tally.delivered, input);
+        }
+        tally.idle_if(tcb.tx.is_empty(), turn.tick);
+        if acked > 0
+            || tcb.snd_wl1.before(segment.seq)
+            || tcb.snd_wl1 == segment.seq && (window > tcb.snd_wnd || window == 0)
+        {
+            tcb.snd_wnd = window;
+            tcb.snd_wl1 = segment.seq;
+            tcb.max_window_field = tcb.max_window_field.max(segment.window);
+        }
+        let mut frame = rx.frame.take();
+        if len == 0 {
+            pool.free(frame);
+        } else {
+            frame.trim_front(usize::from(segment.payload_off));
+            frame.truncate(len as usize);
+            tcb.rx.push(nodes, frame);
+            tcb.rcv_nxt += len;
+            tcb.owe_ack(len);
+        }
+        #[cfg(any(test, feature = "check"))]
+        {
+            self.shortcuts += 1;
+        }
+        self.settle_predicted(index, if len > 0 && queued == 0 { Ready::READ } else { Ready::default() });
+        true
+    }
+
+    /// As [`Stack::settle`] for what has been predicted.
+    #[inline(always)]
+    fn settle_predicted(&mut self, index: u32, ready: Ready) {
+        let Self { slots, wheel, delayed_acks, config, now, events, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        let listed = |need: Flags, list: Flags| !tcb.flags.has(need) || tcb.flags.has(list);
+        let unsent = tcb.tx.next != NIL && !tcb.flags.has(Flags::IN_DATA_LIST);
+        if unsent || tcb.ext.is_some() || !listed(Flags::ACK_NOW, Flags::IN_ACK_LIST) {
+            return self.settle(index, ready);
+        }
+        let generation = tcb.generation;
+        if !tcb.flags.has(Flags::ACK_NOW) && !listed(Flags::ACK_DELAYED, Flags::IN_DELAY_QUEUE) {
+            tcb.flags.set(Flags::IN_DELAY_QUEUE);
+            delayed_acks.push(*now + config.tcp.delayed_ack, (index, generation));
+        }
+        arm(tcb, wheel, index, *now);
+        if ready.0 != 0 {
+            events.push(Event::Tcp(TcpId { index, generation }, ready));
+        }
+    }
+}
+
+impl Tcb {
+    /// As [`Tcb::on_ack`], where a single segment is out, sent once, and is acknowledged, and the congestion window was
+    /// not used: request and response. False: it is otherwise, and nothing has happened.
+    #[inline(always)]
+    fn take_whole_ack<P: FramePool>(
+        &mut self,
+        store: &mut TxStore,
+        pool: &mut P,
+        tally: &mut Tally,
+        ack: SeqNum,
+        turn: Turn,
+    ) -> bool {
+        let head = self.tx.head;
+        let out = self.snd_nxt.since(self.snd_una);
+        let unused = self.window.in_slow_start()
+            && out.saturating_mul(2) <= self.window.cwnd
+            && !self.flags.has(Flags::WINDOW_LIMITED);
+        if ack != self.snd_nxt || head != self.tx.tail || self.tx.next != NIL || !unused {
+            return false;
+        }
+        let segment = &mut store.segments[head];
+        if segment.has(!(mark::PUSH | mark::SUMMED)) || !segment.rest.is_empty() {
+            return false;
+        }
+        let (frame, sent_us) = (segment.head.take(), segment.sent_us);
+        store.segments.vacate(head);
+        pool.free(frame);
+        (self.tx.head, self.tx.tail, self.tx.bytes) = (NIL, NIL, 0);
+        tally.delivered = tally.delivered.wrapping_add(1);
+        self.snd_una = ack;
+        let rtt_us = turn.us.wrapping_sub(sent_us);
+        self.rtt.sample(rtt_us);
+        (self.backoff, self.dup_acks) = (0, 0);
+        self.stop_timer_at(turn, rtt_us);
+        true
+    }
+}

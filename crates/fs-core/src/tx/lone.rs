@@ -1,0 +1,149 @@
+//! The ordinary visit to a connection that has data to send: one new segment, which may leave, and nothing else to look at.
+//! Everything else goes the way of [`super::batch`], which would come to the same.
+
+use crate::frame::{FramePool, TxFrame};
+use crate::slab::NIL;
+use crate::stack::{Stack, arm};
+use crate::tcb::flags::Flags;
+use crate::tcb::send::buffer::mark;
+use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, Plain, SegmentSpec};
+use crate::tx::neigh::PathState;
+use crate::wire::options::{self, TIMESTAMPS_LEN, Timestamps};
+use crate::wire::tcp::TcpFlags;
+use alloc::vec::Vec;
+
+/// None of these holds of a connection whose segment is sent here.
+const ODD: Flags = Flags::PERSIST.with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
+const STOPPED: Flags = Flags::PROBE_TIMER.with(Flags::REORDER_TIMER);
+
+impl<P: FramePool> Stack<P> {
+    /// Sends the only segment that is unsent, if that is all there is to it; else nothing has happened.
+    #[inline(always)]
+    pub(crate) fn send_lone(&mut self, index: u32, out: &mut Vec<TxFrame>) -> bool {
+        #[cfg(any(test, feature = "check"))]
+        if self.no_shortcuts {
+            return false;
+        }
+        let ts = self.timestamp();
+        let frozen = self.nodes.len() >= self.receive_frames;
+        let Self { slots, pool, net, stats, store, config, now, turn, wheel, shortest_rto, .. } = self;
+        let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
+        if !tcb.flags.are(ODD.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
+            || tcb.tx.next == NIL
+            || tcb.tx.next != tcb.tx.tail
+            || tcb.ext.is_some()
+            || tcb.route_epoch != net.route_epoch
+        {
+            return false;
+        }
+        let path = net.path(tcb.path);
+        let segment = &mut store.segments[tcb.tx.next];
+        let (len, flight) = (segment.len, tcb.snd_nxt.since(tcb.snd_una));
+        let nagle = flight > 0 && len < u32::from(tcb.mss) && !tcb.flags.has(Flags::NODELAY) && !segment.has(mark::FIN);
+        let room = (tcb.snd_una + tcb.snd_wnd).delta(segment.seq).max(0) as u32;
+        let v6 = tcb.flags.has(Flags::V6);
+        let stamped = tcb.flags.has(Flags::TIMESTAMPS);
+        let options = if stamped { TIMESTAMPS_LEN } else { 0 };
+        if path.state() != PathState::Known
+            || len == 0
+            || len > u32::from(tcb.mss).min(room)
+            || nagle
+            || flight > 0 && flight >= tcb.window.cwnd
+            || !segment.rest.is_empty()
+            || !segment.has(mark::SUMMED) && !path.tx_checksum()
+            || pool.is_shared(&segment.head)
+            || segment.head.off() < build::header_len(path, v6, options as u8)
+        {
+            return false;
+        }
+        if tcb.flags.has(STOPPED) && tcb.rto_at != 0 {
+            // Sending resumes: RFC 5681 4.1 has nothing to say before the shortest time-out.
+            if turn.tick.wrapping_sub(tcb.rto_at) as i32 > *shortest_rto {
+                return false;
+            }
+            tcb.rto_at = 0;
+            tcb.flags.clear(STOPPED);
+        }
+        tally.busy(turn.tick);
+        let timer_ran = tcb.timer_runs();
+
+        let mut flags = TcpFlags::ACK;
+        if segment.has(mark::PUSH) {
+            flags = flags.with(TcpFlags::PSH);
+        }
+        if segment.has(mark::FIN) {
+            flags = flags.with(TcpFlags::FIN);
+        }
+        let window = tcb.offer_window(frozen);
+        let stamps = stamped.then_some(Timestamps { val: ts, ecr: tcb.ts_recent });
+        let (seq, ack, sum) = (segment.seq, tcb.rcv_nxt, segment.sum);
+        let headers = segment.head.off();
+        let checksum = if v6 {
+            let mut bytes = OptionBytes::NONE;
+            if let Some(stamps) = stamps {
+                bytes.len = options::emit_timestamps(stamps, &mut bytes.bytes) as u8;
+            }
+            let spec = SegmentSpec {
+                key: &tcb.key(),
+                seq,
+                ack,
+                flags,
+                window,
+                urgent: 0,
+                options: &bytes,
+                ttl: DEFAULT_TTL,
+                tos: 0,
+                flow_label: tcb.flow_label(),
+                payload_len: len,
+                payload_sum: sum,
+            };
+            build::write_headers(pool, &mut segment.head, path, &spec)
+        } else {
+            let plain = Plain {
+                local: tcb.local,
+                remote: tcb.remote,
+                local_port: tcb.local_port,
+                remote_port: tcb.remote_port,
+                seq,
+                ack,
+                flags,
+                window,
+                ts: stamps,
+                payload_len: len,
+                payload_sum: sum,
+            };
+            build::write_plain(pool, &mut segment.head, path, &plain)
+        };
+        let headers = headers - segment.head.off();
+        let frame = pool.share(&segment.head);
+        segment.head.trim_front(headers);
+        stats.tx_bytes += frame.len() as u64;
+        out.push(TxFrame { frame, checksum });
+
+        stats.acks_piggybacked += u64::from(tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED));
+        tcb.ack_carried();
+        segment.sent_us = turn.us;
+        tcb.snd_nxt = segment.end();
+        tcb.tx.next = NIL;
+        if timer_ran {
+            tcb.put_off_probe(store, &config.tcp, *now);
+        } else {
+            tcb.restart_timer(&config.tcp, *now);
+        }
+        tally.sent_data(turn.tick);
+        tcb.flags.clear(Flags::IN_DATA_LIST);
+        let flight = tcb.snd_nxt.since(tcb.snd_una);
+        if flight <= tcb.window.cwnd / 2 {
+            tcb.flags.clear(Flags::WINDOW_LIMITED);
+        }
+        if flight + u32::from(tcb.mss) > tcb.window.cwnd {
+            tcb.flags.set(Flags::WINDOW_LIMITED);
+        }
+        arm(tcb, wheel, index, *now);
+        #[cfg(any(test, feature = "check"))]
+        {
+            self.shortcuts += 1;
+        }
+        true
+    }
+}

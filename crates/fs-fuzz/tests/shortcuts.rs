@@ -1,0 +1,151 @@
+//! The engine's short ways for ordinary packets (header prediction, the lone segment) come to what the long ones come to:
+//! the same scripts with and without them give the same packets, events, deadlines and counters.
+
+use fs_core::config::Ecn;
+use fs_core::{CongestionControl, Connect, Duration, TcpConfig, TcpId, TcpOptions};
+use fs_fuzz::host::{Host, Plan};
+use fs_fuzz::input::Input;
+use fs_fuzz::peer::{PORT, listen};
+use fs_fuzz::trace::{note, run};
+use fs_fuzz::{frame_to_engine, reassembly, scoreboard, two_ended};
+use std::net::SocketAddr;
+
+/// A target.
+type Run = fn(&[u8]) -> u64;
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Compares, and answers how many packets went the short way.
+fn compare(name: &str, target: Run, input: &[u8]) -> u64 {
+    let (short, long) = (run(target, input, true), run(target, input, false));
+    assert_eq!(short.digest, long.digest, "{name} differs on {input:02x?}");
+    assert_eq!(long.taken, 0);
+    short.taken
+}
+
+/// Two connections between two hosts that write and read as their script says; now and then a packet is lost, repeated or
+/// late, and sometimes it takes long until something happens.
+fn steady(data: &[u8]) -> u64 {
+    let mut input = Input::new(data);
+    let bits = input.byte();
+    let tcp = TcpConfig {
+        timestamps: bits & 1 == 0,
+        sack: bits & 2 == 0,
+        window_scaling: bits & 4 == 0,
+        idle_restart: bits & 8 == 0,
+        ecn: if bits & 0x30 == 0x30 { Ecn::Active } else { Ecn::Passive },
+        congestion_control: input.pick(&[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]),
+        receive_buffer_initial: input.pick(&[64 << 10, 4096, 20_000]),
+        send_buffer: input.pick(&[64 << 10, 8192]),
+        ..TcpConfig::default()
+    };
+    let tx_checksum = bits & 0xc0 == 0xc0;
+    let mut hosts = [1, 2].map(|last| Host::new(Plan { last, tx_checksum, frames: 250, ..Plan::new(tcp.clone()) }));
+    let listener = hosts[1].stack.tcp_listen(listen()).expect("a listener");
+    let options = TcpOptions { nodelay: bits & 0x40 == 0, ..TcpOptions::default() };
+    let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
+    let mut ids: [Vec<TcpId>; 2] = Default::default();
+    for _ in 0..2 {
+        let connect = Connect { remote, local: None, options };
+        ids[0].push(hosts[0].stack.tcp_connect(connect).expect("a connection"));
+    }
+    let mut links: [Vec<Vec<u8>>; 2] = Default::default();
+    let mut buf = vec![0; 4096];
+    let mut step = |hosts: &mut [Host; 2], input: &mut Input<'_>, ids: &[Vec<TcpId>; 2], lossy: bool| {
+        for (host, link) in hosts.iter_mut().zip(&mut links) {
+            host.transmit(64, false, |packet| link.push(packet.to_vec()));
+        }
+        for side in 0..2 {
+            if lossy && !links[side].is_empty() {
+                let (at, last) = (input.below(links[side].len()), links[side].len() - 1);
+                match input.byte() {
+                    0..4 => drop(links[side].remove(at)),
+                    4..8 => links[side].swap(at, last),
+                    8..12 => links[side].push(links[side][at].clone()),
+                    _ => {}
+                }
+            }
+            for packet in links[side].drain(..) {
+                // The sum is left to the device when it finishes sums.
+                hosts[1 - side].receive(&packet, tx_checksum);
+            }
+        }
+        for (side, ids) in ids.iter().enumerate() {
+            for &id in ids {
+                let info = hosts[side].stack.tcp_info(id);
+                note(format!("{info:?}").as_bytes());
+            }
+        }
+        hosts.iter().for_each(Host::check);
+    };
+    for _ in 0..20 {
+        hosts.iter_mut().for_each(|h| h.advance(Duration::from_millis(1)));
+        step(&mut hosts, &mut input, &ids, false);
+        ids[1].extend(hosts[1].stack.tcp_accept(listener).map(|(id, _)| id));
+    }
+    while !input.is_done() {
+        let (side, which) = (input.below(2), input.below(2));
+        let stack = &mut hosts[side].stack;
+        let Some(&id) = ids[side].get(which) else { break };
+        match input.below(10) {
+            0..=4 => {
+                let n = input.pick(&[64usize, 1, 500, 1448, 1460, 3000, 4096, 0]);
+                note(format!("{:?}", stack.tcp_send(id, &buf[..n])).as_bytes());
+            }
+            5..=7 => {
+                let n = input.pick(&[4096usize, 64, 10, 2000]);
+                note(format!("{:?}", stack.tcp_recv(id, &mut buf[..n])).as_bytes());
+            }
+            8 => {
+                let us = input.pick(&[10u64, 300, 5000, 45_000, 250_000, 2_000_000]);
+                hosts.iter_mut().for_each(|h| h.advance(Duration::from_micros(us)));
+            }
+            _ if input.chance(8) => drop(stack.tcp_shutdown(id, fs_core::Shutdown::Write)),
+            _ => {}
+        }
+        step(&mut hosts, &mut input, &ids, true);
+    }
+    hosts.iter().map(Host::signature).fold(0, |a, b| a.rotate_left(1) ^ b)
+}
+
+#[test]
+fn the_short_way_comes_to_the_same() {
+    let (mut state, mut taken) = (0x5eed, 0);
+    for round in 0..1500 {
+        let len = 16 + random(&mut state) % 600;
+        let mut input: Vec<u8> = (0..len).map(|_| random(&mut state) as u8).collect();
+        if round % 2 == 0 {
+            // The usual configuration.
+            input[..4].fill(0);
+        }
+        taken += compare("steady", steady, &input);
+    }
+    assert!(taken > 10_000, "{taken} packets took the short way");
+}
+
+#[test]
+fn it_does_so_among_hostile_packets() {
+    let targets: [(&str, Run, u64); 4] = [
+        ("two_ended", two_ended, 128),
+        ("frame_to_engine", frame_to_engine, 192),
+        ("scoreboard", scoreboard, 160),
+        ("reassembly", reassembly, 160),
+    ];
+    let (mut state, mut taken) = (0xdead, 0);
+    for (name, target, len_max) in targets {
+        // What a target finds out once is not part of what is compared.
+        target(&[0; 16]);
+        for round in 0..3000 {
+            let len = 16 + random(&mut state) % len_max;
+            let mask = if round % 2 == 0 { 0xff } else { 0x0f };
+            let input: Vec<u8> = (0..len).map(|_| random(&mut state) as u8 & mask).collect();
+            taken += compare(name, target, &input);
+        }
+    }
+    assert!(taken > 300, "{taken} packets took the short way");
+}
