@@ -64,7 +64,8 @@ impl Instant {
 /// happens for every segment is reckoned in these: making and comparing a `Duration` costs a division and two branches.
 #[inline]
 pub(crate) fn nanos(d: Duration) -> u64 {
-    d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
+    // Less than 2^34 s do not overflow.
+    if d.as_secs() >> 34 == 0 { d.as_secs() * 1_000_000_000 + u64::from(d.subsec_nanos()) } else { u64::MAX }
 }
 
 impl Add<Duration> for Instant {

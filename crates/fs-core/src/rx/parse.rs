@@ -142,6 +142,11 @@ pub fn parse(
     checksum: RxChecksum,
     tail_sum: impl FnOnce() -> Sum,
 ) -> Result<Parsed, DropReason> {
+    if tail_len == 0
+        && let Some(segment) = usual(view, head, checksum)
+    {
+        return Ok(Parsed::Tcp(segment));
+    }
     let mut check =
         Check { verified: checksum == RxChecksum::Verified, partial: view.accept_partial_checksum, tail_len };
     let (ip_off, ethertype, group) = match view.framing {
@@ -166,6 +171,60 @@ pub fn parse(
         eth::ARP => Ok(Parsed::Arp { off: ip_off as u16 }),
         _ => Err(DropReason::NotOurProtocol),
     }
+}
+
+/// The usual packet: TCP in IPv4 without options, to our address on an Ethernet without tags, complete and undamaged.
+/// `None`: it is otherwise, and [`parse`] finds out how.
+#[inline(always)]
+fn usual(view: &View, head: &[u8], checksum: RxChecksum) -> Option<Segment> {
+    const IP: usize = eth::HEADER_LEN;
+    const TCP: usize = IP + ipv4::HEADER_LEN;
+    const DATA: usize = TCP + tcp::HEADER_LEN;
+    let h = head.first_chunk::<DATA>()?;
+    let half = |at: usize| u16::from_be_bytes([h[at], h[at + 1]]);
+    let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
+    let (src, dst) = (word(IP + 12), word(IP + 16));
+    let end = IP + usize::from(half(IP + 2));
+    let data = TCP + usize::from(h[TCP + 12] >> 4) * 4;
+    let ours = view.framing == Framing::Ethernet
+        && *h.first_chunk::<6>()? == view.mac
+        && half(12) == eth::IPV4
+        && h[IP] == 0x45
+        && h[IP + 9] == ipv4::TCP
+        && half(IP + 6) & 0x3fff == 0
+        && data >= DATA
+        && src != dst
+        && !ipv4::is_bad_source(src, dst)
+        && ipv4::is_unicast(dst);
+    // With the addresses, which the pseudo-header has too.
+    let summed = head.get(IP + 12..end)?;
+    let options = head.get(DATA..data)?;
+    if !ours || data > end || !Sum::of_short(h.get(IP..TCP)?).is_valid() {
+        return None;
+    }
+    let verified = checksum == RxChecksum::Verified
+        || {
+            let pseudo = || Sum::pseudo_v4(src, dst, ipv4::TCP, (end - TCP) as u32);
+            view.accept_partial_checksum && half(TCP + 16) == pseudo().fold()
+        }
+        || {
+            let pseudo = Sum::word(u16::from(ipv4::TCP)).add(Sum::word((end - TCP) as u16));
+            Sum::of(summed).add(pseudo).is_valid()
+        };
+    verified.then(|| Segment {
+        key: FlowKey::V4 { local: dst, remote: src, local_port: half(TCP + 2), remote_port: half(TCP) },
+        seq: SeqNum(word(TCP + 4)),
+        ack: SeqNum(word(TCP + 8)),
+        window: half(TCP + 14),
+        flags: TcpFlags(h[TCP + 13]),
+        payload_off: data as u16,
+        payload_len: (end - data) as u32,
+        opt_off: DATA as u16,
+        opt_len: options.len() as u8,
+        ts: options::timestamps(options),
+        ecn: h[IP + 1] & 3,
+        urgent: half(TCP + 18),
+    })
 }
 
 /// Untagged and priority-tagged (VLAN 0) packets are always ours.

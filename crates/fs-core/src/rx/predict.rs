@@ -15,6 +15,7 @@ use crate::tcb::send::recovery::AckInput;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::tally::Tally;
 use crate::tcb::{State, Tcb};
+use crate::tx::neigh::PathState;
 use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp::TcpFlags;
 
@@ -96,22 +97,31 @@ impl<P: FramePool> Stack<P> {
         {
             self.shortcuts += 1;
         }
-        self.settle_predicted(index, if len > 0 && queued == 0 { Ready::READ } else { Ready::default() });
+        self.settle_plain(index, if len > 0 && queued == 0 { Ready::READ } else { Ready::default() });
         true
     }
 
-    /// As [`Stack::settle`] for what has been predicted.
+    /// As [`Stack::settle`] for an open connection whose route stands and of which all else is usual.
     #[inline(always)]
-    fn settle_predicted(&mut self, index: u32, ready: Ready) {
-        let Self { slots, wheel, delayed_acks, config, now, events, .. } = self;
+    pub(crate) fn settle_plain(&mut self, index: u32, ready: Ready) {
+        let Self { slots, net, wheel, delayed_acks, config, now, events, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        let listed = |need: Flags, list: Flags| !tcb.flags.has(need) || tcb.flags.has(list);
-        let unsent = tcb.tx.next != NIL && !tcb.flags.has(Flags::IN_DATA_LIST);
-        if unsent || tcb.ext.is_some() || !listed(Flags::ACK_NOW, Flags::IN_ACK_LIST) {
+        let flags = tcb.flags;
+        let listed = |need: Flags, list: Flags| !flags.has(need) || flags.has(list);
+        if tcb.ext.is_some() || !listed(Flags::ACK_NOW, Flags::IN_ACK_LIST) {
             return self.settle(index, ready);
         }
         let generation = tcb.generation;
-        if !tcb.flags.has(Flags::ACK_NOW) && !listed(Flags::ACK_DELAYED, Flags::IN_DELAY_QUEUE) {
+        if tcb.tx.next != NIL && !flags.has(Flags::IN_DATA_LIST) {
+            if net.path(tcb.path).state() == PathState::Stale {
+                return self.settle(index, ready);
+            }
+            tcb.flags.set(Flags::IN_DATA_LIST);
+            if let Some(lists) = net.lists_of(tcb.path) {
+                lists.data.push_back(index);
+            }
+        }
+        if !flags.has(Flags::ACK_NOW) && !listed(Flags::ACK_DELAYED, Flags::IN_DELAY_QUEUE) {
             tcb.flags.set(Flags::IN_DELAY_QUEUE);
             delayed_acks.push(*now + config.tcp.delayed_ack, (index, generation));
         }

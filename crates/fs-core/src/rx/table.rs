@@ -164,9 +164,20 @@ impl FlowTable {
         let mut index = self.home(hash);
         for _ in 0..self.buckets {
             let bucket = self.bucket(index);
-            for slot in matches(bucket, tag) {
-                if is_it(value_of(bucket, slot)) {
-                    return Some((index, slot));
+            let pattern = tag.wrapping_mul(LANES);
+            // Word by word: what is found is found in the first, where a bucket fills from.
+            for (word, &tags) in bucket[..VALUES].iter().enumerate() {
+                let mut lanes = zero_lanes(tags ^ pattern);
+                if word == META {
+                    // The overflow count is no tag.
+                    lanes &= 0xffff_ffff;
+                }
+                while lanes != 0 {
+                    let slot = word * 4 + lanes.trailing_zeros() as usize / 16;
+                    if is_it(value_of(bucket, slot)) {
+                        return Some((index, slot));
+                    }
+                    lanes &= lanes - 1;
                 }
             }
             if bucket[META] >> 32 == 0 {

@@ -12,6 +12,7 @@ pub(crate) mod listener;
 pub mod options;
 pub mod ports;
 mod receive;
+mod shortcut;
 mod stream;
 mod stream_options;
 pub mod udp;

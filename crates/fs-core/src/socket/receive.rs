@@ -16,6 +16,13 @@ impl<P: FramePool> Stack<P> {
     /// byte, and the next one begins behind it (with SO_OOBINLINE: with it).
     #[inline]
     pub fn tcp_recv(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
+        match self.read_frame(id, buf) {
+            Some(n) => Ok(n),
+            None => self.recv_bytes(id, buf),
+        }
+    }
+
+    fn recv_bytes(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
         let index = self.slot_of(id)?;
         let Self { slots, nodes, pool, .. } = self;
         match slots.slot_mut(index) {

@@ -41,7 +41,10 @@ impl<P: FramePool> Stack<P> {
     /// Copies as much as fits into the send queue. Never waits. An empty `buf` is `Ok(0)`.
     #[inline]
     pub fn tcp_send(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
-        self.send_bytes(id, buf, Then::Unsaid).map(|(_, n)| n)
+        match self.write_segment(id, buf) {
+            Some(n) => Ok(n),
+            None => self.send_bytes(id, buf, Then::Unsaid).map(|(_, n)| n),
+        }
     }
 
     /// As `tcp_send`, with more to follow (MSG_MORE): what does not fill a segment waits for the next write, at most 200 ms
@@ -68,7 +71,6 @@ impl<P: FramePool> Stack<P> {
         Ok(n)
     }
 
-    #[inline]
     fn send_bytes(&mut self, id: TcpId, buf: &[u8], then: Then) -> Result<(u32, usize), Error> {
         let index = self.slot_of(id)?;
         let room = self.send_room(index, buf.len())?;

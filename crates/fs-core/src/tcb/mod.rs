@@ -286,11 +286,10 @@ impl Tcb {
     pub(crate) fn is(&self, key: &FlowKey) -> bool {
         match *key {
             FlowKey::V4 { local, remote, local_port, remote_port } => {
-                self.remote == remote
-                    && self.local == local
-                    && self.remote_port == remote_port
-                    && self.local_port == local_port
-                    && !self.flags.has(Flags::V6)
+                // All at once: it is the one that was looked for, nearly always.
+                let addresses = self.remote ^ remote | self.local ^ local;
+                let ports = self.remote_port ^ remote_port | self.local_port ^ local_port;
+                addresses | u32::from(ports) == 0 && !self.flags.has(Flags::V6)
             }
             FlowKey::V6 { .. } => self.flags.has(Flags::V6) && self.key() == *key,
         }

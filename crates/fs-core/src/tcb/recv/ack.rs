@@ -30,7 +30,7 @@ impl Tcb {
 
     /// Notes that in-order data of `len` bytes has arrived: RFC 9293 SHLD-19 wants an ACK for every second
     /// full-sized segment; what is more than one (Linux's rule) is acknowledged in this turn.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn owe_ack(&mut self, len: u32) {
         self.unacked = self.unacked.saturating_add(len.min(u16::MAX as u32) as u16);
         if len > self.rcv_mss() {

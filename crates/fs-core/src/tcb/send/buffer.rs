@@ -169,6 +169,7 @@ impl TxQueue {
         self.head == NIL
     }
 
+    #[inline]
     fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
         let index = store.segments.insert(segment);
         if self.tail == NIL {
@@ -232,6 +233,26 @@ impl TxQueue {
             store.segments[self.tail].marks |= mark::PUSH;
         }
         done
+    }
+
+    /// [`TxQueue::write`] of what is a segment, with nothing unsent before it. `None`: the pool is dry.
+    #[inline(always)]
+    pub(crate) fn write_one<P: FramePool>(
+        &mut self,
+        store: &mut TxStore,
+        pool: &mut P,
+        seq: SeqNum,
+        buf: &[u8],
+        summed: bool,
+    ) -> Option<()> {
+        let mut head = pool.alloc()?;
+        head.grow_back(buf.len());
+        let sum = copy(pool.bytes_mut(&mut head), buf, summed);
+        let marks = if summed { mark::SUMMED | mark::PUSH } else { mark::PUSH };
+        let len = buf.len() as u32;
+        self.link(store, TxSegment { head, seq, len, sum, marks, ..TxSegment::hollow() });
+        self.bytes += len;
+        Some(())
     }
 
     /// A receiver that waits for PSH must not wait while its window fills (Linux `forced_push`).
