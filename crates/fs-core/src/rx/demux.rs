@@ -91,7 +91,13 @@ impl<P: FramePool> Stack<P> {
             let Some((_, view)) = &view_of else { continue };
             let parsed = self.parse_packet(view, &frames[first..end]);
             let hash = match &parsed {
-                Ok(Parsed::Tcp(segment)) => self.hasher.hash(Protocol::Tcp, &segment.key),
+                Ok(Parsed::Tcp(segment)) => match packets.last() {
+                    // Packets of a flow come together.
+                    Some(Item { hash, parsed: Ok(Parsed::Tcp(before)), .. }) if before.key.is_same_v4(&segment.key) => {
+                        *hash
+                    }
+                    _ => self.hasher.hash(Protocol::Tcp, &segment.key),
+                },
                 _ => 0,
             };
             packets.push(Item { first: first as u32, end: end as u32, hash, parsed });

@@ -5,6 +5,7 @@
 
 use crate::frame::{FramePool, RxFrame};
 use crate::rx::parse::Segment;
+use crate::rx::steer::TsClock;
 use crate::slab::NIL;
 use crate::socket::event::{Event, Ready, TcpId};
 use crate::stack::{Stack, Turn, arm};
@@ -14,7 +15,7 @@ use crate::tcb::send::buffer::{TxStore, mark};
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::tally::Tally;
-use crate::tcb::{State, Tcb};
+use crate::tcb::{Ext, State, Tcb};
 use crate::tx::neigh::PathState;
 use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp::TcpFlags;
@@ -32,7 +33,9 @@ impl<P: FramePool> Stack<P> {
         }
         let [rx] = frames else { return false };
         let held = self.nodes.len();
-        let Self { slots, pool, nodes, store, stats, config, net, receive_frames, turn, now, .. } = self;
+        let Self {
+            slots, pool, nodes, store, stats, config, net, receive_frames, turn, now, ts_clock, ts_offset, ..
+        } = self;
         let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
         let (len, queued) = (segment.payload_len, tcb.rx.bytes);
         let acked = segment.ack.since(tcb.snd_una);
@@ -42,11 +45,11 @@ impl<P: FramePool> Stack<P> {
             && usize::from(segment.opt_len) == if stamped { TIMESTAMPS_LEN } else { 0 }
             && tcb.state == State::Established
             && !tcb.flags.any(ODD)
-            && tcb.ext.is_none()
+            && tcb.ext.as_ref().is_none_or(Ext::expects_nothing)
             && acked <= tcb.snd_nxt.since(tcb.snd_una)
             && len <= tcb.rcv_wnd()
             && len | acked != 0
-            && tcb.tx.bytes <= tcb.write_mark()
+            && tcb.writable()
             && tcb.route_epoch == net.route_epoch;
         if !expected {
             return false;
@@ -69,9 +72,9 @@ impl<P: FramePool> Stack<P> {
         tally.received(len, turn.tick);
         let window = u32::from(segment.window) << tcb.snd_shift();
         if acked > 0 && !tcb.take_whole_ack(store, pool, tally, segment.ack, *turn) {
-            // `bare` is for duplicates, which this is not.
             let echo = segment.ts.map(|ts| ts.ecr);
-            let input = AckInput { ack: segment.ack, bare: false, sack: &[], ece: false, echo, now: *now };
+            let bare = len == 0 && window == tcb.snd_wnd;
+            let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
             tcb.on_ack(store, pool, stats, &config.tcp, &mut tally.delivered, input);
         }
         tally.idle_if(tcb.tx.is_empty(), turn.tick);
@@ -89,6 +92,11 @@ impl<P: FramePool> Stack<P> {
         } else {
             frame.trim_front(usize::from(segment.payload_off));
             frame.truncate(len as usize);
+            if tcb.ext.is_some()
+                && let Some(ts) = segment.ts
+            {
+                tcb.sample_for_buffer(ts_clock, ts_clock.value(*now, *ts_offset), ts.ecr);
+            }
             tcb.rx.push(nodes, frame);
             tcb.rcv_nxt += len;
             tcb.owe_ack(len);
@@ -132,7 +140,27 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
+impl Ext {
+    /// A segment in order is taken in as if this were not there, but for what is measured. What is rare of sending is for
+    /// [`Tcb::on_ack`] to look at.
+    #[inline(never)]
+    fn expects_nothing(&self) -> bool {
+        self.islands.is_empty()
+            && self.fin_at.is_none()
+            && self.recv.low <= 1
+            && self.recv.urgent.is_none()
+            && self.keepalive.is_none()
+    }
+}
+
 impl Tcb {
+    #[inline(never)]
+    fn sample_for_buffer(&mut self, clock: &TsClock, now: u32, echo: u32) {
+        if let Some(ext) = self.ext.as_mut() {
+            ext.recv.autotune.sample(clock, || now, echo);
+        }
+    }
+
     /// As [`Tcb::on_ack`], where a single segment is out, sent once, and is acknowledged, and the congestion window was
     /// not used: request and response. False: it is otherwise, and nothing has happened.
     #[inline(always)]
@@ -149,7 +177,7 @@ impl Tcb {
         let unused = self.window.in_slow_start()
             && out.saturating_mul(2) <= self.window.cwnd
             && !self.flags.has(Flags::WINDOW_LIMITED);
-        if ack != self.snd_nxt || head != self.tx.tail || self.tx.next != NIL || !unused {
+        if self.ext.is_some() || ack != self.snd_nxt || head != self.tx.tail || self.tx.next != NIL || !unused {
             return false;
         }
         let segment = &mut store.segments[head];

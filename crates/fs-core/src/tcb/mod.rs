@@ -370,7 +370,7 @@ impl Tcb {
     }
 
     /// The application may write.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn writable(&self) -> bool {
         self.tx.bytes <= self.write_mark() && self.below_low_water()
     }

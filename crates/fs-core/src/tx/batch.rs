@@ -1,7 +1,7 @@
 //! A turn's packets for one interface, in three lists (mTCP section 4.2): control, ACK, data. Data goes round
 //! robin by a byte quota; an ACK that data carries is not sent on its own.
 
-use crate::frame::{FramePool, IfaceId, TxFrame};
+use crate::frame::{FramePool, IfaceId, TxChecksum, TxFrame};
 use crate::frame_queue::FrameNodes;
 use crate::stack::Stack;
 use crate::tcb::Tcb;
@@ -11,7 +11,7 @@ use crate::tcb::send::buffer::{TxSegment, TxStore, mark};
 use crate::tcb::send::segmenter::Next;
 use crate::tcb::seq::SeqNum;
 use crate::time::Instant;
-use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, SegmentSpec};
+use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, Plain, SegmentSpec};
 use crate::tx::neigh::PathState;
 use crate::wire::options::{self, Timestamps};
 use crate::wire::tcp::TcpFlags;
@@ -138,25 +138,34 @@ impl<P: FramePool> Stack<P> {
         let frozen = self.nodes.len() >= self.receive_frames;
         let Self { slots, pool, net, stats, now, .. } = self;
         let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
-        let options = tcb.option_bytes(ts, true);
-        let key = tcb.key();
-        let spec = SegmentSpec {
-            key: &key,
-            seq: seq.unwrap_or(tcb.acceptable_seq()),
-            ack: tcb.rcv_nxt,
-            flags: flags | tcb.echo_flags(),
-            window: tcb.offer_window(frozen),
-            urgent: tcb.urgent_pointer(seq.unwrap_or(tcb.snd_nxt)),
-            options: &options,
-            ttl: tcb.ttl(),
-            tos: tcb.tos(),
-            flow_label: tcb.flow_label(),
-            payload_len: 0,
-            payload_sum: 0,
-        };
+        let urgent = tcb.urgent_pointer(seq.unwrap_or(tcb.snd_nxt));
+        let seq = seq.unwrap_or(tcb.acceptable_seq());
+        let flags = flags | tcb.echo_flags();
         let path = net.path(tcb.path);
         let known = path.state() == PathState::Known;
-        let Some(frame) = build::bare(pool, path, &spec) else { return false };
+        let frame = if tcb.has_plain_headers(true) {
+            let plain = tcb.plain(seq, flags, urgent, ts, frozen);
+            build::bare_plain(pool, path, &plain)
+        } else {
+            let options = tcb.option_bytes(ts, true);
+            let key = tcb.key();
+            let spec = SegmentSpec {
+                key: &key,
+                seq,
+                ack: tcb.rcv_nxt,
+                flags,
+                window: tcb.offer_window(frozen),
+                urgent,
+                options: &options,
+                ttl: tcb.ttl(),
+                tos: tcb.tos(),
+                flow_label: tcb.flow_label(),
+                payload_len: 0,
+                payload_sum: 0,
+            };
+            build::bare(pool, path, &spec)
+        };
+        let Some(frame) = frame else { return false };
         tcb.ack_sent();
         tally.segments_out = tally.segments_out.wrapping_add(1);
         match out {
@@ -305,43 +314,21 @@ fn emit_segment<P: FramePool>(
     let (flags, tos) = tcb.mark_data(flags, index == tcb.tx.next, segment.len);
     // Blocks go along only where a full segment leaves room; a pure ACK carries them otherwise.
     let with_sack = segment.len + 36 <= tcb.mss as u32;
-    let options = tcb.option_bytes(ts, with_sack);
-    let key = tcb.key();
-    let spec = SegmentSpec {
-        key: &key,
-        seq: segment.seq,
-        ack: tcb.rcv_nxt,
-        flags,
-        window: tcb.offer_window(frozen),
-        urgent: tcb.urgent_pointer(segment.seq),
-        options: &options,
-        ttl: tcb.ttl(),
-        tos,
-        flow_label: tcb.flow_label(),
-        payload_len: segment.len,
-        payload_sum,
-    };
     let first = out.len();
-    if segment.len == 0 {
-        let Some(frame) = build::bare(pool, path, &spec) else { return false };
-        out.push(frame);
-    } else if !pool.is_shared(&segment.head) && segment.head.off() >= build::header_len(path, key.is_v6(), options.len)
+    let in_place = segment.len > 0 && !pool.is_shared(&segment.head);
+    let stamps = if tcb.flags.has(Flags::TIMESTAMPS) { options::TIMESTAMPS_LEN } else { 0 };
+    if in_place
+        && tcb.has_plain_headers(with_sack)
+        && segment.head.off() >= build::header_len(path, false, stamps as u8)
     {
-        let headers = build::header_len(path, key.is_v6(), options.len);
-        let checksum = build::write_headers(pool, &mut segment.head, path, &spec);
-        let mut frame = pool.share(&segment.head);
-        segment.head.trim_front(headers);
-        frame.set_more(!segment.rest.is_empty());
-        out.push(TxFrame { frame, checksum });
-        segment.rest.for_each(rest, |part| {
-            let mut frame = pool.share(part);
-            frame.set_more(true);
-            out.push(TxFrame { frame, checksum: None });
-        });
-        if let Some(last) = out.last_mut() {
-            last.frame.set_more(false);
-        }
-    } else if !emit_copy(pool, path, &spec, segment, rest, out) {
+        let urgent = tcb.urgent_pointer(segment.seq);
+        let plain =
+            Plain { payload_len: segment.len, payload_sum, tos, ..tcb.plain(segment.seq, flags, urgent, ts, frozen) };
+        let off = segment.head.off();
+        let checksum = build::write_plain(pool, &mut segment.head, path, &plain);
+        let headers = off - segment.head.off();
+        push_shared(pool, segment, rest, headers, checksum, out);
+    } else if !emit_any(tcb, pool, path, segment, rest, out, &Emit { ts, frozen, flags, tos, with_sack, payload_sum }) {
         return false;
     }
     if tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED) {
@@ -358,6 +345,91 @@ fn emit_segment<P: FramePool>(
         net.wait_for_neighbour(pool, stats, tcb.path, now, packet);
     }
     true
+}
+
+/// What [`emit_segment`] has found out.
+struct Emit {
+    ts: u32,
+    frozen: bool,
+    flags: TcpFlags,
+    tos: u8,
+    with_sack: bool,
+    payload_sum: u16,
+}
+
+/// A segment with any headers, in whatever frames.
+fn emit_any<P: FramePool>(
+    tcb: &mut Tcb,
+    pool: &mut P,
+    path: &crate::tx::neigh::Path,
+    segment: &mut TxSegment,
+    rest: &FrameNodes,
+    out: &mut Vec<TxFrame>,
+    emit: &Emit,
+) -> bool {
+    let Emit { ts, frozen, flags, tos, with_sack, payload_sum } = *emit;
+    let options = tcb.option_bytes(ts, with_sack);
+    let key = tcb.key();
+    let spec = SegmentSpec {
+        key: &key,
+        seq: segment.seq,
+        ack: tcb.rcv_nxt,
+        flags,
+        window: tcb.offer_window(frozen),
+        urgent: tcb.urgent_pointer(segment.seq),
+        options: &options,
+        ttl: tcb.ttl(),
+        tos,
+        flow_label: tcb.flow_label(),
+        payload_len: segment.len,
+        payload_sum,
+    };
+    if segment.len == 0 {
+        let Some(frame) = build::bare(pool, path, &spec) else { return false };
+        out.push(frame);
+    } else if !pool.is_shared(&segment.head) && segment.head.off() >= build::header_len(path, key.is_v6(), options.len)
+    {
+        let headers = build::header_len(path, key.is_v6(), options.len);
+        let checksum = build::write_headers(pool, &mut segment.head, path, &spec);
+        push_shared(pool, segment, rest, headers, checksum, out);
+    } else if !emit_copy(pool, path, &spec, segment, rest, out) {
+        return false;
+    }
+    true
+}
+
+/// A segment whose headers are written leaves; the send queue keeps the same frames.
+#[inline(always)]
+fn push_shared<P: FramePool>(
+    pool: &mut P,
+    segment: &mut TxSegment,
+    rest: &FrameNodes,
+    headers: usize,
+    checksum: Option<TxChecksum>,
+    out: &mut Vec<TxFrame>,
+) {
+    let frame = pool.share(&segment.head);
+    segment.head.trim_front(headers);
+    out.push(TxFrame { frame, checksum });
+    if !segment.rest.is_empty() {
+        push_rest(pool, segment, rest, out);
+    }
+}
+
+/// The frames behind a chain's first, which `out` ends with.
+#[inline(never)]
+fn push_rest<P: FramePool>(pool: &mut P, segment: &TxSegment, rest: &FrameNodes, out: &mut Vec<TxFrame>) {
+    let more = |last: &mut Vec<TxFrame>| {
+        if let Some(last) = last.last_mut() {
+            last.frame.set_more(true);
+        }
+    };
+    segment.rest.for_each(rest, |part| {
+        more(out);
+        let mut frame = pool.share(part);
+        frame.set_more(false);
+        out.push(TxFrame { frame, checksum: None });
+    });
 }
 
 /// Builds a segment whose frame the device still holds, or whose head has no room for headers: in a frame of its own.
@@ -395,6 +467,34 @@ fn emit_copy<P: FramePool>(
 }
 
 impl Tcb {
+    /// A segment needs nothing but what a [`Plain`] says. `with_sack`: it would carry blocks.
+    #[inline(always)]
+    fn has_plain_headers(&self, with_sack: bool) -> bool {
+        let owes = |e: &crate::tcb::Ext| with_sack && (!e.islands.is_empty() || e.dsack.is_some());
+        !self.flags.has(Flags::V6) && !self.ext.as_ref().is_some_and(owes)
+    }
+
+    /// Headers of a segment without payload.
+    #[inline(always)]
+    fn plain(&mut self, seq: SeqNum, flags: TcpFlags, urgent: u16, ts: u32, frozen: bool) -> Plain {
+        Plain {
+            local: self.local,
+            remote: self.remote,
+            local_port: self.local_port,
+            remote_port: self.remote_port,
+            seq,
+            ack: self.rcv_nxt,
+            flags,
+            window: self.offer_window(frozen),
+            urgent,
+            ts: self.flags.has(Flags::TIMESTAMPS).then_some(Timestamps { val: ts, ecr: self.ts_recent }),
+            ttl: self.ttl(),
+            tos: self.tos(),
+            payload_len: 0,
+            payload_sum: 0,
+        }
+    }
+
     /// A segment of this connection can leave now, as far as a glance tells.
     #[inline]
     fn may_carry_ack(&self) -> bool {

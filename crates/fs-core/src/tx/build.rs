@@ -131,7 +131,7 @@ pub(crate) fn write_headers<P: FramePool>(
     path.tx_checksum().then_some(TxChecksum { start: (link.len() + ip_len) as u16, offset: tcp::CHECKSUM_OFFSET })
 }
 
-/// What is different in the headers of a connection's ordinary segments over IPv4.
+/// The headers of a segment over IPv4 whose only options are timestamps.
 pub(crate) struct Plain {
     pub(crate) local: u32,
     pub(crate) remote: u32,
@@ -141,7 +141,11 @@ pub(crate) struct Plain {
     pub(crate) ack: SeqNum,
     pub(crate) flags: TcpFlags,
     pub(crate) window: u16,
+    /// The urgent pointer: sets URG unless it is zero.
+    pub(crate) urgent: u16,
     pub(crate) ts: Option<Timestamps>,
+    pub(crate) ttl: u8,
+    pub(crate) tos: u8,
     pub(crate) payload_len: u32,
     pub(crate) payload_sum: u16,
 }
@@ -169,16 +173,17 @@ pub(crate) fn write_plain<P: FramePool>(
     let transport = (tcp::HEADER_LEN + options) as u32 + plain.payload_len;
     let addresses = u64::from(plain.local) + u64::from(plain.remote);
 
-    let version_and_len = 0x4500 << 16 | (ipv4::HEADER_LEN as u32 + transport) & 0xffff;
+    let version_and_len = 0x4500 << 16 | u32::from(plain.tos) << 16 | (ipv4::HEADER_LEN as u32 + transport) & 0xffff;
     let fragment = 0x4000; // Don't Fragment.
-    let ttl = u32::from(DEFAULT_TTL) << 24 | u32::from(TCP) << 16;
+    let ttl = u32::from(plain.ttl) << 24 | u32::from(TCP) << 16;
     let sum = addresses + u64::from(version_and_len) + fragment + u64::from(ttl);
 
     let ports = u32::from(plain.local_port) << 16 | u32::from(plain.remote_port);
     let offset = (tcp::HEADER_LEN + options) as u32 / 4;
-    let control = offset << 28 | u32::from(plain.flags.0) << 16 | u32::from(plain.window);
+    let flags = if plain.urgent == 0 { plain.flags } else { plain.flags.with(TcpFlags::URG) };
+    let control = offset << 28 | u32::from(flags.0) << 16 | u32::from(plain.window);
     let pseudo = addresses + u64::from(TCP) + u64::from(transport);
-    let mut check = pseudo;
+    let mut check = pseudo + u64::from(plain.urgent);
     check += u64::from(ports) + u64::from(plain.seq.0) + u64::from(plain.ack.0) + u64::from(control);
     if let Some(ts) = plain.ts {
         check += u64::from(options::TIMESTAMPS_HEAD) + u64::from(ts.val) + u64::from(ts.ecr);
@@ -198,13 +203,20 @@ pub(crate) fn write_plain<P: FramePool>(
         plain.seq.0,
         plain.ack.0,
         control,
-        u32::from(check) << 16,
+        u32::from(check) << 16 | u32::from(plain.urgent),
     ];
     for (out, word) in fixed.as_chunks_mut::<4>().0.iter_mut().zip(words) {
         *out = word.to_be_bytes();
     }
     let start = (link.len() + ipv4::HEADER_LEN) as u16;
     path.tx_checksum().then_some(TxChecksum { start, offset: tcp::CHECKSUM_OFFSET })
+}
+
+/// As [`bare`], of a [`Plain`] segment.
+pub(crate) fn bare_plain<P: FramePool>(pool: &mut P, path: &Path, plain: &Plain) -> Option<TxFrame> {
+    let mut frame = pool.alloc()?;
+    let checksum = write_plain(pool, &mut frame, path, plain);
+    Some(TxFrame { frame, checksum })
 }
 
 /// A sum of big-endian words, in 16 bits.

@@ -108,7 +108,10 @@ impl<P: FramePool> Stack<P> {
                 ack,
                 flags,
                 window,
+                urgent: 0,
                 ts: stamps,
+                ttl: DEFAULT_TTL,
+                tos: 0,
                 payload_len: len,
                 payload_sum: sum,
             };
