@@ -7,6 +7,7 @@ use crate::flow::{CoreId, FlowKey, Protocol};
 use crate::frame::{FramePool, RxFrame};
 use crate::rx::parse::{self, Parsed, Segment, View};
 use crate::rx::steer::Class;
+use crate::slab::NIL;
 use crate::socket::event::{CoreMessage, Outbound, Packet, Ready};
 use crate::stack::{Owner, Stack};
 use crate::tcb::flags::Flags;
@@ -135,14 +136,27 @@ impl<P: FramePool> Stack<P> {
                     *candidate = self.table.first_candidate(item.hash).unwrap_or(u32::MAX);
                 }
             }
-            for &candidate in &candidates[..chunk.len()] {
-                if candidate != u32::MAX
-                    && let Owner::Connection(index) = Owner::of(candidate)
+            for candidate in &mut candidates[..chunk.len()] {
+                if *candidate != u32::MAX
+                    && let Owner::Connection(index) = Owner::of(*candidate)
                     && let Some(tcb) = self.slots.open(index)
                 {
                     // One word of each cache line.
-                    seen ^= tcb.rcv_nxt.0 ^ tcb.window.cwnd;
+                    let tally = self.slots.tally(index);
+                    seen ^= tcb.rcv_nxt.0 ^ tcb.window.cwnd ^ tally.ends();
+                    *candidate = tcb.tx.head;
+                } else {
+                    *candidate = NIL;
                 }
+            }
+            // What is out, which the segment will probably acknowledge; then its chunks' counts.
+            let outstanding = || candidates[..chunk.len()].iter().filter(|head| **head != NIL);
+            for &head in outstanding() {
+                seen ^= self.store.segments[head].ends();
+            }
+            for &head in outstanding() {
+                let segment = &self.store.segments[head];
+                seen ^= u32::from(segment.len > 0 && self.pool.is_shared(&segment.head));
             }
         }
         black_box(seen);

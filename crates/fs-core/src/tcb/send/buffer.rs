@@ -75,6 +75,12 @@ impl TxSegment {
         self.marks & marks != 0
     }
 
+    /// Something of its begin and of its end: brings both into the cache.
+    #[inline]
+    pub(crate) fn ends(&self) -> u32 {
+        self.head.len() as u32 ^ u32::from(self.marks)
+    }
+
     /// Sequence space that it takes: payload and FIN.
     #[inline]
     pub(crate) fn span(&self) -> u32 {
