@@ -1,26 +1,40 @@
-//! Pollers of all processes and cores: the eventfds that wake them.
+//! Pollers of all processes and cores: what wakes them.
 //!
-//! Who has an eventfd can fill it, read it, and make it wait, for all who have it. So the daemon never waits for a process's
-//! ([`Ringer`]), and a core has one for each attachment: what a process does to its own wakes the core or does not wake it
-//! for that process, and changes nothing for others.
+//! Who has an eventfd can fill it, read it, and make it wait, for all who have it. So nobody shares one: a poller is an epoll
+//! set of the daemon's, with an eventfd for each who rings it, and the daemon's own. None is ever read: each write is an
+//! edge. What somebody does to his own wakes the poller, or does not wake it for him, and changes nothing for others.
+//!
+//! The poller's process sleeps on a second set, which has only the first in it: who sleeps on a set can hold its lock for as
+//! long as he likes (by a page fault that he serves himself, while events are copied to him), and the daemon must not wait for
+//! that when it enters a new bell.
+//!
+//! A process that cannot call epoll_wait(2), because it has confined itself, has an eventfd that the daemon alone rings,
+//! without waiting for it ([`Ringer`]).
 
 use crate::sys::Ringer;
 use fs_shm::Bells;
 use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Bells of one poller that one attachment may be given. It needs one; it asks again when the number was closed behind its
+/// back, or its place in a table was taken.
+const GIVEN: u8 = 8;
+
 #[derive(Debug)]
 struct Poller {
+    /// The daemon's own bell; of a poller without a set, the process's.
     eventfd: OwnedFd,
     /// Attachments that wait on it: its maker, and children forked since. Empty for a core's.
     holders: HashSet<u32>,
-    /// A core's: the epoll set that it sleeps on, of the daemon's eventfd and one for each attachment. They are never read:
-    /// each write is an edge.
+    /// The eventfds of all who ring it.
     set: Option<OwnedFd>,
+    /// How many of those each attachment was given.
+    given: HashMap<u32, u8>,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +54,7 @@ impl All {
                     tracing::debug!(%error, poller = id, "is not rung");
                 }
             }
-            // Made non-blocking, and nobody else has a core's.
+            // Made non-blocking, and nobody else has one of a set.
             _ => {
                 let _full = rustix::io::write(&poller.eventfd, &1u64.to_ne_bytes());
             }
@@ -84,18 +98,27 @@ impl Pollers {
         id
     }
 
-    /// Enters a poller of an attachment; answers its number.
-    pub(crate) fn add(&self, eventfd: OwnedFd, holder: u32) -> u32 {
-        self.enter(Poller { eventfd, holders: HashSet::from([holder]), set: None })
+    /// Enters a poller of an attachment; answers its number, and the set that its process is to sleep on.
+    pub(crate) fn add(&self, holder: u32) -> io::Result<(u32, OwnedFd)> {
+        let (eventfd, set) = new_set()?;
+        let outer = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&outer, &set, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        let holders = HashSet::from([holder]);
+        Ok((self.enter(Poller { eventfd, holders, set: Some(set), given: HashMap::new() }), outer))
+    }
+
+    /// Enters a poller of an attachment that the daemon alone rings; answers its number.
+    pub(crate) fn add_private(&self, eventfd: OwnedFd, holder: u32) -> u32 {
+        self.enter(Poller { eventfd, holders: HashSet::from([holder]), set: None, given: HashMap::new() })
     }
 
     /// Enters a poller of a core; answers its number, and what the core is to sleep on: readable, with a new edge, when it
     /// was rung by whomever.
     pub(crate) fn add_core(&self) -> io::Result<(u32, OwnedFd)> {
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (eventfd, set) = new_set()?;
         let sleeps_on = set.try_clone()?;
-        let eventfd = member(&set)?;
-        Ok((self.enter(Poller { eventfd, holders: HashSet::new(), set: Some(set) }), sleeps_on))
+        let poller = Poller { eventfd, holders: HashSet::new(), set: Some(set), given: HashMap::new() };
+        Ok((self.enter(poller), sleeps_on))
     }
 
     /// A forked child waits on its parent's pollers too.
@@ -120,7 +143,10 @@ impl Pollers {
 
     /// Takes an attachment off all; answers those that are gone.
     pub(crate) fn leave_all(&self, holder: u32) -> Vec<u32> {
-        let gone = |poller: &mut Poller| poller.holders.remove(&holder) && poller.holders.is_empty();
+        let gone = |poller: &mut Poller| {
+            poller.given.remove(&holder);
+            poller.holders.remove(&holder) && poller.holders.is_empty()
+        };
         self.lock().pollers.extract_if(|_, poller| gone(poller)).map(|(id, _)| id).collect()
     }
 
@@ -129,12 +155,23 @@ impl Pollers {
         self.lock().pollers.get(&id).map(|poller| poller.holders.iter().copied().collect())
     }
 
-    /// What an attachment rings a poller with: a process's own eventfd, or a new one of the core's. That one is in the
-    /// core's set for as long as somebody has it.
-    pub(crate) fn bell(&self, id: u32) -> io::Result<OwnedFd> {
-        let all = self.lock();
-        let poller = all.pollers.get(&id).ok_or(rustix::io::Errno::NOENT)?;
-        poller.set.as_ref().map_or_else(|| poller.eventfd.try_clone(), member)
+    /// What an attachment rings a poller with: a new eventfd in the poller's set, for as long as somebody has it.
+    ///
+    /// # Errors
+    ///
+    /// See [`fs_shm::control::Request::Bell`]; and those of eventfd(2) and epoll_ctl(2), where the poller's process has put
+    /// its set into too many others.
+    pub(crate) fn bell(&self, id: u32, ringer: u32) -> Result<OwnedFd, Errno> {
+        let mut all = self.lock();
+        let poller = all.pollers.get_mut(&id).ok_or(Errno::NOENT)?;
+        let set = poller.set.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        let given = poller.given.entry(ringer).or_default();
+        if *given >= GIVEN {
+            return Err(Errno::NOBUFS);
+        }
+        let bell = member(set)?;
+        *given += 1;
+        Ok(bell)
     }
 
     /// How many there are.
@@ -167,8 +204,14 @@ impl Bells for Pollers {
     }
 }
 
-/// A new eventfd in a core's set.
-fn member(set: &OwnedFd) -> io::Result<OwnedFd> {
+/// A set with the daemon's own bell in it.
+fn new_set() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    Ok((member(&set)?, set))
+}
+
+/// A new eventfd in a set.
+fn member(set: &OwnedFd) -> Result<OwnedFd, Errno> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     epoll::add(set, &bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     Ok(bell)
@@ -190,9 +233,9 @@ mod tests {
     #[test]
     fn a_number_is_not_given_twice() {
         let pollers = Pollers::default();
-        let first = pollers.add(empty(), 7);
+        let (first, _) = pollers.add(7).unwrap();
         assert!(pollers.leave(first, 7));
-        assert_ne!(pollers.add(empty(), 7), first, "who rings the first would ring a descriptor that is gone");
+        assert_ne!(pollers.add(7).unwrap().0, first, "who rings the first would ring a descriptor that is gone");
     }
 
     /// Without the ringer this test does not end: the eventfd waits in write(2).
@@ -201,37 +244,77 @@ mod tests {
         let pollers = Pollers::default();
         let bell = empty();
         fill(bell.as_fd());
-        let id = pollers.add(bell, 7);
+        let id = pollers.add_private(bell, 7);
         pollers.ring(id);
         pollers.ring_all(&HashSet::from([7]));
+        assert_eq!(pollers.bell(id, 8).unwrap_err(), Errno::OPNOTSUPP);
     }
 
     #[test]
-    fn what_one_does_to_its_bell_of_a_core_changes_nothing_for_others() {
+    fn nobody_is_given_bells_without_end() {
         let pollers = Pollers::default();
-        let (id, set) = pollers.add_core().unwrap();
-        assert_eq!(pollers.holders(id), Some(Vec::new()));
+        let (id, _set) = pollers.add(7).unwrap();
+        for _ in 0..GIVEN {
+            pollers.bell(id, 8).unwrap();
+        }
+        assert_eq!(pollers.bell(id, 8).unwrap_err(), Errno::NOBUFS);
+        pollers.bell(id, 9).unwrap();
+        // Another life, another number.
+        assert!(pollers.leave_all(8).is_empty());
+        pollers.bell(id, 8).unwrap();
+        assert!(pollers.leave(id, 7));
+        assert_eq!(pollers.bell(id, 8).unwrap_err(), Errno::NOENT);
+    }
+
+    fn readable(set: BorrowedFd<'_>) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        poll(&mut [PollFd::from_borrowed_fd(set, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap()
+            > 0
+    }
+
+    fn taken(set: BorrowedFd<'_>) -> bool {
+        let mut events = Vec::with_capacity(4);
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        epoll::wait(set, rustix::buffer::spare_capacity(&mut events), Some(&now)).unwrap() > 0
+    }
+
+    #[test]
+    fn what_one_does_to_its_bell_changes_nothing_for_others() {
+        let pollers = Pollers::default();
+        let (core, set) = pollers.add_core().unwrap();
+        assert_eq!(pollers.holders(core), Some(Vec::new()));
         // As the core does: an outer set, edge-triggered, whose members are never read.
         let outer = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         epoll::add(&outer, &set, epoll::EventData::new_u64(1), epoll::EventFlags::IN | epoll::EventFlags::ET).unwrap();
-        let woken = || {
-            let mut events = Vec::with_capacity(4);
-            let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-            epoll::wait(&outer, rustix::buffer::spare_capacity(&mut events), Some(&now)).unwrap() > 0
-        };
-        assert!(!woken());
-        let (hostile, honest) = (pollers.bell(id).unwrap(), pollers.bell(id).unwrap());
-        fill(hostile.as_fd());
-        assert!(woken() && !woken());
-        for _ in 0..3 {
+        // A process has such an outer set.
+        let (process, sleeps_on) = pollers.add(7).unwrap();
+        for (id, outer) in [(core, outer), (process, sleeps_on)] {
+            // Two ways to sleep: in the set, and in poll(2) on it.
+            let woken = || {
+                let woken = readable(outer.as_fd());
+                assert_eq!(taken(outer.as_fd()), woken);
+                assert!(!readable(outer.as_fd()));
+                woken
+            };
+            assert!(!woken());
+            let (hostile, honest) = (pollers.bell(id, 8).unwrap(), pollers.bell(id, 9).unwrap());
+            fill(hostile.as_fd());
+            assert!(woken() && !woken());
+            for _ in 0..3 {
+                rustix::io::write(&honest, &1u64.to_ne_bytes()).unwrap();
+                assert!(woken() && !woken());
+            }
+            pollers.ring(id);
+            assert!(woken() && !woken());
+            // Reading its own takes nobody's wake-up away.
             rustix::io::write(&honest, &1u64.to_ne_bytes()).unwrap();
+            rustix::io::read(&hostile, &mut [0; 8]).unwrap();
+            assert!(woken());
+            // A ringer that has gone takes only its own.
+            rustix::io::write(&hostile, &1u64.to_ne_bytes()).unwrap();
+            rustix::io::write(&honest, &1u64.to_ne_bytes()).unwrap();
+            drop(hostile);
             assert!(woken() && !woken());
         }
-        pollers.ring(id);
-        assert!(woken() && !woken());
-        // Reading its own takes nobody's wake-up away.
-        rustix::io::write(&honest, &1u64.to_ne_bytes()).unwrap();
-        rustix::io::read(&hostile, &mut [0; 8]).unwrap();
-        assert!(woken());
     }
 }

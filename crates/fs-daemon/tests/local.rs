@@ -276,26 +276,72 @@ fn a_descriptor_on_its_way_lives_on() {
     assert_eq!(mine.refs(), 2);
 }
 
+/// Whether the poller with this set was rung since, taken.
+fn was_rung(set: &Fd) -> bool {
+    let mut events = Vec::with_capacity(1);
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::epoll::wait(set, rustix::buffer::spare_capacity(&mut events), Some(&now)).unwrap() > 0
+}
+
+fn ring(bell: &Fd) {
+    rustix::io::write(bell, &1u64.to_ne_bytes()).unwrap();
+}
+
 #[test]
 fn pollers_are_rung_by_who_may() {
     let daemon = start();
     let Pair { client, server, socket, to, .. } = pair(&daemon);
-    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let poller = server.client.poller(eventfd.as_fd()).unwrap();
-    let ring = client.client.bell(poller).unwrap();
-    rustix::io::write(&ring, &1u64.to_ne_bytes()).unwrap();
-    let mut count = [0; 8];
-    rustix::io::read(&eventfd, &mut count).unwrap();
+    let (poller, set) = server.client.poller().unwrap();
+    assert!(!was_rung(&set));
+    ring(&client.client.bell(poller).unwrap());
+    assert!(was_rung(&set));
     let stranger = attach(&daemon);
     assert_eq!(stranger.client.bell(poller).unwrap_err(), Error::Failed(Errno::ACCESS));
     assert_eq!(client.client.bell(poller + 1000).unwrap_err(), Error::Failed(Errno::NOENT));
-    assert_eq!(server.client.poller(socket.as_fd()), Err(Error::Failed(Errno::INVAL)), "not an eventfd");
     // A new arena on the listener wakes who accepts from it.
     let new = attach(&daemon);
     route(&new, to);
-    soon("the bell", || rustix::io::read(&eventfd, &mut count).is_ok());
+    soon("the bell", || was_rung(&set));
     server.client.poller_gone(poller).unwrap();
     assert_eq!(client.client.bell(poller).unwrap_err(), Error::Failed(Errno::NOENT));
+    // One that the daemon alone rings.
+    assert_eq!(server.client.private_poller(socket.as_fd()), Err(Error::Failed(Errno::INVAL)), "not an eventfd");
+    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let poller = server.client.private_poller(eventfd.as_fd()).unwrap();
+    assert_eq!(client.client.bell(poller).unwrap_err(), Error::Failed(Errno::OPNOTSUPP));
+    client.client.ring(poller).unwrap();
+    soon("the bell", || rustix::io::read(&eventfd, &mut [0; 8]).is_ok());
+}
+
+/// What each had before was the same eventfd: full, it woke nobody any more; waiting, it kept who rang it; read at the
+/// right moment, it took the others' wake-ups away.
+#[test]
+fn a_peer_that_spoils_its_bell_keeps_no_other_from_ringing() {
+    let daemon = start();
+    let Pair { client: honest, server, to, .. } = pair(&daemon);
+    let hostile = attach(&daemon);
+    let (arena, _) = route(&hostile, to);
+    server.client.arena(arena).unwrap();
+    let (poller, set) = server.client.poller().unwrap();
+    let (ours, theirs) = (honest.client.bell(poller).unwrap(), hostile.client.bell(poller).unwrap());
+    rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::empty()).unwrap();
+    rustix::io::write(&theirs, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    assert!(was_rung(&set));
+    for _ in 0..3 {
+        ring(&ours);
+        assert!(was_rung(&set) && !was_rung(&set));
+    }
+    rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::NONBLOCK).unwrap();
+    for _ in 0..3 {
+        ring(&ours);
+        while rustix::io::read(&theirs, &mut [0; 8]).is_ok() {}
+        assert!(was_rung(&set));
+    }
+    // Nor by asking for ever more of them.
+    let given: Vec<_> = (0..100).map_while(|_| hostile.client.bell(poller).ok()).collect();
+    assert!(given.len() < 10, "{}", given.len());
+    ring(&ours);
+    assert!(was_rung(&set));
 }
 
 #[test]

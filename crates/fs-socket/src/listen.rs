@@ -60,7 +60,7 @@ struct Listener {
     count: AtomicU32,
     /// Whose inbox is looked at first.
     turn: AtomicU32,
-    /// The poller of those that block in accept: id | eventfd + 1 << 32.
+    /// The poller of those that block in accept: id | descriptor + 1 << 32.
     poller: AtomicU64,
     /// The attachment whose poller it is: a forked child makes its own.
     poller_of: AtomicU32,
@@ -418,7 +418,7 @@ impl Listener {
             return Some(poller_of_word(word, attachment.life()));
         }
         let poller = process::poller()?;
-        let new = u64::from(poller.id) | (poller.eventfd as u64 + 1) << 32;
+        let new = u64::from(poller.id) | (poller.fd as u64 + 1) << 32;
         if self.poller.compare_exchange(word, new, AcqRel, Acquire).is_err() {
             process::poller_gone(poller);
             // Another thread's.
@@ -430,7 +430,7 @@ impl Listener {
 }
 
 fn poller_of_word(word: u64, life: u32) -> Poller {
-    Poller { id: word as u32, eventfd: (word >> 32) as Fd - 1, life }
+    Poller { id: word as u32, fd: (word >> 32) as Fd - 1, private: false, life }
 }
 
 /// `accept4(2)` (and `accept(2)` with flags 0): the new descriptor and the peer's address.
@@ -619,7 +619,7 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<(), Errn
     if listener.is_behind() {
         slice = slice.min(BLIND);
     }
-    let woken = if ready || listener.pending() { Ok(true) } else { sleep(fd, Some(poller.eventfd), slice) };
+    let woken = if ready || listener.pending() { Ok(true) } else { sleep(fd, Some(poller.fd), slice) };
     awake(listener, &poller);
     match woken {
         Ok(woken) => after_sleep(woken, patience),
@@ -629,9 +629,7 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<(), Errn
 
 /// No more bells, unless other threads still sleep: those are armed again, and rung if something is there.
 fn awake(listener: &Listener, poller: &Poller) {
-    let mut counted = [0; 8];
-    // EAGAIN: it was not rung, or another thread has read it.
-    let _ = call::read(poller.eventfd, &mut counted);
+    poller.take();
     let others = listener.waiters.fetch_sub(1, AcqRel) > 1;
     let mut ready = false;
     listener.each(|mapped| {
@@ -645,8 +643,7 @@ fn awake(listener: &Listener, poller: &Poller) {
         false
     });
     if others && ready {
-        // It cannot be full: nobody writes it 2^64 times.
-        let _ = call::write(poller.eventfd, &1_u64.to_ne_bytes());
+        process::bells().ring(poller.id);
     }
 }
 
@@ -671,10 +668,10 @@ fn after_sleep(woken: bool, patience: &mut Patience) -> Result<(), Errno> {
     }
 }
 
-/// Sleeps until the placeholder or the eventfd is readable: false when `slice` is over.
-fn sleep(fd: Fd, eventfd: Option<Fd>, slice: Duration) -> Result<bool, Errno> {
+/// Sleeps until the placeholder or the poller is readable: false when `slice` is over.
+fn sleep(fd: Fd, poller: Option<Fd>, slice: Duration) -> Result<bool, Errno> {
     let placeholder = sys::borrowed(fd).ok_or(Errno::BADF)?;
-    let bell = sys::borrowed(eventfd.unwrap_or(fd)).ok_or(Errno::BADF)?;
+    let bell = sys::borrowed(poller.unwrap_or(fd)).ok_or(Errno::BADF)?;
     let mut fds = [PollFd::from_borrowed_fd(placeholder, PollFlags::IN), PollFd::from_borrowed_fd(bell, PollFlags::IN)];
     let slice = Timespec { tv_sec: slice.as_secs().cast_signed(), tv_nsec: i64::from(slice.subsec_nanos()) };
     rustix::event::poll(&mut fds, Some(&slice)).map(|ready| ready != 0)

@@ -285,13 +285,16 @@ pub(crate) fn enter_page(attachment: &Attachment, fd: Fd, object: Object) -> boo
     attachment.page.set(fd, object, 0)
 }
 
-/// A poller of this process: an eventfd that the daemon knows.
+/// A poller of this process: something to sleep on that the daemon and our peers ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Poller {
     /// What lanes carry.
     pub id: u32,
-    /// The eventfd (non-blocking); kept out of the application's reach.
-    pub eventfd: Fd,
+    /// What is slept on, readable when it was rung: an epoll set of the daemon's, or an eventfd (non-blocking) if it is
+    /// private. Kept out of the application's reach.
+    pub fd: Fd,
+    /// The daemon alone rings it. Everything else would take epoll_wait(2), which a process that confines itself may forbid.
+    pub private: bool,
     /// Of which attachment it is ([`Attachment::life`]): void after another.
     pub life: u32,
 }
@@ -299,11 +302,29 @@ pub struct Poller {
 /// Makes a poller. `None`: no daemon (then there is nothing to watch either).
 pub fn poller() -> Option<Poller> {
     let attachment = attached()?;
+    let (id, set) = attachment.client.poller().inspect_err(|error| attachment.failed(error)).ok()?;
+    Some(Poller { id, fd: keep(set), private: false, life: attachment.life })
+}
+
+/// Makes a poller that works without epoll_wait(2).
+pub(crate) fn private_poller() -> Option<Poller> {
+    let attachment = attached()?;
     let eventfd: OwnedFd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?.into();
-    let id = attachment.client.poller(eventfd.as_fd()).inspect_err(|error| attachment.failed(error)).ok()?;
-    let eventfd = keep(eventfd);
-    BELLS.learn(id, eventfd);
-    Some(Poller { id, eventfd, life: attachment.life })
+    let made = attachment.client.private_poller(eventfd.as_fd());
+    let id = made.inspect_err(|error| attachment.failed(error)).ok()?;
+    Some(Poller { id, fd: keep(eventfd), private: true, life: attachment.life })
+}
+
+impl Poller {
+    /// Takes what has rung it, after a poll(2) that found it readable.
+    pub(crate) fn take(&self) {
+        if self.private {
+            // EAGAIN: another thread has read it.
+            let _ = sys::call::read(self.fd, &mut [0; 8]);
+        } else {
+            crate::poll::take_events(self.fd);
+        }
+    }
 }
 
 /// The poller is used no more; its lanes have been left.
@@ -313,10 +334,11 @@ pub fn poller_gone(poller: Poller) {
     {
         attachment.failed(&error);
     }
-    BELLS.unlearn(poller.id);
-    table::unset_internal(poller.eventfd);
-    // A number that was ours; nothing is written to it.
-    let _ = sys::call::close(poller.eventfd);
+    if let Some(Known::Bell(bell)) = BELLS.find(poller.id) {
+        BELLS.unlearn(poller.id);
+        drop_internal(bell);
+    }
+    drop_internal(poller.fd);
 }
 
 /// The bells of all arenas of this process.
@@ -329,10 +351,10 @@ struct Ringer;
 impl Bells for Ringer {
     fn ring(&self, poller: u32) {
         for _ in 0..2 {
-            let eventfd = match BELLS.find(poller).map_or_else(|| ask(poller), Ok) {
-                Ok(eventfd) => eventfd,
-                Err(Unknown::Gone) => return,
-                Err(Unknown::Unreachable) => {
+            let eventfd = match BELLS.find(poller).unwrap_or_else(|| ask(poller)) {
+                Known::Bell(eventfd) => eventfd,
+                Known::Gone => return,
+                Known::Unreachable => {
                     if let Some(attachment) = current()
                         && let Err(error) = attachment.client.ring(poller)
                     {
@@ -342,43 +364,46 @@ impl Bells for Ringer {
                 }
             };
             match sys::call::write(eventfd, &1_u64.to_ne_bytes()) {
-                // EAGAIN: it has been rung 2^64 times and not been read; it is awake.
-                Ok(_) | Err(Errno::AGAIN) => return,
-                // The application closed the number behind our back.
+                Ok(_) => return,
+                // The application closed the number behind our back, or it has been rung 2^64 times: a fresh one.
                 Err(_) => BELLS.unlearn(poller),
             }
         }
     }
 }
 
-/// Why there is no eventfd to ring.
-enum Unknown {
+/// How a poller is rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// By this eventfd, which is ours alone.
+    Bell(Fd),
     /// Nobody sleeps there any more, or the daemon does not allow it.
     Gone,
-    /// It cannot come into this process: the daemon has to ring.
+    /// By the daemon: a bell cannot come into this process, or there is none.
     Unreachable,
 }
 
-fn ask(poller: u32) -> Result<Fd, Unknown> {
-    let attachment = current().ok_or(Unknown::Gone)?;
+fn ask(poller: u32) -> Known {
+    let Some(attachment) = current() else { return Known::Gone };
     // A filter may forbid sendmsg(2), and kill for trying.
     if fs_shm::wait::is_confined() {
-        return Err(Unknown::Unreachable);
+        return Known::Unreachable;
     }
-    let bell = match attachment.client.bell(poller) {
-        Ok(bell) => bell,
-        Err(error @ (control::Error::Closed | control::Error::Failed(_))) => {
+    let known = match attachment.client.bell(poller) {
+        Ok(bell) => Known::Bell(keep(bell)),
+        Err(error @ (control::Error::Closed | control::Error::Failed(Errno::NOENT | Errno::ACCESS))) => {
             attachment.failed(&error);
-            return Err(Unknown::Gone);
+            return Known::Gone;
         }
+        // It never has one, and what this process was given it has lost: no use in asking again.
+        Err(control::Error::Failed(Errno::OPNOTSUPP | Errno::NOBUFS)) => Known::Unreachable,
         // No room for a descriptor; a signal handler in the middle of a request; a daemon that is slow.
-        Err(_) => return Err(Unknown::Unreachable),
+        Err(_) => return Known::Unreachable,
     };
-    let eventfd = keep(bell);
-    if let Some(old) = BELLS.learn(poller, eventfd) {
+    if let Some(Known::Bell(old)) = BELLS.learn(poller, known) {
         drop_internal(old);
     }
-    Ok(eventfd)
+    known
 }
 
 /// This process is about to confine itself to few system calls (seccomp): what may be needed of the daemon is asked for
@@ -387,7 +412,7 @@ fn ask(poller: u32) -> Result<Fd, Unknown> {
 /// Bells that are known by then are rung directly, pollers that join later are rung by the daemon.
 pub fn confine() {
     for poller in crate::arenas::all().flat_map(fs_shm::Arena::peer_pollers) {
-        if BELLS.find(poller).is_none() && matches!(ask(poller), Err(Unknown::Unreachable)) {
+        if BELLS.find(poller).is_none() && ask(poller) == Known::Unreachable && BELLS.find(poller).is_none() {
             // No room for descriptors: asking for the next ones is in vain.
             break;
         }
@@ -403,26 +428,40 @@ fn drop_internal(fd: Fd) {
     let _ = sys::call::close(fd);
 }
 
-/// Poller → eventfd: a cache by the poller's low bits.
-struct Known(Array<AtomicU64, KNOWN>);
+/// Poller → how it is rung: a cache by the poller's low bits, of poller << 32 | eventfd + 1.
+struct Bell(Array<AtomicU64, KNOWN>);
 
 const KNOWN: usize = 4096;
-static BELLS: Known = Known(Array::new());
+/// In place of an eventfd's number: the daemon rings.
+const BY_DAEMON: u32 = u32::MAX;
+static BELLS: Bell = Bell(Array::new());
 
-impl Known {
+impl Bell {
     fn place(&self, poller: u32) -> Option<&'static AtomicU64> {
         self.0.make(poller as usize % KNOWN)
     }
 
-    fn find(&self, poller: u32) -> Option<Fd> {
+    fn find(&self, poller: u32) -> Option<Known> {
         let known = self.place(poller)?.load(Acquire);
-        (known >> 32 == u64::from(poller) && known as u32 != 0).then(|| known as u32 as Fd - 1)
+        if known >> 32 == u64::from(poller) { Self::read(known as u32) } else { None }
     }
 
-    /// Answers the eventfd that had the place and is to be closed.
-    fn learn(&self, poller: u32, eventfd: Fd) -> Option<Fd> {
-        let known = self.place(poller)?.swap(u64::from(poller) << 32 | (eventfd as u64 + 1), AcqRel);
-        (known != 0).then(|| known as u32 as Fd - 1)
+    /// Answers what had the place: an eventfd is to be closed.
+    fn learn(&self, poller: u32, known: Known) -> Option<Known> {
+        let word = match known {
+            Known::Bell(eventfd) => eventfd as u32 + 1,
+            Known::Gone => 0,
+            Known::Unreachable => BY_DAEMON,
+        };
+        Self::read(self.place(poller)?.swap(u64::from(poller) << 32 | u64::from(word), AcqRel) as u32)
+    }
+
+    fn read(word: u32) -> Option<Known> {
+        match word {
+            0 => None,
+            BY_DAEMON => Some(Known::Unreachable),
+            eventfd => Some(Known::Bell(eventfd as Fd - 1)),
+        }
     }
 
     fn unlearn(&self, poller: u32) {

@@ -10,7 +10,7 @@ use fs_shm::pages::AttachmentPage;
 use fs_shm::{Bells, Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,8 +29,6 @@ pub(super) struct Attachment {
     pub(super) connection: u64,
     /// The parent that it was forked by, until it speaks.
     pub(super) parent: Option<u32>,
-    /// Its own bells of cores, by their pollers.
-    pub(super) core_bells: HashMap<u32, Arc<OwnedFd>>,
 }
 
 impl Attachment {
@@ -93,7 +91,6 @@ impl Server {
             namespaces: HashSet::new(),
             connection,
             parent,
-            core_bells: HashMap::new(),
         };
         self.attachments.insert(id, attachment);
         if let Some(entry) = self.connections.get_mut(&connection) {
@@ -239,14 +236,8 @@ impl Server {
         }
     }
 
-    pub(super) fn poller(&mut self, me: u32, eventfd: OwnedFd) -> Result<Answer, Errno> {
-        // Anything else could make whoever rings it wait, or do worse.
-        let is = std::fs::read_link(format!("/proc/self/fd/{}", eventfd.as_raw_fd())).map_err(|_| Errno::BADF)?;
-        if is.as_os_str() != "anon_inode:[eventfd]" {
-            return Err(Errno::INVAL);
-        }
-        let flags = rustix::fs::fcntl_getfl(&eventfd)?;
-        rustix::fs::fcntl_setfl(&eventfd, flags | rustix::fs::OFlags::NONBLOCK)?;
+    /// Answers [`fs_shm::control::Request::Poller`].
+    pub(super) fn poller(&mut self, me: u32, eventfd: Option<OwnedFd>) -> Result<Answer, Errno> {
         let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
         let theirs = || {
             let of_user = self.attachments.iter().filter(|(_, attachment)| attachment.who.uid == uid);
@@ -257,25 +248,26 @@ impl Server {
         if !room || self.pollers.count(me) >= POLLERS {
             return Err(Errno::NOBUFS);
         }
-        Ok(Reply::Poller { poller: self.pollers.add(eventfd, me) }.into())
+        let Some(eventfd) = eventfd else {
+            let (poller, set) = self.pollers.add(me).map_err(errno_of)?;
+            return Ok(Answer::with(Reply::Poller { poller }, [Arc::new(set)]));
+        };
+        // Anything else could make whoever rings it wait, or do worse.
+        let is = std::fs::read_link(format!("/proc/self/fd/{}", eventfd.as_raw_fd())).map_err(|_| Errno::BADF)?;
+        if is.as_os_str() != "anon_inode:[eventfd]" {
+            return Err(Errno::INVAL);
+        }
+        let flags = rustix::fs::fcntl_getfl(&eventfd)?;
+        rustix::fs::fcntl_setfl(&eventfd, flags | rustix::fs::OFlags::NONBLOCK)?;
+        Ok(Reply::Poller { poller: self.pollers.add_private(eventfd, me) }.into())
     }
 
     /// Answers [`fs_shm::control::Request::Bell`].
     pub(super) fn bell(&mut self, me: u32, poller: u32) -> Result<Answer, Errno> {
-        let is_core = self.may_ring(me, poller)?;
-        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
-        if let Some(known) = attachment.core_bells.get(&poller) {
-            return Ok(Answer::with(Reply::Done, [known.clone()]));
-        }
-        let bell = self.pollers.bell(poller).map_err(|error| {
-            tracing::warn!(%error, poller, "no bell");
-            error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
-        })?;
-        let bell = Arc::new(bell);
-        if is_core {
-            attachment.core_bells.insert(poller, bell.clone());
-        }
-        Ok(Answer::with(Reply::Done, [bell]))
+        self.may_ring(me, poller)?;
+        let bell = self.pollers.bell(poller, me);
+        let bell = bell.inspect_err(|error| tracing::debug!(%error, poller, attachment = me, "no bell"))?;
+        Ok(Answer::with(Reply::Done, [Arc::new(bell)]))
     }
 
     /// Rings for a process that cannot itself. One that may not is not told: there is no answer.
@@ -283,13 +275,13 @@ impl Server {
         self.counters.requests += 1;
         let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
         match me.ok_or(Errno::NOTCONN).and_then(|me| self.may_ring(me, poller)) {
-            Ok(_) => self.pollers.ring(poller),
+            Ok(()) => self.pollers.ring(poller),
             Err(error) => tracing::debug!(%error, poller, "is not rung"),
         }
     }
 
-    /// Whoever shares an arena with a poller's process, or with a core, may ring it. Answers whether it is a core's.
-    fn may_ring(&self, me: u32, poller: u32) -> Result<bool, Errno> {
+    /// Whoever shares an arena with a poller's process, or with a core, may ring it.
+    fn may_ring(&self, me: u32, poller: u32) -> Result<(), Errno> {
         let holders = self.pollers.holders(poller).ok_or(Errno::NOENT)?;
         let mine = &self.attachments.get(&me).ok_or(Errno::NOTCONN)?.arenas;
         let shares = |holder: &u32| {
@@ -298,7 +290,7 @@ impl Server {
         let is_wire = |id: &u32| self.arenas.get(id).is_some_and(|arena| arena.wire);
         let is_core = holders.is_empty();
         let may = holders.iter().any(shares) || is_core && mine.iter().any(is_wire);
-        if may { Ok(is_core) } else { Err(Errno::ACCESS) }
+        if may { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     fn release_namespace(&mut self, netns: Netns) {
@@ -308,4 +300,8 @@ impl Server {
             self.namespaces.remove(&netns);
         }
     }
+}
+
+fn errno_of(error: std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }

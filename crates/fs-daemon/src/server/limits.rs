@@ -3,10 +3,10 @@
 /// Pollers of one attachment: epoll instances and waiting threads.
 pub(super) const POLLERS: usize = 4096;
 
-/// Pollers of all: each is a descriptor of the daemon's, and half of those are for other things (processes, arenas).
+/// Pollers of all: each is two descriptors of the daemon's, and half of those are for other things (processes, arenas).
 pub(super) fn pollers_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 4).unwrap_or(usize::MAX))
 }
 
 /// Unclaimed shares of one attachment.

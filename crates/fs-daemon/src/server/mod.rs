@@ -388,7 +388,7 @@ impl Server {
             | Request::Sockets { .. }
             | Request::Counters { .. }
             | Request::Ring { .. } => Err(Errno::INVAL),
-            Request::Poller => self.poller(me, fd.ok_or(Errno::BADF)?),
+            Request::Poller => self.poller(me, fd),
             Request::PollerGone { poller } => {
                 if self.pollers.leave(poller, me) {
                     self.evict(me, &[poller]);

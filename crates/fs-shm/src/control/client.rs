@@ -261,8 +261,16 @@ impl Client {
         Ok(Welcome { attachment, epoch, geometry, page, directory })
     }
 
-    /// Makes an eventfd a poller; answers its number.
-    pub fn poller(&self, eventfd: BorrowedFd<'_>) -> Result<u32, Error> {
+    /// Makes a poller; answers its number, and the epoll set to sleep on.
+    pub fn poller(&self) -> Result<(u32, Fd), Error> {
+        match self.request(&Request::Poller, &[])? {
+            (Reply::Poller { poller }, mut fds) => Ok((poller, fds.take().ok_or(NO_FD)?)),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Makes an eventfd a poller that the daemon alone rings; answers its number.
+    pub fn private_poller(&self, eventfd: BorrowedFd<'_>) -> Result<u32, Error> {
         match self.request(&Request::Poller, &[eventfd])? {
             (Reply::Poller { poller }, _) => Ok(poller),
             _ => Err(UNEXPECTED),
@@ -274,7 +282,7 @@ impl Client {
         self.done(&Request::PollerGone { poller }, &[])
     }
 
-    /// The eventfd of a poller; `Failed(ENOENT)` when it is gone.
+    /// What this process rings a poller with, see [`Request::Bell`].
     pub fn bell(&self, poller: u32) -> Result<Fd, Error> {
         match self.request(&Request::Bell { poller }, &[])? {
             (Reply::Done, mut fds) => fds.take().ok_or(NO_FD),

@@ -1,4 +1,4 @@
-//! The messages, and their encoding: version-2 bytes, little-endian, a fixed order of fields.
+//! The messages, and their encoding: version-3 bytes, little-endian, a fixed order of fields.
 //!
 //! A message is one SOCK_SEQPACKET record: kind u16, 0 u16, number u32, then the kind's fields. A reply carries its
 //! request's number. Descriptors travel beside it (SCM_RIGHTS), in the order that each kind names.
@@ -8,7 +8,7 @@ use super::wire::{Malformed, Reader, Text, Writer};
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 2 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 3 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -113,14 +113,18 @@ pub enum Request {
         /// The program's name, for lists only.
         name: Text<32>,
     },
-    /// Makes the eventfd that comes along a poller. → [`Reply::Poller`]
+    /// Makes a poller. → [`Reply::Poller`] and the epoll set to sleep on: readable, with a new edge, when it was rung by
+    /// whomever. If an eventfd comes along, that is what is slept on, nothing is answered beside the number, and the daemon
+    /// alone rings it: for who cannot call epoll_wait(2).
     Poller,
     /// A poller is gone. → [`Reply::Done`]
     PollerGone {
         /// Its number.
         poller: u32,
     },
-    /// Asks for a poller's eventfd. → [`Reply::Done`] and the eventfd; `ENOENT` when it is gone.
+    /// Asks for what to ring a poller with. → [`Reply::Done`] and an eventfd that nobody else has; `ENOENT` when the poller
+    /// is gone, `EOPNOTSUPP` when the daemon alone rings it ([`Request::Ring`]), `ENOBUFS` when this process has been given
+    /// some already.
     Bell {
         /// Its number.
         poller: u32,

@@ -177,7 +177,7 @@ fn descriptors_travel_along() {
         Some((number, Reply::Poller { poller: 42 }))
     });
     let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    assert_eq!(client.poller(eventfd.as_fd()), Ok(42));
+    assert_eq!(client.private_poller(eventfd.as_fd()), Ok(42));
     let mut value = [0; 8];
     rustix::io::read(&eventfd, &mut value).unwrap();
     assert_eq!(u64::from_ne_bytes(value), 5);

@@ -28,7 +28,7 @@ use crate::{
     listen,
     process::{self, Poller},
     socket::{Kind, Socket, Watch},
-    sys, table,
+    table,
     types::{Fd, Ours},
 };
 
@@ -296,7 +296,7 @@ impl Watching<'_> {
         let Some(sets) = self.arm_sets(&mut room[kernel + OWN..]) else { return Ok(true) };
         let room = &mut room[..kernel + OWN + sets];
         let control = process::current().map_or(-1, |attachment| attachment.client().fd().as_raw_fd());
-        room[kernel] = PollFd { fd: self.poller.eventfd, events: IN, revents: 0 };
+        room[kernel] = PollFd { fd: self.poller.fd, events: IN, revents: 0 };
         room[kernel + 1] = PollFd { fd: control, events: IN, revents: 0 };
         let left = deadline.left();
         let cancels = CANCELS.load(Relaxed);
@@ -310,8 +310,7 @@ impl Watching<'_> {
         let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
         let n = kernel::ppoll(room, time, mask)?;
         if room[kernel].revents != 0 {
-            // EAGAIN: another thread of this poller's past has read it.
-            let _ = sys::call::read(self.poller.eventfd, &mut [0; 8]);
+            self.poller.take();
         }
         if room[kernel + 1].revents != 0
             && let Some(attachment) = process::current()
@@ -342,7 +341,7 @@ impl Watching<'_> {
             inner.sleepers += 1;
             *told = Some(set);
             n += 1;
-            let outer = inner.live.as_ref().map(|live| live.outer)?;
+            let outer = inner.live.as_ref().map(|live| live.outer())?;
             if !inner.is_idle() || !inner.arm() {
                 return None;
             }
@@ -380,7 +379,10 @@ impl Watching<'_> {
     }
 }
 
-/// Pollers at rest: number << 32 | eventfd + 1, and the life they belong to.
+/// Of a poller at rest: it is private.
+const PRIVATE: u64 = 1 << 31;
+
+/// Pollers at rest: number << 32 | [`PRIVATE`] | descriptor + 1, and the life they belong to.
 static REST: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
 
 /// A poller for one sleep.
@@ -392,14 +394,16 @@ fn take_poller() -> Option<Poller> {
         }
         let word = poller.swap(0, AcqRel);
         if word != 0 {
-            return Some(Poller { id: (word >> 32) as u32, eventfd: word as u32 as Fd - 1, life });
+            let (fd, private) = ((word & (PRIVATE - 1)) as Fd - 1, word & PRIVATE != 0);
+            return Some(Poller { id: (word >> 32) as u32, fd, private, life });
         }
     }
     process::poller()
 }
 
 fn give_poller(used: Poller) {
-    let word = u64::from(used.id) << 32 | (used.eventfd as u64 + 1);
+    let private = if used.private { PRIVATE } else { 0 };
+    let word = u64::from(used.id) << 32 | private | (used.fd as u64 + 1);
     for [poller, of] in &REST {
         if poller.load(Relaxed) == 0 && poller.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
             of.store(u64::from(used.life), Relaxed);
@@ -410,10 +414,18 @@ fn give_poller(used: Poller) {
     process::poller_gone(used);
 }
 
-/// Has a poller at rest, for a process that may soon be unable to make one.
+/// Has a poller at rest that needs no more than poll(2) and read(2), and none that does, for a process that may soon be
+/// unable to make one.
 pub(super) fn prepare() {
+    for place in &REST {
+        if place[0].load(Relaxed) != 0
+            && let Some(poller) = take_poller()
+        {
+            process::poller_gone(poller);
+        }
+    }
     // None: no daemon, or no room for descriptors; then polls of several sockets will fail.
-    if let Some(poller) = take_poller() {
+    if let Some(poller) = process::private_poller() {
         give_poller(poller);
     }
 }

@@ -157,6 +157,12 @@ pub(crate) fn epoll_closed(index: u32) {
     }
 }
 
+/// Takes the events of a poller's set, whose descriptor is `set`.
+pub(crate) fn take_events(set: Fd) {
+    // At most one: the set has one member. EBADF: the application closed it behind our back.
+    let _ = sys::kernel::epoll_wait(set, &mut [EpollEvent::default()], Some(core::time::Duration::ZERO), None);
+}
+
 /// This process is about to confine itself.
 pub(crate) fn confine() {
     descriptors::prepare();

@@ -234,7 +234,7 @@ impl Inner {
         self.disarm();
         if let Some(live) = &self.live {
             // Its doorbell may have rung: taken here, as nobody else may wait on it. Whoever does is woken again.
-            let _ = kernel::epoll_wait(live.outer, &mut [EpollEvent::default(); 3], Some(Duration::ZERO), None);
+            let _ = kernel::epoll_wait(live.outer(), &mut [EpollEvent::default(); 3], Some(Duration::ZERO), None);
         }
         if self.others_needed() {
             self.ring();

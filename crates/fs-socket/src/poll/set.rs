@@ -4,8 +4,8 @@
 //! application's own events, so their errors, their edges and their closing are the kernel's business. A set has an
 //! instance here as soon as one of our sockets is registered in it. While all of those are still the kernel's (fresh
 //! sockets) the instance only remembers them. With the first channel or listener it becomes *active*: it gets a poller
-//! (an eventfd that peers ring), and an outer kernel set to sleep on, which holds the application's set, the eventfd
-//! and the connection to the daemon.
+//! (a kernel set that peers ring) to sleep on, into which the application's set and the connection to the daemon are
+//! put: the outer set.
 //!
 //! Readiness of channels: a lane of each arena names the slots that changed; their entries become *candidates*, and a
 //! wait asks each candidate what is ready now. A level-triggered entry that was reported stays a candidate, an
@@ -31,10 +31,8 @@ use crate::{
     types::Fd,
 };
 
-/// In the outer set: the application's kernel set.
-pub(super) const KERNEL: u64 = 0;
-/// In the outer set: the poller's eventfd.
-pub(super) const DOORBELL: u64 = 1;
+/// In the outer set, where the daemon has put what our peers ring, as 0: the application's kernel set.
+pub(super) const KERNEL: u64 = 1;
 /// In the outer set: the connection to the daemon.
 pub(super) const CONTROL: u64 = 2;
 
@@ -94,7 +92,12 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) poller: Poller,
-    pub(super) outer: Fd,
+}
+
+impl Live {
+    pub(super) fn outer(&self) -> Fd {
+        self.poller.fd
+    }
 }
 
 /// An arena that entries of the set are in.
@@ -253,25 +256,17 @@ impl Inner {
             return Ok(());
         }
         let poller = process::poller().ok_or(Errno::NOMEM)?;
-        let outer = match kernel::epoll_create() {
-            Ok(outer) => process::keep(sys::owned(outer)),
-            Err(errno) => {
-                process::poller_gone(poller);
-                return Err(errno);
-            }
-        };
+        let outer = poller.fd;
         let watch = |fd, events, data| kernel::epoll_ctl(outer, ADD, fd, Some(EpollEvent { events, data }));
         let control = || match process::current() {
             Some(attachment) => watch(attachment.client().fd().as_raw_fd(), IN | ET, CONTROL),
             None => Ok(()),
         };
-        let doorbell = || watch(poller.eventfd, IN | ET, DOORBELL);
-        if let Err(errno) = watch(self.number, IN, KERNEL).and_then(|()| doorbell()).and_then(|()| control()) {
-            forget(outer);
+        if let Err(errno) = watch(self.number, IN, KERNEL).and_then(|()| control()) {
             process::poller_gone(poller);
             return Err(errno);
         }
-        self.live = Some(Live { poller, outer });
+        self.live = Some(Live { poller });
         self.active.store(true, Relaxed);
         self.begin_kick();
         Ok(())
@@ -317,8 +312,7 @@ impl Inner {
     /// Wakes a thread that sleeps on this set.
     pub(super) fn ring(&self) {
         if let Some(live) = &self.live {
-            // EAGAIN: it has been rung 2^64 times.
-            let _ = sys::call::write(live.poller.eventfd, &1_u64.to_ne_bytes());
+            process::bells().ring(live.poller.id);
         }
     }
 
@@ -335,8 +329,10 @@ impl Inner {
         self.end_kick();
         self.active.store(false, Relaxed);
         if let Some(live) = self.live.take() {
-            forget(live.outer);
-            if !self.stale {
+            if self.stale {
+                // The number is registered as the parent's.
+                forget(live.outer());
+            } else {
                 process::poller_gone(live.poller);
             }
         }

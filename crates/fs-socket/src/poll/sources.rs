@@ -23,13 +23,13 @@ impl Inner {
     pub(super) fn watch_nested(&mut self, at: u32, index: u32) {
         let Some(live) = &self.live else { return };
         let Some(inner) = registry::find(index).and_then(Set::lock) else { return };
-        let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer);
+        let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer());
         drop(inner);
         let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.watched != waited) else { return };
         entry.watched = waited;
         let event = EpollEvent { events: IN, data: 1 << 32 | u64::from(at) };
         // EEXIST: a second registration of the same set; the first one wakes us.
-        let _ = kernel::epoll_ctl(live.outer, ADD, waited, Some(event));
+        let _ = kernel::epoll_ctl(live.outer(), ADD, waited, Some(event));
     }
 
     /// The entry's socket has become something else, or another readiness.
@@ -130,9 +130,9 @@ impl Inner {
                 if let Some(live) = &self.live
                     && let Some(inner) = registry::find(index).and_then(Set::lock)
                 {
-                    let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer);
+                    let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer());
                     // ENOENT: another registration of it took it out.
-                    let _ = kernel::epoll_ctl(live.outer, DEL, waited, None);
+                    let _ = kernel::epoll_ctl(live.outer(), DEL, waited, None);
                 }
             }
         }
@@ -195,7 +195,7 @@ impl Inner {
     pub(super) fn rebuild(&mut self) {
         self.stale = false;
         if let Some(live) = self.live.take() {
-            forget(live.outer);
+            forget(live.outer());
         }
         self.arenas.clear();
         self.special.clear();

@@ -147,7 +147,7 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     // A server that makes no other call has to find the next daemon from here: its listeners are announced by that.
     let orphaned = process::is_orphaned() && process::attached().is_none();
     let mut inner = lock(set)?;
-    let Some(outer) = inner.live.as_ref().map(|live| live.outer) else { return Ok(true) };
+    let Some(outer) = inner.live.as_ref().map(|live| live.outer()) else { return Ok(true) };
     if !inner.is_idle() || !inner.arm() {
         return Ok(true);
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use fs_shm::control::{Fd, MESSAGE_MAX, Object, Reply, Request, socket};
 use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
 use fs_shm::{Arena, Channel, Geometry, NoBells, Side};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 
 #[derive(Default)]
 struct World {
@@ -162,8 +163,17 @@ fn answer(
         Request::Poller => {
             let id = world.next;
             world.next += 1;
-            world.pollers.insert(id, (me.unwrap(), given.unwrap().into_owned_fd()));
-            (Reply::Poller { poller: id }, vec![])
+            let private = given.map(|given| given.into_owned_fd());
+            let set =
+                if private.is_some() { vec![] } else { vec![epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()] };
+            let bell = private.unwrap_or_else(|| {
+                let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+                let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+                epoll::add(&set[0], &bell, epoll::EventData::new_u64(0), edge).unwrap();
+                bell
+            });
+            world.pollers.insert(id, (me.unwrap(), bell));
+            (Reply::Poller { poller: id }, set)
         }
         Request::PollerGone { poller } => {
             world.pollers.remove(&poller);

@@ -15,14 +15,12 @@ use crate::{sys::call::call, types::Fd};
 mod nr {
     pub(super) const PPOLL: usize = 271;
     pub(super) const EPOLL_CTL: usize = 233;
-    pub(super) const EPOLL_CREATE1: usize = 291;
     pub(super) const EVENTFD2: usize = 290;
 }
 #[cfg(target_arch = "aarch64")]
 mod nr {
     pub(super) const PPOLL: usize = 73;
     pub(super) const EPOLL_CTL: usize = 21;
-    pub(super) const EPOLL_CREATE1: usize = 20;
     pub(super) const EVENTFD2: usize = 19;
 }
 /// Linux 5.11.
@@ -58,12 +56,6 @@ pub(in crate::poll) fn ppoll(fds: &mut [PollFd], timeout: Option<Duration>, mask
     let arguments = [fds.as_mut_ptr() as usize, fds.len(), address(timeout.as_ref()), address(mask.as_ref()), 8, 0];
     // SAFETY: the kernel writes into the slice, whose elements are laid out as pollfd; time and mask live through the call.
     unsafe { call(nr::PPOLL, arguments) }
-}
-
-/// `epoll_create1(2)`, close-on-exec.
-pub(in crate::poll) fn epoll_create() -> Result<Fd, Errno> {
-    // SAFETY: a number.
-    unsafe { call(nr::EPOLL_CREATE1, [CLOEXEC, 0, 0, 0, 0, 0]) }.map(|fd| fd as Fd)
 }
 
 /// `epoll_ctl(2)`.
