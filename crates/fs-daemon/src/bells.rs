@@ -141,13 +141,30 @@ impl Pollers {
         false
     }
 
-    /// Takes an attachment off all; answers those that are gone.
-    pub(crate) fn leave_all(&self, holder: u32) -> Vec<u32> {
-        let gone = |poller: &mut Poller| {
-            poller.given.remove(&holder);
-            poller.holders.remove(&holder) && poller.holders.is_empty()
+    /// Takes an attachment off all; answers those that are gone. Its bells are closed, which takes back what they have rung
+    /// and no sleeper has seen yet: the daemon rings instead. `heirs`, children that it has forked, may still have them.
+    pub(crate) fn leave_all(&self, holder: u32, heirs: &[u32]) -> Vec<u32> {
+        let mut all = self.lock();
+        let gone = |poller: &mut Poller| poller.holders.remove(&holder) && poller.holders.is_empty();
+        let gone = all.pollers.extract_if(|_, poller| gone(poller)).map(|(id, _)| id).collect();
+        let rang = |(id, poller): (&u32, &mut Poller)| {
+            let given = poller.given.remove(&holder)?;
+            heirs.iter().for_each(|&heir| {
+                let _has = poller.given.entry(heir).or_insert(given);
+            });
+            Some(*id)
         };
-        self.lock().pollers.extract_if(|_, poller| gone(poller)).map(|(id, _)| id).collect()
+        let rang: Vec<u32> = all.pollers.iter_mut().filter_map(rang).collect();
+        rang.into_iter().for_each(|id| all.ring(id));
+        gone
+    }
+
+    /// Rings all pollers that an attachment has bells of: it is about to exec, which closes them.
+    pub(crate) fn ring_for(&self, ringer: u32) {
+        let mut all = self.lock();
+        let its = |(id, poller): (&u32, &Poller)| poller.given.contains_key(&ringer).then_some(*id);
+        let its: Vec<u32> = all.pollers.iter().filter_map(its).collect();
+        its.into_iter().for_each(|id| all.ring(id));
     }
 
     /// The attachments that wait on a poller (none: a core does).
@@ -260,7 +277,7 @@ mod tests {
         assert_eq!(pollers.bell(id, 8).unwrap_err(), Errno::NOBUFS);
         pollers.bell(id, 9).unwrap();
         // Another life, another number.
-        assert!(pollers.leave_all(8).is_empty());
+        assert!(pollers.leave_all(8, &[]).is_empty());
         pollers.bell(id, 8).unwrap();
         assert!(pollers.leave(id, 7));
         assert_eq!(pollers.bell(id, 8).unwrap_err(), Errno::NOENT);

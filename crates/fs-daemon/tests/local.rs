@@ -293,8 +293,9 @@ fn pollers_are_rung_by_who_may() {
     let Pair { client, server, socket, to, .. } = pair(&daemon);
     let (poller, set) = server.client.poller().unwrap();
     assert!(!was_rung(&set));
-    ring(&client.client.bell(poller).unwrap());
-    assert!(was_rung(&set));
+    let bell = client.client.bell(poller).unwrap();
+    ring(&bell);
+    assert!(was_rung(&set) && !was_rung(&set));
     let stranger = attach(&daemon);
     assert_eq!(stranger.client.bell(poller).unwrap_err(), Error::Failed(Errno::ACCESS));
     assert_eq!(client.client.bell(poller + 1000).unwrap_err(), Error::Failed(Errno::NOENT));
@@ -311,6 +312,25 @@ fn pollers_are_rung_by_who_may() {
     assert_eq!(client.client.bell(poller).unwrap_err(), Error::Failed(Errno::OPNOTSUPP));
     client.client.ring(poller).unwrap();
     soon("the bell", || rustix::io::read(&eventfd, &mut [0; 8]).is_ok());
+}
+
+/// Its bell goes with it, and what that has rung.
+#[test]
+fn who_rings_and_dies_has_rung() {
+    let daemon = start();
+    let Pair { client, server, to, .. } = pair(&daemon);
+    let (poller, set) = server.client.poller().unwrap();
+    for _ in 0..20 {
+        let other = attach(&daemon);
+        let (arena, _) = route(&other, to);
+        server.client.arena(arena).unwrap();
+        was_rung(&set);
+        let bell = other.client.bell(poller).unwrap();
+        ring(&bell);
+        drop((bell, other));
+        soon("the bell", || was_rung(&set));
+    }
+    drop(client);
 }
 
 /// What each had before was the same eventfd: full, it woke nobody any more; waiting, it kept who rang it; read at the

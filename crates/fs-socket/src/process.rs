@@ -400,8 +400,12 @@ fn ask(poller: u32) -> Known {
         // No room for a descriptor; a signal handler in the middle of a request; a daemon that is slow.
         Err(_) => return Known::Unreachable,
     };
-    if let Some(Known::Bell(old)) = BELLS.learn(poller, known) {
+    if let Some((other, Known::Bell(old))) = BELLS.learn(poller, known) {
         drop_internal(old);
+        // What it has rung and no sleeper has seen yet is taken back with it.
+        if let Err(error) = attachment.client.ring(other) {
+            attachment.failed(&error);
+        }
     }
     known
 }
@@ -446,14 +450,15 @@ impl Bell {
         if known >> 32 == u64::from(poller) { Self::read(known as u32) } else { None }
     }
 
-    /// Answers what had the place: an eventfd is to be closed.
-    fn learn(&self, poller: u32, known: Known) -> Option<Known> {
+    /// Answers what had the place, and of which poller: an eventfd is to be closed.
+    fn learn(&self, poller: u32, known: Known) -> Option<(u32, Known)> {
         let word = match known {
             Known::Bell(eventfd) => eventfd as u32 + 1,
             Known::Gone => 0,
             Known::Unreachable => BY_DAEMON,
         };
-        Self::read(self.place(poller)?.swap(u64::from(poller) << 32 | u64::from(word), AcqRel) as u32)
+        let before = self.place(poller)?.swap(u64::from(poller) << 32 | u64::from(word), AcqRel);
+        Some(((before >> 32) as u32, Self::read(before as u32)?))
     }
 
     fn read(word: u32) -> Option<Known> {

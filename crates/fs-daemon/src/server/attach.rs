@@ -29,6 +29,8 @@ pub(super) struct Attachment {
     pub(super) connection: u64,
     /// The parent that it was forked by, until it speaks.
     pub(super) parent: Option<u32>,
+    /// The same until it execs: it has its parent's bells.
+    pub(super) forked_from: Option<u32>,
 }
 
 impl Attachment {
@@ -91,6 +93,7 @@ impl Server {
             namespaces: HashSet::new(),
             connection,
             parent,
+            forked_from: parent,
         };
         self.attachments.insert(id, attachment);
         if let Some(entry) = self.connections.get_mut(&connection) {
@@ -110,8 +113,10 @@ impl Server {
         if version != VERSION {
             return Err(Errno::PROTONOSUPPORT);
         }
-        self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.name = name;
-        let pollers = self.pollers.leave_all(me);
+        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        attachment.name = name;
+        attachment.forked_from = None;
+        let pollers = self.pollers.leave_all(me, &[]);
         self.free_locks(me, &pollers);
         self.welcome(me)
     }
@@ -171,7 +176,9 @@ impl Server {
     pub(super) fn detach(&mut self, id: u32) {
         let Some(attachment) = self.attachments.remove(&id) else { return };
         let channels = attachment.channels();
-        let pollers = self.pollers.leave_all(id);
+        let is_heir = |(&heir, other): (&u32, &Attachment)| (other.forked_from == Some(id)).then_some(heir);
+        let heirs: Vec<u32> = self.attachments.iter().filter_map(is_heir).collect();
+        let pollers = self.pollers.leave_all(id, &heirs);
         for &arena in &attachment.arenas {
             let held = channels.get(&arena).map_or(&[][..], Vec::as_slice);
             for side in [Side::A, Side::B] {

@@ -406,7 +406,11 @@ impl Server {
             Request::Listener { listener } => self.listener_page(me, listener),
             Request::Fork => self.fork(me, fd.ok_or(Errno::BADF)?),
             Request::ForkFailed { child } => self.fork_failed(me, child),
-            Request::Exec | Request::ExecFailed => Ok(Reply::Done.into()),
+            Request::Exec => {
+                self.pollers.ring_for(me);
+                Ok(Reply::Done.into())
+            }
+            Request::ExecFailed => Ok(Reply::Done.into()),
             Request::Resume { version, name } => self.resume(me, version, name),
             Request::Share { object, cookie } => self.share(me, object, cookie),
             Request::Claim => self.claim(me, fd.ok_or(Errno::BADF)?),
