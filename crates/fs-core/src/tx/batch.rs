@@ -247,7 +247,7 @@ impl<P: FramePool> Stack<P> {
             if !emit_segment(tcb, store, pool, net, stats, segment_index, ts, frozen, *now, out) {
                 return Visit::PoolDry;
             }
-            tcb.sent(store, stats, &config.tcp, next, ts, *now);
+            tcb.sent(store, stats, &config.tcp, next, ts, turn.us, *now);
             tally.sent_data(turn.tick);
             *sent += (out.len() > before) as usize;
             segments += 1;
@@ -317,6 +317,7 @@ fn emit_segment<P: FramePool>(
     let first = out.len();
     let in_place = segment.len > 0 && !pool.is_shared(&segment.head);
     let stamps = if tcb.flags.has(Flags::TIMESTAMPS) { options::TIMESTAMPS_LEN } else { 0 };
+    let bytes;
     if in_place
         && tcb.has_plain_headers(with_sack)
         && segment.head.off() >= build::header_len(path, false, stamps as u8)
@@ -327,9 +328,12 @@ fn emit_segment<P: FramePool>(
         let off = segment.head.off();
         let checksum = build::write_plain(pool, &mut segment.head, path, &plain);
         let headers = off - segment.head.off();
+        bytes = headers as u64 + u64::from(segment.len);
         push_shared(pool, segment, rest, headers, checksum, out);
-    } else if !emit_any(tcb, pool, path, segment, rest, out, &Emit { ts, frozen, flags, tos, with_sack, payload_sum }) {
-        return false;
+    } else {
+        let emit = Emit { ts, frozen, flags, tos, with_sack, payload_sum };
+        let Some(any) = emit_any(tcb, pool, path, segment, rest, out, &emit) else { return false };
+        bytes = any;
     }
     if tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED) {
         stats.acks_piggybacked += 1;
@@ -339,7 +343,7 @@ fn emit_segment<P: FramePool>(
         tcb.ack_carried();
     }
     if known {
-        stats.tx_bytes += out[first..].iter().map(|f| f.frame.len() as u64).sum::<u64>();
+        stats.tx_bytes += bytes;
     } else {
         let packet = out.drain(first..).collect();
         net.wait_for_neighbour(pool, stats, tcb.path, now, packet);
@@ -357,7 +361,7 @@ struct Emit {
     payload_sum: u16,
 }
 
-/// A segment with any headers, in whatever frames.
+/// A segment with any headers, in whatever frames: its length. `None`: the pool is dry.
 fn emit_any<P: FramePool>(
     tcb: &mut Tcb,
     pool: &mut P,
@@ -366,7 +370,7 @@ fn emit_any<P: FramePool>(
     rest: &FrameNodes,
     out: &mut Vec<TxFrame>,
     emit: &Emit,
-) -> bool {
+) -> Option<u64> {
     let Emit { ts, frozen, flags, tos, with_sack, payload_sum } = *emit;
     let options = tcb.option_bytes(ts, with_sack);
     let key = tcb.key();
@@ -384,18 +388,16 @@ fn emit_any<P: FramePool>(
         payload_len: segment.len,
         payload_sum,
     };
+    let headers = build::header_len(path, key.is_v6(), options.len);
     if segment.len == 0 {
-        let Some(frame) = build::bare(pool, path, &spec) else { return false };
-        out.push(frame);
-    } else if !pool.is_shared(&segment.head) && segment.head.off() >= build::header_len(path, key.is_v6(), options.len)
-    {
-        let headers = build::header_len(path, key.is_v6(), options.len);
+        out.push(build::bare(pool, path, &spec)?);
+    } else if !pool.is_shared(&segment.head) && segment.head.off() >= headers {
         let checksum = build::write_headers(pool, &mut segment.head, path, &spec);
         push_shared(pool, segment, rest, headers, checksum, out);
     } else if !emit_copy(pool, path, &spec, segment, rest, out) {
-        return false;
+        return None;
     }
-    true
+    Some(headers as u64 + u64::from(segment.len))
 }
 
 /// A segment whose headers are written leaves; the send queue keeps the same frames.

@@ -169,6 +169,7 @@ impl Tcb {
 
     /// Books a segment that has just been sent, with our timestamp `ts`.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "the time in three units, which a turn has")]
     pub(crate) fn sent(
         &mut self,
         store: &mut TxStore,
@@ -176,6 +177,7 @@ impl Tcb {
         config: &TcpConfig,
         next: Next,
         ts: u32,
+        now_us: u32,
         now: Instant,
     ) {
         if self.flags.has(Flags::PERSIST) {
@@ -184,7 +186,6 @@ impl Tcb {
             self.backoff = 0;
         }
         self.flags.clear(Flags::PUSH_OUT | Flags::PERSIST);
-        let now_us = super::recovery::micros(now);
         match next {
             Next::New(index) => {
                 let segment = &mut store.segments[index];

@@ -76,7 +76,7 @@ fn lab() -> Lab {
     tcb.tx.write(&mut store, &mut pool, tcb.snd_nxt, &[1; 6 * MSS as usize], cut);
     tcb.loss_mut();
     while tcb.tx.next != crate::slab::NIL {
-        tcb.sent(&mut store, &mut stats, &config, Next::New(tcb.tx.next), 0, now);
+        tcb.sent(&mut store, &mut stats, &config, Next::New(tcb.tx.next), 0, micros(now), now);
         now = now + Duration::from_millis(1);
     }
     assert_eq!(tcb.snd_nxt.since(tcb.snd_una), 6 * MSS);
@@ -146,7 +146,7 @@ fn sees_our_fin() {
     both(6 * MSS + 1, |lab| {
         let Lab { tcb, store, config, now, .. } = lab;
         tcb.tx.push_fin(store, tcb.snd_nxt);
-        tcb.sent(store, &mut Stats::default(), config, Next::New(tcb.tx.next), 0, *now);
+        tcb.sent(store, &mut Stats::default(), config, Next::New(tcb.tx.next), 0, micros(*now), *now);
         *now = *now + Duration::from_millis(5);
     });
 }
