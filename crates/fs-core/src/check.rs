@@ -259,7 +259,8 @@ impl<P: FramePool> Stack<P> {
         let slots = self.slots.len() * size_of::<Slot>();
         let handshakes = self.handshakes.capacity_bytes();
         let lists: usize = self.net.lists.iter().map(|l| l.acks.len() + l.data.len() + l.control.len()).sum();
-        slots + handshakes + (lists + self.events.len() + self.outbound.len()) * 16 + self.wheel.len() * 16
+        let paths = self.net.paths.len() * 64;
+        slots + handshakes + paths + (lists + self.events.len() + self.outbound.len()) * 16 + self.wheel.len() * 16
     }
 
     /// Flow-table hash of a key: for tests that aim at one bucket.

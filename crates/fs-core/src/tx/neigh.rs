@@ -331,6 +331,12 @@ impl PathTable {
         self.waiting.packets()
     }
 
+    /// Entries of the table.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn len(&self) -> usize {
+        self.paths.len()
+    }
+
     /// Takes a path that leads nowhere out of the table. Looks at a bounded number: a table full of
     /// working paths must not cost a whole walk per new neighbour.
     fn recycle(&mut self) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! Attackers who do not see the connection: RST, SYN and text by guess (RFC 5961), scans, packets from ourselves.
 
 use crate::{OFFER, connected, listening, plan, sent, works};
-use fs_core::{DropReason, Duration, FramePool, TcpState};
+use fs_core::{DropReason, Duration, FramePool, Shutdown, TcpState};
 use fs_fuzz::host::Host;
 use fs_fuzz::packet::{self, ACK, FIN, LOCAL, PSH, RST, SYN, Tcp};
 use fs_fuzz::peer::{PORT, Peer, segment};
@@ -192,4 +192,23 @@ fn ack_storm() {
     }
     assert!(answers <= 3, "{answers} ACKs in a second");
     works(&mut host, &mut peer, id, b"hello");
+}
+
+#[test]
+fn ack_storm_in_time_wait() {
+    // Two ends that both wait would answer one another's ACKs for ever.
+    let (mut host, _, mut peer, id) = connected(plan());
+    host.stack.tcp_shutdown(id, Shutdown::Write).unwrap();
+    sent(&mut host);
+    let (seq, ack) = (peer.seq, peer.ack.wrapping_add(1));
+    peer.send(&mut host, ACK | FIN, seq, ack, &[], &[]);
+    sent(&mut host);
+    assert_eq!(host.stack.tcp_time_waits(), 1);
+    let mut answers = 0;
+    for _ in 0..10_000 {
+        peer.send(&mut host, ACK, seq.wrapping_sub(50_000), ack, &[], &[]);
+        answers += sent(&mut host);
+        host.advance(Duration::from_micros(100));
+    }
+    assert!((1..=3).contains(&answers), "{answers} ACKs in a second");
 }

@@ -149,6 +149,33 @@ fn connections_that_nobody_accepts() {
     assert!(Peer::open(&mut host, listener, 2000, 60_000, OFFER).is_some());
 }
 
+/// The SYNs come while there is room, and their last ACKs all at once.
+#[test]
+fn connections_that_nobody_accepts_at_their_last_ack() {
+    let (mut host, listener) = listening(plan());
+    let tcp =
+        |n: u16, seq, ack, flags| Tcp { from: 3000 + n, to: PORT, seq, ack, flags, window: 512, ..Tcp::default() };
+    let mut out = Vec::new();
+    // The second sixty find the queue with room for forty, and all of their SYNs are answered.
+    for round in 0..2u16 {
+        let mut acks = Vec::new();
+        for n in 60 * round..60 * (round + 1) {
+            out.clear();
+            tcp(n, 7, 0, SYN).write(&mut out, false);
+            host.receive(&out, true);
+            host.transmit(64, false, |p| acks.push((n, segment(p).unwrap().seq.0.wrapping_add(1))));
+        }
+        assert_eq!(acks.len(), 60);
+        for (n, ack) in acks {
+            out.clear();
+            tcp(n, 8, ack, ACK).write(&mut out, false);
+            host.receive(&out, true);
+        }
+    }
+    assert_eq!(host.stack.tcp_backlog(listener), Ok(100), "no more than the backlog, however they come");
+    assert!(host.stack.stats().dropped(DropReason::ListenOverflow) > 0);
+}
+
 /// ARP request: who has our address, from anybody on the link.
 fn arp(n: u32) -> Vec<u8> {
     let [_, b, c, d] = n.to_be_bytes();
@@ -164,6 +191,7 @@ fn neighbour_table_flood_by_arp() {
     let mut host = Host::new(Plan { framing: Framing::Ethernet, ..plan() });
     let before = host.stack.footprint();
     for n in 1..60_000 {
+        // Each of them is on the link.
         host.receive(&arp(n), false);
         let answers = host.transmit(64, false, |packet| assert_eq!(packet[12..14], [8, 6]));
         assert!(answers <= 1, "at most the reply");

@@ -4,8 +4,8 @@ use crate::{connected, listening, plan, works};
 use fs_core::wire::checksum::Sum;
 use fs_core::{Connect, DropReason, Error, TcpOptions, TcpState};
 use fs_fuzz::host::Host;
-use fs_fuzz::packet::{LOCAL, PEER, ipv4};
-use fs_fuzz::peer::segment;
+use fs_fuzz::packet::{LOCAL, PEER, SYN, Tcp, ipv4};
+use fs_fuzz::peer::{PORT, segment};
 
 /// An error message about a segment of ours from port `from` to port `to`.
 pub(crate) fn error(kind: u8, code: u8, mtu: u16, from: u16, to: u16, seq: u32) -> Vec<u8> {
@@ -94,6 +94,13 @@ fn errors_for_an_opening_connection() {
     host.receive(&error(3, 3, 0, from, 7000, syn.seq.0.wrapping_add(1)), false);
     host.receive(&error(3, 3, 0, from, 7001, syn.seq.0), false);
     assert_eq!(host.stack.stats().dropped(DropReason::IcmpUnmatched), 2);
+    // Source quench and redirects are nobody's, whatever they quote.
+    for kind in [4, 5] {
+        for code in 0..4 {
+            host.receive(&error(kind, code, 0, from, 7000, syn.seq.0), false);
+        }
+    }
+    assert_eq!((host.stack.tcp_state(id), host.stack.tcp_take_error(id)), (Ok(TcpState::SynSent), Ok(None)));
     // Soft: it may come right. Hard and true: it is over.
     host.receive(&error(3, 1, 0, from, 7000, syn.seq.0), false);
     assert_eq!(host.stack.tcp_state(id), Ok(TcpState::SynSent));
@@ -101,4 +108,34 @@ fn errors_for_an_opening_connection() {
     assert_eq!(host.stack.tcp_take_error(id), Ok(Some(Error::ConnectionRefused)));
     host.stack.tcp_close(id);
     assert_eq!(host.stack.tcp_connections(), 0);
+}
+
+#[test]
+fn errors_for_a_handshake() {
+    let (mut host, _) = listening(plan());
+    let mut out = Vec::new();
+    Tcp { from: 1000, to: PORT, seq: 7, flags: SYN, window: 512, ..Tcp::default() }.write(&mut out, false);
+    host.receive(&out, true);
+    let mut iss = 0;
+    host.transmit(64, false, |packet| iss = segment(packet).unwrap().seq.0);
+    // Another sequence number is not of our SYN-ACK.
+    for seq in [iss.wrapping_add(1), iss.wrapping_sub(1), 0] {
+        host.receive(&error(3, 3, 0, PORT, 1000, seq), false);
+    }
+    assert_eq!((host.stack.tcp_handshakes(), host.stack.stats().dropped(DropReason::IcmpUnmatched)), (1, 3));
+    host.receive(&error(3, 3, 0, PORT, 1000, iss), false);
+    assert_eq!(host.stack.tcp_handshakes(), 0, "the client is not there");
+}
+
+/// The operator's floor holds where what is believed of a router would go below it.
+#[test]
+fn path_mtu_above_the_operators_floor() {
+    let mut plan = plan();
+    plan.tcp.mss_floor = 1200;
+    let (mut host, _, _, id) = connected(plan);
+    host.stack.tcp_send(id, &vec![1; 100_000]).unwrap();
+    largest(&mut host);
+    let una = host.stack.sending(id).unwrap().una;
+    host.receive(&error(3, 4, 1000, 80, 1000, una), false);
+    assert_eq!(host.stack.sending(id).unwrap().mss, 1200);
 }

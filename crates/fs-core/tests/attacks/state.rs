@@ -33,8 +33,17 @@ fn syn_cookie_forgery() {
     host.advance(Duration::from_secs(200));
     sent(&mut host);
     let (seq, ack) = (old.0.seq, old.0.ack);
-    old.0.send(&mut host, ACK, seq, ack, &[], &[]);
-    assert_eq!(host.stack.tcp_connections(), 0, "a cookie ends after two minutes");
+    for flooded in [false, true] {
+        if flooded {
+            // Cookies count again, but not this one.
+            for n in 0..200 {
+                host.receive(&forged_syn(1000 + n), true);
+            }
+            sent(&mut host);
+        }
+        old.0.send(&mut host, ACK, seq, ack, &[], &[]);
+        assert_eq!(host.stack.tcp_connections(), 0, "a cookie ends after two minutes");
+    }
 }
 
 #[test]

@@ -217,6 +217,11 @@ fn a_closed_window_takes_nothing_but_acks_resets_and_probes() {
     // Reading little opens nothing (silly window), reading more does.
     lab.stack.tcp_recv(conn.id, &mut [0; 100]).unwrap();
     lab.silence();
+    // Nor does a segment that goes anyway.
+    lab.stack.tcp_send(conn.id, b"out").unwrap();
+    assert_eq!(lab.one().window, 0);
+    conn.ack = conn.ack.wrapping_add(3);
+    lab.send(&conn.seg(ACK));
     lab.stack.tcp_recv(conn.id, &mut [0; 3000]).unwrap();
     assert!(lab.one().window >= 1460);
     lab.send(&conn.seg(RST));

@@ -208,3 +208,17 @@ fn a_scale_beyond_14_is_14_and_the_syn_window_is_never_scaled() {
     let info = lab.stack.tcp_info(id).unwrap();
     assert_eq!((info.snd_wscale, info.snd_wnd), (14, 10));
 }
+
+/// The scale that a SYN has offered is the connection's, whatever SO_RCVBUF is set to while the answer is on its way.
+#[test]
+fn the_scale_is_the_syns() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let (id, syn) = connect(&mut lab, TcpOptions { receive_buffer: Some(14_600), ..TcpOptions::default() });
+    assert_eq!((syn.window, syn.option(3)), (14_600, Some(vec![0])));
+    let options = TcpOptions { receive_buffer: Some(1_000_000), ..TcpOptions::default() };
+    lab.stack.tcp_set_options(id, options).unwrap();
+    lab.pass(Duration::from_millis(1100));
+    assert_eq!(lab.one().option(3), Some(vec![0]), "the SYN that is sent again");
+    lab.send(&Seg { options: syn_options(None, false, Some(7)), ..answer(&syn, SYN | ACK) });
+    assert_eq!(lab.stack.tcp_info(id).unwrap().rcv_wscale, 0);
+}

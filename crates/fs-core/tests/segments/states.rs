@@ -337,6 +337,33 @@ fn thousands_of_holes_are_held_and_reported_latest_first() {
     assert_eq!(lab.sent().last().unwrap().ack, conn.seq.wrapping_add(200_000));
 }
 
+/// RFC 9293 MUST-28.
+#[test]
+fn keepalive_waits_two_hours_unless_told_otherwise() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let options = TcpOptions { keepalive: Some(Keepalive::default()), ..TcpOptions::default() };
+    lab.stack.tcp_set_options(conn.id, options).unwrap();
+    lab.pass(Duration::from_secs(7199));
+    lab.silence();
+    lab.pass(Duration::from_secs(2));
+    assert_eq!(lab.one().seq, conn.ack.wrapping_sub(1));
+}
+
+/// TCP_CORK holds for 200 ms (tcp(7)), however long the time-out is.
+#[test]
+fn a_cork_ends_after_200_milliseconds() {
+    let mut lab = Lab::new(TcpConfig { rto_min: Duration::from_secs(2), ..TcpConfig::default() });
+    let options = TcpOptions { cork: true, ..TcpOptions::default() };
+    let conn = lab.accept_with(4000, syn_options(None, true, Some(7)), options);
+    lab.stack.tcp_send(conn.id, b"held").unwrap();
+    lab.silence();
+    lab.pass(Duration::from_millis(195));
+    lab.silence();
+    lab.pass(Duration::from_millis(10));
+    assert_eq!(lab.one().payload, b"held");
+}
+
 /// A machine that was paused finds all of its keepalive times in the past.
 #[test]
 fn late_keepalive_probes_are_not_sent_all_at_once() {

@@ -81,3 +81,37 @@ fn the_latest_island_is_reported_first() {
     islands.touch(SeqNum(310));
     assert_eq!((islands.sack_blocks(&mut blocks), blocks[0].0), (3, SeqNum(300)), "in none");
 }
+
+#[test]
+fn their_number_is_bounded() {
+    let mut nodes = FrameNodes::new();
+    let mut pool = HeapPool::new(MAX_ISLANDS + 8, 512);
+    let mut islands = Islands::default();
+    let mut insert = |islands: &mut Islands, pool: &mut HeapPool, offset: u32| {
+        let data = chain(&mut nodes, pool, &[0]);
+        islands.insert(&mut nodes, pool, SeqNum(offset), data)
+    };
+    for n in 0..MAX_ISLANDS as u32 {
+        assert_eq!(insert(&mut islands, &mut pool, 2 * n), Inserted::Held(1));
+    }
+    assert_eq!(insert(&mut islands, &mut pool, 2 * MAX_ISLANDS as u32), Inserted::Refused);
+    assert_eq!(pool.in_use(), MAX_ISLANDS, "what is refused is given back");
+    assert_eq!(insert(&mut islands, &mut pool, 1), Inserted::Held(1), "what joins two needs no place");
+}
+
+#[test]
+fn the_first_run_that_is_held() {
+    let mut nodes = FrameNodes::new();
+    let mut pool = HeapPool::new(64, 512);
+    let mut islands = Islands::default();
+    let run = |a: u32, b: u32| Some((SeqNum(a), SeqNum(b)));
+    assert_eq!(islands.overlap(SeqNum(0), SeqNum(1000)), None);
+    for offset in [100u32, 300] {
+        let data = chain(&mut nodes, &mut pool, &[0; 10]);
+        islands.insert(&mut nodes, &mut pool, SeqNum(offset), data);
+    }
+    let overlap = |a: u32, b: u32| islands.overlap(SeqNum(a), SeqNum(b));
+    assert_eq!((overlap(0, 100), overlap(110, 300), overlap(310, 400)), (None, None, None));
+    assert_eq!((overlap(0, 1000), overlap(50, 105), overlap(105, 400)), (run(100, 110), run(100, 105), run(105, 110)));
+    assert_eq!((overlap(102, 104), overlap(110, 301)), (run(102, 104), run(300, 301)));
+}
