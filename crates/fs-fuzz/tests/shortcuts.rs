@@ -1,10 +1,14 @@
-//! The engine's short ways for ordinary packets (header prediction, the lone segment) come to what the long ones come to:
-//! the same scripts with and without them give the same packets, events, deadlines and counters.
+//! The engine's short ways for ordinary packets (header prediction, the lone segment, reads and writes of one frame, the
+//! usual packet's parser) come to what the long ones come to: the same scripts with and without them give the same packets,
+//! events, deadlines and counters.
 
 use fs_core::config::Ecn;
-use fs_core::{CongestionControl, Connect, Duration, TcpConfig, TcpId, TcpOptions};
+use fs_core::rx::parse::{Parsed, View, parse};
+use fs_core::wire::checksum::Sum;
+use fs_core::{CongestionControl, Connect, Duration, Framing, RxChecksum, TcpConfig, TcpId, TcpOptions};
 use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::input::Input;
+use fs_fuzz::packet::{Tcp, timestamps};
 use fs_fuzz::peer::{PORT, listen};
 use fs_fuzz::trace::{note, run};
 use fs_fuzz::{frame_to_engine, reassembly, scoreboard, two_ended};
@@ -148,4 +152,58 @@ fn it_does_so_among_hostile_packets() {
         }
     }
     assert!(taken > 300, "{taken} packets took the short way");
+}
+
+/// TCP over IPv4 on Ethernet is parsed at once; on a raw IP link the long way says what must come of it.
+#[test]
+fn a_usual_packet_is_parsed_as_any_other() {
+    let mac = [2, 0, 0, 0, 0, 1];
+    let ethernet = View { framing: Framing::Ethernet, vlan: None, accept_partial_checksum: false, mac };
+    let raw = View { framing: Framing::Ip, ..ethernet };
+    let (mut state, mut good) = (0xface, 0);
+    for round in 0..200_000u32 {
+        let mut pick = |n: u64| random(&mut state) % n;
+        let stamps = timestamps(pick(1 << 32) as u32, pick(1 << 32) as u32);
+        let options = [&[][..], &stamps[..], &[1, 1, 1, 1], &[2, 4, 5, 0xb4]][pick(4) as usize];
+        let payload = vec![pick(256) as u8; [0, 1, 5, 64, 700][pick(5) as usize]];
+        let (seq, ack, flags) = (pick(1 << 32) as u32, pick(1 << 32) as u32, pick(256) as u8);
+        let tcp =
+            Tcp { from: 1000, to: PORT, seq, ack, flags, window: 77, options, payload: &payload, ..Tcp::default() };
+        let mut packet = Vec::new();
+        tcp.write(&mut packet, pick(4) > 0);
+        // Padding, damage anywhere, a header sum that is right again.
+        packet.resize(packet.len() + [0, 0, 1, 6][pick(4) as usize], 0);
+        for _ in 0..pick(3) {
+            let at = pick(packet.len().min(60) as u64) as usize;
+            packet[at] ^= 1 << pick(8);
+        }
+        if pick(2) == 0 {
+            packet[10..12].fill(0);
+            let sum = Sum::of(&packet[..20]).finish();
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        packet.truncate(packet.len() - [0, 0, 0, 1, 30][pick(5) as usize].min(packet.len()));
+        let frame = [&mac[..], &[2, 0, 0, 0, 0, 9, 8, 0], &packet].concat();
+        let checksum = if pick(2) == 0 { RxChecksum::Verified } else { RxChecksum::Unknown };
+        let partial = pick(8) == 0;
+        let of = |view: View, bytes: &[u8]| {
+            parse(&View { accept_partial_checksum: partial, ..view }, bytes, 0, checksum, || Sum::ZERO)
+        };
+        let (at_once, mut long) = (of(ethernet, &frame), of(raw, &packet));
+        match &mut long {
+            Ok(Parsed::Tcp(segment)) => {
+                (segment.payload_off, segment.opt_off) = (segment.payload_off + 14, segment.opt_off + 14);
+                good += 1;
+            }
+            // Whose offsets count from elsewhere, or which Ethernet's type contradicts.
+            Ok(_) => continue,
+            Err(_) if packet.first().is_none_or(|first| first >> 4 != 4) => {
+                assert!(at_once.is_err(), "round {round}");
+                continue;
+            }
+            Err(_) => {}
+        }
+        assert_eq!(at_once, long, "round {round}: {frame:02x?}");
+    }
+    assert!(good > 50_000, "{good} packets were TCP and whole");
 }
