@@ -2,6 +2,7 @@
 //! The tasks run between two turns.
 
 use crate::core::{CoreShared, CoreStack};
+use crate::gather::Gather;
 use crate::handle::{CoreStats, RuntimeStats};
 use crate::mailbox::Mailboxes;
 use crate::wakers::{Interest, Wakers};
@@ -40,6 +41,7 @@ pub(crate) struct CoreIo {
     events: Vec<Event>,
     outbound: Vec<Outbound>,
     woken: Vec<Waker>,
+    pub(crate) gather: Gather,
 }
 
 impl CoreIo {
@@ -57,6 +59,7 @@ impl CoreIo {
             events: Vec::with_capacity(256),
             outbound: Vec::with_capacity(RX_BATCH),
             woken: Vec::with_capacity(256),
+            gather: Gather::new(),
         }
     }
 
@@ -138,6 +141,7 @@ impl CoreIo {
         for event in self.events.drain(..) {
             match event {
                 Event::Tcp(id, ready) => {
+                    self.gather.heard_of(id.index);
                     if ready.intersects(Ready::READ | Ready::PRIORITY | Ready::CLOSED) {
                         wakers.take(Interest::TcpRead, id.index, woken);
                     }
@@ -159,6 +163,11 @@ impl CoreIo {
         }
         self.counters.wakes += woken.len() as u64;
         count
+    }
+
+    /// Whether links have packets that wait for the end of a pause.
+    pub(crate) fn has_packets(&mut self) -> bool {
+        self.ports.iter_mut().any(|p| p.link.has_packets())
     }
 
     /// Asks all links for wake-ups. `false` when there is work after all.
@@ -240,7 +249,14 @@ impl CoreShared {
             };
             io.post(stack, &self.shared);
             work += io.collect(stack);
-            work += io.receive(stack);
+            let now = stack.now();
+            if io.gather.looks(now) {
+                let packets = io.receive(stack);
+                if packets > 0 {
+                    io.gather.found(now);
+                }
+                work += packets;
+            }
             stack.tick();
             stack.drain_events(&mut io.events);
             if !io.events.is_empty() {
@@ -269,7 +285,7 @@ impl CoreShared {
             cpu: self.cpu,
             stack: stack.stats().clone(),
             links: io.ports.iter().map(|p| (p.iface, p.link.stats())).collect(),
-            runtime: io.counters,
+            runtime: RuntimeStats { gatherings: io.gather.begun, ..io.counters },
             connections: stack.tcp_connections() as u64,
             time_waits: stack.tcp_time_waits() as u64,
             frames_in_use: stack.pool().in_use() as u64,

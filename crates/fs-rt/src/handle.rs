@@ -14,6 +14,8 @@ pub struct RuntimeStats {
     pub turns: u64,
     /// Times that it went to sleep.
     pub sleeps: u64,
+    /// Times that it began to let packets gather before it looks at its links, having many connections to serve.
+    pub gatherings: u64,
     /// Tasks woken by events.
     pub wakes: u64,
     /// Messages sent to other cores.

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A core's turn, and the modules that it passes: `core_loop` (send, messages, receive, timers, events) →
-//! tasks → `park` (spin, then sleep). `mailbox` carries packets between cores; `control` mirrors the kernel's
+//! tasks → `park` (spin, then sleep); `gather` has it look less often under load. `mailbox` carries packets between cores; `control` mirrors the kernel's
 //! addresses, routes and neighbours; `ports` keeps local ports reserved in the kernel.
 
 mod builder;
@@ -21,6 +21,7 @@ mod control;
 mod core;
 mod core_loop;
 mod error;
+mod gather;
 mod handle;
 mod mailbox;
 mod mailbox_unsafe;

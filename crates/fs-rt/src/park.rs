@@ -57,7 +57,9 @@ impl Reactor {
     pub(crate) fn new(core: Rc<CoreShared>, busy_poll: bool, spin: Spin) -> io::Result<Self> {
         let mut wakeups = Vec::new();
         let mut must_poll = false;
-        if !busy_poll {
+        if busy_poll {
+            core.io.borrow_mut().gather.forbid();
+        } else {
             // A duplicate: the registration must not outlive its descriptor, and the link closes its own.
             for port in &core.io.borrow().ports {
                 match port.link.wake_fd() {
@@ -190,13 +192,23 @@ impl Future for Reactor {
                 this.spin.idle_begins(now, preemptions);
             }
             let since = *this.idle_since.get_or_insert(now);
-            if now.since(since) >= this.spin.time() {
-                if this.lie_down(cx, now) {
-                    this.core.fall_asleep(cx.waker());
-                    return Poll::Pending;
+            let spin = this.spin.time();
+            let mut io = this.core.io.borrow_mut();
+            if now.since(since) >= io.gather.spin(spin) {
+                let gathered = io.has_packets();
+                if gathered && spin.is_zero() {
+                    // The CPU is wanted by others: it is not spent on waiting.
+                    io.gather.end_pause();
                 }
-                this.core.shared.inboxes[this.core.index].doorbell.get_up();
-                this.idle_since = None;
+                drop(io);
+                if !gathered {
+                    if this.lie_down(cx, now) {
+                        this.core.fall_asleep(cx.waker());
+                        return Poll::Pending;
+                    }
+                    this.core.shared.inboxes[this.core.index].doorbell.get_up();
+                    this.idle_since = None;
+                }
             }
         }
         cx.waker().wake_by_ref();

@@ -80,6 +80,11 @@ pub trait Link: Send {
     /// `prepare_sleep` is then `false`, and `tx`, with or without frames, an error.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Whether there is something to receive, as far as it can be seen without a system call; `false` when only asking tells.
+    fn has_packets(&mut self) -> bool {
+        false
+    }
+
     /// Called before the core sleeps on `wake_fd`: refills, asks for wake-ups. `false` when there is work now.
     fn prepare_sleep(&mut self, pool: &mut UmemPool) -> bool;
 

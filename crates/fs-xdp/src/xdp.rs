@@ -31,6 +31,10 @@ const KICK_BATCH: u32 = 32;
 /// How long `close` waits for packets that are being sent. A NIC sends a full ring in a few milliseconds.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
 
+/// Time after which who goes to sleep asks the kernel whether the device is still there. A core under load sleeps ten thousand
+/// times a second, and each question is a system call; `fs-rt` wakes each second to have it asked.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
 /// An open queue. See [`crate::XdpDevice::open_queue`].
 pub struct XdpLink {
     caps: LinkCaps,
@@ -49,6 +53,8 @@ pub struct XdpLink {
     outstanding: u32,
     stats: LinkStats,
     dead: Option<i32>,
+    /// When the kernel was last asked whether there is still a device.
+    asked_at: Instant,
     /// Chunks that a packet is being gathered into; empty between calls.
     gathered: Vec<Frame>,
     _program: Arc<Program>,
@@ -79,6 +85,7 @@ impl XdpLink {
             outstanding: 0,
             stats: LinkStats::default(),
             dead: None,
+            asked_at: Instant::now(),
             gathered: Vec::with_capacity(DESCRIPTORS_MAX + 2),
             caps,
             socket,
@@ -392,15 +399,23 @@ impl Link for XdpLink {
         Some(self.socket.fd.as_fd())
     }
 
+    fn has_packets(&mut self) -> bool {
+        self.socket.rx.is_ready()
+    }
+
     fn prepare_sleep(&mut self, pool: &mut UmemPool) -> bool {
         self.refill_all(pool);
         self.reap(pool);
         if self.socket.rx.is_ready() {
             return false;
         }
-        // Wakes a driver that waits for chunks, and finds out whether there is still a device: the descriptor would
-        // not become readable when it goes away.
-        self.wake_fill();
+        // Wakes a driver that waits for chunks, and finds out at times whether there is still a device: the descriptor
+        // would not become readable when it goes away.
+        let now = Instant::now();
+        if self.socket.fill.needs_wakeup() || now - self.asked_at >= ASK_EVERY {
+            self.asked_at = now;
+            self.wake_fill();
+        }
         self.dead.is_none() && !self.socket.rx.is_ready()
     }
 

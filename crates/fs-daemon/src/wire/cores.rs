@@ -270,6 +270,7 @@ impl Wire for Cores {
                 push("link_tx_dropped".into(), false, link.tx_dropped);
             }
             push("runtime_sleeps".into(), false, core.runtime.sleeps);
+            push("runtime_gatherings".into(), false, core.runtime.gatherings);
             push("runtime_mailbox_full".into(), false, core.runtime.mailbox_full);
         }
         all
