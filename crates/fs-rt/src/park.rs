@@ -10,7 +10,7 @@
 use crate::core::CoreShared;
 use crate::source::Source;
 use crate::spin::Spin;
-use crate::sys::{Clock, preemptions, watch_readable};
+use crate::sys::{Clock, Witness, watch_readable};
 use fs_core::Instant;
 use std::future::Future;
 use std::io;
@@ -37,6 +37,7 @@ pub(crate) struct Reactor {
     core: Rc<CoreShared>,
     busy_poll: bool,
     spin: Spin,
+    witness: Witness,
     /// The links' descriptors and the doorbell.
     wakeups: Vec<AsyncFd<OwnedFd>>,
     sources: Vec<Rc<dyn Source>>,
@@ -75,6 +76,7 @@ impl Reactor {
             core,
             busy_poll,
             spin,
+            witness: Witness::new(),
             wakeups,
             sources: Vec::new(),
             rings: false,
@@ -189,7 +191,7 @@ impl Future for Reactor {
             }
         } else if !this.busy_poll {
             if this.idle_since.is_none() {
-                this.spin.idle_begins(now, preemptions);
+                this.spin.idle_begins(now, || this.witness.ask());
             }
             let since = *this.idle_since.get_or_insert(now);
             let spin = this.spin.time();

@@ -19,6 +19,14 @@ fn short_sleeps_make_it_longer_and_a_long_one_takes_it_back() {
     assert_eq!(spin.time(), us(150), "the limit");
     spin.idle_ended(us(151));
     assert_eq!(spin.time(), us(30));
+    for expected in [15_000, 7_500, 3_750, 3_750] {
+        spin.idle_ended(us(1000));
+        assert_eq!(spin.time(), Duration::from_nanos(expected), "it catches nothing");
+    }
+    for expected in [7_500, 15_000, 30_000, 30_000] {
+        spin.idle_ended(us(20));
+        assert_eq!(spin.time(), Duration::from_nanos(expected), "it would have");
+    }
 }
 
 #[test]
@@ -29,13 +37,34 @@ fn zero_never_spins() {
     assert_eq!(spin.time(), us(0));
 }
 
+fn preempted(preemptions: u64) -> Contention {
+    Contention { preemptions, crowded: false }
+}
+
+#[test]
+fn a_crowd_elsewhere_ends_the_spin_for_as_long_as_it_lasts() {
+    let mut spin = Spin::new(us(30), true);
+    let mut look = |ms: u64, crowded| {
+        spin.idle_begins(Instant::ZERO + Duration::from_millis(ms), || Contention { preemptions: 0, crowded });
+        spin.time()
+    };
+    assert_eq!(look(10, true), us(30), "once may be chance");
+    assert_eq!(look(12, true), us(0));
+    for ms in 13..200 {
+        assert_eq!(look(ms, true), us(0));
+    }
+    let spinning = (200..210).filter(|&ms| look(ms, false) > us(0)).count();
+    assert!(spinning >= 2, "{spinning}: it is seen soon that the crowd has gone");
+    assert_eq!(look(220, false), us(30));
+}
+
 /// A core that runs out of work every 100 µs, on a CPU that is taken from it `per_ms` times a millisecond as long as it
 /// spins. How many of `for_ms` milliseconds it was ready to spin.
 fn spun(spin: &mut Spin, from_ms: u64, for_ms: u64, per_ms: u64) -> u64 {
     let mut spinning = 0;
     for step in from_ms * 10..(from_ms + for_ms) * 10 {
         let now = Instant::ZERO + us(step * 100);
-        spin.idle_begins(now, || step * per_ms / 10);
+        spin.idle_begins(now, || preempted(step * per_ms / 10));
         spinning += u64::from(spin.time() > us(0));
     }
     spinning / 10
@@ -57,7 +86,7 @@ fn what_takes_the_cpu_now_and_then_does_not_end_the_spin() {
     let mut spin = Spin::new(us(30), true);
     for ms in 0..1000 {
         // Once in 4 ms.
-        spin.idle_begins(Instant::ZERO + Duration::from_millis(ms * 4), || ms);
+        spin.idle_begins(Instant::ZERO + Duration::from_millis(ms * 4), || preempted(ms));
         assert_eq!(spin.time(), us(30));
     }
 }

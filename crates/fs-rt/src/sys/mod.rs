@@ -2,6 +2,7 @@
 
 mod affinity;
 mod clock;
+mod contention;
 mod eventfd;
 mod poll;
 mod preempted;
@@ -11,8 +12,9 @@ mod watch;
 
 pub(crate) use affinity::{online_cpus, pin_to_cpu};
 pub(crate) use clock::Clock;
+pub(crate) use contention::{Contention, Witness};
 pub(crate) use eventfd::EventFd;
 pub(crate) use poll::wait_readable;
-pub(crate) use preempted::preemptions;
+use preempted::preemptions;
 pub(crate) use rlimit::raise_open_files;
 pub(crate) use watch::watch_readable;
