@@ -1,5 +1,7 @@
 //! ECN on the wire between two stacks (RFC 3168): what is agreed, what carries ECT, and how a mark comes back.
 
+mod common;
+
 use fs_core::config::Ecn;
 use fs_core::socket::info::{CaState, TcpInfo};
 use fs_core::*;
@@ -41,25 +43,9 @@ struct World {
 }
 
 fn stack(last: u8, tcp: TcpConfig) -> Stack<HeapPool> {
-    let mut config = StackConfig::new(Secret([last; 32]));
-    config.tcp = tcp;
-    (config.limits.connections, config.limits.time_wait, config.limits.syn_cache) = (100, 100, 2);
-    let mut stack = Stack::new(config, HeapPool::new(4096, 2048));
-    let v4 = Cidr { addr: IpAddr::from([10, 0, 0, last]), prefix: 24 };
-    let v6 = Cidr { addr: IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last as u16]), prefix: 64 };
-    let iface = stack.add_interface(Interface {
-        framing: Framing::Ip,
-        mac: [0; 6],
-        vlan: None,
-        mtu: 1500,
-        addrs: vec![v4, v6],
-        addressing: Addressing::Host,
-        tx_checksum: false,
-        accept_partial_checksum: false,
-    });
-    let route = |to| Route { to, gateway: None, iface, metric: 0 };
-    stack.set_routes(vec![route(v4), route(v6)]);
-    stack
+    let (framing, addressing) = (Framing::Ip, Addressing::Host);
+    let limits = common::limits(100, 100, 2);
+    common::stack(common::Plan { last, seed: last, tcp, limits, frames: 4096, framing, addressing })
 }
 
 fn addr(v6: bool, last: u8, port: u16) -> SocketAddr {

@@ -1,5 +1,7 @@
 //! Two stacks joined by a perfect wire, in standalone addressing: the whole way of a connection, by hand.
 
+mod common;
+
 use fs_core::*;
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,26 +11,9 @@ struct Host {
 }
 
 fn host(last: u8, seed: u8, tcp: TcpConfig) -> Host {
-    let mut config = StackConfig::new(Secret([seed; 32]));
-    config.tcp = tcp;
-    config.limits.connections = 1000;
-    config.limits.time_wait = 1000;
-    config.limits.syn_cache = 8;
-    let mut stack = Stack::new(config, HeapPool::new(4096, 2048));
-    let v4 = Cidr { addr: IpAddr::from([10, 0, 0, last]), prefix: 24 };
-    let v6 = Cidr { addr: IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last as u16]), prefix: 64 };
-    let iface = stack.add_interface(Interface {
-        framing: Framing::Ethernet,
-        mac: [2, 0, 0, 0, 0, last],
-        vlan: None,
-        mtu: 1500,
-        addrs: vec![v4, v6],
-        addressing: Addressing::Standalone,
-        tx_checksum: false,
-        accept_partial_checksum: false,
-    });
-    let route = |to| Route { to, gateway: None, iface, metric: 0 };
-    stack.set_routes(vec![route(v4), route(v6)]);
+    let (framing, addressing) = (Framing::Ethernet, Addressing::Standalone);
+    let limits = common::limits(1000, 1000, 8);
+    let stack = common::stack(common::Plan { last, seed, tcp, limits, frames: 4096, framing, addressing });
     Host { stack, events: Vec::new() }
 }
 

@@ -124,6 +124,13 @@ impl Peer {
         Some((peer, id))
     }
 
+    /// The first connection of a fresh stack, which must come about.
+    pub fn first(host: &mut Host, window: u16, offer: Offer) -> (ListenerId, Peer, TcpId) {
+        let Ok(listener) = host.stack.tcp_listen(listen()) else { panic!("a fresh stack listens") };
+        let Some((peer, id)) = Peer::open(host, listener, 1000, window, offer) else { panic!("a handshake fails") };
+        (listener, peer, id)
+    }
+
     /// Sends a segment with the options that were agreed.
     pub fn send(&mut self, host: &mut Host, flags: u8, seq: u32, ack: u32, sack: &[(SeqNum, SeqNum)], payload: &[u8]) {
         let mut bytes = [0u8; 40];

@@ -1,5 +1,6 @@
 //! A stack and a peer made by hand: segments go in and come out one by one.
 
+use crate::common;
 use fs_core::*;
 use std::net::{IpAddr, SocketAddr};
 
@@ -106,24 +107,9 @@ pub(crate) const PEER_ISN: u32 = 0x7fff_fff0;
 
 impl Lab {
     pub(crate) fn new(tcp: TcpConfig) -> Self {
-        let mut config = StackConfig::new(Secret([7; 32]));
-        config.tcp = tcp;
-        (config.limits.connections, config.limits.time_wait, config.limits.syn_cache) = (100, 100, 50);
-        let mut stack = Stack::new(config, HeapPool::new(8192, 2048));
-        let v4 = Cidr { addr: IpAddr::from([10, 0, 0, 1]), prefix: 24 };
-        let v6 = Cidr { addr: IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]), prefix: 64 };
-        let iface = stack.add_interface(Interface {
-            framing: Framing::Ip,
-            mac: [0; 6],
-            vlan: None,
-            mtu: 1500,
-            addrs: vec![v4, v6],
-            addressing: Addressing::Standalone,
-            tx_checksum: false,
-            accept_partial_checksum: false,
-        });
-        let route = |to| Route { to, gateway: None, iface, metric: 0 };
-        stack.set_routes(vec![route(v4), route(v6)]);
+        let (framing, addressing) = (Framing::Ip, Addressing::Standalone);
+        let limits = common::limits(100, 100, 50);
+        let stack = common::stack(common::Plan { last: 1, seed: 7, tcp, limits, frames: 8192, framing, addressing });
         let mut lab = Self { stack, now: Instant::ZERO, events: Vec::new(), v6: false, raw: Vec::new() };
         lab.pass(Duration::from_secs(1000));
         lab

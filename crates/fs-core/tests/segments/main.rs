@@ -1,6 +1,8 @@
 //! Segments of a hand-made peer against the engine: RFC 9293 3.10.7 and what extends it, number by number.
 
 mod acks;
+#[path = "../common/mod.rs"]
+mod common;
 mod datagrams;
 mod fast_open;
 mod isn;

@@ -6,7 +6,7 @@ use super::{fill, tcp_config};
 use crate::host::{Host, Plan};
 use crate::input::Input;
 use crate::packet::{ACK, FIN};
-use crate::peer::{self, Offer, Peer, listen, segment};
+use crate::peer::{self, Offer, Peer, segment};
 use fs_core::tcb::seq::SeqNum;
 use fs_core::wire::options::sack_blocks;
 use fs_core::{Duration, Error, FramePool, TcpId};
@@ -29,8 +29,7 @@ pub fn reassembly(data: &[u8]) -> u64 {
         timestamps: input.byte() & 3 != 0,
     };
     let mut host = Host::new(Plan { frame_size, frames, ..Plan::new(tcp) });
-    let Ok(listener) = host.stack.tcp_listen(listen()) else { panic!("a fresh stack listens") };
-    let Some((peer, id)) = Peer::open(&mut host, listener, 1000, 65535, offer) else { panic!("a handshake fails") };
+    let (listener, peer, id) = Peer::first(&mut host, 65535, offer);
     let base = peer.seq;
     let mut world = World {
         host,

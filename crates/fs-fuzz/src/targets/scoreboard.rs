@@ -6,7 +6,7 @@ use super::{pattern, tcp_config};
 use crate::host::{Host, Plan};
 use crate::input::Input;
 use crate::packet::ACK;
-use crate::peer::{Offer, Peer, listen, quiesce, segment, time_of};
+use crate::peer::{Offer, Peer, quiesce, segment, time_of};
 use fs_core::tcb::seq::SeqNum;
 use fs_core::{Duration, Error, TcpId, TcpOptions};
 
@@ -21,7 +21,6 @@ pub fn scoreboard(data: &[u8]) -> u64 {
     let at = time_of(iss, || Host::new(Plan::new(fs_core::TcpConfig::default())));
     let mut host = make();
     host.advance(at.since(host.now));
-    let Ok(listener) = host.stack.tcp_listen(listen()) else { panic!("a fresh stack listens") };
     let offer = Offer {
         isn: 1000,
         mss: input.pick(&[Some(1460), Some(200), Some(536), None]),
@@ -30,7 +29,7 @@ pub fn scoreboard(data: &[u8]) -> u64 {
         timestamps: input.byte() & 3 != 0,
     };
     let window = input.pick(&[u16::MAX, 3000, 500]);
-    let Some((peer, id)) = Peer::open(&mut host, listener, 1000, window, offer) else { panic!("a handshake fails") };
+    let (listener, peer, id) = Peer::first(&mut host, window, offer);
     let options = TcpOptions { nodelay: input.byte() & 1 == 0, ..TcpOptions::default() };
     let _ = host.stack.tcp_set_options(id, options);
     let base = peer.ack;
