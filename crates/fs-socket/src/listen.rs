@@ -580,7 +580,7 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<(), Errn
     let announced = listener.id.load(Acquire) != 0;
     if announced && listener.count.load(Relaxed) != 0 {
         // As long as it has paid lately: who connects may need the CPU that we look with.
-        if listener.spin.look(None, || listener.pending()) {
+        if listener.spin.look(None, None, || listener.pending()) {
             return Ok(());
         }
     }

@@ -25,6 +25,7 @@ pub(crate) mod spin;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod wait;
 
 use std::time::Duration;

@@ -23,6 +23,7 @@ use super::{
     spin::Spin,
     sys::kernel,
     sys::lock::{Guard, Lock},
+    turn::Turn,
 };
 use crate::{
     process::{self, Poller},
@@ -54,6 +55,7 @@ const IN: u32 = 0x1;
 pub(super) struct Set {
     inner: Lock<Inner>,
     pub(super) spin: Spin,
+    pub(super) turn: Turn,
     /// Whether it has anything of ours to wait for.
     active: &'static AtomicBool,
 }
@@ -133,7 +135,7 @@ impl Set {
             changes: 0,
             kick: None,
         };
-        Set { inner: Lock::new(inner), spin: Spin::new(), active }
+        Set { inner: Lock::new(inner), spin: Spin::new(), turn: Turn::default(), active }
     }
 
     /// A set that was closed, for another kernel set.

@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use super::turn::Turn;
 use crate::process::now;
 
 /// First look, and what a try costs. Shorter: a peer that needs 5 µs is missed when the machine is a little busy.
@@ -32,10 +33,10 @@ impl Spin {
         Spin { budget: AtomicU32::new(0), skipped: AtomicU32::new(0) }
     }
 
-    /// Looks until `ready` or the budget is used up. The CPU is not given up between looks: on a busy machine others
-    /// would keep it for milliseconds, while a sleeper that is woken gets it at once. A peer that waits for this very CPU
-    /// makes looks futile, and they become short.
-    pub(crate) fn look(&self, deadline: Option<u64>, ready: impl Fn() -> bool) -> bool {
+    /// Looks until `ready` or the budget is used up. The CPU is not given up between looks (but see
+    /// [`Turn`]): on a busy machine others would keep it for milliseconds, while a sleeper that is woken gets it at once. A
+    /// peer that waits for this very CPU makes looks futile, and they become short.
+    pub(crate) fn look(&self, deadline: Option<u64>, turn: Option<&Turn>, ready: impl Fn() -> bool) -> bool {
         let mut budget = match self.budget.load(Relaxed) {
             0 => START_NS,
             budget => budget - 1,
@@ -46,7 +47,11 @@ impl Spin {
             }
             budget = START_NS / 2;
         }
-        let end = now() + u64::from(budget);
+        let begin = now();
+        if turn.is_some_and(|turn| !turn.may_look(begin)) {
+            return false;
+        }
+        let end = begin + u64::from(budget);
         let end = deadline.map_or(end, |deadline| deadline.min(end));
         loop {
             for _ in 0..LOOKS {
@@ -56,9 +61,13 @@ impl Spin {
                 }
                 core::hint::spin_loop();
             }
-            if now() >= end {
+            let now = now();
+            if now >= end {
                 self.budget.store(budget / 2 + 1, Relaxed);
                 return false;
+            }
+            if let Some(turn) = turn {
+                turn.give(now);
             }
         }
     }

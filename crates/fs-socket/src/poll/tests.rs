@@ -63,11 +63,11 @@ mod looking {
     fn in_vain_five_times_is_enough_for_a_while() {
         let spin = Spin::new();
         for _ in 0..6 {
-            assert!(!spin.look(None, || false));
+            assert!(!spin.look(None, None, || false));
         }
         let looks = AtomicU32::new(0);
         for _ in 0..25 {
-            assert!(!spin.look(None, || {
+            assert!(!spin.look(None, None, || {
                 looks.fetch_add(1, Relaxed);
                 false
             }));
@@ -76,17 +76,17 @@ mod looking {
         // Now and then it tries, and a success makes it look again.
         let found = Cell::new(false);
         for _ in 0..40 {
-            found.set(found.get() || spin.look(None, || true));
+            found.set(found.get() || spin.look(None, None, || true));
         }
         assert!(found.get());
-        assert!(spin.look(None, || true));
+        assert!(spin.look(None, None, || true));
     }
 
     #[test]
     fn not_past_the_deadline() {
         let spin = Spin::new();
         let looks = AtomicU32::new(0);
-        assert!(!spin.look(Some(0), || {
+        assert!(!spin.look(Some(0), None, || {
             looks.fetch_add(1, Relaxed);
             false
         }));

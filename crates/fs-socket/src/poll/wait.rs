@@ -72,21 +72,23 @@ pub(super) fn wait(
 ) -> Result<usize, Errno> {
     let deadline = Deadline::new(timeout);
     loop {
+        let now = now();
+        set.turn.give(now);
         let mut inner = lock(set)?;
-        let n = fill(&mut inner, events, deadline.is_now())?;
+        let n = fill(&mut inner, events, deadline.is_now(), now)?;
         if n > 0 || deadline.is_now() {
             return Ok(n);
         }
         drop(inner);
         let dirty = || set.lock().is_none_or(|inner| inner.any_dirty());
-        if set.spin.look(deadline.at(), dirty) {
+        if set.spin.look(deadline.at(), Some(&set.turn), dirty) {
             continue;
         }
         if !sleep(set, &deadline, mask)? {
             // The time is over: a last look at everything.
             let mut inner = lock(set)?;
             inner.waits = LOOK;
-            return fill(&mut inner, events, true);
+            return fill(&mut inner, events, true, now);
         }
     }
 }
@@ -98,9 +100,9 @@ fn lock(set: &'static Set) -> Result<Guard<'static, Inner>, Errno> {
 
 /// Fills in what is ready: ours, and the kernel's if it is time to look or nothing of ours is there. The kernel has half
 /// of the room when it is asked, so that neither starves the other.
-fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool) -> Result<usize, Errno> {
+fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) -> Result<usize, Errno> {
     // What was ready there probably is still, level-triggered.
-    let due = inner.busy || inner.waits >= WAITS || now().saturating_sub(inner.looked) >= LOOK_NS;
+    let due = inner.busy || inner.waits >= WAITS || now.saturating_sub(inner.looked) >= LOOK_NS;
     if !due {
         inner.waits += 1;
         let n = inner.gather(events);
@@ -168,6 +170,7 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
     let mut woken = [EpollEvent::default(); 8];
     let answer = kernel::epoll_wait(outer, &mut woken, time, mask);
+    set.turn.slept(process::now());
     let mut inner = lock(set)?;
     inner.sleepers = inner.sleepers.saturating_sub(1);
     inner.disarm();
