@@ -99,7 +99,7 @@ impl Pollers {
     }
 
     /// Enters a poller of an attachment; answers its number, and the set that its process is to sleep on.
-    pub(crate) fn add(&self, holder: u32) -> io::Result<(u32, OwnedFd)> {
+    pub(crate) fn add(&self, holder: u32) -> Result<(u32, OwnedFd), Errno> {
         let (eventfd, set) = new_set()?;
         let outer = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&outer, &set, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
@@ -119,6 +119,13 @@ impl Pollers {
         let sleeps_on = set.try_clone()?;
         let poller = Poller { eventfd, holders: HashSet::new(), set: Some(set), given: HashMap::new() };
         Ok((self.enter(poller), sleeps_on))
+    }
+
+    /// One more attachment waits on a poller; `false`: it is gone.
+    pub(crate) fn join(&self, id: u32, holder: u32) -> bool {
+        let all = &mut self.lock().pollers;
+        let poller = all.get_mut(&id);
+        poller.map(|poller| poller.holders.insert(holder)).is_some()
     }
 
     /// A forked child waits on its parent's pollers too.
@@ -206,10 +213,12 @@ impl Pollers {
         self.lock().pollers.values().filter(|poller| poller.holders.contains(&holder)).count()
     }
 
-    /// Rings all pollers of these attachments.
-    pub(crate) fn ring_all(&self, holders: &HashSet<u32>) {
+    /// Rings all pollers of these attachments, but for one.
+    pub(crate) fn ring_all(&self, holders: &HashSet<u32>, but: Option<u32>) {
         let mut all = self.lock();
-        let theirs = |(id, poller): (&u32, &Poller)| (!poller.holders.is_disjoint(holders)).then_some(*id);
+        let theirs = |(id, poller): (&u32, &Poller)| {
+            (Some(*id) != but && poller.holders.iter().any(|holder| holders.contains(holder))).then_some(*id)
+        };
         let ids: Vec<u32> = all.pollers.iter().filter_map(theirs).collect();
         ids.into_iter().for_each(|id| all.ring(id));
     }
@@ -263,7 +272,7 @@ mod tests {
         fill(bell.as_fd());
         let id = pollers.add_private(bell, 7);
         pollers.ring(id);
-        pollers.ring_all(&HashSet::from([7]));
+        pollers.ring_all(&HashSet::from([7]), None);
         assert_eq!(pollers.bell(id, 8).unwrap_err(), Errno::OPNOTSUPP);
     }
 

@@ -232,6 +232,28 @@ fn scribbled_memory() {
     honest.check();
 }
 
+/// Looking for a socket of unknown origin, or at what is about to be sent, does not go through all that somebody has
+/// written into his page.
+#[test]
+fn a_full_page_costs_the_others_little() {
+    let daemon = start("full-page");
+    let path = daemon.path().to_owned();
+    let honest = Honest::new(&path);
+    let hostile = connect(&path);
+    let page = hostile.hello(b"hostile").unwrap().page;
+    let entry: Vec<u8> = [Object::Listener(1).to_word(), 7].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    rustix::io::pwrite(&page, &entry.repeat(1 << 20), 0).unwrap();
+    let unknown = fresh();
+    let begun = Instant::now();
+    for _ in 0..100 {
+        assert!(honest.client.claim(unknown.as_fd()).unwrap().is_none());
+        assert!(hostile.share(Object::Listener(1), 7, (1 << 20) - 1).is_err());
+    }
+    // With all of it looked at each takes 5 ms and more.
+    assert!(begun.elapsed() < Duration::from_millis(400), "{:?}", begun.elapsed());
+    honest.check();
+}
+
 /// Not a test by itself: a user who wants everything.
 #[test]
 fn crowd() {

@@ -205,7 +205,9 @@ fn a_forked_child_holds_what_its_parent_held() {
     let daemon = start();
     let Pair { client, server, a, b, arena, listener, .. } = pair(&daemon);
     let (child, end) = Client::pair().unwrap();
+    assert!(!a.was_shared() && !b.was_shared(), "one thread needs no locked instruction for its locks");
     let (id, page) = server.client.fork(end).unwrap();
+    assert!(b.was_shared() && !a.was_shared(), "said before the child can use it");
     let child_page = AttachmentPage::map(page.as_fd()).unwrap();
     assert_eq!(child_page.entry(4), server.page.entry(4));
     assert_eq!(child_page.entry(3).unwrap().0, Object::Listener(listener));
@@ -256,9 +258,11 @@ fn a_descriptor_on_its_way_lives_on() {
     let socket = fresh();
     let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
     let object = Object::Channel { arena, slot: a.slot(), side: PeerSide::A };
-    assert_eq!(client.client.share(object, cookie), Err(Error::Failed(Errno::NOENT)), "not what the page says");
+    assert_eq!(client.client.share(object, cookie, 7), Err(Error::Failed(Errno::NOENT)), "not what the page says");
     assert!(client.page.set(7, object, cookie));
-    client.client.share(object, cookie).unwrap();
+    assert!(!a.was_shared());
+    client.client.share(object, cookie, 7).unwrap();
+    assert!(a.was_shared() && !b.was_shared());
     drop(client);
     let receiver = attach(&daemon);
     assert!(receiver.client.claim(fresh().as_fd()).unwrap().is_none(), "another socket");

@@ -16,6 +16,11 @@ impl Arena {
         waiting.min(u64::from(self.geometry().slots)) as u32
     }
 
+    /// Counts the entries there have been; the opener may write anything.
+    pub fn pushed(&self) -> u64 {
+        self.head().inbox_tail.load(Relaxed)
+    }
+
     /// Appends an entry: slot | generation << 32.
     ///
     /// # Errors

@@ -23,6 +23,11 @@ impl Lane {
         usize::from(self.0)
     }
 
+    /// The lane of this number.
+    pub fn at(index: usize) -> Option<Lane> {
+        (index < LANES).then_some(Lane(index as u8))
+    }
+
     pub(crate) fn bit(self) -> u32 {
         1 << self.0
     }
@@ -106,6 +111,17 @@ impl Arena {
         nothing
     }
 
+    /// Has the lane's poller rung by the next who changes something, for one that has many lanes: a full fence, and a look
+    /// for what was there before, have to follow the last of them. `false`: the lane was so already.
+    pub fn arm(&self, lane: Lane) -> bool {
+        let sleeping = &self.lane_head(self.side(), lane.index()).sleeping;
+        let is_new = sleeping.load(Relaxed) == 0;
+        if is_new {
+            sleeping.store(1, Relaxed);
+        }
+        is_new
+    }
+
     /// The poller is awake again: no more bells.
     pub fn awake(&self, lane: Lane) {
         self.lane_head(self.side(), lane.index()).sleeping.store(0, SeqCst);
@@ -113,25 +129,40 @@ impl Arena {
 
     /// Adds the lane to, or takes it out of, those that hear of the inbox (side B).
     pub fn watch_inbox(&self, lane: Lane, watch: bool) {
+        set_bit(&self.head().inbox_one_of, lane, false);
+        set_bit(&self.head().inbox_last, lane, false);
         set_bit(&self.head().inbox_watch, lane, watch);
+        fence(SeqCst);
+    }
+
+    /// The lane is one of those of which one is rung for each entry of the inbox, if it sleeps; a `last` one if no other
+    /// does. It watches the inbox already.
+    pub fn share_inbox(&self, lane: Lane, last: bool) {
+        set_bit(&self.head().inbox_last, lane, last);
+        set_bit(&self.head().inbox_one_of, lane, true);
         fence(SeqCst);
     }
 
     /// Marks `slot` dirty in every lane of `side` that `mask` names, and rings those that sleep. The caller published
     /// and fenced before it read `mask`.
-    pub(crate) fn mark(&self, side: Side, mut mask: u32, slot: u32) {
-        while mask != 0 {
-            let lane = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
-            let head = self.lane_head(side, lane);
-            self.mark_dirty(head, side, lane, slot);
-            if sleep::claim(&head.sleeping) {
-                let poller = head.poller.load(Relaxed);
-                if poller != 0 {
-                    self.bells().ring(poller);
-                }
+    pub(crate) fn mark(&self, side: Side, mask: u32, slot: u32) {
+        for lane in bits(u64::from(mask)) {
+            self.mark_dirty(self.lane_head(side, lane), side, lane, slot);
+            self.wake(side, lane);
+        }
+    }
+
+    /// Rings the lane's poller if it sleeps; whether it did.
+    fn wake(&self, side: Side, lane: usize) -> bool {
+        let head = self.lane_head(side, lane);
+        let slept = sleep::claim(&head.sleeping);
+        if slept {
+            let poller = head.poller.load(Relaxed);
+            if poller != 0 {
+                self.bells().ring(poller);
             }
         }
+        slept
     }
 
     fn mark_dirty(&self, head: &LaneHead, side: Side, lane: usize, slot: u32) {
@@ -155,7 +186,23 @@ impl Arena {
             head.inbox_word.fetch_add(1, SeqCst);
             crate::futex::wake_all(&head.inbox_word);
         }
-        self.mark(Side::B, head.inbox_watch.load(Relaxed), slot);
+        let watch = head.inbox_watch.load(Relaxed);
+        let one_of = head.inbox_one_of.load(Relaxed) & watch;
+        self.mark(Side::B, watch & !one_of, slot);
+        if one_of == 0 {
+            return;
+        }
+        // All of them look when they are awake next.
+        for lane in bits(u64::from(one_of)) {
+            self.mark_dirty(self.lane_head(Side::B, lane), Side::B, lane, slot);
+        }
+        // As after any publication: who announces its sleep from here on finds the bit.
+        fence(SeqCst);
+        let last = head.inbox_last.load(Relaxed) & one_of;
+        let _woken = [one_of & !last, last].into_iter().any(|mask| {
+            let mut lanes = bits(u64::from(mask));
+            lanes.any(|lane| self.wake(Side::B, lane))
+        });
     }
 }
 

@@ -186,7 +186,11 @@ pub struct Head {
     pub inbox_word: AtomicU32,
     /// Not 0: somebody sleeps on `inbox_word`.
     pub inbox_sleep: AtomicU32,
-    pub(crate) _pad5: [AtomicU32; 13],
+    /// Of `inbox_watch`: one of these is rung for each entry.
+    pub inbox_one_of: AtomicU32,
+    /// Of `inbox_one_of`: rung if none of the others sleeps.
+    pub inbox_last: AtomicU32,
+    pub(crate) _pad5: [AtomicU32; 11],
     /// Connections that have ended, for statistics only: either side may have scribbled on it.
     pub ended: AtomicU64,
     /// Bytes that they carried, both directions.

@@ -71,11 +71,21 @@ impl AttachmentPage {
     /// All entries that are set: fd, object, cookie. Touches only pages that hold something if `fd` (the page's memfd)
     /// is given, by asking for the file's data ranges.
     pub fn entries<'a>(&'a self, fd: Option<BorrowedFd<'a>>) -> impl Iterator<Item = (i32, Object, u64)> + 'a {
+        self.entries_below(DESCRIPTORS, fd)
+    }
+
+    /// The same, of numbers below `end`; the others are not looked at.
+    pub fn entries_below<'a>(
+        &'a self,
+        end: usize,
+        fd: Option<BorrowedFd<'a>>,
+    ) -> impl Iterator<Item = (i32, Object, u64)> + 'a {
+        let end = end.min(DESCRIPTORS);
         let mut next = 0usize;
-        let mut data_end = if fd.is_some() { 0 } else { DESCRIPTORS };
+        let mut data_end = if fd.is_some() { 0 } else { end };
         std::iter::from_fn(move || {
             loop {
-                if next >= DESCRIPTORS {
+                if next >= end {
                     return None;
                 }
                 if let Some(fd) = fd
@@ -188,7 +198,9 @@ pub struct ListenerHead {
     generation: AtomicU64,
     count: AtomicU32,
     closed: AtomicU32,
-    _pad: [AtomicU64; 6],
+    holders: AtomicU32,
+    _pad0: AtomicU32,
+    _pad: [AtomicU64; 5],
 }
 
 const LISTENER_BYTES: usize = (size_of::<ListenerHead>() + LISTENER_ARENAS * 4).next_multiple_of(PAGE);
@@ -234,7 +246,23 @@ impl ListenerPage {
         self.ids()[..count].iter().map(|id| id.load(Acquire)).filter(|&id| id != 0)
     }
 
-    /// Daemon only: replaces the list. `false`: too many, the rest is left out.
+    /// Whether an arena is on the list, which is in order.
+    pub fn contains(&self, arena: u32) -> bool {
+        let count = (self.head().count.load(Acquire) as usize).min(LISTENER_ARENAS);
+        self.ids()[..count].binary_search_by_key(&arena, |id| id.load(Acquire)).is_ok()
+    }
+
+    /// How many attachments hold the listener.
+    pub fn holders(&self) -> u32 {
+        self.head().holders.load(Relaxed)
+    }
+
+    /// Daemon only.
+    pub fn set_holders(&self, holders: u32) {
+        self.head().holders.store(holders, SeqCst);
+    }
+
+    /// Daemon only: replaces the list, which has to be in order. `false`: too many, the rest is left out.
     #[must_use]
     pub fn set(&self, arenas: &[u32]) -> bool {
         let fit = &arenas[..arenas.len().min(LISTENER_ARENAS)];

@@ -3,11 +3,12 @@
 //! An [`Arena`] lives for ever: a thread that looked a socket up just before another closed it, and pollers, may still look
 //! at it. Its memory goes when it is closed and nothing of it is in use ([`sweep`]).
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use fs_shm::{
     Arena, Channel, Side,
     control::{Fd as OwnedFd, Object, PeerSide},
+    lanes::Lane,
 };
 use rustix::fd::AsFd;
 
@@ -23,6 +24,10 @@ pub(crate) struct Mapped {
     id: u32,
     life: u32,
     opened: AtomicU32,
+    /// For the listener that it leads to: its place there + 1.
+    place: AtomicU32,
+    /// The same: the poller of those who sleep in accept << 32 | its lane.
+    lane: AtomicU64,
 }
 
 /// Arenas of a process at once; beyond them connections are the kernel's.
@@ -63,6 +68,30 @@ impl Mapped {
             Side::B => PeerSide::B,
         };
         Object::Channel { arena: self.id, slot, side }
+    }
+
+    /// Its place among its listener's arenas, as last noted.
+    pub(crate) fn place(&self) -> Option<usize> {
+        self.place.load(Relaxed).checked_sub(1).map(|place| place as usize)
+    }
+
+    pub(crate) fn note_place(&self, place: usize) {
+        self.place.store(place as u32 + 1, Relaxed);
+    }
+
+    /// The lane of this poller, joined now if it was not. `None`: none is left.
+    pub(crate) fn lane(&'static self, poller: u32) -> Option<Lane> {
+        let known = self.lane.load(Relaxed);
+        if known >> 32 == u64::from(poller)
+            && let Some(lane) = Lane::at(known as u32 as usize)
+        {
+            return Some(lane);
+        }
+        let lane = self.arena.join(poller)?;
+        self.arena.watch_inbox(lane, true);
+        self.arena.share_inbox(lane, true);
+        self.lane.store(u64::from(poller) << 32 | lane.index() as u64, Relaxed);
+        Some(lane)
     }
 
     fn is(&self, life: u32, id: u32, side: Side) -> bool {
@@ -111,8 +140,15 @@ pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &OwnedFd
         sweep();
     }
     let arena = Arena::map(memory.as_fd(), attachment.geometry(), side, process::bells()).ok()?;
-    let mapped: &'static Mapped =
-        Box::leak(Box::new(Mapped { arena, id, life: attachment.life(), opened: AtomicU32::new(0) }));
+    let mapped = Mapped {
+        arena,
+        id,
+        life: attachment.life(),
+        opened: AtomicU32::new(0),
+        place: AtomicU32::new(0),
+        lane: AtomicU64::new(0),
+    };
+    let mapped: &'static Mapped = Box::leak(Box::new(mapped));
     for place in places(attachment.life(), id, side) {
         let place = MAPPED.make(place)?;
         if place.claim(mapped) {

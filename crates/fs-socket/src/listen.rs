@@ -7,7 +7,8 @@
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,10 @@ const SHUT_RDWR: i32 = 2;
 /// Arenas of one listener at once, as on its page.
 const ARENAS: usize = fs_shm::pages::LISTENER_ARENAS;
 
+/// Inboxes that are looked at first. More: each accept looks at more. Fewer: those of more clients are found by going
+/// through all.
+const HOT: usize = 4;
+
 /// What this process knows of one listener.
 #[derive(Debug)]
 struct Listener {
@@ -58,13 +63,19 @@ struct Listener {
     /// The thread that brings `arenas` up to date.
     busy: AtomicUsize,
     count: AtomicU32,
+    /// Counts changes of `arenas`.
+    changes: AtomicU32,
     /// Whose inbox is looked at first.
     turn: AtomicU32,
-    /// The poller of those that block in accept: id | descriptor + 1 << 32.
+    /// Places whose inbox had something lately, + 1: looked at before all others.
+    hot: [AtomicU32; HOT],
+    /// The poller that all share who sleep in accept, of all processes: id | descriptor + 1 << 32.
     poller: AtomicU64,
-    /// The attachment whose poller it is: a forked child makes its own.
-    poller_of: AtomicU32,
-    /// Threads that block in accept.
+    /// The life of the attachment that it is of.
+    poller_life: AtomicU32,
+    /// The number that the poller's set has the placeholder under, + 1.
+    entered: AtomicU32,
+    /// Threads of this process that sleep in accept.
     waiters: AtomicU32,
     /// How long they look at the inboxes before they sleep.
     spin: Spin,
@@ -161,6 +172,10 @@ fn of(socket: &Socket) -> Option<&'static Listener> {
 /// A rule of the daemon denies it.
 fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
     let (Some(listener), Some(placeholder)) = (of(socket), sys::borrowed(fd)) else { return Ok(()) };
+    if socket.marked(mark::KERNEL_ONLY) {
+        enter_pages(attachment, socket, fd, Object::Kernel(KernelReason::Option));
+        return Ok(());
+    }
     let object = match attachment.client().listen(placeholder, listener.backlog.load(Relaxed)) {
         Ok(Listening::Yes(id, page)) => {
             if listener.id.load(Relaxed) != id || listener.life.load(Relaxed) != attachment.life() {
@@ -196,6 +211,17 @@ pub(crate) fn changed(fd: Fd, socket: &'static Socket) {
     {
         announce_anyway(attachment, fd, socket);
     }
+}
+
+/// An option that only the kernel has was set on a listener: its connections are the kernel's from here on.
+pub(crate) fn leave_to_kernel(fd: Fd, socket: &'static Socket) {
+    let Some(listener) = of(socket) else { return };
+    let was_announced = listener.id.load(Acquire) != 0;
+    listener.withdraw();
+    if let (Some(attachment), true) = (process::current(), was_announced) {
+        enter_pages(attachment, socket, fd, Object::Kernel(KernelReason::Option));
+    }
+    poll::changed(socket);
 }
 
 /// What the attachment page says of a listener; `None`: it is not announced.
@@ -278,17 +304,87 @@ pub fn refresh(socket: &Socket) -> u32 {
     of(socket).map_or(0, Listener::refresh)
 }
 
+/// Changes with the listener's arenas, as of the last [`refresh`].
+pub(crate) fn changes(socket: &Socket) -> u32 {
+    of(socket).map_or(0, |listener| listener.changes.load(Acquire))
+}
+
 /// An arena of a listener, by place: `None` when the place is empty (its opener has gone). A place may be given to
 /// another arena later; arenas themselves are told apart by their address, which is not used twice.
 pub fn arena(socket: &Socket, place: u32) -> Option<&'static Arena> {
     of(socket)?.arenas.at(place as usize)?.load().map(Mapped::arena)
 }
 
+/// What those sleep on who sleep in accept. `None`: no daemon, or this process may not call epoll_wait(2).
+pub(crate) fn shared_poller(socket: &Socket) -> Option<Fd> {
+    Some(of(socket)?.poller(process::current()?)?.fd)
+}
+
+/// Has the next connection ring that poller; answers how many there have been. More than before: some are there that may
+/// not have rung.
+pub(crate) fn arm(socket: &Socket) -> u64 {
+    let Some((listener, attachment)) = of(socket).zip(process::current()) else { return 0 };
+    if let Some(poller) = listener.poller(attachment) {
+        listener.arm(&poller);
+    }
+    let mut pushed: u64 = 0;
+    listener.each(|mapped| {
+        pushed = pushed.wrapping_add(mapped.arena().pushed());
+        false
+    });
+    pushed
+}
+
+/// For a thread that is about to sleep on a listener beside other descriptors: what to sleep on besides, readable when a
+/// connection comes to an inbox. `None`: nothing, it has to look at short intervals.
+pub(crate) struct Doze {
+    listener: &'static Listener,
+    poller: Poller,
+}
+
+impl Doze {
+    /// `Err`: a connection is there.
+    pub(crate) fn begin(socket: &Socket) -> Result<Option<Doze>, ()> {
+        let Some((listener, attachment)) = of(socket).zip(process::current()) else { return Ok(None) };
+        listener.refresh();
+        let Some(poller) = listener.poller(attachment) else { return Ok(None) };
+        match listener.arm(&poller) {
+            Armed::Yes => {
+                listener.waiters.fetch_add(1, AcqRel);
+                Ok(Some(Doze { listener, poller }))
+            }
+            Armed::Ready => Err(()),
+            Armed::Blind => Ok(None),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> Fd {
+        self.poller.fd
+    }
+
+    /// It was readable.
+    pub(crate) fn take(&self, fd: Fd) {
+        if poll::sleep_on(self.poller.fd, Duration::ZERO) == Ok(Some(poll::EDGE)) {
+            self.listener.renew_edge(fd);
+        }
+    }
+}
+
+impl Drop for Doze {
+    fn drop(&mut self) {
+        self.listener.waiters.fetch_sub(1, AcqRel);
+        // As poll(2) wakes all: each wakes the next, as long as nobody has taken the connection.
+        if self.listener.awake(&self.poller) == Armed::Ready {
+            process::bells().ring(self.poller.id);
+        }
+    }
+}
+
 /// Whether a connection waits in an inbox (the kernel's queue is not looked at).
 pub(crate) fn is_ready(socket: &Socket) -> bool {
     of(socket).is_some_and(|listener| {
         listener.refresh();
-        listener.each(|mapped| mapped.arena().pending() != 0)
+        listener.pending()
     })
 }
 
@@ -307,6 +403,7 @@ impl Listener {
                 place.store(None);
             }
         }
+        self.changes.fetch_add(1, AcqRel);
     }
 
     /// Takes it back from the daemon, and its poller.
@@ -315,16 +412,9 @@ impl Listener {
         let attachment = process::current().filter(|attachment| attachment.life() == self.life.load(Relaxed));
         if let Some(attachment) = attachment {
             let poller = self.poller.swap(0, AcqRel);
-            if poller != 0 && self.poller_of.load(Relaxed) == attachment.id() {
-                let poller = poller_of_word(poller, attachment.life());
-                self.each(|mapped| {
-                    if let Some(lane) = mapped.arena().join(poller.id) {
-                        mapped.arena().watch_inbox(lane, false);
-                        mapped.arena().leave(lane);
-                    }
-                    false
-                });
-                process::poller_gone(poller);
+            if poller != 0 && self.poller_life.load(Relaxed) == attachment.life() {
+                // Its lanes are other processes' too: the daemon frees them after the last one.
+                process::poller_gone(poller_of_word(poller, attachment.life()));
             }
             if id != 0
                 && let Err(error) = attachment.client().unlisten(id)
@@ -366,12 +456,17 @@ impl Listener {
         let count = self.count.load(Relaxed) as usize;
         let places = || (0..count).filter_map(|place| self.arenas.at(place));
         for place in places() {
-            if place.load().is_some_and(|mapped| !page.arenas().any(|id| id == mapped.id())) {
+            if place.load().is_some_and(|mapped| !page.contains(mapped.id())) {
                 place.store(None);
             }
         }
+        let is_here = |mapped: &&'static arenas::Mapped| {
+            let place = mapped.place().and_then(|place| self.arenas.at(place)?.load());
+            place.is_some_and(|here| core::ptr::eq(here, *mapped))
+        };
+        let mut free = 0;
         for id in page.arenas() {
-            if self.each(|mapped| mapped.id() == id) {
+            if arenas::find(attachment.life(), id, Side::B).filter(is_here).is_some() {
                 continue;
             }
             let Some(mapped) = arenas::ask(attachment, id, Side::B) else {
@@ -379,55 +474,171 @@ impl Listener {
                 all &= page.generation() != generation;
                 continue;
             };
-            let empty = places().find(|place| place.load().is_none());
-            if let Some(empty) = empty {
-                empty.store(Some(mapped));
-            } else if let Some(end) = self.arenas.make(self.count.load(Relaxed) as usize) {
-                end.store(Some(mapped));
+            while self.arenas.at(free).is_some_and(|place| free < count && place.load().is_some()) {
+                free += 1;
+            }
+            let at = if free < count { free } else { self.count.load(Relaxed) as usize };
+            let Some(place) = self.arenas.make(at) else { continue };
+            mapped.note_place(at);
+            place.store(Some(mapped));
+            if at >= count {
                 self.count.fetch_add(1, AcqRel);
             }
         }
+        self.changes.fetch_add(1, AcqRel);
         all
     }
 
     /// Whether a connection waits in an inbox.
     fn pending(&self) -> bool {
-        self.each(|mapped| mapped.arena().pending() != 0)
+        self.next().is_some()
     }
 
-    /// Takes the next connection, from the inboxes in turn.
-    fn take(&self) -> Option<(&'static Mapped, Channel<'static>)> {
+    /// The place of the next connection: of an inbox that had some lately, or else the next in turn that has one.
+    fn next(&self) -> Option<u32> {
         let count = self.count.load(Acquire);
-        let first = self.turn.load(Relaxed);
-        (0..count).find_map(|next| {
-            let place = first.wrapping_add(next) % count;
-            let mapped = self.arenas.at(place as usize)?.load()?;
-            if mapped.arena().pending() == 0 {
-                return None;
+        let waits = |place: u32| {
+            let mapped = self.arenas.at(place as usize).and_then(Pointer::load);
+            mapped.is_some_and(|mapped| mapped.arena().pending() != 0)
+        };
+        let turn = self.turn.load(Relaxed);
+        // Now and then the others', so that busy clients do not keep them out.
+        if !turn.is_multiple_of(FAIR) {
+            let hot = |i: usize| self.hot[(turn as usize + i) % HOT].load(Relaxed).checked_sub(1);
+            let found = (0..HOT).filter_map(hot).find(|&place| place < count && waits(place));
+            if found.is_some() {
+                return found;
             }
-            let channel = Channel::accept(mapped.arena())?;
-            self.turn.store(place + 1, Relaxed);
-            Some((mapped, channel))
-        })
+        }
+        let first = self.last_place();
+        (1..=count).map(|next| first.wrapping_add(next) % count).find(|&place| waits(place))
     }
 
-    /// The poller of those that block in accept.
+    /// Where the last connection came from that was not a hot place's.
+    fn last_place(&self) -> u32 {
+        self.hot[HOT - 1].load(Relaxed).wrapping_sub(1)
+    }
+
+    /// Takes the next connection.
+    fn take(&self) -> Option<(&'static Mapped, Channel<'static>)> {
+        let place = self.next()?;
+        let mapped = self.arenas.at(place as usize)?.load()?;
+        let channel = Channel::accept(mapped.arena())?;
+        self.turn.fetch_add(1, Relaxed);
+        if !self.hot.iter().any(|hot| hot.load(Relaxed) == place + 1) {
+            for i in 1..HOT {
+                self.hot[i - 1].store(self.hot[i].load(Relaxed), Relaxed);
+            }
+            self.hot[HOT - 1].store(place + 1, Relaxed);
+        }
+        Some((mapped, channel))
+    }
+
+    /// The poller of those who sleep in accept. `None`: no daemon, or this process may not call epoll_wait(2).
     fn poller(&self, attachment: &Attachment) -> Option<Poller> {
+        let id = self.id.load(Acquire);
+        if id == 0 || fs_shm::wait::is_confined() {
+            return None;
+        }
         let word = self.poller.load(Acquire);
-        if word != 0 && self.poller_of.load(Relaxed) == attachment.id() {
+        if word != 0 && self.poller_life.load(Relaxed) == attachment.life() {
             return Some(poller_of_word(word, attachment.life()));
         }
-        let poller = process::poller()?;
+        let poller = process::listener_poller(attachment, id)?;
         let new = u64::from(poller.id) | (poller.fd as u64 + 1) << 32;
+        self.entered.store(0, Relaxed);
+        self.poller_life.store(attachment.life(), Relaxed);
         if self.poller.compare_exchange(word, new, AcqRel, Acquire).is_err() {
-            process::poller_gone(poller);
-            // Another thread's.
+            // Another thread's, of the same poller.
+            process::drop_poller(poller);
             return Some(poller_of_word(self.poller.load(Acquire), attachment.life()));
         }
-        self.poller_of.store(attachment.id(), Release);
         Some(poller)
     }
+
+    /// Has the next connection wake a sleeper; true if one is there already.
+    fn arm(&self, poller: &Poller) -> Armed {
+        let mut armed = Armed::Yes;
+        self.each(|mapped| {
+            match mapped.lane(poller.id) {
+                Some(lane) => {
+                    mapped.arena().arm(lane);
+                }
+                None => armed = Armed::Blind,
+            }
+            false
+        });
+        fence(SeqCst);
+        if self.pending() {
+            return Armed::Ready;
+        }
+        if self.is_behind() { Armed::Blind } else { armed }
+    }
+
+    /// Whether others may sleep on the poller, in this process or another.
+    fn has_others(&self) -> bool {
+        let holders = self.page.load().map_or(1, ListenerPage::holders);
+        self.waiters.load(Acquire) > 0 || holders > 1
+    }
+
+    /// One sleeper is awake. Others are woken by the next connection.
+    /// [`Armed::Ready`]: others sleep, and something is there.
+    fn awake(&self, poller: &Poller) -> Armed {
+        if self.has_others() {
+            return self.arm(poller);
+        }
+        if self.count.load(Relaxed) <= FEW {
+            self.each(|mapped| {
+                if let Some(lane) = mapped.lane(poller.id) {
+                    mapped.arena().awake(lane);
+                }
+                false
+            });
+        }
+        Armed::Yes
+    }
+
+    /// A sleeper has taken a connection: if there are more, another one is woken.
+    fn pass_on(&self) {
+        let poller = self.poller.load(Acquire);
+        if poller != 0 && self.pending() {
+            process::bells().ring(poller as u32);
+        }
+    }
+
+    /// The same for the kernel's queue: a sleeper has used its edge up; if there are more, that is another.
+    fn renew_edge(&self, fd: Fd) {
+        let poller = self.poller.load(Acquire);
+        if poller != 0 {
+            poll::renew_edge(poller_of_word(poller, 0).fd, fd);
+        }
+    }
+
+    /// The poller's set tells of the kernel's queue too: to one sleeper for each connection.
+    fn enter_placeholder(&self, poller: &Poller, fd: Fd) {
+        if self.entered.load(Relaxed) != fd as u32 + 1 {
+            poll::watch_edges(poller.fd, fd);
+            self.entered.store(fd as u32 + 1, Relaxed);
+        }
+    }
 }
+
+/// What [`Listener::arm`] found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Armed {
+    /// The next connection wakes one.
+    Yes,
+    /// Something is there.
+    Ready,
+    /// Not every connection can: a look is due at short intervals.
+    Blind,
+}
+
+/// Each so many accepts all inboxes are looked at in turn.
+const FAIR: u32 = 8;
+/// Arenas of a listener up to which a lone acceptor that is awake keeps its clients from ringing. More: a bell in vain
+/// costs each of them less than that costs it.
+const FEW: u32 = 16;
 
 fn poller_of_word(word: u64, life: u32) -> Poller {
     Poller { id: word as u32, fd: (word >> 32) as Fd - 1, private: false, life }
@@ -453,9 +664,11 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         }
     }
     let mut patience = Patience::new(socket.receive_timeout());
+    // Slept, and woken by the kernel's queue.
+    let (mut slept, mut edge) = (false, false);
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
     let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16);
-    Some(loop {
+    let answer = loop {
         // Another thread may have closed the number that this call was given.
         let Some(fd) = live(fd, socket) else { break Err(Errno::BADF) };
         listener.refresh();
@@ -490,10 +703,19 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         if socket.status() & O_NONBLOCK != 0 {
             break Err(Errno::AGAIN);
         }
-        if let Err(errno) = wait(listener, fd, &mut patience) {
-            break Err(errno);
+        slept = true;
+        match wait(listener, fd, &mut patience) {
+            Ok(by_kernel) => edge |= by_kernel,
+            Err(errno) => break Err(errno),
         }
-    })
+    };
+    if slept && listener.has_others() {
+        if edge {
+            listener.renew_edge(fd);
+        }
+        listener.pass_on();
+    }
+    Some(answer)
 }
 
 /// One of ours; `None`: another thread or process was faster.
@@ -554,7 +776,7 @@ fn from_kernel(fd: Fd, socket: &Socket, flags: i32) -> Result<(Fd, Address), Err
         call::accept4(fd, flags)?
     } else {
         let _alone = sys::family::lock(socket.listener() as usize);
-        if !sleep(fd, None, Duration::ZERO)? {
+        if !sleep(fd, Duration::ZERO)? {
             return Err(Errno::AGAIN);
         }
         call::accept4(fd, flags)?
@@ -574,14 +796,14 @@ const SLICE: Duration = Duration::from_secs(1);
 /// The same where no lane is left in an arena, so that nobody can wake us.
 const BLIND: Duration = Duration::from_millis(10);
 
-/// Waits for a connection, ours or the kernel's.
-fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<(), Errno> {
+/// Waits for a connection, ours or the kernel's: true when the kernel's queue ended a sleep.
+fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Errno> {
     let attachment = process::current();
     let announced = listener.id.load(Acquire) != 0;
     if announced && listener.count.load(Relaxed) != 0 {
         // As long as it has paid lately: who connects may need the CPU that we look with.
         if listener.spin.look(None, None, || listener.pending()) {
-            return Ok(());
+            return Ok(false);
         }
     }
     let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));
@@ -597,53 +819,26 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<(), Errn
         slice = slice.min(Duration::from_millis(100));
     }
     let Some(poller) = poller else {
-        return match sleep(fd, None, slice) {
-            Ok(woken) => after_sleep(woken, patience),
-            Err(errno) => patience.interrupted_by(errno),
+        if announced {
+            slice = slice.min(BLIND);
+        }
+        return match sleep(fd, slice) {
+            Ok(woken) => after_sleep(woken, patience).map(|()| false),
+            Err(errno) => patience.interrupted_by(errno).map(|()| false),
         };
     };
+    listener.enter_placeholder(&poller, fd);
     listener.waiters.fetch_add(1, AcqRel);
-    let mut ready = false;
-    listener.each(|mapped| {
-        let arena = mapped.arena();
-        match arena.join(poller.id) {
-            Some(lane) => {
-                arena.watch_inbox(lane, true);
-                arena.drain(lane, |_| {});
-                ready |= !arena.prepare_sleep(lane);
-            }
-            None => slice = slice.min(BLIND),
-        }
-        false
-    });
-    if listener.is_behind() {
+    let armed = listener.arm(&poller);
+    if armed == Armed::Blind {
         slice = slice.min(BLIND);
     }
-    let woken = if ready || listener.pending() { Ok(true) } else { sleep(fd, Some(poller.fd), slice) };
-    awake(listener, &poller);
+    let woken = if armed == Armed::Ready { Ok(Some(0)) } else { poll::sleep_on(poller.fd, slice) };
+    listener.waiters.fetch_sub(1, AcqRel);
+    listener.awake(&poller);
     match woken {
-        Ok(woken) => after_sleep(woken, patience),
-        Err(errno) => patience.interrupted_by(errno),
-    }
-}
-
-/// No more bells, unless other threads still sleep: those are armed again, and rung if something is there.
-fn awake(listener: &Listener, poller: &Poller) {
-    poller.take();
-    let others = listener.waiters.fetch_sub(1, AcqRel) > 1;
-    let mut ready = false;
-    listener.each(|mapped| {
-        if let Some(lane) = mapped.arena().join(poller.id) {
-            if others {
-                ready |= !mapped.arena().prepare_sleep(lane) || mapped.arena().pending() != 0;
-            } else {
-                mapped.arena().awake(lane);
-            }
-        }
-        false
-    });
-    if others && ready {
-        process::bells().ring(poller.id);
+        Ok(woken) => after_sleep(woken.is_some(), patience).map(|()| woken == Some(poll::EDGE)),
+        Err(errno) => patience.interrupted_by(errno).map(|()| false),
     }
 }
 
@@ -668,11 +863,10 @@ fn after_sleep(woken: bool, patience: &mut Patience) -> Result<(), Errno> {
     }
 }
 
-/// Sleeps until the placeholder or the poller is readable: false when `slice` is over.
-fn sleep(fd: Fd, poller: Option<Fd>, slice: Duration) -> Result<bool, Errno> {
+/// Sleeps until the placeholder is readable: false when `slice` is over.
+fn sleep(fd: Fd, slice: Duration) -> Result<bool, Errno> {
     let placeholder = sys::borrowed(fd).ok_or(Errno::BADF)?;
-    let bell = sys::borrowed(poller.unwrap_or(fd)).ok_or(Errno::BADF)?;
-    let mut fds = [PollFd::from_borrowed_fd(placeholder, PollFlags::IN), PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(placeholder, PollFlags::IN)];
     let slice = Timespec { tv_sec: slice.as_secs().cast_signed(), tv_nsec: i64::from(slice.subsec_nanos()) };
     rustix::event::poll(&mut fds, Some(&slice)).map(|ready| ready != 0)
 }

@@ -151,12 +151,21 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
         // Its completions come by an error queue that a channel has not.
         return Some(Err(Errno::OPNOTSUPP));
     }
+    if let Some(channel) = socket.channel()
+        && let Some(errno) = tcp_options::too_late(&channel, level, name, value)
+    {
+        // The kernel's own errors come first.
+        return Some(call::setsockopt(fd, level, name, value).and(Err(errno)));
+    }
     sync(fd, socket);
     if let Some(answer) = tcp_options::set_first(socket, level, name, value) {
         return Some(answer);
     }
     Some(call::setsockopt(fd, level, name, value).inspect(|()| {
         act(fd, socket, level, name, value);
+        if tcp_options::is_kernel_only(level, name, value) {
+            crate::listen::leave_to_kernel(fd, socket);
+        }
         tcp_options::was_set(fd, socket, level, name);
     }))
 }
@@ -192,7 +201,9 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
         }
         (SOL_SOCKET, so::RCVBUF | so::RCVBUFFORCE) => set_buffer(fd, socket, false),
         (SOL_SOCKET, so::SNDBUF | so::SNDBUFFORCE) => set_buffer(fd, socket, true),
-        _ if tcp_options::is_kernel_only(level, name, value) => socket.mark(mark::KERNEL_ONLY),
+        _ if tcp_options::is_kernel_only(level, name, value) => {
+            socket.mark(mark::KERNEL_ONLY);
+        }
         (SOL_SOCKET, so::PRIORITY | so::ZEROCOPY) => {}
         _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
         _ => {}

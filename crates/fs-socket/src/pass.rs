@@ -36,7 +36,7 @@ pub fn share(fds: &[Fd]) {
         if !attachment.page().set(fd, object, cookie) {
             continue;
         }
-        if let Err(error) = attachment.client().share(object, cookie) {
+        if let Err(error) = attachment.client().share(object, cookie, fd) {
             attachment.failed(&error);
         }
     }

@@ -18,6 +18,7 @@ use fs_shm::{
 use rustix::{
     event::EventfdFlags,
     fd::{AsFd, AsRawFd, IntoRawFd},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 use std::sync::OnceLock;
@@ -183,7 +184,7 @@ fn attach() -> Option<&'static Attachment> {
 /// Introduces this process (or its new image) on a connection.
 pub(crate) fn enter(mut client: Client, resume: bool) -> Option<&'static Attachment> {
     let _high = client.move_from(high()).ok()?;
-    let mut room = [0; 256];
+    let mut room = [0; 64];
     let name = program(&mut room);
     let welcome = if resume { client.resume(name) } else { client.hello(name) }.ok()?;
     let attachment = Attachment {
@@ -248,12 +249,12 @@ fn reach() -> Option<Client> {
     user.or_else(|| Client::connect(control::SYSTEM_PATH.as_bytes()).ok())
 }
 
-/// The program's name, for lists.
-fn program(room: &mut [u8; 256]) -> &[u8] {
+/// The program's name, for lists: as ps(1) and ss(8) have it. (The file's name is another where it has several.)
+fn program(room: &mut [u8; 64]) -> &[u8] {
     // Without /proc the name is empty.
-    let len = rustix::fs::readlinkat_raw(rustix::fs::CWD, c"/proc/self/exe", &mut room[..]).unwrap_or_default();
-    let path = &room[..len];
-    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+    let comm = rustix::fs::open("/proc/self/comm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let len = comm.and_then(|comm| rustix::io::read(comm, &mut room[..])).unwrap_or_default();
+    room[..len].trim_ascii_end()
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.
@@ -304,6 +305,17 @@ pub fn poller() -> Option<Poller> {
     let attachment = attached()?;
     let (id, set) = attachment.client.poller().inspect_err(|error| attachment.failed(error)).ok()?;
     Some(Poller { id, fd: keep(set), private: false, life: attachment.life })
+}
+
+/// The poller of all who sleep in accept on a listener.
+pub(crate) fn listener_poller(attachment: &Attachment, listener: u32) -> Option<Poller> {
+    let (id, set) = attachment.client.listener_poller(listener).inspect_err(|error| attachment.failed(error)).ok()?;
+    Some(Poller { id, fd: keep(set), private: false, life: attachment.life })
+}
+
+/// One descriptor less of a poller, which is used on.
+pub(crate) fn drop_poller(poller: Poller) {
+    drop_internal(poller.fd);
 }
 
 /// Makes a poller that works without epoll_wait(2).

@@ -81,6 +81,43 @@ pub(crate) fn is_kernel_only(level: i32, name: i32, value: &[u8]) -> bool {
     foreign || !off && KERNEL_ONLY.contains(&(level, name))
 }
 
+/// Of those, what a connection between two processes of this host has by itself: no packet leaves that it could be about.
+const ABOUT_PACKETS: [(i32, i32); 13] = [
+    (SOL_SOCKET, 5),
+    (SOL_SOCKET, 25),
+    (SOL_SOCKET, 36),
+    (SOL_TCP, 8),
+    (SOL_TCP, 27),
+    (SOL_IP, 4),
+    (SOL_IP, 19),
+    (SOL_IP, 21),
+    (SOL_IPV6, 54),
+    (SOL_IPV6, 57),
+    (SOL_IPV6, 59),
+    (SOL_IPV6, 75),
+    (SOL_TCP, 37),
+];
+
+/// And what is taken but not done on a channel, as programs set it without need: SO_PEEK_OFF, times of packets.
+const TAKEN: [(i32, i32); 7] = [
+    (SOL_SOCKET, 42),
+    (SOL_SOCKET, 29),
+    (SOL_SOCKET, 35),
+    (SOL_SOCKET, 37),
+    (SOL_SOCKET, 63),
+    (SOL_SOCKET, 64),
+    (SOL_SOCKET, 65),
+];
+
+/// Why an option cannot be set on a channel any more that would have kept it on the kernel: as from a kernel that does not
+/// have it.
+pub(crate) fn too_late(channel: &Channel<'static>, level: i32, name: i32, value: &[u8]) -> Option<Errno> {
+    let has_meaning = channel.is_wire() || !ABOUT_PACKETS.contains(&(level, name));
+    let congestion = (level, name) == (SOL_TCP, TCP_CONGESTION);
+    (has_meaning && !congestion && !TAKEN.contains(&(level, name)) && is_kernel_only(level, name, value))
+        .then_some(Errno::NOPROTOOPT)
+}
+
 /// Options whose unset value cannot be told from one that was set: what an inherited socket has is not carried over.
 const AMBIGUOUS: [(i32, i32); 6] = [
     (SOL_TCP, TCP_MAXSEG),

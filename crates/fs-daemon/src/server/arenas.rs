@@ -4,21 +4,21 @@
 
 use super::{Answer, Server};
 use fs_shm::control::{PeerSide, Reply};
-use fs_shm::{Arena, Side};
+use fs_shm::{Arena, Bells, Side};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Who opens connections in an arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Opener {
     Process(u32),
     Core(u16),
 }
 
 /// Who accepts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Acceptor {
     Listener(u32),
     Core(u16),
@@ -28,6 +28,8 @@ pub(super) enum Acceptor {
 #[derive(Debug)]
 pub(super) struct ArenaEntry {
     pub(super) memory: Arc<OwnedFd>,
+    /// Who its sides were made for.
+    pub(super) of: (Opener, Acceptor),
     pub(super) opener: Option<Opener>,
     pub(super) acceptor: Option<Acceptor>,
     /// A core is one of its sides, also when that side is gone.
@@ -47,8 +49,9 @@ impl ArenaEntry {
 impl Server {
     /// Finds or makes the arena of these two; `ENOBUFS` at the limit. The last answer: it is new.
     pub(super) fn arena_of(&mut self, opener: Opener, acceptor: Acceptor) -> Result<(u32, Arc<OwnedFd>, bool), Errno> {
-        let same = |entry: &ArenaEntry| entry.opener == Some(opener) && entry.acceptor == Some(acceptor);
-        if let Some((&id, entry)) = self.arenas.iter().find(|(_, entry)| same(entry)) {
+        let of = (opener, acceptor);
+        let known = self.arena_of.get(&of).and_then(|id| Some((*id, self.arenas.get(id)?)));
+        if let Some((id, entry)) = known.filter(|(_, entry)| !entry.is_dying()) {
             return Ok((id, entry.memory.clone(), false));
         }
         let limit = self.config.limits.arenas;
@@ -80,6 +83,7 @@ impl Server {
         }
         let entry = ArenaEntry {
             memory: memory.clone(),
+            of,
             opener: Some(opener),
             acceptor: Some(acceptor),
             wire: matches!(opener, Opener::Core(_)) || matches!(acceptor, Acceptor::Core(_)),
@@ -87,7 +91,9 @@ impl Server {
             unheld: 0,
         };
         self.arenas.insert(id, entry);
+        self.arena_of.insert(of, id);
         if let Acceptor::Listener(listener) = acceptor {
+            self.watch_for_sleepers(listener, id);
             self.list_arenas(listener);
         }
         Ok((id, memory, true))
@@ -101,7 +107,48 @@ impl Server {
         if !entry.more.page.set(&ids) {
             tracing::warn!(listener, arenas = ids.len(), "more arenas than a listener can have: the rest waits");
         }
-        self.pollers.ring_all(&entry.holders);
+        let shared = entry.more.poller.as_ref().map(|(poller, _)| *poller);
+        self.pollers.ring_all(&entry.holders, shared);
+    }
+
+    /// Those who sleep in accept hear of the first connection in a new arena, one of them, and not of the arena.
+    fn watch_for_sleepers(&self, listener: u32, id: u32) {
+        let shared = self.listeners.get(listener).and_then(|entry| entry.more.poller.as_ref());
+        if let (Some((poller, _)), Some(arena)) = (shared, self.map(id, Side::B))
+            && let Some(lane) = arena.join(*poller)
+        {
+            arena.watch_inbox(lane, true);
+            arena.share_inbox(lane, true);
+            arena.arm(lane);
+        }
+    }
+
+    /// Answers [`fs_shm::control::Request::ListenerPoller`].
+    pub(super) fn listener_poller(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
+        if !listener.holders.contains(&me) {
+            return Err(Errno::ACCESS);
+        }
+        if let Some((poller, set)) = &listener.more.poller
+            && self.pollers.join(*poller, me)
+        {
+            return Ok(Answer::with(Reply::Poller { poller: *poller }, [set.clone()]));
+        }
+        self.room_for_poller(me)?;
+        let (poller, set) = self.pollers.add(me)?;
+        let set = Arc::new(set);
+        let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
+        listener.more.poller = Some((poller, set.clone()));
+        Ok(Answer::with(Reply::Poller { poller }, [set]))
+    }
+
+    /// Who has died may have been woken for a connection that he did not take.
+    pub(super) fn wake_another(&self, listener: u32) {
+        if let Some(entry) = self.listeners.get(listener)
+            && let Some((poller, _)) = entry.more.poller
+        {
+            self.pollers.ring(poller);
+        }
     }
 
     /// The arenas that lead to a listener.
@@ -149,6 +196,9 @@ impl Server {
             arena.close();
         }
         let Some(entry) = self.arenas.remove(&id) else { return };
+        if self.arena_of.get(&entry.of) == Some(&id) {
+            self.arena_of.remove(&entry.of);
+        }
         for member in &entry.members {
             if let Some(attachment) = self.attachments.get_mut(member) {
                 attachment.arenas.remove(&id);

@@ -1,7 +1,7 @@
 //! Processes come, fork, exec and die.
 
-use super::arenas::Opener;
-use super::limits::{POLLERS, pollers_max};
+use super::arenas::{Acceptor, Opener};
+use super::limits::{FOUND_BELOW, POLLERS, pollers_max};
 use super::{Answer, Server};
 use crate::listeners::Netns;
 use crate::sys::Credentials;
@@ -25,6 +25,8 @@ pub(super) struct Attachment {
     pub(super) listeners: HashSet<u32>,
     /// Namespaces that it has sockets in.
     pub(super) namespaces: HashSet<Netns>,
+    /// Descriptors that it has on their way to others.
+    pub(super) shares: usize,
     /// Its connection.
     pub(super) connection: u64,
     /// The parent that it was forked by, until it speaks.
@@ -36,12 +38,37 @@ pub(super) struct Attachment {
 impl Attachment {
     /// What it holds, as far as it may: number, object, cookie.
     pub(super) fn holds(&self) -> Vec<(i32, Object, u64)> {
-        let may = |object: &Object| match object {
-            Object::Channel { arena, .. } => self.arenas.contains(arena),
+        // Most are of the arena of the one before.
+        let mut last = None;
+        let mut may = |object: &Object| match object {
+            Object::Channel { arena, .. } if last == Some(*arena) => true,
+            Object::Channel { arena, .. } if self.arenas.contains(arena) => {
+                last = Some(*arena);
+                true
+            }
+            Object::Channel { .. } => false,
             Object::Listener(listener) => self.listeners.contains(listener),
             Object::Kernel(_) => true,
         };
         self.page.entries(Some(self.memory.as_fd())).filter(|(_, object, _)| may(object)).collect()
+    }
+
+    /// What a number of it stands for, as far as it may.
+    pub(super) fn holds_at(&self, fd: i32) -> Option<(Object, u64)> {
+        let (object, cookie) = self.page.entry(fd)?;
+        let may = match object {
+            Object::Channel { arena, .. } => self.arenas.contains(&arena),
+            Object::Listener(listener) => self.listeners.contains(&listener),
+            Object::Kernel(_) => true,
+        };
+        may.then_some((object, cookie))
+    }
+
+    /// What a socket of it stands for, as far as it may.
+    pub(super) fn finds(&self, cookie: u64) -> Option<Object> {
+        let all = self.page.entries_below(FOUND_BELOW, Some(self.memory.as_fd()));
+        let mut its = all.filter(|&(_, _, with)| with == cookie);
+        its.find_map(|(fd, ..)| self.holds_at(fd).filter(|&(_, with)| with == cookie).map(|(object, _)| object))
     }
 
     /// Its connections by arena: slot and side, once for each descriptor.
@@ -91,6 +118,7 @@ impl Server {
             arenas: HashSet::new(),
             listeners: HashSet::new(),
             namespaces: HashSet::new(),
+            shares: 0,
             connection,
             parent,
             forked_from: parent,
@@ -154,6 +182,7 @@ impl Server {
         for &listener in &listeners {
             if let Some(entry) = self.listeners.get_mut(listener) {
                 entry.holders.insert(child);
+                entry.more.page.set_holders(entry.holders.len() as u32);
             }
         }
         self.pollers.inherit(me, child);
@@ -243,8 +272,8 @@ impl Server {
         }
     }
 
-    /// Answers [`fs_shm::control::Request::Poller`].
-    pub(super) fn poller(&mut self, me: u32, eventfd: Option<OwnedFd>) -> Result<Answer, Errno> {
+    /// Whether an attachment may have one more poller.
+    pub(super) fn room_for_poller(&self, me: u32) -> Result<(), Errno> {
         let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
         let theirs = || {
             let of_user = self.attachments.iter().filter(|(_, attachment)| attachment.who.uid == uid);
@@ -255,8 +284,14 @@ impl Server {
         if !room || self.pollers.count(me) >= POLLERS {
             return Err(Errno::NOBUFS);
         }
+        Ok(())
+    }
+
+    /// Answers [`fs_shm::control::Request::Poller`].
+    pub(super) fn poller(&mut self, me: u32, eventfd: Option<OwnedFd>) -> Result<Answer, Errno> {
+        self.room_for_poller(me)?;
         let Some(eventfd) = eventfd else {
-            let (poller, set) = self.pollers.add(me).map_err(errno_of)?;
+            let (poller, set) = self.pollers.add(me)?;
             return Ok(Answer::with(Reply::Poller { poller }, [Arc::new(set)]));
         };
         // Anything else could make whoever rings it wait, or do worse.
@@ -296,7 +331,15 @@ impl Server {
         };
         let is_wire = |id: &u32| self.arenas.get(id).is_some_and(|arena| arena.wire);
         let is_core = holders.is_empty();
-        let may = holders.iter().any(shares) || is_core && mine.iter().any(is_wire);
+        // Those who sleep in accept take the arena when the first connection wakes them.
+        let leads_to_it = |id: &u32| match self.arenas.get(id).and_then(|arena| arena.acceptor) {
+            Some(Acceptor::Listener(listener)) => {
+                let entry = self.listeners.get(listener).and_then(|entry| entry.more.poller.as_ref());
+                entry.is_some_and(|(of_it, _)| *of_it == poller)
+            }
+            _ => false,
+        };
+        let may = holders.iter().any(shares) || is_core && mine.iter().any(is_wire) || mine.iter().any(leads_to_it);
         if may { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
@@ -307,8 +350,4 @@ impl Server {
             self.namespaces.remove(&netns);
         }
     }
-}
-
-fn errno_of(error: std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }

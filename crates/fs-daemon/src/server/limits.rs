@@ -9,5 +9,9 @@ pub(super) fn pollers_max() -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / 4).unwrap_or(usize::MAX))
 }
 
+/// A socket whose way to a process nobody announced is looked for among this many descriptor numbers of each. Higher: a
+/// process that fills its page makes such a look take longer, for everybody (0.2 ms at most with this).
+pub(super) const FOUND_BELOW: usize = 1 << 16;
+
 /// Unclaimed shares of one attachment.
 pub(super) const SHARES: usize = 1024;

@@ -20,7 +20,7 @@ use crate::listeners::{Listeners, Netns};
 use crate::netns::{self, Namespace};
 use crate::sys::{self, Credentials};
 use crate::wire::Wire;
-use arenas::ArenaEntry;
+use arenas::{Acceptor, ArenaEntry, Opener};
 use attach::Attachment;
 use fs_shm::Geometry;
 use fs_shm::control::{ADMIN_MAX, MESSAGE_MAX, Reply, Request, socket};
@@ -97,6 +97,8 @@ pub(crate) struct ListenerMemory {
     memory: Arc<OwnedFd>,
     /// The cores listen for it too.
     on_wire: bool,
+    /// The poller that all who accept share, and what they sleep on.
+    poller: Option<(u32, Arc<OwnedFd>)>,
 }
 
 /// What a request is answered with.
@@ -134,6 +136,8 @@ pub(crate) struct Server {
     next_attachment: u32,
     pollers: &'static Pollers,
     arenas: HashMap<u32, ArenaEntry>,
+    /// Those that still have both sides, by these; others may be left in it.
+    arena_of: HashMap<(Opener, Acceptor), u32>,
     next_arena: u32,
     listeners: Listeners<ListenerMemory>,
     /// `None`: it cannot be opened (then only its loopback addresses are known).
@@ -187,6 +191,7 @@ impl Server {
             next_attachment: 2,
             pollers,
             arenas: HashMap::new(),
+            arena_of: HashMap::new(),
             next_arena: 1,
             listeners: Listeners::default(),
             namespaces: HashMap::new(),
@@ -389,6 +394,7 @@ impl Server {
             | Request::Counters { .. }
             | Request::Ring { .. } => Err(Errno::INVAL),
             Request::Poller => self.poller(me, fd),
+            Request::ListenerPoller { listener } => self.listener_poller(me, listener),
             Request::PollerGone { poller } => {
                 if self.pollers.leave(poller, me) {
                     self.evict(me, &[poller]);
@@ -412,7 +418,7 @@ impl Server {
             }
             Request::ExecFailed => Ok(Reply::Done.into()),
             Request::Resume { version, name } => self.resume(me, version, name),
-            Request::Share { object, cookie } => self.share(me, object, cookie),
+            Request::Share { object, cookie, fd } => self.share(me, object, cookie, fd),
             Request::Claim => self.claim(me, fd.ok_or(Errno::BADF)?),
         }
     }

@@ -168,6 +168,7 @@ impl Server {
         {
             listener.backlog = backlog;
             listener.holders.insert(me);
+            listener.more.page.set_holders(listener.holders.len() as u32);
             let memory = listener.more.memory.clone();
             let options = self.untouched.changed_on(socket.as_fd());
             if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
@@ -185,7 +186,8 @@ impl Server {
         }
         let (memory, page) = ListenerPage::create()?;
         let memory = Arc::new(memory);
-        let more = ListenerMemory { page, memory: memory.clone(), on_wire: false };
+        page.set_holders(1);
+        let more = ListenerMemory { page, memory: memory.clone(), on_wire: false, poller: None };
         let Placeholder { netns, cookie, local: at, v6_only, listens: _ } = place;
         let holders = HashSet::from([me]);
         let id = self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, holders, more });
@@ -244,8 +246,11 @@ impl Server {
     pub(super) fn release_listener(&mut self, me: u32, id: u32) {
         let Some(listener) = self.listeners.get_mut(id) else { return };
         listener.holders.remove(&me);
+        listener.more.page.set_holders(listener.holders.len() as u32);
         if listener.holders.is_empty() && !self.is_shared_listener(id) {
             self.close_listener(id);
+        } else {
+            self.wake_another(id);
         }
     }
 

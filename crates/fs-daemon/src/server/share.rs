@@ -24,15 +24,16 @@ pub(super) struct Share {
 }
 
 impl Server {
-    pub(super) fn share(&mut self, me: u32, object: Object, cookie: u64) -> Result<Answer, Errno> {
-        let attachment = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
+    pub(super) fn share(&mut self, me: u32, object: Object, cookie: u64, fd: u32) -> Result<Answer, Errno> {
+        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
         // A process can share only what it holds.
-        if !attachment.holds().iter().any(|&(_, held, with)| held == object && with == cookie) {
+        if attachment.holds_at(fd.cast_signed()) != Some((object, cookie)) {
             return Err(Errno::NOENT);
         }
-        if self.shares.values().flatten().filter(|share| share.by == me).count() >= SHARES {
+        if attachment.shares >= SHARES {
             return Err(Errno::NOBUFS);
         }
+        attachment.shares += 1;
         self.retain(object);
         let share = Share { object, by: me, until: Instant::now() + HOLD };
         self.shares.entry(cookie).or_default().push(share);
@@ -50,24 +51,28 @@ impl Server {
         }
         let object = match shared {
             // The reference goes over to the claimer.
-            Some(share) => share.object,
-            None => {
-                let of_it = |attachment: &super::Attachment| {
-                    attachment.holds().into_iter().find(|&(_, _, with)| with == cookie).map(|(_, object, _)| object)
-                };
-                match self.attachments.values().find_map(of_it) {
-                    Some(object @ (Object::Channel { .. } | Object::Listener(_))) => {
-                        self.retain(object);
-                        object
-                    }
-                    _ => return Ok(foreign.into()),
-                }
+            Some(share) => {
+                self.is_shared_no_more(share.by);
+                share.object
             }
+            None => match self.attachments.values().find_map(|attachment| attachment.finds(cookie)) {
+                Some(object @ (Object::Channel { .. } | Object::Listener(_))) => {
+                    self.retain(object);
+                    object
+                }
+                _ => return Ok(foreign.into()),
+            },
         };
         let memory = self.give(me, object)?;
         let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
         attachment.namespaces.insert(placeholder.netns);
         Ok(Answer::with(Reply::Claimed { object }, [memory]))
+    }
+
+    fn is_shared_no_more(&mut self, by: u32) {
+        if let Some(sharer) = self.attachments.get_mut(&by) {
+            sharer.shares = sharer.shares.saturating_sub(1);
+        }
     }
 
     /// Lets a process use an object from here on; answers the memory.
@@ -84,6 +89,7 @@ impl Server {
                 let entry = self.listeners.get_mut(listener).ok_or(Errno::NOENT)?;
                 attachment.listeners.insert(listener);
                 entry.holders.insert(me);
+                entry.more.page.set_holders(entry.holders.len() as u32);
                 Ok(entry.more.memory.clone())
             }
             Object::Kernel(_) => Err(Errno::NOENT),
@@ -117,6 +123,7 @@ impl Server {
             !shares.is_empty()
         });
         for share in late {
+            self.is_shared_no_more(share.by);
             match share.object {
                 Object::Channel { arena, slot, side } => {
                     if let Some(mapped) = self.map(arena, side)

@@ -152,6 +152,11 @@ impl<'a> Channel<'a> {
         if self.own().flags.load(Relaxed) & SEVERAL == 0 { Users::One } else { Users::Several }
     }
 
+    /// Whether another process holds this side too, or did once.
+    pub fn was_shared(&self) -> bool {
+        self.users() == Users::Several
+    }
+
     /// Descriptors of this side.
     pub fn refs(&self) -> u32 {
         self.own().refs.load(Acquire)

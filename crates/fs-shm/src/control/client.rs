@@ -277,6 +277,14 @@ impl Client {
         }
     }
 
+    /// The poller that all who accept from a listener share: its number, and the epoll set to sleep on.
+    pub fn listener_poller(&self, listener: u32) -> Result<(u32, Fd), Error> {
+        match self.request(&Request::ListenerPoller { listener }, &[])? {
+            (Reply::Poller { poller }, mut fds) => Ok((poller, fds.take().ok_or(NO_FD)?)),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
     /// A poller of this process is gone.
     pub fn poller_gone(&self, poller: u32) -> Result<(), Error> {
         self.done(&Request::PollerGone { poller }, &[])
@@ -388,9 +396,9 @@ impl Client {
         self.done(&Request::ExecFailed, &[])
     }
 
-    /// A descriptor is about to be sent to another process.
-    pub fn share(&self, object: Object, cookie: u64) -> Result<(), Error> {
-        self.done(&Request::Share { object, cookie }, &[])
+    /// A descriptor is about to be sent to another process: what it stands for, its placeholder's cookie, its number.
+    pub fn share(&self, object: Object, cookie: u64, fd: RawFd) -> Result<(), Error> {
+        self.done(&Request::Share { object, cookie, fd: fd.cast_unsigned() }, &[])
     }
 
     /// What a received or inherited descriptor stands for, with its memory (arena or listener page); `None` when it

@@ -25,9 +25,9 @@ pub fn requests() -> Vec<Request> {
         Request::ExecFailed,
         Request::Resume { version: VERSION, name: Text::default() },
         Request::Resume { version: 7, name: Text::default() },
-        Request::Share { object, cookie: 12 },
-        Request::Share { object: Object::Channel { arena: 1, slot: 3, side: PeerSide::A }, cookie: 1 },
-        Request::Share { object: Object::Listener(8), cookie: 12 },
+        Request::Share { object, cookie: 12, fd: 3 },
+        Request::Share { object: Object::Channel { arena: 1, slot: 3, side: PeerSide::A }, cookie: 1, fd: u32::MAX },
+        Request::Share { object: Object::Listener(8), cookie: 12, fd: 3 },
         Request::Claim,
         Request::Sockets { cursor: 5 },
         Request::Sockets { cursor: u64::MAX },
@@ -35,5 +35,6 @@ pub fn requests() -> Vec<Request> {
         Request::Counters { cursor: u64::MAX },
         Request::Status,
         Request::Ring { poller: 9 },
+        Request::ListenerPoller { listener: 5 },
     ]
 }

@@ -117,6 +117,12 @@ pub enum Request {
     /// whomever. If an eventfd comes along, that is what is slept on, nothing is answered beside the number, and the daemon
     /// alone rings it: for who cannot call epoll_wait(2).
     Poller,
+    /// Asks for the poller that all who accept from a listener share: one sleeper is woken by each ring.
+    /// → [`Reply::Poller`] and the epoll set to sleep on
+    ListenerPoller {
+        /// The listener's number.
+        listener: u32,
+    },
     /// A poller is gone. → [`Reply::Done`]
     PollerGone {
         /// Its number.
@@ -183,6 +189,8 @@ pub enum Request {
         object: Object,
         /// The placeholder's SO_COOKIE.
         cookie: u64,
+        /// The descriptor's number, whose entry in the attachment page says so.
+        fd: u32,
     },
     /// The descriptor that comes along was received or inherited; what is it? Holding it is the proof that asking is
     /// allowed. → [`Reply::Claimed`] and the arena's memory or listener's page; [`Reply::Kernel`] when it is not ours
@@ -226,7 +234,7 @@ pub enum Reply {
         /// Sizes of all arenas.
         geometry: ArenaGeometry,
     },
-    /// Answer to [`Request::Poller`].
+    /// Answer to [`Request::Poller`] and [`Request::ListenerPoller`].
     Poller {
         /// The poller's number.
         poller: u32,
@@ -404,12 +412,15 @@ impl Request {
             Request::PollerGone { poller } | Request::Bell { poller } | Request::Ring { poller } => w.u32(poller),
             Request::Route { to } => w.addr(to),
             Request::Listen { backlog } => w.u32(backlog),
-            Request::Unlisten { listener } | Request::Listener { listener } => w.u32(listener),
+            Request::Unlisten { listener } | Request::Listener { listener } | Request::ListenerPoller { listener } => {
+                w.u32(listener);
+            }
             Request::Arena { arena } => w.u32(arena),
             Request::ForkFailed { child } => w.u32(child),
-            Request::Share { object, cookie } => {
+            Request::Share { object, cookie, fd } => {
                 w.u64(object.to_word());
                 w.u64(cookie);
+                w.u32(fd);
             }
             Request::Sockets { cursor } | Request::Counters { cursor } => w.u64(cursor),
         }
@@ -438,6 +449,7 @@ impl Request {
             Request::Counters { .. } => 18,
             Request::Status => 19,
             Request::Ring { .. } => 20,
+            Request::ListenerPoller { .. } => 21,
         }
     }
 
@@ -459,12 +471,13 @@ impl Request {
             12 => Request::Exec,
             13 => Request::ExecFailed,
             14 => Request::Resume { version: r.u32()?, name: r.text()? },
-            15 => Request::Share { object: object(r.u64()?)?, cookie: r.u64()? },
+            15 => Request::Share { object: object(r.u64()?)?, cookie: r.u64()?, fd: r.u32()? },
             16 => Request::Claim,
             17 => Request::Sockets { cursor: r.u64()? },
             18 => Request::Counters { cursor: r.u64()? },
             19 => Request::Status,
             20 => Request::Ring { poller: r.u32()? },
+            21 => Request::ListenerPoller { listener: r.u32()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

@@ -40,6 +40,8 @@ const HUP: i16 = 0x10;
 const OWN: usize = 2;
 /// Arenas that one poll can watch; more are asked at short intervals.
 const ARENAS: usize = 32;
+/// Listeners that one poll can sleep on; more are asked at short intervals.
+const DOZES: usize = 16;
 /// Epoll sets that one poll can sleep on; with more, all are asked at short intervals.
 const SETS: usize = 8;
 /// Those intervals.
@@ -105,12 +107,12 @@ pub(super) fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u
 
 fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
     let deadline = Deadline::new(timeout);
-    let mut few = [PollFd::default(); FEW + OWN];
+    let mut few = [PollFd::default(); 2 * FEW + OWN];
     let mut many = None;
     let room: &mut [PollFd] = if fds.len() <= FEW {
         &mut few
     } else {
-        many.insert(Entries::new(fds.len() + OWN).ok_or(Errno::NOMEM)?).as_mut()
+        many.insert(Entries::new(2 * fds.len() + OWN).ok_or(Errno::NOMEM)?).as_mut()
     };
     let mut over = deadline.is_now();
     loop {
@@ -213,8 +215,8 @@ fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<bool
     }
 }
 
-/// Sleeps until something may be there. `room`: as many entries as `fds` and [`OWN`], of which `kernel` are the kernel's
-/// part. False: the time is over.
+/// Sleeps until something may be there. `room`: twice as many entries as `fds` and [`OWN`], of which `kernel` are the
+/// kernel's part. False: the time is over.
 fn sleep(
     fds: &[PollFd],
     room: &mut [PollFd],
@@ -223,7 +225,15 @@ fn sleep(
     mask: Option<u64>,
 ) -> Result<bool, Errno> {
     let Some(poller) = take_poller() else { return Err(Errno::NOMEM) };
-    let mut watching = Watching { fds, poller, arenas: [const { None }; ARENAS], n: 0, ask: false, sets: [None; SETS] };
+    let mut watching = Watching {
+        fds,
+        poller,
+        arenas: [const { None }; ARENAS],
+        n: 0,
+        ask: false,
+        sets: [None; SETS],
+        dozes: [const { None }; DOZES],
+    };
     watching.begin();
     let answer = watching.sleep(room, kernel, deadline, mask);
     watching.disarm_sets();
@@ -241,6 +251,8 @@ struct Watching<'a> {
     ask: bool,
     /// Epoll sets among the entries that have been told of our sleep.
     sets: [Option<&'static Set>; SETS],
+    /// Listeners among the entries, by their numbers.
+    dozes: [Option<(Fd, listen::Doze)>; DOZES],
 }
 
 impl Watching<'_> {
@@ -251,6 +263,10 @@ impl Watching<'_> {
                 if let Some(lane) = self.join(channel.arena()) {
                     channel.watch(lane);
                 }
+                continue;
+            }
+            if !fs_shm::wait::is_confined() {
+                // See `doze_on_listeners`.
                 continue;
             }
             for i in 0..listen::refresh(&socket) {
@@ -294,7 +310,9 @@ impl Watching<'_> {
             return Ok(true);
         }
         let Some(sets) = self.arm_sets(&mut room[kernel + OWN..]) else { return Ok(true) };
-        let room = &mut room[..kernel + OWN + sets];
+        let first = kernel + OWN + sets;
+        let Some(dozes) = self.doze_on_listeners(&mut room[first..]) else { return Ok(true) };
+        let room = &mut room[..first + dozes];
         let control = process::current().map_or(-1, |attachment| attachment.client().fd().as_raw_fd());
         room[kernel] = PollFd { fd: self.poller.fd, events: IN, revents: 0 };
         room[kernel + 1] = PollFd { fd: control, events: IN, revents: 0 };
@@ -311,6 +329,9 @@ impl Watching<'_> {
         let n = kernel::ppoll(room, time, mask)?;
         if room[kernel].revents != 0 {
             self.poller.take();
+        }
+        for ((fd, doze), _) in self.dozes.iter().flatten().zip(&room[first..]).filter(|(_, entry)| entry.revents != 0) {
+            doze.take(*fd);
         }
         if room[kernel + 1].revents != 0
             && let Some(attachment) = process::current()
@@ -346,6 +367,29 @@ impl Watching<'_> {
                 return None;
             }
             *place = PollFd { fd: outer, events: IN, revents: 0 };
+        }
+        Some(n)
+    }
+
+    /// The same for listeners, in a process that may call epoll_wait(2).
+    fn doze_on_listeners(&mut self, room: &mut [PollFd]) -> Option<usize> {
+        if fs_shm::wait::is_confined() {
+            return Some(0);
+        }
+        let mut n = 0;
+        for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
+            let What::Ours(socket) = what(entry.fd) else { continue };
+            if socket.watch() != Watch::Listener {
+                continue;
+            }
+            let doze = listen::Doze::begin(&socket).ok()?;
+            let (Some(doze), Some(kept), Some(place)) = (doze, self.dozes.get_mut(n), room.get_mut(n)) else {
+                self.ask = true;
+                continue;
+            };
+            *place = PollFd { fd: doze.fd(), events: IN, revents: 0 };
+            *kept = Some((entry.fd, doze));
+            n += 1;
         }
         Some(n)
     }

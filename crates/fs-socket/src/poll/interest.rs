@@ -50,10 +50,13 @@ pub(super) struct Entry {
     serial: u64,
     /// A one-shot that has fired.
     pub(super) spent: bool,
-    /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet.
+    /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet. Of a listener with too many pollers for its
+    /// arenas' lanes: the one that those share who sleep in accept.
     pub(super) watched: Fd,
-    /// Of a nested set: its changes that were reported.
+    /// Of a nested set: its changes that were reported. Of a listener: those of its arenas that were followed.
     pub(super) seen: u32,
+    /// Of such a listener: what its inboxes have had.
+    pub(super) pushed: u64,
     /// Next entry of the same number, or of the free list.
     next: u32,
     /// Next entry of the same slot.
@@ -160,6 +163,7 @@ impl Interest {
             spent: false,
             watched: 0,
             seen: 0,
+            pushed: 0,
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),
             beside: NONE,
         };

@@ -158,6 +158,32 @@ pub(crate) fn epoll_closed(index: u32) {
     }
 }
 
+/// What [`sleep_on`] answers for a descriptor of [`watch_edges`].
+pub(crate) const EDGE: u64 = 1;
+/// EPOLLIN, EPOLLET.
+const EDGES: u32 = 0x1 | 1 << 31;
+
+/// Has a poller's set tell of a kernel descriptor's edges, one sleeper for each.
+pub(crate) fn watch_edges(set: Fd, fd: Fd) {
+    // EEXIST: another process that shares the set was first.
+    let _ = sys::kernel::epoll_ctl(set, set::ADD, fd, Some(EpollEvent { events: EDGES, data: EDGE }));
+}
+
+/// If the descriptor is readable, that is a new edge. In a set that has it under another process's number: it is told of
+/// under this one too.
+pub(crate) fn renew_edge(set: Fd, fd: Fd) {
+    if sys::kernel::epoll_ctl(set, set::MOD, fd, Some(EpollEvent { events: EDGES, data: EDGE })).is_err() {
+        watch_edges(set, fd);
+    }
+}
+
+/// Sleeps on a poller's set, as one of many; takes one event. `None`: the time is over.
+pub(crate) fn sleep_on(set: Fd, time: core::time::Duration) -> Result<Option<u64>, rustix::io::Errno> {
+    let mut event = [EpollEvent::default()];
+    let n = sys::kernel::epoll_wait(set, &mut event, Some(time), None)?;
+    Ok((n != 0).then_some(event[0].data))
+}
+
 /// Takes the events of a poller's set, whose descriptor is `set`.
 pub(crate) fn take_events(set: Fd) {
     // At most one: the set has one member. EBADF: the application closed it behind our back.

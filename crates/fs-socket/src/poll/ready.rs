@@ -9,6 +9,7 @@ use super::{
     set::{Inner, MOD, Set},
     sys::kernel,
 };
+use crate::listen;
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -61,7 +62,7 @@ impl Inner {
             let at = self.special[i];
             let Some(entry) = self.interest.get(at) else { continue };
             match entry.source {
-                Source::Listener => self.join_listener(at, entry.socket),
+                Source::Listener => self.follow_listener(at, entry.socket, entry.seen),
                 Source::Nested(_) if entry.event.events & ET == 0 => self.enqueue(at),
                 Source::Nested(index) => {
                     let changes = registry::find(index).and_then(Set::lock).map_or(0, |mut inner| {
@@ -169,7 +170,9 @@ impl Inner {
 
     /// Whether entries have to be asked at intervals.
     pub(super) fn must_ask(&self) -> bool {
-        self.arenas.iter().any(|joined| joined.lane.is_none() && (joined.entries != 0 || !joined.listeners.is_empty()))
+        let is_told = |at: &u32| self.interest.get(*at).is_some_and(|entry| entry.watched != 0);
+        let mut without = self.arenas.iter().filter(|joined| joined.lane.is_none());
+        without.any(|joined| joined.entries != 0 || !joined.listeners.iter().all(is_told))
     }
 
     /// Announces sleep to all peers. False: something is there, look again.
@@ -184,6 +187,20 @@ impl Inner {
             }
         }
         for i in 0..self.special.len() {
+            let at = self.special[i];
+            if let Some(entry) = self.interest.get_mut(at)
+                && entry.source == Source::Listener
+                && entry.watched != 0
+            {
+                let pushed = listen::arm(entry.socket);
+                if pushed != entry.pushed {
+                    entry.pushed = pushed;
+                    self.enqueue(at);
+                    self.disarm_nested(i);
+                    self.awake(self.arenas.len());
+                    return false;
+                }
+            }
             if let Some(Entry { source: Source::Nested(index), .. }) = self.interest.get(self.special[i]) {
                 let index = *index;
                 self.watch_nested(self.special[i], index);

@@ -12,7 +12,7 @@
 //! edge-triggered one waits for the next change: each change of a channel is an edge, as each wake-up is in the kernel.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use fs_shm::{Arena, lanes::Lane};
 use rustix::{fd::AsRawFd, io::Errno};
@@ -72,6 +72,8 @@ pub(super) struct Inner {
     pub(super) stale: bool,
     pub(super) interest: Interest,
     pub(super) arenas: Vec<Joined>,
+    /// Places in `arenas`, by address.
+    pub(super) places: HashMap<usize, u32>,
     /// Entries that may be ready.
     pub(super) ready: VecDeque<Candidate>,
     /// Listeners and nested sets: looked at by every wait.
@@ -125,6 +127,7 @@ impl Set {
             stale: false,
             interest: Interest::default(),
             arenas: Vec::new(),
+            places: HashMap::new(),
             ready: VecDeque::new(),
             special: Vec::new(),
             sleepers: 0,
@@ -328,6 +331,7 @@ impl Inner {
                 joined.arena.leave(lane);
             }
         }
+        self.places.clear();
         self.end_kick();
         self.active.store(false, Relaxed);
         if let Some(live) = self.live.take() {

@@ -1,10 +1,12 @@
 //! Where the readiness of a registration comes from: the kernel's set, a channel's slot, a listener's inboxes, another set.
 
+use core::ptr;
+
 use fs_shm::Arena;
 
 use super::{
     EpollEvent, forget,
-    interest::{Interest, Source},
+    interest::{ET, EXCLUSIVE, Interest, Source},
     registry,
     set::{ADD, DEL, Inner, Joined, Set},
     sys::kernel,
@@ -124,6 +126,13 @@ impl Inner {
                     }
                 }
                 self.special.retain(|&other| other != at);
+                if let (Some(live), Some(entry)) = (&self.live, self.interest.get_mut(at))
+                    && entry.watched != 0
+                {
+                    // ENOENT, EBADF: gone with the listener.
+                    let _ = kernel::epoll_ctl(live.outer(), DEL, entry.watched, None);
+                    entry.watched = 0;
+                }
             }
             Source::Nested(index) => {
                 self.special.retain(|&other| other != at);
@@ -145,17 +154,28 @@ impl Inner {
         }
     }
 
+    /// Joins the arenas that came to a listener since; costs one look when none did.
+    pub(super) fn follow_listener(&mut self, at: u32, socket: &'static Socket, seen: u32) {
+        listen::refresh(socket);
+        if listen::changes(socket) != seen {
+            self.join_listener(at, socket);
+        }
+    }
+
     /// Joins the arenas that feed a listener.
     pub(super) fn join_listener(&mut self, at: u32, socket: &'static Socket) {
         let count = listen::refresh(socket);
-        let now = |i| listen::arena(socket, i);
-        let joined = self.arenas.iter().filter(|joined| joined.listeners.contains(&at)).count();
-        if joined > (0..count).filter_map(now).count() {
+        // What changes from here on is followed next time.
+        if let Some(entry) = self.interest.get_mut(at) {
+            entry.seen = listen::changes(socket);
+        }
+        let mut feed: Vec<*const Arena> =
+            (0..count).filter_map(|i| listen::arena(socket, i).map(ptr::from_ref)).collect();
+        feed.sort_unstable();
+        for joined in self.arenas.iter_mut() {
             // Arenas whose opener has gone feed it no more.
-            for joined in self.arenas.iter_mut() {
-                if !(0..count).filter_map(now).any(|arena| core::ptr::eq(arena, joined.arena)) {
-                    joined.listeners.retain(|&listener| listener != at);
-                }
+            if !joined.listeners.is_empty() && feed.binary_search(&ptr::from_ref(joined.arena)).is_err() {
+                joined.listeners.retain(|&listener| listener != at);
             }
         }
         for i in 0..count {
@@ -166,29 +186,51 @@ impl Inner {
                 joined.listeners.push(at);
                 if let Some(lane) = joined.lane {
                     joined.arena.watch_inbox(lane, true);
+                    let is_one_of =
+                        |&at: &u32| self.interest.get(at).is_some_and(|entry| entry.event.events & EXCLUSIVE != 0);
+                    if joined.listeners.iter().all(is_one_of) {
+                        joined.arena.share_inbox(lane, false);
+                    }
                 }
                 self.enqueue(at);
             }
+        }
+        if self.arenas.iter().any(|joined| joined.lane.is_none() && joined.listeners.contains(&at)) {
+            self.watch_shared(at, socket);
+        }
+    }
+
+    /// No lane is left in an arena of the listener: the poller of those who sleep in accept tells of its connections.
+    fn watch_shared(&mut self, at: u32, socket: &'static Socket) {
+        let (Some(live), Some(shared)) = (&self.live, listen::shared_poller(socket)) else { return };
+        let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.watched != shared) else { return };
+        let event = EpollEvent { events: IN | ET, data: 1 << 32 | u64::from(at) };
+        if kernel::epoll_ctl(live.outer(), ADD, shared, Some(event)).is_ok() {
+            entry.watched = shared;
         }
     }
 
     /// The place of the arena in the list, joined now if it was not.
     pub(super) fn join(&mut self, arena: &'static Arena) -> u32 {
-        if let Some(at) = self.arenas.iter().position(|joined| core::ptr::eq(joined.arena, arena)) {
-            return at as u32;
+        if let Some(&at) = self.places.get(&ptr::from_ref(arena).addr()) {
+            return at;
         }
         let lane = self.live.as_ref().and_then(|live| arena.join(live.poller.id));
         let joined = Joined { arena, lane, slots: Vec::new(), entries: 0, listeners: Vec::new() };
         // A place whose arena nobody needs any more.
         if let Some(at) = self.arenas.iter().position(|joined| joined.entries == 0 && joined.listeners.is_empty()) {
             let old = core::mem::replace(&mut self.arenas[at], joined);
+            self.places.remove(&ptr::from_ref(old.arena).addr());
+            self.places.insert(ptr::from_ref(arena).addr(), at as u32);
             if let Some(lane) = old.lane {
                 old.arena.leave(lane);
             }
             return at as u32;
         }
         self.arenas.push(joined);
-        self.arenas.len() as u32 - 1
+        let at = self.arenas.len() as u32 - 1;
+        self.places.insert(ptr::from_ref(arena).addr(), at);
+        at
     }
 
     /// After fork, or when another daemon is there: new poller, new lanes.
@@ -198,6 +240,7 @@ impl Inner {
             forget(live.outer());
         }
         self.arenas.clear();
+        self.places.clear();
         self.special.clear();
         self.ready.clear();
         for at in self.interest.places() {

@@ -31,6 +31,7 @@ struct Listener {
     page: ListenerPage,
     memory: OwnedFd,
     holders: Vec<u32>,
+    poller: Option<(u32, OwnedFd, OwnedFd)>,
 }
 
 struct Joined {
@@ -175,6 +176,20 @@ fn answer(
             world.pollers.insert(id, (me.unwrap(), bell));
             (Reply::Poller { poller: id }, set)
         }
+        Request::ListenerPoller { listener } => {
+            let id = world.next;
+            world.next += 1;
+            let set = || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            let known = world.listeners.get_mut(&listener).unwrap();
+            let (poller, set, bell) = known.poller.get_or_insert_with(|| {
+                let (set, bell) = (set(), eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+                let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+                epoll::add(&set, &bell, epoll::EventData::new_u64(0), edge).unwrap();
+                (id, set, bell)
+            });
+            world.pollers.insert(*poller, (me.unwrap(), duplicate(bell)));
+            (Reply::Poller { poller: *poller }, vec![duplicate(set)])
+        }
         Request::PollerGone { poller } => {
             world.pollers.remove(&poller);
             (Reply::Done, vec![])
@@ -199,7 +214,9 @@ fn answer(
                     let id = world.next;
                     world.next += 1;
                     let (memory, page) = ListenerPage::create().unwrap();
-                    world.listeners.insert(id, Listener { at, cookie, page, memory, holders: vec![me] });
+                    // Always perhaps several.
+                    page.set_holders(2);
+                    world.listeners.insert(id, Listener { at, cookie, page, memory, holders: vec![me], poller: None });
                     directory.1.bump();
                     id
                 }
@@ -292,7 +309,7 @@ fn answer(
             (Reply::Forked { child: id }, vec![copy, given.unwrap().into_owned_fd()])
         }
         Request::ForkFailed { .. } | Request::Exec | Request::ExecFailed => (Reply::Done, vec![]),
-        Request::Share { object, cookie } => {
+        Request::Share { object, cookie, fd: _ } => {
             world.shared.insert(cookie, object);
             if let Object::Channel { arena, slot, side } = object {
                 Channel::at(&world.arenas[&arena].sides[side.index()], slot).unwrap().retain_for_other();

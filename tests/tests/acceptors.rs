@@ -1,0 +1,116 @@
+//! Servers of many processes that wait for the same listener: each connection wakes one of them, nobody polls.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::stage::{finish, lo_down};
+use fs_tests::{Lab, Ns};
+use std::process::Command;
+
+/// A hundred processes that wait in one of three ways, as its argument says; first nobody comes, then one client now and
+/// then, then 200 client processes at once. Prints how often the hundred slept in each part.
+const PREFORK: &str = "
+import os, select, signal, socket, sys, time
+at = ('127.0.0.1', 7411)
+listener = socket.create_server(at, backlog=1024)
+
+def wait():
+    if sys.argv[1] == 'poll':
+        listener.setblocking(False)
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        return poll.poll
+    if sys.argv[1] == 'epoll':
+        listener.setblocking(False)
+        epoll = select.epoll()
+        epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        return epoll.poll
+    return lambda: None
+
+def accept():
+    ready = wait()
+    while True:
+        ready()
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            continue
+        connection.setblocking(True)
+        connection.recv(1)
+        connection.sendall(b'!')
+        connection.close()
+
+def ask():
+    with socket.create_connection(at, timeout=20) as connection:
+        connection.sendall(b'?')
+        return connection.recv(2) == b'!'
+
+def fork(body):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if body() else 1)
+        except BaseException as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(2)
+    return pid
+
+def slept():
+    count = 0
+    for pid in acceptors:
+        with open(f'/proc/{pid}/status') as status:
+            count += sum(int(line.split()[1]) for line in status if line.startswith('voluntary'))
+    return count
+
+acceptors = [fork(accept) for _ in range(100)]
+# The client is a process of its own, that has been here before.
+def client():
+    for _ in range(100):
+        time.sleep(0.002)
+        assert ask()
+    return True
+os.waitpid(fork(client), 0)
+time.sleep(1)
+before = slept()
+time.sleep(3)
+print('idle', slept() - before)
+before = slept()
+assert os.waitpid(fork(client), 0)[1] == 0
+print('woken', slept() - before)
+began = time.monotonic()
+clients = [fork(lambda: all(ask() for _ in range(10))) for _ in range(200)]
+failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in clients)
+print('failed', failed)
+print('milliseconds', int((time.monotonic() - began) * 1000))
+for pid in acceptors:
+    os.kill(pid, signal.SIGKILL)
+";
+
+/// What the program printed under a name.
+fn value(said: &str, name: &str) -> Result<u64> {
+    let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.with_context(|| format!("no {name} in: {said}"))?.parse().context(name.to_owned())
+}
+
+fn run(mut command: Command, how: &str) -> Result<String> {
+    finish(command.args(["-c", PREFORK, how]), how)
+}
+
+#[test]
+fn a_hundred_sleeping_acceptors_are_woken_one_by_one() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        lo_down(lab, Ns::Backend)?;
+        for how in ["accept", "poll", "epoll"] {
+            let kernel = run(lab.command(Ns::Host, "/usr/bin/python3"), how)?;
+            let ours = run(daemon.command(lab, "/usr/bin/python3"), how)?;
+            println!("{how}: kernel {}; ours {}", kernel.trim().replace('\n', ", "), ours.trim().replace('\n', ", "));
+            ensure!(value(&ours, "failed")? == 0, "{how}: {ours}");
+            // A look after the daemon each second, by each, and no more.
+            ensure!(value(&ours, "idle")? <= 500, "{how}: they poll: {ours}");
+            let (theirs, ours) = (value(&kernel, "woken")?, value(&ours, "woken")?);
+            ensure!(ours <= 2 * theirs + 200, "{how}: {ours} sleeps for 100 connections, {theirs} on the kernel");
+        }
+        daemon.stop()
+    })
+}
