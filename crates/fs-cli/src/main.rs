@@ -35,6 +35,18 @@ enum Command {
     Start(run::StartArgs),
 }
 
+/// The error and its causes, each said once.
+fn said(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(|cause| cause.to_string()) {
+        if !said.contains(&cause) {
+            said.push_str(if said.is_empty() { "" } else { ": " });
+            said.push_str(&cause);
+        }
+    }
+    said
+}
+
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Up(args) => up::up(args),
@@ -47,7 +59,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("fastsock: {error:#}");
+            eprintln!("fastsock: {}", said(&error));
             ExitCode::FAILURE
         }
     }

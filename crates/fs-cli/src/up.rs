@@ -3,7 +3,7 @@
 use crate::control::ControlArgs;
 use anyhow::Context;
 use fs_daemon::{Config, Daemon};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -49,9 +49,9 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Caught before anybody can know that it runs.
-    let (mut term, mut int) = {
+    let (mut term, mut int, mut hup) = {
         let _entered = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
     let daemon = builder.start()?;
     let mut output = std::io::stdout();
@@ -61,10 +61,19 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         let mut ended = tokio::task::spawn_blocking(move || daemon.join());
         // The first signal lets connections end, the second one does not wait for them.
         for stop in [false, true] {
-            tokio::select! {
-                result = &mut ended => return result,
-                _ = term.recv() => {}
-                _ = int.recv() => {}
+            loop {
+                tokio::select! {
+                    result = &mut ended => return result,
+                    _ = term.recv() => break,
+                    _ = int.recv() => break,
+                    // The terminal has gone, or somebody wants the configuration to be read again.
+                    _ = hup.recv() => {
+                        if std::io::stdin().is_terminal() {
+                            break;
+                        }
+                        let _unheard = writeln!(std::io::stderr(), "fastsock: SIGHUP: the configuration is read at the start only");
+                    }
+                }
             }
             if stop { handle.stop() } else { handle.drain() }
         }

@@ -80,7 +80,7 @@ struct Device {
 pub struct Daemon {
     handle: Handle,
     thread: Option<JoinHandle<io::Result<()>>>,
-    cores: Option<JoinHandle<()>>,
+    cores: Option<JoinHandle<io::Result<()>>>,
     path: PathBuf,
 }
 
@@ -238,13 +238,13 @@ impl Daemon {
 
     fn wait(&mut self) -> io::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        let result = thread.join().unwrap_or_else(|_| Err(io::Error::other("the control thread panicked")));
-        if let Some(cores) = self.cores.take()
-            && cores.join().is_err()
-        {
-            return Err(io::Error::other("the cores' thread panicked"));
+        let mut result = thread.join().unwrap_or_else(|_| Err(io::Error::other("the control thread panicked")));
+        if let Some(cores) = self.cores.take() {
+            let cores = cores.join().unwrap_or_else(|_| Err(io::Error::other("the cores' thread panicked")));
+            result = result.and(cores);
         }
         // A daemon that was started since has the path now, if the socket there answers.
+        let _alone = alone(&self.path);
         if is_dead(&self.path) {
             remove(&self.path);
         }
@@ -261,6 +261,12 @@ impl Drop for Daemon {
     }
 }
 
+/// What is at this path is a daemon's, or what one has left.
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|at| at.file_type().is_socket())
+}
+
 /// Nobody answers at this path (any more).
 fn is_dead(path: &Path) -> bool {
     let dead = |addr| {
@@ -270,17 +276,39 @@ fn is_dead(path: &Path) -> bool {
     SocketAddrUnix::new(path).and_then(dead).is_err_and(|error| error == Errno::CONNREFUSED)
 }
 
+/// One at a time looks whether a socket is dead, removes it and makes another: between bind(2) and listen(2) a new one looks
+/// dead too. The lock is the directory's, so nothing is left behind. Who may only look at the directory could keep it:
+/// after two seconds it is done without.
+fn alone(path: &Path) -> Option<OwnedFd> {
+    use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    for _ in 0..200 {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(Duration::from_millis(10)),
+            Ok(()) => return Some(directory),
+            Err(_) => break,
+        }
+    }
+    tracing::warn!(path = %parent.display(), "somebody locks the control socket's directory");
+    None
+}
+
 /// Makes the control socket. Everybody may connect: what a process may do is decided by its credentials.
 fn listen(path: &Path) -> Result<OwnedFd, StartError> {
     let failed = |source: io::Error| StartError::Control { path: path.into(), source };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
+    let _alone = alone(path);
     let addr = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|error| failed(error.into()))?;
     match rustix::net::bind(&socket, &addr) {
+        Err(Errno::ADDRINUSE) if !is_socket(path) => {
+            return Err(failed(io::Error::other("there is something else than a socket")));
+        }
         Err(Errno::ADDRINUSE) if is_dead(path) => {
             std::fs::remove_file(path).map_err(failed)?;
             rustix::net::bind(&socket, &addr).map_err(|error| failed(error.into()))?;

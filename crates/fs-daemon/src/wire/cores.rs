@@ -84,7 +84,7 @@ impl Cores {
         options: Options,
         pollers: &'static Pollers,
         commands: Arc<Commands>,
-    ) -> Result<(Self, JoinHandle<()>), WireError> {
+    ) -> Result<(Self, JoinHandle<io::Result<()>>), WireError> {
         let Options { device, queues, partial_checksums, geometry } = options;
         let system = |what| move |source| WireError::System { what, source };
         let cpus = cpus().map_err(system("read the set of CPUs"))?;
@@ -111,12 +111,12 @@ impl Cores {
             commands: commands.clone(),
         });
         let for_cores = shared.clone();
+        let name = device.clone();
         let run = move || {
-            if let Err(error) = runtime.run(move |core| serve(core, for_cores)) {
-                tracing::error!(%error, "the cores have ended");
-            }
+            let ended = runtime.run(move |core| serve(core, for_cores));
             // Without the device there is no daemon: whoever asked for it has to know.
             commands.send(Command::Stop);
+            ended.map(drop).map_err(|error| io::Error::other(format!("the daemon has lost {name}: {error}")))
         };
         let thread =
             std::thread::Builder::new().name("fastsock-wire".into()).spawn(run).map_err(system("start a thread"))?;

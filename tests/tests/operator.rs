@@ -1,0 +1,176 @@
+//! What an operator meets: `fastsock run` that starts a daemon itself, wrong arguments, and what is left behind.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::servers::devices;
+use fs_tests::unmodified::daemon::{Daemon, Reach, program};
+use fs_tests::{Lab, Ns};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn fastsock(lab: &Lab, control: &Path, args: &[&str]) -> Command {
+    let mut command = lab.command(Ns::Host, program());
+    command.env("FASTSOCK_CONTROL", control).env_remove("LD_PRELOAD").args(args);
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+/// What `run` says, and the daemon that it names.
+fn run(lab: &Lab, control: &Path, args: &[&str]) -> Result<(String, u32)> {
+    let mut all = vec!["run"];
+    all.extend(args);
+    all.extend(["--", "true"]);
+    let output = fastsock(lab, control, &all).output()?;
+    let said = said(&output);
+    ensure!(output.status.success(), "run {args:?}: {}: {said}", output.status);
+    let pid = said.rsplit_once("(daemon ").and_then(|(_, rest)| rest.trim_end_matches(')').parse().ok());
+    Ok((said.clone(), pid.with_context(|| format!("no daemon in: {said}"))?))
+}
+
+fn signal(pid: u32, name: &str) -> Result<()> {
+    ensure!(
+        Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status()?.success(),
+        "kill -{name} {pid}"
+    );
+    Ok(())
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) -> Result<()> {
+    let begun = Instant::now();
+    while !is() {
+        ensure!(begun.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Ends a daemon that `run` has started: nothing is left of it.
+fn end(pid: u32, control: &Path) -> Result<()> {
+    signal(pid, "TERM")?;
+    until("the daemon ends", || !Path::new(&format!("/proc/{pid}/exe")).exists())?;
+    ensure!(!control.exists(), "{} is left", control.display());
+    Ok(())
+}
+
+#[test]
+fn run_starts_one_daemon_and_uses_the_one_there_is() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let control = lab.dir().join("run/control.sock");
+        // Several at once, for the first time, and beside the socket that a killed one has left.
+        for round in 0..4 {
+            let all = ["--only-local"; 8];
+            let daemons = std::thread::scope(|scope| {
+                let all = all.map(|arg| scope.spawn(|| run(lab, &control, &[arg])));
+                all.into_iter().map(|one| one.join().expect("a thread of this test")).collect::<Result<Vec<_>>>()
+            })?;
+            let pid = daemons[0].1;
+            for (said, other) in &daemons {
+                ensure!(*other == pid, "round {round}: two daemons: {daemons:?}");
+                ensure!(said.contains("TCP between processes of this host is accelerated"), "{said}");
+            }
+            // Who wants the configuration to be read again has it as it was, and a daemon.
+            signal(pid, "HUP")?;
+            ensure!(run(lab, &control, &["--only-local"])?.1 == pid, "SIGHUP ended it");
+            if round % 2 == 0 {
+                signal(pid, "KILL")?;
+                until("the daemon ends", || fastsock(lab, &control, &["ss"]).status().is_ok_and(|ss| !ss.success()))?;
+                ensure!(control.exists(), "a killed daemon cannot have removed its socket");
+            } else {
+                end(pid, &control)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn run_takes_the_device_of_the_default_route() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let (device, control) = (devices(Ns::Host).0, lab.dir().join("default/control.sock"));
+        let (said, pid) = run(lab, &control, &[])?;
+        ensure!(!said.contains("TCP on"), "there is no default route: {said}");
+        end(pid, &control)?;
+        lab.run(Ns::Host, "ip", &["route", "add", "default", "dev", device])?;
+        let (said, pid) = run(lab, &control, &[])?;
+        ensure!(said.contains(&format!("TCP on {device} (1 core)")), "{said}");
+        // A second one cannot have the device, and says who has it.
+        let other = lab.dir().join("other/control.sock");
+        let output = fastsock(lab, &other, &["up", "--device", device]).output()?;
+        println!("a second daemon on one device: {}", self::said(&output));
+        ensure!(!output.status.success() && self::said(&output).contains(device), "{output:?}");
+        ensure!(!other.exists(), "{} is left", other.display());
+        end(pid, &control)?;
+        ensure!(lab.xdp_programs(Ns::Host, device)?.is_empty(), "its XDP program is left");
+        let (said, pid) = run(lab, &control, &["--only-local"])?;
+        ensure!(!said.contains("TCP on"), "{said}");
+        end(pid, &control)
+    })
+}
+
+#[test]
+fn what_is_wrong_is_said_once_and_leaves_nothing() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let control = lab.dir().join("wrong/control.sock");
+        let config = lab.dir().join("wrong.toml");
+        std::fs::write(&config, "[limits]\nattachments = -1\n")?;
+        let config = config.display().to_string();
+        let cases: &[(&[&str], &str)] = &[
+            (&["up"], "--only-local"),
+            (&["up", "--only-local", "--device", "lo"], "cannot be used with"),
+            (&["up", "--device", "nonesuch"], "no such device: nonesuch"),
+            (&["up", "--only-local", "--config", "/nonexistent.toml"], "/nonexistent.toml: No such file"),
+            (&["up", "--only-local", "--config", &config], "line 2"),
+            (&["up", "--only-local", "--control", "/proc/none/c.sock"], "/proc/none/c.sock: No such file"),
+            (&["ss"], "no daemon answers at"),
+            (&["stat"], "start one with `fastsock up`"),
+            (&["run"], "COMMAND"),
+        ];
+        for (args, wanted) in cases {
+            let output = fastsock(lab, &control, args).output()?;
+            let said = said(&output);
+            println!("{args:?}: {}: {said}", output.status);
+            ensure!(!output.status.success() && said.contains(wanted), "{args:?}: {}: {said}", output.status);
+            ensure!(said.matches("(os error").count() <= 1, "said twice: {said}");
+            ensure!(!control.exists(), "{args:?} leaves {}", control.display());
+        }
+        // Somebody's file is not a socket that a daemon has left.
+        let file = lab.dir().join("wrong/precious");
+        std::fs::write(&file, "precious")?;
+        let name = file.display().to_string();
+        let output = fastsock(lab, &control, &["up", "--only-local", "--control", &name]).output()?;
+        ensure!(!output.status.success() && said(&output).contains("something else than a socket"), "{output:?}");
+        ensure!(std::fs::read_to_string(&file)? == "precious");
+        Ok(())
+    })
+}
+
+/// The device goes down and comes back, which the daemon outlives, then goes for good: it says so, and ends with an error, for
+/// who has started it to know.
+#[test]
+fn a_daemon_ends_with_its_device_and_says_so() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        let device = devices(Ns::Host).0;
+        for state in ["down", "up"] {
+            lab.run(Ns::Host, "ip", &["link", "set", "dev", device, state])?;
+            std::thread::sleep(Duration::from_millis(300));
+            ensure!(daemon.counters(lab)?.value("attachments") == 0, "{}", daemon.proc.log());
+        }
+        lab.run(Ns::Host, "ip", &["link", "del", "dev", device])?;
+        let status = daemon.proc.wait_end(PATIENCE)?;
+        let said = daemon.proc.log();
+        println!("without its device: {status}: {}", said.trim());
+        ensure!(!status.success() && said.contains(&format!("the daemon has lost {device}")), "{status}: {said}");
+        ensure!(!daemon.control().exists(), "{} is left", daemon.control().display());
+        Ok(())
+    })
+}
