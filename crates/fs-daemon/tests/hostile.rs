@@ -176,6 +176,50 @@ fn fuzzed_messages_with_any_descriptors() {
     honest.check();
 }
 
+/// A connected TCP socket with bytes that nobody takes, which lingers for a minute when it is closed; and its other end.
+fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut &stream, &[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
+    (stream.into(), other)
+}
+
+#[test]
+fn sockets_that_linger_when_the_daemon_closes_them() {
+    let daemon = start("linger");
+    let path = daemon.path().to_owned();
+    let honest = Honest::new(&path);
+    let mut others = Vec::new();
+    let begun = Instant::now();
+    let requests = examples::requests();
+    for request in &requests {
+        let socket = raw(&path);
+        let mut buffer = [0; MESSAGE_MAX];
+        let mut send = |request: &Request, fds: &[BorrowedFd<'_>]| {
+            let len = request.encode(1, &mut buffer).unwrap();
+            socket::send(socket.as_fd(), &buffer[..len], fds)
+        };
+        send(&requests[0], &[]).unwrap();
+        let streams: Vec<_> = (0..4).map(|_| lingering()).collect();
+        for (stream, _) in &streams {
+            let _refused = send(request, &[stream.as_fd()]);
+        }
+        // Of those that the daemon has closed by now the last copy is ours; of the others it is the daemon's, or lies in the
+        // queue of a connection that has ended.
+        drop(socket);
+        for (stream, other) in streams {
+            others.push(other);
+            std::thread::spawn(move || drop(stream));
+        }
+    }
+    honest.check();
+    drop(daemon);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn scribbled_memory() {
     let daemon = start("scribbled");

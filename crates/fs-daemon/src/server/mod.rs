@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::listeners::{Listeners, Netns};
 use crate::netns::{self, Namespace};
-use crate::sys::{self, Credentials};
+use crate::sys::{self, Alarm, Credentials};
 use crate::wire::Wire;
 use arenas::{Acceptor, ArenaEntry, Opener};
 use attach::Attachment;
@@ -40,6 +40,9 @@ const TURN: usize = 16;
 
 /// What a connection's turn may take, but for one request.
 const LONG: Duration = Duration::from_micros(500);
+
+/// What the close of a descriptor that a process has passed may take: its linger time is the process's to choose.
+const LINGER: Duration = Duration::from_millis(2);
 
 /// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, namespaces with `NAMESPACE`.
 const CONTROL: u64 = 0;
@@ -209,15 +212,25 @@ impl Server {
     }
 
     /// Serves until it is told to end. Dropping the server closes every connection, which is how processes learn.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(self) -> io::Result<()> {
+        let alarm = Alarm::new(LINGER)?;
+        // Dropped before the alarm is, which goes on meanwhile.
+        let mut server = self;
+        server.serve_all(&alarm)
+    }
+
+    /// Whatever it closes on the way, for whomever, `alarm` bounds; it is armed when this returns.
+    fn serve_all(&mut self, alarm: &Alarm) -> io::Result<()> {
         let mut events = Vec::with_capacity(256);
         loop {
             events.clear();
             let timeout = self.timeout();
+            alarm.disarm();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+            alarm.arm();
             for event in &events {
                 match event.data.u64() {
                     CONTROL => self.accept(),

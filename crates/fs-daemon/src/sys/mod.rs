@@ -1,9 +1,11 @@
 //! System calls that rustix has no safe form of.
 
+mod alarm;
 mod credentials;
 mod receive;
 mod ringer;
 
+pub(crate) use alarm::Alarm;
 pub(crate) use credentials::{Credentials, netns_cookie, peer, raw_option};
 pub(crate) use receive::receive;
 pub(crate) use ringer::Ringer;
