@@ -239,7 +239,7 @@ impl Link {
         let wire_ns = (bytes.len() as u64 * 8 * 1_000_000_000).checked_div(rate_bps).unwrap_or(0);
         let departed = start + Duration::from_nanos(wire_ns);
         self.busy_until = departed;
-        self.queue.push(departed, bytes.len());
+        self.queue.push(departed, bytes.len(), Duration::from_nanos(wire_ns));
         self.stats.queue_max = self.stats.queue_max.max(self.queue.packets());
         self.stats.bytes += bytes.len() as u64;
         if self.rng.chance(loss_ppm) {

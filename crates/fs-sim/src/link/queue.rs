@@ -67,6 +67,8 @@ pub(super) struct Queue {
     waiting: VecDeque<(Instant, usize)>,
     bytes: u64,
     red_average: i64,
+    /// How long the last packet took on the link, and when it had left.
+    last: (Duration, Instant),
     codel: CoDel,
 }
 
@@ -89,7 +91,8 @@ impl Queue {
         self.bytes
     }
 
-    pub(super) fn push(&mut self, departs: Instant, bytes: usize) {
+    pub(super) fn push(&mut self, departs: Instant, bytes: usize, took: Duration) {
+        self.last = (took, departs);
         self.waiting.push_back((departs, bytes));
         self.bytes += bytes as u64;
     }
@@ -101,6 +104,9 @@ impl Queue {
             Aqm::Mark { at } if self.packets() >= at => Verdict::Mark,
             Aqm::Mark { .. } => Verdict::Pass,
             Aqm::Red { min, max, max_ppm } => {
+                if self.packets() == 0 {
+                    self.forget_while_idle(now);
+                }
                 self.red_average += (self.packets() as i64 * RED_SCALE - self.red_average) >> RED_SHIFT;
                 let (min, max) = (min as i64 * RED_SCALE, max as i64 * RED_SCALE);
                 let over = self.red_average - min;
@@ -116,6 +122,22 @@ impl Queue {
                 let below = start.since(now) < target || self.packets() <= 1;
                 if self.codel.drops(start, below, interval) { Verdict::MarkOrDrop } else { Verdict::Pass }
             }
+        }
+    }
+}
+
+impl Queue {
+    /// RED's average comes down while nothing waits, by as many packets as the link could have sent meanwhile (section 4
+    /// of the paper). Else a queue that was full once drops whatever comes a packet at a time, for good.
+    fn forget_while_idle(&mut self, now: Instant) {
+        let (took, idle_since) = self.last;
+        let missed = now.since(idle_since).as_nanos() / took.as_nanos().max(1);
+        // After so many, a millionth of it is left.
+        if missed >= 14 << RED_SHIFT {
+            self.red_average = 0;
+        }
+        for _ in 0..missed.min(14 << RED_SHIFT) {
+            self.red_average -= self.red_average >> RED_SHIFT;
         }
     }
 }

@@ -44,6 +44,24 @@ fn a_slow_link_queues_and_then_drops() {
 }
 
 #[test]
+fn a_red_queue_forgets_while_it_is_idle() {
+    // 8 bytes at 64 Mb/s are 1 µs each; packets come twice as fast, until the average is above what lets anything pass.
+    let aqm = Aqm::Red { min: 1, max: 10, max_ppm: 0 };
+    let config = LinkConfig { rate_bps: 64_000_000, queue: 100, aqm, ..LinkConfig::clean(Duration::ZERO) };
+    let mut link = Link::new(config, Framing::Ip, Rng::new(1));
+    let send = |link: &mut Link, at: Instant| {
+        let mut out = Vec::new();
+        link.send(at, &[0; 8], &mut out);
+        out.len()
+    };
+    let passed: usize = (0..10_000).map(|i| send(&mut link, Instant::from_nanos(500 * i))).sum();
+    assert!(passed < 9_000 && link.stats.dropped > 0, "{:?}", link.stats);
+    let full = Instant::from_nanos(500 * 10_000);
+    // One packet a second, as a time-out's: each finds the link idle.
+    assert_eq!((1..5).map(|s| send(&mut link, full + Duration::from_secs(s))).sum::<usize>(), 4);
+}
+
+#[test]
 fn damage_is_always_visible_to_the_checksum() {
     let sum = |b: &[u8]| {
         let s: u32 = b.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
