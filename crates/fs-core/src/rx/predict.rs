@@ -150,6 +150,7 @@ impl Ext {
             && self.recv.low <= 1
             && self.recv.urgent.is_none()
             && self.keepalive.is_none()
+            && self.sender.closed_since.is_none()
     }
 }
 

@@ -363,10 +363,12 @@ impl Tcb {
             self.snd_wnd = window;
             self.snd_wl1 = segment.seq;
             self.max_window_field = self.max_window_field.max(segment.window);
-            if window > 0 && self.flags.has(Flags::PERSIST) {
-                self.flags.clear(Flags::PERSIST);
-                self.rto_at = 0;
-                self.backoff = 0;
+            if window > 0 {
+                if self.flags.has(Flags::PERSIST) {
+                    self.flags.clear(Flags::PERSIST);
+                    self.rto_at = 0;
+                    self.backoff = 0;
+                }
                 if let Some(ext) = self.ext.as_mut() {
                     ext.sender.closed_since = None;
                 }

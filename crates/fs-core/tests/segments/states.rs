@@ -337,6 +337,39 @@ fn thousands_of_holes_are_held_and_reported_latest_first() {
     assert_eq!(lab.sent().last().unwrap().ack, conn.seq.wrapping_add(200_000));
 }
 
+/// TCP_USER_TIMEOUT counts from when the window was closed this time, not from when it was closed once before.
+#[test]
+fn a_window_that_was_open_in_between_was_not_closed_for_long() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let limit = Duration::from_secs(10);
+    let options = TcpOptions { user_timeout: Some(limit), ..TcpOptions::default() };
+    let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), options);
+    // Taken back while data is out: time-outs find it closed.
+    lab.stack.tcp_send(conn.id, &[1; 1000]).unwrap();
+    lab.one();
+    lab.send(&Seg { window: 0, ..conn.seg(ACK) });
+    lab.pass(Duration::from_secs(2));
+    lab.sent();
+    // Open again, and all is well for a while.
+    for _ in 0..2 {
+        conn.ack = conn.ack.wrapping_add(1000);
+        lab.send(&conn.seg(ACK));
+        lab.stack.tcp_send(conn.id, &[1; 1000]).unwrap();
+        lab.one();
+    }
+    conn.ack = conn.ack.wrapping_add(1000);
+    lab.send(&conn.seg(ACK));
+    lab.pass(Duration::from_secs(30));
+    lab.silence();
+    lab.send(&Seg { window: 0, ..conn.seg(ACK) });
+    lab.stack.tcp_send(conn.id, &[1; 1000]).unwrap();
+    lab.silence();
+    lab.pass(Duration::from_secs(8));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
+    lab.pass(Duration::from_secs(12));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "nobody answered for longer than that");
+}
+
 /// RFC 9293 MUST-28.
 #[test]
 fn keepalive_waits_two_hours_unless_told_otherwise() {
