@@ -5,40 +5,35 @@
 //! it asks whether that has something before it takes from it, under a lock that all processes share which inherited the
 //! listener from one that uses this library ([`sys::family`]). One that is not announced is the kernel's alone.
 
+mod accept;
+
+pub use accept::accept4;
+
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fs_shm::{
     Arena, Channel, Side,
     control::{KernelReason, Listening, Object},
     pages::ListenerPage,
 };
-use rustix::{
-    event::{PollFd, PollFlags, Timespec},
-    fd::AsFd,
-    io::Errno,
-};
+use rustix::{fd::AsFd, io::Errno};
 
 use crate::{
-    address,
     arenas::{self, Mapped},
-    channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
     connect,
     poll::{self, spin::Spin},
     process::{self, Attachment, Poller},
     socket::{Kind, Socket, mark},
     sys::{self, array::Array, call, pointer::Pointer, thread},
     table,
-    types::{Address, Fd, Ours},
+    types::{Fd, Ours},
 };
 
-const SOCK_STREAM: i32 = 1;
-const SOCK_CLOEXEC: i32 = 0o2000000;
-const SOCK_NONBLOCK: i32 = 0o4000;
 const SHUT_RDWR: i32 = 2;
 
 /// Arenas of one listener at once, as on its page.
@@ -642,233 +637,6 @@ const FEW: u32 = 16;
 
 fn poller_of_word(word: u64, life: u32) -> Poller {
     Poller { id: word as u32, fd: (word >> 32) as Fd - 1, private: false, life }
-}
-
-/// `accept4(2)` (and `accept(2)` with flags 0): the new descriptor and the peer's address.
-/// `None` also when the listener is the kernel's alone.
-pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
-    let held = table::socket(fd)?;
-    let socket = held.unheld();
-    if socket.kind() == Kind::Channel {
-        return Some(Err(Errno::INVAL));
-    }
-    let listener = of(socket)?;
-    if flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0 {
-        return Some(Err(Errno::INVAL));
-    }
-    if listener.id.load(Acquire) == 0 {
-        // Attaching, if it is time to try again, announces it.
-        process::attached();
-        if listener.id.load(Acquire) == 0 {
-            return None;
-        }
-    }
-    let mut patience = Patience::new(socket.receive_timeout());
-    // Slept, and woken by the kernel's queue.
-    let (mut slept, mut edge) = (false, false);
-    // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
-    let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16);
-    let answer = loop {
-        // Another thread may have closed the number that this call was given.
-        let Some(fd) = live(fd, socket) else { break Err(Errno::BADF) };
-        listener.refresh();
-        if listener.is_behind() {
-            // No number for an arena's memory: none for a connection either.
-            match call::dup(fd) {
-                Ok(probe) => {
-                    // Made above.
-                    let _ = call::close(probe);
-                }
-                Err(errno) => break Err(errno),
-            }
-        }
-        if !kernel_first && listener.pending() {
-            match take(listener, socket, flags) {
-                None => {}
-                Some(answer) => break answer,
-            }
-        }
-        match from_kernel(fd, socket, flags) {
-            Err(Errno::AGAIN) => {}
-            answer => break answer,
-        }
-        if kernel_first {
-            kernel_first = false;
-            listener.turn.fetch_add(1, Relaxed);
-            continue;
-        }
-        if listener.pending() {
-            continue;
-        }
-        if socket.status() & O_NONBLOCK != 0 {
-            break Err(Errno::AGAIN);
-        }
-        slept = true;
-        match wait(listener, fd, &mut patience) {
-            Ok(by_kernel) => edge |= by_kernel,
-            Err(errno) => break Err(errno),
-        }
-    };
-    if slept && listener.has_others() {
-        if edge {
-            listener.renew_edge(fd);
-        }
-        listener.pass_on();
-    }
-    Some(answer)
-}
-
-/// One of ours; `None`: another thread or process was faster.
-fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Result<(Fd, Address), Errno>> {
-    let _changing = table::Changing::begin();
-    // The number first: without one the connection stays where it is (accept4() of the kernel).
-    let fd = match call::socket(socket.family() as i32, SOCK_STREAM | flags, 0) {
-        Ok(fd) => fd,
-        Err(errno) => return Some(Err(errno)),
-    };
-    let taken = listener.take();
-    let give_up = || {
-        // Made above.
-        let _ = call::close(fd);
-    };
-    let Some((mapped, channel)) = taken else {
-        give_up();
-        return None;
-    };
-    let new = process::current().zip(connect::enter(fd, Kind::Fresh, socket.family()));
-    let Some((attachment, new)) = new else {
-        channel::give_back(&channel, true);
-        give_up();
-        return Some(Err(Errno::NFILE));
-    };
-    new.set_status(flags as u32 & O_NONBLOCK);
-    new.mark(mark::ACCEPTED);
-    new.inherit(socket);
-    if let Err(errno) = connect::adopt(attachment, fd, new, mapped, &channel) {
-        crate::descriptor::forget(fd);
-        give_up();
-        return Some(Err(errno));
-    }
-    let peer = channel.peer_addr().to_std();
-    let peer = peer.map_or_else(|| Address::new(&[]), |peer| address::raw(peer, socket.family()));
-    Some(Ok((fd, peer)))
-}
-
-/// A number that stands for the socket: `fd`, or another.
-fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
-    let is = |fd| table::find(fd).is_some_and(|now| core::ptr::eq(now, socket));
-    if is(fd) {
-        return Some(fd);
-    }
-    let mut other = None;
-    table::each(0, u32::MAX, |fd, of| {
-        if core::ptr::eq(of, socket) {
-            other = Some(fd);
-        }
-    });
-    other
-}
-
-/// One of the kernel's; `EAGAIN`: none.
-fn from_kernel(fd: Fd, socket: &Socket, flags: i32) -> Result<(Fd, Address), Errno> {
-    let _changing = table::Changing::begin();
-    let (new, peer) = if socket.status() & O_NONBLOCK != 0 {
-        call::accept4(fd, flags)?
-    } else {
-        let _alone = sys::family::lock(socket.listener() as usize);
-        if !sleep(fd, Duration::ZERO)? {
-            return Err(Errno::AGAIN);
-        }
-        call::accept4(fd, flags)?
-    };
-    table::displaced(new);
-    if let Some(attachment) = process::current()
-        && let Some(_kernels) = connect::enter(new, Kind::Kernel, socket.family())
-    {
-        // For lists only.
-        let _ = process::enter_page(attachment, new, Object::Kernel(fs_shm::control::KernelReason::Accepted));
-    }
-    Ok((new, peer))
-}
-
-/// The longest sleep: whether a daemon has come is looked at this often.
-const SLICE: Duration = Duration::from_secs(1);
-/// The same where no lane is left in an arena, so that nobody can wake us.
-const BLIND: Duration = Duration::from_millis(10);
-
-/// Waits for a connection, ours or the kernel's: true when the kernel's queue ended a sleep.
-fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Errno> {
-    let attachment = process::current();
-    let announced = listener.id.load(Acquire) != 0;
-    if announced && listener.count.load(Relaxed) != 0 {
-        // As long as it has paid lately: who connects may need the CPU that we look with.
-        if listener.spin.look(None, None, || listener.pending()) {
-            return Ok(false);
-        }
-    }
-    let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));
-    let mut slice = SLICE;
-    if let Some(deadline) = patience.deadline() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Errno::AGAIN);
-        }
-        slice = slice.min(left);
-    }
-    if CANCELS.load(Relaxed) {
-        slice = slice.min(Duration::from_millis(100));
-    }
-    let Some(poller) = poller else {
-        if announced {
-            slice = slice.min(BLIND);
-        }
-        return match sleep(fd, slice) {
-            Ok(woken) => after_sleep(woken, patience).map(|()| false),
-            Err(errno) => patience.interrupted_by(errno).map(|()| false),
-        };
-    };
-    listener.enter_placeholder(&poller, fd);
-    listener.waiters.fetch_add(1, AcqRel);
-    let armed = listener.arm(&poller);
-    if armed == Armed::Blind {
-        slice = slice.min(BLIND);
-    }
-    let woken = if armed == Armed::Ready { Ok(Some(0)) } else { poll::sleep_on(poller.fd, slice) };
-    listener.waiters.fetch_sub(1, AcqRel);
-    listener.awake(&poller);
-    match woken {
-        Ok(woken) => after_sleep(woken.is_some(), patience).map(|()| woken == Some(poll::EDGE)),
-        Err(errno) => patience.interrupted_by(errno).map(|()| false),
-    }
-}
-
-fn after_sleep(woken: bool, patience: &mut Patience) -> Result<(), Errno> {
-    if woken {
-        return Ok(());
-    }
-    match process::current() {
-        Some(attachment) => {
-            attachment.check();
-        }
-        None => {
-            process::attached();
-        }
-    }
-    if CANCELS.load(Relaxed) {
-        return Err(CANCELLED);
-    }
-    match patience.deadline() {
-        Some(deadline) if Instant::now() >= deadline => Err(Errno::AGAIN),
-        _ => Ok(()),
-    }
-}
-
-/// Sleeps until the placeholder is readable: false when `slice` is over.
-fn sleep(fd: Fd, slice: Duration) -> Result<bool, Errno> {
-    let placeholder = sys::borrowed(fd).ok_or(Errno::BADF)?;
-    let mut fds = [PollFd::from_borrowed_fd(placeholder, PollFlags::IN)];
-    let slice = Timespec { tv_sec: slice.as_secs().cast_signed(), tv_nsec: i64::from(slice.subsec_nanos()) };
-    rustix::event::poll(&mut fds, Some(&slice)).map(|ready| ready != 0)
 }
 
 impl Listener {
