@@ -223,19 +223,19 @@ impl<P: FramePool> Stack<P> {
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         // Bytes since the last end of a burst.
         let mut run = 0;
-        loop {
+        let visit = loop {
             if *sent >= budget {
-                return Visit::Again;
+                break Visit::Again;
             }
             let next = tcb.next_segment(store, pool);
             let segment_index = match next {
-                Next::Nothing => break,
+                Next::Nothing => break Visit::Done,
                 Next::New(i) | Next::Again(i) => i,
             };
             if let Some(at) = tcb.pacing_wait(*now) {
                 waits = true;
                 queue_paced(tcb, paced, index, at);
-                break;
+                break Visit::Done;
             }
             let before = out.len();
             let len = store.segments[segment_index].len;
@@ -245,7 +245,7 @@ impl<P: FramePool> Stack<P> {
             }
             run = if ends || matches!(next, Next::Again(_)) { 0 } else { run + len };
             if !emit_segment(tcb, store, pool, net, stats, segment_index, ts, frozen, *now, out) {
-                return Visit::PoolDry;
+                break Visit::PoolDry;
             }
             tcb.sent(store, stats, &config.tcp, next, ts, turn.us, *now);
             tally.sent_data(turn.tick);
@@ -253,14 +253,17 @@ impl<P: FramePool> Stack<P> {
             segments += 1;
             left = left.saturating_sub(len.max(1));
             if left == 0 {
-                return Visit::Again;
+                break Visit::Again;
             }
-        }
-        tcb.flags.clear(Flags::IN_DATA_LIST);
+        };
         // A lone segment has just started the timer itself; without any the probe stays where it is.
         if segments > 1 || segments == 1 && timer_ran {
             tcb.put_off_probe(store, &config.tcp, *now);
         }
+        if !matches!(visit, Visit::Done) {
+            return visit;
+        }
+        tcb.flags.clear(Flags::IN_DATA_LIST);
         if !waits {
             tcb.note_limit(store, *now);
             tcb.persist_if_stuck(&config.tcp, *now);
