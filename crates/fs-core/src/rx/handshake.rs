@@ -409,6 +409,7 @@ impl<P: FramePool> Stack<P> {
             return self.kill(index, Some(Error::ConnectionReset), true);
         };
         let Self { slots, table, nodes, pool, store, .. } = self;
+        let tally = *slots.tally(index);
         table.remove(hash, Owner::Connection(index).value());
         let Slot::Open(mut tcb) = slots.remove(index) else { return };
         // Nothing was written yet, and what came out of order will be sent again.
@@ -422,13 +423,13 @@ impl<P: FramePool> Stack<P> {
             received.push(frame);
         }
         self.stats.handovers += 1;
-        let handover = Handover { key, tcb, received };
+        let handover = Handover { key, tcb, tally, received };
         self.outbound.push(Outbound { to, message: CoreMessage::Handover(Box::new(handover)) });
     }
 
     /// A connection arrives from another core.
     pub(crate) fn take_over(&mut self, handover: Handover) {
-        let Handover { key, mut tcb, received } = handover;
+        let Handover { key, mut tcb, tally, received } = handover;
         for frame in received {
             tcb.rx.push(&mut self.nodes, frame);
         }
@@ -455,6 +456,7 @@ impl<P: FramePool> Stack<P> {
             self.stats.drop(DropReason::NoSlots);
             return;
         };
+        *self.slots.tally_mut(slot) = tally;
         if let Some(tcb) = self.slots.open_mut(slot) {
             tcb.path = path;
         }

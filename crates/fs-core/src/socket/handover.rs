@@ -4,6 +4,7 @@
 use crate::flow::FlowKey;
 use crate::frame::Frame;
 use crate::tcb::Tcb;
+use crate::tcb::tally::Tally;
 use alloc::vec::Vec;
 
 /// Everything of a connection that is not yet accepted: its control block and the frames it holds.
@@ -11,6 +12,7 @@ use alloc::vec::Vec;
 pub struct Handover {
     pub(crate) key: FlowKey,
     pub(crate) tcb: Tcb,
+    pub(crate) tally: Tally,
     /// Received and not yet read, in order.
     pub(crate) received: Vec<Frame>,
 }
