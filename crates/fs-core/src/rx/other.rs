@@ -10,7 +10,7 @@ use crate::rx::parse::Parsed;
 use crate::socket::event::{CoreMessage, Event, Outbound, Ready};
 use crate::stack::{Owner, Stack};
 use crate::tcb::input::Arrival;
-use crate::tcb::{Slot, Tcb};
+use crate::tcb::{Recovery, Slot, Tcb};
 use crate::tx::neigh::{NeighbourChange, PathId};
 use crate::tx::path_mtu::believed;
 use crate::tx::standalone;
@@ -153,7 +153,13 @@ impl<P: FramePool> Stack<P> {
                 let handshake = tcb.flags.has(crate::tcb::flags::Flags::SYN_RECEIVED);
                 let first = tcb.snd_una - u32::from(handshake);
                 let in_flight = |seq: crate::tcb::seq::SeqNum| seq.at_or_after(first) && seq.before(tcb.snd_nxt);
-                if !error.seq.is_some_and(in_flight) {
+                // Or of a pure ACK, which is no size to learn from.
+                let sized = matches!(
+                    error.kind,
+                    IcmpErrorKind::FragmentationNeeded { .. } | IcmpErrorKind::PacketTooBig { .. }
+                );
+                let of_ack = !sized && error.seq == Some(tcb.snd_nxt);
+                if !error.seq.is_some_and(in_flight) && !of_ack {
                     return Some(DropReason::IcmpUnmatched);
                 }
                 self.stats.icmp_errors += 1;
@@ -223,7 +229,7 @@ impl<P: FramePool> Stack<P> {
             return;
         }
         tcb.reduce_mss(mss, *now);
-        tcb.mark_oversized_lost(store);
+        tcb.resend_oversized(store);
         self.settle(index, Ready::default());
     }
 
@@ -297,23 +303,31 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
-    /// Marks sent segments that exceed the segment size as lost, so that they are cut and sent again.
-    fn mark_oversized_lost(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
+    /// Sent segments that exceed the segment size are cut and sent again. The congestion window stays as it is: nothing was
+    /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
+    fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
         use crate::tcb::send::buffer::mark;
-        let queue = self.tx;
+        let (queue, high) = (self.tx, self.snd_nxt);
         let mss = self.mss as u32;
         let ext = self.ext_mut();
-        let (mut lost, mut at) = (0, queue.head);
+        let (mut again, mut at) = (0, queue.head);
         while at != queue.next && at != crate::slab::NIL {
             let segment = &store.segments[at];
             let next = segment.next;
             if segment.len > mss && !segment.has(mark::SACKED) {
-                lost += ext.take_for_lost(store, at);
+                again += ext.send_again(store, at);
             }
             at = next;
         }
-        if lost > 0 {
-            self.flags.set(crate::tcb::flags::Flags::PUSH_OUT);
+        if again == 0 {
+            return;
         }
+        if matches!(ext.recovery, Recovery::Open | Recovery::Cwr { .. }) {
+            // Else the next ACK would take them for a loss that nobody has answered yet.
+            ext.recovery = Recovery::Loss { high };
+            let undo = &mut self.loss_mut().undo;
+            (undo.marker, undo.frto, undo.new_data_first) = (None, false, false);
+        }
+        self.flags.set(crate::tcb::flags::Flags::PUSH_OUT);
     }
 }

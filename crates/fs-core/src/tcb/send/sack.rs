@@ -45,6 +45,11 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    #[cfg(test)]
+    pub(crate) fn is_known(&self) -> bool {
+        self.last.is_some()
+    }
+
     fn covers(&self, start: SeqNum, end: SeqNum) -> bool {
         self.last.is_some() && self.start.at_or_before(start) && self.end.at_or_after(end)
     }
@@ -79,6 +84,15 @@ pub(crate) fn duplicate_block(blocks: &[(SeqNum, SeqNum)], ack: SeqNum) -> Optio
 impl Ext {
     /// Takes a segment for lost: one sent again is lost again.
     pub(crate) fn take_for_lost(&mut self, store: &mut TxStore, index: u32) -> u32 {
+        let span = self.send_again(store, index);
+        if span > 0 {
+            model::lost(&mut self.control, &store.stamps, index, &store.segments[index]);
+        }
+        span
+    }
+
+    /// As [`Ext::take_for_lost`], where congestion is not why: the path's model does not hear of it.
+    pub(crate) fn send_again(&mut self, store: &mut TxStore, index: u32) -> u32 {
         let segment = &mut store.segments[index];
         let (span, seq) = (segment.span(), segment.seq);
         if segment.has(mark::RETRANSMITTED) {
@@ -91,7 +105,6 @@ impl Ext {
             segment.marks |= mark::LOST;
             self.lost += span;
         }
-        model::lost(&mut self.control, &store.stamps, index, segment);
         let loss = self.loss.get_or_insert_default();
         if loss.resend.is_none_or(|p| seq.before(p.seq)) {
             loss.resend = Some(Place { index, seq });
@@ -169,6 +182,17 @@ impl Tcb {
         }
         *known = fresh;
         out
+    }
+
+    /// What lies below SND.UNA is no place any more: sequence numbers come round, and the slots are others' by then.
+    pub(super) fn forget_passed(&mut self) {
+        let una = self.snd_una;
+        if let Some(loss) = self.loss_if_any()
+            && loss.fack.is_some_and(|fack| fack.at_or_before(una))
+        {
+            loss.fack = None;
+            loss.blocks = [Known::default(); 4];
+        }
     }
 
     /// RFC 6675 IsLost: marks segments with more than (DupThresh - 1) segments' worth of SACKed bytes
