@@ -277,7 +277,7 @@ impl<P: FramePool> Stack<P> {
             pressure: nodes >= *receive_frames / 2,
             share: *receive_frames,
             exhausted: nodes >= *receive_frames,
-            delivered: &mut tally.delivered,
+            tally,
         };
         let mut ready = Ready::default();
         tcb.heard(*now);
@@ -325,6 +325,11 @@ impl<P: FramePool> Stack<P> {
                 // The peer was heard: its keepalive may be due earlier than before.
                 self.settle(index, ready);
             }
+            Disposition::NotOurSyn => {
+                self.stats.drop(DropReason::BadHandshakeAck);
+                self.send_reset_for(segment);
+                self.settle(index, ready);
+            }
             Disposition::PeerReset => {
                 self.stats.resets_received += 1;
                 let state = self.slots.open(index).map(|t| t.state);
@@ -342,7 +347,7 @@ impl<P: FramePool> Stack<P> {
                 // Linux's form: RFC 9293 3.5.2, third group.
                 self.stats.drop(DropReason::DataAfterClose);
                 self.send_reset_for(segment);
-                self.kill(index, None, false);
+                self.kill(index, Some(crate::error::Error::ConnectionReset), false);
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::tcb::recv::reassembly::{self, Inserted};
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::seq::SeqNum;
+use crate::tcb::tally::Tally;
 use crate::tcb::{State, Tcb};
 use crate::time::Instant;
 use crate::wire::options;
@@ -100,13 +101,15 @@ pub(crate) enum Disposition {
     Challenge(DropReason),
     /// The SYN of a connection in SYN-RECEIVED, again.
     SynAgain,
+    /// In SYN-RECEIVED, an ACK of something else than our SYN: thrown away and answered with a reset.
+    NotOurSyn,
     /// The peer reset the connection.
     PeerReset,
     /// Our FIN and the peer's are both done: to TIME-WAIT, with an ACK if one is owed.
     TimeWait,
     /// LAST-ACK is over.
     Closed,
-    /// Data for a socket that nobody reads: reset.
+    /// Data for a socket that nobody reads: both ends are reset.
     ResetPeer,
 }
 
@@ -126,8 +129,8 @@ pub(crate) struct Core<'a, P: FramePool> {
     pub(crate) share: usize,
     /// The receive share is spent: take no data.
     pub(crate) exhausted: bool,
-    /// The connection's count of segments that have arrived.
-    pub(crate) delivered: &'a mut u32,
+    /// The connection's counts.
+    pub(crate) tally: &'a mut Tally,
 }
 
 impl<P: FramePool> Core<'_, P> {
@@ -330,16 +333,13 @@ impl Tcb {
         ready: &mut Ready,
     ) -> Result<bool, Disposition> {
         if segment.ack.after(self.snd_nxt) {
-            return Err(Disposition::Challenge(DropReason::BadAck));
+            let opening = self.flags.has(Flags::SYN_RECEIVED);
+            return Err(if opening { Disposition::NotOurSyn } else { Disposition::Challenge(DropReason::BadAck) });
+        }
+        if segment.ack.before(self.snd_una) {
+            return self.take_old_ack(core, segment, sack).map(|()| false);
         }
         let window = (segment.window as u32) << self.snd_shift();
-        if segment.ack.before(self.snd_una) {
-            // RFC 5961 section 5: too old to be honest.
-            if segment.ack.before(self.snd_una - self.max_snd_wnd().max(1)) {
-                return Err(Disposition::Challenge(DropReason::BadAck));
-            }
-            return Ok(false);
-        }
         let advanced = segment.ack != self.snd_una;
         let bare = segment.payload_len == 0 && !segment.flags.fin() && window == self.snd_wnd;
         if self.flags.has(Flags::PERSIST) {
@@ -352,7 +352,7 @@ impl Tcb {
             let ece = segment.flags.contains(TcpFlags::ECE) && self.flags.has(Flags::ECN);
             let echo = segment.ts.map(|ts| ts.ecr);
             let input = AckInput { ack: segment.ack, bare, sack, ece, echo, now: core.now };
-            fin = self.on_ack(core.store, core.pool, core.stats, core.config, core.delivered, input);
+            fin = self.on_ack(core.store, core.pool, core.stats, core.config, &mut core.tally.delivered, input);
         }
         // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA. As Linux
         // (`tcp_may_update_window`): of segments that might have overtaken one another, the one with more, or nothing.
@@ -386,6 +386,37 @@ impl Tcb {
         Ok(fin)
     }
 
+    /// An ACK that others have overtaken. It moves nothing, but what it says of segments above is news all the same (as Linux,
+    /// `tcp_ack`, `old_ack`).
+    #[cold]
+    fn take_old_ack<P: FramePool>(
+        &mut self,
+        core: &mut Core<'_, P>,
+        segment: &Segment,
+        sack: &[(SeqNum, SeqNum)],
+    ) -> Result<(), Disposition> {
+        if self.flags.has(Flags::SYN_RECEIVED) {
+            return Err(Disposition::NotOurSyn);
+        }
+        // RFC 5961 section 5: too old to be honest, and so is one of what we have never sent (as Linux since 6.7).
+        let sent = core.tally.acknowledged(self.snd_una).unwrap_or(u32::MAX);
+        if segment.ack.before(self.snd_una - self.max_snd_wnd().max(1).min(sent)) {
+            return Err(Disposition::Challenge(DropReason::BadAck));
+        }
+        if !sack.is_empty() && self.snd_una != self.snd_nxt {
+            self.on_old_ack(
+                core.store,
+                core.stats,
+                core.config,
+                &mut core.tally.delivered,
+                segment.ack,
+                sack,
+                core.now,
+            );
+        }
+        Ok(())
+    }
+
     #[inline(always)]
     pub(crate) fn take_text<P: FramePool>(
         &mut self,
@@ -397,7 +428,7 @@ impl Tcb {
         let mut seq = segment.seq;
         let mut fin = segment.flags.fin();
         let (off, len) = (segment.payload_off as usize, segment.payload_len as usize);
-        if self.flags.has(Flags::ORPHAN) && (seq + segment.payload_len).after(self.rcv_nxt) {
+        if self.is_deaf() && (seq + segment.payload_len).after(self.rcv_nxt) {
             arrival.discard(core.pool);
             return Disposition::ResetPeer;
         }
@@ -430,6 +461,13 @@ impl Tcb {
             self.flags.set(Flags::ACK_NOW);
         }
         if seq == self.rcv_nxt { self.take_in_order(core, data, fin, ready) } else { self.hold(core, seq, data, fin) }
+    }
+
+    /// Nobody will read what comes: the handle is closed, or both directions are shut down (RFC 1122 4.2.2.13; as Linux,
+    /// which takes data after SHUT_RD alone).
+    #[inline]
+    fn is_deaf(&self) -> bool {
+        self.flags.has(Flags::ORPHAN) || self.flags.has(Flags::READ_SHUT) && self.state != State::Established
     }
 
     #[inline(always)]

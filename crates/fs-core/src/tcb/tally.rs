@@ -60,6 +60,12 @@ impl Tally {
         }
     }
 
+    /// Bytes of our stream that are acknowledged, if they are no more than a sequence number tells.
+    pub(crate) fn acknowledged(&self, una: SeqNum) -> Option<u32> {
+        // As many segments of 64 KiB have not gone round.
+        (self.data_out < 1 << 16).then(|| una.since(self.iss).saturating_sub(1))
+    }
+
     /// A segment of the send queue has gone out.
     #[inline]
     pub(crate) fn sent_data(&mut self, tick: u32) {

@@ -3,6 +3,7 @@
 pub(crate) mod buffer;
 mod calm;
 pub(crate) mod loss;
+mod old_ack;
 pub(crate) mod path;
 pub(crate) mod persist;
 pub(crate) mod rack;

@@ -170,6 +170,9 @@ impl Tcb {
         let sacked = self.mark_sacked(store, input.sack, now_us);
         *delivered = delivered.wrapping_add(sacked.segments);
         self.book_sacked(&sacked, &mut facts, stats);
+        if advanced {
+            self.forget_passed();
+        }
         let rtt_us = self.sample_round_trip(&trace, &sacked, input.echo, now_us);
         self.take_duplicate(&facts);
 
@@ -260,7 +263,7 @@ impl Tcb {
         }
     }
 
-    fn book_sacked(&mut self, sacked: &Sacked, facts: &mut Acknowledged, stats: &mut Stats) {
+    pub(super) fn book_sacked(&mut self, sacked: &Sacked, facts: &mut Acknowledged, stats: &mut Stats) {
         facts.sacked = sacked.bytes;
         facts.delivered = facts.delivered.saturating_add(sacked.bytes);
         facts.original |= sacked.original;
@@ -306,7 +309,7 @@ impl Tcb {
     }
 
     /// RFC 2883: the peer says that it got something twice.
-    fn take_duplicate(&mut self, facts: &Acknowledged) {
+    pub(super) fn take_duplicate(&mut self, facts: &Acknowledged) {
         let Some((start, end)) = facts.duplicate else { return };
         let (una, nxt) = (self.snd_una, self.snd_nxt);
         if end.after(nxt) {
@@ -319,7 +322,7 @@ impl Tcb {
     }
 
     /// Recovery's states: the order of Linux's `tcp_fastretrans_alert`. Returns RACK's wait.
-    fn judge(
+    pub(super) fn judge(
         &mut self,
         store: &mut TxStore,
         stats: &mut Stats,
@@ -546,7 +549,7 @@ impl Tcb {
         self.owe_cwr();
     }
 
-    fn apply_prr(&mut self, delivered: u32, safe: bool) {
+    pub(super) fn apply_prr(&mut self, delivered: u32, safe: bool) {
         if self.owns_window() {
             return;
         }

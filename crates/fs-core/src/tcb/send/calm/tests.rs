@@ -198,3 +198,25 @@ fn only_where_nothing_is_amiss() {
     assert!(!calm(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 2)), "something above SND.UNA was SACKed");
     assert!(calm(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 1)));
 }
+
+/// A connection whose ACKs never take the short way (each echoes congestion) must forget places below SND.UNA too: 4 GiB later
+/// they would seem to be in the queue again, with slots that are others'.
+#[test]
+fn places_are_forgotten_as_they_are_passed() {
+    let Lab { mut tcb, mut store, mut pool, config, now } = lab();
+    let mut delivered = 0;
+    let mut stats = Stats::default();
+    let block = [(ISS + 1 + 2 * MSS, ISS + 1 + 3 * MSS)];
+    let mut ack = |tcb: &mut Tcb, bytes: u32, sack: &[(SeqNum, SeqNum)], ms: u64| {
+        let now = now + Duration::from_millis(ms);
+        let input = AckInput { sack, ece: true, ..input(ISS + 1 + bytes, now, None) };
+        tcb.on_ack_in_trouble(&mut store, &mut pool, &mut stats, &config, &mut delivered, &input);
+    };
+    ack(&mut tcb, 0, &block, 0);
+    assert_eq!(loss(&mut tcb).fack, Some(block[0].1));
+    ack(&mut tcb, 2 * MSS - 1, &[], 1);
+    assert!(loss(&mut tcb).fack.is_some() && loss(&mut tcb).blocks.iter().any(|b| b.is_known()));
+    ack(&mut tcb, 3 * MSS, &[], 2);
+    assert_eq!(loss(&mut tcb).fack, None);
+    assert!(!loss(&mut tcb).blocks.iter().any(|b| b.is_known()));
+}

@@ -1,0 +1,47 @@
+//! SACK blocks of an ACK below SND.UNA: another, which was sent later, has come before it.
+
+use super::buffer::TxStore;
+use super::recovery::{Acknowledged, micros};
+use super::sack::duplicate_block;
+use crate::config::TcpConfig;
+use crate::stats::Stats;
+use crate::tcb::seq::SeqNum;
+use crate::tcb::{Recovery, Tcb};
+use crate::time::Instant;
+
+impl Tcb {
+    /// As [`Tcb::on_ack`]'s long way, where `ack` is below SND.UNA. It is no sample of the round trip: it was under way for
+    /// longer than those that were sent after it.
+    #[cold]
+    #[allow(clippy::too_many_arguments, reason = "the connection's core, and the ACK")]
+    pub(crate) fn on_old_ack(
+        &mut self,
+        store: &mut TxStore,
+        stats: &mut Stats,
+        config: &TcpConfig,
+        delivered: &mut u32,
+        ack: SeqNum,
+        sack: &[(SeqNum, SeqNum)],
+        now: Instant,
+    ) {
+        let duplicate = duplicate_block(sack, ack);
+        let mut facts = Acknowledged { duplicate, ..Acknowledged::default() };
+        self.model_begin(store, self.snd_una, now);
+        let sacked = self.mark_sacked(store, sack, micros(now));
+        *delivered = delivered.wrapping_add(sacked.segments);
+        self.book_sacked(&sacked, &mut facts, stats);
+        self.take_duplicate(&facts);
+        let began = self.may_begin();
+        let wait_us = self.judge(store, stats, config, &facts, now);
+        if matches!(self.recovery(), Recovery::Fast { .. }) {
+            if began {
+                self.apply_prr(facts.delivered, false);
+            } else if let Some(loss) = self.loss_if_any() {
+                // The window stays: what has left the network makes room in it.
+                loss.prr.delivered = loss.prr.delivered.saturating_add(facts.delivered);
+            }
+        }
+        self.model_end(now);
+        self.time_after_ack(store, config, now, false, None, wait_us);
+    }
+}
