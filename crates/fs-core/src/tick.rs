@@ -4,10 +4,10 @@ use crate::error::Error;
 use crate::frame::FramePool;
 use crate::socket::event::Ready;
 use crate::stack::{Stack, Token, arm};
+use crate::tcb::Slot;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::path::R1;
 use crate::tcb::timers::{Due, current_tick, give_up_after, tick_before};
-use crate::tcb::{Slot, State};
 use crate::time::Instant;
 use crate::wire::tcp::TcpFlags;
 
@@ -96,10 +96,9 @@ impl<P: FramePool> Stack<P> {
         match tcb.due(now) {
             None => arm(tcb, &mut self.wheel, index, now),
             Some(Due::Orphan) => {
-                // FIN-WAIT-2: the peer never closed; nothing of ours is unsent. Else: linger is over.
-                let quiet = tcb.state == State::FinWait2;
+                // FIN-WAIT-2: the peer never closed; nothing of ours is unsent.
                 self.stats.timeouts += 1;
-                self.kill(index, None, !quiet);
+                self.kill(index, None, false);
             }
             Some(Due::Keepalive) => self.on_keepalive(index),
             Some(Due::Rto) => self.on_rto(index),
@@ -166,8 +165,8 @@ impl<P: FramePool> Stack<P> {
         };
         if over {
             // The peer may only have lost its way to us: it gets to know (RFC 9293 3.8.4, as Linux).
-            self.stats.timeouts += 1;
-            return self.kill(index, Some(Error::TimedOut), true);
+            self.send_reset_of(index);
+            return self.time_out(index);
         }
         // A probe that is late (nothing ran for a while, or the clock jumped) puts the next ones off: sent all at once,
         // they would all be unanswered.

@@ -30,7 +30,8 @@ pub enum Linger {
     /// Send what is queued, then FIN, in the background.
     #[default]
     Background,
-    /// As `Background`, but after this time what is left is dropped and RST sent. Zero: RST at once.
+    /// Zero: what is queued is dropped, and RST sent at once. Else as `Background`: on Linux, the time is how long close(2)
+    /// waits, and what is left then is sent all the same; closing does not wait here.
     Timeout(Duration),
 }
 

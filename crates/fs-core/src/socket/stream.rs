@@ -226,9 +226,6 @@ impl<P: FramePool> Stack<P> {
                     self.kill(index, None, true);
                     return;
                 }
-                if let Linger::Timeout(time) = linger {
-                    tcb.ext_mut().orphan_until = Some(now + time);
-                }
                 if tcb.state == State::FinWait2 {
                     tcb.wait_for_fin(&self.config.tcp, now);
                 }

@@ -201,8 +201,6 @@ pub(crate) struct Ext {
     pub(crate) keepalive_probes: u8,
     /// Last time anything arrived, for keepalive.
     pub(crate) last_received: Instant,
-    /// When an orphan is given up whose FIN is not acknowledged (SO_LINGER).
-    pub(crate) orphan_until: Option<Instant>,
     pub(crate) linger: crate::socket::options::Linger,
     pub(crate) ttl: Option<u8>,
     /// TOS or traffic class; its ECN bits are zero.

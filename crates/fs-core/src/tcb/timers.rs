@@ -191,29 +191,15 @@ impl Tcb {
     /// An orphan in FIN-WAIT-2 gives its peer a bounded time (Linux `tcp_fin_timeout`). Nothing of ours is outstanding any
     /// more, so the retransmission timer's place is free for it: [`Due::Orphan`] then.
     pub(crate) fn wait_for_fin(&mut self, config: &TcpConfig, now: Instant) {
-        if let Some(ext) = self.ext.as_mut() {
-            // SO_LINGER's time was for our FIN.
-            ext.orphan_until = None;
-        }
         self.set_timer(Flags::default(), now + config.fin_wait_2);
     }
 
     /// The earliest deadline as a tick; `None` when no timer runs.
     #[inline]
     pub(crate) fn deadline(&self, now: Instant) -> Option<u32> {
-        let mut first = if self.timer_runs() { Some(self.rto_at) } else { None };
-        if let Some(ext) = self.ext.as_ref() {
-            let mut consider = |at: Option<Instant>| {
-                if let Some(tick) = at.map(|at| deadline_tick(at.min(now + HORIZON)))
-                    && first.is_none_or(|f| tick_before(tick, f))
-                {
-                    first = Some(tick);
-                }
-            };
-            consider(ext.orphan_until);
-            consider(self.keepalive_at());
-        }
-        first
+        let timer = if self.timer_runs() { Some(self.rto_at) } else { None };
+        // While a timer runs there are no keepalive probes.
+        timer.or_else(|| self.keepalive_at().map(|at| deadline_tick(at.min(now + HORIZON))))
     }
 
     /// When the next keepalive probe is due: RFC 9293 3.8.4.
@@ -231,11 +217,6 @@ impl Tcb {
     /// Which timer is due at `now`, the most final first.
     pub(crate) fn due(&self, now: Instant) -> Option<Due> {
         let tick = current_tick(now);
-        if let Some(ext) = self.ext.as_ref()
-            && ext.orphan_until.is_some_and(|at| at <= now)
-        {
-            return Some(Due::Orphan);
-        }
         if self.timer_runs() && !tick_before(tick, self.rto_at) {
             let orphan = self.state == State::FinWait2 && self.flags.has(Flags::ORPHAN);
             return Some(if orphan { Due::Orphan } else { Due::Rto });

@@ -104,8 +104,15 @@ fn acks_of_what_was_not_sent_and_of_long_ago_are_challenged_and_change_nothing()
         assert_eq!(lab.one().ack, conn.seq, "not taken");
     }
     assert_eq!(lab.dropped(DropReason::BadAck), 3);
+    // Within RFC 5961's window, but of what we have never sent.
+    lab.pass(Duration::from_secs(1));
+    lab.send(&Seg { ack: conn.ack.wrapping_sub(2), ..conn.data(b"evil") });
+    assert_eq!(lab.one().ack, conn.seq, "not taken");
     // A little old is only late.
-    lab.send(&Seg { ack: conn.ack.wrapping_sub(10), ..conn.data(b"fine") });
+    lab.stack.tcp_send(conn.id, b"0123456789").unwrap();
+    lab.one();
+    lab.send(&Seg { ack: conn.ack.wrapping_add(10), ..conn.seg(ACK) });
+    lab.send(&conn.data(b"fine"));
     assert_eq!(lab.read(&conn), b"fine");
 }
 
@@ -436,4 +443,45 @@ fn times_of_months_and_of_ever_neither_panic_nor_spin() {
         lab.pass(Duration::from_secs(1));
         assert!(later(&lab), "an orphan");
     }
+}
+
+/// RFC 8985 7.2: the probe is put off with every transmission, also when the device's batch ends before the connection's
+/// data does.
+#[test]
+fn a_full_batch_puts_the_tail_loss_probe_off_too() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    // A single segment's ACK may be delayed: its probe waits for 200 ms. Two or more are not.
+    lab.stack.tcp_send(conn.id, &[1; 1448]).unwrap();
+    lab.one();
+    lab.pass(Duration::from_millis(50));
+    lab.silence();
+    lab.stack.tcp_send(conn.id, &[2; 4 * 1448]).unwrap();
+    for _ in 0..2 {
+        let mut out = Vec::new();
+        assert_eq!(lab.stack.tx_batch(IfaceId(0), 2, &mut out), 2);
+        out.into_iter().for_each(|tx| lab.stack.pool_mut().free(tx.frame));
+    }
+    lab.pass(Duration::from_millis(1));
+    lab.silence();
+    lab.pass(Duration::from_millis(5));
+    let probe = lab.one();
+    assert_eq!((probe.seq, probe.payload.len()), (conn.ack.wrapping_add(4 * 1448), 1448));
+}
+
+/// SO_LINGER's time is how long close(2) waits on Linux; what is left then goes its way.
+#[test]
+fn what_lingers_is_sent_however_long_it_takes() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let options = TcpOptions { linger: Linger::Timeout(Duration::from_secs(1)), ..TcpOptions::default() };
+    lab.stack.tcp_set_options(conn.id, options).unwrap();
+    lab.stack.tcp_send(conn.id, b"the last words").unwrap();
+    lab.stack.tcp_close(conn.id);
+    lab.pass(Duration::from_secs(4));
+    let sent = lab.sent();
+    assert!(sent.len() > 3 && sent.iter().all(|s| !s.has(RST) && s.payload == b"the last words"), "{sent:#?}");
+    let all = conn.ack.wrapping_add(15);
+    lab.send(&Seg { ack: all, ..conn.seg(FIN | ACK) });
+    assert_eq!(lab.one().seq, all, "TIME-WAIT's ACK");
 }
