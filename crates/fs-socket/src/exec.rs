@@ -117,6 +117,7 @@ pub fn start() {
     if STARTED.swap(true, AcqRel) {
         return;
     }
+    process::start();
     let Some(number) = std::env::var_os(CONTROL_VARIABLE) else { return };
     sys::remove_variable(CONTROL_VARIABLE);
     let number = number.to_str().and_then(|number| number.parse::<Fd>().ok());

@@ -21,7 +21,7 @@ use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
 };
-use std::sync::OnceLock;
+use std::{ffi::OsString, sync::OnceLock};
 
 use crate::{
     channel,
@@ -232,15 +232,39 @@ pub fn set_path(path: &[u8]) -> bool {
     named
 }
 
+/// What the environment says of where the daemon is.
+#[derive(Debug)]
+struct Named {
+    control: Option<OsString>,
+    runtime: Option<OsString>,
+}
+
+impl Named {
+    fn now() -> Self {
+        Named { control: std::env::var_os(control::PATH_VARIABLE), runtime: std::env::var_os("XDG_RUNTIME_DIR") }
+    }
+}
+
+/// As it was when the program began: some empty their environment later (nginx's workers), and look for the next daemon
+/// when this one has gone.
+static AT_START: OnceLock<Named> = OnceLock::new();
+
+/// Before `main`.
+pub(crate) fn start() {
+    AT_START.get_or_init(Named::now);
+}
+
 /// Connects to the first daemon that answers.
 fn reach() -> Option<Client> {
     if let Some(path) = PATH.get() {
         return Client::connect(path).ok();
     }
-    if let Some(path) = std::env::var_os(control::PATH_VARIABLE) {
+    let at_start = AT_START.get_or_init(Named::now);
+    let Named { control, runtime } = Named::now();
+    if let Some(path) = control.as_ref().or(at_start.control.as_ref()) {
         return Client::connect(path.as_encoded_bytes()).ok();
     }
-    let user = std::env::var_os("XDG_RUNTIME_DIR").and_then(|directory| {
+    let user = runtime.or_else(|| at_start.runtime.clone()).and_then(|directory| {
         let mut path = directory.into_encoded_bytes();
         path.push(b'/');
         path.extend_from_slice(control::USER_PATH.as_bytes());
