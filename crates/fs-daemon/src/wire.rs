@@ -4,6 +4,7 @@ mod arena;
 mod bells;
 mod connect;
 mod cores;
+mod former;
 mod options;
 mod relay;
 
@@ -42,6 +43,10 @@ pub(crate) trait Wire: Send + Sync {
     fn unlisten(&self, listener: u32);
     /// The arena is over.
     fn arena_gone(&self, arena: u32);
+    /// New connections to where the cores listen are the kernel's from here on; those that there are go on.
+    fn leave(&self);
+    /// Connections of the cores, as of a moment ago; closed ones that have bytes to send are among them.
+    fn connections(&self) -> u64;
     /// Ends the cores once their last connection has, or after this time.
     fn shut_down(&self, most: std::time::Duration);
     /// Name, label, whether it can go down, value.

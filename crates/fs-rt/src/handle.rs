@@ -1,9 +1,10 @@
 //! What other threads, and the application's tasks, do with a running runtime.
 
 use crate::runtime::{Control, Phase, Shared};
-use fs_core::{IfaceId, Stats};
-use fs_xdp::LinkStats;
+use fs_core::{IfaceId, Protocol, Stats};
+use fs_xdp::{LinkStats, Share};
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,6 +99,13 @@ impl Handle {
             }
             _ => false,
         });
+    }
+
+    /// Whose packets come to a TCP port that another process holds in the kernel ([`crate::CoreRef::lease_held`]). Such a
+    /// one begins as [`Share::Former`]: the kernel keeps the connections that it has there, each packet for the price of a
+    /// look into its table. Nothing happens to ports that are not leased so.
+    pub fn share_held(&self, at: SocketAddr, share: Share) {
+        self.shared.ports.share(Protocol::Tcp, at, share);
     }
 
     /// True once a shutdown has begun.

@@ -40,6 +40,7 @@ pub use crate::core::{CoreRef, CoreStack, PortLease, shut_down, shutdown_signal,
 pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
 pub use control::netlink;
 pub use error::{BuildError, RunError};
+pub use fs_xdp::Share;
 pub use handle::{CoreStats, Ended, Handle, RuntimeStats};
 pub use runtime::{CoreCtx, Runtime};
 pub use source::Source;

@@ -5,8 +5,8 @@ use crate::error::BuildError;
 use crate::ports::PortSink;
 use fs_core::{IfaceId, Protocol};
 use fs_xdp::{
-    Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind, TapLink, Umem,
-    UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError,
+    Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, Share, TapConfig, TapKind, TapLink,
+    Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError,
 };
 use std::any::Any;
 use std::io;
@@ -140,8 +140,14 @@ fn open_tap(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
 }
 
 impl PortSink for PortTable {
-    fn add(&self, protocol: Protocol, at: SocketAddr) -> io::Result<()> {
-        Ok(self.add_local(protocol, at.ip(), at.port())?)
+    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()> {
+        Ok(self.add_shared(protocol, at.ip(), at.port(), share)?)
+    }
+
+    fn share(&self, protocol: Protocol, at: SocketAddr, share: Share) {
+        if let Err(error) = self.share_local(protocol, at.ip(), at.port(), share) {
+            tracing::error!(%at, ?share, %error, "the XDP program's table");
+        }
     }
 
     fn remove(&self, protocol: Protocol, at: SocketAddr) {

@@ -3,6 +3,7 @@
 
 use crate::sys::reserve::Reservation;
 use fs_core::{Cidr, IfaceId, Protocol};
+use fs_xdp::Share;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,8 +12,10 @@ use std::time::{Duration, Instant};
 
 /// Where a device's program is told what is ours.
 pub(crate) trait PortSink: Send + Sync {
-    /// Packets for `at` come to us from here on.
-    fn add(&self, protocol: Protocol, at: SocketAddr) -> io::Result<()>;
+    /// Packets for `at` come to us from here on, all or as `share` says.
+    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()>;
+    /// Who gets the packets for `at` from here on.
+    fn share(&self, protocol: Protocol, at: SocketAddr, share: Share);
     /// Packets for `at` go to the kernel again.
     fn remove(&self, protocol: Protocol, at: SocketAddr);
     /// The device has these addresses now.
@@ -22,6 +25,8 @@ pub(crate) trait PortSink: Send + Sync {
 struct Used {
     users: u32,
     carried: bool,
+    /// Somebody else holds it in the kernel, and may have connections there.
+    held: bool,
     /// `None` where the address is not the kernel's (standalone addressing), or somebody else holds it.
     _reservation: Option<Reservation>,
 }
@@ -88,6 +93,9 @@ impl Ports {
             && let Some(known) = used.get_mut(&(protocol, at))
         {
             known.users += 1;
+            if known.users == 1 && known.held {
+                self.sinks.iter().for_each(|sink| sink.share(protocol, at, Share::Former));
+            }
             return Ok(at);
         }
         let (at, reservation) = if self.in_kernel {
@@ -103,13 +111,15 @@ impl Ports {
         } else {
             (at, None)
         };
+        let held = self.in_kernel && reservation.is_none();
+        let share = if held { Share::Former } else { Share::Ours };
         for (done, sink) in self.sinks.iter().enumerate() {
-            if let Err(error) = sink.add(protocol, at) {
+            if let Err(error) = sink.add(protocol, at, share) {
                 self.sinks[..done].iter().for_each(|sink| sink.remove(protocol, at));
                 return Err(error);
             }
         }
-        used.insert((protocol, at), Used { users: 1, carried: false, _reservation: reservation });
+        used.insert((protocol, at), Used { users: 1, carried: false, held, _reservation: reservation });
         Ok(at)
     }
 
@@ -127,9 +137,22 @@ impl Ports {
             return;
         }
         if entry.carried {
+            // Whoever has it in the kernel next is not kept waiting.
+            if entry.held {
+                self.sinks.iter().for_each(|sink| sink.share(protocol, at, Share::Leaving));
+            }
             self.cooling().push((Instant::now() + self.cool_down, (protocol, at)));
         } else {
             self.free(&mut used, (protocol, at));
+        }
+    }
+
+    /// Who gets the packets for a port that somebody else holds in the kernel. Nothing happens to others, nor to one
+    /// that nobody uses any more.
+    pub(crate) fn share(&self, protocol: Protocol, at: SocketAddr, share: Share) {
+        let used = self.lock();
+        if used.get(&(protocol, at)).is_some_and(|entry| entry.held && entry.users > 0) {
+            self.sinks.iter().for_each(|sink| sink.share(protocol, at, share));
         }
     }
 

@@ -12,6 +12,9 @@
 //   3. an ICMP error that quotes a packet which was sent from such an address and port: the kernel has no socket that
 //      it would tell.
 //
+// A port may have been the kernel's before, or be about to be again, with connections that live on (`enum share`): then
+// the kernel is asked whether a packet is of one of its own.
+//
 // `port_bits` answers "not ours" for most packets without a hash lookup, so that the neighbours hardly notice us.
 //
 // Rebuild with build.sh beside this file; the object is checked in, and CI compares.
@@ -43,11 +46,22 @@ struct ipv4_hdr {
 } __attribute__((packed));
 struct ipv6_hdr { __be32 flow; __be16 len; __u8 next; __u8 hops; __be32 src[4]; __be32 dst[4]; } __attribute__((packed));
 struct ports_hdr { __be16 src; __be16 dst; } __attribute__((packed));
+struct tcp_hdr { __be16 src; __be16 dst; __be32 seq; __be32 ack; __u8 offset; __u8 flags; } __attribute__((packed));
+#define TCP_SYN 0x02
+#define TCP_ACK 0x10
 struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute__((packed));
 
 // An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d); "any" is ::ffff:0.0.0.0 or ::.
 struct address { __be32 words[4]; };
 struct local_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
+
+// The values of `local_ports`, and of `Share` in port_table.rs. What costs a look-up in the kernel's table is for a time
+// of change only.
+enum share {
+    OURS = 1, // all packets
+    FORMER,   // the kernel may have connections from before
+    LEAVING,  // as FORMER, and new connections are the kernel's
+};
 
 // What became of a packet, counted per CPU; user space sums up. The order is `SteerCounters` in program.rs.
 enum verdict {
@@ -114,20 +128,21 @@ static __always_inline int is_host(struct address *address)
     return bpf_map_lookup_elem(&addresses, address) != 0;
 }
 
-// Is (proto, address, port) an end of a flow of ours? A function of its own, since four places ask.
+// Is (proto, address, port) an end of a flow of ours? An `enum share`, or 0. A function of its own, since four places ask.
 static __attribute__((noinline)) int is_ours(__u8 proto, struct address *address, __be16 port)
 {
     int host = -1;
     if (proto == PROTO_TCP && in_set(ACTIVE_TCP, port)) {
         host = is_host(address);
         if (host)
-            return 1;
+            return OURS;
     }
     if (!in_set(proto == PROTO_TCP ? LOCAL_TCP : LOCAL_UDP, port))
         return 0;
     struct local_key key = {.address = *address, .port = port, .proto = proto};
-    if (bpf_map_lookup_elem(&local_ports, &key))
-        return 1;
+    __u8 *share = bpf_map_lookup_elem(&local_ports, &key);
+    if (share)
+        return *share;
     if (host < 0)
         host = is_host(address);
     if (!host)
@@ -136,7 +151,8 @@ static __attribute__((noinline)) int is_ours(__u8 proto, struct address *address
     __builtin_memset(&key.address, 0, sizeof(key.address));
     if (address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff))
         key.address.words[2] = bpf_htonl(0xffff);
-    return bpf_map_lookup_elem(&local_ports, &key) != 0;
+    share = bpf_map_lookup_elem(&local_ports, &key);
+    return share ? *share : 0;
 }
 
 static __always_inline struct address mapped(__be32 v4)
@@ -150,17 +166,34 @@ static __always_inline int is_transport(__u8 proto)
     return proto == PROTO_TCP || proto == PROTO_UDP;
 }
 
-static __always_inline enum verdict steer_transport(__u8 proto, struct address *dst, void *at, void *end)
+// Whether the kernel has the connection of a TCP packet to a port that is shared with it. `size` says of which family.
+static __attribute__((noinline)) int is_kernels(struct xdp_md *ctx, struct bpf_sock_tuple *tuple, __u32 size)
 {
-    struct ports_hdr *ports = at;
-    if ((void *)(ports + 1) > end)
+    struct bpf_sock *socket = bpf_skc_lookup_tcp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
+    if (!socket)
+        return 0;
+    int listens = socket->state == BPF_TCP_LISTEN;
+    bpf_sk_release(socket);
+    return !listens;
+}
+
+static __always_inline enum verdict steer_shared(struct xdp_md *ctx, int share, struct bpf_sock_tuple *tuple, __u32 size,
+                                                 void *at, void *end)
+{
+    struct tcp_hdr *tcp = at;
+    if ((void *)(tcp + 1) > end)
         return PASSED_MALFORMED;
-    return is_ours(proto, dst, ports->dst) ? REDIRECTED : PASSED_PORT;
+    int kernels;
+    if ((tcp->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+        kernels = share == LEAVING;
+    else
+        kernels = is_kernels(ctx, tuple, size);
+    return kernels ? PASSED_PORT : REDIRECTED;
 }
 
 // ICMP destination unreachable (with "fragmentation needed"), time exceeded, parameter problem. The quoted packet
 // is one that we sent, so its source is our end. Quoted IPv4 options and IPv6 extension headers pass.
-static __always_inline enum verdict steer_icmp4(void *at, void *end)
+static __always_inline enum verdict steer_icmp4(struct xdp_md *ctx, void *at, void *end)
 {
     struct icmp_hdr *icmp = at;
     if ((void *)(icmp + 1) > end)
@@ -172,11 +205,21 @@ static __always_inline enum verdict steer_icmp4(void *at, void *end)
     if ((void *)(ports + 1) > end || quoted->version_ihl != 0x45 || !is_transport(quoted->proto))
         return PASSED_PROTOCOL;
     struct address ours = mapped(quoted->src);
-    return is_ours(quoted->proto, &ours, ports->src) ? REDIRECTED_ICMP : PASSED_PROTOCOL;
+    int share = is_ours(quoted->proto, &ours, ports->src);
+    if (share > OURS && quoted->proto == PROTO_TCP) {
+        struct bpf_sock_tuple tuple = {};
+        tuple.ipv4.saddr = quoted->dst;
+        tuple.ipv4.daddr = quoted->src;
+        tuple.ipv4.sport = ports->dst;
+        tuple.ipv4.dport = ports->src;
+        if (is_kernels(ctx, &tuple, sizeof(tuple.ipv4)))
+            return PASSED_PROTOCOL;
+    }
+    return share ? REDIRECTED_ICMP : PASSED_PROTOCOL;
 }
 
 // ICMPv6 errors have types below 128: destination unreachable, packet too big, time exceeded, parameter problem.
-static __always_inline enum verdict steer_icmp6(void *at, void *end)
+static __always_inline enum verdict steer_icmp6(struct xdp_md *ctx, void *at, void *end)
 {
     struct icmp_hdr *icmp = at;
     if ((void *)(icmp + 1) > end)
@@ -189,10 +232,20 @@ static __always_inline enum verdict steer_icmp6(void *at, void *end)
         return PASSED_PROTOCOL;
     struct address ours;
     __builtin_memcpy(&ours, quoted->src, sizeof(ours));
-    return is_ours(quoted->next, &ours, ports->src) ? REDIRECTED_ICMP : PASSED_PROTOCOL;
+    int share = is_ours(quoted->next, &ours, ports->src);
+    if (share > OURS && quoted->next == PROTO_TCP) {
+        struct bpf_sock_tuple tuple = {};
+        __builtin_memcpy(tuple.ipv6.saddr, quoted->dst, sizeof(quoted->dst));
+        __builtin_memcpy(tuple.ipv6.daddr, quoted->src, sizeof(quoted->src));
+        tuple.ipv6.sport = ports->dst;
+        tuple.ipv6.dport = ports->src;
+        if (is_kernels(ctx, &tuple, sizeof(tuple.ipv6)))
+            return PASSED_PROTOCOL;
+    }
+    return share ? REDIRECTED_ICMP : PASSED_PROTOCOL;
 }
 
-static __always_inline enum verdict steer_ipv4(void *at, void *end)
+static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, void *at, void *end)
 {
     struct ipv4_hdr *ip = at;
     if ((void *)(ip + 1) > end)
@@ -204,14 +257,25 @@ static __always_inline enum verdict steer_ipv4(void *at, void *end)
     if (ip->frag & bpf_htons(0x3fff))
         return PASSED_FRAGMENT;
     if (ip->proto == PROTO_ICMP)
-        return steer_icmp4(at + header, end);
+        return steer_icmp4(ctx, at + header, end);
     if (!is_transport(ip->proto))
         return PASSED_PROTOCOL;
     struct address dst = mapped(ip->dst);
-    return steer_transport(ip->proto, &dst, at + header, end);
+    struct ports_hdr *ports = at + header;
+    if ((void *)(ports + 1) > end)
+        return PASSED_MALFORMED;
+    int share = is_ours(ip->proto, &dst, ports->dst);
+    if (share <= OURS || ip->proto != PROTO_TCP)
+        return share ? REDIRECTED : PASSED_PORT;
+    struct bpf_sock_tuple tuple = {};
+    tuple.ipv4.saddr = ip->src;
+    tuple.ipv4.daddr = ip->dst;
+    tuple.ipv4.sport = ports->src;
+    tuple.ipv4.dport = ports->dst;
+    return steer_shared(ctx, share, &tuple, sizeof(tuple.ipv4), ports, end);
 }
 
-static __always_inline enum verdict steer_ipv6(void *at, void *end)
+static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, void *at, void *end)
 {
     struct ipv6_hdr *ip = at;
     if ((void *)(ip + 1) > end)
@@ -219,7 +283,7 @@ static __always_inline enum verdict steer_ipv6(void *at, void *end)
     if ((bpf_ntohl(ip->flow) >> 28) != 6)
         return PASSED_MALFORMED;
     if (ip->next == PROTO_ICMP6)
-        return steer_icmp6(ip + 1, end);
+        return steer_icmp6(ctx, ip + 1, end);
     // Only a transport header that follows directly; a fragment header counts as what it is.
     if (ip->next == 44)
         return PASSED_FRAGMENT;
@@ -227,7 +291,18 @@ static __always_inline enum verdict steer_ipv6(void *at, void *end)
         return PASSED_PROTOCOL;
     struct address dst;
     __builtin_memcpy(&dst, ip->dst, sizeof(dst));
-    return steer_transport(ip->next, &dst, ip + 1, end);
+    struct ports_hdr *ports = (void *)(ip + 1);
+    if ((void *)(ports + 1) > end)
+        return PASSED_MALFORMED;
+    int share = is_ours(ip->next, &dst, ports->dst);
+    if (share <= OURS || ip->next != PROTO_TCP)
+        return share ? REDIRECTED : PASSED_PORT;
+    struct bpf_sock_tuple tuple = {};
+    __builtin_memcpy(tuple.ipv6.saddr, ip->src, sizeof(ip->src));
+    __builtin_memcpy(tuple.ipv6.daddr, ip->dst, sizeof(ip->dst));
+    tuple.ipv6.sport = ports->src;
+    tuple.ipv6.dport = ports->dst;
+    return steer_shared(ctx, share, &tuple, sizeof(tuple.ipv6), ports, end);
 }
 
 static __always_inline enum verdict steer(struct xdp_md *ctx)
@@ -246,9 +321,9 @@ static __always_inline enum verdict steer(struct xdp_md *ctx)
         at = vlan + 1;
     }
     if (proto == bpf_htons(ETH_IPV4))
-        return steer_ipv4(at, end);
+        return steer_ipv4(ctx, at, end);
     if (proto == bpf_htons(ETH_IPV6))
-        return steer_ipv6(at, end);
+        return steer_ipv6(ctx, at, end);
     return PASSED_PROTOCOL;
 }
 

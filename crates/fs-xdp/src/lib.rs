@@ -52,7 +52,7 @@ pub use error::XdpError;
 pub use link::{Link, LinkCaps, LinkKind, LinkStats};
 pub use memory::{MemoryConfig, MemoryLink};
 pub use packet::{PacketConfig, PacketLink};
-pub use port_table::{PortTable, SteerCounters};
+pub use port_table::{PortTable, Share, SteerCounters};
 pub use steering::{FlowMatch, FlowRule, Rss, SteeringReport};
 pub use tap::{TapConfig, TapKind, TapLink};
 pub use umem::{Umem, UmemConfig, UmemPool};

@@ -19,6 +19,19 @@ const LOCAL_TCP: usize = 1;
 const LOCAL_UDP: usize = 2;
 const COUNTERS: usize = 7;
 
+/// Whose packets come to a local port. The values are `enum share` of the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Share {
+    /// All are ours.
+    #[default]
+    Ours = 1,
+    /// Those of TCP connections that the kernel has are the kernel's, new connections are ours.
+    Former = 2,
+    /// As `Former`, and new TCP connections are the kernel's.
+    Leaving = 3,
+}
+
 /// What the XDP program did with the packets of its device, over all CPUs, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteerCounters {
@@ -79,14 +92,37 @@ impl PortTable {
     /// # Errors
     /// [`XdpError::Map`], and then nothing has changed.
     pub fn add_local(&self, protocol: Protocol, address: IpAddr, port: u16) -> Result<(), XdpError> {
+        self.add_shared(protocol, address, port, Share::Ours)
+    }
+
+    /// As [`PortTable::add_local`], for a port that was the kernel's until now. One that was added before is shared as it
+    /// was.
+    ///
+    /// # Errors
+    /// As [`PortTable::add_local`].
+    pub fn add_shared(&self, protocol: Protocol, address: IpAddr, port: u16, share: Share) -> Result<(), XdpError> {
         let mut tables = self.lock();
         let keys = keys(protocol, address, port);
         for (i, key) in keys.iter().enumerate() {
-            if let Err(error) = tables.add(*key) {
+            if let Err(error) = tables.add(*key, share) {
                 for key in &keys[..i] {
                     tables.remove(*key)?;
                 }
                 return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says from now on whose packets come to an end that was added. One that was not is left alone.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    pub fn share_local(&self, protocol: Protocol, address: IpAddr, port: u16, share: Share) -> Result<(), XdpError> {
+        let mut tables = self.lock();
+        for key in keys(protocol, address, port) {
+            if tables.added.contains_key(&key) {
+                tables.local_ports.insert(key, share as u8, 0).map_err(|error| failed("share a local port", &error))?;
             }
         }
         Ok(())
@@ -172,12 +208,12 @@ impl PortTable {
 }
 
 impl Tables {
-    fn add(&mut self, key: Key) -> Result<(), XdpError> {
+    fn add(&mut self, key: Key, share: Share) -> Result<(), XdpError> {
         if let Some(times) = self.added.get_mut(&key) {
             *times += 1;
             return Ok(());
         }
-        self.local_ports.insert(key, 1, 0).map_err(|error| failed("enter a local port", &error))?;
+        self.local_ports.insert(key, share as u8, 0).map_err(|error| failed("enter a local port", &error))?;
         self.added.insert(key, 1);
         // The bit comes last, so that the program never sees a bit without its entry.
         if let Err(error) = self.write_bits(key) {

@@ -269,6 +269,9 @@ impl Server {
                 let until = Instant::now() + most;
                 self.draining = Some(self.draining.map_or(until, |before| before.min(until)));
                 self.directory.set_stopping();
+                if let Some(wire) = &self.wire {
+                    wire.leave();
+                }
                 tracing::info!(attachments = self.attachments.len(), "draining");
             }
             Command::ListenFailed { listener, errno } => self.listen_failed(listener, errno),

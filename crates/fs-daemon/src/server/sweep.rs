@@ -92,8 +92,11 @@ impl Server {
         }
     }
 
-    /// Nothing is connected any more.
+    /// Nothing is connected any more, and what closed connections had to send has gone.
     pub(super) fn is_quiet(&self) -> bool {
+        if self.wire.as_ref().is_some_and(|wire| wire.connections() > 0) {
+            return false;
+        }
         !self.arenas.keys().any(|&id| self.map(id, Side::A).is_some_and(|arena| arena.used() > 0))
     }
 }

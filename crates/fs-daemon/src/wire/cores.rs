@@ -3,6 +3,7 @@
 use super::arena::{CoreArena, Poller};
 use super::bells::Later;
 use super::connect::{Place, incoming, listen, outgoing};
+use super::former::Former;
 use super::{Wire, WireListener};
 use crate::bells::Pollers;
 use crate::server::{Command, Commands};
@@ -63,6 +64,7 @@ struct Shared {
     /// How connections ring them.
     bells: &'static Later,
     commands: Arc<Commands>,
+    former: Former,
 }
 
 thread_local! {
@@ -109,6 +111,7 @@ impl Cores {
             pollers,
             bells: Box::leak(Box::new(Later(pollers))),
             commands: commands.clone(),
+            former: Former::start(handle.clone()).map_err(system("start a thread"))?,
         });
         let for_cores = shared.clone();
         let name = device.clone();
@@ -211,6 +214,7 @@ impl Wire for Cores {
             let Some(home) = core.arena(arena, &memory, Side::A) else { return };
             place.add(&listener, home);
             if core.places.borrow_mut().insert((at, v6_only), place.clone()).is_none() {
+                core.shared.former.taken(at);
                 fs_rt::spawn_local(incoming(place));
             }
         });
@@ -240,6 +244,14 @@ impl Wire for Cores {
         for core in 0..self.cores() {
             self.on(core, move |core| async move { core.poller.remove(arena) });
         }
+    }
+
+    fn leave(&self) {
+        self.shared.former.leave();
+    }
+
+    fn connections(&self) -> u64 {
+        self.handle.stats().iter().map(|core| core.connections).sum()
     }
 
     fn shut_down(&self, most: Duration) {

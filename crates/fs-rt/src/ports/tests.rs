@@ -2,12 +2,60 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+/// Notes how the last port is shared.
+struct Sharing(Arc<Mutex<Share>>);
+impl PortSink for Sharing {
+    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share) -> io::Result<()> {
+        self.share(protocol, at, share);
+        Ok(())
+    }
+    fn share(&self, _: Protocol, _: SocketAddr, share: Share) {
+        *self.0.lock().unwrap() = share;
+    }
+    fn remove(&self, _: Protocol, _: SocketAddr) {}
+    fn set_addresses(&self, _: &[IpAddr]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A held port has been the kernel's, and may be again.
+#[test]
+fn a_held_port_is_shared_with_the_kernel() {
+    let last = Arc::new(Mutex::new(Share::Ours));
+    let now = || *last.lock().unwrap();
+    let cool_down = Duration::from_secs(60);
+    let ours = Ports::new(true, vec![Box::new(Sharing(last.clone()))], Vec::new(), cool_down);
+    let theirs = std::net::TcpListener::bind(any_port()).unwrap();
+    let at = theirs.local_addr().unwrap();
+    ours.acquire_held(Protocol::Tcp, at).unwrap();
+    assert_eq!(now(), Share::Former);
+    ours.share(Protocol::Tcp, at, Share::Ours);
+    assert_eq!(now(), Share::Ours);
+    // Another core.
+    ours.acquire_held(Protocol::Tcp, at).unwrap();
+    ours.release(Protocol::Tcp, at, true);
+    assert_eq!(now(), Share::Ours);
+    // Its connections' last packets are ours; who listens there now has new ones at once.
+    ours.release(Protocol::Tcp, at, true);
+    assert_eq!(now(), Share::Leaving);
+    ours.share(Protocol::Tcp, at, Share::Ours);
+    assert_eq!(now(), Share::Leaving);
+    ours.acquire_held(Protocol::Tcp, at).unwrap();
+    assert_eq!(now(), Share::Former);
+    // One that is reserved for us is nobody else's.
+    let reserved = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    assert_eq!(now(), Share::Ours);
+    ours.share(Protocol::Tcp, reserved, Share::Leaving);
+    assert_eq!(now(), Share::Ours);
+}
+
 struct Counting(Arc<AtomicI32>);
 impl PortSink for Counting {
-    fn add(&self, _: Protocol, _: SocketAddr) -> io::Result<()> {
+    fn add(&self, _: Protocol, _: SocketAddr, _: Share) -> io::Result<()> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
+    fn share(&self, _: Protocol, _: SocketAddr, _: Share) {}
     fn remove(&self, _: Protocol, _: SocketAddr) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,0 +1,110 @@
+//! The daemon ends and another one begins while nginx serves the world: who is connected stays so, whoever carries it.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::process::Proc;
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::load::Load;
+use fs_tests::unmodified::{Placement, Stage};
+use fs_tests::{Lab, Ns};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const PORT: u16 = 7310;
+
+fn until(what: &str, mut so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !so()? {
+        ensure!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Takes 10 MiB in four seconds at least, and little of it at once.
+const SLOW: &str = "import socket, sys, time
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+s.settimeout(15)
+s.connect((sys.argv[1], int(sys.argv[2])))
+s.sendall(b'GET /10m HTTP/1.0\\r\\n\\r\\n')
+answer = b''
+while piece := s.recv(65536):
+    answer += piece
+    time.sleep(len(piece) / 2500000)
+head, _, body = answer.partition(b'\\r\\n\\r\\n')
+print(head.split()[1].decode(), len(body))
+";
+
+fn slow_client(stage: &Stage, name: &str) -> Result<Proc> {
+    let mut command = stage.endless_client("/usr/bin/python3");
+    command.args(["-c", SLOW, stage.host, &PORT.to_string()]);
+    let mut client = stage.lab.spawn(name, &mut command)?;
+    std::thread::sleep(Duration::from_millis(500));
+    ensure!(client.ended()?.is_none(), "{name} was too fast: {}", client.log());
+    Ok(client)
+}
+
+fn whole(mut client: Proc) -> Result<()> {
+    let status = client.wait_end(PATIENCE)?;
+    let said = client.log();
+    ensure!(status.success() && said.trim() == "200 10485760", "{status}: {said}");
+    Ok(())
+}
+
+/// Connections that the kernel of the host has on the port.
+fn in_kernel(lab: &Lab) -> Result<usize> {
+    let filter = format!("sport = :{PORT}");
+    Ok(lab.run(Ns::Host, "ss", &["-Htn", "state", "established", &filter])?.lines().count())
+}
+
+#[test]
+fn nobody_notices_that_the_daemon_is_exchanged() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut stage = Stage::set_with(lab, Placement::Server, &["--drain", "30"])?;
+        let dir = stage.folder("nginx")?;
+        let (d, files, host) = (dir.display().to_string(), stage.files().display().to_string(), stage.host);
+        std::fs::write(
+            dir.join("nginx.conf"),
+            format!(
+                "user root;\nworker_processes 2;\ndaemon off;\npid {d}/pid;\nerror_log {d}/error.log;\n\
+                 events {{ worker_connections 1024; }}\nhttp {{\n  access_log off;\n  client_body_temp_path {d}/body;\n\
+                 proxy_temp_path {d}/t1;\n  fastcgi_temp_path {d}/t2;\n  uwsgi_temp_path {d}/t3;\n\
+                 scgi_temp_path {d}/t4;\n  server {{ listen {host}:{PORT}; root {files}; }}\n}}\n"
+            ),
+        )?;
+        let mut command = stage.server("/usr/sbin/nginx");
+        command.arg("-e").arg(dir.join("error.log")).arg("-c").arg(dir.join("nginx.conf"));
+        let mut nginx = stage.serve("nginx", &mut command, PORT)?;
+        let mut load = Load::start(&stage, PORT, "/10k")?;
+        ensure!(in_kernel(lab)? == 0, "the kernel carries some");
+        let slow = slow_client(&stage, "slow-1")?;
+        // It is told to end: what is open goes on, what is new is the kernel's.
+        let old = stage.daemon().context("a daemon")?;
+        let before = old.counters(lab)?;
+        old.proc.signal("TERM")?;
+        let late = slow_client(&stage, "slow-2")?;
+        ensure!(in_kernel(lab)? > 0, "new connections are not the kernel's");
+        load.goes_on(50)?;
+        whole(slow).context("a connection of the old daemon")?;
+        let old = stage.daemon().context("a daemon")?;
+        let status = old.proc.wait_end(PATIENCE).context("the old daemon, which has nothing left to do")?;
+        ensure!(status.success(), "{status}: {}", old.proc.log());
+        println!("old daemon's connections: {}", before.value("wire_connections"));
+        load.goes_on(50)?;
+        whole(late).context("a connection of the kernel, while the daemon ended")?;
+        // Another one begins: what the kernel has stays the kernel's.
+        let kept = slow_client(&stage, "slow-3")?;
+        let mut new = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        let new_ones = |new: &Daemon| -> Result<u64> { Ok(new.counters(lab)?.value("wire_connections")) };
+        until("new connections by the new daemon", || Ok(new_ones(&new)? > 20))?;
+        load.goes_on(50)?;
+        whole(kept).context("a connection of the kernel, as the new daemon began")?;
+        until("nothing in the kernel", || Ok(in_kernel(lab)? == 0))?;
+        let met = load.end()?;
+        println!("{} requests, errors: {:?}", met.requests, met.errors);
+        ensure!(met.errors.is_empty(), "the client met errors: {met:?}");
+        ensure!(nginx.ended()?.is_none(), "nginx ended: {}", nginx.log());
+        new.stop()
+    })
+}
