@@ -21,6 +21,7 @@ use crate::socket::ports::{PortAllocator, PortSet};
 use crate::socket::udp::UdpTable;
 use crate::stats::Stats;
 use crate::tcb::cc::pacing::PacingQueue;
+use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::micros;
@@ -608,7 +609,7 @@ fn reroute(tcb: &mut Tcb, net: &mut Net) {
 pub(crate) fn arm(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
     // Nearly always: nothing rare, and no timer or one that an entry stands for. It happens several times a packet.
     let stands = tcb.armed_at != 0 && !tick_before(tcb.rto_at, tcb.armed_at);
-    if tcb.ext.is_some() || tcb.timer_runs() && !stands {
+    if !tcb.ext.is_known_quiet(Quiet::SETTLING) || tcb.timer_runs() && !stands {
         arm_anew(tcb, wheel, index, now);
     }
 }

@@ -5,7 +5,9 @@
 use fs_core::config::Ecn;
 use fs_core::rx::parse::{Parsed, View, parse};
 use fs_core::wire::checksum::Sum;
-use fs_core::{CongestionControl, Connect, Duration, Framing, RxChecksum, TcpConfig, TcpId, TcpOptions};
+use fs_core::{
+    CongestionControl, Connect, Duration, Framing, Keepalive, Linger, RxChecksum, TcpConfig, TcpId, TcpOptions,
+};
 use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::input::Input;
 use fs_fuzz::packet::{Tcp, timestamps};
@@ -30,6 +32,30 @@ fn compare(name: &str, target: Run, input: &[u8]) -> u64 {
     assert_eq!(short.digest, long.digest, "{name} differs on {input:02x?}");
     assert_eq!(long.taken, 0);
     short.taken
+}
+
+/// Changes one of the options that ordinary connections do not set: what the short ways need not ask about, as long as it
+/// is the default.
+fn rare(input: &mut Input<'_>, now: TcpOptions) -> TcpOptions {
+    let on = input.chance(128);
+    let ms = |n| Duration::from_millis(n);
+    match input.below(12) {
+        0 => {
+            let times = Keepalive { idle: ms(200), interval: ms(100), count: 3 };
+            TcpOptions { keepalive: on.then_some(times), ..now }
+        }
+        1 => TcpOptions { ttl: on.then_some(9), ..now },
+        2 => TcpOptions { tos: if on { 0x10 } else { 0 }, ..now },
+        3 => TcpOptions { cork: on, ..now },
+        4 => TcpOptions { user_timeout: on.then_some(ms(700)), ..now },
+        5 => TcpOptions { not_sent_low: on.then_some(2000), ..now },
+        6 => TcpOptions { window_clamp: on.then_some(3000), ..now },
+        7 => TcpOptions { receive_low: if on { 700 } else { 0 }, ..now },
+        8 => TcpOptions { pacing_max: on.then_some(300_000), ..now },
+        9 => TcpOptions { oob_inline: on, ..now },
+        10 => TcpOptions { receive_buffer: on.then_some(9000), ..now },
+        _ => TcpOptions { linger: if on { Linger::Timeout(ms(300)) } else { Linger::Background }, ..now },
+    }
 }
 
 /// Two connections between two hosts that write and read as their script says; now and then a packet is lost, repeated or
@@ -59,7 +85,7 @@ fn steady(data: &[u8]) -> u64 {
         ids[0].push(hosts[0].stack.tcp_connect(connect).expect("a connection"));
     }
     let mut links: [Vec<Vec<u8>>; 2] = Default::default();
-    let mut buf = vec![0; 4096];
+    let mut buf = vec![0; 16384];
     let mut step = |hosts: &mut [Host; 2], input: &mut Input<'_>, ids: &[Vec<TcpId>; 2], lossy: bool| {
         for (host, link) in hosts.iter_mut().zip(&mut links) {
             host.transmit(64, false, |packet| link.push(packet.to_vec()));
@@ -96,14 +122,27 @@ fn steady(data: &[u8]) -> u64 {
         let (side, which) = (input.below(2), input.below(2));
         let stack = &mut hosts[side].stack;
         let Some(&id) = ids[side].get(which) else { break };
-        match input.below(10) {
+        match input.below(12) {
             0..=4 => {
-                let n = input.pick(&[64usize, 1, 500, 1448, 1460, 3000, 4096, 0]);
+                let n = input.pick(&[64usize, 1, 500, 1448, 1460, 3000, 4096, 0, 16384]);
                 note(format!("{:?}", stack.tcp_send(id, &buf[..n])).as_bytes());
             }
             5..=7 => {
-                let n = input.pick(&[4096usize, 64, 10, 2000]);
+                let n = input.pick(&[4096usize, 64, 10, 2000, 16384]);
                 note(format!("{:?}", stack.tcp_recv(id, &mut buf[..n])).as_bytes());
+            }
+            10 => {
+                let n = input.pick(&[1usize, 100, 1448]);
+                let sent = match input.below(4) {
+                    0 => stack.tcp_send_urgent(id, &buf[..n]),
+                    1 => stack.tcp_send_record(id, &buf[..n]),
+                    _ => stack.tcp_send_more(id, &buf[..n]),
+                };
+                note(format!("{sent:?}").as_bytes());
+            }
+            11 => {
+                let changed = stack.tcp_options(id).and_then(|now| stack.tcp_set_options(id, rare(&mut input, now)));
+                note(format!("{changed:?}").as_bytes());
             }
             8 => {
                 let us = input.pick(&[10u64, 300, 5000, 45_000, 250_000, 2_000_000]);

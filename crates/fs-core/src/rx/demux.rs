@@ -52,10 +52,17 @@ impl<P: FramePool> Stack<P> {
         self.parse_all(&mut batch);
         self.touch(&batch.packets);
         let Batch { frames: all, packets } = &mut batch;
+        // The owner of the packet before: whose this one may be too.
+        let (mut last_hash, mut last) = (0, None);
         for Item { first, end, hash, parsed } in packets.iter() {
             let frames = &mut all[*first as usize..*end as usize];
             match parsed {
-                Ok(Parsed::Tcp(segment)) => self.on_tcp(segment, *hash, frames, 0),
+                Ok(Parsed::Tcp(segment)) => {
+                    if *hash != last_hash || !self.owns(last, &segment.key) {
+                        (last_hash, last) = (*hash, self.owner_by_hash(*hash, &segment.key));
+                    }
+                    self.on_tcp(last, segment, *hash, frames, 0);
+                }
                 Ok(other) => self.on_other(frames[0].iface, *other, frames),
                 Err(reason) => self.discard(frames, *reason),
             }
@@ -183,7 +190,8 @@ impl<P: FramePool> Stack<P> {
         match self.parse_packet(&view, frames) {
             Ok(Parsed::Tcp(segment)) => {
                 let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
-                self.on_tcp(&segment, hash, frames, hops);
+                let owner = self.owner_by_hash(hash, &segment.key);
+                self.on_tcp(owner, &segment, hash, frames, hops);
             }
             Ok(other) => self.on_other(iface, other, frames),
             Err(reason) => self.discard(frames, reason),
@@ -212,10 +220,16 @@ impl<P: FramePool> Stack<P> {
             .map(Owner::of)
     }
 
+    /// It still is the connection that owns the flow.
+    #[inline]
+    fn owns(&self, owner: Option<Owner>, key: &FlowKey) -> bool {
+        matches!(owner, Some(Owner::Connection(index)) if self.slots.open(index).is_some_and(|tcb| tcb.is(key)))
+    }
+
     /// Pass 3.
     #[inline]
-    fn on_tcp(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
-        match self.owner_by_hash(hash, &segment.key) {
+    fn on_tcp(&mut self, owner: Option<Owner>, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
+        match owner {
             Some(Owner::Connection(index)) => {
                 self.stats.packets_local += (hops == 0) as u64;
                 self.on_connection(index, segment, frames);

@@ -5,17 +5,17 @@
 
 use crate::frame::{FramePool, RxFrame};
 use crate::rx::parse::Segment;
-use crate::rx::steer::TsClock;
 use crate::slab::NIL;
 use crate::socket::event::{Event, Ready, TcpId};
 use crate::stack::{Stack, Turn, arm};
+use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::COALESCE;
 use crate::tcb::send::buffer::{TxStore, mark};
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::tally::Tally;
-use crate::tcb::{Ext, State, Tcb};
+use crate::tcb::{State, Tcb};
 use crate::tx::neigh::PathState;
 use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp::TcpFlags;
@@ -45,11 +45,10 @@ impl<P: FramePool> Stack<P> {
             && usize::from(segment.opt_len) == if stamped { TIMESTAMPS_LEN } else { 0 }
             && tcb.state == State::Established
             && !tcb.flags.any(ODD)
-            && tcb.ext.as_ref().is_none_or(Ext::expects_nothing)
+            && tcb.ext.is_quiet(Quiet::ARRIVING)
             && acked <= tcb.snd_nxt.since(tcb.snd_una)
             && len <= tcb.rcv_wnd()
             && len | acked != 0
-            && tcb.writable()
             && tcb.route_epoch == net.route_epoch;
         if !expected {
             return false;
@@ -69,6 +68,7 @@ impl<P: FramePool> Stack<P> {
                 _ => return false,
             }
         }
+        let was_writable = tcb.writable();
         tally.received(len, turn.tick);
         let window = u32::from(segment.window) << tcb.snd_shift();
         if acked > 0 && !tcb.take_whole_ack(store, pool, tally, segment.ack, *turn) {
@@ -86,16 +86,22 @@ impl<P: FramePool> Stack<P> {
             tcb.snd_wl1 = segment.seq;
             tcb.max_window_field = tcb.max_window_field.max(segment.window);
         }
+        let mut ready = if len > 0 && queued == 0 { Ready::READ } else { Ready::default() };
+        if !was_writable {
+            tcb.grow_send_buffer(config.tcp.send_buffer);
+            if tcb.writable() {
+                tcb.has_room_again(*now);
+                ready |= Ready::WRITE;
+            }
+        }
         let mut frame = rx.frame.take();
         if len == 0 {
             pool.free(frame);
         } else {
             frame.trim_front(usize::from(segment.payload_off));
             frame.truncate(len as usize);
-            if tcb.ext.is_some()
-                && let Some(ts) = segment.ts
-            {
-                tcb.sample_for_buffer(ts_clock, ts_clock.value(*now, *ts_offset), ts.ecr);
+            if let Some(ts) = segment.ts {
+                tally.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
             }
             tcb.rx.push(nodes, frame);
             tcb.rcv_nxt += len;
@@ -105,7 +111,7 @@ impl<P: FramePool> Stack<P> {
         {
             self.shortcuts += 1;
         }
-        self.settle_plain(index, if len > 0 && queued == 0 { Ready::READ } else { Ready::default() });
+        self.settle_plain(index, ready);
         true
     }
 
@@ -116,7 +122,7 @@ impl<P: FramePool> Stack<P> {
         let Some(tcb) = slots.open_mut(index) else { return };
         let flags = tcb.flags;
         let listed = |need: Flags, list: Flags| !flags.has(need) || flags.has(list);
-        if tcb.ext.is_some() || !listed(Flags::ACK_NOW, Flags::IN_ACK_LIST) {
+        if !tcb.ext.is_quiet(Quiet::SETTLING) || !listed(Flags::ACK_NOW, Flags::IN_ACK_LIST) {
             return self.settle(index, ready);
         }
         let generation = tcb.generation;
@@ -140,28 +146,7 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
-impl Ext {
-    /// A segment in order is taken in as if this were not there, but for what is measured. What is rare of sending is for
-    /// [`Tcb::on_ack`] to look at.
-    #[inline(never)]
-    fn expects_nothing(&self) -> bool {
-        self.islands.is_empty()
-            && self.fin_at.is_none()
-            && self.recv.low <= 1
-            && self.recv.urgent.is_none()
-            && self.keepalive.is_none()
-            && self.sender.closed_since.is_none()
-    }
-}
-
 impl Tcb {
-    #[inline(never)]
-    fn sample_for_buffer(&mut self, clock: &TsClock, now: u32, echo: u32) {
-        if let Some(ext) = self.ext.as_mut() {
-            ext.recv.autotune.sample(clock, || now, echo);
-        }
-    }
-
     /// As [`Tcb::on_ack`], where a single segment is out, sent once, and is acknowledged, and the congestion window was
     /// not used: request and response. False: it is otherwise, and nothing has happened.
     #[inline(always)]
@@ -178,7 +163,12 @@ impl Tcb {
         let unused = self.window.in_slow_start()
             && out.saturating_mul(2) <= self.window.cwnd
             && !self.flags.has(Flags::WINDOW_LIMITED);
-        if self.ext.is_some() || ack != self.snd_nxt || head != self.tx.tail || self.tx.next != NIL || !unused {
+        if !self.ext.is_quiet(Quiet::ACKED)
+            || ack != self.snd_nxt
+            || head != self.tx.tail
+            || self.tx.next != NIL
+            || !unused
+        {
             return false;
         }
         let segment = &mut store.segments[head];

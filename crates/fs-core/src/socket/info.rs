@@ -258,8 +258,8 @@ impl Tcb {
             rcv_ooopack: ext.map_or(0, |e| e.recv.out_of_order),
             notsent_bytes: self.unsent(),
             syn_data: ext.is_some_and(|e| e.recv.syn_data),
-            rcv_space: ext.map_or(0, |e| e.recv.autotune.figures().0),
-            rcv_rtt_us: ext.map_or(0, |e| e.recv.autotune.figures().1),
+            rcv_space: origin.tune.figures().0,
+            rcv_rtt_us: origin.tune.figures().1,
             congestion_control: self.algorithm(),
             ..self.byte_info(origin)
         }

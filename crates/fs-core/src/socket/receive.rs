@@ -7,6 +7,7 @@ use crate::socket::event::{Ready, TcpId};
 use crate::stack::{Received, Stack};
 use crate::tcb::flags::Flags;
 use crate::tcb::recv::ack::{INTERACTIVE, QUICK_MAX};
+use crate::tcb::recv::autotune::Read;
 use crate::tcb::recv::urgent::Limit;
 use crate::tcb::{Slot, Tcb};
 
@@ -166,9 +167,9 @@ impl<P: FramePool> Stack<P> {
     #[inline]
     fn after_read(&mut self, index: u32, n: u32) {
         let room = self.nodes.len() < self.receive_frames / 2;
-        let (max, now) = (self.config.tcp.receive_buffer_max, self.now);
-        let Some(tcb) = self.slots.open_mut(index) else { return };
-        tcb.adjust_receive_buffer(n, max, room, now);
+        let (max, now_us) = (self.config.tcp.receive_buffer_max, self.turn.us);
+        let Some((tcb, tally)) = self.slots.open_and_tally(index) else { return };
+        tcb.adjust_receive_buffer(&mut tally.tune, n, || Read { bytes: n, max, room, now_us });
         if tcb.rx.is_empty() {
             tcb.drained();
         }

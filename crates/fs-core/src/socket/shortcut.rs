@@ -6,7 +6,9 @@ use crate::slab::NIL;
 use crate::socket::event::{Ready, TcpId};
 use crate::stack::Stack;
 use crate::tcb::State;
+use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
+use crate::tcb::recv::autotune::Read;
 use crate::tx::neigh::PathState;
 
 impl<P: FramePool> Stack<P> {
@@ -17,18 +19,21 @@ impl<P: FramePool> Stack<P> {
         if self.no_shortcuts {
             return None;
         }
-        let Self { slots, nodes, pool, .. } = self;
-        let tcb = slots.open_mut(id.index)?;
-        if tcb.generation != id.generation || tcb.flags.any(Flags::ORPHAN) || tcb.ext.is_some() {
+        let Self { slots, nodes, pool, config, receive_frames, turn, .. } = self;
+        let (tcb, tally) = slots.open_and_tally(id.index)?;
+        if tcb.generation != id.generation || tcb.flags.any(Flags::ORPHAN) || !tcb.ext.is_quiet(Quiet::READING) {
             return None;
         }
-        // More than a segment may make the buffer grow.
-        let most = buf.len().min(usize::from(tcb.mss).saturating_sub(1));
-        let frame = tcb.rx.only(nodes, most)?;
+        let frame = tcb.rx.only(nodes, buf.len())?;
         let bytes = pool.bytes(&frame);
         let n = bytes.len();
         buf[..n].copy_from_slice(bytes);
         pool.free(frame);
+        let bytes = n as u32;
+        tcb.adjust_receive_buffer(&mut tally.tune, bytes, || {
+            let room = nodes.len() < *receive_frames / 2;
+            Read { bytes, max: config.tcp.receive_buffer_max, room, now_us: turn.us }
+        });
         tcb.drained();
         if tcb.state.can_receive() && tcb.window_update_due() {
             tcb.flags.set(Flags::ACK_NOW);
@@ -59,7 +64,7 @@ impl<P: FramePool> Stack<P> {
         if tcb.generation != id.generation
             || tcb.flags.any(Flags::ORPHAN.with(Flags::FIN_QUEUED).with(Flags::HOLD))
             || tcb.state != State::Established
-            || tcb.ext.is_some()
+            || !tcb.ext.is_quiet(Quiet::WRITING)
             || tcb.tx.next != NIL
             || len == 0
             || len > usize::from(tcb.mss).min(pool.payload_room())

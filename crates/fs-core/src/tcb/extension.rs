@@ -1,8 +1,42 @@
 //! What a control block points to: an IPv6 connection's addresses, which are small and always there, and the [`Ext`],
 //! which is large and which most connections never need. One pointer for both keeps the control block at two lines.
 
-use super::{Addresses, Ext};
+use super::cc::Control;
+use super::{Addresses, Ext, Recovery};
 use alloc::boxed::Box;
+
+/// What an [`Ext`] has nothing to say about, so that ordinary packets and calls need not look into it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Quiet(u8);
+
+impl Quiet {
+    /// Deadlines, and what is to be sent again.
+    pub(crate) const SETTLING: Quiet = Quiet(1);
+    /// Segments in order that come in.
+    pub(crate) const ARRIVING: Quiet = Quiet(2);
+    /// Reading.
+    pub(crate) const READING: Quiet = Quiet(4);
+    /// Writing.
+    pub(crate) const WRITING: Quiet = Quiet(8);
+    /// New segments that leave, and their headers.
+    pub(crate) const LEAVING: Quiet = Quiet(16);
+    /// The only segment that is unsent: as `LEAVING`, and what is noted once all has left.
+    pub(crate) const LONE: Quiet = Quiet(32);
+    /// An ACK of all that is out, by a sender that its window does not hold.
+    pub(crate) const ACKED: Quiet = Quiet(64);
+    /// It was looked at since it could last change.
+    const KNOWN: Quiet = Quiet(128);
+    const ALL: Quiet = Quiet(255);
+
+    #[inline(always)]
+    fn has(self, what: Quiet) -> bool {
+        self.0 & what.0 == what.0
+    }
+
+    fn and(self, what: Quiet, holds: bool) -> Quiet {
+        if holds { Quiet(self.0 | what.0) } else { self }
+    }
+}
 
 /// The pointer of a control block. Its methods speak of the [`Ext`], as `Option<Box<Ext>>` would.
 #[derive(Debug, Default)]
@@ -12,12 +46,22 @@ pub(crate) struct Extension(Option<Box<Parts>>);
 struct Parts {
     addresses: Addresses,
     rare: Option<Box<Ext>>,
+    /// What is known of `rare`; nothing once it may have changed.
+    quiet: Quiet,
+}
+
+impl Parts {
+    #[cold]
+    #[inline(never)]
+    fn look(&mut self) {
+        self.quiet = self.rare.as_ref().map_or(Quiet::ALL, |rare| rare.quiet());
+    }
 }
 
 impl Extension {
     /// Of a connection without anything rare; `addresses` if it is IPv6.
     pub(crate) fn new(addresses: Option<Addresses>) -> Self {
-        Self(addresses.map(|addresses| Box::new(Parts { addresses, rare: None })))
+        Self(addresses.map(|addresses| Box::new(Parts { addresses, ..Parts::default() })))
     }
 
     /// Zeros for IPv4.
@@ -39,7 +83,25 @@ impl Extension {
 
     #[inline]
     pub(crate) fn as_mut(&mut self) -> Option<&mut Ext> {
-        self.0.as_mut()?.rare.as_deref_mut()
+        let parts = self.0.as_mut()?;
+        parts.quiet = Quiet::default();
+        parts.rare.as_deref_mut()
+    }
+
+    /// As without an [`Ext`], as far as `what` is concerned.
+    #[inline(always)]
+    pub(crate) fn is_quiet(&mut self, what: Quiet) -> bool {
+        let Some(parts) = self.0.as_mut() else { return true };
+        if !parts.quiet.has(Quiet::KNOWN) {
+            parts.look();
+        }
+        parts.quiet.has(what)
+    }
+
+    /// [`Extension::is_quiet`] as far as it is known: false when it must be looked at.
+    #[inline(always)]
+    pub(crate) fn is_known_quiet(&self, what: Quiet) -> bool {
+        self.0.as_ref().is_none_or(|parts| parts.quiet.has(what))
     }
 
     #[inline]
@@ -55,11 +117,53 @@ impl Extension {
     /// The extension, made now if there is none.
     #[inline]
     pub(crate) fn get_or_make(&mut self) -> &mut Ext {
-        self.0.get_or_insert_default().rare.get_or_insert_default()
+        let parts = self.0.get_or_insert_default();
+        parts.quiet = Quiet::default();
+        parts.rare.get_or_insert_default()
     }
 
     /// Takes the extension out; addresses stay.
     pub(crate) fn take(&mut self) -> Option<Box<Ext>> {
-        self.0.as_mut()?.rare.take()
+        let parts = self.0.as_mut()?;
+        parts.quiet = Quiet::default();
+        parts.rare.take()
+    }
+}
+
+impl Ext {
+    /// What it has nothing to say about: see [`Quiet`], and the short ways that ask.
+    fn quiet(&self) -> Quiet {
+        let Self { sender, recv, pacing, .. } = self;
+        let bbr = matches!(self.control, Some(Control::Bbr(_)));
+        let loss = self.loss.as_deref();
+        let sent_once = loss.is_none_or(|l| l.resend.is_none() && !l.probe.due);
+        let settling = self.keepalive.is_none() && sent_once;
+        let in_order = self.islands.is_empty() && self.fin_at.is_none();
+        let arriving = in_order
+            && self.keepalive.is_none()
+            && recv.low <= 1
+            && recv.urgent.is_none()
+            && sender.closed_since.is_none();
+        let writing =
+            !bbr && sender.not_sent_low == 0 && !sender.cork && !sender.limited.refused && sender.path.is_sure();
+        let clean = self.recovery == Recovery::Open && self.sacked | self.lost | self.retransmitted == 0;
+        let leaving = sent_once
+            && clean
+            && !bbr
+            && in_order
+            && self.dsack.is_none()
+            && pacing.rate() == 0
+            && self.ttl.is_none()
+            && self.tos == 0
+            && sender.urgent.is_none();
+        let acked = clean && loss.is_none() && self.control.is_none() && self.soft_error.is_none();
+        Quiet::KNOWN
+            .and(Quiet::SETTLING, settling)
+            .and(Quiet::ARRIVING, arriving)
+            .and(Quiet::READING, recv.urgent.is_none())
+            .and(Quiet::WRITING, writing)
+            .and(Quiet::LEAVING, leaving)
+            .and(Quiet::LONE, leaving && settling && writing && !sender.limited.counts())
+            .and(Quiet::ACKED, acked)
     }
 }

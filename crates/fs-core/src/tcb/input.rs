@@ -437,8 +437,9 @@ impl Tcb {
             self.flags.set(Flags::ACK_NOW);
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
-        if let (Some(ext), Some(ts)) = (self.ext.as_mut(), segment.ts) {
-            ext.recv.autotune.sample(core.clock.0, || core.timestamp(), ts.ecr);
+        if let Some(ts) = segment.ts {
+            let (clock, offset) = core.clock;
+            core.tally.tune.sample(clock, || clock.value(core.now, offset), ts.ecr);
         }
         let mut data = arrival.into_payload(core.nodes, core.pool, off, len);
         if seq.before(self.rcv_nxt) {

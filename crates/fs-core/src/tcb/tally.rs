@@ -1,12 +1,14 @@
-//! What only TCP_INFO tells of a connection: counts and times. Beside the control block, which has no room for it, in a
-//! table with the same index.
+//! What only TCP_INFO tells of a connection, counts and times, and what receive-buffer auto-tuning measures. Beside the
+//! control block, which has no room for it, in a table with the same index.
 
+use crate::tcb::recv::autotune::Autotune;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::timers::{TICK_SHIFT, current_tick};
 use crate::time::Instant;
 
-/// See the module. Times are wheel ticks, of about 1.05 ms.
+/// See the module. Times are wheel ticks, of about 1.05 ms. A cache line.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Tally {
     /// Where the two streams of sequence numbers began.
     pub(crate) iss: SeqNum,
@@ -24,7 +26,10 @@ pub(crate) struct Tally {
     busy_since: u32,
     /// Ticks of the busy times before.
     busy: u32,
+    pub(crate) tune: Autotune,
 }
+
+const _: () = assert!(size_of::<Tally>() == 64);
 
 /// Ticks, in microseconds.
 pub(crate) fn ticks_us(ticks: u32) -> u64 {
@@ -135,6 +140,11 @@ pub(crate) struct Limited {
 }
 
 impl Limited {
+    /// Something limits it now.
+    pub(crate) fn counts(&self) -> bool {
+        self.now.0 != Limit::None
+    }
+
     /// From now on it is `limit`.
     pub(crate) fn by(&mut self, limit: Limit, now: Instant) {
         let (old, since) = self.now;

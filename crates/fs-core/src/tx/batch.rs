@@ -13,6 +13,7 @@ use crate::tcb::seq::SeqNum;
 use crate::time::Instant;
 use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, Plain, SegmentSpec};
 use crate::tx::neigh::PathState;
+use crate::tx::run::Run;
 use crate::wire::options::{self, Timestamps};
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
@@ -223,8 +224,31 @@ impl<P: FramePool> Stack<P> {
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         // Bytes since the last end of a burst.
         let mut run = 0;
+        let mut usual = Run::of(tcb, net.path(tcb.path), ts, turn.us, frozen);
+        #[cfg(any(test, feature = "check"))]
+        if self.no_shortcuts {
+            usual = None;
+        }
+        while let Some(usual) = &mut usual
+            && *sent < budget
+            && left > 0
+            && let Some(gone) = usual.send(tcb, store, pool, stats, run, out)
+        {
+            if !tcb.timer_runs() {
+                tcb.restart_timer(&config.tcp, *now);
+            }
+            tally.sent_data(turn.tick);
+            #[cfg(any(test, feature = "check"))]
+            {
+                self.shortcuts += 1;
+            }
+            run = if gone.ends { 0 } else { run + gone.len };
+            *sent += 1;
+            segments += 1;
+            left = left.saturating_sub(gone.len);
+        }
         let visit = loop {
-            if *sent >= budget {
+            if *sent >= budget || left == 0 {
                 break Visit::Again;
             }
             let next = tcb.next_segment(store, pool);
@@ -252,9 +276,6 @@ impl<P: FramePool> Stack<P> {
             *sent += (out.len() > before) as usize;
             segments += 1;
             left = left.saturating_sub(len.max(1));
-            if left == 0 {
-                break Visit::Again;
-            }
         };
         // A lone segment has just started the timer itself; without any the probe stays where it is.
         if segments > 1 || segments == 1 && timer_ran {

@@ -4,6 +4,7 @@
 use crate::frame::{FramePool, TxFrame};
 use crate::slab::NIL;
 use crate::stack::{Stack, arm};
+use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::mark;
 use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, Plain, SegmentSpec};
@@ -31,7 +32,7 @@ impl<P: FramePool> Stack<P> {
         if !tcb.flags.are(ODD.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
             || tcb.tx.next == NIL
             || tcb.tx.next != tcb.tx.tail
-            || tcb.ext.is_some()
+            || !tcb.ext.is_quiet(Quiet::LONE)
             || tcb.route_epoch != net.route_epoch
         {
             return false;

@@ -6,4 +6,5 @@ pub(crate) mod lone;
 pub mod neigh;
 pub(crate) mod path_mtu;
 pub mod route;
+mod run;
 pub mod standalone;

@@ -71,17 +71,27 @@ impl Sum {
         if bytes.len() < LANES_FROM { Sum::of_short(bytes) } else { Sum::of_long(bytes) }
     }
 
-    /// The sums of [`Lanes`] as one plain loop, which the compiler vectorises by itself. Over blocks, it made scalars of
-    /// the lanes and twice as many instructions of the loop.
+    /// The sums of [`Lanes`], from words and not from blocks of bytes: of those the compiler makes scalars here, and twice
+    /// as many instructions.
     fn of_long(bytes: &[u8]) -> Sum {
+        const WORDS: usize = STRIDE / 8;
         let (words, rest) = bytes.as_chunks::<8>();
-        let (mut whole, mut upper) = (0u64, 0u64);
-        for word in words {
-            let word = u64::from_ne_bytes(*word);
-            whole = whole.wrapping_add(word);
-            upper += word >> 32;
+        let (blocks, more) = words.as_chunks::<WORDS>();
+        let mut lanes = Lanes::default();
+        for block in blocks {
+            let words = block.map(u64::from_ne_bytes);
+            for (whole, word) in lanes.whole.iter_mut().zip(&words) {
+                *whole = whole.wrapping_add(*word);
+            }
+            for (upper, word) in lanes.upper.iter_mut().zip(&words) {
+                *upper += word >> 32;
+            }
         }
-        halves(whole, upper).add(Sum::of_rest(rest))
+        let mut sum = lanes.sum();
+        for word in more {
+            sum = sum.add(Sum(u64::from_ne_bytes(*word)));
+        }
+        sum.add(Sum::of_rest(rest))
     }
 
     /// As [`Sum::of`], for headers and other short runs of bytes.

@@ -4,77 +4,106 @@
 
 use crate::rx::steer::TsClock;
 use crate::tcb::Tcb;
-use crate::time::Instant;
 
 /// The round trip before anything is known of it, in microseconds. Lower: the first measure takes too little for
 /// a round trip's worth; higher: the buffer starts to grow late.
 const RTT_UNKNOWN_US: u32 = 100_000;
 
-/// A connection's measure. All zero until it has read more than a segment at once.
+/// The next segment's timestamp is to give a sample of the round trip: the top bit of `Autotune::rtt`.
+const WANTS_SAMPLE: u32 = 1 << 31;
+
+/// A connection's measure. All zero until it has read a segment or more at once. With its counts, not in the extension:
+/// every connection whose requests are not small has one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Autotune {
-    /// Smoothed round trip as the receiver sees it, in microseconds; 0: unknown.
-    rtt_us: u32,
-    /// Most that was read in one round trip.
+    /// Smoothed round trip as the receiver sees it, in microseconds (at most a minute); 0: unknown. And [`WANTS_SAMPLE`].
+    rtt: u32,
+    /// Most that was read in one round trip; 0: the measure has not begun.
     space: u32,
     /// Read in the current measure.
     copied: u32,
     /// When the current measure began, in microseconds modulo 2^32.
     since_us: u32,
-    /// The next segment's timestamp is to give a sample of the round trip.
-    wants_sample: bool,
 }
 
 impl Autotune {
     /// A segment with data has come, whose timestamp echoes ours of `ecr`. One sample a round trip.
     #[inline]
     pub(crate) fn sample(&mut self, clock: &TsClock, now_ts: impl FnOnce() -> u32, ecr: u32) {
-        if !core::mem::replace(&mut self.wants_sample, false) {
-            return;
+        if self.rtt & WANTS_SAMPLE != 0 {
+            self.rtt &= !WANTS_SAMPLE;
+            self.take_sample(clock, now_ts(), ecr);
         }
+    }
+
+    #[inline(never)]
+    fn take_sample(&mut self, clock: &TsClock, now_ts: u32, ecr: u32) {
         // The clock's steps are `tick_ms` long: less cannot be told.
-        let ms = (now_ts().wrapping_sub(ecr) & !(clock.tick_ms() - 1)).max(clock.tick_ms());
+        let ms = (now_ts.wrapping_sub(ecr) & !(clock.tick_ms() - 1)).max(clock.tick_ms());
         if ms > 60_000 {
             return;
         }
         let us = ms * 1000;
-        self.rtt_us = if self.rtt_us == 0 { us } else { self.rtt_us - self.rtt_us / 8 + us / 8 };
+        self.rtt = if self.rtt == 0 { us } else { self.rtt - self.rtt / 8 + us / 8 };
     }
 
     /// Bytes that the application reads in a round trip, and the round trip, in microseconds: for TCP_INFO.
     pub(crate) fn figures(&self) -> (u32, u32) {
-        (self.space, self.rtt_us)
+        (self.space, self.rtt_us())
+    }
+
+    #[inline]
+    fn rtt_us(&self) -> u32 {
+        self.rtt & !WANTS_SAMPLE
     }
 }
 
+/// The application has read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    /// So many bytes.
+    pub(crate) bytes: u32,
+    /// Most that the buffer may grow to.
+    pub(crate) max: u32,
+    /// The core's receive share is not half spent.
+    pub(crate) room: bool,
+    /// When, in microseconds modulo 2^32.
+    pub(crate) now_us: u32,
+}
+
 impl Tcb {
-    /// The application has read `n` bytes. `room`: the core's receive share is not half spent.
+    /// Measures what is read, and lets the buffer grow.
     #[inline]
-    pub(crate) fn adjust_receive_buffer(&mut self, n: u32, max: u32, room: bool, now: Instant) {
-        if self.rcv_buf() >= max {
+    pub(crate) fn adjust_receive_buffer(&mut self, tune: &mut Autotune, bytes: u32, read: impl FnOnce() -> Read) {
+        // Only a segment or more begins a measure.
+        if tune.space == 0 && bytes < u32::from(self.mss) {
             return;
         }
-        if self.ext.is_none() && n < self.mss as u32 {
-            // Only bulk transfers pay for the extension.
+        let read = read();
+        if self.rcv_buf() >= read.max {
             return;
         }
-        self.measure(n, max, room, now);
+        tune.copied = tune.copied.saturating_add(read.bytes);
+        let rtt_us = if tune.rtt_us() == 0 { self.rtt.srtt_us() } else { tune.rtt_us() };
+        if tune.space == 0 || read.now_us.wrapping_sub(tune.since_us) >= rtt_us {
+            self.measure(tune, read);
+        }
     }
 
-    fn measure(&mut self, n: u32, max: u32, room: bool, now: Instant) {
-        let (mss, srtt_us, buffer) = (self.mss as u32, self.rtt.srtt_us(), self.rcv_buf());
-        let now_us = now.as_micros() as u32;
-        let recv = &mut self.ext_mut().recv;
-        if recv.buffer_fixed {
+    /// The measure begins, or ends if its round trip is over.
+    #[inline(never)]
+    fn measure(&mut self, tune: &mut Autotune, read: Read) {
+        let (mss, srtt_us, buffer) = (u32::from(self.mss), self.rtt.srtt_us(), self.rcv_buf());
+        if self.ext.as_ref().is_some_and(|e| e.recv.buffer_fixed) {
+            tune.copied = 0;
             return;
         }
-        let tune = &mut recv.autotune;
+        let Read { max, room, now_us, .. } = read;
         if tune.space == 0 {
             // Linux: an initial window's worth.
-            *tune = Autotune { space: (10 * mss).min(buffer), since_us: now_us, wants_sample: true, ..*tune };
+            *tune = Autotune { space: (10 * mss).min(buffer), since_us: now_us, rtt: tune.rtt | WANTS_SAMPLE, ..*tune };
         }
-        tune.copied = tune.copied.saturating_add(n);
-        let rtt_us = match (tune.rtt_us, srtt_us) {
+        let rtt_us = match (tune.rtt_us(), srtt_us) {
             (0, 0) => RTT_UNKNOWN_US,
             (0, ours) => ours,
             (theirs, _) => theirs,
@@ -83,7 +112,7 @@ impl Tcb {
             return;
         }
         let (copied, space) = (core::mem::take(&mut tune.copied), tune.space);
-        (tune.since_us, tune.wants_sample) = (now_us, true);
+        (tune.since_us, tune.rtt) = (now_us, tune.rtt | WANTS_SAMPLE);
         if copied <= space {
             return;
         }

@@ -25,7 +25,6 @@ pub(crate) struct Recv {
     last_invalid_ms: u32,
     /// The latest urgent pointer that has not been read past.
     pub(crate) urgent: Option<urgent::Urgent>,
-    pub(crate) autotune: autotune::Autotune,
     /// Frames of what is held out of order.
     pub(crate) held_frames: u32,
     /// Segments that were held out of order so far.

@@ -30,6 +30,11 @@ pub(crate) struct PathSize {
 }
 
 impl PathSize {
+    /// No size is on trial, and none will be.
+    pub(crate) fn is_sure(&self) -> bool {
+        self.proven == 0 && self.raise_at.is_none()
+    }
+
     /// A larger segment has arrived: its size is not in doubt any more.
     fn judge_trial(&mut self, una: SeqNum) {
         if self.trial_end.is_some_and(|end| una.at_or_after(end)) {
@@ -53,8 +58,7 @@ impl Tcb {
     /// [`Tcb::note_trial`] wants to see it.
     #[inline]
     pub(crate) fn raise_mss(&mut self, now: Instant) -> bool {
-        let waits = |path: &PathSize| path.proven != 0 || path.raise_at.is_some();
-        self.ext.as_ref().is_some_and(|ext| waits(&ext.sender.path)) && self.try_larger(now)
+        self.ext.as_ref().is_some_and(|ext| !ext.sender.path.is_sure()) && self.try_larger(now)
     }
 
     #[cold]

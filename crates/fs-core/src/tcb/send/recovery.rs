@@ -116,8 +116,8 @@ impl Tcb {
         let acked = self.tx.acknowledge(store, pool, input.ack, |_| {});
         *delivered = delivered.wrapping_add(acked.segments);
         self.snd_una = input.ack;
-        if let Some(ext) = self.ext.as_mut() {
-            ext.soft_error = None;
+        if self.ext.as_ref().is_some_and(|e| e.soft_error.is_some()) {
+            self.ext_mut().soft_error = None;
         }
         let rtt_us = acked.sample_us.map(|sent| micros(input.now).wrapping_sub(sent));
         if let Some(rtt_us) = rtt_us {

@@ -127,7 +127,7 @@ impl Tcb {
 
     /// What is not a full segment waits: RFC 9293 3.7.4 with Minshall's change; and what the application holds itself.
     #[inline]
-    fn holds_small(&self, store: &TxStore, outstanding: bool) -> bool {
+    pub(crate) fn holds_small(&self, store: &TxStore, outstanding: bool) -> bool {
         let nagle = outstanding && !self.flags.has(Flags::NODELAY) && self.small_in_flight(store);
         (nagle || self.flags.has(Flags::HOLD)) && !self.in_urgent_mode()
     }

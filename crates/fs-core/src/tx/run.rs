@@ -1,0 +1,145 @@
+//! A bulk transfer's segments: new ones, one behind the other, that may leave and of which all else is usual. What they have
+//! in common is asked once for all of them. [`super::batch`] sends what is otherwise, and would come to the same.
+
+use crate::frame::{FramePool, TxFrame};
+use crate::slab::NIL;
+use crate::stats::Stats;
+use crate::tcb::Tcb;
+use crate::tcb::extension::Quiet;
+use crate::tcb::flags::Flags;
+use crate::tcb::send::buffer::{TxStore, mark};
+use crate::tx::build::{self, DEFAULT_TTL, Plain};
+use crate::tx::neigh::{Path, PathState};
+use crate::wire::options::{TIMESTAMPS_LEN, Timestamps};
+use crate::wire::tcp::TcpFlags;
+use alloc::vec::Vec;
+
+/// None of these holds of a connection whose segments are sent here.
+const ODD: Flags = Flags::V6.with(Flags::PERSIST).with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
+
+/// What a visit's segments have in common.
+pub(super) struct Run<'a> {
+    path: &'a Path,
+    /// Our timestamp.
+    ts: u32,
+    /// The time in microseconds.
+    us: u32,
+    frozen: bool,
+    /// Bytes in front of a payload.
+    headers: usize,
+    /// The window field, once a segment has it.
+    window: Option<u16>,
+}
+
+/// A segment that has left.
+pub(super) struct Left {
+    pub(super) len: u32,
+    /// A burst ends with it.
+    pub(super) ends: bool,
+}
+
+impl<'a> Run<'a> {
+    /// `None`: the connection's segments must be looked at one by one.
+    #[inline]
+    pub(super) fn of(tcb: &mut Tcb, path: &'a Path, ts: u32, us: u32, frozen: bool) -> Option<Self> {
+        if tcb.flags.any(ODD) || path.state() != PathState::Known || !tcb.ext.is_quiet(Quiet::LEAVING) {
+            return None;
+        }
+        let options = if tcb.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
+        Some(Self { path, ts, us, frozen, headers: build::header_len(path, false, options as u8), window: None })
+    }
+
+    /// Sends the connection's next new segment, `run` bytes after a burst's end; but for the timers. `None`: it is not for
+    /// here, and nothing has happened.
+    #[inline(always)]
+    pub(super) fn send<P: FramePool>(
+        &mut self,
+        tcb: &mut Tcb,
+        store: &mut TxStore,
+        pool: &mut P,
+        stats: &mut Stats,
+        run: u32,
+        out: &mut Vec<TxFrame>,
+    ) -> Option<Left> {
+        let index = tcb.tx.next;
+        if index == NIL {
+            return None;
+        }
+        let (mss, edge) = (u32::from(tcb.mss), tcb.snd_una + tcb.snd_wnd);
+        let segment = &store.segments[index];
+        let (len, seq, end) = (segment.len, segment.seq, segment.end());
+        let (flight, cwnd) = (tcb.snd_nxt.since(tcb.snd_una), tcb.window.cwnd);
+        let fin = segment.has(mark::FIN);
+        let small = len < mss && index == tcb.tx.tail && !fin;
+        if len == 0
+            || len > mss.min(edge.delta(seq).max(0) as u32)
+            || flight > 0 && (flight >= cwnd || small && !tcb.flags.has(Flags::NODELAY))
+            || !segment.rest.is_empty()
+            || !segment.has(mark::SUMMED) && !self.path.tx_checksum()
+            || pool.is_shared(&segment.head)
+            || segment.head.off() < self.headers
+        {
+            return None;
+        }
+        // As `Tcb::ends_burst`.
+        let ends = segment.next == NIL || {
+            let next = &store.segments[segment.next];
+            let small = next.len < mss && segment.next == tcb.tx.tail && !next.has(mark::FIN);
+            flight + end.since(seq) >= cwnd
+                || run + len + mss > cwnd / 2
+                || next.end().after(edge)
+                || small && tcb.holds_small(store, true)
+        };
+        let window = match self.window {
+            Some(window) => window,
+            None => self.begin(tcb, stats),
+        };
+        let segment = &mut store.segments[index];
+        if ends && run > 0 {
+            segment.marks |= mark::PUSH;
+        }
+        let mut flags = TcpFlags::ACK;
+        if segment.has(mark::PUSH) {
+            flags = flags.with(TcpFlags::PSH);
+        }
+        if fin {
+            flags = flags.with(TcpFlags::FIN);
+        }
+        let stamped = tcb.flags.has(Flags::TIMESTAMPS);
+        let plain = Plain {
+            local: tcb.local,
+            remote: tcb.remote,
+            local_port: tcb.local_port,
+            remote_port: tcb.remote_port,
+            seq,
+            ack: tcb.rcv_nxt,
+            flags,
+            window,
+            urgent: 0,
+            ts: stamped.then_some(Timestamps { val: self.ts, ecr: tcb.ts_recent }),
+            ttl: DEFAULT_TTL,
+            tos: 0,
+            payload_len: len,
+            payload_sum: segment.sum,
+        };
+        let checksum = build::write_plain(pool, &mut segment.head, self.path, &plain);
+        let frame = pool.share(&segment.head);
+        segment.head.trim_front(self.headers);
+        segment.sent_us = self.us;
+        stats.tx_bytes += frame.len() as u64;
+        out.push(TxFrame { frame, checksum });
+        tcb.snd_nxt = end;
+        tcb.tx.next = segment.next;
+        Some(Left { len, ends })
+    }
+
+    /// What the first segment carries is the same on the others: the window field is returned.
+    #[inline]
+    fn begin(&mut self, tcb: &mut Tcb, stats: &mut Stats) -> u16 {
+        let window = tcb.offer_window(self.frozen);
+        self.window = Some(window);
+        stats.acks_piggybacked += u64::from(tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED));
+        tcb.ack_carried();
+        window
+    }
+}
