@@ -151,19 +151,31 @@ impl FrameQueue {
     /// Copies bytes out, freeing frames that are used up. Returns the number of bytes.
     #[inline]
     pub(crate) fn read<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, buf: &mut [u8]) -> usize {
-        let mut done = 0;
-        while done < buf.len() && self.head != NIL {
-            let node = &mut nodes[self.head];
+        let (mut at, mut rest) = (self.head, &mut *buf);
+        while at != NIL && !rest.is_empty() {
+            let node = &mut nodes[at];
             let bytes = pool.bytes(&node.frame);
-            let n = bytes.len().min(buf.len() - done);
-            buf[done..done + n].copy_from_slice(&bytes[..n]);
-            done += n;
-            if n < node.frame.len() {
+            if bytes.len() > rest.len() {
+                let n = rest.len();
+                rest.copy_from_slice(&bytes[..n]);
                 node.frame.trim_front(n);
-                self.bytes -= n as u32;
-            } else if let Some(frame) = self.pop(nodes) {
-                pool.free(frame);
+                rest = &mut [];
+                break;
             }
+            let (into, after) = rest.split_at_mut(bytes.len());
+            into.copy_from_slice(bytes);
+            rest = after;
+            let (frame, next) = (node.frame.take(), node.next);
+            nodes.vacate(at);
+            pool.free(frame);
+            at = next;
+        }
+        let left = rest.len();
+        let done = buf.len() - left;
+        self.bytes -= done as u32;
+        self.head = at;
+        if at == NIL {
+            self.tail = NIL;
         }
         done
     }

@@ -69,6 +69,9 @@ impl<P: FramePool> Stack<P> {
             }
         }
         let was_writable = tcb.writable();
+        if !tcb.ext.is_known_quiet(Quiet::SETTLING) {
+            tcb.heard(*now);
+        }
         tally.received(len, turn.tick);
         let window = u32::from(segment.window) << tcb.snd_shift();
         if acked > 0 && !tcb.take_whole_ack(store, pool, tally, segment.ack, *turn) {

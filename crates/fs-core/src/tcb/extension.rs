@@ -12,7 +12,7 @@ pub(crate) struct Quiet(u8);
 impl Quiet {
     /// Deadlines, and what is to be sent again.
     pub(crate) const SETTLING: Quiet = Quiet(1);
-    /// Segments in order that come in.
+    /// Segments in order that come in, but for keepalive.
     pub(crate) const ARRIVING: Quiet = Quiet(2);
     /// Reading.
     pub(crate) const READING: Quiet = Quiet(4);
@@ -139,11 +139,7 @@ impl Ext {
         let sent_once = loss.is_none_or(|l| l.resend.is_none() && !l.probe.due);
         let settling = self.keepalive.is_none() && sent_once;
         let in_order = self.islands.is_empty() && self.fin_at.is_none();
-        let arriving = in_order
-            && self.keepalive.is_none()
-            && recv.low <= 1
-            && recv.urgent.is_none()
-            && sender.closed_since.is_none();
+        let arriving = in_order && recv.low <= 1 && recv.urgent.is_none() && sender.closed_since.is_none();
         let writing =
             !bbr && sender.not_sent_low == 0 && !sender.cork && !sender.limited.refused && sender.path.is_sure();
         let clean = self.recovery == Recovery::Open && self.sacked | self.lost | self.retransmitted == 0;
@@ -163,7 +159,7 @@ impl Ext {
             .and(Quiet::READING, recv.urgent.is_none())
             .and(Quiet::WRITING, writing)
             .and(Quiet::LEAVING, leaving)
-            .and(Quiet::LONE, leaving && settling && writing && !sender.limited.counts())
+            .and(Quiet::LONE, leaving && writing && !sender.limited.counts())
             .and(Quiet::ACKED, acked)
     }
 }

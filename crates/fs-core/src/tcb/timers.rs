@@ -230,9 +230,8 @@ impl Tcb {
     /// Notes that the peer is alive.
     #[inline]
     pub(crate) fn heard(&mut self, now: Instant) {
-        if let Some(ext) = self.ext.as_mut()
-            && ext.keepalive.is_some()
-        {
+        if self.ext.as_ref().is_some_and(|ext| ext.keepalive.is_some()) {
+            let ext = self.ext_mut();
             ext.last_received = now;
             ext.keepalive_probes = 0;
         }

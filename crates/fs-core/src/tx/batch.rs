@@ -36,11 +36,12 @@ enum Visit {
 impl<P: FramePool> Stack<P> {
     /// Builds up to `budget` packets for `iface` and pushes them (chains contiguous) to `out`. Returns the
     /// number of packets.
+    #[inline]
     pub fn tx_batch(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
-        let at = iface.0 as usize;
-        if at >= self.net.lists.len() {
-            return 0;
-        }
+        if self.tx_pending(iface) { self.fill_batch(iface.0 as usize, budget, out) } else { 0 }
+    }
+
+    fn fill_batch(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = self.control_packets(at, budget, out);
         let acks = self.net.lists[at].acks.len();
         for _ in 0..acks {
