@@ -132,6 +132,14 @@ impl Tcb {
         }
     }
 
+    /// The same for the peer's window, which the draft leaves out: what is delivered while it holds us back is as little
+    /// the path's rate. Where much is lost it does so long before the path is full: a hole keeps its edge where it is.
+    fn check_window_limited(&mut self) {
+        if (self.snd_una + self.snd_wnd).delta(self.snd_nxt) < i32::from(self.mss) {
+            self.mark_app_limited();
+        }
+    }
+
     #[inline(never)]
     fn mark_app_limited(&mut self) {
         let (flight, cwnd) = (self.flight(), self.window.cwnd);
@@ -155,6 +163,7 @@ impl Tcb {
     #[inline(never)]
     fn begin_ack(&mut self, store: &TxStore, ack: SeqNum, now: Instant) {
         self.check_app_limited();
+        self.check_window_limited();
         let (window, mut at, end) = (self.window, self.tx.head, self.tx.next);
         let Some(bbr) = self.bbr() else { return };
         bbr.begin(&window, now);

@@ -30,6 +30,9 @@ const LOSS_THRESHOLD: u32 = 2;
 /// The loss rate that is tolerated where nothing queues, in percent. Higher: policers and very short queues are driven
 /// into loss; lower: radio links' losses are taken for congestion.
 const RANDOM_LOSS_MAX: u32 = 10;
+/// The same in Startup: its rounds begin with ten packets, of which chance alone takes more; and what it loses where it
+/// has outrun a path without a queue is half.
+const STARTUP_RANDOM_LOSS_MAX: u32 = 20;
 /// BBR.Beta in percent.
 const BETA: u64 = 70;
 /// BBR.Headroom in percent.

@@ -108,13 +108,14 @@ impl Bbr {
         self.loss_with_queue |= self.sees_queue();
     }
 
-    /// Round trips are longer than the path alone explains, and than our own bursts do.
+    /// Round trips are longer than the path alone explains, and than our own bursts do. An eighth is what schedulers and
+    /// radio links vary by; a probe's own queue is a quarter.
     fn sees_queue(&self) -> bool {
         if self.min_rtt_us == u32::MAX || self.bw == 0 {
             return true;
         }
         let burst = u64::from(pacing::burst(self.pacing_rate, self.mss)) * 1_000_000 / self.bw;
-        let noise = (u64::from(self.min_rtt_us) / 32).max(burst * 3 / 2);
+        let noise = (u64::from(self.min_rtt_us) / 8).max(burst * 3 / 2);
         u64::from(self.rtt_recent_us) > u64::from(self.min_rtt_us) + noise
     }
 
@@ -127,7 +128,11 @@ impl Bbr {
 
     /// The loss rate that is too high, in percent.
     pub(super) fn loss_threshold(&self) -> u32 {
-        if self.loss_with_queue { LOSS_THRESHOLD } else { RANDOM_LOSS_MAX }
+        match (self.loss_with_queue, self.mode) {
+            (true, _) => LOSS_THRESHOLD,
+            (false, Mode::Startup) => STARTUP_RANDOM_LOSS_MAX,
+            (false, _) => RANDOM_LOSS_MAX,
+        }
     }
 
     pub(super) fn save_state_upon_loss(&mut self) {
@@ -166,12 +171,17 @@ impl Bbr {
     }
 
     pub(super) fn check_full_bw_reached(&mut self, rs: &RateSample) {
-        if self.full_bw_now || !self.round_start || rs.app_limited || rs.rate == 0 {
+        if self.full_bw_now || rs.app_limited || rs.rate == 0 {
             return;
         }
+        // Any sample may show growth, not only the round's first: that one can be a repaired segment's, of a moment at
+        // which next to nothing was in flight.
         if rs.rate >= percent(self.full_bw, FULL_BW_GROWTH) {
             self.reset_full_bw();
             self.full_bw = rs.rate;
+            return;
+        }
+        if !self.round_start {
             return;
         }
         self.full_bw_count += 1;
