@@ -98,12 +98,21 @@ pub(crate) enum Token {
     Handshake { index: u32, generation: u32 },
 }
 
+/// A slot with what is counted of its connection, if it has opened: three cache lines in a row, on one page nearly
+/// always. With many connections each page that a segment needs costs a walk of the page tables.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Place {
+    slot: Slot,
+    tally: Tally,
+}
+
+const _: () = assert!(size_of::<Place>() == 192);
+
 /// Connection slots.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
-    /// By the same index: what is counted of a connection, if it has opened.
-    tallies: Vec<Tally>,
+    places: Vec<Place>,
     free: u32,
     pub(crate) live: usize,
     limit: u32,
@@ -111,11 +120,11 @@ pub(crate) struct Slots {
 
 impl Slots {
     fn new(limit: u32) -> Self {
-        Self { slots: Vec::new(), tallies: Vec::new(), free: NIL, live: 0, limit: limit.min(Owner::INDEX) }
+        Self { places: Vec::new(), free: NIL, live: 0, limit: limit.min(Owner::INDEX) }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.places.len()
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -128,84 +137,95 @@ impl Slots {
             return None;
         }
         self.live += 1;
-        if let Some(Slot::Free { next, generation }) = self.slots.get(self.free as usize) {
-            let (index, next, generation) = (self.free, *next, *generation);
-            self.free = next;
-            self.slots[index as usize] = make(generation);
+        if let Some(Place { slot, .. }) = self.places.get_mut(self.free as usize)
+            && let Slot::Free { next, generation } = *slot
+        {
+            let index = core::mem::replace(&mut self.free, next);
+            *slot = make(generation);
             return Some(index);
         }
-        self.slots.push(make(1));
-        self.tallies.push(Tally::default());
-        Some((self.slots.len() - 1) as u32)
+        self.places.push(Place { slot: make(1), tally: Tally::default() });
+        Some((self.places.len() - 1) as u32)
     }
 
     /// Empties a slot; handles to it are stale from now on.
     pub(crate) fn remove(&mut self, index: u32) -> Slot {
-        let generation = self.slots[index as usize].generation().wrapping_add(1).max(1);
+        let slot = &mut self.places[index as usize].slot;
+        let generation = slot.generation().wrapping_add(1).max(1);
         self.live -= 1;
         let next = core::mem::replace(&mut self.free, index);
-        core::mem::replace(&mut self.slots[index as usize], Slot::Free { next, generation })
+        core::mem::replace(slot, Slot::Free { next, generation })
     }
 
     #[inline]
     pub(crate) fn slot(&self, index: u32) -> &Slot {
-        &self.slots[index as usize]
+        &self.places[index as usize].slot
     }
 
     #[inline]
     pub(crate) fn slot_mut(&mut self, index: u32) -> &mut Slot {
-        &mut self.slots[index as usize]
+        &mut self.places[index as usize].slot
     }
 
     #[inline]
     pub(crate) fn open(&self, index: u32) -> Option<&Tcb> {
-        match self.slots.get(index as usize) {
-            Some(Slot::Open(tcb)) => Some(tcb),
+        match self.places.get(index as usize) {
+            Some(Place { slot: Slot::Open(tcb), .. }) => Some(tcb),
             _ => None,
         }
     }
 
     #[inline]
     pub(crate) fn open_mut(&mut self, index: u32) -> Option<&mut Tcb> {
-        match self.slots.get_mut(index as usize) {
-            Some(Slot::Open(tcb)) => Some(tcb),
+        match self.places.get_mut(index as usize) {
+            Some(Place { slot: Slot::Open(tcb), .. }) => Some(tcb),
+            _ => None,
+        }
+    }
+
+    /// As `open`, with what is counted of the connection.
+    #[inline]
+    pub(crate) fn open_with_tally(&self, index: u32) -> Option<(&Tcb, &Tally)> {
+        match self.places.get(index as usize) {
+            Some(Place { slot: Slot::Open(tcb), tally }) => Some((tcb, tally)),
             _ => None,
         }
     }
 
     pub(crate) fn tally(&self, index: u32) -> &Tally {
-        &self.tallies[index as usize]
+        &self.places[index as usize].tally
     }
 
     pub(crate) fn tally_mut(&mut self, index: u32) -> &mut Tally {
-        &mut self.tallies[index as usize]
+        &mut self.places[index as usize].tally
     }
 
     #[inline]
     pub(crate) fn slot_and_tally(&mut self, index: u32) -> (&mut Slot, &mut Tally) {
-        (&mut self.slots[index as usize], &mut self.tallies[index as usize])
+        let Place { slot, tally } = &mut self.places[index as usize];
+        (slot, tally)
     }
 
     /// As `open_mut`, with what is counted of the connection.
     #[inline]
     pub(crate) fn open_and_tally(&mut self, index: u32) -> Option<(&mut Tcb, &mut Tally)> {
-        match (self.slots.get_mut(index as usize), self.tallies.get_mut(index as usize)) {
-            (Some(Slot::Open(tcb)), Some(tally)) => Some((tcb, tally)),
+        match self.places.get_mut(index as usize) {
+            Some(Place { slot: Slot::Open(tcb), tally }) => Some((tcb, tally)),
             _ => None,
         }
     }
 
     pub(crate) fn generation(&self, index: u32) -> u32 {
-        self.slots[index as usize].generation()
+        self.places[index as usize].slot.generation()
     }
 
     /// Active opens that leave by `path`. Walks all slots.
     pub(crate) fn opening_by(&self, path: PathId) -> impl Iterator<Item = u32> + '_ {
-        let matches = move |(i, slot): (usize, &Slot)| match slot {
+        let matches = move |(i, place): (usize, &Place)| match &place.slot {
             Slot::SynSent(s) if s.path == path => Some(i as u32),
             _ => None,
         };
-        self.slots.iter().enumerate().filter_map(matches)
+        self.places.iter().enumerate().filter_map(matches)
     }
 }
 

@@ -34,6 +34,8 @@ struct Item {
     first: u32,
     end: u32,
     hash: u64,
+    /// What the flow table probably has of it: see [`FlowTable::candidate`]; or `NIL`.
+    candidate: u32,
     parsed: Result<Parsed, DropReason>,
 }
 
@@ -50,16 +52,17 @@ impl<P: FramePool> Stack<P> {
         let mut batch = core::mem::take(&mut self.batch);
         batch.frames.append(frames);
         self.parse_all(&mut batch);
-        self.touch(&batch.packets);
+        self.touch(&mut batch.packets);
         let Batch { frames: all, packets } = &mut batch;
         // The owner of the packet before: whose this one may be too.
         let (mut last_hash, mut last) = (0, None);
-        for Item { first, end, hash, parsed } in packets.iter() {
+        for Item { first, end, hash, candidate, parsed } in packets.iter() {
             let frames = &mut all[*first as usize..*end as usize];
             match parsed {
                 Ok(Parsed::Tcp(segment)) => {
                     if *hash != last_hash || !self.owns(last, &segment.key) {
-                        (last_hash, last) = (*hash, self.owner_by_hash(*hash, &segment.key));
+                        let likely = self.connection_of(*candidate, *hash, &segment.key).map(Owner::Connection);
+                        (last_hash, last) = (*hash, likely.or_else(|| self.owner_by_hash(*hash, &segment.key)));
                     }
                     self.on_tcp(last, segment, *hash, frames, 0);
                 }
@@ -89,6 +92,7 @@ impl<P: FramePool> Stack<P> {
                         first: first as u32,
                         end: end as u32,
                         hash: 0,
+                        candidate: NIL,
                         parsed: Err(DropReason::NotOurProtocol),
                     });
                     first = end;
@@ -108,7 +112,7 @@ impl<P: FramePool> Stack<P> {
                 },
                 _ => 0,
             };
-            packets.push(Item { first: first as u32, end: end as u32, hash, parsed });
+            packets.push(Item { first: first as u32, end: end as u32, hash, candidate: NIL, parsed });
             first = end;
         }
         self.stats.rx_packets += packets.len() as u64;
@@ -129,35 +133,34 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Pass 2: independent loads, so that the processor has many misses under way at once.
+    /// Pass 2: independent loads, so that the processor has many misses under way at once. One kind of line after the
+    /// other: a branch on what is not there yet would end that when it is mispredicted.
     #[inline]
-    fn touch(&self, packets: &[Item]) {
-        if packets.len() < 2 || self.table.len() < TOUCH_FROM_FLOWS {
+    fn touch(&self, packets: &mut [Item]) {
+        if packets.len() < 2 {
             return;
         }
+        // A new connection's bucket was long not looked at, however few there are.
         let mut seen = 0;
-        for chunk in packets.chunks(64) {
-            let mut candidates = [u32::MAX; 64];
-            for (item, candidate) in chunk.iter().zip(&mut candidates) {
-                if item.hash != 0 {
-                    *candidate = self.table.first_candidate(item.hash).unwrap_or(u32::MAX);
-                }
-            }
-            for candidate in &mut candidates[..chunk.len()] {
-                if *candidate != u32::MAX
-                    && let Owner::Connection(index) = Owner::of(*candidate)
-                    && let Some(tcb) = self.slots.open(index)
-                {
-                    // One word of each cache line.
-                    let tally = self.slots.tally(index);
-                    seen ^= tcb.rcv_nxt.0 ^ tcb.window.cwnd ^ tally.ends();
-                    *candidate = tcb.tx.head;
-                } else {
-                    *candidate = NIL;
+        for item in packets.iter() {
+            seen ^= self.table.touch(item.hash) as u32;
+        }
+        if !self.has_many_flows() {
+            black_box(seen);
+            return;
+        }
+        for chunk in packets.chunks_mut(64) {
+            let mut heads = [NIL; 64];
+            for (item, head) in chunk.iter_mut().zip(&mut heads) {
+                item.candidate = self.table.candidate(item.hash).unwrap_or(NIL);
+                // One word of each cache line.
+                if let Some((tcb, tally)) = self.slots.open_with_tally(item.candidate) {
+                    seen ^= tcb.rcv_nxt.0 ^ tcb.window.cwnd ^ tally.iss.0;
+                    *head = tcb.tx.head;
                 }
             }
             // What is out, which the segment will probably acknowledge; then its chunks' counts.
-            let outstanding = || candidates[..chunk.len()].iter().filter(|head| **head != NIL);
+            let outstanding = || heads[..chunk.len()].iter().filter(|head| **head != NIL);
             for &head in outstanding() {
                 seen ^= self.store.segments[head].ends();
             }
@@ -167,6 +170,20 @@ impl<P: FramePool> Stack<P> {
             }
         }
         black_box(seen);
+    }
+
+    /// So many that the next one is not in the cache.
+    #[inline]
+    pub(crate) fn has_many_flows(&self) -> bool {
+        self.table.len() >= TOUCH_FROM_FLOWS
+    }
+
+    /// The open connection with that key, if it is the likely one: what the table gives first.
+    #[inline]
+    fn connection_of(&self, candidate: u32, hash: u64, key: &FlowKey) -> Option<u32> {
+        let value = if candidate == NIL { self.table.candidate(hash)? } else { candidate };
+        // A handshake's and a TIME-WAIT's value is beyond all slots.
+        self.slots.open(value).is_some_and(|tcb| tcb.is(key)).then_some(value)
     }
 
     /// A packet that another core received for us, or asks us about.

@@ -84,11 +84,19 @@ impl FlowTable {
         self.position(hash, is_it).map(|(index, slot)| value_of(self.bucket(index), slot))
     }
 
-    /// A value that is probably under `hash`: its tag matches. For the first pass over a batch, which brings
-    /// the buckets' lines into the cache, and the connections' when the caller touches them, all at once.
+    /// Something of the bucket where a search for `hash` begins: brings its line into the cache. No branch depends on
+    /// what is there, so that the processor goes on to the next one meanwhile.
     #[inline]
-    pub fn first_candidate(&self, hash: u64) -> Option<u32> {
-        self.find(hash, |_| true)
+    pub fn touch(&self, hash: u64) -> u64 {
+        self.bucket(self.home(hash))[0]
+    }
+
+    /// A value that is probably under `hash`: its tag matches. Looks at the first bucket only, where nearly all are.
+    #[inline]
+    pub fn candidate(&self, hash: u64) -> Option<u32> {
+        let bucket = self.bucket(self.home(hash));
+        let found = matches(bucket, tag_of(hash));
+        if found == 0 { None } else { Some(value_of(bucket, slot_of(found))) }
     }
 
     /// Adds `value` under `hash`, without looking whether it is there already.
@@ -101,7 +109,9 @@ impl FlowTable {
         // Ends: on average a bucket has at most LOAD entries, so there is one with room.
         loop {
             let bucket = self.bucket_mut(index);
-            if let Some(slot) = matches(bucket, 0).next() {
+            let room = matches(bucket, 0);
+            if room != 0 {
+                let slot = slot_of(room);
                 set_tag(bucket, slot, tag);
                 set_value(bucket, slot, value);
                 self.len += 1;
@@ -164,21 +174,13 @@ impl FlowTable {
         let mut index = self.home(hash);
         for _ in 0..self.buckets {
             let bucket = self.bucket(index);
-            let pattern = tag.wrapping_mul(LANES);
-            // Word by word: what is found is found in the first, where a bucket fills from.
-            for (word, &tags) in bucket[..VALUES].iter().enumerate() {
-                let mut lanes = zero_lanes(tags ^ pattern);
-                if word == META {
-                    // The overflow count is no tag.
-                    lanes &= 0xffff_ffff;
+            let mut found = matches(bucket, tag);
+            while found != 0 {
+                let slot = slot_of(found);
+                if is_it(value_of(bucket, slot)) {
+                    return Some((index, slot));
                 }
-                while lanes != 0 {
-                    let slot = word * 4 + lanes.trailing_zeros() as usize / 16;
-                    if is_it(value_of(bucket, slot)) {
-                        return Some((index, slot));
-                    }
-                    lanes &= lanes - 1;
-                }
+                found &= found - 1;
             }
             if bucket[META] >> 32 == 0 {
                 return None;
@@ -216,16 +218,21 @@ fn tag_of(hash: u64) -> u64 {
     (hash >> 48).max(1)
 }
 
-/// Slots whose tag is `tag`, in order.
+/// Slots whose tag is `tag`, one bit each, for [`slot_of`]: of all words at once, because in which one a tag stands
+/// nobody can predict.
 #[inline]
-fn matches(bucket: &[u64; WORDS], tag: u64) -> Matches {
+fn matches(bucket: &[u64; WORDS], tag: u64) -> u64 {
     let pattern = tag.wrapping_mul(LANES);
     // The overflow count is no tag.
-    Matches([
-        zero_lanes(bucket[0] ^ pattern),
-        zero_lanes(bucket[1] ^ pattern),
-        zero_lanes(bucket[META] ^ pattern) & 0xffff_ffff,
-    ])
+    let last = zero_lanes(bucket[META] ^ pattern) & 0xffff_ffff;
+    zero_lanes(bucket[0] ^ pattern) >> 15 | zero_lanes(bucket[1] ^ pattern) >> 14 | last >> 13
+}
+
+/// The slot that the lowest bit of [`matches`] stands for: 16 bits a lane, in them one a word.
+#[inline]
+fn slot_of(found: u64) -> usize {
+    let bit = found.trailing_zeros() as usize;
+    bit % 16 * 4 + bit / 16
 }
 
 /// Bit 15 of each 16-bit lane that is zero, and no other bit. (The shorter `(x - LANES) & !x` also marks
@@ -234,24 +241,6 @@ fn matches(bucket: &[u64; WORDS], tag: u64) -> Matches {
 fn zero_lanes(x: u64) -> u64 {
     const LOW: u64 = 0x7fff * LANES;
     !(((x & LOW) + LOW) | x | LOW)
-}
-
-struct Matches([u64; 3]);
-
-impl Iterator for Matches {
-    type Item = usize;
-
-    #[inline]
-    fn next(&mut self) -> Option<usize> {
-        for (word, lanes) in self.0.iter_mut().enumerate() {
-            if *lanes != 0 {
-                let lane = lanes.trailing_zeros() as usize / 16;
-                *lanes &= *lanes - 1;
-                return Some(word * 4 + lane);
-            }
-        }
-        None
-    }
 }
 
 #[inline]

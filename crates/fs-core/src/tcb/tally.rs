@@ -102,12 +102,6 @@ impl Tally {
         ticks_us(self.busy.wrapping_add(running))
     }
 
-    /// Something of its begin and of its end: brings both into the cache.
-    #[inline]
-    pub(crate) fn ends(&self) -> u32 {
-        self.iss.0 ^ self.busy
-    }
-
     /// Milliseconds since a segment came, since data came, and since data was sent (or the connection opened).
     pub(crate) fn ages_ms(&self, now: Instant) -> (u32, u32, u32) {
         let tick = current_tick(now);

@@ -43,6 +43,12 @@ impl<T> Fifo<T> {
         self.pop()
     }
 
+    /// What [`Fifo::pop_due`] will give, in this order.
+    #[inline]
+    pub fn due(&self, now: Instant) -> impl Iterator<Item = &T> {
+        self.queue.iter().take_while(move |entry| entry.0 <= now).map(|entry| &entry.1)
+    }
+
     /// Takes the oldest token whether it is due or not (making room, shutting down).
     pub fn pop(&mut self) -> Option<T> {
         let (_, token) = self.queue.pop_front()?;
@@ -73,5 +79,26 @@ impl<T> Fifo<T> {
     /// True when no token is inside.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn what_is_due_is_what_is_popped() {
+        let mut fifo = Fifo::new();
+        for i in 0..10u64 {
+            fifo.push(Instant::from_millis(i / 2), i);
+        }
+        for ms in [0, 0, 3, 9] {
+            let now = Instant::from_millis(ms);
+            let due: Vec<u64> = fifo.due(now).copied().collect();
+            let popped: Vec<u64> = core::iter::from_fn(|| fifo.pop_due(now)).collect();
+            assert_eq!(due, popped);
+        }
+        assert!(fifo.is_empty());
     }
 }

@@ -95,9 +95,9 @@ fn run_model(capacity: usize, spread: impl Fn(u16) -> u64, ops: Vec<Op>) {
                 let hash = spread(key);
                 let there = model.get(&hash).is_some_and(|values| values.contains(&value));
                 assert_eq!(table.find(hash, |v| v == value), there.then_some(value));
-                if model.get(&hash).is_some_and(|values| !values.is_empty()) {
-                    assert!(table.first_candidate(hash).is_some());
-                }
+                let home = table.home(hash);
+                let mut at_home = (0..SLOTS).filter(|&slot| tag_at(table.bucket(home), slot) == tag_of(hash));
+                assert_eq!(table.candidate(hash).is_some(), at_home.next().is_some());
             }
         }
         assert_eq!(table.len(), len);
