@@ -11,7 +11,7 @@
 mod support;
 
 use criterion::Criterion;
-use fs_memory::ours::{App, Closer, Ours, Setup};
+use fs_memory::ours::{App, Closer, LARGE_TABLE, Ours, Setup};
 use fs_memory::smol::Smol;
 use fs_memory::{BATCH, Server};
 use std::process::ExitCode;
@@ -183,6 +183,8 @@ fn main() -> ExitCode {
         .warm_up_time(Duration::from_secs_f64(seconds / 3.0))
         .measurement_time(Duration::from_secs_f64(seconds))
         .configure_from_args();
+    // As `fs-rt` does.
+    let _ = LARGE_TABLE.set(fs_xdp::huge_pages);
     let many = if quick { 100_000 } else { 1_000_000 };
     let mut bench = Bench { criterion, quick, many, rows: Vec::new() };
     bench.transactions(10_000, 90.0, Some(SMOLTCP_10_000), true);

@@ -21,6 +21,9 @@ const BULK_TURN: Duration = Duration::from_micros(50);
 /// Clients of short connections, after those that stay.
 const SHORT_FLOWS: usize = 1 << 15;
 
+/// What the engine's configuration has under this name, if it is set: as the runtime's.
+pub static LARGE_TABLE: std::sync::OnceLock<fn(*const u8, usize)> = std::sync::OnceLock::new();
+
 /// Who closes first in short connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closer {
@@ -101,6 +104,7 @@ impl Ours {
         // Each connection holds its latest response until its next request acknowledges it.
         let connections = (open + 4096) as u32;
         config.limits = Limits { connections, send_pool_percent: 90, ..Limits::default() };
+        config.large_table = LARGE_TABLE.get().copied();
         // Short, in virtual time, so that its end is part of what is measured.
         config.tcp = TcpConfig { time_wait: Duration::from_millis(2), ..TcpConfig::default() };
         let mut stack = Stack::new(config, HeapPool::new(8192 + open + open / 4, 2048));

@@ -34,6 +34,9 @@ pub struct StackConfig {
     pub limits: Limits,
     /// Ports for active connections; Linux's range is 32768..=60999. Only those whose RFD bits name this core are used here.
     pub ephemeral_ports: PortSet,
+    /// Is told address and bytes of each table that is large when there are many connections, before it is used: a runtime asks
+    /// for huge pages there, since each connection's next segment meets a page that was long not needed.
+    pub large_table: Option<fn(*const u8, usize)>,
 }
 
 impl StackConfig {
@@ -46,6 +49,7 @@ impl StackConfig {
             tcp: TcpConfig::default(),
             limits: Limits::default(),
             ephemeral_ports: PortSet::from_range(32768..=60999),
+            large_table: None,
         }
     }
 }

@@ -20,11 +20,27 @@ pub(crate) struct Slab<T> {
     entries: Vec<T>,
     free: u32,
     live: usize,
+    large: Option<Large>,
 }
+
+/// Who is told of the array's memory once it is large (see `StackConfig::large_table`), and the most entries that there will be.
+#[derive(Clone, Copy, Debug)]
+struct Large {
+    most: usize,
+    tell: fn(*const u8, usize),
+}
+
+/// With fewer entries nobody is told.
+const FEW: usize = 1 << 14;
 
 impl<T: Hollow> Slab<T> {
     pub(crate) fn new() -> Self {
-        Self { entries: Vec::new(), free: NIL, live: 0 }
+        Self { entries: Vec::new(), free: NIL, live: 0, large: None }
+    }
+
+    /// As `new`; when it gets large, it gets room for `most` entries, and `tell` is told where.
+    pub(crate) fn growing_to(most: usize, tell: Option<fn(*const u8, usize)>) -> Self {
+        Self { large: tell.map(|tell| Large { most, tell }), ..Self::new() }
     }
 
     #[inline]
@@ -37,8 +53,22 @@ impl<T: Hollow> Slab<T> {
             *entry = value;
             return index;
         }
+        if self.entries.len() == self.entries.capacity() {
+            self.grow();
+        }
         self.entries.push(value);
         (self.entries.len() - 1) as u32
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let len = self.entries.len();
+        if len >= FEW
+            && let Some(Large { most, tell }) = self.large.take()
+            && self.entries.try_reserve_exact(most.saturating_sub(len)).is_ok()
+        {
+            tell(self.entries.as_ptr().cast(), self.entries.capacity() * size_of::<T>());
+        }
     }
 
     #[inline]

@@ -119,8 +119,18 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
+    /// Room for all there may be, if there is: what is not used is not backed by memory.
     fn new(limit: u32) -> Self {
-        Self { places: Vec::new(), free: NIL, live: 0, limit: limit.min(Owner::INDEX) }
+        let limit = limit.min(Owner::INDEX);
+        let mut places = Vec::new();
+        // Else it grows.
+        let _ = places.try_reserve_exact(limit as usize);
+        Self { places, free: NIL, live: 0, limit }
+    }
+
+    /// Address and bytes of its memory.
+    fn memory(&self) -> (*const u8, usize) {
+        (self.places.as_ptr().cast(), self.places.capacity() * size_of::<Place>())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -336,9 +346,17 @@ impl<P: FramePool> Stack<P> {
         let mut net = Net::new(limits);
         // A scan of neighbours that do not exist must leave the pool to those that do.
         net.paths.limit_waiting(frames / 8);
+        let table = FlowTable::with_capacity(flows);
+        let slots = Slots::new(limits.connections);
+        let send_frames = frames * limits.send_pool_percent.min(100) as usize / 100;
+        if let Some(tell) = config.large_table {
+            for (at, bytes) in [table.memory(), slots.memory()] {
+                tell(at, bytes);
+            }
+        }
         Self {
             net,
-            table: FlowTable::with_capacity(flows),
+            table,
             // The same on all cores and for all connections: monotone for a peer across reconnects and
             // hand-overs, and hides the uptime (RFC 7323 section 7.1).
             ts_offset: isn_hasher.hash(Protocol::Udp, &anchor) as u32,
@@ -346,9 +364,9 @@ impl<P: FramePool> Stack<P> {
             isn_hasher,
             ts_clock: TsClock::new(config.core, config.cores),
             batch: Batch::default(),
-            slots: Slots::new(limits.connections),
+            slots,
             nodes: FrameNodes::new(),
-            store: TxStore::new(),
+            store: TxStore::new(send_frames, config.large_table),
             handshakes: SynCache::new(limits.syn_cache),
             isn_floor: None,
             fast_open: FastOpenState::new(&config.secret),
@@ -371,7 +389,7 @@ impl<P: FramePool> Stack<P> {
             outbound: Vec::new(),
             pool_waiters: Vec::new(),
             receive_frames: frames * limits.receive_pool_percent.min(100) as usize / 100,
-            send_frames: frames * limits.send_pool_percent.min(100) as usize / 100,
+            send_frames,
             now: Instant::ZERO,
             turn: Turn::default(),
             shortest_rto: shortest_rto(&config.tcp),

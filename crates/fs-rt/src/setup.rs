@@ -52,6 +52,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
             tcp: builder.tcp.clone(),
             limits: builder.limits.clone(),
             ephemeral_ports: active.clone(),
+            large_table: Some(fs_xdp::huge_pages),
             ..StackConfig::new(secret)
         },
         pool,

@@ -56,6 +56,7 @@ pub use port_table::{PortTable, Share, SteerCounters};
 pub use steering::{FlowMatch, FlowRule, Rss, SteeringReport};
 pub use tap::{TapConfig, TapKind, TapLink};
 pub use umem::{Umem, UmemConfig, UmemPool};
+pub use umem_unsafe::huge_pages;
 pub use xdp::XdpLink;
 pub use xdp_device::{MultiBuffer, QueueConfig, XdpConfig, XdpDevice, XdpMode};
 #[cfg(feature = "xsk-rs")]

@@ -78,6 +78,11 @@ impl FlowTable {
         Self { words, start: (WORDS - misaligned) % WORDS, buckets, len: 0, capacity }
     }
 
+    /// Address and bytes of its memory.
+    pub fn memory(&self) -> (*const u8, usize) {
+        (self.words.as_ptr().cast(), size_of_val(self.words.as_slice()))
+    }
+
     /// The first value under `hash` that `is_it` accepts.
     #[inline]
     pub fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {

@@ -103,8 +103,9 @@ pub(crate) struct TxStore {
 }
 
 impl TxStore {
-    pub(crate) fn new() -> Self {
-        Self { segments: Slab::new(), rest: FrameNodes::new(), stamps: alloc::vec::Vec::new() }
+    /// For `frames` frames at most; `tell` as in [`crate::config::StackConfig::large_table`].
+    pub(crate) fn new(frames: usize, tell: Option<fn(*const u8, usize)>) -> Self {
+        Self { segments: Slab::growing_to(frames, tell), rest: FrameNodes::new(), stamps: alloc::vec::Vec::new() }
     }
 
     /// Frames held (bare FINs counted too).

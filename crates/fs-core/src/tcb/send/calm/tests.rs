@@ -70,7 +70,7 @@ fn lab() -> Lab {
         ecn: false,
         options: &TcpOptions::default(),
     });
-    let (mut store, mut pool) = (TxStore::new(), HeapPool::new(64, 2048));
+    let (mut store, mut pool) = (TxStore::new(0, None), HeapPool::new(64, 2048));
     let (config, mut stats) = (TcpConfig::default(), Stats::default());
     let cut = Cut { mss: MSS, summed: false, push_at_end: true, push_every: u32::MAX };
     tcb.tx.write(&mut store, &mut pool, tcb.snd_nxt, &[1; 6 * MSS as usize], cut);
