@@ -657,3 +657,20 @@ fn info_outlives_the_connection() {
     assert_eq!((a.state, a.bytes_acked, a.data_segs_out), (Some(TcpState::Closed), 5000, 4));
     assert!(a.sack && a.timestamps);
 }
+
+#[test]
+fn a_lone_segment_waits_for_a_neighbour_that_is_gone() {
+    let mut world = World::new(TcpConfig::default());
+    let (client, server, _) = connected(&mut world, false);
+    world.a.stack.remove_neighbour(IfaceId(0), addr(false, 2, 0).ip());
+    world.a.stack.tcp_send(client, b"hello").unwrap();
+    let mut out = Vec::new();
+    world.a.stack.tx_batch(IfaceId(0), 8, &mut out);
+    for tx in out {
+        assert_ne!(world.a.stack.pool().bytes(&tx.frame)[12..14], [8, 0], "to an address that is nobody's now");
+        world.a.stack.pool_mut().free(tx.frame);
+    }
+    world.settle(3, &mut never);
+    let mut buf = [0; 10];
+    assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(5));
+}

@@ -52,6 +52,13 @@ pub struct Plan {
     pub cores: (u16, u16),
     /// Prefix length of the network that is on the link; 0: everything is.
     pub prefix: u8,
+    /// IPv6 addresses, fd00::`last`, instead of IPv4's.
+    pub v6: bool,
+}
+
+/// A host's address.
+pub fn address(v6: bool, last: u8) -> IpAddr {
+    if v6 { IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)]) } else { IpAddr::from([10, 0, 0, last]) }
 }
 
 impl Plan {
@@ -78,6 +85,7 @@ impl Plan {
             mtu: 1500,
             last: LOCAL[3],
             tx_checksum: false,
+            v6: false,
         }
     }
 }
@@ -95,7 +103,7 @@ impl Host {
             ..StackConfig::new(Secret([plan.last; 32]))
         };
         let mut stack = Stack::new(config, Pool::new(plan.frames, plan.frame_size));
-        let addr = Cidr { addr: IpAddr::from([10, 0, 0, plan.last]), prefix: plan.prefix };
+        let addr = Cidr { addr: address(plan.v6, plan.last), prefix: if plan.v6 { 64 } else { plan.prefix } };
         let iface = stack.add_interface(Interface {
             framing: plan.framing,
             mac: [2, 0, 0, 0, 0, plan.last],

@@ -6,9 +6,9 @@ use fs_core::config::Ecn;
 use fs_core::rx::parse::{Parsed, View, parse};
 use fs_core::wire::checksum::Sum;
 use fs_core::{
-    CongestionControl, Connect, Duration, Framing, Keepalive, Linger, RxChecksum, TcpConfig, TcpId, TcpOptions,
+    CongestionControl, Connect, Duration, Framing, Keepalive, Linger, Listen, RxChecksum, TcpConfig, TcpId, TcpOptions,
 };
-use fs_fuzz::host::{Host, Plan};
+use fs_fuzz::host::{Host, Plan, address};
 use fs_fuzz::input::Input;
 use fs_fuzz::packet::{Tcp, timestamps};
 use fs_fuzz::peer::{PORT, listen};
@@ -61,6 +61,15 @@ fn rare(input: &mut Input<'_>, now: TcpOptions) -> TcpOptions {
 /// Two connections between two hosts that write and read as their script says; now and then a packet is lost, repeated or
 /// late, and sometimes it takes long until something happens.
 fn steady(data: &[u8]) -> u64 {
+    steady_over(data, false)
+}
+
+/// The same over IPv6.
+fn steady_v6(data: &[u8]) -> u64 {
+    steady_over(data, true)
+}
+
+fn steady_over(data: &[u8], v6: bool) -> u64 {
     let mut input = Input::new(data);
     let bits = input.byte();
     let tcp = TcpConfig {
@@ -72,13 +81,14 @@ fn steady(data: &[u8]) -> u64 {
         congestion_control: input.pick(&[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr]),
         receive_buffer_initial: input.pick(&[64 << 10, 4096, 20_000]),
         send_buffer: input.pick(&[64 << 10, 8192]),
+        initial_window: if bits & 3 == 3 { 1 } else { 10 },
         ..TcpConfig::default()
     };
     let tx_checksum = bits & 0xc0 == 0xc0;
-    let mut hosts = [1, 2].map(|last| Host::new(Plan { last, tx_checksum, frames: 250, ..Plan::new(tcp.clone()) }));
-    let listener = hosts[1].stack.tcp_listen(listen()).expect("a listener");
+    let mut hosts = [1, 2].map(|last| Host::new(Plan { last, tx_checksum, frames: 250, v6, ..Plan::new(tcp.clone()) }));
+    let remote = SocketAddr::new(address(v6, 2), PORT);
+    let listener = hosts[1].stack.tcp_listen(Listen { at: remote, ..listen() }).expect("a listener");
     let options = TcpOptions { nodelay: bits & 0x40 == 0, ..TcpOptions::default() };
-    let remote = SocketAddr::from(([10, 0, 0, 2], PORT));
     let mut ids: [Vec<TcpId>; 2] = Default::default();
     for _ in 0..2 {
         let connect = Connect { remote, local: None, options };
@@ -158,6 +168,13 @@ fn steady(data: &[u8]) -> u64 {
 
 #[test]
 fn the_short_way_comes_to_the_same() {
+    for (name, target) in [("steady", steady as Run), ("steady_v6", steady_v6)] {
+        let taken = compare_scripts(name, target);
+        assert!(taken > 10_000, "{taken} packets of {name} took the short way");
+    }
+}
+
+fn compare_scripts(name: &str, target: Run) -> u64 {
     let (mut state, mut taken) = (0x5eed, 0);
     for round in 0..1500 {
         let len = 16 + random(&mut state) % 600;
@@ -166,9 +183,9 @@ fn the_short_way_comes_to_the_same() {
             // The usual configuration.
             input[..4].fill(0);
         }
-        taken += compare("steady", steady, &input);
+        taken += compare(name, target, &input);
     }
-    assert!(taken > 10_000, "{taken} packets took the short way");
+    taken
 }
 
 #[test]

@@ -9,5 +9,6 @@ mod isn;
 mod lab;
 mod open;
 mod path;
+mod short_ways;
 mod states;
 mod urgent;
