@@ -21,10 +21,12 @@ impl Rfc {
         Self::C * (t - self.k).powi(3) + self.w_max
     }
 
-    /// Section 4.6 and 4.7. Returns ssthresh, which cwnd becomes.
-    fn congestion(&mut self, cwnd: f64) -> f64 {
+    /// Section 4.6 and 4.7. Returns ssthresh, which cwnd becomes. Where the window has come back to w_max but for a
+    /// rounding, `below` says on which side it is taken to be.
+    fn congestion(&mut self, cwnd: f64, below: bool) -> f64 {
         self.cwnd_prior = cwnd;
-        self.w_max = if cwnd < self.w_max { cwnd * (1.0 + Self::BETA) / 2.0 } else { cwnd };
+        let below = if (cwnd / self.w_max - 1.0).abs() < 0.01 { below } else { cwnd < self.w_max };
+        self.w_max = if below { cwnd * (1.0 + Self::BETA) / 2.0 } else { cwnd };
         self.epoch = None;
         (cwnd * Self::BETA).max(2.0)
     }
@@ -68,9 +70,10 @@ impl Pair {
 
     fn congestion(&mut self) {
         let flight = self.w.cwnd;
+        let below = flight < self.cubic.curve.w_max;
         self.cubic.on_congestion(&mut self.w, flight, self.mss, Instant(self.ns));
         self.cubic.on_recovery_exit(&mut self.w);
-        self.segments = self.rfc.congestion(self.segments);
+        self.segments = self.rfc.congestion(self.segments, below);
     }
 
     /// A round trip: the window comes back in `acks` parts, the time passes in as many.
@@ -259,6 +262,19 @@ fn small_acks_add_up() {
         pair.assert_close();
     }
     assert!(pair.w.cwnd > 7_010 * MSS);
+}
+
+/// At the second loss the window is what it was at the first, but for a rounding: fast convergence or not.
+#[test]
+fn at_the_plateau_roundings_decide() {
+    let mut pair = Pair::new(1761, 200);
+    for rounds in [13, 19, 183, 5] {
+        pair.congestion();
+        for _ in 0..rounds {
+            pair.round_trip(38_995, 8);
+            pair.assert_close();
+        }
+    }
 }
 
 proptest! {
