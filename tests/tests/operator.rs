@@ -174,3 +174,66 @@ fn a_daemon_ends_with_its_device_and_says_so() -> Result<()> {
         Ok(())
     })
 }
+
+/// A shell that sets a limit and becomes the command.
+fn limited(lab: &Lab, control: &Path, limit: &str, command: &[&str]) -> Command {
+    let mut shell = lab.command(Ns::Host, "sh");
+    shell.env("FASTSOCK_CONTROL", control).env_remove("LD_PRELOAD");
+    shell.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]).args(command);
+    shell
+}
+
+/// Forty listeners, each of which takes an arena and so a descriptor of the daemon, and a connection to each.
+const MANY: &str = "import socket
+count = 0
+for listener in [socket.create_server(('127.0.0.1', 7330 + i)) for i in range(40)]:
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    client.sendall(b'x' * 100)
+    count += len(server.recv(1000))
+print(count)
+";
+
+#[test]
+fn limits_are_named_with_what_to_do() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let control = lab.dir().join("limits/control.sock");
+        let fastsock = program().display().to_string();
+        // What no connection could do without is said at the start.
+        for (limit, wanted) in [("-f 1000", "LimitFSIZE=infinity"), ("-v 4000000", "LimitAS=infinity")] {
+            let output = limited(lab, &control, limit, &[&fastsock, "up", "--only-local"]).output()?;
+            let said = said(&output);
+            println!("ulimit {limit}: {}: {said}", output.status);
+            ensure!(output.status.code() == Some(1) && said.contains(wanted), "{}: {said}", output.status);
+            ensure!(!control.exists(), "{} is left", control.display());
+        }
+        // What runs out later leaves connections to the kernel, and one line.
+        let mut command = limited(lab, &control, "-n 40", &[&fastsock, "up", "--only-local"]);
+        let mut daemon = lab.spawn("limited", &mut command)?;
+        until("ready", || daemon.log().contains("ready"))?;
+        let many = fastsock_run(lab, &control, MANY)?;
+        ensure!(many.trim() == "4000", "{many}");
+        let log = daemon.log();
+        println!("ulimit -n 40: {}", log.trim());
+        ensure!(log.matches("RLIMIT_NOFILE").count() == 1 && log.lines().count() <= 4, "{log}");
+        // A program that has too little itself works, on the kernel if it has to be.
+        ensure!(daemon.terminate(PATIENCE)?.success(), "{}", daemon.log());
+        let mut command = self::fastsock(lab, &control, &["up", "--only-local"]);
+        let mut daemon = lab.spawn("unlimited", &mut command)?;
+        until("ready", || daemon.log().contains("ready"))?;
+        for limit in ["-v 2000000", "-n 100", "-l 0", "-f 0"] {
+            let program = [&*fastsock, "run", "--", "/usr/bin/python3", "-c", MANY];
+            let output = limited(lab, &control, limit, &program).output()?;
+            ensure!(output.stdout == b"4000\n", "ulimit {limit}: {output:?}");
+        }
+        ensure!(daemon.terminate(PATIENCE)?.success(), "{}", daemon.log());
+        Ok(())
+    })
+}
+
+fn fastsock_run(lab: &Lab, control: &Path, program: &str) -> Result<String> {
+    let output = fastsock(lab, control, &["run", "--", "/usr/bin/python3", "-c", program]).output()?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(String::from_utf8(output.stdout)?)
+}

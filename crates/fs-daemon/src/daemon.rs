@@ -38,6 +38,18 @@ pub enum StartError {
     /// The device cannot be used.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// What each connection needs cannot be had.
+    #[error("cannot {what} of {wanted} bytes, most of which is never memory: {source}{hint}")]
+    Limit {
+        /// What.
+        what: &'static str,
+        /// How much.
+        wanted: u64,
+        /// Why.
+        source: io::Error,
+        /// Which limit, and how to raise it; empty when it is none.
+        hint: String,
+    },
     /// Something else failed.
     #[error("cannot {what}: {source}")]
     System {
@@ -154,7 +166,7 @@ impl Builder {
     pub fn start(self) -> Result<Daemon, StartError> {
         let Self { control: path, config, geometry, drain, device } = self;
 
-        raise_open_files();
+        crate::limits::prepare(geometry)?;
         let control = listen(&path)?;
         let mut unfinished = Unfinished { path: Some(&path), wire: None };
         let system = |what| move |source| StartError::System { what, source };
@@ -320,13 +332,4 @@ fn listen(path: &Path) -> Result<OwnedFd, StartError> {
     // Who connects before this call is refused; who connects after it waits.
     rustix::net::listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
     Ok(socket)
-}
-
-/// Each process takes two descriptors and each arena one: as many as the hard limit allows.
-fn raise_open_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
-        tracing::warn!(%error, "cannot raise RLIMIT_NOFILE");
-    }
 }

@@ -3,6 +3,7 @@
 //! The daemon keeps only the descriptor; it maps an arena (16 GiB of addresses, no memory) for as long as it looks.
 
 use super::{Answer, Server};
+use crate::seldom::Seldom;
 use fs_shm::control::{PeerSide, Reply};
 use fs_shm::{Arena, Bells, Side};
 use rustix::io::Errno;
@@ -40,6 +41,17 @@ pub(super) struct ArenaEntry {
     pub(super) unheld: u8,
 }
 
+/// Says what to do about the limit that is met first.
+pub(super) fn no_descriptor(error: &Errno) {
+    static SELDOM: Seldom = Seldom::new();
+    if matches!(*error, Errno::MFILE | Errno::NFILE)
+        && let Some(left_out) = SELDOM.due()
+    {
+        let limit = if *error == Errno::MFILE { "RLIMIT_NOFILE (LimitNOFILE= of systemd)" } else { "fs.file-max" };
+        tracing::warn!(%error, left_out, "no descriptor is left, so that connections stay the kernel's: raise {limit}");
+    }
+}
+
 impl ArenaEntry {
     pub(super) fn is_dying(&self) -> bool {
         self.opener.is_none() || self.acceptor.is_none()
@@ -69,7 +81,7 @@ impl Server {
                 return Err(Errno::NOBUFS);
             }
         }
-        let memory = Arc::new(Arena::create("fastsock-arena", self.geometry)?);
+        let memory = Arc::new(Arena::create("fastsock-arena", self.geometry).inspect_err(no_descriptor)?);
         // Numbers have 31 bits in `Object`.
         while self.next_arena == 0 || self.next_arena >> 31 != 0 || self.arenas.contains_key(&self.next_arena) {
             self.next_arena = (self.next_arena & 0x7fff_ffff).wrapping_add(1) & 0x7fff_ffff;
@@ -163,7 +175,10 @@ impl Server {
         match Arena::map_own(entry.memory.as_fd(), self.geometry, side, self.pollers) {
             Ok(arena) => Some(arena),
             Err(error) => {
-                tracing::error!(arena = id, %error, "cannot map an arena");
+                static SELDOM: Seldom = Seldom::new();
+                if let Some(left_out) = SELDOM.due() {
+                    tracing::error!(arena = id, %error, left_out, "cannot map an arena");
+                }
                 None
             }
         }

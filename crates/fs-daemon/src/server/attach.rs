@@ -1,6 +1,6 @@
 //! Processes come, fork, exec and die.
 
-use super::arenas::{Acceptor, Opener};
+use super::arenas::{Acceptor, Opener, no_descriptor};
 use super::limits::{FOUND_BELOW, POLLERS, pollers_max};
 use super::{Answer, Server};
 use crate::listeners::Netns;
@@ -103,7 +103,7 @@ impl Server {
     }
 
     fn attach(&mut self, connection: u64, who: Credentials, name: Text<32>, parent: Option<u32>) -> Result<u32, Errno> {
-        let memory = AttachmentPage::create()?;
+        let memory = AttachmentPage::create().inspect_err(no_descriptor)?;
         let page = AttachmentPage::map(memory.as_fd())?;
         while self.next_attachment < 2 || self.attachments.contains_key(&self.next_attachment) {
             self.next_attachment = self.next_attachment.wrapping_add(1);

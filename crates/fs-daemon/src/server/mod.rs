@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::listeners::{Listeners, Netns};
 use crate::netns::{self, Namespace};
+use crate::seldom::Seldom;
 use crate::sys::{self, Alarm, Credentials};
 use crate::wire::Wire;
 use arenas::{Acceptor, ArenaEntry, Opener};
@@ -286,14 +287,18 @@ impl Server {
                 Ok(socket) => {
                     // Who is over the limit is hung up on, which is answer enough: it uses the kernel.
                     if let Err(error) = self.connect(socket) {
-                        tracing::warn!(%error, "a connection was refused");
+                        static SELDOM: Seldom = Seldom::new();
+                        if let Some(left_out) = SELDOM.due() {
+                            tracing::warn!(%error, left_out, "a process was refused, and uses the kernel");
+                        }
                     }
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
                     // Out of descriptors, most likely. epoll tells again; not at full speed.
-                    tracing::warn!(%error, "accept on the control socket");
+                    arenas::no_descriptor(&error);
+                    tracing::debug!(%error, "accept on the control socket");
                     std::thread::sleep(Duration::from_millis(10));
                     return;
                 }

@@ -113,7 +113,8 @@ impl Server {
                     arenas[memory.len()] = id;
                     memory.push(fd);
                 }
-                Err(error) => tracing::warn!(%error, "no arena"),
+                // At a limit; the reason is counted, and said where it is ours to mend.
+                Err(error) => tracing::debug!(%error, "no arena"),
             }
         }
         if memory.is_empty() {

@@ -1,0 +1,139 @@
+//! Connections with bytes in flight while something happens: a program is ended, an interface is changed. What becomes of
+//! them is compared with the kernel's.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::unmodified::{Placement, Stage};
+use fs_tests::{Lab, Ns};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Writes for as long as the socket takes it, says how much that was, and stays.
+const WRITES: &str = "import socket, sys, time
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+for connection in iter(lambda: listener.accept()[0], None):
+    if sys.argv[3] == 'read':
+        connection.recv(10)
+    else:
+        time.sleep(0.3)
+    connection.setblocking(False)
+    accepted = 0
+    try:
+        while True:
+            accepted += connection.send(b'x' * 50000)
+    except BlockingIOError:
+        print('accepted', accepted, flush=True)
+    time.sleep(60)
+";
+
+/// Begins to read after the server was ended.
+const READS: &str = "import socket, sys, time
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20)
+connection.sendall(b'go')
+time.sleep(2)
+count = 0
+try:
+    while piece := connection.recv(65536):
+        count += len(piece)
+    print('end', count)
+except ConnectionResetError:
+    print('reset', count)
+";
+
+/// Ends a server that has written what the socket took; answers how much that was, and what the client says of the end.
+fn ended(stage: &Stage, signal: &str, how: &str) -> Result<(u64, String, u64)> {
+    let port = "7340";
+    let mut server = stage.server("/usr/bin/python3");
+    let mut server = stage.lab.spawn("writes", server.args(["-c", WRITES, stage.host, port, how]))?;
+    let mut client = stage.client("bash");
+    // Until the server listens.
+    let script = "until \"$@\" 2>/dev/null; do sleep 0.05; done";
+    let client = client.args(["-c", script, "bash", "/usr/bin/python3", "-c", READS, stage.host, port]);
+    let mut client = stage.lab.spawn("reads", client)?;
+    let log = server.log_path().to_owned();
+    server.wait_for("accepted", PATIENCE, || std::fs::read_to_string(&log).is_ok_and(|log| log.ends_with('\n')))?;
+    server.signal(signal)?;
+    server.wait_end(PATIENCE)?;
+    ensure!(client.wait_end(PATIENCE)?.success(), "{}", client.log());
+    let number = |text: &str, name| text.trim().strip_prefix(name)?.trim().parse().ok();
+    let accepted = number(&server.log(), "accepted").context("what the server says")?;
+    let said = client.log();
+    let (end, count) = said.trim().split_once(' ').context("what the client says")?;
+    Ok((accepted, end.to_owned(), count.parse()?))
+}
+
+#[test]
+fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        for placement in [Placement::Kernel, Placement::OneHost, Placement::Server] {
+            let stage = Stage::set(lab, placement)?;
+            let before = stage.counters()?;
+            for signal in ["TERM", "KILL"] {
+                let (accepted, end, count) = ended(&stage, signal, "read")?;
+                println!("{placement:?}, SIG{signal}: {accepted} accepted, {end} after {count}");
+                ensure!(end == "end" && count == accepted && accepted > 50_000);
+                // With bytes that it has not read the peer is told that they are lost.
+                let (accepted, end, count) = ended(&stage, signal, "unread")?;
+                println!("{placement:?}, SIG{signal}, unread: {accepted} accepted, {end} after {count}");
+                ensure!(end == "reset" && count <= accepted);
+            }
+            stage.proven(&before, 100_000)?;
+            stage.end()?;
+        }
+        Ok(())
+    })
+}
+
+/// Takes a file slowly; says how much came, and how long nothing did.
+const TAKES: &str = "import socket, sys, time
+connection = socket.socket()
+connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+connection.settimeout(20)
+connection.connect((sys.argv[1], int(sys.argv[2])))
+connection.sendall(b'GET /10m HTTP/1.0\\r\\n\\r\\n')
+answer = b''
+while piece := connection.recv(65536):
+    answer += piece
+    time.sleep(len(piece) / 3500000)
+print(len(answer.partition(b'\\r\\n\\r\\n')[2]))
+";
+
+#[test]
+fn connections_outlive_what_is_done_to_the_interface() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        for placement in [Placement::KernelWire, Placement::Server] {
+            let stage = Stage::set(lab, placement)?;
+            let before = stage.counters()?;
+            let (port, device) = ("7341", if placement == Placement::Server { "front0" } else { "back0" });
+            let host = stage.host;
+            let mut server = stage.server("/usr/bin/python3");
+            server.args(["-m", "http.server", "--bind", host, port, "--directory"]).arg(stage.files());
+            let _server = stage.serve("server", &mut server, port.parse()?)?;
+            let own = format!("{host}/24");
+            let net = format!("{}.0/24", host.rsplit_once('.').context("an address")?.0);
+            let changes: [(&str, &[&str], &[&str]); 4] = [
+                ("address", &["addr", "del", &own, "dev", device], &["addr", "add", &own, "dev", device]),
+                ("MTU", &["link", "set", device, "mtu", "1300"], &["link", "set", device, "mtu", "1500"]),
+                ("link", &["link", "set", device, "down"], &["link", "set", device, "up"]),
+                ("route", &["route", "del", &net, "dev", device], &["route", "add", &net, "dev", device, "src", host]),
+            ];
+            for (what, away, back) in changes {
+                let mut client = stage.client("/usr/bin/python3");
+                let mut client = lab.spawn("takes", client.args(["-c", TAKES, host, port]))?;
+                std::thread::sleep(Duration::from_millis(700));
+                lab.run(Ns::Host, "ip", away)?;
+                std::thread::sleep(Duration::from_secs(1));
+                // With the address the kernel has taken its route away, and gives it back with it.
+                lab.run(Ns::Host, "ip", back)?;
+                let status = client.wait_end(PATIENCE)?;
+                println!("{placement:?}, {what}: {status}, {}", client.log().trim());
+                ensure!(client.log().trim() == "10485760", "{placement:?}, {what}: {status}: {}", client.log());
+            }
+            stage.proven(&before, 40 << 20)?;
+            stage.end()?;
+        }
+        Ok(())
+    })
+}
