@@ -237,3 +237,41 @@ fn fastsock_run(lab: &Lab, control: &Path, program: &str) -> Result<String> {
     ensure!(output.status.success(), "{output:?}");
     Ok(String::from_utf8(output.stdout)?)
 }
+
+/// Somebody's FUSE file does not answer when it is closed: that holds a thread of his, and nobody else.
+#[test]
+fn a_file_that_cannot_be_closed_holds_nobody() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: no /dev/fuse");
+        return Ok(());
+    }
+    lab.check(|lab| {
+        let daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut hostile = lab.command(Ns::Host, "/usr/bin/python3");
+        hostile.arg(fs_tests::apps::workspace().join("tests/unmodified/fuse_flush.py"));
+        let mut hostile = lab.spawn("hostile", hostile.arg(daemon.control()).arg(lab.dir().join("fuse")))?;
+        let log = hostile.log_path().to_owned();
+        let says = |what: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
+        hostile.wait_for("a held close", PATIENCE, || says("held"))?;
+        // The hostile user is root here. Another one, who has a copy that he may run.
+        let copy = lab.dir().join("fastsock");
+        std::fs::copy(program(), &copy)?;
+        let begun = Instant::now();
+        let mut other = Command::new("timeout");
+        other.args(["-k", "1", "10", "setpriv", "--reuid", "65534", "--clear-groups"]).arg(copy);
+        let output = other.arg("stat").env("FASTSOCK_CONTROL", daemon.control()).output();
+        let took = begun.elapsed();
+        let refused = hostile.wait_for("the end of patience", PATIENCE, || says("refused"));
+        // With the file system nobody is held any more.
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", hostile.pid()))?;
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).try_for_each(|pid| signal(pid, "KILL"))?;
+        hostile.kill()?;
+        let output = output?;
+        ensure!(output.status.success() && took < Duration::from_secs(5), "held for {took:?}: {output:?}");
+        refused?;
+        // Its file system goes with it, and with that what it held.
+        until("root is served again", || daemon.counters(lab).is_ok())?;
+        Ok(())
+    })
+}

@@ -2,6 +2,7 @@
 
 use super::arenas::{Acceptor, Opener, no_descriptor};
 use super::limits::{FOUND_BELOW, POLLERS, pollers_max};
+use super::strangers::is_eventfd;
 use super::{Answer, Server};
 use crate::listeners::Netns;
 use crate::sys::Credentials;
@@ -11,7 +12,7 @@ use fs_shm::{Bells, Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::collections::{BTreeMap, HashSet};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// An attached process.
@@ -295,8 +296,7 @@ impl Server {
             return Ok(Answer::with(Reply::Poller { poller }, [Arc::new(set)]));
         };
         // Anything else could make whoever rings it wait, or do worse.
-        let is = std::fs::read_link(format!("/proc/self/fd/{}", eventfd.as_raw_fd())).map_err(|_| Errno::BADF)?;
-        if is.as_os_str() != "anon_inode:[eventfd]" {
+        if !is_eventfd(&eventfd) {
             return Err(Errno::INVAL);
         }
         let flags = rustix::fs::fcntl_getfl(&eventfd)?;

@@ -11,6 +11,7 @@ mod limits;
 mod place;
 mod route;
 mod share;
+mod strangers;
 mod sweep;
 
 use crate::bells::Pollers;
@@ -35,6 +36,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use strangers::Strangers;
 
 /// Requests of one connection that are answered before the next connection's turn.
 const TURN: usize = 16;
@@ -149,6 +151,7 @@ pub(crate) struct Server {
     own_netns: Netns,
     untouched: Untouched,
     shares: HashMap<u64, Vec<Share>>,
+    strangers: Strangers,
     wire: Option<Arc<dyn Wire>>,
     counters: Counters,
     counted: Option<admin::Counted>,
@@ -202,6 +205,7 @@ impl Server {
             own_netns,
             untouched: Untouched::new(),
             shares: HashMap::new(),
+            strangers: Strangers::default(),
             wire,
             counters: Counters::default(),
             counted: None,
@@ -313,6 +317,9 @@ impl Server {
             return Err(io::Error::other("as many connections as the limit on attachments allows"));
         }
         let who = sys::peer(socket.as_fd())?;
+        if self.strangers.is_full(who.uid) {
+            return Err(io::Error::other(format!("user {} has descriptors here that cannot be closed", who.uid)));
+        }
         let theirs = || self.connections.values().filter(|other| other.who.uid == who.uid).count();
         if !self.has_room(who.uid, limit, theirs) {
             return Err(io::Error::other(format!("user {} has half of all connections", who.uid)));
@@ -344,9 +351,19 @@ impl Server {
                     return self.disconnect(id);
                 }
             };
+            let (fds, strange): (Vec<OwnedFd>, Vec<OwnedFd>) = record.fds.into_iter().partition(strangers::is_expected);
+            if !strange.is_empty() {
+                let uid = connection.who.uid;
+                self.strangers.close(uid, strange);
+                if self.strangers.is_full(uid) {
+                    tracing::debug!(uid, "descriptors that cannot be closed");
+                    return self.disconnect(id);
+                }
+            }
             if record.len == 0 {
                 return self.disconnect(id);
             }
+            let Some(connection) = self.connections.get_mut(&id) else { return };
             if let Some(sender) = record.sender {
                 connection.who = sender;
             }
@@ -357,7 +374,7 @@ impl Server {
             }
             let (number, answer) = match request {
                 _ if record.cut => (number_of(&buffer[..record.len]), Err(Errno::MSGSIZE)),
-                Ok((number, request)) => (number, self.answer(id, request, record.fds)),
+                Ok((number, request)) => (number, self.answer(id, request, fds)),
                 Err(malformed) => {
                     tracing::debug!(%malformed, "a request");
                     self.counters.malformed += 1;
