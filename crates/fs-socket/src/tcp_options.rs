@@ -28,6 +28,8 @@ const SOL_SOCKET: i32 = 1;
 const SOL_TCP: i32 = 6;
 const SOL_IPV6: i32 = 41;
 
+const SO_PEEK_OFF: i32 = 42;
+
 const TCP_MAXSEG: i32 = 2;
 const TCP_DEFER_ACCEPT: i32 = 9;
 const TCP_INFO: i32 = 11;
@@ -35,87 +37,76 @@ const TCP_QUICKACK: i32 = 12;
 const TCP_CONGESTION: i32 = 13;
 const TCP_FASTOPEN: i32 = 23;
 
+/// Where an option of [`KERNEL_ONLY`] has a meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Matters {
+    /// On the wire: it is about packets, of which there are none between two processes of this host.
+    OnWire,
+    /// On every connection.
+    Everywhere,
+}
+use Matters::{Everywhere, OnWire};
+
 /// Options that are the kernel's work: it makes or takes other packets, or says more with them, than the stack.
-const KERNEL_ONLY: [(i32, i32); 30] = [
-    // SO_DONTROUTE, SO_BINDTODEVICE, SO_ATTACH_FILTER, SO_MARK, SO_PEEK_OFF, SO_ATTACH_BPF, SO_ZEROCOPY, SO_TXTIME
-    (SOL_SOCKET, 5),
-    (SOL_SOCKET, 25),
-    (SOL_SOCKET, 26),
-    (SOL_SOCKET, 36),
-    (SOL_SOCKET, 42),
-    (SOL_SOCKET, 50),
-    (SOL_SOCKET, 60),
-    (SOL_SOCKET, 61),
-    // SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and their forms with 64 bits
-    (SOL_SOCKET, 29),
-    (SOL_SOCKET, 35),
-    (SOL_SOCKET, 37),
-    (SOL_SOCKET, 63),
-    (SOL_SOCKET, 64),
-    (SOL_SOCKET, 65),
-    // TCP_LINGER2, TCP_MD5SIG, TCP_REPAIR, TCP_SAVE_SYN, TCP_ULP, TCP_MD5SIG_EXT, TCP_INQ, TCP_TX_DELAY, TCP_AO_ADD_KEY
-    (SOL_TCP, 8),
-    (SOL_TCP, 14),
-    (SOL_TCP, 19),
-    (SOL_TCP, 27),
-    (SOL_TCP, 31),
-    (SOL_TCP, 32),
-    (SOL_TCP, 36),
-    (SOL_TCP, 37),
-    (SOL_TCP, 38),
-    // IP_OPTIONS, IP_TRANSPARENT, IP_MINTTL; IPV6_HOPOPTS, IPV6_RTHDR, IPV6_DSTOPTS, IPV6_MINHOPCOUNT, IPV6_TRANSPARENT
-    (SOL_IP, 4),
-    (SOL_IP, 19),
-    (SOL_IP, 21),
-    (SOL_IPV6, 54),
-    (SOL_IPV6, 57),
-    (SOL_IPV6, 59),
-    (SOL_IPV6, 75),
+const KERNEL_ONLY: [(i32, i32, Matters); 31] = [
+    (SOL_SOCKET, 5, OnWire),      // SO_DONTROUTE
+    (SOL_SOCKET, 25, OnWire),     // SO_BINDTODEVICE
+    (SOL_SOCKET, 26, Everywhere), // SO_ATTACH_FILTER
+    (SOL_SOCKET, 29, Everywhere), // SO_TIMESTAMP
+    (SOL_SOCKET, 35, Everywhere), // SO_TIMESTAMPNS
+    (SOL_SOCKET, 36, OnWire),     // SO_MARK
+    (SOL_SOCKET, 37, Everywhere), // SO_TIMESTAMPING
+    (SOL_SOCKET, SO_PEEK_OFF, Everywhere),
+    (SOL_SOCKET, 50, Everywhere), // SO_ATTACH_BPF
+    (SOL_SOCKET, 60, Everywhere), // SO_ZEROCOPY
+    (SOL_SOCKET, 61, Everywhere), // SO_TXTIME
+    (SOL_SOCKET, 63, Everywhere), // SO_TIMESTAMP_NEW
+    (SOL_SOCKET, 64, Everywhere), // SO_TIMESTAMPNS_NEW
+    (SOL_SOCKET, 65, Everywhere), // SO_TIMESTAMPING_NEW
+    (SOL_TCP, 8, OnWire),         // TCP_LINGER2
+    (SOL_TCP, 14, Everywhere),    // TCP_MD5SIG
+    (SOL_TCP, 19, Everywhere),    // TCP_REPAIR
+    (SOL_TCP, 27, OnWire),        // TCP_SAVE_SYN
+    (SOL_TCP, 31, Everywhere),    // TCP_ULP
+    (SOL_TCP, 32, Everywhere),    // TCP_MD5SIG_EXT
+    (SOL_TCP, 36, Everywhere),    // TCP_INQ
+    (SOL_TCP, 37, OnWire),        // TCP_TX_DELAY
+    (SOL_TCP, 38, Everywhere),    // TCP_AO_ADD_KEY
+    (SOL_IP, 4, OnWire),          // IP_OPTIONS
+    (SOL_IP, 19, OnWire),         // IP_TRANSPARENT
+    (SOL_IP, 21, OnWire),         // IP_MINTTL
+    (SOL_IPV6, 54, OnWire),       // IPV6_HOPOPTS
+    (SOL_IPV6, 57, OnWire),       // IPV6_RTHDR
+    (SOL_IPV6, 59, OnWire),       // IPV6_DSTOPTS
+    (SOL_IPV6, 73, OnWire),       // IPV6_MINHOPCOUNT
+    (SOL_IPV6, 75, OnWire),       // IPV6_TRANSPARENT
 ];
+
+/// Where it matters that an option was set to this value; `None`: nowhere.
+fn matters(level: i32, name: i32, value: &[u8]) -> Option<Matters> {
+    let (.., matters) = KERNEL_ONLY.iter().find(|&&(of, option, _)| (of, option) == (level, name))?;
+    // An offset of 0 is one; what is off is negative.
+    let off = if (level, name) == (SOL_SOCKET, SO_PEEK_OFF) {
+        value.first_chunk().is_some_and(|value| i32::from_ne_bytes(*value) < 0)
+    } else {
+        (4..=8).contains(&value.len()) && value.iter().all(|&byte| byte == 0)
+    };
+    (!off).then_some(*matters)
+}
 
 /// A socket on which this was set before it was connected stays on the kernel. Turned off (0), it does not matter.
 pub(crate) fn is_kernel_only(level: i32, name: i32, value: &[u8]) -> bool {
-    let off = (4..=8).contains(&value.len()) && value.iter().all(|&byte| byte == 0);
     // A congestion control that the kernel has and the stack has not.
     let foreign = (level, name) == (SOL_TCP, TCP_CONGESTION) && Algorithm::from_name(value).is_none();
-    foreign || !off && KERNEL_ONLY.contains(&(level, name))
+    foreign || matters(level, name, value).is_some()
 }
-
-/// Of those, what a connection between two processes of this host has by itself: no packet leaves that it could be about.
-const ABOUT_PACKETS: [(i32, i32); 13] = [
-    (SOL_SOCKET, 5),
-    (SOL_SOCKET, 25),
-    (SOL_SOCKET, 36),
-    (SOL_TCP, 8),
-    (SOL_TCP, 27),
-    (SOL_IP, 4),
-    (SOL_IP, 19),
-    (SOL_IP, 21),
-    (SOL_IPV6, 54),
-    (SOL_IPV6, 57),
-    (SOL_IPV6, 59),
-    (SOL_IPV6, 75),
-    (SOL_TCP, 37),
-];
-
-/// And what is taken but not done on a channel, as programs set it without need: SO_PEEK_OFF, times of packets.
-const TAKEN: [(i32, i32); 7] = [
-    (SOL_SOCKET, 42),
-    (SOL_SOCKET, 29),
-    (SOL_SOCKET, 35),
-    (SOL_SOCKET, 37),
-    (SOL_SOCKET, 63),
-    (SOL_SOCKET, 64),
-    (SOL_SOCKET, 65),
-];
 
 /// Why an option cannot be set on a channel any more that would have kept it on the kernel: as from a kernel that does not
 /// have it.
 pub(crate) fn too_late(channel: &Channel<'static>, level: i32, name: i32, value: &[u8]) -> Option<Errno> {
-    let has_meaning = channel.is_wire() || !ABOUT_PACKETS.contains(&(level, name));
-    let congestion = (level, name) == (SOL_TCP, TCP_CONGESTION);
-    (has_meaning && !congestion && !TAKEN.contains(&(level, name)) && is_kernel_only(level, name, value))
-        .then_some(Errno::NOPROTOOPT)
+    let matters = matters(level, name, value)?;
+    let without_it = if (level, name) == (SOL_SOCKET, SO_PEEK_OFF) { Errno::OPNOTSUPP } else { Errno::NOPROTOOPT };
+    (channel.is_wire() || matters == Everywhere).then_some(without_it)
 }
 
 /// Options whose unset value cannot be told from one that was set: what an inherited socket has is not carried over.
@@ -321,6 +312,9 @@ mod tests {
         let on = 1_i32.to_ne_bytes();
         assert!(is_kernel_only(SOL_SOCKET, 36, &on) && is_kernel_only(SOL_TCP, 31, b"tls"));
         assert!(!is_kernel_only(SOL_SOCKET, 36, &[0; 4]), "SO_MARK 0 is none");
+        assert!(
+            is_kernel_only(SOL_SOCKET, SO_PEEK_OFF, &[0; 4]) && !is_kernel_only(SOL_SOCKET, SO_PEEK_OFF, &[255; 4])
+        );
         assert!(!is_kernel_only(SOL_TCP, 1, &on));
         assert!(is_kernel_only(SOL_TCP, TCP_CONGESTION, b"vegas") && !is_kernel_only(SOL_TCP, TCP_CONGESTION, b"bbr"));
     }
