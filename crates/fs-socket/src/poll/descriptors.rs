@@ -21,7 +21,7 @@ use super::{
     PollFd, expand, registry,
     set::Set,
     sys::kernel::{self, Entries},
-    wait::{CANCEL_SLICE, Deadline},
+    wait::{CANCEL_SLICE, Deadline, ask_again},
 };
 use crate::{
     channel::{CANCELLED, CANCELS},
@@ -44,8 +44,6 @@ const ARENAS: usize = 32;
 const DOZES: usize = 16;
 /// Epoll sets that one poll can sleep on; with more, all are asked at short intervals.
 const SETS: usize = 8;
-/// Those intervals.
-const ASK: Duration = Duration::from_millis(1);
 /// Without a mapping: as many kernel descriptors as fit here.
 const FEW: usize = 64;
 
@@ -115,6 +113,7 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
         many.insert(Entries::new(2 * fds.len() + OWN).ok_or(Errno::NOMEM)?).as_mut()
     };
     let mut over = deadline.is_now();
+    let mut asked = 0_u32;
     loop {
         let n = look(fds);
         // What the kernel has, too: at once, if something of ours is there.
@@ -127,9 +126,10 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
             }
             return Ok(merge(fds, &room[..kernel]));
         }
+        asked = asked.saturating_add(1);
         over = match single(fds, kernel, mask) {
             Some((socket, interest)) => !doze(&socket, interest, &deadline)?,
-            None => !sleep(fds, room, kernel, &deadline, mask)?,
+            None => !sleep(fds, room, kernel, &deadline, mask, asked)?,
         };
         if room[..kernel].iter().any(|entry| entry.revents != 0) {
             look(fds);
@@ -223,6 +223,7 @@ fn sleep(
     kernel: usize,
     deadline: &Deadline,
     mask: Option<u64>,
+    asked: u32,
 ) -> Result<bool, Errno> {
     let Some(poller) = take_poller() else { return Err(Errno::NOMEM) };
     let mut watching = Watching {
@@ -231,6 +232,7 @@ fn sleep(
         arenas: [const { None }; ARENAS],
         n: 0,
         ask: false,
+        asked,
         sets: [None; SETS],
         dozes: [const { None }; DOZES],
     };
@@ -249,6 +251,8 @@ struct Watching<'a> {
     arenas: [Option<(&'static Arena, Lane)>; ARENAS],
     n: usize,
     ask: bool,
+    /// How often this poll has looked in vain.
+    asked: u32,
     /// Epoll sets among the entries that have been told of our sleep.
     sets: [Option<&'static Set>; SETS],
     /// Listeners among the entries, by their numbers.
@@ -319,7 +323,7 @@ impl Watching<'_> {
         let left = deadline.left();
         let cancels = CANCELS.load(Relaxed);
         let slice = if self.ask {
-            ASK
+            ask_again(self.asked)
         } else if cancels {
             CANCEL_SLICE
         } else {

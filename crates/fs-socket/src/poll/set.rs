@@ -11,7 +11,7 @@
 //! wait asks each candidate what is ready now. A level-triggered entry that was reported stays a candidate, an
 //! edge-triggered one waits for the next change: each change of a channel is an edge, as each wake-up is in the kernel.
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::collections::{HashMap, VecDeque};
 
 use fs_shm::{Arena, lanes::Lane};
@@ -56,6 +56,8 @@ pub(super) struct Set {
     inner: Lock<Inner>,
     pub(super) spin: Spin,
     pub(super) turn: Turn,
+    /// Looks in vain at what cannot tell, since something was ready.
+    pub(super) asked: AtomicU32,
     /// Whether it has anything of ours to wait for.
     active: &'static AtomicBool,
 }
@@ -138,7 +140,7 @@ impl Set {
             changes: 0,
             kick: None,
         };
-        Set { inner: Lock::new(inner), spin: Spin::new(), turn: Turn::default(), active }
+        Set { inner: Lock::new(inner), spin: Spin::new(), turn: Turn::default(), asked: AtomicU32::new(0), active }
     }
 
     /// A set that was closed, for another kernel set.

@@ -28,8 +28,17 @@ const LOOK_NS: u64 = 50_000;
 pub(super) const LOOK: u32 = u32::MAX;
 /// How often a wait comes back while threads may be cancelled. Longer: pthread_cancel is felt.
 pub const CANCEL_SLICE: Duration = Duration::from_millis(100);
-/// How often entries are asked whose arena has no lane left.
+/// How often entries are asked whose arena has no lane left: at first, and when for long nothing was there.
 const ASK: Duration = Duration::from_millis(1);
+const ASK_IDLE: Duration = Duration::from_millis(16);
+/// Looks in vain before they become half as many, and again. Fewer: a pause of the peer makes its next message late. More:
+/// a set that is idle takes longer to let its CPU alone.
+const ASK_PATIENCE: u32 = 64;
+
+/// How long such a set sleeps after so many looks in vain.
+pub(super) fn ask_again(asked: u32) -> Duration {
+    (ASK * (1 << (asked / ASK_PATIENCE).min(8))).min(ASK_IDLE)
+}
 
 /// When a wait ends. The clock is read when that is first asked: what is ready at once costs no look at it.
 pub(super) struct Deadline {
@@ -76,6 +85,9 @@ pub(super) fn wait(
         set.turn.give(now);
         let mut inner = lock(set)?;
         let n = fill(&mut inner, events, deadline.is_now(), now)?;
+        if n > 0 && set.asked.load(Relaxed) != 0 {
+            set.asked.store(0, Relaxed);
+        }
         if n > 0 || deadline.is_now() {
             return Ok(n);
         }
@@ -159,7 +171,7 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     let left = deadline.left();
     let cancels = CANCELS.load(Relaxed);
     let slice = if ask {
-        ASK
+        ask_again(set.asked.load(Relaxed))
     } else if cancels {
         CANCEL_SLICE
     } else if orphaned {
@@ -175,6 +187,9 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     inner.sleepers = inner.sleepers.saturating_sub(1);
     inner.disarm();
     let n = answer?;
+    if ask && n == 0 {
+        set.asked.fetch_add(1, Relaxed);
+    }
     for event in &woken[..n] {
         let what = event.data;
         match what {
@@ -198,4 +213,16 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
         return Err(CANCELLED);
     }
     Ok(n > 0 || deadline.left().is_none_or(|left| !left.is_zero()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_must_ask_asks_less_and_less() {
+        assert_eq!((ask_again(0), ask_again(ASK_PATIENCE - 1)), (ASK, ASK));
+        assert_eq!((ask_again(ASK_PATIENCE), ask_again(4 * ASK_PATIENCE)), (ASK * 2, ASK_IDLE));
+        assert_eq!(ask_again(u32::MAX), ASK_IDLE);
+    }
 }
