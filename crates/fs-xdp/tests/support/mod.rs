@@ -54,6 +54,15 @@ impl Veth {
                 MACS[1 - i].map(|byte| format!("{byte:02x}")).join(":")
             ));
         }
+        // The kernel's link watch turns a carrier into working queues from a kernel thread, later where the machine is busy:
+        // until then what is sent is dropped without a word, and some tests send what nobody repeats.
+        for (ns, name) in veth.ends() {
+            let deadline = Instant::now() + Duration::from_secs(3);
+            while !ns.try_run(&format!("ip -o link show dev {name} | grep -q 'state UP'")) {
+                assert!(Instant::now() < deadline, "{name} has no carrier after 3 s");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
         veth
     }
 
