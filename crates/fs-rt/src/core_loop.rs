@@ -250,7 +250,7 @@ impl CoreShared {
             io.post(stack, &self.shared);
             work += io.collect(stack);
             let now = stack.now();
-            if io.gather.looks(now) {
+            if io.gather.looks(now, stack.stats()) {
                 let packets = io.receive(stack);
                 if packets > 0 {
                     io.gather.found(now);

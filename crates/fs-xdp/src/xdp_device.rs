@@ -81,10 +81,11 @@ pub struct QueueConfig {
 }
 
 impl Default for QueueConfig {
-    /// 2048 each: what a core receives in 2 ms at 1 Mpps, so that a scheduling hiccup loses nothing. Lower: drops in
-    /// bursts; higher: the chunks in turn leave the cache.
+    /// 2048 each: what a core receives in 2 ms at 1 Mpps, so that a scheduling hiccup loses nothing. Half of that to receive into, because
+    /// all of these chunks are used in turn, and 2 MiB are what second-level caches hold: one flow over veth is 10 % faster than with 2048, and 12 % with 512
+    /// (decision 0012). Lower: drops in bursts.
     fn default() -> Self {
-        Self { rx: 2048, tx: 2048, fill: 2048, completion: 2048 }
+        Self { rx: 2048, tx: 2048, fill: 1024, completion: 2048 }
     }
 }
 

@@ -13,7 +13,7 @@ fn looks(gather: &mut Gather, from: u64, connections: u32, gap: u64) -> u64 {
     for step in 0..10_000 {
         let now = Instant::ZERO + us(from + step);
         waiting += u64::from(step % gap == 0);
-        if gather.looks(now) {
+        if gather.looks(now, &Stats::default()) {
             looked += 1;
             if waiting > 0 {
                 gather.found(now);
@@ -61,7 +61,7 @@ fn it_ends_with_the_load_and_after_an_absence() {
     looks(&mut gather, 21_000, 64, 5);
     assert_eq!(gather.begun, 2);
     // What was heard before the core was away tells nothing.
-    assert!(gather.looks(Instant::ZERO + us(900_000)));
+    assert!(gather.looks(Instant::ZERO + us(900_000), &Stats::default()));
     assert_eq!(gather.spin(us(30)), us(30));
 }
 
@@ -71,10 +71,80 @@ fn a_pause_ends_early_on_request_and_none_is_made_where_it_is_forbidden() {
     looks(&mut gather, 1000, 64, 5);
     let now = Instant::ZERO + us(11_001);
     gather.found(now);
-    assert!(!gather.looks(now + us(1)));
+    assert!(!gather.looks(now + us(1), &Stats::default()));
     gather.end_pause();
-    assert!(gather.looks(now + us(1)));
+    assert!(gather.looks(now + us(1), &Stats::default()));
     let mut gather = Gather::new();
     gather.forbid();
     assert_eq!(looks(&mut gather, 1000, 64, 5), 10_000);
+}
+
+/// A packet of `bytes` each 2 µs for 100 ms (while pauses are made, each `paused` µs), an acknowledgement for every look that
+/// found some, and an answer for each `answered` packets. How many looks found some, for each packet a thousandth.
+fn stream(gather: &mut Gather, bytes: u64, answered: u64, paused: u64) -> u64 {
+    let mut stats = Stats::default();
+    let (mut looked, mut waiting) = (0, 0);
+    for step in 0..100_000 {
+        let now = Instant::ZERO + us(1000 + step);
+        let each = if gather.stream.pauses { paused } else { 2 };
+        waiting += u64::from(step % each == 0);
+        if gather.looks(now, &stats) && waiting > 0 {
+            gather.found(now);
+            gather.heard_of(1);
+            let answers = (stats.rx_packets + waiting) / answered - stats.rx_packets / answered;
+            stats.rx_packets += waiting;
+            stats.rx_bytes += waiting * bytes;
+            stats.acks_sent += 1;
+            stats.tx_packets += 1 + answers;
+            waiting = 0;
+            looked += 1;
+        }
+    }
+    looked * 1000 / stats.rx_packets
+}
+
+#[test]
+fn a_stream_gathers() {
+    for paused in [2, 1] {
+        let mut gather = Gather::new();
+        let looked = stream(&mut gather, 1514, 100_000, paused);
+        assert!((50..130).contains(&looked), "{looked} thousandths: one in 20 µs, but for the first milliseconds");
+        assert_eq!(gather.begun, 1);
+        assert_eq!(gather.spin(us(30)), us(30), "its next packet is a few microseconds away");
+    }
+}
+
+#[test]
+fn one_that_waits_for_acknowledgements_does_not_for_long() {
+    let mut gather = Gather::new();
+    assert!(stream(&mut gather, 1514, 100_000, 4) > 950, "2 of 140 ms");
+    assert_eq!(gather.begun, 1);
+}
+
+#[test]
+fn it_is_tried_again_and_again() {
+    let mut trial = Trial::default();
+    let mut paused = 0;
+    for window in 0..10_000 {
+        // Pauses are good in the second half.
+        let bytes = if trial.pauses == (window > 5000) { 1000 } else { 600 };
+        trial.window(bytes, WINDOW);
+        if window == 5000 {
+            assert!((70..100).contains(&paused), "{paused}: one measurement, of nine windows, in 66");
+        }
+        paused += u32::from(trial.pauses);
+    }
+    assert!(paused > 4000, "{paused}: found out by the next trial");
+}
+
+#[test]
+fn what_is_answered_does_not_nor_do_small_segments() {
+    for (bytes, answered) in [(1514, 1), (1514, 10), (1514, 50), (200, 100_000)] {
+        let mut gather = Gather::new();
+        assert_eq!(stream(&mut gather, bytes, answered, 2), 1000, "{bytes} bytes, an answer for {answered}");
+        assert_eq!(gather.begun, 0);
+    }
+    let mut gather = Gather::new();
+    gather.forbid();
+    assert_eq!(stream(&mut gather, 1514, 100_000, 2), 1000);
 }
