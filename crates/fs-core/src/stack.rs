@@ -532,7 +532,7 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, net, wheel, delayed_acks, config, now, events, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
-            reroute(tcb, net);
+            reroute(tcb, net, index);
         }
         let generation = tcb.generation;
         if tcb.flags.has(Flags::ACK_NOW) {
@@ -632,14 +632,21 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
-/// Looks a connection's path up again after routes or addresses have changed. An entry on the old interface's
-/// lists finds its way by the new path.
+/// Looks a connection's path up again after routes or addresses have changed. It leaves the lists of the interface that it
+/// was on: who is on a list is sent by that interface.
 #[cold]
-fn reroute(tcb: &mut Tcb, net: &mut Net) {
+fn reroute(tcb: &mut Tcb, net: &mut Net, index: u32) {
     tcb.route_epoch = net.route_epoch;
-    if let Ok(path) = net.path_to(tcb.key().remote_ip()) {
-        tcb.path = path;
+    let Ok(path) = net.path_to(tcb.key().remote_ip()) else { return };
+    let listed = Flags::IN_ACK_LIST.with(Flags::IN_DATA_LIST);
+    if path != tcb.path && tcb.flags.any(listed) {
+        for lists in &mut net.lists {
+            lists.acks.retain(|i| *i != index);
+            lists.data.retain(|i| *i != index);
+        }
+        tcb.flags.clear(listed);
     }
+    tcb.path = path;
 }
 
 /// Puts a connection's earliest deadline into the wheel, unless an entry that is as early is there.

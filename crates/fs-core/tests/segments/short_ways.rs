@@ -78,3 +78,21 @@ fn what_an_ack_lets_go_leaves_by_the_new_route_at_once() {
     acknowledge(&mut lab, &mut conn, 1448);
     assert_eq!(leaves(&mut lab, iface), 2);
 }
+
+/// What waits on the old link's lists when the routes change does not leave by it.
+#[test]
+fn nothing_leaves_by_the_old_route() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    lab.stack.tcp_send(conn.id, b"text").unwrap();
+    let iface = reroute(&mut lab);
+    // It looks its route up again.
+    lab.send(&Seg { window: 60_000, ..conn.seg(ACK) });
+    assert_eq!((leaves(&mut lab, IfaceId(0)), leaves(&mut lab, iface)), (0, 1));
+    acknowledge(&mut lab, &mut conn, 4);
+    // An ACK that is owed neither.
+    lab.send(&conn.data(b"text"));
+    let again = reroute(&mut lab);
+    lab.send(&conn.data_at(4, b"text"));
+    assert_eq!((leaves(&mut lab, iface), leaves(&mut lab, again)), (0, 1));
+}
