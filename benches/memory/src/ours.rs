@@ -21,7 +21,8 @@ const BULK_TURN: Duration = Duration::from_micros(50);
 /// Clients of short connections, after those that stay.
 const SHORT_FLOWS: usize = 1 << 15;
 
-/// What the engine's configuration has under this name, if it is set: as the runtime's.
+/// What the engine's configuration has under this name, if it is set: as the runtime's. The frame pool is told to it too, as
+/// a UMEM is.
 pub static LARGE_TABLE: std::sync::OnceLock<fn(*const u8, usize)> = std::sync::OnceLock::new();
 
 /// Who closes first in short connections.
@@ -107,7 +108,9 @@ impl Ours {
         config.large_table = LARGE_TABLE.get().copied();
         // Short, in virtual time, so that its end is part of what is measured.
         config.tcp = TcpConfig { time_wait: Duration::from_millis(2), ..TcpConfig::default() };
-        let mut stack = Stack::new(config, HeapPool::new(8192 + open + open / 4, 2048));
+        let mut pool = HeapPool::new(8192 + open + open / 4, 2048);
+        pool.populate(config.large_table);
+        let mut stack = Stack::new(config, pool);
         let (at, gateway, any): (IpAddr, IpAddr, IpAddr) = if v6 {
             (Ipv6Addr::from(SERVER_V6).into(), Ipv6Addr::from(GATEWAY_V6).into(), Ipv6Addr::UNSPECIFIED.into())
         } else {

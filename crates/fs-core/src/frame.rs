@@ -173,6 +173,17 @@ impl HeapPool {
             chunk_size,
         }
     }
+
+    /// Has memory behind each chunk from now on, as a UMEM has since it was registered. Before that `tell` is told address
+    /// and bytes, for huge pages.
+    pub fn populate(&mut self, tell: Option<fn(*const u8, usize)>) {
+        if let Some(tell) = tell {
+            tell(self.memory.as_ptr(), self.memory.len());
+        }
+        for byte in self.memory.iter_mut().step_by(4096) {
+            *byte = core::hint::black_box(0);
+        }
+    }
 }
 
 impl FramePool for HeapPool {
