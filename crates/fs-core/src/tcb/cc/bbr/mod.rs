@@ -5,10 +5,12 @@
 //! state and the order of things; [`model`] measures, [`probe`] decides what to try next, [`control`] sets rate and
 //! window.
 //!
-//! One thing is not the draft's: losses that come without a queue. The draft takes more than 2 % of loss for too much
+//! Three things are not the draft's. Losses that come without a queue: the draft takes more than 2 % of loss for too much
 //! in flight, whatever it comes from, so that on a path that loses 5 % at random it ends at a hundredth of what its
 //! first version carries. Here that holds where the round-trip times at the losses show a queue; where they do not,
-//! only from [`RANDOM_LOSS_MAX`] on (a policer's drops: no queue either, but a fifth of all when probing).
+//! only from [`RANDOM_LOSS_MAX`] on (a policer's drops: no queue either, but a fifth of all when probing). What is delivered
+//! while the peer's window holds us back counts as an application's limit does (`Tcb::check_window_limited`). And any
+//! sample of a round may show growth, as in the authors' implementation for Linux.
 //!
 //! Bytes are modulo 2^32 where they only count (`delivered`), rates are bytes a second, gains are percent.
 
