@@ -24,8 +24,7 @@ struct Waiting {
 impl Strangers {
     /// Closes descriptors of a user, some time.
     pub(super) fn close(&mut self, uid: u32, fds: Vec<OwnedFd>) {
-        // Those whose thread has ended.
-        self.0.retain(|_, waiting| lock(waiting).closing != 0);
+        self.forget_closed();
         let waiting = self.0.entry(uid).or_default();
         let mut held = lock(waiting);
         held.fds.extend(fds);
@@ -37,9 +36,17 @@ impl Strangers {
         let of_thread = waiting.clone();
         let started = std::thread::Builder::new().name("strangers".into()).spawn(move || close_all(&of_thread));
         if let Err(error) = started {
-            tracing::warn!(%error, "no thread to close what a process has sent: it stays open");
+            tracing::warn!(%error, "no thread to close what a process has sent: it stays open until there is one");
             lock(waiting).closing = 0;
         }
+    }
+
+    /// Those whose thread has ended. What no thread could be had for stays: to drop it is to close it here.
+    fn forget_closed(&mut self) {
+        self.0.retain(|_, waiting| {
+            let held = lock(waiting);
+            held.closing != 0 || !held.fds.is_empty()
+        });
     }
 
     /// Whether a user has so many that nothing more is taken from him.
@@ -92,6 +99,18 @@ mod tests {
         assert!(!is_expected(&file()));
         assert!(is_expected(&std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()));
         assert!(is_expected(&rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()));
+    }
+
+    #[test]
+    fn without_a_thread_nothing_is_closed_here() {
+        let mut strangers = Strangers::default();
+        let waiting = Waiting { fds: vec![file()], closing: 0 };
+        strangers.0.insert(7, Arc::new(Mutex::new(waiting)));
+        strangers.close(8, vec![file()]);
+        assert_eq!(strangers.0.get(&7).map(|waiting| lock(waiting).fds.len()), Some(1));
+        // The user's next ones take them along.
+        strangers.close(7, vec![file()]);
+        assert!(strangers.0.get(&7).is_some_and(|waiting| lock(waiting).closing != 1));
     }
 
     #[test]
