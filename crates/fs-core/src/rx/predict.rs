@@ -175,7 +175,11 @@ impl Tcb {
             return false;
         }
         let segment = &mut store.segments[head];
-        if segment.has(!(mark::PUSH | mark::SUMMED)) || !segment.rest.is_empty() {
+        debug_assert!(
+            !segment.has(!(mark::PUSH | mark::SUMMED | mark::RECORD_END)),
+            "without a record of losses nothing is marked, and what is open has sent no FIN"
+        );
+        if !segment.rest.is_empty() {
             return false;
         }
         let (frame, sent_us) = (segment.head.take(), segment.sent_us);

@@ -359,14 +359,7 @@ fn emit_segment<P: FramePool>(
     let TxStore { segments, rest, .. } = store;
     let segment = &mut segments[index];
     let payload_sum = if path.tx_checksum() { 0 } else { segment.payload_sum(rest, pool) };
-    let mut flags = TcpFlags::ACK;
-    if segment.has(mark::PUSH) {
-        flags = flags.with(TcpFlags::PSH);
-    }
-    if segment.has(mark::FIN) {
-        flags = flags.with(TcpFlags::FIN);
-    }
-    let (flags, tos) = tcb.mark_data(flags, index == tcb.tx.next, segment.len);
+    let (flags, tos) = tcb.mark_data(segment.flags(), index == tcb.tx.next, segment.len);
     // Blocks go along only where a full segment leaves room; a pure ACK carries them otherwise.
     let with_sack = segment.len + 36 <= tcb.mss as u32;
     let first = out.len();
@@ -534,6 +527,13 @@ impl Tcb {
     /// Headers of a segment without payload.
     #[inline(always)]
     fn plain(&mut self, seq: SeqNum, flags: TcpFlags, urgent: u16, ts: u32, frozen: bool) -> Plain {
+        let window = self.offer_window(frozen);
+        Plain { urgent, ttl: self.ttl(), tos: self.tos(), ..self.usual_headers(seq, flags, window, ts) }
+    }
+
+    /// As [`Tcb::plain`], of a connection that is quiet about what leaves: no urgent data, the defaults in the IP header.
+    #[inline(always)]
+    pub(super) fn usual_headers(&self, seq: SeqNum, flags: TcpFlags, window: u16, ts: u32) -> Plain {
         Plain {
             local: self.local,
             remote: self.remote,
@@ -542,11 +542,11 @@ impl Tcb {
             seq,
             ack: self.rcv_nxt,
             flags,
-            window: self.offer_window(frozen),
-            urgent,
+            window,
+            urgent: 0,
             ts: self.flags.has(Flags::TIMESTAMPS).then_some(Timestamps { val: ts, ecr: self.ts_recent }),
-            ttl: self.ttl(),
-            tos: self.tos(),
+            ttl: DEFAULT_TTL,
+            tos: 0,
             payload_len: 0,
             payload_sum: 0,
         }

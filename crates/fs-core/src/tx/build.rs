@@ -150,6 +150,27 @@ pub(crate) struct Plain {
     pub(crate) payload_sum: u16,
 }
 
+impl Plain {
+    /// The same segment over IPv6.
+    #[inline(always)]
+    pub(crate) fn over_v6<'a>(&self, key: &'a FlowKey, flow_label: u32, options: &'a OptionBytes) -> SegmentSpec<'a> {
+        SegmentSpec {
+            key,
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            window: self.window,
+            urgent: self.urgent,
+            options,
+            ttl: self.ttl,
+            tos: self.tos,
+            flow_label,
+            payload_len: self.payload_len,
+            payload_sum: self.payload_sum,
+        }
+    }
+}
+
 /// As [`write_headers`], for IPv4 with nothing but timestamps. The sums are taken of the numbers on their way, not of the
 /// bytes afterwards; big-endian words add up to the same (RFC 1071 section 2 (B)).
 #[inline(always)]

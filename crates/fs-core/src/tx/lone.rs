@@ -7,10 +7,9 @@ use crate::stack::{Stack, arm};
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::mark;
-use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, Plain, SegmentSpec};
+use crate::tx::build::{self, OptionBytes, Plain};
 use crate::tx::neigh::PathState;
-use crate::wire::options::{self, TIMESTAMPS_LEN, Timestamps};
-use crate::wire::tcp::TcpFlags;
+use crate::wire::options::{self, TIMESTAMPS_LEN};
 use alloc::vec::Vec;
 
 /// None of these holds of a connection whose segment is sent here.
@@ -52,11 +51,11 @@ impl<P: FramePool> Stack<P> {
             || flight > 0 && flight >= tcb.window.cwnd
             || !segment.rest.is_empty()
             || !segment.has(mark::SUMMED) && !path.tx_checksum()
-            || pool.is_shared(&segment.head)
             || segment.head.off() < build::header_len(path, v6, options as u8)
         {
             return false;
         }
+        debug_assert!(!pool.is_shared(&segment.head), "nobody else has what was not sent");
         if tcb.flags.has(STOPPED) && tcb.rto_at != 0 {
             // Sending resumes: RFC 5681 4.1 has nothing to say before the shortest time-out.
             if turn.tick.wrapping_sub(tcb.rto_at) as i32 > *shortest_rto {
@@ -68,54 +67,19 @@ impl<P: FramePool> Stack<P> {
         tally.busy(turn.tick);
         let timer_ran = tcb.timer_runs();
 
-        let mut flags = TcpFlags::ACK;
-        if segment.has(mark::PUSH) {
-            flags = flags.with(TcpFlags::PSH);
-        }
-        if segment.has(mark::FIN) {
-            flags = flags.with(TcpFlags::FIN);
-        }
         let window = tcb.offer_window(frozen);
-        let stamps = stamped.then_some(Timestamps { val: ts, ecr: tcb.ts_recent });
-        let (seq, ack, sum) = (segment.seq, tcb.rcv_nxt, segment.sum);
+        let plain = tcb.usual_headers(segment.seq, segment.flags(), window, ts);
+        let plain = Plain { payload_len: len, payload_sum: segment.sum, ..plain };
         let headers = segment.head.off();
         let checksum = if v6 {
             let mut bytes = OptionBytes::NONE;
-            if let Some(stamps) = stamps {
+            if let Some(stamps) = plain.ts {
                 bytes.len = options::emit_timestamps(stamps, &mut bytes.bytes) as u8;
             }
-            let spec = SegmentSpec {
-                key: &tcb.key(),
-                seq,
-                ack,
-                flags,
-                window,
-                urgent: 0,
-                options: &bytes,
-                ttl: DEFAULT_TTL,
-                tos: 0,
-                flow_label: tcb.flow_label(),
-                payload_len: len,
-                payload_sum: sum,
-            };
+            let key = tcb.key();
+            let spec = plain.over_v6(&key, tcb.flow_label(), &bytes);
             build::write_headers(pool, &mut segment.head, path, &spec)
         } else {
-            let plain = Plain {
-                local: tcb.local,
-                remote: tcb.remote,
-                local_port: tcb.local_port,
-                remote_port: tcb.remote_port,
-                seq,
-                ack,
-                flags,
-                window,
-                urgent: 0,
-                ts: stamps,
-                ttl: DEFAULT_TTL,
-                tos: 0,
-                payload_len: len,
-                payload_sum: sum,
-            };
             build::write_plain(pool, &mut segment.head, path, &plain)
         };
         let headers = headers - segment.head.off();

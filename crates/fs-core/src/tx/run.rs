@@ -8,10 +8,9 @@ use crate::tcb::Tcb;
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::{TxStore, mark};
-use crate::tx::build::{self, DEFAULT_TTL, Plain};
+use crate::tx::build::{self, Plain};
 use crate::tx::neigh::{Path, PathState};
-use crate::wire::options::{TIMESTAMPS_LEN, Timestamps};
-use crate::wire::tcp::TcpFlags;
+use crate::wire::options::TIMESTAMPS_LEN;
 use alloc::vec::Vec;
 
 /// None of these holds of a connection whose segments are sent here.
@@ -76,20 +75,12 @@ impl<'a> Run<'a> {
             || flight > 0 && (flight >= cwnd || small && !tcb.flags.has(Flags::NODELAY))
             || !segment.rest.is_empty()
             || !segment.has(mark::SUMMED) && !self.path.tx_checksum()
-            || pool.is_shared(&segment.head)
             || segment.head.off() < self.headers
         {
             return None;
         }
-        // As `Tcb::ends_burst`.
-        let ends = segment.next == NIL || {
-            let next = &store.segments[segment.next];
-            let small = next.len < mss && segment.next == tcb.tx.tail && !next.has(mark::FIN);
-            flight + end.since(seq) >= cwnd
-                || run + len + mss > cwnd / 2
-                || next.end().after(edge)
-                || small && tcb.holds_small(store, true)
-        };
+        debug_assert!(!pool.is_shared(&segment.head), "nobody else has what was not sent");
+        let ends = segment.next == NIL || tcb.window_ends_burst(store, segment, flight, run);
         let window = match self.window {
             Some(window) => window,
             None => self.begin(tcb, stats),
@@ -98,29 +89,10 @@ impl<'a> Run<'a> {
         if ends && run > 0 {
             segment.marks |= mark::PUSH;
         }
-        let mut flags = TcpFlags::ACK;
-        if segment.has(mark::PUSH) {
-            flags = flags.with(TcpFlags::PSH);
-        }
-        if fin {
-            flags = flags.with(TcpFlags::FIN);
-        }
-        let stamped = tcb.flags.has(Flags::TIMESTAMPS);
         let plain = Plain {
-            local: tcb.local,
-            remote: tcb.remote,
-            local_port: tcb.local_port,
-            remote_port: tcb.remote_port,
-            seq,
-            ack: tcb.rcv_nxt,
-            flags,
-            window,
-            urgent: 0,
-            ts: stamped.then_some(Timestamps { val: self.ts, ecr: tcb.ts_recent }),
-            ttl: DEFAULT_TTL,
-            tos: 0,
             payload_len: len,
             payload_sum: segment.sum,
+            ..tcb.usual_headers(seq, segment.flags(), window, self.ts)
         };
         let checksum = build::write_plain(pool, &mut segment.head, self.path, &plain);
         let frame = pool.share(&segment.head);

@@ -10,6 +10,7 @@ use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::slab::{Hollow, NIL, Slab};
 use crate::tcb::seq::SeqNum;
 use crate::wire::checksum::{Sum, copy_and_sum};
+use crate::wire::tcp::TcpFlags;
 
 /// Marks of a segment.
 pub(crate) mod mark {
@@ -73,6 +74,19 @@ impl TxSegment {
     #[inline]
     pub(crate) fn has(&self, marks: u8) -> bool {
         self.marks & marks != 0
+    }
+
+    /// The control bits of its header, but for ECN's.
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> TcpFlags {
+        let mut flags = TcpFlags::ACK;
+        if self.has(mark::PUSH) {
+            flags = flags.with(TcpFlags::PSH);
+        }
+        if self.has(mark::FIN) {
+            flags = flags.with(TcpFlags::FIN);
+        }
+        flags
     }
 
     /// Something of its begin and of its end: brings both into the cache.

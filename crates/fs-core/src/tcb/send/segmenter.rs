@@ -1,7 +1,7 @@
 //! What to send next: lost segments first, then new ones, within the congestion window (RFC 5681), the
 //! peer's window with silly-window avoidance (RFC 9293 3.8.6.2.1) and Nagle's rule (RFC 9293 3.7.4).
 
-use super::buffer::{TxStore, mark};
+use super::buffer::{TxSegment, TxStore, mark};
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::slab::NIL;
@@ -144,13 +144,19 @@ impl Tcb {
     #[inline(never)]
     fn ends_burst_before_last(&self, store: &TxStore, index: u32, run: u32, now: Instant) -> bool {
         let segment = &store.segments[index];
-        let (next, mss) = (&store.segments[segment.next], self.mss as u32);
-        let full = self.flight() + segment.span() >= self.window.cwnd;
+        self.window_ends_burst(store, segment, self.flight(), run)
+            || self.ext.as_ref().is_some_and(|ext| ext.pacing.ends_burst(segment.len, now))
+    }
+
+    /// [`Tcb::ends_burst`] of a segment that has one behind it, but for pacing; `flight` bytes are out before it.
+    #[inline(always)]
+    pub(crate) fn window_ends_burst(&self, store: &TxStore, segment: &TxSegment, flight: u32, run: u32) -> bool {
+        let (next, mss, cwnd) = (&store.segments[segment.next], self.mss as u32, self.window.cwnd);
         let small = next.len < mss && segment.next == self.tx.tail && !next.has(mark::FIN);
-        full || run + segment.len + mss > self.window.cwnd / 2
+        flight + segment.span() >= cwnd
+            || run + segment.len + mss > cwnd / 2
             || next.end().after(self.snd_una + self.snd_wnd)
             || small && self.holds_small(store, true)
-            || self.ext.as_ref().is_some_and(|ext| ext.pacing.ends_burst(segment.len, now))
     }
 
     /// Cuts a segment that is larger than the segment size has become. False when the pool is dry.
