@@ -158,6 +158,15 @@ impl Slots {
         Some((self.places.len() - 1) as u32)
     }
 
+    /// As [`Slots::remove`], where what was in it is over.
+    pub(crate) fn vacate(&mut self, index: u32) {
+        let slot = &mut self.places[index as usize].slot;
+        let generation = slot.generation().wrapping_add(1).max(1);
+        self.live -= 1;
+        let next = core::mem::replace(&mut self.free, index);
+        *slot = Slot::Free { next, generation };
+    }
+
     /// Empties a slot; handles to it are stale from now on.
     pub(crate) fn remove(&mut self, index: u32) -> Slot {
         let slot = &mut self.places[index as usize].slot;
@@ -595,7 +604,7 @@ impl<P: FramePool> Stack<P> {
         }
         if tcb.flags.has(Flags::ORPHAN) {
             tcb.rx.clear(nodes, pool);
-            slots.remove(index);
+            slots.vacate(index);
             return;
         }
         let rx = core::mem::replace(&mut tcb.rx, crate::frame_queue::FrameQueue::new());

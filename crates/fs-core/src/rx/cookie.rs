@@ -45,8 +45,8 @@ impl<P: FramePool> Stack<P> {
         let size = entry.options.mss.unwrap_or(SIZES[1]);
         let index = SIZES.iter().rposition(|&s| s <= size).unwrap_or(0) as u32;
         entry.iss = self.cookie(&entry.key, entry.irs, index, period(now));
-        let options = self.listener_options(entry.listener);
-        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), &options, entry.shift);
+        let own = self.listener_syn(entry.listener);
+        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), own.max_segment, entry.shift);
         match &mut offer.timestamps {
             Some(ts) => {
                 let scale = entry.options.window_scale.map_or(NO_SCALE, u32::from);
@@ -57,8 +57,8 @@ impl<P: FramePool> Stack<P> {
         }
         self.stats.syn_cookies_sent += 1;
         let SynEntry { key, path, iss, irs, ecn, .. } = entry;
-        let (flags, options) = (crate::tcb::ecn::syn_ack_flags(ecn), &options);
-        let syn = Syn { key: &key, path, flags, seq: iss, ack: irs + 1, options, offer, fast_open: None };
+        let flags = crate::tcb::ecn::syn_ack_flags(ecn);
+        let syn = Syn { key: &key, path, flags, seq: iss, ack: irs + 1, own, offer, fast_open: None };
         self.send_handshake(&syn, u32::MAX, &[]);
     }
 
@@ -135,6 +135,9 @@ impl<P: FramePool> Stack<P> {
 
     /// Completes a handshake by its cookie. False: the segment is somebody else's business.
     pub(crate) fn on_cookie(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
+        if !self.cookies.is_open(self.now) {
+            return false;
+        }
         let (local, port) = (segment.key.local_ip(), segment.key.local_port());
         let Some(listener) = self.listeners.find(local, port) else { return false };
         let Some(mut entry) = self.open_cookie(segment, listener) else {

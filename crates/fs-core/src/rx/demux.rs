@@ -249,7 +249,7 @@ impl<P: FramePool> Stack<P> {
         match owner {
             Some(Owner::Connection(index)) => {
                 self.stats.packets_local += (hops == 0) as u64;
-                self.on_connection(index, segment, frames);
+                self.on_connection(index, segment, hash, frames);
             }
             Some(Owner::Handshake(index)) => {
                 self.stats.packets_local += (hops == 0) as u64;
@@ -264,20 +264,20 @@ impl<P: FramePool> Stack<P> {
     }
 
     #[inline]
-    pub(crate) fn on_connection(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
+    pub(crate) fn on_connection(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
         if !self.predicted(index, segment, frames) {
-            self.process::<false>(index, segment, frames);
+            self.process::<false>(index, segment, hash, frames);
         }
     }
 
     /// Payload and FIN of a segment with SYN, whose other fields have been dealt with; `segment.seq` is behind the SYN.
     #[inline(never)]
-    pub(crate) fn on_text(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
-        self.process::<true>(index, segment, frames);
+    pub(crate) fn on_text(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+        self.process::<true>(index, segment, hash, frames);
     }
 
     #[inline(always)]
-    fn process<const TEXT_ONLY: bool>(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
+    fn process<const TEXT_ONLY: bool>(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
         let nodes = self.nodes.len();
         let Self {
             slots,
@@ -294,7 +294,7 @@ impl<P: FramePool> Stack<P> {
             ..
         } = self;
         let (Slot::Open(tcb), tally) = slots.slot_and_tally(index) else {
-            return self.on_opening(index, segment, frames);
+            return self.on_opening(index, segment, hash, frames);
         };
         tally.received(segment.payload_len, turn.tick);
         let mut core = Core {
@@ -320,13 +320,13 @@ impl<P: FramePool> Stack<P> {
         tally.idle_if(tcb.tx.is_empty(), turn.tick);
         match disposition {
             Disposition::Accepted => self.settle(index, ready),
-            other => self.conclude(index, other, ready, segment),
+            other => self.conclude(index, other, ready, segment, hash),
         }
     }
 
     /// Everything but plain acceptance.
     #[cold]
-    fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, segment: &Segment) {
+    fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, segment: &Segment, hash: u64) {
         match disposition {
             Disposition::Accepted => self.settle(index, ready),
             Disposition::Discard(reason) => {
@@ -370,21 +370,21 @@ impl<P: FramePool> Stack<P> {
                     Some(State::CloseWait) => Some(crate::error::Error::BrokenPipe),
                     _ => Some(crate::error::Error::ConnectionReset),
                 };
-                self.kill(index, error, false);
+                self.forget(index, hash, error);
             }
-            Disposition::TimeWait => self.enter_time_wait(index),
-            Disposition::Closed => self.kill(index, None, false),
+            Disposition::TimeWait => self.enter_time_wait(index, hash),
+            Disposition::Closed => self.forget(index, hash, None),
             Disposition::ResetPeer => {
                 // Linux's form: RFC 9293 3.5.2, third group.
                 self.stats.drop(DropReason::DataAfterClose);
                 self.send_reset_for(segment);
-                self.kill(index, Some(crate::error::Error::ConnectionReset), false);
+                self.forget(index, hash, Some(crate::error::Error::ConnectionReset));
             }
         }
     }
 
     /// A segment for a slot that is not in a synchronized state.
-    fn on_opening(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) {
+    fn on_opening(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
         let opts = segment.options(self.pool.bytes(&frames[0].frame));
         let mut copy = [0u8; 40];
         let len = opts.len().min(40);
@@ -393,9 +393,9 @@ impl<P: FramePool> Stack<P> {
             Ok(true) if segment.flags.syn() => {
                 // RFC 9293 3.10.7.3: text and FIN of a SYN-ACK go on at the sixth step.
                 let flags = segment.flags.without(TcpFlags::SYN);
-                self.on_text(index, &Segment { seq: segment.seq + 1, flags, ..*segment }, frames);
+                self.on_text(index, &Segment { seq: segment.seq + 1, flags, ..*segment }, hash, frames);
             }
-            Ok(true) => self.on_connection(index, segment, frames),
+            Ok(true) => self.on_connection(index, segment, hash, frames),
             Ok(false) => Arrival::new(frames).discard(&mut self.pool),
             Err(reason) => self.discard(frames, reason),
         }

@@ -111,6 +111,7 @@ impl<P: FramePool> Stack<P> {
             retries: 0,
             ecn: syn.ecn,
             options: &options,
+            is_plain: false,
         });
         tcb.flags.set(Flags::UNACCEPTED | Flags::SYN_RECEIVED);
         tcb.ext_mut().recv.syn_data = segment.payload_len > 0;
@@ -141,7 +142,7 @@ impl<P: FramePool> Stack<P> {
         self.enqueue_accept(listener, slot);
         // The SYN itself is done; what is behind it is taken as any segment's text.
         let flags = segment.flags.without(TcpFlags::SYN);
-        self.on_text(slot, &Segment { seq: segment.seq + 1, flags, ..*segment }, frames);
+        self.on_text(slot, &Segment { seq: segment.seq + 1, flags, ..*segment }, hash, frames);
         let grant = renew.then(|| self.fast_open_cookie(&segment.key));
         self.send_syn_ack(index, grant);
         if let Some(tcb) = self.slots.open_mut(slot) {
@@ -176,7 +177,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn end_fast(&mut self, index: u32, listener: u32) {
-        self.handshakes.remove(index);
+        self.handshakes.release(index);
         if let Some(listener) = self.listeners.at_mut(listener) {
             listener.fast_pending = listener.fast_pending.saturating_sub(1);
         }

@@ -1,6 +1,7 @@
 //! Passive opens: SYN → entry of the SYN cache → control block in an accept queue, and how an established
 //! connection that nobody here will accept moves to a core that will.
 
+use crate::config::TcpConfig;
 use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
@@ -23,7 +24,7 @@ use crate::tcb::seq::SeqNum;
 use crate::tcb::tally::Tally;
 use crate::tcb::timers::handshake_wait;
 use crate::time::Duration;
-use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, SegmentSpec};
+use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, Plain, SegmentSpec};
 use crate::tx::neigh::PathId;
 use crate::wire::options::{self, Cookie, SynOptions};
 use crate::wire::tcp::TcpFlags;
@@ -38,9 +39,31 @@ pub(crate) struct Syn<'a> {
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
     /// The connection's, or its listener's.
-    pub(crate) options: &'a TcpOptions,
+    pub(crate) own: SynOwn,
     pub(crate) offer: SynOptions,
     pub(crate) fast_open: Option<Cookie>,
+}
+
+/// What a SYN or SYN-ACK is told by its connection's options, or by its listener's.
+#[derive(Clone, Copy)]
+pub(crate) struct SynOwn {
+    /// Bytes of the window.
+    window: u32,
+    pub(crate) max_segment: Option<u16>,
+    ttl: u8,
+    tos: u8,
+}
+
+impl SynOwn {
+    pub(crate) fn of(options: &TcpOptions, tcp: &TcpConfig) -> Self {
+        Self {
+            window: options.initial_window(tcp),
+            max_segment: options.max_segment,
+            ttl: options.ttl.unwrap_or(DEFAULT_TTL),
+            // RFC 3168 6.1.1: never ECT on a SYN or SYN-ACK.
+            tos: ecn::tos(options.tos),
+        }
+    }
 }
 
 impl<P: FramePool> Stack<P> {
@@ -89,7 +112,7 @@ impl<P: FramePool> Stack<P> {
         let index = self.handshakes.insert(syn);
         let generation = self.handshakes.entry(index).generation;
         if self.table.insert(hash, Owner::Handshake(index).value()).is_err() {
-            self.handshakes.remove(index);
+            self.handshakes.release(index);
             return self.discard(frames, DropReason::NoSlots);
         }
         let wait = handshake_wait(self.config.tcp.rto_initial, 0, self.config.tcp.rto_max);
@@ -103,11 +126,10 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn send_syn_ack(&mut self, index: u32, grant: Option<Cookie>) {
         let SynEntry { key, irs, iss, options: peer, listener, path, ecn, slot, shift, .. } =
             *self.handshakes.entry(index);
-        let options = self.listener_options(listener);
-        let offer = self.syn_options(&key, path, Some(peer), &options, shift);
+        let own = self.listener_syn(listener);
+        let offer = self.syn_options(&key, path, Some(peer), own.max_segment, shift);
         let flags = ecn::syn_ack_flags(ecn);
-        let mut syn =
-            Syn { key: &key, path, flags, seq: iss, ack: irs + 1, options: &options, offer, fast_open: grant };
+        let mut syn = Syn { key: &key, path, flags, seq: iss, ack: irs + 1, own, offer, fast_open: grant };
         // With fast open, the SYN's data is acknowledged with the SYN.
         let edge = self.slots.open(slot).map(|tcb| (tcb.rcv_nxt, tcb.rcv_wnd()));
         if let Some((rcv_nxt, _)) = edge {
@@ -119,6 +141,39 @@ impl<P: FramePool> Stack<P> {
 
     /// Sends a SYN or SYN-ACK, offering `window` at most, with `data` behind a SYN (RFC 7413).
     pub(crate) fn send_handshake(&mut self, syn: &Syn<'_>, window: u32, data: &[u8]) {
+        let window = syn_window(syn.own.window.min(window));
+        if let FlowKey::V4 { local, remote, local_port, remote_port } = *syn.key
+            && syn.fast_open.is_none()
+            && data.is_empty()
+        {
+            let plain = Plain {
+                local,
+                remote,
+                local_port,
+                remote_port,
+                seq: syn.seq,
+                ack: syn.ack,
+                flags: syn.flags,
+                window,
+                urgent: 0,
+                ts: None,
+                ttl: syn.own.ttl,
+                tos: syn.own.tos,
+                payload_len: 0,
+                payload_sum: 0,
+            };
+            let Self { pool, net, stats, now, .. } = self;
+            return match build::bare_syn(pool, net.path(syn.path), &plain, &syn.offer) {
+                Some(frame) => net.send(pool, stats, syn.path, *now, frame),
+                None => stats.drop(DropReason::NoFrames),
+            };
+        }
+        self.send_any_handshake(syn, window, data);
+    }
+
+    /// As [`Stack::send_handshake`] over IPv6, with data, or with a fast open option.
+    #[inline(never)]
+    fn send_any_handshake(&mut self, syn: &Syn<'_>, window: u16, data: &[u8]) {
         let mut bytes = OptionBytes::NONE;
         let len = options::emit_syn(&syn.offer, &mut bytes.bytes);
         let cookie = syn.fast_open.map_or(0, |cookie| options::emit_fast_open(&cookie, &mut bytes.bytes[len..]));
@@ -128,12 +183,11 @@ impl<P: FramePool> Stack<P> {
             seq: syn.seq,
             ack: syn.ack,
             flags: syn.flags,
-            window: syn_window(syn.options.initial_window(&self.config.tcp).min(window)),
+            window,
             urgent: 0,
             options: &bytes,
-            ttl: syn.options.ttl.unwrap_or(DEFAULT_TTL),
-            // RFC 3168 6.1.1: never ECT on a SYN or SYN-ACK.
-            tos: ecn::tos(syn.options.tos),
+            ttl: syn.own.ttl,
+            tos: syn.own.tos,
             flow_label: self.flow_label(syn.key),
             payload_len: 0,
             payload_sum: 0,
@@ -202,8 +256,9 @@ impl<P: FramePool> Stack<P> {
     }
 
     pub(crate) fn forget_handshake(&mut self, index: u32) {
-        let entry = self.handshakes.remove(index);
-        self.table.remove(self.hasher.hash(Protocol::Tcp, &entry.key), Owner::Handshake(index).value());
+        let hash = self.hasher.hash(Protocol::Tcp, &self.handshakes.entry(index).key);
+        self.table.remove(hash, Owner::Handshake(index).value());
+        self.handshakes.release(index);
     }
 
     /// A segment for a handshake under way: SYN-RECEIVED of RFC 9293 3.10.7.4.
@@ -237,9 +292,7 @@ impl<P: FramePool> Stack<P> {
             return self.on_other_ack(index, segment, hash, frames, hops);
         }
         let old = matches!((peer.timestamps, segment.ts), (Some(theirs), Some(ts)) if (ts.val.wrapping_sub(theirs.val) as i32) < 0);
-        let usual = TcpOptions::default();
-        let own = self.listeners.at(listener).map_or(&usual, |l| &l.options);
-        let window = syn_window(own.initial_window(&self.config.tcp)) as u32;
+        let window = syn_window(self.listener_syn(listener).window) as u32;
         if old || segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window) {
             let reason = if old { DropReason::Paws } else { DropReason::OutOfWindow };
             if self.may_challenge() {
@@ -346,6 +399,7 @@ impl<P: FramePool> Stack<P> {
             retries: entry.retries,
             ecn: entry.ecn,
             options: entry_of.map_or(&usual, |l| &l.options),
+            is_plain: entry_of.is_none_or(|l| l.is_plain),
         });
         tcb.flags.set(Flags::UNACCEPTED);
         let Some(slot) = self.slots.insert(|generation| {
@@ -357,7 +411,7 @@ impl<P: FramePool> Stack<P> {
         *self.slots.tally_mut(slot) = Tally::new(entry.iss, entry.irs, 1 + u32::from(entry.retries), 1, self.now);
         let owner = Owner::Connection(slot).value();
         if let Some(index) = cached {
-            self.handshakes.remove(index);
+            self.handshakes.release(index);
             self.table.replace(hash, Owner::Handshake(index).value(), owner);
         } else if self.table.insert(hash, owner).is_err() {
             self.slots.remove(slot);
@@ -367,7 +421,7 @@ impl<P: FramePool> Stack<P> {
         if let Some(listener) = listener {
             self.enqueue_accept(listener, slot);
         }
-        self.on_connection(slot, segment, frames);
+        self.on_connection(slot, segment, hash, frames);
         if listener.is_none() {
             self.pass_on(slot);
         }

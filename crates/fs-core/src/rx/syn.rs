@@ -120,8 +120,11 @@ impl SynCache {
         size_of_val(self.entries.entries())
     }
 
-    pub(crate) fn remove(&mut self, index: u32) -> SynEntry {
-        self.entries.remove(index)
+    /// Ends an entry. What it holds stays where it is, without meaning to `current` and `live`.
+    pub(crate) fn release(&mut self, index: u32) {
+        let entry = &mut self.entries[index];
+        (entry.generation, entry.listener) = (0, NIL);
+        self.entries.vacate(index);
     }
 }
 

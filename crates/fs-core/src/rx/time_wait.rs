@@ -13,7 +13,8 @@ use crate::wire::tcp::TcpFlags;
 
 impl<P: FramePool> Stack<P> {
     /// Both FINs are done and ours was first: the control block becomes a record. The last ACK leaves at once.
-    pub(crate) fn enter_time_wait(&mut self, index: u32) {
+    /// `hash` is of the connection's key.
+    pub(crate) fn enter_time_wait(&mut self, index: u32, hash: u64) {
         // It may move the window's edge, so the record is made after it: an edge never moves back.
         // Only the peer's FIN asks for an ACK, not its ACK of ours.
         if self.slots.open(index).is_some_and(|t| t.flags.has(Flags::ACK_NOW)) {
@@ -28,7 +29,6 @@ impl<P: FramePool> Stack<P> {
             ts_recent: tcb.flags.has(Flags::TIMESTAMPS).then_some(tcb.ts_recent),
             window: tcb.offer_window(true),
         };
-        let hash = self.hasher.hash(Protocol::Tcp, &key);
         self.forget(index, hash, None);
         if self.time_waits.is_full()
             && let Some(oldest) = self.time_waits.pop_oldest()

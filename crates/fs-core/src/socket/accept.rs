@@ -40,7 +40,7 @@ impl<P: FramePool> Stack<P> {
         if options.ttl == Some(0) {
             return Err(Error::InvalidInput);
         }
-        self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?.options = options;
+        self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?.set_options(options);
         Ok(())
     }
 

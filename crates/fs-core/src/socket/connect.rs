@@ -4,7 +4,7 @@ use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::FramePool;
-use crate::rx::handshake::Syn;
+use crate::rx::handshake::{Syn, SynOwn};
 use crate::rx::parse::Segment;
 use crate::socket::event::{Ready, TcpId};
 use crate::socket::fast_open::FastSyn;
@@ -166,7 +166,7 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn send_syn(&mut self, index: u32) {
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
         let (key, iss, path, crossed, shift) = (s.key, s.iss, s.path, s.crossed, s.shift);
-        let options = s.options;
+        let own = SynOwn::of(&s.options, &self.config.tcp);
         let (flags, ack) = match crossed {
             None => (ecn::syn_flags(s.ecn), crate::tcb::seq::SeqNum(0)),
             Some(peer) => (ecn::syn_ack_flags(peer.ecn), peer.irs + 1),
@@ -180,8 +180,8 @@ impl<P: FramePool> Stack<P> {
         if let Some(fast) = s.fast.as_ref().filter(|_| carried > 0) {
             self.store.segments[fast.data.head].read_at(&self.store.rest, &self.pool, 0, &mut data);
         }
-        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), &options, shift);
-        let syn = Syn { key: &key, path, flags, seq: iss, ack, options: &options, offer, fast_open };
+        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), own.max_segment, shift);
+        let syn = Syn { key: &key, path, flags, seq: iss, ack, own, offer, fast_open };
         self.send_handshake(&syn, u32::MAX, &data);
     }
 
@@ -359,6 +359,7 @@ impl<P: FramePool> Stack<P> {
             retries: s.retries,
             ecn: peer.ecn,
             options: &options,
+            is_plain: false,
         };
         let fin_wanted = s.fin_wanted;
         let mut tcb = self.open_tcb(opening);
@@ -396,7 +397,7 @@ impl<P: FramePool> Stack<P> {
         key: &FlowKey,
         path: crate::tx::neigh::PathId,
         peer: Option<SynOptions>,
-        own: &TcpOptions,
+        max_segment: Option<u16>,
         shift: u8,
     ) -> SynOptions {
         let tcp = &self.config.tcp;
@@ -404,12 +405,21 @@ impl<P: FramePool> Stack<P> {
         let ecr = peer.and_then(|p| p.timestamps).map_or(0, |t| t.val);
         SynOptions {
             mss: Some(
-                own.max_segment.map_or(u16::MAX, |m| m.max(crate::net::MSS_MIN)).min(self.net.mss(path, key.is_v6())),
+                max_segment.map_or(u16::MAX, |m| m.max(crate::net::MSS_MIN)).min(self.net.mss(path, key.is_v6())),
             ),
             window_scale: offers(tcp.window_scaling, |p| p.window_scale.is_some()).then_some(shift),
             sack_permitted: offers(tcp.sack, |p| p.sack_permitted),
             timestamps: offers(tcp.timestamps, |p| p.timestamps.is_some())
                 .then(|| options::Timestamps { val: self.timestamp(), ecr }),
+        }
+    }
+
+    /// What a SYN-ACK is told by its listener, by its slot.
+    pub(crate) fn listener_syn(&self, listener: u32) -> SynOwn {
+        let tcp = &self.config.tcp;
+        match self.listeners.at(listener) {
+            Some(listener) => SynOwn::of(&listener.options, tcp),
+            None => SynOwn::of(&TcpOptions::default(), tcp),
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct Listener {
     v6_only: bool,
     pub(crate) backlog: u32,
     pub(crate) options: TcpOptions,
+    /// Its connections need nothing of `options` but TCP_NODELAY.
+    pub(crate) is_plain: bool,
     /// Connections that data in a SYN may have opened before their handshake's end: TCP_FASTOPEN.
     pub(crate) fast_open: u32,
     /// How many there are.
@@ -33,6 +35,13 @@ pub(crate) struct ListenTable {
     /// The global listen table: other cores' listeners, kept by their messages.
     elsewhere: BTreeMap<u16, Vec<(SocketAddr, CoreId)>>,
     generations: u32,
+}
+
+impl Listener {
+    /// Options of the connections that come from now on.
+    pub(crate) fn set_options(&mut self, options: TcpOptions) {
+        (self.options, self.is_plain) = (options, options.is_plain());
+    }
 }
 
 fn covers(at: SocketAddr, v6_only: bool, local: IpAddr) -> bool {
@@ -57,8 +66,10 @@ impl ListenTable {
         let generation = self.generations;
         let queue = VecDeque::new();
         let backlog = backlog.max(1);
+        let is_plain = options.is_plain();
+        let (fast_pending, live) = (0, true);
         let listener =
-            Listener { generation, at, v6_only, backlog, options, fast_open, fast_pending: 0, queue, live: true };
+            Listener { generation, at, v6_only, backlog, options, is_plain, fast_open, fast_pending, queue, live };
         let index = match self.vacant.pop() {
             Some(index) => {
                 self.slots[index as usize] = listener;

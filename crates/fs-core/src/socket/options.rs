@@ -79,6 +79,12 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
+    /// Of those that a connection is given when it opens, none is set but perhaps TCP_NODELAY.
+    pub(crate) fn is_plain(&self) -> bool {
+        let Self { nodelay, defer_accept, syn_retries, .. } = *self;
+        *self == Self { nodelay, defer_accept, syn_retries, ..Self::default() }
+    }
+
     /// Bytes of the window that our SYN or SYN-ACK offers.
     pub(crate) fn initial_window(&self, tcp: &TcpConfig) -> u32 {
         let buffer = self.receive_buffer.map_or(tcp.receive_buffer_initial, |bytes| bytes.max(RECEIVE_BUFFER_MIN));

@@ -43,6 +43,8 @@ pub(crate) struct Opening<'a> {
     /// Both sides want ECN (RFC 3168 6.1.1).
     pub(crate) ecn: bool,
     pub(crate) options: &'a TcpOptions,
+    /// As [`TcpOptions::is_plain`].
+    pub(crate) is_plain: bool,
 }
 
 /// Smallest shift with which a window of `bytes` fits its 16-bit field; at most 14 (RFC 7323 2.3).
@@ -65,8 +67,8 @@ pub(crate) fn syn_window(initial: u32) -> u16 {
 impl<P: FramePool> Stack<P> {
     /// Makes the control block, in ESTABLISHED.
     pub(crate) fn open_tcb(&self, opening: Opening<'_>) -> Tcb {
-        let Opening { key, generation, iss, irs, peer, shift, window, path, sample_from_us, retries, ecn, options } =
-            opening;
+        let Opening { key, generation, iss, irs, peer, shift, window, path, sample_from_us, retries, .. } = opening;
+        let Opening { ecn, options, is_plain, .. } = opening;
         let tcp = &self.config.tcp;
         let v6 = key.is_v6();
         let mut flags = Flags::default();
@@ -140,7 +142,11 @@ impl<P: FramePool> Stack<P> {
         tcb.set_rcv_buf(tcp.receive_buffer_initial);
         tcb.flags.set_quick(crate::tcb::recv::ack::QUICK_MAX);
         tcb.use_algorithm(options.congestion_control.unwrap_or(tcp.congestion_control), self.now);
-        tcb.apply(options, self.now);
+        if is_plain {
+            tcb.flags.put(Flags::NODELAY, options.nodelay);
+        } else {
+            tcb.apply(options, self.now);
+        }
         tcb
     }
 }

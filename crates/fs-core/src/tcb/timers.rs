@@ -257,6 +257,10 @@ pub(crate) fn time_of(retries: u8, min: Duration, max: Duration) -> Duration {
 }
 
 /// The next wait of a handshake's retransmission: doubled each time.
+#[inline]
 pub(crate) fn handshake_wait(initial: Duration, tries: u8, max: Duration) -> Duration {
+    if tries == 0 {
+        return initial.min(max);
+    }
     (initial * (1 << tries.min(10)) as u32).min(max)
 }

@@ -366,7 +366,14 @@ fn emit_segment<P: FramePool>(
     let in_place = segment.len > 0 && !pool.is_shared(&segment.head);
     let stamps = if tcb.flags.has(Flags::TIMESTAMPS) { options::TIMESTAMPS_LEN } else { 0 };
     let bytes;
-    if in_place
+    if segment.len == 0 && tcb.has_plain_headers(with_sack) {
+        // A bare FIN.
+        let urgent = tcb.urgent_pointer(segment.seq);
+        let plain = Plain { tos, ..tcb.plain(segment.seq, flags, urgent, ts, frozen) };
+        let Some(frame) = build::bare_plain(pool, path, &plain) else { return false };
+        bytes = frame.frame.len() as u64;
+        out.push(frame);
+    } else if in_place
         && tcb.has_plain_headers(with_sack)
         && segment.head.off() >= build::header_len(path, false, stamps as u8)
     {

@@ -8,7 +8,7 @@ use crate::wire::checksum::{Sum, copy_and_sum};
 use crate::wire::eth;
 use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::ipv6::{self, Ipv6Header};
-use crate::wire::options::{self, Timestamps};
+use crate::wire::options::{self, SynOptions, SynWords, Timestamps};
 use crate::wire::tcp::{self, TcpFlags, TcpHeader};
 
 /// IP protocol number.
@@ -180,9 +180,30 @@ pub(crate) fn write_plain<P: FramePool>(
     path: &Path,
     plain: &Plain,
 ) -> Option<TxChecksum> {
+    let options = if plain.ts.is_some() { options::TIMESTAMPS_LEN } else { 0 };
+    write_v4(pool, head, path, plain, options, |out| {
+        let Some(ts) = plain.ts else { return Some(0) };
+        let out = out.first_chunk_mut::<{ options::TIMESTAMPS_LEN }>()?;
+        out[..4].copy_from_slice(&options::TIMESTAMPS_HEAD.to_be_bytes());
+        out[4..8].copy_from_slice(&ts.val.to_be_bytes());
+        out[8..].copy_from_slice(&ts.ecr.to_be_bytes());
+        Some(u64::from(options::TIMESTAMPS_HEAD) + u64::from(ts.val) + u64::from(ts.ecr))
+    })
+}
+
+/// [`write_plain`] with `options` bytes of options, which `put` writes at the start of what it is given; it answers the sum of
+/// their words.
+#[inline(always)]
+fn write_v4<P: FramePool>(
+    pool: &mut P,
+    head: &mut Frame,
+    path: &Path,
+    plain: &Plain,
+    options: usize,
+    put: impl FnOnce(&mut [u8]) -> Option<u64>,
+) -> Option<TxChecksum> {
     const FIXED: usize = ipv4::HEADER_LEN + tcp::HEADER_LEN;
     let link = path.link_header();
-    let options = if plain.ts.is_some() { options::TIMESTAMPS_LEN } else { 0 };
     head.grow_front(link.len() + FIXED + options);
     let (link_bytes, rest) = pool.bytes_mut(head).split_at_mut(link.len());
     match (link_bytes.first_chunk_mut::<{ eth::HEADER_LEN }>(), link.first_chunk()) {
@@ -206,13 +227,7 @@ pub(crate) fn write_plain<P: FramePool>(
     let pseudo = addresses + u64::from(TCP) + u64::from(transport);
     let mut check = pseudo + u64::from(plain.urgent);
     check += u64::from(ports) + u64::from(plain.seq.0) + u64::from(plain.ack.0) + u64::from(control);
-    if let Some(ts) = plain.ts {
-        check += u64::from(options::TIMESTAMPS_HEAD) + u64::from(ts.val) + u64::from(ts.ecr);
-        let out = rest.first_chunk_mut::<{ options::TIMESTAMPS_LEN }>()?;
-        out[..4].copy_from_slice(&options::TIMESTAMPS_HEAD.to_be_bytes());
-        out[4..8].copy_from_slice(&ts.val.to_be_bytes());
-        out[8..].copy_from_slice(&ts.ecr.to_be_bytes());
-    }
+    check += put(rest)?;
     let check = if path.tx_checksum() { fold(pseudo) } else { !fold(check + u64::from(plain.payload_sum)) };
     let words = [
         version_and_len,
@@ -237,6 +252,17 @@ pub(crate) fn write_plain<P: FramePool>(
 pub(crate) fn bare_plain<P: FramePool>(pool: &mut P, path: &Path, plain: &Plain) -> Option<TxFrame> {
     let mut frame = pool.alloc()?;
     let checksum = write_plain(pool, &mut frame, path, plain);
+    Some(TxFrame { frame, checksum })
+}
+
+/// As [`bare_plain`], of a SYN or SYN-ACK with these options; `plain` has none.
+pub(crate) fn bare_syn<P: FramePool>(pool: &mut P, path: &Path, plain: &Plain, offer: &SynOptions) -> Option<TxFrame> {
+    let mut frame = pool.alloc()?;
+    let words = SynWords::of(offer);
+    let checksum = write_v4(pool, &mut frame, path, plain, 4 * words.as_slice().len(), |out| {
+        words.emit(out);
+        Some(words.as_slice().iter().map(|word| u64::from(*word)).sum())
+    });
     Some(TxFrame { frame, checksum })
 }
 

@@ -99,6 +99,8 @@ pub struct Drained {
 pub struct PathTable {
     paths: Vec<Path>,
     by_hop: BTreeMap<NextHop, PathId>,
+    /// The latest answer of [`PathTable::path`]: behind one gateway each connection asks for the same.
+    latest: Option<(NextHop, PathId)>,
     links: Vec<Option<Link>>,
     waiting: Waiting,
     /// Where the search for a path to recycle goes on.
@@ -111,6 +113,7 @@ impl PathTable {
         Self {
             paths: Vec::new(),
             by_hop: BTreeMap::new(),
+            latest: None,
             links: Vec::new(),
             waiting: Waiting::new(limits.neighbour_queue as usize),
             hand: 0,
@@ -138,7 +141,19 @@ impl PathTable {
 
     /// The path to a next hop, made if there is none yet. `None` when the table is full of paths that
     /// work (answer `Error::NoBuffers`), or the interface is unknown.
+    #[inline]
     pub fn path(&mut self, hop: NextHop) -> Option<PathId> {
+        match self.latest {
+            Some((latest, id)) if latest == hop => Some(id),
+            _ => {
+                let id = self.find_or_make(hop)?;
+                self.latest = Some((hop, id));
+                Some(id)
+            }
+        }
+    }
+
+    fn find_or_make(&mut self, hop: NextHop) -> Option<PathId> {
         let hop = NextHop { addr: hop.addr.to_canonical(), ..hop };
         if let Some(id) = self.by_hop.get(&hop) {
             return Some(*id);
@@ -148,7 +163,7 @@ impl PathTable {
             // Without link headers all ways are one: peers by the million, or those who claim to be, fill no table.
             let v4 = hop.addr.is_ipv4();
             let addr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            return self.path(NextHop { addr, ..hop });
+            return self.find_or_make(NextHop { addr, ..hop });
         }
         let mut path = Path::new(hop, link);
         let index = if self.paths.len() < PATHS_MAX { self.paths.len() } else { self.recycle()? };
@@ -348,6 +363,7 @@ impl PathTable {
             let id = PathId::new(index, path.generation);
             if path.state != PathState::Known && !self.waiting.is_waiting(id) {
                 self.by_hop.remove(&NextHop { iface: path.iface, addr: path.addr });
+                self.latest = None;
                 return Some(index);
             }
         }

@@ -252,31 +252,62 @@ pub fn syn_len(syn: &SynOptions) -> usize {
 /// Writes a SYN's options, padded to 4 bytes, in Linux's order (MSS, SACK-permitted with timestamps,
 /// window scale). Answers the length, at most 20; 0 when `out` is too small.
 pub fn emit_syn(syn: &SynOptions, out: &mut [u8]) -> usize {
-    let Some(mut out) = out.get_mut(..syn_len(syn)) else { return 0 };
-    let len = out.len();
-    let mut put = |bytes: &[u8]| {
-        let (here, rest) = core::mem::take(&mut out).split_at_mut(bytes.len());
-        here.copy_from_slice(bytes);
-        out = rest;
-    };
-    if let Some(mss) = syn.mss {
-        let [a, b] = mss.to_be_bytes();
-        put(&[MSS, 4, a, b]);
-    }
-    match (syn.sack_permitted, syn.timestamps) {
-        (sack, Some(ts)) => {
-            put(if sack { &[SACK_PERMITTED, 2] } else { &[NOP, NOP] });
-            put(&[TIMESTAMPS, 10]);
-            put(&ts.val.to_be_bytes());
-            put(&ts.ecr.to_be_bytes());
+    let words = SynWords::of(syn);
+    let Some(out) = out.get_mut(..4 * words.as_slice().len()) else { return 0 };
+    words.emit(out);
+    out.len()
+}
+
+/// A SYN's options as words in host order, from which their checksum follows without reading them again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SynWords {
+    words: [u32; 5],
+    len: usize,
+}
+
+impl SynWords {
+    /// In [`emit_syn`]'s order.
+    #[inline]
+    pub(crate) fn of(syn: &SynOptions) -> Self {
+        let mut all = Self::default();
+        if let Some(mss) = syn.mss {
+            all.put(u32::from_be_bytes([MSS, 4, 0, 0]) | u32::from(mss));
         }
-        (true, None) => put(&[NOP, NOP, SACK_PERMITTED, 2]),
-        (false, None) => {}
+        match (syn.sack_permitted, syn.timestamps) {
+            (sack, Some(ts)) => {
+                all.put(if sack { u32::from_be_bytes([SACK_PERMITTED, 2, TIMESTAMPS, 10]) } else { TIMESTAMPS_HEAD });
+                all.put(ts.val);
+                all.put(ts.ecr);
+            }
+            (true, None) => all.put(u32::from_be_bytes([NOP, NOP, SACK_PERMITTED, 2])),
+            (false, None) => {}
+        }
+        if let Some(shift) = syn.window_scale {
+            all.put(u32::from_be_bytes([NOP, WINDOW_SCALE, 3, shift.min(WINDOW_SCALE_MAX)]));
+        }
+        all
     }
-    if let Some(shift) = syn.window_scale {
-        put(&[NOP, WINDOW_SCALE, 3, shift.min(WINDOW_SCALE_MAX)]);
+
+    #[inline]
+    fn put(&mut self, word: u32) {
+        if let Some(slot) = self.words.get_mut(self.len) {
+            *slot = word;
+            self.len += 1;
+        }
     }
-    len
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        self.words.get(..self.len).unwrap_or_default()
+    }
+
+    /// Writes as many as fit.
+    #[inline]
+    pub(crate) fn emit(&self, out: &mut [u8]) {
+        for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(self.as_slice()) {
+            *out = word.to_be_bytes();
+        }
+    }
 }
 
 /// Writes NOP NOP TS. Answers [`TIMESTAMPS_LEN`], or 0 when `out` is too small.

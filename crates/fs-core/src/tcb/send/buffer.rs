@@ -126,16 +126,6 @@ impl TxStore {
     pub(crate) fn frames(&self) -> usize {
         self.segments.len() + self.rest.len()
     }
-
-    fn free<P: FramePool>(&mut self, pool: &mut P, mut segment: TxSegment) {
-        segment.rest.clear(&mut self.rest, pool);
-        if segment.len > 0 {
-            pool.free(segment.head);
-        } else {
-            // A bare FIN's frame is hollow: it names no chunk.
-            let _ = segment.head.into_raw();
-        }
-    }
 }
 
 /// How a write becomes segments.
@@ -494,10 +484,18 @@ impl TxQueue {
 
     /// Gives everything back.
     pub(crate) fn clear<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) {
+        let TxStore { segments, rest, .. } = store;
         while self.head != NIL {
-            let segment = store.segments.remove(self.head);
+            let index = self.head;
+            let segment = &mut segments[index];
             self.head = segment.next;
-            store.free(pool, segment);
+            segment.rest.clear(rest, pool);
+            // A bare FIN's frame is hollow: it names no chunk.
+            let (head, hollow) = (segment.head.take(), segment.len == 0);
+            segments.vacate(index);
+            if !hollow {
+                pool.free(head);
+            }
         }
         *self = TxQueue::new();
     }

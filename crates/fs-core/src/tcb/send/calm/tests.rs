@@ -69,6 +69,7 @@ fn lab() -> Lab {
         retries: 0,
         ecn: false,
         options: &TcpOptions::default(),
+        is_plain: false,
     });
     let (mut store, mut pool) = (TxStore::new(0, None), HeapPool::new(64, 2048));
     let (config, mut stats) = (TcpConfig::default(), Stats::default());
