@@ -10,7 +10,7 @@ use crate::socket::event::{Event, Ready, TcpId};
 use crate::stack::{Stack, Turn, arm};
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
-use crate::tcb::input::COALESCE;
+use crate::tcb::input::{Arrival, COALESCE};
 use crate::tcb::send::buffer::{TxStore, mark};
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::seq::SeqNum;
@@ -22,6 +22,8 @@ use crate::wire::tcp::TcpFlags;
 
 /// None of these holds of a connection that is predicted.
 const ODD: Flags = Flags::ORPHAN.with(Flags::PERSIST).with(Flags::ECN).with(Flags::SYN_RECEIVED);
+
+const ORPHAN_OR_OPENING: Flags = Flags::ORPHAN.with(Flags::SYN_RECEIVED);
 
 impl<P: FramePool> Stack<P> {
     /// Takes a segment in if it is what was expected; else nothing has happened.
@@ -40,7 +42,7 @@ impl<P: FramePool> Stack<P> {
         let (len, queued) = (segment.payload_len, tcb.rx.bytes);
         let acked = segment.ack.since(tcb.snd_una);
         let stamped = tcb.flags.has(Flags::TIMESTAMPS);
-        let expected = segment.flags.without(TcpFlags::PSH) == TcpFlags::ACK
+        let expected = segment.flags.without(TcpFlags::PSH.with(TcpFlags::FIN)) == TcpFlags::ACK
             && segment.seq == tcb.rcv_nxt
             && usize::from(segment.opt_len) == if stamped { TIMESTAMPS_LEN } else { 0 }
             && tcb.state == State::Established
@@ -48,13 +50,15 @@ impl<P: FramePool> Stack<P> {
             && tcb.ext.is_quiet(Quiet::ARRIVING)
             && acked <= tcb.snd_nxt.since(tcb.snd_una)
             && len <= tcb.rcv_wnd()
-            && len | acked != 0
+            // Of nothing that is out there is no duplicate ACK.
+            && (len | acked != 0 || segment.flags.fin() || tcb.snd_una == tcb.snd_nxt)
             && tcb.route_epoch == net.route_epoch;
         if !expected {
             return false;
         }
-        // A frame for each is no waste, and there are enough.
-        if len > 0 && (held >= *receive_frames / 2 || queued > 0 && len <= COALESCE) {
+        let fin = segment.flags.fin();
+        // A frame for each is no waste, and there are enough. A FIN behind payload is rare.
+        if len > 0 && (fin || held >= *receive_frames / 2 || queued > 0 && len <= COALESCE) {
             return false;
         }
         if stamped {
@@ -76,7 +80,7 @@ impl<P: FramePool> Stack<P> {
         let window = u32::from(segment.window) << tcb.snd_shift();
         if acked > 0 && !tcb.take_whole_ack(store, pool, tally, segment.ack, *turn) {
             let echo = segment.ts.map(|ts| ts.ecr);
-            let bare = len == 0 && window == tcb.snd_wnd;
+            let bare = len == 0 && !fin && window == tcb.snd_wnd;
             let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
             tcb.on_ack(store, pool, stats, &config.tcp, &mut tally.delivered, input);
         }
@@ -100,6 +104,12 @@ impl<P: FramePool> Stack<P> {
         let mut frame = rx.frame.take();
         if len == 0 {
             pool.free(frame);
+            if fin {
+                if let Some(ts) = segment.ts {
+                    tally.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
+                }
+                tcb.take_fin(&mut ready);
+            }
         } else {
             frame.trim_front(usize::from(segment.payload_off));
             frame.truncate(len as usize);
@@ -115,6 +125,39 @@ impl<P: FramePool> Stack<P> {
             self.shortcuts += 1;
         }
         self.settle_plain(index, ready);
+        true
+    }
+
+    /// Takes a segment in if it is the ACK of our FIN that the peer's has come before, of a connection that nobody holds: nothing
+    /// is left to be told to anybody, nor to be reckoned. Else nothing has happened.
+    #[inline]
+    pub(crate) fn ended(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
+        #[cfg(any(test, feature = "check"))]
+        if self.no_shortcuts {
+            return false;
+        }
+        let Some(tcb) = self.slots.open(index) else { return false };
+        let expected = tcb.state == State::LastAck
+            && tcb.flags.are(ORPHAN_OR_OPENING, Flags::ORPHAN)
+            && segment.flags.without(TcpFlags::PSH) == TcpFlags::ACK
+            && segment.seq == tcb.rcv_nxt
+            && segment.payload_len == 0
+            && segment.ack == tcb.snd_nxt
+            && tcb.tx.next == NIL;
+        let fresh = match segment.ts {
+            _ if !tcb.flags.has(Flags::TIMESTAMPS) => true,
+            Some(ts) => ts.val.wrapping_sub(tcb.ts_recent) as i32 >= 0,
+            None => false,
+        };
+        if !expected || !fresh {
+            return false;
+        }
+        Arrival::new(frames).discard(&mut self.pool);
+        self.forget(index, hash, None);
+        #[cfg(any(test, feature = "check"))]
+        {
+            self.shortcuts += 1;
+        }
         true
     }
 

@@ -647,6 +647,12 @@ impl Tcb {
             ext.islands.clear(core.nodes, core.pool);
             (ext.held, ext.recv.held_frames, ext.fin_at) = (0, 0, None);
         }
+        self.take_fin(ready)
+    }
+
+    /// The peer's FIN is next, and nothing is held that came after it.
+    #[inline]
+    pub(crate) fn take_fin(&mut self, ready: &mut Ready) -> Disposition {
         self.rcv_nxt += 1;
         self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);
         self.flags.set(Flags::FIN_RECEIVED | Flags::ACK_NOW);

@@ -1,4 +1,5 @@
-//! The ordinary visit to a connection that has data to send: one new segment, which may leave, and nothing else to look at.
+//! The ordinary visit to a connection that has data or a FIN to send: one new segment, which may leave, and nothing else to
+//! look at.
 //! Everything else goes the way of [`super::batch`], which would come to the same.
 
 use crate::frame::{FramePool, TxFrame};
@@ -44,23 +45,33 @@ impl<P: FramePool> Stack<P> {
         let v6 = tcb.flags.has(Flags::V6);
         let stamped = tcb.flags.has(Flags::TIMESTAMPS);
         let options = if stamped { TIMESTAMPS_LEN } else { 0 };
-        if path.state() != PathState::Known
-            || len == 0
-            || len > u32::from(tcb.mss).min(room)
-            || nagle
-            || flight > 0 && flight >= tcb.window.cwnd
-            || !segment.rest.is_empty()
-            || !segment.has(mark::SUMMED) && !path.tx_checksum()
-            || segment.head.off() < build::header_len(path, v6, options as u8)
-        {
+        let bare = len == 0;
+        let fits = if bare {
+            segment.has(mark::FIN) && room > 0
+        } else {
+            len <= u32::from(tcb.mss).min(room)
+                && segment.rest.is_empty()
+                && (segment.has(mark::SUMMED) || path.tx_checksum())
+                && segment.head.off() >= build::header_len(path, v6, options as u8)
+        };
+        if !fits || path.state() != PathState::Known || nagle || flight > 0 && flight >= tcb.window.cwnd {
             return false;
         }
-        debug_assert!(!pool.is_shared(&segment.head), "nobody else has what was not sent");
-        if tcb.flags.has(STOPPED) && tcb.rto_at != 0 {
-            // Sending resumes: RFC 5681 4.1 has nothing to say before the shortest time-out.
-            if turn.tick.wrapping_sub(tcb.rto_at) as i32 > *shortest_rto {
+        debug_assert!(bare || !pool.is_shared(&segment.head), "nobody else has what was not sent");
+        let resumes = tcb.flags.has(STOPPED) && tcb.rto_at != 0;
+        // Sending resumes: RFC 5681 4.1 has nothing to say before the shortest time-out.
+        if resumes && turn.tick.wrapping_sub(tcb.rto_at) as i32 > *shortest_rto {
+            return false;
+        }
+        // A FIN by itself has no frame in the queue.
+        let mut own = None;
+        if bare {
+            own = pool.alloc();
+            if own.is_none() {
                 return false;
             }
+        }
+        if resumes {
             tcb.rto_at = 0;
             tcb.flags.clear(STOPPED);
         }
@@ -71,6 +82,7 @@ impl<P: FramePool> Stack<P> {
         let plain = tcb.usual_headers(segment.seq, segment.flags(), window, ts);
         let plain = Plain { payload_len: len, payload_sum: segment.sum, ..plain };
         let headers = segment.head.off();
+        let head = own.as_mut().unwrap_or(&mut segment.head);
         let checksum = if v6 {
             let mut bytes = OptionBytes::NONE;
             if let Some(stamps) = plain.ts {
@@ -78,13 +90,16 @@ impl<P: FramePool> Stack<P> {
             }
             let key = tcb.key();
             let spec = plain.over_v6(&key, tcb.flow_label(), &bytes);
-            build::write_headers(pool, &mut segment.head, path, &spec)
+            build::write_headers(pool, head, path, &spec)
         } else {
-            build::write_plain(pool, &mut segment.head, path, &plain)
+            build::write_plain(pool, head, path, &plain)
         };
-        let headers = headers - segment.head.off();
-        let frame = pool.share(&segment.head);
-        segment.head.trim_front(headers);
+        let frame = own.unwrap_or_else(|| {
+            let headers = headers - segment.head.off();
+            let frame = pool.share(&segment.head);
+            segment.head.trim_front(headers);
+            frame
+        });
         stats.tx_bytes += frame.len() as u64;
         out.push(TxFrame { frame, checksum });
 
