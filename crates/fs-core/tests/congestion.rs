@@ -22,10 +22,11 @@ fn stack(last: u8, control: CongestionControl) -> Stack<HeapPool> {
     stack
 }
 
-/// Packets take a millisecond each way.
+/// Packets take a millisecond each way, unless `way` says otherwise.
 struct World {
     hosts: [Stack<HeapPool>; 2],
     now: Instant,
+    way: Duration,
     wire: std::collections::VecDeque<(Instant, usize, Vec<u8>)>,
     client: TcpId,
     server: TcpId,
@@ -36,8 +37,6 @@ struct World {
     /// The client was told that it may write.
     may_write: bool,
 }
-
-const WAY: Duration = Duration::from_millis(1);
 
 impl World {
     fn new(control: CongestionControl, options: TcpOptions) -> Self {
@@ -50,6 +49,7 @@ impl World {
         let mut world = World {
             hosts,
             now,
+            way: Duration::from_millis(1),
             wire: Default::default(),
             client,
             server: client,
@@ -84,7 +84,7 @@ impl World {
                 let bytes = host.pool().bytes(&tx.frame).to_vec();
                 host.pool_mut().free(tx.frame);
                 if self.lose_every == 0 || bytes.len() < 1000 || !self.packets.is_multiple_of(self.lose_every) {
-                    self.wire.push_back((self.now + WAY, 1 - from, bytes));
+                    self.wire.push_back((self.now + self.way, 1 - from, bytes));
                 }
             }
             let mut events = Vec::new();
@@ -216,4 +216,23 @@ fn a_writer_who_waits_for_readiness_fills_the_window() {
         // Thirty round trips of slow start on a path without limits: what bounds it is the buffers' maximum.
         assert!(flight > 2 << 20, "{control:?}: at most {flight} bytes in flight");
     }
+}
+
+/// The pace of slow start follows the round trips, though what it lets out does not use the window. (It stayed that of the
+/// last round trip in which the window was used.)
+#[test]
+fn the_pace_of_a_bad_moment_does_not_stay() {
+    let mut world = World::new(Cubic, TcpOptions::default());
+    world.transfer(150_000);
+    world.way = Duration::from_millis(100);
+    world.transfer(150_000);
+    world.way = Duration::from_millis(1);
+    // A few questions that show the round trip to be short again.
+    for _ in 0..50 {
+        world.transfer(2000);
+    }
+    let start = world.now;
+    world.transfer(1_000_000);
+    let took = world.now.since(start);
+    assert!(took < Duration::from_millis(60), "{took:?}: {:?}", world.hosts[0].tcp_info(world.client));
 }

@@ -152,7 +152,8 @@ impl Ext {
             && self.ttl.is_none()
             && self.tos == 0
             && sender.urgent.is_none();
-        let acked = clean && loss.is_none() && self.control.is_none() && self.soft_error.is_none();
+        let acked =
+            clean && loss.is_none() && self.control.is_none() && !pacing.is_wanted() && self.soft_error.is_none();
         Quiet::KNOWN
             .and(Quiet::SETTLING, settling)
             .and(Quiet::ARRIVING, arriving)

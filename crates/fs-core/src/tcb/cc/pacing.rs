@@ -41,6 +41,12 @@ impl Pacing {
         self.rate
     }
 
+    /// Congestion control wants a rate.
+    #[inline]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted != 0
+    }
+
     /// Congestion control's wish; 0 is none.
     pub(crate) fn set_rate(&mut self, wanted: u64) {
         self.wanted = wanted;

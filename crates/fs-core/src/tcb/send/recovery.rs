@@ -592,6 +592,19 @@ impl Tcb {
         }
     }
 
+    /// The window was not used, perhaps because the pace did not let it: a pace that is the round trip's of a bad moment would
+    /// stay for ever (Linux sets it at each ACK).
+    #[inline]
+    fn keep_pace(&mut self) {
+        if self.ext.as_ref().is_some_and(|e| e.pacing.is_wanted()) {
+            if hystart::applies(&self.window, self.mss as u32, self.rtt.srtt_us()) {
+                self.pace_slow_start();
+            } else {
+                self.ext_mut().pacing.set_rate(0);
+            }
+        }
+    }
+
     #[inline]
     pub(super) fn grow_window(
         &mut self,
@@ -616,6 +629,7 @@ impl Tcb {
         };
         let app_limited = unused && !self.flags.has(Flags::WINDOW_LIMITED);
         if app_limited && self.ext.as_ref().is_none_or(|e| e.control.is_none()) {
+            self.keep_pace();
             return;
         }
         let sample = AckSample { now, acked, flight: flight_before, srtt_us: self.rtt.srtt_us(), mss, app_limited };
