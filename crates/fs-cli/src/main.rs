@@ -2,7 +2,6 @@
 
 mod control;
 mod doctor;
-mod program;
 mod run;
 mod ss;
 mod stat;

@@ -236,3 +236,47 @@ fn the_pace_of_a_bad_moment_does_not_stay() {
     let took = world.now.since(start);
     assert!(took < Duration::from_millis(60), "{took:?}: {:?}", world.hosts[0].tcp_info(world.client));
 }
+
+/// Of what is not sent yet a buffer that grows by itself takes two turns' worth: more has left the cache before it leaves.
+/// That there is room again is told when it is sent; no ACK need come.
+#[test]
+fn a_writer_is_not_far_ahead_of_what_leaves() {
+    const MOST: u32 = (256 << 10) + 1448;
+    let mut world = World::new(Cubic, TcpOptions::default());
+    world.way = Duration::from_micros(100);
+    for _ in 0..40 {
+        while world.write(64 << 10) == 64 << 10 {}
+        let info = world.hosts[0].tcp_info(world.client).unwrap();
+        assert!(info.notsent_bytes <= MOST, "{info:?}");
+        world.step();
+        world.read();
+    }
+    world.transfer(0);
+    while world.write(64 << 10) == 64 << 10 {}
+    assert_eq!(world.hosts[0].tcp_ready(world.client).unwrap(), Ready::default());
+    let mut told = false;
+    while !told {
+        let host = &mut world.hosts[0];
+        let mut out = Vec::new();
+        assert!(host.tx_batch(IfaceId(0), 10, &mut out) > 0, "all is sent and nobody told");
+        out.into_iter().for_each(|tx| host.pool_mut().free(tx.frame));
+        let mut events = Vec::new();
+        host.drain_events(&mut events);
+        told = events.contains(&Event::Tcp(world.client, Ready::WRITE));
+        assert_eq!(told, host.tcp_ready(world.client).unwrap() == Ready::WRITE);
+    }
+    // Who sizes the buffer meanwhile has all of it, and is told so.
+    while world.write(64 << 10) == 64 << 10 {}
+    assert_eq!(world.hosts[0].tcp_ready(world.client).unwrap(), Ready::default());
+    let options = world.hosts[0].tcp_options(world.client).unwrap();
+    let sized = TcpOptions { send_buffer: Some(2 << 20), ..options };
+    world.hosts[0].tcp_set_options(world.client, sized).unwrap();
+    let mut events = Vec::new();
+    world.hosts[0].drain_events(&mut events);
+    assert_eq!(events, [Event::Tcp(world.client, Ready::WRITE)]);
+    // And who does so at the start.
+    let mut world = World::new(Cubic, TcpOptions { send_buffer: Some(2 << 20), ..TcpOptions::default() });
+    while world.write(64 << 10) == 64 << 10 {}
+    let info = world.hosts[0].tcp_info(world.client).unwrap();
+    assert!(info.notsent_bytes > 1 << 20, "{info:?}");
+}

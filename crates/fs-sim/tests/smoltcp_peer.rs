@@ -177,12 +177,29 @@ impl Ours {
         }
         self.stack.rx_batch(&mut rx);
         self.stack.tick();
+        let mut out = Vec::new();
+        self.events(rng)?;
+        self.transmit(&mut out)?;
+        // Sending makes room.
+        while self.events(rng)? {
+            self.transmit(&mut out)?;
+        }
+        if let Some(conn) = &self.conn {
+            conn.check_events(&self.stack)?;
+        }
+        Ok(out)
+    }
+
+    /// False: there were none.
+    fn events(&mut self, rng: &mut Rng) -> Result<bool, String> {
+        let mut any = false;
         loop {
             let mut events = core::mem::take(&mut self.events);
             self.stack.drain_events(&mut events);
             if events.is_empty() {
-                break;
+                return Ok(any);
             }
+            any = true;
             for event in events.drain(..) {
                 match event {
                     Event::Accept(listener) => {
@@ -204,7 +221,9 @@ impl Ours {
                 }
             }
         }
-        let mut out = Vec::new();
+    }
+
+    fn transmit(&mut self, out: &mut Vec<Vec<u8>>) -> Result<(), String> {
         while self.stack.tx_batch(IFACE, 64, &mut self.tx) > 0 {
             let mut packet = Vec::new();
             for TxFrame { mut frame, checksum } in self.tx.drain(..) {
@@ -220,10 +239,7 @@ impl Ours {
                 }
             }
         }
-        if let Some(conn) = &self.conn {
-            conn.check_events(&self.stack)?;
-        }
-        Ok(out)
+        Ok(())
     }
 
     fn progress(&mut self) -> Result<(), String> {

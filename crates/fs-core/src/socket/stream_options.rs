@@ -30,8 +30,14 @@ impl<P: FramePool> Stack<P> {
         let now = self.now;
         match self.slots.slot_mut(index) {
             Slot::Open(tcb) => {
+                let was_writable = tcb.writable();
                 tcb.apply(&options, now);
-                self.settle(index, Ready::default());
+                // A larger buffer, or another mark for what is unsent: no ACK may come that tells of it.
+                let room = !was_writable && tcb.writable() && tcb.state.can_send();
+                if room {
+                    tcb.has_room_again(now);
+                }
+                self.settle(index, if room { Ready::WRITE } else { Ready::default() });
             }
             Slot::SynSent(s) => s.options = options,
             Slot::Dead(_) | Slot::Free { .. } => {}

@@ -28,6 +28,10 @@ impl World {
         idle &= !self.events(host, core)?;
         let before = self.packets;
         self.transmit(host, core)?;
+        if self.events(host, core)? {
+            // Sending made room. A core looks again after a turn that did something.
+            self.turn_by(host, core, self.now + Duration::from_micros(1));
+        }
         self.idle_turns += u64::from(idle && self.packets == before);
         self.messages(host, core)?;
         if self.hosts[host].shards[core].turns.is_multiple_of(SWEEP_TURNS) {
