@@ -120,6 +120,40 @@ static void pass_lost(void) {
     say("%s", events(end.revents));
 }
 
+/* Looked at, closed, and taken: the message still has it. */
+static void pass_peeked(void) {
+    int a, b, u[2], go[2];
+    pair(&a, &b);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    MUST(pipe(go));
+    pid_t child = fork();
+    if (!child) {
+        close(a), close(b), close(u[0]);
+        MUST(read(go[0], text, 1));
+        int fd;
+        for (int i = 0; i < 2; i++) {
+            take(u[1], &fd, 1, MSG_PEEK);
+            get(fd, text, 1);
+            say("peeked %.1s", text);
+            MUST(close(fd));
+        }
+        take(u[1], &fd, 1, 0);
+        get(fd, text, 3);
+        say("receiver got %.3s", text);
+        put(fd, "thanks", 6);
+        _exit(0);
+    }
+    close(u[1]);
+    put(a, "given", 5);
+    give(u[0], &b, 1);
+    MUST(close(b));
+    MUST(write(go[1], "x", 1));
+    get(a, text, 6);
+    say("%.6s", text);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+}
+
 /* Two messages in one call, a connection in each. */
 static void pass_by_mmsg(void) {
     int ends[2][2], u[2];
@@ -164,4 +198,5 @@ const struct test pass_cases[] = {{"pass_connection", pass_connection},
                                   {"pass_many", pass_many},
                                   {"pass_lost", pass_lost},
                                   {"pass_by_mmsg", pass_by_mmsg},
+                                  {"pass_peeked", pass_peeked},
                                   {NULL, NULL, false}};

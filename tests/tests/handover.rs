@@ -1,9 +1,9 @@
 //! The daemon ends and another one begins while nginx serves the world: who is connected stays so, whoever carries it.
 
 use anyhow::{Context, Result, ensure};
-use fs_tests::process::Proc;
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::load::Load;
+use fs_tests::unmodified::slow::Slow;
 use fs_tests::unmodified::{Placement, Stage};
 use fs_tests::{Lab, Ns};
 use std::time::{Duration, Instant};
@@ -20,35 +20,8 @@ fn until(what: &str, mut so: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// Takes 10 MiB in four seconds at least, and little of it at once.
-const SLOW: &str = "import socket, sys, time
-s = socket.socket()
-s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-s.settimeout(15)
-s.connect((sys.argv[1], int(sys.argv[2])))
-s.sendall(b'GET /10m HTTP/1.0\\r\\n\\r\\n')
-answer = b''
-while piece := s.recv(65536):
-    answer += piece
-    time.sleep(len(piece) / 2500000)
-head, _, body = answer.partition(b'\\r\\n\\r\\n')
-print(head.split()[1].decode(), len(body))
-";
-
-fn slow_client(stage: &Stage, name: &str) -> Result<Proc> {
-    let mut command = stage.endless_client("/usr/bin/python3");
-    command.args(["-c", SLOW, stage.host, &PORT.to_string()]);
-    let mut client = stage.lab.spawn(name, &mut command)?;
-    std::thread::sleep(Duration::from_millis(500));
-    ensure!(client.ended()?.is_none(), "{name} was too fast: {}", client.log());
-    Ok(client)
-}
-
-fn whole(mut client: Proc) -> Result<()> {
-    let status = client.wait_end(PATIENCE)?;
-    let said = client.log();
-    ensure!(status.success() && said.trim() == "200 10485760", "{status}: {said}");
-    Ok(())
+fn slow_client(stage: &Stage, name: &str) -> Result<Slow> {
+    Slow::start(stage, name, stage.endless_client("/usr/bin/python3"), PORT)
 }
 
 /// Connections that the kernel of the host has on the port.
@@ -86,20 +59,20 @@ fn nobody_notices_that_the_daemon_is_exchanged() -> Result<()> {
         let late = slow_client(&stage, "slow-2")?;
         ensure!(in_kernel(lab)? > 0, "new connections are not the kernel's");
         load.goes_on(50)?;
-        whole(slow).context("a connection of the old daemon")?;
+        slow.whole().context("a connection of the old daemon")?;
         let old = stage.daemon().context("a daemon")?;
         let status = old.proc.wait_end(PATIENCE).context("the old daemon, which has nothing left to do")?;
         ensure!(status.success(), "{status}: {}", old.proc.log());
         println!("old daemon's connections: {}", before.value("wire_connections"));
         load.goes_on(50)?;
-        whole(late).context("a connection of the kernel, while the daemon ended")?;
+        late.whole().context("a connection of the kernel, while the daemon ended")?;
         // Another one begins: what the kernel has stays the kernel's.
         let kept = slow_client(&stage, "slow-3")?;
         let mut new = Daemon::start(lab, Ns::Host, Reach::Wire)?;
         let new_ones = |new: &Daemon| -> Result<u64> { Ok(new.counters(lab)?.value("wire_connections")) };
         until("new connections by the new daemon", || Ok(new_ones(&new)? > 20))?;
         load.goes_on(50)?;
-        whole(kept).context("a connection of the kernel, as the new daemon began")?;
+        kept.whole().context("a connection of the kernel, as the new daemon began")?;
         until("nothing in the kernel", || Ok(in_kernel(lab)? == 0))?;
         let met = load.end()?;
         println!("{} requests, errors: {:?}", met.requests, met.errors);

@@ -2,6 +2,7 @@
 //! them is compared with the kernel's.
 
 use anyhow::{Context, Result, ensure};
+use fs_tests::unmodified::slow::Slow;
 use fs_tests::unmodified::{Placement, Stage};
 use fs_tests::{Lab, Ns};
 use std::time::Duration;
@@ -85,19 +86,7 @@ fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
     })
 }
 
-/// Takes a file slowly; says how much came, and how long nothing did.
-const TAKES: &str = "import socket, sys, time
-connection = socket.socket()
-connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-connection.settimeout(20)
-connection.connect((sys.argv[1], int(sys.argv[2])))
-connection.sendall(b'GET /10m HTTP/1.0\\r\\n\\r\\n')
-answer = b''
-while piece := connection.recv(65536):
-    answer += piece
-    time.sleep(len(piece) / 3500000)
-print(len(answer.partition(b'\\r\\n\\r\\n')[2]))
-";
+const PORT: u16 = 7341;
 
 #[test]
 fn connections_outlive_what_is_done_to_the_interface() -> Result<()> {
@@ -106,11 +95,11 @@ fn connections_outlive_what_is_done_to_the_interface() -> Result<()> {
         for placement in [Placement::KernelWire, Placement::Server] {
             let stage = Stage::set(lab, placement)?;
             let before = stage.counters()?;
-            let (port, device) = ("7341", if placement == Placement::Server { "front0" } else { "back0" });
+            let device = if placement == Placement::Server { "front0" } else { "back0" };
             let host = stage.host;
             let mut server = stage.server("/usr/bin/python3");
-            server.args(["-m", "http.server", "--bind", host, port, "--directory"]).arg(stage.files());
-            let _server = stage.serve("server", &mut server, port.parse()?)?;
+            server.args(["-m", "http.server", "--bind", host, &PORT.to_string(), "--directory"]).arg(stage.files());
+            let _server = stage.serve("server", &mut server, PORT)?;
             let own = format!("{host}/24");
             let net = format!("{}.0/24", host.rsplit_once('.').context("an address")?.0);
             let changes: [(&str, &[&str], &[&str]); 4] = [
@@ -120,16 +109,12 @@ fn connections_outlive_what_is_done_to_the_interface() -> Result<()> {
                 ("route", &["route", "del", &net, "dev", device], &["route", "add", &net, "dev", device, "src", host]),
             ];
             for (what, away, back) in changes {
-                let mut client = stage.client("/usr/bin/python3");
-                let mut client = lab.spawn("takes", client.args(["-c", TAKES, host, port]))?;
-                std::thread::sleep(Duration::from_millis(700));
+                let client = Slow::start(&stage, "takes", stage.client("/usr/bin/python3"), PORT)?;
                 lab.run(Ns::Host, "ip", away)?;
                 std::thread::sleep(Duration::from_secs(1));
                 // With the address the kernel has taken its route away, and gives it back with it.
                 lab.run(Ns::Host, "ip", back)?;
-                let status = client.wait_end(PATIENCE)?;
-                println!("{placement:?}, {what}: {status}, {}", client.log().trim());
-                ensure!(client.log().trim() == "10485760", "{placement:?}, {what}: {status}: {}", client.log());
+                client.whole().with_context(|| format!("{placement:?}, {what}"))?;
             }
             stage.proven(&before, 40 << 20)?;
             stage.end()?;

@@ -152,6 +152,48 @@ fn what_is_wrong_is_said_once_and_leaves_nothing() -> Result<()> {
     })
 }
 
+/// A program for Linux on x86-64, without a loader, that ends at once with 0.
+#[cfg(target_arch = "x86_64")]
+fn static_program() -> Vec<u8> {
+    // mov eax, 60; xor edi, edi; syscall
+    let code = [0xb8, 60, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05];
+    let (headers, base) = (64 + 56, 0x40_0000u64);
+    let mut out = Vec::from(*b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+    out.extend([2, 0, 62, 0, 1, 0, 0, 0]);
+    [base + headers, 64, 0].iter().for_each(|word| out.extend(word.to_le_bytes()));
+    out.extend([0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    out.extend([1, 0, 0, 0, 5, 0, 0, 0]);
+    let len = headers + code.len() as u64;
+    [0, base, base, len, len, 4096].iter().for_each(|word| out.extend(word.to_le_bytes()));
+    out.extend(code);
+    out
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn run_says_what_it_cannot_accelerate() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let (control, file) = (lab.dir().join("static/control.sock"), lab.dir().join("static-program"));
+        std::fs::write(&file, static_program())?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
+        let name = file.display().to_string();
+        for quiet in [&[][..], &["--quiet"]] {
+            let args = [&["run", "--only-local"], quiet, &["--", &name]].concat();
+            let output = fastsock(lab, &control, &args).output()?;
+            let said = said(&output);
+            ensure!(output.status.success(), "{args:?}: {}: {said}", output.status);
+            let wanted =
+                format!("fastsock: {name} is not accelerated: it is statically linked, so it loads no library");
+            ensure!(said == wanted, "{args:?}: {said}");
+        }
+        let (said, pid) = run(lab, &control, &["--only-local"])?;
+        ensure!(said.contains("is accelerated"), "{said}");
+        end(pid, &control)
+    })
+}
+
 /// The device goes down and comes back, which the daemon outlives, then goes for good: it says so, and ends with an error, for
 /// who has started it to know.
 #[test]

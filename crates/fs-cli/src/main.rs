@@ -2,6 +2,7 @@
 
 mod control;
 mod doctor;
+mod program;
 mod run;
 mod ss;
 mod stat;

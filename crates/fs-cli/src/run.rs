@@ -1,6 +1,7 @@
 //! `fastsock run`: a program with the library in front of it.
 
 use crate::control::{ControlArgs, Status, connect, status};
+use crate::program::obstacle;
 use anyhow::{Context, anyhow, bail};
 use fs_shm::control::{Error, PATH_VARIABLE, SYSTEM_PATH};
 use std::ffi::{OsStr, OsString};
@@ -18,7 +19,7 @@ pub(crate) struct Args {
     /// If a daemon has to be started: without a device (connections of this host only).
     #[arg(long)]
     only_local: bool,
-    /// Do not say what is accelerated.
+    /// Do not say what is accelerated. That the program itself is not, is said all the same.
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
@@ -40,10 +41,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             (path, status)
         }
     };
-    if !args.quiet {
-        eprintln!("fastsock: {}", summary(&daemon));
-    }
     let (program, rest) = args.command.split_first().context("no command")?;
+    match obstacle(program) {
+        Some((file, obstacle)) => eprintln!("fastsock: {} is not accelerated: {obstacle}", file.display()),
+        None if args.quiet => {}
+        None => eprintln!("fastsock: {}", summary(&daemon)),
+    }
     let error = Command::new(program)
         .args(rest)
         .env("LD_PRELOAD", preload(&library, std::env::var_os("LD_PRELOAD")))

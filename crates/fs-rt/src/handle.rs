@@ -108,6 +108,11 @@ impl Handle {
         self.shared.ports.share(Protocol::Tcp, at, share);
     }
 
+    /// True while a core listens, or has connections, on a port that somebody else holds.
+    pub fn holds(&self, at: SocketAddr) -> bool {
+        self.shared.ports.is_used(Protocol::Tcp, at)
+    }
+
     /// True once a shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         !self.shared.phase.borrow().is_running()

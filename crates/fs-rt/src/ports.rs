@@ -156,6 +156,11 @@ impl Ports {
         }
     }
 
+    /// Somebody uses it.
+    pub(crate) fn is_used(&self, protocol: Protocol, at: SocketAddr) -> bool {
+        self.lock().get(&(protocol, at)).is_some_and(|entry| entry.users > 0)
+    }
+
     fn cooling(&self) -> MutexGuard<'_, Vec<(Instant, (Protocol, SocketAddr))>> {
         self.cooling.lock().unwrap_or_else(PoisonError::into_inner)
     }

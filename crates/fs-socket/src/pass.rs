@@ -42,8 +42,9 @@ pub fn share(fds: &[Fd]) {
     }
 }
 
-/// After a `recvmsg` that brought these descriptors: those that are sockets of ours in the sender become ours here.
-pub fn claim(fds: &[Fd]) {
+/// After a `recvmsg` that brought these descriptors: those that are sockets of ours in the sender become ours here. If they
+/// were only `peeked` at (MSG_PEEK), the message brings them once more, whatever becomes of these meanwhile.
+pub fn claim(fds: &[Fd], peeked: bool) {
     for &fd in fds {
         let _changing = table::Changing::begin();
         table::displaced(fd);
@@ -55,6 +56,9 @@ pub fn claim(fds: &[Fd]) {
         if let Some(attachment) = process::attached() {
             claim_one(attachment, fd);
         }
+    }
+    if peeked {
+        share(fds);
     }
 }
 

@@ -225,7 +225,7 @@ fn a_passed_descriptor_is_the_same_connection() {
         way.close(client).unwrap();
         let Some(fd) = receive_fd(theirs.as_fd()) else { return 1 };
         let fd = fd.into_raw_fd();
-        fs_socket::claim(&[fd]);
+        fs_socket::claim(&[fd], false);
         i32::from(way.send(fd, b"passed", 0) != Ok(6)) * 2
     });
     // On its way while the child has closed all that it inherited.

@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod load;
 pub mod programs;
 pub mod semantics;
+pub mod slow;
 pub mod stage;
 pub mod table;
 

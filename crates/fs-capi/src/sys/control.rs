@@ -3,7 +3,7 @@
 use core::slice;
 
 use super::answer::is_bad;
-use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, SCM_RIGHTS, SOL_SOCKET, c_int, msghdr};
+use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, MSG_PEEK, SCM_RIGHTS, SOL_SOCKET, c_int, msghdr};
 
 /// Calls `each` with the descriptors of every SCM_RIGHTS message.
 ///
@@ -44,16 +44,16 @@ pub(super) unsafe fn share(message: *const msghdr) {
     }
 }
 
-/// After a message was received from the kernel: sockets of ours in it become ours here.
+/// After a message was received from the kernel with these flags: sockets of ours in it become ours here.
 ///
 /// # Safety
 /// As recvmsg(2), after it has succeeded.
-pub(super) unsafe fn claim(message: *const msghdr) {
+pub(super) unsafe fn claim(message: *const msghdr, flags: c_int) {
     // SAFETY: by contract.
     if let Some(message) = unsafe { message.as_ref() }.filter(|_| !is_bad(message))
         && message.msg_controllen != 0
     {
         // SAFETY: the kernel has just written the control data.
-        unsafe { rights(message, fs_socket::claim) };
+        unsafe { rights(message, |fds| fs_socket::claim(fds, flags & MSG_PEEK != 0)) };
     }
 }

@@ -278,6 +278,9 @@ impl<P: FramePool> Stack<P> {
 
     #[inline(always)]
     fn process<const TEXT_ONLY: bool>(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+        if self.slots.open(index).is_some_and(|tcb| tcb.owes_other_news(segment)) {
+            self.emit_bare(index, TcpFlags::ACK, None, None);
+        }
         let nodes = self.nodes.len();
         let Self {
             slots,

@@ -15,7 +15,7 @@ use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::tally::Tally;
-use crate::tcb::{State, Tcb};
+use crate::tcb::{Ext, State, Tcb};
 use crate::time::Instant;
 use crate::wire::options;
 use crate::wire::tcp::TcpFlags;
@@ -153,6 +153,15 @@ const CLOCK_SLACK_MS: u32 = 3600 * 1000;
 /// In-order payloads of at most so many bytes are copied behind what is queued, if it has room: a frame holds a
 /// thousand times as much. Larger: more copying; smaller: more frames pinned by a peer that sends little segments.
 pub(crate) const COALESCE: u32 = 128;
+
+impl Ext {
+    /// Something is to be told of, an island or bytes that came twice, and `segment` would put something else in its place.
+    fn is_other_news(&self, rcv_nxt: SeqNum, segment: &Segment) -> bool {
+        let (start, end) = (segment.seq, segment.seq + segment.payload_len);
+        let ahead = || start.after(rcv_nxt) && self.islands.owes_news_but_of(start, end);
+        start != end && start != rcv_nxt && (self.dsack.is_some() || ahead())
+    }
+}
 
 impl Tcb {
     /// Processes one segment. `ready` collects what the application must be told.
@@ -582,6 +591,16 @@ impl Tcb {
         if self.flags.has(Flags::SACK) {
             self.ext_mut().dsack = Some((start, end));
         }
+    }
+
+    /// An ACK is owed that tells of an island or of bytes that came twice, and `segment` changes another: the ACK is built
+    /// first, so that ACKs tell of islands in the order in which they changed, and of each in three (RFC 2018 section 4).
+    /// One for the whole batch would tell of each once, or of some not at all, and what a lost ACK alone knew is sent
+    /// again; where a later block then tells of it after all, Linux takes that for reordering, and from then on waits up
+    /// to a round trip longer before it repairs any loss (`tcp_check_sack_reordering`, `tcp_rack_reo_wnd`).
+    #[inline]
+    pub(crate) fn owes_other_news(&self, segment: &Segment) -> bool {
+        self.flags.has(Flags::ACK_NOW) && self.ext.as_ref().is_some_and(|ext| ext.is_other_news(self.rcv_nxt, segment))
     }
 
     /// Gives up what came out of order, so that what is in order can be taken (Linux: `tcp_prune_ofo_queue`; RFC 2018

@@ -27,8 +27,10 @@ pub(super) struct Former {
 
 #[derive(Default)]
 struct Ports {
-    /// All that were taken.
+    /// All that were taken and may be in use.
     all: HashSet<SocketAddr>,
+    /// So many of them that it is time to see which are not.
+    look_at: usize,
     /// Those that may have connections in the kernel.
     shared: HashSet<SocketAddr>,
     /// The daemon is to end: all are the kernel's again.
@@ -51,6 +53,7 @@ impl Former {
         let mut ports = lock(&self.ports);
         ports.all.insert(at);
         ports.shared.insert(at);
+        ports.forget_unused(|at| self.handle.holds(at));
         if ports.leaving {
             self.handle.share_held(at, Share::Leaving);
         }
@@ -64,6 +67,20 @@ impl Former {
         let mut ports = lock(&self.ports);
         ports.leaving = true;
         ports.all.iter().for_each(|&at| self.handle.share_held(at, Share::Leaving));
+    }
+}
+
+/// With fewer ports nobody looks which are still used.
+const FEW: usize = 256;
+
+impl Ports {
+    /// Listeners come and go at addresses and ports that change, and nobody says when a port's last connection is gone: when
+    /// there are twice as many as at the last look, those that no core uses are forgotten.
+    fn forget_unused(&mut self, in_use: impl Fn(SocketAddr) -> bool) {
+        if self.all.len() >= self.look_at.max(FEW) {
+            self.all.retain(|at| in_use(*at));
+            self.look_at = 2 * self.all.len();
+        }
     }
 }
 
@@ -158,6 +175,19 @@ mod tests {
         assert_eq!(port_of(&line("0101020A:0050", "0A"), "7F"), None, "LISTEN");
         assert_eq!(port_of(&line("0101020A:0050", "06"), "7F"), None, "TIME-WAIT");
         assert_eq!(port_of("  sl  local_address rem_address   st tx_queue", "7F"), None);
+    }
+
+    #[test]
+    fn what_nobody_uses_is_forgotten() {
+        let mut ports = Ports::default();
+        let at = |i: u16| SocketAddr::from(([127, 0, 0, 1], i));
+        let is_kept = |at: SocketAddr| at.port().is_multiple_of(100);
+        for i in 1..=u16::MAX {
+            ports.all.insert(at(i));
+            ports.forget_unused(is_kept);
+            assert!(ports.all.len() <= 2 * (usize::from(i) / 100) + FEW, "{i}");
+        }
+        assert!((1..=u16::MAX).map(at).filter(|at| is_kept(*at)).all(|at| ports.all.contains(&at)));
     }
 
     #[test]

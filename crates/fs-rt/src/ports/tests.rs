@@ -35,9 +35,11 @@ fn a_held_port_is_shared_with_the_kernel() {
     ours.acquire_held(Protocol::Tcp, at).unwrap();
     ours.release(Protocol::Tcp, at, true);
     assert_eq!(now(), Share::Ours);
+    assert!(ours.is_used(Protocol::Tcp, at));
     // Its connections' last packets are ours; who listens there now has new ones at once.
     ours.release(Protocol::Tcp, at, true);
     assert_eq!(now(), Share::Leaving);
+    assert!(!ours.is_used(Protocol::Tcp, at));
     ours.share(Protocol::Tcp, at, Share::Ours);
     assert_eq!(now(), Share::Leaving);
     ours.acquire_held(Protocol::Tcp, at).unwrap();

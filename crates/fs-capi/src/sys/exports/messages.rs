@@ -32,7 +32,7 @@ define! {
             None => {
                 let answer = real::recvmsg(fd, message, flags);
                 if answer >= 0 {
-                    control::claim(message);
+                    control::claim(message, flags);
                 }
                 answer
             }
@@ -59,7 +59,7 @@ define! {
             Some(answer) => answer,
             None => {
                 let answer = real::recvmmsg(fd, messages, n, flags, timeout);
-                each(messages, c_uint::try_from(answer).unwrap_or(0), |message| control::claim(message));
+                each(messages, c_uint::try_from(answer).unwrap_or(0), |message| control::claim(message, flags));
                 answer
             }
         }

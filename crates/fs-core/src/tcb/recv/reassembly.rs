@@ -36,6 +36,8 @@ pub(crate) struct Islands {
     list: VecDeque<Island>,
     /// Bytes of those that changed last, the latest first: RFC 2018 section 4 wants them reported in this order.
     recent: [SeqNum; 4],
+    /// No ACK has told of the first of them yet.
+    news: bool,
 }
 
 /// Frames that a connection may hold out of order, given its receive buffer: one for each 512 bytes, as many as full
@@ -87,6 +89,7 @@ impl Islands {
         let inserted = self.place(nodes, pool, start, data);
         if inserted != Inserted::Refused {
             self.touch(start);
+            self.news = true;
         }
         inserted
     }
@@ -199,8 +202,11 @@ impl Islands {
             island.data.trim_front(nodes, pool, overlap as usize);
             ready.append(nodes, island.data);
         }
-        if self.list.is_empty() && self.list.capacity() > 64 {
-            self.list = VecDeque::new();
+        if self.list.is_empty() {
+            self.news = false;
+            if self.list.capacity() > 64 {
+                self.list = VecDeque::new();
+            }
         }
         (ready, gone)
     }
@@ -232,8 +238,15 @@ impl Islands {
         self.recent[0] = at;
     }
 
+    /// An island has changed that no ACK has told of, and bytes from `start` to `end` would change another.
+    pub(crate) fn owes_news_but_of(&self, start: SeqNum, end: SeqNum) -> bool {
+        let apart = |island: &Island| end.before(island.start) || start.after(island.end());
+        self.news && self.find(self.recent[0]).is_some_and(apart)
+    }
+
     /// SACK blocks for our next ACK, most recent first (RFC 2018 section 4), then the lowest. Returns how many.
-    pub(crate) fn sack_blocks(&self, out: &mut [(SeqNum, SeqNum)]) -> usize {
+    pub(crate) fn sack_blocks(&mut self, out: &mut [(SeqNum, SeqNum)]) -> usize {
+        self.news = false;
         let mut n = 0;
         let recent = self.recent.iter().filter_map(|&at| self.find(at));
         for island in recent.chain(self.list.iter().take(2 * out.len())) {

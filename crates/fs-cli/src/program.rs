@@ -1,0 +1,324 @@
+//! Whether a program will load the library, and its socket calls go through it: what `fastsock run` says of one that is not
+//! accelerated. The kernel and the loader decide; here is looked at what they look at.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Scripts whose interpreters are scripts: Linux follows so many (`BINPRM_BUF_SIZE`, fs/exec.c).
+const INTERPRETERS_MAX: usize = 5;
+/// What the kernel reads of a script's first line.
+const LINE_MAX: usize = 256;
+/// Program headers, interpreters and notes longer than this are nobody's.
+const PART_MAX: u64 = 64 << 10;
+
+const ELF: &[u8] = b"\x7fELF";
+const CLASS: usize = 4;
+const CLASS_64: u8 = 2;
+const DYN: u16 = 3;
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+const DT_FLAGS_1: u64 = 0x6fff_fffb;
+const DF_1_PIE: u64 = 0x0800_0000;
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+
+/// Why a program is not accelerated.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// It loads no library at all.
+    Static,
+    /// Go's runtime makes system calls itself.
+    Go,
+    /// Of 32 bits, or for another processor.
+    OtherMachine,
+    /// The loader of another C library than the one that the library is for.
+    OtherLoader(PathBuf),
+    /// The loader takes no library from the environment of a program with more rights than who starts it.
+    MoreRights,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Static => f.write_str("it is statically linked, so it loads no library"),
+            Self::Go => f.write_str("it is a Go program, whose runtime makes system calls itself"),
+            Self::OtherMachine => f.write_str("it is not of this machine's 64 bits, so it cannot load the library"),
+            Self::OtherLoader(loader) => write!(f, "its C library is another one (its loader is {})", loader.display()),
+            Self::MoreRights => f.write_str("it runs with more rights than yours, so it takes no library from you"),
+        }
+    }
+}
+
+/// Why the program that `command` names will not be accelerated, and which file that is (of a script, its interpreter).
+/// `None`: it will be, or nothing speaks against it.
+pub(crate) fn obstacle(command: &OsStr) -> Option<(PathBuf, Obstacle)> {
+    let mut path = find(command)?;
+    for _ in 0..=INTERPRETERS_MAX {
+        let file = File::open(&path).ok()?;
+        let mut head = [0; LINE_MAX];
+        let n = read(&file, &mut head).ok()?;
+        match interpreter(head.get(..n)?) {
+            Some(next) => path = next,
+            None => {
+                let obstacle = obstacle_of(&file, &path)?;
+                return Some((path, obstacle));
+            }
+        }
+    }
+    None
+}
+
+/// As execvp(3).
+fn find(command: &OsStr) -> Option<PathBuf> {
+    if command.as_bytes().contains(&b'/') {
+        return Some(command.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let runs = |file: &PathBuf| file.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
+    std::env::split_paths(&path).map(|directory| directory.join(command)).find(runs)
+}
+
+fn read(file: &File, into: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match { file }.read(rest)? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    Ok(done)
+}
+
+/// Of a script (`#!`); of /usr/bin/env, what it will start.
+fn interpreter(head: &[u8]) -> Option<PathBuf> {
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    let program = PathBuf::from(OsString::from_vec(words.next()?.to_vec()));
+    if program.file_name() == Some(OsStr::new("env"))
+        && let Some(started) = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))
+    {
+        return find(OsStr::from_bytes(started));
+    }
+    Some(program)
+}
+
+fn obstacle_of(file: &File, path: &Path) -> Option<Obstacle> {
+    let has_more_rights = file.metadata().is_ok_and(|meta| has_more_rights(&meta, path));
+    let program = Elf::read(file)?;
+    let Elf { class, machine, is_program, loader, is_go } = program;
+    if class != CLASS_64 || machine != MACHINE {
+        return Some(Obstacle::OtherMachine);
+    }
+    if is_go {
+        return Some(Obstacle::Go);
+    }
+    match loader {
+        // The loader itself, started as a program, has no loader either.
+        None if is_program => Some(Obstacle::Static),
+        None => None,
+        Some(loader) if !is_glibc(&loader) => Some(Obstacle::OtherLoader(loader)),
+        Some(_) => has_more_rights.then_some(Obstacle::MoreRights),
+    }
+}
+
+/// Of this C library: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1, and where distributions keep their own, as long as it is
+/// called that.
+fn is_glibc(loader: &Path) -> bool {
+    let name = loader.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so") || name == b"ld.so" || name.starts_with(b"ld-2.")
+}
+
+/// The kernel tells the loader so (AT_SECURE): set-user-id or set-group-id to somebody else, or capabilities of the file.
+fn has_more_rights(meta: &Metadata, path: &Path) -> bool {
+    const SET_UID: u32 = 0o4000;
+    const SET_GID_AND_GROUP_RUNS: u32 = 0o2010;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let becomes_other = meta.mode() & SET_UID != 0 && meta.uid() != uid
+        || meta.mode() & SET_GID_AND_GROUP_RUNS == SET_GID_AND_GROUP_RUNS && meta.gid() != gid;
+    let gains = || rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok_and(|len| len > 0);
+    becomes_other || uid != 0 && gains()
+}
+
+/// What an executable file's headers say.
+#[derive(Debug)]
+struct Elf {
+    class: u8,
+    machine: u16,
+    /// No library that can be started, as the loader is: it has a fixed place, or says so.
+    is_program: bool,
+    loader: Option<PathBuf>,
+    is_go: bool,
+}
+
+impl Elf {
+    /// `None`: it is none, or not one that can be read.
+    fn read(file: &File) -> Option<Self> {
+        let mut head = [0; 64];
+        file.read_exact_at(&mut head, 0).ok()?;
+        if !head.starts_with(ELF) {
+            return None;
+        }
+        let (class, machine) = (head[CLASS], half(&head, 18)?);
+        let mut elf = Self { class, machine, is_program: half(&head, 16)? != DYN, loader: None, is_go: false };
+        if class != CLASS_64 || machine != MACHINE {
+            return Some(elf);
+        }
+        let (at, size, count) = (word(&head, 32)?, half(&head, 54)?, half(&head, 56)?);
+        let table = part(file, at, u64::from(size) * u64::from(count))?;
+        for entry in table.chunks_exact(usize::from(size).max(1)) {
+            let (kind, at, len) = (half_word(entry, 0)?, word(entry, 8)?, word(entry, 32)?);
+            match kind {
+                PT_INTERP => {
+                    let mut name = part(file, at, len)?;
+                    name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
+                    elf.loader = Some(OsString::from_vec(name).into());
+                }
+                PT_NOTE => elf.is_go |= part(file, at, len).is_some_and(|notes| has_go_note(&notes)),
+                PT_DYNAMIC => elf.is_program |= part(file, at, len).is_some_and(|entries| is_marked_pie(&entries)),
+                _ => {}
+            }
+        }
+        Some(elf)
+    }
+}
+
+fn part(file: &File, at: u64, len: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(len).ok().filter(|_| len <= PART_MAX)?];
+    file.read_exact_at(&mut bytes, at).ok()?;
+    Some(bytes)
+}
+
+/// The note with the build's id, which Go's linker writes into every program.
+fn has_go_note(mut notes: &[u8]) -> bool {
+    while let (Some(name), Some(rest)) = (half_word(notes, 0), half_word(notes, 4)) {
+        if notes.get(12..).is_some_and(|after| after.starts_with(b"Go\0\0")) && name == 4 {
+            return true;
+        }
+        let next = 12 + (u64::from(name)).next_multiple_of(4) + u64::from(rest).next_multiple_of(4);
+        notes = usize::try_from(next).ok().and_then(|next| notes.get(next..)).unwrap_or_default();
+    }
+    false
+}
+
+fn is_marked_pie(entries: &[u8]) -> bool {
+    let (entries, _) = entries.as_chunks::<16>();
+    entries.iter().any(|entry| word(entry, 0) == Some(DT_FLAGS_1) && word(entry, 8).is_some_and(|v| v & DF_1_PIE != 0))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
+}
+
+fn half_word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A file of this name in a directory of the test's own.
+    fn file(test: &str, name: &str, contents: &[u8]) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("fastsock-program-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join(name);
+        std::fs::write(&path, contents).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A program with these parts: kind and contents.
+    fn elf(kind: u16, parts: &[(u32, &[u8])]) -> Vec<u8> {
+        let mut out = vec![0; 64];
+        out[..4].copy_from_slice(ELF);
+        (out[CLASS], out[5]) = (CLASS_64, 1);
+        out[16..18].copy_from_slice(&kind.to_le_bytes());
+        out[18..20].copy_from_slice(&MACHINE.to_le_bytes());
+        out[32..40].copy_from_slice(&64u64.to_le_bytes());
+        out[54..56].copy_from_slice(&56u16.to_le_bytes());
+        out[56..58].copy_from_slice(&(parts.len() as u16).to_le_bytes());
+        let mut at = 64 + 56 * parts.len();
+        for (kind, contents) in parts {
+            let mut entry = [0; 56];
+            entry[..4].copy_from_slice(&kind.to_le_bytes());
+            entry[8..16].copy_from_slice(&(at as u64).to_le_bytes());
+            entry[32..40].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+            out.extend(entry);
+            at += contents.len();
+        }
+        parts.iter().for_each(|(_, contents)| out.extend(*contents));
+        out
+    }
+
+    const LOADER: (u32, &[u8]) = (PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0");
+    const EXEC: u16 = 2;
+
+    fn pie_mark() -> Vec<u8> {
+        [DT_FLAGS_1, DF_1_PIE].iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn what_the_headers_say() {
+        let mark = pie_mark();
+        let (pie, plain) = ((PT_DYNAMIC, &mark[..]), (PT_DYNAMIC, &[0; 16][..]));
+        let other_note: &[u8] = b"\x04\0\0\0\x04\0\0\0\x01\0\0\0GNU\0abcd";
+        let go_note: &[u8] = b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0abcd";
+        let notes = [other_note, go_note].concat();
+        let musl = PathBuf::from("/lib/ld-musl-x86_64.so.1");
+        let cases: Vec<(&str, Vec<u8>, Option<Obstacle>)> = vec![
+            ("dynamic", elf(DYN, &[LOADER, pie, (PT_NOTE, other_note)]), None),
+            ("dynamic-fixed", elf(EXEC, &[LOADER, plain]), None),
+            ("static", elf(EXEC, &[]), Some(Obstacle::Static)),
+            ("static-pie", elf(DYN, &[pie]), Some(Obstacle::Static)),
+            ("the-loader", elf(DYN, &[plain]), None),
+            ("go", elf(EXEC, &[(PT_NOTE, go_note)]), Some(Obstacle::Go)),
+            ("cgo", elf(DYN, &[LOADER, pie, (PT_NOTE, &notes)]), Some(Obstacle::Go)),
+            ("musl", elf(DYN, &[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0"), pie]), Some(Obstacle::OtherLoader(musl))),
+        ];
+        for (name, contents, expected) in cases {
+            let path = file("headers", name, &contents);
+            assert_eq!(obstacle(path.as_os_str()), expected.map(|it| (path.clone(), it)), "{name}");
+            // Cut anywhere, or of another machine: read without a panic.
+            for cut in 0..contents.len() {
+                let path = file("headers", "cut", &contents[..cut]);
+                let _any = obstacle(path.as_os_str());
+            }
+            for (at, other) in [(CLASS, 1), (18, 3)] {
+                let mut contents = contents.clone();
+                contents[at] = other;
+                let path = file("headers", "other", &contents);
+                assert_eq!(obstacle(path.as_os_str()), Some((path.clone(), Obstacle::OtherMachine)), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn scripts_and_what_runs_them() {
+        let program = file("scripts", "program", &elf(EXEC, &[]));
+        let shown = program.display();
+        let env = format!("#!/usr/bin/env -S A=1 {shown} -x\n");
+        let scripts = [format!("#!{shown}\nexit"), format!("#! {shown} -f\n"), env, format!("#!{shown}")];
+        for script in scripts {
+            let path = file("scripts", "script", script.as_bytes());
+            assert_eq!(obstacle(path.as_os_str()), Some((program.clone(), Obstacle::Static)), "{script}");
+        }
+        let round = file("scripts", "round", b"");
+        std::fs::write(&round, format!("#!{}\n", round.display())).unwrap();
+        for path in [round, file("scripts", "text", b"true\n"), file("scripts", "empty", b""), "/no/such".into()] {
+            assert_eq!(obstacle(path.as_os_str()), None, "{}", path.display());
+        }
+        for name in ["sh", "/bin/sh", "no-such-program-anywhere"] {
+            assert_eq!(obstacle(OsStr::new(name)), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A client that takes a file slowly, for what happens to its connection meanwhile.
+
+use super::Stage;
+use crate::process::Proc;
+use anyhow::{Result, ensure};
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Takes 10 MiB in four seconds at least, and little of it at once.
+const TAKES: &str = "import socket, sys, time
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+s.settimeout(20)
+s.connect((sys.argv[1], int(sys.argv[2])))
+s.sendall(b'GET /10m HTTP/1.0\\r\\n\\r\\n')
+answer = b''
+while piece := s.recv(65536):
+    answer += piece
+    time.sleep(len(piece) / 2500000)
+head, _, body = answer.partition(b'\\r\\n\\r\\n')
+print(head.split()[1].decode(), len(body))
+";
+
+/// It runs.
+pub struct Slow(Proc);
+
+impl Slow {
+    /// Asks a server of the stage for its 10 MiB; `python` is [`Stage::client`] or [`Stage::endless_client`] of python3. It has
+    /// begun, and not ended, when this returns.
+    pub fn start(stage: &Stage<'_>, name: &str, mut python: Command, port: u16) -> Result<Slow> {
+        python.args(["-c", TAKES, stage.host, &port.to_string()]);
+        let mut client = stage.lab.spawn(name, &mut python)?;
+        std::thread::sleep(Duration::from_millis(500));
+        ensure!(client.ended()?.is_none(), "{name} was too fast: {}", client.log());
+        Ok(Slow(client))
+    }
+
+    /// All came, and nothing else.
+    pub fn whole(mut self) -> Result<()> {
+        let status = self.0.wait_end(PATIENCE)?;
+        let said = self.0.log();
+        ensure!(status.success() && said.trim() == "200 10485760", "{status}: {said}");
+        Ok(())
+    }
+}
