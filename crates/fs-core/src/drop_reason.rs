@@ -53,6 +53,8 @@ reasons! {
     InexactRst = "inexact_rst",
     /// Data after our side was closed; the connection is reset.
     DataAfterClose = "data_after_close",
+    /// Data behind the peer's FIN.
+    DataAfterFin = "data_after_fin",
     /// Data that was received before.
     Duplicate = "duplicate",
     /// Over the connection's or the core's receive budget.

@@ -238,12 +238,22 @@ impl Tcb {
         }
         // Seventh and eighth: the segment text and FIN.
         if !self.state.can_receive() {
-            self.report_old(segment);
             arrival.discard(core.pool);
-            self.flags.set(Flags::ACK_NOW);
-            return Disposition::Discard(DropReason::Duplicate);
+            return self.after_fin(segment);
         }
         self.take_text(core, segment, arrival, ready)
+    }
+
+    /// Text or a FIN where the peer's FIN has been received. What came before it is acknowledged again; what would follow it
+    /// should not occur and is ignored, without a word (RFC 9293 3.10.7.4, as Linux).
+    #[cold]
+    fn after_fin(&mut self, segment: &Segment) -> Disposition {
+        if segment.seq.at_or_after(self.rcv_nxt) {
+            return Disposition::Discard(DropReason::DataAfterFin);
+        }
+        self.report_old(segment);
+        self.flags.set(Flags::ACK_NOW);
+        Disposition::Discard(DropReason::Duplicate)
     }
 
     /// Steps before the ACK: PAWS, sequence, RST, SYN.
