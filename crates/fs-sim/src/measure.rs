@@ -129,6 +129,8 @@ pub struct Experiment {
     pub time: Duration,
     /// TCP's constants of all hosts (buffers are set here).
     pub tcp: TcpConfig,
+    /// The receivers' SO_RCVBUF.
+    pub receive_buffer: Option<u32>,
     /// Where all packets are written to.
     pub pcap: Option<PathBuf>,
 }
@@ -136,7 +138,8 @@ pub struct Experiment {
 impl Experiment {
     /// One or more flows, measured from the beginning.
     pub fn new(path: Path, flows: Vec<Flow>, time: Duration) -> Self {
-        Self { path, flows, warm_up: Duration::ZERO, time, tcp: TcpConfig::default(), pcap: None }
+        let (warm_up, tcp) = (Duration::ZERO, TcpConfig::default());
+        Self { path, flows, warm_up, time, tcp, receive_buffer: None, pcap: None }
     }
 
     fn world(&self, seed: u64) -> WorldConfig {
@@ -184,7 +187,7 @@ impl Experiment {
         };
         let plans = self.flows.iter().enumerate().map(plan).collect();
         WorldConfig {
-            listen: vec![(PORT, TcpOptions::default())],
+            listen: vec![(PORT, TcpOptions { receive_buffer: self.receive_buffer, ..TcpOptions::default() })],
             topology,
             plans,
             pcap: self.pcap.clone(),

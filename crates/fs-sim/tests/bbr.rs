@@ -66,6 +66,25 @@ fn random_loss_does_not_end_startup() {
     }
 }
 
+/// A peer's window that never lets the path fill is a limit as the path's own: Startup ends at it, and what the connection
+/// paces with is near what it gets. TCP_INFO tells of no application that has too little to say.
+#[test]
+fn a_peers_small_window_ends_startup() {
+    let path = path(100, 20_000, 0);
+    for receive_buffer in [20_000, 60_000] {
+        let flows = vec![Flow::new(CongestionControl::Bbr)];
+        let mut experiment = Experiment::new(path.clone(), flows, Duration::from_secs(4));
+        (experiment.receive_buffer, experiment.warm_up) = (Some(receive_buffer), Duration::from_secs(4));
+        let m = run(&experiment);
+        let (info, rate) = (&m.info[0], m.total() / 8.0);
+        let most = f64::from(receive_buffer) / 0.020;
+        assert!((0.8..=1.05).contains(&(rate / most)), "{rate:.0} B/s of {most:.0}");
+        assert!(info.pacing_rate < info.bandwidth * 13 / 10, "still in Startup: {info:?}");
+        assert!((0.9..1.3).contains(&(info.bandwidth as f64 / rate)), "{info:?} at {rate:.0} B/s");
+        assert!(!info.delivery_rate_app_limited, "{info:?}");
+    }
+}
+
 /// Delays that vary by a tenth of the round trip, as a loaded machine's do, are no queue: losses stay random ones.
 #[test]
 fn jitter_is_no_queue() {

@@ -8,7 +8,7 @@ use super::send::buffer::{TxSegment, TxStore, mark};
 use crate::config::CongestionControl;
 use crate::slab::NIL;
 use crate::tcb::cc::bbr::{Ack, Bbr};
-use crate::tcb::cc::rate::{Sent, Stamp};
+use crate::tcb::cc::rate::{Rate, Sent, Stamp};
 use crate::tcb::cc::{Algorithm, Control};
 use crate::tcb::flags::Flags;
 use crate::tcb::seq::SeqNum;
@@ -128,27 +128,30 @@ impl Tcb {
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.owns_window() && !self.has_unsent() {
-            self.mark_app_limited();
+            self.mark_limited(Rate::mark_app_limited);
         }
     }
 
-    /// The same for the peer's window, which the draft leaves out: what is delivered while it holds us back is as little
-    /// the path's rate. Where much is lost it does so long before the path is full: a hole keeps its edge where it is.
+    /// The same for the peer's window where a hole keeps its edge, which the draft leaves out: what is delivered meanwhile is
+    /// as little the path's rate, and where much is lost it is so long before the path is full. A window that is full
+    /// without a hole is the most that this connection can have, a limit of the path as any other (as in the draft and on
+    /// Linux, `tcp_rate_check_app_limited`): else BBR would stay in Startup for as long as it holds.
     fn check_window_limited(&mut self) {
-        if (self.snd_una + self.snd_wnd).delta(self.snd_nxt) < i32::from(self.mss) {
-            self.mark_app_limited();
+        let hole = self.ext.as_ref().is_some_and(|e| e.sacked | e.lost | e.retransmitted != 0);
+        if hole && (self.snd_una + self.snd_wnd).delta(self.snd_nxt) < i32::from(self.mss) {
+            self.mark_limited(Rate::mark_window_limited);
         }
     }
 
     #[inline(never)]
-    fn mark_app_limited(&mut self) {
+    fn mark_limited(&mut self, mark: fn(&mut Rate, u32)) {
         let (flight, cwnd) = (self.flight(), self.window.cwnd);
         let pending = self.has_lost();
         if flight < cwnd
             && !pending
             && let Some(bbr) = self.bbr()
         {
-            bbr.rate.mark_app_limited(flight);
+            mark(&mut bbr.rate, flight);
         }
     }
 

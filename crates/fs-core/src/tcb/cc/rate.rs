@@ -21,7 +21,15 @@ pub(crate) struct Stamp {
     pub(crate) lost: u32,
     /// Bytes in flight, this segment included.
     pub(crate) in_flight: u32,
-    pub(crate) app_limited: bool,
+    app_limited: bool,
+    window_limited: bool,
+}
+
+impl Stamp {
+    /// Something else than the path limited what was sent.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.app_limited | self.window_limited
+    }
 }
 
 /// A segment that is acknowledged or lost, as far as the sampler is concerned.
@@ -53,8 +61,8 @@ pub struct RateSample {
     pub lost: u32,
     /// Bytes in flight at that transmission.
     pub in_flight: u32,
-    /// The application, and not the path, limited what was sent.
-    pub app_limited: bool,
+    /// The application, or the peer's window behind a hole, and not the path, limited what was sent.
+    pub limited: bool,
     /// Round-trip time of the latest segment sent only once.
     pub rtt_us: Option<u32>,
 }
@@ -68,6 +76,8 @@ pub(crate) struct Rate {
     first_sent_us: u32,
     /// `delivered` at which the bubble that the application left is gone.
     app_limited: Option<u32>,
+    /// The same for what the peer's window left, where a hole kept it.
+    window_limited: Option<u32>,
     /// Segments before this number were sent before the sampler began, and have no stamp.
     since: SeqNum,
     /// Latest sample that said a rate, and whether it was limited by the application: for TCP_INFO.
@@ -104,6 +114,7 @@ impl Rate {
             delivered_us: now_us,
             first_sent_us: now_us,
             app_limited: None,
+            window_limited: None,
             since,
             latest: (0, false),
             now_us,
@@ -126,6 +137,7 @@ impl Rate {
             lost: self.lost,
             in_flight: flight,
             app_limited: self.app_limited.is_some(),
+            window_limited: self.window_limited.is_some(),
         }
     }
 
@@ -176,8 +188,10 @@ impl Rate {
 
     /// The ACK's sample. An interval below `min_rtt_us` is no measure of anything (a spurious retransmission).
     pub(crate) fn generate(&mut self, min_rtt_us: u32) -> RateSample {
-        if self.app_limited.is_some_and(|until| after(self.delivered, until)) {
-            self.app_limited = None;
+        for limited in [&mut self.app_limited, &mut self.window_limited] {
+            if limited.is_some_and(|until| after(self.delivered, until)) {
+                *limited = None;
+            }
         }
         let mut sample = RateSample {
             newly_acked: self.newly_acked,
@@ -189,12 +203,13 @@ impl Rate {
         sample.prior_delivered = Some(stamp.delivered);
         sample.delivered = self.delivered.wrapping_sub(stamp.delivered);
         sample.lost = self.lost.wrapping_sub(stamp.lost);
-        (sample.in_flight, sample.app_limited) = (stamp.in_flight, stamp.app_limited);
+        (sample.in_flight, sample.limited) = (stamp.in_flight, stamp.is_limited());
         let interval = send_elapsed.max(ack_elapsed);
         if interval >= min_rtt_us.max(1) {
             sample.rate = u64::from(sample.delivered) * 1_000_000 / u64::from(interval);
-            if !sample.app_limited || sample.rate > self.latest.0 {
-                self.latest = (sample.rate, sample.app_limited);
+            // As Linux, which knows no other limit than the application's.
+            if !stamp.app_limited || sample.rate > self.latest.0 {
+                self.latest = (sample.rate, stamp.app_limited);
             }
         }
         sample
@@ -206,8 +221,14 @@ impl Rate {
         self.app_limited = Some(self.delivered.wrapping_add(flight));
     }
 
-    pub(crate) fn is_app_limited(&self) -> bool {
-        self.app_limited.is_some()
+    /// As [`Rate::mark_app_limited`], where the peer's window has no more room.
+    pub(crate) fn mark_window_limited(&mut self, flight: u32) {
+        self.window_limited = Some(self.delivered.wrapping_add(flight));
+    }
+
+    /// Something else than the path limits what is sent now.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.app_limited.is_some() || self.window_limited.is_some()
     }
 }
 

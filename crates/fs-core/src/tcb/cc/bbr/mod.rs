@@ -9,8 +9,8 @@
 //! in flight, whatever it comes from, so that on a path that loses 5 % at random it ends at a hundredth of what its
 //! first version carries. Here that holds where the round-trip times at the losses show a queue; where they do not,
 //! only from [`RANDOM_LOSS_MAX`] on (a policer's drops: no queue either, but a fifth of all when probing). What is delivered
-//! while the peer's window holds us back counts as an application's limit does (`Tcb::check_window_limited`). And any
-//! sample of a round may show growth, as in the authors' implementation for Linux.
+//! while a hole keeps the peer's window where it is, so that it holds us back, counts as an application's limit does
+//! (`Tcb::check_window_limited`). And any sample of a round may show growth, as in the authors' implementation for Linux.
 //!
 //! Bytes are modulo 2^32 where they only count (`delivered`), rates are bytes a second, gains are percent.
 
@@ -262,7 +262,7 @@ impl Bbr {
 
     /// A segment of `span` bytes leaves; `flight` counts it in.
     pub(crate) fn on_sent(&mut self, w: &mut Window, now: Instant, flight: u32, span: u32) -> Stamp {
-        if flight <= span && self.rate.is_app_limited() {
+        if flight <= span && self.rate.is_limited() {
             self.restart_from_idle(w, now);
         }
         if flight.saturating_add(self.mss) > w.cwnd {
@@ -315,7 +315,7 @@ impl Bbr {
         let in_flight = sent.stamp.in_flight;
         if self.is_inflight_too_high(lost, in_flight) {
             let at_loss = inflight_at_loss(in_flight, lost, sent.span, self.loss_threshold());
-            self.handle_inflight_too_high(&w, at_loss, sent.stamp.app_limited, self.now);
+            self.handle_inflight_too_high(&w, at_loss, sent.stamp.is_limited(), self.now);
         }
     }
 
@@ -325,7 +325,7 @@ impl Bbr {
         self.note_loss(w);
         self.loss_with_queue = true;
         if self.bw_probe_samples {
-            self.handle_inflight_too_high(w, flight, self.rate.is_app_limited(), now);
+            self.handle_inflight_too_high(w, flight, self.rate.is_limited(), now);
         } else if self.mode == Mode::Startup {
             self.full_bw_reached = true;
             self.inflight_longterm = self.bdp(100).max(self.inflight_latest).max(self.min_pipe());

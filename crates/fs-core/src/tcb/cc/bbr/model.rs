@@ -72,7 +72,7 @@ impl Bbr {
 
     pub(super) fn update_congestion_signals(&mut self, w: &Window, rs: &RateSample) {
         self.update_round(rs);
-        if rs.rate > 0 && (rs.rate >= self.max_bw() || !rs.app_limited) {
+        if rs.rate > 0 && (rs.rate >= self.max_bw() || !rs.limited) {
             self.max_bw[1] = self.max_bw[1].max(rs.rate);
         }
         if rs.newly_lost > 0 {
@@ -171,7 +171,7 @@ impl Bbr {
     }
 
     pub(super) fn check_full_bw_reached(&mut self, rs: &RateSample) {
-        if self.full_bw_now || rs.app_limited || rs.rate == 0 {
+        if self.full_bw_now || rs.limited || rs.rate == 0 {
             return;
         }
         // Any sample may show growth, not only the round's first: that one can be a repaired segment's, of a moment at

@@ -221,7 +221,7 @@ impl Bbr {
             self.bw_probe_samples = false;
             self.ack_phase = AckPhase::Init;
             if self.is_in_probe_bw() {
-                if !rs.app_limited {
+                if !rs.limited {
                     self.advance_max_bw_filter();
                 }
                 // The careful probe went well: one that stays, at once.
@@ -246,11 +246,11 @@ impl Bbr {
         u64::from(lost) * 100 > u64::from(in_flight) * threshold || lost > 0 && !self.sack && self.loss_with_queue
     }
 
-    pub(super) fn handle_inflight_too_high(&mut self, w: &Window, in_flight: u32, app_limited: bool, now: Instant) {
+    pub(super) fn handle_inflight_too_high(&mut self, w: &Window, in_flight: u32, limited: bool, now: Instant) {
         self.prev_probe_too_high = true;
         // Once for each probe.
         self.bw_probe_samples = false;
-        if !app_limited {
+        if !limited {
             self.inflight_longterm = in_flight.max(percent_of(self.target_inflight(w), BETA as u32));
         }
         if self.mode == Mode::Up {

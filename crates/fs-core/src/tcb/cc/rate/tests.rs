@@ -42,7 +42,7 @@ fn a_steady_flow_shows_its_rate() {
             // Ten segments in ten milliseconds; the first samples reach back to when nothing was in flight.
             if i > 20 {
                 assert_eq!((sample.rate, sample.delivered, sample.in_flight), (1_000_000, 11 * MSS, 11 * MSS));
-                assert!(!sample.app_limited && sample.lost == 0 && sample.newly_acked == MSS);
+                assert!(!sample.limited && sample.lost == 0 && sample.newly_acked == MSS);
             }
         }
     }
@@ -86,12 +86,26 @@ fn application_limited_samples_say_so() {
     line.send(0);
     line.rate.mark_app_limited(MSS);
     line.send(1000);
-    assert!(!line.ack(10_000, 1, 0).app_limited, "sent before");
-    assert!(line.rate.is_app_limited());
-    assert!(line.ack(11_000, 1, 0).app_limited);
-    assert!(!line.rate.is_app_limited(), "the bubble is gone");
+    assert!(!line.ack(10_000, 1, 0).limited, "sent before");
+    assert!(line.rate.is_limited());
+    assert!(line.ack(11_000, 1, 0).limited);
+    assert!(!line.rate.is_limited(), "the bubble is gone");
     line.send(12_000);
-    assert!(!line.ack(22_000, 1, 0).app_limited);
+    assert!(!line.ack(22_000, 1, 0).limited);
+}
+
+/// So are those behind a hole in the peer's window; but TCP_INFO, as Linux, tells of the application's limit only.
+#[test]
+fn the_peers_window_is_a_limit_that_is_not_told() {
+    for (mark, told) in [(Rate::mark_app_limited as fn(&mut Rate, u32), true), (Rate::mark_window_limited, false)] {
+        let mut line = Line::new();
+        mark(&mut line.rate, 0);
+        line.send(0);
+        assert!(line.rate.is_limited());
+        assert!(line.ack(10_000, 1, 0).limited);
+        assert!(!line.rate.is_limited());
+        assert_eq!(line.rate.latest, (u64::from(MSS) * 100, told));
+    }
 }
 
 #[test]
