@@ -38,6 +38,8 @@ pub struct Sending {
     pub cwnd: u32,
     /// Bytes thought to be in the network.
     pub flight: u32,
+    /// Bytes that the peer has SACKed.
+    pub sacked: u32,
     /// Largest payload of a segment.
     pub mss: u16,
     /// Segments in the send queue.
@@ -118,10 +120,12 @@ impl<P: FramePool> Stack<P> {
         let control: usize = self.net.lists.iter().map(|l| l.control.len()).sum();
         let udp = self.udp.frames_held();
         let queued = frames.receive + frames.segments - frames.bare + frames.rest;
-        assert_eq!(
-            self.pool.in_use(),
-            queued + control + udp + outside,
-            "frames in use, against {queued} in queues, {control} to send, {udp} of UDP, {outside} outside"
+        // Packets that wait for a neighbour: of at most four frames, most of which are a send queue's as well.
+        let (least, waiting) = (queued + control + udp + outside, 4 * self.net.paths.waiting());
+        let in_use = self.pool.in_use();
+        assert!(
+            (least..=least + waiting).contains(&in_use),
+            "{in_use} frames in use, against {queued} in queues, {control} to send, {udp} of UDP, {outside} outside"
         );
     }
 
@@ -168,6 +172,11 @@ impl<P: FramePool> Stack<P> {
         if tcb.flags.has(Flags::SACK) {
             assert_eq!(ext.map_or(0, |e| e.sacked), sacked, "bytes marked SACKed");
         }
+        let closed = ext.is_some_and(|e| e.sender.closed_since.is_some());
+        assert!(
+            !closed || tcb.snd_wnd == 0,
+            "the peer's window is open, and it is still remembered when it was closed"
+        );
         let remembered = ext.and_then(|e| e.loss.as_deref()).map_or(0, |l| l.rack.resent_kept());
         assert!(tcb.flags.has(Flags::SACK) || remembered == 0, "times of {remembered} segments that nobody looks at");
         assert!(sacked + lost <= nxt.since(una), "more SACKed and lost than sent");
@@ -248,6 +257,7 @@ impl<P: FramePool> Stack<P> {
             window: tcb.snd_wnd,
             cwnd: tcb.window.cwnd,
             flight: tcb.flight(),
+            sacked: tcb.ext.as_ref().map_or(0, |e| e.sacked),
             mss: tcb.mss,
             segments,
         })

@@ -5,6 +5,7 @@
 
 pub mod host;
 pub mod input;
+pub mod middlebox;
 pub mod packet;
 pub mod peer;
 pub mod pool;

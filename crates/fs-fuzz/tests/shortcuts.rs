@@ -8,8 +8,9 @@ use fs_core::wire::checksum::Sum;
 use fs_core::{
     CongestionControl, Connect, Duration, Framing, Keepalive, Linger, Listen, RxChecksum, TcpConfig, TcpId, TcpOptions,
 };
-use fs_fuzz::host::{Host, Plan, address};
+use fs_fuzz::host::{Host, IFACE, Plan, address};
 use fs_fuzz::input::Input;
+use fs_fuzz::middlebox::{Passing, Trouble};
 use fs_fuzz::packet::{Tcp, timestamps};
 use fs_fuzz::peer::{PORT, listen};
 use fs_fuzz::trace::{note, run};
@@ -39,7 +40,7 @@ fn compare(name: &str, target: Run, input: &[u8]) -> u64 {
 fn rare(input: &mut Input<'_>, now: TcpOptions) -> TcpOptions {
     let on = input.chance(128);
     let ms = |n| Duration::from_millis(n);
-    match input.below(12) {
+    match input.below(13) {
         0 => {
             let times = Keepalive { idle: ms(200), interval: ms(100), count: 3 };
             TcpOptions { keepalive: on.then_some(times), ..now }
@@ -48,18 +49,35 @@ fn rare(input: &mut Input<'_>, now: TcpOptions) -> TcpOptions {
         2 => TcpOptions { tos: if on { 0x10 } else { 0 }, ..now },
         3 => TcpOptions { cork: on, ..now },
         4 => TcpOptions { user_timeout: on.then_some(ms(700)), ..now },
-        5 => TcpOptions { not_sent_low: on.then_some(2000), ..now },
+        5 => {
+            let low = input.pick(&[300, 2000]);
+            TcpOptions { not_sent_low: on.then_some(low), ..now }
+        }
         6 => TcpOptions { window_clamp: on.then_some(3000), ..now },
         7 => TcpOptions { receive_low: if on { 700 } else { 0 }, ..now },
         8 => TcpOptions { pacing_max: on.then_some(300_000), ..now },
         9 => TcpOptions { oob_inline: on, ..now },
         10 => TcpOptions { receive_buffer: on.then_some(9000), ..now },
+        11 => TcpOptions { send_buffer: on.then_some(60_000), ..now },
         _ => TcpOptions { linger: if on { Linger::Timeout(ms(300)) } else { Linger::Background }, ..now },
     }
 }
 
+/// Changes a packet on its way, or answers it with an ICMP error, which is returned.
+fn meddle(input: &mut Input<'_>, packet: &mut [u8], link: usize) -> Option<Vec<u8>> {
+    let mut packet = Passing::of(packet, link)?;
+    match input.below(8) {
+        // Of data that is not there yet, mostly.
+        0..=2 => packet.set_urgent(input.word() % 4000),
+        3 | 4 => packet.set_window(input.pick(&[0, 0, 1, 700])),
+        5 | 6 => return Some(packet.error(Trouble::Unreachable)),
+        _ => return Some(packet.error(Trouble::TooLarge(input.pick(&[1300, 1400])))),
+    }
+    None
+}
+
 /// Two connections between two hosts that write and read as their script says; now and then a packet is lost, repeated or
-/// late, and sometimes it takes long until something happens.
+/// late, somebody on the way changes one, and sometimes it takes long until something happens.
 fn steady(data: &[u8]) -> u64 {
     steady_over(data, false)
 }
@@ -85,7 +103,12 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
         ..TcpConfig::default()
     };
     let tx_checksum = bits & 0xc0 == 0xc0;
-    let mut hosts = [1, 2].map(|last| Host::new(Plan { last, tx_checksum, frames: 250, v6, ..Plan::new(tcp.clone()) }));
+    // With link addresses, which may be forgotten; so few frames that a write finds none.
+    let place = input.byte();
+    let (framing, link) = if place & 1 == 0 { (Framing::Ip, 0) } else { (Framing::Ethernet, 14) };
+    let frames = if place & 6 == 6 { 60 } else { 250 };
+    let plan = |last| Plan { last, tx_checksum, frames, v6, framing, ..Plan::new(tcp.clone()) };
+    let mut hosts = [1, 2].map(|last| Host::new(plan(last)));
     let remote = SocketAddr::new(address(v6, 2), PORT);
     let listener = hosts[1].stack.tcp_listen(Listen { at: remote, ..listen() }).expect("a listener");
     let options = TcpOptions { nodelay: bits & 0x40 == 0, ..TcpOptions::default() };
@@ -107,6 +130,19 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
                     0..4 => drop(links[side].remove(at)),
                     4..8 => links[side].swap(at, last),
                     8..12 => links[side].push(links[side][at].clone()),
+                    12..20 => {
+                        if let Some(reply) = meddle(input, &mut links[side][at], link) {
+                            hosts[side].receive(&reply, tx_checksum);
+                        }
+                    }
+                    21..27 => {
+                        // The window closes under what is in flight, and that is lost: a time-out finds it closed.
+                        if let Some(mut packet) = Passing::of(&mut links[side][at], link) {
+                            packet.set_window(0);
+                            links[1 - side].clear();
+                        }
+                    }
+                    20 => hosts[side].stack.remove_neighbour(IFACE, address(v6, 2 - side as u8)),
                     _ => {}
                 }
             }
@@ -132,7 +168,7 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
         let (side, which) = (input.below(2), input.below(2));
         let stack = &mut hosts[side].stack;
         let Some(&id) = ids[side].get(which) else { break };
-        match input.below(12) {
+        match input.below(14) {
             0..=4 => {
                 let n = input.pick(&[64usize, 1, 500, 1448, 1460, 3000, 4096, 0, 16384]);
                 note(format!("{:?}", stack.tcp_send(id, &buf[..n])).as_bytes());
@@ -155,9 +191,11 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
                 note(format!("{changed:?}").as_bytes());
             }
             8 => {
-                let us = input.pick(&[10u64, 300, 5000, 45_000, 250_000, 2_000_000]);
+                let us = input.pick(&[10u64, 300, 5000, 45_000, 250_000, 2_000_000, 700_000_000]);
                 hosts.iter_mut().for_each(|h| h.advance(Duration::from_micros(us)));
             }
+            12 => note(format!("{:?}", stack.tcp_push(id)).as_bytes()),
+            13 => note(format!("{:?}", stack.tcp_take_error(id)).as_bytes()),
             _ if input.chance(8) => drop(stack.tcp_shutdown(id, fs_core::Shutdown::Write)),
             _ => {}
         }
