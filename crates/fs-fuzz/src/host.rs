@@ -10,7 +10,7 @@ use fs_core::{
 };
 use std::net::IpAddr;
 
-/// The only interface.
+/// The first interface; mostly the only one.
 pub const IFACE: IfaceId = IfaceId(0);
 
 /// A stack and what its device and its events queue hold.
@@ -23,6 +23,9 @@ pub struct Host {
     pub events: Vec<Event>,
     /// Frames that the target itself holds.
     pub outside: usize,
+    ifaces: u8,
+    framing: Framing,
+    last: u8,
     tx: Vec<TxFrame>,
     rx: Vec<RxFrame>,
     /// Frames that a slow device has not given back.
@@ -54,6 +57,18 @@ pub struct Plan {
     pub prefix: u8,
     /// IPv6 addresses, fd00::`last`, instead of IPv4's.
     pub v6: bool,
+    /// Interfaces; the further ones are for IPv4, with a network of their own each: see [`Host::route`].
+    pub ifaces: u8,
+}
+
+/// A host's address on one of its interfaces.
+fn address_on(iface: u8, last: u8) -> IpAddr {
+    IpAddr::from([10, iface, 0, last])
+}
+
+/// The link address of a host's interface.
+fn mac(iface: u8, last: u8) -> [u8; 6] {
+    [2, 0, 0, 0, iface, last]
 }
 
 /// A host's address.
@@ -86,6 +101,7 @@ impl Plan {
             last: LOCAL[3],
             tx_checksum: false,
             v6: false,
+            ifaces: 1,
         }
     }
 }
@@ -103,18 +119,23 @@ impl Host {
             ..StackConfig::new(Secret([plan.last; 32]))
         };
         let mut stack = Stack::new(config, Pool::new(plan.frames, plan.frame_size));
-        let addr = Cidr { addr: address(plan.v6, plan.last), prefix: if plan.v6 { 64 } else { plan.prefix } };
-        let iface = stack.add_interface(Interface {
-            framing: plan.framing,
-            mac: [2, 0, 0, 0, 0, plan.last],
-            vlan: None,
-            mtu: plan.mtu,
-            addrs: vec![addr],
-            addressing: Addressing::Standalone,
-            tx_checksum: plan.tx_checksum,
-            accept_partial_checksum: false,
-        });
-        stack.set_routes(vec![Route { to: addr, gateway: None, iface, metric: 0 }]);
+        let mut routes = Vec::new();
+        for iface in 0..plan.ifaces {
+            let addr = if plan.v6 { address(true, plan.last) } else { address_on(iface, plan.last) };
+            let addr = Cidr { addr, prefix: if plan.v6 { 64 } else { plan.prefix } };
+            let iface = stack.add_interface(Interface {
+                framing: plan.framing,
+                mac: mac(iface, plan.last),
+                vlan: None,
+                mtu: plan.mtu,
+                addrs: vec![addr],
+                addressing: Addressing::Standalone,
+                tx_checksum: plan.tx_checksum,
+                accept_partial_checksum: false,
+            });
+            routes.push(Route { to: addr, gateway: None, iface, metric: 0 });
+        }
+        stack.set_routes(routes);
         let now = Instant::from_millis(5);
         stack.set_now(now);
         stack.set_shortcuts(trace::shortcuts());
@@ -123,6 +144,9 @@ impl Host {
             now,
             events: Vec::new(),
             outside: 0,
+            ifaces: plan.ifaces,
+            framing: plan.framing,
+            last: plan.last,
             tx: Vec::new(),
             rx: Vec::new(),
             held: Vec::new(),
@@ -132,10 +156,33 @@ impl Host {
 
     /// A packet arrives.
     pub fn receive(&mut self, packet: &[u8], verified: bool) {
+        self.receive_on(IFACE, packet, verified);
+    }
+
+    /// A packet arrives on one of the interfaces.
+    pub fn receive_on(&mut self, iface: IfaceId, packet: &[u8], verified: bool) {
         if packet.is_empty() || packet::frames(self.stack.pool_mut(), packet, verified, &mut self.rx).is_none() {
             return;
         }
+        self.rx.iter_mut().for_each(|rx| rx.iface = iface);
         self.stack.rx_batch(&mut self.rx);
+    }
+
+    /// Packets for the host `other`'s first address leave by `iface` from now on, whose neighbours there are known.
+    pub fn route(&mut self, iface: u8, other: u8) {
+        let net = |iface: u8| Cidr { addr: address_on(iface, 0), prefix: 24 };
+        let mut routes: Vec<_> =
+            (0..self.ifaces).map(|i| Route { to: net(i), gateway: None, iface: IfaceId(i), metric: 0 }).collect();
+        for iface in 0..self.ifaces {
+            let (addr, mac) = (address_on(iface, other), mac(iface, other));
+            self.stack.set_neighbour(IfaceId(iface), addr, Some(mac));
+        }
+        if iface > 0 {
+            let to = Cidr { addr: address_on(0, other), prefix: 32 };
+            let gateway = Some(address_on(iface, other));
+            routes.push(Route { to, gateway, iface: IfaceId(iface), metric: 0 });
+        }
+        self.stack.set_routes(routes);
     }
 
     /// Time passes.
@@ -156,15 +203,26 @@ impl Host {
     /// Hands what the stack sends to `seen`, in pieces of at most `budget` packets. With `hold` the device keeps
     /// the frames. Panics when the stack never stops sending.
     pub fn transmit(&mut self, budget: usize, hold: bool, mut seen: impl FnMut(&[u8])) -> usize {
+        self.transmit_by(budget, hold, |_, packet| seen(packet))
+    }
+
+    /// The same with the interface that each packet leaves by.
+    pub fn transmit_by(&mut self, budget: usize, hold: bool, mut seen: impl FnMut(IfaceId, &[u8])) -> usize {
+        (0..self.ifaces).map(|iface| self.transmit_one(iface, budget, hold, &mut seen)).sum()
+    }
+
+    fn transmit_one(&mut self, iface: u8, budget: usize, hold: bool, seen: &mut impl FnMut(IfaceId, &[u8])) -> usize {
         let mut count = 0;
         loop {
-            let sent = self.stack.tx_batch(IFACE, budget, &mut self.tx);
+            let sent = self.stack.tx_batch(IfaceId(iface), budget, &mut self.tx);
             let mut at = 0;
             while at < self.tx.len() {
                 at += packet::gather(self.stack.pool(), &self.tx[at..], &mut self.packet);
                 count += 1;
+                let own = self.framing != Framing::Ethernet || self.packet[6..12] == mac(iface, self.last);
+                assert!(own, "interface {iface} sends another's packet: {:02x?}", self.packet);
                 trace::note(&self.packet);
-                seen(&self.packet);
+                seen(IfaceId(iface), &self.packet);
             }
             if hold {
                 self.held.append(&mut self.tx);

@@ -1,11 +1,15 @@
-//! Two stacks, calls on both sides in any order, and a link that loses, repeats, reorders and damages packets. What
-//! is read is a prefix of what was written; while nobody aborts, all of it arrives; at the end both stacks are empty.
+//! Two stacks, calls on both sides in any order, and a link that loses, repeats, reorders and damages packets, or is silent;
+//! routes that move from one interface to another, sizes that the path does not take, ACKs that cannot be true. What is
+//! read is a prefix of what was written; while nobody aborts, all of it arrives; at the end both stacks are empty.
 
 use super::{fill, pattern, tcp_config};
 use crate::host::{Host, Plan};
 use crate::input::Input;
+use crate::middlebox::{Passing, Trouble};
 use crate::peer::{PORT, listen};
-use fs_core::{Connect, Duration, Error, ListenerId, Shutdown, TcpId, TcpOptions};
+use fs_core::{
+    Connect, Duration, Error, Framing, IfaceId, Keepalive, Linger, ListenerId, Shutdown, TcpId, TcpOptions, TcpState,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -15,27 +19,39 @@ const CONNS_MAX: usize = 3;
 const QUEUE_MAX: usize = 200;
 /// Deadlines passed before a connection may have timed out: fewer than a SYN has retries.
 const PATIENCE: u32 = 5;
+/// Steps of this number and more are rare ones.
+const RARE: u8 = 224;
+/// Longer than keepalive takes to give up.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// See the module.
 pub fn two_ended(data: &[u8]) -> u64 {
     let mut input = Input::new(data);
     let tcp = tcp_config(&mut input);
+    let mut two_ways = false;
     let mut make = |last| {
-        let plan = Plan::new(tcp.clone());
-        Host::new(Plan {
-            last,
-            frame_size: input.pick(&[2048, 1024, 512]),
-            mtu: input.pick(&[1500, 600]),
-            frames: 250,
-            ..plan
-        })
+        let (frame_size, bits) = (input.pick(&[2048, 1024, 512]), input.byte());
+        let mtu = [1500, 600][usize::from(bits & 1)];
+        two_ways |= bits & 0x30 == 0x30;
+        Plan { last, frame_size, mtu, frames: 250, ..Plan::new(tcp.clone()) }
     };
-    let hosts = [make(1), make(2)];
+    let mut plans = [make(1), make(2)];
+    if two_ways {
+        plans.iter_mut().for_each(|p| (p.framing, p.ifaces) = (Framing::Ethernet, 2));
+    }
+    let mut hosts = plans.map(Host::new);
+    if two_ways {
+        hosts[0].route(0, 2);
+        hosts[1].route(0, 1);
+    }
     let mut world = World {
         hosts,
         links: Default::default(),
         conns: Vec::new(),
         listener: None,
+        two_ways,
+        budget: 64,
+        orderly: !two_ways,
         deadlines: 0,
         spare: Vec::new(),
         buf: vec![0; 8192],
@@ -60,6 +76,10 @@ struct Conn {
     read: [u32; 2],
     shut: [bool; 2],
     ended: [bool; 2],
+    /// Whoever has shut both directions down, and RCV.NXT then: nothing more is taken.
+    deaf: [Option<u32>; 2],
+    /// Keepalive is on, and gives up within [`SILENCE`].
+    watched: [bool; 2],
     /// Somebody aborted, closed early or gave up: bytes may be missing.
     dirty: bool,
 }
@@ -70,6 +90,12 @@ struct World {
     links: [VecDeque<Packet>; 2],
     conns: Vec<Conn>,
     listener: Option<ListenerId>,
+    /// There are two networks between the hosts.
+    two_ways: bool,
+    /// Packets that a device takes at once.
+    budget: usize,
+    /// Nothing was lost so far but what was too large, and nothing came late or twice.
+    orderly: bool,
     /// Times that the script has jumped to a deadline.
     deadlines: u32,
     spare: Vec<Packet>,
@@ -80,13 +106,25 @@ struct World {
 #[derive(Clone, Default)]
 struct Packet {
     bytes: Vec<u8>,
+    iface: u8,
     /// A second damage could undo the first for the checksum, which is a sum.
     damaged: bool,
 }
 
+/// The client's port in a packet from `side`.
+fn client_port(side: usize, packet: &Passing<'_>) -> u16 {
+    let (from, to) = packet.ports();
+    if side == 0 { from } else { to }
+}
+
 impl World {
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.below(20) {
+        let kind = input.byte();
+        if kind >= RARE {
+            self.rare_step(kind - RARE, input);
+        }
+        match kind % 20 {
+            _ if kind >= RARE => {}
             0 | 1 => self.connect(input),
             2 => self.accept(),
             3..=5 => self.write(input),
@@ -105,6 +143,158 @@ impl World {
         }
         self.transmit();
         self.hosts.iter().for_each(Host::check);
+        self.check_promises();
+    }
+
+    /// What does not happen all the time.
+    fn rare_step(&mut self, kind: u8, input: &mut Input<'_>) {
+        match kind % 8 {
+            0 if self.two_ways => {
+                let side = input.below(2);
+                self.hosts[side].route(input.byte() & 1, 2 - side as u8);
+            }
+            0 | 1 => self.too_large(input),
+            2 => self.shut_both(input),
+            3 => self.watch(input),
+            4 => self.silence(),
+            5 => self.budget = input.pick(&[64, 1, 2, 3, 5]),
+            _ => self.wild_ack(input),
+        }
+    }
+
+    /// A packet is too large for the path: its sender is told.
+    fn too_large(&mut self, input: &mut Input<'_>) {
+        let (side, link) = (input.below(2), self.link_header());
+        let at = input.below(self.links[side].len());
+        let Some(packet) = self.links[side].get_mut(at) else { return };
+        let Some(passing) = Passing::of(&mut packet.bytes, link) else { return };
+        let mtu = passing.size().saturating_sub(1 + input.below(200)).max(576);
+        if packet.damaged || passing.size() <= mtu {
+            return;
+        }
+        let (error, port) = (passing.error(Trouble::TooLarge(mtu as u16)), client_port(side, &passing));
+        let iface = IfaceId(packet.iface);
+        self.links[side].remove(at);
+        let size = |world: &Self| Some(world.hosts[side].stack.sending(world.owner(side, port)?)?.mss);
+        let before = size(self);
+        self.hosts[side].receive_on(iface, &error, false);
+        // Else it is a loss like any other: the sender has smaller segments already, or does not believe it.
+        self.orderly &= size(self) < before;
+    }
+
+    /// Both directions are shut down: what is sent from then on is answered with a reset.
+    fn shut_both(&mut self, input: &mut Input<'_>) {
+        let (at, side) = (input.below(self.conns.len()), input.below(2));
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        let Some(id) = conn.ids[side] else { return };
+        let stack = &mut self.hosts[side].stack;
+        (conn.shut[side], conn.dirty) = (true, true);
+        if stack.tcp_shutdown(id, Shutdown::Both).is_ok() {
+            conn.deaf[side] = conn.deaf[side].or(stack.receiving(id).map(|r| r.nxt));
+        }
+    }
+
+    /// Options that tell when a connection is given up, or is not.
+    fn watch(&mut self, input: &mut Input<'_>) {
+        let (at, side) = (input.below(self.conns.len()), input.below(2));
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        let Some(id) = conn.ids[side] else { return };
+        let stack = &mut self.hosts[side].stack;
+        let Ok(now) = stack.tcp_options(id) else { return };
+        let ms = Duration::from_millis;
+        let on = input.chance(128);
+        let keepalive = on.then_some(Keepalive { idle: ms(400), interval: ms(200), count: 3 });
+        let linger = if input.chance(128) { Linger::Timeout(ms(100)) } else { Linger::Background };
+        let options = TcpOptions { keepalive, linger, ..now };
+        conn.watched[side] = stack.tcp_set_options(id, options).is_ok() && on;
+        // It may give up at any jump of time.
+        conn.dirty |= on;
+    }
+
+    /// Nothing gets through for a while. Who has only keepalive to find that out has then found it out.
+    fn silence(&mut self) {
+        let waits = |world: &Self, conn: &Conn, side: usize| {
+            let stack = &world.hosts[side].stack;
+            let id = conn.ids[side].filter(|_| conn.watched[side])?;
+            let open = matches!(stack.tcp_state(id), Ok(TcpState::Established | TcpState::CloseWait));
+            (open && stack.sending(id)?.segments == 0).then_some(id)
+        };
+        let mut waiting = Vec::new();
+        for side in 0..2 {
+            waiting.extend(self.conns.iter().filter_map(|c| Some((side, waits(self, c, side)?))));
+        }
+        self.orderly = false;
+        self.deadlines += 2;
+        for _ in 0..SILENCE.as_millis() / 50 {
+            self.links.iter_mut().for_each(VecDeque::clear);
+            self.advance(Duration::from_millis(50));
+            self.transmit();
+        }
+        self.links.iter_mut().for_each(VecDeque::clear);
+        for (side, id) in waiting {
+            let state = self.hosts[side].stack.tcp_state(id);
+            assert_eq!(state, Ok(TcpState::Closed), "keepalive has not given up: {:?}", self.conns);
+        }
+    }
+
+    /// A packet comes once more with another ACK: of what was never sent, or, while a connection opened with data waits for
+    /// its handshake's end, an old one. It changes nothing.
+    fn wild_ack(&mut self, input: &mut Input<'_>) {
+        let (side, link, far) = (input.below(2), self.link_header(), u32::from(input.word()));
+        let kind = input.below(3);
+        let at = input.below(self.links[side].len());
+        let Some(Packet { mut bytes, iface, damaged: false }) = self.links[side].get(at).cloned() else { return };
+        let Some(mut passing) = Passing::of(&mut bytes, link) else { return };
+        const SYN_RST: u8 = 2 | 4;
+        let to = 1 - side;
+        let owner = self.owner(to, client_port(side, &passing)).filter(|_| passing.flags() & SYN_RST == 0);
+        let Some(id) = owner else { return };
+        let stack = &self.hosts[to].stack;
+        let state = stack.tcp_state(id);
+        let (Some(sending), Ok(info)) = (stack.sending(id), stack.tcp_info(id)) else { return };
+        let acked = u32::try_from(info.bytes_acked).unwrap_or(u32::MAX);
+        passing.set_ack(match kind {
+            0 => sending.nxt.wrapping_add(1 + far),
+            1 if state == Ok(TcpState::SynReceived) => sending.una.wrapping_sub(1 + far % 8),
+            _ => sending.una.wrapping_sub(acked).wrapping_sub(3 + far),
+        });
+        let of = |world: &Self| {
+            let stack = &world.hosts[to].stack;
+            let (sending, receiving) = (stack.sending(id), stack.receiving(id));
+            (stack.tcp_state(id), sending.map(|s| (s.una, s.sacked)), receiving.map(|r| (r.nxt, r.held)))
+        };
+        let before = of(self);
+        self.hosts[to].receive_on(IfaceId(iface), &bytes, false);
+        assert_eq!(before, of(self), "an ACK that cannot be true was taken in");
+        self.orderly = false;
+    }
+
+    fn link_header(&self) -> usize {
+        if self.two_ways { 14 } else { 0 }
+    }
+
+    /// One end of the connection whose client has this port.
+    fn owner(&self, side: usize, port: u16) -> Option<TcpId> {
+        self.conns.iter().rfind(|c| c.local.port() == port)?.ids[side]
+    }
+
+    /// What holds at any time.
+    fn check_promises(&self) {
+        for conn in &self.conns {
+            for side in 0..2 {
+                let receiving = conn.ids[side].and_then(|id| self.hosts[side].stack.receiving(id));
+                if let (Some(nxt), Some(now)) = (conn.deaf[side], receiving) {
+                    let taken = now.nxt.wrapping_sub(nxt);
+                    assert!(taken <= 1, "{taken} bytes taken by side {side}, which has shut both directions: {conn:?}");
+                }
+            }
+        }
+        for host in &self.hosts {
+            let stats = host.stack.stats();
+            if self.orderly && stats.rto_fired == 0 {
+                assert_eq!(stats.fast_recoveries, 0, "nothing was lost to congestion");
+            }
+        }
     }
 
     fn connect(&mut self, input: &mut Input<'_>) {
@@ -129,6 +319,8 @@ impl World {
             read,
             shut: [false; 2],
             ended: [false; 2],
+            deaf: [None; 2],
+            watched: [false; 2],
             dirty: false,
         };
         self.conns.push(conn);
@@ -200,7 +392,9 @@ impl World {
     /// A connection has failed under its application: for a reason, or this is a bug.
     fn fails(&mut self, at: usize, side: usize, error: Error) {
         let conn = &mut self.conns[at];
-        assert!(conn.dirty || self.deadlines > PATIENCE, "side {side} fails with {error:?}: {conn:?}");
+        // A neighbour's answers may be lost as well.
+        let gone = self.two_ways && error == Error::HostUnreachable;
+        assert!(conn.dirty || gone || self.deadlines > PATIENCE, "side {side} fails with {error:?}: {conn:?}");
         conn.dirty = true;
         conn.ended[side] = true;
     }
@@ -217,6 +411,12 @@ impl World {
                 let _ = stack.tcp_shutdown(id, Shutdown::Write);
                 return;
             }
+            // All that the peer had to say was read: what is queued is sent, however long it lingers.
+            5 | 6 if conn.ended[side] && !conn.dirty => {
+                stack.tcp_close(id);
+                (conn.shut[side], conn.ids[side]) = (true, None);
+                return;
+            }
             5 | 6 => stack.tcp_close(id),
             _ => stack.tcp_abort(id),
         }
@@ -230,13 +430,14 @@ impl World {
 
     fn transmit(&mut self) {
         for (host, link) in self.hosts.iter_mut().zip(&mut self.links) {
-            let spare = &mut self.spare;
-            host.transmit(64, false, |packet| {
+            let (spare, orderly) = (&mut self.spare, &mut self.orderly);
+            host.transmit_by(self.budget, false, |iface, packet| {
+                *orderly &= link.len() < QUEUE_MAX;
                 if link.len() < QUEUE_MAX {
                     let mut copy = spare.pop().unwrap_or_default();
                     copy.bytes.clear();
                     copy.bytes.extend_from_slice(packet);
-                    copy.damaged = false;
+                    (copy.damaged, copy.iface) = (false, iface.0);
                     link.push_back(copy);
                 }
             });
@@ -245,18 +446,22 @@ impl World {
 
     fn deliver(&mut self, side: usize) {
         if let Some(packet) = self.links[side].pop_front() {
-            self.hosts[1 - side].receive(&packet.bytes, false);
+            self.hosts[1 - side].receive_on(IfaceId(packet.iface), &packet.bytes, false);
             self.spare.push(packet);
         }
     }
 
     fn disturb(&mut self, input: &mut Input<'_>) {
+        self.orderly = false;
         let link = &mut self.links[input.below(2)];
         let at = input.below(link.len());
         if at >= link.len() {
             return;
         }
+        // Nothing protects what neighbours say of themselves.
+        let exposed = self.two_ways && link[at].bytes[12..14] != [8, 0];
         match input.below(5) {
+            4 if exposed => {}
             0 => drop(link.remove(at)),
             1 => link.push_back(link[at].clone()),
             2 => link.swap(0, at),
