@@ -41,6 +41,8 @@ pub enum HostChange {
     Pause(Duration),
     /// So many free frames of each core are taken away for so long.
     Squeeze(usize, Duration),
+    /// The first core's applications listen no more for so long: what they have not accepted moves to other cores.
+    Unlisten(Duration),
 }
 
 /// A change.

@@ -150,6 +150,24 @@ impl Conn {
         if untold != Ready(0) {
             return Err(format!("lost event: {level:?} is ready, {:?} was told", self.ready));
         }
+        self.check_info(stack)
+    }
+
+    /// What TCP_INFO counts is what the application has moved and what is queued.
+    fn check_info(&self, stack: &Stack<SharedPool>) -> Result<(), String> {
+        use TcpState::*;
+        let open =
+            matches!(stack.tcp_state(self.id), Ok(Established | FinWait1 | FinWait2 | CloseWait | Closing | LastAck));
+        let (Ok(info), Ok((unread, unacked)), true) = (stack.tcp_info(self.id), stack.tcp_queued(self.id), open) else {
+            return Ok(());
+        };
+        let (received, acked) = (self.read + u64::from(unread), self.sent - u64::from(unacked));
+        if (info.bytes_received, info.bytes_acked) != (received, acked) {
+            let told = (info.bytes_received, info.bytes_acked);
+            return Err(format!(
+                "TCP_INFO counts {told:?} bytes received and acknowledged, ({received}, {acked}) were"
+            ));
+        }
         Ok(())
     }
 

@@ -181,6 +181,11 @@ enum Action {
     NewRss {
         host: usize,
     },
+    /// The applications of a core listen again.
+    Listen {
+        host: usize,
+        core: usize,
+    },
 }
 
 struct Entry {
@@ -319,21 +324,22 @@ impl World {
     }
 
     fn listen(&mut self) -> Result<(), Failure> {
-        for host in &mut self.hosts {
-            let cores = if host.config.listen_on_one { 1 } else { host.shards.len() };
-            for shard in &mut host.shards[..cores] {
-                for &(port, options) in &self.config.listen {
-                    let at = SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), port);
-                    let HostConfig { backlog, fast_open, .. } = host.config;
-                    let fast_open = if fast_open { backlog } else { 0 };
-                    let listen = Listen { at, backlog, v6_only: false, fast_open, options };
-                    let id = shard
-                        .stack
-                        .tcp_listen(listen)
-                        .map_err(|e| Failure { at: Instant::ZERO, what: format!("listen on {at}: {e}") })?;
-                    shard.listeners.push(Listener { id, ready: false });
-                }
-            }
+        for host in 0..self.hosts.len() {
+            let cores = if self.hosts[host].config.listen_on_one { 1 } else { self.hosts[host].shards.len() };
+            (0..cores).try_for_each(|core| self.listen_on(host, core))?;
+        }
+        Ok(())
+    }
+
+    fn listen_on(&mut self, host: usize, core: usize) -> Result<(), Failure> {
+        let Host { config: HostConfig { backlog, fast_open, .. }, ref mut shards, .. } = self.hosts[host];
+        for &(port, options) in &self.config.listen {
+            let at = SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), port);
+            let fast_open = if fast_open { backlog } else { 0 };
+            let listen = Listen { at, backlog, v6_only: false, fast_open, options };
+            let listened = shards[core].stack.tcp_listen(listen);
+            let failed = |e| Failure { at: self.now, what: format!("listen on {at}: {e}") };
+            shards[core].listeners.push(Listener { id: listened.map_err(failed)?, ready: false });
         }
         Ok(())
     }
@@ -524,6 +530,10 @@ impl World {
                     self.hosts[host].shards[core].stack.set_neighbour(IFACE, addr, mac);
                     self.turn_soon(host, core);
                 }
+            }
+            Action::Listen { host, core } => {
+                self.listen_on(host, core)?;
+                self.turn_soon(host, core);
             }
             Action::NewRss { host } => {
                 self.hosts[host].rss_epoch += 1;

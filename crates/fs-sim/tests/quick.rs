@@ -23,7 +23,7 @@ macro_rules! scenarios {
         /// A scenario that no test runs proves nothing.
         #[test]
         fn all_scenarios_are_run() {
-            let elsewhere = ["mixed", "clean", "fast-open"];
+            let elsewhere = ["mixed", "clean", "fast-open", "acceptors"];
             for scenario in scenarios() {
                 assert!([$($name),*].contains(&scenario.name) || elsewhere.contains(&scenario.name), "{}", scenario.name);
             }
@@ -111,6 +111,14 @@ fn fast_open_carries_data_in_syns() {
     for report in run("fast-open") {
         assert!(report.syn_data > report.connections as u64 / 4, "{} SYNs with data", report.syn_data);
     }
+}
+
+/// Connections whose listener goes while they open move to a core that listens, and take their counts along: the oracle
+/// asks TCP_INFO.
+#[test]
+fn connections_move_between_cores() {
+    let moved: u64 = run("acceptors").iter().map(|report| report.stats.handovers).sum();
+    assert!(moved > 20, "{moved} connections moved");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::host::HostConfig;
 use crate::link::{Aqm, Burst, LinkConfig};
 use crate::plan::Kind;
 use crate::rng::Rng;
+use crate::rss::Rss;
 use crate::topology::Topology;
 use fs_core::config::Ecn;
 use fs_core::{CongestionControl, Duration};
@@ -340,6 +341,24 @@ pub(super) const PATHS: &[Scenario] = &[
             }
             draft.user_timeout = Some(Duration::from_secs(60));
             draft.each_host(|host| draw_newer_tcp(host, rng))
+        },
+    },
+    Scenario {
+        name: "acceptors",
+        about: "several cores, the first of which listens and does not by turns, while many connect",
+        build: |rng| {
+            let draft = Draft { short: 600, bulk: 4, concurrency: 100, ..Draft::two(|| LinkConfig::draw(rng, 10_000)) };
+            let mut draft = draft.each_host(|host| {
+                draw_newer_tcp(host, rng);
+                host.cores = rng.range(2, 4) as u16;
+                host.rss = rng.pick(&[Rss::Flow, Rss::Random]);
+                host.frames = 4096;
+            });
+            draft.changes = at_times(rng, 200, Duration::from_secs(1), |rng| {
+                let long = Duration::from_millis(rng.log_size(1, 20));
+                Change::Host(rng.below(2) as usize, HostChange::Unlisten(long))
+            });
+            draft
         },
     },
     Scenario {

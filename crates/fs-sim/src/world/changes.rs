@@ -38,6 +38,17 @@ impl World {
                 }
                 self.schedule(for_, Action::Relieve { host: number });
             }
+            HostChange::Unlisten(for_) => {
+                let shard = &mut host.shards[0];
+                if shard.listeners.is_empty() {
+                    return;
+                }
+                for listener in shard.listeners.drain(..) {
+                    shard.stack.tcp_close_listener(listener.id);
+                }
+                self.turn_by(number, 0, now);
+                self.schedule(for_, Action::Listen { host: number, core: 0 });
+            }
         }
     }
 
