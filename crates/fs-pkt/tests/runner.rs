@@ -5,6 +5,7 @@ use fs_pkt::packet::{Packet, Segment, Transport};
 use fs_pkt::script::ast::Script;
 use fs_pkt::script::{Defines, Side, parse, select};
 use fs_pkt::{Report, Request, Verdict, run_file};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn read(text: &str) -> Script {
     parse(text, "test.pkt", &Defines::new()).unwrap_or_else(|e| panic!("{e}"))
@@ -155,7 +156,10 @@ fn verdict(name: &str, text: &str) -> Verdict {
 }
 
 fn report(name: &str, text: &str) -> Report {
-    let path = std::env::temp_dir().join(format!("fs-pkt-{}-{name}.pkt", std::process::id()));
+    // Tests run at once, and names repeat.
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("fs-pkt-{}-{made}-{name}.pkt", std::process::id()));
     std::fs::write(&path, text).unwrap();
     let report = run_file(&path, &Request::new(Side::Engine));
     std::fs::remove_file(&path).unwrap();
