@@ -7,7 +7,7 @@
 //! the simulation's oracle finds (`in_use` must return to zero).
 //!
 //! ## Access rules
-//! 1. Only a pool makes frames ([`Frame::from_raw`]), and only for chunks that it has taken from its free list.
+//! 1. Only a pool makes frames ([`Frame::from_raw`], [`Frame::twin`]), and only for chunks that it has taken from its free list.
 //! 2. A chunk belongs to one core at a time. Sending a frame to another core moves the chunk.
 //! 3. [`FramePool::share`] makes a second handle to the same chunk (the send queue keeps one while the
 //!    device reads the other). While [`FramePool::is_shared`] is true nobody writes to the chunk.
@@ -20,106 +20,115 @@ use core::fmt;
 /// starts on a cache line. Too low: the header needs a frame of its own. Too high: payload room is lost.
 pub const HEADROOM: u16 = 192;
 
-const MORE_BIT: u32 = 1 << 31;
+/// Where `off` begins in a [`Frame`]'s number, and `len`; below them the chunk's number, whose top bit is `more`.
+const OFF: u32 = 32;
+const LEN: u32 = 48;
+const MORE: u64 = 1 << 31;
+/// A byte more in front: `len` grows and `off` shrinks.
+const FRONT: u64 = (1 << LEN) - (1 << OFF);
 
 /// A move-only handle to some bytes of one chunk of a [`FramePool`].
+///
+/// One number, so that a handle that was just changed can be copied at once: a load that spans several narrower stores waits
+/// until all of them, and whatever missed the cache before them, have left the store buffer.
 #[must_use = "a frame must be given back to its pool"]
 #[derive(PartialEq, Eq)]
-pub struct Frame {
-    chunk_and_more: u32,
-    off: u16,
-    len: u16,
-}
+pub struct Frame(u64);
 
 impl Frame {
     /// Makes the handle for `len` bytes at `off` of `chunk`. For pools and links only: see access rule 1.
     #[inline]
     pub fn from_raw(chunk: u32, off: u16, len: u16) -> Self {
-        debug_assert!(chunk & MORE_BIT == 0);
-        Self { chunk_and_more: chunk, off, len }
+        debug_assert!(u64::from(chunk) & MORE == 0);
+        Self(u64::from(len) << LEN | u64::from(off) << OFF | u64::from(chunk))
     }
 
     /// The chunk's number in its pool.
     #[inline]
     pub fn chunk(&self) -> u32 {
-        self.chunk_and_more & !MORE_BIT
+        (self.0 & (MORE - 1)) as u32
     }
 
     /// First used byte, counted from the start of the chunk.
     #[inline]
     pub fn off(&self) -> usize {
-        self.off as usize
+        usize::from((self.0 >> OFF) as u16)
     }
 
     /// Number of used bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len as usize
+        (self.0 >> LEN) as usize
     }
 
     /// True when no byte is in use.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// True when the next frame of the batch continues the same packet.
     #[inline]
     pub fn more(&self) -> bool {
-        self.chunk_and_more & MORE_BIT != 0
+        self.0 & MORE != 0
     }
 
     /// Marks whether the next frame of the batch continues the same packet.
     #[inline]
     pub fn set_more(&mut self, more: bool) {
-        self.chunk_and_more = self.chunk() | if more { MORE_BIT } else { 0 };
+        self.0 = self.0 & !MORE | if more { MORE } else { 0 };
     }
 
     /// Takes `n` bytes off the front. `n` is at most `len()`.
     #[inline]
     pub fn trim_front(&mut self, n: usize) {
         debug_assert!(n <= self.len());
-        self.off += n as u16;
-        self.len -= n as u16;
+        self.0 = self.0.wrapping_sub(n as u64 * FRONT);
     }
 
     /// Keeps the first `n` bytes. `n` is at most `len()`.
     #[inline]
     pub fn truncate(&mut self, n: usize) {
         debug_assert!(n <= self.len());
-        self.len = n as u16;
+        self.0 = self.0 & ((1 << LEN) - 1) | (n as u64) << LEN;
     }
 
     /// Grows by `n` bytes towards the front (into the head room). `n` is at most `off()`.
     #[inline]
     pub fn grow_front(&mut self, n: usize) {
         debug_assert!(n <= self.off());
-        self.off -= n as u16;
-        self.len += n as u16;
+        self.0 = self.0.wrapping_add(n as u64 * FRONT);
     }
 
     /// Grows by `n` bytes at the end. The pool checks the chunk's bound when the bytes are looked at.
     #[inline]
     pub fn grow_back(&mut self, n: usize) {
-        self.len += n as u16;
+        debug_assert!(self.len() + n <= usize::from(u16::MAX));
+        self.0 = self.0.wrapping_add((n as u64) << LEN);
     }
 
     /// Moves the handle out, leaving one that owns nothing (for slots of a batch that are used up).
     #[inline]
     pub(crate) fn take(&mut self) -> Frame {
-        core::mem::replace(self, Frame { chunk_and_more: 0, off: 0, len: 0 })
+        core::mem::replace(self, Frame(0))
+    }
+
+    /// A second handle to the same bytes: for pools, which count it.
+    #[inline]
+    pub fn twin(&self) -> Frame {
+        Frame(self.0)
     }
 
     /// Consumes the handle: for pools and links that put the chunk on a list of theirs.
     #[inline]
     pub fn into_raw(self) -> (u32, u16, u16) {
-        (self.chunk(), self.off, self.len)
+        (self.chunk(), self.off() as u16, self.len() as u16)
     }
 }
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frame({}@{}+{}{})", self.chunk(), self.off, self.len, if self.more() { " more" } else { "" })
+        write!(f, "Frame({}@{}+{}{})", self.chunk(), self.off(), self.len(), if self.more() { " more" } else { "" })
     }
 }
 
@@ -174,6 +183,15 @@ impl HeapPool {
         }
     }
 
+    /// Where the frame's used bytes are.
+    #[inline(always)]
+    fn used(&self, frame: &Frame) -> core::ops::Range<usize> {
+        let (off, len) = (frame.off(), frame.len());
+        assert!(off + len <= self.chunk_size, "a frame reaches over its chunk");
+        let start = frame.chunk() as usize * self.chunk_size + off;
+        start..start + len
+    }
+
     /// Has memory behind each chunk from now on, as a UMEM has since it was registered. Before that `tell` is told address
     /// and bytes, for huge pages.
     pub fn populate(&mut self, tell: Option<fn(*const u8, usize)>) {
@@ -197,9 +215,7 @@ impl FramePool for HeapPool {
     #[inline]
     fn share(&mut self, frame: &Frame) -> Frame {
         self.handles[frame.chunk() as usize] += 1;
-        let mut twin = Frame::from_raw(frame.chunk(), frame.off, frame.len);
-        twin.set_more(frame.more());
-        twin
+        frame.twin()
     }
 
     #[inline]
@@ -225,14 +241,14 @@ impl FramePool for HeapPool {
 
     #[inline]
     fn bytes(&self, frame: &Frame) -> &[u8] {
-        let start = frame.chunk() as usize * self.chunk_size;
-        &self.memory[start..start + self.chunk_size][frame.off()..frame.off() + frame.len()]
+        let used = self.used(frame);
+        &self.memory[used]
     }
 
     #[inline]
     fn bytes_mut(&mut self, frame: &mut Frame) -> &mut [u8] {
-        let start = frame.chunk() as usize * self.chunk_size;
-        &mut self.memory[start..start + self.chunk_size][frame.off()..frame.off() + frame.len()]
+        let used = self.used(frame);
+        &mut self.memory[used]
     }
 
     #[inline]

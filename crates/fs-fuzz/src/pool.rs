@@ -55,9 +55,7 @@ impl FramePool for Pool {
         let handles = &mut self.handles[frame.chunk() as usize];
         assert!(*handles > 0, "{frame:?} shared after its end");
         *handles = handles.checked_add(1).expect("fewer than 256 handles to a chunk");
-        let mut twin = Frame::from_raw(frame.chunk(), frame.off() as u16, frame.len() as u16);
-        twin.set_more(frame.more());
-        twin
+        frame.twin()
     }
 
     fn is_shared(&self, frame: &Frame) -> bool {

@@ -83,9 +83,7 @@ impl FramePool for SharedPool {
         let handles = &self.area.handles[frame.chunk() as usize];
         assert!(handles.get() > 0, "{frame:?} shared after its end");
         handles.set(handles.get().checked_add(1).expect("fewer than 256 handles to a chunk"));
-        let mut twin = Frame::from_raw(frame.chunk(), frame.off() as u16, frame.len() as u16);
-        twin.set_more(frame.more());
-        twin
+        frame.twin()
     }
 
     fn is_shared(&self, frame: &Frame) -> bool {

@@ -235,9 +235,7 @@ impl FramePool for UmemPool {
         debug_assert!(held > 0, "chunk {} is shared but not in use", frame.chunk());
         assert!(held < u16::MAX, "chunk {} has too many handles", frame.chunk());
         handles.store(held + 1, Ordering::Relaxed);
-        let mut twin = Frame::from_raw(frame.chunk(), frame.off() as u16, frame.len() as u16);
-        twin.set_more(frame.more());
-        twin
+        frame.twin()
     }
 
     #[inline]
