@@ -89,6 +89,20 @@ impl<T: Hollow> Slab<T> {
         self.live -= 1;
     }
 
+    /// The entry, unless it is [`NIL`].
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.entries.get(index as usize)
+    }
+
+    /// The entry will be needed soon, unless it is [`NIL`].
+    #[inline]
+    pub(crate) fn expect(&self, index: u32) {
+        if let Some(entry) = self.get(index) {
+            fs_prefetch::lines(entry);
+        }
+    }
+
     /// All entries, vacant ones too.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn entries(&self) -> &[T] {

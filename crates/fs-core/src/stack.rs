@@ -202,12 +202,19 @@ impl Slots {
         }
     }
 
-    /// As `open`, with what is counted of the connection.
+    /// A packet for this slot will be processed soon.
     #[inline]
-    pub(crate) fn open_with_tally(&self, index: u32) -> Option<(&Tcb, &Tally)> {
-        match self.places.get(index as usize) {
-            Some(Place { slot: Slot::Open(tcb), tally }) => Some((tcb, tally)),
-            _ => None,
+    pub(crate) fn expect(&self, index: u32) {
+        if let Some(place) = self.places.get(index as usize) {
+            fs_prefetch::lines(place);
+        }
+    }
+
+    /// The connection's control block alone will be needed soon.
+    #[inline]
+    pub(crate) fn expect_slot(&self, index: u32) {
+        if let Some(place) = self.places.get(index as usize) {
+            fs_prefetch::lines(&place.slot);
         }
     }
 

@@ -10,9 +10,8 @@ use crate::tcb::send::path::R1;
 use crate::tcb::timers::{Due, current_tick, give_up_after, tick_before};
 use crate::time::Instant;
 use crate::wire::tcp::TcpFlags;
-use core::hint::black_box;
 
-/// Connections that are looked at before the first of them is worked on: as many as a batch of packets has.
+/// Connections whose cache misses overlap: as many as a batch of packets has.
 const TOGETHER: usize = 64;
 
 impl<P: FramePool> Stack<P> {
@@ -38,10 +37,11 @@ impl<P: FramePool> Stack<P> {
 
     fn run_timers(&mut self, due: &[Token]) {
         for tokens in due.chunks(TOGETHER) {
-            self.touch_connections(tokens.iter().filter_map(|token| match token {
-                Token::Connection { index, .. } => Some(*index),
-                Token::Handshake { .. } => None,
-            }));
+            for token in tokens {
+                if let Token::Connection { index, .. } = token {
+                    self.slots.expect_slot(*index);
+                }
+            }
             for token in tokens {
                 match *token {
                     Token::Connection { index, generation } => self.on_timer(index, generation),
@@ -68,23 +68,10 @@ impl<P: FramePool> Stack<P> {
         .min()
     }
 
-    /// Connections that time has come for, out of many: their cache misses overlap, as a batch's do in `rx_batch`.
-    fn touch_connections(&self, connections: impl Iterator<Item = u32>) -> usize {
-        let (mut seen, mut count) = (0, 0);
-        for index in connections {
-            count += 1;
-            if let Some(tcb) = self.slots.open(index) {
-                // One word of each cache line.
-                seen ^= tcb.generation ^ tcb.armed_at;
-            }
-        }
-        black_box(seen);
-        count
-    }
-
     fn end_delays(&mut self) {
         while self.delayed_acks.next_deadline().is_some_and(|at| at <= self.now) {
-            let count = self.touch_connections(self.delayed_acks.due(self.now).map(|entry| entry.0).take(TOGETHER));
+            let due = self.delayed_acks.due(self.now).take(TOGETHER);
+            let count = due.inspect(|(index, _)| self.slots.expect_slot(*index)).count();
             for _ in 0..count {
                 let Some((index, generation)) = self.delayed_acks.pop() else { return };
                 let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };

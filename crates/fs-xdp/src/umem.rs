@@ -255,6 +255,13 @@ impl FramePool for UmemPool {
     }
 
     #[inline]
+    fn expect(&self, frame: &Frame) {
+        if let Some(handles) = self.umem.handles.get(frame.chunk() as usize) {
+            fs_prefetch::line(handles);
+        }
+    }
+
+    #[inline]
     fn chunk_size(&self) -> usize {
         self.umem.config.chunk_size as usize
     }

@@ -1,6 +1,5 @@
-//! From a batch of frames to their owners, in three passes (parse and hash; touch the table and the
-//! control blocks, so that their cache misses overlap; process), and what happens to segments that
-//! belong to no connection of this core.
+//! From a batch of frames to their owners, in three passes (parse and hash; ask for what is out of the cache, so that the
+//! misses overlap; process), and what happens to segments that belong to no connection of this core.
 
 use crate::drop_reason::DropReason;
 use crate::flow::{CoreId, FlowKey, Protocol};
@@ -16,11 +15,9 @@ use crate::tcb::{Slot, State};
 use crate::wire::checksum::RunningSum;
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
-use core::hint::black_box;
 
 /// Below this many flows everything is in the cache anyway.
-const TOUCH_FROM_FLOWS: usize = 2048;
-
+const MANY_FLOWS: usize = 2048;
 /// Scratch space of a batch, kept from turn to turn.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
@@ -52,7 +49,7 @@ impl<P: FramePool> Stack<P> {
         let mut batch = core::mem::take(&mut self.batch);
         batch.frames.append(frames);
         self.parse_all(&mut batch);
-        self.touch(&mut batch.packets);
+        self.look_ahead(&mut batch.packets);
         let Batch { frames: all, packets } = &mut batch;
         // The owner of the packet before: whose this one may be too.
         let (mut last_hash, mut last) = (0, None);
@@ -75,7 +72,7 @@ impl<P: FramePool> Stack<P> {
         self.batch = batch;
     }
 
-    /// Pass 1.
+    /// Pass 1. What is found is written where it stays: the usual packet's from registers.
     fn parse_all(&mut self, batch: &mut Batch) {
         let Batch { frames, packets } = batch;
         let mut view_of = None;
@@ -85,46 +82,59 @@ impl<P: FramePool> Stack<P> {
             while frames[end - 1].frame.more() && end < frames.len() {
                 end += 1;
             }
-            let iface = frames[first].iface;
+            let packet = &frames[first..end];
+            let iface = packet[0].iface;
             if view_of.as_ref().is_none_or(|(id, _)| *id != iface) {
-                let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
-                    packets.push(Item {
-                        first: first as u32,
-                        end: end as u32,
-                        hash: 0,
-                        candidate: NIL,
-                        parsed: Err(DropReason::NotOurProtocol),
-                    });
-                    first = end;
-                    continue;
-                };
-                view_of = Some((iface, View::of(interface)));
+                view_of = self.net.interfaces.get(iface.0 as usize).map(|interface| (iface, View::of(interface)));
             }
-            let Some((_, view)) = &view_of else { continue };
-            let parsed = self.parse_packet(view, &frames[first..end]);
-            let hash = match &parsed {
-                Ok(Parsed::Tcp(segment)) => match packets.last() {
-                    // Packets of a flow come together.
-                    Some(Item { hash, parsed: Ok(Parsed::Tcp(before)), .. }) if before.key.is_same_v4(&segment.key) => {
-                        *hash
-                    }
-                    _ => self.hasher.hash(Protocol::Tcp, &segment.key),
-                },
-                _ => 0,
-            };
-            packets.push(Item { first: first as u32, end: end as u32, hash, candidate: NIL, parsed });
+            let (from, to) = (first as u32, end as u32);
             first = end;
+            let Some((_, view)) = &view_of else {
+                let parsed = Err(DropReason::NotOurProtocol);
+                packets.push(Item { first: from, end: to, hash: 0, candidate: NIL, parsed });
+                continue;
+            };
+            if let Some(segment) = self.parse_usual(view, packet) {
+                let hash = self.hash_after(packets.last(), &segment);
+                packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed: Ok(Parsed::Tcp(segment)) });
+            } else {
+                let parsed = self.parse_unusual(view, packet);
+                let hash = match &parsed {
+                    Ok(Parsed::Tcp(segment)) => self.hasher.hash(Protocol::Tcp, &segment.key),
+                    _ => 0,
+                };
+                packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed });
+            }
         }
         self.stats.rx_packets += packets.len() as u64;
     }
 
+    /// A segment's hash; packets of a flow come together.
+    #[inline(always)]
+    fn hash_after(&self, before: Option<&Item>, segment: &Segment) -> u64 {
+        match before {
+            Some(Item { hash, parsed: Ok(Parsed::Tcp(before)), .. }) if before.key.is_same_v4(&segment.key) => *hash,
+            _ => self.hasher.hash(Protocol::Tcp, &segment.key),
+        }
+    }
+
+    #[inline(always)]
+    fn parse_usual(&mut self, view: &View, frames: &[RxFrame]) -> Option<Segment> {
+        let Self { pool, stats, .. } = self;
+        let [only] = frames else { return None };
+        let segment = parse::usual(view, pool.bytes(&only.frame), only.checksum)?;
+        stats.rx_bytes += only.frame.len() as u64;
+        Some(segment)
+    }
+
+    /// What [`Stack::parse_usual`] does not know.
     #[inline]
-    fn parse_packet(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
+    fn parse_unusual(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
         let Self { pool, stats, .. } = self;
         let head = pool.bytes(&frames[0].frame);
         let tail_len: usize = frames[1..].iter().map(|f| f.frame.len()).sum();
         stats.rx_bytes += (head.len() + tail_len) as u64;
-        parse::parse(view, head, tail_len, frames[0].checksum, || {
+        parse::unusual(view, head, tail_len, frames[0].checksum, || {
             let mut sum = RunningSum::default();
             for rx in &frames[1..] {
                 sum.push(pool.bytes(&rx.frame));
@@ -133,49 +143,36 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Pass 2: independent loads, so that the processor has many misses under way at once. One kind of line after the
-    /// other: a branch on what is not there yet would end that when it is mispredicted.
+    /// Pass 2: what the packets need, asked for before the first of them is worked on. Each thing says where the next one is:
+    /// the table which connection, the connection what it has sent, that which frame. One kind after the other, since the
+    /// processor waits until it knows the page of what is asked for, and finds the pages of several at once.
     #[inline]
-    fn touch(&self, packets: &mut [Item]) {
-        if packets.len() < 2 {
-            return;
-        }
+    fn look_ahead(&self, packets: &mut [Item]) {
         // A new connection's bucket was long not looked at, however few there are.
-        let mut seen = 0;
-        for item in packets.iter() {
-            seen ^= self.table.touch(item.hash) as u32;
+        if packets.len() > 1 {
+            packets.iter().for_each(|item| self.table.expect(item.hash));
         }
         if !self.has_many_flows() {
-            black_box(seen);
             return;
         }
-        for chunk in packets.chunks_mut(64) {
-            let mut heads = [NIL; 64];
-            for (item, head) in chunk.iter_mut().zip(&mut heads) {
-                item.candidate = self.table.candidate(item.hash).unwrap_or(NIL);
-                // One word of each cache line.
-                if let Some((tcb, tally)) = self.slots.open_with_tally(item.candidate) {
-                    seen ^= tcb.rcv_nxt.0 ^ tcb.window.cwnd ^ tally.iss.0;
-                    *head = tcb.tx.head;
-                }
-            }
-            // What is out, which the segment will probably acknowledge; then its chunks' counts.
-            let outstanding = || heads[..chunk.len()].iter().filter(|head| **head != NIL);
-            for &head in outstanding() {
-                seen ^= self.store.segments[head].ends();
-            }
-            for &head in outstanding() {
-                let segment = &self.store.segments[head];
-                seen ^= u32::from(segment.len > 0 && self.pool.is_shared(&segment.head));
-            }
+        for item in packets.iter_mut() {
+            item.candidate = self.table.candidate(item.hash).unwrap_or(NIL);
+            self.slots.expect(item.candidate);
         }
-        black_box(seen);
+        let connections = || packets.iter().filter_map(|item| self.slots.open(item.candidate));
+        for tcb in connections() {
+            tcb.ext.expect();
+            self.store.segments.expect(tcb.tx.head);
+        }
+        for segment in connections().filter_map(|tcb| self.store.segments.get(tcb.tx.head)) {
+            self.pool.expect(&segment.head);
+        }
     }
 
     /// So many that the next one is not in the cache.
     #[inline]
-    pub(crate) fn has_many_flows(&self) -> bool {
-        self.table.len() >= TOUCH_FROM_FLOWS
+    fn has_many_flows(&self) -> bool {
+        self.table.len() >= MANY_FLOWS
     }
 
     /// The open connection with that key, if it is the likely one: what the table gives first.
@@ -204,7 +201,8 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::NotOurProtocol);
         };
         let view = View::of(interface);
-        match self.parse_packet(&view, frames) {
+        let usual = self.parse_usual(&view, frames).map(Parsed::Tcp);
+        match usual.map_or_else(|| self.parse_unusual(&view, frames), Ok) {
             Ok(Parsed::Tcp(segment)) => {
                 let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
                 let owner = self.owner_by_hash(hash, &segment.key);

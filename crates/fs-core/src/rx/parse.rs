@@ -147,6 +147,18 @@ pub fn parse(
     {
         return Ok(Parsed::Tcp(segment));
     }
+    unusual(view, head, tail_len, checksum, tail_sum)
+}
+
+/// [`parse`] of any packet: what [`usual`] does not know.
+#[inline]
+pub(crate) fn unusual(
+    view: &View,
+    head: &[u8],
+    tail_len: usize,
+    checksum: RxChecksum,
+    tail_sum: impl FnOnce() -> Sum,
+) -> Result<Parsed, DropReason> {
     let mut check =
         Check { verified: checksum == RxChecksum::Verified, partial: view.accept_partial_checksum, tail_len };
     let (ip_off, ethertype, group) = match view.framing {
@@ -176,7 +188,7 @@ pub fn parse(
 /// The usual packet: TCP in IPv4 without options, to our address on an Ethernet without tags, complete and undamaged.
 /// `None`: it is otherwise, and [`parse`] finds out how.
 #[inline(always)]
-fn usual(view: &View, head: &[u8], checksum: RxChecksum) -> Option<Segment> {
+pub(crate) fn usual(view: &View, head: &[u8], checksum: RxChecksum) -> Option<Segment> {
     const IP: usize = eth::HEADER_LEN;
     const TCP: usize = IP + ipv4::HEADER_LEN;
     const DATA: usize = TCP + tcp::HEADER_LEN;

@@ -89,15 +89,14 @@ impl FlowTable {
         self.position(hash, is_it).map(|(index, slot)| value_of(self.bucket(index), slot))
     }
 
-    /// Something of the bucket where a search for `hash` begins: brings its line into the cache. No branch depends on
-    /// what is there, so that the processor goes on to the next one meanwhile.
+    /// There will be a search for `hash` soon.
     #[inline]
-    pub fn touch(&self, hash: u64) -> u64 {
-        self.bucket(self.home(hash))[0]
+    pub fn expect(&self, hash: u64) {
+        fs_prefetch::lines(self.bucket(self.home(hash)));
     }
 
     /// A value that is probably under `hash`: its tag matches. Looks at the first bucket only, where nearly all are.
-    #[inline]
+    #[inline(always)]
     pub fn candidate(&self, hash: u64) -> Option<u32> {
         let bucket = self.bucket(self.home(hash));
         let found = matches(bucket, tag_of(hash));

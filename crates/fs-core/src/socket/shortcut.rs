@@ -9,6 +9,7 @@ use crate::tcb::State;
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::recv::autotune::Read;
+use crate::tx::build;
 use crate::tx::neigh::PathState;
 
 impl<P: FramePool> Stack<P> {
@@ -76,7 +77,8 @@ impl<P: FramePool> Stack<P> {
             return None;
         }
         let summed = !path.tx_checksum();
-        tcb.tx.write_one(store, pool, tcb.snd_nxt, buf, summed)?;
+        let headers = build::likely_header_len(tcb.flags.any(Flags::V6 | Flags::TIMESTAMPS));
+        tcb.tx.write_one(store, pool, tcb.snd_nxt, buf, summed, headers)?;
         #[cfg(any(test, feature = "check"))]
         {
             self.shortcuts += 1;

@@ -64,6 +64,15 @@ impl Extension {
         Self(addresses.map(|addresses| Box::new(Parts { addresses, ..Parts::default() })))
     }
 
+    /// What is behind the pointer will be needed soon.
+    #[inline]
+    pub(crate) fn expect(&self) {
+        if let Some(parts) = &self.0 {
+            fs_prefetch::line(&parts.addresses);
+            fs_prefetch::line(&parts.quiet);
+        }
+    }
+
     /// Zeros for IPv4.
     #[inline]
     pub(crate) fn addresses(&self) -> Addresses {

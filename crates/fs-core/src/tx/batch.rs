@@ -1,9 +1,8 @@
 //! A turn's packets for one interface, in three lists (mTCP section 4.2): control, ACK, data. Data goes round
 //! robin by a byte quota; an ACK that data carries is not sent on its own.
 
-use crate::frame::{Frame, FramePool, IfaceId, TxChecksum, TxFrame};
+use crate::frame::{FramePool, IfaceId, TxChecksum, TxFrame};
 use crate::frame_queue::FrameNodes;
-use crate::slab::NIL;
 use crate::stack::Stack;
 use crate::tcb::Tcb;
 use crate::tcb::cc::pacing::PacingQueue;
@@ -18,17 +17,11 @@ use crate::tx::run::Run;
 use crate::wire::options::{self, Timestamps};
 use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
-use core::hint::black_box;
 
 /// Bytes that a connection may send before the next one has its turn. Linux's TSO quantum is 64 KiB; a
 /// fourth of it keeps 50 µs between turns at 2.5 Gb/s. Lower: more list work per byte; higher: latency
 /// of others behind a bulk flow.
 const QUOTA: u32 = 16 << 10;
-
-/// Bytes of headers of a usual packet: Ethernet, IPv4, TCP with timestamps.
-const HEADERS: u16 = 14 + 20 + 20 + 12;
-/// Connections whose frames are looked at before the first of them sends.
-const TOUCHED: usize = 64;
 
 /// What visiting a connection came to.
 enum Visit {
@@ -58,9 +51,6 @@ impl<P: FramePool> Stack<P> {
             let Some(index) = self.net.lists[at].acks.pop_front() else { break };
             sent += self.visit_ack(index, out);
         }
-        if self.net.lists[at].data.len() > 1 && self.has_many_flows() {
-            self.touch_headers(at, budget - sent);
-        }
         // Round robin until the batch is full or nobody can send: a lone bulk flow fills it by itself.
         while sent < budget {
             let Some(index) = self.net.lists[at].data.pop_front() else { break };
@@ -80,26 +70,6 @@ impl<P: FramePool> Stack<P> {
         }
         self.stats.tx_packets += sent as u64;
         sent
-    }
-
-    /// The lines that the next headers will be written into: their chunks were used for something else, long ago. All
-    /// misses together, as with a received batch.
-    fn touch_headers(&self, at: usize, count: usize) {
-        let mut seen = 0;
-        for &index in self.net.lists[at].data.iter().take(count.min(TOUCHED)) {
-            if let Some(tcb) = self.slots.open(index)
-                && tcb.tx.next != NIL
-            {
-                let head = &self.store.segments[tcb.tx.next].head;
-                if let Some(off) = head.off().checked_sub(usize::from(HEADERS)) {
-                    let front = Frame::from_raw(head.chunk(), off as u16, HEADERS);
-                    let bytes = self.pool.bytes(&front);
-                    seen ^= bytes[0] ^ bytes[bytes.len() - 1];
-                    let _ = front.into_raw();
-                }
-            }
-        }
-        black_box(seen);
     }
 
     /// True when `tx_batch` has something to look at for `iface`.

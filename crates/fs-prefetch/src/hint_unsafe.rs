@@ -1,0 +1,24 @@
+//! The instruction. Elsewhere than on x86-64 and ARM64 nothing happens.
+
+/// Brings the line of `at` into the first-level cache, for reading or writing (a line that no other core has may be
+/// written as it comes).
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        #[allow(unused_unsafe, reason = "newer compilers have it as a safe function")]
+        // SAFETY: a prefetch reads and writes nothing that the program can see, and no address makes it fault; every x86-64
+        // has the instruction.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
