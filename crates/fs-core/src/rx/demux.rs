@@ -58,8 +58,7 @@ impl<P: FramePool> Stack<P> {
             match parsed {
                 Ok(Parsed::Tcp(segment)) => {
                     if *hash != last_hash || !self.owns(last, &segment.key) {
-                        let likely = self.connection_of(*candidate, *hash, &segment.key).map(Owner::Connection);
-                        (last_hash, last) = (*hash, likely.or_else(|| self.owner_by_hash(*hash, &segment.key)));
+                        (last_hash, last) = (*hash, self.likely_owner(*candidate, *hash, &segment.key));
                     }
                     self.on_tcp(last, segment, *hash, frames, 0);
                 }
@@ -175,12 +174,25 @@ impl<P: FramePool> Stack<P> {
         self.table.len() >= MANY_FLOWS
     }
 
-    /// The open connection with that key, if it is the likely one: what the table gives first.
+    /// As [`Stack::owner_by_hash`], which is asked where what the table gives first is not the owner. `candidate`: what it gave
+    /// a moment ago, or `NIL`.
     #[inline]
-    fn connection_of(&self, candidate: u32, hash: u64, key: &FlowKey) -> Option<u32> {
-        let value = if candidate == NIL { self.table.candidate(hash)? } else { candidate };
+    fn likely_owner(&self, candidate: u32, hash: u64, key: &FlowKey) -> Option<Owner> {
         // A handshake's and a TIME-WAIT's value is beyond all slots.
-        self.slots.open(value).is_some_and(|tcb| tcb.is(key)).then_some(value)
+        let is_open = |value| self.slots.open(value).is_some_and(|tcb| tcb.is(key));
+        if candidate != NIL && is_open(candidate) {
+            return Some(Owner::Connection(candidate));
+        }
+        match self.table.candidate(hash) {
+            Some(value) if is_open(value) => Some(Owner::Connection(value)),
+            Some(value) => match Owner::of(value) {
+                Owner::Handshake(index) if self.handshakes.entry(index).key == *key => Some(Owner::Handshake(index)),
+                _ => self.owner_by_hash(hash, key),
+            },
+            None if self.table.goes_on(hash) => self.owner_by_hash(hash, key),
+            // Nobody: a SYN, nearly always.
+            None => None,
+        }
     }
 
     /// A packet that another core received for us, or asks us about.

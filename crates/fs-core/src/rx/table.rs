@@ -103,6 +103,12 @@ impl FlowTable {
         if found == 0 { None } else { Some(value_of(bucket, slot_of(found))) }
     }
 
+    /// A search for `hash` does not end in the bucket where it begins.
+    #[inline]
+    pub fn goes_on(&self, hash: u64) -> bool {
+        self.bucket(self.home(hash))[META] >> 32 != 0
+    }
+
     /// Adds `value` under `hash`, without looking whether it is there already.
     pub fn insert(&mut self, hash: u64, value: u32) -> Result<(), Full> {
         if self.len == self.capacity {

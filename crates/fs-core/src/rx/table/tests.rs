@@ -98,6 +98,8 @@ fn run_model(capacity: usize, spread: impl Fn(u16) -> u64, ops: Vec<Op>) {
                 let home = table.home(hash);
                 let mut at_home = (0..SLOTS).filter(|&slot| tag_at(table.bucket(home), slot) == tag_of(hash));
                 assert_eq!(table.candidate(hash).is_some(), at_home.next().is_some());
+                let may_be_there = table.candidate(hash).is_some() || table.goes_on(hash);
+                assert!(may_be_there || !model.contains_key(&hash) || model[&hash].is_empty());
             }
         }
         assert_eq!(table.len(), len);
