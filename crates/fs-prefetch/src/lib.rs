@@ -23,12 +23,15 @@ pub fn lines<T>(at: &T) {
     }
 }
 
-/// The `bytes` in front of `at`, which lie in two lines at most, will be needed soon.
+/// The `bytes` in front of `at` will be needed soon.
 #[inline(always)]
 pub fn before<T: ?Sized>(at: &T, bytes: usize) {
     let end = core::ptr::from_ref(at).cast::<u8>();
+    for back in (1..bytes).step_by(LINE) {
+        hint_unsafe::prefetch(end.wrapping_sub(back));
+    }
+    // Where the first of them is may be a line more.
     hint_unsafe::prefetch(end.wrapping_sub(bytes));
-    hint_unsafe::prefetch(end.wrapping_sub(1));
 }
 
 #[cfg(test)]
