@@ -323,11 +323,11 @@ const REQUESTS: usize = 3;
 /// What a connect that found no neighbour says.
 const NO_ROUTE: &str = "connect: no route to host";
 
-/// An ARP packet or a neighbour solicitation, on an Ethernet.
+/// An ARP request or a neighbour solicitation, on an Ethernet.
 fn asks_for_neighbour(packet: &[u8]) -> bool {
     let (ethertype, next_header, kind) = (packet.get(12..14), packet.get(20), packet.get(54));
     match ethertype {
-        Some([0x08, 0x06]) => true,
+        Some([0x08, 0x06]) => packet.get(20..22) == Some(&[0, 1]),
         Some([0x86, 0xdd]) => (next_header, kind) == (Some(&58), Some(&135)),
         _ => false,
     }
