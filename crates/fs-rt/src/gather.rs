@@ -11,6 +11,8 @@
 //! because the connection waits for its turn in a queue somewhere (Little's law). A core that is busy all the time is not
 //! concerned: it is away for longer than a pause between two looks.
 //!
+//! Where the round trips are longer still, the core sleeps in a pause, by the clock, instead of looking on: decision 0014.
+//!
 //! The other load that gathers is a stream of full segments to which nothing is answered but acknowledgements, be it of one
 //! connection: nobody waits for the end of it. What is saved is an acknowledgement, a turn and a task for every other
 //! segment, and at the sender, where that is on this machine, the fight for the ring's cache lines with a core that looks at
@@ -27,6 +29,9 @@ const WINDOW: Duration = Duration::from_micros(256);
 /// Time between two looks at the links. Longer: fuller batches, and latency. Measured with a relay between 64 connections
 /// and a server: packets out for a request 2.9 without, 2.4, 2.3 and 2.3 at 10, 20 and 40 µs; calls 2.1, 0.9, 0.5 and 0.35.
 const PAUSE: Duration = Duration::from_micros(20);
+/// How long after a look the core sleeps by the clock, where a round trip is at least four of it. Who
+/// sends wakes nobody then. Shorter: what the sleep costs is a larger part of it; longer: latency (decision 0014).
+const NAP: Duration = Duration::from_micros(40);
 /// Events in a window from which on gathering begins: two in a pause. It ends below half of that, for what is gathered
 /// makes fewer events.
 const MANY: u32 = 24;
@@ -62,6 +67,8 @@ pub(crate) struct Gather {
     heard: [u64; 4],
     /// Because of many connections.
     on: bool,
+    /// Each of which comes round seldom.
+    naps: bool,
     /// What the stack had counted when the window began.
     counted: Traffic,
     /// Because of a stream.
@@ -147,6 +154,7 @@ impl Gather {
             connections: 0,
             heard: [0; 4],
             on: false,
+            naps: false,
             counted: Traffic::default(),
             stream: Trial::default(),
             allowed: true,
@@ -189,6 +197,13 @@ impl Gather {
         self.looked_at = Instant::ZERO;
     }
 
+    /// How long a core without work may sleep whatever comes.
+    #[inline]
+    pub(crate) fn nap(&self, now: Instant) -> Option<Duration> {
+        let end = self.looked_at + NAP;
+        (self.naps && now < end).then(|| end.since(now))
+    }
+
     /// How long the core looks for work before it sleeps, where it would be `spin` else.
     #[inline]
     pub(crate) fn spin(&self, spin: Duration) -> Duration {
@@ -200,6 +215,8 @@ impl Gather {
         // After a sleep or a time without the CPU nothing is known of what is now.
         let known = now.since(self.began) < WINDOW * 2;
         let on = self.allowed && known && self.events >= enough && self.events <= OFTEN * self.connections;
+        // Heard of three times in two windows: the round trip is four naps.
+        self.naps = on && self.events * 2 <= self.connections * 3;
         let enough = if self.stream.pauses { STREAM / 2 } else { STREAM };
         let stream = self.allowed && known && traffic.is_stream(&self.counted, enough);
         let gathered = self.on | self.stream.pauses;

@@ -17,6 +17,8 @@ pub struct RuntimeStats {
     pub sleeps: u64,
     /// Times that it began to let packets gather before it looks at its links, having many connections to serve.
     pub gatherings: u64,
+    /// Times that it slept by the clock meanwhile, whatever came.
+    pub naps: u64,
     /// Tasks woken by events.
     pub wakes: u64,
     /// Messages sent to other cores.

@@ -10,7 +10,7 @@
 use crate::core::CoreShared;
 use crate::source::Source;
 use crate::spin::Spin;
-use crate::sys::{Clock, Witness, watch_readable};
+use crate::sys::{Clock, Witness, exact_timers, nap, watch_readable};
 use fs_core::Instant;
 use std::future::Future;
 use std::io;
@@ -68,6 +68,8 @@ impl Reactor {
                     None => must_poll = true,
                 }
             }
+            // Else a nap would be twice as long.
+            exact_timers();
             let doorbell = &core.shared.inboxes[core.index].doorbell;
             wakeups.push(watch_readable(doorbell.bell().as_fd().try_clone_to_owned()?)?);
         }
@@ -197,6 +199,18 @@ impl Future for Reactor {
             let spin = this.spin.time();
             let mut io = this.core.io.borrow_mut();
             if now.since(since) >= io.gather.spin(spin) {
+                if !spin.is_zero()
+                    && this.sources.is_empty()
+                    && let Some(time) = io.gather.nap(now)
+                {
+                    io.counters.naps += 1;
+                    drop(io);
+                    let deadline = this.core.stack.borrow().next_deadline();
+                    nap(deadline.map_or(time, |at| time.min(at.since(now))));
+                    this.idle_since = None;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 let gathered = io.has_packets();
                 if gathered && spin.is_zero() {
                     // The CPU is wanted by others: it is not spent on waiting.

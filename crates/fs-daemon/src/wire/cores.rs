@@ -283,6 +283,7 @@ impl Wire for Cores {
             }
             push("runtime_sleeps".into(), false, core.runtime.sleeps);
             push("runtime_gatherings".into(), false, core.runtime.gatherings);
+            push("runtime_naps".into(), false, core.runtime.naps);
             push("runtime_mailbox_full".into(), false, core.runtime.mailbox_full);
         }
         all

@@ -38,6 +38,23 @@ fn many_connections_gather() {
 }
 
 #[test]
+fn a_core_naps_where_connections_come_round_seldom() {
+    // A round trip of 320 µs, one of 100, and one connection.
+    for (connections, gap, naps) in [(64, 5, true), (50, 2, false), (1, 5, false)] {
+        let mut gather = Gather::new();
+        looks(&mut gather, 1000, connections, gap);
+        let now = Instant::ZERO + us(11_000);
+        gather.found(now);
+        assert_eq!(
+            gather.nap(now + us(3)),
+            naps.then_some(NAP - us(3)),
+            "{connections} connections, each {gap} µs one"
+        );
+        assert_eq!(gather.nap(now + NAP), None);
+    }
+}
+
+#[test]
 fn one_connection_or_a_few_that_come_round_fast_do_not() {
     for (connections, gap) in [(1, 5), (4, 5), (8, 2), (16, 1), (1, 300)] {
         let mut gather = Gather::new();
