@@ -127,7 +127,9 @@ pub struct TcpConfig {
     pub receive_buffer_max: u32,
     /// Receive window offered at first, in bytes. Linux: 64 KiB.
     pub receive_buffer_initial: u32,
-    /// Send buffer of a connection in bytes. Linux `tcp_wmem[2]`, 4 MB; lower bounds the bandwidth-delay product.
+    /// Largest send buffer of a connection in bytes, 4 MiB of it where the core's frames are half spent. As for receiving: what was
+    /// sent behind a loss waits until that is repaired, so a path needs two or three times its bandwidth-delay product (Linux'
+    /// `tcp_wmem[2]`, 4 MB: 0.7 of the goodput at 0.1 % loss, 50 ms, 1 Gb/s).
     pub send_buffer: u32,
     /// Offer window scaling and timestamps (RFC 7323) and SACK (RFC 2018).
     pub window_scaling: bool,
@@ -180,7 +182,7 @@ impl Default for TcpConfig {
             congestion_control: CongestionControl::Cubic,
             receive_buffer_max: 6 << 20,
             receive_buffer_initial: 64 << 10,
-            send_buffer: 4 << 20,
+            send_buffer: 6 << 20,
             window_scaling: true,
             timestamps: true,
             sack: true,

@@ -3,10 +3,10 @@
 use fs_core::*;
 use std::net::{IpAddr, SocketAddr};
 
-fn stack(last: u8, control: CongestionControl) -> Stack<HeapPool> {
+fn stack(last: u8, control: CongestionControl, frames: usize) -> Stack<HeapPool> {
     let mut config = StackConfig::new(Secret([last; 32]));
     config.tcp.congestion_control = control;
-    let mut stack = Stack::new(config, HeapPool::new(8192, 2048));
+    let mut stack = Stack::new(config, HeapPool::new(frames, 2048));
     let addr = Cidr { addr: IpAddr::from([10, 0, 0, last]), prefix: 24 };
     let iface = stack.add_interface(Interface {
         framing: Framing::Ip,
@@ -40,7 +40,11 @@ struct World {
 
 impl World {
     fn new(control: CongestionControl, options: TcpOptions) -> Self {
-        let mut hosts = [stack(1, control), stack(2, control)];
+        Self::with_frames(control, options, 8192)
+    }
+
+    fn with_frames(control: CongestionControl, options: TcpOptions, frames: usize) -> Self {
+        let mut hosts = [stack(1, control, frames), stack(2, control, frames)];
         let at: SocketAddr = (IpAddr::from([10, 0, 0, 2]), 80).into();
         let listen = Listen { at, backlog: 1, v6_only: false, fast_open: 0, options: TcpOptions::default() };
         let listener = hosts[1].tcp_listen(listen).unwrap();
@@ -279,4 +283,16 @@ fn a_writer_is_not_far_ahead_of_what_leaves() {
     while world.write(64 << 10) == 64 << 10 {}
     let info = world.hosts[0].tcp_info(world.client).unwrap();
     assert!(info.notsent_bytes > 1 << 20, "{info:?}");
+}
+
+/// What a path holds decides how large a send buffer becomes; beyond 4 MiB only where the core has frames to spare.
+#[test]
+fn a_large_send_buffer_leaves_others_their_frames() {
+    for (frames, largest) in [(4096, 4 << 20), (32_768, 6 << 20)] {
+        let mut world = World::with_frames(Cubic, TcpOptions::default(), frames);
+        world.way = Duration::from_millis(25);
+        world.transfer(30 << 20);
+        let options = world.hosts[0].tcp_options(world.client).unwrap();
+        assert_eq!(options.send_buffer, Some(largest), "{:?}", world.hosts[0].tcp_info(world.client));
+    }
 }

@@ -148,7 +148,8 @@ impl Experiment {
         // Three windows of a path that is full: flight, queue, and what waits for an acknowledgement.
         let window = bdp_packets(rate_bps, rtt + self.longest_extra()) as usize + queue.min(20_000) + 500;
         let mut host = HostConfig {
-            frames: window * 3,
+            // Half of those for sending (40 % of them) hold it: no buffer is bound by the others.
+            frames: window * 6,
             tx_ring: 64,
             latency: Duration::from_micros(2),
             tcp: TcpConfig { send_buffer: 32 << 20, receive_buffer_max: 32 << 20, ..self.tcp.clone() },

@@ -95,7 +95,7 @@ impl<P: FramePool> Stack<P> {
         }
         let mut ready = if len > 0 && queued == 0 { Ready::READ } else { Ready::default() };
         if !was_writable {
-            tcb.grow_send_buffer(config.tcp.send_buffer);
+            tcb.grow_send_buffer(store, config.tcp.send_buffer);
             if tcb.writable() {
                 tcb.has_room_again(*now);
                 ready |= Ready::WRITE;

@@ -155,7 +155,7 @@ impl<P: FramePool> Stack<P> {
                 }
                 // Before it stops being writable, not when it is full: who asks for readiness first never meets a full one.
                 if tcb.tx.bytes as usize + wanted > tcb.write_mark() as usize {
-                    tcb.grow_send_buffer(max);
+                    tcb.grow_send_buffer(&self.store, max);
                 }
                 match tcb.snd_buf().saturating_sub(tcb.tx.bytes).min(tcb.low_water_room()) {
                     room if room > 0 && tcb.below_low_water() => Ok(room),

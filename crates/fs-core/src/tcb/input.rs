@@ -396,7 +396,7 @@ impl Tcb {
         if !was_writable {
             // The window may have grown past what the application was allowed to queue: without this only a write would
             // grow the buffer, and the writer waits for us.
-            self.grow_send_buffer(core.config.send_buffer);
+            self.grow_send_buffer(core.store, core.config.send_buffer);
             if self.writable() && self.state.can_send() {
                 self.has_room_again(core.now);
                 *ready |= Ready::WRITE;

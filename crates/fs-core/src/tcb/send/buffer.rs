@@ -106,6 +106,8 @@ impl TxSegment {
 /// All send queues of a core.
 #[derive(Debug)]
 pub(crate) struct TxStore {
+    /// Half of the frames that it is for.
+    half: usize,
     pub(crate) segments: Slab<TxSegment>,
     pub(crate) rest: FrameNodes,
     /// Rate samples' stamps, by segment; grows with the first connection that needs them.
@@ -115,12 +117,22 @@ pub(crate) struct TxStore {
 impl TxStore {
     /// For `frames` frames at most; `tell` as in [`crate::config::StackConfig::large_table`].
     pub(crate) fn new(frames: usize, tell: Option<fn(*const u8, usize)>) -> Self {
-        Self { segments: Slab::growing_to(frames, tell), rest: FrameNodes::new(), stamps: alloc::vec::Vec::new() }
+        Self {
+            half: frames / 2,
+            segments: Slab::growing_to(frames, tell),
+            rest: FrameNodes::new(),
+            stamps: alloc::vec::Vec::new(),
+        }
     }
 
     /// Frames held (bare FINs counted too).
     pub(crate) fn frames(&self) -> usize {
         self.segments.len() + self.rest.len()
+    }
+
+    /// Half of the core's frames for sending are held.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.frames() >= self.half
     }
 }
 
@@ -456,7 +468,7 @@ impl TxQueue {
             copies.push(&mut store.rest, frame);
             from += n;
         }
-        let TxStore { segments, rest, stamps } = store;
+        let TxStore { segments, rest, stamps, .. } = store;
         let segment = &mut segments[index];
         let in_head = segment.head.len().min(keep as usize);
         segment.head.truncate(in_head);

@@ -17,6 +17,9 @@ const CORK_MAX: Duration = Duration::from_millis(200);
 /// Send buffer of a new connection unless SO_SNDBUF was set, in bytes: four initial windows, as Linux's 87 040 bytes,
 /// which count its bookkeeping, come to. Less stops a fast start, more is memory for connections that send little.
 const BUFFER_INITIAL: u32 = 64 << 10;
+/// What a send buffer may grow to while half of the core's frames for sending are held: Linux `tcp_wmem[2]`, 4 MB. More:
+/// a few that fill fast and long paths leave the others nothing to send with.
+const BESIDE_OTHERS: u32 = 4 << 20;
 /// Unsent bytes that a connection which has an extension (who is refused room gets one) takes, unless the application has sized
 /// the buffer: its writer is on our core and comes each turn. More have left the cache when they are sent (decision 0013).
 /// Less: turns that could have sent more; at MTU 1500 they send 181 KiB.
@@ -115,7 +118,8 @@ impl Tcb {
     /// two, which count its bookkeeping (2304 bytes for a segment), hold as much payload. It does not shrink: recovery
     /// needs the room that its window once had.
     #[inline]
-    pub(crate) fn grow_send_buffer(&mut self, max: u32) {
+    pub(crate) fn grow_send_buffer(&mut self, store: &TxStore, max: u32) {
+        let max = if store.is_half_full() { max.min(BESIDE_OTHERS) } else { max };
         let wanted = self.window.cwnd.saturating_mul(3).min(max);
         if wanted > self.snd_buf() && !self.ext.as_ref().is_some_and(|e| e.sender.buffer_fixed) {
             self.snd_buf_4k = in_4k(wanted);
