@@ -16,6 +16,7 @@ use crate::rx::syn::SynCache;
 use crate::rx::table::{FlowHasher, FlowTable};
 use crate::slab::NIL;
 use crate::socket::event::{CoreMessage, Event, Outbound, Ready};
+use crate::socket::handover::Moved;
 use crate::socket::listener::ListenTable;
 use crate::socket::ports::{PortAllocator, PortSet};
 use crate::socket::udp::UdpTable;
@@ -298,6 +299,7 @@ pub struct Stack<P: FramePool> {
     pub(crate) cookies: CookieJar,
     pub(crate) time_waits: TimeWaits,
     pub(crate) listeners: ListenTable,
+    pub(crate) moved: Moved,
     pub(crate) ports: PortAllocator,
     pub(crate) active_ports: PortSet,
     pub(crate) port_filter: Option<PortFilter>,
@@ -397,6 +399,7 @@ impl<P: FramePool> Stack<P> {
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::new(),
             delayed_acks: Fifo::new(),
+            moved: Moved::default(),
             paced: PacingQueue::default(),
             challenges_left: config.tcp.challenge_acks,
             challenge_second: 0,

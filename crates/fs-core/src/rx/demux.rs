@@ -541,6 +541,13 @@ impl<P: FramePool> Stack<P> {
                 return Some(owner);
             }
         }
+        // It may have been ours until a moment ago. (A stray one of a connection that went to and fro ends its way, too.)
+        if hops < 4 * cores
+            && let Some(to) = self.moved.find(hash, self.now)
+        {
+            self.stats.packets_forwarded += 1;
+            return Some(to);
+        }
         // Nothing says whose it is: ask once around.
         if hops < cores {
             self.stats.packets_asked += 1;

@@ -477,6 +477,7 @@ impl<P: FramePool> Stack<P> {
             received.push(frame);
         }
         self.stats.handovers += 1;
+        self.moved.note(hash, to, self.now);
         let handover = Handover { key, tcb, tally, received };
         self.outbound.push(Outbound { to, message: CoreMessage::Handover(Box::new(handover)) });
     }
