@@ -610,7 +610,9 @@ impl Tcb {
     /// to a round trip longer before it repairs any loss (`tcp_check_sack_reordering`, `tcp_rack_reo_wnd`).
     #[inline]
     pub(crate) fn owes_other_news(&self, segment: &Segment) -> bool {
-        self.flags.has(Flags::ACK_NOW) && self.ext.as_ref().is_some_and(|ext| ext.is_other_news(self.rcv_nxt, segment))
+        self.flags.has(Flags::ACK_NOW)
+            && self.flags.has(Flags::SACK)
+            && self.ext.as_ref().is_some_and(|ext| ext.is_other_news(self.rcv_nxt, segment))
     }
 
     /// Gives up what came out of order, so that what is in order can be taken (Linux: `tcp_prune_ofo_queue`; RFC 2018

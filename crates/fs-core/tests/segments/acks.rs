@@ -101,6 +101,11 @@ fn each_island_of_a_turn_has_its_ack() {
     assert_eq!(told(&mut lab, &[beyond, beyond + 2, beyond + 4]).len(), 1);
     // In order there is nothing to tell but where it ends.
     assert_eq!(told(&mut lab, &[0, 2, 7]), [(14, vec![])]);
+    // To a peer without SACK there is nothing to tell but that something is missing.
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept_with(4000, syn_options(Some(1000), false, Some(0)), TcpOptions::default());
+    lab.send_together(&[1, 3, 5, 2, 7].map(|i| conn.data_at(1000 * i, &[i as u8; 1000])));
+    assert_eq!(lab.one().ack, conn.seq);
 }
 
 #[test]
