@@ -37,6 +37,7 @@ const SMOLTCP_SHORT_BESIDE_MANY: f64 = 1345.0;
 
 struct Bench {
     criterion: Criterion,
+    samples: usize,
     quick: bool,
     many: usize,
     rows: Vec<Row>,
@@ -46,17 +47,16 @@ impl Bench {
     /// Runs `work` (which returns the time of as many rounds as it is asked for) and gives the median of
     /// criterion's samples in ns per round.
     fn measure(&mut self, name: &str, mut work: impl FnMut(u64) -> Duration) -> f64 {
-        let mut samples: Vec<(u64, f64)> = Vec::new();
+        let mut runs: Vec<f64> = Vec::new();
         self.criterion.bench_function(name, |b| {
             b.iter_custom(|n| {
                 let time = work(n);
-                samples.push((n, time.as_nanos() as f64 / n as f64));
+                runs.push(time.as_nanos() as f64 / n as f64);
                 time
             });
         });
-        // Warm-up rounds are shorter than the samples.
-        let longest = samples.iter().map(|s| s.0).max().unwrap_or(0);
-        let mut ns: Vec<_> = samples.iter().filter(|s| s.0 >= longest / 2).map(|s| s.1).collect();
+        // Before its samples criterion warms up, the last time for longer than any of them takes.
+        let mut ns = runs.split_off(runs.len().saturating_sub(self.samples));
         ns.sort_by(f64::total_cmp);
         ns.get(ns.len() / 2).copied().unwrap_or(f64::NAN)
     }
@@ -178,15 +178,15 @@ fn main() -> ExitCode {
         || std::env::args().any(|arg| arg == "--quick");
     let (samples, seconds) = if quick { (10, 0.5) } else { (30, 3.0) };
     let criterion = Criterion::default()
+        .configure_from_args()
         .without_plots()
         .sample_size(samples)
         .warm_up_time(Duration::from_secs_f64(seconds / 3.0))
-        .measurement_time(Duration::from_secs_f64(seconds))
-        .configure_from_args();
+        .measurement_time(Duration::from_secs_f64(seconds));
     // As `fs-rt` does.
     let _ = LARGE_TABLE.set(fs_xdp::huge_pages);
     let many = if quick { 100_000 } else { 1_000_000 };
-    let mut bench = Bench { criterion, quick, many, rows: Vec::new() };
+    let mut bench = Bench { criterion, samples, quick, many, rows: Vec::new() };
     bench.transactions(10_000, 90.0, Some(SMOLTCP_10_000), true);
     bench.transactions(many, 160.0, (!quick).then_some(SMOLTCP_MANY), false);
     bench.short();
