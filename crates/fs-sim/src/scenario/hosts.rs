@@ -154,9 +154,9 @@ pub(super) const HOSTS: &[Scenario] = &[
             // Over a link without jitter all clients' data and all their retransmissions come at once, and of a batch only
             // as many as the backlog find room: a client that has none seven times is rightly reset, its cookie being
             // too old by then. So few at a time where the queue is short.
-            let (backlog, concurrency) = rng.pick(&[(4, 24), (32, 300), (1024, 300)]);
+            let (backlog, concurrency) = rng.pick(&[(4, 24), (16, 300), (1024, 300)]);
             let draft =
-                Draft { short: 600, bulk: 0, concurrency, gap: Duration::from_micros(100), kinds, ..Draft::bad(rng) };
+                Draft { short: 600, bulk: 0, concurrency, gap: Duration::from_micros(2), kinds, ..Draft::bad(rng) };
             draft.each_host(|host| (host.limits.syn_cache, host.backlog) = (8, backlog))
         },
     },
