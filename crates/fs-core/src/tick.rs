@@ -130,6 +130,7 @@ impl<P: FramePool> Stack<P> {
     fn on_rto(&mut self, index: u32) {
         let Self { slots, store, stats, config, now, net, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
+        tcb.tx.unfold(store, tcb.snd_nxt);
         let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN));
         if tcb.flags.has(Flags::PERSIST) {
             // `dup_acks` counts probes without any answer.

@@ -161,16 +161,16 @@ impl<P: FramePool> Stack<P> {
         let connections = || packets.iter().filter_map(|item| self.slots.open(item.candidate));
         for tcb in connections() {
             tcb.ext.expect();
-            self.store.segments.expect(tcb.tx.head);
+            tcb.tx.expect(&self.store, &self.pool);
         }
-        for segment in connections().filter_map(|tcb| self.store.segments.get(tcb.tx.head)) {
-            self.pool.expect(&segment.head);
+        for tcb in connections() {
+            tcb.tx.expect_frame(&self.store, &self.pool);
         }
     }
 
     /// So many that the next one is not in the cache.
     #[inline]
-    fn has_many_flows(&self) -> bool {
+    pub(crate) fn has_many_flows(&self) -> bool {
         self.table.len() >= MANY_FLOWS
     }
 

@@ -307,10 +307,11 @@ impl Tcb {
     /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
     fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
         use crate::tcb::send::buffer::mark;
+        self.tx.unfold(store, self.snd_nxt);
         let (queue, high) = (self.tx, self.snd_nxt);
         let mss = self.mss as u32;
         let ext = self.ext_mut();
-        let (mut again, mut at) = (0, queue.head);
+        let (mut again, mut at) = (0, queue.head());
         while at != queue.next && at != crate::slab::NIL {
             let segment = &store.segments[at];
             let next = segment.next;

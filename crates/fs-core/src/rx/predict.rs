@@ -11,7 +11,7 @@ use crate::stack::{Stack, Turn, arm};
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::{Arrival, COALESCE};
-use crate::tcb::send::buffer::{TxStore, mark};
+use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::tally::Tally;
@@ -204,31 +204,15 @@ impl Tcb {
         ack: SeqNum,
         turn: Turn,
     ) -> bool {
-        let head = self.tx.head;
         let out = self.snd_nxt.since(self.snd_una);
         let unused = self.window.in_slow_start()
             && out.saturating_mul(2) <= self.window.cwnd
             && !self.flags.has(Flags::WINDOW_LIMITED);
-        if !self.ext.is_quiet(Quiet::ACKED)
-            || ack != self.snd_nxt
-            || head != self.tx.tail
-            || self.tx.next != NIL
-            || !unused
-        {
+        if !self.ext.is_quiet(Quiet::ACKED) || ack != self.snd_nxt || self.tx.next != NIL || !unused {
             return false;
         }
-        let segment = &mut store.segments[head];
-        debug_assert!(
-            !segment.has(!(mark::PUSH | mark::SUMMED | mark::RECORD_END)),
-            "without a record of losses nothing is marked, and what is open has sent no FIN"
-        );
-        if !segment.rest.is_empty() {
-            return false;
-        }
-        let (frame, sent_us) = (segment.head.take(), segment.sent_us);
-        store.segments.vacate(head);
+        let Some((frame, sent_us)) = self.tx.take_only(store) else { return false };
         pool.free(frame);
-        (self.tx.head, self.tx.tail, self.tx.bytes) = (NIL, NIL, 0);
         tally.delivered = tally.delivered.wrapping_add(1);
         self.snd_una = ack;
         let rtt_us = turn.us.wrapping_sub(sent_us);

@@ -178,7 +178,7 @@ impl<P: FramePool> Stack<P> {
         let fast_open = s.fast.as_ref().filter(|f| crossed.is_none() && f.carried).and_then(|fast| fast.cookie);
         let mut data = alloc::vec![0; carried];
         if let Some(fast) = s.fast.as_ref().filter(|_| carried > 0) {
-            self.store.segments[fast.data.head].read_at(&self.store.rest, &self.pool, 0, &mut data);
+            self.store.segments[fast.data.head()].read_at(&self.store.rest, &self.pool, 0, &mut data);
         }
         let offer = self.syn_options(&key, path, crossed.map(|c| c.options), own.max_segment, shift);
         let syn = Syn { key: &key, path, flags, seq: iss, ack, own, offer, fast_open };
@@ -374,7 +374,7 @@ impl<P: FramePool> Stack<P> {
             if taken > 0 {
                 tcb.tx.next = crate::slab::NIL;
                 tcb.tx.acknowledge(&mut self.store, &mut self.pool, ack, |_| {});
-                tcb.tx.next = tcb.tx.head;
+                tcb.tx.next = tcb.tx.head();
                 (tcb.snd_una, tcb.snd_nxt) = (ack, ack);
                 tcb.ext_mut().recv.syn_data = true;
             }

@@ -93,7 +93,7 @@ impl<P: FramePool> Stack<P> {
             tcb.note_trial(store);
         }
         if then == Then::Record && n == buf.len() {
-            store.segments[tcb.tx.tail].marks |= mark::RECORD_END;
+            store.segments[tcb.tx.tail()].marks |= mark::RECORD_END;
         }
         if n < buf.len() {
             tcb.refused_room();

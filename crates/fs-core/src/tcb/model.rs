@@ -167,7 +167,7 @@ impl Tcb {
     fn begin_ack(&mut self, store: &TxStore, ack: SeqNum, now: Instant) {
         self.check_app_limited();
         self.check_window_limited();
-        let (window, mut at, end) = (self.window, self.tx.head, self.tx.next);
+        let (window, mut at, end) = (self.window, self.tx.head(), self.tx.next);
         let Some(bbr) = self.bbr() else { return };
         bbr.begin(&window, now);
         while at != end && at != NIL {

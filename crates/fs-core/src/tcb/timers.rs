@@ -149,10 +149,8 @@ impl Tcb {
     /// In nanoseconds.
     fn rto_left(&self, store: &TxStore, config: &TcpConfig, now: Instant) -> u64 {
         let rto = self.rto_ns(config);
-        if self.tx.head == self.tx.next {
-            return rto;
-        }
-        let out_us = micros(now).wrapping_sub(store.segments[self.tx.head].sent_us);
+        let Some(sent_us) = self.tx.head_sent_us(store) else { return rto };
+        let out_us = micros(now).wrapping_sub(sent_us);
         rto.saturating_sub(u64::from(out_us) * 1000)
     }
 

@@ -216,6 +216,7 @@ impl<P: FramePool> Stack<P> {
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }
+        tcb.tx.unfold(store, tcb.snd_nxt);
         if !tcb.tx.is_empty() {
             tally.busy(turn.tick);
         }

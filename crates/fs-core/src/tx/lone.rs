@@ -27,11 +27,13 @@ impl<P: FramePool> Stack<P> {
         }
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
+        // With few connections the store's segments are in the cache. Tests have few, and are to see it.
+        let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
         let Self { slots, pool, net, stats, store, config, now, turn, wheel, shortest_rto, .. } = self;
         let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
         if !tcb.flags.are(ODD.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
             || tcb.tx.next == NIL
-            || tcb.tx.next != tcb.tx.tail
+            || tcb.tx.next != tcb.tx.tail()
             || !tcb.ext.is_quiet(Quiet::LONE)
             || tcb.route_epoch != net.route_epoch
         {
@@ -112,6 +114,10 @@ impl<P: FramePool> Stack<P> {
             tcb.put_off_probe(store, &config.tcp, *now);
         } else {
             tcb.restart_timer(&config.tcp, *now);
+        }
+        // Not quiet: losses may have left marks, or places in the queue are remembered.
+        if many && tcb.ext.is_quiet(Quiet::ACKED) {
+            tcb.tx.fold(store);
         }
         tally.sent_data(turn.tick);
         tcb.flags.clear(Flags::IN_DATA_LIST);

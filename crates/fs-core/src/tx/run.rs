@@ -69,7 +69,7 @@ impl<'a> Run<'a> {
         let (len, seq, end) = (segment.len, segment.seq, segment.end());
         let (flight, cwnd) = (tcb.snd_nxt.since(tcb.snd_una), tcb.window.cwnd);
         let fin = segment.has(mark::FIN);
-        let small = len < mss && index == tcb.tx.tail && !fin;
+        let small = len < mss && index == tcb.tx.tail() && !fin;
         if len == 0
             || len > mss.min(edge.delta(seq).max(0) as u32)
             || flight > 0 && (flight >= cwnd || small && !tcb.flags.has(Flags::NODELAY))

@@ -5,7 +5,7 @@
 //! acknowledged. The device reads the same frame through a second handle ([`FramePool::share`]).
 
 use crate::error::Error;
-use crate::frame::{Frame, FramePool};
+use crate::frame::{Frame, FramePool, HEADROOM};
 use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::slab::{Hollow, NIL, Slab};
 use crate::tcb::seq::SeqNum;
@@ -108,6 +108,8 @@ impl TxSegment {
 pub(crate) struct TxStore {
     /// Half of the frames that it is for.
     half: usize,
+    /// Segments that their queues hold themselves: see [`TxQueue::fold`].
+    lone: usize,
     pub(crate) segments: Slab<TxSegment>,
     pub(crate) rest: FrameNodes,
     /// Rate samples' stamps, by segment; grows with the first connection that needs them.
@@ -119,6 +121,7 @@ impl TxStore {
     pub(crate) fn new(frames: usize, tell: Option<fn(*const u8, usize)>) -> Self {
         Self {
             half: frames / 2,
+            lone: 0,
             segments: Slab::growing_to(frames, tell),
             rest: FrameNodes::new(),
             stamps: alloc::vec::Vec::new(),
@@ -127,7 +130,7 @@ impl TxStore {
 
     /// Frames held (bare FINs counted too).
     pub(crate) fn frames(&self) -> usize {
-        self.segments.len() + self.rest.len()
+        self.segments.len() + self.rest.len() + self.lone
     }
 
     /// Half of the core's frames for sending are held.
@@ -149,13 +152,19 @@ pub(crate) struct Cut {
     pub(crate) push_every: u32,
 }
 
-/// One connection's send queue: `head` to `next` is sent and unacknowledged, `next` to `tail` unsent.
+/// What is no index of a segment. See [`TxQueue::fold`].
+const LONE: u32 = 1 << 31;
+
+/// One connection's send queue: head to `next` is sent and unacknowledged, `next` to tail unsent. Or it holds its only
+/// segment itself: see [`TxQueue::fold`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxQueue {
-    pub(crate) head: u32,
+    /// See [`TxQueue::head`]; of a folded queue the segment's chunk, with `LONE`.
+    head: u32,
     /// First segment never sent; `NIL` when all are.
     pub(crate) next: u32,
-    pub(crate) tail: u32,
+    /// See [`TxQueue::tail`]; of a folded queue when the segment was sent.
+    tail: u32,
     /// Payload bytes in the queue.
     pub(crate) bytes: u32,
 }
@@ -188,8 +197,140 @@ impl TxQueue {
         self.head == NIL
     }
 
+    /// The first segment. Not to be asked of a folded queue.
+    #[inline(always)]
+    pub(crate) fn head(&self) -> u32 {
+        debug_assert!(!self.is_folded());
+        self.head
+    }
+
+    /// The last segment. Not to be asked of a folded queue.
+    #[inline(always)]
+    pub(crate) fn tail(&self) -> u32 {
+        debug_assert!(!self.is_folded());
+        self.tail
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_folded(&self) -> bool {
+        self.head >= LONE && self.head != NIL
+    }
+
+    /// The queue holds its only segment itself from now on, if that is an ordinary one that has been sent: of what is
+    /// known of it, what its ACK asks for. That ACK then needs no segment of the store, which of many connections would
+    /// be a cache miss and another page. Whatever else happens needs [`TxQueue::unfold`] first. No place in the queue may
+    /// be remembered, nor a stamp of its segment.
+    #[inline(always)]
+    pub(crate) fn fold(&mut self, store: &mut TxStore) {
+        if self.is_folded() || self.head == NIL || self.head != self.tail || self.next != NIL {
+            return;
+        }
+        let segment = &mut store.segments[self.head];
+        let chunk = segment.head.chunk();
+        let usual = segment.marks & !mark::SUMMED == mark::PUSH
+            && segment.rest.is_empty()
+            && segment.head.off() == usize::from(HEADROOM)
+            && chunk < !LONE;
+        if !usual {
+            return;
+        }
+        let (index, _) = (self.head, segment.head.take());
+        (self.head, self.tail) = (LONE | chunk, segment.sent_us);
+        store.segments.vacate(index);
+        store.lone += 1;
+    }
+
+    /// The segment that a folded queue holds, out of it, and when it was sent.
+    #[inline(always)]
+    pub(crate) fn take_folded(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
+        if !self.is_folded() {
+            return None;
+        }
+        let folded = (self.folded_frame(), self.tail);
+        store.lone -= 1;
+        (self.head, self.tail, self.bytes) = (NIL, NIL, 0);
+        Some(folded)
+    }
+
+    /// The only segment of a queue without marks and unsent ones, out of it, if it has one frame; and when it was sent.
+    #[inline(always)]
+    pub(crate) fn take_only(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
+        if self.is_folded() {
+            return self.take_folded(store);
+        }
+        let index = self.head;
+        if index != self.tail {
+            return None;
+        }
+        let segment = &mut store.segments[index];
+        debug_assert!(
+            !segment.has(!(mark::PUSH | mark::SUMMED | mark::RECORD_END)),
+            "without a record of losses nothing is marked, and what is open has sent no FIN"
+        );
+        if !segment.rest.is_empty() {
+            return None;
+        }
+        let taken = (segment.head.take(), segment.sent_us);
+        store.segments.vacate(index);
+        (self.head, self.tail, self.bytes) = (NIL, NIL, 0);
+        Some(taken)
+    }
+
+    /// Of a folded queue: its segment's frame.
+    #[inline(always)]
+    fn folded_frame(&self) -> Frame {
+        Frame::from_raw(self.head & !LONE, HEADROOM, self.bytes as u16)
+    }
+
+    /// The opposite of [`TxQueue::fold`], given SND.NXT.
+    #[inline(always)]
+    pub(crate) fn unfold(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
+        if self.is_folded() {
+            self.unfold_now(store, snd_nxt);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unfold_now(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
+        let len = self.bytes;
+        let Some((head, sent_us)) = self.take_folded(store) else { return };
+        let segment = TxSegment { head, seq: snd_nxt - len, len, sent_us, marks: mark::PUSH, ..TxSegment::hollow() };
+        let index = store.segments.insert(segment);
+        (self.head, self.tail, self.bytes) = (index, index, len);
+    }
+
+    /// An ACK will be looked at soon.
+    #[inline]
+    pub(crate) fn expect<P: FramePool>(&self, store: &TxStore, pool: &P) {
+        if self.is_folded() {
+            pool.expect(&self.folded_frame());
+        } else {
+            store.segments.expect(self.head);
+        }
+    }
+
+    /// The same, once what [`TxQueue::expect`] has asked for is there.
+    #[inline]
+    pub(crate) fn expect_frame<P: FramePool>(&self, store: &TxStore, pool: &P) {
+        if let Some(segment) = store.segments.get(self.head) {
+            pool.expect(&segment.head);
+        }
+    }
+
+    /// When the first segment was last sent; `None`: none was.
+    #[inline]
+    pub(crate) fn head_sent_us(&self, store: &TxStore) -> Option<u32> {
+        if self.is_folded() {
+            return Some(self.tail);
+        }
+        (self.head != self.next).then(|| store.segments[self.head].sent_us)
+    }
+
     #[inline]
     fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
+        // Nothing is unsent before it: it begins at SND.NXT.
+        self.unfold(store, segment.seq);
         let index = store.segments.insert(segment);
         if self.tail == NIL {
             self.head = index;
@@ -387,6 +528,7 @@ impl TxQueue {
         mut see: impl FnMut(&TxSegment),
     ) -> Acked {
         let mut acked = Acked::default();
+        debug_assert!(!self.is_folded());
         while self.head != self.next {
             let segment = &mut store.segments[self.head];
             if segment.end().after(una) {
@@ -496,6 +638,9 @@ impl TxQueue {
 
     /// Gives everything back.
     pub(crate) fn clear<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) {
+        if let Some((frame, _)) = self.take_folded(store) {
+            pool.free(frame);
+        }
         let TxStore { segments, rest, .. } = store;
         while self.head != NIL {
             let index = self.head;
@@ -581,3 +726,6 @@ fn add_at(sum: u16, at: u32, more: u16) -> u16 {
     let total = sum as u32 + more as u32;
     (total as u16).wrapping_add((total >> 16) as u16)
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,7 @@ impl Tcb {
         sack: &[(SeqNum, SeqNum)],
         now: Instant,
     ) {
+        self.tx.unfold(store, self.snd_nxt);
         let duplicate = duplicate_block(sack, ack);
         let mut facts = Acknowledged { duplicate, ..Acknowledged::default() };
         self.model_begin(store, self.snd_una, now);

@@ -94,10 +94,10 @@ impl Tcb {
     /// The retransmission timer has fired: a trial is over at once; else, after R1 time-outs, a large segment is taken
     /// for one that the path swallows. Segments are cut when they are sent again.
     pub(crate) fn doubt_path(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
-        if self.tx.head == self.tx.next {
+        if self.tx.head() == self.tx.next {
             return;
         }
-        let len = store.segments[self.tx.head].len;
+        let len = store.segments[self.tx.head()].len;
         let una = self.snd_una;
         let Some(ext) = self.ext.as_mut() else { return };
         ext.sender.path.judge_trial(una);

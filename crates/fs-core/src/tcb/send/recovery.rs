@@ -99,6 +99,7 @@ impl Tcb {
         delivered: &mut u32,
         input: AckInput<'_>,
     ) -> bool {
+        self.tx.unfold(store, self.snd_nxt);
         let advanced = input.ack != self.snd_una;
         if !advanced && (self.snd_una == self.snd_nxt || !input.bare && input.sack.is_empty() && !input.ece) {
             return false;
@@ -666,7 +667,7 @@ impl Tcb {
             return;
         }
         let reneged = {
-            let head = self.tx.head;
+            let head = self.tx.head();
             head != self.tx.next && store.segments[head].has(mark::SACKED)
         };
         if reneged && advanced {

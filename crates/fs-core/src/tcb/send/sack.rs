@@ -31,7 +31,7 @@ impl Place {
     /// Its slot, or the queue's head when it has left.
     #[inline]
     pub(crate) fn or_head(place: Option<Place>, una: SeqNum, queue: &TxQueue) -> u32 {
-        place.filter(|p| p.holds(una)).map_or(queue.head, |p| p.index)
+        place.filter(|p| p.holds(una)).map_or(queue.head(), |p| p.index)
     }
 }
 
@@ -203,7 +203,7 @@ impl Tcb {
         let Some(ext) = self.ext.as_mut() else { return 0 };
         let mut above = ext.sacked;
         let mut newly = 0;
-        let mut at = queue.head;
+        let mut at = queue.head();
         while at != queue.next && at != NIL && above > threshold {
             let segment = &store.segments[at];
             let next = segment.next;
@@ -219,7 +219,7 @@ impl Tcb {
 
     /// Marks the first unacknowledged segment as lost (fast retransmit without SACK, RFC 6582).
     pub(crate) fn mark_head_lost(&mut self, store: &mut TxStore) -> u32 {
-        let head = self.tx.head;
+        let head = self.tx.head();
         if head == self.tx.next || store.segments[head].has(mark::LOST | mark::SACKED) {
             return 0;
         }
@@ -234,9 +234,9 @@ impl Tcb {
         self.loss_mut();
         let srtt = self.rtt.srtt_us();
         let Some(ext) = self.ext.as_mut() else { return };
-        let reneged = queue.head != queue.next && store.segments[queue.head].has(mark::SACKED);
+        let reneged = queue.head() != queue.next && store.segments[queue.head()].has(mark::SACKED);
         let rtt_us = ext.loss.as_deref().map_or(0, |l| l.rack.rtt_us(srtt));
-        let mut at = queue.head;
+        let mut at = queue.head();
         if reneged {
             ext.forget_sacks();
         }
@@ -246,7 +246,7 @@ impl Tcb {
             if reneged {
                 segment.marks &= !mark::SACKED;
             }
-            let young = rack && at != queue.head && now_us.wrapping_sub(segment.sent_us) <= rtt_us;
+            let young = rack && at != queue.head() && now_us.wrapping_sub(segment.sent_us) <= rtt_us;
             if !segment.has(mark::SACKED) && !young {
                 ext.take_for_lost(store, at);
             }
@@ -281,7 +281,7 @@ impl Tcb {
     /// Takes no unSACKed segment for lost any more: they were late.
     pub(crate) fn unmark_lost(&mut self, store: &mut TxStore) {
         let queue = self.tx;
-        let mut at = queue.head;
+        let mut at = queue.head();
         while at != queue.next && at != NIL {
             let segment = &mut store.segments[at];
             segment.marks &= !mark::LOST;

@@ -81,7 +81,7 @@ impl Tcb {
         if next != Next::Nothing {
             return next;
         }
-        let mut last = self.tx.head;
+        let mut last = self.tx.head();
         if last == self.tx.next {
             return Next::Nothing;
         }
@@ -114,11 +114,11 @@ impl Tcb {
             return if cut { Next::New(index) } else { Next::Nothing };
         }
         let outstanding = self.snd_nxt != self.snd_una;
-        if len < self.mss as u32 && index == self.tx.tail && !fin && !push_out {
+        if len < self.mss as u32 && index == self.tx.tail() && !fin && !push_out {
             if self.holds_small(store, outstanding) {
                 return Next::Nothing;
             }
-        } else if push_out && len > 0 && index == self.tx.tail {
+        } else if push_out && len > 0 && index == self.tx.tail() {
             // MSG_MORE's time is over: nothing more is queued behind this (RFC 9293 MUST-61).
             store.segments[index].marks |= mark::PUSH;
         }
@@ -152,7 +152,7 @@ impl Tcb {
     #[inline(always)]
     pub(crate) fn window_ends_burst(&self, store: &TxStore, segment: &TxSegment, flight: u32, run: u32) -> bool {
         let (next, mss, cwnd) = (&store.segments[segment.next], self.mss as u32, self.window.cwnd);
-        let small = next.len < mss && segment.next == self.tx.tail && !next.has(mark::FIN);
+        let small = next.len < mss && segment.next == self.tx.tail() && !next.has(mark::FIN);
         flight + segment.span() >= cwnd
             || run + segment.len + mss > cwnd / 2
             || next.end().after(self.snd_una + self.snd_wnd)
@@ -238,7 +238,7 @@ impl Tcb {
         loss.total_retransmits = loss.total_retransmits.saturating_add(1);
         loss.bytes_retransmitted += u64::from(len);
         self.sent_in_trouble(span, true, config, now);
-        if index == self.tx.head && !self.flags.has(Flags::REORDER_TIMER) {
+        if index == self.tx.head() && !self.flags.has(Flags::REORDER_TIMER) {
             // As Linux: the head's time-out starts when it was last sent.
             self.restart_rto(config, now);
         }

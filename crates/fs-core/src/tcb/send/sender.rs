@@ -189,7 +189,7 @@ impl Tcb {
 
     /// Minshall's change to Nagle's rule, as Linux: only an unacknowledged segment that was not full holds another one.
     pub(crate) fn small_in_flight(&self, store: &TxStore) -> bool {
-        let (mut at, mss) = (self.tx.head, self.mss as u32);
+        let (mut at, mss) = (self.tx.head(), self.mss as u32);
         for _ in 0..MINSHALL_LOOK {
             if at == self.tx.next || at == crate::slab::NIL {
                 return false;

@@ -132,7 +132,7 @@ fn leaves_what_the_long_way_leaves() {
         // Places of a recovery that is over, behind SND.UNA.
         both(bytes, |lab| {
             let seq = lab.tcb.snd_una;
-            let index = lab.tcb.tx.head;
+            let index = lab.tcb.tx.head();
             let loss = loss(&mut lab.tcb);
             (loss.fack, loss.resend) = (Some(seq), Some(Place { index, seq }));
         });
