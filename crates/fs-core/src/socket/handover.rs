@@ -60,3 +60,6 @@ impl Handover {
         self.received
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -316,6 +316,47 @@ fn the_buffer_grows_with_what_is_read_in_a_round_trip() {
     assert_eq!(idle, 65536, "who does not read gets no more");
 }
 
+/// Twice what was read in a round trip and sixteen segments, and twice the share by which it was more than the round trip before
+/// (Linux `tcp_rcv_space_adjust`); as the first measure's "before" counts an initial window.
+#[test]
+fn the_buffers_size_is_linuxs() {
+    const MSS: u32 = 1448;
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept_with(4000, syn_options(Some(1000), true, Some(7)), TcpOptions::default());
+    let (_, ours) = conn.ts.unwrap();
+    let at = lab.now;
+    // A segment that was under way for 40 ms, read in pieces of `piece`.
+    let arrives = |lab: &mut Lab, conn: &mut Conn, piece: usize| {
+        let now_ts = ours.wrapping_add(lab.now.since(at).as_millis() as u32);
+        lab.send(&Seg { options: ts(1000, now_ts.wrapping_sub(40)), ..conn.data(&[1; MSS as usize]) });
+        conn.seq = conn.seq.wrapping_add(MSS);
+        let mut buf = vec![0; piece];
+        while lab.stack.tcp_recv(conn.id, &mut buf).is_ok() {}
+        lab.sent();
+    };
+    let buffer = |lab: &Lab, conn: &Conn| lab.stack.tcp_options(conn.id).unwrap().receive_buffer.unwrap();
+    let linuxs = |copied: u32, before: u32| {
+        let window = u64::from(2 * copied + 16 * MSS);
+        (window + 2 * (window * u64::from(copied - before) / u64::from(before))) as u32
+    };
+    let about = |buffer: u32, wanted: u32| assert!((wanted..wanted + 1024).contains(&buffer), "{buffer} for {wanted}");
+    arrives(&mut lab, &mut conn, MSS as usize);
+    (1..19).for_each(|_| arrives(&mut lab, &mut conn, 500));
+    assert_eq!(buffer(&lab, &conn), 65536, "the round trip is not over");
+    lab.pass(Duration::from_millis(40));
+    arrives(&mut lab, &mut conn, MSS as usize);
+    about(buffer(&lab, &conn), linuxs(20 * MSS, 10 * MSS));
+    // As much again is no reason to grow; a tenth more is one for less than the buffer is already; half more is one.
+    for (segments, wanted) in
+        [(20, linuxs(20 * MSS, 10 * MSS)), (22, linuxs(20 * MSS, 10 * MSS)), (44, linuxs(44 * MSS, 22 * MSS))]
+    {
+        (1..segments).for_each(|_| arrives(&mut lab, &mut conn, 500));
+        lab.pass(Duration::from_millis(40));
+        arrives(&mut lab, &mut conn, MSS as usize);
+        about(buffer(&lab, &conn), wanted);
+    }
+}
+
 #[test]
 fn tiny_segments_do_not_pin_the_pool() {
     let mut lab = Lab::new(TcpConfig::default());

@@ -56,6 +56,32 @@ fn data_of_a_syn_with_a_cookie_is_delivered_at_once() {
     assert_eq!(lab.stack.tcp_handshakes(), 0);
 }
 
+/// RFC 9293 3.10.7.4, fifth, SYN-RECEIVED: what does not acknowledge our SYN draws a reset, and neither ends the handshake nor
+/// brings anything.
+#[test]
+fn an_ack_of_something_else_does_not_end_the_handshake() {
+    let mut lab = lab();
+    let listener = lab.listen(TcpOptions::default(), 5);
+    let cookie = cookie(&mut lab, 4000);
+    lab.stack.tcp_accept(listener).unwrap();
+    let open = syn(4001, &cookie, b"request");
+    lab.send(&open);
+    let answer = lab.one();
+    let (id, _) = lab.stack.tcp_accept(listener).unwrap();
+    assert_eq!(lab.read_all(id), b"request");
+    let right = ack(&open, &answer, 7);
+    for wrong in [answer.seq, answer.seq.wrapping_sub(1), answer.seq.wrapping_sub(70_000), answer.seq.wrapping_add(2)] {
+        lab.send(&Seg { ack: wrong, payload: b"more".to_vec(), ..right.clone() });
+        let reset = lab.one();
+        assert_eq!((reset.flags, reset.seq), (RST, wrong), "{reset:?}");
+        assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::SynReceived));
+        assert_eq!(lab.read_all(id), b"", "nothing of it was taken");
+    }
+    lab.send(&Seg { payload: b"more".to_vec(), ..right });
+    assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::Established));
+    assert_eq!(lab.read_all(id), b"more");
+}
+
 #[test]
 fn a_lost_syn_ack_is_sent_again_and_a_repeated_syn_is_answered() {
     let mut lab = lab();

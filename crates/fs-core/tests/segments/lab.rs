@@ -247,6 +247,14 @@ impl Lab {
         buf
     }
 
+    /// What there is to read, if anything.
+    pub(crate) fn read_all(&mut self, id: TcpId) -> Vec<u8> {
+        let mut buf = vec![0; 100_000];
+        let n = self.stack.tcp_recv(id, &mut buf).unwrap_or(0);
+        buf.truncate(n);
+        buf
+    }
+
     pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
         self.stack.stats().dropped(reason)
     }

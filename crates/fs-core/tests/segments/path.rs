@@ -76,3 +76,29 @@ fn a_larger_size_that_did_not_get_through_is_taken_back() {
     let sent = sizes(&mut lab);
     assert!(sent.contains(&960), "{sent:?}");
 }
+
+/// RFC 4821 7.7: a path that swallows large segments and says nothing is crossed with smaller ones, down to the floor.
+#[test]
+fn a_black_hole_is_crossed_with_smaller_segments() {
+    for (timestamps, mss, base) in [(None, 1460, 1024), (Some(1000), 1448, 1012)] {
+        let mut lab = Lab::new(TcpConfig::default());
+        let conn = lab.accept_with(4000, syn_options(timestamps, true, Some(7)), TcpOptions::default());
+        lab.stack.tcp_send(conn.id, &vec![1; mss]).unwrap();
+        lab.pass(Duration::from_secs(30));
+        let sent = sizes(&mut lab);
+        let whole = sent.iter().take_while(|&&n| n == mss).count();
+        // Itself, perhaps a probe, and two time-outs: fewer are no reason to doubt a path (RFC 1122 4.2.3.5, R1).
+        assert!((3..=4).contains(&whole) && sent[whole] == base, "{sent:?}");
+        assert!(sent[whole..].iter().all(|&n| n <= base) && sent.contains(&536), "{sent:?}");
+    }
+}
+
+#[test]
+fn without_probing_a_black_hole_is_none() {
+    let mut lab = Lab::new(TcpConfig { mtu_probing: false, ..TcpConfig::default() });
+    let conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
+    lab.stack.tcp_send(conn.id, &[1; 1460]).unwrap();
+    lab.pass(Duration::from_secs(30));
+    let sent = sizes(&mut lab);
+    assert!(sent.len() > 4 && sent.iter().all(|&n| n == 1460), "{sent:?}");
+}

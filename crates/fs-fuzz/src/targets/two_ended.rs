@@ -165,7 +165,8 @@ impl World {
         (0..n).for_each(|_| self.deliver(1 - side));
     }
 
-    /// A packet is too large for the path: its sender is told.
+    /// A packet is too large for the path: its sender is told. No time passes meanwhile, so that what is sent again has the time of
+    /// what was sent before: by RACK's rule for equal times (RFC 8985 6.2) an ACK of later originals may tell that it is lost again.
     fn too_large(&mut self, input: &mut Input<'_>) {
         let (side, link) = (input.below(2), self.link_header());
         let at = input.below(self.links[side].len());

@@ -80,6 +80,26 @@ fn idle_time_is_not_saved_up() {
     assert!(burst <= 4, "{burst} segments at once");
 }
 
+/// Timers know milliseconds: what they were late by goes out with the next burst, up to four of them.
+#[test]
+fn a_late_wake_up_is_made_good() {
+    for (late, want) in [(0, 2), (1, 3), (3, 5), (4, 6), (50, 6)] {
+        let mut pacing = Pacing::default();
+        pacing.set_rate(1_000_000);
+        while pacing.wait(at(0)).is_none() {
+            pacing.charge(MSS, MSS, at(0));
+        }
+        let now = pacing.wait(at(0)).unwrap() + Duration::from_millis(late);
+        pacing.wake(now, MSS);
+        let mut sent = 0;
+        while pacing.wait(now).is_none() && sent < 100 {
+            pacing.charge(MSS, MSS, now);
+            sent += 1;
+        }
+        assert_eq!(sent, want, "{late} ms late");
+    }
+}
+
 #[test]
 fn so_max_pacing_rate_bounds_and_paces_those_that_are_not() {
     let mut pacing = Pacing::default();

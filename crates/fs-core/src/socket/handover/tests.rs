@@ -1,0 +1,42 @@
+use super::*;
+
+const T0: Instant = Instant::from_millis(5000);
+const ONE: CoreId = CoreId(1);
+const TWO: CoreId = CoreId(2);
+
+#[test]
+fn where_a_connection_went_last_is_told_for_a_while() {
+    let mut moved = Moved::default();
+    assert_eq!(moved.find(7, T0), None);
+    moved.note(7, ONE, T0);
+    moved.note(8, TWO, T0 + REMEMBERED / 2);
+    assert_eq!((moved.find(7, T0), moved.find(8, T0), moved.find(9, T0)), (Some(ONE), Some(TWO), None));
+    let last = T0 + REMEMBERED;
+    assert_eq!((moved.find(7, last), moved.find(8, last)), (Some(ONE), Some(TWO)));
+    // Each has its own time.
+    let after = last + Duration::from_nanos(1);
+    assert_eq!((moved.find(7, after), moved.find(8, after)), (None, Some(TWO)));
+    assert_eq!(moved.find(8, after + REMEMBERED), None);
+    assert!(moved.0.is_empty(), "who looks is not kept busy by what is over");
+}
+
+/// It came back, stopped being wanted here again, and went elsewhere.
+#[test]
+fn the_latest_move_counts() {
+    let mut moved = Moved::default();
+    moved.note(7, ONE, T0);
+    moved.note(8, ONE, T0);
+    moved.note(7, TWO, T0);
+    assert_eq!((moved.find(7, T0), moved.find(8, T0)), (Some(TWO), Some(ONE)));
+}
+
+#[test]
+fn a_long_queue_that_closes_fills_no_memory() {
+    let mut moved = Moved::default();
+    for hash in 0..REMEMBERED_MAX as u64 + 1 {
+        moved.note(hash, ONE, T0);
+    }
+    assert_eq!(moved.0.len(), REMEMBERED_MAX);
+    assert_eq!((moved.find(0, T0), moved.find(1, T0)), (None, Some(ONE)), "the oldest goes first");
+    assert_eq!(moved.find(REMEMBERED_MAX as u64, T0), Some(ONE));
+}
