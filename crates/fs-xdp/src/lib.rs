@@ -29,6 +29,7 @@ mod checksum;
 mod copying;
 pub mod device;
 pub mod error;
+mod lent;
 pub mod link;
 pub mod memory;
 pub mod packet;

@@ -52,6 +52,9 @@ pub struct LinkStats {
     pub tx_packets: u64,
     /// Packets that the device or kernel dropped on receive (ring full, fill ring empty, invalid descriptors).
     pub rx_dropped: u64,
+    /// Times that all chunks lent to the device to receive into had been used when the core came: what arrived after the last of
+    /// them is among `rx_dropped`.
+    pub rx_ran_out: u64,
     /// Packets that could not be sent (too long, bad).
     pub tx_dropped: u64,
     /// System calls made to receive and send.

@@ -8,6 +8,7 @@
 
 use crate::chain;
 use crate::checksum;
+use crate::lent::Lent;
 use crate::link::{Link, LinkCaps, LinkStats};
 use crate::program::Program;
 use crate::ring::rx::CONTINUED;
@@ -47,7 +48,7 @@ pub struct XdpLink {
     /// Longest packet in bytes, link-layer header included.
     longest: usize,
     /// Chunks that the device shall have for receiving, and has.
-    fill_target: u32,
+    lent: Lent,
     fill_level: u32,
     /// Descriptors sent and not yet completed.
     outstanding: u32,
@@ -68,19 +69,13 @@ enum Placed {
 }
 
 impl XdpLink {
-    pub(crate) fn new(
-        socket: Socket,
-        caps: LinkCaps,
-        umem: Arc<Umem>,
-        fill_target: u32,
-        program: Arc<Program>,
-    ) -> XdpLink {
+    pub(crate) fn new(socket: Socket, caps: LinkCaps, umem: Arc<Umem>, lent: Lent, program: Arc<Program>) -> XdpLink {
         XdpLink {
             held: Held::new(umem.clone()),
             chunk_size: umem.config().chunk_size,
             tx_metadata_len: socket.registration.tx_metadata_len.into(),
             longest: caps.mtu as usize + LINK_HEADER_MAX as usize,
-            fill_target,
+            lent,
             fill_level: 0,
             outstanding: 0,
             stats: LinkStats::default(),
@@ -110,7 +105,7 @@ impl XdpLink {
 
     /// Lends chunks to the device until it has its share or the pool is dry.
     pub(crate) fn refill_all(&mut self, pool: &mut UmemPool) {
-        let missing = self.fill_target - self.fill_level;
+        let missing = self.lent.target().saturating_sub(self.fill_level);
         let missing = missing.min(self.socket.fill.free(missing));
         let before = self.fill_level;
         for _ in 0..missing {
@@ -127,7 +122,8 @@ impl XdpLink {
 
     #[inline]
     fn refill(&mut self, pool: &mut UmemPool) {
-        if self.fill_target - self.fill_level >= REFILL_BATCH.min(self.fill_target) {
+        let target = self.lent.target();
+        if target.saturating_sub(self.fill_level) >= REFILL_BATCH.min(target) {
             self.refill_all(pool);
         }
         // Set only by drivers without copies that ran dry.
@@ -341,6 +337,7 @@ impl Link for XdpLink {
     fn rx(&mut self, pool: &mut UmemPool, iface: IfaceId, out: &mut Vec<RxFrame>, max: usize) -> usize {
         debug_assert!(Arc::ptr_eq(pool.umem(), &self.held.umem), "the pool is of another UMEM");
         let (packets, descriptors) = self.socket.rx.packets(max, self.caps.multi_buffer);
+        let waiting = self.socket.rx.known();
         for _ in 0..descriptors {
             let descriptor = self.socket.rx.pop();
             let chunk = (descriptor.addr / u64::from(self.chunk_size)) as u32;
@@ -355,6 +352,7 @@ impl Link for XdpLink {
             out.push(RxFrame { frame, iface, checksum: RxChecksum::Unknown });
         }
         if descriptors > 0 {
+            self.lent.saw(waiting, self.fill_level, self.stats.rx_packets);
             self.socket.rx.release();
             self.fill_level = self.fill_level.saturating_sub(descriptors);
             self.stats.rx_packets += packets as u64;
@@ -420,7 +418,7 @@ impl Link for XdpLink {
     }
 
     fn stats(&self) -> LinkStats {
-        let mut stats = self.stats;
+        let mut stats = LinkStats { rx_ran_out: self.lent.used_up, ..self.stats };
         if let Ok(kernel) = xsk::statistics(self.socket.fd.as_fd()) {
             stats.rx_dropped += kernel.rx_dropped + kernel.rx_ring_full + kernel.rx_invalid_descs;
             stats.tx_dropped += kernel.tx_invalid_descs;

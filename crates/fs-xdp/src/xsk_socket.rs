@@ -85,7 +85,7 @@ impl Socket {
                 zero_copy: false,
             },
         };
-        let QueueConfig { rx, tx, fill, completion } = request.rings;
+        let QueueConfig { rx, tx, fill, completion, .. } = request.rings;
         let sizes = [(Ring::Fill, fill), (Ring::Completion, completion), (Ring::Rx, rx), (Ring::Tx, tx)];
         for (ring, entries) in sizes {
             xsk::set_ring_size(fd.as_fd(), ring, entries)

@@ -15,7 +15,7 @@ use support::*;
 const NATIVE: XdpConfig =
     XdpConfig { mode: XdpMode::Native, multi_buffer: MultiBuffer::Auto, zero_copy: true, tx_checksum: true };
 const GENERIC: XdpConfig = XdpConfig { mode: XdpMode::Generic, ..NATIVE };
-const SMALL: QueueConfig = QueueConfig { rx: 64, tx: 64, fill: 64, completion: 64 };
+const SMALL: QueueConfig = QueueConfig { rx: 64, tx: 64, fill: 64, lent: 64, completion: 64 };
 
 /// A device in the namespace where its queues have to be opened.
 struct Device<'a> {

@@ -98,6 +98,7 @@ pub(crate) fn counters(handle: &fs_rt::Handle) -> Vec<StackCounter> {
             push("link_rx_packets", &iface, link.rx_packets);
             push("link_tx_packets", &iface, link.tx_packets);
             push("link_rx_dropped", &iface, link.rx_dropped);
+            push("link_rx_ran_out", &iface, link.rx_ran_out);
             push("link_tx_dropped", &iface, link.tx_dropped);
             push("link_syscalls", &iface, link.syscalls);
         }

@@ -46,6 +46,8 @@ struct Report {
     visited: Visited,
     /// Packets that came back: SYN-ACKs nearly all of them.
     answered: u64,
+    /// Packets that the server's device has thrown away on arrival: nobody had room for them.
+    dropped: u64,
     /// Resident memory of the server in KiB: before, most during, after.
     resident_kib: [u64; 3],
     /// Microseconds of CPU for each SYN: the server's process, and the whole machine with the generator.
@@ -101,10 +103,10 @@ fn bench(options: &[&str]) -> Result<()> {
 }
 
 fn print(report: &Report) {
-    let Report { stack, flooded, visited, answered, resident_kib: [before, during, after], server_us, machine_us } =
-        report;
+    let Report { stack, flooded, visited, answered, dropped, resident_kib, server_us, machine_us } = report;
+    let [before, during, after] = resident_kib;
     println!(
-        "  {stack}: {:.0} SYN/s sent, {:.0} % answered; honest: {} of {} served within 1 s ({:.2} %), median {:.2} ms, worst {:.1} ms",
+        "  {stack}: {:.0} SYN/s sent, {:.0} % answered, {dropped} dropped on arrival; honest: {} of {} served within 1 s ({:.2} %), median {:.2} ms, worst {:.1} ms",
         flooded.syns as f64 / flooded.seconds,
         *answered as f64 * 100.0 / flooded.syns as f64,
         visited.served,
@@ -150,11 +152,13 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
     let limit = Duration::from_secs(20);
     ensure!(flood("warm-up", "1")?.wait_end(limit)?.success(), "the generator failed");
     let before = server.proc.resident()?;
-    let received = || -> Result<u64> {
-        let text = lab.run(Ns::Client, "cat", &["/sys/class/net/client0/statistics/rx_packets"])?;
-        text.trim().parse().context("rx_packets")
+    let count = |ns, device: &str, what: &str| -> Result<u64> {
+        let text = lab.run(ns, "cat", &[&format!("/sys/class/net/{device}/statistics/{what}")])?;
+        text.trim().parse().context("a count of the device")
     };
-    let (answered, cpu, machine) = (received()?, server.proc.cpu_seconds()?, machine_busy()?);
+    let received = || count(Ns::Client, "client0", "rx_packets");
+    let lost = || count(Ns::Host, "front0", "rx_dropped");
+    let (answered, dropped, cpu, machine) = (received()?, lost()?, server.proc.cpu_seconds()?, machine_busy()?);
     let time = seconds.to_string();
     let mut flood = flood("flood", &time)?;
     let mut visit = lab.spawn("visit", &mut role(&["visit", &format!("{FRONT}:{HTTPD_PORT}"), "100", &time]))?;
@@ -165,7 +169,7 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
     }
     ensure!(flood.wait_end(limit)?.success(), "the generator failed:\n{}", flood.log());
     let (cpu, machine) = (server.proc.cpu_seconds()? - cpu, machine_busy()? - machine);
-    let answered = received()? - answered;
+    let (answered, dropped) = (received()? - answered, lost()? - dropped);
     ensure!(visit.wait_end(limit)?.success(), "the clients failed:\n{}", visit.log());
     let flooded: Flooded = last_line(&flood.log())?;
     let visited: Visited = last_line(&visit.log())?;
@@ -175,6 +179,7 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
     Ok(Report {
         stack: stack.name(),
         answered,
+        dropped,
         resident_kib: [before, during, after].map(|bytes| bytes / 1024),
         server_us: each(cpu),
         machine_us: each(machine),

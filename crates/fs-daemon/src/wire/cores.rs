@@ -279,6 +279,7 @@ impl Wire for Cores {
                 push("link_rx_packets".into(), false, link.rx_packets);
                 push("link_tx_packets".into(), false, link.tx_packets);
                 push("link_rx_dropped".into(), false, link.rx_dropped);
+                push("link_rx_ran_out".into(), false, link.rx_ran_out);
                 push("link_tx_dropped".into(), false, link.tx_dropped);
             }
             push("runtime_sleeps".into(), false, core.runtime.sleeps);

@@ -98,6 +98,12 @@ impl<T: Entry> Consumer<T> {
         self.producer.wrapping_sub(self.next)
     }
 
+    /// Entries that were there at the last look.
+    #[inline]
+    fn known(&self) -> u32 {
+        self.producer.wrapping_sub(self.next)
+    }
+
     /// The entry `ahead` of the next one. It must be available.
     #[inline]
     fn peek(&self, ahead: u32) -> T {

@@ -20,6 +20,12 @@ impl RxRing {
         self.0.available(1) > 0
     }
 
+    /// Descriptors that were there at the last look at the kernel's side and have not been taken.
+    #[inline]
+    pub(crate) fn known(&self) -> u32 {
+        self.0.known()
+    }
+
     /// Up to `max` packets: how many whole ones are there, and how many descriptors they have.
     #[inline]
     pub(crate) fn packets(&mut self, max: usize, multi_buffer: bool) -> (usize, u32) {

@@ -48,7 +48,7 @@ pub(crate) struct RsSocket {
 impl RsSocket {
     /// Opens and binds; the XDP program stays whose it is.
     pub(crate) fn open(request: &Request<'_>) -> io::Result<RsSocket> {
-        let QueueConfig { rx, tx, fill, completion } = request.rings;
+        let QueueConfig { rx, tx, lent: fill, completion, .. } = request.rings;
         let bad = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
         let ring = |entries| QueueSize::new(entries).map_err(|error| bad(&error));
         let umem_config = UmemConfig::builder()
