@@ -2,8 +2,8 @@
 
 use crate::sys::EventFd;
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, Standalone};
-use fs_core::Framing;
-use fs_xdp::Link;
+use fs_core::{FramePool, Framing, TxFrame};
+use fs_xdp::{Link, Umem, UmemConfig};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
@@ -184,4 +184,69 @@ fn a_source_is_looked_at_in_each_turn_and_rings_a_core_that_sleeps() {
     giver.join().unwrap();
     // A core that was not rung would find it when it looks for its link's sake, a second later each time.
     assert!(started.elapsed() < Duration::from_secs(ROUNDS as u64 / 2));
+}
+
+/// What another thread sees of a core.
+#[derive(Default)]
+struct Seen {
+    looks: AtomicUsize,
+    /// Times that the core has been busy for long.
+    rounds: AtomicUsize,
+}
+
+impl Source for Arc<Seen> {
+    fn look(&self) -> usize {
+        self.looks.fetch_add(1, SeqCst);
+        0
+    }
+
+    fn prepare_sleep(&self) -> bool {
+        true
+    }
+
+    fn awake(&self) {}
+}
+
+#[test]
+fn a_packet_wakes_a_core_that_was_busy_for_long() {
+    const ROUNDS: usize = 3;
+    let (runtime, mut peer) = runtime();
+    let (seen, bell) = (Arc::new(Seen::default()), EventFd::new().unwrap());
+    let for_core = seen.clone();
+    let sender = std::thread::spawn(move || {
+        let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
+        let mut pool = umem.pool(64).unwrap();
+        for round in 1..=ROUNDS {
+            while seen.rounds.load(SeqCst) < round {
+                std::thread::yield_now();
+            }
+            // It sleeps by then, and has shown its counters.
+            std::thread::sleep(Duration::from_millis(300));
+            let mut frame = pool.alloc().unwrap();
+            frame.grow_back(40);
+            let (before, sent) = (seen.looks.load(SeqCst), Instant::now());
+            peer.tx(&mut pool, &mut vec![TxFrame { frame, checksum: None }]).unwrap();
+            while seen.looks.load(SeqCst) == before {
+                assert!(sent.elapsed() < Duration::from_millis(300), "not woken in round {round}");
+                std::thread::yield_now();
+            }
+        }
+        peer
+    });
+    let for_core = Arc::new(Mutex::new(Some((for_core, bell.as_fd().try_clone_to_owned().unwrap()))));
+    runtime
+        .run(move |_| async move {
+            let (seen, bell) = for_core.lock().unwrap().take().unwrap();
+            CoreRef::require().unwrap().add_source(Rc::new(seen.clone()), bell).unwrap();
+            for round in 1..=ROUNDS {
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_millis(5) {
+                    crate::turn().await;
+                }
+                seen.rounds.store(round, SeqCst);
+                tokio::time::sleep(Duration::from_millis(800)).await;
+            }
+        })
+        .unwrap();
+    sender.join().unwrap();
 }
