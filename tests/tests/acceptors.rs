@@ -73,9 +73,10 @@ time.sleep(1)
 before = slept()
 time.sleep(3)
 print('idle', slept() - before)
-before = slept()
+before, began = slept(), time.monotonic()
 assert os.waitpid(fork(client), 0)[1] == 0
 print('woken', slept() - before)
+print('seconds', 1 + int(time.monotonic() - began))
 began = time.monotonic()
 clients = [fork(lambda: all(ask() for _ in range(10))) for _ in range(200)]
 failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in clients)
@@ -108,8 +109,15 @@ fn a_hundred_sleeping_acceptors_are_woken_one_by_one() -> Result<()> {
             ensure!(value(&ours, "failed")? == 0, "{how}: {ours}");
             // A look after the daemon each second, by each, and no more.
             ensure!(value(&ours, "idle")? <= 500, "{how}: they poll: {ours}");
-            let (theirs, ours) = (value(&kernel, "woken")?, value(&ours, "woken")?);
-            ensure!(ours <= 2 * theirs + 200, "{how}: {ours} sleeps for 100 connections, {theirs} on the kernel");
+            // One for the connection, one for its byte where the client was a moment late with that, and a few for the new
+            // client. A poll of the kernel's wakes all hundred, as ours does. (Each told of the new client: above 300.)
+            let most = match how {
+                "accept" => 250 + 100 * value(&ours, "seconds")?,
+                "poll" => 20_000,
+                _ => 250,
+            };
+            let ours = value(&ours, "woken")?;
+            ensure!((100..=most).contains(&ours), "{how}: {ours} sleeps for 100 connections, at most {most}");
         }
         daemon.stop()
     })

@@ -24,6 +24,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bells of one poller that one attachment may be given. It needs one; it asks again when the number was closed behind its
 /// back, or its place in a table was taken.
 const GIVEN: u8 = 8;
+/// Listeners that a poller may not be told of: as many as a process has. Those that have gone count.
+const UNTOLD: usize = 4096;
 
 #[derive(Debug)]
 struct Poller {
@@ -35,6 +37,14 @@ struct Poller {
     set: Option<OwnedFd>,
     /// How many of those each attachment was given.
     given: HashMap<u32, u8>,
+    /// Listeners whose new arenas it is not rung for.
+    untold: HashSet<u32>,
+}
+
+impl Poller {
+    fn new(eventfd: OwnedFd, holders: HashSet<u32>, set: Option<OwnedFd>) -> Self {
+        Self { eventfd, holders, set, given: HashMap::new(), untold: HashSet::new() }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -104,12 +114,12 @@ impl Pollers {
         let outer = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&outer, &set, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         let holders = HashSet::from([holder]);
-        Ok((self.enter(Poller { eventfd, holders, set: Some(set), given: HashMap::new() }), outer))
+        Ok((self.enter(Poller::new(eventfd, holders, Some(set))), outer))
     }
 
     /// Enters a poller of an attachment that the daemon alone rings; answers its number.
     pub(crate) fn add_private(&self, eventfd: OwnedFd, holder: u32) -> u32 {
-        self.enter(Poller { eventfd, holders: HashSet::from([holder]), set: None, given: HashMap::new() })
+        self.enter(Poller::new(eventfd, HashSet::from([holder]), None))
     }
 
     /// Enters a poller of a core; answers its number, and what the core is to sleep on: readable, with a new edge, when it
@@ -117,8 +127,7 @@ impl Pollers {
     pub(crate) fn add_core(&self) -> io::Result<(u32, OwnedFd)> {
         let (eventfd, set) = new_set()?;
         let sleeps_on = set.try_clone()?;
-        let poller = Poller { eventfd, holders: HashSet::new(), set: Some(set), given: HashMap::new() };
-        Ok((self.enter(poller), sleeps_on))
+        Ok((self.enter(Poller::new(eventfd, HashSet::new(), Some(set))), sleeps_on))
     }
 
     /// One more attachment waits on a poller; `false`: it is gone.
@@ -213,12 +222,27 @@ impl Pollers {
         self.lock().pollers.values().filter(|poller| poller.holders.contains(&holder)).count()
     }
 
-    /// Rings all pollers of these attachments, but for one.
-    pub(crate) fn ring_all(&self, holders: &HashSet<u32>, but: Option<u32>) {
+    /// Whether a poller of an attachment's is rung for the new arenas of a listener; `ENOENT`: it has no such one.
+    pub(crate) fn tell(&self, id: u32, holder: u32, listener: u32, told: bool) -> Result<(), Errno> {
         let mut all = self.lock();
-        let theirs = |(id, poller): (&u32, &Poller)| {
-            (Some(*id) != but && poller.holders.iter().any(|holder| holders.contains(holder))).then_some(*id)
+        let poller = all.pollers.get_mut(&id).filter(|poller| poller.holders.contains(&holder)).ok_or(Errno::NOENT)?;
+        if told {
+            poller.untold.remove(&listener);
+        } else if poller.untold.len() < UNTOLD {
+            poller.untold.insert(listener);
+        } else {
+            return Err(Errno::NOBUFS);
+        }
+        Ok(())
+    }
+
+    /// Rings the pollers of these attachments for news of a listener's arenas, but for some.
+    pub(crate) fn ring_all(&self, holders: &HashSet<u32>, listener: u32, but: impl Fn(u32) -> bool) {
+        let mut all = self.lock();
+        let told = |poller: &Poller| {
+            !poller.untold.contains(&listener) && poller.holders.iter().any(|holder| holders.contains(holder))
         };
+        let theirs = |(id, poller): (&u32, &Poller)| (!but(*id) && told(poller)).then_some(*id);
         let ids: Vec<u32> = all.pollers.iter().filter_map(theirs).collect();
         ids.into_iter().for_each(|id| all.ring(id));
     }
@@ -236,9 +260,14 @@ fn new_set() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((member(&set)?, set))
 }
 
+/// A new eventfd, of the daemon's and of whom it is given to.
+pub(crate) fn new_bell() -> Result<OwnedFd, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
 /// A new eventfd in a set.
 fn member(set: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let bell = new_bell()?;
     epoll::add(set, &bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     Ok(bell)
 }
@@ -272,7 +301,7 @@ mod tests {
         fill(bell.as_fd());
         let id = pollers.add_private(bell, 7);
         pollers.ring(id);
-        pollers.ring_all(&HashSet::from([7]), None);
+        pollers.ring_all(&HashSet::from([7]), 1, |_| false);
         assert_eq!(pollers.bell(id, 8).unwrap_err(), Errno::OPNOTSUPP);
     }
 

@@ -318,6 +318,35 @@ fn pollers_are_rung_by_who_may() {
     soon("the bell", || rustix::io::read(&eventfd, &mut [0; 8]).is_ok());
 }
 
+#[test]
+fn an_exclusive_set_hears_of_a_connection_and_not_of_an_arena() {
+    let daemon = start();
+    let Pair { client, server, listener, to, .. } = pair(&daemon);
+    let (told, told_set) = server.client.poller().unwrap();
+    let (untold, untold_set) = server.client.poller().unwrap();
+    let (shared, eventfd) = server.client.exclusive_poller(listener, untold, false).unwrap();
+    let rung = || rustix::io::read(&eventfd, &mut [0; 8]).is_ok();
+    assert_eq!(server.client.exclusive_poller(listener, told, true).unwrap().0, shared, "one for all");
+    let denied = |who: &Process, set| who.client.exclusive_poller(listener, set, false).unwrap_err();
+    assert_eq!(denied(&client, told), Error::Failed(Errno::ACCESS), "does not hold the listener");
+    assert_eq!(denied(&server, told + 1000), Error::Failed(Errno::NOENT));
+    let new = attach(&daemon);
+    assert_eq!(new.client.bell(shared).unwrap_err(), Error::Failed(Errno::ACCESS), "nothing leads it there");
+    let (_, arena) = route(&new, to);
+    soon("the bell of who is told", || was_rung(&told_set));
+    assert!(!was_rung(&untold_set) && !rung());
+    // The lane is there and set to ring before anybody of the server has asked for the arena.
+    assert_eq!(arena.peer_pollers().collect::<Vec<_>>(), [shared]);
+    assert_eq!(new.client.bell(shared).unwrap_err(), Error::Failed(Errno::OPNOTSUPP), "by the daemon alone");
+    new.client.ring(shared).unwrap();
+    soon("the bell of all", rung);
+    assert!(!was_rung(&untold_set));
+    // It is told again.
+    server.client.exclusive_poller(listener, untold, true).unwrap();
+    route(&attach(&daemon), to);
+    soon("the bell of who is told again", || was_rung(&untold_set));
+}
+
 /// Its bell goes with it, and what that has rung.
 #[test]
 fn who_rings_and_dies_has_rung() {

@@ -135,7 +135,7 @@ impl Arena {
         fence(SeqCst);
     }
 
-    /// The lane is one of those of which one is rung for each entry of the inbox, if it sleeps; a `last` one if no other
+    /// The lane is one of those of which one is rung for each entry of the inbox, if it sleeps; the `last` ones if no other
     /// does. It watches the inbox already.
     pub fn share_inbox(&self, lane: Lane, last: bool) {
         set_bit(&self.head().inbox_last, lane, last);
@@ -199,10 +199,12 @@ impl Arena {
         // As after any publication: who announces its sleep from here on finds the bit.
         fence(SeqCst);
         let last = head.inbox_last.load(Relaxed) & one_of;
-        let _woken = [one_of & !last, last].into_iter().any(|mask| {
-            let mut lanes = bits(u64::from(mask));
-            lanes.any(|lane| self.wake(Side::B, lane))
-        });
+        if !bits(u64::from(one_of & !last)).any(|lane| self.wake(Side::B, lane)) {
+            // Whether anybody sleeps on a poller that several share is not known here.
+            bits(u64::from(last)).for_each(|lane| {
+                self.wake(Side::B, lane);
+            });
+        }
     }
 }
 

@@ -26,8 +26,17 @@ pub(crate) struct Mapped {
     opened: AtomicU32,
     /// For the listener that it leads to: its place there + 1.
     place: AtomicU32,
-    /// The same: the poller of those who sleep in accept << 32 | its lane.
-    lane: AtomicU64,
+    /// The same, by [`Shared`]: poller << 32 | its lane.
+    lanes: [AtomicU64; 2],
+}
+
+/// A poller that several share, in all processes that hold a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shared {
+    /// Those who sleep in accept.
+    Accept,
+    /// Epoll sets that watch the listener with EPOLLEXCLUSIVE.
+    Exclusive,
 }
 
 /// Arenas of a process at once; beyond them connections are the kernel's.
@@ -80,8 +89,9 @@ impl Mapped {
     }
 
     /// The lane of this poller, joined now if it was not. `None`: none is left.
-    pub(crate) fn lane(&'static self, poller: u32) -> Option<Lane> {
-        let known = self.lane.load(Relaxed);
+    pub(crate) fn lane(&'static self, shared: Shared, poller: u32) -> Option<Lane> {
+        let of = &self.lanes[shared as usize];
+        let known = of.load(Relaxed);
         if known >> 32 == u64::from(poller)
             && let Some(lane) = Lane::at(known as u32 as usize)
         {
@@ -90,7 +100,7 @@ impl Mapped {
         let lane = self.arena.join(poller)?;
         self.arena.watch_inbox(lane, true);
         self.arena.share_inbox(lane, true);
-        self.lane.store(u64::from(poller) << 32 | lane.index() as u64, Relaxed);
+        of.store(u64::from(poller) << 32 | lane.index() as u64, Relaxed);
         Some(lane)
     }
 
@@ -146,7 +156,7 @@ pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &OwnedFd
         life: attachment.life(),
         opened: AtomicU32::new(0),
         place: AtomicU32::new(0),
-        lane: AtomicU64::new(0),
+        lanes: [const { AtomicU64::new(0) }; 2],
     };
     let mapped: &'static Mapped = Box::leak(Box::new(mapped));
     for place in places(attachment.life(), id, side) {

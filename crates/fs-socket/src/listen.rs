@@ -24,7 +24,7 @@ use fs_shm::{
 use rustix::{fd::AsFd, io::Errno};
 
 use crate::{
-    arenas::{self, Mapped},
+    arenas::{self, Mapped, Shared},
     connect,
     poll::{self, spin::Spin},
     process::{self, Attachment, Poller},
@@ -68,6 +68,9 @@ struct Listener {
     poller: AtomicU64,
     /// The life of the attachment that it is of.
     poller_life: AtomicU32,
+    /// The poller of the epoll sets that watch it with EPOLLEXCLUSIVE, and of which attachment it is; as the two before.
+    exclusive: AtomicU64,
+    exclusive_life: AtomicU32,
     /// The number that the poller's set has the placeholder under, + 1.
     entered: AtomicU32,
     /// Threads of this process that sleep in accept.
@@ -315,19 +318,62 @@ pub(crate) fn shared_poller(socket: &Socket) -> Option<Fd> {
     Some(of(socket)?.poller(process::current()?)?.fd)
 }
 
-/// Has the next connection ring that poller; answers how many there have been. More than before: some are there that may
-/// not have rung.
-pub(crate) fn arm(socket: &Socket) -> u64 {
-    let Some((listener, attachment)) = of(socket).zip(process::current()) else { return 0 };
-    if let Some(poller) = listener.poller(attachment) {
-        listener.arm(&poller);
+/// What an epoll set watches that has the listener with EPOLLEXCLUSIVE: one that sleeps is woken by the first connection in
+/// an arena that the set knows nothing of, and by each that finds no set asleep that does. The set's own poller, `set`, is
+/// not rung for new arenas from here on. `None`: no daemon, or one that does not know of this; or this process has confined
+/// itself.
+pub(crate) fn exclusive_poller(socket: &Socket, set: u32) -> Option<Fd> {
+    of(socket)?.ask_exclusive(set, false)
+}
+
+/// Ends what [`exclusive_poller`] says of the set's own poller.
+pub(crate) fn tell(socket: &Socket, set: u32) {
+    if let Some(listener) = of(socket) {
+        // Without a daemon there is nothing to be told of.
+        let _ = listener.ask_exclusive(set, true);
     }
+}
+
+/// The daemon's number of a listener; 0: it is not announced.
+pub(crate) fn id(socket: &Socket) -> u32 {
+    of(socket).map_or(0, |listener| listener.id.load(Acquire))
+}
+
+/// Has the next connection ring a poller that several share; answers how many there have been. More than before: some are
+/// there that may not have rung. `None`: not every connection can ring it.
+pub(crate) fn arm(socket: &Socket, shared: Shared) -> Option<u64> {
+    let (listener, attachment) = of(socket).zip(process::current())?;
+    let poller = match shared {
+        Shared::Accept => listener.poller(attachment),
+        Shared::Exclusive => listener.exclusive(attachment),
+    };
+    let armed = poller.map_or(Armed::Blind, |poller| listener.arm(shared, &poller));
     let mut pushed: u64 = 0;
     listener.each(|mapped| {
         pushed = pushed.wrapping_add(mapped.arena().pushed());
         false
     });
-    pushed
+    (armed != Armed::Blind).then_some(pushed)
+}
+
+/// An epoll set was woken by that poller: it has the arenas that came since, and the next connections wake the next set, or
+/// now if there are some. False: not all arenas could be had.
+pub(crate) fn woken(socket: &Socket) -> bool {
+    let Some((listener, attachment)) = of(socket).zip(process::current()) else { return true };
+    listener.refresh();
+    if let Some(poller) = listener.exclusive(attachment)
+        && listener.arm(Shared::Exclusive, &poller) == Armed::Ready
+    {
+        let mut waiting = 0;
+        listener.each(|mapped| {
+            waiting += mapped.arena().pending();
+            waiting > 1
+        });
+        if waiting > 1 {
+            process::bells().ring(poller.id);
+        }
+    }
+    !listener.is_behind()
 }
 
 /// For a thread that is about to sleep on a listener beside other descriptors: what to sleep on besides, readable when a
@@ -343,7 +389,7 @@ impl Doze {
         let Some((listener, attachment)) = of(socket).zip(process::current()) else { return Ok(None) };
         listener.refresh();
         let Some(poller) = listener.poller(attachment) else { return Ok(None) };
-        match listener.arm(&poller) {
+        match listener.arm(Shared::Accept, &poller) {
             Armed::Yes => {
                 listener.waiters.fetch_add(1, AcqRel);
                 Ok(Some(Doze { listener, poller }))
@@ -383,6 +429,11 @@ pub(crate) fn is_ready(socket: &Socket) -> bool {
     })
 }
 
+/// The same without asking for arenas that this process does not know.
+pub(crate) fn is_known_ready(socket: &Socket) -> bool {
+    of(socket).is_some_and(Listener::pending)
+}
+
 impl Listener {
     fn take_page(&self, id: u32, life: u32, page: ListenerPage) {
         self.empty();
@@ -406,10 +457,12 @@ impl Listener {
         let id = self.id.swap(0, AcqRel);
         let attachment = process::current().filter(|attachment| attachment.life() == self.life.load(Relaxed));
         if let Some(attachment) = attachment {
-            let poller = self.poller.swap(0, AcqRel);
-            if poller != 0 && self.poller_life.load(Relaxed) == attachment.life() {
-                // Its lanes are other processes' too: the daemon frees them after the last one.
-                process::poller_gone(poller_of_word(poller, attachment.life()));
+            for (poller, life) in [(&self.poller, &self.poller_life), (&self.exclusive, &self.exclusive_life)] {
+                let poller = poller.swap(0, AcqRel);
+                if poller != 0 && life.load(Relaxed) == attachment.life() {
+                    // Its lanes are other processes' too: the daemon frees them after the last one.
+                    process::poller_gone(poller_of_word(poller, attachment.life()));
+                }
             }
             if id != 0
                 && let Err(error) = attachment.client().unlisten(id)
@@ -484,6 +537,11 @@ impl Listener {
         all
     }
 
+    /// Whether one waits in an inbox that is known already, where it need not go after those of new ones.
+    fn has_known(&self) -> bool {
+        !self.turn.load(Relaxed).is_multiple_of(FAIR) && self.pending()
+    }
+
     /// Whether a connection waits in an inbox.
     fn pending(&self) -> bool {
         self.next().is_some()
@@ -551,11 +609,38 @@ impl Listener {
         Some(poller)
     }
 
+    /// The poller of the sets that watch it with EPOLLEXCLUSIVE, if this process has such a set.
+    fn exclusive(&self, attachment: &Attachment) -> Option<Poller> {
+        let word = self.exclusive.load(Acquire);
+        let is_current = word != 0 && self.exclusive_life.load(Relaxed) == attachment.life();
+        is_current.then(|| Poller { private: true, ..poller_of_word(word, attachment.life()) })
+    }
+
+    /// Asks for it; see [`exclusive_poller`].
+    fn ask_exclusive(&self, set: u32, told: bool) -> Option<Fd> {
+        let id = self.id.load(Acquire);
+        let attachment = process::current().filter(|_| id != 0 && !fs_shm::wait::is_confined())?;
+        let poller = process::exclusive_poller(attachment, id, set, told)?;
+        let known = self.exclusive(attachment);
+        if let Some(known) = known.filter(|known| known.id == poller.id) {
+            process::drop_poller(poller);
+            return Some(known.fd);
+        }
+        self.exclusive_life.store(attachment.life(), Relaxed);
+        let word = u64::from(poller.id) | (poller.fd as u64 + 1) << 32;
+        let old = self.exclusive.swap(word, AcqRel);
+        if old != 0 {
+            // The parent's, or of a daemon that has gone.
+            process::drop_poller(poller_of_word(old, 0));
+        }
+        Some(poller.fd)
+    }
+
     /// Has the next connection wake a sleeper; true if one is there already.
-    fn arm(&self, poller: &Poller) -> Armed {
+    fn arm(&self, shared: Shared, poller: &Poller) -> Armed {
         let mut armed = Armed::Yes;
         self.each(|mapped| {
-            match mapped.lane(poller.id) {
+            match mapped.lane(shared, poller.id) {
                 Some(lane) => {
                     mapped.arena().arm(lane);
                 }
@@ -567,7 +652,9 @@ impl Listener {
         if self.pending() {
             return Armed::Ready;
         }
-        if self.is_behind() { Armed::Blind } else { armed }
+        // Who accepts has asked for all arenas: one could not be had. Sets with EPOLLEXCLUSIVE leave to others what they do not
+        // know, where the daemon has armed the lane.
+        if shared == Shared::Accept && self.is_behind() { Armed::Blind } else { armed }
     }
 
     /// Whether others may sleep on the poller, in this process or another.
@@ -580,11 +667,11 @@ impl Listener {
     /// [`Armed::Ready`]: others sleep, and something is there.
     fn awake(&self, poller: &Poller) -> Armed {
         if self.has_others() {
-            return self.arm(poller);
+            return self.arm(Shared::Accept, poller);
         }
         if self.count.load(Relaxed) <= FEW {
             self.each(|mapped| {
-                if let Some(lane) = mapped.lane(poller.id) {
+                if let Some(lane) = mapped.lane(Shared::Accept, poller.id) {
                     mapped.arena().awake(lane);
                 }
                 false

@@ -337,6 +337,14 @@ pub(crate) fn listener_poller(attachment: &Attachment, listener: u32) -> Option<
     Some(Poller { id, fd: keep(set), private: false, life: attachment.life })
 }
 
+/// The poller of all epoll sets that watch a listener with EPOLLEXCLUSIVE, for the set with the poller `set`; whether that
+/// is rung for new arenas all the same.
+pub(crate) fn exclusive_poller(attachment: &Attachment, listener: u32, set: u32, told: bool) -> Option<Poller> {
+    let answer = attachment.client.exclusive_poller(listener, set, told);
+    let (id, eventfd) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
+    Some(Poller { id, fd: keep(eventfd), private: true, life: attachment.life })
+}
+
 /// One descriptor less of a poller, which is used on.
 pub(crate) fn drop_poller(poller: Poller) {
     drop_internal(poller.fd);

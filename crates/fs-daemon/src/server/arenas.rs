@@ -3,6 +3,7 @@
 //! The daemon keeps only the descriptor; it maps an arena (16 GiB of addresses, no memory) for as long as it looks.
 
 use super::{Answer, Server};
+use crate::bells::new_bell;
 use crate::seldom::Seldom;
 use fs_shm::control::{PeerSide, Reply};
 use fs_shm::{Arena, Bells, Side};
@@ -119,16 +120,17 @@ impl Server {
         if !entry.more.page.set(&ids) {
             tracing::warn!(listener, arenas = ids.len(), "more arenas than a listener can have: the rest waits");
         }
-        let shared = entry.more.poller.as_ref().map(|(poller, _)| *poller);
-        self.pollers.ring_all(&entry.holders, shared);
+        self.pollers.ring_all(&entry.holders, listener, |poller| entry.more.shared().any(|shared| shared == poller));
     }
 
-    /// Those who sleep in accept hear of the first connection in a new arena, one of them, and not of the arena.
+    /// Those who share a poller hear of the first connection in a new arena, one of them, and not of the arena.
     fn watch_for_sleepers(&self, listener: u32, id: u32) {
-        let shared = self.listeners.get(listener).and_then(|entry| entry.more.poller.as_ref());
-        if let (Some((poller, _)), Some(arena)) = (shared, self.map(id, Side::B))
-            && let Some(lane) = arena.join(*poller)
-        {
+        let Some(entry) = self.listeners.get(listener) else { return };
+        if entry.more.shared().next().is_none() {
+            return;
+        }
+        let Some(arena) = self.map(id, Side::B) else { return };
+        for lane in entry.more.shared().filter_map(|poller| arena.join(poller)) {
             arena.watch_inbox(lane, true);
             arena.share_inbox(lane, true);
             arena.arm(lane);
@@ -154,12 +156,33 @@ impl Server {
         Ok(Answer::with(Reply::Poller { poller }, [set]))
     }
 
+    /// Answers [`fs_shm::control::Request::ExclusivePoller`].
+    pub(super) fn exclusive_poller(&mut self, me: u32, id: u32, set: u32, told: bool) -> Result<Answer, Errno> {
+        let listener = self.listeners.get(id).ok_or(Errno::NOENT)?;
+        if !listener.holders.contains(&me) {
+            return Err(Errno::ACCESS);
+        }
+        let known = listener.more.exclusive.as_ref().filter(|(poller, _)| self.pollers.join(*poller, me));
+        let (poller, eventfd) = match known {
+            Some((poller, eventfd)) => (*poller, eventfd.clone()),
+            None => {
+                self.room_for_poller(me)?;
+                let eventfd = new_bell()?;
+                let poller = self.pollers.add_private(eventfd.try_clone().map_err(|_| Errno::MFILE)?, me);
+                let eventfd = Arc::new(eventfd);
+                let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
+                listener.more.exclusive = Some((poller, eventfd.clone()));
+                (poller, eventfd)
+            }
+        };
+        self.pollers.tell(set, me, id, told)?;
+        Ok(Answer::with(Reply::Poller { poller }, [eventfd]))
+    }
+
     /// Who has died may have been woken for a connection that he did not take.
     pub(super) fn wake_another(&self, listener: u32) {
-        if let Some(entry) = self.listeners.get(listener)
-            && let Some((poller, _)) = entry.more.poller
-        {
-            self.pollers.ring(poller);
+        if let Some(entry) = self.listeners.get(listener) {
+            entry.more.shared().for_each(|poller| self.pollers.ring(poller));
         }
     }
 

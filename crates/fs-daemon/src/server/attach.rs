@@ -331,11 +331,10 @@ impl Server {
         };
         let is_wire = |id: &u32| self.arenas.get(id).is_some_and(|arena| arena.wire);
         let is_core = holders.is_empty();
-        // Those who sleep in accept take the arena when the first connection wakes them.
+        // Those who share a poller take the arena when the first connection wakes them.
         let leads_to_it = |id: &u32| match self.arenas.get(id).and_then(|arena| arena.acceptor) {
             Some(Acceptor::Listener(listener)) => {
-                let entry = self.listeners.get(listener).and_then(|entry| entry.more.poller.as_ref());
-                entry.is_some_and(|(of_it, _)| *of_it == poller)
+                self.listeners.get(listener).is_some_and(|entry| entry.more.shared().any(|of_it| of_it == poller))
             }
             _ => false,
         };

@@ -105,6 +105,15 @@ pub(crate) struct ListenerMemory {
     on_wire: bool,
     /// The poller that all who accept share, and what they sleep on.
     poller: Option<(u32, Arc<OwnedFd>)>,
+    /// The same of all epoll sets that watch it with EPOLLEXCLUSIVE.
+    exclusive: Option<(u32, Arc<OwnedFd>)>,
+}
+
+impl ListenerMemory {
+    /// The pollers that several share: each ring is for one of them.
+    fn shared(&self) -> impl Iterator<Item = u32> + '_ {
+        [&self.poller, &self.exclusive].into_iter().flatten().map(|(poller, _)| *poller)
+    }
 }
 
 /// What a request is answered with.
@@ -433,6 +442,7 @@ impl Server {
             | Request::Ring { .. } => Err(Errno::INVAL),
             Request::Poller => self.poller(me, fd),
             Request::ListenerPoller { listener } => self.listener_poller(me, listener),
+            Request::ExclusivePoller { listener, set, told } => self.exclusive_poller(me, listener, set, told),
             Request::PollerGone { poller } => {
                 if self.pollers.leave(poller, me) {
                     self.evict(me, &[poller]);

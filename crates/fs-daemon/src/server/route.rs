@@ -188,7 +188,7 @@ impl Server {
         let (memory, page) = ListenerPage::create()?;
         let memory = Arc::new(memory);
         page.set_holders(1);
-        let more = ListenerMemory { page, memory: memory.clone(), on_wire: false, poller: None };
+        let more = ListenerMemory { page, memory: memory.clone(), on_wire: false, poller: None, exclusive: None };
         let Placeholder { netns, cookie, local: at, v6_only, listens: _ } = place;
         let holders = HashSet::from([me]);
         let id = self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, holders, more });

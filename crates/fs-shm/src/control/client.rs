@@ -285,6 +285,15 @@ impl Client {
         }
     }
 
+    /// The poller that all sets share which watch a listener with EPOLLEXCLUSIVE: its number, and the eventfd to watch; see
+    /// [`Request::ExclusivePoller`].
+    pub fn exclusive_poller(&self, listener: u32, set: u32, told: bool) -> Result<(u32, Fd), Error> {
+        match self.request(&Request::ExclusivePoller { listener, set, told }, &[])? {
+            (Reply::Poller { poller }, mut fds) => Ok((poller, fds.take().ok_or(NO_FD)?)),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
     /// A poller of this process is gone.
     pub fn poller_gone(&self, poller: u32) -> Result<(), Error> {
         self.done(&Request::PollerGone { poller }, &[])

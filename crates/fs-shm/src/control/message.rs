@@ -123,6 +123,16 @@ pub enum Request {
         /// The listener's number.
         listener: u32,
     },
+    /// Asks for the poller that all epoll sets share which watch a listener with EPOLLEXCLUSIVE: one that sleeps is woken by
+    /// each ring. → [`Reply::Poller`] and the eventfd to watch, with EPOLLEXCLUSIVE, which the daemon alone rings
+    ExclusivePoller {
+        /// The listener's number.
+        listener: u32,
+        /// The poller of the set that asks.
+        set: u32,
+        /// Whether that one is rung for each arena that is new all the same.
+        told: bool,
+    },
     /// A poller is gone. → [`Reply::Done`]
     PollerGone {
         /// Its number.
@@ -234,7 +244,7 @@ pub enum Reply {
         /// Sizes of all arenas.
         geometry: ArenaGeometry,
     },
-    /// Answer to [`Request::Poller`] and [`Request::ListenerPoller`].
+    /// Answer to [`Request::Poller`], [`Request::ListenerPoller`] and [`Request::ExclusivePoller`].
     Poller {
         /// The poller's number.
         poller: u32,
@@ -415,6 +425,11 @@ impl Request {
             Request::Unlisten { listener } | Request::Listener { listener } | Request::ListenerPoller { listener } => {
                 w.u32(listener);
             }
+            Request::ExclusivePoller { listener, set, told } => {
+                w.u32(listener);
+                w.u32(set);
+                w.u32(u32::from(told));
+            }
             Request::Arena { arena } => w.u32(arena),
             Request::ForkFailed { child } => w.u32(child),
             Request::Share { object, cookie, fd } => {
@@ -450,6 +465,7 @@ impl Request {
             Request::Status => 19,
             Request::Ring { .. } => 20,
             Request::ListenerPoller { .. } => 21,
+            Request::ExclusivePoller { .. } => 22,
         }
     }
 
@@ -478,6 +494,7 @@ impl Request {
             19 => Request::Status,
             20 => Request::Ring { poller: r.u32()? },
             21 => Request::ListenerPoller { listener: r.u32()? },
+            22 => Request::ExclusivePoller { listener: r.u32()?, set: r.u32()?, told: r.u32()? != 0 },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

@@ -12,6 +12,7 @@ use rustix::{
 use super::{Armed, Listener, of};
 use crate::{
     address,
+    arenas::Shared,
     channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
     connect, poll, process,
     socket::{Kind, Socket, mark},
@@ -51,8 +52,12 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let answer = loop {
         // Another thread may have closed the number that this call was given.
         let Some(fd) = live(fd, socket) else { break Err(Errno::BADF) };
-        listener.refresh();
-        if listener.is_behind() {
+        // Who watches with EPOLLEXCLUSIVE leaves arenas to others that it has not been woken for.
+        let is_enough = socket.status() & O_NONBLOCK != 0 && listener.has_known();
+        if !is_enough {
+            listener.refresh();
+        }
+        if !is_enough && listener.is_behind() {
             // No number for an arena's memory: none for a connection either.
             match call::dup(fd) {
                 Ok(probe) => {
@@ -209,7 +214,7 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Er
     };
     listener.enter_placeholder(&poller, fd);
     listener.waiters.fetch_add(1, AcqRel);
-    let armed = listener.arm(&poller);
+    let armed = listener.arm(Shared::Accept, &poller);
     if armed == Armed::Blind {
         slice = slice.min(BLIND);
     }

@@ -50,13 +50,20 @@ pub(super) struct Entry {
     serial: u64,
     /// A one-shot that has fired.
     pub(super) spent: bool,
-    /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet. Of a listener with too many pollers for its
-    /// arenas' lanes: the one that those share who sleep in accept.
+    /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet. Of a listener: of a poller that several share,
+    /// what is watched; without EPOLLEXCLUSIVE only if its arenas have too few lanes, and then the poller of those who sleep
+    /// in accept.
     pub(super) watched: Fd,
     /// Of a nested set: its changes that were reported. Of a listener: those of its arenas that were followed.
     pub(super) seen: u32,
     /// Of such a listener: what its inboxes have had.
     pub(super) pushed: u64,
+    /// Of a listener with EPOLLEXCLUSIVE: `watched` is the poller of all such sets.
+    pub(super) shares: bool,
+    /// That has rung: there may be arenas that this set does not know.
+    pub(super) news: bool,
+    /// Of a listener that is `watched`: not every connection is told.
+    pub(super) blind: bool,
     /// Next entry of the same number, or of the free list.
     next: u32,
     /// Next entry of the same slot.
@@ -67,6 +74,11 @@ impl Entry {
     /// Whether the socket is still the one that was registered.
     pub(super) fn is_valid(&self) -> bool {
         self.socket.identity() == self.identity
+    }
+
+    /// Nothing is watched for it any more.
+    pub(super) fn unwatch(&mut self) {
+        (self.watched, self.shares, self.news, self.blind) = (0, false, false, false);
     }
 
     /// What is asked for; errors and hang-ups always are (epoll_ctl(2)).
@@ -164,6 +176,9 @@ impl Interest {
             watched: 0,
             seen: 0,
             pushed: 0,
+            shares: false,
+            news: false,
+            blind: false,
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),
             beside: NONE,
         };

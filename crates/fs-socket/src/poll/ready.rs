@@ -9,7 +9,7 @@ use super::{
     set::{Inner, MOD, Set},
     sys::kernel,
 };
-use crate::listen;
+use crate::{arenas::Shared, listen};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -22,6 +22,14 @@ impl Inner {
         if let Some(candidate) = self.interest.queue(at) {
             self.ready.push_back(candidate);
         }
+    }
+
+    /// What is watched for an entry beside the lanes has an event.
+    pub(super) fn rung(&mut self, at: u32) {
+        if let Some(entry) = self.interest.get_mut(at) {
+            entry.news = entry.shares;
+        }
+        self.enqueue(at);
     }
 
     /// Makes candidates of all that changed.
@@ -62,6 +70,7 @@ impl Inner {
             let at = self.special[i];
             let Some(entry) = self.interest.get(at) else { continue };
             match entry.source {
+                Source::Listener if entry.shares => self.follow_shared(at),
                 Source::Listener => self.follow_listener(at, entry.socket, entry.seen),
                 Source::Nested(_) if entry.event.events & ET == 0 => self.enqueue(at),
                 Source::Nested(index) => {
@@ -170,6 +179,9 @@ impl Inner {
 
     /// Whether entries have to be asked at intervals.
     pub(super) fn must_ask(&self) -> bool {
+        if self.special.iter().any(|&at| self.interest.get(at).is_some_and(|entry| entry.blind || entry.news)) {
+            return true;
+        }
         let is_told = |at: &u32| self.interest.get(*at).is_some_and(|entry| entry.watched != 0);
         let mut without = self.arenas.iter().filter(|joined| joined.lane.is_none());
         without.any(|joined| joined.entries != 0 || !joined.listeners.iter().all(is_told))
@@ -192,8 +204,9 @@ impl Inner {
                 && entry.source == Source::Listener
                 && entry.watched != 0
             {
-                let pushed = listen::arm(entry.socket);
-                if pushed != entry.pushed {
+                let pushed = listen::arm(entry.socket, if entry.shares { Shared::Exclusive } else { Shared::Accept });
+                entry.blind = pushed.is_none();
+                if let Some(pushed) = pushed.filter(|&pushed| pushed != entry.pushed) {
                     entry.pushed = pushed;
                     self.enqueue(at);
                     self.disarm_nested(i);
@@ -268,6 +281,13 @@ impl Inner {
 fn now(entry: &Entry) -> u32 {
     let ready = match entry.source {
         Source::Kernel => 0,
+        Source::Listener if entry.shares => {
+            if listen::is_known_ready(entry.socket) {
+                expand(IN)
+            } else {
+                0
+            }
+        }
         Source::Channel { .. } | Source::Listener => expand(entry.socket.readiness().0),
         Source::Nested(index) => {
             let ready = registry::find(index).and_then(Set::lock).is_some_and(|mut inner| inner.is_ready());

@@ -80,6 +80,8 @@ pub(super) struct Inner {
     pub(super) ready: VecDeque<Candidate>,
     /// Listeners and nested sets: looked at by every wait.
     pub(super) special: Vec<u32>,
+    /// Listeners whose new arenas our poller is not rung for ([`listen::exclusive_poller`](crate::listen::exclusive_poller)).
+    pub(super) untold: Vec<u32>,
     /// Threads that sleep on the outer set.
     pub(super) sleepers: u32,
     /// Waits since the kernel's set was looked at, and when that was.
@@ -132,6 +134,7 @@ impl Set {
             places: HashMap::new(),
             ready: VecDeque::new(),
             special: Vec::new(),
+            untold: Vec::new(),
             sleepers: 0,
             waits: 0,
             looked: 0,
@@ -347,5 +350,6 @@ impl Inner {
         forget(self.number);
         self.ready.clear();
         self.special.clear();
+        self.untold.clear();
     }
 }

@@ -6,7 +6,7 @@ use fs_shm::Arena;
 
 use super::{
     EpollEvent, forget,
-    interest::{ET, EXCLUSIVE, Interest, Source},
+    interest::{ET, EXCLUSIVE, Entry, Interest, Source},
     registry,
     set::{ADD, DEL, Inner, Joined, Set},
     sys::kernel,
@@ -53,7 +53,15 @@ impl Inner {
                 self.attach(at);
             }
             (Source::Listener, Watch::Kernel) => self.detach(at),
-            (Source::Channel { .. } | Source::Listener | Source::Nested(_), _) => self.enqueue(at),
+            (Source::Listener, Watch::Channel | Watch::Listener) => {
+                // Announced, perhaps, by now.
+                if self.interest.get(at).is_some_and(|entry| !entry.shares) {
+                    self.begin_share(at, socket);
+                    self.join_listener(at, socket);
+                }
+                self.enqueue(at);
+            }
+            (Source::Channel { .. } | Source::Nested(_), _) => self.enqueue(at),
         }
     }
 
@@ -67,6 +75,8 @@ impl Inner {
             Watch::Listener => {
                 self.set_source(at, Source::Listener);
                 if self.activate().is_ok() {
+                    // First, so that no arena comes unheard of in between.
+                    self.begin_share(at, socket);
                     self.special.push(at);
                     self.join_listener(at, socket);
                     self.enqueue(at);
@@ -131,7 +141,7 @@ impl Inner {
                 {
                     // ENOENT, EBADF: gone with the listener.
                     let _ = kernel::epoll_ctl(live.outer(), DEL, entry.watched, None);
-                    entry.watched = 0;
+                    entry.unwatch();
                 }
             }
             Source::Nested(index) => {
@@ -157,6 +167,48 @@ impl Inner {
     /// Joins the arenas that came to a listener since; costs one look when none did.
     pub(super) fn follow_listener(&mut self, at: u32, socket: &'static Socket, seen: u32) {
         listen::refresh(socket);
+        if listen::changes(socket) != seen {
+            self.join_listener(at, socket);
+        }
+    }
+
+    /// With EPOLLEXCLUSIVE, a new arena or its first connection is not news for all sets: it wakes one that sleeps.
+    fn begin_share(&mut self, at: u32, socket: &'static Socket) {
+        let Some(live) = &self.live else { return };
+        let (set, outer) = (live.poller.id, live.outer());
+        let listener = listen::id(socket);
+        let is_exclusive = |entry: &Entry| entry.event.events & EXCLUSIVE != 0;
+        let theirs = |&other: &u32| {
+            self.interest.get(other).is_none_or(|other| !ptr::eq(other.socket, socket) || is_exclusive(other))
+        };
+        let shares = self.interest.get(at).is_some_and(is_exclusive) && self.special.iter().all(theirs);
+        if !shares {
+            if let Some(place) = self.untold.iter().position(|&other| other == listener) {
+                self.untold.swap_remove(place);
+                listen::tell(socket, set);
+            }
+            return;
+        }
+        let Some(poller) = listen::exclusive_poller(socket, set) else { return };
+        if !self.untold.contains(&listener) {
+            self.untold.push(listener);
+        }
+        let event = EpollEvent { events: IN | ET | EXCLUSIVE, data: 1 << 32 | u64::from(at) };
+        if kernel::epoll_ctl(outer, ADD, poller, Some(event)).is_ok()
+            && let Some(entry) = self.interest.get_mut(at)
+        {
+            (entry.watched, entry.shares) = (poller, true);
+        } else {
+            listen::tell(socket, set);
+            self.untold.retain(|&other| other != listener);
+        }
+    }
+
+    /// Joins the arenas that came to such a listener, if its poller has rung.
+    pub(super) fn follow_shared(&mut self, at: u32) {
+        let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.news) else { return };
+        entry.news = !listen::woken(entry.socket);
+        let (socket, seen) = (entry.socket, entry.seen);
         if listen::changes(socket) != seen {
             self.join_listener(at, socket);
         }
@@ -203,7 +255,9 @@ impl Inner {
     /// No lane is left in an arena of the listener: the poller of those who sleep in accept tells of its connections.
     fn watch_shared(&mut self, at: u32, socket: &'static Socket) {
         let (Some(live), Some(shared)) = (&self.live, listen::shared_poller(socket)) else { return };
-        let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.watched != shared) else { return };
+        let Some(entry) = self.interest.get_mut(at).filter(|entry| !entry.shares && entry.watched != shared) else {
+            return;
+        };
         let event = EpollEvent { events: IN | ET, data: 1 << 32 | u64::from(at) };
         if kernel::epoll_ctl(live.outer(), ADD, shared, Some(event)).is_ok() {
             entry.watched = shared;
@@ -242,12 +296,13 @@ impl Inner {
         self.arenas.clear();
         self.places.clear();
         self.special.clear();
+        self.untold.clear();
         self.ready.clear();
         for at in self.interest.places() {
             let Some(entry) = self.interest.get_mut(at) else { continue };
             entry.queued = false;
             entry.beside = u32::MAX;
-            entry.watched = 0;
+            entry.unwatch();
             match entry.source {
                 Source::Nested(index) => {
                     if self.activate().is_ok() {

@@ -201,7 +201,7 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
                     inner = lock(set)?;
                 }
             }
-            nested if nested >> 32 == 1 => inner.enqueue(nested as u32),
+            entry if entry >> 32 == 1 => inner.rung(entry as u32),
             _ => {}
         }
     }

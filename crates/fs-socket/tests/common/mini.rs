@@ -335,9 +335,11 @@ fn answer(
                 ),
             }
         }
-        Request::Sockets { .. } | Request::Counters { .. } | Request::Status | Request::Ring { .. } => {
-            failed(rustix::io::Errno::NOSYS)
-        }
+        Request::Sockets { .. }
+        | Request::Counters { .. }
+        | Request::Status
+        | Request::Ring { .. }
+        | Request::ExclusivePoller { .. } => failed(rustix::io::Errno::NOSYS),
     }
 }
 
