@@ -347,6 +347,36 @@ fn a_queue_can_be_opened_again_at_once() {
 }
 
 #[test]
+fn a_device_that_has_used_up_its_chunks_gets_more() {
+    if skipped_without_root("chunks lent") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let device = attach(&veth, 1, NATIVE);
+    let (umem, mut pool) = umem(2048, 2048);
+    let config = QueueConfig { rx: 256, tx: 64, fill: 256, lent: 64, completion: 64 };
+    let link = device.open_queue(0, &umem, &mut pool, config).unwrap();
+    let mut end = End::new(Box::new(link), umem, pool);
+    let from = kernel_socket(&veth, 0, OURS);
+    // The first one waits for the neighbour's address; its chunk is not replaced alone.
+    for (sent, held) in [(1, 1), (200, 63), (200, 128), (200, 200)] {
+        let before = end.link.stats().rx_packets;
+        for _ in 0..sent {
+            from.send_to(b"x", (address(1), OURS)).unwrap();
+        }
+        wait_readable(end.link.wake_fd().unwrap(), 1000);
+        std::thread::sleep(Duration::from_millis(50));
+        for _ in 0..4 {
+            end.receive_now();
+        }
+        assert_eq!(end.link.stats().rx_packets - before, held);
+    }
+    let stats = end.link.stats();
+    assert_eq!((stats.rx_ran_out, stats.rx_dropped), (2, 137 + 72));
+    end.close();
+}
+
+#[test]
 fn a_link_that_is_dropped_gives_its_chunks_to_the_umem() {
     if skipped_without_root("drop without close") {
         return;
