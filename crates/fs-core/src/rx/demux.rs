@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 
 /// Below this many flows everything is in the cache anyway.
 const MANY_FLOWS: usize = 2048;
+
 /// Scratch space of a batch, kept from turn to turn.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
