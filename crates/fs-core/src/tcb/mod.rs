@@ -126,7 +126,8 @@ pub(crate) struct Tcb {
     pub(crate) mss: u16,
     /// Consecutive time-outs.
     pub(crate) backoff: u8,
-    /// Route epoch in which `path` was looked up.
+    /// Route epoch in which `path` was looked up. Who was silent for 256 changes exactly takes it for the present one, and looks
+    /// again after `R1` time-outs.
     pub(crate) route_epoch: u8,
     pub(crate) path: PathId,
     /// Bytes that the receive queue may hold, in KiB: see [`Tcb::rcv_buf`].

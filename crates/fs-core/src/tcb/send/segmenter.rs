@@ -29,14 +29,7 @@ impl Tcb {
             return self.next_in_trouble(store, pool);
         }
         let flight = self.flight();
-        if !self.has_unsent() {
-            if flight <= self.window.cwnd / 2 {
-                self.flags.clear(Flags::WINDOW_LIMITED);
-            }
-            return Next::Nothing;
-        }
-        if flight > 0 && flight >= self.window.cwnd {
-            self.flags.set(Flags::WINDOW_LIMITED);
+        if !self.has_unsent() || flight > 0 && flight >= self.window.cwnd {
             return Next::Nothing;
         }
         self.next_new(store, pool)

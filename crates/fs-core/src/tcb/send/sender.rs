@@ -144,11 +144,8 @@ impl Tcb {
     /// What can be sent now has been: notes what stopped us (Linux `tcp_write_xmit`, `tcp_cwnd_validate`).
     #[inline]
     pub(crate) fn note_limit(&mut self, store: &TxStore, now: Instant) {
-        let flight = self.flight();
-        if flight + u32::from(self.mss) > self.window.cwnd {
-            self.flags.set(Flags::WINDOW_LIMITED);
-        }
-        let limit = if flight >= self.window.cwnd {
+        let (flight, cwnd) = (self.flight(), self.window.cwnd);
+        let limit = if flight >= cwnd {
             Limit::None
         } else if !self.has_unsent() {
             let refused = self.ext.as_ref().is_some_and(|e| e.sender.limited.refused);
@@ -158,6 +155,12 @@ impl Tcb {
         } else {
             Limit::None
         };
+        if flight + u32::from(self.mss) > cwnd {
+            self.flags.set(Flags::WINDOW_LIMITED);
+        } else if flight <= cwnd / 2 {
+            // RFC 7661 4.3: a window of which no more is used is not known to be there, whoever keeps it from being used.
+            self.flags.clear(Flags::WINDOW_LIMITED);
+        }
         if limit != Limit::None {
             self.ext_mut().sender.limited.by(limit, now);
         } else if let Some(ext) = self.ext.as_mut() {
