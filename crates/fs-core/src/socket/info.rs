@@ -222,7 +222,9 @@ impl Tcb {
         let ext = self.ext.as_ref();
         let segments = |bytes: u32| bytes.div_ceil(mss);
         let persist = self.flags.has(Flags::PERSIST);
-        let disorder = !persist && self.dup_acks > 0 || ext.is_some_and(|e| e.sacked > 0);
+        // With SACK a duplicate ACK that names nothing is none (Linux `tcp_left_out`).
+        let counted = !persist && self.dup_acks > 0 && !self.flags.has(Flags::SACK);
+        let disorder = counted || ext.is_some_and(|e| e.sacked > 0);
         TcpInfo {
             ca_state: match self.recovery() {
                 Recovery::Open if disorder => CaState::Disorder,

@@ -148,7 +148,8 @@ impl Ext {
         let sent_once = loss.is_none_or(|l| l.resend.is_none() && !l.probe.due);
         let settling = self.keepalive.is_none() && sent_once;
         let in_order = self.islands.is_empty() && self.fin_at.is_none();
-        let arriving = in_order && recv.low <= 1 && recv.urgent.is_none() && sender.closed_since.is_none();
+        let judged = loss.is_none_or(|l| l.probe.end.is_none());
+        let arriving = in_order && recv.low <= 1 && recv.urgent.is_none() && sender.closed_since.is_none() && judged;
         let writing =
             !bbr && sender.not_sent_low == 0 && !sender.cork && !sender.limited.refused && sender.path.is_sure();
         let clean = self.recovery == Recovery::Open && self.sacked | self.lost | self.retransmitted == 0;

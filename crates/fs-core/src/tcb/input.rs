@@ -372,6 +372,8 @@ impl Tcb {
             let echo = segment.ts.map(|ts| ts.ecr);
             let input = AckInput { ack: segment.ack, bare, sack, ece, echo, now: core.now };
             fin = self.on_ack(core.store, core.pool, core.stats, core.config, &mut core.tally.delivered, input);
+        } else if self.ext.is_some() {
+            self.on_ack_of_nothing(core.store, segment.ack, bare, sack);
         }
         // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA. As Linux
         // (`tcp_may_update_window`): of segments that might have overtaken one another, the one with more, or nothing.

@@ -322,6 +322,28 @@ impl Tcb {
         loss.rack.duplicate(una, nxt);
     }
 
+    /// Nothing is out. What is said now may yet tell that what was sent again was not lost: the probe, or all that a reduction
+    /// was made for (Linux `tcp_ack`, `no_queue`).
+    #[cold]
+    pub(crate) fn on_ack_of_nothing(
+        &mut self,
+        store: &mut TxStore,
+        ack: SeqNum,
+        bare: bool,
+        sack: &[(SeqNum, SeqNum)],
+    ) {
+        if self.loss().is_none() {
+            return;
+        }
+        let facts = Acknowledged { bare, duplicate: duplicate_block(sack, ack), ..Acknowledged::default() };
+        self.take_duplicate(&facts);
+        // What repairs a loss moves SND.UNA.
+        self.judge_probe(ack, &facts);
+        if facts.duplicate.is_some() && self.recovery() == Recovery::Open && self.resent_for_nothing() {
+            self.undo(store);
+        }
+    }
+
     /// Recovery's states: the order of Linux's `tcp_fastretrans_alert`. Returns RACK's wait.
     pub(super) fn judge(
         &mut self,
@@ -541,10 +563,11 @@ impl Tcb {
         if self.recovery() != Recovery::Open {
             return;
         }
-        let (out, mss) = (self.snd_nxt.since(self.snd_una), self.mss as u32);
-        let mut window = self.window;
+        let (mss, mut window) = (self.mss as u32, self.window);
+        // What was in flight when it was lost is long gone; a window is not larger than it was used for.
+        let flight = window.cwnd;
         let control = self.control();
-        control.on_congestion(&mut window, out.max(mss), mss, now);
+        control.on_congestion(&mut window, flight, mss, now);
         control.on_recovery_exit(&mut window);
         self.window = window;
         self.owe_cwr();
