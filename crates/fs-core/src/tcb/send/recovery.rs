@@ -34,6 +34,8 @@ pub(crate) struct AckInput<'a> {
 pub(crate) struct Acknowledged {
     /// SND.UNA has moved.
     pub(crate) advanced: bool,
+    /// By so many bytes.
+    pub(crate) advance: u32,
     /// It could be a duplicate ACK.
     pub(crate) bare: bool,
     /// Bytes newly SACKed.
@@ -151,10 +153,16 @@ impl Tcb {
     ) -> bool {
         let advanced = input.ack != self.snd_una;
         let now_us = micros(input.now);
-        let (flight_before, una_before) = (self.flight(), self.snd_una);
+        let (flight_before, advance) = (self.flight(), input.ack.since(self.snd_una));
         let duplicate = duplicate_block(input.sack, input.ack);
-        let mut facts =
-            Acknowledged { advanced, bare: input.bare, duplicate, echo: input.echo, ..Acknowledged::default() };
+        let mut facts = Acknowledged {
+            advanced,
+            advance,
+            bare: input.bare,
+            duplicate,
+            echo: input.echo,
+            ..Acknowledged::default()
+        };
         let mut trace = Trace::default();
         let mut acked = Acked::default();
         self.model_begin(store, input.ack, input.now);
@@ -165,7 +173,6 @@ impl Tcb {
             self.dup_acks = 0;
             self.flags.clear(Flags::PERSIST);
         }
-        let advance = input.ack.since(una_before);
         self.book_acknowledged(&acked, advance, &mut facts);
         self.follow_trace(&trace, now_us, &mut facts);
         let sacked = self.mark_sacked(store, input.sack, now_us);
@@ -383,9 +390,9 @@ impl Tcb {
         lost_again |= again;
         let lost = self.ext.as_ref().is_some_and(|e| e.lost > 0);
         match self.recovery() {
-            Recovery::Open | Recovery::Cwr { .. } if lost => self.enter_fast_recovery(stats, now),
+            Recovery::Open | Recovery::Cwr { .. } if lost => self.enter_fast_recovery(stats, facts.advance, now),
             // What the time-out sent again is lost again: recover by ACKs, at a further reduced rate, as Linux does.
-            Recovery::Loss { .. } if lost && lost_again => self.enter_fast_recovery(stats, now),
+            Recovery::Loss { .. } if lost && lost_again => self.enter_fast_recovery(stats, facts.advance, now),
             _ => {}
         }
         wait_us
@@ -527,10 +534,11 @@ impl Tcb {
         self.close_recovery();
     }
 
-    fn enter_fast_recovery(&mut self, stats: &mut Stats, now: Instant) {
+    /// `advance`: bytes that the ACK which tells of the loss has taken out of the flight.
+    fn enter_fast_recovery(&mut self, stats: &mut Stats, advance: u32, now: Instant) {
         stats.fast_recoveries += 1;
         let (nxt, una) = (self.snd_nxt, self.snd_una);
-        self.reduce_window(now);
+        self.reduce_window(advance, now);
         let with_sack = self.flags.has(Flags::SACK);
         let ext = self.ext_mut();
         ext.recovery = Recovery::Fast { high: nxt };
@@ -545,8 +553,9 @@ impl Tcb {
     }
 
     /// The threshold comes down at once, the window by PRR with the ACKs that follow.
-    fn reduce_window(&mut self, now: Instant) {
-        let (out, mss) = (self.snd_nxt.since(self.snd_una), self.mss as u32);
+    /// What counts is what was in flight before this ACK, which may be of a whole round trip (as Linux, which takes the window).
+    fn reduce_window(&mut self, advance: u32, now: Instant) {
+        let (out, mss) = (self.snd_nxt.since(self.snd_una) + advance, self.mss as u32);
         let before = self.window.cwnd.min(out).max(mss);
         // In this window of data an ECN echo may have brought the reduction already (RFC 3168 6.1.2).
         if !matches!(self.recovery(), Recovery::Cwr { .. }) {
@@ -722,7 +731,7 @@ impl Tcb {
         self.resume_rto(store, config, now);
         if found.bytes > 0 {
             if !matches!(self.recovery(), Recovery::Fast { .. }) {
-                self.enter_fast_recovery(stats, now);
+                self.enter_fast_recovery(stats, 0, now);
                 self.apply_prr(self.mss as u32, false);
             }
         } else if let Some(wait_us) = found.wait_us {
