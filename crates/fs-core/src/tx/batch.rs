@@ -43,17 +43,24 @@ impl<P: FramePool> Stack<P> {
 
     fn fill_batch(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = self.control_packets(at, budget, out);
+        let several = self.net.lists.len() > 1;
         let acks = self.net.lists[at].acks.len();
         for _ in 0..acks {
             if sent >= budget {
                 break;
             }
             let Some(index) = self.net.lists[at].acks.pop_front() else { break };
+            if several && self.leaves_elsewhere(index, at) {
+                continue;
+            }
             sent += self.visit_ack(index, out);
         }
         // Round robin until the batch is full or nobody can send: a lone bulk flow fills it by itself.
         while sent < budget {
             let Some(index) = self.net.lists[at].data.pop_front() else { break };
+            if several && self.leaves_elsewhere(index, at) {
+                continue;
+            }
             // With the batch's last place a visit ends before its end.
             if sent + 1 < budget && self.send_lone(index, out) {
                 sent += 1;
@@ -70,6 +77,14 @@ impl<P: FramePool> Stack<P> {
         }
         self.stats.tx_packets += sent as u64;
         sent
+    }
+
+    /// The entry is of a connection that has died since, and the one that has its slot now leaves by another interface, where
+    /// it has entries of its own: here it would send with that one's link header.
+    fn leaves_elsewhere(&self, index: u32, at: usize) -> bool {
+        let Some(tcb) = self.slots.open(index) else { return false };
+        let path = self.net.path(tcb.path);
+        path.state() != PathState::Stale && usize::from(path.iface().0) != at
     }
 
     /// True when `tx_batch` has something to look at for `iface`.
