@@ -288,13 +288,18 @@ fn a_full_page_costs_the_others_little() {
     let entry: Vec<u8> = [Object::Listener(1).to_word(), 7].iter().flat_map(|word| word.to_ne_bytes()).collect();
     rustix::io::pwrite(&page, &entry.repeat(1 << 20), 0).unwrap();
     let unknown = fresh();
-    let begun = Instant::now();
-    for _ in 0..100 {
-        assert!(honest.client.claim(unknown.as_fd()).unwrap().is_none());
-        assert!(hostile.share(Object::Listener(1), 7, (1 << 20) - 1).is_err());
-    }
-    // With all of it looked at each takes 5 ms and more.
-    assert!(begun.elapsed() < Duration::from_millis(400), "{:?}", begun.elapsed());
+    // With all of it looked at each takes 5 ms and more, in every round; without, one round that others do not disturb
+    // shows it.
+    let round = |_| {
+        let begun = Instant::now();
+        for _ in 0..100 {
+            assert!(honest.client.claim(unknown.as_fd()).unwrap().is_none());
+            assert!(hostile.share(Object::Listener(1), 7, (1 << 20) - 1).is_err());
+        }
+        begun.elapsed()
+    };
+    let quick = |took: &Duration| *took < Duration::from_millis(400);
+    assert!((0..10).map(round).any(|took| quick(&took)), "no round of ten was quick");
     honest.check();
 }
 
