@@ -47,6 +47,8 @@ pub(crate) struct Reactor {
     wakeups: Vec<AsyncFd<OwnedFd>>,
     /// The links' descriptors, while they are watched: [`UNWATCHED_AFTER`].
     links: Vec<AsyncFd<OwnedFd>>,
+    /// The same while they are not. They stay open, so that a process without a descriptor left can still sleep.
+    unwatched: Vec<OwnedFd>,
     /// When the core last woke up; `None` while it sleeps.
     awake_since: Option<Instant>,
     sources: Vec<Rc<dyn Source>>,
@@ -85,6 +87,7 @@ impl Reactor {
             witness: Witness::new(),
             wakeups,
             links,
+            unwatched: Vec::new(),
             awake_since: Some(now),
             sources: Vec::new(),
             rings: false,
@@ -99,10 +102,14 @@ impl Reactor {
 
     /// Arranges all wake-ups. `false` when there is work after all.
     fn lie_down(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        if self.links.is_empty() {
-            match watch_links(&self.core) {
-                Ok(links) => self.links = links,
-                Err(_) => return false,
+        while let Some(fd) = self.unwatched.pop() {
+            match watch_readable(fd) {
+                Ok(link) => self.links.push(link),
+                // The kernel has no memory for it: awake until it has.
+                Err(error) => {
+                    self.unwatched.push(error.into_parts().0);
+                    return false;
+                }
             }
         }
         for wakeup in self.links.iter().chain(&self.wakeups) {
@@ -183,7 +190,11 @@ impl Reactor {
 /// Registers duplicates of the links' descriptors: the registration must not outlive its descriptor, and the link closes its own.
 fn watch_links(core: &CoreShared) -> io::Result<Vec<AsyncFd<OwnedFd>>> {
     let io = core.io.borrow();
-    io.ports.iter().filter_map(|port| port.link.wake_fd()).map(|fd| watch_readable(fd.try_clone_to_owned()?)).collect()
+    io.ports
+        .iter()
+        .filter_map(|port| port.link.wake_fd())
+        .map(|fd| Ok(watch_readable(fd.try_clone_to_owned()?)?))
+        .collect()
 }
 
 fn core_clock(core: &CoreShared) -> Clock {
@@ -202,7 +213,7 @@ impl Future for Reactor {
         let worked = this.core.turn() + this.look() > 0;
         let now = this.core.stack.borrow().now();
         if now.since(*this.awake_since.get_or_insert(now)) >= UNWATCHED_AFTER && !this.links.is_empty() {
-            this.links.clear();
+            this.unwatched.extend(this.links.drain(..).map(AsyncFd::into_inner));
         }
         this.unpublished |= worked;
         if this.unpublished && now.since(this.published_at) >= PUBLISH_EVERY {

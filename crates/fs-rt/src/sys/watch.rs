@@ -1,13 +1,12 @@
 //! Watching a descriptor with tokio.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdRegisterError};
 
 /// Registers `fd` with the calling thread's tokio runtime, for reading.
-pub(crate) fn watch_readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn watch_readable(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, AsyncFdRegisterError<OwnedFd>> {
     // SAFETY: `fd` is an open descriptor that the AsyncFd owns until it is dropped, and OwnedFd always answers
     // the same number.
-    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
 }
