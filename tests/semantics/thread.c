@@ -7,6 +7,12 @@ static pid_t sleeper;
 static char result[64];
 static struct sockaddr_storage where;
 
+static int set_of(int fd) {
+    int set = epoll_create1(0);
+    epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){EPOLLIN, {0}});
+    return set;
+}
+
 static void *waits(void *data) {
     char byte[8];
     (void)data;
@@ -16,6 +22,8 @@ static void *waits(void *data) {
              : how == 1 ? (accept(subject, NULL, NULL) < 0 ? -1 : 0)
              : how == 2 ? read(subject, byte, 1)
              : how == 3 ? poll(&(struct pollfd){subject, POLLIN, 0}, 1, -1)
+             : how == 5 ? poll((struct pollfd[]){{subject, POLLIN, 0}, {0, POLLPRI, 0}}, 2, -1)
+             : how == 6 ? epoll_wait(set_of(subject), &(struct epoll_event){0}, 1, -1)
                         : send(subject, calloc(1, 32 << 20), 32 << 20, MSG_NOSIGNAL);
     int error = errno;
     if (how == 4)
@@ -229,6 +237,29 @@ static void cancellation(void) {
     say("cancelled in accept %d", end == PTHREAD_CANCELED);
 }
 
+/* The first pthread_cancel of the process, for a thread that has been asleep for seconds. */
+static void first_cancellation(int what) {
+    int a, b;
+    void *end;
+    pthread_t thread;
+    pair(&a, &b);
+    socklen_t len;
+    start(&thread, what == 1 ? listener(AF_INET, 5, &where, &len) : b, what);
+    usleep(2200000);
+    MUST(pthread_cancel(thread));
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 5;
+    int late = pthread_timedjoin_np(thread, &end, &until);
+    say("%d: cancelled %d", what, !late && end == PTHREAD_CANCELED);
+}
+
+static void cancel_recv(void) { first_cancellation(0); }
+static void cancel_accept(void) { first_cancellation(1); }
+static void cancel_poll(void) { first_cancellation(3); }
+static void cancel_polls(void) { first_cancellation(5); }
+static void cancel_epoll(void) { first_cancellation(6); }
+
 const struct test thread_cases[] = {{"thread_shutdown_wakes", shutdown_wakes},
                                     {"thread_close_while_waiting", close_while_waiting},
                                     {"thread_close_listener_while_waiting", close_listener_while_waiting},
@@ -237,4 +268,9 @@ const struct test thread_cases[] = {{"thread_shutdown_wakes", shutdown_wakes},
                                     {"thread_open_and_close", open_and_close},
                                     {"thread_accepts", accept_in_many_threads},
                                     {"thread_cancellation", cancellation},
+                                    {"thread_cancel_recv", cancel_recv},
+                                    {"thread_cancel_accept", cancel_accept},
+                                    {"thread_cancel_poll", cancel_poll},
+                                    {"thread_cancel_polls", cancel_polls},
+                                    {"thread_cancel_epoll", cancel_epoll},
                                     {NULL, NULL, false}};

@@ -54,8 +54,9 @@ pub fn tell_threads(flag: &'static AtomicU8) {
     SINGLE_THREADED.get_or_init(|| flag);
 }
 
+/// Whether this process has one thread; false also where that is not known.
 #[inline]
-fn is_single_threaded() -> bool {
+pub fn is_single_threaded() -> bool {
     // Relaxed: what another thread did that has ended was seen when it was joined.
     SINGLE_THREADED.get().is_some_and(|flag| flag.load(Ordering::Relaxed) != 0)
 }

@@ -79,4 +79,4 @@ pub use channel::{Channel, OpenArgs, Readiness, RecvFlags, Shutdown};
 pub use layout::{Geometry, Side};
 pub use reap::Totals;
 pub use rustix::io::Errno;
-pub use wait::{Interest, Wait, WaitEnd};
+pub use wait::{Ends, Interest, Wait, WaitEnd};

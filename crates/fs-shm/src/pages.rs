@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::arena::sealed_memfd;
 use crate::control::Object;
+use crate::futex;
 use crate::region_unsafe::Region;
 
 /// Descriptor numbers that an attachment page has room for (2^20, the usual hard limit of RLIMIT_NOFILE).
@@ -124,10 +125,21 @@ pub struct DirectoryHead {
     generation: AtomicU64,
     epoch: AtomicU64,
     stopping: AtomicU32,
-    _pad: [AtomicU32; 11],
+    life: AtomicU32,
+    _pad: [AtomicU32; 10],
 }
 
 const PAGE: usize = 4096;
+
+/// linux/futex.h: what the kernel makes of a robust futex whose thread has ended. It wakes one waiter.
+const FUTEX_OWNER_DIED: u32 = 0x4000_0000;
+/// linux/futex.h: somebody is to be woken then.
+const FUTEX_WAITERS: u32 = 0x8000_0000;
+
+/// Whether a [`DirectoryPage::life`] tells of its holder's end.
+pub(crate) fn is_held(life: u32) -> bool {
+    life & FUTEX_WAITERS != 0 && life & FUTEX_OWNER_DIED == 0
+}
 
 /// What every process may know cheaply: whether routes changed, and which daemon this is. The daemon writes; everyone
 /// else can only map it for reading (sealed FUTURE_WRITE).
@@ -181,6 +193,27 @@ impl DirectoryPage {
     pub fn set_stopping(&self) {
         self.head().stopping.store(1, SeqCst);
         self.bump();
+    }
+
+    /// A robust futex of the daemon's control thread, so that who sleeps on it as well is woken by the daemon's death. 0: it
+    /// keeps none.
+    pub fn life(&self) -> &AtomicU32 {
+        &self.head().life
+    }
+
+    /// Daemon only: what [`DirectoryPage::life`] is while the thread lives that holds it.
+    pub fn held_by(thread: u32) -> u32 {
+        thread | FUTEX_WAITERS
+    }
+
+    /// The daemon has ended; false: it may have, all the same.
+    pub fn is_abandoned(&self) -> bool {
+        self.life().load(Acquire) & FUTEX_OWNER_DIED != 0
+    }
+
+    /// The kernel has told one sleeper of the daemon's end: tells the others.
+    pub fn tell_all(&self) {
+        futex::wake_all(self.life());
     }
 
     fn head(&self) -> &DirectoryHead {

@@ -1,8 +1,9 @@
 //! Waiting on one channel, or on an inbox: spin a little, then sleep on a futex.
 //!
 //! Spinning is worth it while the peer runs on another CPU. If it last waited on this one, the CPU is given up at
-//! once: the peer cannot answer before. Sleeps are cut into slices of at most a second, so that a peer or a daemon
-//! that died without waking us is noticed by the caller's next look.
+//! once: the peer cannot answer before. Sleeps are cut into slices of at most a second, so that a daemon that died without
+//! waking us is noticed by the caller's next look; one that has lasted a slice goes on without, if the daemon's death
+//! would end it ([`Ends`]).
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -12,6 +13,7 @@ use crate::arena::Arena;
 use crate::channel::state::{Phase, State};
 use crate::channel::{Channel, OOB_INLINE, Readiness, SEVERAL};
 use crate::futex::{self, Woken};
+use crate::pages::is_held;
 use crate::sleep;
 
 /// What to wait for.
@@ -36,11 +38,43 @@ pub struct Wait {
     pub spin: Duration,
     /// The longest sleep before [`WaitEnd::Slice`]; capped at a second.
     pub slice: Duration,
+    /// Without a deadline: sleep on these too, in place of slices. A call that slept for a slice is idle, and one more
+    /// system call cheaper than a wake-up each second.
+    pub ends: Option<Ends>,
+}
+
+/// What else ends a sleep.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// The daemon's death; see [`crate::pages::DirectoryPage::life`].
+    pub daemon: &'static AtomicU32,
+    /// Not 0: sleep in slices. Who sets it calls [`Ends::recall`].
+    pub recalled: &'static AtomicU32,
+}
+
+impl Ends {
+    /// All sleeps of this process that look at `recalled` are over, and sleep in slices from now on.
+    pub fn recall(recalled: &AtomicU32) {
+        recalled.store(1, SeqCst);
+        futex::wake_all(recalled);
+    }
+
+    /// Sleeps on these and a channel's word; `None`: it has to be slices.
+    fn sleep(self, word: &AtomicU32, seen: u32) -> Option<Woken> {
+        let daemon = self.daemon.load(Acquire);
+        if !is_held(daemon) || self.recalled.load(Acquire) != 0 || is_confined() {
+            return None;
+        }
+        let woken = futex::wait_any([(word, seen), (self.daemon, daemon), (self.recalled, 0)], LONG)?;
+        // As if the time were over: the caller has to look.
+        let ended = self.daemon.load(Acquire) != daemon || self.recalled.load(Acquire) != 0;
+        Some(if matches!(woken, Woken::Wake) && ended { Woken::Timeout } else { woken })
+    }
 }
 
 impl Default for Wait {
     fn default() -> Self {
-        Wait { deadline: None, spin: Wait::SPIN, slice: Duration::from_secs(1) }
+        Wait { deadline: None, spin: Wait::SPIN, slice: Duration::from_secs(1), ends: None }
     }
 }
 
@@ -63,6 +97,9 @@ pub enum WaitEnd {
     Interrupted,
 }
 
+/// Longest sleep that the daemon's death ends: the kernel wakes one sleeper, which tells the others, but may have been killed
+/// with the daemon. Shorter: idle threads cost CPU. Longer: after that they hang.
+const LONG: Duration = Duration::from_secs(30);
 /// Spin rounds between two looks at the clock.
 const ROUNDS: u32 = 64;
 /// About half a microsecond: what a stream's reader lets the producer run on for. Too low: the producer's line moves for
@@ -259,7 +296,9 @@ fn doze(flag: &AtomicU32, word: &AtomicU32, how: Wait, ready: impl Fn() -> bool)
     if !sleep::announce(flag, &ready) {
         return WaitEnd::Ready;
     }
-    match futex::wait(word, seen, slice) {
+    let ends = how.ends.filter(|_| how.deadline.is_none());
+    let woken = ends.and_then(|ends| ends.sleep(word, seen)).unwrap_or_else(|| futex::wait(word, seen, slice));
+    match woken {
         Woken::Wake => WaitEnd::Ready,
         Woken::Signal => WaitEnd::Interrupted,
         Woken::Timeout if ready() => WaitEnd::Ready,

@@ -2,18 +2,19 @@
 
 use core::{
     sync::atomic::{
-        AtomicBool, AtomicU64,
-        Ordering::{Acquire, Relaxed},
+        AtomicBool, AtomicU32, AtomicU64,
+        Ordering::{Acquire, Relaxed, SeqCst},
     },
     time::Duration,
 };
 use std::time::Instant;
 
-use fs_shm::{Channel, Interest, Wait, WaitEnd};
+use fs_shm::{Channel, Ends, Interest, Wait, WaitEnd};
 use rustix::io::Errno;
 
 use crate::{
-    process,
+    poll,
+    process::{self, Attachment},
     socket::Socket,
     sys::signals,
     table::{self, SocketRef},
@@ -26,6 +27,17 @@ pub(crate) const O_NONBLOCK: u32 = 0o4000;
 /// Set by who may cancel threads (libfastsock, when the process first calls pthread_cancel): waits then come back every
 /// 100 ms with [`CANCELLED`], nothing done.
 pub static CANCELS: AtomicBool = AtomicBool::new(false);
+
+/// The same for those who sleep without end.
+pub(crate) static RECALLED: AtomicU32 = AtomicU32::new(0);
+
+/// A thread is about to be cancelled for the first time: from now on waits come back.
+pub fn begin_cancelling() {
+    if !CANCELS.swap(true, SeqCst) {
+        Ends::recall(&RECALLED);
+        poll::recall();
+    }
+}
 
 /// Not an errno of the kernel's: test for cancellation, then call again.
 pub const CANCELLED: Errno = Errno::from_raw_os_error(4095);
@@ -81,6 +93,10 @@ impl Patience {
                     }
                     if cancels {
                         return Err(CANCELLED);
+                    }
+                    // Where a signal ends the call, handlers with SA_RESTART or not, futex_waitv(2) would not do.
+                    if self.timeout == 0 && !self.moved {
+                        how.ends = process::current().map(Attachment::ends);
                     }
                 }
             }

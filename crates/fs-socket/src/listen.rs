@@ -21,7 +21,10 @@ use fs_shm::{
     control::{KernelReason, Listening, Object},
     pages::ListenerPage,
 };
-use rustix::{fd::AsFd, io::Errno};
+use rustix::{
+    fd::{AsFd, AsRawFd},
+    io::Errno,
+};
 
 use crate::{
     arenas::{self, Mapped, Shared},
@@ -73,6 +76,8 @@ struct Listener {
     exclusive_life: AtomicU32,
     /// The number that the poller's set has the placeholder under, + 1.
     entered: AtomicU32,
+    /// The attachment whose connection the poller's set tells of the end of, and the poller.
+    control: AtomicU64,
     /// Threads of this process that sleep in accept.
     waiters: AtomicU32,
     /// How long they look at the inboxes before they sleep.
@@ -600,6 +605,7 @@ impl Listener {
         let poller = process::listener_poller(attachment, id)?;
         let new = u64::from(poller.id) | (poller.fd as u64 + 1) << 32;
         self.entered.store(0, Relaxed);
+        self.control.store(0, Relaxed);
         self.poller_life.store(attachment.life(), Relaxed);
         if self.poller.compare_exchange(word, new, AcqRel, Acquire).is_err() {
             // Another thread's, of the same poller.
@@ -694,6 +700,18 @@ impl Listener {
         if poller != 0 {
             poll::renew_edge(poller_of_word(poller, 0).fd, fd);
         }
+    }
+
+    /// The poller's set tells of the daemon's end too. False: it cannot.
+    fn enter_control(&self, poller: &Poller, attachment: &Attachment) -> bool {
+        let word = u64::from(attachment.id()) << 32 | u64::from(poller.id);
+        if self.control.load(Relaxed) != word {
+            if !poll::watch_end(poller.fd, attachment.client().fd().as_raw_fd()) {
+                return false;
+            }
+            self.control.store(word, Relaxed);
+        }
+        true
     }
 
     /// The poller's set tells of the kernel's queue too: to one sleeper for each connection.

@@ -10,7 +10,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use fs_shm::{
-    Bells, Geometry,
+    Bells, Ends, Geometry,
     control::{self, Client, Fd as OwnedFd, Object},
     holder,
     pages::{AttachmentPage, DirectoryPage},
@@ -85,6 +85,11 @@ impl Attachment {
         self.geometry
     }
 
+    /// What ends a sleep on a channel, beside the channel.
+    pub(crate) fn ends(&self) -> Ends {
+        Ends { daemon: self.directory.life(), recalled: &channel::RECALLED }
+    }
+
     /// The daemon is gone.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Acquire)
@@ -112,7 +117,7 @@ impl Attachment {
 
     /// Asks the kernel whether the daemon is still there (one system call); resets everything if it is not.
     pub fn check(&self) -> bool {
-        if !self.is_dead() && self.client.is_closed() {
+        if !self.is_dead() && (self.directory.is_abandoned() || self.client.is_closed()) {
             self.died();
         }
         !self.is_dead()
@@ -122,6 +127,7 @@ impl Attachment {
         if self.dead.swap(true, AcqRel) {
             return;
         }
+        self.directory.tell_all();
         Socket::each(|socket| {
             if socket.life() != self.life {
                 return;

@@ -15,7 +15,7 @@ unsafe extern "C-unwind" {
 
 /// pthread_cancel is about to be called.
 pub(super) fn requested() {
-    CANCELS.store(true, Ordering::SeqCst);
+    fs_socket::channel::begin_cancelling();
 }
 
 /// Acts on a pending cancellation of the calling thread: does not return then. Nothing with a destructor may be live in

@@ -140,7 +140,8 @@ pub(crate) struct Server {
     config: Config,
     geometry: Geometry,
     epoch: u64,
-    directory: DirectoryPage,
+    /// Never unmapped: the kernel tells of this thread's end in it.
+    directory: &'static DirectoryPage,
     directory_memory: Arc<OwnedFd>,
     epoll: OwnedFd,
     control: OwnedFd,
@@ -195,7 +196,7 @@ impl Server {
             config,
             geometry,
             epoch,
-            directory,
+            directory: Box::leak(Box::new(directory)),
             directory_memory: Arc::new(memory),
             epoll,
             control,
@@ -228,6 +229,7 @@ impl Server {
     /// Serves until it is told to end. Dropping the server closes every connection, which is how processes learn.
     pub(crate) fn run(self) -> io::Result<()> {
         let alarm = Alarm::new(LINGER)?;
+        crate::sys::hold(self.directory.life());
         // Dropped before the alarm is, which goes on meanwhile.
         let mut server = self;
         server.serve_all(&alarm)

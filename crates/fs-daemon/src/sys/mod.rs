@@ -2,12 +2,14 @@
 
 mod alarm;
 mod credentials;
+mod life;
 mod receive;
 mod ringer;
 mod signals;
 
 pub(crate) use alarm::Alarm;
 pub(crate) use credentials::{Credentials, netns_cookie, peer, raw_option};
+pub(crate) use life::hold;
 pub(crate) use receive::receive;
 pub(crate) use ringer::Ringer;
 pub(crate) use signals::ignore_file_size_signal;

@@ -3,9 +3,13 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use fs_shm::control::{KernelReason, Object};
+use fs_shm::{
+    control::{KernelReason, Object},
+    holder,
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
+    fd::AsRawFd,
     io::Errno,
 };
 
@@ -176,8 +180,11 @@ fn from_kernel(fd: Fd, socket: &Socket, flags: i32) -> Result<(Fd, Address), Err
     Ok((new, peer))
 }
 
-/// The longest sleep: whether a daemon has come is looked at this often.
+/// The longest sleep: whether a daemon has come, or another thread has done something to the listener, is looked at this often.
 const SLICE: Duration = Duration::from_secs(1);
+/// The same where there is no other thread and the daemon's end wakes us. One process after another is told of that, in each
+/// of which one may be killed just then. Shorter: idle processes cost CPU. Longer: after that they hang.
+const LONG: Duration = Duration::from_secs(30);
 /// The same where no lane is left in an arena, so that nobody can wake us.
 const BLIND: Duration = Duration::from_millis(10);
 
@@ -192,7 +199,9 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Er
         }
     }
     let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));
-    let mut slice = SLICE;
+    let is_told =
+        poller.zip(attachment).is_some_and(|(poller, attachment)| listener.enter_control(&poller, attachment));
+    let mut slice = if is_told && holder::is_single_threaded() { LONG } else { SLICE };
     if let Some(deadline) = patience.deadline() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -221,6 +230,12 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Er
     let woken = if armed == Armed::Ready { Ok(Some(0)) } else { poll::sleep_on(poller.fd, slice) };
     listener.waiters.fetch_sub(1, AcqRel);
     listener.awake(&poller);
+    if woken == Ok(Some(poll::END))
+        && let Some(attachment) = attachment
+        && !attachment.check()
+    {
+        poll::renew_end(poller.fd, attachment.client().fd().as_raw_fd());
+    }
     match woken {
         Ok(woken) => after_sleep(woken.is_some(), patience).map(|()| woken == Some(poll::EDGE)),
         Err(errno) => patience.interrupted_by(errno).map(|()| false),

@@ -7,8 +7,8 @@
 
 use core::{
     sync::atomic::{
-        AtomicU64,
-        Ordering::{AcqRel, Acquire, Relaxed},
+        AtomicU32, AtomicU64,
+        Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
     },
     time::Duration,
 };
@@ -114,6 +114,9 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
     };
     let mut over = deadline.is_now();
     let mut asked = 0_u32;
+    // A lone channel that has been slept on for a slice and whose arena has a lane for that.
+    let mut is_idle = false;
+    let mut has_lane = true;
     loop {
         let n = look(fds);
         // What the kernel has, too: at once, if something of ours is there.
@@ -128,8 +131,22 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
         }
         asked = asked.saturating_add(1);
         over = match single(fds, kernel, mask) {
-            Some((socket, interest)) => !doze(&socket, interest, &deadline)?,
-            None => !sleep(fds, room, kernel, &deadline, mask, asked)?,
+            Some((socket, interest)) if !is_idle || !has_lane => match doze(&socket, interest, &deadline)? {
+                Dozed::Over => true,
+                Dozed::Woken => false,
+                Dozed::Slice => {
+                    is_idle = true;
+                    false
+                }
+            },
+            alone => match sleep(fds, room, kernel, &deadline, mask, (asked, alone.is_some()))? {
+                Slept::Woken => false,
+                Slept::Over => true,
+                Slept::NoLane => {
+                    has_lane = false;
+                    false
+                }
+            },
         };
         if room[..kernel].iter().any(|entry| entry.revents != 0) {
             look(fds);
@@ -190,12 +207,21 @@ fn single(fds: &[PollFd], kernel: usize, mask: Option<u64>) -> Option<(table::So
     }
 }
 
-/// Sleeps on a channel's futex. False: the time is over.
-fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<bool, Errno> {
-    let Some(channel) = socket.channel() else { return Ok(true) };
+/// What [`doze`] answers.
+enum Dozed {
+    Woken,
+    /// The call's time is over.
+    Over,
+    /// A slice of it is.
+    Slice,
+}
+
+/// Sleeps on a channel's futex.
+fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<Dozed, Errno> {
+    let Some(channel) = socket.channel() else { return Ok(Dozed::Woken) };
     let left = deadline.left();
     if left.is_some_and(|left| left.is_zero()) {
-        return Ok(false);
+        return Ok(Dozed::Over);
     }
     let mut how = Wait { deadline: left.and_then(|left| Instant::now().checked_add(left)), ..Wait::default() };
     let cancels = CANCELS.load(Relaxed);
@@ -203,29 +229,33 @@ fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<bool
         how.slice = CANCEL_SLICE;
     }
     match channel.wait(interest, how) {
-        WaitEnd::Ready => Ok(true),
-        WaitEnd::TimedOut => Ok(false),
+        WaitEnd::Ready => Ok(Dozed::Woken),
+        WaitEnd::TimedOut => Ok(Dozed::Over),
         WaitEnd::Interrupted => Err(Errno::INTR),
         WaitEnd::Slice => {
             if let Some(attachment) = process::current() {
                 attachment.check();
             }
-            if cancels { Err(CANCELLED) } else { Ok(true) }
+            if cancels { Err(CANCELLED) } else { Ok(Dozed::Slice) }
         }
     }
 }
 
 /// Sleeps until something may be there. `room`: twice as many entries as `fds` and [`OWN`], of which `kernel` are the
-/// kernel's part. False: the time is over.
+/// kernel's part. `alone`: one channel is all there is, which needs a lane or is not slept on.
 fn sleep(
     fds: &[PollFd],
     room: &mut [PollFd],
     kernel: usize,
     deadline: &Deadline,
     mask: Option<u64>,
-    asked: u32,
-) -> Result<bool, Errno> {
-    let Some(poller) = take_poller() else { return Err(Errno::NOMEM) };
+    (asked, alone): (u32, bool),
+) -> Result<Slept, Errno> {
+    let poller = match take_poller() {
+        Some(poller) => poller,
+        None if alone => return Ok(Slept::NoLane),
+        None => return Err(Errno::NOMEM),
+    };
     let mut watching = Watching {
         fds,
         poller,
@@ -237,11 +267,25 @@ fn sleep(
         dozes: [const { None }; DOZES],
     };
     watching.begin();
-    let answer = watching.sleep(room, kernel, deadline, mask);
+    let no_lane = alone && watching.ask;
+    let answer = if no_lane { Ok(true) } else { watching.sleep(room, kernel, deadline, mask) };
     watching.disarm_sets();
     watching.end();
     give_poller(poller);
-    answer
+    Ok(match answer? {
+        _ if no_lane => Slept::NoLane,
+        true => Slept::Woken,
+        false => Slept::Over,
+    })
+}
+
+/// What [`sleep`] answers.
+enum Slept {
+    Woken,
+    /// The time is over.
+    Over,
+    /// A channel that is alone has none.
+    NoLane,
 }
 
 /// A poll's lanes while it sleeps.
@@ -321,16 +365,21 @@ impl Watching<'_> {
         room[kernel] = PollFd { fd: self.poller.fd, events: IN, revents: 0 };
         room[kernel + 1] = PollFd { fd: control, events: IN, revents: 0 };
         let left = deadline.left();
-        let cancels = CANCELS.load(Relaxed);
+        let endless = Endless::begin(self.poller);
+        let cancels = CANCELS.load(SeqCst);
         let slice = if self.ask {
             ask_again(self.asked)
         } else if cancels {
             CANCEL_SLICE
-        } else {
+        } else if endless.is_some() {
             Duration::MAX
+        } else {
+            MANY_SLICE
         };
         let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
-        let n = kernel::ppoll(room, time, mask)?;
+        let answer = kernel::ppoll(room, time, mask);
+        drop(endless);
+        let n = answer?;
         if room[kernel].revents != 0 {
             self.poller.take();
         }
@@ -433,6 +482,34 @@ const PRIVATE: u64 = 1 << 31;
 /// Pollers at rest: number << 32 | [`PRIVATE`] | descriptor + 1, and the life they belong to.
 static REST: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
 
+/// Pollers that are slept on without end, for [`recall`].
+static ENDLESS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+/// Longest sleep beyond so many.
+const MANY_SLICE: Duration = Duration::from_secs(1);
+
+/// A place in [`ENDLESS`].
+struct Endless(&'static AtomicU32);
+
+impl Endless {
+    fn begin(poller: Poller) -> Option<Self> {
+        let free = |place: &&AtomicU32| place.compare_exchange(0, poller.id, SeqCst, Relaxed).is_ok();
+        ENDLESS.iter().find(free).map(Endless)
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+/// Wakes all who sleep without end.
+pub(super) fn recall() {
+    for poller in ENDLESS.iter().map(|place| place.load(SeqCst)).filter(|&poller| poller != 0) {
+        process::bells().ring(poller);
+    }
+}
+
 /// A poller for one sleep.
 fn take_poller() -> Option<Poller> {
     let life = process::current()?.life();
@@ -482,5 +559,8 @@ pub(super) fn prepare() {
 pub(super) fn forked() {
     for [poller, _] in &REST {
         poller.store(0, Relaxed);
+    }
+    for place in &ENDLESS {
+        place.store(0, Relaxed);
     }
 }

@@ -162,11 +162,27 @@ pub(crate) fn epoll_closed(index: u32) {
 pub(crate) const EDGE: u64 = 1;
 /// EPOLLIN, EPOLLET.
 const EDGES: u32 = 0x1 | 1 << 31;
+/// The same for a connection of [`watch_end`].
+pub(crate) const END: u64 = 2;
+/// EPOLLHUP, EPOLLET.
+const ENDS: u32 = 0x10 | 1 << 31;
 
 /// Has a poller's set tell of a kernel descriptor's edges, one sleeper for each.
 pub(crate) fn watch_edges(set: Fd, fd: Fd) {
     // EEXIST: another process that shares the set was first.
     let _ = sys::kernel::epoll_ctl(set, set::ADD, fd, Some(EpollEvent { events: EDGES, data: EDGE }));
+}
+
+/// Has a poller's set tell of a connection's end, one sleeper. False: it cannot.
+pub(crate) fn watch_end(set: Fd, fd: Fd) -> bool {
+    let added = sys::kernel::epoll_ctl(set, set::ADD, fd, Some(EpollEvent { events: ENDS, data: END }));
+    matches!(added, Ok(()) | Err(rustix::io::Errno::EXIST))
+}
+
+/// One sleeper knows of the end: the next one is told.
+pub(crate) fn renew_end(set: Fd, fd: Fd) {
+    // EBADF, ENOENT: the attachment has been replaced; who sleeps on looks by himself, later.
+    let _ = sys::kernel::epoll_ctl(set, set::MOD, fd, Some(EpollEvent { events: ENDS, data: END }));
 }
 
 /// If the descriptor is readable, that is a new edge. In a set that has it under another process's number: it is told of
@@ -193,6 +209,17 @@ pub(crate) fn take_events(set: Fd) {
 /// This process is about to confine itself.
 pub(crate) fn confine() {
     descriptors::prepare();
+}
+
+/// Threads are cancelled from now on: who sleeps without end looks after that.
+pub(crate) fn recall() {
+    registry::each(|set| {
+        // `None`: held by this very thread, which does not sleep.
+        if let Some(inner) = set.lock().filter(|inner| inner.sleepers > 0) {
+            inner.ring();
+        }
+    });
+    descriptors::recall();
 }
 
 /// In a forked child, when its attachment stands.

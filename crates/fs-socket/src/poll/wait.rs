@@ -205,7 +205,8 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
             _ => {}
         }
     }
-    if inner.others_needed() {
+    let recalled = slice == Duration::MAX && inner.sleepers > 0 && CANCELS.load(Relaxed);
+    if inner.others_needed() || recalled {
         inner.ring();
     }
     drop(inner);

@@ -1,0 +1,147 @@
+//! Calls that wait cost nothing while nothing happens, and the daemon's death ends them all the same.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::stage::lo_down;
+use fs_tests::{Lab, Ns};
+use std::time::Duration;
+
+/// Processes and threads that wait in each way, of which nothing comes. Prints how often each of them slept in five seconds,
+/// then what ended its wait, and after how long.
+const SLEEPERS: &str = "
+import os, select, socket, sys, threading, time
+at = ('127.0.0.1', 7421)
+listener = socket.create_server(at, backlog=64)
+# Nobody accepts here.
+full = socket.create_server(('127.0.0.1', 7422), backlog=1)
+out, into = os.pipe()
+
+def pair():
+    a = socket.create_connection(at)
+    return a, listener.accept()[0]
+
+def epoll(a):
+    epoll = select.epoll()
+    epoll.register(a, select.EPOLLIN)
+    epoll.poll()
+    return a.recv(1)
+
+def poll(a, *others):
+    poll = select.poll()
+    for one in (a, *others):
+        poll.register(one, select.POLLIN)
+    poll.poll()
+    return a.recv(1)
+
+def chosen(a):
+    select.select([a], [], [])
+    return a.recv(1)
+
+def threads(ends):
+    def wait(a):
+        try:
+            a.recv(1)
+        except OSError:
+            pass
+    all = [threading.Thread(target=wait, args=(a,)) for a, _ in ends]
+    for one in all:
+        one.start()
+    for one in all:
+        one.join()
+    return b'threads'
+
+def accepts():
+    listener.accept()
+    return b'a connection'
+
+a, b, c, d, e, f, g = (pair() for _ in range(7))
+many = [pair() for _ in range(8)]
+ways = {
+    'recv': lambda: a[0].recv(1),
+    'accepted': lambda: b[1].recv(1),
+    'epoll': lambda: epoll(c[0]),
+    'poll': lambda: poll(d[0]),
+    'polls': lambda: poll(e[0], f[0], out),
+    'select': lambda: chosen(g[0]),
+    'threads': lambda: threads(many),
+    'accept': accepts,
+    'accept2': accepts,
+}
+began = time.monotonic()
+def fork(name, way):
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        said = way()
+    except OSError as error:
+        said = error.strerror
+    with open(sys.argv[1] + name, 'w') as file:
+        print(said, file=file)
+    os._exit(0)
+pids = {name: fork(name, way) for name, way in ways.items()}
+
+def slept(pid):
+    count = 0
+    for task in os.listdir(f'/proc/{pid}/task'):
+        with open(f'/proc/{pid}/task/{task}/status') as status:
+            count += sum(int(line.split()[1]) for line in status if line.startswith('voluntary'))
+    return count
+
+# Two seconds: who has not slept for one yet sleeps in slices.
+time.sleep(3)
+before = {name: slept(pid) for name, pid in pids.items()}
+time.sleep(5)
+for name, pid in pids.items():
+    print('slept', name, slept(pid) - before[name], flush=True)
+print('kill', flush=True)
+left, end = dict(pids), time.monotonic() + 20
+while left and time.monotonic() < end:
+    for name, pid in list(left.items()):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            print('ended', name, open(sys.argv[1] + name).read().strip(), flush=True)
+            del left[name]
+    # The new daemon's clients: who accepted before does again.
+    if set(left) <= {'accept', 'accept2'}:
+        try:
+            socket.create_connection(at, timeout=1).close()
+        except OSError:
+            pass
+    time.sleep(0.05)
+print('left', *left, flush=True)
+for pid in left.values():
+    os.kill(pid, 9)
+";
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+#[test]
+fn who_waits_sleeps_until_something_happens_or_the_daemon_is_killed() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        lo_down(lab, Ns::Backend)?;
+        let results = format!("{}/ended-", lab.dir().display());
+        let mut python = daemon.command(lab, "/usr/bin/python3");
+        let mut sleepers = lab.spawn("sleepers", python.args(["-c", SLEEPERS, &results]))?;
+        let log = sleepers.log_path().to_owned();
+        let said = || std::fs::read_to_string(&log).unwrap_or_default();
+        sleepers.wait_for("sleep", PATIENCE, || said().contains("kill"))?;
+        daemon.proc.kill()?;
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        sleepers.wait_end(PATIENCE).context("the sleepers")?;
+        let said = said();
+        println!("{said}");
+        let all = said.lines().filter_map(|line| line.strip_prefix("slept "));
+        ensure!(all.clone().count() == 9, "{said}");
+        for line in all {
+            let (name, count) = line.split_once(' ').context("no number")?;
+            ensure!(count.parse::<u64>()? <= 1, "{name} woke {count} times in 5 s");
+        }
+        for name in ["recv", "accepted", "epoll", "poll", "polls", "select"] {
+            ensure!(said.contains(&format!("ended {name} Connection reset by peer")), "{name}: {said}");
+        }
+        ensure!(said.lines().any(|line| line == "left"), "they hang: {said}");
+        daemon.stop()
+    })
+}
