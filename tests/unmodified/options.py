@@ -20,6 +20,7 @@ import time
 SIOCOUTQ = 0x5411
 SIOCOUTQNSD = 0x894B
 TCP_USER_TIMEOUT = 18
+SO_RCVBUFFORCE = 33
 
 
 # ---- the peer
@@ -31,6 +32,8 @@ class Sniffer(threading.Thread):
     def __init__(self, device):
         super().__init__(daemon=True)
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+        # A burst waits here for this thread; what overflows is missing from the record, a connection's SYN perhaps.
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
         self.socket.bind((device, 0))
         self.lock = threading.Lock()
         self.packets = []
