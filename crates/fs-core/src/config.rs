@@ -152,8 +152,9 @@ pub struct TcpConfig {
     /// Pace CUBIC's first slow start at twice the window over the round trip, as Linux does under the fq queue discipline;
     /// off: bursts as ACKs come, as Linux does without.
     pub slow_start_pacing: bool,
-    /// Smallest segment size that path MTU messages and black-hole detection go down to, in bytes: Linux
-    /// `tcp_min_snd_mss` is 48; RFC 4821 7.7 suggests a larger one.
+    /// Smallest segment size that path MTU messages and black-hole detection go down to, in bytes and as MSS options count
+    /// it, with the room of timestamps: Linux `tcp_min_snd_mss` is 48; RFC 4821 7.7 suggests a larger one. This is what
+    /// fits the smallest IPv4 path that a router is believed of.
     pub mss_floor: u16,
     /// Look for path MTU black holes (RFC 4821, RFC 8899's ideas): Linux `tcp_mtu_probing` 1.
     pub mtu_probing: bool,
@@ -193,7 +194,7 @@ impl Default for TcpConfig {
             tail_loss_probe: true,
             idle_restart: true,
             slow_start_pacing: true,
-            mss_floor: 536,
+            mss_floor: 512,
             mtu_probing: true,
             invalid_ack_interval: Duration::from_millis(500),
             challenge_acks: 1000,

@@ -222,9 +222,8 @@ impl<P: FramePool> Stack<P> {
         let Some(mtu) = believed(remote.is_ipv6(), mtu) else { return self.stats.drop(DropReason::IcmpUnmatched) };
         net.path_mtus.learn(remote, mtu, *now);
         let (mtu, headers) = (u32::from(mtu), if remote.is_ipv6() { 60 } else { 40 });
-        let timestamps = tcb.flags.has(crate::tcb::flags::Flags::TIMESTAMPS);
-        let mss = (mtu - headers - if timestamps { 12 } else { 0 }).min(u16::MAX as u32) as u16;
-        let mss = mss.max(config.tcp.mss_floor);
+        let mss = (mtu - headers).min(u16::MAX as u32) as u16 - tcb.stamps_len();
+        let mss = mss.max(tcb.mss_floor(&config.tcp));
         if mss >= tcb.mss {
             return;
         }

@@ -8,6 +8,7 @@ use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
 use crate::tcb::seq::SeqNum;
 use crate::time::{Duration, Instant};
+use crate::wire::options;
 
 /// After so long a larger size is tried again: RFC 1191 6.3 and RFC 8201 section 4 say 10 minutes.
 const RAISE_AFTER: Duration = Duration::from_secs(600);
@@ -44,6 +45,16 @@ impl PathSize {
 }
 
 impl Tcb {
+    /// What timestamps take of a segment.
+    pub(crate) fn stamps_len(&self) -> u16 {
+        if self.flags.has(Flags::TIMESTAMPS) { options::TIMESTAMPS_LEN as u16 } else { 0 }
+    }
+
+    /// The smallest payload of a full segment that a path may ask for.
+    pub(crate) fn mss_floor(&self, config: &TcpConfig) -> u16 {
+        config.mss_floor.max(crate::net::MSS_MIN) - self.stamps_len()
+    }
+
     /// A smaller segment size is in force from now on.
     pub(crate) fn reduce_mss(&mut self, mss: u16, now: Instant) {
         let old = self.mss;
@@ -105,12 +116,11 @@ impl Tcb {
         if proven != 0 && len > u32::from(proven) {
             return self.reduce_mss(proven, now);
         }
-        let floor = config.mss_floor.max(crate::net::MSS_MIN);
+        let floor = self.mss_floor(config);
         if !config.mtu_probing || time_outs < R1 || len <= u32::from(floor) {
             return;
         }
-        let options = if self.flags.has(Flags::TIMESTAMPS) { 12 } else { 0 };
-        let base = BASE_MSS - options;
+        let base = BASE_MSS - self.stamps_len();
         let smaller = if self.mss > base { base } else { self.mss / 2 };
         if smaller.max(floor) < self.mss {
             self.reduce_mss(smaller.max(floor), now);
