@@ -188,6 +188,7 @@ impl Tcb {
         if self.judge_probe(input.ack, &facts) {
             self.reduce_for_probe(input.now);
         }
+        let repairing = matches!(self.recovery(), Recovery::Fast { .. });
         let wait_us = self.judge(store, stats, config, &facts, input.now);
         if input.ece {
             self.on_echo(stats, input, advance);
@@ -199,7 +200,12 @@ impl Tcb {
                 // RFC 6582 3.2 step 3: the hole that a partial ACK names is sent again now, for the segment that left.
                 self.window.cwnd = self.window.cwnd.max(self.flight() + self.mss as u32);
             }
-        } else if advanced && !matches!(self.recovery(), Recovery::Cwr { .. }) {
+        } else if advanced
+            && !matches!(self.recovery(), Recovery::Cwr { .. })
+            && (!repairing || self.flags.has(Flags::SACK))
+        {
+            // Without SACK the ACK that ends recovery is of all that the peer has kept: a slow start of that size would be
+            // the burst that RFC 6582 3.2 step 3 keeps the window small against.
             self.grow_window(config, facts.delivered.max(advance), flight_before, rtt_us, input.now);
         }
         self.model_end(input.now);
