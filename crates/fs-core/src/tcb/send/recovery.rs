@@ -787,7 +787,9 @@ impl Tcb {
         loss.undo.frto = with_sack && (state == Recovery::Open || time_outs > 0);
         loss.undo.new_data_first = false;
         loss.probe = Default::default();
-        loss.recover = Some(high);
+        if !with_sack {
+            loss.recover = Some(high);
+        }
         loss.time_outs = loss.time_outs.saturating_add(1);
         loss.first_time_out.get_or_insert(now);
         self.dup_acks = 0;

@@ -187,11 +187,14 @@ impl Tcb {
     /// What lies below SND.UNA is no place any more: sequence numbers come round, and the slots are others' by then.
     pub(super) fn forget_passed(&mut self) {
         let una = self.snd_una;
-        if let Some(loss) = self.loss_if_any()
-            && loss.fack.is_some_and(|fack| fack.at_or_before(una))
-        {
+        let Some(loss) = self.loss_if_any() else { return };
+        if loss.fack.is_some_and(|fack| fack.at_or_before(una)) {
             loss.fack = None;
             loss.blocks = [Known::default(); 4];
+        }
+        // Two gigabytes later it would seem to lie ahead, and duplicate ACKs to be echoes.
+        if loss.recover.is_some_and(|recover| recover.before(una)) {
+            loss.recover = None;
         }
     }
 

@@ -221,3 +221,16 @@ fn places_are_forgotten_as_they_are_passed() {
     assert_eq!(loss(&mut tcb).fack, None);
     assert!(!loss(&mut tcb).blocks.iter().any(|b| b.is_known()));
 }
+
+/// RFC 6582's `recover` is of no use behind SND.UNA, and two gigabytes later it would lie ahead: no duplicate ACK would count.
+#[test]
+fn what_was_sent_before_the_last_recovery_is_forgotten_once_it_is_passed() {
+    for (recover, is_kept) in [(0, false), (MSS - 1, false), (MSS, true), (2 * MSS, true)] {
+        let Lab { mut tcb, mut store, mut pool, config, now } = lab();
+        tcb.flags.clear(Flags::SACK);
+        loss(&mut tcb).recover = Some(ISS + 1 + recover);
+        let input = input(ISS + 1 + MSS, now, None);
+        tcb.on_ack(&mut store, &mut pool, &mut Stats::default(), &config, &mut 0, input);
+        assert_eq!(loss(&mut tcb).recover.is_some(), is_kept, "{recover}");
+    }
+}
