@@ -191,6 +191,10 @@ impl<P: FramePool> Stack<P> {
         );
         let remembered = ext.and_then(|e| e.loss.as_deref()).map_or(0, |l| l.rack.resent_kept());
         assert!(tcb.flags.has(Flags::SACK) || remembered == 0, "times of {remembered} segments that nobody looks at");
+        if let Some(probe) = ext.and_then(|e| e.loss.as_deref()).map(|l| l.probe) {
+            assert!(!probe.due || probe.end.is_none(), "a second tail loss probe, and the first one's fate is open");
+            assert!(probe.end.is_none_or(|end| end.at_or_before(nxt)), "a tail loss probe beyond SND.NXT");
+        }
         assert!(sacked + lost <= nxt.since(una), "more SACKed and lost than sent");
         assert!(tcb.flight() <= nxt.since(una) * 2, "flight");
         if nxt != una {

@@ -56,6 +56,16 @@ impl<'a> Passing<'a> {
         self.put(10, u16::from_be_bytes([c, d]));
     }
 
+    /// The sequence number.
+    pub fn seq(&self) -> u32 {
+        u32::from(self.word(4)) << 16 | u32::from(self.word(6))
+    }
+
+    /// A router may not cut it: the DF bit, or IPv6.
+    pub fn is_whole(&self) -> bool {
+        self.is_v6() || self.bytes[self.ip + 6] & 0x40 != 0
+    }
+
     /// Source and destination port.
     pub fn ports(&self) -> (u16, u16) {
         (self.word(0), self.word(2))

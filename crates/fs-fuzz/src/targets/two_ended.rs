@@ -1,6 +1,7 @@
 //! Two stacks, calls on both sides in any order, and a link that loses, repeats, reorders and damages packets, or is silent;
 //! routes that move from one interface to another, sizes that the path does not take, ACKs that cannot be true. What is
-//! read is a prefix of what was written; while nobody aborts, all of it arrives; at the end both stacks are empty.
+//! read is a prefix of what was written; while nobody aborts, all of it arrives; at the end both stacks are empty. What a
+//! connection has been told of the path's size it keeps to.
 
 use super::{fill, pattern, tcp_config};
 use crate::host::{Host, Plan};
@@ -8,8 +9,8 @@ use crate::input::Input;
 use crate::middlebox::{Passing, Trouble};
 use crate::peer::{PORT, listen};
 use fs_core::{
-    Connect, Duration, Error, FramePool, Framing, IfaceId, Keepalive, Linger, ListenerId, Shutdown, TcpId, TcpOptions,
-    TcpState,
+    Connect, Duration, Error, FramePool, Framing, IfaceId, Instant, Keepalive, Linger, ListenerId, Shutdown, TcpId,
+    TcpOptions, TcpState,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -22,6 +23,8 @@ const QUEUE_MAX: usize = 200;
 const PATIENCE: u32 = 5;
 /// Steps of this number and more are rare ones.
 const RARE: u8 = 224;
+/// A path's size holds for so long: RFC 1191 6.3.
+const SIZE_HOLDS: Duration = Duration::from_secs(600);
 /// Longer than keepalive takes to give up.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -80,6 +83,8 @@ struct Conn {
     deaf: [Option<u32>; 2],
     /// Keepalive is on, and gives up within [`SILENCE`].
     watched: [bool; 2],
+    /// The path's size, as it was told of a packet in flight, and when.
+    size: [Option<(usize, Instant)>; 2],
     /// Somebody aborted, closed early or gave up: bytes may be missing.
     dirty: bool,
 }
@@ -113,6 +118,20 @@ struct Packet {
 fn client_port(side: usize, packet: &Passing<'_>) -> u16 {
     let (from, to) = packet.ports();
     if side == 0 { from } else { to }
+}
+
+/// A packet that may not be cut is no larger than its connection knows the path to take.
+fn check_size(conns: &[Conn], side: usize, packet: &[u8], now: Instant) {
+    let mut bytes = packet.to_vec();
+    let Some(passing) = Passing::of(&mut bytes, 0) else { return };
+    let port = client_port(side, &passing);
+    let Some(conn) = conns.iter().rfind(|c| c.local.port() == port) else { return };
+    if let Some((size, at)) = conn.size[side]
+        && now.since(at) < SIZE_HOLDS
+        && passing.is_whole()
+    {
+        assert!(passing.size() <= size, "{} bytes, and the path takes {size}: {conn:?}", passing.size());
+    }
 }
 
 impl World {
@@ -172,13 +191,24 @@ impl World {
         let at = input.below(self.links[side].len());
         let Some(packet) = self.links[side].get_mut(at) else { return };
         let Some(passing) = Passing::of(&mut packet.bytes, link) else { return };
-        let mtu = passing.size().saturating_sub(1 + input.below(200)).max(576);
+        let mtu = passing.size().saturating_sub(1 + input.below(200)).max(552);
         if packet.damaged || passing.size() <= mtu {
             return;
         }
         let error = passing.error(Trouble::TooLarge(mtu as u16));
-        let iface = IfaceId(packet.iface);
+        let (iface, seq, port) = (IfaceId(packet.iface), passing.seq(), client_port(side, &passing));
         self.links[side].remove(at);
+        // On two ways, packets that are built may wait for a neighbour.
+        let believes = !self.two_ways
+            && self.owner(side, port).and_then(|id| self.hosts[side].stack.sending(id)).is_some_and(|s| {
+                let out = s.nxt.wrapping_sub(s.una);
+                seq.wrapping_sub(s.una) < out
+            });
+        let now = self.hosts[side].now;
+        if let Some(conn) = self.conns.iter_mut().rfind(|c| c.local.port() == port).filter(|_| believes) {
+            let known = conn.size[side].map_or(mtu, |(known, _)| known.min(mtu));
+            conn.size[side] = Some((known, now));
+        }
         self.hosts[side].receive_on(iface, &error, false);
     }
 
@@ -313,6 +343,7 @@ impl World {
             ended: [false; 2],
             deaf: [None; 2],
             watched: [false; 2],
+            size: [None; 2],
             dirty: false,
         };
         self.conns.push(conn);
@@ -421,9 +452,13 @@ impl World {
     // ---- the link
 
     fn transmit(&mut self) {
-        for (host, link) in self.hosts.iter_mut().zip(&mut self.links) {
-            let spare = &mut self.spare;
+        for (side, (host, link)) in self.hosts.iter_mut().zip(&mut self.links).enumerate() {
+            let (spare, conns, now) = (&mut self.spare, &self.conns, host.now);
+            let told = conns.iter().any(|c| c.size[side].is_some());
             host.transmit_by(self.budget, false, |iface, packet| {
+                if told {
+                    check_size(conns, side, packet, now);
+                }
                 if link.len() < QUEUE_MAX {
                     let mut copy = spare.pop().unwrap_or_default();
                     copy.bytes.clear();
