@@ -208,6 +208,42 @@ fn a_fin_that_goes_back_is_not_taken() {
     assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
 }
 
+/// What ends at the window's edge is taken whole, its FIN too; of what goes beyond it the rest and the FIN are not, in order or not.
+#[test]
+fn the_windows_edge_cuts_data_and_its_fin() {
+    let config = TcpConfig { receive_buffer_initial: 3000, receive_buffer_max: 3000, ..TcpConfig::default() };
+    for (beyond, ahead) in [(0, 0), (1, 0), (1, 100), (200, 100)] {
+        let mut lab = Lab::new(config.clone());
+        let conn = lab.accept();
+        lab.send(&conn.data(b"x"));
+        lab.pass(Duration::from_millis(500));
+        let answer = lab.sent().pop().unwrap();
+        let edge = answer.ack.wrapping_add(answer.window.into());
+        let start = answer.ack.wrapping_add(ahead);
+        let mut at = start;
+        // In segments that a path takes, the last of them with the FIN.
+        let end = edge.wrapping_add(beyond);
+        while at != end {
+            let len = end.wrapping_sub(at).min(1400);
+            let last = at.wrapping_add(len) == end;
+            let text = vec![7; len as usize];
+            lab.send(&Seg {
+                flags: if last { FIN | ACK } else { ACK },
+                ..conn.data_at(at.wrapping_sub(conn.seq) as i32, &text)
+            });
+            at = at.wrapping_add(len);
+        }
+        if ahead > 0 {
+            lab.send(&conn.data_at(1, &vec![7; ahead as usize]));
+        }
+        lab.pass(Duration::from_millis(500));
+        let taken = lab.sent().pop().unwrap().ack.wrapping_sub(edge);
+        let state = lab.stack.tcp_state(conn.id).unwrap();
+        let expected = if beyond == 0 { (1, TcpState::CloseWait) } else { (0, TcpState::Established) };
+        assert_eq!((taken, state), expected, "{beyond} bytes beyond the edge, {ahead} bytes missing before");
+    }
+}
+
 /// A connection in TIME-WAIT: we closed first.
 fn time_wait(lab: &mut Lab, options: Vec<u8>) -> Conn {
     let mut conn = lab.accept_with(4000, options, TcpOptions::default());
