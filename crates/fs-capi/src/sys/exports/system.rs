@@ -40,6 +40,15 @@ define! {
     };
 }
 
+define! {
+    /// mlockall(2): what the process has touched, and will touch. An arena is 16 GiB of addresses and a few pages; without
+    /// MCL_ONFAULT the kernel would make all of it memory, at this call or when the next one is mapped.
+    fn mlockall(flags: c_int) -> c_int = {
+        // 0 and what the kernel does not know remain its errors.
+        real::mlockall(if flags == 0 { 0 } else { flags | libc::MCL_ONFAULT })
+    };
+}
+
 /// The calls that are ours.
 ///
 /// # Safety
@@ -67,6 +76,7 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
             }
             libc::SYS_recvmmsg => recvmmsg(fd, at_mut(b), c as c_uint, d as c_int, at_mut(e)),
             libc::SYS_sendmmsg => sendmmsg(fd, at_mut(b), c as c_uint, d as c_int),
+            libc::SYS_mlockall => mlockall(fd),
             libc::SYS_socket => socket(fd, b as c_int, c as c_int),
             libc::SYS_bind => bind(fd, at(b), c as u32),
             libc::SYS_listen => listen(fd, b as c_int),

@@ -1,0 +1,98 @@
+//! Programs that lock their memory, or may have little of something: what can be accelerated is, and the rest is the kernel's.
+
+use anyhow::{Result, ensure};
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::stage::finish;
+use fs_tests::{Lab, Ns};
+
+/// A process that talks to itself, in circumstances that its argument names. Prints how many connections it had, and by how
+/// many MiB it grew.
+const PROGRAM: &str = "
+import ctypes, encodings.idna, mmap, os, resource, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+CURRENT, FUTURE = 1, 2
+what = sys.argv[1]
+
+def limit(which, most):
+    resource.setrlimit(which, (most, most))
+
+def memory():
+    with open('/proc/self/status') as status:
+        return sum(int(line.split()[1]) for line in status if line.startswith('VmRSS')) // 1024
+
+def lock(flags):
+    assert libc.mlockall(flags) == 0, ctypes.get_errno()
+
+before = memory()
+if what == 'locked':
+    lock(CURRENT | FUTURE)
+    # Where everything is made memory at once, what comes would be all that the machine has.
+    big = mmap.mmap(-1, 256 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    assert memory() - before < 128, 'memory is not locked on touch'
+if what == 'locked-user':
+    limit(resource.RLIMIT_MEMLOCK, 8 << 20)
+    os.setuid(65534)
+    lock(FUTURE)
+if what == 'addresses':
+    limit(resource.RLIMIT_AS, 2 << 30)
+if what == 'files':
+    limit(resource.RLIMIT_FSIZE, 4096)
+listener = socket.create_server(('127.0.0.1', 7431), backlog=64)
+if what == 'descriptors':
+    limit(resource.RLIMIT_NOFILE, 24)
+
+def connections(most):
+    all = []
+    while len(all) < most:
+        try:
+            a = socket.socket()
+            a.connect(('127.0.0.1', 7431))
+            b = listener.accept()[0]
+        except OSError as error:
+            a = None
+            assert what == 'descriptors', error
+            break
+        all.append((a, b))
+    for one, other in [pair[::way] for pair in all for way in (1, -1)]:
+        one.sendall(b'x' * 60000)
+        left = 60000
+        while left:
+            left -= len(other.recv(left))
+    return all
+
+# Some with all that there is; then as many again, when those are gone.
+count = len(connections(30))
+assert count >= 4
+again = len(connections(count))
+if what == 'locked':
+    lock(CURRENT)
+print(count, again, memory() - before)
+";
+
+#[test]
+fn a_program_that_may_have_little_is_served_or_left_to_the_kernel() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        // By whom connections are carried. (The kernel's: an arena does not fit what may be mapped or locked.)
+        for (what, ours) in [
+            ("plain", true),
+            ("locked", true),
+            ("locked-user", false),
+            ("addresses", false),
+            ("files", true),
+            ("descriptors", true),
+        ] {
+            let before = daemon.counters(lab)?;
+            let said = finish(daemon.command(lab, "/usr/bin/python3").args(["-c", PROGRAM, what]), what)?;
+            let moved = daemon.counters(lab)?.since(&before, "local_connections");
+            println!("{what}: {} ({moved} ours)", said.trim());
+            let numbers: Vec<u64> = said.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+            let [count, again, grown] = numbers[..] else { anyhow::bail!("{what}: {said}") };
+            ensure!(count == again && (what == "descriptors" || count == 30), "{what}: {said}");
+            ensure!((moved >= count) == ours && (ours || moved == 0), "{what}: {moved} connections are ours");
+            ensure!(grown < 128, "{what}: {grown} MiB more");
+        }
+        daemon.stop()
+    })
+}
