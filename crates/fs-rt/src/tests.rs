@@ -190,6 +190,8 @@ fn a_source_is_looked_at_in_each_turn_and_rings_a_core_that_sleeps() {
 #[derive(Default)]
 struct Seen {
     looks: AtomicUsize,
+    /// There is work for it.
+    busy: AtomicBool,
     /// Times that the core has been busy for long.
     rounds: AtomicUsize,
 }
@@ -197,11 +199,11 @@ struct Seen {
 impl Source for Arc<Seen> {
     fn look(&self) -> usize {
         self.looks.fetch_add(1, SeqCst);
-        0
+        self.busy.load(SeqCst).into()
     }
 
     fn prepare_sleep(&self) -> bool {
-        true
+        !self.busy.load(SeqCst)
     }
 
     fn awake(&self) {}
@@ -233,16 +235,16 @@ fn a_packet_wakes_a_core_that_was_busy_for_long() {
         }
         peer
     });
-    let for_core = Arc::new(Mutex::new(Some((for_core, bell.as_fd().try_clone_to_owned().unwrap()))));
+    let for_core = Arc::new(Mutex::new(Some((for_core, bell.as_fd().try_clone_to_owned().unwrap(), bell))));
     runtime
         .run(move |_| async move {
-            let (seen, bell) = for_core.lock().unwrap().take().unwrap();
+            let (seen, bell, ring) = for_core.lock().unwrap().take().unwrap();
             CoreRef::require().unwrap().add_source(Rc::new(seen.clone()), bell).unwrap();
             for round in 1..=ROUNDS {
-                let begun = Instant::now();
-                while begun.elapsed() < Duration::from_millis(5) {
-                    crate::turn().await;
-                }
+                seen.busy.store(true, SeqCst);
+                ring.ring();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                seen.busy.store(false, SeqCst);
                 seen.rounds.store(round, SeqCst);
                 tokio::time::sleep(Duration::from_millis(800)).await;
             }
