@@ -40,6 +40,26 @@ fn echo_of_a_line() {
 }
 
 #[test]
+fn a_burst_of_connections_to_a_neighbour_that_nobody_knows_yet_is_not_thrown_away() {
+    const BURST: usize = 64;
+    let ((), _, client_stats) = both(
+        |_| echo(7),
+        |_| async {
+            let connects: Vec<_> =
+                (0..BURST).map(|_| tokio::task::spawn_local(TcpStream::connect(server(7)))).collect();
+            let mut streams = Vec::new();
+            for connect in connects {
+                streams.push(connect.await.unwrap().unwrap());
+            }
+            assert_eq!(streams.len(), BURST);
+        },
+    );
+    // What is thrown away is sent again a second later, so connecting alone would not tell.
+    let dropped = client_stats.stack.dropped(fs_core::DropReason::NeighbourUnresolved);
+    assert_eq!(dropped, 0, "{client_stats:?}");
+}
+
+#[test]
 fn echo_over_ipv6() {
     both(
         |_| async {
