@@ -8,16 +8,18 @@ use fs_xdp::Link;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long an idle core at least looks for work before it sleeps (see `spin.rs`). A sleep and its wake-up cost about 31 µs of latency
-/// (AFXDP.md: 31 against 3.6 µs round trip): spinning as long as a sleep costs is at most twice the best
+/// How long an idle core at least looks for work before it sleeps (see `spin.rs`). A sleep and its wake-up cost about
+/// 31 µs of latency (a round trip of 31 µs instead of 3.6): spinning as long as a sleep costs is at most twice the best
 /// possible (the ski-rental rule). Lower: bursts pay for wake-ups. Higher: an idle core burns CPU for longer.
 const SPIN: Duration = Duration::from_micros(30);
 
-/// Frames of a core: 16384 × 2 KiB = 32 MiB. A queue's rings take 3 × 2048 at most, of which 1024 always; the rest is in flight.
+/// Frames of a core: 16384 × 2 KiB = 32 MiB. A queue's rings take 3 × 2048 at most, of which 1024 always; the rest is in
+/// flight.
 const FRAMES: u32 = 16_384;
 
-/// Packets that wait for a neighbour's address: as many as Linux keeps (212,992 bytes, 768 or more for each small one). With fewer, the first burst of
-/// connections to a server is thrown away but for so many SYNs, and the others come a second later. All together never hold more than an eighth of the frames.
+/// Packets that wait for a neighbour's address: as many as Linux keeps (212,992 bytes, 768 or more for each small one).
+/// With fewer, the first burst of connections to a server is thrown away but for so many SYNs, and the others come a
+/// second later. All together never hold more than an eighth of the frames.
 const NEIGHBOUR_QUEUE: u32 = 256;
 
 /// Active ports reserved: each is one kernel socket (about 3 µs and 1.5 KiB). One port serves one connection per

@@ -26,9 +26,10 @@ use tokio::time::Sleep;
 /// own system calls, so a core that sleeps and wakes 30,000 times a second must not do it each time.
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
-/// A core that has not slept for so long takes the links' descriptors out of the epoll set until it does: with a waiter there the
-/// kernel takes the wait queue's lock and asks the waiter twice a packet, when it arrives and when a sent one is freed (9 % of the sender's core in a
-/// stream of full segments). Shorter: cores that sleep often pay the 2 µs of putting them back in more often.
+/// A core that has not slept for so long takes the links' descriptors out of the epoll set until it does: with a waiter
+/// there the kernel takes the wait queue's lock and asks the waiter twice a packet, when it arrives and when a sent one
+/// is freed (9 % of the sender's core in a stream of full segments). Shorter: cores that sleep often pay the 2 µs of
+/// putting them back in more often.
 const UNWATCHED_AFTER: Duration = Duration::from_millis(1);
 
 /// Sleep when a link has no descriptor to wait on, or its send ring is full: tokio's timer knows no less.
@@ -187,7 +188,8 @@ impl Reactor {
     }
 }
 
-/// Registers duplicates of the links' descriptors: the registration must not outlive its descriptor, and the link closes its own.
+/// Registers duplicates of the links' descriptors: the registration must not outlive its descriptor, and the link closes
+/// its own.
 fn watch_links(core: &CoreShared) -> io::Result<Vec<AsyncFd<OwnedFd>>> {
     let io = core.io.borrow();
     io.ports

@@ -1,12 +1,12 @@
 //! How many chunks a device has to receive into.
 //!
-//! They are used in turn, so few of them are what caches hold (decision 0012); and they are what arrives while the core is away before
-//! packets are lost. A core of its own is away for microseconds. One that shares its CPU is for a time slice of somebody else's:
-//! 3 to 9 ms, and when it comes back nothing was left to receive into. So the device gets more once that was seen, and less again
-//! when it has not been for long.
+//! They are used in turn, so few of them are what caches hold (decision 0012); and they are what arrives while the core is
+//! away before packets are lost. A core of its own is away for microseconds. One that shares its CPU is for a time slice of
+//! somebody else's: 3 to 9 ms, and when it comes back nothing was left to receive into. So the device gets more once that
+//! was seen, and less again when it has not been for long (decision 0016).
 
-/// Packets without running out after which the device has as few as in the beginning: 4 s at a million a second. Fewer: what comes
-/// after a quiet time is lost again.
+/// Packets without running out after which the device has as few as in the beginning: 4 s at a million a second. Fewer:
+/// what comes after a quiet time is lost again.
 const QUIET: u64 = 1 << 22;
 
 /// See the module.

@@ -52,8 +52,8 @@ pub struct LinkStats {
     pub tx_packets: u64,
     /// Packets that the device or kernel dropped on receive (ring full, fill ring empty, invalid descriptors).
     pub rx_dropped: u64,
-    /// Times that all chunks lent to the device to receive into had been used when the core came: what arrived after the last of
-    /// them is among `rx_dropped`.
+    /// Times that all chunks lent to the device to receive into had been used when the core came: what arrived after the
+    /// last of them is among `rx_dropped`.
     pub rx_ran_out: u64,
     /// Packets that could not be sent (too long, bad).
     pub tx_dropped: u64,
@@ -83,7 +83,8 @@ pub trait Link: Send {
     /// `prepare_sleep` is then `false`, and `tx`, with or without frames, an error.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether there is something to receive, as far as it can be seen without a system call; `false` when only asking tells.
+    /// Whether there is something to receive, as far as it can be seen without a system call; `false` when only asking
+    /// tells.
     fn has_packets(&mut self) -> bool {
         false
     }

@@ -74,7 +74,8 @@ pub struct QueueConfig {
     pub rx: u32,
     /// Descriptors that can wait to be sent.
     pub tx: u32,
-    /// Chunks that can be lent to the device to receive into: as many are once it has used up those that it had.
+    /// Chunks that can be lent to the device to receive into: as many are once it has used up those that it had (not on
+    /// the rings of `xsk-rs`, whose fill ring is `lent` long).
     /// Not more than a sixth of what the pool has, unless that is less than `lent`.
     pub fill: u32,
     /// Chunks lent in the beginning, and while they suffice. The queue takes that many out of the pool for as long as it
@@ -85,9 +86,10 @@ pub struct QueueConfig {
 }
 
 impl Default for QueueConfig {
-    /// 2048 to send: 2 ms at 1 Mpps. 4096 to receive, which is what comes at 200,000 packets a second in a core's 20 ms without a CPU; but 1024 while they
-    /// suffice, because all of these chunks are used in turn, and 2 MiB are what second-level caches hold: one flow over veth is up to 10 % faster than with 2048, and
-    /// 12 % with 512 (decision 0012). Lower: drops in bursts.
+    /// 2048 to send: 2 ms at 1 Mpps. 4096 to receive, which is what comes at 200,000 packets a second in a core's 20 ms
+    /// without a CPU; but 1024 while they suffice, because all of these chunks are used in turn, and 2 MiB are what
+    /// second-level caches hold: one flow over veth is up to 10 % faster than with 2048, and 12 % with 512 (decision
+    /// 0012). Lower: drops in bursts.
     fn default() -> Self {
         Self { rx: 4096, tx: 2048, fill: 4096, lent: 1024, completion: 2048 }
     }

@@ -6,6 +6,8 @@
 //! - cannot share one UMEM between a queue here and queues elsewhere;
 //! - cannot pass TX checksum metadata (its UMEM is registered without), so checksums are finished in software;
 //! - cannot raise the kernel's TX budget before binding, so a kick moves 32 packets;
+//! - never gets more chunks to receive into than in the beginning (decision 0016): a core that shares its CPU loses packets
+//!   that ours takes in;
 //! - makes everyone who builds it install clang, m4, pkg-config and libelf-dev.
 //!
 //! The XDP program stays ours, loaded and attached by [`crate::XdpDevice`].
@@ -43,7 +45,8 @@ pub struct XskRsLink {
 }
 
 impl XdpDevice {
-    /// Opens a queue on the rings of `xsk-rs`, with a UMEM of its own of `fill + tx` chunks of `chunk_size` bytes.
+    /// Opens a queue on the rings of `xsk-rs`, with a UMEM of its own of `lent + tx` chunks of `chunk_size` bytes: the
+    /// device has `lent` of them throughout, and never `fill`, however many it uses up.
     /// To be called in the network namespace that the device was attached in.
     ///
     /// # Errors
