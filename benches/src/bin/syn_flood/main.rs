@@ -53,6 +53,8 @@ struct Report {
     /// Microseconds of CPU for each SYN: the server's process, and the whole machine with the generator.
     server_us: f64,
     machine_us: f64,
+    /// CPUs that other work kept busy beforehand: it is part of the machine's microseconds.
+    others: f64,
 }
 
 /// How it is used. Its other roles are its own: it starts them.
@@ -103,7 +105,7 @@ fn bench(options: &[&str]) -> Result<()> {
 }
 
 fn print(report: &Report) {
-    let Report { stack, flooded, visited, answered, dropped, resident_kib, server_us, machine_us } = report;
+    let Report { stack, flooded, visited, answered, dropped, resident_kib, server_us, machine_us, others } = report;
     let [before, during, after] = resident_kib;
     println!(
         "  {stack}: {:.0} SYN/s sent, {:.0} % answered, {dropped} dropped on arrival; honest: {} of {} served within 1 s ({:.2} %), median {:.2} ms, worst {:.1} ms",
@@ -116,7 +118,7 @@ fn print(report: &Report) {
         visited.worst_ms,
     );
     println!(
-        "  {:width$}  resident {before} / {during} / {after} KiB before, during, after; CPU a SYN: {server_us:.2} µs of the server's process, {machine_us:.2} µs of the machine",
+        "  {:width$}  resident {before} / {during} / {after} KiB before, during, after; CPU a SYN: {server_us:.2} µs of the server's process, {machine_us:.2} µs of the machine (with other work, {others:.2} CPUs beforehand)",
         "",
         width = stack.len()
     );
@@ -152,6 +154,9 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
     let limit = Duration::from_secs(20);
     ensure!(flood("warm-up", "1")?.wait_end(limit)?.success(), "the generator failed");
     let before = server.proc.resident()?;
+    let (quiet, begun) = (machine_busy()?, Instant::now());
+    std::thread::sleep(Duration::from_millis(500));
+    let others = (machine_busy()? - quiet) / begun.elapsed().as_secs_f64();
     let count = |ns, device: &str, what: &str| -> Result<u64> {
         let text = lab.run(ns, "cat", &[&format!("/sys/class/net/{device}/statistics/{what}")])?;
         text.trim().parse().context("a count of the device")
@@ -183,6 +188,7 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
         resident_kib: [before, during, after].map(|bytes| bytes / 1024),
         server_us: each(cpu),
         machine_us: each(machine),
+        others,
         flooded,
         visited,
     })
