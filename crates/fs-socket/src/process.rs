@@ -215,6 +215,10 @@ pub(crate) fn enter(mut client: Client, resume: bool) -> Option<&'static Attachm
 /// In a forked child: `attachment` was made for it.
 pub(crate) fn become_child(attachment: Option<Box<Attachment>>) {
     ATTACHING.store(0, Relaxed);
+    if let Some(parent) = CURRENT.load() {
+        // The daemon takes its parent for alive as long as anybody has its connection.
+        drop_internal(parent.client.fd().as_raw_fd());
+    }
     let Some(attachment) = attachment else {
         CURRENT.store(None);
         return;

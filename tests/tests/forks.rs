@@ -1,0 +1,83 @@
+//! Processes that die with children: what they held ends with them, whatever their children still have of it.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::stage::{finish, lo_down};
+use fs_tests::{Lab, Ns};
+
+/// A server is killed whose child has closed the connection and lives on. Then one with twenty connections forks a thousand
+/// children that write to them, some of which are killed, and is killed itself in the middle. Prints what a client sees.
+const FORKS: &str = "
+import os, socket, time
+at = ('127.0.0.1', 7441)
+listener = socket.create_server(at, backlog=64)
+
+def client():
+    one = socket.create_connection(at)
+    one.settimeout(10)
+    return one
+
+ready, closed = os.pipe()
+server = os.fork()
+if server == 0:
+    accepted = listener.accept()[0]
+    if os.fork() == 0:
+        accepted.close()
+        os.write(closed, b'.')
+        time.sleep(15)
+        os._exit(0)
+    time.sleep(60)
+    os._exit(0)
+one = client()
+os.read(ready, 1)
+os.kill(server, 9)
+os.waitpid(server, 0)
+try:
+    print('child', one.recv(1) or 'end')
+except OSError as error:
+    print('child', error.strerror or error)
+
+server = os.fork()
+if server == 0:
+    all = [listener.accept()[0] for _ in range(20)]
+    for i in range(1000):
+        pid = os.fork()
+        if pid == 0:
+            all[i % 20].sendall(b'%04d' % i)
+            os._exit(0)
+        if i % 7 == 0:
+            os.kill(pid, 9)
+        if i == 600:
+            os.kill(os.getpid(), 9)
+whole, broken = 0, 0
+for one in [client() for _ in range(20)]:
+    said = b''
+    try:
+        while part := one.recv(4096):
+            said += part
+    except OSError as error:
+        print('error', error.strerror or error)
+    whole += len(said) // 4
+    broken += len(said) % 4
+os.waitpid(server, 0)
+print('whole', whole)
+print('broken', broken)
+";
+
+#[test]
+fn a_killed_process_lets_go_though_its_children_live() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        lo_down(lab, Ns::Backend)?;
+        let said = finish(daemon.command(lab, "/usr/bin/python3").args(["-c", FORKS]), "forks")?;
+        println!("{}", said.trim());
+        let has = |line: &str| said.lines().any(|said| said == line);
+        ensure!(has("child end") || has("child Connection reset by peer"), "the client of a killed process: {said}");
+        ensure!(!said.contains("error") && has("broken 0"), "{said}");
+        let whole = said.lines().find_map(|line| line.strip_prefix("whole ")).context("no count")?;
+        // 601 children, of which those that were killed may have been too early.
+        ensure!((500..=601).contains(&whole.parse::<u32>()?), "{said}");
+        daemon.stop()
+    })
+}
