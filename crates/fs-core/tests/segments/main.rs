@@ -7,6 +7,7 @@ mod datagrams;
 mod fast_open;
 mod isn;
 mod lab;
+mod loss;
 mod open;
 mod path;
 mod short_ways;
