@@ -13,7 +13,7 @@ fn full(lab: &mut Lab) -> (Conn, u32) {
     assert_eq!(lab.stack.tcp_send(conn.id, &all), Ok(all.len()));
     let sent = lab.sent();
     assert_eq!(sent.len(), SEGMENTS);
-    lab.pass(Duration::from_millis(20));
+    lab.pass(Duration::from_millis(1));
     assert!(lab.sent().is_empty());
     (conn, sent[0].seq)
 }
@@ -76,4 +76,38 @@ fn without_rack_three_segments_above_are_the_measure() {
         }
         assert!(again[0], "three duplicate ACKs have sent the first again");
     }
+}
+
+/// RFC 2018 section 8: an ACK that stops before what was SACKed says that it was thrown away. After a short wait all of it is sent
+/// again, as ACKs come, and no later time-out is needed.
+#[test]
+fn what_the_peer_throws_away_is_sent_again() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let (conn, first) = full(&mut lab);
+    let mut held = [true; SEGMENTS];
+    held[0] = false;
+    lab.send(&sack(&conn, first, 0, &held, 1));
+    let segment = |seg: &Seg| (seg.seq.wrapping_sub(first) / MSS) as usize;
+    assert_eq!(lab.sent().iter().map(segment).collect::<Vec<_>>(), [0]);
+    lab.pass(Duration::from_micros(500));
+    // The hole is filled, and the rest is gone.
+    let (mut acked, mut again) = (1, [false; SEGMENTS]);
+    for _ in 0..SEGMENTS {
+        lab.send(&sack(&conn, first, acked, &[false; SEGMENTS], 0));
+        assert_eq!(lab.stack.sending(conn.id).unwrap().una, first + acked as u32 * MSS);
+        lab.pass(Duration::from_millis(20));
+        for seg in lab.sent() {
+            assert!(!std::mem::replace(&mut again[segment(&seg)], true), "{seg:?} more than once");
+        }
+        acked = again.iter().rposition(|a| *a).expect("the first of them at least") + 1;
+        assert!(again[1..acked].iter().all(|a| *a), "{again:?}");
+        if acked == SEGMENTS {
+            lab.send(&sack(&conn, first, acked, &[false; SEGMENTS], 0));
+            lab.pass(Duration::from_secs(10));
+            lab.silence();
+            assert_eq!(lab.stack.tcp_info(conn.id).unwrap().sacked, 0);
+            return;
+        }
+    }
+    panic!("{again:?}");
 }
