@@ -1,0 +1,86 @@
+//! The daemon is stopped or killed under redis and nginx, and started again: both serve all the time, whoever carries it, and
+//! by shared memory again soon. Who was connected is told.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::stage::finish;
+use fs_tests::{Lab, Ns};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn redis_cli(daemon: &Daemon, lab: &Lab) -> std::process::Command {
+    let mut command = daemon.command(lab, "timeout");
+    command.args(["-k", "1", "5", "redis-cli", "-p", "7451"]);
+    command
+}
+
+/// One new client of each.
+fn both_serve(daemon: &Daemon, lab: &Lab, when: &str) -> Result<()> {
+    let said = finish(redis_cli(daemon, lab).arg("ping"), "redis-cli").with_context(|| format!("{when}: redis"))?;
+    ensure!(said.trim() == "PONG", "{when}: redis says {said}");
+    let mut curl = daemon.command(lab, "curl");
+    let said = finish(curl.args(["-sS", "-m", "5", "http://127.0.0.1:7452/"]), "curl");
+    let said = said.with_context(|| format!("{when}: nginx"))?;
+    ensure!(said == "hello", "{when}: nginx says {said}");
+    Ok(())
+}
+
+#[test]
+fn redis_and_nginx_serve_while_the_daemon_is_stopped_killed_and_started_again() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let start = || Daemon::start_with(lab, Ns::Backend, Reach::OnlyLocal, &["--drain", "1"]);
+        let mut daemon = start()?;
+        let dir = lab.dir().display().to_string();
+        let config = format!("{dir}/restart.conf");
+        std::fs::write(
+            &config,
+            format!(
+                "user root;\nworker_processes 2;\ndaemon off;\npid {dir}/nginx.pid;\nerror_log {dir}/nginx.log;\n\
+                 events {{ worker_connections 512; }}\nhttp {{ access_log off; client_body_temp_path {dir}/t0;\n\
+                 proxy_temp_path {dir}/t1; fastcgi_temp_path {dir}/t2; uwsgi_temp_path {dir}/t3; scgi_temp_path {dir}/t4;\n\
+                 server {{ listen 127.0.0.1:7452; location / {{ return 200 hello; }} }} }}\n"
+            ),
+        )?;
+        let mut nginx = daemon.command(lab, "/usr/sbin/nginx");
+        nginx.args(["-e", &format!("{dir}/nginx.log"), "-c", &config]);
+        let mut nginx = lab.spawn("restart-nginx", &mut nginx)?;
+        let mut redis = daemon.command(lab, "redis-server");
+        redis.args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port", "7451"]);
+        let mut redis = lab.spawn("restart-redis", &mut redis)?;
+        redis.wait_for("answers", PATIENCE, || both_serve(&daemon, lab, "at first").is_ok())?;
+        for (round, signal) in ["TERM", "KILL", "TERM"].into_iter().enumerate() {
+            let before = daemon.counters(lab)?;
+            let mut waits = redis_cli(&daemon, lab);
+            let mut waits = lab.spawn(&format!("restart-{round}"), waits.args(["subscribe", "nothing"]))?;
+            let log = waits.log_path().to_owned();
+            let subscribed = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("subscribe"));
+            waits.wait_for("subscription", PATIENCE, subscribed)?;
+            let ours = daemon.counters(lab)?.since(&before, "local_connections");
+            ensure!(ours > 0, "round {round}: the subscriber is the kernel's");
+            daemon.proc.signal(signal)?;
+            both_serve(&daemon, lab, &format!("after {signal}"))?;
+            let begun = Instant::now();
+            waits.wait_end(PATIENCE).with_context(|| format!("{signal}: the subscriber hangs"))?;
+            // A drain of a second, or at once.
+            ensure!(begun.elapsed() < Duration::from_secs(4), "{signal}: told after {:?}", begun.elapsed());
+            ensure!(waits.log().contains("Error"), "{signal}: the subscriber says only: {}", waits.log());
+            daemon.proc.wait_end(PATIENCE)?;
+            both_serve(&daemon, lab, &format!("{signal}, without a daemon"))?;
+            daemon = start()?;
+            let begun = Instant::now();
+            loop {
+                let before = daemon.counters(lab)?;
+                both_serve(&daemon, lab, &format!("{signal}, with the next daemon"))?;
+                if daemon.counters(lab)?.since(&before, "local_connections") >= 2 {
+                    break;
+                }
+                ensure!(begun.elapsed() < PATIENCE, "{signal}: the next daemon is not found");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            ensure!(redis.ended()?.is_none() && nginx.ended()?.is_none(), "{signal}: a server ended");
+        }
+        daemon.stop()
+    })
+}
