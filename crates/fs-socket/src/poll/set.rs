@@ -285,6 +285,10 @@ impl Inner {
     /// Threads may sleep in the application's set, which nobody rings: a descriptor that is ready wakes one of them, who
     /// takes the event out, makes it ready for the next one ([`Inner::kicked`]) and comes here.
     pub(super) fn begin_kick(&mut self) {
+        if fs_shm::holder::is_single_threaded() {
+            // Nobody does. Its own waits would take the kicks, one after another.
+            return;
+        }
         if let Ok(fd) = kernel::eventfd(1) {
             let fd = process::keep(sys::owned(fd));
             self.kick = Some((fd, KICKS));
