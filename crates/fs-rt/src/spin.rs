@@ -95,6 +95,11 @@ impl Spin {
         Self { shortest, now: shortest, shared: shared.then_some(state) }
     }
 
+    /// The core is the only one that may run on its CPU, as far as it was told.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.shared.is_none()
+    }
+
     /// After so long without work the core sleeps.
     pub(crate) fn time(&self) -> Duration {
         if self.shared.as_ref().is_some_and(|shared| shared.wanted) { Duration::ZERO } else { self.now }
