@@ -395,6 +395,8 @@ impl Way {
             (true, ..) | (_, true, _) => Echo::Unknown,
             // The marked one may have found no room, and this copy is taken in its place.
             (false, false, true) if matches!(self.echo, Echo::Must(_)) => Echo::Unknown,
+            // The one with CWR may have come late and been refused for its timestamp, and this copy is taken in its place.
+            (false, false, true) if matches!(self.echo, Echo::MustNot(from) if end >= from) => Echo::Unknown,
             (false, false, _) => self.echo,
         };
     }
