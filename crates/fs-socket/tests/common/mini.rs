@@ -63,7 +63,7 @@ impl Mini {
         rustix::net::bind(&listener, &address).unwrap();
         rustix::net::listen(&listener, 64).unwrap();
         let (world, directory) = (mini.world.clone(), mini.directory.clone());
-        std::thread::spawn(move || {
+        thread(move || {
             while let Ok(connection) = rustix::net::accept_with(&listener, rustix::net::SocketFlags::CLOEXEC) {
                 let mut now = world.lock().unwrap();
                 if now.dead {
@@ -96,8 +96,29 @@ impl Mini {
     }
 }
 
+/// A thread of the daemon. Its panic ends the test process: what waits for an answer would wait for ever, and its message
+/// would be in the output of a test that does not end.
+fn thread(body: impl FnOnce() + Send + 'static) {
+    static HOOK: std::sync::Once = std::sync::Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if std::thread::current().name() != Some(NAME) {
+                return usual(panic);
+            }
+            let said = format!("{panic}\n{}\n", std::backtrace::Backtrace::force_capture());
+            // Not eprint!, which writes to the test's output as well.
+            let _written = std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes());
+            std::process::abort();
+        }));
+    });
+    std::thread::Builder::new().name(NAME.to_owned()).spawn(body).unwrap();
+}
+
+const NAME: &str = "mini";
+
 fn serve(world: Arc<Mutex<World>>, directory: Arc<(OwnedFd, DirectoryPage)>, connection: OwnedFd, who: Option<u32>) {
-    std::thread::spawn(move || {
+    thread(move || {
         let mut me = who;
         let mut buffer = [0; MESSAGE_MAX];
         loop {
