@@ -44,20 +44,28 @@ if what == 'descriptors':
 def connections(most):
     all = []
     while len(all) < most:
+        waits = False
         try:
             a = socket.socket()
             a.connect(('127.0.0.1', 7431))
+            waits = True
             b = listener.accept()[0]
         except OSError as error:
-            a = None
             assert what == 'descriptors', error
+            a = b = None
+            if waits:
+                # It would be taken for the next one.
+                all.pop()
+                listener.accept()[0].close()
             break
         all.append((a, b))
     for one, other in [pair[::way] for pair in all for way in (1, -1)]:
         one.sendall(b'x' * 60000)
         left = 60000
         while left:
-            left -= len(other.recv(left))
+            got = other.recv(left)
+            assert got, 'another connection'
+            left -= len(got)
     return all
 
 # Some with all that there is; then as many again, when those are gone.
