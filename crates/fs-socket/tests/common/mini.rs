@@ -221,7 +221,9 @@ fn answer(
         },
         Request::Listen { backlog: _ } => {
             let placeholder = given.unwrap().into_owned_fd();
-            let (at, cookie) = (name(&placeholder), cookie(&placeholder));
+            // Another thread may have closed the listener, and the number be another socket's now; the real daemon leaves it to the kernel.
+            let Some(at) = name(&placeholder) else { return failed(rustix::io::Errno::INVAL) };
+            let cookie = cookie(&placeholder);
             let me = me.unwrap();
             let known = world.listeners.iter_mut().find(|(_, listener)| listener.cookie == cookie);
             let id = match known {
@@ -316,10 +318,12 @@ fn answer(
                         let arena = &world.arenas[&arena].sides[side.index()];
                         Channel::at(arena, slot).unwrap().retain_for_other();
                     }
+                    // It may have gone just now, as the real daemon takes it.
                     Object::Listener(listener) => {
-                        let holders = &mut world.listeners.get_mut(&listener).unwrap().holders;
-                        if !holders.contains(&id) {
-                            holders.push(id);
+                        if let Some(known) = world.listeners.get_mut(&listener)
+                            && !known.holders.contains(&id)
+                        {
+                            known.holders.push(id);
                         }
                     }
                     Object::Kernel(_) => {}
@@ -399,8 +403,8 @@ fn gone(world: &mut World, directory: &DirectoryPage, me: u32) {
     }
 }
 
-fn name(fd: &OwnedFd) -> SocketAddr {
-    rustix::net::getsockname(fd).unwrap().try_into().unwrap()
+fn name(fd: &OwnedFd) -> Option<SocketAddr> {
+    rustix::net::getsockname(fd).unwrap().try_into().ok()
 }
 
 fn cookie(fd: &OwnedFd) -> u64 {
