@@ -11,8 +11,8 @@ use fs_xdp::Link;
 use std::rc::Rc;
 use std::task::Waker;
 
-/// Packets taken from a link in a turn. AF_XDP's gain from batching is spent at 32 to 64 (forwarding over veth: 0.84 Mpps at
-/// 64, 0.82 at 16); more only delays the tasks that wait for the first of them.
+/// Packets taken from a link in a turn. AF_XDP's gain from batching is spent at 32 to 64 (forwarding over veth:
+/// 0.84 Mpps at 64, 0.82 at 16); more only delays the tasks that wait for the first of them.
 const RX_BATCH: usize = 64;
 
 /// Packets built for an interface in a turn: two receive batches, because a turn's answers can be more than its

@@ -32,8 +32,9 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// putting them back in more often.
 const UNWATCHED_AFTER: Duration = Duration::from_millis(1);
 
-/// A pinned core that finds nothing for so long offers its CPU to who waits for it (sched_yield(2)), and looks again: what it waits
-/// for may be what they would send. Nobody waits: 0.3 µs. Shorter: the answer of a peer that spins as well is met later.
+/// A pinned core that finds nothing for so long offers its CPU to who waits for it (sched_yield(2)), and looks again: what
+/// it waits for may be what they would send (decision 0010). Nobody waits: 0.3 µs. Shorter: the answer of a peer that spins
+/// as well is met later.
 const YIELD_AFTER: Duration = Duration::from_micros(4);
 
 /// Sleep when a link has no descriptor to wait on, or its send ring is full: tokio's timer knows no less.
