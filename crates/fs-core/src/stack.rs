@@ -307,6 +307,8 @@ pub struct Stack<P: FramePool> {
     // ---- time
     pub(crate) wheel: Wheel<Token>,
     pub(crate) due: Vec<Token>,
+    /// ACKs that came to wait at `now`. Those that wait still when the next time comes go into `delayed_acks`.
+    pub(crate) new_delays: Vec<(u32, u32)>,
     pub(crate) delayed_acks: Fifo<(u32, u32)>,
     pub(crate) paced: PacingQueue,
     /// Challenge ACKs left in the current second (RFC 5961 section 7).
@@ -398,6 +400,7 @@ impl<P: FramePool> Stack<P> {
             udp: UdpTable::new(limits, frames),
             wheel: Wheel::new(Instant::ZERO),
             due: Vec::new(),
+            new_delays: Vec::new(),
             delayed_acks: Fifo::new(),
             moved: Moved::default(),
             paced: PacingQueue::default(),
@@ -500,6 +503,9 @@ impl<P: FramePool> Stack<P> {
     /// Time never goes back: an earlier `now` is ignored.
     #[inline]
     pub fn set_now(&mut self, now: Instant) {
+        if !self.new_delays.is_empty() {
+            self.keep_delays();
+        }
         if now > self.now {
             self.now = now;
             self.turn = Turn { us: micros(now), tick: current_tick(now) };
@@ -548,7 +554,7 @@ impl<P: FramePool> Stack<P> {
     /// the application.
     #[inline]
     pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
-        let Self { slots, net, wheel, delayed_acks, config, now, events, .. } = self;
+        let Self { slots, net, wheel, new_delays, now, events, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
             reroute(tcb, net, index);
@@ -563,7 +569,7 @@ impl<P: FramePool> Stack<P> {
             }
         } else if tcb.flags.has(Flags::ACK_DELAYED) && !tcb.flags.has(Flags::IN_DELAY_QUEUE) {
             tcb.flags.set(Flags::IN_DELAY_QUEUE);
-            delayed_acks.push(*now + config.tcp.delayed_ack, (index, generation));
+            new_delays.push((index, generation));
         }
         if (tcb.has_unsent() || tcb.has_lost()) && !tcb.flags.has(Flags::IN_DATA_LIST) {
             tcb.flags.set(Flags::IN_DATA_LIST);

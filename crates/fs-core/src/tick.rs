@@ -4,10 +4,10 @@ use crate::error::Error;
 use crate::frame::FramePool;
 use crate::socket::event::Ready;
 use crate::stack::{Stack, Token, arm};
-use crate::tcb::Slot;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::path::R1;
 use crate::tcb::timers::{Due, current_tick, give_up_after, tick_before};
+use crate::tcb::{Slot, Tcb};
 use crate::time::Instant;
 use crate::wire::tcp::TcpFlags;
 
@@ -57,6 +57,7 @@ impl<P: FramePool> Stack<P> {
         [
             self.wheel.next_deadline(),
             self.delayed_acks.next_deadline(),
+            self.new_delays.iter().any(|d| self.open_of(d).is_some_and(Tcb::delay_counts)).then(|| self.delay_end()),
             self.paced.next_deadline(),
             self.time_waits.next_deadline(),
             self.net.paths.next_deadline(),
@@ -66,6 +67,33 @@ impl<P: FramePool> Stack<P> {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// When what came to wait for an answer at `now` has waited long enough.
+    fn delay_end(&self) -> Instant {
+        self.now + self.config.tcp.delayed_ack
+    }
+
+    fn open_of(&self, (index, generation): &(u32, u32)) -> Option<&Tcb> {
+        self.slots.open(*index).filter(|t| t.generation == *generation)
+    }
+
+    /// The turn in which `new_delays` came to wait is over. Answers have carried most ACKs of interactive connections by
+    /// now: an entry of the queue for each would be written for nothing, and its connection fetched into the cache again
+    /// when it ends.
+    #[inline(never)]
+    pub(crate) fn keep_delays(&mut self) {
+        let until = self.delay_end();
+        let Self { slots, new_delays, delayed_acks, .. } = self;
+        for &(index, generation) in new_delays.iter() {
+            let Some(tcb) = slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
+            if tcb.delay_counts() {
+                delayed_acks.push(until, (index, generation));
+            } else {
+                tcb.flags.clear(Flags::IN_DELAY_QUEUE);
+            }
+        }
+        new_delays.clear();
     }
 
     fn end_delays(&mut self) {

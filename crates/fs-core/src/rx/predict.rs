@@ -164,7 +164,7 @@ impl<P: FramePool> Stack<P> {
     /// As [`Stack::settle`] for an open connection whose route stands and of which all else is usual.
     #[inline(always)]
     pub(crate) fn settle_plain(&mut self, index: u32, ready: Ready) {
-        let Self { slots, net, wheel, delayed_acks, config, now, events, .. } = self;
+        let Self { slots, net, wheel, new_delays, now, events, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         let flags = tcb.flags;
         let listed = |need: Flags, list: Flags| !flags.has(need) || flags.has(list);
@@ -183,7 +183,7 @@ impl<P: FramePool> Stack<P> {
         }
         if !flags.has(Flags::ACK_NOW) && !listed(Flags::ACK_DELAYED, Flags::IN_DELAY_QUEUE) {
             tcb.flags.set(Flags::IN_DELAY_QUEUE);
-            delayed_acks.push(*now + config.tcp.delayed_ack, (index, generation));
+            new_delays.push((index, generation));
         }
         arm(tcb, wheel, index, *now);
         if ready.0 != 0 {

@@ -142,6 +142,41 @@ fn an_answer_carries_the_ack_and_makes_the_connection_interactive() {
     assert_eq!(lab.one().ack, conn.seq.wrapping_add(9));
 }
 
+/// A core whose connections have all been answered is not woken for their delayed ACKs.
+#[test]
+fn an_answer_in_time_leaves_no_deadline_of_its_ack() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let listener = lab.listen(TcpOptions::default(), 0);
+    let mut conn = lab.accept_on(listener, 4000, syn_options(None, true, None));
+    for i in 0..3 {
+        lab.send(&conn.data(b"ask"));
+        let waits = lab.stack.next_deadline().map(|at| at.since(lab.now));
+        assert!(i == 0 || waits == Some(TcpConfig::default().delayed_ack), "{i}: {waits:?}");
+        lab.stack.tcp_send(conn.id, b"answer").unwrap();
+        let answer = lab.one();
+        (conn.seq, conn.ack) = (conn.seq.wrapping_add(3), answer.seq.wrapping_add(6));
+        let next = |lab: &Lab| lab.stack.next_deadline().map(|at| at.since(lab.now));
+        assert!(next(&lab).is_some_and(|wait| wait > Duration::from_millis(150)), "{i}: {:?}", next(&lab));
+        lab.pass(Duration::from_millis(1));
+        assert!(next(&lab).is_some_and(|wait| wait > Duration::from_millis(150)), "{i}: {:?}", next(&lab));
+    }
+    // Two of them in one turn, and but one is answered.
+    let mut other = lab.accept_on(listener, 4001, syn_options(None, true, None));
+    for _ in 0..16 {
+        lab.send(&other.data(b"ask"));
+        other.seq = other.seq.wrapping_add(3);
+        lab.one();
+    }
+    lab.send_together(&[conn.data(b"ask"), other.data(b"ask")]);
+    lab.stack.tcp_send(conn.id, b"answer").unwrap();
+    assert_eq!(lab.one().payload, b"answer");
+    lab.pass(Duration::from_millis(39));
+    lab.silence();
+    lab.pass(Duration::from_millis(2));
+    let ack = lab.one();
+    assert_eq!((ack.to, ack.ack), (4001, other.seq.wrapping_add(3)));
+}
+
 #[test]
 fn an_answer_after_the_ack_makes_the_connection_interactive_too_until_one_is_missing() {
     let mut lab = Lab::new(TcpConfig::default());

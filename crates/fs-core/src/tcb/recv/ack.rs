@@ -68,6 +68,13 @@ impl Tcb {
         self.ack_sent();
     }
 
+    /// Something hangs on the end of the delayed-ACK time: an ACK, or whether an answer still makes the connection
+    /// interactive (see [`Tcb::ack_carried`]).
+    #[inline]
+    pub(crate) fn delay_counts(&self) -> bool {
+        self.flags.has(Flags::ACK_DELAYED) || self.flags.quick() != INTERACTIVE
+    }
+
     /// The delayed-ACK time has passed without an answer: the ACK is due, and ACKs wait for answers no longer (Linux:
     /// `tcp_delack_timer_handler`).
     #[inline]
