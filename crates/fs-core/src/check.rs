@@ -145,7 +145,7 @@ impl<P: FramePool> Stack<P> {
         } else {
             at = tx.head();
         }
-        let (mut sacked, mut lost, mut retransmitted) = (0, 0, 0);
+        let (mut sacked, mut sacked_segments, mut lost, mut retransmitted) = (0, 0, 0, 0);
         let mut last = NIL;
         while at != NIL {
             let segment = &self.store.segments[at];
@@ -168,6 +168,7 @@ impl<P: FramePool> Stack<P> {
             assert!(sent || !segment.has(mark::SACKED | mark::LOST | mark::RETRANSMITTED), "a mark on unsent data");
             assert!(!segment.has(mark::SACKED) || !segment.has(mark::LOST), "SACKed and lost");
             sacked += segment.span() * segment.has(mark::SACKED) as u32;
+            sacked_segments += segment.has(mark::SACKED) as u32;
             lost += segment.span() * segment.has(mark::LOST) as u32;
             retransmitted += segment.span() * segment.has(mark::RETRANSMITTED) as u32;
             (last, at) = (at, segment.next);
@@ -184,6 +185,7 @@ impl<P: FramePool> Stack<P> {
         if tcb.flags.has(Flags::SACK) {
             assert_eq!(ext.map_or(0, |e| e.sacked), sacked, "bytes marked SACKed");
         }
+        assert_eq!(ext.map_or(0, |e| e.sacked_segments), sacked_segments, "segments marked SACKed");
         let closed = ext.is_some_and(|e| e.sender.closed_since.is_some());
         assert!(
             !closed || tcb.snd_wnd == 0,

@@ -182,6 +182,8 @@ pub(crate) struct Ext {
     pub(crate) sender: send::sender::Sender,
     /// Bytes of the send queue that the peer has SACKed.
     pub(crate) sacked: u32,
+    /// RACK.segs_sacked: the segments that they are in; 0 without SACK.
+    pub(crate) sacked_segments: u32,
     /// Bytes taken for lost and not SACKed.
     pub(crate) lost: u32,
     /// Bytes sent again, and neither acknowledged nor taken for lost since.

@@ -180,7 +180,8 @@ pub(crate) struct Acked {
     pub(crate) fin: bool,
     /// `sent_us` of the latest segment that was sent only once.
     pub(crate) sample_us: Option<u32>,
-    /// Bytes that left the scoreboard's counts.
+    /// Segments, and bytes, that left the scoreboard's counts.
+    pub(crate) sacked_segments: u32,
     pub(crate) sacked: u32,
     pub(crate) lost: u32,
     pub(crate) retransmitted: u32,
@@ -548,7 +549,9 @@ impl TxQueue {
             acked.fin |= segment.has(mark::FIN);
             if marks & (mark::SACKED | mark::LOST | mark::RETRANSMITTED) != 0 {
                 acked.count(marks, segment.span());
-                acked.segments -= u32::from(marks & mark::SACKED != 0);
+                let sacked = u32::from(marks & mark::SACKED != 0);
+                acked.segments -= sacked;
+                acked.sacked_segments += sacked;
             }
             // What was SACKed arrived long ago.
             if marks & (mark::EVER_RETRANSMITTED | mark::SACKED) == 0 {

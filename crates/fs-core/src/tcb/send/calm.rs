@@ -60,7 +60,7 @@ impl Tcb {
         self.snd_una = input.ack;
         self.dup_acks = 0;
         self.flags.clear(Flags::PERSIST);
-        self.follow_trace(&trace, now_us, &mut Acknowledged::default());
+        self.follow_trace(&trace, now_us, &mut Acknowledged { echo: input.echo, ..Acknowledged::default() });
         let rtt_us = self.sample_round_trip(&trace, &Sacked::default(), input.echo, now_us);
         self.grow_window(config, advance, flight_before, rtt_us, input.now);
         self.model_end(input.now);

@@ -28,7 +28,7 @@ impl Tcb {
         let duplicate = duplicate_block(sack, ack);
         let mut facts = Acknowledged { duplicate, ..Acknowledged::default() };
         self.model_begin(store, self.snd_una, now);
-        let sacked = self.mark_sacked(store, sack, micros(now));
+        let sacked = self.mark_sacked(store, sack, None, micros(now));
         *delivered = delivered.wrapping_add(sacked.segments);
         self.book_sacked(&sacked, &mut facts, stats);
         self.take_duplicate(&facts);

@@ -186,14 +186,13 @@ impl Tcb {
         let mut found = Found::default();
         let (una, queue) = (self.snd_una, self.tx);
         let srtt = self.rtt.srtt_us();
-        let thresh = super::sack::DUP_THRESH * self.mss as u32;
         let recovering = matches!(self.recovery(), Recovery::Fast { .. } | Recovery::Loss { .. });
         let Some(ext) = self.ext.as_mut() else { return found };
-        let sacked = ext.sacked;
+        let thresh_reached = ext.sacked_segments >= super::sack::DUP_THRESH;
         let Some(rack) = ext.loss.as_deref_mut().map(|l| &mut l.rack) else { return found };
         let Some(latest) = rack.latest.filter(|_| rack.advanced || force) else { return found };
         rack.advanced = false;
-        let window = rack.reordering_window(srtt, recovering, sacked >= thresh);
+        let window = rack.reordering_window(srtt, recovering, thresh_reached);
         let deadline = rack.rtt_us.saturating_add(window);
         let expired = |sent_us: u32| now_us.wrapping_sub(sent_us) >= deadline;
         let mut waiting = false;

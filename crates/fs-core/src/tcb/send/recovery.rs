@@ -175,7 +175,7 @@ impl Tcb {
         }
         self.book_acknowledged(&acked, advance, &mut facts);
         self.follow_trace(&trace, now_us, &mut facts);
-        let sacked = self.mark_sacked(store, input.sack, now_us);
+        let sacked = self.mark_sacked(store, input.sack, input.echo, now_us);
         *delivered = delivered.wrapping_add(sacked.segments);
         self.book_sacked(&sacked, &mut facts, stats);
         if advanced {
@@ -232,6 +232,7 @@ impl Tcb {
         ext.retransmitted = ext.retransmitted.saturating_sub(acked.retransmitted);
         if with_sack {
             ext.sacked = ext.sacked.saturating_sub(acked.sacked);
+            ext.sacked_segments = ext.sacked_segments.saturating_sub(acked.sacked_segments);
             facts.delivered = advance.saturating_sub(acked.sacked);
         } else if facts.advanced {
             // Without SACK, `sacked` counts duplicate ACKs. One segment of a partial ACK was the hole, the others are
@@ -266,7 +267,9 @@ impl Tcb {
         if let Some((sent_us, end)) = trace.once {
             loss.rack.delivered(now_us, sent_us, end, false);
         }
-        if let Some((sent_us, end)) = trace.again {
+        // RFC 8985 6.2 step 2: what an echo from before the first retransmission acknowledges are the originals.
+        let early = loss.undo.original_arrived(facts.echo);
+        if let Some((sent_us, end)) = trace.again.filter(|_| !early) {
             loss.rack.delivered(now_us, sent_us, end, true);
         }
         let Some((begin, end)) = trace.first_once else { return };

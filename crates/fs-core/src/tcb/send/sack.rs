@@ -114,8 +114,15 @@ impl Ext {
 }
 
 impl Tcb {
-    /// Marks what the peer says it holds. Blocks outside SND.UNA..SND.NXT are ignored (old ones, D-SACKs, lies).
-    pub(crate) fn mark_sacked(&mut self, store: &mut TxStore, blocks: &[(SeqNum, SeqNum)], now_us: u32) -> Sacked {
+    /// Marks what the peer says it holds. Blocks outside SND.UNA..SND.NXT are ignored (old ones, D-SACKs, lies). `echo`: our
+    /// timestamp that came back.
+    pub(crate) fn mark_sacked(
+        &mut self,
+        store: &mut TxStore,
+        blocks: &[(SeqNum, SeqNum)],
+        echo: Option<u32>,
+        now_us: u32,
+    ) -> Sacked {
         let (una, nxt, queue) = (self.snd_una, self.snd_nxt, self.tx);
         let valid =
             |&&(start, end): &&(SeqNum, SeqNum)| start.before(end) && start.at_or_after(una) && end.at_or_before(nxt);
@@ -126,8 +133,9 @@ impl Tcb {
         let high = self.recovery().high();
         self.loss_mut();
         let Some(ext) = self.ext.as_mut() else { return out };
-        let Ext { loss, sacked, lost, retransmitted, control, .. } = ext;
-        let Some(Loss { blocks: known, rack, fack, .. }) = loss.as_deref_mut() else { return out };
+        let Ext { loss, sacked, sacked_segments, lost, retransmitted, control, .. } = ext;
+        let Some(Loss { blocks: known, rack, fack, undo, .. }) = loss.as_deref_mut() else { return out };
+        let early = undo.original_arrived(echo);
         let prior_fack = fack.filter(|f| f.after(una));
         let old = *known;
         let mut fresh = [Known::default(); 4];
@@ -162,8 +170,11 @@ impl Tcb {
                 if segment.has(mark::RETRANSMITTED) {
                     *retransmitted = retransmitted.saturating_sub(span);
                 }
+                *sacked_segments += 1;
                 let once = !segment.has(mark::EVER_RETRANSMITTED);
-                rack.delivered(now_us, segment.sent_us, seg_end, !once);
+                if once || !early {
+                    rack.delivered(now_us, segment.sent_us, seg_end, !once);
+                }
                 if once {
                     out.original |= high.is_some_and(|high| seg_end.at_or_before(high));
                     out.once_us = later(out.once_us, Some(segment.sent_us));
@@ -303,7 +314,7 @@ impl Tcb {
 impl Ext {
     /// Nothing is known of what the peer holds. The marks are the caller's.
     pub(crate) fn forget_sacks(&mut self) {
-        self.sacked = 0;
+        (self.sacked, self.sacked_segments) = (0, 0);
         if let Some(loss) = self.loss.as_deref_mut() {
             loss.blocks = [Known::default(); 4];
             loss.fack = None;
@@ -313,7 +324,7 @@ impl Ext {
 
     /// All is acknowledged: the scoreboard is empty.
     pub(crate) fn clear_board(&mut self) {
-        (self.sacked, self.lost, self.retransmitted) = (0, 0, 0);
+        (self.sacked, self.sacked_segments, self.lost, self.retransmitted) = (0, 0, 0, 0);
         if let Some(loss) = self.loss.as_deref_mut() {
             loss.blocks = [Known::default(); 4];
             (loss.fack, loss.resend) = (None, None);
