@@ -118,6 +118,10 @@ impl Tcb {
         }
         self.window = window;
         self.ext_mut().recovery = Recovery::Cwr { high };
+        // What the probe repaired, if anything, was lost to the same congestion.
+        if let Some(loss) = self.loss_if_any() {
+            loss.probe.end = None;
+        }
         self.owe_cwr();
     }
 
