@@ -180,7 +180,7 @@ impl<P: FramePool> Stack<P> {
             return self.settle(index, Ready::default());
         }
         if tcb.flags.has(Flags::PROBE_TIMER) {
-            tcb.on_probe_timeout(&config.tcp, *now);
+            tcb.on_probe_timeout(store, &config.tcp, *now);
             return self.settle(index, Ready::default());
         }
         if tcb.flags.has(Flags::REORDER_TIMER) {

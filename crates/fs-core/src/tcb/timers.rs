@@ -156,12 +156,18 @@ impl Tcb {
 
     /// After an ACK of new data: the tail loss probe's timer if one may be sent, else the retransmission timer.
     #[inline]
-    pub(crate) fn restart_timer(&mut self, config: &TcpConfig, now: Instant) {
+    pub(crate) fn restart_timer(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
+        self.restart_timer_if(|tcb| tcb.tx.has_one_out(store), config, now);
+    }
+
+    /// As [`Tcb::restart_timer`]; `lone`: a single segment is out.
+    #[inline]
+    pub(crate) fn restart_timer_if(&mut self, lone: impl FnOnce(&Self) -> bool, config: &TcpConfig, now: Instant) {
         if self.backoff > 0 {
             return self.restart_backed_off(config, now);
         }
         let rto = self.rtt.rto_ns(config.rto_min, config.rto_max, config.rto_initial);
-        match self.probe_wait(config) {
+        match self.probe_wait(lone, config) {
             Some(wait) => self.set_timer(Flags::PROBE_TIMER, now.add_nanos(wait.min(rto))),
             None => self.set_timer(Flags::default(), now.add_nanos(rto)),
         }
@@ -179,7 +185,7 @@ impl Tcb {
     pub(crate) fn put_off_probe(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
         if self.flags.has(Flags::PROBE_TIMER)
             && !self.flags.has(Flags::REORDER_TIMER)
-            && let Some(wait) = self.probe_wait(config)
+            && let Some(wait) = self.probe_wait(|tcb| tcb.tx.has_one_out(store), config)
         {
             let wait = wait.min(self.rto_left(store, config, now));
             self.set_timer(Flags::PROBE_TIMER, now.add_nanos(wait));

@@ -252,7 +252,7 @@ impl<P: FramePool> Stack<P> {
             && let Some(gone) = usual.send(tcb, store, pool, stats, run, out)
         {
             if !tcb.timer_runs() {
-                tcb.restart_timer(&config.tcp, *now);
+                tcb.restart_timer(store, &config.tcp, *now);
             }
             tally.sent_data(turn.tick);
             #[cfg(any(test, feature = "check"))]

@@ -113,7 +113,7 @@ impl<P: FramePool> Stack<P> {
         if timer_ran {
             tcb.put_off_probe(store, &config.tcp, *now);
         } else {
-            tcb.restart_timer(&config.tcp, *now);
+            tcb.restart_timer_if(|_| true, &config.tcp, *now);
         }
         // Not quiet: losses may have left marks, or places in the queue are remembered.
         if many && tcb.ext.is_quiet(Quiet::ACKED) {

@@ -505,6 +505,36 @@ fn a_full_batch_puts_the_tail_loss_probe_off_too() {
     assert_eq!((probe.seq, probe.payload.len()), (conn.ack.wrapping_add(4 * 1448), 1448));
 }
 
+/// RFC 8985 7.3: no probe before a round trip was measured since the last one. Where round trips have become longer than the
+/// probe's time, each flight would be probed and none measured. Linux probes each.
+#[test]
+fn a_probe_waits_for_a_measured_round_trip_since_the_last() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
+    let two = |lab: &mut Lab, conn: &mut Conn| {
+        let first = conn.ack;
+        lab.stack.tcp_send(conn.id, &[1; 2 * 1460]).unwrap();
+        assert_eq!(lab.sent().len(), 2);
+        conn.ack = first.wrapping_add(2 * 1460);
+        first
+    };
+    let first = two(&mut lab, &mut conn);
+    lab.pass(Duration::from_millis(8));
+    assert_eq!(lab.one().seq, first.wrapping_add(1460), "the probe");
+    lab.send(&conn.seg(ACK));
+    let first = two(&mut lab, &mut conn);
+    lab.pass(Duration::from_millis(195));
+    lab.silence();
+    lab.pass(Duration::from_millis(10));
+    assert_eq!(lab.one().seq, first, "the time-out, when it is without a probe");
+    lab.send(&conn.seg(ACK));
+    two(&mut lab, &mut conn);
+    lab.send(&conn.seg(ACK));
+    let first = two(&mut lab, &mut conn);
+    lab.pass(Duration::from_millis(8));
+    assert_eq!(lab.one().seq, first.wrapping_add(1460), "a round trip was measured");
+}
+
 /// SO_LINGER's time is how long close(2) waits on Linux; what is left then goes its way.
 #[test]
 fn what_lingers_is_sent_however_long_it_takes() {

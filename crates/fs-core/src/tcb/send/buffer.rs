@@ -328,6 +328,12 @@ impl TxQueue {
         (self.head != self.next).then(|| store.segments[self.head].sent_us)
     }
 
+    /// A single segment has been sent and waits for its ACK.
+    #[inline]
+    pub(crate) fn has_one_out(&self, store: &TxStore) -> bool {
+        self.is_folded() || self.head != self.next && store.segments[self.head].next == self.next
+    }
+
     #[inline]
     fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
         // Nothing is unsent before it: it begins at SND.NXT.

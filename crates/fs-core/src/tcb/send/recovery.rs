@@ -135,7 +135,7 @@ impl Tcb {
             self.flags.clear(Flags::WINDOW_LIMITED);
             self.stop_timer(input.now, acked.sample_us);
         } else {
-            self.restart_timer(config, input.now);
+            self.restart_timer(store, config, input.now);
         }
         acked.fin
     }
@@ -321,6 +321,7 @@ impl Tcb {
         self.backoff = 0;
         if let Some(loss) = self.loss_if_any() {
             loss.rack.sample(rtt_us.max(1), now_us);
+            loss.probe.unmeasured = false;
         }
         Some(rtt_us)
     }
@@ -720,7 +721,7 @@ impl Tcb {
             let wait = Duration::from_micros(u64::from(wait_us)).min(self.rto(config));
             self.set_timer(Flags::REORDER_TIMER, now + wait);
         } else if advanced {
-            self.restart_timer(config, now);
+            self.restart_timer(store, config, now);
         } else if self.flags.has(Flags::REORDER_TIMER) || self.flags.has(Flags::PROBE_TIMER) && !self.may_begin() {
             // From the head's own time: duplicate ACKs must not put the time-out off.
             self.resume_rto(store, config, now);
@@ -789,7 +790,7 @@ impl Tcb {
         }
         loss.undo.frto = with_sack && (state == Recovery::Open || time_outs > 0);
         loss.undo.new_data_first = false;
-        loss.probe = Default::default();
+        loss.probe.give_up();
         if !with_sack {
             loss.recover = Some(high);
         }

@@ -163,6 +163,7 @@ impl Tcb {
                 out.bytes += span;
                 out.segments += 1;
                 *sacked += span;
+                *sacked_segments += 1;
                 model::delivered(control, &store.stamps, index, segment);
                 if segment.has(mark::LOST) {
                     *lost = lost.saturating_sub(span);
@@ -170,7 +171,6 @@ impl Tcb {
                 if segment.has(mark::RETRANSMITTED) {
                     *retransmitted = retransmitted.saturating_sub(span);
                 }
-                *sacked_segments += 1;
                 let once = !segment.has(mark::EVER_RETRANSMITTED);
                 if once || !early {
                     rack.delivered(now_us, segment.sent_us, seg_end, !once);

@@ -206,7 +206,7 @@ impl Tcb {
             self.note_sent(store, index, now);
         }
         if !self.timer_runs() {
-            self.restart_timer(config, now);
+            self.restart_timer(store, config, now);
         }
     }
 

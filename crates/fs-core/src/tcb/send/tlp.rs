@@ -1,6 +1,7 @@
 //! The tail loss probe (RFC 8985 section 7): when no ACK has come for two round trips, one segment is sent so that
 //! the ACK that it draws tells what is lost, before the retransmission timer has to guess.
 
+use super::buffer::TxStore;
 use super::recovery::Acknowledged;
 use crate::config::TcpConfig;
 use crate::tcb::flags::Flags;
@@ -22,13 +23,22 @@ pub(crate) struct Probe {
     pub(crate) end: Option<SeqNum>,
     /// TLP.is_retrans: it was a retransmission.
     resent: bool,
+    /// No round trip was measured since a probe was sent.
+    pub(crate) unmeasured: bool,
+}
+
+impl Probe {
+    /// Whatever became of it tells nothing any more.
+    pub(crate) fn give_up(&mut self) {
+        (self.due, self.end) = (false, None);
+    }
 }
 
 impl Tcb {
     /// 7.2: how long to wait for an ACK before a probe, in nanoseconds; `None`: no probe now. Without a sample of the
-    /// round trip, the initial time-out's worth.
+    /// round trip, the initial time-out's worth. `lone`: a single segment is out.
     #[inline]
-    pub(crate) fn probe_wait(&self, config: &TcpConfig) -> Option<u64> {
+    pub(crate) fn probe_wait(&self, lone: impl FnOnce(&Self) -> bool, config: &TcpConfig) -> Option<u64> {
         if !config.rack || !config.tail_loss_probe || !self.flags.has(Flags::SACK) || self.backoff > 0 {
             return None;
         }
@@ -40,20 +50,24 @@ impl Tcb {
         if !self.rtt.has_sample() {
             return Some(nanos(config.rto_initial));
         }
-        // Less than two full segments may be acknowledged late (RFC 9293 MUST-58): room for it is Linux's minimal
-        // time-out (RFC: WCDelAckT, 200 ms). Both ask for one segment and are early for several small ones.
-        let delayed = self.snd_nxt.since(self.snd_una) < 2 * self.mss as u32;
+        // One segment may be acknowledged late (RFC 9293 MUST-58): room for it is Linux's minimal time-out (RFC: WCDelAckT,
+        // 200 ms).
+        let delayed = self.snd_nxt.since(self.snd_una) < 2 * self.mss as u32 && lone(self);
         let more = if delayed { config.rto_min } else { MARGIN };
         Some((u64::from(self.rtt.srtt_us()) * 2000).saturating_add(nanos(more)))
     }
 
-    /// 7.3: the probe timer has fired. The retransmission timer takes over.
-    pub(crate) fn on_probe_timeout(&mut self, config: &TcpConfig, now: Instant) {
-        self.restart_rto(config, now);
-        let loss = self.loss_mut();
-        // At most one at a time.
-        if loss.probe.end.is_none() {
-            loss.probe.due = true;
+    /// 7.3: the probe timer has fired. The retransmission timer takes over: from now on if a probe goes (Linux
+    /// `tcp_send_loss_probe`), or the time-out is as late as it would be without.
+    pub(crate) fn on_probe_timeout(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
+        let probe = &mut self.loss_mut().probe;
+        // At most one at a time; and where the round trip has become longer than this timer's time, probes would be all
+        // that it is measured by, which is not at all.
+        if probe.end.is_some() || probe.unmeasured {
+            self.resume_rto(store, config, now);
+        } else {
+            probe.due = true;
+            self.restart_rto(config, now);
         }
     }
 
@@ -61,7 +75,7 @@ impl Tcb {
     pub(crate) fn probe_sent(&mut self, resent: bool, config: &TcpConfig, now: Instant) {
         let end = self.snd_nxt;
         let loss = self.loss_mut();
-        loss.probe = Probe { due: false, end: Some(end), resent };
+        loss.probe = Probe { due: false, end: Some(end), resent, unmeasured: true };
         self.restart_rto(config, now);
     }
 
