@@ -62,6 +62,21 @@ impl AttachmentPage {
         true
     }
 
+    /// What `fd` stands for.
+    pub fn object(&self, fd: i32) -> Option<Object> {
+        Object::from_word(self.at(fd)?.object.load(SeqCst))
+    }
+
+    /// Changes what `fd` stands for, without a cookie, if it is `from`. `None`: the number is out of range.
+    pub fn replace(&self, fd: i32, from: Option<Object>, to: Option<Object>) -> Option<bool> {
+        let entry = self.at(fd)?;
+        if from.is_none() {
+            entry.cookie.store(0, Relaxed);
+        }
+        let word = |object: Option<Object>| object.map_or(0, Object::to_word);
+        Some(entry.object.compare_exchange(word(from), word(to), SeqCst, Relaxed).is_ok())
+    }
+
     /// Clears the entry of `fd`.
     pub fn clear(&self, fd: i32) {
         if let Some(entry) = self.at(fd) {

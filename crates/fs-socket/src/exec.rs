@@ -197,7 +197,7 @@ fn resume(attachment: &Attachment, object: Object, numbers: &[Fd], references: u
             let page = attachment.client().listener(id).ok().and_then(|page| ListenerPage::map(page.as_fd()).ok());
             let (Some(page), Some(socket)) = (page, enter(first)) else { return };
             others.iter().for_each(|fd| connect::enter_again(*fd, socket));
-            listen::resume(attachment, first, socket, id, page);
+            listen::resume(attachment, socket, id, page);
         }
         Object::Kernel(_) => {}
     }

@@ -6,8 +6,11 @@
 //! listener from one that uses this library ([`sys::family`]). One that is not announced is the kernel's alone.
 
 mod accept;
+mod announce;
 
 pub use accept::accept4;
+use announce::{announce, announce_anyway, clear_pages, enter_pages};
+pub(crate) use announce::{announce_again, changed, enter_number};
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize,
@@ -18,13 +21,10 @@ use std::time::Duration;
 
 use fs_shm::{
     Arena, Channel, Side,
-    control::{KernelReason, Listening, Object},
+    control::{KernelReason, Object},
     pages::ListenerPage,
 };
-use rustix::{
-    fd::{AsFd, AsRawFd},
-    io::Errno,
-};
+use rustix::{fd::AsRawFd, io::Errno};
 
 use crate::{
     arenas::{self, Mapped, Shared},
@@ -49,7 +49,7 @@ const HOT: usize = 4;
 /// What this process knows of one listener.
 #[derive(Debug)]
 struct Listener {
-    /// 1: in use.
+    /// 0: free; 1 for the socket, and 1 for each thread that announces it.
     used: AtomicU32,
     /// The daemon's number; 0: not announced.
     id: AtomicU32,
@@ -88,6 +88,8 @@ struct Listener {
 const LISTENERS: usize = 4096;
 sys::array::zeroed!(Listener);
 static ALL: Array<Listener, LISTENERS> = Array::new();
+/// Places used at least once.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// `bind(2)`.
 pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
@@ -115,7 +117,7 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
     if socket.marked(mark::KERNEL_ONLY) || !become_listener(socket) {
         if let Some(attachment) = process::attached() {
             let reason = if socket.marked(mark::KERNEL_ONLY) { KernelReason::Option } else { KernelReason::Limit };
-            enter_pages(attachment, socket, fd, Object::Kernel(reason));
+            enter_pages(attachment, socket, Object::Kernel(reason));
         }
         return Some(Ok(()));
     }
@@ -127,8 +129,10 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
         && let Err(errno) = announce(attachment, fd, socket)
     {
         // A rule: it must not listen on the kernel either. (A socket that listens and is shut down is closed again.)
-        stop(fd, socket);
-        let _closed = call::shutdown(fd, SHUT_RDWR);
+        if let Some(fd) = live(fd, socket) {
+            stop(fd, socket);
+            let _closed = call::shutdown(fd, SHUT_RDWR);
+        }
         return Some(Err(errno));
     }
     Some(Ok(()))
@@ -158,6 +162,7 @@ fn become_listener(socket: &'static Socket) -> bool {
         ALL.make(*place).is_some_and(|listener| listener.used.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
     };
     let Some(place) = (0..LISTENERS).find(free) else { return false };
+    HIGHEST.fetch_max(place + 1, Relaxed);
     socket.set_listener(place as u32);
     sys::family::prepare();
     socket.become_kind(Kind::Listener);
@@ -169,60 +174,28 @@ fn of(socket: &Socket) -> Option<&'static Listener> {
     if socket.kind() == Kind::Listener { ALL.at(socket.listener() as usize) } else { None }
 }
 
-/// Tells the daemon of a listener. Where it cannot serve it, the kernel alone listens.
-///
-/// # Errors
-/// A rule of the daemon denies it.
-fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
-    let (Some(listener), Some(placeholder)) = (of(socket), sys::borrowed(fd)) else { return Ok(()) };
-    if socket.marked(mark::KERNEL_ONLY) {
-        enter_pages(attachment, socket, fd, Object::Kernel(KernelReason::Option));
-        return Ok(());
+/// A number that stands for the socket: `fd`, or another.
+fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
+    let is = |fd| table::find(fd).is_some_and(|now| core::ptr::eq(now, socket));
+    if is(fd) {
+        return Some(fd);
     }
-    let object = match attachment.client().listen(placeholder, listener.backlog.load(Relaxed)) {
-        Ok(Listening::Yes(id, page)) => {
-            if listener.id.load(Relaxed) != id || listener.life.load(Relaxed) != attachment.life() {
-                let Ok(page) = ListenerPage::map(page.as_fd()) else { return Ok(()) };
-                listener.take_page(id, attachment.life(), page);
-            }
-            socket.set_life(attachment.life());
-            Object::Listener(id)
+    let mut other = None;
+    table::each(0, u32::MAX, |fd, of| {
+        if core::ptr::eq(of, socket) {
+            other = Some(fd);
         }
-        Ok(Listening::Kernel(reason)) => Object::Kernel(reason),
-        Ok(Listening::Refused(errno)) => return Err(errno),
-        Err(error) => {
-            attachment.failed(&error);
-            return Ok(());
-        }
-    };
-    enter_pages(attachment, socket, fd, object);
-    poll::changed(socket);
-    Ok(())
-}
-
-/// For one that listens already: where a rule denies it, it goes on doing so on the kernel.
-fn announce_anyway(attachment: &Attachment, fd: Fd, socket: &'static Socket) {
-    if announce(attachment, fd, socket).is_err() {
-        enter_pages(attachment, socket, fd, Object::Kernel(KernelReason::Port));
-    }
-}
-
-/// Options of a listener have changed: the daemon reads them from its placeholder.
-pub(crate) fn changed(fd: Fd, socket: &'static Socket) {
-    if object(socket).is_some()
-        && let Some(attachment) = process::current().filter(|now| now.life() == socket.life())
-    {
-        announce_anyway(attachment, fd, socket);
-    }
+    });
+    other
 }
 
 /// An option that only the kernel has was set on a listener: its connections are the kernel's from here on.
-pub(crate) fn leave_to_kernel(fd: Fd, socket: &'static Socket) {
+pub(crate) fn leave_to_kernel(socket: &'static Socket) {
     let Some(listener) = of(socket) else { return };
     let was_announced = listener.id.load(Acquire) != 0;
     listener.withdraw();
     if let (Some(attachment), true) = (process::current(), was_announced) {
-        enter_pages(attachment, socket, fd, Object::Kernel(KernelReason::Option));
+        enter_pages(attachment, socket, Object::Kernel(KernelReason::Option));
     }
     poll::changed(socket);
 }
@@ -233,46 +206,15 @@ pub(crate) fn object(socket: &Socket) -> Option<Object> {
     (id != 0).then_some(Object::Listener(id))
 }
 
-/// One more number of a listener.
-pub(crate) fn enter_number(attachment: &Attachment, socket: &Socket, fd: Fd) {
-    if let Some(object) = object(socket) {
-        // The page is as large as the table.
-        let _ = process::enter_page(attachment, fd, object);
-    }
-}
-
 /// A listener that was inherited or received. The caller holds [`table::Changing`].
-pub(crate) fn resume(attachment: &Attachment, fd: Fd, socket: &'static Socket, id: u32, page: ListenerPage) {
+pub(crate) fn resume(attachment: &Attachment, socket: &'static Socket, id: u32, page: ListenerPage) {
     if !become_listener(socket) {
         return;
     }
     let Some(listener) = of(socket) else { return };
     listener.take_page(id, attachment.life(), page);
     socket.set_life(attachment.life());
-    enter_pages(attachment, socket, fd, Object::Listener(id));
-}
-
-/// Writes the attachment page's entries of all numbers of the socket.
-fn enter_pages(attachment: &Attachment, socket: &'static Socket, fd: Fd, object: Object) {
-    let _changing = table::Changing::begin();
-    // A number without an entry (beyond the page) is let go by the daemon when the process ends.
-    let _ = process::enter_page(attachment, fd, object);
-    if socket.descriptors() > 1 {
-        table::each(0, u32::MAX, |other, of| {
-            if core::ptr::eq(of, socket) {
-                let _ = process::enter_page(attachment, other, object);
-            }
-        });
-    }
-}
-
-/// A new attachment: every listener is announced to it.
-pub(crate) fn announce_again(attachment: &Attachment) {
-    Socket::each(|socket| {
-        if socket.kind() == Kind::Listener && socket.life() != attachment.life() {
-            announce_anyway(attachment, socket.number(), socket);
-        }
-    });
+    enter_pages(attachment, socket, Object::Listener(id));
 }
 
 /// The daemon is gone: the kernel's queue is left.
@@ -288,17 +230,23 @@ pub(crate) fn lost(socket: &'static Socket) {
 pub(crate) fn let_go(socket: &'static Socket) {
     let Some(listener) = of(socket) else { return };
     listener.withdraw();
-    listener.used.store(0, Release);
+    listener.let_go();
 }
 
 /// shutdown of a listener: a socket that neither listens nor is connected.
 pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
     let Some(listener) = of(socket) else { return };
     let _changing = table::Changing::begin();
-    listener.withdraw();
+    let announced = object(socket);
+    // First: who announces it just now takes that back when he sees this, or it is here to be taken back.
     socket.become_kind(Kind::Fresh);
+    fence(SeqCst);
+    listener.withdraw();
     connect::clear_page(fd);
-    listener.used.store(0, Release);
+    if let (Some(announced), Some(attachment)) = (announced, process::current()) {
+        clear_pages(attachment, socket, announced);
+    }
+    listener.let_go();
     poll::changed(socket);
 }
 
@@ -754,12 +702,12 @@ impl Listener {
 
 /// In a forked child: no thread of the parent's is here.
 pub(crate) fn forked() {
-    for place in 0..LISTENERS {
+    for place in 0..HIGHEST.load(Relaxed) {
         let Some(listener) = ALL.at(place) else { return };
-        if listener.used.load(Relaxed) == 0 {
-            break;
+        if listener.is_used() {
+            listener.used.store(1, Relaxed);
+            listener.busy.store(0, Relaxed);
+            listener.waiters.store(0, Relaxed);
         }
-        listener.busy.store(0, Relaxed);
-        listener.waiters.store(0, Relaxed);
     }
 }

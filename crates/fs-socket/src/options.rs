@@ -164,7 +164,7 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
     Some(call::setsockopt(fd, level, name, value).inspect(|()| {
         act(fd, socket, level, name, value);
         if tcp_options::is_kernel_only(level, name, value) {
-            crate::listen::leave_to_kernel(fd, socket);
+            crate::listen::leave_to_kernel(socket);
         }
         tcp_options::was_set(fd, socket, level, name);
     }))

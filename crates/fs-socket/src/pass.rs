@@ -80,7 +80,7 @@ fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
         Object::Listener(id) => {
             let page = ListenerPage::map(memory.as_fd()).ok()?;
             let socket = exec::enter(fd)?;
-            listen::resume(attachment, fd, socket, id, page);
+            listen::resume(attachment, socket, id, page);
         }
         Object::Kernel(_) => {}
     }

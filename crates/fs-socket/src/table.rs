@@ -106,6 +106,11 @@ pub fn socket(fd: Fd) -> Option<SocketRef> {
     }
 }
 
+/// The same for a socket that is known; `None`: it is being torn down.
+pub(crate) fn hold(socket: &'static Socket) -> Option<SocketRef> {
+    socket.hold().then_some(SocketRef { socket })
+}
+
 /// The index of an epoll set that has had no socket of ours yet.
 const NO_INDEX: u32 = u32::MAX;
 

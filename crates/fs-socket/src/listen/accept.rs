@@ -13,7 +13,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Armed, Listener, of};
+use super::{Armed, Listener, live, of};
 use crate::{
     address,
     arenas::Shared,
@@ -141,21 +141,6 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
     let peer = channel.peer_addr().to_std();
     let peer = peer.map_or_else(|| Address::new(&[]), |peer| address::raw(peer, socket.family()));
     Some(Ok((fd, peer)))
-}
-
-/// A number that stands for the socket: `fd`, or another.
-fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
-    let is = |fd| table::find(fd).is_some_and(|now| core::ptr::eq(now, socket));
-    if is(fd) {
-        return Some(fd);
-    }
-    let mut other = None;
-    table::each(0, u32::MAX, |fd, of| {
-        if core::ptr::eq(of, socket) {
-            other = Some(fd);
-        }
-    });
-    other
 }
 
 /// One of the kernel's; `EAGAIN`: none.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use fs_shm::control::{Fd, MESSAGE_MAX, Object, Reply, Request, socket};
@@ -45,6 +46,10 @@ pub(crate) struct Mini {
     world: Arc<Mutex<World>>,
     directory: Arc<(OwnedFd, DirectoryPage)>,
 }
+
+/// The answer to Listen is kept back while it is locked, which is counted.
+static LISTEN: Mutex<()> = Mutex::new(());
+static LISTENS: AtomicU32 = AtomicU32::new(0);
 
 impl Mini {
     /// Serves `path`, in threads of this process.
@@ -90,6 +95,26 @@ impl Mini {
         }
     }
 
+    /// Runs `meanwhile` when a process has asked it to listen, and has not been answered.
+    pub(crate) fn amid_listen(&self, ask: impl FnOnce() + Send + 'static, meanwhile: impl FnOnce()) {
+        let kept = LISTEN.lock().unwrap();
+        let before = LISTENS.load(SeqCst);
+        let asks = std::thread::spawn(ask);
+        while LISTENS.load(SeqCst) == before {
+            std::thread::yield_now();
+        }
+        meanwhile();
+        drop(kept);
+        asks.join().unwrap();
+    }
+
+    /// How many listeners there are, and what the pages of all processes say of a number.
+    pub(crate) fn knows(&self, fd: i32) -> (usize, Vec<Object>) {
+        let world = self.world.lock().unwrap();
+        let entries = world.attachments.values().filter_map(|(page, _)| Some(page.entry(fd)?.0));
+        (world.listeners.len(), entries.collect())
+    }
+
     /// Started again: it knows nothing of what was.
     pub(crate) fn start_again(&self) {
         self.world.lock().unwrap().dead = false;
@@ -130,10 +155,15 @@ fn serve(world: Arc<Mutex<World>>, directory: Arc<(OwnedFd, DirectoryPage)>, con
             }
             let (number, request) = Request::decode(&buffer[..received.len]).unwrap();
             let given = received.fds.take();
+            let listens = matches!(request, Request::Listen { .. });
             let (reply, fds) = {
                 let mut world = world.lock().unwrap();
                 answer(&mut world, &directory, &mut me, request, given)
             };
+            if listens {
+                LISTENS.fetch_add(1, SeqCst);
+                drop(LISTEN.lock().unwrap());
+            }
             // A child's connection is served from here on.
             let fds: Vec<OwnedFd> = match &reply {
                 Reply::Forked { child } => {
