@@ -35,6 +35,8 @@ if what == 'locked-user':
     lock(FUTURE)
 if what == 'addresses':
     limit(resource.RLIMIT_AS, 2 << 30)
+if what == 'data':
+    limit(resource.RLIMIT_DATA, 32 << 20)
 if what == 'files':
     limit(resource.RLIMIT_FSIZE, 4096)
 listener = socket.create_server(('127.0.0.1', 7431), backlog=64)
@@ -88,6 +90,7 @@ fn a_program_that_may_have_little_is_served_or_left_to_the_kernel() -> Result<()
             ("locked", true),
             ("locked-user", false),
             ("addresses", false),
+            ("data", true),
             ("files", true),
             ("descriptors", true),
         ] {

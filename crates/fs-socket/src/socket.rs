@@ -161,7 +161,7 @@ static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
 impl Socket {
     /// A new one with one hold, for the descriptors; `None`: no memory.
     pub(crate) fn make(kind: Kind) -> Option<&'static Socket> {
-        let socket = Self::from_free().or_else(|| SOCKETS.make(USED.fetch_add(1, Relaxed) as usize))?;
+        let socket = Self::from_free().or_else(Self::from_unused)?;
         for word in [
             &socket.marks,
             &socket.linger,
@@ -185,6 +185,17 @@ impl Socket {
         socket.identity.store(NEXT_IDENTITY.fetch_add(1, Relaxed), Release);
         socket.holds.store(1, Release);
         Some(socket)
+    }
+
+    fn from_unused() -> Option<&'static Socket> {
+        loop {
+            let place = USED.load(Acquire);
+            // First: where there is no memory no place is used up.
+            let socket = SOCKETS.make(place as usize)?;
+            if USED.compare_exchange(place, place + 1, AcqRel, Relaxed).is_ok() {
+                return Some(socket);
+            }
+        }
     }
 
     fn from_free() -> Option<&'static Socket> {

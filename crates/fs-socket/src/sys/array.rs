@@ -1,4 +1,4 @@
-//! Sparse arrays at a fixed place: mapped at first use, never moved, never unmapped. Elements begin as zero bytes.
+//! Arrays at a fixed place that grow: mapped at first use, never moved, never unmapped. Elements begin as zero bytes.
 //!
 //! Memory of an element is of that type for ever: a reader may hold a reference to an element that has been given to
 //! another use meanwhile, and finds that out from the element's own atomics.
@@ -6,10 +6,10 @@
 use core::{
     marker::PhantomData,
     ptr,
-    sync::atomic::{AtomicPtr, Ordering},
+    sync::atomic::{AtomicPtr, AtomicUsize, Ordering},
 };
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 /// # Safety
 /// All bytes zero are a valid value, and every field is an atomic (or made of such).
@@ -29,27 +29,37 @@ zeroed!(core::sync::atomic::AtomicU64, core::sync::atomic::AtomicU32, core::sync
 // SAFETY: a pointer; null is valid.
 unsafe impl<T: Sync> Zeroed for super::pointer::Pointer<T> {}
 
-/// `LEN` elements.
+/// `LEN` elements. The addresses are taken at once, without a right to them; memory is asked for as higher elements are used,
+/// for what may be written counts against RLIMIT_DATA and the kernel's commit limit even while it is not touched.
 #[derive(Debug)]
 pub struct Array<T: Zeroed + 'static, const LEN: usize> {
+    /// Elements below this may be used.
+    usable: AtomicUsize,
     base: AtomicPtr<T>,
     elements: PhantomData<&'static T>,
 }
 
+/// Asked for at once, in bytes: a multiple of every page size. Smaller: more system calls while a process opens its sockets.
+/// Larger: more counts that is not used.
+const STEP: usize = 256 << 10;
+
 impl<T: Zeroed, const LEN: usize> Array<T, LEN> {
+    const BYTES: usize = LEN * size_of::<T>();
+
     /// Not mapped yet.
     pub const fn new() -> Self {
-        Array { base: AtomicPtr::new(ptr::null_mut()), elements: PhantomData }
+        Array { usable: AtomicUsize::new(0), base: AtomicPtr::new(ptr::null_mut()), elements: PhantomData }
     }
 
-    /// The element, if the array has been mapped: one load.
+    /// The element, if there is memory for it: two loads.
     #[inline]
     pub fn at(&self, index: usize) -> Option<&'static T> {
-        let base = self.base.load(Ordering::Acquire);
-        if base.is_null() || index >= LEN {
+        if index >= self.usable.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: `base` maps `LEN` elements for ever; zero bytes are a valid element, and all changes are made through atomics.
+        let base = self.base.load(Ordering::Relaxed);
+        // SAFETY: `usable` elements from `base` on are readable and writable for ever (`grow` stores it last); zero bytes are a
+        // valid element, and all changes are made through atomics.
         Some(unsafe { &*base.add(index) })
     }
 
@@ -60,28 +70,44 @@ impl<T: Zeroed, const LEN: usize> Array<T, LEN> {
         (base != 0 && place < LEN).then_some(place)
     }
 
-    /// Maps the array unless it is; `None` when there is no address space, or the index is beyond the end.
+    /// The element, with memory for it and those below; `None` when there is none to be had, or the index is beyond the end.
     pub fn make(&self, index: usize) -> Option<&'static T> {
-        if self.base.load(Ordering::Acquire).is_null() {
-            let len = LEN * size_of::<T>();
-            // SAFETY: a new mapping, wherever the kernel puts it.
-            let new = unsafe {
-                mmap_anonymous(
-                    ptr::null_mut(),
-                    len,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::PRIVATE | MapFlags::NORESERVE,
-                )
-            }
-            .ok()?;
-            let first =
-                self.base.compare_exchange(ptr::null_mut(), new.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok();
-            if !first {
-                // SAFETY: mapped above and seen by nobody.
-                let _ = unsafe { munmap(new, len) };
-            }
+        if index >= LEN {
+            return None;
+        }
+        if index >= self.usable.load(Ordering::Acquire) {
+            self.grow(index)?;
         }
         self.at(index)
+    }
+
+    #[cold]
+    fn grow(&self, index: usize) -> Option<()> {
+        let base = self.map()?;
+        let end = ((index + 1) * size_of::<T>()).next_multiple_of(STEP).min(Self::BYTES);
+        // SAFETY: the first `BYTES` from `base` on are this array's mapping; nobody loses a right. Several threads may do it.
+        unsafe { mprotect(base.cast(), end, MprotectFlags::READ | MprotectFlags::WRITE) }.ok()?;
+        self.usable.fetch_max(end / size_of::<T>(), Ordering::AcqRel);
+        Some(())
+    }
+
+    /// The addresses.
+    fn map(&self) -> Option<*mut T> {
+        let base = self.base.load(Ordering::Acquire);
+        if !base.is_null() {
+            return Some(base);
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, wherever the kernel puts it.
+        let new = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, ProtFlags::empty(), flags) }.ok()?;
+        match self.base.compare_exchange(ptr::null_mut(), new.cast(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Some(new.cast()),
+            Err(other) => {
+                // SAFETY: mapped above and seen by nobody.
+                let _ = unsafe { munmap(new, Self::BYTES) };
+                Some(other)
+            }
+        }
     }
 }
 
