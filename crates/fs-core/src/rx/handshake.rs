@@ -312,32 +312,34 @@ impl<P: FramePool> Stack<P> {
     /// First step of RFC 9293 3.10.7.4 in SYN-RECEIVED: an unacceptable segment is answered with an ACK.
     fn ack_handshake(&mut self, index: u32) {
         let SynEntry { key, irs, iss, options: peer, path, listener, shift, .. } = *self.handshakes.entry(index);
-        let options = self.listener_options(listener);
+        let own = self.listener_syn(listener);
+        let offer = self.syn_options(&key, path, Some(peer), own.max_segment, shift);
+        let (flags, seq, ack) = (TcpFlags::ACK, iss + 1, irs + 1);
+        self.send_opening_ack(&Syn { key: &key, path, flags, seq, ack, own, offer, fast_open: None });
+    }
+
+    /// A bare ACK with what the handshake has agreed so far.
+    pub(crate) fn send_opening_ack(&mut self, syn: &Syn<'_>) {
         let mut bytes = OptionBytes::NONE;
-        if let Some(theirs) = peer.timestamps.filter(|_| self.config.tcp.timestamps) {
-            let pair = options::Timestamps { val: self.timestamp(), ecr: theirs.val };
+        if let Some(pair) = syn.offer.timestamps {
             bytes.len = options::emit_timestamps(pair, &mut bytes.bytes) as u8;
         }
-        let shift = match peer.window_scale {
-            Some(_) if self.config.tcp.window_scaling => shift,
-            _ => 0,
-        };
         let spec = SegmentSpec {
-            key: &key,
-            seq: iss + 1,
-            ack: irs + 1,
-            flags: TcpFlags::ACK,
-            window: (options.initial_window(&self.config.tcp) >> shift).min(u16::MAX as u32) as u16,
+            key: syn.key,
+            seq: syn.seq,
+            ack: syn.ack,
+            flags: syn.flags,
+            window: (syn.own.window >> syn.offer.window_scale.unwrap_or(0)).min(u16::MAX as u32) as u16,
             urgent: 0,
             options: &bytes,
-            ttl: DEFAULT_TTL,
-            tos: 0,
-            flow_label: self.flow_label(&key),
+            ttl: syn.own.ttl,
+            tos: syn.own.tos,
+            flow_label: self.flow_label(syn.key),
             payload_len: 0,
             payload_sum: 0,
         };
         self.stats.acks_sent += 1;
-        self.send_bare(path, &spec);
+        self.send_bare(syn.path, &spec);
     }
 
     /// An ACK of something else than our SYN-ACK's number.

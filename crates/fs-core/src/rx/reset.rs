@@ -5,8 +5,10 @@ use crate::flow::FlowKey;
 use crate::frame::FramePool;
 use crate::rx::parse::Segment;
 use crate::stack::Stack;
+use crate::tcb::Slot;
 use crate::tcb::seq::SeqNum;
 use crate::tx::build::{DEFAULT_TTL, OptionBytes, SegmentSpec};
+use crate::wire::options::{Timestamps, emit_timestamps};
 use crate::wire::tcp::TcpFlags;
 
 impl<P: FramePool> Stack<P> {
@@ -27,6 +29,19 @@ impl<P: FramePool> Stack<P> {
         // RFC 7323 3.2: a RST should carry timestamps as every segment does.
         let options = tcb.option_bytes(ts, false);
         let (key, seq, ack) = (tcb.key(), tcb.acceptable_seq(), tcb.rcv_nxt);
+        self.send_reset(&key, seq, ack, TcpFlags::RST.with(TcpFlags::ACK), &options);
+    }
+
+    /// Resets the peer whose SYN has crossed ours, if there is one.
+    pub(crate) fn send_reset_of_crossed(&mut self, index: u32) {
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let Some(peer) = s.crossed else { return };
+        let (key, seq, ack) = (s.key, s.iss + 1, peer.irs + 1);
+        let mut options = OptionBytes::NONE;
+        if let Some(theirs) = peer.options.timestamps.filter(|_| self.config.tcp.timestamps) {
+            let pair = Timestamps { val: self.timestamp(), ecr: theirs.val };
+            options.len = emit_timestamps(pair, &mut options.bytes) as u8;
+        }
         self.send_reset(&key, seq, ack, TcpFlags::RST.with(TcpFlags::ACK), &options);
     }
 

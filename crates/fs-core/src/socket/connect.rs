@@ -11,7 +11,8 @@ use crate::socket::fast_open::FastSyn;
 use crate::socket::options::{Connect, TcpOptions};
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::ecn;
-use crate::tcb::open::Opening;
+use crate::tcb::flags::Flags;
+use crate::tcb::open::{Opening, syn_window};
 use crate::tcb::send::recovery::micros;
 use crate::tcb::seq::SeqNum;
 use crate::tcb::syn_sent::{PeerSyn, SynSent};
@@ -20,6 +21,7 @@ use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Dead, Slot};
 use crate::time::Duration;
 use crate::wire::options::{self, Cookie, SynOptions};
+use crate::wire::tcp::TcpFlags;
 use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 
@@ -83,6 +85,7 @@ impl<P: FramePool> Stack<P> {
                 hurried: false,
                 fast,
                 fin_wanted: false,
+                orphan: false,
             }))
         };
         let Some(index) = self.slots.insert(open) else { return Err(Error::NoBuffers) };
@@ -235,9 +238,13 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn fail_connect(&mut self, index: u32, error: Error) {
         self.drop_fast(index);
         let Slot::SynSent(s) = self.slots.slot(index) else { return };
-        let (key, generation) = (s.key, s.generation);
+        let (key, generation, orphan) = (s.key, s.generation, s.orphan);
         self.stats.connect_failed += 1;
         self.table.remove(self.hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
+        if orphan {
+            self.slots.remove(index);
+            return;
+        }
         let rx = crate::frame_queue::FrameQueue::new();
         *self.slots.slot_mut(index) =
             Slot::Dead(Box::new(Dead { key, generation, rx, finished: false, error: Some(error), info: None }));
@@ -255,6 +262,19 @@ impl<P: FramePool> Stack<P> {
         let asked = self.asks_for_ecn();
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return Err(DropReason::NoSocket) };
         let flags = segment.flags;
+        if let Some(peer) = s.crossed.filter(|_| !flags.syn()) {
+            // SYN-RECEIVED: RFC 9293 3.10.7.4, first, and RFC 5961 3.2.
+            let window = u32::from(syn_window(s.options.initial_window(&self.config.tcp)));
+            let ahead = segment.seq.since(peer.irs + 1);
+            let acceptable = ahead <= window;
+            if !acceptable || flags.rst() && ahead > 0 {
+                if (acceptable || !flags.rst()) && self.may_challenge() {
+                    self.ack_crossed(index);
+                }
+                return Err(if flags.rst() { DropReason::InexactRst } else { DropReason::OutOfWindow });
+            }
+        }
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return Err(DropReason::NoSocket) };
         // First: ACK. Only our SYN can be acknowledged, and what it carried.
         let sent = s.fast.as_ref().map_or(0, |f| f.sent);
         if flags.ack() && (segment.ack.before(s.iss + 1) || segment.ack.after(s.iss + 1 + sent)) {
@@ -271,9 +291,7 @@ impl<P: FramePool> Stack<P> {
         }
         // Second: RST.
         if flags.rst() {
-            // After a crossing SYN, RFC 5961's rule holds as in any synchronized state.
-            let exact = s.crossed.is_none_or(|peer| segment.seq == peer.irs + 1);
-            if exact && (flags.ack() || s.crossed.is_some()) {
+            if flags.ack() || s.crossed.is_some() {
                 self.stats.resets_received += 1;
                 self.fail_connect(index, Error::ConnectionRefused);
                 return Ok(false);
@@ -306,17 +324,26 @@ impl<P: FramePool> Stack<P> {
             self.send_syn(index);
             return Ok(false);
         }
-        let window = u32::from(crate::tcb::open::syn_window(s.options.initial_window(&self.config.tcp)));
         match s.crossed {
             // Any segment of the window says that our SYN has arrived; the one that said it first may be lost.
-            Some(peer)
-                if flags.ack() && segment.seq.after(peer.irs) && segment.seq.at_or_before(peer.irs + 1 + window) =>
-            {
+            Some(peer) if flags.ack() => {
                 self.establish(index, peer, segment.ack, true);
                 Ok(true)
             }
             _ => Err(DropReason::NoAck),
         }
+    }
+
+    /// After SYNs have crossed, something else than what completes the handshake is answered with an ACK.
+    #[cold]
+    fn ack_crossed(&mut self, index: u32) {
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let Some(peer) = s.crossed else { return };
+        let (key, path, shift, seq) = (s.key, s.path, s.shift, s.iss + 1);
+        let own = SynOwn::of(&s.options, &self.config.tcp);
+        let offer = self.syn_options(&key, path, Some(peer.options), own.max_segment, shift);
+        let (flags, ack) = (TcpFlags::ACK, peer.irs + 1);
+        self.send_opening_ack(&Syn { key: &key, path, flags, seq, ack, own, offer, fast_open: None });
     }
 
     /// A SYN-ACK echoes a timestamp that none of our SYNs had: it answers somebody else's (Linux
@@ -361,11 +388,14 @@ impl<P: FramePool> Stack<P> {
             options: &options,
             is_plain: false,
         };
-        let fin_wanted = s.fin_wanted;
+        let (fin_wanted, orphan) = (s.fin_wanted, s.orphan);
         let mut tcb = self.open_tcb(opening);
         if !crossed {
             // The ACK of the SYN-ACK: data that is written in this turn will carry it.
-            tcb.flags.set(crate::tcb::flags::Flags::ACK_NOW);
+            tcb.flags.set(Flags::ACK_NOW);
+        }
+        if orphan {
+            tcb.flags.set(Flags::ORPHAN | Flags::READ_SHUT);
         }
         if let Some(FastSyn { data, .. }) = fast {
             // What the server did not take with the SYN goes out now, as data never sent.
@@ -385,7 +415,7 @@ impl<P: FramePool> Stack<P> {
         if fin_wanted {
             self.queue_fin(index);
         }
-        self.settle(index, Ready::WRITE);
+        self.settle(index, if orphan { Ready::default() } else { Ready::WRITE });
     }
 }
 

@@ -34,6 +34,7 @@ impl<P: FramePool> Stack<P> {
         match slot {
             Slot::Free { .. } => Err(Error::BadSocket),
             Slot::Open(tcb) if tcb.flags.any(Flags::ORPHAN) => Err(Error::BadSocket),
+            Slot::SynSent(s) if s.orphan => Err(Error::BadSocket),
             _ => Ok(id.index),
         }
     }
@@ -223,7 +224,8 @@ impl<P: FramePool> Stack<P> {
                 tcb.flags.set(Flags::ORPHAN | Flags::READ_SHUT);
                 tcb.flags.clear(Flags::UNACCEPTED);
                 if zero || unread {
-                    self.kill(index, None, true);
+                    let rst = unread || tcb.abort_resets();
+                    self.kill(index, None, rst);
                     return;
                 }
                 if tcb.state == State::FinWait2 {
@@ -232,12 +234,13 @@ impl<P: FramePool> Stack<P> {
                 self.queue_fin(index);
                 self.settle(index, Ready::default());
             }
-            Slot::SynSent(s) => {
-                let hash = self.hasher.hash(crate::flow::Protocol::Tcp, &s.key);
-                self.drop_fast(index);
-                self.table.remove(hash, crate::stack::Owner::Connection(index).value());
-                self.slots.remove(index);
+            // SYN-RECEIVED: RFC 9293 3.10.4.
+            Slot::SynSent(s)
+                if s.crossed.is_some() && !matches!(s.options.linger, Linger::Timeout(t) if t.is_zero()) =>
+            {
+                (s.fin_wanted, s.orphan) = (true, true);
             }
+            Slot::SynSent(_) => self.delete_opening(index),
             Slot::Dead(dead) => {
                 dead.rx.clear(&mut self.nodes, &mut self.pool);
                 self.slots.remove(index);
@@ -251,9 +254,23 @@ impl<P: FramePool> Stack<P> {
         let Ok(index) = self.slot_of(id) else { return };
         if let Some(tcb) = self.slots.open_mut(index) {
             tcb.flags.set(Flags::ORPHAN);
-            self.kill(index, None, true);
+            let rst = tcb.abort_resets();
+            self.kill(index, None, rst);
+        } else if matches!(self.slots.slot(index), Slot::SynSent(_)) {
+            self.delete_opening(index);
         } else {
             self.tcp_close(id);
         }
+    }
+
+    /// ABORT in SYN-SENT, which the peer knows nothing of, or in SYN-RECEIVED.
+    #[cold]
+    fn delete_opening(&mut self, index: u32) {
+        self.send_reset_of_crossed(index);
+        self.drop_fast(index);
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let hash = self.hasher.hash(crate::flow::Protocol::Tcp, &s.key);
+        self.table.remove(hash, crate::stack::Owner::Connection(index).value());
+        self.slots.remove(index);
     }
 }

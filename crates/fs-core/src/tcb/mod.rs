@@ -381,4 +381,9 @@ impl Tcb {
     pub(crate) fn has_unsent(&self) -> bool {
         self.tx.next != NIL
     }
+
+    /// RFC 9293 3.10.5: ABORT tells the peer, but where both have closed; and then if not all of ours has left (as Linux).
+    pub(crate) fn abort_resets(&self) -> bool {
+        !matches!(self.state, State::Closing | State::LastAck) || self.has_unsent()
+    }
 }

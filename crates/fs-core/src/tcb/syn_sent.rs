@@ -35,6 +35,8 @@ pub(crate) struct SynSent {
     pub(crate) fast: Option<crate::socket::fast_open::FastSyn>,
     /// The application closed its handle, or shut down writing, meanwhile.
     pub(crate) fin_wanted: bool,
+    /// It closed its handle, in SYN-RECEIVED.
+    pub(crate) orphan: bool,
 }
 
 /// What the peer's SYN told.

@@ -209,6 +209,35 @@ fn a_scale_beyond_14_is_14_and_the_syn_window_is_never_scaled() {
     assert_eq!((info.snd_wscale, info.snd_wnd), (14, 10));
 }
 
+/// RFC 9293 3.10.4: CLOSE in SYN-RECEIVED lets the handshake end and sends FIN then. Nobody holds the connection any more: if it
+/// does not open, nothing is left of it.
+#[test]
+fn what_is_closed_after_syns_have_crossed_opens_and_closes_or_vanishes() {
+    for opens in [true, false] {
+        let mut lab = Lab::new(TcpConfig::default());
+        let (id, syn) = connect(&mut lab, TcpOptions::default());
+        lab.send(&answer(&syn, SYN));
+        lab.one();
+        lab.stack.tcp_close(id);
+        lab.silence();
+        assert_eq!(lab.stack.tcp_send(id, b"x"), Err(Error::BadSocket));
+        assert_eq!(lab.stack.tcp_connections(), 1);
+        let peer = answer(&syn, ACK);
+        if opens {
+            lab.send(&Seg { seq: peer.seq.wrapping_add(1), ..peer.clone() });
+            assert!(lab.one().has(FIN));
+            let fin = Seg { seq: peer.seq.wrapping_add(1), ack: peer.ack.wrapping_add(1), flags: FIN | ACK, ..peer };
+            lab.send(&fin);
+            assert!(lab.one().has(ACK));
+        } else {
+            lab.send(&Seg { seq: peer.seq.wrapping_add(1), flags: RST, ..peer });
+            lab.silence();
+        }
+        assert_eq!(lab.stack.tcp_connections(), 0);
+        lab.stack.check(None);
+    }
+}
+
 /// The scale that a SYN has offered is the connection's, whatever SO_RCVBUF is set to while the answer is on its way.
 #[test]
 fn the_scale_is_the_syns() {
