@@ -70,9 +70,14 @@ impl Tcb {
     /// The tail loss probe (RFC 8985 7.3): the next new segment if the peer's window has room for it, else the last
     /// that was sent.
     fn next_probe<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) -> Next {
-        let next = self.next_new(store, pool);
+        let (next, index) = (self.next_new(store, pool), self.tx.next);
         if next != Next::Nothing {
             return next;
+        }
+        // Nagle's rule, or a cork, does not hold it (as Linux).
+        let fits = index != NIL && store.segments[index].end().at_or_before(self.snd_una + self.snd_wnd);
+        if fits && self.fit(store, pool, index) {
+            return Next::New(index);
         }
         let mut last = self.tx.head();
         if last == self.tx.next {
