@@ -152,6 +152,10 @@ fn fast_convergence_gives_room() {
 #[test]
 fn after_a_time_out_the_plateau_is_where_avoidance_begins() {
     let mut cubic = Cubic::default();
+    // An earlier plateau is no measure any more.
+    let mut w = Window::new(200 * MSS);
+    cubic.on_congestion(&mut w, 200 * MSS, MSS, Instant::ZERO);
+    cubic.on_recovery_exit(&mut w);
     let mut w = Window::new(100 * MSS);
     cubic.on_rto(&mut w, 100 * MSS, MSS, Instant::ZERO);
     let mut ack = AckSample {
@@ -250,6 +254,19 @@ fn idle_time_does_not_count_either() {
     pair.cubic.on_ack(&mut pair.w, &ack);
     assert!(pair.w.cwnd - at_threshold <= MSS, "jumped to where the old curve was");
     assert!(pair.cubic.curve.w_max >= 1000 * MSS, "the plateau is remembered");
+}
+
+/// RFC 9438 4.2: wherever the curve is by now, a window of ACKs adds half a window at most.
+#[test]
+fn a_window_of_acks_adds_half_a_window_at_most() {
+    let mut pair = Pair::new(100, MSS);
+    pair.congestion();
+    pair.round_trip(10_000, 1);
+    let before = pair.w.cwnd;
+    pair.ns += 60_000_000_000;
+    pair.round_trip(10_000, 1);
+    assert!(pair.w.cwnd.abs_diff(before / 2 * 3) <= MSS, "{before} became {}", pair.w.cwnd);
+    pair.assert_close();
 }
 
 #[test]

@@ -44,6 +44,7 @@ fn the_smallest_round_trip_is_forgotten_after_minutes() {
     rack.sample(5000, 1);
     assert_eq!(rack.min_rtt_us(), 1000);
     rack.sample(5000, MIN_RTT_PERIOD_US + 1);
+    rack.sample(6000, MIN_RTT_PERIOD_US + 2);
     assert_eq!(rack.min_rtt_us(), 1000);
     rack.sample(6000, 2 * MIN_RTT_PERIOD_US + 2);
     assert_eq!(rack.min_rtt_us(), 5000);
