@@ -43,7 +43,9 @@ impl<T: Hollow> Slab<T> {
         Self { large: tell.map(|tell| Large { most, tell }), ..Self::new() }
     }
 
-    #[inline]
+    /// Inlined, so that `value` is made where it stays: what is copied from the stack in larger pieces than it was written in
+    /// waits until all writes before it, a payload's too, have reached the cache.
+    #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.live += 1;
         if self.free != NIL {

@@ -334,7 +334,8 @@ impl TxQueue {
         self.is_folded() || self.head != self.next && store.segments[self.head].next == self.next
     }
 
-    #[inline]
+    /// Inlined for the sake of [`Slab::insert`].
+    #[inline(always)]
     fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
         // Nothing is unsent before it: it begins at SND.NXT.
         self.unfold(store, segment.seq);
