@@ -86,7 +86,7 @@ impl Tcb {
         if ack.before(end) {
             return false;
         }
-        if !probe.resent || acked.duplicate.is_some() {
+        if !probe.resent || acked.duplicate.is_some_and(|(_, last)| last == end) {
             // New data was the probe, or both copies have arrived.
             probe.end = None;
             return false;
