@@ -2,6 +2,7 @@
 
 pub(crate) mod buffer;
 mod calm;
+mod fast_recovery;
 pub(crate) mod loss;
 mod old_ack;
 pub(crate) mod path;
@@ -12,4 +13,5 @@ pub mod rto;
 pub(crate) mod sack;
 pub(crate) mod segmenter;
 pub(crate) mod sender;
+mod timeout;
 pub(crate) mod tlp;

@@ -1,0 +1,92 @@
+//! Fast recovery, from the reduction to its end: RFC 5681 section 3.2, RFC 6582, RFC 6937.
+
+use super::buffer::TxStore;
+use super::recovery::Acknowledged;
+use crate::stats::Stats;
+use crate::tcb::cc::Algorithm;
+use crate::tcb::flags::Flags;
+use crate::tcb::{Recovery, Tcb};
+use crate::time::Instant;
+
+impl Tcb {
+    /// `advance`: bytes that the ACK which tells of the loss has taken out of the flight.
+    pub(super) fn enter_fast_recovery(&mut self, stats: &mut Stats, advance: u32, now: Instant) {
+        stats.fast_recoveries += 1;
+        let (nxt, una) = (self.snd_nxt, self.snd_una);
+        self.reduce_window(advance, now);
+        let with_sack = self.flags.has(Flags::SACK);
+        let ext = self.ext_mut();
+        ext.recovery = Recovery::Fast { high: nxt };
+        let out = ext.retransmitted;
+        let loss = self.loss_mut();
+        loss.undo.begin(una, out);
+        (loss.undo.frto, loss.undo.new_data_first) = (false, false);
+        loss.probe.end = None;
+        if !with_sack {
+            loss.recover = Some(nxt);
+        }
+    }
+
+    /// The threshold comes down at once, the window by PRR with the ACKs that follow.
+    /// What counts is what was in flight before this ACK, which may be of a whole round trip (as Linux, which takes the window).
+    pub(super) fn reduce_window(&mut self, advance: u32, now: Instant) {
+        let (out, mss) = (self.snd_nxt.since(self.snd_una) + advance, self.mss as u32);
+        let before = self.window.cwnd.min(out).max(mss);
+        // In this window of data an ECN echo may have brought the reduction already (RFC 3168 6.1.2).
+        if !matches!(self.recovery(), Recovery::Cwr { .. }) {
+            let mut window = self.window;
+            self.control().on_congestion(&mut window, out, mss, now);
+            self.window = window;
+            self.owe_cwr();
+        }
+        self.loss_mut().prr = super::loss::Prr { before, ..Default::default() };
+    }
+
+    /// RFC 8985 7.4.2: the probe has repaired a loss that nobody else saw: one reduction, and on.
+    pub(super) fn reduce_for_probe(&mut self, now: Instant) {
+        if self.recovery() != Recovery::Open {
+            return;
+        }
+        let (mss, mut window) = (self.mss as u32, self.window);
+        // What was in flight when it was lost is long gone; a window is not larger than it was used for.
+        let flight = window.cwnd;
+        let control = self.control();
+        control.on_congestion(&mut window, flight, mss, now);
+        control.on_recovery_exit(&mut window);
+        self.window = window;
+        self.owe_cwr();
+    }
+
+    pub(super) fn apply_prr(&mut self, delivered: u32, safe: bool) {
+        if self.owns_window() {
+            return;
+        }
+        let (flight, ssthresh, mss) = (self.flight(), self.window.ssthresh, self.mss as u32);
+        if delivered == 0 && self.loss().is_some_and(|l| l.prr.out > 0) {
+            return;
+        }
+        let allowed = self.loss_mut().prr.allowance(flight, ssthresh, delivered, safe, mss);
+        self.window.cwnd = flight.saturating_add(allowed).max(mss);
+    }
+
+    /// All that was outstanding when recovery began is acknowledged.
+    pub(super) fn end_fast_recovery(&mut self, store: &mut TxStore, facts: &Acknowledged) {
+        if self.is_spurious(facts.echo) {
+            return self.undo(store);
+        }
+        let mss = self.mss as u32;
+        let flight = self.flight();
+        let mut window = self.window;
+        self.control().on_recovery_exit(&mut window);
+        if !self.flags.has(Flags::SACK) {
+            // RFC 6582 3.2 step 3, option 1: no burst when little is in flight. With SACK the pipe was
+            // known all along, and RFC 6675 leaves the window at ssthresh.
+            if !self.owns_window() {
+                window.cwnd = window.cwnd.min(flight.max(mss) + mss);
+            }
+            self.ext_mut().sacked = 0;
+        }
+        self.window = window;
+        self.close_recovery();
+    }
+}

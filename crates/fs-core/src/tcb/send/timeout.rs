@@ -1,0 +1,148 @@
+//! The retransmission timer, and whether it was too early: RFC 6298 section 5, RFC 5682, RFC 4015.
+
+use super::buffer::TxStore;
+use super::recovery::{Acknowledged, micros};
+use crate::config::TcpConfig;
+use crate::stats::Stats;
+use crate::tcb::cc::Algorithm;
+use crate::tcb::flags::Flags;
+use crate::tcb::seq::SeqNum;
+use crate::tcb::{Recovery, Tcb};
+use crate::time::Instant;
+
+impl Tcb {
+    /// The retransmission timer fired (RFC 6298 5.4 to 5.7, RFC 5681 3.1): what is outstanding is lost, the window
+    /// is one segment, the timer backs off. The segmenter sends the first segment again.
+    pub(crate) fn on_retransmission_timeout(
+        &mut self,
+        store: &mut TxStore,
+        stats: &mut Stats,
+        config: &TcpConfig,
+        now: Instant,
+    ) {
+        stats.rto_fired += 1;
+        let (out, mss, high, una) = (self.snd_nxt.since(self.snd_una), self.mss as u32, self.snd_nxt, self.snd_una);
+        self.model_begin(store, self.snd_una, now);
+        let state = self.recovery();
+        let time_outs = self.loss_mut().time_outs;
+        let fresh = match state {
+            Recovery::Open => true,
+            Recovery::Cwr { high } | Recovery::Fast { high } => una.at_or_after(high),
+            Recovery::Loss { .. } => time_outs == 0,
+        };
+        let mut window = self.window;
+        self.control().on_rto(&mut window, out, mss, now);
+        if !fresh {
+            // Reduced for this loss already.
+            window.ssthresh = self.window.ssthresh;
+        }
+        self.mark_lost_by_timeout(store, micros(now), config.rack && self.flags.has(Flags::SACK));
+        if !self.flags.has(Flags::SACK) {
+            self.ext_mut().sacked = 0;
+        }
+        window.cwnd = self.flight().saturating_add(mss);
+        self.window = window;
+        self.owe_cwr();
+        let with_sack = self.flags.has(Flags::SACK);
+        let resent = self.ext_mut().retransmitted;
+        self.ext_mut().recovery = Recovery::Loss { high };
+        let loss = self.loss_mut();
+        if fresh {
+            loss.undo.begin(una, resent);
+        }
+        loss.undo.frto = with_sack && (state == Recovery::Open || time_outs > 0);
+        loss.undo.new_data_first = false;
+        loss.probe.give_up();
+        if !with_sack {
+            loss.recover = Some(high);
+        }
+        loss.time_outs = loss.time_outs.saturating_add(1);
+        loss.first_time_out.get_or_insert(now);
+        self.dup_acks = 0;
+        self.backoff = self.backoff.saturating_add(1);
+        self.doubt_path(store, config, now);
+        self.flags.set(Flags::PUSH_OUT);
+        self.restart_rto(config, now);
+    }
+
+    /// ACKs after a time-out: F-RTO (RFC 5682 section 3.1) and Eifel detection tell whether it was spurious.
+    pub(super) fn judge_after_timeout(&mut self, store: &mut TxStore, facts: &Acknowledged, high: SeqNum) {
+        let recovered = self.snd_una.at_or_after(high);
+        if facts.advanced && self.is_spurious(facts.echo) {
+            self.undo(store);
+            return;
+        }
+        let can_send_new = self.has_unsent() && (self.snd_una + self.snd_wnd).after(self.snd_nxt);
+        let (nxt, frto) = (self.snd_nxt, self.loss().is_some_and(|l| l.undo.frto));
+        if frto {
+            // Step 3b: what was sent before the time-out, and not again, arrives.
+            if facts.original {
+                self.undo(store);
+                return;
+            }
+            let loss = self.loss_mut();
+            loss.undo.new_data_first = false;
+            if nxt.after(high) {
+                // Step 3a: the loss was real.
+                loss.undo.frto = !(facts.sacked > 0 || !facts.advanced && facts.bare);
+            } else if facts.advanced && !recovered {
+                // Step 2b: new data first.
+                loss.undo.frto = can_send_new;
+                loss.undo.new_data_first = can_send_new;
+                if can_send_new {
+                    self.ext_mut().recovery = Recovery::Loss { high: nxt };
+                    return;
+                }
+            }
+        }
+        if recovered {
+            let mut window = self.window;
+            self.control().on_recovery_exit(&mut window);
+            self.window = window;
+            self.close_recovery();
+        }
+    }
+
+    pub(super) fn is_spurious(&self, echo: Option<u32>) -> bool {
+        self.loss().is_some_and(|l| l.undo.is_spurious(echo))
+    }
+
+    pub(super) fn resent_for_nothing(&self) -> bool {
+        self.loss().is_some_and(|l| l.undo.marker.is_some() && l.undo.resent == Some(0))
+    }
+
+    pub(super) fn arrived_late(&self, echo: Option<u32>) -> bool {
+        self.loss().is_some_and(|l| l.undo.marker.is_some() && l.undo.original_arrived(echo))
+    }
+
+    /// The reduction was for nothing (RFC 4015, RFC 5682): the window is as before, nothing is lost. The back-off stays
+    /// until there is a sample: if the round trip has become longer than the time-out, nothing else keeps the next segment
+    /// from being sent again too early, and the one after it.
+    pub(super) fn undo(&mut self, store: &mut TxStore) {
+        let mut window = self.window;
+        self.control().undo(&mut window);
+        self.window = window;
+        self.flags.clear(Flags::ECN_CWR);
+        self.unmark_lost(store);
+        self.close_recovery();
+    }
+
+    pub(super) fn close_recovery(&mut self) {
+        let ext = self.ext_mut();
+        ext.recovery = Recovery::Open;
+        let resent = ext.retransmitted > 0;
+        if let Some(loss) = ext.loss.as_deref_mut() {
+            let undo = &mut loss.undo;
+            // A reduction whose retransmissions may still be reported as duplicates can be undone yet (Linux
+            // `tcp_try_undo_dsack` in Disorder and Open); another ends that.
+            (undo.frto, undo.new_data_first) = (false, false);
+            if undo.resent == Some(0) || undo.resent.is_none() {
+                undo.marker = None;
+            }
+            if !resent {
+                undo.stamp = None;
+            }
+            loss.rack.recovered();
+        }
+    }
+}
