@@ -45,6 +45,8 @@ const STEP: usize = 256 << 10;
 
 impl<T: Zeroed, const LEN: usize> Array<T, LEN> {
     const BYTES: usize = LEN * size_of::<T>();
+    /// All at once.
+    const IS_SMALL: bool = Self::BYTES <= STEP;
 
     /// Not mapped yet.
     pub const fn new() -> Self {
@@ -85,8 +87,13 @@ impl<T: Zeroed, const LEN: usize> Array<T, LEN> {
     fn grow(&self, index: usize) -> Option<()> {
         let base = self.map()?;
         let end = ((index + 1) * size_of::<T>()).next_multiple_of(STEP).min(Self::BYTES);
-        // SAFETY: the first `BYTES` from `base` on are this array's mapping; nobody loses a right. Several threads may do it.
-        unsafe { mprotect(base.cast(), end, MprotectFlags::READ | MprotectFlags::WRITE) }.ok()?;
+        if !Self::IS_SMALL {
+            // A filter may kill who calls mprotect(2).
+            (!fs_shm::wait::is_confined()).then_some(())?;
+            let rights = MprotectFlags::READ | MprotectFlags::WRITE;
+            // SAFETY: the first `BYTES` from `base` on are this array's mapping; nobody loses a right. Several threads may do it.
+            unsafe { mprotect(base.cast(), end, rights) }.ok()?;
+        }
         self.usable.fetch_max(end / size_of::<T>(), Ordering::AcqRel);
         Some(())
     }
@@ -98,8 +105,9 @@ impl<T: Zeroed, const LEN: usize> Array<T, LEN> {
             return Some(base);
         }
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let rights = if Self::IS_SMALL { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() };
         // SAFETY: a new mapping, wherever the kernel puts it.
-        let new = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, ProtFlags::empty(), flags) }.ok()?;
+        let new = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, rights, flags) }.ok()?;
         match self.base.compare_exchange(ptr::null_mut(), new.cast(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Some(new.cast()),
             Err(other) => {
