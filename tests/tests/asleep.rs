@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Processes and threads that wait in each way, of which nothing comes. Prints how often each of them slept in five seconds,
 /// then what ended its wait, and after how long.
 const SLEEPERS: &str = "
-import os, select, socket, sys, threading, time
+import os, select, socket, struct, sys, threading, time
 at = ('127.0.0.1', 7421)
 listener = socket.create_server(at, backlog=64)
 # Nobody accepts here.
@@ -54,7 +54,59 @@ def accepts():
     listener.accept()
     return b'a connection'
 
-a, b, c, d, e, f, g = (pair() for _ in range(7))
+def timed(a):
+    # A timeout of the socket's own (Python's is another thing).
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 60, 0))
+    return a.recv(1)
+
+def filled(a):
+    # Some bytes have gone, the others find no room.
+    a.sendall(bytes(16 << 20))
+    return b'all'
+
+def acceptors():
+    # This process's alone.
+    alone = socket.create_server(('127.0.0.1', 7423), backlog=64)
+    def accept():
+        alone.accept()
+    all = [threading.Thread(target=accept) for _ in range(3)]
+    for one in all:
+        one.start()
+    for one in all:
+        one.join()
+    return b'connections'
+
+# Other threads take the listener away from those who sleep in accept. In a process of its own: C libraries take one that had
+# threads for one that has.
+def taken_away():
+    for way in ('shutdown', 'close'):
+        taken = socket.create_server(('127.0.0.1', 0))
+        went = []
+        def wait():
+            try:
+                taken.accept()
+            except OSError as error:
+                went.append(error.strerror)
+        all = [threading.Thread(target=wait) for _ in range(3)]
+        for one in all:
+            one.start()
+        time.sleep(0.3)
+        since = time.monotonic()
+        if way == 'close':
+            taken.close()
+        else:
+            taken.shutdown(socket.SHUT_RDWR)
+        for one in all:
+            one.join()
+        print('taken', way, time.monotonic() - since < 0.5, *went, flush=True)
+
+child = os.fork()
+if not child:
+    taken_away()
+    os._exit(0)
+os.waitpid(child, 0)
+
+a, b, c, d, e, f, g, h, i = (pair() for _ in range(9))
 many = [pair() for _ in range(8)]
 ways = {
     'recv': lambda: a[0].recv(1),
@@ -64,6 +116,9 @@ ways = {
     'polls': lambda: poll(e[0], f[0], out),
     'select': lambda: chosen(g[0]),
     'threads': lambda: threads(many),
+    'timed': lambda: timed(h[0]),
+    'filled': lambda: filled(i[0]),
+    'acceptors': acceptors,
     'accept': accepts,
     'accept2': accepts,
 }
@@ -102,11 +157,12 @@ while left and time.monotonic() < end:
             print('ended', name, open(sys.argv[1] + name).read().strip(), flush=True)
             del left[name]
     # The new daemon's clients: who accepted before does again.
-    if set(left) <= {'accept', 'accept2'}:
-        try:
-            socket.create_connection(at, timeout=1).close()
-        except OSError:
-            pass
+    if set(left) <= {'accept', 'accept2', 'acceptors'}:
+        for to in (at, ('127.0.0.1', 7423)):
+            try:
+                socket.create_connection(to, timeout=1).close()
+            except OSError:
+                pass
     time.sleep(0.05)
 print('left', *left, flush=True)
 for pid in left.values():
@@ -133,12 +189,15 @@ fn who_waits_sleeps_until_something_happens_or_the_daemon_is_killed() -> Result<
         let said = said();
         println!("{said}");
         let all = said.lines().filter_map(|line| line.strip_prefix("slept "));
-        ensure!(all.clone().count() == 9, "{said}");
+        ensure!(all.clone().count() == 12, "{said}");
         for line in all {
             let (name, count) = line.split_once(' ').context("no number")?;
             ensure!(count.parse::<u64>()? <= 1, "{name} woke {count} times in 5 s");
         }
-        for name in ["recv", "accepted", "epoll", "poll", "polls", "select"] {
+        for (way, errno) in [("shutdown", "Invalid argument"), ("close", "Bad file descriptor")] {
+            ensure!(said.contains(&format!("taken {way} True {errno} {errno} {errno}\n")), "{way}: {said}");
+        }
+        for name in ["recv", "accepted", "epoll", "poll", "polls", "select", "timed", "filled"] {
             ensure!(said.contains(&format!("ended {name} Connection reset by peer")), "{name}: {said}");
         }
         ensure!(said.lines().any(|line| line == "left"), "they hang: {said}");

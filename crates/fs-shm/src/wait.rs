@@ -158,7 +158,7 @@ impl Channel<'_> {
 
     /// A cheap look, for spinning; `true` also when the call that follows will find an end or an error.
     #[inline]
-    fn is_ready(&self, interest: Interest) -> bool {
+    pub fn is_ready(&self, interest: Interest) -> bool {
         let state = self.state();
         match interest {
             Interest::Read => {

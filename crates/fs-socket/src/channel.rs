@@ -36,6 +36,7 @@ pub fn begin_cancelling() {
     if !CANCELS.swap(true, SeqCst) {
         Ends::recall(&RECALLED);
         poll::recall();
+        crate::listen::recall();
     }
 }
 
@@ -94,9 +95,14 @@ impl Patience {
                     if cancels {
                         return Err(CANCELLED);
                     }
-                    // Where a signal ends the call, handlers with SA_RESTART or not, futex_waitv(2) would not do.
+                    // Where a signal ends the call, handlers with SA_RESTART or not, futex_waitv(2) would not do, but poll(2).
                     if self.timeout == 0 && !self.moved {
                         how.ends = process::current().map(Attachment::ends);
+                    } else if let Some(slept) = poll::sleep_on_channel(channel, interest, how.deadline) {
+                        return match slept {
+                            Err(errno) => self.interrupted_by(errno),
+                            Ok(()) => Ok(()),
+                        };
                     }
                 }
             }

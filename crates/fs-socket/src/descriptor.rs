@@ -40,6 +40,7 @@ pub(crate) fn forget(fd: Fd) {
     let Some(socket) = table::take(fd) else { return };
     // First: should the process die in between, a reference is left over until the arena goes, rather than one too few.
     connect::clear_page(fd);
+    crate::listen::number_gone(fd, socket);
     socket.forget_descriptor(fd);
 }
 

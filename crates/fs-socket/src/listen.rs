@@ -80,6 +80,8 @@ struct Listener {
     control: AtomicU64,
     /// Threads of this process that sleep in accept.
     waiters: AtomicU32,
+    /// Those of them that look again after a long time only.
+    long: AtomicU32,
     /// How long they look at the inboxes before they sleep.
     spin: Spin,
     arenas: Array<Pointer<Mapped>, ARENAS>,
@@ -233,6 +235,24 @@ pub(crate) fn let_go(socket: &'static Socket) {
     listener.let_go();
 }
 
+/// A number has gone. Who sleeps in accept is told if it was the last.
+pub(crate) fn number_gone(fd: Fd, socket: &'static Socket) {
+    if let Some(listener) = of(socket).filter(|listener| listener.long.load(SeqCst) != 0)
+        && live(fd, socket).is_none()
+    {
+        listener.recall();
+    }
+}
+
+/// Threads may be cancelled from now on: who sleeps in accept has to look.
+pub(crate) fn recall() {
+    for place in 0..HIGHEST.load(Relaxed) {
+        if let Some(listener) = ALL.at(place).filter(|listener| listener.is_used()) {
+            listener.recall();
+        }
+    }
+}
+
 /// shutdown of a listener: a socket that neither listens nor is connected.
 pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
     let Some(listener) = of(socket) else { return };
@@ -241,6 +261,8 @@ pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
     // First: who announces it just now takes that back when he sees this, or it is here to be taken back.
     socket.become_kind(Kind::Fresh);
     fence(SeqCst);
+    // While there is a poller to wake them by.
+    listener.recall();
     listener.withdraw();
     connect::clear_page(fd);
     if let (Some(announced), Some(attachment)) = (announced, process::current()) {
@@ -708,6 +730,7 @@ pub(crate) fn forked() {
             listener.used.store(1, Relaxed);
             listener.busy.store(0, Relaxed);
             listener.waiters.store(0, Relaxed);
+            listener.long.store(0, Relaxed);
         }
     }
 }

@@ -1,11 +1,15 @@
 //! accept(2): from the inboxes and from the kernel's queue, and the wait for either.
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{
+    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+    fence,
+};
 use std::time::{Duration, Instant};
 
 use fs_shm::{
     control::{KernelReason, Object},
     holder,
+    pages::ListenerPage,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
@@ -56,6 +60,10 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let answer = loop {
         // Another thread may have closed the number that this call was given.
         let Some(fd) = live(fd, socket) else { break Err(Errno::BADF) };
+        if of(socket).is_none() {
+            // Or shut down; it was asleep at most when that began.
+            break Err(Errno::INVAL);
+        }
         // Who watches with EPOLLEXCLUSIVE leaves arenas to others that it has not been woken for.
         let is_enough = socket.status() & O_NONBLOCK != 0 && listener.has_known();
         if !is_enough {
@@ -93,7 +101,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             break Err(Errno::AGAIN);
         }
         slept = true;
-        match wait(listener, fd, &mut patience) {
+        match wait(listener, socket, fd, &mut patience) {
             Ok(by_kernel) => edge |= by_kernel,
             Err(errno) => break Err(errno),
         }
@@ -167,14 +175,56 @@ fn from_kernel(fd: Fd, socket: &Socket, flags: i32) -> Result<(Fd, Address), Err
 
 /// The longest sleep: whether a daemon has come, or another thread has done something to the listener, is looked at this often.
 const SLICE: Duration = Duration::from_secs(1);
-/// The same where there is no other thread and the daemon's end wakes us. One process after another is told of that, in each
-/// of which one may be killed just then. Shorter: idle processes cost CPU. Longer: after that they hang.
+/// The same where the daemon's end wakes us, and other threads do before they take the listener away ([`recall`]). One process
+/// after another is told of that end, in each of which one may be killed just then. Shorter: idle processes cost CPU. Longer:
+/// after that they hang.
 const LONG: Duration = Duration::from_secs(30);
+
+/// A thread that sleeps for [`LONG`] in accept.
+struct Long(&'static Listener);
+
+impl Long {
+    /// `None`: it has to look more often.
+    fn begin(listener: &'static Listener, socket: &'static Socket, fd: Fd) -> Option<Self> {
+        // A ring wakes any of the sleepers of all processes.
+        let holders = listener.page.load().map_or(1, ListenerPage::holders);
+        if holders > 1 && !holder::is_single_threaded() {
+            return None;
+        }
+        listener.long.fetch_add(1, SeqCst);
+        let long = Long(listener);
+        fence(SeqCst);
+        // Who recalls has changed one of these first, or sees the count.
+        (!CANCELS.load(SeqCst) && of(socket).is_some() && live(fd, socket).is_some()).then_some(long)
+    }
+}
+
+impl Drop for Long {
+    fn drop(&mut self) {
+        self.0.long.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Listener {
+    /// All threads that sleep for long come back, as their listener is going, or they may be cancelled from now on. Bounded:
+    /// with a child that was forked since, it may be others that are woken, and ours look after [`LONG`].
+    pub(super) fn recall(&self) {
+        fence(SeqCst);
+        let poller = self.poller.load(Acquire) as u32;
+        for rounds in 0..2000 {
+            if poller == 0 || self.long.load(SeqCst) == 0 {
+                break;
+            }
+            process::bells().ring(poller);
+            table::pause(rounds);
+        }
+    }
+}
 /// The same where no lane is left in an arena, so that nobody can wake us.
 const BLIND: Duration = Duration::from_millis(10);
 
 /// Waits for a connection, ours or the kernel's: true when the kernel's queue ended a sleep.
-fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Errno> {
+fn wait(listener: &'static Listener, socket: &'static Socket, fd: Fd, patience: &mut Patience) -> Result<bool, Errno> {
     let attachment = process::current();
     let announced = listener.id.load(Acquire) != 0;
     if announced && listener.count.load(Relaxed) != 0 {
@@ -186,7 +236,8 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Er
     let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));
     let is_told =
         poller.zip(attachment).is_some_and(|(poller, attachment)| listener.enter_control(&poller, attachment));
-    let mut slice = if is_told && holder::is_single_threaded() { LONG } else { SLICE };
+    let long = if is_told { Long::begin(listener, socket, fd) } else { None };
+    let mut slice = if long.is_some() { LONG } else { SLICE };
     if let Some(deadline) = patience.deadline() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -196,6 +247,13 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Er
     }
     if CANCELS.load(Relaxed) {
         slice = slice.min(Duration::from_millis(100));
+        if listener.long.load(SeqCst) != 0 {
+            // Others are being woken: a ring would find this one first, again and again.
+            return match sleep(fd, Duration::from_millis(1)) {
+                Ok(_) => after_sleep(false, patience).map(|()| false),
+                Err(errno) => patience.interrupted_by(errno).map(|()| false),
+            };
+        }
     }
     let Some(poller) = poller else {
         if announced {
@@ -213,6 +271,7 @@ fn wait(listener: &Listener, fd: Fd, patience: &mut Patience) -> Result<bool, Er
         slice = slice.min(BLIND);
     }
     let woken = if armed == Armed::Ready { Ok(Some(0)) } else { poll::sleep_on(poller.fd, slice) };
+    drop(long);
     listener.waiters.fetch_sub(1, AcqRel);
     listener.awake(&poller);
     if woken == Ok(Some(poll::END))

@@ -14,7 +14,7 @@ use core::{
 };
 use std::time::Instant;
 
-use fs_shm::{Arena, Interest, Wait, WaitEnd, lanes::Lane};
+use fs_shm::{Arena, Channel, Interest, Wait, WaitEnd, lanes::Lane};
 use rustix::{fd::AsRawFd, io::Errno};
 
 use super::{
@@ -277,6 +277,59 @@ fn sleep(
         true => Slept::Woken,
         false => Slept::Over,
     })
+}
+
+/// Sleeps on one channel until it may be ready or the time is over; any signal handler ends it (`EINTR`). `None`: it has to be
+/// done otherwise, as poll(2) is not to be had (a confined process), or no lane.
+pub(crate) fn sleep_on_channel(
+    channel: &Channel<'static>,
+    interest: Interest,
+    deadline: Option<Instant>,
+) -> Option<Result<(), Errno>> {
+    if fs_shm::wait::is_confined() {
+        return None;
+    }
+    let poller = take_poller()?;
+    let arena = channel.arena();
+    let answer = arena.join(poller.id).and_then(|lane| {
+        channel.watch(lane);
+        let slept = sleep_on_lane(channel, interest, lane, poller, deadline);
+        channel.unwatch(lane);
+        arena.awake(lane);
+        arena.leave(lane);
+        slept
+    });
+    give_poller(poller);
+    answer
+}
+
+fn sleep_on_lane(
+    channel: &Channel<'static>,
+    interest: Interest,
+    lane: Lane,
+    poller: Poller,
+    deadline: Option<Instant>,
+) -> Option<Result<(), Errno>> {
+    let attachment = process::current()?;
+    let _endless = Endless::begin(poller)?;
+    if CANCELS.load(SeqCst) {
+        return None;
+    }
+    // What happened before the lane was joined is not told.
+    if channel.is_ready(interest) || !channel.arena().prepare_sleep(lane) {
+        return Some(Ok(()));
+    }
+    let control = attachment.client().fd().as_raw_fd();
+    let mut room = [poller.fd, control].map(|fd| PollFd { fd, events: IN, revents: 0 });
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let answer = kernel::ppoll(&mut room, left, None).map(|_| ());
+    if room[0].revents != 0 {
+        poller.take();
+    }
+    if room[1].revents != 0 {
+        attachment.check();
+    }
+    Some(answer)
 }
 
 /// What [`sleep`] answers.

@@ -36,6 +36,7 @@ use crate::{
     types::{Fd, Ours},
 };
 
+pub(crate) use descriptors::sleep_on_channel;
 pub use wait::CANCEL_SLICE;
 
 /// An entry of poll(2), laid out as `struct pollfd`.
