@@ -74,7 +74,7 @@ pub struct QueueConfig {
     pub rx: u32,
     /// Descriptors that can wait to be sent.
     pub tx: u32,
-    /// Chunks that can be lent to the device to receive into: as many are once it has used up those that it had (not on
+    /// Chunks that can be lent to the device to receive into: as many are once half of those that it had were used up (not on
     /// the rings of `xsk-rs`, whose fill ring is `lent` long).
     /// Not more than a sixth of what the pool has, unless that is less than `lent`.
     pub fill: u32,

@@ -142,8 +142,10 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
     let mac = lab.run(Ns::Host, "cat", &["/sys/class/net/front0/address"])?;
     let own = std::env::current_exe()?;
     let role = |words: &[&str]| -> Command {
-        let mut command = lab.command(Ns::Client, "taskset");
-        command.args(["-c", "1"]).arg(&own).args(words);
+        // In a session of its own, as on a machine of its own: the scheduler gives a session one share of all CPUs, to where its
+        // threads are busiest, and that would be here.
+        let mut command = lab.command(Ns::Client, "setsid");
+        command.args(["--wait", "taskset", "-c", "1"]).arg(&own).args(words);
         command
     };
     let flood = |name: &str, seconds: &str| {
