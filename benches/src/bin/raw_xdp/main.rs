@@ -1,7 +1,8 @@
 //! What AF_XDP alone carries: the bound for the veth benches. One queue, one core, spinning, UDP packets, no protocol work.
 //!
 //! `forward` sends back what it receives, `generate` keeps a window of packets under way to it and counts what returns;
-//! `blast` sends as fast as it can, `sink` counts. `generate` and `sink` print one line of JSON.
+//! `blast` sends as fast as it can, `sink` counts. `generate` and `sink` print one line of JSON. With `--copies 1` `blast` fills
+//! its packets from a buffer and `sink` copies them into one, as sockets do.
 
 mod wire;
 
@@ -19,7 +20,7 @@ const BATCH: usize = 64;
 /// 8192 chunks: the rings' 4 × 2048.
 const CHUNKS: u32 = 8192;
 const USAGE: &str = "usage: raw_xdp forward|sink|generate|blast --device NAME --own ADDR [--to ADDR] [--mtu BYTES] \
-                     [--size BYTES] [--seconds N] [--window N]";
+                     [--size BYTES] [--seconds N] [--window N] [--copies 0|1]";
 
 struct Options {
     device: String,
@@ -29,6 +30,7 @@ struct Options {
     size: usize,
     seconds: u64,
     window: usize,
+    copies: bool,
 }
 
 fn main() -> ExitCode {
@@ -54,7 +56,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
     while let Some(key) = words.next() {
         let name = key.strip_prefix("--").context(USAGE)?.to_owned();
         ensure!(
-            ["device", "own", "to", "mtu", "size", "seconds", "window"].contains(&name.as_str()),
+            ["device", "own", "to", "mtu", "size", "seconds", "window", "copies"].contains(&name.as_str()),
             "unknown option {key}; {USAGE}"
         );
         given.insert(name, words.next().context(USAGE)?);
@@ -71,11 +73,15 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
         size: number("size", 46)?,
         seconds: number("seconds", 2)? as u64,
         window: number("window", 1024)?,
+        copies: number("copies", 0)? != 0,
     };
     // 46 bytes of IP make the smallest Ethernet frame, 60 bytes.
     ensure!((46..=options.mtu).contains(&options.size), "--size: 46 to the MTU");
     Ok(options)
 }
+
+/// What an application writes or reads at once; as `fs-loadgen` and `fs-echo`.
+const BUFFER: usize = 64 << 10;
 
 /// A queue with its pool and batches.
 struct Port {
@@ -83,6 +89,9 @@ struct Port {
     pool: UmemPool,
     rx: Vec<RxFrame>,
     tx: Vec<TxFrame>,
+    /// The application's buffer, and how far it has got in it.
+    buffer: Vec<u8>,
+    at: usize,
     _device: XdpDevice,
 }
 
@@ -94,7 +103,15 @@ impl Port {
         let umem = Umem::new(UmemConfig { chunks: CHUNKS, chunk_size })?;
         let mut pool = umem.pool(CHUNKS)?;
         let link = device.open_queue(0, &umem, &mut pool, QueueConfig::default())?;
-        Ok(Port { link, pool, rx: Vec::with_capacity(BATCH * 4), tx: Vec::with_capacity(BATCH * 4), _device: device })
+        let (rx, tx) = (Vec::with_capacity(BATCH * 4), Vec::with_capacity(BATCH * 4));
+        Ok(Port { link, pool, rx, tx, buffer: vec![1; BUFFER], at: 0, _device: device })
+    }
+
+    /// The application's next `n` bytes.
+    fn buffer(&mut self, n: usize) -> std::ops::Range<usize> {
+        let begin = if self.at + n > BUFFER { 0 } else { self.at };
+        self.at = begin + n;
+        begin..self.at
     }
 
     /// Sends back until killed.
@@ -129,11 +146,19 @@ impl Port {
                 started.get_or_insert_with(Instant::now);
             }
             packets += n as u64;
-            for received in self.rx.drain(..) {
-                bytes += received.frame.len() as u64;
-                self.pool.free(received.frame);
+            let mut frames = std::mem::take(&mut self.rx);
+            for RxFrame { frame, .. } in frames.drain(..) {
+                bytes += frame.len() as u64;
+                if options.copies {
+                    let range = self.buffer(frame.len());
+                    self.buffer[range].copy_from_slice(self.pool.bytes(&frame));
+                }
+                self.pool.free(frame);
             }
+            self.rx = frames;
         }
+        // What was copied has been wanted.
+        std::hint::black_box(&self.buffer);
         print(packets, bytes, options.seconds as f64);
         Ok(())
     }
@@ -196,6 +221,11 @@ impl Port {
             frame.set_more(left > 0);
             if chain.is_empty() {
                 wire::write(self.pool.bytes_mut(&mut frame), options.own, options.to, options.size);
+            }
+            if options.copies {
+                let headers = if chain.is_empty() { HEADERS } else { 0 };
+                let range = self.buffer(n - headers);
+                self.pool.bytes_mut(&mut frame)[headers..].copy_from_slice(&self.buffer[range]);
             }
             chain.push(frame);
         }

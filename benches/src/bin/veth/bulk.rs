@@ -1,5 +1,6 @@
 //! Bulk: one connection, as many bytes as it carries, at both MTUs; against the kernel with its offloads off (the same
-//! work for each packet), with them on (what a user has), and against raw AF_XDP with full-size frames.
+//! work for each packet), with them on (what a user has), and against raw AF_XDP with full-size frames, left as they lie
+//! and copied at both ends as sockets have to (decision 0017).
 
 use crate::{raw, with_logs};
 use anyhow::Result;
@@ -25,9 +26,11 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
         let figures = in_turns(plan, &sides, |side| round(plan, side, mtu))?;
         let [ours, plain, offloads] = [0, 1, 2]
             .map(|side: usize| figures[side].iter().map(|r: &LoadResult| r.gigabits_per_second).collect::<Vec<_>>());
-        let raw = raw::one_way_gigabits(plan, mtu)?;
+        let raw = raw::one_way_gigabits(plan, mtu, false)?;
+        let copied = raw::one_way_gigabits(plan, mtu, true)?;
         let what = format!("bulk, MTU {mtu}");
         rows.push(Row::new(&what, "Gb/s", &ours, "raw AF_XDP", &raw, Goal::AtLeast(0.85)));
+        rows.push(Row::new(&what, "Gb/s", &ours, "raw AF_XDP, copied", &copied, Goal::None));
         rows.push(Row::new(&what, "Gb/s", &ours, "kernel, offloads off", &plain, Goal::AtLeast(1.0)));
         rows.push(Row::new(&what, "Gb/s", &ours, "kernel, offloads on", &offloads, Goal::None));
     }

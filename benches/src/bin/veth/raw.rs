@@ -40,13 +40,17 @@ pub(crate) fn forward_rate(plan: &Plan, size: u32) -> Result<Vec<f64>> {
     })
 }
 
-/// Gigabits per second that arrive when one core sends full-size packets and the other only takes them in.
-pub(crate) fn one_way_gigabits(plan: &Plan, mtu: u32) -> Result<Vec<f64>> {
+/// Gigabits per second that arrive when one core sends full-size packets and the other only takes them in; with `copies` both
+/// copy what is in them, out of a buffer and into one.
+pub(crate) fn one_way_gigabits(plan: &Plan, mtu: u32, copies: bool) -> Result<Vec<f64>> {
+    let copies = if copies { ["--copies", "1"] } else { ["--copies", "0"] };
     rounds(plan, mtu, |lab| {
         let mut sink = raw(lab, Ns::Host, "0", mtu, "sink")?;
-        sink.args(["--seconds", &plan.seconds.to_string()]);
+        sink.args(["--seconds", &plan.seconds.to_string()]).args(copies);
         let mut blast = raw(lab, Ns::Client, "1", mtu, "blast")?;
-        blast.args(["--to", FRONT, "--size", &mtu.to_string(), "--seconds", &(plan.seconds + 10).to_string()]);
+        blast
+            .args(["--to", FRONT, "--size", &mtu.to_string(), "--seconds", &(plan.seconds + 10).to_string()])
+            .args(copies);
         let mut sink = lab.spawn("sink", &mut sink)?;
         wait_for_program(lab)?;
         let _blast = lab.spawn("blast", &mut blast)?;
