@@ -9,11 +9,14 @@ use crate::slab::{Hollow, NIL, Slab};
 pub(crate) struct FrameNode {
     frame: Frame,
     next: u32,
+    /// The chain's last link, if this is its first and not the only one. Here and not with the chain's owner, who has no
+    /// room for it.
+    tail: u32,
 }
 
 impl Hollow for FrameNode {
     fn hollow() -> Self {
-        Self { frame: Frame::from_raw(0, 0, 0), next: NIL }
+        Self { frame: Frame::from_raw(0, 0, 0), next: NIL, tail: NIL }
     }
 
     #[inline]
@@ -29,7 +32,6 @@ pub(crate) type FrameNodes = Slab<FrameNode>;
 #[derive(Debug)]
 pub(crate) struct FrameQueue {
     head: u32,
-    tail: u32,
     pub(crate) bytes: u32,
 }
 
@@ -38,11 +40,18 @@ const SMALL: usize = 512;
 
 impl FrameQueue {
     pub(crate) const fn new() -> Self {
-        Self { head: NIL, tail: NIL, bytes: 0 }
+        Self { head: NIL, bytes: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes == 0
+    }
+
+    /// The last link of a chain that has one.
+    #[inline]
+    fn tail(&self, nodes: &FrameNodes) -> u32 {
+        let tail = nodes[self.head].tail;
+        if tail == NIL { self.head } else { tail }
     }
 
     /// Appends a frame that holds payload only.
@@ -50,13 +59,14 @@ impl FrameQueue {
     pub(crate) fn push(&mut self, nodes: &mut FrameNodes, frame: Frame) {
         debug_assert!(!frame.is_empty());
         self.bytes += frame.len() as u32;
-        let node = nodes.insert(FrameNode { frame, next: NIL });
+        let node = nodes.insert(FrameNode { frame, next: NIL, tail: NIL });
         if self.head == NIL {
             self.head = node;
         } else {
-            nodes[self.tail].next = node;
+            let tail = self.tail(nodes);
+            nodes[tail].next = node;
+            nodes[self.head].tail = node;
         }
-        self.tail = node;
     }
 
     /// Appends another chain.
@@ -69,8 +79,9 @@ impl FrameQueue {
             *self = other;
             return;
         }
-        nodes[self.tail].next = other.head;
-        self.tail = other.tail;
+        let tail = self.tail(nodes);
+        nodes[tail].next = other.head;
+        nodes[self.head].tail = other.tail(nodes);
         self.bytes += other.bytes;
     }
 
@@ -83,10 +94,11 @@ impl FrameQueue {
         other: FrameQueue,
     ) -> Result<(), FrameQueue> {
         let len = other.bytes as usize;
-        if self.tail == NIL || len > SMALL || other.head != other.tail {
+        if self.head == NIL || len > SMALL || nodes[other.head].next != NIL {
             return Err(other);
         }
-        let tail = &mut nodes[self.tail].frame;
+        let last = self.tail(nodes);
+        let tail = &mut nodes[last].frame;
         let end = tail.off() + tail.len();
         if end + len > pool.chunk_size() || pool.is_shared(tail) {
             return Err(other);
@@ -95,7 +107,7 @@ impl FrameQueue {
         let source = nodes.remove(other.head).frame;
         small[..len].copy_from_slice(pool.bytes(&source));
         pool.free(source);
-        let tail = &mut nodes[self.tail].frame;
+        let tail = &mut nodes[last].frame;
         let old = tail.len();
         tail.grow_back(len);
         pool.bytes_mut(tail)[old..].copy_from_slice(&small[..len]);
@@ -111,10 +123,10 @@ impl FrameQueue {
         }
         let index = self.head;
         let node = &mut nodes[index];
-        let frame = node.frame.take();
+        let (frame, tail) = (node.frame.take(), node.tail);
         self.head = node.next;
-        if self.head == NIL {
-            self.tail = NIL;
+        if self.head != NIL {
+            nodes[self.head].tail = tail;
         }
         self.bytes -= frame.len() as u32;
         nodes.vacate(index);
@@ -125,12 +137,12 @@ impl FrameQueue {
     #[inline(always)]
     pub(crate) fn only(&mut self, nodes: &mut FrameNodes, most: usize) -> Option<Frame> {
         let index = self.head;
-        if index == NIL || index != self.tail || self.bytes as usize > most {
+        if index == NIL || self.bytes as usize > most || nodes[index].next != NIL {
             return None;
         }
         let frame = nodes[index].frame.take();
         nodes.vacate(index);
-        (self.head, self.tail, self.bytes) = (NIL, NIL, 0);
+        (self.head, self.bytes) = (NIL, 0);
         Some(frame)
     }
 
@@ -152,6 +164,7 @@ impl FrameQueue {
     #[inline]
     pub(crate) fn read<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, buf: &mut [u8]) -> usize {
         let (mut at, mut rest) = (self.head, &mut *buf);
+        let tail = nodes.get(at).map_or(NIL, |node| node.tail);
         while at != NIL && !rest.is_empty() {
             let node = &mut nodes[at];
             let bytes = pool.bytes(&node.frame);
@@ -174,8 +187,8 @@ impl FrameQueue {
         let done = buf.len() - left;
         self.bytes -= done as u32;
         self.head = at;
-        if at == NIL {
-            self.tail = NIL;
+        if at != NIL {
+            nodes[at].tail = tail;
         }
         done
     }
@@ -239,7 +252,11 @@ impl FrameQueue {
 
     /// The last frame, to append to; the caller adds to `bytes`.
     pub(crate) fn last_mut<'a>(&self, nodes: &'a mut FrameNodes) -> Option<&'a mut Frame> {
-        if self.tail == NIL { None } else { Some(&mut nodes[self.tail].frame) }
+        if self.head == NIL {
+            return None;
+        }
+        let tail = self.tail(nodes);
+        Some(&mut nodes[tail].frame)
     }
 
     /// Number of frames; walks them.
@@ -263,7 +280,7 @@ impl FrameQueue {
         let (mut skip, mut left) = (at, bytes);
         let mut node = self.head;
         while node != NIL && !left.is_empty() {
-            let FrameNode { frame, next } = &mut nodes[node];
+            let FrameNode { frame, next, .. } = &mut nodes[node];
             let from = skip.min(frame.len());
             let n = (frame.len() - from).min(left.len());
             let (now, later) = left.split_at(n);
