@@ -203,15 +203,17 @@ impl Slots {
         }
     }
 
-    /// A packet for this slot will be processed soon.
+    /// A packet for this slot will be processed soon; once [`Slots::expect_slot`] has been answered.
     #[inline]
-    pub(crate) fn expect(&self, index: u32) {
-        if let Some(place) = self.places.get(index as usize) {
-            fs_prefetch::lines(place);
+    pub(crate) fn expect_tally(&self, index: u32) {
+        if let Some(Place { slot: Slot::Open(tcb), tally }) = self.places.get(index as usize)
+            && !tcb.exchanges.is_open()
+        {
+            fs_prefetch::lines(tally);
         }
     }
 
-    /// The connection's control block alone will be needed soon.
+    /// The connection's control block will be needed soon.
     #[inline]
     pub(crate) fn expect_slot(&self, index: u32) {
         if let Some(place) = self.places.get(index as usize) {
@@ -219,8 +221,14 @@ impl Slots {
         }
     }
 
-    pub(crate) fn tally(&self, index: u32) -> &Tally {
-        &self.places[index as usize].tally
+    /// What is counted of a connection, at `tick`.
+    pub(crate) fn tally(&self, index: u32, tick: u32) -> Tally {
+        let &Place { ref slot, mut tally } = &self.places[index as usize];
+        if let Slot::Open(tcb) = slot {
+            let mut exchanges = tcb.exchanges;
+            exchanges.tell(&mut tally, tick);
+        }
+        tally
     }
 
     pub(crate) fn tally_mut(&mut self, index: u32) -> &mut Tally {
@@ -228,14 +236,25 @@ impl Slots {
     }
 
     #[inline]
-    pub(crate) fn slot_and_tally(&mut self, index: u32) -> (&mut Slot, &mut Tally) {
+    pub(crate) fn slot_and_tally(&mut self, index: u32, tick: u32) -> (&mut Slot, &mut Tally) {
         let Place { slot, tally } = &mut self.places[index as usize];
+        if let Slot::Open(tcb) = slot {
+            tcb.exchanges.tell(tally, tick);
+        }
         (slot, tally)
     }
 
-    /// As `open_mut`, with what is counted of the connection.
+    /// As `open_mut`, with what is counted of the connection, at `tick`.
     #[inline]
-    pub(crate) fn open_and_tally(&mut self, index: u32) -> Option<(&mut Tcb, &mut Tally)> {
+    pub(crate) fn open_and_tally(&mut self, index: u32, tick: u32) -> Option<(&mut Tcb, &mut Tally)> {
+        let (tcb, tally) = self.open_and_untold(index)?;
+        tcb.exchanges.tell(tally, tick);
+        Some((tcb, tally))
+    }
+
+    /// As `open_and_tally`, where the tally has not been told of the latest [`crate::tcb::exchanges`].
+    #[inline(always)]
+    pub(crate) fn open_and_untold(&mut self, index: u32) -> Option<(&mut Tcb, &mut Tally)> {
         match self.places.get_mut(index as usize) {
             Some(Place { slot: Slot::Open(tcb), tally }) => Some((tcb, tally)),
             _ => None,

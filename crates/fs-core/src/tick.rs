@@ -84,9 +84,15 @@ impl<P: FramePool> Stack<P> {
     #[inline(never)]
     pub(crate) fn keep_delays(&mut self) {
         let until = self.delay_end();
-        let Self { slots, new_delays, delayed_acks, .. } = self;
+        let Self { slots, new_delays, delayed_acks, turn, .. } = self;
         for &(index, generation) in new_delays.iter() {
-            let Some(tcb) = slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
+            let Some((tcb, tally)) = slots.open_and_untold(index).filter(|(t, _)| t.generation == generation) else {
+                continue;
+            };
+            if tcb.exchanges.is_begun() {
+                // Not answered in its turn.
+                tcb.exchanges.tell(tally, turn.tick);
+            }
             if tcb.delay_counts() {
                 delayed_acks.push(until, (index, generation));
             } else {

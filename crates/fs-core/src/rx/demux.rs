@@ -96,6 +96,9 @@ impl<P: FramePool> Stack<P> {
             };
             if let Some(segment) = self.parse_usual(view, packet) {
                 let hash = self.hash_after(packets.last(), &segment);
+                // Under way while the next packet is parsed. A new connection's bucket was long not looked at, however few
+                // there are.
+                self.table.expect(hash);
                 packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed: Ok(Parsed::Tcp(segment)) });
             } else {
                 let parsed = self.parse_unusual(view, packet);
@@ -144,22 +147,19 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Pass 2: what the packets need, asked for before the first of them is worked on. Each thing says where the next one is:
-    /// the table which connection, the connection what it has sent, that which frame. One kind after the other, since the
+    /// the table (asked for already) which connection, the connection what it has sent, that which frame. One kind after the other, since the
     /// processor waits until it knows the page of what is asked for, and finds the pages of several at once.
     #[inline]
     fn look_ahead(&self, packets: &mut [Item]) {
-        // A new connection's bucket was long not looked at, however few there are.
-        if packets.len() > 1 {
-            packets.iter().for_each(|item| self.table.expect(item.hash));
-        }
         if !self.has_many_flows() {
             return;
         }
         for item in packets.iter_mut() {
             item.candidate = self.table.candidate(item.hash).unwrap_or(NIL);
-            self.slots.expect(item.candidate);
+            self.slots.expect_slot(item.candidate);
         }
         let connections = || packets.iter().filter_map(|item| self.slots.open(item.candidate));
+        packets.iter().for_each(|item| self.slots.expect_tally(item.candidate));
         for tcb in connections() {
             tcb.ext.expect();
             tcb.tx.expect(&self.store, &self.pool);
@@ -307,7 +307,7 @@ impl<P: FramePool> Stack<P> {
             ts_offset,
             ..
         } = self;
-        let (Slot::Open(tcb), tally) = slots.slot_and_tally(index) else {
+        let (Slot::Open(tcb), tally) = slots.slot_and_tally(index, turn.tick) else {
             return self.on_opening(index, segment, hash, frames);
         };
         tally.received(segment.payload_len, turn.tick);

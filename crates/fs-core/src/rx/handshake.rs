@@ -16,6 +16,7 @@ use crate::socket::options::TcpOptions;
 use crate::stack::{Owner, Stack, Token};
 use crate::tcb::Slot;
 use crate::tcb::ecn;
+use crate::tcb::exchanges::Exchanges;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::Arrival;
 use crate::tcb::open::{Opening, syn_window};
@@ -464,8 +465,8 @@ impl<P: FramePool> Stack<P> {
             }
             return self.kill(index, Some(Error::ConnectionReset), true);
         };
-        let Self { slots, table, nodes, pool, store, .. } = self;
-        let tally = *slots.tally(index);
+        let Self { slots, table, nodes, pool, store, turn, .. } = self;
+        let tally = slots.tally(index, turn.tick);
         table.remove(hash, Owner::Connection(index).value());
         let Slot::Open(mut tcb) = slots.remove(index) else { return };
         // Nothing was written yet, and what came out of order will be sent again.
@@ -492,6 +493,7 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
         tcb.armed_at = 0;
+        tcb.exchanges = Exchanges::default();
         if let Some(ext) = tcb.ext.as_mut() {
             ext.pacing.queued = false;
         }

@@ -11,10 +11,10 @@ use crate::stack::{Stack, Turn, arm};
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::{Arrival, COALESCE};
+use crate::tcb::recv::ack::INTERACTIVE;
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::seq::SeqNum;
-use crate::tcb::tally::Tally;
 use crate::tcb::{State, Tcb};
 use crate::tx::neigh::PathState;
 use crate::wire::options::TIMESTAMPS_LEN;
@@ -38,7 +38,7 @@ impl<P: FramePool> Stack<P> {
         let Self {
             slots, pool, nodes, store, stats, config, net, receive_frames, turn, now, ts_clock, ts_offset, ..
         } = self;
-        let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
+        let Some((tcb, tally)) = slots.open_and_untold(index) else { return false };
         let (len, queued) = (segment.payload_len, tcb.rx.bytes);
         let acked = segment.ack.since(tcb.snd_una);
         let stamped = tcb.flags.has(Flags::TIMESTAMPS);
@@ -76,15 +76,28 @@ impl<P: FramePool> Stack<P> {
         if !tcb.ext.is_known_quiet(Quiet::SETTLING) {
             tcb.heard(*now);
         }
-        tally.received(len, turn.tick);
         let window = u32::from(segment.window) << tcb.snd_shift();
-        if acked > 0 && !tcb.take_whole_ack(store, pool, tally, segment.ack, *turn) {
-            let echo = segment.ts.map(|ts| ts.ecr);
-            let bare = len == 0 && !fin && window == tcb.snd_wnd;
-            let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
-            tcb.on_ack(store, pool, stats, &config.tcp, &mut tally.delivered, input);
+        let whole = acked > 0 && tcb.take_whole_ack(store, pool, segment.ack, *turn);
+        if whole && tcb.exchanges.may_begin(turn.tick) && tcb.awaits_answer(len) {
+            tcb.exchanges.begin(turn.tick);
+        } else {
+            tcb.exchanges.tell(tally, turn.tick);
+            tally.received(len, turn.tick);
+            if whole {
+                tally.delivered = tally.delivered.wrapping_add(1);
+            } else if acked > 0 {
+                let echo = segment.ts.map(|ts| ts.ecr);
+                let bare = len == 0 && !fin && window == tcb.snd_wnd;
+                let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
+                tcb.on_ack(store, pool, stats, &config.tcp, &mut tally.delivered, input);
+            }
+            tally.idle_if(tcb.tx.is_empty(), turn.tick);
+            if let Some(ts) = segment.ts
+                && (len > 0 || fin)
+            {
+                tally.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
+            }
         }
-        tally.idle_if(tcb.tx.is_empty(), turn.tick);
         if acked > 0
             || tcb.snd_wl1.before(segment.seq)
             || tcb.snd_wl1 == segment.seq && (window > tcb.snd_wnd || window == 0)
@@ -105,17 +118,11 @@ impl<P: FramePool> Stack<P> {
         if len == 0 {
             pool.free(frame);
             if fin {
-                if let Some(ts) = segment.ts {
-                    tally.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
-                }
                 tcb.take_fin(&mut ready);
             }
         } else {
             frame.trim_front(usize::from(segment.payload_off));
             frame.truncate(len as usize);
-            if let Some(ts) = segment.ts {
-                tally.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
-            }
             tcb.rx.push(nodes, frame);
             tcb.rcv_nxt += len;
             tcb.owe_ack(len);
@@ -193,17 +200,21 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
+    /// `len` bytes that come now will wait for an answer to carry their ACK, and be on the list of those that do so from this
+    /// turn on: of what is not answered in it, the turn's end tells the tally.
+    #[inline(always)]
+    fn awaits_answer(&self, len: u32) -> bool {
+        len > 0
+            && len <= self.rcv_mss()
+            && self.unacked == 0
+            && self.flags.quick() == INTERACTIVE
+            && !self.flags.any(Flags::ACK_NOW | Flags::IN_DELAY_QUEUE)
+    }
+
     /// As [`Tcb::on_ack`], where a single segment is out, sent once, and is acknowledged, and the congestion window was
     /// not used: request and response. False: it is otherwise, and nothing has happened.
     #[inline(always)]
-    fn take_whole_ack<P: FramePool>(
-        &mut self,
-        store: &mut TxStore,
-        pool: &mut P,
-        tally: &mut Tally,
-        ack: SeqNum,
-        turn: Turn,
-    ) -> bool {
+    fn take_whole_ack<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, ack: SeqNum, turn: Turn) -> bool {
         let out = self.snd_nxt.since(self.snd_una);
         let unused = self.window.in_slow_start()
             && out.saturating_mul(2) <= self.window.cwnd
@@ -213,7 +224,6 @@ impl Tcb {
         }
         let Some((frame, sent_us)) = self.tx.take_only(store) else { return false };
         pool.free(frame);
-        tally.delivered = tally.delivered.wrapping_add(1);
         self.snd_una = ack;
         let rtt_us = turn.us.wrapping_sub(sent_us);
         self.rtt.sample(rtt_us);

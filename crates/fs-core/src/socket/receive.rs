@@ -168,7 +168,7 @@ impl<P: FramePool> Stack<P> {
     fn after_read(&mut self, index: u32, n: u32) {
         let room = self.nodes.len() < self.receive_frames / 2;
         let (max, now_us) = (self.config.tcp.receive_buffer_max, self.turn.us);
-        let Some((tcb, tally)) = self.slots.open_and_tally(index) else { return };
+        let Some((tcb, tally)) = self.slots.open_and_tally(index, self.turn.tick) else { return };
         tcb.adjust_receive_buffer(&mut tally.tune, n, || Read { bytes: n, max, room, now_us });
         if tcb.rx.is_empty() {
             tcb.drained();

@@ -21,7 +21,7 @@ impl<P: FramePool> Stack<P> {
             return None;
         }
         let Self { slots, nodes, pool, config, receive_frames, turn, .. } = self;
-        let (tcb, tally) = slots.open_and_tally(id.index)?;
+        let (tcb, tally) = slots.open_and_untold(id.index)?;
         if tcb.generation != id.generation || tcb.flags.any(Flags::ORPHAN) || !tcb.ext.is_quiet(Quiet::READING) {
             return None;
         }
@@ -31,10 +31,13 @@ impl<P: FramePool> Stack<P> {
         buf[..n].copy_from_slice(bytes);
         pool.free(frame);
         let bytes = n as u32;
-        tcb.adjust_receive_buffer(&mut tally.tune, bytes, || {
-            let room = nodes.len() < *receive_frames / 2;
-            Read { bytes, max: config.tcp.receive_buffer_max, room, now_us: turn.us }
-        });
+        if !tcb.exchanges.no_measure() || bytes >= u32::from(tcb.mss) {
+            tcb.exchanges.tell(tally, turn.tick);
+            tcb.adjust_receive_buffer(&mut tally.tune, bytes, || {
+                let room = nodes.len() < *receive_frames / 2;
+                Read { bytes, max: config.tcp.receive_buffer_max, room, now_us: turn.us }
+            });
+        }
         tcb.drained();
         if tcb.state.can_receive() && tcb.window_update_due() {
             tcb.flags.set(Flags::ACK_NOW);

@@ -9,6 +9,7 @@
 
 pub mod cc;
 pub(crate) mod ecn;
+pub(crate) mod exchanges;
 pub(crate) mod extension;
 pub(crate) mod flags;
 pub(crate) mod input;
@@ -31,6 +32,7 @@ use crate::socket::options::{Keepalive, RECEIVE_BUFFER_MIN, TcpState};
 use crate::time::Instant;
 use crate::tx::neigh::PathId;
 use alloc::boxed::Box;
+use exchanges::Exchanges;
 use extension::Extension;
 use flags::Flags;
 use recv::reassembly::Islands;
@@ -106,6 +108,7 @@ pub(crate) struct Tcb {
     pub(crate) ts_recent: u32,
     /// Received and not yet read.
     pub(crate) rx: FrameQueue,
+    pub(crate) exchanges: Exchanges,
     /// Window shifts: ours in the low, the peer's in the high four bits.
     pub(crate) shifts: u8,
     pub(crate) dup_acks: u8,

@@ -7,6 +7,7 @@ use crate::frame_queue::FrameQueue;
 use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
 use crate::tcb::cc::{self, Window};
+use crate::tcb::exchanges::Exchanges;
 use crate::tcb::extension::Extension;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxQueue;
@@ -121,6 +122,7 @@ impl<P: FramePool> Stack<P> {
             snd_buf_4k: crate::tcb::send::sender::initial_buffer(tcp.send_buffer),
             ts_recent: peer.timestamps.map_or(0, |t| t.val),
             rx: FrameQueue::new(),
+            exchanges: Exchanges::default(),
             shifts,
             dup_acks: 0,
             rcv_mss_64: crate::tcb::recv::ack::initial_rcv_mss_64(mss),

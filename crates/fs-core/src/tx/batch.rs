@@ -153,8 +153,8 @@ impl<P: FramePool> Stack<P> {
     ) -> bool {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
-        let Self { slots, pool, net, stats, now, .. } = self;
-        let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
+        let Self { slots, pool, net, stats, now, turn, .. } = self;
+        let Some((tcb, tally)) = slots.open_and_tally(index, turn.tick) else { return false };
         let urgent = tcb.urgent_pointer(seq.unwrap_or(tcb.snd_nxt));
         let seq = seq.unwrap_or(tcb.acceptable_seq());
         let flags = flags | tcb.echo_flags();
@@ -227,7 +227,7 @@ impl<P: FramePool> Stack<P> {
             return Visit::Done;
         }
         let Self { slots, pool, net, stats, store, config, now, turn, paced, .. } = self;
-        let Some((tcb, tally)) = slots.open_and_tally(index) else { return Visit::Done };
+        let Some((tcb, tally)) = slots.open_and_tally(index, turn.tick) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }

@@ -30,7 +30,7 @@ impl<P: FramePool> Stack<P> {
         // With few connections the store's segments are in the cache. Tests have few, and are to see it.
         let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
         let Self { slots, pool, net, stats, store, config, now, turn, wheel, shortest_rto, .. } = self;
-        let Some((tcb, tally)) = slots.open_and_tally(index) else { return false };
+        let Some((tcb, tally)) = slots.open_and_untold(index) else { return false };
         if !tcb.flags.are(ODD.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
             || tcb.tx.next == NIL
             || tcb.tx.next != tcb.tx.tail()
@@ -77,7 +77,6 @@ impl<P: FramePool> Stack<P> {
             tcb.rto_at = 0;
             tcb.flags.clear(STOPPED);
         }
-        tally.busy(turn.tick);
         let timer_ran = tcb.timer_runs();
 
         let window = tcb.offer_window(frozen);
@@ -119,7 +118,17 @@ impl<P: FramePool> Stack<P> {
         if many && tcb.ext.is_quiet(Quiet::ACKED) {
             tcb.tx.fold(store);
         }
-        tally.sent_data(turn.tick);
+        if tcb.exchanges.is_begun() {
+            tcb.exchanges.end(turn.tick);
+        } else {
+            tcb.exchanges.tell(tally, turn.tick);
+            tally.busy(turn.tick);
+            tally.sent_data(turn.tick);
+            if tcb.tx.is_folded() && tally.tune.is_idle() {
+                tally.busy_anew(turn.tick);
+                tcb.exchanges.open(turn.tick);
+            }
+        }
         tcb.flags.clear(Flags::IN_DATA_LIST);
         let flight = tcb.snd_nxt.since(tcb.snd_una);
         if flight <= tcb.window.cwnd / 2 {

@@ -14,7 +14,7 @@ const WANTS_SAMPLE: u32 = 1 << 31;
 
 /// A connection's measure. All zero until it has read a segment or more at once. With its counts, not in the extension:
 /// every connection whose requests are not small has one.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Autotune {
     /// Smoothed round trip as the receiver sees it, in microseconds (at most a minute); 0: unknown. And [`WANTS_SAMPLE`].
     rtt: u32,
@@ -47,6 +47,12 @@ impl Autotune {
         self.rtt = if self.rtt == 0 { us } else { self.rtt - self.rtt / 8 + us / 8 };
     }
 
+    /// Nothing is measured.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.space == 0
+    }
+
     /// Bytes that the application reads in a round trip, and the round trip, in microseconds: for TCP_INFO.
     pub(crate) fn figures(&self) -> (u32, u32) {
         (self.space, self.rtt_us())
@@ -76,7 +82,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn adjust_receive_buffer(&mut self, tune: &mut Autotune, bytes: u32, read: impl FnOnce() -> Read) {
         // Only a segment or more begins a measure.
-        if tune.space == 0 && bytes < u32::from(self.mss) {
+        if tune.is_idle() && bytes < u32::from(self.mss) {
             return;
         }
         let read = read();
