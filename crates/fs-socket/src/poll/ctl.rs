@@ -103,9 +103,16 @@ fn instance(set_fd: Fd) -> Result<u32, Errno> {
     if let Some(index) = table::epoll(set_fd) {
         return Ok(index);
     }
-    // Asks the kernel for an epoll set's own error: ENOENT is the answer of one, for a descriptor that it cannot hold.
-    let Some(attachment) = process::current() else { return Err(Errno::NOENT) };
-    match kernel::epoll_ctl(set_fd, DEL, attachment.client().fd().as_raw_fd(), None) {
+    // Asks the kernel for an epoll set's own error: ENOENT is the answer of one, for a descriptor that it cannot hold. Without
+    // a daemon that is one made for it: the socket may become ours later, when there is one.
+    let answer = match process::current() {
+        Some(attachment) => kernel::epoll_ctl(set_fd, DEL, attachment.client().fd().as_raw_fd(), None),
+        None => {
+            let stranger = sys::owned(kernel::eventfd(0)?);
+            kernel::epoll_ctl(set_fd, DEL, stranger.as_raw_fd(), None)
+        }
+    };
+    match answer {
         Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
         Ok(()) => return Err(Errno::INVAL),
