@@ -90,6 +90,11 @@ struct Listener {
 const LISTENERS: usize = 4096;
 sys::array::zeroed!(Listener);
 static ALL: Array<Listener, LISTENERS> = Array::new();
+
+/// See [`Array::grow_to`].
+pub(crate) fn grow(count: usize) {
+    ALL.grow_to(count);
+}
 /// Places used at least once.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 

@@ -476,8 +476,20 @@ pub fn confine() {
         }
     }
     crate::poll::confine();
+    grow_tables();
     signals::remember();
     fs_shm::wait::confine();
+}
+
+/// Memory for as many descriptors, their sockets and listeners as there may be: none is asked for once mprotect(2) may not be
+/// called. Where it is not to be had, or the limit is raised later, what is beyond is the kernel's.
+fn grow_tables() {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let most = usize::try_from(most.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    table::grow(most);
+    crate::socket::grow(most);
+    crate::listen::grow(most);
+    crate::poll::grow(most);
 }
 
 fn drop_internal(fd: Fd) {

@@ -158,6 +158,11 @@ static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: AtomicU64 = AtomicU64::new(0);
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
 
+/// See [`Array::grow_to`].
+pub(crate) fn grow(count: usize) {
+    SOCKETS.grow_to(count);
+}
+
 impl Socket {
     /// A new one with one hold, for the descriptors; `None`: no memory.
     pub(crate) fn make(kind: Kind) -> Option<&'static Socket> {

@@ -29,6 +29,11 @@ static ENTRIES: Array<Pointer<Socket>, LIMIT> = Array::new();
 /// One above the highest number that ever had an entry.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
+/// See [`Array::grow_to`].
+pub(crate) fn grow(count: usize) {
+    ENTRIES.grow_to(count);
+}
+
 /// The socket behind a number, unheld. Two loads.
 #[inline]
 pub(crate) fn find(fd: Fd) -> Option<&'static Socket> {

@@ -37,6 +37,7 @@ use crate::{
 };
 
 pub(crate) use descriptors::sleep_on_channel;
+pub(crate) use registry::grow;
 pub use wait::CANCEL_SLICE;
 
 /// An entry of poll(2), laid out as `struct pollfd`.

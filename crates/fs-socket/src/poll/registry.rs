@@ -19,6 +19,11 @@ struct Book {
     free: Vec<u32>,
 }
 
+/// See [`Array::grow_to`].
+pub(crate) fn grow(count: usize) {
+    SETS.grow_to(count);
+}
+
 /// The set of this index.
 #[inline]
 pub(super) fn find(index: u32) -> Option<&'static Set> {

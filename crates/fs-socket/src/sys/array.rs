@@ -83,6 +83,13 @@ impl<T: Zeroed, const LEN: usize> Array<T, LEN> {
         self.at(index)
     }
 
+    /// Memory for the first `count` elements, as far as it is to be had.
+    pub fn grow_to(&self, count: usize) {
+        if let Some(last) = count.min(LEN).checked_sub(1) {
+            let _ = self.make(last);
+        }
+    }
+
     #[cold]
     fn grow(&self, index: usize) -> Option<()> {
         let base = self.map()?;
