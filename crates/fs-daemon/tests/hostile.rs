@@ -101,7 +101,7 @@ impl Honest {
         let page = server.hello(b"honest server").unwrap().page;
         client.hello(b"honest client").unwrap();
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let Listening::Yes(listener, _) = server.listen(socket.as_fd(), 5).unwrap() else { panic!() };
+        let Listening::Yes(listener, _) = server.listen(socket.as_fd()).unwrap() else { panic!() };
         let server_page = AttachmentPage::map(page.as_fd()).unwrap();
         assert!(server_page.set(3, Object::Listener(listener), 1));
         let to = socket.local_addr().unwrap();
@@ -237,7 +237,7 @@ fn scribbled_memory() {
         let (server, client) = (connect(&path), connect(&path));
         let pages = [server.hello(b"hostile server").unwrap().page, client.hello(b"hostile client").unwrap().page];
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let Listening::Yes(_, _) = server.listen(socket.as_fd(), 5).unwrap() else { panic!() };
+        let Listening::Yes(_, _) = server.listen(socket.as_fd()).unwrap() else { panic!() };
         let Way::Local { mut arenas, .. } = client.route(socket.local_addr().unwrap(), fresh().as_fd()).unwrap().way
         else {
             panic!()
@@ -365,7 +365,7 @@ fn victim() {
     let mut fd = 10;
     loop {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let Listening::Yes(listener, _) = me.listen(socket.as_fd(), 5).unwrap() else { panic!() };
+        let Listening::Yes(listener, _) = me.listen(socket.as_fd()).unwrap() else { panic!() };
         assert!(page.set(fd, Object::Listener(listener), 1));
         let Way::Local { mut arenas, .. } = me.route(socket.local_addr().unwrap(), fresh().as_fd()).unwrap().way else {
             panic!()

@@ -59,7 +59,7 @@ fn fresh() -> std::os::fd::OwnedFd {
 }
 
 fn listen(process: &Process, socket: &TcpListener) -> (u32, ListenerPage, Fd) {
-    let Listening::Yes(id, page) = process.client.listen(socket.as_fd(), 5).unwrap() else { panic!("not announced") };
+    let Listening::Yes(id, page) = process.client.listen(socket.as_fd()).unwrap() else { panic!("not announced") };
     let mapped = ListenerPage::map(page.as_fd()).unwrap();
     (id, mapped, page)
 }
@@ -403,9 +403,9 @@ fn nobody_announces_what_the_kernel_did_not_give_him() {
     let process = attach(&daemon);
     let bound = fresh();
     rustix::net::bind(&bound, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
-    assert_eq!(process.client.listen(bound.as_fd(), 1).unwrap_err(), Error::Failed(Errno::INVAL), "not listening");
+    assert_eq!(process.client.listen(bound.as_fd()).unwrap_err(), Error::Failed(Errno::INVAL), "not listening");
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    assert!(matches!(process.client.listen(udp.as_fd(), 1).unwrap(), Listening::Kernel(_)));
+    assert!(matches!(process.client.listen(udp.as_fd()).unwrap(), Listening::Kernel(_)));
     assert!(matches!(process.client.route("127.0.0.1:1".parse().unwrap(), udp.as_fd()).unwrap().way, Way::Kernel(_)));
     assert_eq!(counter(&daemon, "listeners"), 0);
 }
@@ -459,7 +459,7 @@ fn rules_are_checked_at_listen_and_connect() {
     let daemon = start_with(Config::load(&file).unwrap());
     std::fs::remove_dir_all(&directory).unwrap();
     let process = attach(&daemon);
-    let denied = process.client.listen(socket.as_fd(), 1).unwrap();
+    let denied = process.client.listen(socket.as_fd()).unwrap();
     assert!(matches!(denied, Listening::Refused(Errno::ACCESS)), "{denied:?}");
     let denied = process.client.route(to, fresh().as_fd()).unwrap().way;
     assert!(matches!(denied, Way::Refused(Errno::ACCESS)), "{denied:?}");

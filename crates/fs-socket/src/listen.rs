@@ -54,7 +54,6 @@ struct Listener {
     /// The daemon's number; 0: not announced.
     id: AtomicU32,
     life: AtomicU32,
-    backlog: AtomicU32,
     page: Pointer<ListenerPage>,
     /// The page's generation that `arenas` is of.
     seen: AtomicU64,
@@ -128,10 +127,6 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
         }
         return Some(Ok(()));
     }
-    if let Some(listener) = of(socket) {
-        // A negative backlog is the largest (it is compared unsigned).
-        listener.backlog.store(backlog as u32, Relaxed);
-    }
     if let Some(attachment) = process::attached()
         && let Err(errno) = announce(attachment, fd, socket)
     {
@@ -147,13 +142,8 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
 
 /// A socket that has been made to listen by somebody else's system call.
 pub(crate) fn adopt(fd: Fd, socket: &'static Socket) {
-    /// What std and most programs ask for; the kernel does not tell what was asked.
-    const BACKLOG: u32 = 128;
     if !become_listener(socket) {
         return;
-    }
-    if let Some(listener) = of(socket) {
-        listener.backlog.store(BACKLOG, Relaxed);
     }
     if let Some(attachment) = process::attached() {
         announce_anyway(attachment, fd, socket);

@@ -453,7 +453,7 @@ impl Server {
             }
             Request::Bell { poller } => self.bell(me, poller),
             Request::Route { to } => self.route(me, to, fd.ok_or(Errno::BADF)?),
-            Request::Listen { backlog } => self.listen(me, backlog, fd.ok_or(Errno::BADF)?),
+            Request::Listen => self.listen(me, fd.ok_or(Errno::BADF)?),
             Request::Unlisten { listener } => {
                 self.unlisten(me, listener);
                 Ok(Reply::Done.into())

@@ -41,6 +41,22 @@ impl Placeholder {
     }
 }
 
+/// The backlog of a socket that listens, cut to the kernel's limit (net.core.somaxconn) as it was then.
+pub(super) fn backlog(socket: BorrowedFd<'_>) -> u32 {
+    /// Of linux/tcp.h and, of `struct tcp_info`, `tcpi_sacked`: for a listener, net/ipv4/tcp.c has its backlog there.
+    const INFO: i32 = 11;
+    const SACKED: usize = 28;
+    /// The limit that Linux begins with, for a kernel that does not tell.
+    const USUAL: u32 = 4096;
+    let mut info = [0; SACKED + 4];
+    match raw_option(socket, ipproto::TCP.as_raw().get() as i32, INFO, &mut info) {
+        Ok(len) if len >= info.len() => {
+            u32::from_ne_bytes([info[SACKED], info[SACKED + 1], info[SACKED + 2], info[SACKED + 3]])
+        }
+        _ => USUAL,
+    }
+}
+
 /// What a socket has on which nothing was set. Such values are the kernel's defaults; the stack has its own.
 #[derive(Debug, Default)]
 pub(super) struct Untouched(Vec<Vec<u8>>);
@@ -89,6 +105,15 @@ impl Untouched {
 mod tests {
     use super::*;
     use rustix::net::sockopt;
+
+    #[test]
+    fn a_backlog_is_read_from_the_socket() {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, Some(ipproto::TCP)).unwrap();
+        for set in [7, 1, 100] {
+            rustix::net::listen(&socket, set).unwrap();
+            assert_eq!(backlog(socket.as_fd()), set as u32);
+        }
+    }
 
     #[test]
     fn only_what_was_set_counts() {

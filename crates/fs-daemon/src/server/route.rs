@@ -1,7 +1,7 @@
 //! Which way a connection goes, and who listens where.
 
 use super::arenas::{Acceptor, Opener};
-use super::place::Placeholder;
+use super::place::{Placeholder, backlog};
 use super::{Answer, ListenerMemory, Server};
 use crate::access::{Call, Who};
 use crate::listeners::{Listener, Netns, unmapped};
@@ -153,7 +153,7 @@ impl Server {
         Ok(Answer::with(Reply::Wire { generation: self.directory.generation(), arena, core }, [memory]))
     }
 
-    pub(super) fn listen(&mut self, me: u32, backlog: u32, socket: OwnedFd) -> Result<Answer, Errno> {
+    pub(super) fn listen(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
         if self.draining.is_some() {
             return Ok(self.kernel(KernelReason::Draining));
         }
@@ -167,7 +167,7 @@ impl Server {
         if let Some(id) = self.listeners.of_cookie(place.netns, place.local.port(), place.cookie)
             && let Some(listener) = self.listeners.get_mut(id)
         {
-            listener.backlog = backlog;
+            listener.backlog = backlog(socket.as_fd());
             listener.holders.insert(me);
             listener.more.page.set_holders(listener.holders.len() as u32);
             let memory = listener.more.memory.clone();
@@ -191,6 +191,7 @@ impl Server {
         let more = ListenerMemory { page, memory: memory.clone(), on_wire: false, poller: None, exclusive: None };
         let Placeholder { netns, cookie, local: at, v6_only, listens: _ } = place;
         let holders = HashSet::from([me]);
+        let backlog = backlog(socket.as_fd());
         let id = self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, holders, more });
         self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
         let options = self.untouched.changed_on(socket.as_fd());

@@ -148,8 +148,15 @@ impl Place {
         true
     }
 
-    fn has_room(&self) -> bool {
-        self.homes.borrow().iter().any(Home::has_room)
+    /// Waits until some listener's queue has room; `false`: the place is closed.
+    async fn room(&self) -> bool {
+        while !self.homes.borrow().iter().any(Home::has_room) {
+            if self.listener.borrow().is_none() {
+                return false;
+            }
+            tokio::time::sleep(FULL).await;
+        }
+        true
     }
 
     /// Several listeners share it (SO_REUSEPORT).
@@ -185,14 +192,14 @@ const FULL: Duration = Duration::from_millis(1);
 /// Hands connections from the wire to the processes, for as long as the core listens there.
 pub(super) async fn incoming(place: Rc<Place>) {
     loop {
-        while !place.has_room() {
-            if place.listener.borrow().is_none() {
-                return;
-            }
-            tokio::time::sleep(FULL).await;
+        if !place.room().await {
+            return;
         }
         let Some((stream, peer)) = place.accept().await else { return };
-        // Each core has queues of its own, so there is still room, unless that listener has gone meanwhile.
+        // Each core has queues of its own, so there is still room, unless that listener has gone, or has less, meanwhile.
+        if !place.room().await {
+            return;
+        }
         let (Ok(local), Some((home, backlog, options))) = (stream.local_addr(), place.next()) else { continue };
         let (local, peer) = (Addr::from(peer), Addr::from(local));
         let inherited = options.inherited;

@@ -348,9 +348,9 @@ impl Client {
         Ok(Routed { generation, way })
     }
 
-    /// Announces a socket that listens. Again: changes the backlog.
-    pub fn listen(&self, placeholder: BorrowedFd<'_>, backlog: u32) -> Result<Listening, Error> {
-        match self.request(&Request::Listen { backlog }, &[placeholder])? {
+    /// Announces a socket that listens. Again: its backlog or options have changed.
+    pub fn listen(&self, placeholder: BorrowedFd<'_>) -> Result<Listening, Error> {
+        match self.request(&Request::Listen, &[placeholder])? {
             (Reply::Listener { listener }, mut fds) => Ok(Listening::Yes(listener, fds.take().ok_or(NO_FD)?)),
             (Reply::Kernel { reason, .. }, _) => Ok(Listening::Kernel(reason)),
             (Reply::Refused { errno, .. }, _) => Ok(Listening::Refused(Errno::from_raw_os_error(errno))),

@@ -15,7 +15,7 @@ pub fn requests() -> Vec<Request> {
         Request::Bell { poller: u32::MAX },
         Request::Route { to: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80) },
         Request::Route { to: link_local.into() },
-        Request::Listen { backlog: 511 },
+        Request::Listen,
         Request::Unlisten { listener: 1 },
         Request::Arena { arena: 1 },
         Request::Listener { listener: 4 },

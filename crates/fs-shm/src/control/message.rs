@@ -8,7 +8,7 @@ use super::wire::{Malformed, Reader, Text, Writer};
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 3 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 4 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -151,13 +151,10 @@ pub enum Request {
         /// Where to.
         to: SocketAddr,
     },
-    /// Announces the placeholder that comes along, which has to be listening: address, options and namespace are read
-    /// from it, so nobody announces a port that the kernel did not give him. Again: changes the backlog.
+    /// Announces the placeholder that comes along, which has to be listening: address, backlog, options and namespace are
+    /// read from it, so nobody announces a port that the kernel did not give him. Again: backlog and options are read anew.
     /// → [`Reply::Listener`] and its page, [`Reply::Kernel`], [`Reply::Refused`]
-    Listen {
-        /// As given to listen(2), cut to the kernel's limit.
-        backlog: u32,
-    },
+    Listen,
     /// This process has closed its last descriptor of a listener. → [`Reply::Done`]
     Unlisten {
         /// Its number.
@@ -418,10 +415,10 @@ impl Request {
             | Request::Exec
             | Request::ExecFailed
             | Request::Claim
+            | Request::Listen
             | Request::Status => {}
             Request::PollerGone { poller } | Request::Bell { poller } | Request::Ring { poller } => w.u32(poller),
             Request::Route { to } => w.addr(to),
-            Request::Listen { backlog } => w.u32(backlog),
             Request::Unlisten { listener } | Request::Listener { listener } | Request::ListenerPoller { listener } => {
                 w.u32(listener);
             }
@@ -449,7 +446,7 @@ impl Request {
             Request::PollerGone { .. } => 3,
             Request::Bell { .. } => 4,
             Request::Route { .. } => 5,
-            Request::Listen { .. } => 6,
+            Request::Listen => 6,
             Request::Unlisten { .. } => 7,
             Request::Arena { .. } => 8,
             Request::Listener { .. } => 9,
@@ -478,7 +475,7 @@ impl Request {
             3 => Request::PollerGone { poller: r.u32()? },
             4 => Request::Bell { poller: r.u32()? },
             5 => Request::Route { to: r.addr()? },
-            6 => Request::Listen { backlog: r.u32()? },
+            6 => Request::Listen,
             7 => Request::Unlisten { listener: r.u32()? },
             8 => Request::Arena { arena: r.u32()? },
             9 => Request::Listener { listener: r.u32()? },

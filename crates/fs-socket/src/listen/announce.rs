@@ -45,7 +45,7 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
     let Some(number) = Number::of(fd, socket) else { return Ok(()) };
     let Some(placeholder) = sys::borrowed(number.number) else { return Ok(()) };
     let listener = place.listener;
-    let object = match attachment.client().listen(placeholder, listener.backlog.load(Relaxed)) {
+    let object = match attachment.client().listen(placeholder) {
         Ok(Listening::Yes(id, page)) => take(attachment, socket, listener, id, &page),
         Ok(Listening::Kernel(reason)) => Object::Kernel(reason),
         Ok(Listening::Refused(errno)) => return Err(errno),

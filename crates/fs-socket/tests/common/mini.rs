@@ -249,7 +249,7 @@ fn answer(
             Some((_, eventfd)) => (Reply::Done, vec![duplicate(eventfd)]),
             None => failed(rustix::io::Errno::NOENT),
         },
-        Request::Listen { backlog: _ } => {
+        Request::Listen => {
             let placeholder = given.unwrap().into_owned_fd();
             // Another thread may have closed the listener, and the number be another socket's now; the real daemon leaves it to the kernel.
             let Some(at) = name(&placeholder) else { return failed(rustix::io::Errno::INVAL) };
