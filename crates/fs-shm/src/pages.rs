@@ -277,6 +277,17 @@ impl ListenerPage {
         Ok(ListenerPage { region: Region::map(fd, LISTENER_BYTES, false)? })
     }
 
+    /// Puts it in place of another one, whose listener is gone: that one's memory is let go, and who looks at it sees this one.
+    ///
+    /// # Errors
+    /// This page: the kernel refuses, or the process has confined itself.
+    pub fn put_over(self, other: &ListenerPage) -> Result<(), Self> {
+        if crate::wait::is_confined() {
+            return Err(self);
+        }
+        self.region.put_over(&other.region).map_err(|(region, _)| ListenerPage { region })
+    }
+
     /// Changes with the list.
     pub fn generation(&self) -> u64 {
         self.head().generation.load(Acquire)

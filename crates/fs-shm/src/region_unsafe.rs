@@ -137,6 +137,30 @@ impl Region {
 }
 
 impl Region {
+    /// Puts this mapping in place of another one: who looks at that sees this memory from here on. Failure leaves both as they
+    /// are.
+    ///
+    /// # Errors
+    /// This region, and those of mremap(2); `EINVAL`: they differ in length, or one is not mapped.
+    pub(crate) fn put_over(mut self, other: &Region) -> Result<(), (Self, Errno)> {
+        let mapped = *self.mapped.get_mut();
+        if mapped != self.len || other.len != self.len || other.mapped.load(Ordering::Acquire) != other.len {
+            return Err((self, Errno::INVAL));
+        }
+        let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr().cast());
+        let flags = rustix::mm::MremapFlags::MAYMOVE;
+        // SAFETY: nobody has a reference to this mapping, which is owned here, and what others refer to in the other one are
+        // atomics, for which any value is valid; it stays mapped until it is replaced.
+        match unsafe { rustix::mm::mremap_fixed(from, self.len, self.len, flags, to) } {
+            Ok(_) => {
+                // Its pages are the other's now.
+                *self.mapped.get_mut() = 0;
+                Ok(())
+            }
+            Err(errno) => Err((self, errno)),
+        }
+    }
+
     /// Gives the shared memory back: the first `keep` bytes (whole pages) become private zeros, the others no memory at
     /// all. What lies in `keep` may be looked at as before, by those who do not know yet.
     ///

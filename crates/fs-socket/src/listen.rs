@@ -408,7 +408,14 @@ impl Listener {
     fn take_page(&self, id: u32, life: u32, page: ListenerPage) {
         self.empty();
         self.life.store(life, Relaxed);
-        self.page.store(Some(Box::leak(Box::new(page))));
+        // Looked at without a lock, so never unmapped; the place's next listener takes its place.
+        let put = match self.page.load() {
+            Some(old) => page.put_over(old),
+            None => Err(page),
+        };
+        if let Err(page) = put {
+            self.page.store(Some(Box::leak(Box::new(page))));
+        }
         self.seen.store(u64::MAX, Relaxed);
         self.id.store(id, Release);
     }

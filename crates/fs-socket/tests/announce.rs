@@ -108,3 +108,23 @@ fn one_that_is_announced_to_the_next_daemon_is_closed_meanwhile() {
     Way::Ours.close(client).unwrap();
     Way::Ours.close(fd).unwrap();
 }
+
+/// A process that listens over and over, a connection each time, would run out of mappings (65,530) and with them of memory.
+#[test]
+fn listeners_that_are_gone_leave_no_mappings() {
+    fn mappings() -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains("/memfd:fastsock-listener")).count()
+    }
+    let _alone = alone();
+    common::daemon();
+    let round = || {
+        let (client, server) = Way::Ours.pair();
+        Way::Ours.close(client).unwrap();
+        Way::Ours.close(server).unwrap();
+    };
+    round();
+    let before = mappings();
+    (0..50).for_each(|_| round());
+    assert!(mappings() <= before + 2, "{before} mappings of listeners before, {} after 50 more", mappings());
+}

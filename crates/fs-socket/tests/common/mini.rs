@@ -155,7 +155,7 @@ fn serve(world: Arc<Mutex<World>>, directory: Arc<(OwnedFd, DirectoryPage)>, con
             }
             let (number, request) = Request::decode(&buffer[..received.len]).unwrap();
             let given = received.fds.take();
-            let listens = matches!(request, Request::Listen { .. });
+            let listens = matches!(request, Request::Listen);
             let (reply, fds) = {
                 let mut world = world.lock().unwrap();
                 answer(&mut world, &directory, &mut me, request, given)
