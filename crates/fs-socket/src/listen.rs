@@ -223,7 +223,21 @@ pub(crate) fn lost(socket: &'static Socket) {
     poll::changed(socket);
 }
 
-/// The last descriptor of this process is gone.
+/// close(2) of the last number: when it returns nobody can connect any more, though other threads may hold the socket still.
+/// One that tells the daemon of it just now (of all there are, when a process attaches) is waited for. After a tenth of a second
+/// this goes on: it may be this thread, below a signal handler, or the daemon may be slow; then the other one takes it back.
+pub(crate) fn last_number_gone(socket: &Socket) {
+    let Some(listener) = of(socket) else { return };
+    for rounds in 0..1200 {
+        if !listener.is_announced_now() {
+            break;
+        }
+        table::pause(rounds);
+    }
+    listener.withdraw();
+}
+
+/// Nobody holds it any more.
 pub(crate) fn let_go(socket: &'static Socket) {
     let Some(listener) = of(socket) else { return };
     listener.withdraw();

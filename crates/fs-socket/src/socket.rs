@@ -476,6 +476,7 @@ impl Socket {
             Kind::Free | Kind::Epoll | Kind::Internal => {}
         }
         if last {
+            crate::listen::last_number_gone(self);
             self.release();
         } else if let Some(channel) = self.channel() {
             // Its reference; the last one's goes with the last hold.

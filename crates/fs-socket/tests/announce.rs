@@ -3,10 +3,12 @@
 mod common;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use common::{Way, mini::Mini};
 use fs_shm::control::Object;
 use fs_socket::sys::call;
+use rustix::io::Errno;
 
 /// The daemon and its books are the process's.
 fn alone() -> MutexGuard<'static, ()> {
@@ -32,6 +34,37 @@ fn a_number_that_was_closed_has_no_entry_and_the_listener_is_gone() {
     let daemon = common::daemon();
     let fd = bound();
     assert_eq!(amid(daemon, fd, || Way::Ours.close(fd).unwrap()), (0, vec![]));
+}
+
+/// A process attaches, on one thread, and announces what another one closes.
+#[test]
+fn who_has_closed_it_is_refused_at_once() {
+    let _alone = alone();
+    let daemon = common::daemon();
+    let (fd, at) = Way::Ours.listener(0);
+    let connect = move || {
+        let client = Way::Ours.socket(0);
+        let connected = Way::Ours.connect(client, at);
+        Way::Ours.close(client).unwrap();
+        connected
+    };
+    // The way is known from here on.
+    connect().unwrap();
+    let mut closes = None;
+    daemon.amid_listen(
+        move || {
+            fs_socket::listen(fd, 9).unwrap().unwrap();
+        },
+        || {
+            closes = Some(std::thread::spawn(move || {
+                Way::Ours.close(fd).unwrap();
+                connect()
+            }));
+            // Amid close(2), which waits for the answer.
+            std::thread::sleep(Duration::from_millis(20));
+        },
+    );
+    assert_eq!(closes.unwrap().join().unwrap(), Err(Errno::CONNREFUSED));
 }
 
 #[test]
@@ -95,7 +128,7 @@ fn one_that_is_announced_to_the_next_daemon_is_closed_meanwhile() {
     while fs_socket::process::current().is_some_and(fs_socket::process::Attachment::check) {
         std::thread::yield_now();
     }
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    std::thread::sleep(Duration::from_millis(1100));
     daemon.start_again();
     let attach = || assert!(fs_socket::process::attached().is_some());
     daemon.amid_listen(attach, || Way::Ours.close(fd).unwrap());

@@ -56,8 +56,8 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
     };
     drop(number);
     enter_pages(attachment, socket, object);
-    if !place.is_of(socket) || socket.marked(mark::KERNEL_ONLY) {
-        // Shut down meanwhile, or the kernel's.
+    if !place.is_of(socket) || socket.descriptors() == 0 || socket.marked(mark::KERNEL_ONLY) {
+        // Shut down or closed meanwhile, or the kernel's.
         listener.withdraw();
         clear_pages(attachment, socket, object);
     } else if attachment.is_dead() {
@@ -229,6 +229,11 @@ impl Listener {
     /// One hold less of the place; with the last one it is free.
     pub(super) fn let_go(&self) {
         self.used.fetch_sub(1, AcqRel);
+    }
+
+    /// Whether a thread holds the place besides the socket: one that tells the daemon of it.
+    pub(super) fn is_announced_now(&self) -> bool {
+        self.used.load(Acquire) > 1
     }
 
     /// Whether it is anybody's.
