@@ -86,6 +86,61 @@ fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
     })
 }
 
+/// Answers early, and closes with bytes that it has not read: the answer, and a reset behind it.
+const REFUSES: &str = "import socket, sys, time
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+for _ in range(8):
+    connection = listener.accept()[0]
+    time.sleep(0.3)
+    connection.sendall(b'413')
+    connection.close()
+";
+
+/// Sends more than is taken, and reads when the reset has come.
+const UPLOADS: &str = "import socket, sys, time
+for _ in range(8):
+    connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20)
+    connection.setblocking(False)
+    try:
+        while True:
+            connection.send(b'x' * 50000)
+    except BlockingIOError:
+        pass
+    time.sleep(0.6)
+    connection.setblocking(True)
+    answer = connection.recv(100)
+    assert answer == b'413', answer
+    try:
+        print(connection.recv(100))
+    except ConnectionResetError:
+        print('reset')
+";
+
+#[test]
+fn an_answer_before_a_reset_is_read_by_who_was_still_sending() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        for placement in [Placement::KernelWire, Placement::OneHost, Placement::Client] {
+            let stage = Stage::set(lab, placement)?;
+            let before = stage.counters()?;
+            let mut server = stage.server("/usr/bin/python3");
+            server.args(["-c", REFUSES, stage.host, "7342"]);
+            let mut server = stage.lab.spawn("refuses", &mut server)?;
+            std::thread::sleep(Duration::from_secs(1));
+            let mut client = stage.client("/usr/bin/python3");
+            let mut client = stage.lab.spawn("uploads", client.args(["-c", UPLOADS, stage.host, "7342"]))?;
+            let status = client.wait_end(PATIENCE)?;
+            println!("{placement:?}: {}", client.log().replace('\n', " "));
+            ensure!(status.success(), "{placement:?}: {}", client.log());
+            ensure!(client.log().lines().all(|line| line == "reset"), "{placement:?}: {}", client.log());
+            server.wait_end(PATIENCE)?;
+            stage.proven(&before, 100_000)?;
+            stage.end()?;
+        }
+        Ok(())
+    })
+}
+
 const PORT: u16 = 7341;
 
 #[test]

@@ -35,7 +35,7 @@ enum End {
 /// Moves bytes until both directions have finished, or one side is gone. Then both are closed. `wishes`: what the
 /// process had set when the connection was made.
 pub(super) async fn relay(home: Rc<CoreArena>, slot: u32, generation: u32, stream: TcpStream, wishes: Wishes) {
-    let mut state = Course { out: Direction::Open, back: Direction::Open, wishes, last_words: false };
+    let mut state = Course { out: Direction::Open, back: Direction::Open, wishes, last_words: false, lost: None };
     let end = poll_fn(|cx| {
         let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else {
             return Poll::Ready(Err(End::Process));
@@ -68,10 +68,12 @@ struct Course {
     wishes: Wishes,
     /// The process has reset it, and TCP has been given what it took.
     last_words: bool,
+    /// The wire failed while something was to be sent. What came before is still there to be read, as on the kernel.
+    lost: Option<Errno>,
 }
 
 fn step(channel: &Channel<'_>, stream: &TcpStream, course: &mut Course, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-    let Course { out, back, wishes, last_words } = course;
+    let Course { out, back, wishes, last_words, lost } = course;
     wishes.heed(channel, stream);
     let process = channel.side().other();
     let state = channel.state();
@@ -86,7 +88,13 @@ fn step(channel: &Channel<'_>, stream: &TcpStream, course: &mut Course, cx: &mut
         return Poll::Pending;
     }
     if *out != Direction::Finished {
-        *out = send(channel, stream, wishes, cx)?;
+        *out = match send(channel, stream, wishes, cx) {
+            Err(End::Wire(errno)) => {
+                *lost = Some(errno);
+                Direction::Finished
+            }
+            sent => sent?,
+        };
     }
     let closed = state.is_none_or(|state| state.is_closed(process));
     if closed && *out == Direction::Finished {
@@ -94,10 +102,12 @@ fn step(channel: &Channel<'_>, stream: &TcpStream, course: &mut Course, cx: &mut
         return Poll::Ready(Ok(()));
     }
     if *back != Direction::Finished {
-        *back = receive(channel, stream, cx)?;
+        *back = receive(channel, stream, *lost, cx)?;
     }
     match (*out, *back) {
-        (Direction::Finished, Direction::Finished) => return Poll::Ready(Ok(())),
+        (Direction::Finished, Direction::Finished) => {
+            return Poll::Ready(lost.map_or(Ok(()), |errno| Err(End::Wire(errno))));
+        }
         (Direction::Again, _) | (_, Direction::Again) => cx.waker().wake_by_ref(),
         _ => {}
     }
@@ -178,8 +188,15 @@ fn writable(stream: &TcpStream, cx: &mut Context<'_>) -> Result<bool, End> {
     }
 }
 
-/// From the wire to the ring.
-fn receive(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> Result<Direction, End> {
+/// From the wire to the ring. `lost`: the wire has failed, and said so when something was sent; this is what comes after the last
+/// byte, which the stream may take for the end.
+fn receive(
+    channel: &Channel<'_>,
+    stream: &TcpStream,
+    lost: Option<Errno>,
+    cx: &mut Context<'_>,
+) -> Result<Direction, End> {
+    let failed = |error: &io::Error| lost.map_or_else(|| wire(error), End::Wire);
     let mut moved = 0;
     loop {
         // An error is found below. The next byte is urgent: it goes by itself, and takes its mark along.
@@ -188,7 +205,7 @@ fn receive(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> R
         }
         match stream.poll_read_ready(cx) {
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => return Err(wire(&error)),
+            Poll::Ready(Err(error)) => return Err(failed(&error)),
             Poll::Pending => return Ok(Direction::Open),
         }
         let mut writing = match channel.writing() {
@@ -210,6 +227,9 @@ fn receive(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> R
         match stream.try_read(room) {
             Ok(0) => {
                 drop(writing);
+                if let Some(errno) = lost {
+                    return Err(End::Wire(errno));
+                }
                 // Not connected any more is seen by the next call.
                 let _shut = channel.shutdown(Shutdown::Write);
                 return Ok(Direction::Finished);
@@ -219,7 +239,7 @@ fn receive(channel: &Channel<'_>, stream: &TcpStream, cx: &mut Context<'_>) -> R
                 moved += n;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(wire(&error)),
+            Err(error) => return Err(failed(&error)),
         }
         if moved >= TURN {
             return Ok(Direction::Again);
