@@ -6,6 +6,7 @@ use crate::unmodified::stage::finish;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 pub(super) fn groups() -> Vec<Group> {
     vec![
@@ -104,7 +105,12 @@ fn postgres(stage: &Stage, port: u16) -> Result<Server> {
     command.args(as_postgres(&programs.join("postgres"))).arg("-D").arg(&data).current_dir(&dir);
     command.args(["-c", &format!("listen_addresses={}", stage.host), "-c", &format!("port={port}")]);
     command.args(["-c", &format!("unix_socket_directories={}", dir.display()), "-c", "fsync=off"]);
-    Ok(Server(vec![stage.serve("postgres", &mut command, port)?]))
+    let mut server = stage.serve("postgres", &mut command, port)?;
+    // It can be reached, and refuses to serve, for some time before.
+    let log = server.log_path().to_owned();
+    let is_ready = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("is ready to accept connections"));
+    server.wait_for("readiness", Duration::from_secs(30), is_ready)?;
+    Ok(Server(vec![server]))
 }
 
 fn pgbench(stage: &Stage, port: u16) -> Result<()> {
