@@ -25,6 +25,8 @@ pub(crate) trait PortSink: Send + Sync {
 struct Used {
     users: u32,
     carried: bool,
+    /// Without users it stays until then.
+    until: Option<Instant>,
     /// Somebody else holds it in the kernel, and may have connections there.
     held: bool,
     /// `None` where the address is not the kernel's (standalone addressing), or somebody else holds it.
@@ -119,7 +121,7 @@ impl Ports {
                 return Err(error);
             }
         }
-        used.insert((protocol, at), Used { users: 1, carried: false, held, _reservation: reservation });
+        used.insert((protocol, at), Used { users: 1, carried: false, until: None, held, _reservation: reservation });
         Ok(at)
     }
 
@@ -141,7 +143,9 @@ impl Ports {
             if entry.held {
                 self.sinks.iter().for_each(|sink| sink.share(protocol, at, Share::Leaving));
             }
-            self.cooling().push((Instant::now() + self.cool_down, (protocol, at)));
+            let until = Instant::now() + self.cool_down;
+            entry.until = Some(until);
+            self.cooling().push((until, (protocol, at)));
         } else {
             self.free(&mut used, (protocol, at));
         }
@@ -176,8 +180,8 @@ impl Ports {
         let mut used = self.lock();
         let due: Vec<_> = self.cooling().extract_if(.., |(until, _)| *until <= now).collect();
         for (_, key) in due {
-            // In use again, or listed twice because it was in between.
-            if used.get(&key).is_some_and(|entry| entry.users == 0) {
+            // In use again, or listed twice because it was in between: the last listing counts.
+            if used.get(&key).is_some_and(|entry| entry.users == 0 && entry.until.is_none_or(|until| until <= now)) {
                 self.free(&mut used, key);
             }
         }

@@ -159,6 +159,22 @@ fn standalone_ports_ask_no_kernel() {
 }
 
 #[test]
+fn a_port_cools_down_after_its_last_use() {
+    let cool_down = Duration::from_millis(500);
+    let ours = Ports::new(true, Vec::new(), Vec::new(), cool_down);
+    let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    ours.release(Protocol::Tcp, at, true);
+    let first = Instant::now() + cool_down;
+    std::thread::sleep(Duration::from_millis(5));
+    ours.acquire(Protocol::Tcp, at, false).unwrap();
+    ours.release(Protocol::Tcp, at, true);
+    ours.sweep(first);
+    assert!(std::net::TcpListener::bind(at).is_err(), "after the first use's time");
+    ours.sweep(first + 2 * cool_down);
+    std::net::TcpListener::bind(at).unwrap();
+}
+
+#[test]
 fn a_port_that_carried_connections_stays_ours_for_a_while() {
     let cool_down = Duration::from_secs(60);
     let ours = Ports::new(true, Vec::new(), Vec::new(), cool_down);
