@@ -98,6 +98,11 @@ impl TcpListener {
         self.call(|stack, id| stack.tcp_set_listener_options(id, options))
     }
 
+    /// As another listen(2) does: how many established connections may wait to be accepted.
+    pub fn set_backlog(&self, backlog: u32) -> io::Result<()> {
+        self.call(|stack, id| stack.tcp_set_listener_backlog(id, backlog))
+    }
+
     /// TCP_FASTOPEN: see [`TcpSocket::listen_fast_open`].
     pub fn set_fast_open(&self, pending: u32) -> io::Result<()> {
         self.call(|stack, id| stack.tcp_set_listener_fast_open(id, pending))

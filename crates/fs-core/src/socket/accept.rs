@@ -44,6 +44,13 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
+    /// How many established connections may wait for [`Stack::tcp_accept`], at least 1; those that wait stay. As listen(2) on a
+    /// socket that listens.
+    pub fn tcp_set_listener_backlog(&mut self, listener: ListenerId, backlog: u32) -> Result<(), Error> {
+        self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?.backlog = backlog.max(1);
+        Ok(())
+    }
+
     /// TCP_FASTOPEN on a listening socket: how many connections data in a SYN may have opened before their handshake's
     /// end.
     pub fn tcp_set_listener_fast_open(&mut self, listener: ListenerId, most: u32) -> Result<(), Error> {

@@ -174,6 +174,11 @@ fn connections_that_nobody_accepts_at_their_last_ack() {
     }
     assert_eq!(host.stack.tcp_backlog(listener), Ok(100), "no more than the backlog, however they come");
     assert!(host.stack.stats().dropped(DropReason::ListenOverflow) > 0);
+    // Another listen(2) makes room, or leaves those that wait.
+    host.stack.tcp_set_listener_backlog(listener, 101).unwrap();
+    assert!(Peer::open(&mut host, listener, 2000, 60_000, OFFER).is_some(), "the next after the hundred");
+    host.stack.tcp_set_listener_backlog(listener, 0).unwrap();
+    assert_eq!(host.stack.tcp_backlog(listener), Ok(100));
 }
 
 /// ARP request: who has our address, from anybody on the link.

@@ -227,6 +227,10 @@ impl Server {
             tracing::warn!(at = %listener.at, %error, "the cores cannot listen; connections from the wire come over the kernel");
             listener.more.on_wire = false;
         }
+        // Another core may have been luckier, by an address that came or went just then.
+        if let Some(wire) = &self.wire {
+            wire.unlisten(id);
+        }
     }
 
     pub(super) fn listener_page(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {

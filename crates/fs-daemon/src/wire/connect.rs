@@ -121,6 +121,14 @@ impl Place {
     pub(super) fn add(&self, listener: &WireListener, arena: Rc<CoreArena>) {
         let &WireListener { listener, backlog, options, .. } = listener;
         self.homes.borrow_mut().push(Home { listener, arena, backlog: backlog.max(1), options });
+        // The listener has just been made, or is going, with the runtime.
+        let _set = self.set_backlog();
+    }
+
+    /// The engine's own queue is as long as all of theirs.
+    fn set_backlog(&self) -> io::Result<()> {
+        let all = self.homes.borrow().iter().fold(0_u32, |sum, home| sum.saturating_add(home.backlog));
+        self.listener.borrow().as_ref().map_or(Ok(()), |listener| listener.set_backlog(all))
     }
 
     /// A listener's backlog or options have changed.
@@ -128,6 +136,8 @@ impl Place {
         let mut homes = self.homes.borrow_mut();
         let Some(home) = homes.iter_mut().find(|home| home.listener == changed.listener) else { return Ok(()) };
         (home.backlog, home.options) = (changed.backlog.max(1), changed.options);
+        drop(homes);
+        self.set_backlog()?;
         match &*self.listener.borrow() {
             Some(listener) => {
                 listener.set_options(changed.options.on_core())?;
@@ -192,12 +202,12 @@ const FULL: Duration = Duration::from_millis(1);
 /// Hands connections from the wire to the processes, for as long as the core listens there.
 pub(super) async fn incoming(place: Rc<Place>) {
     loop {
-        if !place.room().await {
-            return;
-        }
         let Some((stream, peer)) = place.accept().await else { return };
-        // Each core has queues of its own, so there is still room, unless that listener has gone, or has less, meanwhile.
+        // Asked now and not before: who accepts may have made room since. So one more waits than the backlog says, as on the
+        // kernel.
         if !place.room().await {
+            // The client is told by a reset, as the kernel does.
+            let _reset = stream.set_zero_linger();
             return;
         }
         let (Ok(local), Some((home, backlog, options))) = (stream.local_addr(), place.next()) else { continue };
