@@ -13,10 +13,13 @@ use core::{
 };
 
 use fs_shm::{
-    control::{Fd as OwnedFd, KernelReason, Listening, Object},
+    control::{Error, Fd as OwnedFd, KernelReason, Listening, Object},
     pages::ListenerPage,
 };
-use rustix::{fd::AsFd, io::Errno};
+use rustix::{
+    fd::{AsFd, BorrowedFd},
+    io::Errno,
+};
 
 use super::{Listener, live, lost, of};
 use crate::{
@@ -45,7 +48,7 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
     let Some(number) = Number::of(fd, socket) else { return Ok(()) };
     let Some(placeholder) = sys::borrowed(number.number) else { return Ok(()) };
     let listener = place.listener;
-    let object = match attachment.client().listen(placeholder) {
+    let object = match listen(attachment, placeholder) {
         Ok(Listening::Yes(id, page)) => take(attachment, socket, listener, id, &page),
         Ok(Listening::Kernel(reason)) => Object::Kernel(reason),
         Ok(Listening::Refused(errno)) => return Err(errno),
@@ -65,6 +68,20 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
     }
     poll::changed(socket);
     Ok(())
+}
+
+/// A request that is answered late is carried out all the same, and connections would be led to where nobody looks: asked again,
+/// the daemon says what it has.
+fn listen(attachment: &Attachment, placeholder: BorrowedFd<'_>) -> Result<Listening, Error> {
+    const TRIES: u32 = 3;
+    let mut answer = attachment.client().listen(placeholder);
+    for _ in 1..TRIES {
+        if !matches!(answer, Err(Error::TimedOut)) {
+            break;
+        }
+        answer = attachment.client().listen(placeholder);
+    }
+    answer
 }
 
 /// The daemon has it: with its page, or not at all.
