@@ -312,6 +312,22 @@ def urgent(peer):
         assert got in (b"xxx", b"xxxx", b"xxxxx"), got
 
 
+def bound(peer):
+    """The port that was asked for is the connection's, with an address and without."""
+    own = peer.socket.getsockname()[0]
+    for at in ("", 881), (own, 882), ("", 0):
+        s = socket.socket()
+        s.bind(at)
+        s.connect(peer.at)
+        peer("accept")
+        port = s.getsockname()[1]
+        assert at[1] in (port, 0), (at, port)
+        peer("write", port, 5)
+        assert s.recv(5, socket.MSG_WAITALL) == b"x" * 5
+        s.close()
+        peer("close", port)
+
+
 def user_timeout(peer):
     s, port = peer.connection((TCP, TCP_USER_TIMEOUT, 1500))
     assert s.getsockopt(TCP, TCP_USER_TIMEOUT) == 1500
@@ -349,7 +365,7 @@ def listener(peer, own):
 
 def app(address, port, own):
     peer = Peer(address, port)
-    for test in (tcp_info, congestion, queue, keepalive, cork, linger, header, urgent, user_timeout):
+    for test in (tcp_info, congestion, queue, keepalive, cork, linger, header, urgent, bound, user_timeout):
         test(peer)
         print(test.__name__, flush=True)
     listener(peer, own)

@@ -103,6 +103,11 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
                 // No slot left, no entry in the attachment page: the kernel listens too.
                 Err(_) => break,
             },
+            // The wish for that port comes before ours for speed.
+            Way::Wire { .. } if socket.marked(mark::PORT) => {
+                on_kernel(attachment, fd, socket, KernelReason::Option);
+                return None;
+            }
             Way::Wire { arena } => match open(attachment, fd, socket, arena, to, unspecified(to), true) {
                 Ok(()) => return Some(connecting(fd, socket)),
                 Err(Errno::CONNREFUSED) => route::forget(to),

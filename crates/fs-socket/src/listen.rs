@@ -27,6 +27,7 @@ use fs_shm::{
 use rustix::{fd::AsRawFd, io::Errno};
 
 use crate::{
+    address,
     arenas::{self, Mapped, Shared},
     connect,
     poll::{self, spin::Spin},
@@ -105,7 +106,13 @@ pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
         Kind::Channel => return Some(Err(Errno::INVAL)),
         _ => return None,
     }
-    Some(call::bind(fd, address).inspect(|()| socket.mark(mark::BOUND)))
+    Some(call::bind(fd, address).inspect(|()| {
+        let wish = address::parse(address, socket.family());
+        socket.mark(mark::BOUND);
+        if wish.is_some_and(|wish| wish.port() != 0 && wish.ip().to_canonical().is_unspecified()) {
+            socket.mark(mark::PORT);
+        }
+    }))
 }
 
 /// `listen(2)`: the kernel listens too; what connects over the kernel and what connects through us come out of one accept.

@@ -142,6 +142,8 @@ pub(crate) mod mark {
     pub(crate) const CONNECTING: u32 = 4;
     /// An option that only the kernel can honour was set before connect or listen.
     pub(crate) const KERNEL_ONLY: u32 = 8;
+    /// bind was called with a port and without an address. Over the wire that port would be another one.
+    pub(crate) const PORT: u32 = 16;
     /// SO_OOBINLINE is set.
     pub(crate) const OOB_INLINE: u32 = 32;
     /// connect(AF_UNSPEC) ended a connection: ECONNRESET is told once.
