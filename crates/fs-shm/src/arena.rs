@@ -71,7 +71,10 @@ impl Arena {
         if !geometry.is_valid() {
             return Err(Errno::INVAL);
         }
-        let region = Region::map(fd, geometry.bytes(), true)?;
+        // The rings by themselves, where they begin with a page: see `retire`.
+        let (rings, bytes) = (geometry.rings(), geometry.bytes());
+        let split = if rings.is_multiple_of(4096) { rings } else { bytes };
+        let region = Region::map_split(fd, bytes, split, true)?;
         Ok(Arena { region, geometry, blocks: geometry.blocks(), rings: geometry.rings(), side, bells })
     }
 
@@ -104,13 +107,14 @@ impl Arena {
 
     /// Whether [`Arena::close`] was called by anyone.
     pub fn is_closed(&self) -> bool {
-        self.head().closed.load(Acquire) != 0
+        // In this order: what was retired reads as zeros.
+        self.head().closed.load(Acquire) != 0 || self.region.is_retired()
     }
 
     /// Nothing is opened any more and nothing is in use: the memory goes back, and its address space nearly all. Those
-    /// who still look at it see an arena without connections.
+    /// who still look at it see an arena that is closed and without connections.
     pub fn retire(&self) {
-        self.region.retire(self.geometry.rings() / 4096 * 4096);
+        self.region.retire();
     }
 
     /// Slots in use now, or waiting for their second side to close.
@@ -197,4 +201,32 @@ pub(crate) fn sealed_memfd(name: &str, len: usize, head: &[u8]) -> Result<OwnedF
     }
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
+}
+
+#[cfg(all(test, not(miri), not(loom)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::bell::NoBells;
+
+    /// A server that is never restarted maps an arena for each client process.
+    #[test]
+    fn ten_thousand_arenas_come_and_go() {
+        let geometry = Geometry::default();
+        let arenas: Vec<Arena> = (0..10_000)
+            .map(|number| {
+                let memory = Arena::create("fastsock-test", geometry).unwrap();
+                let arena = Arena::map(memory.as_fd(), geometry, Side::B, &NoBells);
+                let arena = arena.unwrap_or_else(|error| panic!("arena {number}: {error}"));
+                arena.close();
+                arena.retire();
+                assert!(arena.is_closed());
+                arena
+            })
+            .collect();
+        assert_eq!(arenas.iter().map(Arena::used).sum::<u32>(), 0, "who comes late sees them without connections");
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        assert!(maps < 2000, "{maps} mappings: what is left of each is not one with the next");
+    }
 }

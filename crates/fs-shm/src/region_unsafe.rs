@@ -39,11 +39,15 @@ unsafe impl Shared for crate::pages::DirectoryHead {}
 // SAFETY: atomics only, see `pages.rs`.
 unsafe impl Shared for crate::pages::ListenerHead {}
 
-/// A shared mapping, unmapped on drop.
+/// A shared mapping, or two that are used as one, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Region {
     base: NonNull<u8>,
     len: usize,
+    /// Where the second mapping begins; `len`: there is none.
+    split: usize,
+    /// What lies at `split`.
+    rest: NonNull<u8>,
     /// Bytes that are mapped still: less than `len` after [`Region::retire`]; 0: no mapping (Miri).
     mapped: AtomicUsize,
 }
@@ -59,6 +63,15 @@ impl Region {
     /// # Errors
     /// `EINVAL`: the file is shorter, or `writable`/`sealed` does not hold. Those of mmap(2).
     pub(crate) fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        Self::map_split(fd, len, len, writable)
+    }
+
+    /// The same in two mappings, of which the second begins with byte `split` (whole pages): they lie anywhere. What is looked
+    /// at in one piece lies in one of them.
+    ///
+    /// # Errors
+    /// As [`Region::map`].
+    pub(crate) fn map_split(fd: BorrowedFd<'_>, len: usize, split: usize, writable: bool) -> Result<Self, Errno> {
         let stat = rustix::fs::fstat(fd)?;
         if u64::try_from(stat.st_size).map_err(|_| Errno::INVAL)? < len as u64 {
             return Err(Errno::INVAL);
@@ -68,14 +81,26 @@ impl Region {
             return Err(Errno::INVAL);
         }
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at a place of the kernel's choice.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)?
+        let map = |from: usize, to: usize| {
+            // SAFETY: a new mapping at a place of the kernel's choice.
+            let at = unsafe {
+                let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+                rustix::mm::mmap(std::ptr::null_mut(), to - from, prot, flags, fd, from as u64)?
+            };
+            // A core dump of the process need not walk gigabytes of holes. Refused: it does.
+            // SAFETY: the range was mapped just now; the advice changes no contents.
+            let _dumped = unsafe { rustix::mm::madvise(at, to - from, rustix::mm::Advice::LinuxDontDump) };
+            NonNull::new(at.cast::<u8>()).ok_or(Errno::NOMEM)
         };
-        // A core dump of the process need not walk gigabytes of holes. Refused: it does.
-        // SAFETY: the range was mapped just now; the advice changes no contents.
-        let _dumped = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontDump) };
-        Ok(Region { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len, mapped: AtomicUsize::new(len) })
+        let base = map(0, split)?;
+        // Unmaps the first where there is no room for the second.
+        let mut region = Region { base, len: split, split, rest: base, mapped: AtomicUsize::new(split) };
+        if split < len {
+            region.rest = map(split, len)?;
+            region.len = len;
+            *region.mapped.get_mut() = len;
+        }
+        Ok(region)
     }
 
     /// Two views of the same zeroed memory, without any system call, for Miri. The memory is never freed.
@@ -84,30 +109,30 @@ impl Region {
         let layout = std::alloc::Layout::from_size_align(len, 1 << 16).unwrap();
         // SAFETY: len is not 0.
         let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
-        let view = || Region { base, len, mapped: AtomicUsize::new(0) };
+        let view = || Region { base, len, split: len, rest: base, mapped: AtomicUsize::new(0) };
         (view(), view())
     }
 
-    /// The structure at `offset`.
+    /// The structure at `offset`, which lies before the split.
     ///
     /// # Panics
     /// If it does not lie inside of the mapping or is not aligned: offsets are computed from the geometry, never
     /// from shared memory.
     #[inline]
     pub(crate) fn at<T: Shared>(&self, offset: usize) -> &T {
-        assert!(offset.is_multiple_of(align_of::<T>()) && offset <= self.len && size_of::<T>() <= self.len - offset);
-        // SAFETY: inside of the mapping (just checked), aligned (page-aligned base), atomics only, lives as long as self.
+        let end = self.split;
+        assert!(offset.is_multiple_of(align_of::<T>()) && offset <= end && size_of::<T>() <= end - offset);
+        // SAFETY: inside of the first mapping (just checked), aligned (page-aligned base), atomics only, lives as long as self.
         unsafe { self.base.add(offset).cast::<T>().as_ref() }
     }
 
     /// `count` structures from `offset` on; panics as [`Region::at`] does.
     #[inline]
     pub(crate) fn slice<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
-        let fits =
-            count.checked_mul(size_of::<T>()).is_some_and(|bytes| offset <= self.len && bytes <= self.len - offset);
-        assert!(fits && offset.is_multiple_of(align_of::<T>()));
-        // SAFETY: as `at`, for each element.
-        unsafe { std::slice::from_raw_parts(self.base.add(offset).cast::<T>().as_ptr(), count) }
+        let bytes = count.saturating_mul(size_of::<T>());
+        assert!(offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: as `at`, for each element; both mappings begin with a page.
+        unsafe { std::slice::from_raw_parts(self.bytes(offset, bytes).cast::<T>().as_ptr(), count) }
     }
 
     /// Payload memory: `len` bytes at `offset`; panics as [`Region::at`] does.
@@ -119,9 +144,14 @@ impl Region {
 
     #[inline]
     fn bytes(&self, offset: usize, len: usize) -> NonNull<u8> {
-        assert!(offset <= self.len && len <= self.len - offset);
-        // SAFETY: inside of the mapping.
-        unsafe { self.base.add(offset) }
+        let (base, offset, end) = if offset < self.split {
+            (self.base, offset, self.split)
+        } else {
+            (self.rest, offset - self.split, self.len - self.split)
+        };
+        assert!(offset <= end && len <= end - offset);
+        // SAFETY: inside of one of the mappings.
+        unsafe { base.add(offset) }
     }
 
     /// Gives the pages of a range back: they read as zeros. Failure leaves them allocated, which costs memory only;
@@ -137,6 +167,13 @@ impl Region {
 }
 
 impl Region {
+    /// Whether [`Region::retire`] has begun.
+    pub(crate) fn is_retired(&self) -> bool {
+        // Without a mapping there is nothing to retire.
+        let mapped = self.mapped.load(Ordering::Acquire);
+        mapped != 0 && mapped < self.len
+    }
+
     /// Puts this mapping in place of another one: who looks at that sees this memory from here on. Failure leaves both as they
     /// are.
     ///
@@ -144,7 +181,12 @@ impl Region {
     /// This region, and those of mremap(2); `EINVAL`: they differ in length, or one is not mapped.
     pub(crate) fn put_over(mut self, other: &Region) -> Result<(), (Self, Errno)> {
         let mapped = *self.mapped.get_mut();
-        if mapped != self.len || other.len != self.len || other.mapped.load(Ordering::Acquire) != other.len {
+        if self.split != self.len
+            || mapped != self.len
+            || other.split != other.len
+            || other.len != self.len
+            || other.mapped.load(Ordering::Acquire) != other.len
+        {
             return Err((self, Errno::INVAL));
         }
         let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr().cast());
@@ -161,13 +203,19 @@ impl Region {
         }
     }
 
-    /// Gives the shared memory back: the first `keep` bytes (whole pages) become private zeros, the others no memory at
-    /// all. What lies in `keep` may be looked at as before, by those who do not know yet.
+    /// Gives the shared memory back: the first mapping becomes private zeros, the second no memory at all. The first may be
+    /// looked at as before, by those who do not know yet. One that was not split is left as it is.
     ///
-    /// The caller makes sure that nobody touches the others any more: every access to payload comes after a look at the
+    /// The caller makes sure that nobody touches the second any more: every access to payload comes after a look at the
     /// slot's state, and that is zero, a free slot's, from here on.
-    pub(crate) fn retire(&self, keep: usize) {
-        assert!(keep.is_multiple_of(4096) && keep < self.len);
+    ///
+    /// The second's addresses are as many as the next one needs, which gets them; if both were one mapping, the kept bytes of
+    /// each would be in the way of the next, and 47 bits of addresses used up by 8,184 of 16 GiB.
+    pub(crate) fn retire(&self) {
+        let keep = self.split;
+        if keep == self.len {
+            return;
+        }
         if self.mapped.swap(keep, Ordering::AcqRel) != self.len {
             return;
         }
@@ -180,7 +228,7 @@ impl Region {
             return;
         }
         // SAFETY: the rest of this mapping, which nobody touches any more (above). Fails for a wrong range only.
-        let _unmapped = unsafe { rustix::mm::munmap(self.base.add(keep).as_ptr().cast(), self.len - keep) };
+        let _unmapped = unsafe { rustix::mm::munmap(self.rest.as_ptr().cast(), self.len - keep) };
     }
 }
 
@@ -190,7 +238,11 @@ impl Drop for Region {
         if mapped == 0 {
             return;
         }
-        // SAFETY: mapped by `map`, and no reference outlives self. Fails for a wrong range only.
-        let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), mapped) };
+        // SAFETY: mapped by `map_split`, and no reference outlives self. Fails for a wrong range only.
+        let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.split) };
+        if mapped > self.split {
+            // SAFETY: as above.
+            let _unmapped = unsafe { rustix::mm::munmap(self.rest.as_ptr().cast(), mapped - self.split) };
+        }
     }
 }
