@@ -570,8 +570,9 @@ fn take_poller() -> Option<Poller> {
         if poller.load(Relaxed) == 0 || of.load(Relaxed) != u64::from(life) {
             continue;
         }
-        let word = poller.swap(0, AcqRel);
-        if word != 0 {
+        let word = poller.load(Acquire);
+        // 1: somebody is about to put one there.
+        if word > 1 && poller.compare_exchange(word, 0, AcqRel, Relaxed).is_ok() {
             let (fd, private) = ((word & (PRIVATE - 1)) as Fd - 1, word & PRIVATE != 0);
             return Some(Poller { id: (word >> 32) as u32, fd, private, life });
         }
