@@ -1,6 +1,9 @@
 //! Making a socket and connecting it.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::atomic::{Ordering::SeqCst, fence},
+};
 use fs_shm::{
     Addr, Channel, Interest, OpenArgs, Shutdown,
     channel::{Options, state::Phase},
@@ -193,6 +196,11 @@ pub(crate) fn adopt(
     socket.set_life(attachment.life());
     socket.apply_to(channel);
     socket.become_channel(mapped, channel);
+    // Who finds the daemon gone resets all channels there are: this one was there, or it is seen here.
+    fence(SeqCst);
+    if attachment.is_dead() {
+        channel::lost(socket);
+    }
     poll::changed(socket);
     Ok(())
 }

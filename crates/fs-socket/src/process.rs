@@ -7,7 +7,8 @@
 
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 use fs_shm::{
     Bells, Ends, Geometry,
@@ -128,6 +129,7 @@ impl Attachment {
             return;
         }
         self.directory.tell_all();
+        fence(SeqCst);
         Socket::each(|socket| {
             if socket.life() != self.life {
                 return;
