@@ -6,14 +6,15 @@ use fs_tests::unmodified::daemon::program;
 use fs_tests::unmodified::stage::finish;
 use fs_tests::unmodified::{Placement, Stage};
 use fs_tests::{Lab, Ns};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: &str = "7345";
 
 /// Listens with room for many, makes that one when two wait, and accepts when the third has had time to come. With `pass` the
-/// listener goes to another process in between, by SCM_RIGHTS, which sets an option on it and leaves its room alone; says how
-/// much that is.
+/// listener goes to another process, by SCM_RIGHTS, which sets an option on it and leaves its room alone, and accepts when a file
+/// is there.
 const SERVER: &str = "import os, select, socket, subprocess, sys, time
 host, port, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 if how == 'passed':
@@ -24,7 +25,7 @@ else:
     listener = socket.create_server((host, port), backlog=64)
 if how == 'pass':
     here, there = socket.socketpair()
-    child = subprocess.Popen([sys.executable, '-c', open('/proc/self/cmdline').read().split('\\0')[2], host, str(port), 'passed'], stdin=there)
+    child = subprocess.Popen([sys.executable, '-c', open('/proc/self/cmdline').read().split('\\0')[2], host, str(port), 'passed', sys.argv[4]], stdin=there)
     socket.send_fds(here, [b'l'], [listener.fileno()])
     listener.close()
     sys.exit(child.wait())
@@ -34,7 +35,11 @@ if how == 'shrink':
     time.sleep(0.5)
     listener.listen(1)
     print('shrunk', flush=True)
-time.sleep(1)
+if how == 'passed':
+    while not os.path.exists(sys.argv[4]):
+        time.sleep(0.02)
+else:
+    time.sleep(1)
 began = time.monotonic()
 for _ in range(20 if how == 'passed' else 3):
     connection, _ = listener.accept()
@@ -60,9 +65,14 @@ threads = [threading.Thread(target=client) for _ in range(int(sys.argv[3]))]
 print(failed or 'served')
 ";
 
+/// The file that the server waits for.
+fn go(stage: &Stage) -> PathBuf {
+    stage.lab.dir().join("go")
+}
+
 fn server(stage: &Stage, how: &str) -> Result<Proc> {
     let mut command = stage.server("/usr/bin/python3");
-    let mut server = stage.lab.spawn("server", command.args(["-c", SERVER, stage.host, PORT, how]))?;
+    let mut server = stage.lab.spawn("server", command.args(["-c", SERVER, stage.host, PORT, how]).arg(go(stage)))?;
     said(&mut server, "listens")?;
     Ok(server)
 }
@@ -113,16 +123,23 @@ fn a_listener_that_is_passed_on_keeps_its_room() -> Result<()> {
         let mut stage = Stage::set(lab, Placement::Server)?;
         let mut server = server(&stage, "pass")?;
         let clients = clients(&stage, "clients", "20")?;
-        std::thread::sleep(Duration::from_millis(500));
         let control = stage.daemon().context("a daemon")?.control().to_owned();
-        let list = finish(lab.command(Ns::Host, program()).arg("ss").env("FASTSOCK_CONTROL", control), "fastsock ss")?;
+        let at = format!("{}:{PORT}", stage.host);
+        let began = Instant::now();
+        loop {
+            let mut ss = lab.command(Ns::Host, program());
+            let list = finish(ss.arg("ss").env("FASTSOCK_CONTROL", &control), "fastsock ss")?;
+            let rows = list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            // State, Recv-Q, Send-Q, Local Address:Port.
+            if rows.into_iter().any(|row| row.get(..4) == Some(&["LISTEN", "20", "64", &at])) {
+                break;
+            }
+            ensure!(began.elapsed() < PATIENCE, "20 that wait, and room for 64: {list}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::fs::write(go(&stage), "")?;
         served(clients)?;
         ensure!(server.wait_end(PATIENCE)?.success(), "{}", server.log());
-        let at = format!("{}:{PORT}", stage.host);
-        let listener =
-            list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line.contains(&&*at));
-        let queued = listener.and_then(|line| Some((line.get(1)?.to_string(), line.get(2)?.to_string())));
-        ensure!(queued == Some(("20".into(), "64".into())), "waiting, and room: {list}");
         stage.end()
     })
 }

@@ -89,6 +89,7 @@ fn what_write_accepted_arrives_when_the_program_is_ended() -> Result<()> {
 /// Answers early, and closes with bytes that it has not read: the answer, and a reset behind it.
 const REFUSES: &str = "import socket, sys, time
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print('listens', flush=True)
 for _ in range(8):
     connection = listener.accept()[0]
     time.sleep(0.3)
@@ -126,7 +127,10 @@ fn an_answer_before_a_reset_is_read_by_who_was_still_sending() -> Result<()> {
             let mut server = stage.server("/usr/bin/python3");
             server.args(["-c", REFUSES, stage.host, "7342"]);
             let mut server = stage.lab.spawn("refuses", &mut server)?;
-            std::thread::sleep(Duration::from_secs(1));
+            let log = server.log_path().to_owned();
+            server.wait_for("start", PATIENCE, || {
+                std::fs::read_to_string(&log).is_ok_and(|log| log.contains("listens"))
+            })?;
             let mut client = stage.client("/usr/bin/python3");
             let mut client = stage.lab.spawn("uploads", client.args(["-c", UPLOADS, stage.host, "7342"]))?;
             let status = client.wait_end(PATIENCE)?;

@@ -71,10 +71,8 @@ impl Arena {
         if !geometry.is_valid() {
             return Err(Errno::INVAL);
         }
-        // The rings by themselves, where they begin with a page: see `retire`.
-        let (rings, bytes) = (geometry.rings(), geometry.bytes());
-        let split = if rings.is_multiple_of(4096) { rings } else { bytes };
-        let region = Region::map_split(fd, bytes, split, true)?;
+        // The rings by themselves: see `retire`.
+        let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), true)?;
         Ok(Arena { region, geometry, blocks: geometry.blocks(), rings: geometry.rings(), side, bells })
     }
 

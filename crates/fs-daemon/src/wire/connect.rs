@@ -155,6 +155,8 @@ impl Place {
             drop(self.listener.take());
             return false;
         }
+        // As in `add`.
+        let _set = self.set_backlog();
         true
     }
 

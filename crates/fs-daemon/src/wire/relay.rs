@@ -201,7 +201,7 @@ fn receive(
     loop {
         // An error is found below. The next byte is urgent: it goes by itself, and takes its mark along.
         if stream.at_mark().unwrap_or(false) && !receive_urgent(channel, stream)? {
-            return Ok(Direction::Open);
+            return lost.map_or(Ok(Direction::Open), |errno| Err(End::Wire(errno)));
         }
         match stream.poll_read_ready(cx) {
             Poll::Ready(Ok(())) => {}
@@ -220,8 +220,8 @@ fn receive(
         let want = stream.queued().map_or(1, |(queued, _)| queued as usize).clamp(1, TURN);
         let room = match writing.chunk(want) {
             Ok(room) => room,
-            // The process tells when it has read.
-            Err(Errno::AGAIN) => return Ok(Direction::Open),
+            // The process tells when it has read. One that only writes would wait for ever to hear that the wire has failed.
+            Err(Errno::AGAIN) => return lost.map_or(Ok(Direction::Open), |errno| Err(End::Wire(errno))),
             Err(_) => return Err(End::Process),
         };
         match stream.try_read(room) {
