@@ -119,6 +119,9 @@ struct {
 static __always_inline int in_set(__u32 set, __be16 port)
 {
     __u32 host = bpf_ntohs(port);
+    // The compiler knows that a swap of 16 bits fits 16 bits and would leave the mask below out; verifiers before Linux
+    // 6.18 do not know it and refuse the program. So the compiler must not know where `host` comes from.
+    asm volatile("" : "+r"(host));
     struct port_set *ports = bpf_map_lookup_elem(&port_bits, &set);
     return ports && (ports->bits[(host >> 3) & 8191] >> (host & 7)) & 1;
 }

@@ -130,6 +130,17 @@ pub enum XdpError {
         /// As it was asked for.
         size: u32,
     },
+    /// The kernel's verifier does not accept the XDP program.
+    #[error(
+        "the verifier of this kernel ({kernel}) refuses the XDP program: {log}; \
+         use another kernel, or the AF_PACKET link, and report this"
+    )]
+    Verifier {
+        /// The kernel's release.
+        kernel: String,
+        /// The last lines of what the verifier said, joined by " | ".
+        log: String,
+    },
     /// The XDP program could not be loaded.
     #[error("cannot load the XDP program: {0}")]
     Program(String),
@@ -177,7 +188,9 @@ impl From<XdpError> for io::Error {
             | XdpError::MtuTooLarge { .. }
             | XdpError::ForeignPool
             | XdpError::RingSize { .. } => io::ErrorKind::InvalidInput,
-            XdpError::KernelLacks { .. } | XdpError::NativeUnsupported { .. } => io::ErrorKind::Unsupported,
+            XdpError::KernelLacks { .. } | XdpError::NativeUnsupported { .. } | XdpError::Verifier { .. } => {
+                io::ErrorKind::Unsupported
+            }
             XdpError::Program(_) | XdpError::Map { .. } => io::ErrorKind::Other,
             XdpError::System { source, .. } => source.kind(),
         };

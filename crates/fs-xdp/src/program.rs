@@ -61,10 +61,7 @@ impl Program {
                 cure: "use Linux 5.9 or later, or the AF_PACKET link",
             });
         }
-        let mut ebpf = EbpfLoader::new()
-            .verifier_log_level(VerifierLogLevel::STATS)
-            .load(OBJECT)
-            .map_err(|error| refused("create the XDP program's maps", &error))?;
+        let mut ebpf = create(OBJECT)?;
         let (link, attached, frags) = attach(&mut ebpf, device, wanted)?;
         let sockets = XskMap::try_from(take_map(&mut ebpf, "sockets")?).map_err(|error| broken(&error))?;
         let ports = PortTable::new(&mut ebpf)?;
@@ -82,6 +79,14 @@ impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Program").field("attached", &self.attached).field("frags", &self.frags).finish_non_exhaustive()
     }
+}
+
+/// Creates the object's maps. The verifier's log is asked for only when it has refused a program.
+fn create(object: &[u8]) -> Result<Ebpf, XdpError> {
+    EbpfLoader::new()
+        .verifier_log_level(VerifierLogLevel::DEBUG)
+        .load(object)
+        .map_err(|error| refused("create the XDP program's maps", &error))
 }
 
 /// Loads the variant that is wanted. Its name.
@@ -206,8 +211,14 @@ pub(crate) fn broken(error: &(dyn Error + 'static)) -> XdpError {
     XdpError::Program(chain(error))
 }
 
-/// An error of the loader, with the missing capability's name if that is the reason.
+/// An error of the loader: the verifier's words where it spoke, else with the missing capability's name if that is the
+/// reason.
 fn refused(doing: &'static str, error: &(dyn Error + 'static)) -> XdpError {
+    if let Some(ProgramError::LoadError { verifier_log, .. }) = error.downcast_ref::<ProgramError>()
+        && let Some(log) = last_lines(&verifier_log.to_string())
+    {
+        return XdpError::Verifier { kernel: release(), log };
+    }
     match errno(error) {
         Some(libc::EPERM | libc::EACCES) => {
             XdpError::MissingCapability { doing, missing: capabilities::missing(capabilities::FOR_XDP) }
@@ -220,7 +231,70 @@ fn refused(doing: &'static str, error: &(dyn Error + 'static)) -> XdpError {
     }
 }
 
+/// The running kernel's release, as `uname -r` prints it.
+fn release() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    release.map_or_else(|_| "of unknown release".to_owned(), |text| text.trim().to_owned())
+}
+
+/// The lines of a verifier's log that say what it refused: the last ones, without its statistics. `None` of an empty log,
+/// which is what a refusal before verification leaves.
+fn last_lines(log: &str) -> Option<String> {
+    const LINES: usize = 5;
+    let lines = log.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("processed "));
+    let mut last: Vec<&str> = lines.rev().take(LINES).collect();
+    last.reverse();
+    (!last.is_empty()).then(|| last.join(" | "))
+}
+
 /// The running kernel is this one or later.
 pub(crate) fn kernel_is(major: u8, minor: u8) -> bool {
     KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(major, minor, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_of_a_log_say_what_was_refused() {
+        let log = "0: R1=ctx() R10=fp0\n1: (71) r1 = *(u8 *)(r0 +0)\nR0 unbounded memory access\nprocessed 2 insns\n\n";
+        let said = "0: R1=ctx() R10=fp0 | 1: (71) r1 = *(u8 *)(r0 +0) | R0 unbounded memory access";
+        assert_eq!(last_lines(log).as_deref(), Some(said));
+        assert_eq!(last_lines("\nprocessed 0 insns\n"), None);
+        assert_eq!(last_lines(&"x\n".repeat(100)).map(|text| text.len()), Some(5 + 4 * 3));
+    }
+
+    /// The end of the instruction `&= 8191`: offset and immediate value.
+    const MASK: [u8; 6] = [0, 0, 0xff, 0x1f, 0, 0];
+
+    /// Where the object has that instruction, with any register.
+    fn masks() -> Vec<usize> {
+        let is_mask = |at: &usize| OBJECT[*at] == 0x57 && OBJECT[at + 2..at + 8] == MASK;
+        (0..OBJECT.len() - 8).step_by(8).filter(is_mask).collect()
+    }
+
+    #[test]
+    fn the_index_into_the_port_table_is_masked() {
+        assert_eq!(masks().len(), 2, "the compiler has left the bound out: see in_set() in steer.bpf.c");
+    }
+
+    /// An object that reads behind the port table: the error names the kernel and has the verifier's reason.
+    #[test]
+    fn a_refusal_by_the_verifier_is_told_in_its_words() {
+        if !capabilities::missing(capabilities::FOR_XDP).is_empty() {
+            println!("skipped: needs root");
+            return;
+        }
+        let mut object = OBJECT.to_vec();
+        for at in masks() {
+            // `&= 8191` becomes `+= 8192`.
+            object[at] = 0x07;
+            object[at + 4..at + 8].copy_from_slice(&8192_u32.to_le_bytes());
+        }
+        let mut ebpf = create(&object).unwrap();
+        let error = load(&mut ebpf, Frags(false)).unwrap_err();
+        assert!(matches!(&error, XdpError::Verifier { .. }), "{error}");
+        assert!(error.to_string().contains(&release()) && error.to_string().contains("R0"), "{error}");
+    }
 }
