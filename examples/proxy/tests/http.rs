@@ -104,6 +104,42 @@ fn bodies_arrive_whole_both_ways_with_length_and_chunked() {
     }
 }
 
+/// RFC 9112 6.3: chunks win over a length, which is the server's mistake and must not reach the client.
+#[test]
+fn an_answer_with_a_length_and_chunks_arrives_whole() {
+    let addr = http_backend(|_| {
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nchunks\r\n0\r\n\r\n".to_vec()
+    });
+    let proxy = Proxy::start("http", &[addr], "", "");
+    let mut stream = proxy.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    for _ in 0..2 {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let (head, body) = read_answer(&mut reader, false);
+        assert!(!head.to_lowercase().contains("content-length"), "{head}");
+        assert_eq!(body, b"chunks");
+    }
+}
+
+/// What method it is says nothing about the body (RFC 9110 9.3.1 leaves it to the server).
+#[test]
+fn a_body_in_chunks_reaches_the_server_whatever_the_method() {
+    let addr = http_backend(|request| {
+        let seen = format!("{} {}", request.head.split(' ').next().unwrap(), String::from_utf8_lossy(&request.body));
+        let body = if request.head.starts_with("HEAD") { "" } else { &seen };
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nX-Seen: {seen}\r\n\r\n{body}", seen.len()).into_bytes()
+    });
+    let proxy = Proxy::start("http", &[addr], "", "");
+    for method in ["GET", "HEAD", "DELETE", "POST"] {
+        let framings = [("Transfer-Encoding: chunked", "4\r\nbody\r\n0\r\n\r\n"), ("Content-Length: 4", "body")];
+        for (framing, body) in framings {
+            let answer =
+                proxy.ask(&format!("{method} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{framing}\r\n\r\n{body}"));
+            assert!(answer.contains(&format!("{method} body")), "{method}, {framing}: {answer}");
+        }
+    }
+}
+
 #[test]
 fn answers_without_a_body() {
     let addr = http_backend(|request| match request.head.split(' ').nth(1) {

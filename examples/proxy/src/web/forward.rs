@@ -2,7 +2,7 @@
 
 use super::body::{Lease, Progress, RequestBody, WebBody};
 use super::exchange::Exchange;
-use super::headers::{self, Refusal};
+use super::headers::{self, Framing, Refusal};
 use super::pool::Sender;
 use super::{BUFFER_MAX, Client};
 use crate::upstream::Use;
@@ -23,6 +23,9 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     let upgrade = headers::wanted_upgrade(&head);
     if let Err(refusal) = headers::to_server(&mut head, client.peer, upgrade.as_ref()) {
         return refuse(refusal, exchange);
+    }
+    if !body.is_end_stream() {
+        headers::delimit_body(&mut head.headers);
     }
     let (body, progress) = RequestBody::new(body, site.config.timeouts.idle);
     exchange.progress = Some(progress.clone());
@@ -197,15 +200,28 @@ async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sende
     Ok(sender)
 }
 
-fn answer(client: &Client, response: Response<Incoming>, lease: Lease, mut exchange: Exchange) -> Response<WebBody> {
+fn answer(
+    client: &Client,
+    response: Response<Incoming>,
+    mut lease: Lease,
+    mut exchange: Exchange,
+) -> Response<WebBody> {
     let (mut head, body) = response.into_parts();
-    headers::to_client(&mut head);
+    let framing = headers::to_client(&mut head);
     exchange.status = head.status.as_u16();
     exchange.server = Some(lease.used.server().addr);
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
         // Nobody asked for it, so nobody would understand what follows.
         lease.used.complain(&"switches protocols without being asked");
         return refuse(Refusal(StatusCode::BAD_GATEWAY, "the server broke the protocol"), exchange);
+    }
+    match framing {
+        Framing::Clear => {}
+        Framing::Twice => lease.sender = None,
+        Framing::Unknown => {
+            lease.used.complain(&"answers with a transfer coding that was not asked for");
+            return refuse(Refusal(StatusCode::BAD_GATEWAY, "the server broke the protocol"), exchange);
+        }
     }
     Response::from_parts(head, WebBody::relayed(body, client.site.config.timeouts.idle, lease, exchange))
 }

@@ -56,6 +56,9 @@ pub(crate) fn to_server(
     } else if head.version == Version::HTTP_11 && !head.headers.contains_key(header::HOST) {
         return Err(Refusal(StatusCode::BAD_REQUEST, "no Host"));
     }
+    if other_coding(&head.headers) {
+        return Err(Refusal(StatusCode::NOT_IMPLEMENTED, "a transfer coding other than chunked"));
+    }
     remove_hop_by_hop(&mut head.headers);
     // Our own server answers 100 when the body is first asked for (RFC 9110 10.1.1); the next hop need not.
     head.headers.remove(header::EXPECT);
@@ -70,8 +73,34 @@ pub(crate) fn to_server(
     Ok(())
 }
 
+/// A request's body whose length is not known is sent in chunks, whatever the method: without a header hyper takes GET and
+/// HEAD to have none.
+pub(crate) fn delimit_body(headers: &mut HeaderMap) {
+    if !headers.contains_key(header::CONTENT_LENGTH) {
+        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+}
+
+/// How a server delimited its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// One way.
+    Clear,
+    /// By a length and by chunks: chunks win, and what the server takes for the next answer is not to be trusted
+    /// (RFC 9112 6.3).
+    Twice,
+    /// By a coding that nobody asked for.
+    Unknown,
+}
+
 /// Makes a server's answer one of ours.
-pub(crate) fn to_client(head: &mut response::Parts) {
+pub(crate) fn to_client(head: &mut response::Parts) -> Framing {
+    let framing = match head.headers.contains_key(header::TRANSFER_ENCODING) {
+        true if other_coding(&head.headers) => Framing::Unknown,
+        // The length is not the body's. Left in, it would cut the body for the client.
+        true if head.headers.remove(header::CONTENT_LENGTH).is_some() => Framing::Twice,
+        _ => Framing::Clear,
+    };
     let protocol = head.headers.get(header::UPGRADE).cloned();
     remove_hop_by_hop(&mut head.headers);
     if let Some(protocol) = protocol.filter(|_| head.status == StatusCode::SWITCHING_PROTOCOLS) {
@@ -80,6 +109,17 @@ pub(crate) fn to_client(head: &mut response::Parts) {
     }
     head.headers.append(header::VIA, VIA);
     head.version = Version::HTTP_11;
+    framing
+}
+
+/// A transfer coding is named that is not `chunked`, which is the only one that we undo.
+fn other_coding(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut codings = values.flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    codings.any(|coding| {
+        let coding = coding.trim_ascii();
+        !coding.is_empty() && !coding.eq_ignore_ascii_case(b"chunked")
+    })
 }
 
 /// A request of HTTP/1.0 may come without Host; ours of HTTP/1.1 may not go without.
@@ -199,8 +239,25 @@ mod tests {
             let answer =
                 Response::builder().status(status).header("upgrade", "websocket").header("connection", "upgrade");
             let mut head = answer.body(()).unwrap().into_parts().0;
-            to_client(&mut head);
+            assert_eq!(to_client(&mut head), Framing::Clear);
             assert_eq!(head.headers.contains_key("upgrade"), stays);
         }
+    }
+
+    #[test]
+    fn chunks_win_over_a_length_and_other_codings_are_refused() {
+        let answer = |headers: &[(&str, &str)]| {
+            let mut builder = Response::builder();
+            for (name, value) in headers {
+                builder = builder.header(*name, *value);
+            }
+            let mut head = builder.body(()).unwrap().into_parts().0;
+            (to_client(&mut head), head.headers.contains_key("content-length"))
+        };
+        assert_eq!(answer(&[("content-length", "5"), ("transfer-encoding", "Chunked")]), (Framing::Twice, false));
+        assert_eq!(answer(&[("content-length", "5")]), (Framing::Clear, true));
+        assert_eq!(answer(&[("transfer-encoding", "gzip, chunked")]).0, Framing::Unknown);
+        let sent = [("host", "a"), ("transfer-encoding", "gzip, chunked")];
+        assert_eq!(forwarded(request("/", &sent)).unwrap_err().0, StatusCode::NOT_IMPLEMENTED);
     }
 }
