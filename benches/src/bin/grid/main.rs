@@ -31,8 +31,7 @@ struct Plan {
 }
 
 /// How it is used.
-const USAGE: &str =
-    "usage: grid [--quick] [--rounds N] [--seconds S] [--loss PERCENT,…] [--rtt MS,…] [--congestion cubic,bbr]";
+const USAGE: &str = "usage: grid [--quick] [--dry-run] [--rounds N] [--seconds S] [--loss PERCENT,…] [--rtt MS,…] [--congestion cubic,bbr]";
 
 fn main() -> ExitCode {
     fs_benches::run(USAGE, run)
@@ -44,7 +43,11 @@ fn run(words: Vec<String>) -> Result<bool> {
         Some("send") => return ends::send(&words[1..]).map(|()| true),
         _ => {}
     }
-    let plan = plan(words)?;
+    let dry = words.iter().any(|word| word == "--dry-run");
+    let plan = plan(words.into_iter().filter(|word| word != "--dry-run").collect())?;
+    if dry {
+        return Ok(true);
+    }
     let folder = fs_tests::apps::target_dir().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let lab = Lab::require(&["--queues", "1", "--offload", "off", "--wire"])?;

@@ -3,7 +3,7 @@
 //! Two processes, this program twice, each pinned to a core (two cores, or both on one). Figures of short exchanges
 //! are medians of batches, so that a batch in which something else ran does not count.
 //!
-//! usage: shm [--quick]
+//! usage: shm [--quick] [--dry-run]
 
 mod raw_unsafe;
 
@@ -28,11 +28,12 @@ fn main() -> Result<()> {
     match words[..] {
         [] => report(false),
         ["--quick"] => report(true),
+        ["--dry-run"] | ["--quick", "--dry-run"] => Ok(()),
         ["server", work, transport, core, path, count] => {
             pin_to_cpu(core.parse()?)?;
             serve(work, transport, path, count.parse()?)
         }
-        _ => bail!("usage: shm [--quick]"),
+        _ => bail!("usage: shm [--quick] [--dry-run]"),
     }
 }
 

@@ -58,7 +58,7 @@ struct Report {
 }
 
 /// How it is used. Its other roles are its own: it starts them.
-const USAGE: &str = "usage: syn_flood [--quick] [--rate SYNS_PER_SECOND]";
+const USAGE: &str = "usage: syn_flood [--quick] [--dry-run] [--rate SYNS_PER_SECOND]";
 
 fn main() -> ExitCode {
     fs_benches::run(USAGE, |words| run(words).map(|()| true))
@@ -75,14 +75,18 @@ fn run(words: Vec<String>) -> Result<()> {
 }
 
 fn bench(options: &[&str]) -> Result<()> {
-    let (mut rate, mut seconds) = (RATE, SECONDS);
+    let (mut rate, mut seconds, mut dry) = (RATE, SECONDS, false);
     let mut options = options.iter();
     while let Some(option) = options.next() {
         match *option {
             "--quick" => seconds = 3,
+            "--dry-run" => dry = true,
             "--rate" => rate = options.next().context("--rate N")?.parse().context("--rate N")?,
             other => bail!("unknown option {other}; {USAGE}"),
         }
+    }
+    if dry {
+        return Ok(());
     }
     println!(
         "SYN flood: {rate} SYN/s from random addresses for {seconds} s; 100 honest connections a second meanwhile"

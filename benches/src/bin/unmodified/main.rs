@@ -21,7 +21,7 @@ const PARTS: [Part; 5] =
     [("pair", pair::run), ("redis", redis::run), ("nginx", nginx::run), ("start", start::run), ("wire", wire::run)];
 
 /// How it is used.
-const USAGE: &str = "usage: unmodified [--quick] [pair|redis|nginx|start|wire …]";
+const USAGE: &str = "usage: unmodified [--quick] [--dry-run] [pair|redis|nginx|start|wire …]";
 
 fn main() -> ExitCode {
     let plans = [Plan { rounds: 5, seconds: 1 }, Plan { rounds: 1, seconds: 1 }];

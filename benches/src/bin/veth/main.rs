@@ -19,7 +19,7 @@ const PARTS: [Part; 5] =
     [("raw", raw::run), ("short", short::run), ("latency", latency::run), ("bulk", bulk::run), ("proxy", proxy::run)];
 
 /// How it is used.
-const USAGE: &str = "usage: veth [--quick] [raw|short|latency|bulk|proxy …]";
+const USAGE: &str = "usage: veth [--quick] [--dry-run] [raw|short|latency|bulk|proxy …]";
 
 fn main() -> ExitCode {
     let plans = [Plan { rounds: 5, seconds: 4 }, Plan { rounds: 1, seconds: 2 }];
