@@ -18,6 +18,15 @@ pub enum BuildError {
         /// Its name.
         device: String,
     },
+    /// The device is the loopback device.
+    #[error(
+        "{device} is the loopback device, whose packets the kernel delivers itself: name the device that faces the network \
+         (`ip route get ADDRESS` tells which), or a veth pair for tests; programs of one host are joined by `fastsock up --only-local`"
+    )]
+    Loopback {
+        /// Its name.
+        device: String,
+    },
     /// The thread may not run there.
     #[error(
         "CPU {cpu} is not available to this process (available: {available:?}); choose others, or widen the CPU set"

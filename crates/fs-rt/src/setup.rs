@@ -133,6 +133,10 @@ fn find_devices(builder: &Builder) -> Result<Vec<NetDevice>, BuildError> {
     let mut devices = Vec::with_capacity(builder.devices.len());
     for name in &builder.devices {
         let device = NetDevice::find(name).map_err(|error| link_error(name, error))?;
+        // It can be opened, but no connection over it is ever answered: both of its ends are this host's kernel.
+        if device.is_loopback() {
+            return Err(BuildError::Loopback { device: device.name });
+        }
         if !device.is_up() {
             tracing::warn!(device = name, "the device is down (`ip link set {name} up`)");
         }

@@ -53,6 +53,15 @@ fn bad_requests_name_cause_and_cure() {
     assert!(matches!(error, BuildError::NoSuchCpu { cpu: 4711, .. }), "{error}");
     let error = Runtime::builder().device("lo").cores([0]).link(LinkChoice::Packet).build().unwrap_err();
     assert!(error.to_string().contains(".standalone("), "{error}");
+    for link in [LinkChoice::XdpAuto, LinkChoice::Packet] {
+        let mut builder = Runtime::builder().device("lo").cores([0]);
+        if matches!(link, LinkChoice::Packet) {
+            builder = builder.standalone(Standalone::new().addr(ADDR, 24));
+        }
+        let error = builder.link(link).build().unwrap_err();
+        assert!(matches!(&error, BuildError::Loopback { device } if device == "lo"), "{error}");
+        assert!(error.to_string().contains("ip route get"), "{error}");
+    }
     let own = Standalone::new().addr(ADDR, 24);
     let error = Runtime::builder().device("lo").cores([0]).standalone(own).build().unwrap_err();
     assert!(error.to_string().contains("AF_XDP uses the host's addresses"), "{error}");
