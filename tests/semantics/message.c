@@ -211,6 +211,24 @@ static void message_header(void) {
     CALL(recvmmsg(b, &many, 1, MSG_DONTWAIT, NULL));
 }
 
+/* A name's length that is negative is refused before anything is read. */
+static void misnamed(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "abc", 3);
+    await_bytes(b, 3);
+    char text[8], name[128];
+    struct iovec into = {text, sizeof text};
+    struct msghdr header = {.msg_name = name, .msg_namelen = (socklen_t)-1, .msg_iov = &into, .msg_iovlen = 1};
+    CALL(recvmsg(b, &header, 0));
+    CALL(sendmsg(b, &header, 0));
+    header.msg_name = NULL;
+    CALL(recvmsg(b, &header, MSG_PEEK));
+    socklen_t len = -1;
+    CALL(recvfrom(b, text, 1, 0, (struct sockaddr *)name, &len));
+    CALL(recv(b, text, 8, 0));
+}
+
 const struct test message_cases[] = {{"msg_peek", peek},
                                      {"msg_peek_offset", peek_offset, true},
                                      {"msg_waitall", waitall},
@@ -221,4 +239,5 @@ const struct test message_cases[] = {{"msg_peek", peek},
                                      {"msg_oob", urgent},
                                      {"msg_oob_inline", urgent_inline},
                                      {"msg_header", message_header},
+                                     {"msg_misnamed", misnamed},
                                      {NULL, NULL, false}};

@@ -198,8 +198,84 @@ static void descriptor_flags(void) {
     CALL(recv(b, text, 1, 0));
 }
 
+/* Negative seconds: the call does not wait (and 0 is read back). */
+static void negative_times(void) {
+    struct timeval ever = {-1, 0};
+    socklen_t len = sizeof ever;
+    int a, b;
+    pair(&a, &b);
+    CALL(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &ever, sizeof ever));
+    CALL(setsockopt(a, SOL_SOCKET, SO_SNDTIMEO, &ever, sizeof ever));
+    CALL(getsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &ever, &len));
+    say("%ld %ld", (long)ever.tv_sec, (long)ever.tv_usec);
+    char byte[2];
+    CALL(read(a, byte, 1));
+    CALL(recv(a, byte, 2, MSG_WAITALL));
+    put(b, "x", 1);
+    await(a, POLLIN);
+    CALL(recv(a, byte, 2, MSG_WAITALL));
+    fill(a);
+    MUST(fcntl(a, F_SETFL, 0));
+    CALL(write(a, byte, 1));
+    struct sockaddr_storage at;
+    int l = listener(AF_INET, 5, &at, &len);
+    ever.tv_sec = -5;
+    MUST(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &ever, sizeof ever));
+    CALL(accept(l, NULL, NULL));
+    dial(&at, len);
+    await(l, POLLIN);
+    int s = OPEN(accept(l, NULL, NULL));
+    CALL(read(s, byte, 1));
+    ever.tv_usec = -1;
+    CALL(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &ever, sizeof ever));
+}
+
+/* What the kernel looks at the connection for. */
+static void of_a_connection(void) {
+    int a, b;
+    pair(&a, &b);
+    const int clamps[] = {0, 1, 100, 1000, 4096, 100000, 0};
+    for (size_t i = 0; i < sizeof clamps / sizeof *clamps; i++) {
+        int value = clamps[i], now = -1;
+        socklen_t len = sizeof now;
+        CALL(setsockopt(a, IPPROTO_TCP, TCP_WINDOW_CLAMP, &value, sizeof value));
+        MUST(getsockopt(a, IPPROTO_TCP, TCP_WINDOW_CLAMP, &now, &len));
+        say("%d: %d", value, i ? now : now > 0);
+    }
+    int inet = AF_INET, value = -1;
+    socklen_t len = sizeof value;
+    CALL(setsockopt(a, IPPROTO_IPV6, IPV6_ADDRFORM, &inet, sizeof inet));
+    int six = tcp(AF_INET6, 0);
+    CALL(setsockopt(six, IPPROTO_IPV6, IPV6_ADDRFORM, &inet, sizeof inet));
+    pair_of(AF_INET6, &a, &b);
+    CALL(setsockopt(a, IPPROTO_IPV6, IPV6_ADDRFORM, &inet, sizeof inet));
+    CALL(getsockopt(a, IPPROTO_IPV6, IPV6_ADDRFORM, &value, &len));
+    say("%d", value);
+    struct sockaddr_storage at;
+    int l = listener(AF_INET, 5, &at, &len);
+    struct sockaddr_in6 mapped = {.sin6_family = AF_INET6, .sin6_port = ((struct sockaddr_in *)&at)->sin_port};
+    memcpy(&mapped.sin6_addr, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\1", 16);
+    MUST(connect(six, (struct sockaddr *)&mapped, sizeof mapped));
+    int bad = AF_INET6;
+    CALL(setsockopt(six, IPPROTO_IPV6, IPV6_ADDRFORM, &bad, sizeof bad));
+    CALL(setsockopt(six, IPPROTO_IPV6, IPV6_ADDRFORM, &inet, sizeof inet));
+    len = sizeof at;
+    MUST(getpeername(six, (struct sockaddr *)&at, &len));
+    say("family %d length %u", at.ss_family, len);
+    len = sizeof value;
+    MUST(getsockopt(six, SOL_SOCKET, SO_DOMAIN, &value, &len));
+    say("domain %d", value);
+    CALL(getsockopt(six, IPPROTO_IPV6, IPV6_V6ONLY, &value, &len));
+    CALL(setsockopt(six, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &bad, sizeof bad));
+    int s = MUST(accept(l, NULL, NULL));
+    put(six, "x", 1);
+    get(s, &value, 1);
+}
+
 const struct test option_cases[] = {{"options_unconnected", options_unconnected},
                                     {"options_connected", options_connected},
                                     {"options_of_structures", options_of_structures},
                                     {"descriptor_flags", descriptor_flags},
+                                    {"options_negative_times", negative_times},
+                                    {"options_of_a_connection", of_a_connection},
                                     {NULL, NULL, false}};

@@ -3,7 +3,7 @@
 
 static char text[64];
 
-static void give(int through, const int *fds, int n) {
+static long try_to_give(int through, const int *fds, int n) {
     char control[CMSG_SPACE(sizeof(int) * 8)] = {0};
     struct iovec part = {"f", 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(sizeof(int) * n)};
@@ -12,8 +12,10 @@ static void give(int through, const int *fds, int n) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int) * n);
     memcpy(CMSG_DATA(header), fds, sizeof(int) * n);
-    MUST(sendmsg(through, &message, 0));
+    return sendmsg(through, &message, 0);
 }
+
+static void give(int through, const int *fds, int n) { MUST(try_to_give(through, fds, n)); }
 
 static void take(int through, int *fds, int n, int flags) {
     char control[CMSG_SPACE(sizeof(int) * 8)], byte;
@@ -193,10 +195,53 @@ static void pass_by_mmsg(void) {
     reap(child);
 }
 
+/* A message that does not fit carries nothing away. */
+static void pass_failed(void) {
+    int a, b, u[2];
+    pair(&a, &b);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, u));
+    while (write(u[0], text, sizeof text) > 0) continue;
+    CALL(try_to_give(u[0], &b, 1));
+    MUST(close(b));
+    struct pollfd end = {a, POLLIN, 0};
+    CALL(poll(&end, 1, 3000));
+    CALL(recv(a, text, 1, 0));
+}
+
+/* Sender and client have ended before it is taken. */
+static void pass_late(void) {
+    int u[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    pid_t sender = fork();
+    if (!sender) {
+        struct sockaddr_storage at;
+        socklen_t len;
+        int l = listener(AF_INET, 16, &at, &len);
+        pid_t client = fork();
+        if (!client) {
+            put(dial(&at, len), "bytes", 5);
+            _exit(0);
+        }
+        int s = (int)MUST(accept(l, NULL, NULL));
+        reap(client);
+        give(u[0], &s, 1);
+        _exit(0);
+    }
+    reap(sender);
+    usleep(300000);
+    int fd;
+    take(u[1], &fd, 1, 0);
+    get(fd, text, 5);
+    say("%.5s", text);
+    CALL(recv(fd, text, 1, 0));
+}
+
 const struct test pass_cases[] = {{"pass_connection", pass_connection},
                                   {"pass_listener", pass_listener},
                                   {"pass_many", pass_many},
                                   {"pass_lost", pass_lost},
+                                  {"pass_failed", pass_failed},
+                                  {"pass_late", pass_late},
                                   {"pass_by_mmsg", pass_by_mmsg},
                                   {"pass_peeked", pass_peeked},
                                   {NULL, NULL, false}};

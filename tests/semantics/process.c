@@ -319,6 +319,27 @@ static void spawn(void) {
     say("%.5s", text);
 }
 
+/* A close-on-exec socket that file actions put under a number far from its own. */
+static void spawn_cloexec(void) {
+    int a, b;
+    pair(&a, &b);
+    MUST(fcntl(a, F_SETFD, FD_CLOEXEC));
+    MUST(fcntl(b, F_SETFD, FD_CLOEXEC));
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, b, 200);
+    char *arguments[] = {"semantics", "--role", "echo", "200", NULL};
+    pid_t child;
+    CALL(posix_spawn(&child, self_path, &actions, NULL, arguments, environ));
+    close(b);
+    put(a, "spawned", 7);
+    MUST(shutdown(a, SHUT_WR));
+    get(a, text, 7);
+    say("%.7s", text);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+}
+
 static void exec_of_the_listener(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -381,4 +402,5 @@ const struct test process_cases[] = {{"fork_shares", fork_shares},
                                      {"exec_as_stdio", exec_as_stdio},
                                      {"exec_of_the_listener", exec_of_the_listener},
                                      {"posix_spawn", spawn},
+                                     {"posix_spawn_cloexec", spawn_cloexec},
                                      {NULL, NULL, false}};

@@ -107,6 +107,23 @@ pub fn target_dir() -> PathBuf {
     found.map_or_else(|| workspace().join("target"), Path::to_owned)
 }
 
+/// Compiles the C program whose sources are `tests/NAME/*.c`; answers where it is. `allowed`: warnings that it asks for.
+pub fn compile(name: &str, allowed: &[&str]) -> Result<PathBuf> {
+    let program = target_dir().join(name);
+    let mut files: Vec<PathBuf> = std::fs::read_dir(workspace().join("tests").join(name))?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|kind| kind == "c"))
+        .collect();
+    files.sort();
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-O1", "-D_GNU_SOURCE", "-pthread", "-Wall", "-Werror"]).args(allowed);
+    let output = cc.arg("-o").arg(&program).args(&files).output().context("cannot run cc")?;
+    ensure!(output.status.success(), "cc:\n{}", String::from_utf8_lossy(&output.stderr));
+    Ok(program)
+}
+
 /// Programs of ours, built in release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {

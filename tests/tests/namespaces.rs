@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use fs_tests::Lab;
 use fs_tests::apps::READY_LIMIT;
-use fs_tests::lab::{FRONT, Ns};
+use fs_tests::lab::{BACKEND, FRONT, Ns};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::stage::finish;
 use std::process::{Command, Output};
@@ -44,7 +44,13 @@ fn python(lab: &Lab, daemon: &Daemon, ns: Ns, script: &str, port: u16) -> Comman
 fn processes_of_two_namespaces_share_memory() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
-        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let config = lab.dir().join("join.toml");
+        let names = [lab.ns(Ns::Client), lab.ns(Ns::Backend)];
+        let join = |name: &str| format!("[[join]]\nnamespaces = [\"self\", \"{name}\"]\n");
+        std::fs::write(&config, join(&names[0]) + &join(&names[1]))?;
+        let options = ["--config", config.to_str().context("the path")?];
+        let mut daemon = Daemon::start_with(lab, Ns::Host, Reach::OnlyLocal, &options)?;
+        ensure!(daemon.proc.log().contains(&format!(", {} (net:[", names[0])), "{}", daemon.proc.log());
         let mut server = lab.spawn("server", &mut python(lab, &daemon, Ns::Host, SERVER, 7601))?;
         let log = server.log_path().to_owned();
         server.wait_for("answer", READY_LIMIT, || {
@@ -60,6 +66,60 @@ fn processes_of_two_namespaces_share_memory() -> Result<()> {
         let lost = python(lab, &daemon, Ns::Backend, CLIENT, 7601).output()?;
         ensure!(!lost.status.success(), "a client without a route was connected");
         server.kill()?;
+        daemon.stop()
+    })
+}
+
+/// The kernel's server, and the one of a user who has made a namespace with the server's address: which one a client gets.
+const NAMED: &str = "import socket, sys
+s = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print('ready', flush=True)
+while True:
+    c, a = s.accept()
+    c.sendall(sys.argv[3].encode())
+    c.close()";
+const ASK: &str = "import socket, sys
+print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 10).recv(100).decode())";
+
+/// Any user may make a namespace, give it another host's address and listen there: nobody else is sent to it.
+#[test]
+fn a_namespace_that_is_not_joined_is_not_reached() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let ready = |path: &std::path::Path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("ready"));
+        let arguments = ["/usr/bin/python3", "-c", NAMED, BACKEND, "7605"];
+        let mut real = lab.spawn("real", lab.command(Ns::Backend, arguments[0]).args(&arguments[1..]).arg("real"))?;
+        let log = real.log_path().to_owned();
+        real.wait_for("answer", READY_LIMIT, || ready(&log))?;
+        let script = "ip link set lo up && ip address add \"$0\" dev lo && exec \"$@\"";
+        let mut other = lab.command(Ns::Host, "setpriv");
+        other.args([
+            "--reuid",
+            "nobody",
+            "--regid",
+            "nogroup",
+            "--clear-groups",
+            "unshare",
+            "-Urn",
+            "sh",
+            "-c",
+            script,
+        ]);
+        other.args([BACKEND, "env"]).args(daemon.environment()).args(arguments).arg("the namespace of nobody");
+        let mut other = lab.spawn("other", &mut other)?;
+        let log = other.log_path().to_owned();
+        if other.wait_for("answer", READY_LIMIT, || ready(&log)).is_err() {
+            println!("skipped: no user namespaces here: {}", other.log());
+            return Ok(());
+        }
+        let mut client = lab.command(Ns::Host, "env");
+        client.args(daemon.environment()).args(["timeout", "20", "/usr/bin/python3", "-c", ASK, BACKEND, "7605"]);
+        let said = finish(&mut client, "client")?;
+        ensure!(said.trim() == "real", "the client was given to {said}");
+        ensure!(ss(lab, &daemon)?.contains("7605"), "the other listener is unknown: {}", ss(lab, &daemon)?);
+        real.kill()?;
+        other.kill()?;
         daemon.stop()
     })
 }

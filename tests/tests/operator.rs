@@ -126,6 +126,7 @@ fn what_is_wrong_is_said_once_and_leaves_nothing() -> Result<()> {
             (&["up"], "--only-local"),
             (&["up", "--only-local", "--device", "lo"], "cannot be used with"),
             (&["up", "--device", "nonesuch"], "no such device: nonesuch"),
+            (&["up", "--device", "lo"], "lo is the loopback device"),
             (&["up", "--only-local", "--config", "/nonexistent.toml"], "/nonexistent.toml: No such file"),
             (&["up", "--only-local", "--config", &config], "line 2"),
             (&["up", "--only-local", "--control", "/proc/none/c.sock"], "/proc/none/c.sock: No such file"),

@@ -11,7 +11,6 @@ const ACCEPTED: &[(&str, &str)] = &[
         "bind_conflicts",
         "the port of accepted connections is free for bind() without SO_REUSEADDR once the listener is closed",
     ),
-    ("pass_lost", "a descriptor that was sent and never received is closed when the daemon sweeps, not at once"),
     ("signal_sigio", "SIGIO (O_ASYNC with F_SETOWN) is not sent for accelerated sockets"),
 ];
 

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Accept packets whose checksum is only partial: on virtual links to kernels, as veth.
     #[arg(long, requires = "device")]
     partial_checksums: bool,
-    /// Rules and limits (TOML).
+    /// Rules, limits, and network namespaces to join (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// How long open connections may go on after SIGTERM, in seconds.
@@ -54,6 +54,9 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
     let daemon = builder.start()?;
+    for group in daemon.joined().lines() {
+        let _unheard = writeln!(std::io::stderr(), "fastsock: joined by memory: {group}");
+    }
     let mut output = std::io::stdout();
     writeln!(output, "ready").and_then(|()| output.flush()).context("standard output")?;
     let handle = daemon.handle();

@@ -146,6 +146,12 @@ impl Pollers {
         }
     }
 
+    /// The pollers that an attachment waits on.
+    pub(crate) fn of(&self, holder: u32) -> Vec<u32> {
+        let all = self.lock();
+        all.pollers.iter().filter(|(_, poller)| poller.holders.contains(&holder)).map(|(&id, _)| id).collect()
+    }
+
     /// Takes an attachment off one poller; answers whether it is gone.
     pub(crate) fn leave(&self, id: u32, holder: u32) -> bool {
         let all = &mut self.lock().pollers;

@@ -6,6 +6,9 @@
 //! arenas = 4096                  # pairs of processes that talk (or process and core)
 //! listeners = 16384
 //!
+//! [[join]]                       # namespaces whose processes reach each other by memory; none are without it
+//! namespaces = ["self", "web", "/run/docker/netns/1a2b"]   # the daemon's own, names of ip-netns(8), mounted files
+//!
 //! [[rule]]                       # the first one that fits decides; without one it is allowed
 //! action = "deny"                # or "allow"
 //! call = "bind"                  # or "connect"; both without it. "bind" is checked when a socket listens
@@ -47,6 +50,8 @@ pub struct Config {
     pub rules: Rules,
     /// Upper bounds.
     pub limits: Limits,
+    /// Groups of network namespaces that are joined by memory, by name.
+    pub joins: Vec<Vec<String>>,
 }
 
 /// Upper bounds of what processes can make the daemon hold.
@@ -74,6 +79,14 @@ struct File {
     limits: Option<Spanned<Limits>>,
     #[serde(rename = "rule", default)]
     rules: Vec<RuleFile>,
+    #[serde(rename = "join", default)]
+    joins: Vec<JoinFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JoinFile {
+    namespaces: Spanned<Vec<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -144,7 +157,25 @@ impl File {
             None => Limits::default(),
         };
         let rules = self.rules.into_iter().map(|rule| rule.check(uid)).collect::<Result<_, _>>()?;
-        Ok(Config { rules: Rules(rules), limits })
+        let joins = self.joins.into_iter().map(JoinFile::check).collect::<Result<_, _>>()?;
+        Ok(Config { rules: Rules(rules), limits, joins })
+    }
+}
+
+impl JoinFile {
+    fn check(self) -> Result<Vec<String>, Wrong> {
+        let at = self.namespaces.span().start;
+        let names = self.namespaces.into_inner();
+        if names.len() < 2 {
+            return Err((at, "a join has two namespaces or more (\"self\" is the daemon's own)".into()));
+        }
+        if let Some(name) = names.iter().find(|name| name.is_empty() || !name.starts_with('/') && name.contains('/')) {
+            return Err((
+                at,
+                format!("`{name}` is neither `self`, a name of `ip netns`, nor a path that begins with /"),
+            ));
+        }
+        Ok(names)
     }
 }
 

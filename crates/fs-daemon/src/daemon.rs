@@ -2,6 +2,7 @@
 
 use crate::bells::Pollers;
 use crate::config::Config;
+use crate::joins::{JoinError, Joins};
 use crate::server::{Command, Commands, Server, Start};
 use crate::wire::{Cores, Options, Wire, WireError};
 use fs_shm::Geometry;
@@ -38,6 +39,9 @@ pub enum StartError {
     /// The device cannot be used.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// A namespace of the configuration is not there.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// What each connection needs cannot be had.
     #[error("cannot {what} of {wanted} bytes, most of which is never memory: {source}{hint}")]
     Limit {
@@ -94,6 +98,7 @@ pub struct Daemon {
     thread: Option<JoinHandle<io::Result<()>>>,
     cores: Option<JoinHandle<io::Result<()>>>,
     path: PathBuf,
+    joined: String,
 }
 
 /// Tells a running daemon things, from any thread.
@@ -166,6 +171,7 @@ impl Builder {
     pub fn start(self) -> Result<Daemon, StartError> {
         let Self { control: path, config, geometry, drain, device } = self;
 
+        let joins = Joins::resolve(&config.joins)?;
         crate::limits::prepare(geometry)?;
         let control = listen(&path)?;
         let mut unfinished = Unfinished { path: Some(&path), wire: None };
@@ -183,7 +189,8 @@ impl Builder {
             }
             None => (None, None),
         };
-        let start = Start { config, geometry, control, commands: commands.clone(), pollers, wire };
+        let joined = joins.to_string();
+        let start = Start { config, joins, geometry, control, commands: commands.clone(), pollers, wire };
         let server = Server::new(start).map_err(system("set the daemon up"))?;
         let thread = std::thread::Builder::new()
             .name("fastsock-control".into())
@@ -191,7 +198,7 @@ impl Builder {
             .map_err(system("start the control thread"))?;
         (unfinished.path, unfinished.wire) = (None, None);
         drop(unfinished);
-        Ok(Daemon { handle: Handle { commands, drain }, thread: Some(thread), cores, path })
+        Ok(Daemon { handle: Handle { commands, drain }, thread: Some(thread), cores, path, joined })
     }
 }
 
@@ -231,6 +238,11 @@ impl Daemon {
     /// The control socket's path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The network namespaces that are joined by memory, a line for each group, each with what its name has led to.
+    pub fn joined(&self) -> &str {
+        &self.joined
     }
 
     /// For other threads.

@@ -79,6 +79,10 @@ impl<M> Listeners<M> {
         self.all.len()
     }
 
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Listener<M>> {
+        self.all.values()
+    }
+
     pub(crate) fn get(&self, id: u32) -> Option<&Listener<M>> {
         self.all.get(&id)
     }

@@ -22,6 +22,18 @@ pub(crate) fn own() -> io::Result<Netns> {
     netns_cookie(socket.as_fd())
 }
 
+/// Runs `work` in another namespace, on a thread of its own (that needs CAP_SYS_ADMIN).
+pub(crate) fn inside<T: Send + 'static>(
+    namespace: File,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let visit = std::thread::Builder::new().name("netns".into()).spawn(move || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        work()
+    })?;
+    visit.join().map_err(|_| io::Error::other("panicked"))?
+}
+
 /// Where the kernel would send a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelRoute {
@@ -47,15 +59,13 @@ impl Namespace {
             Netlink::open(GROUPS)?
         } else {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
-            let visit = std::thread::Builder::new().name("netns".into()).spawn(move || {
-                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            inside(file, move || {
                 if own()? == netns {
                     Netlink::open(GROUPS)
                 } else {
                     Err(io::Error::other("not the namespace of its process"))
                 }
-            })?;
-            visit.join().map_err(|_| io::Error::other("panicked"))??
+            })?
         };
         let mut namespace = Self { addresses: HashSet::new(), netlink };
         namespace.reread()?;

@@ -301,7 +301,7 @@ fn a_full_page_costs_the_others_little() {
         let begun = Instant::now();
         for _ in 0..100 {
             assert!(honest.client.claim(unknown.as_fd()).unwrap().is_none());
-            assert!(hostile.share(Object::Listener(1), 7, (1 << 20) - 1).is_err());
+            assert!(hostile.share(Object::Listener(1), 7, (1 << 20) - 1, None).is_err());
         }
         begun.elapsed()
     };

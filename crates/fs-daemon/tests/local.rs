@@ -184,6 +184,86 @@ fn who_died_between_accept_and_writing_it_down_is_found() {
     soon("the connection that was not", || lost.readiness().contains(Readiness::RDHUP));
 }
 
+/// It is the listener's, whoever opened it, though no process of the listener has asked for the arena yet.
+#[test]
+fn what_waits_outlives_its_opener() {
+    let daemon = start();
+    let server = attach(&daemon);
+    let (socket, to, cookie) = placeholder();
+    let (listener, page, _) = listen(&server, &socket);
+    assert!(server.page.set(3, Object::Listener(listener), cookie));
+    let client = attach(&daemon);
+    let (arena, side_a) = route(&client, to);
+    let a = Channel::open(side_a, &OpenArgs::default()).unwrap();
+    assert!(client.page.set(7, Object::Channel { arena, slot: a.slot(), side: PeerSide::A }, 0));
+    a.send_one(b"x").unwrap();
+    drop(client);
+    soon("the end of the opener", || side_a.is_closed());
+    // Several looks long.
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(page.arenas().collect::<Vec<_>>(), [arena]);
+    let (_, memory) = server.client.arena(arena).unwrap();
+    let b = Channel::accept(map(memory.as_fd(), Side::B)).unwrap();
+    assert!(server.page.set(4, Object::Channel { arena, slot: b.slot(), side: PeerSide::B }, 0));
+    let mut buf = [0; 4];
+    assert_eq!(b.recv_one(&mut buf), Ok(1));
+    assert_eq!(b.recv_one(&mut buf), Ok(0));
+    server.page.clear(4);
+    b.close(false).unwrap();
+    soon("nothing is left", || counter(&daemon, "arenas") == 0);
+}
+
+/// A process is killed between dup and entry; another one, which holds the connection and the listener, lives on.
+#[test]
+fn a_reference_that_a_dead_process_left_goes() {
+    let daemon = start();
+    let Pair { client, server, a, b, arena, .. } = pair(&daemon);
+    let (child, end) = Client::pair().unwrap();
+    let (_, page) = server.client.fork(end).unwrap();
+    assert_eq!(b.refs(), 2);
+    b.retain();
+    drop((child, page));
+    soon("both references of the dead one", || b.refs() == 1);
+    assert!(!a.readiness().contains(Readiness::RDHUP));
+    // While a change is under way nothing is put right: the reference may be about to be written down.
+    server.page.begin_change();
+    b.retain();
+    let (child, end) = Client::pair().unwrap();
+    let (_, page) = server.client.fork(end).unwrap();
+    drop((child, page));
+    soon("the reference of the dead one", || b.refs() == 2);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(b.refs(), 2);
+    let object = Object::Channel { arena, slot: b.slot(), side: PeerSide::B };
+    assert!(server.page.set(5, object, 0));
+    server.page.end_change();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(b.refs(), 2);
+    drop(client);
+}
+
+/// A process that has ended in its sleep is not taken for a sleeper, though a child of it holds the poller still.
+#[test]
+fn a_dead_sleeper_takes_no_rings() {
+    let daemon = start();
+    let Pair { client, server, to, .. } = pair(&daemon);
+    let (arena, _) = route(&client, to);
+    let (_, memory) = server.client.arena(arena).unwrap();
+    let side_b = map(memory.as_fd(), Side::B);
+    let (heir, end) = Client::pair().unwrap();
+    let (sleeper, sleepers_end) = Client::pair().unwrap();
+    server.client.fork(sleepers_end).unwrap();
+    let (poller, _set) = sleeper.poller().unwrap();
+    sleeper.fork(end).unwrap();
+    let lane = side_b.join(poller).unwrap();
+    side_b.watch_inbox(lane, true);
+    side_b.share_inbox(lane, false);
+    assert!(side_b.arm(lane));
+    drop(sleeper);
+    soon("the lane is awake", || side_b.arm(lane));
+    drop(heir);
+}
+
 #[test]
 fn unaccepted_connections_of_a_closed_listener_are_reset() {
     let daemon = start();
@@ -258,10 +338,14 @@ fn a_descriptor_on_its_way_lives_on() {
     let socket = fresh();
     let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
     let object = Object::Channel { arena, slot: a.slot(), side: PeerSide::A };
-    assert_eq!(client.client.share(object, cookie, 7), Err(Error::Failed(Errno::NOENT)), "not what the page says");
+    assert_eq!(
+        client.client.share(object, cookie, 7, None),
+        Err(Error::Failed(Errno::NOENT)),
+        "not what the page says"
+    );
     assert!(client.page.set(7, object, cookie));
     assert!(!a.was_shared());
-    client.client.share(object, cookie, 7).unwrap();
+    client.client.share(object, cookie, 7, Some(socket.as_fd())).unwrap();
     assert!(a.was_shared() && !b.was_shared());
     drop(client);
     let receiver = attach(&daemon);

@@ -1,7 +1,9 @@
 //! Addresses as they lie in a block: 32 bytes, four words.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::word::AtomicU64;
 
 /// An address and port of one side: word 0 = port | family (4 or 6, 0 = none) << 16 | IPv6 flow label << 32,
 /// word 1 = IPv6 scope, words 2 and 3 = the address in network order.

@@ -1,7 +1,6 @@
 //! An arena: the memory shared by one opener and one acceptor group, as one side maps it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -11,6 +10,7 @@ use crate::bell::Bells;
 use crate::lanes::Dirty;
 use crate::layout::{Block, Geometry, Head, LaneHead, MAGIC, Side, VERSION};
 use crate::region_unsafe::Region;
+use crate::word::AtomicU64;
 
 /// One side's mapping of an arena; unmapped on drop. Allocates nothing: a process may place it where it likes.
 pub struct Arena {
@@ -101,6 +101,9 @@ impl Arena {
     pub fn close(&self) {
         self.head().closed.store(1, SeqCst);
         self.notify_inbox(0);
+        // Whoever took the flag and has ended before it woke anybody.
+        self.head().inbox_word.fetch_add(1, SeqCst);
+        crate::futex::wake_all(&self.head().inbox_word);
     }
 
     /// Whether [`Arena::close`] was called by anyone.

@@ -4,9 +4,9 @@
 //! they are copied: then the copy has wrong bytes, of its own channel, and nothing else. That is why nothing here
 //! looks at the bytes, and why callers of the borrowed slices must not read a byte twice and trust it to be the same.
 
+use crate::word::AtomicU64;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
 
 use crate::layout::INLINE;
 

@@ -10,9 +10,11 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, compiler_fence};
 
 use rustix::io::Errno;
+
+use crate::word::AtomicU64;
 
 static ATTACHMENT: AtomicU32 = AtomicU32::new(1);
 static NEXT_THREAD: AtomicU32 = AtomicU32::new(1);

@@ -1,6 +1,8 @@
 //! Connections on their way to accept: a queue of slots, as large as there are slots, so it never overflows.
 //!
-//! One producer process (the opener; its threads take turns by `inbox_lock`), any number of consumers.
+//! One producer process (the opener; its threads take turns by `inbox_lock`), any number of consumers. A consumer marks the
+//! connection as accepted first, which one of them can, and moves the head afterwards, which anyone does who finds a
+//! connection at the head that is marked: one that dies in between has taken nothing away from the others.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -40,19 +42,27 @@ impl Arena {
         Ok(())
     }
 
-    /// Takes the oldest entry.
-    pub(crate) fn pop(&self) -> Option<u64> {
+    /// The oldest entry and its position. It stays until [`Arena::pass`].
+    pub(crate) fn oldest(&self) -> Option<(u64, u64)> {
         let head = self.head();
-        loop {
-            let first = head.inbox_head.load(Acquire);
-            let waiting = head.inbox_tail.load(Acquire).wrapping_sub(first);
-            if waiting == 0 || waiting > u64::from(self.geometry().slots) {
-                return None;
-            }
-            let entry = self.inbox_entry(first).load(Relaxed);
-            if head.inbox_head.compare_exchange(first, first.wrapping_add(1), AcqRel, Relaxed).is_ok() {
-                return Some(entry);
-            }
-        }
+        let first = head.inbox_head.load(Acquire);
+        let waiting = head.inbox_tail.load(Acquire).wrapping_sub(first);
+        let is_there = waiting != 0 && waiting <= u64::from(self.geometry().slots);
+        is_there.then(|| (first, self.inbox_entry(first).load(Relaxed)))
+    }
+
+    /// The entry at this position has been taken, by the caller or by one who was faster and may have died since.
+    pub(crate) fn pass(&self, position: u64) {
+        // Lost: another has passed it.
+        let _ = self.head().inbox_head.compare_exchange(position, position.wrapping_add(1), AcqRel, Relaxed);
+    }
+
+    /// Whether an entry for `slot` in its life `generation` waits; exact where nobody pushes any more.
+    pub fn has_entry(&self, slot: u32, generation: u32) -> bool {
+        let head = self.head();
+        let first = head.inbox_head.load(Acquire);
+        (0..u64::from(self.pending())).any(|i| {
+            self.inbox_entry(first.wrapping_add(i)).load(Relaxed) == u64::from(slot) | u64::from(generation) << 32
+        })
     }
 }

@@ -7,11 +7,12 @@
 //! kernel, [`Arena::awake`]. Dirty bits are hints: a slot may be free or reused by then.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::atomic::fence;
 
 use crate::arena::Arena;
 use crate::layout::{LANES, LaneHead, Side};
 use crate::sleep;
+use crate::word::{AtomicU32, AtomicU64};
 
 /// A lane of the mapping's own side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,9 +52,13 @@ impl Arena {
         Some(lane)
     }
 
-    /// Leaves a lane. The caller took it out of the watch masks of its channels and of the inbox before; bits left in
-    /// a mask cost the lane's next poller a spurious look.
+    /// Leaves a lane, and takes it out of the inbox's masks: they would have the lane's next poller take rings that are for
+    /// others. The caller took it out of the watch masks of its channels before; bits left there cost the next poller a look in
+    /// vain.
     pub fn leave(&self, lane: Lane) {
+        if self.side() == Side::B {
+            self.watch_inbox(lane, false);
+        }
         let head = self.lane_head(self.side(), lane.index());
         head.sleeping.store(0, SeqCst);
         head.poller.store(0, SeqCst);
@@ -71,8 +76,20 @@ impl Arena {
 
     /// The pollers that have a lane of the other side: whom this side may have to ring.
     pub fn peer_pollers(&self) -> impl Iterator<Item = u32> {
-        let poller = |lane| self.lane_head(self.side().other(), lane).poller.load(Acquire);
+        self.pollers(self.side().other())
+    }
+
+    /// The pollers that have a lane of `side`.
+    pub fn pollers(&self, side: Side) -> impl Iterator<Item = u32> {
+        let poller = move |lane| self.lane_head(side, lane).poller.load(Acquire);
         (0..LANES).map(poller).filter(|&poller| poller != 0)
+    }
+
+    /// The lane of a poller is not asleep any more (the daemon: a process that slept on it has ended, and who else sleeps on
+    /// it is rung afterwards). While the flag stood, who looks for one sleeper would take it for one.
+    pub fn disarm(&self, poller: u32) {
+        let lanes = (0..LANES).map(|i| self.lane_head(self.side(), i));
+        lanes.filter(|lane| lane.poller.load(Acquire) == poller).for_each(|lane| lane.sleeping.store(0, SeqCst));
     }
 
     /// Takes the dirty bits: calls `look` for each slot that changed since.

@@ -3,10 +3,10 @@
 //! All fields are atomics: another process writes them at any time, and may be hostile. No value read here is used
 //! as an offset or a length before it was checked against the [`Geometry`], which comes from the control plane.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use crate::word::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");

@@ -14,6 +14,7 @@
 //! | [`wait`] | blocking: spin, yield, futex |
 //! | [`bell`] | how a process rings the eventfd of a poller of another process |
 //! | [`pages`] | attachment, listener and directory pages |
+//! | [`word`] | what shared memory is made of; kill points of tests |
 //! | [`holder`] | who holds a lock: attachment and thread |
 //!
 //! ```
@@ -71,6 +72,7 @@ mod region_unsafe;
 mod ring;
 mod sleep;
 pub mod wait;
+pub mod word;
 
 pub use addr::Addr;
 pub use arena::Arena;

@@ -2,7 +2,6 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -11,6 +10,7 @@ use crate::arena::sealed_memfd;
 use crate::control::Object;
 use crate::futex;
 use crate::region_unsafe::Region;
+use crate::word::{AtomicU32, AtomicU64};
 
 /// Descriptor numbers that an attachment page has room for (2^20, the usual hard limit of RLIMIT_NOFILE).
 pub const DESCRIPTORS: usize = 1 << 20;
@@ -21,6 +21,16 @@ pub const DESCRIPTORS: usize = 1 << 20;
 pub struct Entry {
     object: AtomicU64,
     cookie: AtomicU64,
+}
+
+/// Behind the entries: whether the process is in the middle of changing them.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Changes {
+    /// Changes under way.
+    now: AtomicU32,
+    /// Changes begun.
+    begun: AtomicU32,
 }
 
 /// What a process holds, for the daemon to see when it dies, forks or execs. Sparse, 16 MiB.
@@ -35,7 +45,7 @@ impl AttachmentPage {
     /// # Errors
     /// Those of memfd_create(2) and ftruncate(2).
     pub fn create() -> Result<OwnedFd, Errno> {
-        sealed_memfd("fastsock-attachment", DESCRIPTORS * size_of::<Entry>(), &[])
+        sealed_memfd("fastsock-attachment", ATTACHMENT_BYTES, &[])
     }
 
     /// Maps it.
@@ -43,7 +53,36 @@ impl AttachmentPage {
     /// # Errors
     /// As [`crate::Arena::map`].
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
-        Ok(AttachmentPage { region: Region::map(fd, DESCRIPTORS * size_of::<Entry>(), true)? })
+        Ok(AttachmentPage { region: Region::map(fd, ATTACHMENT_BYTES, true)? })
+    }
+
+    /// From here until [`AttachmentPage::end_change`] entries and the references of channels may not agree.
+    pub fn begin_change(&self) {
+        let changes = self.changing();
+        changes.now.fetch_add(1, SeqCst);
+        changes.begun.fetch_add(1, SeqCst);
+    }
+
+    /// See [`AttachmentPage::begin_change`].
+    pub fn end_change(&self) {
+        // Not below 0: what was begun in the name of a daemon that has gone is ended in that of the next.
+        let _none = self.changing().now.fetch_update(SeqCst, SeqCst, |now| now.checked_sub(1));
+    }
+
+    /// Changes begun so far; `None`: one is under way. Between two equal answers nothing has changed.
+    pub fn unchanged_since(&self) -> Option<u32> {
+        let changes = self.changing();
+        let begun = changes.begun.load(SeqCst);
+        (changes.now.load(SeqCst) == 0).then_some(begun)
+    }
+
+    /// The threads that were in the middle of changes are gone.
+    pub fn end_all_changes(&self) {
+        self.changing().now.store(0, SeqCst);
+    }
+
+    fn changing(&self) -> &Changes {
+        self.region.at(DESCRIPTORS * size_of::<Entry>())
     }
 
     /// The entry of `fd`: object and cookie. `None`: nothing of ours, or out of range.
@@ -133,6 +172,10 @@ fn data_range(fd: BorrowedFd<'_>, from: usize) -> Option<(usize, usize)> {
     Some((first, usize::try_from(end.div_ceil(size)).ok()?.min(DESCRIPTORS).max(first + 1)))
 }
 
+const PAGE: usize = 4096;
+
+const ATTACHMENT_BYTES: usize = DESCRIPTORS * size_of::<Entry>() + PAGE;
+
 /// Head of the directory page.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -143,8 +186,6 @@ pub struct DirectoryHead {
     life: AtomicU32,
     _pad: [AtomicU32; 10],
 }
-
-const PAGE: usize = 4096;
 
 /// linux/futex.h: what the kernel makes of a robust futex whose thread has ended. It wakes one waiter.
 const FUTEX_OWNER_DIED: u32 = 0x4000_0000;

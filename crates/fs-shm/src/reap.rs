@@ -29,6 +29,13 @@ impl Arena {
         })
     }
 
+    /// Frees a slot that is marked as taken though nothing lives in it: who was opening it, or freeing it, has ended.
+    pub fn give_back_slot(&self, slot: u32) {
+        if slot < self.geometry().slots && Channel::at(self, slot).is_none() {
+            self.give_slot(slot);
+        }
+    }
+
     /// What it has carried so far.
     pub fn totals(&self) -> Totals {
         let head = self.head();

@@ -8,13 +8,14 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::copy_unsafe::Chunk;
 use crate::layout;
+use crate::word::{AtomicU32, AtomicU64};
 
 /// Types made of atomics: valid for every bit pattern, safe to share.
 ///
@@ -34,6 +35,8 @@ unsafe impl Shared for AtomicU64 {}
 unsafe impl Shared for AtomicU32 {}
 // SAFETY: atomics only, see `pages.rs`.
 unsafe impl Shared for crate::pages::Entry {}
+// SAFETY: as above.
+unsafe impl Shared for crate::pages::Changes {}
 // SAFETY: atomics only, see `pages.rs`.
 unsafe impl Shared for crate::pages::DirectoryHead {}
 // SAFETY: atomics only, see `pages.rs`.

@@ -15,11 +15,12 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU8, fence};
+use std::sync::atomic::fence;
 
 use crate::copy_unsafe::Chunk;
 use crate::layout::{Geometry, INLINE, In, Out, OutRare, POSITION_BITS, TxOwn};
 use crate::region_unsafe::Region;
+use crate::word::AtomicU8;
 
 /// The peer (or who scribbles) broke the protocol: an index is impossible. The channel is to be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

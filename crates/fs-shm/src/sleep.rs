@@ -13,7 +13,9 @@
 //! What remains between look and sleep is closed by what is slept on: the futex word, read before the announcement
 //! and changed by the waker, or an eventfd, which remembers. Checked by loom in `sleep/tests.rs`.
 
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+
+use crate::word::AtomicU32;
 
 #[cfg(all(loom, test))]
 use loom::sync::atomic::fence;

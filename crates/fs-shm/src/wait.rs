@@ -283,7 +283,7 @@ fn spin(how: Wait, pace: u32, ready: impl Fn() -> bool) -> bool {
 }
 
 /// Sleeps one slice (`sleep.rs` has the protocol).
-fn doze(flag: &AtomicU32, word: &AtomicU32, how: Wait, ready: impl Fn() -> bool) -> WaitEnd {
+fn doze(flag: &crate::word::AtomicU32, word: &AtomicU32, how: Wait, ready: impl Fn() -> bool) -> WaitEnd {
     let mut slice = how.slice.min(Duration::from_secs(1));
     if let Some(deadline) = how.deadline {
         let left = deadline.saturating_duration_since(Instant::now());

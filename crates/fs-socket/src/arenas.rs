@@ -24,6 +24,8 @@ pub(crate) struct Mapped {
     id: u32,
     life: u32,
     opened: AtomicU32,
+    /// Of the last connection opened.
+    slot: AtomicU32,
     /// For the listener that it leads to: its place there + 1.
     place: AtomicU32,
     /// The same, by [`Shared`]: poller << 32 | its lane.
@@ -62,12 +64,22 @@ impl Mapped {
         Channel::with_generation(&self.arena, slot, generation)
     }
 
-    /// A port for an opener that is not bound: of the kernel's ephemeral range; arenas begin at different places.
+    /// A port for an opener that the kernel gives none: of the kernel's ephemeral range; arenas begin at different places.
     pub(crate) fn ephemeral_port(&self) -> u16 {
         const FIRST: u32 = 32768;
         const COUNT: u32 = 28232;
         let count = self.opened.fetch_add(1, Relaxed);
         (FIRST + self.id.wrapping_mul(509).wrapping_add(count) % COUNT) as u16
+    }
+
+    /// How many of its slots are in use, about: the lowest free one is taken first.
+    pub(crate) fn slots_used(&self) -> u32 {
+        self.slot.load(Relaxed)
+    }
+
+    /// A connection was opened in this slot.
+    pub(crate) fn note_slot(&self, slot: u32) {
+        self.slot.store(slot, Relaxed);
     }
 
     /// What the attachment page says of a channel of it.
@@ -155,6 +167,7 @@ pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &OwnedFd
         id,
         life: attachment.life(),
         opened: AtomicU32::new(0),
+        slot: AtomicU32::new(0),
         place: AtomicU32::new(0),
         lanes: [const { AtomicU64::new(0) }; 2],
     };

@@ -5,7 +5,7 @@ use core::{
     sync::atomic::{Ordering::SeqCst, fence},
 };
 use fs_shm::{
-    Addr, Channel, Interest, OpenArgs, Shutdown,
+    Channel, Interest, OpenArgs, Shutdown,
     channel::{Options, state::Phase},
     control::{KernelReason, Object},
 };
@@ -19,6 +19,7 @@ use crate::{
     process::{self, Attachment},
     route::{self, Way},
     socket::{Kind, Socket, mark},
+    source,
     sys::{self, call},
     table, tcp_options,
     types::{Fd, Ours},
@@ -103,6 +104,7 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
                 Ok(()) => return Some(connected(socket)),
                 // The listener went away: ask again.
                 Err(Errno::CONNREFUSED) => route::forget(to),
+                Err(Errno::ADDRNOTAVAIL) => return Some(Err(Errno::ADDRNOTAVAIL)),
                 // No slot left, no entry in the attachment page: the kernel listens too.
                 Err(_) => break,
             },
@@ -160,17 +162,24 @@ fn open(
     wire: bool,
 ) -> Result<(), Errno> {
     let _changing = table::Changing::begin();
-    let from = source_of(fd, socket, mapped, source);
+    let from =
+        if wire { wire_source(fd, socket, mapped, source) } else { source::claim(fd, socket, mapped, source, to)? };
     let args = OpenArgs {
-        local: from.map_or(Addr::default(), Addr::from),
+        local: from.into(),
         peer: to.into(),
         connecting: wire,
         status: socket.status(),
         options: [if wire { tcp_options::gather(fd, socket) } else { Options::default() }, Options::default()],
         ..OpenArgs::default()
     };
-    let channel = Channel::open(mapped.arena(), &args)?;
-    adopt(attachment, fd, socket, mapped, &channel)
+    let opened = Channel::open(mapped.arena(), &args).and_then(|channel| {
+        mapped.note_slot(channel.slot());
+        adopt(attachment, fd, socket, mapped, &channel)
+    });
+    if opened.is_err() {
+        source::give_up(fd, socket);
+    }
+    opened
 }
 
 /// Makes the socket the channel, on which it has one reference so far.
@@ -205,14 +214,14 @@ pub(crate) fn adopt(
     Ok(())
 }
 
-/// Where the connection comes from: what the socket is bound to, completed.
-fn source_of(fd: Fd, socket: &Socket, mapped: &Mapped, source: IpAddr) -> Option<SocketAddr> {
-    if !socket.marked(mark::BOUND) {
-        return Some(SocketAddr::new(source, mapped.ephemeral_port()));
+/// Over the wire a core chooses; a name until then.
+fn wire_source(fd: Fd, socket: &Socket, mapped: &Mapped, source: IpAddr) -> SocketAddr {
+    let bound = if socket.marked(mark::BOUND) { call::getsockname(fd).ok() } else { None };
+    match bound.and_then(|bound| address::parse(bound.as_bytes(), socket.family())) {
+        Some(bound) if bound.ip().is_unspecified() => SocketAddr::new(source, bound.port()),
+        Some(bound) => SocketAddr::new(bound.ip().to_canonical(), bound.port()),
+        None => SocketAddr::new(source, mapped.ephemeral_port()),
     }
-    let bound = call::getsockname(fd).ok().and_then(|bound| address::parse(bound.as_bytes(), socket.family()))?;
-    let ip = if bound.ip().is_unspecified() { source } else { bound.ip().to_canonical() };
-    Some(SocketAddr::new(ip, bound.port()))
 }
 
 /// A local connection is there at once; a non-blocking connect says so one call later, as on the kernel.
@@ -264,8 +273,7 @@ fn again(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Result<(), Errno> {
         None => return Err(Errno::INVAL),
         Some(address::AF_UNSPEC) => {
             disconnect(fd, socket);
-            // tcp_disconnect() of the kernel leaves it in SO_ERROR.
-            socket.mark(mark::DISCONNECTED);
+            end_with_reset(fd, socket);
             return Ok(());
         }
         Some(_) => {}
@@ -301,6 +309,13 @@ fn disconnect(fd: Fd, socket: &'static Socket) {
     poll::changed(socket);
 }
 
+/// tcp_disconnect() of the kernel leaves ECONNRESET in SO_ERROR.
+fn end_with_reset(fd: Fd, socket: &Socket) {
+    if !source::end(fd, socket) {
+        socket.mark(mark::DISCONNECTED);
+    }
+}
+
 /// The attachment page's entry of a number is void.
 pub(crate) fn clear_page(fd: Fd) {
     if let Some(attachment) = process::current() {
@@ -310,7 +325,8 @@ pub(crate) fn clear_page(fd: Fd) {
 
 /// `shutdown(2)`; `how` as given.
 pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
-    let socket = table::find(fd)?;
+    let held = table::socket(fd)?;
+    let socket = held.unheld();
     match socket.kind() {
         Kind::Channel => {
             let how = match how {
@@ -321,6 +337,12 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             };
             if crate::options::is_over(socket) {
                 return Some(Err(Errno::NOTCONN));
+            }
+            if socket.channel()?.state().is_some_and(|state| state.phase() == Phase::Connecting) {
+                // Either direction: there is no connection to be made any more (inet_shutdown() of the kernel, TCP_SYN_SENT).
+                disconnect(fd, socket);
+                end_with_reset(fd, socket);
+                return Some(Ok(()));
             }
             let answer = socket.channel()?.shutdown(how);
             poll::changed(socket);

@@ -3,7 +3,10 @@
 //! The connection to the daemon survives (its number is in the environment), and with it the attachment. The new image
 //! is given the page again, and finds its sockets by number and SO_COOKIE.
 
-use core::sync::atomic::{AtomicBool, Ordering::AcqRel};
+use core::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 
 use fs_shm::{
     control::{Client, Object},
@@ -38,10 +41,25 @@ pub struct Surviving {
     child: Option<Box<Attachment>>,
 }
 
+/// Numbers that file actions of posix_spawn duplicate, one bit each: a child may have a socket under another number although
+/// its own is close-on-exec. Set, never cleared: what is not there in the child is let go when that starts.
+static DUPLICATED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// posix_spawn_file_actions_adddup2(3) was called with this source.
+pub fn note_duplicated(fd: Fd) {
+    if let Some(word) = DUPLICATED.get(fd as usize / 64) {
+        word.fetch_or(1 << (fd % 64), Relaxed);
+    }
+}
+
+fn is_duplicated(fd: Fd) -> bool {
+    DUPLICATED.get(fd as usize / 64).is_some_and(|word| word.load(Relaxed) >> (fd % 64) & 1 != 0)
+}
+
 /// Before exec(3)'s kernel call. `None`: no socket of ours survives, leave the environment alone.
 pub fn before_exec() -> Option<Surviving> {
     let attachment = process::current()?;
-    prepare(attachment)?;
+    prepare(attachment, |_| false)?;
     if let Err(error) = attachment.client().exec() {
         attachment.failed(&error);
         return None;
@@ -62,11 +80,11 @@ pub fn after_exec_failed(surviving: Option<Surviving>) {
     }
 }
 
-/// Before posix_spawn: `None` when the child inherits no socket of ours: call the real posix_spawn. Otherwise an
+/// Before posix_spawn, with file actions or without: `None` when the child inherits no socket of ours: call the real posix_spawn. Otherwise an
 /// attachment for the child has been made: spawn with `FASTSOCK_CTL=<control>` added, then [`after_spawn`].
-pub fn before_spawn() -> Option<Surviving> {
+pub fn before_spawn(actions: bool) -> Option<Surviving> {
     let attachment = process::current()?;
-    prepare(attachment)?;
+    prepare(attachment, |fd| actions && is_duplicated(fd))?;
     let still = table::Still::begin();
     let child = fork::make_child(attachment);
     still.end();
@@ -83,8 +101,9 @@ pub fn after_spawn(surviving: Surviving) {
     drop(surviving.child);
 }
 
-/// Writes the cookies of all that survives into the page; `None`: nothing does.
-fn prepare(attachment: &Attachment) -> Option<()> {
+/// Writes the cookies of all that survives into the page, which is what is not close-on-exec and what `stays` says; `None`:
+/// nothing does.
+fn prepare(attachment: &Attachment, stays: impl Fn(Fd) -> bool) -> Option<()> {
     let mut any = false;
     table::each(0, u32::MAX, |fd, socket| {
         let object = match (socket.kind(), socket.channel()) {
@@ -93,7 +112,7 @@ fn prepare(attachment: &Attachment) -> Option<()> {
             _ => None,
         };
         let Some(object) = object else { return };
-        let survives = call::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
+        let survives = stays(fd) || call::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
         if !survives {
             return;
         }
@@ -137,17 +156,25 @@ fn is_control(fd: Fd) -> bool {
         && call::int_option(fd, SOL_SOCKET, SO_TYPE) == Ok(SOCK_SEQPACKET)
 }
 
-/// Numbers beyond the page's own that are looked at for descriptors that moved (dup2 by an image without this library,
-/// file actions of posix_spawn).
-const MOVED: Fd = 64;
+/// Numbers that are looked at, beside the page's own, where /proc does not tell which there are.
+const USUAL: Fd = 1024;
+
+/// The numbers that are open: sockets may have moved (dup2 by an image without this library, file actions of posix_spawn).
+fn open_numbers(highest: Fd) -> Vec<Fd> {
+    let number = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return (0..=highest.max(USUAL)).collect() };
+    let mut numbers: Vec<Fd> = entries.filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers
+}
 
 /// Finds the page's sockets among the descriptors that there are.
 fn take_over(attachment: &Attachment) {
     let _changing = table::Changing::begin();
     let entries: Vec<(Fd, Object, u64)> =
         attachment.page().entries(None).filter(|(_, object, _)| !matches!(object, Object::Kernel(_))).collect();
-    let end = entries.iter().map(|(fd, ..)| *fd).max().map_or(0, |highest| highest + 1).max(MOVED);
-    let open: Vec<(Fd, u64)> = (0..end).filter_map(|fd| Some((fd, cookie(fd)?))).collect();
+    let highest = entries.iter().map(|(fd, ..)| *fd).max().unwrap_or(0);
+    let open: Vec<(Fd, u64)> = open_numbers(highest).into_iter().filter_map(|fd| Some((fd, cookie(fd)?))).collect();
     for (fd, ..) in &entries {
         attachment.page().clear(*fd);
     }

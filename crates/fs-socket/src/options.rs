@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use crate::{
     address,
     socket::{Kind, Socket, mark},
+    source,
     sys::call,
     table, tcp_options,
     types::{Address, Fd, Ours},
@@ -18,6 +19,7 @@ use crate::{
 
 const SOL_SOCKET: i32 = 1;
 const SOL_TCP: i32 = 6;
+const SOL_IPV6: i32 = 41;
 
 /// Names of SOL_SOCKET (asm-generic/socket.h).
 mod so {
@@ -31,6 +33,7 @@ mod so {
     pub(super) const RCVTIMEO: i32 = 20;
     pub(super) const SNDTIMEO: i32 = 21;
     pub(super) const PEERNAME: i32 = 28;
+    pub(super) const DOMAIN: i32 = 39;
     pub(super) const SNDBUFFORCE: i32 = 32;
     pub(super) const RCVBUFFORCE: i32 = 33;
     pub(super) const ZEROCOPY: i32 = 60;
@@ -41,13 +44,19 @@ mod so {
 /// Names of SOL_TCP (linux/tcp.h).
 mod tcp {
     pub(super) const MAXSEG: i32 = 2;
+    pub(super) const WINDOW_CLAMP: i32 = 10;
     pub(super) const INFO: i32 = 11;
     pub(super) const FASTOPEN_CONNECT: i32 = 30;
 }
 
+/// linux/in6.h.
+const IPV6_ADDRFORM: i32 = 1;
+const IPV6_V6ONLY: i32 = 26;
+
 /// What getsockopt(TCP_MAXSEG) says of a connection over loopback: its MTU of 65536 less headers.
 const LOCAL_MSS: i32 = 65483;
-/// TCP_CLOSE of tcp_states.h.
+/// TCP_ESTABLISHED and TCP_CLOSE of tcp_states.h.
+const ESTABLISHED: u8 = 1;
 const CLOSE: u8 = 7;
 
 /// `getsockopt(2)`: writes at most `value.len()` bytes and answers the length the kernel would answer in `optlen`.
@@ -75,6 +84,17 @@ pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize
             Ok(room)
         }),
         (SOL_TCP, tcp::MAXSEG) => Some(Ok(put_int(value, LOCAL_MSS))),
+        // Ours, not the application's.
+        (SOL_TCP, source::TCP_FASTOPEN_CONNECT | source::TCP_FASTOPEN_NO_COOKIE) if socket.marked(mark::RESERVED) => {
+            Some(Ok(put_int(value, 0)))
+        }
+        (SOL_TCP, tcp::WINDOW_CLAMP) => Some(window_clamp(fd).map(|clamp| put_int(value, clamp))),
+        (SOL_IPV6, _) if was_ipv6(fd, socket) => Some(Err(Errno::OPNOTSUPP)),
+        (SOL_IPV6, IPV6_ADDRFORM) if socket.family() == address::AF_INET6 => {
+            let connected = tcp_state(socket) == ESTABLISHED;
+            Some(if connected { Ok(put_int(value, socket.family() as i32)) } else { Err(Errno::NOTCONN) })
+        }
+        (SOL_SOCKET, so::DOMAIN) => Some(Ok(put_int(value, socket.family() as i32))),
         (SOL_TCP, tcp::INFO) => Some(call::getsockopt(fd, level, name, value).inspect(|len| {
             if let Some(state) = value[..*len].first_mut() {
                 *state = tcp_state(socket);
@@ -151,6 +171,11 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
         // Its completions come by an error queue that a channel has not.
         return Some(Err(Errno::OPNOTSUPP));
     }
+    if socket.kind() == Kind::Channel
+        && let Some(answer) = of_connection(fd, socket, level, name, value)
+    {
+        return Some(answer);
+    }
     if let Some(channel) = socket.channel()
         && let Some(errno) = tcp_options::too_late(&channel, level, name, value)
     {
@@ -168,6 +193,51 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
         }
         tcp_options::was_set(fd, socket, level, name);
     }))
+}
+
+/// What the kernel looks at a connection's state for, which the placeholder does not have; `None`: nothing.
+fn of_connection(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) -> Option<Result<(), Errno>> {
+    let int = value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes))?;
+    match (level, name) {
+        // tcp_set_window_clamp() of the kernel.
+        (SOL_TCP, tcp::WINDOW_CLAMP) if int == 0 => {
+            Some(if is_over(socket) { call::setsockopt(fd, level, name, value) } else { Err(Errno::INVAL) })
+        }
+        (SOL_IPV6, _) if was_ipv6(fd, socket) => Some(Err(Errno::NOPROTOOPT)),
+        (SOL_IPV6, IPV6_ADDRFORM) if socket.family() == address::AF_INET6 => Some(to_ipv4(fd, socket, int)),
+        _ => None,
+    }
+}
+
+/// IPV6_ADDRFORM: a connection of mapped addresses becomes one of IPv4 (do_ipv6_setsockopt() of the kernel).
+fn to_ipv4(fd: Fd, socket: &Socket, family: i32) -> Result<(), Errno> {
+    if family as u32 != address::AF_INET {
+        return Err(Errno::INVAL);
+    }
+    if tcp_state(socket) != ESTABLISHED {
+        return Err(Errno::NOTCONN);
+    }
+    let peer = socket.channel().and_then(|channel| channel.peer_addr().to_std());
+    let is_mapped = peer.is_some_and(|peer| peer.ip().to_canonical().is_ipv4());
+    if !is_mapped || call::int_option(fd, SOL_IPV6, IPV6_V6ONLY)? != 0 {
+        return Err(Errno::ADDRNOTAVAIL);
+    }
+    socket.set_family(address::AF_INET);
+    Ok(())
+}
+
+/// IPV6_ADDRFORM has made it one of IPv4; its placeholder is what it was.
+fn was_ipv6(fd: Fd, socket: &Socket) -> bool {
+    socket.family() == address::AF_INET
+        && call::int_option(fd, SOL_SOCKET, so::DOMAIN) == Ok(address::AF_INET6.cast_signed())
+}
+
+/// TCP_WINDOW_CLAMP that was not set is the receive buffer's (tcp_init_buffer_space() of the kernel).
+fn window_clamp(fd: Fd) -> Result<i32, Errno> {
+    match call::int_option(fd, SOL_TCP, tcp::WINDOW_CLAMP)? {
+        0 => Ok(call::int_option(fd, SOL_SOCKET, so::RCVBUF)? / 2),
+        set => Ok(set),
+    }
 }
 
 /// The kernel has taken the option.
@@ -241,10 +311,14 @@ pub(crate) fn recall(fd: Fd, socket: &Socket) {
     socket.wishes().store(tcp_options::inherited(), Relaxed);
 }
 
-/// A `struct timeval` that the kernel has accepted; 0: none.
+/// A time-out that is over at once.
+const AT_ONCE: u64 = 1;
+
+/// A `struct timeval` that the kernel has accepted; 0: none. Negative seconds do not wait (sock_set_timeout() of the kernel).
 fn nanoseconds(value: &[u8]) -> u64 {
-    let word = |at: usize| value.get(at..at + 8).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b));
-    word(0).saturating_mul(1_000_000_000).saturating_add(word(8).saturating_mul(1000))
+    let word = |at: usize| value.get(at..at + 8).and_then(|b| b.first_chunk()).map_or(0, |b| i64::from_ne_bytes(*b));
+    let Ok(seconds) = u64::try_from(word(0)) else { return AT_ONCE };
+    seconds.saturating_mul(1_000_000_000).saturating_add(word(8).unsigned_abs().saturating_mul(1000))
 }
 
 /// `getsockname(2)`.

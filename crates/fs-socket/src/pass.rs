@@ -36,7 +36,22 @@ pub fn share(fds: &[Fd]) {
         if !attachment.page().set(fd, object, cookie) {
             continue;
         }
-        if let Err(error) = attachment.client().share(object, cookie, fd) {
+        if let Err(error) = attachment.client().share(object, cookie, fd, sys::borrowed(fd)) {
+            attachment.failed(&error);
+        }
+    }
+}
+
+/// The message with these descriptors was not sent: what [`share`] did is undone.
+pub fn unshare(fds: &[Fd]) {
+    for &fd in fds {
+        let Some(socket) = table::socket(fd) else { continue };
+        if !matches!(socket.kind(), Kind::Channel | Kind::Listener) {
+            continue;
+        }
+        if let (Some(cookie), Some(attachment)) = (exec::cookie(fd), process::current())
+            && let Err(error) = attachment.client().unshare(cookie)
+        {
             attachment.failed(&error);
         }
     }

@@ -155,6 +155,11 @@ pub(crate) fn is_orphaned() -> bool {
     CURRENT.load().is_some_and(Attachment::is_dead)
 }
 
+/// Tells the daemon that entries of the page and references are about to change; the answer's page is to be told of the end.
+pub(crate) fn begin_change() -> Option<&'static Attachment> {
+    current().inspect(|attachment| attachment.page.begin_change())
+}
+
 /// The attachment; made now if there is none and the last try was long enough ago, unless this process is confined.
 pub fn attached() -> Option<&'static Attachment> {
     if let Some(attachment) = current() {
@@ -217,14 +222,14 @@ pub(crate) fn enter(mut client: Client, resume: bool) -> Option<&'static Attachm
 /// In a forked child: `attachment` was made for it.
 pub(crate) fn become_child(attachment: Option<Box<Attachment>>) {
     ATTACHING.store(0, Relaxed);
-    if let Some(parent) = CURRENT.load() {
+    let parent = CURRENT.load();
+    // What changes from here on is no change of the parent's.
+    CURRENT.store(None);
+    if let Some(parent) = parent {
         // The daemon takes its parent for alive as long as anybody has its connection.
         drop_internal(parent.client.fd().as_raw_fd());
     }
-    let Some(attachment) = attachment else {
-        CURRENT.store(None);
-        return;
-    };
+    let Some(attachment) = attachment else { return };
     holder::set_attachment(attachment.id);
     table::set_internal(attachment.client.fd().as_raw_fd());
     CURRENT.store(Some(Box::leak(attachment)));

@@ -17,7 +17,7 @@ use fs_shm::Channel;
 
 use crate::{
     arenas::Mapped,
-    channel, poll,
+    channel, poll, process,
     sys::{array::Array, pointer::Pointer},
     types::Fd,
 };
@@ -150,6 +150,8 @@ pub(crate) mod mark {
     pub(crate) const DISCONNECTED: u32 = 64;
     /// Accepted, and what the listener had set has been set on the placeholder.
     pub(crate) const SYNCED: u32 = 128;
+    /// The placeholder is connected ([`crate::source`]).
+    pub(crate) const RESERVED: u32 = 256;
 }
 
 const COUNT: usize = 1 << 20;
@@ -478,6 +480,8 @@ impl Socket {
             Kind::Free | Kind::Epoll | Kind::Internal => {}
         }
         if last {
+            // Its reference stays until the last call on it has returned.
+            process::begin_change();
             crate::listen::last_number_gone(self);
             self.release();
         } else if let Some(channel) = self.channel() {
@@ -514,6 +518,9 @@ impl Socket {
             Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Internal => {}
         }
         self.give_back();
+        if let Some(attachment) = process::current() {
+            attachment.page().end_change();
+        }
     }
 
     /// In a forked child without an attachment: the daemon did not count its references, so it has none.

@@ -16,6 +16,7 @@ use core::{
 };
 
 use crate::{
+    process::{self, Attachment},
     socket::{Kind, Socket},
     sys::{array::Array, pointer::Pointer, thread},
     types::Fd,
@@ -199,8 +200,9 @@ static FORKER: AtomicUsize = AtomicUsize::new(0);
 const FORKING: u32 = 1 << 31;
 
 /// Held while entries, counts or the attachment page change. Any number of threads (and handlers on them) may hold it;
-/// only a fork keeps them out.
-pub(crate) struct Changing(());
+/// only a fork keeps them out. The daemon, which puts right what processes left behind that died in the middle of a change,
+/// sees it in the attachment page and waits for those who live.
+pub(crate) struct Changing(Option<&'static Attachment>);
 
 impl Changing {
     pub(crate) fn begin() -> Self {
@@ -210,12 +212,15 @@ impl Changing {
             rounds += 1;
             pause(rounds);
         }
-        Changing(())
+        Changing(process::begin_change())
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
+        if let Some(attachment) = self.0 {
+            attachment.page().end_change();
+        }
         CHANGING.fetch_sub(1, Release);
     }
 }

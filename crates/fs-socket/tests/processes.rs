@@ -201,7 +201,7 @@ fn a_spawned_program_takes_a_listener_over() {
     common::daemon();
     let way = Way::Ours;
     let (listener, at) = way.listener(0);
-    let surviving = fs_socket::before_spawn().expect("a listener survives");
+    let surviving = fs_socket::before_spawn(false).expect("a listener survives");
     let mut child =
         new_image(listener).env(fs_socket::exec::CONTROL_VARIABLE, surviving.control.to_string()).spawn().unwrap();
     fs_socket::exec::after_spawn(surviving);

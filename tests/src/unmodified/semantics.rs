@@ -2,7 +2,7 @@
 
 use crate::lab::{Lab, Ns};
 use crate::process::Proc;
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -31,26 +31,10 @@ pub type Observed = Vec<String>;
 impl Semantics {
     /// Compiles it.
     pub fn build() -> Result<Semantics> {
-        let program = crate::apps::target_dir().join("semantics");
-        let sources = crate::apps::workspace().join("tests/semantics");
-        let mut files: Vec<PathBuf> = std::fs::read_dir(&sources)?
-            .map(|entry| Ok(entry?.path()))
-            .collect::<Result<Vec<_>>>()?
-            .into_iter()
-            .filter(|path| path.extension().is_some_and(|kind| kind == "c"))
-            .collect();
-        files.sort();
         // The program passes bad arguments on purpose; what else -Wall says is an error.
-        let flags = "-std=gnu17 -O1 -D_GNU_SOURCE -pthread -Wall -Werror -Wno-nonnull -Wno-stringop-overflow \
-                     -Wno-stringop-overread -Wno-restrict -Wno-unused-result";
-        let output = Command::new("cc")
-            .args(flags.split_whitespace())
-            .arg("-o")
-            .arg(&program)
-            .args(&files)
-            .output()
-            .context("cannot run cc")?;
-        ensure!(output.status.success(), "cc:\n{}", String::from_utf8_lossy(&output.stderr));
+        let allowed =
+            ["-Wno-nonnull", "-Wno-stringop-overflow", "-Wno-stringop-overread", "-Wno-restrict", "-Wno-unused-result"];
+        let program = crate::apps::compile("semantics", &allowed)?;
         let listed = Command::new(&program).arg("--list").output()?;
         let cases = String::from_utf8(listed.stdout)?
             .lines()

@@ -3,6 +3,7 @@
 use core::slice;
 
 use super::answer::is_bad;
+use super::errno::{errno, set_errno};
 use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, MSG_PEEK, SCM_RIGHTS, SOL_SOCKET, c_int, msghdr};
 
 /// Calls `each` with the descriptors of every SCM_RIGHTS message.
@@ -41,6 +42,22 @@ pub(super) unsafe fn share(message: *const msghdr) {
     {
         // SAFETY: by contract.
         unsafe { rights(message, fs_socket::share) };
+    }
+}
+
+/// After a message was not sent by the kernel: what [`share`] did is undone. Leaves errno as it is.
+///
+/// # Safety
+/// As sendmsg(2).
+pub(super) unsafe fn unshare(message: *const msghdr) {
+    // SAFETY: by contract.
+    if let Some(message) = unsafe { message.as_ref() }.filter(|_| !is_bad(message))
+        && message.msg_controllen != 0
+    {
+        let reason = errno();
+        // SAFETY: by contract.
+        unsafe { rights(message, fs_socket::unshare) };
+        set_errno(reason);
     }
 }
 

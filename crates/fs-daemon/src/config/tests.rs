@@ -12,6 +12,7 @@ fn the_file_of_the_readme() {
     let block = readme.split("```toml\n").find(|block| block.contains("[[rule]]")).unwrap();
     let block = block.split("```").next().unwrap();
     let config = Config::parse(block, &|name| (name == "www-data").then_some(33)).unwrap();
+    assert_eq!(config.joins, [["self", "web"]]);
     assert!(!config.rules.allow(&Who { uid: 33, cgroup: Some("/") }, Call::Bind, 80));
     assert!(config.rules.allow(&Who { uid: 0, cgroup: Some("/") }, Call::Bind, 80));
 }
@@ -53,6 +54,7 @@ fn rules_are_read_in_their_order() {
 #[test]
 fn an_empty_file_allows_everything() {
     let config = parse("").unwrap();
+    assert!(config.joins.is_empty());
     assert!(config.rules.allow(&Who { uid: 0, cgroup: Some("") }, Call::Connect, 1));
 }
 
@@ -73,6 +75,9 @@ fn errors_name_line_and_cause() {
         ("[[rule]]\naction = \"deny\"\nports = 70000", "a port, a range"),
         ("[[rule]]\naction = \"deny\"\nports = []", "line 3: an empty list of ports"),
         ("[[rule]]\naction = \"deny\"\ncall = \"listen\"", "unknown variant `listen`"),
+        ("[[join]]\nnamespaces = [\"self\"]", "line 2: a join has two namespaces"),
+        ("[[join]]\nnamespaces = [\"self\", \"a/b\"]", "line 2: `a/b` is neither `self`"),
+        ("[[join]]", "missing field `namespaces`"),
     ];
     for (text, expected) in cases {
         let error = parse(text).unwrap_err();

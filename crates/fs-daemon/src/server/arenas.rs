@@ -2,6 +2,7 @@
 //!
 //! The daemon keeps only the descriptor; it maps an arena (16 GiB of addresses, no memory) for as long as it looks.
 
+use super::sweep::Look;
 use super::{Answer, Server};
 use crate::bells::new_bell;
 use crate::seldom::Seldom;
@@ -38,8 +39,8 @@ pub(super) struct ArenaEntry {
     pub(super) wire: bool,
     /// Attachments that may have it: the opener, acceptors, and who got a connection by fork or as a message.
     pub(super) members: HashSet<u32>,
-    /// Looks in a row that found it dying with connections that nobody seems to hold.
-    pub(super) unheld: u8,
+    /// It has lost a side, or a process that took part in it.
+    pub(super) look: Option<Look>,
 }
 
 /// Says what to do about the limit that is met first.
@@ -101,7 +102,7 @@ impl Server {
             acceptor: Some(acceptor),
             wire: matches!(opener, Opener::Core(_)) || matches!(acceptor, Acceptor::Core(_)),
             members,
-            unheld: 0,
+            look: None,
         };
         self.arenas.insert(id, entry);
         self.arena_of.insert(of, id);

@@ -144,8 +144,12 @@ impl Server {
         }
         let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
         attachment.name = name;
-        attachment.forked_from = None;
-        let pollers = self.pollers.leave_all(me, &[]);
+        let parent = attachment.forked_from.take();
+        // Threads may have been in the middle of anything.
+        attachment.page.end_all_changes();
+        attachment.arenas.clone().into_iter().for_each(|arena| self.look_soon(arena));
+        let heirs = self.heirs_of(me, parent);
+        let pollers = self.pollers.leave_all(me, &heirs);
         self.free_locks(me, &pollers);
         self.welcome(me)
     }
@@ -202,18 +206,25 @@ impl Server {
         Ok(Reply::Done.into())
     }
 
-    /// A process has gone: what it held is closed as close(2) would.
+    /// A process has gone: what it held is closed as close(2) would, and everybody is woken whom it may have been about to wake.
     pub(super) fn detach(&mut self, id: u32) {
         let Some(attachment) = self.attachments.remove(&id) else { return };
         let channels = attachment.channels();
-        let is_heir = |(&heir, other): (&u32, &Attachment)| (other.forked_from == Some(id)).then_some(heir);
-        let heirs: Vec<u32> = self.attachments.iter().filter_map(is_heir).collect();
-        let pollers = self.pollers.leave_all(id, &heirs);
+        let heirs = self.heirs_of(id, attachment.forked_from);
+        let slept_on = self.pollers.of(id);
+        // One that slept on a poller that others have too: its lanes are asleep no more, or they would be taken for sleepers. Who
+        // else sleeps there is rung below. Not those of listeners, which stay armed for whoever comes.
+        let of_listeners: HashSet<u32> = self.listeners.all().flat_map(|listener| listener.more.shared()).collect();
+        let disarmed: Vec<u32> = slept_on.iter().copied().filter(|poller| !of_listeners.contains(poller)).collect();
+        let gone = self.pollers.leave_all(id, &heirs);
+        let mut told = HashSet::new();
         for &arena in &attachment.arenas {
             let held = channels.get(&arena).map_or(&[][..], Vec::as_slice);
+            let opened = self.arenas.get(&arena).is_some_and(|entry| entry.opener == Some(Opener::Process(id)));
             for side in [Side::A, Side::B] {
                 let Some(mapped) = self.map(arena, side) else { continue };
-                pollers.iter().for_each(|&poller| mapped.evict(poller));
+                gone.iter().for_each(|&poller| mapped.evict(poller));
+                disarmed.iter().for_each(|&poller| mapped.disarm(poller));
                 if side == Side::A {
                     mapped.break_locks(id);
                 }
@@ -221,19 +232,29 @@ impl Server {
                     if let Some(channel) = Channel::at(&mapped, slot) {
                         channel.break_locks(id);
                         channel.close_dead();
+                        channel.rouse();
                     }
+                }
+                if opened || !held.is_empty() {
+                    told.extend(mapped.pollers(side));
                 }
             }
             let Some(entry) = self.arenas.get_mut(&arena) else { continue };
             entry.members.remove(&id);
-            if entry.opener == Some(Opener::Process(id)) {
+            if opened {
                 entry.opener = None;
                 if let Some(mapped) = self.map(arena, Side::A) {
                     mapped.close();
                 }
-                self.sweep_soon();
             }
+            self.look_soon(arena);
         }
+        slept_on
+            .into_iter()
+            .chain(told)
+            .collect::<HashSet<_>>()
+            .into_iter()
+            .for_each(|poller| self.pollers.ring(poller));
         for listener in attachment.listeners {
             self.release_listener(id, listener);
         }
@@ -241,6 +262,17 @@ impl Server {
             self.release_namespace(netns);
         }
         tracing::debug!(attachment = id, name = attachment.name.as_str(), "detached");
+    }
+
+    /// The children of a process that has ended or has a new image: they share the bells that it had. What it had of its own
+    /// parent's is that one's still, whose children they count as from here on.
+    fn heirs_of(&mut self, id: u32, parent: Option<u32>) -> Vec<u32> {
+        let children = self.attachments.iter_mut().filter(|(_, other)| other.forked_from == Some(id));
+        let inherit = |(&heir, other): (&u32, &mut Attachment)| {
+            other.forked_from = parent;
+            heir
+        };
+        children.map(inherit).collect()
     }
 
     /// Frees the locks of a process whose threads are gone, and the lanes of its pollers.

@@ -7,6 +7,7 @@
 mod admin;
 mod arenas;
 mod attach;
+mod in_flight;
 mod limits;
 mod place;
 mod route;
@@ -17,6 +18,7 @@ mod sweep;
 use crate::bells::Pollers;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::joins::Joins;
 use crate::listeners::{Listeners, Netns};
 use crate::netns::{self, Namespace};
 use crate::seldom::Seldom;
@@ -27,6 +29,7 @@ use attach::Attachment;
 use fs_shm::Geometry;
 use fs_shm::control::{ADMIN_MAX, MESSAGE_MAX, Reply, Request, socket};
 use fs_shm::pages::{DirectoryPage, ListenerPage};
+use in_flight::InFlight;
 use place::Untouched;
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
@@ -37,6 +40,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use strangers::Strangers;
+use sweep::Look;
 
 /// Requests of one connection that are answered before the next connection's turn.
 const TURN: usize = 16;
@@ -138,6 +142,7 @@ impl Answer {
 /// Everything that the control thread knows.
 pub(crate) struct Server {
     config: Config,
+    joins: Joins,
     geometry: Geometry,
     epoch: u64,
     /// Never unmapped: the kernel tells of this thread's end in it.
@@ -161,12 +166,14 @@ pub(crate) struct Server {
     own_netns: Netns,
     untouched: Untouched,
     shares: HashMap<u64, Vec<Share>>,
+    in_flight: InFlight,
     strangers: Strangers,
     wire: Option<Arc<dyn Wire>>,
     counters: Counters,
     counted: Option<admin::Counted>,
-    /// Arenas or shares are on their way out: when to look again, and how long after that.
-    sweep: Option<(Instant, Duration)>,
+    /// When an arena or a share has to be looked at.
+    sweep: Option<Instant>,
+    share_look: Option<Look>,
     /// Until when a drain may take.
     draining: Option<Instant>,
 }
@@ -174,6 +181,7 @@ pub(crate) struct Server {
 /// What the control thread starts with.
 pub(crate) struct Start {
     pub(crate) config: Config,
+    pub(crate) joins: Joins,
     pub(crate) geometry: Geometry,
     pub(crate) control: OwnedFd,
     pub(crate) commands: Arc<Commands>,
@@ -183,7 +191,7 @@ pub(crate) struct Start {
 
 impl Server {
     pub(crate) fn new(start: Start) -> io::Result<Self> {
-        let Start { config, geometry, control, commands, pollers, wire } = start;
+        let Start { config, joins, geometry, control, commands, pollers, wire } = start;
         let mut epoch = [0; 8];
         rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())?;
         let epoch = u64::from_le_bytes(epoch);
@@ -194,6 +202,7 @@ impl Server {
         let own_netns = netns::own()?;
         let mut server = Self {
             config,
+            joins,
             geometry,
             epoch,
             directory: Box::leak(Box::new(directory)),
@@ -215,11 +224,13 @@ impl Server {
             own_netns,
             untouched: Untouched::new(),
             shares: HashMap::new(),
+            in_flight: InFlight::default(),
             strangers: Strangers::default(),
             wire,
             counters: Counters::default(),
             counted: None,
             sweep: None,
+            share_look: None,
             draining: None,
         };
         server.open_namespace(own_netns, std::process::id());
@@ -270,10 +281,9 @@ impl Server {
 
     /// Until the next thing that has to be done by the clock; none: sleep until something happens.
     fn timeout(&self) -> Option<Timespec> {
-        let sweep = self.sweep.map(|(at, _)| at);
         // A drain looks ten times a second whether all is done.
         let drain = self.draining.map(|until| until.min(Instant::now() + Duration::from_millis(100)));
-        let at = sweep.into_iter().chain(drain).min()?;
+        let at = self.sweep.into_iter().chain(drain).min()?;
         let left = at.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
@@ -468,7 +478,8 @@ impl Server {
             }
             Request::ExecFailed => Ok(Reply::Done.into()),
             Request::Resume { version, name } => self.resume(me, version, name),
-            Request::Share { object, cookie, fd } => self.share(me, object, cookie, fd),
+            Request::Share { object, cookie, fd: number } => self.share(me, object, cookie, number, fd),
+            Request::Unshare { cookie } => self.unshare(me, cookie),
             Request::Claim => self.claim(me, fd.ok_or(Errno::BADF)?),
         }
     }

@@ -84,10 +84,10 @@ impl Server {
         ip.is_loopback() || self.namespaces.get(&netns).and_then(Option::as_ref).is_some_and(|ns| ns.has(ip))
     }
 
-    /// The one other namespace that has this address; `None` also when several have it.
+    /// The one other namespace that is joined with this one and has this address; `None` also when several have it.
     fn namespace_with(&self, not: Netns, ip: IpAddr) -> Option<Netns> {
         let has = |(&netns, namespace): (&Netns, &Option<Namespace>)| {
-            (netns != not && namespace.as_ref()?.has(ip)).then_some(netns)
+            (netns != not && self.joins.join(not, netns) && namespace.as_ref()?.has(ip)).then_some(netns)
         };
         let mut found = self.namespaces.iter().filter_map(has);
         let first = found.next()?;
@@ -276,8 +276,8 @@ impl Server {
             if let Some(entry) = self.arenas.get_mut(&arena) {
                 entry.acceptor = None;
             }
+            self.look_soon(arena);
         }
-        self.sweep_soon();
         self.directory.bump();
     }
 }

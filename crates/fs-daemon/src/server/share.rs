@@ -3,16 +3,16 @@
 use super::limits::SHARES;
 use super::place::Placeholder;
 use super::{Answer, Server};
-use fs_shm::Channel;
 use fs_shm::control::{KernelReason, Object, Reply};
+use fs_shm::{Channel, Side};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A descriptor that was sent and not claimed is held this long: nobody tells us when the message is thrown away. Lower:
-/// a receiver that is slow (stopped, swapped out) finds its connection closed. Higher: the peer of one that was thrown
-/// away waits as long for the end.
+/// A descriptor that was sent and not claimed is held for as long as its socket exists ([`super::in_flight`]); where that
+/// cannot be known, this long. Lower: a receiver that is slow (stopped, swapped out) finds its connection closed. Higher: the
+/// peer of one that was thrown away waits as long for the end.
 const HOLD: Duration = Duration::from_secs(60);
 
 /// One reference to an object, held by the daemon.
@@ -20,11 +20,19 @@ const HOLD: Duration = Duration::from_secs(60);
 pub(super) struct Share {
     object: Object,
     by: u32,
-    until: Instant,
+    /// `None`: for as long as its socket exists.
+    until: Option<Instant>,
 }
 
 impl Server {
-    pub(super) fn share(&mut self, me: u32, object: Object, cookie: u64, fd: u32) -> Result<Answer, Errno> {
+    pub(super) fn share(
+        &mut self,
+        me: u32,
+        object: Object,
+        cookie: u64,
+        fd: u32,
+        socket: Option<OwnedFd>,
+    ) -> Result<Answer, Errno> {
         let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
         // A process can share only what it holds.
         if attachment.holds_at(fd.cast_signed()) != Some((object, cookie)) {
@@ -35,9 +43,13 @@ impl Server {
         }
         attachment.shares += 1;
         self.retain(object);
-        let share = Share { object, by: me, until: Instant::now() + HOLD };
+        // A process that may not pass descriptors (seccomp) sends none, and another socket's says nothing of this one.
+        let told = socket.as_ref().and_then(|socket| Placeholder::read(socket.as_fd()).ok());
+        let watched = told.is_some_and(|told| told.cookie == cookie)
+            && socket.is_some_and(|socket| self.in_flight.add(socket.as_fd(), cookie));
+        let share = Share { object, by: me, until: (!watched).then(|| Instant::now() + HOLD) };
         self.shares.entry(cookie).or_default().push(share);
-        self.sweep_soon();
+        self.look_at_shares_soon();
         Ok(Reply::Done.into())
     }
 
@@ -67,6 +79,39 @@ impl Server {
         let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
         attachment.namespaces.insert(placeholder.netns);
         Ok(Answer::with(Reply::Claimed { object }, [memory]))
+    }
+
+    /// The message was not sent.
+    pub(super) fn unshare(&mut self, me: u32, cookie: u64) -> Result<Answer, Errno> {
+        let shares = self.shares.get_mut(&cookie).ok_or(Errno::NOENT)?;
+        let last = shares.iter().rposition(|share| share.by == me).ok_or(Errno::NOENT)?;
+        let share = shares.remove(last);
+        if shares.is_empty() {
+            self.shares.remove(&cookie);
+        }
+        self.give_up(&share);
+        Ok(Reply::Done.into())
+    }
+
+    /// Nobody will claim it: the reference is given back.
+    fn give_up(&mut self, share: &Share) {
+        self.is_shared_no_more(share.by);
+        match share.object {
+            Object::Channel { arena, slot, side } => {
+                if let Some(mapped) = self.map(arena, side)
+                    && let Some(channel) = Channel::at(&mapped, slot)
+                {
+                    channel.close_dead();
+                }
+            }
+            Object::Listener(id) => {
+                let unheld = self.listeners.get(id).is_some_and(|listener| listener.holders.is_empty());
+                if unheld && !self.is_shared_listener(id) {
+                    self.close_listener(id);
+                }
+            }
+            Object::Kernel(_) => {}
+        }
     }
 
     fn is_shared_no_more(&mut self, by: u32) {
@@ -110,37 +155,41 @@ impl Server {
         self.shares.values().flatten().any(|share| share.object == object)
     }
 
+    /// The connections of an arena that are: slot and side, once for each descriptor.
+    pub(super) fn shared_of(&self, id: u32) -> impl Iterator<Item = (u32, Side)> + '_ {
+        self.shares.values().flatten().filter_map(move |share| match share.object {
+            Object::Channel { arena, slot, side } if arena == id => Some((slot, side)),
+            _ => None,
+        })
+    }
+
+    /// Whether a connection of an arena is.
+    pub(super) fn is_any_shared(&self, id: u32) -> bool {
+        self.shared_of(id).next().is_some()
+    }
+
     /// See [`Server::is_shared`].
     pub(super) fn is_shared_listener(&self, id: u32) -> bool {
         self.is_shared(Object::Listener(id))
     }
 
-    /// Gives back what nobody claimed in time; answers whether something is left.
+    /// Gives back what nobody can claim any more; answers whether something is left.
     pub(super) fn expire_shares(&mut self, now: Instant) -> bool {
+        if self.shares.is_empty() {
+            self.in_flight.clear();
+            return false;
+        }
+        let existing = self.in_flight.existing();
         let mut late = Vec::new();
-        self.shares.retain(|_, shares| {
-            late.extend(shares.extract_if(.., |share| share.until <= now));
+        self.shares.retain(|cookie, shares| {
+            late.extend(shares.extract_if(.., |share| match (share.until, &existing) {
+                (Some(until), _) => until <= now,
+                (None, Some(existing)) => !existing.contains(cookie),
+                (None, None) => false,
+            }));
             !shares.is_empty()
         });
-        for share in late {
-            self.is_shared_no_more(share.by);
-            match share.object {
-                Object::Channel { arena, slot, side } => {
-                    if let Some(mapped) = self.map(arena, side)
-                        && let Some(channel) = Channel::at(&mapped, slot)
-                    {
-                        channel.close_dead();
-                    }
-                }
-                Object::Listener(id) => {
-                    let unheld = self.listeners.get(id).is_some_and(|listener| listener.holders.is_empty());
-                    if unheld && !self.is_shared_listener(id) {
-                        self.close_listener(id);
-                    }
-                }
-                Object::Kernel(_) => {}
-            }
-        }
+        late.iter().for_each(|share| self.give_up(share));
         !self.shares.is_empty()
     }
 }

@@ -1,95 +1,205 @@
-//! Arenas whose opener or listener is gone: they live until their last connection has ended.
+//! Arenas that are looked at: those that have lost a side live until their last connection has ended; and what a process left
+//! behind that ended in the middle of a change is put right.
 
 use super::Server;
 use super::arenas::{Acceptor, Opener};
-use fs_shm::channel::state::State;
-use fs_shm::control::Object;
-use fs_shm::{Channel, Side};
-use std::collections::HashSet;
+use fs_shm::{Arena, Bells, Channel, Side};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// The first look after something went; each later one waits twice as long, up to `SLOWEST`.
 const FIRST: Duration = Duration::from_millis(50);
 const SLOWEST: Duration = Duration::from_secs(5);
+/// Between two rounds of looks: what is due meanwhile is looked at in one.
+const ROUND: Duration = Duration::from_millis(10);
 
-/// Looks in a row that find a connection unheld before it is closed: who has just accepted or claimed it writes it down
-/// within microseconds, but may be stopped in between.
-const PATIENCE: u8 = 4;
+/// The same for what is on its way between processes: its peer waits this long for the end when the message was thrown away.
+const SHARED: Duration = Duration::from_secs(1);
+
+/// When something is looked at next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    at: Instant,
+    pause: Duration,
+}
+
+impl Look {
+    /// A look that is due soon, or as soon as it was.
+    fn soon(before: Option<Self>) -> Self {
+        let at = Instant::now() + FIRST;
+        Look { at: before.map_or(at, |look| look.at.min(at)), pause: FIRST }
+    }
+
+    /// The look after one at `now`.
+    fn next(self, now: Instant, slowest: Duration) -> Self {
+        let pause = (self.pause * 2).min(slowest);
+        Look { at: now + pause, pause }
+    }
+}
+
+/// How often a look begins anew because a process has changed something meanwhile.
+const TRIES: u32 = 16;
+
+/// References to the sides of channels of one arena, as pages and shares have them.
+type Held = HashMap<(u32, Side), u32>;
 
 impl Server {
-    /// Looks after dying arenas and unclaimed shares from now on.
-    pub(super) fn sweep_soon(&mut self) {
-        let at = Instant::now() + FIRST;
-        if self.sweep.is_none_or(|(before, _)| at < before) {
-            self.sweep = Some((at, FIRST));
-        }
+    /// Looks at an arena from now on: a process that took part in it has gone.
+    pub(super) fn look_soon(&mut self, id: u32) {
+        let Some(entry) = self.arenas.get_mut(&id) else { return };
+        let look = Look::soon(entry.look);
+        entry.look = Some(look);
+        self.sweep_at(look.at);
+    }
+
+    /// Looks after what is on its way between processes from now on.
+    pub(super) fn look_at_shares_soon(&mut self) {
+        let look = Look::soon(self.share_look);
+        self.share_look = Some(look);
+        self.sweep_at(look.at);
+    }
+
+    /// Something has to be looked at by then.
+    fn sweep_at(&mut self, at: Instant) {
+        self.sweep = Some(self.sweep.map_or(at, |before| before.min(at)));
     }
 
     pub(super) fn sweep_if_due(&mut self) {
         let now = Instant::now();
-        let Some((_, pause)) = self.sweep.filter(|(at, _)| *at <= now) else { return };
-        let mut left = self.expire_shares(now);
-        let dying: Vec<u32> = self.arenas.iter().filter(|(_, entry)| entry.is_dying()).map(|(&id, _)| id).collect();
-        for id in dying {
-            left |= !self.sweep_arena(id);
+        if self.sweep.is_none_or(|at| at > now) {
+            return;
         }
-        let pause = (pause * 2).min(SLOWEST);
-        self.sweep = left.then_some((now + pause, pause));
+        self.sweep = None;
+        let is_due = |look: Option<Look>| look.is_some_and(|look| look.at <= now);
+        if is_due(self.share_look) {
+            let again = self.expire_shares(now);
+            self.share_look = self.share_look.filter(|_| again).map(|look| look.next(now, SHARED));
+        }
+        let due: Vec<u32> = self.arenas.iter().filter(|(_, entry)| is_due(entry.look)).map(|(&id, _)| id).collect();
+        for id in due {
+            let again = self.look_at(id);
+            let Some(entry) = self.arenas.get_mut(&id) else { continue };
+            entry.look = entry.look.filter(|_| again).map(|look| look.next(now, SLOWEST));
+        }
+        let looks = self.arenas.values().filter_map(|entry| entry.look).chain(self.share_look);
+        if let Some(next) = looks.map(|look| look.at).min() {
+            self.sweep_at(next.max(now + ROUND));
+        }
     }
 
-    /// `true`: the arena is over and forgotten.
-    fn sweep_arena(&mut self, id: u32) -> bool {
-        let Some(arena) = self.map(id, Side::B) else { return false };
-        let Some(entry) = self.arenas.get(&id) else { return true };
+    /// `true`: it has to be looked at again.
+    fn look_at(&mut self, id: u32) -> bool {
+        let Some(arena) = self.map(id, Side::B) else { return true };
+        let Some(entry) = self.arenas.get(&id) else { return false };
+        let is_dying = entry.is_dying();
         if entry.acceptor.is_none() {
             // An opener may have pushed after the listener closed.
             arena.refuse_pending();
         }
-        let slots: Vec<u32> = arena.used_slots().collect();
-        if slots.is_empty() || entry.members.is_empty() && !entry.wire {
+        let is_right = self.reconcile(id, &arena);
+        self.tell_ends(&arena);
+        let Some(entry) = self.arenas.get(&id) else { return false };
+        // What waits in an inbox belongs to the listener, whoever has opened it.
+        let is_nobodys =
+            || entry.acceptor.is_none() && entry.members.is_empty() && !entry.wire && !self.is_any_shared(id);
+        if is_dying && (arena.used() == 0 || is_nobodys()) {
             self.forget_arena(id);
+            return false;
+        }
+        is_dying || !is_right
+    }
+
+    /// Puts right what a process left behind that ended between two steps: a side is closed when nobody has a descriptor of it,
+    /// and a slot is free that nobody opens or will accept. `false`: it cannot be told now, as a process that lives is in the
+    /// middle of a change.
+    fn reconcile(&mut self, id: u32, arena: &Arena) -> bool {
+        let Some(other) = self.map(id, Side::A) else { return false };
+        for _ in 0..TRIES {
+            let before = self.changes(id);
+            let held = self.held(id);
+            let Some(entry) = self.arenas.get(&id) else { return true };
+            let is_core = |side| match side {
+                Side::A => matches!(entry.of.0, Opener::Core(_)),
+                Side::B => matches!(entry.of.1, Acceptor::Core(_)),
+            };
+            let mut extra = Vec::new();
+            let mut free = Vec::new();
+            for slot in arena.used_slots() {
+                let Some(channel) = Channel::at(arena, slot) else {
+                    free.push(slot);
+                    continue;
+                };
+                let Some(state) = channel.state() else { continue };
+                for (side, mapped) in [(Side::A, &other), (Side::B, arena)] {
+                    let Some(channel) = Channel::with_generation(mapped, slot, channel.generation()) else { continue };
+                    if is_core(side) || state.is_closed(side) {
+                        continue;
+                    }
+                    if side == Side::B && !state.is_accepted() {
+                        // Its opener ended before it was in the inbox.
+                        if entry.opener.is_none() && !arena.has_entry(slot, channel.generation()) {
+                            extra.push((channel, u32::MAX));
+                        }
+                        continue;
+                    }
+                    let (has, should) = (channel.refs(), held.get(&(slot, side)).copied().unwrap_or(0));
+                    if should == 0 {
+                        extra.push((channel, u32::MAX));
+                    } else if has > should {
+                        extra.push((channel, has - should));
+                    }
+                }
+            }
+            if extra.is_empty() && free.is_empty() {
+                return true;
+            }
+            if before.is_none() || before != self.changes(id) {
+                std::thread::yield_now();
+                continue;
+            }
+            for (channel, references) in extra {
+                channel.release_dead(references);
+                channel.rouse();
+            }
+            free.into_iter().for_each(|slot| arena.give_back_slot(slot));
             return true;
         }
-        self.close_unheld(id, &slots);
         false
     }
 
-    /// Closes the sides of connections that no process holds: of one that died between accept and writing it down.
-    fn close_unheld(&mut self, id: u32, slots: &[u32]) {
-        let Some(entry) = self.arenas.get(&id) else { return };
-        let mut held: HashSet<(u32, Side)> = HashSet::new();
+    /// Wakes the peers of sides that are closed: who closed them may have ended before he did.
+    fn tell_ends(&self, arena: &Arena) {
+        let mut any = false;
+        for channel in arena.used_slots().filter_map(|slot| Channel::at(arena, slot)) {
+            if channel.state().is_some_and(|state| state.is_closed(Side::A) != state.is_closed(Side::B)) {
+                channel.rouse();
+                any = true;
+            }
+        }
+        if any {
+            let pollers = [Side::A, Side::B].into_iter().flat_map(|side| arena.pollers(side));
+            pollers.for_each(|poller| self.pollers.ring(poller));
+        }
+    }
+
+    /// The changes that all who take part in an arena have begun; `None`: one is in the middle of some.
+    fn changes(&self, id: u32) -> Option<Vec<u32>> {
+        let members = self.arenas.get(&id)?.members.iter();
+        members.filter_map(|member| self.attachments.get(member)).map(|member| member.page.unchanged_since()).collect()
+    }
+
+    fn held(&self, id: u32) -> Held {
+        let mut held = Held::new();
+        let Some(entry) = self.arenas.get(&id) else { return held };
         for member in entry.members.iter().filter_map(|member| self.attachments.get(member)) {
-            held.extend(member.channels().get(&id).into_iter().flatten());
-        }
-        let is_core = |side| match side {
-            Side::A => matches!(entry.opener, Some(Opener::Core(_))),
-            Side::B => matches!(entry.acceptor, Some(Acceptor::Core(_))),
-        };
-        let mut unheld = Vec::new();
-        for side in [Side::A, Side::B].into_iter().filter(|&side| !is_core(side)) {
-            let Some(mapped) = self.map(id, side) else { return };
-            for &slot in slots.iter().filter(|&&slot| !held.contains(&(slot, side))) {
-                let state = Channel::at(&mapped, slot).and_then(|channel| channel.state());
-                // What waits for accept is nobody's yet.
-                let waits = |state: State| side == Side::B && !state.is_accepted();
-                let open = state.is_some_and(|state| !state.is_closed(side) && !waits(state));
-                if open && !self.is_shared(Object::Channel { arena: id, slot, side }) {
-                    unheld.push((slot, side));
-                }
+            for &(slot, side) in member.channels().get(&id).into_iter().flatten() {
+                *held.entry((slot, side)).or_default() += 1;
             }
         }
-        let Some(entry) = self.arenas.get_mut(&id) else { return };
-        entry.unheld = if unheld.is_empty() { 0 } else { entry.unheld.saturating_add(1) };
-        if entry.unheld < PATIENCE {
-            return;
+        for (slot, side) in self.shared_of(id) {
+            *held.entry((slot, side)).or_default() += 1;
         }
-        for (slot, side) in unheld {
-            if let Some(mapped) = self.map(id, side)
-                && let Some(channel) = Channel::at(&mapped, slot)
-            {
-                channel.abort_dead(None);
-            }
-        }
+        held
     }
 
     /// Nothing is connected any more, and what closed connections had to send has gone.

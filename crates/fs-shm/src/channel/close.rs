@@ -86,8 +86,13 @@ impl Channel<'_> {
     /// [`Channel::close`] for a descriptor of a process that is gone (the daemon): never waits. With the last reference
     /// nobody is left who could rightfully hold a lock of this side, so they are freed whatever they say.
     pub fn close_dead(&self) {
-        let refs = &self.own().refs;
-        let others = refs.fetch_update(SeqCst, SeqCst, |refs| refs.checked_sub(1)).is_ok_and(|before| before > 1);
+        self.release_dead(1);
+    }
+
+    /// [`Channel::close_dead`] for so many references, or all there are.
+    pub fn release_dead(&self, references: u32) {
+        let less = |refs: u32| Some(refs.saturating_sub(references));
+        let others = self.own().refs.fetch_update(SeqCst, SeqCst, less).is_ok_and(|before| before > references);
         if !others {
             let resets = self.options().reset_on_close;
             self.abort_dead(resets.then_some(Errno::CONNRESET));

@@ -222,7 +222,7 @@ impl<'a> Channel<'a> {
     }
 
     /// Four words for the owner of this side; 0 when the channel is new. The peer can write them too: hints only.
-    pub fn user(&self) -> &[std::sync::atomic::AtomicU64; 4] {
+    pub fn user(&self) -> &[crate::word::AtomicU64; 4] {
         &self.own().user
     }
 
@@ -245,6 +245,21 @@ impl<'a> Channel<'a> {
         for side in 0..2 {
             holder::break_lock(&block.inn[side].hot.lock, attachment);
             holder::break_lock(&block.tx[side].lock, attachment);
+        }
+    }
+
+    /// Wakes everybody who may wait on either side, whatever the flags say: one that had taken a flag has died before it woke
+    /// whom the flag was of (the daemon).
+    pub fn rouse(&self) {
+        for side in [Side::A, Side::B] {
+            let wake = &self.block().inn[side.index()].wake;
+            for (flag, word) in [(&wake.rx_sleep, &wake.rx_word), (&wake.tx_sleep, &wake.tx_word)] {
+                flag.store(0, SeqCst);
+                word.fetch_add(1, SeqCst);
+                crate::futex::wake_all(word);
+            }
+            let watch = wake.watch.load(SeqCst);
+            self.arena.mark(side, watch, self.slot);
         }
     }
 

@@ -85,6 +85,13 @@ impl<'a> Channel<'a> {
                 arena.give_slot(slot);
                 return Err(errno);
             }
+            // Who closes the arena refuses what it finds in the inbox afterwards: it has found this one, or it is taken back
+            // here. (`push` ends with a full barrier.)
+            if arena.is_closed() && channel.take_unaccepted() {
+                block.state.store(State::new(generation.wrapping_add(1), Phase::Free).0, Release);
+                arena.give_slot(slot);
+                return Err(Errno::CONNREFUSED);
+            }
             return Ok(channel);
         }
         Err(Errno::NOBUFS)
@@ -96,15 +103,26 @@ impl<'a> Channel<'a> {
         if arena.side() != Side::B {
             return None;
         }
-        while let Some(entry) = arena.pop() {
+        // Not more than fit: a hostile opener could go on pushing.
+        for _ in 0..=arena.geometry().slots {
+            let (position, entry) = arena.oldest()?;
             let (slot, generation) = (entry as u32, (entry >> 32) as u32);
-            let Some(channel) = Channel::with_generation(arena, slot, generation) else { continue };
-            if channel.change(|state| (!state.is_accepted()).then(|| state.with(ACCEPTED))).is_some() {
+            let channel = Channel::with_generation(arena, slot, generation);
+            let taken = channel.filter(Channel::take_unaccepted);
+            if let Some(channel) = taken {
                 channel.own().refs.store(1, Release);
-                return Some(channel);
+            }
+            arena.pass(position);
+            if taken.is_some() {
+                return taken;
             }
         }
         None
+    }
+
+    /// Marks it as accepted; true for one caller.
+    pub(super) fn take_unaccepted(&self) -> bool {
+        self.change(|state| (!state.is_accepted()).then(|| state.with(ACCEPTED))).is_some()
     }
 
     /// The connection is made (the core that connects, side B): the addresses as side A shall see them.

@@ -6,13 +6,14 @@
 //! Everything here may be scribbled on by a hostile peer: the core clamps what it reads, the process gets a wrong answer.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use super::{CORE, Channel};
 use crate::futex;
 use crate::layout::{Side, WISH_WORDS, Wish};
 use crate::wait::Wait;
+use crate::word::AtomicU64;
 
 /// TCP_CONGESTION: those that the cores have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

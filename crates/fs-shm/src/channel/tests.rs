@@ -186,6 +186,67 @@ fn a_sleeping_poller_is_rung_once() {
     b.leave(lane);
 }
 
+/// Closes the arena as soon as it is rung: between an opener's push and the end of its connect.
+#[derive(Default)]
+struct Closing(std::sync::OnceLock<&'static Arena>);
+
+impl crate::Bells for Closing {
+    fn ring(&self, _poller: u32) {
+        self.0.get().unwrap().close();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore)] // Maps a memfd.
+fn a_connection_to_a_listener_that_closes_just_then_is_refused() {
+    let fd = Arena::create("test", Geometry::SMALL).unwrap();
+    let bells = leak(Closing::default());
+    let map = |side| leak(Arena::map(fd.as_fd(), Geometry::SMALL, side, bells).unwrap());
+    let (a, b) = (map(Side::A), map(Side::B));
+    bells.0.set(b).unwrap();
+    let lane = b.join(77).unwrap();
+    b.watch_inbox(lane, true);
+    assert!(b.prepare_sleep(lane));
+    assert_eq!(Channel::open(a, &OpenArgs::default()).unwrap_err(), Errno::CONNREFUSED);
+    assert!(Channel::accept(b).is_none());
+    assert_eq!(a.used(), 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore)] // Maps a memfd.
+fn the_next_poller_of_a_lane_takes_no_rings_for_others() {
+    let fd = Arena::create("test", Geometry::SMALL).unwrap();
+    let bells = leak(Counting::default());
+    let map = |side| leak(Arena::map(fd.as_fd(), Geometry::SMALL, side, bells).unwrap());
+    let (a, b) = (map(Side::A), map(Side::B));
+    let dead = b.join(1).unwrap();
+    b.watch_inbox(dead, true);
+    b.share_inbox(dead, false);
+    let other = b.join(2).unwrap();
+    b.watch_inbox(other, true);
+    b.share_inbox(other, false);
+    b.evict(1);
+    // It has not to do with the inbox.
+    assert_eq!(b.join(3), Some(dead));
+    assert!(b.prepare_sleep(dead) && b.prepare_sleep(other));
+    Channel::open(a, &OpenArgs::default()).unwrap();
+    assert_eq!(*bells.0.lock().unwrap(), [2]);
+}
+
+/// Who accepts may end after it has marked a connection as accepted: it is passed over, and the next one is found.
+#[test]
+fn an_entry_that_is_marked_keeps_nobody() {
+    let (a, b) = Arena::in_memory(Geometry::SMALL, &crate::NoBells);
+    let (a, b) = (leak(a), leak(b));
+    let first = Channel::open(a, &OpenArgs::default()).unwrap();
+    let second = Channel::open(a, &OpenArgs::default()).unwrap();
+    assert!(Channel::at(b, first.slot()).unwrap().take_unaccepted());
+    assert!(b.has_entry(first.slot(), first.generation()));
+    assert_eq!(Channel::accept(b).unwrap().slot(), second.slot());
+    assert!(Channel::accept(b).is_none());
+    assert_eq!(b.pending(), 0);
+}
+
 #[test]
 fn urgent_byte() {
     let (a, b) = pair(Geometry::SMALL);

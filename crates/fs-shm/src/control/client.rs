@@ -212,6 +212,7 @@ impl Client {
                 error => return Err(Error::System(error)),
             }
         }
+        crate::word::event();
         loop {
             match carrier.receive(self.socket.as_fd(), buffer) {
                 Ok(received) if received.len == 0 => return Err(Error::Closed),
@@ -221,6 +222,7 @@ impl Client {
                         // The late answer to a request that was given up.
                         continue;
                     }
+                    crate::word::event();
                     let (_, reply, rows) = Reply::decode(&buffer[..received.len])?;
                     return match reply {
                         Reply::Failed { errno } => Err(Error::Failed(Errno::from_raw_os_error(errno))),
@@ -405,9 +407,23 @@ impl Client {
         self.done(&Request::ExecFailed, &[])
     }
 
-    /// A descriptor is about to be sent to another process: what it stands for, its placeholder's cookie, its number.
-    pub fn share(&self, object: Object, cookie: u64, fd: RawFd) -> Result<(), Error> {
-        self.done(&Request::Share { object, cookie, fd: fd.cast_unsigned() }, &[])
+    /// A descriptor is about to be sent to another process: what it stands for, its placeholder's cookie, its number, and
+    /// the placeholder.
+    pub fn share(
+        &self,
+        object: Object,
+        cookie: u64,
+        fd: RawFd,
+        placeholder: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Error> {
+        // A filter may allow write(2) alone on this connection.
+        let placeholder = placeholder.filter(|_| !crate::wait::is_confined());
+        self.done(&Request::Share { object, cookie, fd: fd.cast_unsigned() }, placeholder.as_slice())
+    }
+
+    /// The message that [`Client::share`] was called for was not sent.
+    pub fn unshare(&self, cookie: u64) -> Result<(), Error> {
+        self.done(&Request::Unshare { cookie }, &[])
     }
 
     /// What a received or inherited descriptor stands for, with its memory (arena or listener page); `None` when it

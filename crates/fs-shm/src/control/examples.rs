@@ -26,6 +26,7 @@ pub fn requests() -> Vec<Request> {
         Request::Resume { version: VERSION, name: Text::default() },
         Request::Resume { version: 7, name: Text::default() },
         Request::Share { object, cookie: 12, fd: 3 },
+        Request::Unshare { cookie: 12 },
         Request::Share { object: Object::Channel { arena: 1, slot: 3, side: PeerSide::A }, cookie: 1, fd: u32::MAX },
         Request::Share { object: Object::Listener(8), cookie: 12, fd: 3 },
         Request::Claim,

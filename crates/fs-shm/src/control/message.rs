@@ -189,8 +189,8 @@ pub enum Request {
         /// The program's name, for lists only.
         name: Text<32>,
     },
-    /// A descriptor of this process is about to be sent with SCM_RIGHTS: the object lives on until it is claimed.
-    /// → [`Reply::Done`]
+    /// A descriptor of this process is about to be sent with SCM_RIGHTS: the object lives on until it is claimed, or until its
+    /// placeholder, which comes along, exists no more. → [`Reply::Done`]
     Share {
         /// What it stands for.
         object: Object,
@@ -198,6 +198,11 @@ pub enum Request {
         cookie: u64,
         /// The descriptor's number, whose entry in the attachment page says so.
         fd: u32,
+    },
+    /// The message that [`Request::Share`] was for was not sent. → [`Reply::Done`]
+    Unshare {
+        /// The placeholder's SO_COOKIE.
+        cookie: u64,
     },
     /// The descriptor that comes along was received or inherited; what is it? Holding it is the proof that asking is
     /// allowed. → [`Reply::Claimed`] and the arena's memory or listener's page; [`Reply::Kernel`] when it is not ours
@@ -435,6 +440,7 @@ impl Request {
                 w.u32(fd);
             }
             Request::Sockets { cursor } | Request::Counters { cursor } => w.u64(cursor),
+            Request::Unshare { cookie } => w.u64(cookie),
         }
         w.finish()
     }
@@ -463,6 +469,7 @@ impl Request {
             Request::Ring { .. } => 20,
             Request::ListenerPoller { .. } => 21,
             Request::ExclusivePoller { .. } => 22,
+            Request::Unshare { .. } => 23,
         }
     }
 
@@ -491,6 +498,7 @@ impl Request {
             19 => Request::Status,
             20 => Request::Ring { poller: r.u32()? },
             21 => Request::ListenerPoller { listener: r.u32()? },
+            23 => Request::Unshare { cookie: r.u64()? },
             22 => Request::ExclusivePoller { listener: r.u32()?, set: r.u32()?, told: r.u32()? != 0 },
             _ => return Err(Malformed("unknown kind of request")),
         };

@@ -28,9 +28,8 @@ const NESTS_MAX: u32 = 4;
 
 /// epoll_ctl(2). `None`: neither the set nor the descriptor is ours.
 pub(super) fn control(set_fd: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> Ours<()> {
-    // An epoll set without anything of ours is a kernel descriptor like another.
-    let held = table::socket(fd).filter(|held| held.kind() != Kind::Epoll || table::index_of(held).is_some());
-    let Some(held) = held else {
+    // Another set is remembered as a kernel descriptor as long as it has nothing of ours: that may come later.
+    let Some(held) = table::socket(fd) else {
         let set = registry::find(table::epoll(set_fd)?)?;
         if operation == MOD || operation == ADD {
             // A kernel descriptor: the set that everybody sleeps in, or under, has it.
@@ -41,21 +40,18 @@ pub(super) fn control(set_fd: Fd, operation: i32, fd: Fd, event: Option<EpollEve
         return None;
     };
     let socket = held.unheld();
-    let nested = (socket.kind() == Kind::Epoll).then(|| socket.epoll_index());
-    if nested.is_none() && table::epoll(set_fd).is_none() && socket.kind() == Kind::Kernel {
+    let is_never_ours = match socket.kind() {
+        Kind::Kernel => true,
+        Kind::Epoll => operation != ADD || set_fd == fd,
+        Kind::Free | Kind::Fresh | Kind::Channel | Kind::Listener | Kind::Internal => false,
+    };
+    if is_never_ours && table::epoll(set_fd).is_none() {
         return None;
     }
-    Some(apply(set_fd, operation, fd, socket, nested, event))
+    Some(apply(set_fd, operation, fd, socket, event))
 }
 
-fn apply(
-    set_fd: Fd,
-    operation: i32,
-    fd: Fd,
-    socket: &'static Socket,
-    nested: Option<u32>,
-    event: Option<EpollEvent>,
-) -> Result<(), Errno> {
+fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Option<EpollEvent>) -> Result<(), Errno> {
     let event = match (operation, event) {
         (DEL, _) => EpollEvent::default(),
         (_, Some(event)) => event,
@@ -66,34 +62,42 @@ fn apply(
     }
     let index = instance(set_fd)?;
     if event.events & EXCLUSIVE != 0 {
-        let fits = event.events & !WITH_EXCLUSIVE == 0 && nested.is_none();
+        let fits = event.events & !WITH_EXCLUSIVE == 0 && socket.kind() != Kind::Epoll;
         if operation == MOD || operation == ADD && !fits {
             return Err(Errno::INVAL);
         }
     }
-    if let (ADD, Some(inner)) = (operation, nested)
+    if let (ADD, Some(inner)) = (operation, table::index_of(socket))
         && (inner == index || depth(inner, index, 0)? >= NESTS_MAX)
     {
         return Err(if inner == index { Errno::INVAL } else { Errno::LOOP });
     }
     let set = registry::find(index).ok_or(Errno::BADF)?;
+    let was_active = set.is_active();
     // A signal handler on top of this very call: the kernel would have waited for the set too.
     let mut inner = set.lock().ok_or(Errno::AGAIN)?;
     let found = inner.interest.find(fd, socket.identity());
-    let answer = match (operation, found, nested) {
-        (ADD, None, Some(index)) => inner.add_nested(fd, socket, index, event),
-        (ADD, None, None) => inner.add(fd, socket, event),
-        (ADD, Some(_), _) => Err(Errno::EXIST),
-        (MOD, Some(at), _) => {
+    let answer = match (operation, found) {
+        (ADD, None) => inner.add(fd, socket, event),
+        (ADD, Some(_)) => Err(Errno::EXIST),
+        (MOD, Some(at)) => {
             let exclusive = inner.interest.get(at).is_some_and(|entry| entry.event.events & EXCLUSIVE != 0);
             if exclusive { Err(Errno::INVAL) } else { inner.modify(at, event) }
         }
-        (DEL, Some(at), _) => inner.delete(at),
-        (MOD | DEL, None, _) => Err(Errno::NOENT),
+        (DEL, Some(at)) => inner.delete(at),
+        // The kernel's from before the set was ours, or in no set at all: it knows.
+        (MOD | DEL, None) => {
+            inner.waits = LOOK;
+            kernel::epoll_ctl(inner.number, operation, fd, Some(event))
+        }
         _ => Err(Errno::INVAL),
     };
     if inner.sleepers > 0 && answer.is_ok() && operation != DEL {
         inner.ring();
+    }
+    drop(inner);
+    if !was_active {
+        registry::follow_active(set);
     }
     answer
 }

@@ -235,6 +235,7 @@ pub(crate) fn forked() {
 fn each_entry(socket: &Socket, all: bool, mut visit: impl FnMut(&mut set::Inner, u32)) {
     let identity = socket.identity();
     registry::each(|set| {
+        let was_active = set.is_active();
         let Some(mut inner) = set.lock() else { return };
         let number = inner.interest.find(socket.number(), identity);
         if let Some(at) = number {
@@ -246,6 +247,10 @@ fn each_entry(socket: &Socket, all: bool, mut visit: impl FnMut(&mut set::Inner,
                     visit(&mut inner, at);
                 }
             }
+        }
+        drop(inner);
+        if !was_active {
+            registry::follow_active(set);
         }
     });
 }

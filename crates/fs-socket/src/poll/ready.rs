@@ -9,7 +9,7 @@ use super::{
     set::{Inner, MOD, Set},
     sys::kernel,
 };
-use crate::{arenas::Shared, listen};
+use crate::{arenas::Shared, listen, table};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -95,12 +95,10 @@ impl Inner {
         self.ready.is_empty()
     }
 
-    /// The sets registered in this one.
+    /// The sets registered in this one, but those that never had anything of ours.
     pub(super) fn nested(&self) -> impl Iterator<Item = u32> {
-        self.special.iter().filter_map(|&at| match self.interest.get(at)?.source {
-            Source::Nested(index) => Some(index),
-            Source::Kernel | Source::Channel { .. } | Source::Listener => None,
-        })
+        let entries = self.interest.places().filter_map(|at| self.interest.get(at));
+        entries.filter(|entry| entry.is_valid()).filter_map(|entry| table::index_of(entry.socket))
     }
 
     /// Fills in events of candidates; answers how many.

@@ -2,9 +2,11 @@
 //!
 //! Sets are never freed but used again: a thread that is leaving a set when another closes it still finds one.
 
-use super::{set::Set, sys::lock::Lock};
+use super::{interest::Source, set::Set, sys::lock::Lock};
 use crate::{
+    socket::Socket,
     sys::{array::Array, pointer::Pointer},
+    table,
     types::Fd,
 };
 
@@ -28,6 +30,37 @@ pub(crate) fn grow(count: usize) {
 #[inline]
 pub(super) fn find(index: u32) -> Option<&'static Set> {
     SETS.at(index as usize)?.load()
+}
+
+/// The index of the set that a socket of the table is, if that has anything of ours to wait for.
+pub(super) fn active(socket: &Socket) -> Option<u32> {
+    table::index_of(socket).filter(|&index| find(index).is_some_and(Set::is_active))
+}
+
+/// If the set is active, the sets that it is registered in wait for it in our way from here on: its kernel set alone does
+/// not tell them of what is ours. The caller holds no set: their locks are taken from the outside in.
+pub(super) fn follow_active(set: &'static Set) {
+    if !set.is_active() {
+        return;
+    }
+    each(|outer| {
+        let was_active = outer.is_active();
+        let Some(mut inner) = outer.lock() else { return };
+        for at in inner.interest.places() {
+            let is_it = |socket| active(socket).and_then(find).is_some_and(|found| core::ptr::eq(found, set));
+            if inner.interest.get(at).is_some_and(|entry| entry.source == Source::Kernel && is_it(entry.socket)) {
+                inner.moved(at);
+                if inner.sleepers > 0 {
+                    inner.ring();
+                }
+            }
+        }
+        drop(inner);
+        // Once for each set: it is not active but this once. They are nested five deep at most.
+        if !was_active {
+            follow_active(outer);
+        }
+    });
 }
 
 /// A set for the application's kernel set, of which `number` is a duplicate. `None`: too many.

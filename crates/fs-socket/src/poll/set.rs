@@ -20,6 +20,7 @@ use rustix::{fd::AsRawFd, io::Errno};
 use super::{
     EpollEvent, forget,
     interest::{Candidate, ET, Interest, ONESHOT, Source},
+    registry,
     spin::Spin,
     sys::kernel,
     sys::lock::{Guard, Lock},
@@ -121,6 +122,18 @@ pub(super) struct Joined {
     pub(super) listeners: Vec<u32>,
 }
 
+impl Joined {
+    /// The arena feeds this listener entry no more. The inbox is one of side B: the lane's bit there is ours only if a
+    /// listener entry has set it. In an arena of which this process is the opener it is a lane of the peer's.
+    pub(super) fn drop_listener(&mut self, at: u32) {
+        let Some(place) = self.listeners.iter().position(|&listener| listener == at) else { return };
+        self.listeners.swap_remove(place);
+        if let (Some(lane), true) = (self.lane, self.listeners.is_empty()) {
+            self.arena.watch_inbox(lane, false);
+        }
+    }
+}
+
 impl Set {
     pub(super) fn new(number: Fd) -> Self {
         let active: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
@@ -184,7 +197,7 @@ impl Set {
 }
 
 impl Inner {
-    /// Registers a socket.
+    /// Registers a socket, or another set.
     pub(super) fn add(&mut self, fd: Fd, socket: &'static Socket, event: EpollEvent) -> Result<(), Errno> {
         while let Some(dead) = self.interest.find_dead(fd) {
             self.drop_entry(dead);
@@ -192,41 +205,19 @@ impl Inner {
         if self.interest.find(fd, socket.identity()).is_some() {
             return Err(Errno::EXIST);
         }
+        let nested = registry::active(socket);
         // Without a daemon the kernel's half of a listener is all there is; with one, half would be a lost connection.
-        if !matches!(socket.watch(), Watch::Kernel)
+        if (nested.is_some() || !matches!(socket.watch(), Watch::Kernel))
             && let Err(errno) = self.activate()
             && process::current().is_some()
         {
             return Err(errno);
         }
-        if matches!(socket.watch(), Watch::Kernel | Watch::Listener) {
+        if nested.is_none() && matches!(socket.watch(), Watch::Kernel | Watch::Listener) {
             kernel::epoll_ctl(self.number, ADD, fd, Some(event))?;
         }
         let at = self.interest.add(fd, socket, event);
         self.attach(at);
-        Ok(())
-    }
-
-    /// Registers another set.
-    pub(super) fn add_nested(
-        &mut self,
-        fd: Fd,
-        socket: &'static Socket,
-        index: u32,
-        event: EpollEvent,
-    ) -> Result<(), Errno> {
-        while let Some(dead) = self.interest.find_dead(fd) {
-            self.drop_entry(dead);
-        }
-        if self.interest.find(fd, socket.identity()).is_some() {
-            return Err(Errno::EXIST);
-        }
-        self.activate()?;
-        let at = self.interest.add(fd, socket, event);
-        self.set_source(at, Source::Nested(index));
-        self.watch_nested(at, index);
-        self.special.push(at);
-        self.enqueue(at);
         Ok(())
     }
 

@@ -39,6 +39,11 @@ impl Inner {
         let Some(entry) = self.interest.get(at) else { return };
         let (fd, socket, event) = (entry.fd, entry.socket, entry.event);
         match (entry.source, socket.watch()) {
+            (Source::Kernel, Watch::Kernel) if registry::active(socket).is_some() => {
+                // ENOENT, EBADF: gone already.
+                let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
+                self.attach(at);
+            }
             (Source::Kernel, Watch::Kernel) => {}
             (Source::Kernel, Watch::Channel) => {
                 // ENOENT, EBADF: gone already.
@@ -69,6 +74,9 @@ impl Inner {
     pub(super) fn attach(&mut self, at: u32) {
         let Some(entry) = self.interest.get(at) else { return };
         let socket = entry.socket;
+        if let Some(index) = registry::active(socket) {
+            return self.attach_nested(at, index);
+        }
         match socket.watch() {
             Watch::Kernel => self.set_source(at, Source::Kernel),
             Watch::Channel => self.attach_channel(at, socket),
@@ -82,6 +90,15 @@ impl Inner {
                     self.enqueue(at);
                 }
             }
+        }
+    }
+
+    fn attach_nested(&mut self, at: u32, index: u32) {
+        if self.activate().is_ok() {
+            self.set_source(at, Source::Nested(index));
+            self.watch_nested(at, index);
+            self.special.push(at);
+            self.enqueue(at);
         }
     }
 
@@ -130,10 +147,7 @@ impl Inner {
             }
             Source::Listener => {
                 for joined in &mut self.arenas {
-                    joined.listeners.retain(|&listener| listener != at);
-                    if let (Some(lane), true) = (joined.lane, joined.listeners.is_empty()) {
-                        joined.arena.watch_inbox(lane, false);
-                    }
+                    joined.drop_listener(at);
                 }
                 self.special.retain(|&other| other != at);
                 if let (Some(live), Some(entry)) = (&self.live, self.interest.get_mut(at))
@@ -227,7 +241,7 @@ impl Inner {
         for joined in self.arenas.iter_mut() {
             // Arenas whose opener has gone feed it no more.
             if !joined.listeners.is_empty() && feed.binary_search(&ptr::from_ref(joined.arena)).is_err() {
-                joined.listeners.retain(|&listener| listener != at);
+                joined.drop_listener(at);
             }
         }
         for i in 0..count {
@@ -304,13 +318,7 @@ impl Inner {
             entry.beside = u32::MAX;
             entry.unwatch();
             match entry.source {
-                Source::Nested(index) => {
-                    if self.activate().is_ok() {
-                        self.watch_nested(at, index);
-                        self.special.push(at);
-                        self.enqueue(at);
-                    }
-                }
+                Source::Nested(index) => self.attach_nested(at, index),
                 Source::Kernel | Source::Channel { .. } | Source::Listener => {
                     entry.source = Source::Kernel;
                     self.attach(at);

@@ -364,6 +364,7 @@ fn answer(
             (Reply::Forked { child: id }, vec![copy, given.unwrap().into_owned_fd()])
         }
         Request::ForkFailed { .. } | Request::Exec | Request::ExecFailed => (Reply::Done, vec![]),
+        Request::Unshare { .. } => failed(rustix::io::Errno::NOENT),
         Request::Share { object, cookie, fd: _ } => {
             world.shared.insert(cookie, object);
             if let Object::Channel { arena, slot, side } = object {

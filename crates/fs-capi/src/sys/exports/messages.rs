@@ -21,7 +21,11 @@ define! {
             Some(answer) => answer,
             None => {
                 control::share(message);
-                real::sendmsg(fd, message, flags)
+                let answer = real::sendmsg(fd, message, flags);
+                if answer < 0 {
+                    control::unshare(message);
+                }
+                answer
             }
         }
     };
@@ -48,8 +52,10 @@ define! {
         match sendmmsg_ours(fd, messages, n, flags) {
             Some(answer) => answer,
             None => {
-                each(messages, n, |message| control::share(message));
-                real::sendmmsg(fd, messages, n, flags)
+                each(messages, 0, n, |message| control::share(message));
+                let answer = real::sendmmsg(fd, messages, n, flags);
+                each(messages, c_uint::try_from(answer).unwrap_or(0), n, |message| control::unshare(message));
+                answer
             }
         }
     };
@@ -59,22 +65,22 @@ define! {
             Some(answer) => answer,
             None => {
                 let answer = real::recvmmsg(fd, messages, n, flags, timeout);
-                each(messages, c_uint::try_from(answer).unwrap_or(0), |message| control::claim(message, flags));
+                each(messages, 0, c_uint::try_from(answer).unwrap_or(0), |message| control::claim(message, flags));
                 answer
             }
         }
     };
 }
 
-/// Looks at each message of an array.
+/// Looks at each message of an array, from the `first` on.
 ///
 /// # Safety
 /// `messages` as sendmmsg(2) asks, `n` long.
-unsafe fn each(messages: *mut mmsghdr, n: c_uint, mut look: impl FnMut(*const msghdr)) {
+unsafe fn each(messages: *mut mmsghdr, first: c_uint, n: c_uint, mut look: impl FnMut(*const msghdr)) {
     if is_bad(messages) {
         return;
     }
-    for i in 0..n.min(MESSAGES_MAX) as usize {
+    for i in first as usize..n.min(MESSAGES_MAX) as usize {
         // SAFETY: by contract.
         look(unsafe { &raw const (*messages.add(i)).msg_hdr });
     }
@@ -93,11 +99,16 @@ unsafe fn sendmsg_ours(fd: c_int, message: *const msghdr, send_flags: c_int) -> 
         // Longer than any address is cut to one (copy_msghdr_from_user() of the kernel); what is none, it refuses.
         let named = !header.msg_name.is_null() && header.msg_namelen != 0;
         let to = address(header.msg_name.cast(), header.msg_namelen.min(128));
-        if named && (to.is_none() || c_int::try_from(header.msg_namelen).is_err()) {
+        if named && (to.is_none() || is_misnamed(header)) {
             return None;
         }
         answer::send(fd, parts, send_flags as u32, to, answer::control(header))
     }
+}
+
+/// A length of the name that the kernel refuses, before it looks at anything else (__copy_msghdr()).
+fn is_misnamed(header: &msghdr) -> bool {
+    !header.msg_name.is_null() && c_int::try_from(header.msg_namelen).is_err()
 }
 
 /// # Safety
@@ -105,7 +116,8 @@ unsafe fn sendmsg_ours(fd: c_int, message: *const msghdr, send_flags: c_int) -> 
 unsafe fn recvmsg_ours(fd: c_int, message: *mut msghdr, recv_flags: c_int) -> Ours<Received> {
     // SAFETY: by contract; what is null goes to the kernel.
     unsafe {
-        if is_bad(message) {
+        // A negative length of the name, too.
+        if is_bad(message) || is_misnamed(&*message) {
             return None;
         }
         let header = &mut *message;
