@@ -3,9 +3,12 @@
 # bench  in memory, shared memory, veth, unmodified programs, each with a peer measured in the same run; QUICK=1 for a short one
 # soak   simulated worlds from random seeds for SECONDS (60), every scenario in turn; a failure prints how to replay it
 # fuzz   all fuzz targets for MINUTES (10): hostile frames, options, reassembly, scoreboard, two ends, parser, control messages
+# differ random programs of socket calls for SECONDS (60), on the kernel and under preload; what differs is printed small (root);
+#        COVERAGE=docs/DIFFER.md writes which calls were made
+# lifetimes  CONNECTIONS (1000000) between processes that exit and are killed on both sides; none may be lost or hang
 # build  the examples, optimised
 
-.PHONY: demo test bench soak fuzz build
+.PHONY: demo test bench soak fuzz differ lifetimes build
 
 demo:
 	@lab/demo
@@ -22,5 +25,13 @@ soak:
 fuzz:
 	@lab/fuzz --seconds $$(( $(or $(MINUTES),10) * 60 ))
 
+lifetimes:
+	@lab/lifetimes $(or $(CONNECTIONS),1000000)
+
 build:
 	cargo build --release --workspace --bins
+
+differ:
+	cargo build --release -p fs-cli -p fs-capi -p fs-differ
+	target/release/fs-differ run tests/differ --seconds $(or $(SECONDS),60) --jobs 2 --differences 1000 \
+		--allowed tests/differ/allowed.txt --not-yet tests/differ/not-yet.txt $(if $(COVERAGE),--coverage $(COVERAGE))

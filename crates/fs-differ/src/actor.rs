@@ -1,0 +1,124 @@
+//! An actor: a process, or a thread of one, that does the steps it is told to do and answers each.
+
+use crate::interpret::perform;
+use crate::program::{ACTORS, Call, Program};
+use crate::sys::{calls, names, process};
+
+/// The pipes of all actors and the program, which every actor's process has.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// Where each actor hears which step to do.
+    pub commands: Vec<(i32, i32)>,
+    /// Where each actor answers.
+    pub replies: Vec<(i32, i32)>,
+    /// The program's text, for exec.
+    pub text: i32,
+}
+
+impl Stage {
+    /// Pipes for all actors.
+    pub fn new(text: &str) -> Stage {
+        let pipes = || (0..ACTORS).map(|_| process::own_pipe()).collect();
+        Stage { commands: pipes(), replies: pipes(), text: process::keep_text(text) }
+    }
+
+    /// Closes them.
+    pub fn close(&self) {
+        for (read, write) in self.commands.iter().chain(&self.replies) {
+            process::close(*read);
+            process::close(*write);
+        }
+        process::close(self.text);
+    }
+
+    fn words(&self, actor: usize) -> Vec<String> {
+        let numbers = |list: &[(i32, i32)]| {
+            list.iter().map(|(read, write)| format!("{read},{write}")).collect::<Vec<_>>().join(":")
+        };
+        let slots: Vec<String> = calls::slots().iter().map(i32::to_string).collect();
+        vec![
+            "fs-differ".into(),
+            "actor".into(),
+            "--".into(),
+            actor.to_string(),
+            numbers(&self.commands),
+            numbers(&self.replies),
+            self.text.to_string(),
+            names::base().to_string(),
+            slots.join(","),
+        ]
+    }
+
+    fn reply(&self, actor: usize, text: &str) {
+        let mut bytes = (std::process::id()).to_le_bytes().to_vec();
+        bytes.extend_from_slice(text.as_bytes());
+        process::write_frame(self.replies[actor].1, &bytes);
+    }
+}
+
+/// Goes on as the actor of a process that called exec.
+pub fn resume(words: &[String]) -> Option<()> {
+    let pairs = |word: &String| -> Option<Vec<(i32, i32)>> {
+        word.split(':')
+            .map(|pair| {
+                let (read, write) = pair.split_once(',')?;
+                Some((read.parse().ok()?, write.parse().ok()?))
+            })
+            .collect()
+    };
+    let [actor, commands, replies, text, base, slots] = words else { return None };
+    let stage = Stage { commands: pairs(commands)?, replies: pairs(replies)?, text: text.parse().ok()? };
+    names::set_base(base.parse().ok()?);
+    for (index, descriptor) in slots.split(',').enumerate() {
+        calls::put(index as i32, descriptor.parse().ok()?);
+    }
+    let program = Program::parse(&process::kept_text(stage.text)).ok()?;
+    let actor = actor.parse().ok()?;
+    calls::handler(libc::SIGPIPE, 0);
+    stage.reply(actor, "ok");
+    run(actor, &stage, &program)
+}
+
+/// Does steps until it is told to end.
+pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
+    loop {
+        let mut number = [0; 4];
+        if !process::read_whole(stage.commands[actor].0, &mut number) {
+            process::exit(0);
+        }
+        let number = u32::from_le_bytes(number) as usize;
+        let Some(step) = program.steps.get(number) else { process::exit(0) };
+        let other = step.args.first().map_or(0, |arg| *arg as usize).min(ACTORS - 1);
+        match step.call {
+            Call::Fork => {
+                let forked = process::fork();
+                if forked.value == 0 {
+                    stage.reply(other, "begins");
+                    run(other, stage, program);
+                }
+                let text = if forked.is_ok() { "ok".into() } else { forked.text() };
+                stage.reply(actor, &text);
+            }
+            Call::Thread => {
+                let (stage_of, program_of) = (stage.clone(), program.clone());
+                let begun = std::thread::Builder::new().stack_size(1 << 20).spawn(move || {
+                    stage_of.reply(other, "begins");
+                    run(other, &stage_of, &program_of)
+                });
+                stage.reply(actor, if begun.is_ok() { "ok" } else { "failed" });
+            }
+            Call::Exec | Call::ExecPlain => {
+                if step.call == Call::ExecPlain {
+                    process::forget_preload();
+                }
+                let text = process::exec(&stage.words(actor));
+                stage.reply(actor, &text);
+            }
+            Call::Exit => process::exit(0),
+            _ => {
+                let text = perform(number, step);
+                stage.reply(actor, &text);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Programs of several processes and threads.
+
+use crate::generate::{Held, Maker};
+use crate::program::{ACTORS, Call, Mode, SLOTS};
+
+/// What a process's slots hold.
+type Sketch = ([Held; SLOTS], [bool; SLOTS]);
+
+impl Maker {
+    /// Another actor goes on: its process has descriptors of its own.
+    fn turn(&mut self, to: u8, sketches: &mut [Sketch]) {
+        sketches[usize::from(self.actor)] = (self.held, self.six);
+        self.actor = to;
+        (self.held, self.six) = sketches[usize::from(to)];
+    }
+
+    /// Steps in order: each is done, or waits, before the next begins. `mixed`: actor 1 is without the library from the start.
+    pub(crate) fn several(&mut self, mixed: bool) -> Mode {
+        let mut sketches: Vec<Sketch> = vec![(self.held, self.six); ACTORS];
+        if mixed {
+            self.push(Call::Fork, &[1]);
+            self.actor = 1;
+            self.push(Call::ExecPlain, &[]);
+            self.actor = self.random.below(2) as u8;
+        }
+        self.blocking = self.random.percent(35);
+        let length = self.random.one(&[10, 16, 24, 34]);
+        self.listener();
+        if self.random.percent(30) {
+            self.connect_pair();
+        }
+        let mut alive = vec![0u8];
+        let mut known = 1;
+        let mut limited = false;
+        if mixed {
+            alive.push(1);
+            known = 2;
+            self.turn(1 - self.actor, &mut sketches);
+            let (host, slot) = (self.random.one(&[1, 2, 1]), self.new_socket(false));
+            self.push(Call::Connect, &[slot as i32, host, 0]);
+            self.held[slot] = Held::Connection;
+            self.turn(1 - self.actor, &mut sketches);
+            self.accept();
+        } else if self.random.percent(85) {
+            self.push(Call::Fork, &[1]);
+            sketches[1] = (self.held, self.six);
+            alive.push(1);
+            known = 2;
+        }
+        while self.steps.len() < length {
+            let next = self.random.one(&alive);
+            self.turn(next, &mut sketches);
+            match self.random.below(100) {
+                0..14 if known < ACTORS => {
+                    let call = if self.random.percent(75) { Call::Fork } else { Call::Thread };
+                    self.push(call, &[known as i32]);
+                    sketches[known] = (self.held, self.six);
+                    alive.push(known as u8);
+                    known += 1;
+                }
+                14..17 if alive.len() > 1 => {
+                    self.push(Call::Exit, &[]);
+                    alive.retain(|actor| *actor != self.actor);
+                }
+                17..20 if alive.len() > 1 => {
+                    let target = self.random.one(&alive);
+                    if target != 0 {
+                        self.turn(0, &mut sketches);
+                        self.push(Call::Signal, &[i32::from(target), libc::SIGKILL]);
+                        alive.retain(|actor| *actor != target);
+                    }
+                }
+                20..24 if limited => {}
+                20..22 if !mixed => self.push(Call::Exec, &[]),
+                22..24 => {
+                    let slot = self.any();
+                    self.push(Call::Spawn, &[slot as i32]);
+                }
+                24..27 => {
+                    let signal = self.random.one(&[libc::SIGUSR1, libc::SIGUSR2]);
+                    let how = self.random.below(3) as i32;
+                    self.push(Call::Handler, &[signal, how]);
+                    let target = self.random.one(&alive);
+                    if target == self.actor {
+                        self.push(Call::Signal, &[i32::from(target), signal]);
+                    }
+                }
+                27 if alive.len() > 1 => {
+                    let target = self.random.one(&alive);
+                    if target != self.actor {
+                        self.push(Call::Signal, &[i32::from(target), libc::SIGSTOP]);
+                        self.step("single");
+                        self.push(Call::Signal, &[i32::from(target), libc::SIGCONT]);
+                    }
+                }
+                28 if self.blocking => {
+                    let (slot, length) = (self.connection(), self.random.one(&[100_000, 600_000]));
+                    self.push(Call::Send, &[slot as i32, 2, length, 0]);
+                }
+                27..29 => self.push(Call::Pause, &[80]),
+                29..31 => {
+                    // What is started then cannot open its libraries.
+                    limited = true;
+                    let limit = self.random.one(&[6, 8, 10, 64]);
+                    self.push(Call::NoFile, &[limit]);
+                }
+                31..34 => {
+                    let (slot, which) = (self.any(), self.random.one(&[libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]));
+                    let time = self.random.one(&[0, 15, -1]);
+                    self.push(Call::SetTimeout, &[slot as i32, which, time]);
+                }
+                34..40 => {
+                    let first = self.which(|held| held == Held::Unix);
+                    match first {
+                        None => {
+                            let (one, other) = (self.free(), 15);
+                            self.push(Call::Pair, &[one as i32, other, 0]);
+                            (self.held[one], self.held[15]) = (Held::Unix, Held::Unix);
+                        }
+                        Some(unix) if self.random.percent(50) => {
+                            let what = self.any();
+                            self.push(Call::Give, &[unix as i32, what as i32]);
+                        }
+                        Some(unix) => {
+                            let into = self.free();
+                            self.push(Call::Take, &[unix as i32, into as i32]);
+                            self.held[into] = Held::Connection;
+                        }
+                    }
+                }
+                _ => {
+                    let profile = self.random.one(&["single", "ready", "single"]);
+                    self.step(profile);
+                }
+            }
+        }
+        Mode::Ordered
+    }
+
+    /// Everybody at once: servers that take connections, and clients that come, send and go.
+    pub(crate) fn race(&mut self) -> Mode {
+        self.blocking = true;
+        let six = self.random.percent(25);
+        let (host, family) = if six { (4, libc::AF_INET6) } else { (1, libc::AF_INET) };
+        let server = 0;
+        self.push(Call::Socket, &[server, family, 0]);
+        self.push(Call::Bind, &[server, host, 0]);
+        self.push(Call::Listen, &[server, 64]);
+        let servers = 1 + usize::from(self.random.percent(40));
+        let clients = 1 + self.random.below(ACTORS - servers);
+        let way = self.random.below(4);
+        let busy = self.random.percent(30);
+        if servers == 2 {
+            self.push(Call::Fork, &[1]);
+        }
+        let mut asked = vec![0usize; servers];
+        for client in servers..servers + clients {
+            asked[client % servers] += 1 + client % 2;
+            self.actor = 0;
+            self.push(Call::Fork, &[client as i32]);
+            self.client(client, [host, family]);
+        }
+        for (server_actor, connections) in asked.iter().enumerate() {
+            self.actor = server_actor as u8;
+            if busy && server_actor == 0 {
+                self.push(Call::Pause, &[90]);
+            }
+            if way == 1 && servers == 1 {
+                self.push(Call::Epoll, &[2, 0]);
+                let events = self.random.one(&[1, 1 | libc::EPOLLEXCLUSIVE]);
+                self.push(Call::Ctl, &[2, 1, server, events]);
+            }
+            for connection in 0..*connections as i32 {
+                let into = 4 + connection;
+                match way {
+                    0 if servers == 1 => self.push(Call::Poll, &[server, server, 1, -1, 0]),
+                    1 if servers == 1 => self.push(Call::Wait, &[2, 4, -1, 0]),
+                    _ => {}
+                }
+                self.push(Call::Accept, &[server, into, 0, 0]);
+                self.push(Call::Recv, &[into, 2, 100, libc::MSG_WAITALL]);
+                if self.random.percent(50) {
+                    self.push(Call::Close, &[into]);
+                }
+            }
+        }
+        Mode::Racing
+    }
+
+    /// One that connects once or twice, sends, and ends.
+    fn client(&mut self, client: usize, [host, family]: [i32; 2]) {
+        self.actor = client as u8;
+        for again in 0..=(client % 2) as i32 {
+            let slot = 10 + again;
+            self.push(Call::Socket, &[slot, family, 0]);
+            if self.random.percent(20) {
+                self.push(Call::Pause, &[1 + 10 * client as i32]);
+            }
+            self.push(Call::Connect, &[slot, host, 0]);
+            if self.random.percent(80) {
+                self.push(Call::Send, &[slot, 2, 1 + client as i32, 0]);
+            }
+            match self.random.below(4) {
+                0 => self.push(Call::Shutdown, &[slot, libc::SHUT_WR]),
+                1 => self.push(Call::Close, &[slot]),
+                _ => {}
+            }
+        }
+        self.push(Call::Exit, &[]);
+    }
+}

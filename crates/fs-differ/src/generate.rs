@@ -1,0 +1,414 @@
+//! Programs from seeds. A sketch of what each slot holds makes most steps meaningful; a part is taken at random all the same.
+
+use crate::program::{Call, Mode, Program, SLOTS, Step};
+use crate::random::Random;
+
+/// Kinds of programs.
+pub const PROFILES: &[(&str, usize)] =
+    &[("single", 56), ("options", 14), ("ready", 25), ("buffers", 1), ("actors", 3), ("racing", 1), ("mixed", 1)];
+
+/// What a slot holds, as far as the sketch knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    Nothing,
+    Fresh,
+    Bound(i32),
+    Listener(i32),
+    Connection,
+    Set,
+    Reader,
+    Writer,
+    Unix,
+    File,
+}
+
+pub(crate) struct Maker {
+    pub(crate) random: Random,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) held: [Held; SLOTS],
+    pub(crate) six: [bool; SLOTS],
+    pub(crate) actor: u8,
+    /// Descriptors may wait: for programs with several actors.
+    pub(crate) blocking: bool,
+    /// Bytes that nobody may have read.
+    pub(crate) unread: i32,
+}
+
+/// The program of this seed; `profile` empty: of any.
+pub fn generate(seed: u64, profile: &str) -> Program {
+    let mut random = Random::new(seed);
+    let mut profile = profile;
+    if profile.is_empty() {
+        let table: Vec<(usize, &str)> = PROFILES.iter().map(|(name, weight)| (*weight, *name)).collect();
+        profile = random.weighted(&table);
+    }
+    let mut maker = Maker {
+        random,
+        steps: Vec::new(),
+        held: [Held::Nothing; SLOTS],
+        six: [false; SLOTS],
+        actor: 0,
+        blocking: false,
+        unread: 0,
+    };
+    let mode = match profile {
+        "actors" => maker.several(false),
+        "mixed" => maker.several(true),
+        "racing" => maker.race(),
+        _ => maker.single(profile),
+    };
+    Program { profile: profile.into(), seed, mode, steps: maker.steps }
+}
+
+impl Maker {
+    pub(crate) fn push(&mut self, call: Call, args: &[i32]) {
+        self.steps.push(Step { actor: self.actor, call, args: args.to_vec() });
+    }
+
+    /// A slot that holds nothing; else any.
+    pub(crate) fn free(&mut self) -> usize {
+        match self.held.iter().position(|held| *held == Held::Nothing) {
+            Some(slot) => slot,
+            None => self.random.below(SLOTS),
+        }
+    }
+
+    /// One of the slots that hold such a thing.
+    pub(crate) fn which(&mut self, wanted: impl Fn(Held) -> bool) -> Option<usize> {
+        let fitting: Vec<usize> = (0..SLOTS).filter(|slot| wanted(self.held[*slot])).collect();
+        (!fitting.is_empty()).then(|| fitting[self.random.below(fitting.len())])
+    }
+
+    /// A connection, or now and then anything.
+    pub(crate) fn connection(&mut self) -> usize {
+        if !self.random.percent(8)
+            && let Some(slot) = self.which(|held| held == Held::Connection)
+        {
+            return slot;
+        }
+        self.any()
+    }
+
+    /// A socket.
+    pub(crate) fn any(&mut self) -> usize {
+        if !self.random.percent(5)
+            && let Some(slot) = self.which(|held| held != Held::Nothing)
+        {
+            return slot;
+        }
+        self.random.below(6)
+    }
+
+    fn single(&mut self, profile: &str) -> Mode {
+        let length = self.random.one(&[6, 10, 14, 18, 24, 40]);
+        if !self.random.percent(10) {
+            self.listener();
+            for _ in 0..=self.random.below(2) {
+                self.connect_pair();
+            }
+        }
+        if profile == "ready" {
+            self.epoll_set();
+        }
+        while self.steps.len() < length {
+            self.step(profile);
+        }
+        Mode::Alone
+    }
+
+    pub(crate) fn new_socket(&mut self, six: bool) -> usize {
+        let slot = self.free();
+        let mut flags = if self.blocking && self.random.percent(70) { 0 } else { libc::SOCK_NONBLOCK };
+        if self.random.percent(10) {
+            flags |= libc::SOCK_CLOEXEC;
+        }
+        self.push(Call::Socket, &[slot as i32, if six { libc::AF_INET6 } else { libc::AF_INET }, flags]);
+        self.held[slot] = Held::Fresh;
+        self.six[slot] = six;
+        slot
+    }
+
+    pub(crate) fn host(&mut self, six: bool, listening: bool) -> i32 {
+        let hosts: &[(usize, i32)] = match (six, listening) {
+            (false, true) => &[(5, 1), (4, 0), (1, 2)],
+            (true, true) => &[(5, 3), (4, 4), (1, 5)],
+            (false, false) => &[(20, 1), (2, 2), (1, 0)],
+            (true, false) => &[(12, 4), (6, 5), (1, 3)],
+        };
+        if self.random.percent(2) { self.random.below(8) as i32 } else { self.random.weighted(hosts) }
+    }
+
+    pub(crate) fn listener(&mut self) -> usize {
+        let six = self.random.percent(25);
+        let slot = self.new_socket(six);
+        let port = self.random.weighted(&[(10, 0), (3, 1), (1, 2)]);
+        if self.random.percent(60) {
+            self.push(Call::SetOption, &[slot as i32, 0, 1]);
+        }
+        let host = self.host(six, true);
+        self.push(Call::Bind, &[slot as i32, host, port]);
+        let backlog = self.random.weighted(&[(20, 16), (5, 128), (1, 8), (1, -1)]);
+        self.push(Call::Listen, &[slot as i32, backlog]);
+        self.held[slot] = Held::Listener(port);
+        slot
+    }
+
+    pub(crate) fn port(&mut self) -> i32 {
+        match self.which(|held| matches!(held, Held::Listener(_))) {
+            Some(slot) if !self.random.percent(5) => match self.held[slot] {
+                Held::Listener(port) => port,
+                _ => 0,
+            },
+            _ => self.random.one(&[0, 0, 1, 2, 3, -1]),
+        }
+    }
+
+    pub(crate) fn connect(&mut self) -> usize {
+        let listener = self.which(|held| matches!(held, Held::Listener(_)));
+        let six = listener.is_some_and(|slot| self.six[slot]) != self.random.percent(8);
+        let slot = match self.which(|held| matches!(held, Held::Fresh | Held::Bound(_))) {
+            Some(slot) if self.random.percent(30) => slot,
+            _ => self.new_socket(six),
+        };
+        let (host, port) = (self.host(self.six[slot], false), self.port());
+        // A loopback connection is made at once, where the listener's queue is not short: waiting for it takes no time.
+        let waits = !self.blocking && (0..2).contains(&port) && self.random.percent(25);
+        if waits {
+            self.push(Call::SetFl, &[slot as i32, 0]);
+        }
+        self.push(Call::Connect, &[slot as i32, host, port]);
+        if waits {
+            self.push(Call::SetFl, &[slot as i32, libc::SOCK_NONBLOCK]);
+        }
+        self.held[slot] = Held::Connection;
+        slot
+    }
+
+    pub(crate) fn accept(&mut self) {
+        let listener = match self.which(|held| matches!(held, Held::Listener(_))) {
+            Some(slot) if !self.random.percent(3) => slot,
+            _ => self.any(),
+        };
+        let into = self.free();
+        if self.blocking {
+            let form = self.random.below(3) as i32;
+            self.push(Call::Accept, &[listener as i32, into as i32, form, 0]);
+        } else {
+            let form = self.random.weighted(&[(4, 1), (1, 0), (1, 2)]);
+            self.push(Call::Accept, &[listener as i32, into as i32, form, libc::SOCK_NONBLOCK]);
+            if form != 1 {
+                self.push(Call::SetFl, &[into as i32, libc::SOCK_NONBLOCK]);
+            }
+        }
+        self.held[into] = Held::Connection;
+        self.six[into] = self.six[listener];
+    }
+
+    pub(crate) fn connect_pair(&mut self) {
+        self.connect();
+        self.accept();
+    }
+
+    pub(crate) fn epoll_set(&mut self) -> usize {
+        let slot = self.free();
+        self.push(Call::Epoll, &[slot as i32, 0]);
+        self.held[slot] = Held::Set;
+        for _ in 0..=self.random.below(4) {
+            self.control(slot);
+        }
+        slot
+    }
+
+    fn set(&mut self) -> usize {
+        match self.which(|held| held == Held::Set) {
+            Some(slot) => slot,
+            None => self.epoll_set(),
+        }
+    }
+
+    pub(crate) fn control(&mut self, set: usize) {
+        let operation = self.random.weighted(&[(5, 1), (3, 3), (2, 2)]);
+        let mut events = self.random.weighted(&[(6, 1), (3, 4), (5, 5), (1, 0), (2, 0x2001), (1, 0x2005), (1, 2)]);
+        if self.random.percent(25) {
+            events |= libc::EPOLLET;
+        }
+        if self.random.percent(12) {
+            events |= libc::EPOLLONESHOT;
+        }
+        if self.random.percent(5) {
+            events |= libc::EPOLLEXCLUSIVE;
+        }
+        let what = self.any();
+        self.push(Call::Ctl, &[set as i32, operation, what as i32, events]);
+    }
+
+    pub(crate) fn wait(&mut self) {
+        let set = self.set();
+        let most = self.random.weighted(&[(8, 16), (1, 1), (1, 2), (1, 0)]);
+        let form = self.random.weighted(&[(8, 0), (1, 1), (1, 2)]);
+        let time = if self.blocking && self.random.percent(50) { -1 } else { 0 };
+        self.push(Call::Wait, &[set as i32, most, time, form]);
+    }
+
+    pub(crate) fn poll(&mut self) {
+        let (one, other) = (self.any(), self.any());
+        let events =
+            self.random.weighted(&[(4, 1), (2, 4), (4, 5), (2, 7), (1, 0), (1, 0x2001), (1, 0x3ff), (1, 0x40)]);
+        let events = events & !(8 | 16 | 32 | 0x80 | 0x200);
+        let form = self.random.weighted(&[(5, 0), (2, 1), (2, 2), (1, 3)]);
+        let time = if self.blocking && self.random.percent(30) { -1 } else { 0 };
+        self.push(Call::Poll, &[one as i32, other as i32, events, time, form]);
+    }
+
+    pub(crate) fn send(&mut self) {
+        let slot = self.connection();
+        let length = self.random.weighted(&[
+            (5, 1),
+            (5, 5),
+            (3, 40),
+            (3, 41),
+            (4, 100),
+            (2, 0),
+            (3, 1000),
+            (2, 4096),
+            (1, 16384),
+            (1, 20000),
+        ]);
+        if self.unread + length > 60_000 {
+            return;
+        }
+        self.unread += length;
+        let form = self.random.weighted(&[(6, 2), (4, 0), (2, 1), (1, 3), (2, 4), (1, 5), (1, 6)]);
+        let mut flags = if self.blocking { 0 } else { libc::MSG_DONTWAIT };
+        if self.random.percent(5) {
+            flags |= libc::MSG_OOB;
+        }
+        if self.random.percent(3) {
+            flags |= self.random.one(&[libc::MSG_EOR, libc::MSG_NOSIGNAL, libc::MSG_PEEK, libc::MSG_WAITALL]);
+        }
+        self.push(Call::Send, &[slot as i32, form, length, flags]);
+    }
+
+    pub(crate) fn receive(&mut self) {
+        let slot = self.connection();
+        let length =
+            self.random.weighted(&[(2, 1), (2, 3), (3, 40), (6, 100), (5, 5000), (8, 100_000), (1, 0), (2, 10)]);
+        let form = self.random.weighted(&[(6, 2), (4, 0), (2, 1), (1, 3), (3, 4), (1, 5)]);
+        let mut flags = if self.blocking { 0 } else { libc::MSG_DONTWAIT };
+        for (percent, flag) in [
+            (12, libc::MSG_PEEK),
+            (6, libc::MSG_WAITALL),
+            (5, libc::MSG_OOB),
+            (4, libc::MSG_TRUNC),
+            (1, libc::MSG_ERRQUEUE),
+            (1, libc::MSG_CMSG_CLOEXEC),
+        ] {
+            if self.random.percent(percent) {
+                flags |= flag;
+            }
+        }
+        if flags & libc::MSG_PEEK == 0 && length > 5000 {
+            self.unread = (self.unread - length).max(0);
+        }
+        self.push(Call::Recv, &[slot as i32, form, length, flags]);
+    }
+
+    pub(crate) fn close(&mut self) {
+        let slot = self.any();
+        self.push(Call::Close, &[slot as i32]);
+        if !self.random.percent(15) {
+            self.held[slot] = Held::Nothing;
+        }
+    }
+
+    /// One more step, or a few that belong together.
+    pub(crate) fn step(&mut self, profile: &str) {
+        let ready = if profile == "ready" { 30 } else { 4 };
+        let options = if profile == "options" { 40 } else { 4 };
+        let buffers = if profile == "buffers" { 12 } else { 0 };
+        type Way = fn(&mut Maker);
+        let ways: &[(usize, Way)] = &[
+            (14, Maker::send),
+            (14, Maker::receive),
+            (5, |maker| {
+                maker.connect();
+            }),
+            (6, Maker::accept),
+            (4, Maker::connect_pair),
+            (4, |maker| {
+                let slot = maker.connection();
+                let how = maker.random.weighted(&[(3, 0), (6, 1), (3, 2), (1, 3)]);
+                maker.push(Call::Shutdown, &[slot as i32, how]);
+            }),
+            (5, Maker::close),
+            (2, |maker| {
+                maker.listener();
+            }),
+            (1, |maker| {
+                let six = maker.random.percent(25);
+                maker.new_socket(six);
+            }),
+            (options, Maker::option),
+            (6, Maker::descriptor),
+            (5, Maker::across),
+            (4, Maker::names),
+            (3, |maker| {
+                if maker.random.percent(15) {
+                    let (slot, length) = (maker.connection(), maker.random.one(&[-1, 0, 5, 16, 1000]));
+                    return maker.push(Call::NameLength, &[slot as i32, length]);
+                }
+                let (slot, what) = (maker.any(), maker.random.weighted(&[(5, 0), (1, 2)]));
+                maker.push(Call::Ioctl, &[slot as i32, what]);
+            }),
+            (ready, Maker::wait),
+            (ready, |maker| {
+                let set = maker.set();
+                maker.control(set);
+            }),
+            (5 + ready / 3, Maker::poll),
+            (1, |maker| {
+                // Corked bytes go when the cork is drawn.
+                let slot = maker.connection();
+                let (byte, flags) = (maker.random.one(&[1, 100]), libc::MSG_DONTWAIT);
+                if maker.random.percent(50) {
+                    maker.push(Call::SetOption, &[slot as i32, 13, 1]);
+                    maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
+                    maker.receive();
+                    maker.push(Call::SetOption, &[slot as i32, 13, 0]);
+                } else {
+                    maker.push(Call::Send, &[slot as i32, 2, byte, flags | libc::MSG_MORE]);
+                    maker.receive();
+                    maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
+                }
+            }),
+            (1, |maker| {
+                // One connection beyond the backlog.
+                let (six, port) = (false, maker.random.one(&[2, 3]));
+                let listener = maker.new_socket(six);
+                maker.push(Call::Bind, &[listener as i32, 1, port]);
+                let backlog = maker.random.below(3) as i32;
+                maker.push(Call::Listen, &[listener as i32, backlog]);
+                for _ in 0..backlog + 2 {
+                    let slot = maker.new_socket(six);
+                    maker.push(Call::Connect, &[slot as i32, 1, port]);
+                    maker.held[slot] = Held::Connection;
+                }
+                maker.held[listener] = Held::Listener(port);
+                if maker.random.percent(50) {
+                    maker.accept();
+                }
+            }),
+            (buffers, |maker| {
+                let (slot, length) = (maker.connection(), maker.random.one(&[30_000, 200_000, 600_000, 1_200_000]));
+                maker.push(Call::Fill, &[slot as i32, length]);
+            }),
+            (buffers + 2, |maker| {
+                let slot = maker.connection();
+                maker.push(Call::Drain, &[slot as i32]);
+                maker.unread = 0;
+            }),
+        ];
+        let way = self.random.weighted(ways);
+        way(self);
+    }
+}

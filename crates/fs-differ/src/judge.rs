@@ -1,0 +1,311 @@
+//! The judge: runs programs on both sides, compares, and makes what differs small.
+
+use crate::program::{Call, Mode, Program, Step};
+use crate::serve::Request;
+use crate::shrink::shrink;
+use crate::side::{Side, Trace};
+use anyhow::{Result, bail, ensure};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// After so many programs both namespaces are made anew: their ports are used up by TIME_WAIT.
+const NAMESPACE: usize = 8000;
+
+/// Differences that are known, with a reason each: what the judge does not count.
+#[derive(Clone, Debug, Default)]
+pub struct Allowed(Vec<(String, String, String)>);
+
+impl Allowed {
+    /// A rule a line: `CALL | KERNEL | OURS | REASON`. The first three are compared as signatures show them, and `*` is anything.
+    pub fn parse(text: &str) -> Result<Allowed> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let rule = |line: &str| {
+            let parts: Vec<&str> = line.splitn(4, " | ").map(str::trim).collect();
+            let [call, kernel, ours, reason] = parts[..] else { bail!("{line}: CALL | KERNEL | OURS | REASON") };
+            ensure!(!reason.is_empty(), "{line}: no reason");
+            Ok((call.to_owned(), kernel.to_owned(), ours.to_owned()))
+        };
+        Ok(Allowed(lines.map(rule).collect::<Result<_>>()?))
+    }
+
+    fn has(&self, call: &str, kernel: &str, ours: &str) -> bool {
+        self.0.iter().any(|rule| matches(&rule.0, call) && matches(&rule.1, kernel) && matches(&rule.2, ours))
+    }
+}
+
+/// Whether a text is as a pattern says, in which `*` is anything.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or("")) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    true
+}
+
+/// How much longer than at first the waits are when a program that differed runs again: on a busy machine too what goes on by itself
+/// has to be told from what waits.
+const SURE: [u32; 3] = [3, 10, 25];
+
+/// The same while a program is made smaller.
+const QUICK: [u32; 2] = [2, 6];
+
+/// Both sides.
+pub struct Judge {
+    fastsock: Option<PathBuf>,
+    name: String,
+    kernel: Side,
+    ours: Side,
+    number: usize,
+    rounds: usize,
+    allowed: Allowed,
+    /// How programs differed that did not when they ran again: a busy machine, or what depends on time and chance.
+    pub unsteady: Vec<String>,
+}
+
+/// A difference that came again.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// In a few words: the first step that differs, by its call and the two answers.
+    pub signature: String,
+    /// The program.
+    pub program: Program,
+    /// What the kernel answered, one run.
+    pub kernel: Trace,
+    /// What we did, one run.
+    pub ours: Trace,
+}
+
+impl Judge {
+    /// Namespaces, daemon, runners, with a name that tells them from those of other judges. Without `fastsock` both sides are the
+    /// kernel's, which shows what the judge itself gets wrong.
+    pub fn new(name: &str, fastsock: Option<&Path>, allowed: Allowed) -> Result<Judge> {
+        let (kernel, ours) = Judge::sides(name, 0, fastsock)?;
+        let fastsock = fastsock.map(Path::to_path_buf);
+        Ok(Judge { fastsock, name: name.into(), kernel, ours, number: 0, rounds: 0, allowed, unsteady: Vec::new() })
+    }
+
+    fn sides(name: &str, round: usize, fastsock: Option<&Path>) -> Result<(Side, Side)> {
+        Ok((Side::up(&format!("{name}k{round}"), None)?, Side::up(&format!("{name}f{round}"), fastsock)?))
+    }
+
+    fn request(&mut self, program: &Program, patience: u32) -> Request {
+        self.number += 1;
+        Request { patience, base: 10_000 + (self.number % 10_000) as u16 * 4, text: program.to_string() }
+    }
+
+    fn both(&mut self, program: &Program, patience: u32) -> Result<(Trace, Trace)> {
+        let request = self.request(program, patience);
+        self.kernel.begin(&request)?;
+        self.ours.begin(&request)?;
+        Ok((outcome(program, self.kernel.finish(&request)?), outcome(program, self.ours.finish(&request)?)))
+    }
+
+    /// Runs a program once on each side; what differs is looked at again.
+    pub fn judge(&mut self, program: &Program) -> Result<Option<Difference>> {
+        if self.number >= NAMESPACE {
+            self.rounds += 1;
+            self.number = 0;
+            (self.kernel, self.ours) = Judge::sides(&self.name, self.rounds, self.fastsock.as_deref())?;
+        }
+        let (kernel, ours) = self.both(program, 1)?;
+        if self.same(program, &kernel, &ours) {
+            return Ok(None);
+        }
+
+        let how = self.signature(program, &kernel, &ours);
+        let once =
+            Difference { signature: how.clone(), program: program.clone(), kernel: kernel.clone(), ours: ours.clone() };
+        let found = self.again(program, (kernel, ours), &SURE)?;
+        if found.is_none() {
+            let Difference { kernel, ours, .. } = &once;
+            let pair = kernel.iter().zip(ours).enumerate().find(|(_, (kernel, ours))| kernel != ours);
+            let step =
+                pair.map_or_else(String::new, |(number, (kernel, ours))| format!("step {number}: {kernel} / {ours}"));
+            self.unsteady.push(format!("{how} ({} {}, {step})", program.profile, program.seed));
+        }
+        Ok(found)
+    }
+
+    /// Whether a program's answers on our side are none of those that the kernel gives, again and with more time.
+    fn again(&mut self, program: &Program, first: (Trace, Trace), patience: &[u32]) -> Result<Option<Difference>> {
+        let mut allowed: BTreeSet<Trace> = BTreeSet::from([first.0.clone()]);
+        // What happens once in a hundred runs of a racing program counts: it need not come again.
+        let racing = program.mode == Mode::Racing;
+        let mut last = racing.then_some(first);
+        let wanted = if racing { 1 } else { patience.len() };
+        let mut different = 0;
+        for (round, patience) in patience.iter().copied().enumerate() {
+            if racing {
+                for _ in 0..3 {
+                    let request = self.request(program, 2);
+                    self.kernel.begin(&request)?;
+                    allowed.insert(outcome(program, self.kernel.finish(&request)?));
+                }
+            }
+            let (kernel, ours) = self.both(program, patience)?;
+            allowed.insert(kernel.clone());
+            if !allowed.iter().any(|kernel| self.same(program, kernel, &ours)) {
+                different += 1;
+                last = Some((kernel, ours));
+            }
+            if different >= wanted {
+                break;
+            }
+            if !racing && different <= round {
+                break;
+            }
+        }
+        let Some((kernel, ours)) = last.filter(|_| racing || different >= wanted) else { return Ok(None) };
+        if allowed.iter().any(|kernel| self.same(program, kernel, &ours)) {
+            return Ok(None);
+        }
+        Ok(Some(Difference {
+            signature: self.signature(program, &kernel, &ours),
+            program: program.clone(),
+            kernel,
+            ours,
+        }))
+    }
+
+    fn same(&self, program: &Program, kernel: &Trace, ours: &Trace) -> bool {
+        self.signature(program, kernel, ours).is_empty()
+    }
+
+    /// The first difference that is not allowed in a few words: call, flags and both answers, without numbers. Empty if there is none.
+    fn signature(&self, program: &Program, kernel: &Trace, ours: &Trace) -> String {
+        for (number, step) in program.steps.iter().enumerate() {
+            let (one, other) = (kernel.get(number), ours.get(number));
+            if one == other {
+                continue;
+            }
+            let (one, other) = (one.map_or("nothing", |text| text), other.map_or("nothing", |text| text));
+            if step.call == Call::Wait && sorted(one) == sorted(other) {
+                return format!("{}: the order of events", words(step));
+            }
+            let (words, one, other) = (words(step), plain(one), plain(other));
+            if !self.allowed.has(&words, &one, &other) {
+                return format!("{words}: kernel {one}, ours {other}");
+            }
+        }
+        if kernel.len() == ours.len() { String::new() } else { "more answers than steps".into() }
+    }
+
+    /// A smaller program with the same difference.
+    pub fn shrink(&mut self, found: &Difference) -> Result<Difference> {
+        let mut best = found.clone();
+        let mut failed = None;
+        shrink(&found.program, 250, |candidate| {
+            let again = self.both(candidate, 1).and_then(|(kernel, ours)| {
+                if self.signature(candidate, &kernel, &ours) == found.signature {
+                    self.again(candidate, (kernel, ours), &QUICK)
+                } else {
+                    Ok(None)
+                }
+            });
+            match again {
+                Ok(Some(again)) if again.signature == found.signature => {
+                    best = again;
+                    true
+                }
+                Ok(_) => false,
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            }
+        });
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(best),
+        }
+    }
+}
+
+/// Of a racing program what each call answered in one word, by kind of call and not by who made it: who of several gets a connection
+/// is nobody's promise. Of others what they answered.
+fn outcome(program: &Program, trace: Trace) -> Trace {
+    if program.mode != Mode::Racing || trace.len() != program.steps.len() {
+        return trace;
+    }
+    let mut by_call: BTreeMap<Call, Vec<usize>> = BTreeMap::new();
+    for (number, step) in program.steps.iter().enumerate() {
+        by_call.entry(step.call).or_default().push(number);
+    }
+    let mut outcome = vec![String::new(); trace.len()];
+    for places in by_call.values() {
+        let word = |place: &usize| {
+            let first = trace[*place].split_whitespace().next().unwrap_or("");
+            if first.bytes().all(|byte| byte.is_ascii_digit()) { "done".to_owned() } else { first.to_owned() }
+        };
+        let mut words: Vec<String> = places.iter().map(word).collect();
+        words.sort_unstable();
+        for (place, word) in places.iter().zip(words) {
+            outcome[*place] = word;
+        }
+    }
+    outcome
+}
+
+/// The step's call and flags, without slots and numbers.
+fn words(step: &Step) -> String {
+    let text = step.to_string();
+    let named = |word: &&str| {
+        let digits = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+        let bare = word.trim_start_matches(['>', '@', '-']);
+        !digits(bare) && !bare.strip_prefix('s').is_some_and(digits)
+    };
+    text.split_whitespace().skip(1).filter(named).collect::<Vec<_>>().join(" ")
+}
+
+fn sorted(answer: &str) -> Vec<&str> {
+    let mut words: Vec<&str> = answer.split_whitespace().collect();
+    words.sort_unstable();
+    words
+}
+
+/// An answer without its numbers.
+fn plain(text: &str) -> String {
+    let word = |word: &str| {
+        if word.starts_with('#') {
+            "#".into()
+        } else if let Some((_, events)) = word.split_once('=') {
+            format!("s={events}")
+        } else if word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_digit()) {
+            "N".into()
+        } else {
+            word.to_owned()
+        }
+    };
+    text.split_whitespace().map(word).collect::<Vec<String>>().join(" ")
+}
+
+/// A difference as text: the program with both answers at each step.
+pub fn report(found: &Difference) -> String {
+    let mut text = format!("{}\n\n{}\n", found.signature, found.program.head());
+    for (number, step) in found.program.steps.iter().enumerate() {
+        let none = String::new();
+        let (kernel, ours) = (found.kernel.get(number).unwrap_or(&none), found.ours.get(number).unwrap_or(&none));
+        let line = if kernel == ours {
+            format!("{:<50} # {kernel}\n", step.to_string())
+        } else {
+            format!("{:<50} # kernel: {kernel}   OURS: {ours}\n", step.to_string())
+        };
+        text.push_str(&line);
+    }
+    if found.kernel.len() != found.ours.len() {
+        text.push_str(&format!("# kernel: {:?}\n# ours: {:?}\n", found.kernel.last(), found.ours.last()));
+    }
+    text
+}
+
+/// Differences by signature.
+pub type Found = BTreeMap<String, (usize, Difference)>;

@@ -1,0 +1,18 @@
+//! Random programs of socket calls: each is run on the kernel and under `fastsock run`, and what the two saw is compared.
+//! The kernel's answer is the measure.
+
+pub mod actor;
+mod actors;
+pub mod coverage;
+pub mod emit;
+pub mod generate;
+pub mod interpret;
+pub mod judge;
+pub mod program;
+pub mod random;
+pub mod serve;
+pub mod shrink;
+pub mod side;
+pub mod sys;
+pub mod values;
+mod various;

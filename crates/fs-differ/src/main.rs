@@ -1,0 +1,298 @@
+//! The command line of the judge.
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Parser, Subcommand};
+use fs_differ::coverage::Coverage;
+use fs_differ::emit::python;
+use fs_differ::generate::generate;
+use fs_differ::judge::{Allowed, Found, Judge, report};
+use fs_differ::program::Program;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Random programs of socket calls, on the kernel and under fastsock.
+#[derive(Debug, Parser)]
+#[command(name = "fs-differ")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs programs on both sides and prints what differs (needs root).
+    Run(Box<Run>),
+    /// Prints the program of a seed.
+    Show {
+        /// The seed.
+        seed: u64,
+        /// The generator's profile.
+        #[arg(long, default_value = "")]
+        profile: String,
+    },
+    /// Prints the program of a file as Python.
+    Python {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Runs programs of a pipe, for the judge.
+    #[command(hide = true)]
+    Serve,
+    /// An actor after exec.
+    #[command(hide = true)]
+    Actor { words: Vec<String> },
+    /// Says in its exit status whether a descriptor can be written to.
+    #[command(hide = true)]
+    Probe { descriptor: i32 },
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// Programs in files, and directories of them: they are run first, and alone if there is no number of random ones.
+    files: Vec<PathBuf>,
+    /// How long random programs are run (60, if there are no files).
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// How many random programs are run at most.
+    #[arg(long)]
+    programs: Option<usize>,
+    /// The first seed; without it one is made from the time.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The generator's profile.
+    #[arg(long, default_value = "")]
+    profile: String,
+    /// The fastsock program.
+    #[arg(long)]
+    fastsock: Option<PathBuf>,
+    /// Ends after so many different differences.
+    #[arg(long, default_value_t = 10)]
+    differences: usize,
+    /// Differences that are known and have a reason.
+    #[arg(long)]
+    allowed: Option<PathBuf>,
+    /// Names of files and `seed-N`: programs that are known to differ, and not counted.
+    #[arg(long)]
+    not_yet: Option<PathBuf>,
+    /// Appends the names of programs that differ to this file: lines for `--not-yet`.
+    #[arg(long)]
+    names: Option<PathBuf>,
+    /// Where differences are written, a file each.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// How many programs are run at a time.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Both sides are the kernel's: what differs then is the judge's fault.
+    #[arg(long)]
+    kernel: bool,
+    /// Where the table of calls and flags is written.
+    #[arg(long)]
+    coverage: Option<PathBuf>,
+    /// Prints differences as they are found, without making them smaller.
+    #[arg(long)]
+    raw: bool,
+}
+
+/// What several judges work on.
+struct Work {
+    files: Vec<PathBuf>,
+    /// Programs that were begun, files and random ones.
+    next: usize,
+    first: u64,
+    until: Instant,
+    most: usize,
+    /// What is known to differ: names of files, and `seed-N`.
+    not_yet: Vec<String>,
+    found: Found,
+    known: usize,
+    unsteady: Vec<String>,
+    coverage: Coverage,
+}
+
+/// All files of the corpus that are named, or in a directory that is.
+fn corpus(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in named {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        for entry in std::fs::read_dir(path).with_context(|| path.display().to_string())? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            if name.ends_with(".txt") && !["allowed.txt", "not-yet.txt"].contains(&name) {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The next program and its name, or `None`: that is all.
+fn next(arguments: &Run, work: &mut Work) -> Result<Option<(String, Program)>> {
+    let number = work.next;
+    if work.found.len() >= arguments.differences {
+        return Ok(None);
+    }
+    let (name, program) = match work.files.get(number) {
+        Some(file) => {
+            let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            let name = file.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+            (name, Program::parse(&text).with_context(|| file.display().to_string())?)
+        }
+        None => {
+            let number = number - work.files.len();
+            if Instant::now() > work.until || number >= work.most {
+                return Ok(None);
+            }
+            let seed = work.first + number as u64;
+            (format!("seed-{seed}"), generate(seed, &arguments.profile))
+        }
+    };
+    work.next += 1;
+    work.coverage.add(&program);
+    Ok(Some((name, program)))
+}
+
+fn one_judge(name: &str, arguments: &Run, work: &Mutex<Work>, begin: Instant) -> Result<()> {
+    let fastsock = match &arguments.fastsock {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("fastsock"),
+    };
+    let allowed = match &arguments.allowed {
+        Some(path) => Allowed::parse(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)?,
+        None => Allowed::default(),
+    };
+    let mut judge = Judge::new(name, (!arguments.kernel).then_some(fastsock.as_path()), allowed)?;
+    let lock = || work.lock().unwrap_or_else(|broken| broken.into_inner());
+    loop {
+        let Some((name, program)) = next(arguments, &mut lock())? else { break };
+        let Some(difference) = judge.judge(&program)? else { continue };
+        let number = {
+            let mut work = lock();
+            if work.not_yet.contains(&name) {
+                work.known += 1;
+                continue;
+            }
+            if let Some(path) = &arguments.names {
+                use std::io::Write;
+                let mut names = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+                writeln!(names, "{name} # {}", difference.signature)?;
+            }
+            if let Some((times, _)) = work.found.get_mut(&difference.signature) {
+                *times += 1;
+                continue;
+            }
+            work.found.insert(difference.signature.clone(), (1, difference.clone()));
+            work.next
+        };
+        let small = if arguments.raw { difference } else { judge.shrink(&difference)? };
+        let text = report(&small);
+        println!("--- {name}, program {number}, {:.0} s\n{text}", begin.elapsed().as_secs_f64());
+        if let Some(out) = &arguments.out {
+            std::fs::create_dir_all(out)?;
+            std::fs::write(out.join(format!("{}-{}.txt", small.program.profile, small.program.seed)), text)?;
+        }
+    }
+    lock().unsteady.append(&mut judge.unsteady);
+    Ok(())
+}
+
+fn run(arguments: &Run) -> Result<bool> {
+    let begin = Instant::now();
+    let first = match arguments.seed {
+        Some(seed) => seed,
+        None => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs() << 20,
+    };
+    println!("seed {first}");
+    let lines =
+        |text: String| text.lines().map(|line| line.split('#').next().unwrap_or("").trim().to_owned()).collect();
+    let bounded = arguments.seconds.is_some() || arguments.programs.is_some();
+    let seconds = arguments.seconds.unwrap_or(if arguments.programs.is_some() { 86_400 } else { 60 });
+    let work = Mutex::new(Work {
+        files: corpus(&arguments.files)?,
+        next: 0,
+        first,
+        until: begin + Duration::from_secs(seconds),
+        most: if arguments.files.is_empty() || bounded { arguments.programs.unwrap_or(usize::MAX) } else { 0 },
+        not_yet: match &arguments.not_yet {
+            Some(path) => lines(std::fs::read_to_string(path).with_context(|| path.display().to_string())?),
+            None => Vec::new(),
+        },
+        found: Found::new(),
+        known: 0,
+        unsteady: Vec::new(),
+        coverage: Coverage::default(),
+    });
+    std::thread::scope(|scope| {
+        let begun: Vec<_> = (0..arguments.jobs.max(1))
+            .map(|job| {
+                let work = &work;
+                scope.spawn(move || one_judge(&format!("j{job}"), arguments, work, begin))
+            })
+            .collect();
+        begun.into_iter().try_for_each(|judge| judge.join().unwrap_or_else(|_| Err(anyhow!("a judge panicked"))))
+    })?;
+    let work = work.into_inner().unwrap_or_else(|broken| broken.into_inner());
+    let seconds = begin.elapsed().as_secs_f64();
+    for (signature, (times, _)) in &work.found {
+        println!("{times:5} {signature}");
+    }
+    for how in &work.unsteady {
+        println!("once: {how}");
+    }
+    if let Some(path) = &arguments.coverage {
+        std::fs::write(path, work.coverage.table(first)).with_context(|| path.display().to_string())?;
+    }
+    println!(
+        "{} programs from seed {first} in {seconds:.0} s ({:.0} a second), {} differences, {} known, {} that did not come again",
+        work.next,
+        work.next as f64 / seconds,
+        work.found.len(),
+        work.known,
+        work.unsteady.len()
+    );
+    Ok(work.found.is_empty())
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Serve => fs_differ::serve::serve(),
+        Command::Actor { words } => {
+            fs_differ::actor::resume(&words);
+            return ExitCode::FAILURE;
+        }
+        Command::Probe { descriptor } => {
+            return ExitCode::from(fs_differ::interpret::probe(descriptor) as u8);
+        }
+        Command::Show { seed, profile } => {
+            use std::io::Write;
+            // Whoever reads may have enough.
+            let _ = write!(std::io::stdout(), "{}", generate(seed, &profile));
+        }
+        Command::Python { file } => {
+            let program =
+                std::fs::read_to_string(&file).map_err(anyhow::Error::from).and_then(|text| Program::parse(&text));
+            match program {
+                Ok(program) => print!("{}", python(&program)),
+                Err(error) => {
+                    eprintln!("fs-differ: {}: {error:#}", file.display());
+                    return ExitCode::from(2);
+                }
+            }
+        }
+        Command::Run(arguments) => match run(&arguments) {
+            Ok(true) => {}
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("fs-differ: {error:#}");
+                return ExitCode::from(2);
+            }
+        },
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,268 @@
+//! The language of programs: steps, each a call of one actor with numbers as arguments. A program prints as text, a step a line,
+//! and is read back from it.
+
+use crate::values::*;
+use anyhow::{Context, Result, bail};
+use std::fmt;
+
+/// What an argument means, and with that how it is written.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A descriptor: the number in a slot of the actor's process, `s3`; -1 where nothing was put there.
+    Slot,
+    /// The slot that a call puts its new descriptor into, `>s3`.
+    New,
+    /// One of these.
+    One(&'static [Named]),
+    /// A sum of these.
+    Bits(&'static [Named]),
+    /// A number.
+    Number,
+    /// An actor, `@1`.
+    Actor,
+}
+
+macro_rules! calls {
+    ($($name:ident $text:literal ($($arg:expr),*)),* $(,)?) => {
+        /// What a step does.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Call { $(#[allow(missing_docs)] $name),* }
+
+        impl Call {
+            /// All of them.
+            pub const ALL: &'static [Call] = &[$(Call::$name),*];
+
+            /// Its name in the text.
+            pub fn name(self) -> &'static str {
+                match self { $(Call::$name => $text),* }
+            }
+
+            /// What its arguments mean.
+            pub fn kinds(self) -> &'static [Kind] {
+                use Kind::*;
+                match self { $(Call::$name => const { &[$($arg),*] }),* }
+            }
+        }
+    };
+}
+
+calls! {
+    // Descriptors
+    Socket "socket" (New, One(FAMILY), Bits(MAKE)),
+    Pair "socketpair" (New, New, Bits(MAKE)),
+    Pipe "pipe" (New, New, Bits(MAKE)),
+    File "memfd" (New, Number),
+    Close "close" (Slot),
+    CloseRange "close_range" (Slot, Slot),
+    Dup "dup" (Slot, New),
+    Dup2 "dup2" (Slot, Slot),
+    Dup3 "dup3" (Slot, Slot, One(CLOEXEC)),
+    DupFd "f_dupfd" (Slot, New, One(CLOEXEC)),
+    GetFl "f_getfl" (Slot),
+    SetFl "f_setfl" (Slot, Bits(MAKE)),
+    GetFd "f_getfd" (Slot),
+    SetFd "f_setfd" (Slot, One(CLOEXEC)),
+    FioNbio "fionbio" (Slot, Number),
+    Seek "lseek" (Slot),
+    Stat "fstat" (Slot),
+    // Names
+    Bind "bind" (Slot, One(HOST), One(PORT)),
+    Listen "listen" (Slot, Number),
+    Connect "connect" (Slot, One(HOST), One(PORT)),
+    Accept "accept" (Slot, New, One(ACCEPT), Bits(MAKE)),
+    Name "getsockname" (Slot),
+    Peer "getpeername" (Slot),
+    // Bytes
+    Send "send" (Slot, One(SEND), Number, Bits(MSG)),
+    Recv "recv" (Slot, One(RECV), Number, Bits(MSG)),
+    Fill "fill" (Slot, Number),
+    Drain "drain" (Slot),
+    NameLength "recvmsg_name" (Slot, Number),
+    SendFile "sendfile" (Slot, Slot, Number),
+    Splice "splice" (Slot, Slot, Number),
+    Shutdown "shutdown" (Slot, One(HOW)),
+    Ioctl "ioctl" (Slot, One(IOCTL)),
+    SetOption "setsockopt" (Slot, One(OPTION), Number),
+    GetOption "getsockopt" (Slot, One(OPTION)),
+    SetTimeout "timeout" (Slot, One(TIMEOUT), Number),
+    // Readiness
+    Poll "poll" (Slot, Slot, Bits(POLL), Number, One(POLLER)),
+    Epoll "epoll_create" (New, Bits(MAKE)),
+    Ctl "epoll_ctl" (Slot, One(CTL), Slot, Bits(EVENTS)),
+    Wait "epoll_wait" (Slot, Number, Number, One(WAIT)),
+    // Processes
+    Fork "fork" (Actor),
+    Thread "thread" (Actor),
+    Exec "exec" (),
+    ExecPlain "exec_plain" (),
+    Spawn "spawn" (Slot),
+    Exit "exit" (),
+    Signal "signal" (Actor, One(SIGNAL)),
+    Handler "handler" (One(SIGNAL), One(HANDLER)),
+    Give "give" (Slot, Slot),
+    Take "take" (Slot, New),
+    NoFile "nofile" (Number),
+    Pause "pause" (Number),
+}
+
+/// How many slots a process has.
+pub const SLOTS: usize = 16;
+
+/// How many actors a program may have.
+pub const ACTORS: usize = 5;
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// Who does it.
+    pub actor: u8,
+    /// What.
+    pub call: Call,
+    /// With what: as many as `call.kinds()`.
+    pub args: Vec<i32>,
+}
+
+impl Step {
+    /// Whether the call may wait for what another actor does. All others end by themselves, however busy the machine is.
+    pub fn may_wait(&self) -> bool {
+        let arg = |i: usize| self.args.get(i).copied().unwrap_or(0);
+        let no_wait = |flags: i32| flags & libc::MSG_DONTWAIT != 0;
+        match self.call {
+            Call::Send => arg(1) < 2 || !no_wait(arg(3)),
+            Call::Recv => arg(1) < 2 || !no_wait(arg(3)),
+            Call::Poll => arg(3) != 0,
+            Call::Wait => arg(2) != 0,
+            Call::Accept | Call::Connect | Call::SendFile | Call::Splice => true,
+            // A lingering close waits for the peer.
+            Call::Close | Call::CloseRange | Call::Dup2 | Call::Dup3 => true,
+            // An actor that ended does not answer; one that was stopped does not either.
+            Call::Exit => true,
+            _ => false,
+        }
+    }
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// By the runner itself: one actor, and no call may wait.
+    #[default]
+    Alone,
+    /// By processes and threads, a step after the other: each is done, or seen to wait, before the next begins.
+    Ordered,
+    /// By processes and threads, each doing its own steps as fast as it can.
+    Racing,
+}
+
+const MODES: &[(&str, Mode)] = &[("alone", Mode::Alone), ("ordered", Mode::Ordered), ("racing", Mode::Racing)];
+
+impl Mode {
+    fn name(self) -> &'static str {
+        MODES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// A program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Program {
+    /// The generator's profile; part of the name only.
+    pub profile: String,
+    /// What it was made from.
+    pub seed: u64,
+    /// How it is run.
+    pub mode: Mode,
+    /// What is done, in this order.
+    pub steps: Vec<Step>,
+}
+
+impl Program {
+    /// The first line of its text.
+    pub fn head(&self) -> String {
+        format!("program profile={} seed={} mode={}", self.profile, self.seed, self.mode.name())
+    }
+
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Result<Program> {
+        let mut program = Program::default();
+        for line in text.lines() {
+            let line = line.split('#').next().unwrap_or("").trim();
+            let mut words = line.split_whitespace();
+            let Some(first) = words.next() else { continue };
+            match first {
+                "program" => {
+                    for word in words {
+                        match word.split_once('=') {
+                            Some(("profile", value)) => program.profile = value.into(),
+                            Some(("seed", value)) => program.seed = value.parse().context("seed")?,
+                            Some(("mode", value)) => {
+                                let known = MODES.iter().find(|(name, _)| *name == value);
+                                program.mode = known.context("mode")?.1;
+                            }
+                            _ => bail!("{line}: what is {word}?"),
+                        }
+                    }
+                }
+                _ => program.steps.push(step(line).with_context(|| line.to_owned())?),
+            }
+        }
+        Ok(program)
+    }
+}
+
+fn step(line: &str) -> Result<Step> {
+    let mut words = line.split_whitespace();
+    let actor = words.next().and_then(|word| word.strip_suffix(':')).context("no actor")?.parse()?;
+    let name = words.next().context("no call")?;
+    let call = *Call::ALL.iter().find(|call| call.name() == name).context("no such call")?;
+    let mut args = Vec::new();
+    for kind in call.kinds() {
+        let word = words.next().context("too few arguments")?;
+        args.push(match kind {
+            Kind::Slot => slot(word.strip_prefix('s'))?,
+            Kind::New => slot(word.strip_prefix(">s"))?,
+            Kind::One(table) => number_of(table, word).context("not known")?,
+            Kind::Bits(table) => bits_of(table, word).context("not known")?,
+            Kind::Number => word.parse()?,
+            Kind::Actor => word.strip_prefix('@').context("no actor")?.parse()?,
+        });
+    }
+    if words.next().is_some() {
+        bail!("too many arguments");
+    }
+    if usize::from(actor) >= ACTORS {
+        bail!("too many actors");
+    }
+    Ok(Step { actor, call, args })
+}
+
+fn slot(word: Option<&str>) -> Result<i32> {
+    let number: i32 = word.context("no slot")?.parse()?;
+    if !(0..SLOTS as i32).contains(&number) {
+        bail!("slots are 0 to {}", SLOTS - 1);
+    }
+    Ok(number)
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.actor, self.call.name())?;
+        for (kind, arg) in self.call.kinds().iter().zip(&self.args) {
+            match kind {
+                Kind::Slot => write!(f, " s{arg}")?,
+                Kind::New => write!(f, " >s{arg}")?,
+                Kind::One(table) => write!(f, " {}", name_of(table, *arg).unwrap_or("?"))?,
+                Kind::Bits(table) => write!(f, " {}", bits(table, *arg))?,
+                Kind::Number => write!(f, " {arg}")?,
+                Kind::Actor => write!(f, " @{arg}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.head())?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}

@@ -1,0 +1,48 @@
+//! Numbers from a seed (SplitMix64).
+
+/// A source of numbers.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`; 0 if `n` is.
+    pub fn below(&mut self, n: usize) -> usize {
+        if n == 0 { 0 } else { (self.draw() % n as u64) as usize }
+    }
+
+    /// True in so many of 100 cases.
+    pub fn percent(&mut self, n: usize) -> bool {
+        self.below(100) < n
+    }
+
+    /// One of these.
+    pub fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    /// One of these, by weight.
+    pub fn weighted<T: Copy>(&mut self, of: &[(usize, T)]) -> T {
+        let mut at = self.below(of.iter().map(|(weight, _)| weight).sum());
+        for (weight, what) in of {
+            if at < *weight {
+                return *what;
+            }
+            at -= weight;
+        }
+        of[0].1
+    }
+}

@@ -1,0 +1,308 @@
+//! The runner: it is told programs, runs each, and answers what the program saw. One runs on the kernel, one under preload.
+
+use crate::actor::{self, Stage};
+use crate::interpret::perform;
+use crate::program::{ACTORS, Call, Mode, Program};
+use crate::sys::{calls, names, process};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// What the judge asks for: one program.
+pub struct Request {
+    /// All waits are as many times as long.
+    pub patience: u32,
+    /// The first of the program's ports.
+    pub base: u16,
+    /// The program.
+    pub text: String,
+}
+
+impl Request {
+    /// A frame of the pipe between judge and runner.
+    pub fn frame(&self) -> Vec<u8> {
+        format!("{} {}\n{}", self.patience, self.base, self.text).into_bytes()
+    }
+
+    fn parse(frame: &[u8]) -> Option<Request> {
+        let frame = std::str::from_utf8(frame).ok()?;
+        let (head, text) = frame.split_once('\n')?;
+        let mut words = head.split(' ');
+        Some(Request { patience: words.next()?.parse().ok()?, base: words.next()?.parse().ok()?, text: text.into() })
+    }
+}
+
+/// Answers programs until there are no more.
+pub fn serve() {
+    let (input, output) = process::own_streams();
+    process::adopt_orphans();
+    process::end_with_parent();
+    calls::handler(libc::SIGPIPE, 0);
+    while let Some(frame) = process::read_frame(input) {
+        let trace = match Request::parse(&frame).and_then(|request| {
+            let program = Program::parse(&request.text).ok()?;
+            Some((request, program))
+        }) {
+            Some((request, program)) => {
+                names::set_base(request.base);
+                if program.mode == Mode::Alone { alone(&program) } else { Troupe::new(&request, &program).run() }
+            }
+            None => vec!["not a program".into()],
+        };
+        if !process::write_frame(output, trace.join("\n").as_bytes()) {
+            return;
+        }
+    }
+}
+
+/// One actor, in this process.
+fn alone(program: &Program) -> Vec<String> {
+    let trace = program.steps.iter().enumerate().map(|(number, step)| perform(number, step)).collect();
+    calls::reset();
+    trace
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Absent,
+    Idle,
+    Busy,
+    Dead,
+}
+
+struct Member {
+    state: State,
+    pid: i32,
+    /// Steps that it was told to do and has not answered.
+    asked: VecDeque<usize>,
+}
+
+/// Several actors.
+struct Troupe<'a> {
+    program: &'a Program,
+    stage: Stage,
+    settle: i32,
+    members: Vec<Member>,
+    trace: Vec<String>,
+    now: usize,
+}
+
+impl<'a> Troupe<'a> {
+    fn new(request: &Request, program: &'a Program) -> Troupe<'a> {
+        // Where calls end by themselves after a while, that is waited for.
+        let timed = program.steps.iter().any(|step| step.call == Call::SetTimeout && step.args[2] > 0);
+        let member = |_| Member { state: State::Absent, pid: 0, asked: VecDeque::new() };
+        Troupe {
+            program,
+            stage: Stage::new(&request.text),
+            settle: if timed { 50 } else { 6 } * request.patience as i32,
+            members: (0..ACTORS).map(member).collect(),
+            trace: vec![String::new(); program.steps.len()],
+            now: 0,
+        }
+    }
+
+    fn run(mut self) -> Vec<String> {
+        match process::fork() {
+            forked if forked.value == 0 => actor::run(0, &self.stage, self.program),
+            forked if !forked.is_ok() => return vec![format!("the runner cannot fork: {}", forked.text())],
+            forked => self.members[0] = Member { state: State::Idle, pid: forked.value as i32, asked: VecDeque::new() },
+        }
+        if self.program.mode == Mode::Racing {
+            self.race()
+        } else {
+            self.in_order()
+        }
+        self.end();
+        std::mem::take(&mut self.trace)
+    }
+
+    /// Each step is done, or seen to wait, before the next one begins.
+    fn in_order(&mut self) {
+        for number in 0..self.program.steps.len() {
+            self.now = number;
+            let step = &self.program.steps[number];
+            let actor = usize::from(step.actor);
+            match self.members[actor].state {
+                State::Absent => self.trace[number] = "nobody".into(),
+                State::Dead => self.trace[number] = "dead".into(),
+                State::Busy => self.trace[number] = "busy".into(),
+                State::Idle if step.call == Call::Signal => {
+                    self.trace[number] = self.signal(step.args[0], step.args[1])
+                }
+                State::Idle => self.ask(actor, number),
+            }
+            self.listen(self.settle);
+        }
+        self.listen(4 * self.settle);
+        for (actor, member) in self.members.iter().enumerate() {
+            for number in &member.asked {
+                let what = if member.state == State::Dead { "died" } else { "waits" };
+                self.trace[*number] = format!("{what} (actor {actor})");
+            }
+        }
+    }
+
+    /// Every actor is told all its steps at once.
+    fn race(&mut self) {
+        for number in 0..self.program.steps.len() {
+            let step = &self.program.steps[number];
+            let actor = usize::from(step.actor);
+            if step.call == Call::Signal {
+                // In the middle of what they do.
+                process::pause(2);
+                self.hear(0);
+                self.trace[number] = self.signal(step.args[0], step.args[1]);
+            } else {
+                process::write_whole(self.stage.commands[actor].1, &(number as u32).to_le_bytes());
+                self.members[actor].asked.push_back(number);
+            }
+        }
+        // Nothing new for this long is the end: no step sleeps as long.
+        let patience = Duration::from_millis(1500);
+        let mut until = Instant::now() + patience;
+        while Instant::now() < until && self.members.iter().any(|member| !member.asked.is_empty()) {
+            if self.hear(20) {
+                until = Instant::now() + patience;
+            }
+            for actor in 0..ACTORS {
+                let member = &self.members[actor];
+                if member.pid != 0 && !member.asked.is_empty() && process::await_end(member.pid, 0) {
+                    // What it answered before it ended is in the pipe.
+                    while self.hear(0) {}
+                    let member = &mut self.members[actor];
+                    let ends =
+                        member.asked.front().is_some_and(|number| self.program.steps[*number].call == Call::Exit);
+                    for number in std::mem::take(&mut member.asked) {
+                        self.trace[number] = if ends { "ended".into() } else { "died".into() };
+                    }
+                    self.members[actor].state = State::Dead;
+                }
+            }
+        }
+        for member in &self.members {
+            for number in &member.asked {
+                self.trace[*number] = "waits".into();
+            }
+        }
+    }
+
+    fn ask(&mut self, actor: usize, number: usize) {
+        let member = &mut self.members[actor];
+        member.state = State::Busy;
+        member.asked.push_back(number);
+        process::write_whole(self.stage.commands[actor].1, &(number as u32).to_le_bytes());
+        let step = &self.program.steps[number];
+        if step.call == Call::Exit {
+            let pid = member.pid;
+            self.ended(pid);
+            self.trace[number] = "ended".into();
+        }
+    }
+
+    /// A process ended or was killed: nobody of it is there any more.
+    fn ended(&mut self, pid: i32) {
+        process::await_end(pid, 2000);
+        for member in self.members.iter_mut().filter(|member| member.pid == pid && member.state != State::Absent) {
+            member.state = State::Dead;
+        }
+        // Others hear of it later, where it is a daemon that tells them.
+        process::pause(2 * self.settle as u64);
+    }
+
+    fn signal(&mut self, actor: i32, signal: i32) -> String {
+        let Some(member) = self.members.get(actor as usize) else { return "nobody".into() };
+        if member.pid == 0 || member.state == State::Dead {
+            return "nobody".into();
+        }
+        let pid = member.pid;
+        let answer = process::kill(pid, signal);
+        if signal == libc::SIGKILL && self.program.mode != Mode::Racing {
+            self.ended(pid);
+        } else if self.program.mode != Mode::Racing {
+            process::pause(self.settle as u64);
+        }
+        answer.text()
+    }
+
+    /// Takes answers until nobody is busy, or no answer came for a while.
+    fn listen(&mut self, milliseconds: i32) {
+        while self.members.iter().any(|member| member.state == State::Busy) {
+            // Where a step that cannot wait is under way that one is waited for, and the others no longer than else.
+            let sure = self.members.iter().any(|member| {
+                member.state == State::Busy
+                    && member.asked.front().is_none_or(|number| !self.program.steps[*number].may_wait())
+            });
+            if !self.hear(if sure { milliseconds.max(2000) } else { milliseconds.min(4 * self.settle) }) {
+                self.bury();
+                return;
+            }
+        }
+    }
+
+    /// Finds actors that ended by themselves.
+    fn bury(&mut self) {
+        for member in self.members.iter_mut().filter(|member| member.state == State::Busy && member.pid != 0) {
+            if process::await_end(member.pid, 0) {
+                member.state = State::Dead;
+            }
+        }
+    }
+
+    /// Takes the answers that are there; `false` if none came in time.
+    fn hear(&mut self, milliseconds: i32) -> bool {
+        let from: Vec<i32> = self.stage.replies.iter().map(|(read, _)| *read).collect();
+        let ready = process::readable(&from, milliseconds);
+        for actor in (0..ACTORS).filter(|actor| ready[*actor]) {
+            let Some(frame) = process::read_frame(from[actor]) else { continue };
+            let Some((pid, text)) = frame.split_at_checked(4) else { continue };
+            let member = &mut self.members[actor];
+            member.pid = i32::from_le_bytes([pid[0], pid[1], pid[2], pid[3]]);
+            let text = String::from_utf8_lossy(text);
+            if text == "begins" {
+                member.state = if member.asked.is_empty() { State::Idle } else { State::Busy };
+                continue;
+            }
+            if member.state != State::Dead {
+                member.state = State::Idle;
+            }
+            if let Some(number) = member.asked.pop_front() {
+                let late = if number == self.now || self.program.mode == Mode::Racing {
+                    String::new()
+                } else {
+                    format!(" (during step {})", self.now)
+                };
+                self.trace[number] = format!("{text}{late}");
+                let step = &self.program.steps[number];
+                if matches!(step.call, Call::Exec | Call::ExecPlain) && text == "ok" {
+                    // Of the process's threads the one that called is left.
+                    let pid = self.members[actor].pid;
+                    for (other, member) in self.members.iter_mut().enumerate() {
+                        if other != actor && member.pid == pid {
+                            member.state = State::Dead;
+                        }
+                    }
+                }
+                // The new actor says by itself that it is there.
+                if matches!(step.call, Call::Fork | Call::Thread) && text == "ok" {
+                    let other = (step.args[0] as usize).min(ACTORS - 1);
+                    if self.program.mode != Mode::Racing && self.members[other].state == State::Absent {
+                        self.members[other].state = State::Busy;
+                    }
+                }
+            }
+        }
+        ready.contains(&true)
+    }
+
+    /// Ends all actors.
+    fn end(&mut self) {
+        for member in self.members.iter().filter(|member| member.pid != 0) {
+            process::kill(member.pid, libc::SIGKILL);
+        }
+        self.stage.close();
+        let until = Instant::now() + Duration::from_secs(2);
+        while process::reap() && Instant::now() < until {
+            process::pause(1);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Descriptors, and what all calls share.
+
+use crate::program::SLOTS;
+use crate::values::NAGLE;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// What the slots of this process hold.
+static TABLE: [AtomicI32; SLOTS] = [const { AtomicI32::new(-1) }; SLOTS];
+
+/// Signals that came, by number.
+static CAUGHT: [AtomicU32; 65] = [const { AtomicU32::new(0) }; 65];
+
+/// The descriptors from here on are the runner's own.
+pub const FIRST_OWN: i32 = 200;
+
+/// Programs' descriptors are below.
+pub const LAST: i32 = 100;
+
+/// The descriptor in a slot.
+pub fn slot(index: i32) -> i32 {
+    TABLE.get(index as usize).map_or(-1, |slot| slot.load(Ordering::Relaxed))
+}
+
+/// Puts a descriptor into a slot.
+pub fn put(index: i32, descriptor: i32) {
+    if let Some(slot) = TABLE.get(index as usize) {
+        slot.store(descriptor, Ordering::Relaxed);
+    }
+}
+
+/// All slots, as they are handed over by exec.
+pub fn slots() -> Vec<i32> {
+    TABLE.iter().map(|slot| slot.load(Ordering::Relaxed)).collect()
+}
+
+/// Closes all that a program may have left, and forgets it.
+pub fn reset() {
+    for slot in &TABLE {
+        slot.store(-1, Ordering::Relaxed);
+    }
+    for descriptor in 3..LAST {
+        // SAFETY: a number; nothing of this process but the program's is below `LAST`.
+        unsafe { libc::close(descriptor) };
+    }
+    for count in &CAUGHT {
+        count.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What a call returned.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// As it is.
+    pub value: i64,
+    /// If `value` is -1.
+    pub errno: i32,
+}
+
+/// Wraps what a call returned; to be called at once.
+pub fn answer(value: impl Into<i64>) -> Answer {
+    let value = value.into();
+    // SAFETY: the thread's own errno.
+    let errno = if value == -1 { unsafe { *libc::__errno_location() } } else { 0 };
+    Answer { value, errno }
+}
+
+impl Answer {
+    /// Whether there was no error.
+    pub fn is_ok(self) -> bool {
+        self.value >= 0
+    }
+
+    /// The value, or the error's name.
+    pub fn text(self) -> String {
+        if self.value == -1 { errno_name(self.errno) } else { self.value.to_string() }
+    }
+}
+
+/// The error's name.
+pub fn errno_name(errno: i32) -> String {
+    let known = match errno {
+        libc::EPERM => "EPERM",
+        libc::ENOENT => "ENOENT",
+        libc::EINTR => "EINTR",
+        libc::EIO => "EIO",
+        libc::EBADF => "EBADF",
+        libc::EAGAIN => "EAGAIN",
+        libc::ENOMEM => "ENOMEM",
+        libc::EACCES => "EACCES",
+        libc::EFAULT => "EFAULT",
+        libc::EEXIST => "EEXIST",
+        libc::EINVAL => "EINVAL",
+        libc::EMFILE => "EMFILE",
+        libc::ENOTTY => "ENOTTY",
+        libc::ESPIPE => "ESPIPE",
+        libc::EPIPE => "EPIPE",
+        libc::ELOOP => "ELOOP",
+        libc::EDOM => "EDOM",
+        libc::ENOTSOCK => "ENOTSOCK",
+        libc::EDESTADDRREQ => "EDESTADDRREQ",
+        libc::EMSGSIZE => "EMSGSIZE",
+        libc::ENOPROTOOPT => "ENOPROTOOPT",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::EAFNOSUPPORT => "EAFNOSUPPORT",
+        libc::EADDRINUSE => "EADDRINUSE",
+        libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+        libc::ENETUNREACH => "ENETUNREACH",
+        libc::ECONNABORTED => "ECONNABORTED",
+        libc::ECONNRESET => "ECONNRESET",
+        libc::ENOBUFS => "ENOBUFS",
+        libc::EISCONN => "EISCONN",
+        libc::ENOTCONN => "ENOTCONN",
+        libc::ETIMEDOUT => "ETIMEDOUT",
+        libc::ECONNREFUSED => "ECONNREFUSED",
+        libc::EALREADY => "EALREADY",
+        libc::EINPROGRESS => "EINPROGRESS",
+        libc::ENOSYS => "ENOSYS",
+        _ => return format!("E{errno}"),
+    };
+    known.into()
+}
+
+/// A call that takes numbers and nothing else.
+macro_rules! numbers {
+    ($call:ident($($arg:expr),*)) => {{
+        $(let _: i64 = i64::from($arg);)*
+        // SAFETY: the call takes numbers only.
+        $crate::sys::calls::answer(unsafe { libc::$call($($arg),*) })
+    }};
+}
+pub(crate) use numbers;
+
+/// Puts the descriptor that a call made into a slot.
+pub fn made(answer: Answer, into: i32) -> String {
+    if answer.is_ok() {
+        put(into, answer.value as i32);
+    }
+    answer.text()
+}
+
+/// socket(2), and TCP_NODELAY unless the program wants Nagle's algorithm.
+pub fn socket(into: i32, family: i32, flags: i32) -> String {
+    let answer = numbers!(socket(family, libc::SOCK_STREAM | (flags & !NAGLE), 0));
+    if answer.is_ok() && flags & NAGLE == 0 {
+        super::options::set_number(answer.value as i32, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    }
+    made(answer, into)
+}
+
+/// socketpair(2) of Unix sockets, and pipe2(2).
+pub fn two(socket: bool, first: i32, second: i32, flags: i32) -> String {
+    let mut both = [-1; 2];
+    let flags = flags & !NAGLE;
+    let answer = if socket {
+        // SAFETY: room for two descriptors.
+        answer(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | flags, 0, both.as_mut_ptr()) })
+    } else {
+        // SAFETY: room for two descriptors.
+        answer(unsafe { libc::pipe2(both.as_mut_ptr(), flags) })
+    };
+    if !answer.is_ok() {
+        return answer.text();
+    }
+    put(first, both[0]);
+    put(second, both[1]);
+    format!("{} {}", both[0], both[1])
+}
+
+/// A file in memory with this many bytes.
+pub fn file(into: i32, bytes: i32, step: usize) -> String {
+    // SAFETY: a string that ends in 0.
+    let answer = answer(unsafe { libc::memfd_create(c"differ".as_ptr(), libc::MFD_CLOEXEC) });
+    if answer.is_ok() {
+        let content = super::bytes::pattern(step, bytes.max(0) as usize);
+        // SAFETY: the buffer and its length.
+        unsafe { libc::pwrite(answer.value as i32, content.as_ptr().cast(), content.len(), 0) };
+    }
+    made(answer, into)
+}
+
+extern "C" fn caught(signal: i32) {
+    if let Some(count) = CAUGHT.get(signal as usize) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Lets a signal count (0), count and restart calls (1), or ignores it (2).
+pub fn handler(signal: i32, how: i32) -> String {
+    // SAFETY: zeros are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = if how == 2 { libc::SIG_IGN } else { caught as extern "C" fn(i32) as usize };
+    action.sa_flags = if how == 1 { libc::SA_RESTART } else { 0 };
+    // SAFETY: a valid sigaction, whose handler touches an atomic number only.
+    answer(unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) }).text()
+}
+
+/// How many signals came since it was asked last, by number.
+pub fn signals() -> Vec<(usize, u32)> {
+    let count = |(number, count): (usize, &AtomicU32)| {
+        let count = count.swap(0, Ordering::Relaxed);
+        (count != 0).then_some((number, count))
+    };
+    CAUGHT.iter().enumerate().filter_map(count).collect()
+}
+
+/// RLIMIT_NOFILE's soft limit.
+pub fn limit_descriptors(number: i32) -> String {
+    let limit = libc::rlimit { rlim_cur: number.clamp(0, 1024) as u64, rlim_max: 4096 };
+    // SAFETY: a valid rlimit.
+    answer(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).text()
+}
+
+/// What kind of file it is.
+pub fn stat(descriptor: i32) -> String {
+    // SAFETY: zeros are a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: room for a stat.
+    let answer = answer(unsafe { libc::fstat(descriptor, &raw mut stat) });
+    if answer.is_ok() { format!("{:o}", stat.st_mode & libc::S_IFMT) } else { answer.text() }
+}
+
+/// close_range(2) over the slots' numbers, in order.
+pub fn close_range(one: i32, other: i32) -> String {
+    if one < 3 || other < 3 || one >= LAST || other >= LAST {
+        return "skipped".into();
+    }
+    numbers!(close_range(one.min(other) as u32, one.max(other) as u32, 0)).text()
+}
+
+/// A flag of the file status flags, as the program names it.
+pub fn set_nonblocking(descriptor: i32, nonblocking: bool) -> String {
+    let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
+    numbers!(fcntl(descriptor, libc::F_SETFL, flags)).text()
+}
+
+/// FIONBIO.
+pub fn fionbio(descriptor: i32, on: i32) -> String {
+    let mut on = on;
+    // SAFETY: a pointer to a number.
+    answer(unsafe { libc::ioctl(descriptor, libc::FIONBIO, &raw mut on) }).text()
+}
+
+/// FIONREAD, SIOCOUTQ, SIOCATMARK, SIOCOUTQNSD.
+pub fn ask(descriptor: i32, what: i32) -> String {
+    let request = match what {
+        0 => libc::FIONREAD,
+        1 => libc::TIOCOUTQ,
+        2 => 0x8905,
+        _ => 0x894b,
+    };
+    let mut number: i32 = -7;
+    // SAFETY: room for the number.
+    let answer = answer(unsafe { libc::ioctl(descriptor, request, &raw mut number) });
+    if answer.is_ok() { format!("0 {number}") } else { answer.text() }
+}

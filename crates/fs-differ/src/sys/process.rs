@@ -1,0 +1,244 @@
+//! Processes, and the pipes between the runner and its actors.
+
+use super::calls::{Answer, FIRST_OWN, answer, numbers};
+
+/// Sleeps.
+pub fn pause(milliseconds: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+}
+
+/// fork(2): 0 in the child.
+pub fn fork() -> Answer {
+    // SAFETY: the child goes on with this thread alone, and takes no lock that another may have held: actors have no threads but
+    // those of the program, which sleep in read(2) or in a call of the program's.
+    answer(unsafe { libc::fork() })
+}
+
+/// _exit(2).
+pub fn exit(status: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(status) }
+}
+
+/// Orphans of this process's descendants become its children.
+pub fn adopt_orphans() {
+    // SAFETY: numbers only.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+extern "C" fn end_group(_: i32) {
+    // SAFETY: numbers only; kill(2) may be called in a signal handler.
+    unsafe { libc::kill(0, libc::SIGKILL) };
+}
+
+/// The process and its group end when the one that started it does: the group is its own.
+pub fn end_with_parent() {
+    // SAFETY: a handler that only calls kill(2), and numbers.
+    unsafe {
+        libc::signal(libc::SIGTERM, end_group as extern "C" fn(i32) as usize);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0);
+    }
+}
+
+/// kill(2).
+pub fn kill(pid: i32, signal: i32) -> Answer {
+    numbers!(kill(pid, signal))
+}
+
+/// Takes up all children that have ended; whether there are others.
+pub fn reap() -> bool {
+    loop {
+        // SAFETY: no status is asked for.
+        match unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } {
+            0 => return true,
+            -1 => return false,
+            _ => {}
+        }
+    }
+}
+
+/// Waits until the process has ended (as a zombie too), at most this long.
+pub fn await_end(pid: i32, milliseconds: i32) -> bool {
+    // SAFETY: numbers only.
+    let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
+    if handle < 0 {
+        return true;
+    }
+    let ended = readable(&[handle], milliseconds)[0];
+    close(handle);
+    ended
+}
+
+/// close(2).
+pub fn close(descriptor: i32) {
+    // SAFETY: a number; the caller owns it.
+    unsafe { libc::close(descriptor) };
+}
+
+/// A pipe whose ends are above the program's numbers.
+pub fn own_pipe() -> (i32, i32) {
+    let mut both = [-1; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe(both.as_mut_ptr()) } != 0 {
+        return (-1, -1);
+    }
+    (raise(both[0]), raise(both[1]))
+}
+
+/// Moves a descriptor above the program's numbers.
+pub fn raise(descriptor: i32) -> i32 {
+    // SAFETY: a number.
+    let high = unsafe { libc::fcntl(descriptor, libc::F_DUPFD, FIRST_OWN) };
+    close(descriptor);
+    high
+}
+
+/// Descriptors 0 to 2 of a runner: nothing to read, and the errors where they went before. Returns where the judge is heard and told.
+pub fn own_streams() -> (i32, i32) {
+    // SAFETY: numbers, and a string that ends in 0.
+    unsafe {
+        let (input, output) = (libc::fcntl(0, libc::F_DUPFD, FIRST_OWN), libc::fcntl(1, libc::F_DUPFD, FIRST_OWN));
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        libc::dup2(null, 0);
+        libc::dup2(null, 1);
+        if null > 2 {
+            libc::close(null);
+        }
+        (input, output)
+    }
+}
+
+/// Which of these can be read, waiting at most this long for the first.
+pub fn readable(descriptors: &[i32], milliseconds: i32) -> Vec<bool> {
+    let mut entries: Vec<libc::pollfd> =
+        descriptors.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+    // SAFETY: the entries and their number.
+    unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as u64, milliseconds) };
+    entries.iter().map(|entry| entry.revents != 0).collect()
+}
+
+/// Reads this many bytes; `false` at the end.
+pub fn read_whole(from: i32, bytes: &mut [u8]) -> bool {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &mut bytes[done..];
+        // SAFETY: the rest of the buffer.
+        let got = answer(unsafe { libc::read(from, rest.as_mut_ptr().cast(), rest.len()) } as i64);
+        match got.value {
+            1.. => done += got.value as usize,
+            -1 if got.errno == libc::EINTR => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Writes all; `false` if nobody reads.
+pub fn write_whole(to: i32, bytes: &[u8]) -> bool {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        // SAFETY: the rest of the buffer.
+        let got = answer(unsafe { libc::write(to, rest.as_ptr().cast(), rest.len()) } as i64);
+        match got.value {
+            0.. => done += got.value as usize,
+            _ if got.errno == libc::EINTR => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// A frame: its length, then its bytes, by one write(2).
+pub fn write_frame(to: i32, bytes: &[u8]) -> bool {
+    let mut frame = (bytes.len() as u32).to_le_bytes().to_vec();
+    frame.extend_from_slice(bytes);
+    write_whole(to, &frame)
+}
+
+/// A frame; `None` at the end.
+pub fn read_frame(from: i32) -> Option<Vec<u8>> {
+    let mut length = [0; 4];
+    if !read_whole(from, &mut length) {
+        return None;
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    let mut bytes = vec![0; length.min(16 << 20)];
+    read_whole(from, &mut bytes).then_some(bytes)
+}
+
+/// The program's text, for an actor that calls exec: in a file without a name, at a number above the program's.
+pub fn keep_text(text: &str) -> i32 {
+    // SAFETY: a string that ends in 0.
+    let file = unsafe { libc::memfd_create(c"program".as_ptr(), 0) };
+    write_whole(file, text.as_bytes());
+    raise(file)
+}
+
+/// What `keep_text` kept.
+pub fn kept_text(file: i32) -> String {
+    let mut bytes = vec![0u8; 1 << 20];
+    // SAFETY: the buffer and its length.
+    let got = unsafe { libc::pread(file, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    bytes.truncate(got.max(0) as usize);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn strings(words: &[String]) -> Vec<std::ffi::CString> {
+    words.iter().filter_map(|word| std::ffi::CString::new(word.as_str()).ok()).collect()
+}
+
+fn pointers(words: &[std::ffi::CString]) -> Vec<*const libc::c_char> {
+    words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// What this process executes from now on is without a preloaded library.
+pub fn forget_preload() {
+    // SAFETY: the actor's own threads do not look at the environment.
+    unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
+}
+
+/// execv(2) of this program with these arguments.
+pub fn exec(words: &[String]) -> String {
+    let words = strings(words);
+    let pointers = pointers(&words);
+    // SAFETY: a path and arguments that end in 0, and a list that ends in a null pointer.
+    answer(unsafe { libc::execv(c"/proc/self/exe".as_ptr(), pointers.as_ptr()) }).text()
+}
+
+/// posix_spawn(3) of this program, and how it ended.
+pub fn spawn(words: &[String]) -> String {
+    unsafe extern "C" {
+        static environ: *const *mut libc::c_char;
+    }
+    let words = strings(words);
+    let pointers = pointers(&words);
+    let mut pid = 0;
+    // SAFETY: a path and arguments that end in 0, lists that end in a null pointer, no actions and no attributes.
+    let error = unsafe {
+        libc::posix_spawn(
+            &raw mut pid,
+            c"/proc/self/exe".as_ptr(),
+            std::ptr::null(),
+            std::ptr::null(),
+            pointers.as_ptr().cast(),
+            environ,
+        )
+    };
+    if error != 0 {
+        return super::calls::errno_name(error);
+    }
+    let mut status = 0;
+    // SAFETY: room for a status.
+    while unsafe { libc::waitpid(pid, &raw mut status, 0) } == -1 {
+        // SAFETY: the thread's own errno.
+        if unsafe { *libc::__errno_location() } != libc::EINTR {
+            return "lost".into();
+        }
+    }
+    match libc::WEXITSTATUS(status) {
+        _ if libc::WIFSIGNALED(status) => format!("signal {}", libc::WTERMSIG(status)),
+        0 => "child 0".into(),
+        errno => format!("child {}", super::calls::errno_name(errno)),
+    }
+}

@@ -1,0 +1,250 @@
+//! The names of the numbers that programs are made of.
+
+/// A name and its number.
+pub type Named = (&'static str, i32);
+
+/// How a socket, an epoll set or an accepted connection is made.
+pub const MAKE: &[Named] = &[
+    ("nonblock", libc::SOCK_NONBLOCK),
+    ("cloexec", libc::SOCK_CLOEXEC),
+    // Without it TCP_NODELAY is set at once: what Nagle's algorithm holds back depends on the clock.
+    ("nagle", NAGLE),
+];
+/// A flag of the program's, not of socket(2).
+pub const NAGLE: i32 = 0x1000_0000;
+
+/// Address families.
+pub const FAMILY: &[Named] = &[("inet", libc::AF_INET), ("inet6", libc::AF_INET6)];
+
+/// Hosts of addresses.
+pub const HOST: &[Named] =
+    &[("any4", 0), ("lo4", 1), ("lo4b", 2), ("any6", 3), ("lo6", 4), ("mapped", 5), ("unspec", 6), ("short", 7)];
+
+/// Ports: `none` is 0, the others are the program's own.
+pub const PORT: &[Named] = &[("p0", 0), ("p1", 1), ("p2", 2), ("p3", 3), ("none", -1)];
+
+/// Which call accepts.
+pub const ACCEPT: &[Named] = &[("accept", 0), ("accept4", 1), ("noaddr", 2)];
+
+/// Which call sends.
+pub const SEND: &[Named] =
+    &[("write", 0), ("writev", 1), ("send", 2), ("sendto", 3), ("sendmsg", 4), ("sendmmsg", 5), ("sendtoaddr", 6)];
+
+/// Which call receives.
+pub const RECV: &[Named] = &[("read", 0), ("readv", 1), ("recv", 2), ("recvfrom", 3), ("recvmsg", 4), ("recvmmsg", 5)];
+
+/// Flags of messages.
+pub const MSG: &[Named] = &[
+    ("dontwait", libc::MSG_DONTWAIT),
+    ("nosignal", libc::MSG_NOSIGNAL),
+    ("peek", libc::MSG_PEEK),
+    ("waitall", libc::MSG_WAITALL),
+    ("oob", libc::MSG_OOB),
+    ("trunc", libc::MSG_TRUNC),
+    ("more", libc::MSG_MORE),
+    ("eor", libc::MSG_EOR),
+    ("waitforone", libc::MSG_WAITFORONE),
+    ("cmsg_cloexec", libc::MSG_CMSG_CLOEXEC),
+    ("errqueue", libc::MSG_ERRQUEUE),
+    ("dontroute", libc::MSG_DONTROUTE),
+];
+
+/// Of shutdown(2).
+pub const HOW: &[Named] = &[("rd", libc::SHUT_RD), ("wr", libc::SHUT_WR), ("rdwr", libc::SHUT_RDWR), ("bad", 3)];
+
+/// Close-on-exec, as dup3(2) and fcntl(2) take it.
+pub const CLOEXEC: &[Named] = &[("keep", 0), ("cloexec", 1)];
+
+/// Questions of ioctl(2).
+pub const IOCTL: &[Named] = &[("fionread", 0), ("siocoutq", 1), ("siocatmark", 2), ("outqnsd", 3)];
+
+/// Of poll(2).
+pub const POLL: &[Named] = &[
+    ("in", libc::POLLIN as i32),
+    ("out", libc::POLLOUT as i32),
+    ("pri", libc::POLLPRI as i32),
+    ("rdhup", libc::POLLRDHUP as i32),
+    ("rdnorm", libc::POLLRDNORM as i32),
+    ("wrnorm", libc::POLLWRNORM as i32),
+];
+
+/// Which call polls.
+pub const POLLER: &[Named] = &[("poll", 0), ("ppoll", 1), ("select", 2), ("pselect", 3)];
+
+/// Of epoll_ctl(2).
+pub const EVENTS: &[Named] = &[
+    ("in", libc::EPOLLIN),
+    ("out", libc::EPOLLOUT),
+    ("pri", libc::EPOLLPRI),
+    ("rdhup", libc::EPOLLRDHUP),
+    ("et", libc::EPOLLET),
+    ("oneshot", libc::EPOLLONESHOT),
+    ("exclusive", libc::EPOLLEXCLUSIVE),
+];
+
+/// Of epoll_ctl(2).
+pub const CTL: &[Named] = &[("add", libc::EPOLL_CTL_ADD), ("mod", libc::EPOLL_CTL_MOD), ("del", libc::EPOLL_CTL_DEL)];
+
+/// Which call waits.
+pub const WAIT: &[Named] = &[("epoll_wait", 0), ("epoll_pwait", 1), ("epoll_pwait2", 2)];
+
+/// Signals.
+pub const SIGNAL: &[Named] = &[
+    ("kill", libc::SIGKILL),
+    ("usr1", libc::SIGUSR1),
+    ("usr2", libc::SIGUSR2),
+    ("stop", libc::SIGSTOP),
+    ("cont", libc::SIGCONT),
+];
+
+/// What a signal does.
+pub const HANDLER: &[Named] = &[("plain", 0), ("restart", 1), ("ignore", 2)];
+
+/// Time-outs of sockets.
+pub const TIMEOUT: &[Named] = &[("rcv", libc::SO_RCVTIMEO), ("snd", libc::SO_SNDTIMEO)];
+
+/// Options by name: the position in `OPTIONS`.
+pub const OPTION: &[Named] = &[
+    ("reuseaddr", 0),
+    ("reuseport", 1),
+    ("keepalive", 2),
+    ("oobinline", 3),
+    ("linger", 4),
+    ("error", 5),
+    ("type", 6),
+    ("acceptconn", 7),
+    ("domain", 8),
+    ("protocol", 9),
+    ("priority", 10),
+    ("rcvlowat", 11),
+    ("nodelay", 12),
+    ("cork", 13),
+    ("keepidle", 14),
+    ("keepintvl", 15),
+    ("keepcnt", 16),
+    ("syncnt", 17),
+    ("linger2", 18),
+    ("defer_accept", 19),
+    ("window_clamp", 20),
+    ("quickack", 21),
+    ("user_timeout", 22),
+    ("inq", 23),
+    ("notsent_lowat", 24),
+    ("maxseg", 25),
+    ("tos", 26),
+    ("ttl", 27),
+    ("v6only", 28),
+    ("unicast_hops", 29),
+    ("tclass", 30),
+    ("freebind", 31),
+    ("timestamp", 32),
+    ("mark", 33),
+    ("sndbuf", 34),
+    ("rcvbuf", 35),
+    ("fastopen", 36),
+    ("bind_no_port", 37),
+    ("incoming_cpu", 38),
+    ("dontroute", 39),
+    ("broadcast", 40),
+    ("addrform", 41),
+    ("mtu_discover", 42),
+    ("recvtos", 43),
+    ("zerocopy", 44),
+    ("passcred", 45),
+    ("peek_off", 46),
+    ("busy_poll", 47),
+    ("reserved", 48),
+];
+
+/// Level and name of each of `OPTION`.
+pub const OPTIONS: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_ERROR),
+    (libc::SOL_SOCKET, libc::SO_TYPE),
+    (libc::SOL_SOCKET, libc::SO_ACCEPTCONN),
+    (libc::SOL_SOCKET, libc::SO_DOMAIN),
+    (libc::SOL_SOCKET, libc::SO_PROTOCOL),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+    (libc::IPPROTO_TCP, libc::TCP_QUICKACK),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, 36), // TCP_INQ
+    (libc::IPPROTO_TCP, 25), // TCP_NOTSENT_LOWAT
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (libc::IPPROTO_IP, libc::IP_FREEBIND),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_MARK),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
+    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
+    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU),
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST),
+    (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM),
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::SOL_SOCKET, libc::SO_PASSCRED),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+    (libc::IPPROTO_TCP, 9999),
+];
+
+/// The number's name.
+pub fn name_of(table: &[Named], value: i32) -> Option<&'static str> {
+    table.iter().find(|(_, number)| *number == value).map(|(name, _)| *name)
+}
+
+/// The name's number.
+pub fn number_of(table: &[Named], name: &str) -> Option<i32> {
+    table.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
+}
+
+/// The names of the bits, joined by `|`; 0 is `0`.
+pub fn bits(table: &[Named], value: i32) -> String {
+    let mut rest = value;
+    let mut names: Vec<String> = Vec::new();
+    for (name, bit) in table {
+        if rest & bit == *bit && *bit != 0 {
+            names.push((*name).into());
+            rest &= !bit;
+        }
+    }
+    if rest != 0 || names.is_empty() {
+        names.push(if rest == 0 { "0".into() } else { format!("{rest:#x}") });
+    }
+    names.join("|")
+}
+
+/// The bits of joined names.
+pub fn bits_of(table: &[Named], text: &str) -> Option<i32> {
+    text.split('|').try_fold(0, |all, name| {
+        let bit = match number_of(table, name) {
+            Some(bit) => bit,
+            None => match name.strip_prefix("0x") {
+                Some(hex) => u32::from_str_radix(hex, 16).ok()? as i32,
+                None => name.parse().ok()?,
+            },
+        };
+        Some(all | bit)
+    })
+}

@@ -1,0 +1,152 @@
+//! Steps of programs that are not bytes or readiness: options, descriptors, files and pipes, names.
+
+use crate::generate::{Held, Maker};
+use crate::program::{Call, SLOTS};
+use crate::values::OPTION;
+
+impl Maker {
+    pub(crate) fn option(&mut self) {
+        let slot = self.any();
+        let option = self.random.below(OPTION.len()) as i32;
+        // TCP_QUICKACK, SO_INCOMING_CPU and the buffers' sizes are of the moment; corked bytes come later.
+        if matches!(OPTION[option as usize].0, "quickack" | "incoming_cpu") {
+            return;
+        }
+        if self.random.percent(45) {
+            self.push(Call::GetOption, &[slot as i32, option]);
+            return;
+        }
+        let value = match OPTION[option as usize].0 {
+            "cork" | "peek_off" | "sndbuf" | "rcvbuf" | "window_clamp" => return self.receive(),
+            "nodelay" => 1,
+            "linger" => self.random.one(&[0, 0, -1, 3]),
+            "rcvlowat" => self.random.one(&[1, 1, 5, 100]),
+            "defer_accept" if self.random.percent(80) => 0,
+            "maxseg" => self.random.one(&[500, 1000, 0, 50, 100_000]),
+            "mark" | "priority" => self.random.one(&[0, 1, 6]),
+            _ => self.random.weighted(&[
+                (5, 1),
+                (4, 0),
+                (2, 2),
+                (2, 5),
+                (1, -1),
+                (1, 30),
+                (1, 100),
+                (1, 300),
+                (1, 70_000),
+            ]),
+        };
+        self.push(Call::SetOption, &[slot as i32, option, value]);
+    }
+
+    pub(crate) fn descriptor(&mut self) {
+        let slot = self.any();
+        let into = self.free();
+        let held = self.held[slot];
+        match self.random.below(14) {
+            0 | 1 => {
+                self.push(Call::Dup, &[slot as i32, into as i32]);
+                (self.held[into], self.six[into]) = (held, self.six[slot]);
+            }
+            2 => {
+                let cloexec = self.random.below(2) as i32;
+                self.push(Call::DupFd, &[slot as i32, into as i32, cloexec]);
+                (self.held[into], self.six[into]) = (held, self.six[slot]);
+            }
+            3 => {
+                let target = self.any();
+                self.push(Call::Dup2, &[slot as i32, target as i32]);
+                (self.held[target], self.six[target]) = (held, self.six[slot]);
+            }
+            4 => {
+                let (target, cloexec) = (self.any(), self.random.below(2) as i32);
+                self.push(Call::Dup3, &[slot as i32, target as i32, cloexec]);
+                (self.held[target], self.six[target]) = (held, self.six[slot]);
+            }
+            5 => self.push(Call::GetFl, &[slot as i32]),
+            6 => self.push(Call::GetFd, &[slot as i32]),
+            7 => {
+                let cloexec = self.random.below(2) as i32;
+                self.push(Call::SetFd, &[slot as i32, cloexec]);
+            }
+            8 => self.push(Call::Stat, &[slot as i32]),
+            9 => self.push(Call::Seek, &[slot as i32]),
+            10 => self.push(Call::FioNbio, &[slot as i32, 1]),
+            11 => {
+                self.push(Call::File, &[into as i32, 3000]);
+                self.held[into] = Held::File;
+            }
+            12 => {
+                let other = (0..SLOTS).find(|slot| *slot != into && self.held[*slot] == Held::Nothing).unwrap_or(0);
+                self.push(Call::Pipe, &[into as i32, other as i32, libc::SOCK_NONBLOCK]);
+                (self.held[into], self.held[other]) = (Held::Reader, Held::Writer);
+            }
+            _ if self.random.percent(20) => {
+                let other = self.any();
+                self.push(Call::CloseRange, &[slot as i32, other as i32]);
+            }
+            _ => {
+                let other = (0..SLOTS).find(|slot| *slot != into && self.held[*slot] == Held::Nothing).unwrap_or(0);
+                self.push(Call::Pair, &[into as i32, other as i32, libc::SOCK_NONBLOCK]);
+                (self.held[into], self.held[other]) = (Held::Unix, Held::Unix);
+            }
+        }
+    }
+
+    pub(crate) fn across(&mut self) {
+        match self.random.below(4) {
+            0 => {
+                if let Some(file) = self.which(|held| held == Held::File) {
+                    let to = self.connection();
+                    self.push(Call::SendFile, &[to as i32, file as i32, 500]);
+                }
+            }
+            1 => {
+                if let Some(writer) = self.which(|held| held == Held::Writer) {
+                    let from = self.connection();
+                    self.push(Call::Splice, &[from as i32, writer as i32, 1000]);
+                }
+            }
+            2 => {
+                if let Some(reader) = self.which(|held| held == Held::Reader) {
+                    let to = self.connection();
+                    self.push(Call::Splice, &[reader as i32, to as i32, 1000]);
+                }
+            }
+            _ => {
+                if let Some(unix) = self.which(|held| held == Held::Unix) {
+                    if self.random.percent(50) {
+                        let what = self.any();
+                        self.push(Call::Give, &[unix as i32, what as i32]);
+                    } else {
+                        let into = self.free();
+                        self.push(Call::Take, &[unix as i32, into as i32]);
+                        self.held[into] = Held::Connection;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn names(&mut self) {
+        let slot = self.any();
+        match self.random.below(6) {
+            0 | 1 => self.push(Call::Name, &[slot as i32]),
+            2 | 3 => self.push(Call::Peer, &[slot as i32]),
+            4 => {
+                let (host, port) = (self.host(self.six[slot], true), self.random.one(&[0, 1, 2, -1]));
+                self.push(Call::Bind, &[slot as i32, host, port]);
+                if self.held[slot] == Held::Fresh {
+                    self.held[slot] = Held::Bound(port);
+                }
+            }
+            _ => {
+                let backlog = self.random.one(&[16, 16, 9, 128]);
+                self.push(Call::Listen, &[slot as i32, backlog]);
+                if let Held::Bound(port) = self.held[slot] {
+                    self.held[slot] = Held::Listener(port);
+                }
+            }
+        }
+    }
+}

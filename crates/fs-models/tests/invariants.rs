@@ -1,0 +1,36 @@
+//! The functions and tests that `docs/SHM.md` names for its invariants are there.
+
+use std::path::Path;
+
+#[test]
+fn what_the_invariants_name_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/SHM.md")).unwrap();
+    let section =
+        page.split("\n## ").find(|section| section.starts_with("Who may see a connection")).expect("the section");
+    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| #")).collect();
+    let mut names = 0;
+    for (i, row) in rows.iter().enumerate() {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(cells.len(), 5, "{row}");
+        assert_eq!(cells[0], (i + 1).to_string(), "numbered in order");
+        for name in row.split('`').filter(|word| word.contains("::")) {
+            let (file, function) = name.split_once("::").unwrap();
+            let text = std::fs::read_to_string(root.join("crates").join(file))
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            // Defined, or one of a list that a macro makes tests of.
+            let is_there = |line: &str| {
+                let defined = line.split_once("fn ").and_then(|(_, rest)| rest.strip_prefix(function));
+                line.trim() == function || defined.is_some_and(|rest| rest.starts_with(['(', '<']))
+            };
+            assert!(text.lines().any(is_there), "invariant {}: {name} is gone", i + 1);
+            names += 1;
+        }
+        assert!(cells[3].contains("::"), "invariant {} is kept by nothing", i + 1);
+        for rule in cells[4].split('`').filter(|word| word.contains('_') && !word.contains("::")) {
+            let model = include_str!("../src/accept.rs");
+            assert!(model.contains(&format!("pub {rule}: bool")), "invariant {}: no rule {rule}", i + 1);
+        }
+    }
+    assert!(rows.len() >= 19 && names >= 50, "{} rows, {names} names", rows.len());
+}

@@ -1,0 +1,71 @@
+//! Random programs of socket calls: what they see under preload is what they see on the kernel (`make differ` runs more of them).
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::Lab;
+use fs_tests::apps::{target_dir, workspace};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+fn binary(name: &str) -> Result<PathBuf> {
+    let path = target_dir().join("release").join(name);
+    ensure!(path.exists(), "{} is not there: cargo build --release -p fs-cli -p fs-capi -p fs-differ", path.display());
+    Ok(path)
+}
+
+/// Runs the judge; what it printed, and whether nothing differed.
+fn judge(arguments: &[&str]) -> Result<(String, bool)> {
+    let output = Command::new(binary("fs-differ")?)
+        .args(["run", "--raw", "--jobs", "2", "--fastsock"])
+        .arg(binary("fastsock")?)
+        .arg("--allowed")
+        .arg(workspace().join("tests/differ/allowed.txt"))
+        .arg("--not-yet")
+        .arg(workspace().join("tests/differ/not-yet.txt"))
+        .args(arguments)
+        .output()
+        .context("fs-differ")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    print!("{text}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(matches!(output.status.code(), Some(0 | 1)), "fs-differ ends with {}: {errors}", output.status);
+    Ok((text, output.status.success()))
+}
+
+/// What differs between two runs on the kernel would be the judge's own mistake.
+#[test]
+fn the_judge_finds_nothing_between_two_kernels() -> Result<()> {
+    if Lab::up(&[])?.is_none() {
+        return Ok(());
+    }
+    let (text, same) = judge(&["--kernel", "--seed", "1", "--programs", "500"])?;
+    ensure!(same, "the kernel differs from itself:\n{text}");
+    Ok(())
+}
+
+/// The programs of `tests/differ`, then those of fixed seeds, but for what `not-yet.txt` names.
+#[test]
+fn known_programs_see_what_they_see_on_the_kernel() -> Result<()> {
+    if Lab::up(&[])?.is_none() {
+        return Ok(());
+    }
+    let corpus = workspace().join("tests/differ");
+    let (text, same) = judge(&[&corpus.to_string_lossy(), "--seed", "1", "--programs", "1500"])?;
+    ensure!(same, "programs differ:\n{text}");
+    Ok(())
+}
+
+/// Programs that nobody has seen. As long as `not-yet.txt` names some, what is found here is printed and no failure: the same may be
+/// behind it.
+#[test]
+fn fresh_programs_see_what_they_see_on_the_kernel() -> Result<()> {
+    if Lab::up(&[])?.is_none() {
+        return Ok(());
+    }
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() << 20;
+    let (text, same) = judge(&["--seed", &seed.to_string(), "--seconds", "6"])?;
+    let not_yet = std::fs::read_to_string(workspace().join("tests/differ/not-yet.txt"))?;
+    let open = not_yet.lines().any(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    ensure!(same || open, "programs differ:\n{text}");
+    Ok(())
+}

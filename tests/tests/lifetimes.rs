@@ -1,0 +1,29 @@
+//! Connections of random life times between processes that come, go and are killed: the books of both sides agree
+//! (`tests/lifetimes/lifetimes.c`). The long run is `make lifetimes`.
+
+use anyhow::{Result, ensure};
+use fs_tests::apps::compile;
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::stage::{finish, lo_down};
+use fs_tests::{Lab, Ns};
+
+/// Connections of each of the two runs.
+const CONNECTIONS: &str = "20000";
+
+#[test]
+fn none_is_lost_and_none_hangs() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let program = compile("lifetimes", &[])?;
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        lo_down(lab, Ns::Backend)?;
+        // With no kills the books agree to the last connection; with kills but for what the killed held.
+        for kills in ["0", "40"] {
+            let mut command = daemon.command(lab, "timeout");
+            let said = finish(command.args(["120"]).arg(&program).args([CONNECTIONS, "1", kills]), "lifetimes")?;
+            println!("{kills} kills: {said}");
+            ensure!(said.lines().any(|line| line == "right"), "{said}");
+        }
+        daemon.stop()
+    })
+}
