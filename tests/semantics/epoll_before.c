@@ -84,7 +84,7 @@ static void kernel_socket(void) {
     struct sockaddr_storage at;
     socklen_t len;
     int l = listener(AF_INET, 16, &at, &len), e = (int)MUST(epoll_create1(0)), c = tcp(AF_INET, 0);
-    set_int(c, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+    set_int(c, SOL_SOCKET, SO_ZEROCOPY, 1);
     MUST(connect(c, (struct sockaddr *)&at, len));
     int s = (int)MUST(accept(l, NULL, NULL)), copy = (int)MUST(dup(c));
     CALL(add(e, c, EPOLLIN, 1));

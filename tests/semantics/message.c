@@ -229,6 +229,110 @@ static void misnamed(void) {
     CALL(recv(b, text, 8, 0));
 }
 
+/* Receives up to `most` bytes and prints what the control messages say; `room` bytes are there for them. */
+static void receive_beside(int fd, size_t most, size_t room, int flags) {
+    _Alignas(struct cmsghdr) char control[128];
+    struct iovec into = {text, most};
+    struct msghdr message = {.msg_iov = &into, .msg_iovlen = 1, .msg_control = room ? control : NULL, .msg_controllen = room};
+    CALL(recvmsg(fd, &message, flags));
+    say("flags %#x controllen %zu", message.msg_flags, (size_t)message.msg_controllen);
+    if (message.msg_controllen < sizeof(struct cmsghdr)) return;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+        int left = -1;
+        struct timespec now, then = {0, 0};
+        clock_gettime(CLOCK_REALTIME, &now);
+        if (c->cmsg_len >= CMSG_LEN(4)) memcpy(&left, CMSG_DATA(c), 4);
+        if (c->cmsg_len >= CMSG_LEN(16)) memcpy(&then, CMSG_DATA(c), 16);
+        bool near = then.tv_sec <= now.tv_sec && then.tv_sec > now.tv_sec - 10;
+        if (c->cmsg_level == SOL_SOCKET) say("level 1 type %d length %zu a time %d", c->cmsg_type, (size_t)c->cmsg_len, near);
+        else say("level %d type %d length %zu: %d", c->cmsg_level, c->cmsg_type, (size_t)c->cmsg_len, left);
+    }
+}
+
+#define TCP_INQ_ 36
+/* TCP_INQ: set on a connection, on a listener, and before connect. */
+static void inq(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), value = 2;
+    set_int(l, IPPROTO_TCP, TCP_INQ_, 1);
+    int c = tcp(AF_INET, 0);
+    CALL(setsockopt(c, IPPROTO_TCP, TCP_INQ_, &value, sizeof value));
+    set_int(c, IPPROTO_TCP, TCP_INQ_, 1);
+    MUST(connect(c, (struct sockaddr *)&at, len));
+    int s = (int)MUST(accept(l, NULL, NULL)), ends[] = {c, s};
+    for (int i = 0; i < 2; i++) {
+        socklen_t size = sizeof value;
+        CALL(getsockopt(ends[i], IPPROTO_TCP, TCP_INQ_, &value, &size));
+        say("%d", value);
+        put(ends[1 - i], "0123456789", 10);
+        await_bytes(ends[i], 10);
+        receive_beside(ends[i], 3, 128, MSG_PEEK);
+        receive_beside(ends[i], 3, 128, 0);
+        receive_beside(ends[i], 1, 0, 0);
+        receive_beside(ends[i], 1, 10, 0);
+        receive_beside(ends[i], 1, CMSG_LEN(4), 0);
+        receive_beside(ends[i], 1, CMSG_LEN(2), 0);
+        receive_beside(ends[i], 9, 128, MSG_TRUNC);
+    }
+    int a, b;
+    pair(&a, &b);
+    set_int(b, IPPROTO_TCP, TCP_INQ_, 1);
+    put(a, "abc", 3);
+    await_bytes(b, 3);
+    receive_beside(b, 1, 128, 0);
+    MUST(shutdown(a, SHUT_WR));
+    await(b, POLLRDHUP);
+    receive_beside(b, 1, 128, 0);
+    receive_beside(b, 9, 128, 0);
+    receive_beside(b, 9, 128, 0);
+    set_int(b, IPPROTO_TCP, TCP_INQ_, 0);
+    receive_beside(b, 9, 128, 0);
+}
+
+/* SO_TIMESTAMP and its relatives on a connection, the last one with TCP_INQ, and on a listener. */
+static void stamps(void) {
+    static const int names[] = {29, 35, 63, 64};
+    int a, b, value = 1;
+    pair(&a, &b);
+    set_int(b, SOL_SOCKET, SO_TIMESTAMP, 1);
+    usleep(100000); /* The kernel begins to take times a moment later. */
+    for (int i = 0; i < 4; i++) {
+        CALL(setsockopt(b, SOL_SOCKET, names[i], &value, sizeof value));
+        for (int j = 0; j < 4; j++) {
+            int shown = -1;
+            socklen_t size = sizeof shown;
+            MUST(getsockopt(b, SOL_SOCKET, names[j], &shown, &size));
+            say("%d: %d", names[j], shown);
+        }
+        put(a, "abcd", 4);
+        await_bytes(b, 4);
+        receive_beside(b, 2, 128, MSG_PEEK);
+        receive_beside(b, 2, 128, 0);
+        receive_beside(b, 1, 20, 0);
+        receive_beside(b, 1, CMSG_LEN(16), 0);
+    }
+    set_int(b, IPPROTO_TCP, TCP_INQ_, 1);
+    put(a, "abcd", 4);
+    await_bytes(b, 4);
+    receive_beside(b, 2, 128, 0);
+    receive_beside(b, 1, CMSG_SPACE(16), 0);
+    set_int(b, SOL_SOCKET, SO_TIMESTAMP, 0);
+    receive_beside(b, 1, 128, 0);
+    set_int(b, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+    MUST(shutdown(a, SHUT_WR));
+    await(b, POLLIN);
+    receive_beside(b, 1, 128, 0);
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len);
+    set_int(l, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+    int c = dial(&at, len), s = (int)MUST(accept(l, NULL, NULL));
+    put(c, "x", 1);
+    await(s, POLLIN);
+    receive_beside(s, 1, 128, 0);
+}
+
 const struct test message_cases[] = {{"msg_peek", peek},
                                      {"msg_peek_offset", peek_offset, true},
                                      {"msg_waitall", waitall},
@@ -240,4 +344,6 @@ const struct test message_cases[] = {{"msg_peek", peek},
                                      {"msg_oob_inline", urgent_inline},
                                      {"msg_header", message_header},
                                      {"msg_misnamed", misnamed},
+                                     {"msg_inq", inq},
+                                     {"msg_stamps", stamps},
                                      {NULL, NULL, false}};

@@ -57,7 +57,7 @@ static const struct option options[] = {
 static void every_option(int fd, bool skip_default) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         /* Refused on a connection of ours; see gap_zerocopy, msg_peek_offset. */
-        if (skip_default && options[i].level == SOL_SOCKET && (options[i].option == SO_ZEROCOPY || options[i].option == SO_TIMESTAMP)) continue;
+        if (skip_default && options[i].level == SOL_SOCKET && options[i].option == SO_ZEROCOPY) continue;
         int value = -1;
         socklen_t len = sizeof value;
         int n = getsockopt(fd, options[i].level, options[i].option, &value, &len);

@@ -29,6 +29,7 @@
 mod address;
 pub mod adopt;
 mod arenas;
+mod beside;
 pub mod channel;
 pub mod connect;
 pub mod descriptor;
@@ -51,6 +52,7 @@ mod tcp_options;
 mod types;
 
 pub use adopt::{adopt, confirm, hand_over};
+pub use beside::{Beside, beside};
 pub use connect::{connect, shutdown, socket};
 pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};
 pub use exec::{after_exec_failed, before_exec, before_spawn, start};

@@ -9,7 +9,7 @@ use fs_shm::channel::state::Phase;
 use rustix::io::Errno;
 
 use crate::{
-    address,
+    address, beside,
     socket::{Kind, Socket, mark},
     source,
     sys::call,
@@ -274,6 +274,7 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
         _ if tcp_options::is_kernel_only(level, name, value) => {
             socket.mark(mark::KERNEL_ONLY);
         }
+        _ if beside::was_set(socket, level, name, int != 0) && channel.is_some() => {}
         (SOL_SOCKET, so::PRIORITY | so::ZEROCOPY) => {}
         _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
         _ => {}
@@ -308,6 +309,7 @@ pub(crate) fn recall(fd: Fd, socket: &Socket) {
     if call::getsockopt(fd, SOL_SOCKET, so::LINGER, &mut value[..8]).is_ok() {
         act(fd, socket, SOL_SOCKET, so::LINGER, &value[..8]);
     }
+    beside::recall(fd, socket);
     socket.wishes().store(tcp_options::inherited(), Relaxed);
 }
 

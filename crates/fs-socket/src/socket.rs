@@ -152,6 +152,11 @@ pub(crate) mod mark {
     pub(crate) const SYNCED: u32 = 128;
     /// The placeholder is connected ([`crate::source`]).
     pub(crate) const RESERVED: u32 = 256;
+    /// What recvmsg(2) tells besides ([`crate::beside`]): TCP_INQ, SO_TIMESTAMP, as a timespec, by the name of the new form.
+    pub(crate) const INQ: u32 = 512;
+    pub(crate) const STAMP: u32 = 1024;
+    pub(crate) const STAMP_NS: u32 = 2048;
+    pub(crate) const STAMP_NEW: u32 = 4096;
 }
 
 const COUNT: usize = 1 << 20;
@@ -327,6 +332,7 @@ impl Socket {
                 channel.set_buffer(sending, bytes);
             }
         }
+        crate::beside::apply(self, channel);
         crate::tcp_options::note_linger(self, channel);
         crate::tcp_options::limit_unsent(channel);
     }
@@ -350,6 +356,7 @@ impl Socket {
         if listener.marked(mark::OOB_INLINE) {
             self.mark(mark::OOB_INLINE);
         }
+        crate::beside::inherit(self, listener);
         let count = (listener.options_count.load(Relaxed) as usize).min(OPTIONS);
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {
             own.store(theirs.load(Relaxed), Relaxed);
@@ -430,6 +437,10 @@ impl Socket {
 
     pub(crate) fn marked(&self, bits: u32) -> bool {
         self.marks.load(Acquire) & bits != 0
+    }
+
+    pub(crate) fn marks(&self) -> u32 {
+        self.marks.load(Acquire)
     }
 
     pub(crate) fn mark(&self, bits: u32) {

@@ -48,20 +48,16 @@ enum Matters {
 use Matters::{Everywhere, OnWire};
 
 /// Options that are the kernel's work: it makes or takes other packets, or says more with them, than the stack.
-const KERNEL_ONLY: [(i32, i32, Matters); 31] = [
+const KERNEL_ONLY: [(i32, i32, Matters); 26] = [
     (SOL_SOCKET, 5, OnWire),      // SO_DONTROUTE
     (SOL_SOCKET, 25, OnWire),     // SO_BINDTODEVICE
     (SOL_SOCKET, 26, Everywhere), // SO_ATTACH_FILTER
-    (SOL_SOCKET, 29, Everywhere), // SO_TIMESTAMP
-    (SOL_SOCKET, 35, Everywhere), // SO_TIMESTAMPNS
     (SOL_SOCKET, 36, OnWire),     // SO_MARK
     (SOL_SOCKET, 37, Everywhere), // SO_TIMESTAMPING
     (SOL_SOCKET, SO_PEEK_OFF, Everywhere),
     (SOL_SOCKET, 50, Everywhere), // SO_ATTACH_BPF
     (SOL_SOCKET, 60, Everywhere), // SO_ZEROCOPY
     (SOL_SOCKET, 61, Everywhere), // SO_TXTIME
-    (SOL_SOCKET, 63, Everywhere), // SO_TIMESTAMP_NEW
-    (SOL_SOCKET, 64, Everywhere), // SO_TIMESTAMPNS_NEW
     (SOL_SOCKET, 65, Everywhere), // SO_TIMESTAMPING_NEW
     (SOL_TCP, 8, OnWire),         // TCP_LINGER2
     (SOL_TCP, 14, Everywhere),    // TCP_MD5SIG
@@ -69,7 +65,6 @@ const KERNEL_ONLY: [(i32, i32, Matters); 31] = [
     (SOL_TCP, 27, OnWire),        // TCP_SAVE_SYN
     (SOL_TCP, 31, Everywhere),    // TCP_ULP
     (SOL_TCP, 32, Everywhere),    // TCP_MD5SIG_EXT
-    (SOL_TCP, 36, Everywhere),    // TCP_INQ
     (SOL_TCP, 37, OnWire),        // TCP_TX_DELAY
     (SOL_TCP, 38, Everywhere),    // TCP_AO_ADD_KEY
     (SOL_IP, 4, OnWire),          // IP_OPTIONS

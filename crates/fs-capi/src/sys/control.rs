@@ -1,10 +1,14 @@
-//! Descriptors in ancillary data (SCM_RIGHTS, unix(7)).
+//! Ancillary data: descriptors (SCM_RIGHTS, unix(7)), and what a connection of ours tells beside its bytes.
 
 use core::slice;
 
 use super::answer::is_bad;
 use super::errno::{errno, set_errno};
-use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_NXTHDR, MSG_PEEK, SCM_RIGHTS, SOL_SOCKET, c_int, msghdr};
+use fs_socket::Beside;
+use libc::{
+    CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE, MSG_CTRUNC, MSG_PEEK, SCM_RIGHTS, SOL_SOCKET, c_int,
+    cmsghdr, msghdr,
+};
 
 /// Calls `each` with the descriptors of every SCM_RIGHTS message.
 ///
@@ -73,4 +77,38 @@ pub(super) unsafe fn claim(message: *const msghdr, flags: c_int) {
         // SAFETY: the kernel has just written the control data.
         unsafe { rights(message, |fds| fs_socket::claim(fds, flags & MSG_PEEK != 0)) };
     }
+}
+
+/// Writes these messages, as many as there is room for, and how long they are (put_cmsg() of the kernel).
+///
+/// # Safety
+/// As recvmsg(2); the control pointer and length of `header` are null or valid.
+pub(super) unsafe fn put(header: &mut msghdr, messages: impl Iterator<Item = Beside>) {
+    let room = if is_bad(header.msg_control) { 0 } else { header.msg_controllen };
+    let mut used = 0;
+    for message in messages {
+        let data = message.as_bytes();
+        let left = room - used;
+        if left < size_of::<cmsghdr>() {
+            header.msg_flags |= MSG_CTRUNC;
+            continue;
+        }
+        // SAFETY: the macros compute from the length alone.
+        let (len, space) = unsafe { (CMSG_LEN(data.len() as u32) as usize, CMSG_SPACE(data.len() as u32) as usize) };
+        if left < len {
+            header.msg_flags |= MSG_CTRUNC;
+        }
+        let len = len.min(left);
+        let at = header.msg_control.cast::<u8>().wrapping_add(used);
+        let head = cmsghdr { cmsg_len: len, cmsg_level: message.level, cmsg_type: message.kind };
+        // SAFETY: `left` bytes are there from `at` on, of which the header and what is left of `len` are written. The
+        // application's buffer may have any alignment.
+        unsafe {
+            at.cast::<cmsghdr>().write_unaligned(head);
+            let data_at = at.add(size_of::<cmsghdr>());
+            core::ptr::copy_nonoverlapping(data.as_ptr(), data_at, len - size_of::<cmsghdr>());
+        }
+        used += space.min(left);
+    }
+    header.msg_controllen = used;
 }

@@ -130,8 +130,10 @@ unsafe fn recvmsg_ours(fd: c_int, message: *mut msghdr, recv_flags: c_int) -> Ou
             if !header.msg_name.is_null() {
                 header.msg_namelen = 0;
             }
-            header.msg_controllen = 0;
             header.msg_flags = received.flags as c_int;
+            if recv_flags & libc::MSG_ERRQUEUE == 0 {
+                control::put(header, fs_socket::beside(fd, received.bytes));
+            }
         }
         Some(answer)
     }
