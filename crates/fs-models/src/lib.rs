@@ -1,9 +1,11 @@
 //! Models of the protocol between processes, explored in every order with a death at any step.
 //!
 //! [`explore`] visits every state that can be reached. [`accept`] is the life of a connection from connect to the last close,
-//! with an opener, two acceptors and the daemon; `docs/SHM.md` has the invariants.
+//! with an opener, two acceptors and the daemon; [`handover`] is one side of it in several processes, by fork and SCM_RIGHTS;
+//! `docs/SHM.md` has the invariants.
 
 pub mod accept;
+pub mod handover;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
