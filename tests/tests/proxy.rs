@@ -1,12 +1,14 @@
 //! The proxy between the kernel's TCP on both sides: every byte right, every request answered.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use fs_tests::apps::redis;
 use fs_tests::body::{self, Body};
 use fs_tests::clients::{self, WrkOptions};
 use fs_tests::lab::{BACKEND, BACKEND6, FRONT, FRONT6};
 use fs_tests::proxy::{Mode, Proxy, ProxyOptions, REDIS_PORT};
 use fs_tests::{Lab, Nginx, Ns, Stack};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const MODES: [Mode; 2] = [Mode::Http, Mode::Tcp];
 
@@ -109,6 +111,54 @@ fn wrk_with_keep_alive_meets_no_error() -> Result<()> {
 #[test]
 fn wrk_with_a_connection_for_each_request_meets_no_error() -> Result<()> {
     wrk(true)
+}
+
+/// SIGHUP again and again, under load: wrk meets no error, and downloads that run meanwhile are complete.
+#[test]
+fn reloads_cost_no_request_and_no_byte() -> Result<()> {
+    let (small, big) = (body::body(body::SMALL)?, body::body(body::GIB)?);
+    with_proxy(
+        |lab, proxy, _| {
+            for mode in MODES {
+                let base = proxy.url(mode);
+                let running = AtomicBool::new(true);
+                let reloads = std::thread::scope(|scope| {
+                    let download = scope.spawn(|| clients::download(lab, &base, &big));
+                    let kept = scope.spawn(|| clients::wrk(lab, &format!("{base}/64"), &WrkOptions::new(5, false)));
+                    let short = scope.spawn(|| clients::wrk(lab, &format!("{base}/64"), &WrkOptions::new(5, true)));
+                    let reloading = scope.spawn(|| reload_while(proxy, &running));
+                    let results = [kept.join(), short.join()].map(|one| one.expect("no panic"));
+                    let downloaded = download.join().expect("no panic");
+                    running.store(false, Ordering::SeqCst);
+                    let reloads = reloading.join().expect("no panic")?;
+                    for result in results {
+                        result?.clean()?;
+                    }
+                    downloaded.map(|()| reloads)
+                })?;
+                println!("{mode:?}: {reloads} reloads");
+                ensure!(reloads > 10, "only {reloads} reloads");
+            }
+            Ok(())
+        },
+        &[&small, &big],
+    )
+}
+
+/// How many reloads were completed.
+fn reload_while(proxy: &Proxy, running: &AtomicBool) -> Result<usize> {
+    let done = || proxy.proc.log().matches("is in use;").count();
+    let before = done();
+    while running.load(Ordering::SeqCst) {
+        let last = done();
+        proxy.proc.signal("HUP")?;
+        let start = Instant::now();
+        while done() == last {
+            ensure!(start.elapsed() < Duration::from_secs(10), "no reload:\n{}", proxy.proc.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    Ok(done() - before)
 }
 
 #[test]

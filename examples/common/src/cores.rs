@@ -38,8 +38,8 @@ pub struct Core {
 struct Shared {
     stop: Stop,
     ready: AtomicUsize,
-    /// What port 0 became, for the n-th listener of every core.
-    ports: Mutex<HashMap<usize, u16>>,
+    /// What port 0 became, for the n-th listener of every core in each round.
+    ports: Mutex<HashMap<(u64, usize), u16>>,
 }
 
 impl Core {
@@ -48,11 +48,21 @@ impl Core {
     ///
     /// # Errors
     /// As `bind(2)` and `listen(2)`.
-    pub async fn listen(&self, mut addr: SocketAddr) -> io::Result<Listener> {
+    pub async fn listen(&self, addr: SocketAddr) -> io::Result<Listener> {
         let number = self.listeners.replace(self.listeners.get() + 1);
+        self.listen_as(0, number, addr).await
+    }
+
+    /// As [`Core::listen`], where listeners come and go: those of all cores with the same `round` and `number` get the
+    /// same port for port 0.
+    ///
+    /// # Errors
+    /// As `bind(2)` and `listen(2)`.
+    pub async fn listen_as(&self, round: u64, number: usize, mut addr: SocketAddr) -> io::Result<Listener> {
         if addr.port() != 0 {
             return self.listen_at(addr).await;
         }
+        let number = (round, number);
         let known = self.shared.ports().get(&number).copied();
         if let Some(port) = known {
             addr.set_port(port);
@@ -112,7 +122,7 @@ impl Core {
 }
 
 impl Shared {
-    fn ports(&self) -> std::sync::MutexGuard<'_, HashMap<usize, u16>> {
+    fn ports(&self) -> std::sync::MutexGuard<'_, HashMap<(u64, usize), u16>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -238,7 +248,7 @@ impl Cores {
         self.counters.clone()
     }
 
-    /// Waits until all cores have ended; SIGTERM and SIGINT ask them to, a second one ends the process at once.
+    /// Waits until all cores have ended; SIGTERM, SIGINT and SIGQUIT ask them to, a second one ends the process at once.
     ///
     /// # Errors
     /// The first error of a core; the others are asked to stop then.
@@ -253,11 +263,12 @@ impl Cores {
     }
 }
 
-/// SIGTERM and SIGINT, caught from when this is made.
+/// SIGTERM, SIGINT and SIGQUIT, caught from when this is made.
 struct Signals {
     runtime: tokio::runtime::Runtime,
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
 }
 
 impl Signals {
@@ -266,8 +277,9 @@ impl Signals {
         let entered = runtime.enter();
         let terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+        let quit = signal(SignalKind::quit()).context("SIGQUIT")?;
         drop(entered);
-        Ok(Self { runtime, terminate, interrupt })
+        Ok(Self { runtime, terminate, interrupt, quit })
     }
 
     /// Waits until `count` cores have ended; a signal asks them to.
@@ -277,7 +289,7 @@ impl Signals {
         ended: &mut mpsc::UnboundedReceiver<anyhow::Result<()>>,
         count: usize,
     ) -> anyhow::Result<()> {
-        let Self { runtime, terminate, interrupt } = self;
+        let Self { runtime, terminate, interrupt, quit } = self;
         runtime.block_on(async {
             let mut first_error = Ok(());
             let mut left = count;
@@ -295,6 +307,7 @@ impl Signals {
                     }
                     _ = terminate.recv() => "SIGTERM",
                     _ = interrupt.recv() => "SIGINT",
+                    _ = quit.recv() => "SIGQUIT",
                 };
                 if stop.is_requested() {
                     tracing::warn!("second {name}: ending at once");

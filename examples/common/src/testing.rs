@@ -1,5 +1,6 @@
 //! Starts an example as a process and talks to it: for the examples' own tests. Everything panics on failure, as tests do.
 
+pub use crate::sys::Signal;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -57,7 +58,17 @@ impl Program {
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        crate::sys::terminate(self.child.id()).expect("SIGTERM");
+        self.signal(Signal::Terminate);
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        crate::sys::send_signal(self.child.id(), signal).expect("the process is there");
+    }
+
+    /// Its descriptors that are open now.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
     }
 
     /// Waits for its end.

@@ -9,6 +9,7 @@ use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,9 +24,12 @@ const WAITING: usize = 64;
 /// Text for the thread; `None` ends it.
 type Message = Option<String>;
 
+/// The way to the thread.
+pub(crate) type Sender = Arc<SyncSender<Message>>;
+
 /// The writing thread.
 pub(crate) struct Writer {
-    sender: SyncSender<Message>,
+    sender: Sender,
     thread: JoinHandle<()>,
 }
 
@@ -40,11 +44,16 @@ impl Writer {
         };
         let (sender, receiver) = sync_channel(WAITING);
         let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || write(output, &receiver))?;
-        Ok(Self { sender, thread })
+        Ok(Self { sender: Arc::new(sender), thread })
     }
 
-    pub(crate) fn sender(&self) -> SyncSender<Message> {
+    pub(crate) fn sender(&self) -> Sender {
         self.sender.clone()
+    }
+
+    /// True while somebody has a sender.
+    pub(crate) fn is_used(&self) -> bool {
+        Arc::strong_count(&self.sender) > 1
     }
 
     /// Writes what has been sent, and ends.
@@ -74,11 +83,11 @@ fn write(mut output: Box<dyn Write + Send>, receiver: &Receiver<Message>) {
 /// One core's side.
 pub(crate) struct AccessLog {
     buffer: RefCell<String>,
-    sender: SyncSender<Message>,
+    sender: Sender,
 }
 
 impl AccessLog {
-    pub(crate) fn new(sender: SyncSender<Message>) -> Self {
+    pub(crate) fn new(sender: Sender) -> Self {
         Self { buffer: RefCell::new(String::with_capacity(BUFFER + 1024)), sender }
     }
 
@@ -149,7 +158,7 @@ mod tests {
     #[test]
     fn a_slow_disk_costs_lines_but_no_time() {
         let (sender, receiver) = sync_channel(1);
-        let (log, dropped) = (AccessLog::new(sender), Counter::default());
+        let (log, dropped) = (AccessLog::new(Arc::new(sender)), Counter::default());
         for number in 0..3 {
             log.line(format_args!("line {number}"), &dropped);
             log.flush(&dropped);

@@ -8,7 +8,7 @@
 //! connect = "3s"                 # to a server
 //! response = "60s"               # from a request to the head of its answer
 //! idle = "60s"                   # nothing moves on a connection
-//! drain = "10s"                  # for open requests after SIGTERM
+//! drain = "10s"                  # for what is open after SIGTERM, SIGINT or SIGQUIT
 //!
 //! [[listener]]
 //! address = "0.0.0.0:8080"

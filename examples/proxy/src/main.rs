@@ -2,22 +2,29 @@
 //!
 //! Every core runs the same program beside the others: its own listeners, its own connections to the servers, its own
 //! counters. Nothing on the way of a request is shared between cores; see `docs` of the modules for the few exceptions.
+//!
+//! SIGHUP reads the configuration again (`reload`). SIGTERM, SIGINT and SIGQUIT let what is open end within `drain`; a
+//! second one ends the process at once.
 
 mod access_log;
 mod config;
 mod health;
 mod metrics;
 mod relay;
+mod reload;
 mod site;
 mod stats;
 mod tcp;
 mod upstream;
 mod web;
+mod worker;
 
 use anyhow::Context;
 use clap::Parser;
 use config::Config;
 use fs_example_common::{Cores, StackArgs};
+use metrics::Metrics;
+use reload::{Generation, Logs, Reloader};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,20 +48,24 @@ fn main() -> anyhow::Result<()> {
     let file = args.config.or(args.file).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
     fs_example_common::usage::raise_open_files(1 << 20)?;
-    let stats = Arc::new(stats::Stats::new(&config, args.stack.cores.0.len()));
-    let log = config.access_log.as_deref().map(access_log::Writer::start).transpose()?;
+    let count = args.stack.cores.0.len();
+    let stats = Arc::new(stats::Stats::new(&config, count, None));
+    let (log, logs) = (config.access_log.as_deref().map(access_log::Writer::start).transpose()?, Logs::default());
     let metrics = config.metrics.map(metrics::bind).transpose()?;
+    if let Some(bound) = &metrics {
+        println!("metrics {}", bound.local_addr()?);
+    }
+    let sender = log.as_ref().map(access_log::Writer::sender);
+    logs.add(log);
+    let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
+    // Before the cores: what they announce may be answered by a signal at once.
+    let (channel, orders) = reload::Channel::open()?;
 
-    let (for_cores, to_log) = (stats.clone(), log.as_ref().map(access_log::Writer::sender));
-    let site_config = config.clone();
-    let cores =
-        Cores::start(&args.stack, move |core| site::run(core, site_config.clone(), for_cores.clone(), to_log.clone()))?;
-    if let Some(listener) = metrics {
-        metrics::serve(listener, stats, cores.counters())?;
-    }
+    let first = current.clone();
+    let cores = Cores::start(&args.stack, move |core| worker::run(core, first.clone(), orders.clone()))?;
+    let metrics = Metrics::start(metrics, stats, cores.counters())?;
+    Reloader { file, cores: count, current, metrics, logs: logs.clone() }.start(channel)?;
     let result = cores.join();
-    if let Some(log) = log {
-        log.finish();
-    }
+    logs.finish();
     result
 }

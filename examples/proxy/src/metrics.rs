@@ -19,34 +19,107 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// The text format that prometheus-client writes.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Takes the port, so that an error comes before anything else is set up.
-pub(crate) fn bind(addr: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(addr).with_context(|| format!("cannot listen on {addr} for metrics"))?;
-    listener.set_nonblocking(true)?;
-    println!("metrics {}", listener.local_addr()?);
-    Ok(listener)
+/// The counters that are shown: those of the present configuration.
+type Shown = Arc<RwLock<Arc<Stats>>>;
+
+/// What shows the metrics, while a configuration wants them shown.
+pub(crate) struct Metrics {
+    shown: Shown,
+    stack: StackCounters,
+    endpoint: Option<Endpoint>,
 }
 
-/// Starts the thread that answers `GET /metrics`.
-pub(crate) fn serve(listener: std::net::TcpListener, stats: Arc<Stats>, stack: StackCounters) -> anyhow::Result<()> {
-    let mut registry = Registry::with_prefix("fs_proxy");
-    registry.register_collector(Box::new(ProxyCollector(stats)));
-    registry.register_collector(Box::new(StackCollector(stack)));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let listener = {
-        let _entered = runtime.enter();
-        tokio::net::TcpListener::from_std(listener)?
-    };
-    let registry = Arc::new(registry);
-    let run = move || runtime.block_on(accept(listener, registry));
-    std::thread::Builder::new().name("metrics".into()).spawn(run)?;
-    Ok(())
+/// A listener with its thread, which ends when this is dropped.
+pub(crate) struct Endpoint {
+    addr: SocketAddr,
+    _stop: oneshot::Sender<()>,
+}
+
+/// A bound socket, and the address that the configuration gave.
+pub(crate) struct Bound {
+    addr: SocketAddr,
+    listener: std::net::TcpListener,
+}
+
+/// Where the metrics shall be from now on.
+pub(crate) enum Place {
+    Same,
+    Other(Option<Endpoint>),
+}
+
+/// Takes the port, so that an error comes before anything else is set up.
+pub(crate) fn bind(addr: SocketAddr) -> anyhow::Result<Bound> {
+    let listener = std::net::TcpListener::bind(addr).with_context(|| format!("cannot listen on {addr} for metrics"))?;
+    listener.set_nonblocking(true)?;
+    Ok(Bound { addr, listener })
+}
+
+impl Bound {
+    /// Its port, where the configuration left that open.
+    pub(crate) fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Metrics {
+    /// Shows `stats`, where there is an address for it.
+    pub(crate) fn start(bound: Option<Bound>, stats: Arc<Stats>, stack: StackCounters) -> anyhow::Result<Self> {
+        let shown = Arc::new(RwLock::new(stats));
+        let mut metrics = Self { shown, stack, endpoint: None };
+        metrics.endpoint = bound.map(|bound| metrics.serve(bound)).transpose()?;
+        Ok(metrics)
+    }
+
+    /// Opens what another configuration wants.
+    pub(crate) fn prepare(&self, addr: Option<SocketAddr>) -> anyhow::Result<Place> {
+        if addr == self.endpoint.as_ref().map(|endpoint| endpoint.addr) {
+            return Ok(Place::Same);
+        }
+        let Some(addr) = addr else { return Ok(Place::Other(None)) };
+        let bound = bind(addr)?;
+        tracing::info!("metrics {}", bound.local_addr()?);
+        self.serve(bound).map(Some).map(Place::Other)
+    }
+
+    pub(crate) fn switch(&mut self, place: Place, stats: Arc<Stats>) {
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = stats;
+        if let Place::Other(endpoint) = place {
+            self.endpoint = endpoint;
+        }
+    }
+
+    /// Starts the thread that answers `GET /metrics`.
+    fn serve(&self, bound: Bound) -> anyhow::Result<Endpoint> {
+        let Bound { addr, listener } = bound;
+        let mut registry = Registry::with_prefix("fs_proxy");
+        registry.register_collector(Box::new(ProxyCollector(self.shown.clone())));
+        registry.register_collector(Box::new(StackCollector(self.stack.clone())));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _entered = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let registry = Arc::new(registry);
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    // The sender is never used, only dropped.
+                    _ = stopped => {}
+                    () = accept(listener, registry) => {}
+                }
+            });
+        };
+        std::thread::Builder::new().name("metrics".into()).spawn(run)?;
+        Ok(Endpoint { addr, _stop: stop })
+    }
 }
 
 async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
@@ -86,12 +159,22 @@ fn answer(registry: &Registry, request: &Request<Incoming>) -> Response<Full<Byt
 }
 
 #[derive(Debug)]
-struct ProxyCollector(Arc<Stats>);
+struct ProxyCollector(Shown);
 
 type ListenerCounter = fn(&ListenerStats) -> &Counter;
 type ServerCounter = fn(&ServerStats) -> &Counter;
 
 impl Collector for ProxyCollector {
+    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
+        let stats = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        View(&stats).encode(encoder)
+    }
+}
+
+/// The counters of one configuration.
+struct View<'a>(&'a Stats);
+
+impl View<'_> {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let listeners: [(&str, &str, MetricType, ListenerCounter); 5] = [
             ("connections", "Connections accepted.", MetricType::Counter, |s| &s.accepted),
@@ -117,7 +200,7 @@ impl Collector for ProxyCollector {
             self.each_server(|upstream, server, labels| {
                 let cores = self.0.cores.iter();
                 let value =
-                    cores.map(|core| counter(&core.0.servers[upstream][server]).value()).fold(0, u64::wrapping_add);
+                    cores.map(|core| counter(&core.0.servers[upstream][server].0).value()).fold(0, u64::wrapping_add);
                 number_of(&mut family, labels, kind, value)
             })?;
         }
@@ -137,10 +220,10 @@ impl Collector for ProxyCollector {
 
 type Labels<'a> = [(&'static str, &'a str); 2];
 
-impl ProxyCollector {
+impl View<'_> {
     fn sum(&self, listener: usize, counter: ListenerCounter) -> u64 {
         // A gauge may be counted up on one reading and down on the next, but it never changes cores.
-        self.0.cores.iter().map(|core| counter(&core.0.listeners[listener]).value()).fold(0, u64::wrapping_add)
+        self.0.cores.iter().map(|core| counter(&core.0.listeners[listener].0).value()).fold(0, u64::wrapping_add)
     }
 
     fn each_listener(&self, mut encode: impl FnMut(usize, &Labels<'_>) -> fmt::Result) -> fmt::Result {
@@ -166,7 +249,8 @@ impl ProxyCollector {
             self.0.listeners.iter().enumerate().filter(|(_, listener)| listener.mode == Mode::Http)
         {
             for (class, name) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
-                let count: u64 = self.0.cores.iter().map(|core| core.0.listeners[number].answers[class].value()).sum();
+                let count: u64 =
+                    self.0.cores.iter().map(|core| core.0.listeners[number].0.answers[class].value()).sum();
                 number_of(&mut family, &[("listener", &listener.name), ("class", name)], MetricType::Counter, count)?;
             }
         }
@@ -177,7 +261,7 @@ impl ProxyCollector {
         {
             let (mut sum, mut counts) = (0.0, [0; LATENCY_US.len()]);
             for core in &self.0.cores {
-                let (core_sum, core_counts) = core.0.listeners[number].latency();
+                let (core_sum, core_counts) = core.0.listeners[number].0.latency();
                 sum += core_sum;
                 counts.iter_mut().zip(core_counts).for_each(|(all, one)| *all += one);
             }

@@ -1,21 +1,22 @@
-//! One core's proxy: its listeners, and what their connections share.
+//! What the connections of one core share under one configuration.
 
 use crate::access_log::{AccessLog, FLUSH_INTERVAL};
 use crate::config::{Config, Mode};
 use crate::relay::{BUFFER, Moved};
+use crate::reload::Generation;
 use crate::stats::{CoreStats, ListenerStats, Stats};
 use crate::upstream::Upstream;
+use crate::worker::Socket;
 use crate::{health, tcp, web};
 use anyhow::Context;
 use fs_example_common::http::ServeOptions;
-use fs_example_common::net::accept_error_is_fatal;
-use fs_example_common::{Core, Listener, LocalStop, StackKind, Stream};
+use fs_example_common::{Core, LocalStop, StackKind, Stream};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// What the connections of a core share.
 pub(crate) struct Site {
@@ -30,6 +31,10 @@ pub(crate) struct Site {
     core: usize,
     log: Option<AccessLog>,
     last_complaint: Cell<Option<Instant>>,
+    /// Another configuration has taken its place; it serves only what is open.
+    retired: Cell<bool>,
+    checks: RefCell<Vec<JoinHandle<()>>>,
+    clock: RefCell<Option<JoinHandle<()>>>,
 }
 
 /// One listener's part of it.
@@ -39,80 +44,10 @@ pub(crate) struct ListenerSite {
     pub(crate) upstream: Rc<Upstream>,
 }
 
-/// Runs the proxy on one core, until the stop and the end of what is open then.
-pub(crate) async fn run(
-    core: Core,
-    config: Arc<Config>,
-    stats: Arc<Stats>,
-    log: Option<SyncSender<Option<String>>>,
-) -> anyhow::Result<()> {
-    let site = Rc::new(Site::new(&core, config, stats, log)?);
-    let mut sockets = Vec::new();
-    for listener in &site.config.listeners {
-        let address = *listener.address.get_ref();
-        let socket = core.listen(address).await;
-        sockets.push(socket.with_context(|| format!("cannot listen on {address}"))?);
-    }
-    let mut accepting = Vec::new();
-    for (number, socket) in sockets.into_iter().enumerate() {
-        if core.index == 0 {
-            println!("listening {} {}", socket.local_addr()?, site.listeners[number].name);
-        }
-        accepting.push(tokio::task::spawn_local(accept(site.clone(), number, socket)));
-    }
-    let mut helpers = site.start_helpers();
-    if core.is_last_ready() {
-        println!("ready");
-    }
-    let (failed, mut failure) = tokio::sync::mpsc::unbounded_channel::<anyhow::Error>();
-    for task in accepting {
-        let failed = failed.clone();
-        helpers.push(tokio::task::spawn_local(async move {
-            // Ends only when the stop has dropped the socket, or with the listener's own error.
-            if let Ok(Err(error)) = task.await {
-                let _ = failed.send(error);
-            }
-        }));
-    }
-    let result = tokio::select! {
-        () = core.stop_requested() => Ok(()),
-        Some(error) = failure.recv() => Err(error),
-    };
-    site.drain(core.index).await;
-    helpers.iter().for_each(tokio::task::JoinHandle::abort);
-    result
-}
-
-async fn accept(site: Rc<Site>, number: usize, socket: Listener) -> anyhow::Result<()> {
-    let stop = site.stop.clone();
-    let mut stopped = std::pin::pin!(stop.requested());
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = &mut stopped => return Ok(()),
-            accepted = socket.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => site.serve(number, stream, peer),
-            Err(_) if stop.is_requested() => return Ok(()),
-            Err(error) if accept_error_is_fatal(&error) => {
-                return Err(error).with_context(|| format!("listener {}", site.listeners[number].name));
-            }
-            Err(error) => {
-                tracing::warn!("listener {}: accept: {error}", site.listeners[number].name);
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
-    }
-}
-
 impl Site {
-    fn new(
-        core: &Core,
-        config: Arc<Config>,
-        stats: Arc<Stats>,
-        log: Option<SyncSender<Option<String>>>,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(core: &Core, generation: &Generation) -> anyhow::Result<Self> {
+        let Generation { number: _, config, stats, log } = generation;
+        let (config, stats) = (config.clone(), stats.clone());
         let upstream = |(number, config)| Rc::new(Upstream::new(config, &stats, core.index, number));
         let upstreams: Vec<_> = config.upstreams.iter().enumerate().map(upstream).collect();
         let mut listeners = Vec::new();
@@ -129,15 +64,19 @@ impl Site {
             scratch: RefCell::new(vec![0; BUFFER]),
             stop: LocalStop::default(),
             core: core.index,
-            log: log.map(AccessLog::new),
+            log: log.clone().map(AccessLog::new),
             last_complaint: Cell::new(None),
+            retired: Cell::new(false),
+            checks: RefCell::default(),
+            clock: RefCell::default(),
             stats,
             config,
         })
     }
 
-    fn serve(self: &Rc<Self>, number: usize, stream: Stream, peer: SocketAddr) {
-        let (site, open) = (self.clone(), self.stop.open());
+    /// Serves a connection that `socket` accepted for listener `number`.
+    pub(crate) fn serve(self: &Rc<Self>, socket: &Rc<Socket>, number: usize, stream: Stream, peer: SocketAddr) {
+        let (site, socket, open) = (self.clone(), socket.clone(), self.stop.open());
         let stats = self.listener_stats(number);
         stats.accepted.add(1);
         stats.open.add(1);
@@ -148,7 +87,7 @@ impl Site {
         tokio::task::spawn_local(async move {
             match mode {
                 Mode::Tcp => tcp::serve(site.clone(), number, stream, peer).await,
-                Mode::Http => web::serve(site.clone(), number, stream, peer).await,
+                Mode::Http => web::serve(site.clone(), socket, number, stream, peer).await,
             }
             site.listener_stats(number).open.sub(1);
             drop(open);
@@ -156,37 +95,50 @@ impl Site {
     }
 
     /// Health checks (on the first core), pools' and the log's clocks.
-    fn start_helpers(self: &Rc<Self>) -> Vec<tokio::task::JoinHandle<()>> {
-        let mut helpers = Vec::new();
+    pub(crate) fn start_helpers(self: &Rc<Self>) {
         for (number, upstream) in self.config.upstreams.iter().enumerate() {
             let check = upstream.health_check.as_ref().filter(|_| self.core == 0);
             for (server, _) in upstream.servers.get_ref().iter().enumerate().filter(|_| check.is_some()) {
                 let check = check.cloned().unwrap_or_default();
                 let watch = health::watch(self.stack, check, self.stats.clone(), (number, server));
-                helpers.push(tokio::task::spawn_local(watch));
+                self.checks.borrow_mut().push(tokio::task::spawn_local(watch));
             }
         }
         let site = self.clone();
-        helpers.push(tokio::task::spawn_local(async move {
+        let clock = tokio::task::spawn_local(async move {
             loop {
                 tokio::time::sleep(FLUSH_INTERVAL).await;
-                site.upstreams.iter().flat_map(|upstream| &upstream.servers).for_each(|server| server.pool.expire());
+                site.servers().for_each(|server| server.pool.expire());
                 site.flush_log();
             }
-        }));
-        helpers
+        });
+        self.clock.replace(Some(clock));
     }
 
-    /// Lets open requests and connections finish, within the deadline.
-    async fn drain(&self, core: usize) {
-        self.stop.request();
-        let limit = self.config.timeouts.drain;
-        if tokio::time::timeout(limit, self.stop.drained()).await.is_err() {
-            tracing::warn!(
-                "{} connections still open on core {core} after {limit:?}: closing them",
-                self.stop.open_count()
-            );
-        }
+    fn servers(&self) -> impl Iterator<Item = &crate::upstream::Server> {
+        self.upstreams.iter().flat_map(|upstream| &upstream.servers)
+    }
+
+    /// Another configuration has taken over: health checks end and no connection to a server is kept, now and when
+    /// requests end. What clients have open goes on, without a deadline.
+    pub(crate) fn retire(self: Rc<Self>) {
+        self.retired.set(true);
+        self.checks.take().iter().for_each(JoinHandle::abort);
+        self.servers().for_each(|server| server.pool.close());
+        tokio::task::spawn_local(async move {
+            self.stop.drained().await;
+            self.end();
+        });
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.get()
+    }
+
+    /// Ends what runs for its own sake; its connections have ended, or are given up.
+    pub(crate) fn end(&self) {
+        self.checks.take().iter().for_each(JoinHandle::abort);
+        self.clock.take().iter().for_each(JoinHandle::abort);
         self.flush_log();
     }
 
@@ -195,7 +147,7 @@ impl Site {
     }
 
     pub(crate) fn listener_stats(&self, number: usize) -> &ListenerStats {
-        &self.stats().listeners[number]
+        &self.stats().listeners[number].0
     }
 
     /// Says, not more often than each second, that an upstream has no healthy server.

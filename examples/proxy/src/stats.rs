@@ -1,8 +1,9 @@
 //! What the proxy counts: a set of counters per core, written by that core only, summed when somebody asks.
 
-use crate::config::{Config, Mode};
+use crate::config::{Config, Mode, UpstreamConfig};
 use fs_example_common::counters::{Counter, PerCore};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -73,18 +74,22 @@ pub(crate) struct ServerStats {
     pub(crate) retries: Counter,
 }
 
+/// Counters of one core that go on under the next configuration. On cache lines of their own: they are allocated one by
+/// one, and the neighbour may be another core's.
+type Shared<T> = Arc<PerCore<T>>;
+
 /// One core.
 #[derive(Debug)]
 pub(crate) struct CoreStats {
-    pub(crate) listeners: Vec<ListenerStats>,
+    pub(crate) listeners: Vec<Shared<ListenerStats>>,
     /// By upstream and server.
-    pub(crate) servers: Vec<Vec<ServerStats>>,
+    pub(crate) servers: Vec<Vec<Shared<ServerStats>>>,
     /// Log lines that were dropped because the disk was too slow.
     pub(crate) log_dropped: Counter,
 }
 
 /// A listener's labels.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ListenerName {
     pub(crate) name: String,
     pub(crate) mode: Mode,
@@ -95,6 +100,8 @@ pub(crate) struct ListenerName {
 pub(crate) struct Server {
     pub(crate) upstream: String,
     pub(crate) addr: SocketAddr,
+    /// It has health checks.
+    checked: bool,
     /// Written by the core that checks, a few times a day; read by all. A line that nobody writes is in every cache, so
     /// reading it costs a core no more than a variable of its own.
     healthy: AtomicBool,
@@ -114,37 +121,73 @@ impl Server {
 #[derive(Debug)]
 pub(crate) struct Stats {
     pub(crate) listeners: Vec<ListenerName>,
-    pub(crate) servers: Vec<Vec<Server>>,
+    pub(crate) servers: Vec<Vec<Arc<Server>>>,
     pub(crate) cores: Vec<PerCore<CoreStats>>,
 }
 
 impl Stats {
-    pub(crate) fn new(config: &Config, cores: usize) -> Self {
-        let listener =
-            |listener: &crate::config::ListenerConfig| ListenerName { name: listener.name(), mode: listener.mode };
-        let servers = |upstream: &crate::config::UpstreamConfig| {
-            let server = |&addr: &SocketAddr| Server {
-                upstream: upstream.name.get_ref().clone(),
-                addr,
-                healthy: AtomicBool::new(true),
-            };
-            upstream.servers.get_ref().iter().map(server).collect::<Vec<_>>()
+    /// Counters for a configuration. Listeners of the same name and servers of the same upstream go on counting where
+    /// `before` is; what is known of the health of servers that both check is kept.
+    pub(crate) fn new(config: &Config, cores: usize, before: Option<&Stats>) -> Self {
+        let listeners: Vec<_> = config
+            .listeners
+            .iter()
+            .map(|listener| ListenerName { name: listener.name(), mode: listener.mode })
+            .collect();
+        // Names may occur twice, each then goes on with its own.
+        let mut used = Vec::new();
+        let old_listeners: Vec<_> = listeners
+            .iter()
+            .map(|listener| {
+                let same = |(at, old): &(usize, &ListenerName)| old == &listener && !used.contains(at);
+                let (at, _) = before?.listeners.iter().enumerate().find(same)?;
+                used.push(at);
+                Some(at)
+            })
+            .collect();
+        let old_server = |upstream: &UpstreamConfig, addr: SocketAddr| {
+            let before = before?;
+            let places = before.servers.iter().enumerate().flat_map(|(number, servers)| {
+                servers.iter().enumerate().map(move |(place, server)| (number, place, server))
+            });
+            let same = |server: &Server| server.addr == addr && &server.upstream == upstream.name.get_ref();
+            places.into_iter().find(|(_, _, server)| same(server))
         };
-        let core = || CoreStats {
-            listeners: config.listeners.iter().map(|_| ListenerStats::default()).collect(),
-            servers: config
-                .upstreams
-                .iter()
-                .map(|upstream| upstream.servers.get_ref().iter().map(|_| ServerStats::default()).collect())
-                .collect(),
-            log_dropped: Counter::default(),
+        let server = |upstream: &UpstreamConfig, addr| {
+            let kept = old_server(upstream, addr).map(|(_, _, server)| server).filter(|server| server.checked);
+            let checked = upstream.health_check.is_some();
+            kept.filter(|_| checked).cloned().unwrap_or_else(|| {
+                let name = upstream.name.get_ref().clone();
+                Arc::new(Server { upstream: name, addr, checked, healthy: AtomicBool::new(true) })
+            })
+        };
+        let core = |core: usize| {
+            let old = before.map(|before| &before.cores[core].0);
+            let listener = |at: &Option<usize>| Some(old?.listeners[(*at)?].clone());
+            let server = |upstream: &UpstreamConfig, addr| {
+                let (number, place, _) = old_server(upstream, addr)?;
+                Some(old?.servers[number][place].clone())
+            };
+            let log_dropped = Counter::default();
+            log_dropped.add(old.map_or(0, |old| old.log_dropped.value()));
+            CoreStats {
+                listeners: old_listeners.iter().map(|at| listener(at).unwrap_or_default()).collect(),
+                servers: each_server(config, |upstream, addr| server(upstream, addr).unwrap_or_default()),
+                log_dropped,
+            }
         };
         Self {
-            listeners: config.listeners.iter().map(listener).collect(),
-            servers: config.upstreams.iter().map(servers).collect(),
-            cores: (0..cores).map(|_| PerCore(core())).collect(),
+            servers: each_server(config, server),
+            cores: (0..cores).map(|number| PerCore(core(number))).collect(),
+            listeners,
         }
     }
+}
+
+fn each_server<T>(config: &Config, make: impl Fn(&UpstreamConfig, SocketAddr) -> T) -> Vec<Vec<T>> {
+    let servers =
+        |upstream: &UpstreamConfig| upstream.servers.get_ref().iter().map(|&addr| make(upstream, addr)).collect();
+    config.upstreams.iter().map(servers).collect()
 }
 
 #[cfg(test)]

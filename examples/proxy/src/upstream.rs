@@ -93,7 +93,7 @@ impl Upstream {
 impl Server {
     pub(crate) fn stats(&self) -> &ServerStats {
         let (core, upstream, server) = self.place;
-        &self.stats.cores[core].0.servers[upstream][server]
+        &self.stats.cores[core].0.servers[upstream][server].0
     }
 
     pub(crate) fn is_healthy(&self) -> bool {
@@ -165,7 +165,7 @@ mod tests {
             "[[upstream]]\nname = 'x'\nbalance = '{balance}'\nservers = ['10.0.0.1:1', '10.0.0.2:1', '10.0.0.3:1']"
         );
         let config: Config = toml::from_str(&text).unwrap();
-        let stats = Arc::new(Stats::new(&config, 1));
+        let stats = Arc::new(Stats::new(&config, 1, None));
         (Rc::new(Upstream::new(&config.upstreams[0], &stats, 0, 0)), stats)
     }
 

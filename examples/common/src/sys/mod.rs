@@ -156,13 +156,30 @@ pub fn page_size() -> u64 {
     (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as u64
 }
 
-/// Asks a process to end (SIGTERM).
+/// A signal that tests send.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy, Debug)]
+pub enum Signal {
+    /// SIGTERM.
+    Terminate,
+    /// SIGQUIT.
+    Quit,
+    /// SIGHUP.
+    HangUp,
+}
+
+/// Sends a signal to a process.
 ///
 /// # Errors
 /// As `kill(2)`.
 #[cfg(feature = "testing")]
-pub fn terminate(process: u32) -> io::Result<()> {
+pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
+    let number = match signal {
+        Signal::Terminate => libc::SIGTERM,
+        Signal::Quit => libc::SIGQUIT,
+        Signal::HangUp => libc::SIGHUP,
+    };
     // SAFETY: kill takes plain numbers.
-    let result = unsafe { libc::kill(process as libc::pid_t, libc::SIGTERM) };
+    let result = unsafe { libc::kill(process as libc::pid_t, number) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

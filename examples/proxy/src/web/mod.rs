@@ -9,10 +9,11 @@ mod tunnel;
 
 use crate::config::Timeouts;
 use crate::site::Site;
+use crate::worker::{Socket, Target};
 use body::WebBody;
 use fs_example_common::Stream;
 use fs_example_common::http::{ServeOptions, Served};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper_util::rt::TokioTimer;
@@ -32,9 +33,9 @@ pub(crate) fn serve_options(timeouts: &Timeouts) -> ServeOptions {
     ServeOptions { builder, idle_timeout: Some(timeouts.idle), ..ServeOptions::default() }
 }
 
-/// Serves one connection of listener number `listener`.
-pub(crate) async fn serve(site: Rc<Site>, listener: usize, stream: Stream, peer: SocketAddr) {
-    let client = Rc::new(Client { site: site.clone(), listener, peer, tunnel: tunnel::Slot::default() });
+/// Serves one connection of listener number `listener`, which `socket` accepted.
+pub(crate) async fn serve(site: Rc<Site>, socket: Rc<Socket>, listener: usize, stream: Stream, peer: SocketAddr) {
+    let client = Rc::new(Client { site: site.clone(), socket, listener, peer, tunnel: Rc::default() });
     let serving = fs_example_common::http::serve(
         stream,
         &site.serve_options,
@@ -56,8 +57,19 @@ pub(crate) struct Client {
     pub(crate) site: Rc<Site>,
     pub(crate) listener: usize,
     pub(crate) peer: SocketAddr,
+    /// Whose connection it is, whatever the configuration.
+    socket: Rc<Socket>,
     /// Where the server's side of an upgraded connection is put.
-    pub(crate) tunnel: tunnel::Slot,
+    pub(crate) tunnel: Rc<tunnel::Slot>,
+}
+
+impl Client {
+    /// The same client as a client of the present configuration, unless that has no HTTP listener at this address.
+    fn at_present(self: &Rc<Self>) -> Rc<Self> {
+        let Some(Target { site, number }) = self.socket.http_target() else { return self.clone() };
+        let Self { site: _, listener: _, peer, socket, tunnel } = &**self;
+        Rc::new(Self { site, listener: number, peer: *peer, socket: socket.clone(), tunnel: tunnel.clone() })
+    }
 }
 
 #[derive(Clone)]
@@ -70,6 +82,15 @@ impl hyper::service::Service<Request<Incoming>> for Web {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let client = self.0.clone();
-        Box::pin(async move { Ok(forward::forward(&client, request).await) })
+        Box::pin(async move {
+            // A kept connection of a client outlives a reload by one request, which the new configuration answers: to
+            // close it while a request may be on its way would cost the client that request (RFC 9112 9.5).
+            let server = if client.site.is_retired() { client.at_present() } else { client.clone() };
+            let mut response = forward::forward(&server, request).await;
+            if client.site.is_retired() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response)
+        })
     }
 }
