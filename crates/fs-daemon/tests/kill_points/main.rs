@@ -243,6 +243,8 @@ scenarios! {
     forker
     listener_closer
     opener
+    receiver
+    sharer
     acceptor
     acceptor_of_two
 }

@@ -1,6 +1,7 @@
-//! fork(2) as the C library has it: this process has threads, and its children allocate.
+//! fork(2) as the C library has it: this process has threads, and its children allocate. Descriptors by number.
 
 use rustix::process::Pid;
+use std::os::fd::{BorrowedFd, RawFd};
 
 /// A child that runs `body` and ends with its answer.
 pub(crate) fn fork(body: impl FnOnce() -> i32) -> Pid {
@@ -20,4 +21,11 @@ pub(crate) fn fork(body: impl FnOnce() -> i32) -> Pid {
 pub(crate) fn end_after(seconds: u32) {
     // SAFETY: takes a number.
     let _before = unsafe { libc::alarm(seconds) };
+}
+
+/// A descriptor of a socket of fs-socket, which has numbers.
+pub(crate) fn borrowed<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    assert!(fd >= 0);
+    // SAFETY: not -1; a number that has been closed gives an error.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }

@@ -1,11 +1,14 @@
 //! What the victim does when it is killed, and what the others have to see.
 
 use crate::process_unsafe::fork;
-use crate::sockets::{accept, close, connect, dup, is_ours, listener, read_to_end, recv, send, wait_at_most};
+use crate::sockets::{
+    accept, close, connect, dup, is_ours, listener, pass, peek, read_to_end, receive, recv, send, wait_at_most,
+};
 use crate::{Actor, Line};
 use fs_shm::word::{kill_after, stores_left};
 use fs_socket::Errno;
 use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
 
 /// The processes of a run. Each begins when it was told the daemon's path.
 pub(crate) struct Actors {
@@ -30,6 +33,8 @@ pub(crate) fn find(name: &str) -> Scenario {
         "closer" => served(closer),
         "duplicator" => served(duplicator),
         "forker" => served(forker),
+        "sharer" => served(sharer),
+        "receiver" => served(receiver),
         "acceptor" => Scenario { survivor: ask, victim: acceptor, judge: judge_asked },
         "listener_closer" => Scenario { survivor: ask, victim: listener_closer, judge: judge_asked },
         "acceptor_of_two" => Scenario { survivor: share, victim: ask_in_place, judge: judge_shared },
@@ -176,6 +181,58 @@ fn forker(line: &Line, after: u32) {
         });
         fs_socket::after_fork_parent(forking.take().unwrap(), true);
         close(fd);
+    });
+    line.hear();
+}
+
+/// A child of a process that uses our sockets, as the library's fork makes it.
+fn child(body: impl FnOnce()) {
+    let mut forking = Some(fs_socket::before_fork());
+    let _child = fork(|| {
+        fs_socket::after_fork_child(forking.take().unwrap());
+        body();
+        0
+    });
+    fs_socket::after_fork_parent(forking.take().unwrap(), true);
+}
+
+/// Sends its connection to another process over a Unix socket (SCM_RIGHTS), and closes it.
+fn sharer(line: &Line, after: u32) {
+    let (out, into) = UnixStream::pair().unwrap();
+    let mut ends = Some((out, into));
+    child(|| {
+        let (out, into) = ends.take().unwrap();
+        drop(out);
+        if let Some(fd) = receive(&into) {
+            close(fd);
+        }
+    });
+    let (out, into) = ends.take().unwrap();
+    drop(into);
+    let fd = connected(line);
+    armed(line, after, || {
+        pass(&out, fd);
+        close(fd);
+        drop(out);
+    });
+    line.hear();
+}
+
+/// Is sent a connection by a process that is gone then.
+fn receiver(line: &Line, after: u32) {
+    let (out, into) = UnixStream::pair().unwrap();
+    child(|| {
+        let fd = connected(line);
+        pass(&out, fd);
+        close(fd);
+    });
+    drop(out);
+    // The message lies there.
+    peek(&into);
+    armed(line, after, || {
+        if let Some(fd) = receive(&into) {
+            close(fd);
+        }
     });
     line.hear();
 }

@@ -1,8 +1,17 @@
 //! Sockets of fs-socket, or the kernel's where it says so, as a preloaded program has them.
 
+use crate::process_unsafe::borrowed;
 use fs_socket::sys::call;
 use fs_socket::{Errno, IoVec, IoVecMut, flags};
-use std::os::fd::RawFd;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 
 const AF_INET: i32 = 2;
 const SOCK_STREAM: i32 = 1;
@@ -89,4 +98,35 @@ pub(crate) fn read_to_end(fd: RawFd) -> Result<Vec<u8>, String> {
             Err(error) => return Err(format!("{error} after {all:?}")),
         }
     }
+}
+
+/// Sends a descriptor over a Unix socket, as the library does it.
+pub(crate) fn pass(out: &UnixStream, fd: RawFd) {
+    fs_socket::pass::share(&[fd]);
+    let fds = [borrowed(fd)];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(out, &[IoSlice::new(b"f")], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// Waits for a message and leaves it there.
+pub(crate) fn peek(from: &UnixStream) {
+    let mut fds = [PollFd::new(from, PollFlags::IN)];
+    let _ready = rustix::event::poll(&mut fds, None).unwrap();
+}
+
+/// Receives a descriptor from a Unix socket, as the library does it; `None`: the sender is gone.
+pub(crate) fn receive(from: &UnixStream) -> Option<RawFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    })?;
+    let fd = fd.into_raw_fd();
+    fs_socket::pass::claim(&[fd], false);
+    Some(fd)
 }
