@@ -36,6 +36,7 @@ pub fn serve() {
     let (input, output) = process::own_streams();
     process::adopt_orphans();
     process::end_with_parent();
+    process::outlive_group();
     calls::handler(libc::SIGPIPE, 0);
     while let Some(frame) = process::read_frame(input) {
         let trace = match Request::parse(&frame).and_then(|request| {
@@ -103,7 +104,10 @@ impl<'a> Troupe<'a> {
 
     fn run(mut self) -> Vec<String> {
         match process::fork() {
-            forked if forked.value == 0 => actor::run(0, &self.stage, self.program),
+            forked if forked.value == 0 => {
+                process::end_with_group();
+                actor::run(0, &self.stage, self.program)
+            }
             forked if !forked.is_ok() => return vec![format!("the runner cannot fork: {}", forked.text())],
             forked => self.members[0] = Member { state: State::Idle, pid: forked.value as i32, asked: VecDeque::new() },
         }
@@ -299,6 +303,7 @@ impl<'a> Troupe<'a> {
         for member in self.members.iter().filter(|member| member.pid != 0) {
             process::kill(member.pid, libc::SIGKILL);
         }
+        process::end_group_but_own();
         self.stage.close();
         let until = Instant::now() + Duration::from_secs(2);
         while process::reap() && Instant::now() < until {

@@ -40,6 +40,24 @@ pub fn end_with_parent() {
     }
 }
 
+/// SIGHUP is for the actors of this process's group ([`end_group_but_own`]), and not for itself.
+pub fn outlive_group() {
+    // SAFETY: numbers only.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+}
+
+/// What [`outlive_group`] did, undone in an actor.
+pub fn end_with_group() {
+    // SAFETY: numbers only.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+}
+
+/// Ends everybody in this process's group but those that outlive it, also those that are stopped, and that nobody has heard of.
+pub fn end_group_but_own() {
+    kill(0, libc::SIGHUP);
+    kill(0, libc::SIGCONT);
+}
+
 /// kill(2).
 pub fn kill(pid: i32, signal: i32) -> Answer {
     numbers!(kill(pid, signal))
