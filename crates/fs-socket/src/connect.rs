@@ -316,6 +316,23 @@ fn end_with_reset(fd: Fd, socket: &Socket) {
     }
 }
 
+/// `bind(2)` of a connection.
+pub(crate) fn bind(fd: Fd, socket: &Socket, address: &[u8]) -> Result<(), Errno> {
+    if crate::options::is_over(socket) && !socket.marked(mark::BOUND) {
+        // Its port was the kernel's choice and has gone with the connection (tcp_set_state(), TCP_CLOSE).
+        source::give_up(fd, socket);
+        call::bind(fd, address)?;
+        socket.mark(mark::BOUND | mark::MOVED);
+        return Ok(());
+    }
+    // What is wrong with the address comes before what is wrong with the socket (__inet_bind()): another socket tells.
+    let other = call::socket(socket.family() as i32, SOCK_STREAM, 0)?;
+    let answer = call::bind(other, address);
+    // It was never connected: nothing is left to be told.
+    let _closed = call::close(other);
+    answer.or_else(|errno| if errno == Errno::ADDRINUSE { Ok(()) } else { Err(errno) }).and(Err(Errno::INVAL))
+}
+
 /// The attachment page's entry of a number is void.
 pub(crate) fn clear_page(fd: Fd) {
     if let Some(attachment) = process::current() {

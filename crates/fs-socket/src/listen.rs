@@ -103,7 +103,7 @@ pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
     let socket = table::find(fd)?;
     match socket.kind() {
         Kind::Fresh => {}
-        Kind::Channel => return Some(Err(Errno::INVAL)),
+        Kind::Channel => return Some(connect::bind(fd, socket, address)),
         _ => return None,
     }
     Some(call::bind(fd, address).inspect(|()| {

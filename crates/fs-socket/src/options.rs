@@ -46,6 +46,7 @@ mod tcp {
     pub(super) const MAXSEG: i32 = 2;
     pub(super) const WINDOW_CLAMP: i32 = 10;
     pub(super) const INFO: i32 = 11;
+    pub(super) const FASTOPEN: i32 = 23;
     pub(super) const FASTOPEN_CONNECT: i32 = 30;
 }
 
@@ -167,10 +168,6 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
         // Only before a connection is made.
         return Some(Err(Errno::INVAL));
     }
-    if socket.kind() == Kind::Channel && (level, name) == (SOL_SOCKET, so::ZEROCOPY) {
-        // Its completions come by an error queue that a channel has not.
-        return Some(Err(Errno::OPNOTSUPP));
-    }
     if socket.kind() == Kind::Channel
         && let Some(answer) = of_connection(fd, socket, level, name, value)
     {
@@ -203,10 +200,25 @@ fn of_connection(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) -
         (SOL_TCP, tcp::WINDOW_CLAMP) if int == 0 => {
             Some(if is_over(socket) { call::setsockopt(fd, level, name, value) } else { Err(Errno::INVAL) })
         }
+        // Its completions come by an error queue that a channel has not.
+        (SOL_SOCKET, so::ZEROCOPY) => Some(match int {
+            0 => Ok(()),
+            1 => Err(Errno::OPNOTSUPP),
+            _ => Err(Errno::INVAL),
+        }),
+        // Of a listener, or one that may become one.
+        (SOL_TCP, tcp::FASTOPEN) if !is_over(socket) => Some(Err(Errno::INVAL)),
         (SOL_IPV6, _) if was_ipv6(fd, socket) => Some(Err(Errno::NOPROTOOPT)),
+        // What has a port keeps it.
+        (SOL_IPV6, IPV6_V6ONLY) if socket.family() == address::AF_INET6 && has_port(socket) => Some(Err(Errno::INVAL)),
         (SOL_IPV6, IPV6_ADDRFORM) if socket.family() == address::AF_INET6 => Some(to_ipv4(fd, socket, int)),
         _ => None,
     }
+}
+
+/// One that was bound has its port when its connection has ended, too.
+fn has_port(socket: &Socket) -> bool {
+    !is_over(socket) || socket.marked(mark::BOUND)
 }
 
 /// IPV6_ADDRFORM: a connection of mapped addresses becomes one of IPv4 (do_ipv6_setsockopt() of the kernel).
@@ -327,6 +339,9 @@ fn nanoseconds(value: &[u8]) -> u64 {
 pub fn getsockname(fd: Fd) -> Ours<Address> {
     let socket = table::find(fd)?;
     let channel = socket.channel()?;
+    if socket.marked(mark::MOVED) {
+        return None;
+    }
     // Being connected over the wire: what the placeholder is bound to.
     let local = channel.local_addr().to_std()?;
     Some(Ok(address::raw(local, socket.family())))

@@ -157,6 +157,8 @@ pub(crate) mod mark {
     pub(crate) const STAMP: u32 = 1024;
     pub(crate) const STAMP_NS: u32 = 2048;
     pub(crate) const STAMP_NEW: u32 = 4096;
+    /// It was bound after its connection had ended: getsockname says where to.
+    pub(crate) const MOVED: u32 = 8192;
 }
 
 const COUNT: usize = 1 << 20;

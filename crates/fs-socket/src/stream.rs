@@ -323,6 +323,11 @@ pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
     }
 }
 
+/// The pending error of a connection, as SO_ERROR takes it.
+pub fn take_error(fd: Fd) -> Option<Errno> {
+    table::find(fd)?.channel()?.take_error()
+}
+
 /// Whether bytes go through us (for sendfile and splice).
 pub fn is_channel(fd: Fd) -> bool {
     table::find(fd).is_some_and(|socket| socket.kind() == Kind::Channel)

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use rustix::io::Errno;
 
-use super::state::{Phase, State, closed_bit, reset_bit};
+use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit};
 use super::{Channel, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::holder;
 use crate::layout::Side;
@@ -49,6 +49,10 @@ impl Channel<'_> {
             self.tx().rare.fin.store(1, Release);
         } else {
             self.own().flags.fetch_or(flags, SeqCst);
+        }
+        // Over the wire it is the core's TCP that answers what comes.
+        if !self.is_wire() && self.own().flags.load(Acquire) & (RCV_SHUT | SND_SHUT) == RCV_SHUT | SND_SHUT {
+            self.change(|state| Some(state.with(refusing_bit(self.side()))));
         }
         if flags & SND_SHUT != 0 {
             self.notify(self.side().other(), true, true);

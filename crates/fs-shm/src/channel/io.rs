@@ -114,8 +114,8 @@ impl<'a> Channel<'a> {
         holder::lock(&self.block().inn[self.side().index()].hot.lock, self.users())
     }
 
-    /// The checks before sending; gives the lock back. `Ok(None)`: the peer has closed; the bytes vanish, as on the
-    /// kernel, where they bring the RST that the next call meets.
+    /// The checks before sending; gives the lock back. `Ok(None)`: the peer has closed, or shut both directions; the bytes
+    /// vanish, as on the kernel, where they bring the RST that the next call meets.
     fn begin_send(&self, total: usize, held: Held<'a>) -> Result<Option<Held<'a>>, Errno> {
         if self.may_send() {
             return Ok(Some(held));
@@ -139,6 +139,11 @@ impl<'a> Channel<'a> {
             self.own().flags.fetch_or(RESET_SEEN | SND_SHUT, SeqCst);
             self.own().error.store(Errno::PIPE.raw_os_error() as u32, SeqCst);
             self.notify(self.side(), true, true);
+            return Ok(false);
+        }
+        if state.is_refusing(self.side().other()) && total != 0 {
+            // Both sides are reset. This one has had the peer's FIN (CLOSE_WAIT of tcp_reset()).
+            self.reset_both(Errno::PIPE);
             return Ok(false);
         }
         Ok(true)
@@ -231,7 +236,7 @@ impl<'a> Channel<'a> {
         flags: RecvFlags,
     ) -> Result<u64, Errno> {
         let into = mark.wrapping_sub(1).wrapping_sub(*head);
-        if into >= unread {
+        if into >= unread || len == 0 {
             return Ok(len);
         }
         if into != 0 {
@@ -242,11 +247,16 @@ impl<'a> Channel<'a> {
         }
         *head = head.wrapping_add(1);
         if unread == 1 {
-            // Only the urgent byte is there, and an ordinary read does not get it.
-            if !flags.peek && rx.consume(head.wrapping_sub(1), 1) {
-                self.notify(self.side().other(), false, true);
-            }
-            return Err(Errno::AGAIN);
+            // Only the urgent byte is there, and an ordinary read does not get it: the next thing is the end, or nothing yet.
+            return match self.empty(self.live()?) {
+                Ok(()) => Ok(0),
+                Err(errno) => {
+                    if !flags.peek && rx.consume(head.wrapping_sub(1), 1) {
+                        self.notify(self.side().other(), false, true);
+                    }
+                    Err(errno)
+                }
+            };
         }
         Ok(len.min(unread - 1))
     }

@@ -5,6 +5,7 @@
 //!  bits 4, 5   side A, B closed (its last descriptor is gone)
 //!  bits 6, 7   side A, B reset the connection
 //!  bit  8      accepted
+//!  bits 9, 10  side A, B has shut both directions: bytes for it reset the connection
 //!  bits 16..28 errno: why it failed or was reset; 0: ECONNRESET
 //!  bits 32..64 generation, + 1 each time the slot becomes free
 //! ```
@@ -47,6 +48,10 @@ pub(crate) const fn reset_bit(side: Side) -> u64 {
     1 << (6 + side as u64)
 }
 
+pub(crate) const fn refusing_bit(side: Side) -> u64 {
+    1 << (9 + side as u64)
+}
+
 impl State {
     #[inline]
     pub(crate) const fn new(generation: u32, phase: Phase) -> Self {
@@ -76,6 +81,12 @@ impl State {
     /// `side` reset the connection.
     pub const fn is_reset(self, side: Side) -> bool {
         self.0 & reset_bit(side) != 0
+    }
+
+    /// `side` has shut both directions: bytes that are sent to it reset the connection (tcp_rcv_state_process() of the kernel,
+    /// FIN_WAIT2 with RCV_SHUTDOWN).
+    pub(crate) const fn is_refusing(self, side: Side) -> bool {
+        self.0 & refusing_bit(side) != 0
     }
 
     /// Side B has taken it out of the inbox.

@@ -130,7 +130,8 @@ unsafe fn recvmsg_ours(fd: c_int, message: *mut msghdr, recv_flags: c_int) -> Ou
             if !header.msg_name.is_null() {
                 header.msg_namelen = 0;
             }
-            header.msg_flags = received.flags as c_int;
+            // ____sys_recvmsg() of the kernel leaves this flag in.
+            header.msg_flags = received.flags as c_int | recv_flags & libc::MSG_CMSG_CLOEXEC;
             if recv_flags & libc::MSG_ERRQUEUE == 0 {
                 control::put(header, fs_socket::beside(fd, received.bytes));
             }
@@ -168,7 +169,9 @@ unsafe fn recvmmsg_ours(
     recv_flags: c_int,
     timeout: *mut timespec,
 ) -> Option<c_int> {
-    fs_socket::table::socket(fd)?;
+    if !fs_socket::stream::is_channel(fd) {
+        return None;
+    }
     // SAFETY: by contract.
     let limit = match unsafe { timeout.as_ref() } {
         None => None,
@@ -180,6 +183,13 @@ unsafe fn recvmmsg_ours(
             }
         },
     };
+    if recv_flags & libc::MSG_ERRQUEUE == 0
+        && let Some(error) = fs_socket::stream::take_error(fd)
+    {
+        // Before any message is looked at (do_recvmmsg() of the kernel).
+        set_errno(error.raw_os_error());
+        return Some(-1);
+    }
     let began = Instant::now();
     let one = recv_flags & libc::MSG_WAITFORONE != 0;
     let mut now_flags = recv_flags & !libc::MSG_WAITFORONE;
