@@ -365,6 +365,40 @@ static void exec_of_the_listener(void) {
     CALL(recv(later, text, 1, 0));
 }
 
+/* A process that has used all its descriptor numbers forks and spawns: the child's sockets work. */
+static void without_numbers(void) {
+    int a, b;
+    pair(&a, &b);
+    char number[16];
+    snprintf(number, sizeof number, "%d", b);
+    struct rlimit limit;
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    limit.rlim_cur = 64;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+    int last = -1;
+    for (int fd; (fd = open("/dev/null", O_RDONLY)) >= 0;) last = fd;
+    pid_t child = fork();
+    if (!child) {
+        put(b, "forked", 6);
+        _exit(0);
+    }
+    reap(child);
+    get(a, text, 6);
+    say("%.6s", text);
+    CALL(open("/dev/null", O_RDONLY));
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    say("limit %d", (int)limit.rlim_cur);
+    char *arguments[] = {"semantics", "--role", "echo", number, NULL};
+    /* The new image needs numbers of its own to begin. */
+    for (int fd = last; fd > last - 12; fd--) MUST(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    CALL(posix_spawn(&child, self_path, NULL, NULL, arguments, environ));
+    put(a, "spawned", 7);
+    MUST(shutdown(a, SHUT_WR));
+    get(a, text, 7);
+    say("%.7s", text);
+    reap(child);
+}
+
 int run_role(int argc, char **argv) {
     int fd = argc > 1 ? atoi(argv[1]) : -1;
     if (!strcmp(argv[0], "echo")) {
@@ -403,4 +437,5 @@ const struct test process_cases[] = {{"fork_shares", fork_shares},
                                      {"exec_of_the_listener", exec_of_the_listener},
                                      {"posix_spawn", spawn},
                                      {"posix_spawn_cloexec", spawn_cloexec},
+                                     {"fork_without_numbers", without_numbers},
                                      {NULL, NULL, false}};

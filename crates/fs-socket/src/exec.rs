@@ -12,7 +12,10 @@ use fs_shm::{
     control::{Client, Object},
     pages::ListenerPage,
 };
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::{
+    fd::{AsFd, AsRawFd},
+    io::Errno,
+};
 
 use crate::{
     address, arenas, channel, connect, fork, listen,
@@ -82,17 +85,24 @@ pub fn after_exec_failed(surviving: Option<Surviving>) {
 
 /// Before posix_spawn, with file actions or without: `None` when the child inherits no socket of ours: call the real posix_spawn. Otherwise an
 /// attachment for the child has been made: spawn with `FASTSOCK_CTL=<control>` added, then [`after_spawn`].
-pub fn before_spawn(actions: bool) -> Option<Surviving> {
-    let attachment = process::current()?;
-    prepare(attachment, |fd| actions && is_duplicated(fd))?;
+///
+/// # Errors
+/// `EAGAIN`: none can be made, and what the child inherits would be dead in it.
+pub fn before_spawn(actions: bool) -> Result<Option<Surviving>, Errno> {
+    let Some(attachment) = process::current() else { return Ok(None) };
+    if prepare(attachment, |fd| actions && is_duplicated(fd)).is_none() {
+        return Ok(None);
+    }
     let still = table::Still::begin();
     let child = fork::make_child(attachment);
     still.end();
-    let child = child?;
+    let Some(child) = child else {
+        return if attachment.is_dead() { Ok(None) } else { Err(Errno::AGAIN) };
+    };
     let control = child.client().fd().as_raw_fd();
     // A number of ours, open.
     let _ = call::fcntl(control, F_SETFD, 0);
-    Some(Surviving { control, child: Some(child) })
+    Ok(Some(Surviving { control, child: Some(child) }))
 }
 
 /// After the spawn (made or failed): the child's end is closed here.

@@ -4,13 +4,17 @@
 //! attachment page and counts one reference for each entry. The child puts it into place: no allocation, no request, no
 //! lock that another thread could have held.
 
-use fs_shm::control::Client;
+use fs_shm::control::{Client, Error};
+use rustix::{
+    io::Errno,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 
 use crate::{
     listen, poll,
     process::{self, Attachment},
     route,
-    socket::Socket,
+    socket::{Kind, Socket},
     table::Still,
 };
 
@@ -23,24 +27,60 @@ pub struct Forking {
 }
 
 /// Before fork, vfork (which is made a fork) and `clone` without shared memory: the child's attachment is made, tables are held still.
-pub fn before_fork() -> Forking {
+///
+/// # Errors
+/// `EAGAIN`: this process holds sockets of ours and no attachment for a child can be made, so that those sockets would be
+/// dead in it. fork(2) fails for want of memory in the same way.
+pub fn before_fork() -> Result<Forking, Errno> {
     let still = Still::begin();
     let child = process::current().and_then(make_child);
-    Forking { still, child }
+    if child.is_none() && process::current().is_some() && holds_any() {
+        still.end();
+        return Err(Errno::AGAIN);
+    }
+    Ok(Forking { still, child })
+}
+
+/// Whether a child without an attachment would miss something.
+fn holds_any() -> bool {
+    let mut any = false;
+    Socket::each(|socket| any |= matches!(socket.kind(), Kind::Channel | Kind::Listener));
+    any
 }
 
 /// An attachment for a child; `None`: the daemon does not answer, and the child will hold nothing of ours.
 pub(crate) fn make_child(parent: &Attachment) -> Option<Box<Attachment>> {
-    let (mut client, end) = Client::pair().ok()?;
-    client.move_from(process::high()).ok()?;
-    let (id, page) = parent.client().fork(end).inspect_err(|error| parent.failed(error)).ok()?;
-    match parent.for_child(client, id, &page) {
-        Ok(child) => Some(child),
-        Err(_) => {
-            give_up(parent, id);
-            None
-        }
+    let answer = match ask_for_child(parent) {
+        // No number for one of the three descriptors that are needed until the child runs.
+        Err(Error::System(Errno::MFILE | Errno::MSGSIZE)) => beyond_soft_limit(|| ask_for_child(parent))?,
+        answer => answer,
+    };
+    answer.inspect_err(|error| parent.failed(error)).ok()
+}
+
+fn ask_for_child(parent: &Attachment) -> Result<Box<Attachment>, Error> {
+    let (mut client, end) = Client::pair()?;
+    client.move_from(process::high())?;
+    let (id, page) = parent.client().fork(end)?;
+    parent.for_child(client, id, &page).map_err(|errno| {
+        give_up(parent, id);
+        Error::System(errno)
+    })
+}
+
+/// A process that has used all its descriptor numbers can fork: what is needed for it is taken beyond the soft limit, as far as
+/// the hard one allows.
+fn beyond_soft_limit<T>(make: impl FnOnce() -> T) -> Option<T> {
+    if fs_shm::wait::is_confined() {
+        return None;
     }
+    let limit = getrlimit(Resource::Nofile);
+    // Another thread that opens something just now may get a number beyond the limit, which works as any other.
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok()?;
+    let made = make();
+    // What was in force a moment ago.
+    let _ = setrlimit(Resource::Nofile, limit);
+    Some(made)
 }
 
 fn give_up(parent: &Attachment, child: u32) {

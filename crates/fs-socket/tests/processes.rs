@@ -12,7 +12,7 @@ use fs_socket::{Errno, flags};
 
 /// A forked child that ends with what `body` answers. It must not allocate.
 fn fork(body: impl FnOnce() -> i32) -> rustix::process::Pid {
-    let forking = fs_socket::before_fork();
+    let forking = fs_socket::before_fork().unwrap();
     match common::process_unsafe::fork() {
         0 => {
             fs_socket::after_fork_child(forking);
@@ -201,7 +201,7 @@ fn a_spawned_program_takes_a_listener_over() {
     common::daemon();
     let way = Way::Ours;
     let (listener, at) = way.listener(0);
-    let surviving = fs_socket::before_spawn(false).expect("a listener survives");
+    let surviving = fs_socket::before_spawn(false).unwrap().expect("a listener survives");
     let mut child =
         new_image(listener).env(fs_socket::exec::CONTROL_VARIABLE, surviving.control.to_string()).spawn().unwrap();
     fs_socket::exec::after_spawn(surviving);

@@ -172,8 +172,7 @@ fn duplicator(line: &Line, after: u32) {
 fn forker(line: &Line, after: u32) {
     let fd = connected(line);
     armed(line, after, || {
-        let forking = fs_socket::before_fork();
-        let mut forking = Some(forking);
+        let mut forking = Some(fs_socket::before_fork().unwrap());
         let _child = fork(|| {
             fs_socket::after_fork_child(forking.take().unwrap());
             close(fd);
@@ -350,7 +349,7 @@ fn share(line: &Line) {
     let (fd, port) = listener();
     line.say(&format!("port {port}"));
     let after: u32 = line.hear().parse().unwrap();
-    let mut forking = Some(fs_socket::before_fork());
+    let mut forking = Some(fs_socket::before_fork().unwrap());
     let child = fork(|| {
         fs_socket::after_fork_child(forking.take().unwrap());
         armed(line, after, || {

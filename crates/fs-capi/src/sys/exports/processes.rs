@@ -58,7 +58,13 @@ pub(in crate::sys) fn environment() -> *const *const c_char {
 /// # Safety
 /// `fork` forks, in the way of fork(2).
 pub(super) unsafe fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
-    let forking = fs_socket::before_fork();
+    let forking = match fs_socket::before_fork() {
+        Ok(forking) => forking,
+        Err(error) => {
+            set_errno(error.raw_os_error());
+            return -1;
+        }
+    };
     let pid = fork();
     if pid == 0 {
         fs_socket::after_fork_child(forking);

@@ -28,8 +28,10 @@ unsafe fn spawned(
     envp: *const *mut c_char,
     spawn: impl FnOnce(*const *mut c_char) -> c_int,
 ) -> c_int {
-    let Some(surviving) = fs_socket::before_spawn(!actions.is_null()) else {
-        return spawn(envp);
+    let surviving = match fs_socket::before_spawn(!actions.is_null()) {
+        Ok(Some(surviving)) => surviving,
+        Ok(None) => return spawn(envp),
+        Err(error) => return error.raw_os_error(),
     };
     // SAFETY: by contract.
     let environment = unsafe { Environment::with_control(envp.cast(), surviving.control) };
