@@ -9,9 +9,10 @@ static char text[64];
 
 #define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
-static void confine(void) {
-    struct rlimit one = {1, 1};
-    MUST(setrlimit(RLIMIT_NOFILE, &one));
+/* `last`: as many descriptor numbers as this may be used. */
+static void confine_below(rlim_t last) {
+    struct rlimit limit = {last, last};
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
     static struct sock_filter allowed[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ALLOW(SYS_read),
@@ -30,6 +31,10 @@ static void confine(void) {
         ALLOW(SYS_rt_sigprocmask),
         ALLOW(SYS_rt_sigreturn),
         ALLOW(SYS_shutdown),
+        ALLOW(SYS_clone),
+        ALLOW(SYS_set_robust_list),
+        ALLOW(SYS_gettid),
+        ALLOW(SYS_wait4),
         ALLOW(SYS_exit),
         ALLOW(SYS_exit_group),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
@@ -38,6 +43,8 @@ static void confine(void) {
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
 }
+
+static void confine(void) { confine_below(1); }
 
 /* Answers each byte a moment later, when who asked has begun to wait; the last one is 'q'. */
 static void answer(int fd) {
@@ -138,7 +145,50 @@ static void restarts(void) {
     reap(child);
 }
 
+/* It forks for each connection: children send, close their copies, and are gone; the last one ends with the parent. */
+static void forks(void) {
+    int a, b, c, d;
+    pair(&a, &b);
+    pair(&c, &d);
+    pid_t server = fork();
+    if (!server) {
+        MUST(close(a));
+        MUST(close(c));
+        confine_below(1024);
+        for (int i = 0; i < 3; i++) {
+            pid_t child = fork();
+            if (child < 0) die("fork: %s", name_of(errno));
+            if (!child) {
+                if (write(b, "child", 5) != 5) die("write: %s", name_of(errno));
+                if (i == 2) {
+                    close(d);
+                    if (read(b, text, 4) != 4) die("read: %s", name_of(errno));
+                    if (write(b, text, 4) != 4) die("write: %s", name_of(errno));
+                }
+                _exit(0);
+            }
+            if (i == 2) _exit(0);
+            int status;
+            waitpid(child, &status, 0);
+            if (status) die("child: %d", status);
+        }
+    }
+    MUST(close(b));
+    MUST(close(d));
+    for (int i = 0; i < 3; i++) {
+        get(a, text, 5);
+        say("%.5s", text);
+    }
+    reap(server);
+    /* The parent has ended, and the last child holds one of the two. */
+    CALL(recv(c, text, 1, 0));
+    put(a, "last", 4);
+    CALL(recv(a, text, 4, MSG_WAITALL));
+    CALL(recv(a, text, 1, 0));
+}
+
 const struct test confine_cases[] = {{"confined_wakes", wakes},
                                      {"confined_asks_to_write", asks_to_write},
                                      {"confined_restarts", restarts},
+                                     {"confined_forks", forks},
                                      {NULL, NULL, false}};

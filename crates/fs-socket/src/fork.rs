@@ -4,8 +4,11 @@
 //! attachment page and counts one reference for each entry. The child puts it into place: no allocation, no request, no
 //! lock that another thread could have held.
 
-use fs_shm::control::{Client, Error};
+use std::sync::Mutex;
+
+use fs_shm::control::{Client, Error, Fd as OwnedFd};
 use rustix::{
+    fd::AsRawFd,
     io::Errno,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
@@ -15,7 +18,8 @@ use crate::{
     process::{self, Attachment},
     route,
     socket::{Kind, Socket},
-    table::Still,
+    sys::call,
+    table::{self, Still},
 };
 
 /// What is carried across fork(2); made by [`before_fork`], used up by exactly one of the `after` calls in each process.
@@ -33,7 +37,9 @@ pub struct Forking {
 /// dead in it. fork(2) fails for want of memory in the same way.
 pub fn before_fork() -> Result<Forking, Errno> {
     let still = Still::begin();
-    let child = process::current().and_then(make_child);
+    // A confined process has few children prepared, and one without sockets of ours needs none.
+    let needs = !fs_shm::wait::is_confined() || holds_any();
+    let child = process::current().filter(|_| needs).and_then(make_child);
     if child.is_none() && process::current().is_some() && holds_any() {
         still.end();
         return Err(Errno::AGAIN);
@@ -50,22 +56,73 @@ fn holds_any() -> bool {
 
 /// An attachment for a child; `None`: the daemon does not answer, and the child will hold nothing of ours.
 pub(crate) fn make_child(parent: &Attachment) -> Option<Box<Attachment>> {
-    let answer = match ask_for_child(parent) {
+    if fs_shm::wait::is_confined() {
+        return take_prepared(parent);
+    }
+    let answer = match ask_for_child(parent, Client::fork) {
         // No number for one of the three descriptors that are needed until the child runs.
-        Err(Error::System(Errno::MFILE | Errno::MSGSIZE)) => beyond_soft_limit(|| ask_for_child(parent))?,
+        Err(Error::System(Errno::MFILE | Errno::MSGSIZE)) => beyond_soft_limit(|| ask_for_child(parent, Client::fork))?,
         answer => answer,
     };
     answer.inspect_err(|error| parent.failed(error)).ok()
 }
 
-fn ask_for_child(parent: &Attachment) -> Result<Box<Attachment>, Error> {
+type Ask = fn(&Client, OwnedFd) -> Result<(u32, OwnedFd), Error>;
+
+fn ask_for_child(parent: &Attachment, ask: Ask) -> Result<Box<Attachment>, Error> {
     let (mut client, end) = Client::pair()?;
     client.move_from(process::high())?;
-    let (id, page) = parent.client().fork(end)?;
+    let (id, page) = ask(parent.client(), end)?;
     parent.for_child(client, id, &page).map_err(|errno| {
         give_up(parent, id);
         Error::System(errno)
     })
+}
+
+/// Attachments for children of a process that has confined itself since: it may read and write on its connection, but not make
+/// and pass descriptors.
+#[allow(clippy::vec_box, reason = "a fork takes the box over")]
+static PREPARED: Mutex<Vec<Box<Attachment>>> = Mutex::new(Vec::new());
+/// So many. More: each costs a descriptor here, three of the daemon's, and time for each process that confines itself. Fewer:
+/// the fork after them fails.
+const CHILDREN: usize = 4;
+
+/// This process is about to confine itself: children that it may fork then are made now.
+pub(crate) fn prepare() {
+    // Who may have no further process (sshd's child in front of a connection) needs none.
+    if getrlimit(Resource::Nproc).current == Some(0) {
+        return;
+    }
+    let (Some(parent), Ok(mut prepared)) = (process::current(), PREPARED.try_lock()) else { return };
+    while prepared.len() < CHILDREN {
+        // No descriptor free, for one: then such a fork fails.
+        let Ok(child) = ask_for_child(parent, Client::prepare) else { break };
+        table::set_internal(child.client().fd().as_raw_fd());
+        prepared.push(child);
+    }
+}
+
+fn take_prepared(parent: &Attachment) -> Option<Box<Attachment>> {
+    let child = PREPARED.try_lock().ok()?.pop()?;
+    table::unset_internal(child.client().fd().as_raw_fd());
+    let begun = parent.client().inherit(child.id());
+    begun.inspect_err(|error| parent.failed(error)).ok().map(|()| child)
+}
+
+/// In a child: those were for its parent's others. Not freed, which another thread may have been in the middle of.
+fn forget_prepared() {
+    let Ok(mut prepared) = PREPARED.try_lock() else { return };
+    while let Some(other) = prepared.pop() {
+        table::unset_internal(other.client().fd().as_raw_fd());
+        forget(other);
+    }
+}
+
+/// Its connection is closed here; memory is left as it is.
+fn forget(child: Box<Attachment>) {
+    // A number of ours, closed once: it is not dropped.
+    let _ = call::close(child.client().fd().as_raw_fd());
+    core::mem::forget(child);
 }
 
 /// A process that has used all its descriptor numbers can fork: what is needed for it is taken beyond the soft limit, as far as
@@ -96,7 +153,11 @@ pub fn after_fork_parent(forking: Forking, made: bool) {
         give_up(parent, child.id());
     }
     // The child's connection and page: the child has its own copies.
-    drop(child);
+    match child {
+        // A filter may forbid munmap(2); addresses are all that is lost.
+        Some(child) if fs_shm::wait::is_confined() => forget(child),
+        child => drop(child),
+    }
     still.end();
 }
 
@@ -111,5 +172,6 @@ pub fn after_fork_child(forking: Forking) {
         Socket::each(Socket::orphaned);
     }
     process::become_child(child);
+    forget_prepared();
     poll::forked();
 }

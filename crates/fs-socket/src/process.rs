@@ -97,7 +97,8 @@ impl Attachment {
     }
 
     /// For a child that is about to be forked.
-    pub(crate) fn for_child(&self, client: Client, id: u32, page: &OwnedFd) -> Result<Box<Attachment>, Errno> {
+    pub(crate) fn for_child(&self, mut client: Client, id: u32, page: &OwnedFd) -> Result<Box<Attachment>, Errno> {
+        client.set_life(self.directory.life());
         Ok(Box::new(Attachment {
             client,
             id,
@@ -200,11 +201,13 @@ pub(crate) fn enter(mut client: Client, resume: bool) -> Option<&'static Attachm
     let mut room = [0; 64];
     let name = program(&mut room);
     let welcome = if resume { client.resume(name) } else { client.hello(name) }.ok()?;
+    let directory: &'static DirectoryPage = Box::leak(Box::new(DirectoryPage::map(welcome.directory.as_fd()).ok()?));
+    client.set_life(directory.life());
     let attachment = Attachment {
         id: welcome.attachment,
         life: LIVES.fetch_add(1, Relaxed) + 1,
         page: AttachmentPage::map(welcome.page.as_fd()).ok()?,
-        directory: Box::leak(Box::new(DirectoryPage::map(welcome.directory.as_fd()).ok()?)),
+        directory,
         geometry: Geometry::from_welcome(welcome.geometry)?,
         dead: AtomicBool::new(false),
         client,
@@ -483,6 +486,7 @@ pub fn confine() {
         }
     }
     crate::poll::confine();
+    crate::fork::prepare();
     grow_tables();
     signals::remember();
     fs_shm::wait::confine();

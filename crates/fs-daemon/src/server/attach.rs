@@ -34,7 +34,13 @@ pub(super) struct Attachment {
     pub(super) parent: Option<u32>,
     /// The same until it execs: it has its parent's bells.
     pub(super) forked_from: Option<u32>,
+    /// It was prepared for a fork that is yet to come, and holds nothing.
+    inherits: bool,
 }
+
+/// Children that a process may have prepared at once. More: each costs three descriptors here. Fewer: so often can a process that
+/// has confined itself fork.
+const PREPARED: usize = 8;
 
 impl Attachment {
     /// What it holds, as far as it may: number, object, cookie.
@@ -123,6 +129,7 @@ impl Server {
             connection,
             parent,
             forked_from: parent,
+            inherits: false,
         };
         self.attachments.insert(id, attachment);
         if let Some(entry) = self.connections.get_mut(&connection) {
@@ -155,23 +162,60 @@ impl Server {
     }
 
     pub(super) fn fork(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
+        let child = self.make_child(me, socket)?;
+        self.inherit(me, child)?;
+        self.forked(child)
+    }
+
+    /// Answers [`fs_shm::control::Request::Prepare`].
+    pub(super) fn prepare(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
+        let mine = |other: &&Attachment| other.parent == Some(me) && other.inherits;
+        if self.attachments.values().filter(mine).count() >= PREPARED {
+            return Err(Errno::NOBUFS);
+        }
+        let child = self.make_child(me, socket)?;
+        if let Some(entry) = self.attachments.get_mut(&child) {
+            entry.inherits = true;
+        }
+        self.forked(child)
+    }
+
+    fn forked(&self, child: u32) -> Result<Answer, Errno> {
+        let attachment = self.attachments.get(&child).ok_or(Errno::NOTCONN)?;
+        Ok(Answer::with(Reply::Forked { child }, [attachment.memory.clone()]))
+    }
+
+    /// Answers [`fs_shm::control::Request::Inherit`].
+    pub(super) fn inherit_prepared(&mut self, me: u32, child: u32) -> Result<Answer, Errno> {
+        let entry = self.attachments.get_mut(&child).filter(|child| child.parent == Some(me)).ok_or(Errno::SRCH)?;
+        if !core::mem::take(&mut entry.inherits) {
+            return Err(Errno::ALREADY);
+        }
+        self.inherit(me, child)?;
+        Ok(Reply::Done.into())
+    }
+
+    /// A child that holds nothing.
+    fn make_child(&mut self, me: u32, socket: OwnedFd) -> Result<u32, Errno> {
         let kind = (sockopt::socket_domain(&socket)?, sockopt::socket_type(&socket)?);
         if kind != (AddressFamily::UNIX, SocketType::SEQPACKET) {
             return Err(Errno::PROTOTYPE);
         }
         let parent = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
-        let (who, name, holds) = (parent.who, parent.name, parent.holds());
+        let (who, name) = (parent.who, parent.name);
+        let connection = self.connect(socket).map_err(|_| Errno::AGAIN)?;
+        self.attach(connection, who, name, Some(me)).inspect_err(|_| {
+            self.connections.remove(&connection);
+        })
+    }
+
+    /// A child that holds nothing yet holds what its parent holds from here on.
+    fn inherit(&mut self, me: u32, child: u32) -> Result<(), Errno> {
+        let parent = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
+        let (name, holds) = (parent.name, parent.holds());
         let (arenas, listeners, namespaces) =
             (parent.arenas.clone(), parent.listeners.clone(), parent.namespaces.clone());
         let channels = parent.channels();
-        let connection = self.connect(socket).map_err(|_| Errno::AGAIN)?;
-        let child = match self.attach(connection, who, name, Some(me)) {
-            Ok(child) => child,
-            Err(error) => {
-                self.connections.remove(&connection);
-                return Err(error);
-            }
-        };
         for (&arena, held) in &channels {
             for side in [Side::A, Side::B] {
                 let Some(arena) = self.map(arena, side) else { continue };
@@ -196,8 +240,9 @@ impl Server {
             // The number came from a page of the same size.
             let _fits = attachment.page.set(fd, object, cookie);
         }
+        attachment.name = name;
         (attachment.arenas, attachment.listeners, attachment.namespaces) = (arenas, listeners, namespaces);
-        Ok(Answer::with(Reply::Forked { child }, [attachment.memory.clone()]))
+        Ok(())
     }
 
     pub(super) fn fork_failed(&mut self, me: u32, child: u32) -> Result<Answer, Errno> {

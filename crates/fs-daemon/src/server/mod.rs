@@ -471,6 +471,8 @@ impl Server {
             Request::Arena { arena } => self.arena(me, arena),
             Request::Listener { listener } => self.listener_page(me, listener),
             Request::Fork => self.fork(me, fd.ok_or(Errno::BADF)?),
+            Request::Prepare => self.prepare(me, fd.ok_or(Errno::BADF)?),
+            Request::Inherit { child } => self.inherit_prepared(me, child),
             Request::ForkFailed { child } => self.fork_failed(me, child),
             Request::Exec => {
                 self.pollers.ring_for(me);

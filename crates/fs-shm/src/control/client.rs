@@ -6,6 +6,7 @@ use super::message::{ADMIN_MAX, ArenaGeometry, KernelReason, MESSAGE_MAX, Reply,
 use super::object::{Object, PeerSide};
 use super::socket::{self, Fds};
 use super::wire::{Malformed, Text};
+use crate::pages::is_held;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -129,6 +130,8 @@ pub struct Client {
     lock: Lock,
     number: AtomicU32,
     timeout: Duration,
+    /// Tells of the daemon's end without a system call, see [`crate::pages::DirectoryPage::life`].
+    life: Option<&'static AtomicU32>,
 }
 
 impl Client {
@@ -150,7 +153,7 @@ impl Client {
 
     /// Takes a connected socket: the one that was left by exec, or a forked child's end.
     pub fn from_fd(socket: Fd) -> Self {
-        Self { socket, lock: Lock::default(), number: AtomicU32::new(1), timeout: TIMEOUT }
+        Self { socket, lock: Lock::default(), number: AtomicU32::new(1), timeout: TIMEOUT, life: None }
     }
 
     /// The connection's two ends for a child that is to be forked: the child's client, and what goes to
@@ -165,6 +168,16 @@ impl Client {
     /// Waits this long for answers (default: [`TIMEOUT`]).
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
+    }
+
+    /// What tells of the daemon's end: a confined process need not ask the kernel then.
+    pub fn set_life(&mut self, life: &'static AtomicU32) {
+        self.life = Some(life);
+    }
+
+    /// [`Client::is_closed`], without a system call where the daemon's life is known.
+    fn is_gone(&self) -> bool {
+        !self.life.is_some_and(|life| is_held(life.load(Ordering::Acquire))) && self.is_closed()
     }
 
     /// The descriptor: readable (end of file) once the daemon is gone, for the daemon never speaks first.
@@ -237,6 +250,13 @@ impl Client {
     }
 
     fn wait(&self, events: PollFlags, until: &Deadline) -> Result<(), Error> {
+        if crate::wait::is_confined() {
+            // Of the calls that sleep this one alone is certainly allowed, as no connection works without it. An answer takes some
+            // tens of µs.
+            let left = Deadline::now() < until.0 && !self.is_gone();
+            crate::futex::wait(&AtomicU32::new(0), 0, Duration::from_micros(50));
+            return if left { Ok(()) } else { Err(Error::TimedOut) };
+        }
         let mut poll = [PollFd::new(&self.socket, events)];
         match rustix::event::poll(&mut poll, Some(&until.left())) {
             Ok(0) => Err(Error::TimedOut),
@@ -313,7 +333,7 @@ impl Client {
     /// system calls. Takes no lock and waits for no answer. The daemon ignores pollers that this process may not ring.
     pub fn ring(&self, poller: u32) -> Result<(), Error> {
         // A process may be left without MSG_NOSIGNAL: a daemon that has ended must not end it with SIGPIPE.
-        if self.is_closed() {
+        if self.is_gone() {
             return Err(Error::Closed);
         }
         let mut buffer = [0; 16];
@@ -386,10 +406,24 @@ impl Client {
     ///
     /// Make `child` with [`Client::pair`]; the child goes on with the client of the pair, the parent drops it.
     pub fn fork(&self, child: Fd) -> Result<(u32, Fd), Error> {
-        match self.request(&Request::Fork, &[child.as_fd()])? {
+        self.forked(&Request::Fork, child)
+    }
+
+    /// The first half of [`Client::fork`], which is done by [`Client::inherit`]: a child that holds nothing yet.
+    pub fn prepare(&self, child: Fd) -> Result<(u32, Fd), Error> {
+        self.forked(&Request::Prepare, child)
+    }
+
+    fn forked(&self, request: &Request, child: Fd) -> Result<(u32, Fd), Error> {
+        match self.request(request, &[child.as_fd()])? {
             (Reply::Forked { child }, mut fds) => Ok((child, fds.take().ok_or(NO_FD)?)),
             _ => Err(UNEXPECTED),
         }
+    }
+
+    /// The prepared child is about to be forked: it holds what this process holds from here on.
+    pub fn inherit(&self, child: u32) -> Result<(), Error> {
+        self.done(&Request::Inherit { child }, &[])
     }
 
     /// The fork did not happen.
@@ -437,7 +471,7 @@ impl Client {
     }
 
     fn done(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        let plain = fds.is_empty() && crate::wait::is_confined() && !self.is_closed();
+        let plain = fds.is_empty() && crate::wait::is_confined() && !self.is_gone();
         let carrier = if plain { Carrier::Plain } else { Carrier::Descriptors(fds) };
         let mut buffer = [0; MESSAGE_MAX];
         match self.exchange(request, &carrier, &mut buffer)? {

@@ -21,6 +21,8 @@ pub fn requests() -> Vec<Request> {
         Request::Listener { listener: 4 },
         Request::Fork,
         Request::ForkFailed { child: 2 },
+        Request::Prepare,
+        Request::Inherit { child: 2 },
         Request::Exec,
         Request::ExecFailed,
         Request::Resume { version: VERSION, name: Text::default() },

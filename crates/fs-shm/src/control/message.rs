@@ -173,6 +173,14 @@ pub enum Request {
     /// This process is about to fork; a descriptor comes along: the daemon's end of the child's connection (a
     /// socketpair of type SOCK_SEQPACKET). → [`Reply::Forked`] and the child's page
     Fork,
+    /// The first half of [`Request::Fork`], for a process that will not be able to pass descriptors when it forks: a child that
+    /// holds nothing yet. → [`Reply::Forked`] and the child's page
+    Prepare,
+    /// The second half: this process is about to fork that child. → [`Reply::Done`]
+    Inherit {
+        /// The child's attachment.
+        child: u32,
+    },
     /// The fork did not happen. → [`Reply::Done`]
     ForkFailed {
         /// The child's attachment.
@@ -417,6 +425,7 @@ impl Request {
             }
             Request::Poller
             | Request::Fork
+            | Request::Prepare
             | Request::Exec
             | Request::ExecFailed
             | Request::Claim
@@ -433,7 +442,7 @@ impl Request {
                 w.u32(u32::from(told));
             }
             Request::Arena { arena } => w.u32(arena),
-            Request::ForkFailed { child } => w.u32(child),
+            Request::ForkFailed { child } | Request::Inherit { child } => w.u32(child),
             Request::Share { object, cookie, fd } => {
                 w.u64(object.to_word());
                 w.u64(cookie);
@@ -470,6 +479,8 @@ impl Request {
             Request::ListenerPoller { .. } => 21,
             Request::ExclusivePoller { .. } => 22,
             Request::Unshare { .. } => 23,
+            Request::Prepare => 24,
+            Request::Inherit { .. } => 25,
         }
     }
 
@@ -499,6 +510,8 @@ impl Request {
             20 => Request::Ring { poller: r.u32()? },
             21 => Request::ListenerPoller { listener: r.u32()? },
             23 => Request::Unshare { cookie: r.u64()? },
+            24 => Request::Prepare,
+            25 => Request::Inherit { child: r.u32()? },
             22 => Request::ExclusivePoller { listener: r.u32()?, set: r.u32()?, told: r.u32()? != 0 },
             _ => return Err(Malformed("unknown kind of request")),
         };

@@ -363,6 +363,7 @@ fn answer(
             world.attachments.insert(id, (page, memory));
             (Reply::Forked { child: id }, vec![copy, given.unwrap().into_owned_fd()])
         }
+        Request::Prepare | Request::Inherit { .. } => failed(rustix::io::Errno::NOSYS),
         Request::ForkFailed { .. } | Request::Exec | Request::ExecFailed => (Reply::Done, vec![]),
         Request::Unshare { .. } => failed(rustix::io::Errno::NOENT),
         Request::Share { object, cookie, fd: _ } => {
