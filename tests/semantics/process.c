@@ -1,5 +1,6 @@
 /* fork, exec, posix_spawn, vfork: who holds what afterwards. */
 #include "semantics.h"
+#include <sched.h>
 #include <spawn.h>
 
 extern char **environ;
@@ -399,6 +400,63 @@ static void without_numbers(void) {
     reap(child);
 }
 
+static int cloned(void *copy) {
+    int c, d;
+    MUST(close(*(int *)copy));
+    pair(&c, &d);
+    put(c, "own", 3);
+    get(d, text, 3);
+    say("child's %.3s", text);
+    return 0;
+}
+
+static int cloned_to_exec(void *number) {
+    execl(self_path, "semantics", "--role", "echo", (char *)number, (char *)NULL);
+    return 127;
+}
+
+/* A child with a stack of its own closes its copy of a connection, makes one, executes a program. */
+static void clone_with_a_stack(void) {
+    static char stack[1 << 18] __attribute__((aligned(16)));
+    int a, b;
+    pair(&a, &b);
+    reap((pid_t)MUST(clone(cloned, stack + sizeof stack, SIGCHLD, &b)));
+    reap((pid_t)MUST(clone(cloned, stack + sizeof stack, CLONE_VFORK | SIGCHLD, &b)));
+    put(b, "parent", 6);
+    get(a, text, 6);
+    say("%.6s", text);
+    char number[16];
+    snprintf(number, sizeof number, "%d", b);
+    pid_t child = (pid_t)MUST(clone(cloned_to_exec, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, number));
+    MUST(close(b));
+    put(a, "echo", 4);
+    MUST(shutdown(a, SHUT_WR));
+    get(a, text, 4);
+    say("%.4s", text);
+    CALL(recv(a, text, 1, 0));
+    reap(child);
+    CALL(clone(NULL, stack + sizeof stack, SIGCHLD, NULL));
+    CALL(clone(cloned, NULL, SIGCHLD, NULL));
+}
+
+/* The same by the system call, which gives the child its parent's stack. */
+static void clone_by_number(void) {
+    int a, b;
+    pair(&a, &b);
+    uint64_t arguments[8] = {[4] = SIGCHLD};
+    for (int i = 0; i < 2; i++) {
+        pid_t child = (pid_t)(i ? syscall(SYS_clone3, arguments, sizeof arguments) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+        if (!child) {
+            MUST(close(b));
+            _exit(0);
+        }
+        reap(child);
+    }
+    put(b, "parent", 6);
+    get(a, text, 6);
+    say("%.6s", text);
+}
+
 int run_role(int argc, char **argv) {
     int fd = argc > 1 ? atoi(argv[1]) : -1;
     if (!strcmp(argv[0], "echo")) {
@@ -438,4 +496,6 @@ const struct test process_cases[] = {{"fork_shares", fork_shares},
                                      {"posix_spawn", spawn},
                                      {"posix_spawn_cloexec", spawn_cloexec},
                                      {"fork_without_numbers", without_numbers},
+                                     {"clone_with_a_stack", clone_with_a_stack},
+                                     {"clone_by_number", clone_by_number},
                                      {NULL, NULL, false}};

@@ -67,7 +67,7 @@ const SYMBOLS: &str = "socket bind listen accept accept4 connect shutdown close 
     getsockopt setsockopt getsockname getpeername send sendto sendmsg sendmmsg recv recvfrom recvmsg recvmmsg read readv \
     write writev pread pwrite preadv pwritev pread64 pwrite64 preadv64 pwritev64 preadv2 pwritev2 preadv64v2 pwritev64v2 \
     sendfile sendfile64 splice poll ppoll select pselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait \
-    epoll_pwait2 fork vfork _Fork forkpty daemon posix_spawn posix_spawnp execve execv execvp execvpe execl execlp execle \
+    epoll_pwait2 fork vfork _Fork clone forkpty daemon posix_spawn posix_spawnp execve execv execvp execvpe execl execlp execle \
     fexecve execveat syscall __read_chk __recv_chk __recvfrom_chk __pread_chk __pread64_chk __poll_chk __ppoll_chk \
     close_range closefrom fdopen sockatmark pthread_cancel dprintf vdprintf __dprintf_chk __vdprintf_chk __read __write __close __connect __send __recv __poll __select \
     __fcntl __dup2 __fork __vfork __pread64 __pwrite64 __sendmmsg";

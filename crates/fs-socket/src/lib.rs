@@ -58,7 +58,7 @@ pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};
 pub use exec::{after_exec_failed, before_exec, before_spawn, start};
 pub use file::{sendfile, splice};
 pub use fork::{after_fork_child, after_fork_parent, before_fork};
-pub use fs_shm::holder::tell_threads;
+pub use fs_shm::holder::{is_single_threaded, tell_threads};
 pub use ioctl_unsafe::ioctl;
 pub use listen::{accept4, bind, listen};
 pub use options::{getpeername, getsockname, getsockopt, setsockopt};

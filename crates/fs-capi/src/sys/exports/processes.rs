@@ -1,10 +1,15 @@
 //! fork and exec.
 
-use libc::{c_char, c_int, pid_t, termios, winsize};
+use core::ptr::addr_of_mut;
+
+use fs_socket::fork::Forking;
+use libc::{
+    CLONE_FILES, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM, c_char, c_int, c_void, pid_t, termios, winsize,
+};
 
 use super::descriptors::{close, dup2};
 use crate::sys::errno::{errno, set_errno};
-use crate::sys::real;
+use crate::sys::real::{self, Entry};
 use crate::sys::scratch::{Environment, Pointers};
 
 define! {
@@ -18,6 +23,9 @@ define! {
     fn __vfork() -> pid_t = fork();
     /// _Fork(3): fork without the handlers of pthread_atfork.
     fn _Fork() -> pid_t = forked(|| real::_Fork());
+    /// clone(2) with a stack of the child's own. On x86-64 the last argument is on the stack, where there is something in any case.
+    fn clone(entry: Option<Entry>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t) -> c_int =
+        cloned(entry, stack, flags, argument, [parent, child], tls);
     /// forkpty(3), whose fork is internal to the C library.
     fn forkpty(controller: *mut c_int, name: *mut c_char, settings: *const termios, size: *const winsize) -> pid_t =
         forked(|| real::forkpty(controller, name, settings, size));
@@ -58,22 +66,92 @@ pub(in crate::sys) fn environment() -> *const *const c_char {
 /// # Safety
 /// `fork` forks, in the way of fork(2).
 pub(super) unsafe fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
-    let forking = match fs_socket::before_fork() {
-        Ok(forking) => forking,
-        Err(error) => {
-            set_errno(error.raw_os_error());
-            return -1;
-        }
-    };
+    let Some(forking) = begin_fork() else { return -1 };
     let pid = fork();
     if pid == 0 {
         fs_socket::after_fork_child(forking);
     } else {
-        let reason = errno();
-        fs_socket::after_fork_parent(forking, pid > 0);
-        set_errno(reason);
+        end_fork(forking, pid);
     }
     pid
+}
+
+/// `None`: the fork is to fail, errno says why.
+fn begin_fork() -> Option<Forking> {
+    fs_socket::before_fork().map_err(|error| set_errno(error.raw_os_error())).ok()
+}
+
+/// In the parent, with what the fork answered. Leaves errno as it is.
+fn end_fork(forking: Forking, pid: pid_t) {
+    let reason = errno();
+    fs_socket::after_fork_parent(forking, pid > 0);
+    set_errno(reason);
+}
+
+/// The flags with which a child is made that has memory of its own; `None`: it is a thread, or as good as one: memory and
+/// descriptors are the caller's.
+///
+/// One that shares its parent's memory until it execs, with descriptors of its own (posix_spawn in programs that do it
+/// themselves), is given its own memory, as vfork's: our tables say what its parent's descriptors are. Its parent waits
+/// for it if no other thread could be in want of those tables meanwhile.
+pub(super) fn forking_flags(flags: c_int) -> Option<c_int> {
+    let flags = match flags & (CLONE_VM | CLONE_VFORK | CLONE_THREAD | CLONE_FILES) {
+        shared if shared & CLONE_VM == 0 => flags,
+        shared if shared == CLONE_VM | CLONE_VFORK => flags & !(CLONE_VM | CLONE_SIGHAND),
+        _ => return None,
+    };
+    Some(if fs_socket::is_single_threaded() { flags } else { flags & !CLONE_VFORK })
+}
+
+/// What a child of clone(2) needs first.
+struct Start {
+    forking: Option<Forking>,
+    entry: Entry,
+    argument: *mut c_void,
+}
+
+/// # Safety
+/// As clone(2).
+unsafe fn cloned(
+    entry: Option<Entry>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    [parent, child]: [*mut pid_t; 2],
+    tls: *mut c_void,
+) -> c_int {
+    let Some(entry) = entry.filter(|_| !stack.is_null()) else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    let Some(flags) = forking_flags(flags) else {
+        // SAFETY: by contract.
+        return unsafe { real::clone(entry, stack, flags, argument, parent, tls, child) };
+    };
+    let Some(forking) = begin_fork() else { return -1 };
+    let mut start = Start { forking: Some(forking), entry, argument };
+    // The child has a copy of this frame, as of all memory.
+    let begin = addr_of_mut!(start).cast();
+    // SAFETY: by contract; `begin_clone` gets what it asks for.
+    let pid = unsafe { real::clone(begin_clone, stack, flags, begin, parent, tls, child) };
+    if let Some(forking) = start.forking.take() {
+        end_fork(forking, pid);
+    }
+    pid
+}
+
+/// The child's first function.
+///
+/// # Safety
+/// `start` is a [`Start`] in the child's own copy of the parent's memory.
+unsafe extern "C-unwind" fn begin_clone(start: *mut c_void) -> c_int {
+    // SAFETY: by contract.
+    let start = unsafe { &mut *start.cast::<Start>() };
+    if let Some(forking) = start.forking.take() {
+        fs_socket::after_fork_child(forking);
+    }
+    // SAFETY: what clone(2) was called with.
+    unsafe { (start.entry)(start.argument) }
 }
 
 /// An exec with our variables in the new environment when sockets of ours live on in the new image.

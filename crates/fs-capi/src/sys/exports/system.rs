@@ -13,7 +13,7 @@ use super::messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 use super::names::{
     accept, accept4, bind, connect, getpeername, getsockname, getsockopt, listen, setsockopt, shutdown, socket,
 };
-use super::processes::{execve, execveat, forked};
+use super::processes::{execve, execveat, forked, forking_flags};
 use super::receive::{preadv64v2, read, readv, recvfrom};
 use super::send::{pwritev64v2, sendfile, sendto, splice, write, writev};
 use super::set::{epoll_ctl, epoll_pwait, epoll_pwait2};
@@ -114,10 +114,12 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
             libc::SYS_execveat => execveat(fd, at(b), at(c), at(d), e as c_int),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => forked(|| real::syscall(number, a, b, c, d, e, f) as c_int),
-            // A clone that is a fork: own memory, and the caller's stack.
-            libc::SYS_clone if a & (libc::CLONE_VM | libc::CLONE_THREAD) as usize == 0 && b == 0 => {
-                forked(|| real::syscall(number, a, b, c, d, e, f) as c_int)
+            // A clone that is a fork: own memory, and the caller's stack. (With another one it would have nowhere to return to.)
+            libc::SYS_clone if b == 0 => {
+                let flags = forking_flags(a as c_int)?;
+                forked(|| real::syscall(number, flags as u32 as usize, b, c, d, e, f) as c_int)
             }
+            libc::SYS_clone3 => return clone3(a, b),
             libc::SYS_seccomp => {
                 fs_socket::confine();
                 return None;
@@ -130,4 +132,32 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
         }
     };
     Some(c_long::from(answer))
+}
+
+/// clone3(2): a fork, if it is one, on the caller's stack.
+///
+/// # Safety
+/// As clone3(2).
+unsafe fn clone3(arguments: usize, size: usize) -> Option<c_long> {
+    /// Of `struct clone_args`, in words: the first version has eight of them.
+    const FLAGS: usize = 0;
+    const STACK: usize = 5;
+    const FIRST_VERSION: usize = 64;
+    let mut copy = [0_u64; 64];
+    // What the kernel refuses, and what it may know one day.
+    if arguments == 0 || size < FIRST_VERSION || size > size_of_val(&copy) {
+        return None;
+    }
+    // SAFETY: by contract `size` bytes are there; the copy has room for them.
+    unsafe { core::ptr::copy_nonoverlapping(at::<u8>(arguments), copy.as_mut_ptr().cast(), size) };
+    // With a stack of its own it would have nowhere to return to.
+    if copy[STACK] != 0 {
+        return None;
+    }
+    let low = forking_flags(copy[FLAGS] as c_int)?;
+    copy[FLAGS] = copy[FLAGS] >> 32 << 32 | u64::from(low as u32);
+    // SAFETY: by contract, with the copy in place of what it is of.
+    Some(unsafe {
+        forked(|| real::syscall(libc::SYS_clone3, copy.as_ptr() as usize, size, 0, 0, 0, 0) as c_int).into()
+    })
 }
