@@ -24,6 +24,115 @@ static void wait_for(int e, int timeout) {
             if (got[i].data.u64 == data) say("%d: %s", (int)data, events(got[i].events));
 }
 
+/* Prints what one wait for at most `max` brings, in the order in which it comes. */
+static void wait_order(int e, int max) {
+    char line[64] = "";
+    int n = (int)MUST(epoll_wait(e, got, max, 0));
+    for (int i = 0; i < n; i++) snprintf(line + strlen(line), 4, " %d", (int)got[i].data.u64);
+    say("order:%s", line);
+}
+
+/* Sends a byte and waits until it is there. */
+static void send_to(int a, int b) {
+    int before = 0;
+    MUST(ioctl(b, FIONREAD, &before));
+    put(a, "x", 1);
+    await_bytes(b, before + 1);
+}
+
+/* First ready, first reported: not by the order in which they were made or added. */
+static void arrival_order(void) {
+    int a[8], b[8], e = (int)MUST(epoll_create1(0)), f = (int)MUST(epoll_create1(0));
+    static const int orders[3][8] = {{1, 6, 4, 2, 0, 5, 3, 7}, {0, 3, 7, 2, 1, 6, 5, 4}, {5, 2, 0, 1, 4, 3, 7, 6}};
+    for (int i = 0; i < 8; i++) {
+        pair(&a[i], &b[i]);
+        MUST(add(e, b[i], EPOLLIN, i));
+        MUST(add(f, b[i], EPOLLIN | EPOLLET, i));
+    }
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 8; i++) send_to(a[orders[round][i]], b[orders[round][i]]);
+        /* The second message of one that has not been reported changes nothing. */
+        send_to(a[orders[round][0]], b[orders[round][0]]);
+        wait_order(e, 16);
+        wait_order(f, 16);
+        for (int i = 0; i < 8; i++) get(b[i], text, orders[round][0] == i ? 2 : 1);
+        wait_order(e, 16);
+    }
+    /* With little room: who was reported goes to the end, behind what came meanwhile. */
+    for (int i = 4; i >= 0; i--) send_to(a[i], b[i]);
+    wait_order(e, 2);
+    send_to(a[7], b[7]);
+    for (int i = 0; i < 6; i++) wait_order(e, 2);
+    for (int i = 0; i < 6; i++) wait_order(f, 1);
+    for (int i = 0; i < 8; i++)
+        if (i < 5 || i == 7) get(b[i], text, 1);
+    wait_order(e, 16);
+    /* Read empty and not waited for since: it has its place still. */
+    send_to(a[3], b[3]);
+    wait_order(e, 16);
+    get(b[3], text, 1);
+    send_to(a[1], b[1]);
+    send_to(a[3], b[3]);
+    wait_order(e, 16);
+}
+
+/* Adding and changing make ready what is so at that moment, nothing else. */
+static void order_of_additions(void) {
+    int a[4], b[4], e = (int)MUST(epoll_create1(0));
+    for (int i = 0; i < 4; i++) pair(&a[i], &b[i]);
+    MUST(add(e, b[0], EPOLLIN, 0));
+    MUST(add(e, b[1], EPOLLIN, 1));
+    send_to(a[3], b[3]);
+    send_to(a[1], b[1]);
+    MUST(add(e, b[3], EPOLLIN, 3));
+    MUST(add(e, b[2], EPOLLIN, 2));
+    MUST(modify(e, b[0], EPOLLIN, 0));
+    send_to(a[2], b[2]);
+    send_to(a[0], b[0]);
+    wait_order(e, 16);
+    wait_order(e, 16);
+    MUST(modify(e, b[1], EPOLLIN, 1));
+    wait_order(e, 16);
+    MUST(epoll_ctl(e, EPOLL_CTL_DEL, b[1], NULL));
+    MUST(add(e, b[1], EPOLLIN, 1));
+    wait_order(e, 16);
+    MUST(modify(e, b[3], EPOLLIN | EPOLLONESHOT, 3));
+    wait_order(e, 16);
+    wait_order(e, 16);
+    MUST(modify(e, b[3], EPOLLIN | EPOLLONESHOT, 3));
+    wait_order(e, 16);
+}
+
+/* A listener has its place like any other; a message on a connection is no news for it. */
+static void order_with_listener(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), e = (int)MUST(epoll_create1(0)), f = (int)MUST(epoll_create1(0));
+    int c = dial(&at, len), s = (int)MUST(accept(l, NULL, NULL));
+    MUST(add(e, l, EPOLLIN, 1));
+    MUST(add(e, s, EPOLLIN, 2));
+    MUST(add(f, l, EPOLLIN | EPOLLET, 3));
+    MUST(add(f, s, EPOLLIN | EPOLLET, 4));
+    wait_order(e, 16);
+    send_to(c, s);
+    int d = dial(&at, len);
+    await(l, POLLIN);
+    wait_order(e, 16);
+    wait_order(f, 16);
+    send_to(c, s);
+    wait_order(f, 16);
+    wait_order(f, 16);
+    get(s, text, 2);
+    MUST(close(MUST(accept(l, NULL, NULL))));
+    wait_order(e, 16);
+    int g = dial(&at, len);
+    await(l, POLLIN);
+    send_to(c, s);
+    wait_order(e, 16);
+    wait_order(f, 16);
+    close(d), close(g);
+}
+
 static void level(void) {
     int a, b, e = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
     pair(&a, &b);
@@ -391,6 +500,9 @@ const struct test epoll_cases[] = {{"epoll_level", level},
                                    {"epoll_nested", nested},
                                    {"epoll_mixed", mixed},
                                    {"epoll_fewer_slots_than_ready", fewer_slots_than_ready},
+                                   {"epoll_arrival_order", arrival_order},
+                                   {"epoll_order_of_additions", order_of_additions},
+                                   {"epoll_order_with_listener", order_with_listener},
                                    {"epoll_close_and_dup", close_and_dup},
                                    {"epoll_two_sets", one_socket_in_two_sets},
                                    {"epoll_both_ends", same_socket_both_ends},

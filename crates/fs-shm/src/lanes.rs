@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 
 use crate::arena::Arena;
+use crate::channel::state::{Phase, State};
 use crate::layout::{LANES, LaneHead, Side};
 use crate::sleep;
 use crate::word::{AtomicU32, AtomicU64};
@@ -47,6 +48,7 @@ impl Arena {
         }
         let (i, lane) = heads().find(|(_, lane)| lane.poller.compare_exchange(0, poller, AcqRel, Relaxed).is_ok())?;
         lane.sleeping.store(0, SeqCst);
+        lane.ordered.store(0, Relaxed);
         let lane = Lane(i);
         self.drain(lane, |_| {});
         Some(lane)
@@ -110,6 +112,27 @@ impl Arena {
         }
     }
 
+    /// The lane's poller wants to know in which order channels changed: [`Arena::changed`].
+    pub fn set_ordered(&self, lane: Lane) {
+        self.lane_head(self.side(), lane.index()).ordered.store(1, SeqCst);
+    }
+
+    /// When the channel in a slot that [`Arena::drain`] named, changed first after the drain before: CLOCK_MONOTONIC in
+    /// nanoseconds, of ordered lanes only. Where several lanes watch it, of the one that was drained last.
+    pub fn changed(&self, slot: u32) -> u64 {
+        let is_one = slot < self.geometry().slots;
+        if is_one { self.block(slot).inn[self.side().index()].wake.changed.load(Relaxed) } else { 0 }
+    }
+
+    /// Whether the connection in this slot waits for accept, as far as anyone knows who has not taken it.
+    pub fn is_waiting(&self, slot: u32) -> bool {
+        let is_one = slot < self.geometry().slots;
+        is_one && {
+            let state = State(self.block(slot).state.load(Acquire));
+            state.phase() != Phase::Free && !state.is_accepted()
+        }
+    }
+
     /// Whether something changed since the last drain, without taking it.
     pub fn is_dirty(&self, lane: Lane) -> bool {
         let head = self.lane_head(self.side(), lane.index());
@@ -163,8 +186,9 @@ impl Arena {
     /// Marks `slot` dirty in every lane of `side` that `mask` names, and rings those that sleep. The caller published
     /// and fenced before it read `mask`.
     pub(crate) fn mark(&self, side: Side, mask: u32, slot: u32) {
+        let mut stamped = false;
         for lane in bits(u64::from(mask)) {
-            self.mark_dirty(self.lane_head(side, lane), side, lane, slot);
+            self.mark_dirty(self.lane_head(side, lane), (side, lane), slot, &mut stamped);
             self.wake(side, lane);
         }
     }
@@ -182,12 +206,18 @@ impl Arena {
         slept
     }
 
-    fn mark_dirty(&self, head: &LaneHead, side: Side, lane: usize, slot: u32) {
+    fn mark_dirty(&self, head: &LaneHead, (side, lane): (Side, usize), slot: u32, stamped: &mut bool) {
         let word = (slot / 64) as usize;
         let Some(dirty) = self.lane_dirty(side, lane).get(word) else { return };
         let bit = 1u64 << (slot % 64);
         // Set already and not taken yet: the poller will look after this fence-ordered load.
         if dirty.load(SeqCst) & bit == 0 {
+            // Before the bit, so that who takes that finds it. Only with a new bit: the kernel's list has a descriptor at the
+            // place of its first event too.
+            if head.ordered.load(Relaxed) != 0 && !*stamped {
+                self.block(slot).inn[side.index()].wake.changed.store(now(), Relaxed);
+                *stamped = true;
+            }
             dirty.fetch_or(bit, SeqCst);
         }
         let (summary, bit) = (&head.summary[word / 64], 1u64 << (word % 64));
@@ -210,8 +240,9 @@ impl Arena {
             return;
         }
         // All of them look when they are awake next.
+        let mut stamped = false;
         for lane in bits(u64::from(one_of)) {
-            self.mark_dirty(self.lane_head(Side::B, lane), Side::B, lane, slot);
+            self.mark_dirty(self.lane_head(Side::B, lane), (Side::B, lane), slot, &mut stamped);
         }
         // As after any publication: who announces its sleep from here on finds the bit.
         fence(SeqCst);
@@ -223,6 +254,12 @@ impl Arena {
             });
         }
     }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 pub(crate) fn set_bit(mask: &AtomicU32, lane: Lane, on: bool) {

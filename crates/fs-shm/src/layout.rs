@@ -6,7 +6,7 @@
 use crate::word::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -205,7 +205,10 @@ pub struct LaneHead {
     pub poller: AtomicU32,
     /// 1: the poller sleeps, whoever swaps it to 0 rings its bell.
     pub sleeping: AtomicU32,
-    pub(crate) _pad: [AtomicU64; 7],
+    /// 1: the poller asks in which order the channels changed ([`Wake::changed`]).
+    pub ordered: AtomicU32,
+    pub(crate) _pad0: AtomicU32,
+    pub(crate) _pad: [AtomicU64; 6],
     /// Bit w of this bitmap: word w of the dirty bitmap is perhaps not 0.
     pub summary: [AtomicU64; 16],
 }
@@ -312,7 +315,10 @@ pub struct Wake {
     pub tx_word: AtomicU32,
     /// CPU + 1 on which this side last began to wait; 0: unknown.
     pub cpu: AtomicU32,
-    pub(crate) _pad: [AtomicU32; 10],
+    /// When the channel was last marked as changed in an ordered lane of this side: CLOCK_MONOTONIC in nanoseconds. A hint:
+    /// it decides what is reported first, nothing else.
+    pub changed: AtomicU64,
+    pub(crate) _pad: [AtomicU32; 8],
 }
 
 /// The producer's private line.

@@ -233,6 +233,37 @@ fn the_next_poller_of_a_lane_takes_no_rings_for_others() {
     assert_eq!(*bells.0.lock().unwrap(), [2]);
 }
 
+/// The time of the first change since the lane was drained, not of the last; and none in a lane that does not ask.
+#[test]
+fn an_ordered_lane_knows_when_each_channel_changed() {
+    let (a, b) = Arena::in_memory(Geometry::SMALL, &crate::NoBells);
+    let (a, b) = (leak(a), leak(b));
+    let opened: Vec<_> = (0..3).map(|_| Channel::open(a, &OpenArgs::default()).unwrap()).collect();
+    let taken: Vec<_> = (0..3).map(|_| Channel::accept(b).unwrap()).collect();
+    let lane = b.join(1).unwrap();
+    taken.iter().for_each(|channel| channel.watch(lane));
+    opened[0].send_one(b"x").unwrap();
+    b.drain(lane, |_| {});
+    assert_eq!(b.changed(taken[0].slot()), 0);
+    b.set_ordered(lane);
+    for which in [2, 0, 1, 2] {
+        opened[which].send_one(b"x").unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(1));
+    }
+    let mut slots = Vec::new();
+    b.drain(lane, |slot| slots.push(slot));
+    slots.sort_by_key(|&slot| b.changed(slot));
+    assert_eq!(slots, [2, 0, 1].map(|which| taken[which].slot()));
+    // A lane that is given up and taken again asks anew.
+    b.leave(lane);
+    let lane = b.join(2).unwrap();
+    let before = b.changed(taken[0].slot());
+    opened[0].send_one(b"x").unwrap();
+    b.drain(lane, |_| {});
+    assert_eq!(b.changed(taken[0].slot()), before);
+    assert_eq!(b.changed(u32::MAX), 0);
+}
+
 /// Who accepts may end after it has marked a connection as accepted: it is passed over, and the next one is found.
 #[test]
 fn an_entry_that_is_marked_keeps_nobody() {

@@ -103,7 +103,22 @@ pub(super) struct Interest {
 pub(super) struct Candidate {
     pub(super) at: u32,
     serial: u64,
+    /// When it became one, on the clock of [`now`](crate::process::now); [`UNREAD`]: its channel knows; [`SETTLED`]: it has its
+    /// place in the list.
+    pub(super) since: u64,
 }
+
+impl Candidate {
+    /// The same, become one at another time.
+    pub(super) fn since(self, since: u64) -> Self {
+        Candidate { since, ..self }
+    }
+}
+
+/// Of a candidate: its place in the list is right.
+pub(super) const SETTLED: u64 = 0;
+/// Of a candidate that a lane named: when its channel changed has not been read yet.
+pub(super) const UNREAD: u64 = u64::MAX;
 
 impl Interest {
     /// Makes the entry a candidate; `None` when it is one already, or sleeps.
@@ -113,7 +128,7 @@ impl Interest {
             return None;
         }
         entry.queued = true;
-        Some(Candidate { at, serial: entry.serial })
+        Some(Candidate { at, serial: entry.serial, since: SETTLED })
     }
 
     /// The candidate's entry, taken off the list; `None` when it has been removed meanwhile.

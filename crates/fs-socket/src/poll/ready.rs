@@ -4,12 +4,12 @@ use core::time::Duration;
 
 use super::{
     EpollEvent, PollFd, expand,
-    interest::{ET, Entry, ONESHOT, Source},
+    interest::{ET, Entry, ONESHOT, SETTLED, Source, UNREAD},
     registry,
     set::{Inner, MOD, Set},
     sys::kernel,
 };
-use crate::{arenas::Shared, listen, table};
+use crate::{arenas::Shared, listen, process, table};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -17,10 +17,19 @@ const IN: u32 = 0x1;
 const ERRORS: u32 = 0x8 | 0x10;
 
 impl Inner {
-    /// Makes an entry a candidate.
+    /// Makes an entry a candidate, from now on. What is told of by a lane is none while it has nothing.
     pub(super) fn enqueue(&mut self, at: u32) {
+        let is_idle = |entry: &Entry| match entry.source {
+            Source::Channel { .. } => entry.is_valid() && now(entry) == 0,
+            Source::Listener => !entry.shares && entry.is_valid() && now(entry) == 0,
+            Source::Kernel | Source::Nested(_) => false,
+        };
+        if self.interest.get(at).is_some_and(is_idle) {
+            return;
+        }
         if let Some(candidate) = self.interest.queue(at) {
-            self.ready.push_back(candidate);
+            self.ready.push_back(candidate.since(process::now()));
+            self.unsettled += 1;
         }
     }
 
@@ -35,9 +44,10 @@ impl Inner {
     /// Makes candidates of all that changed.
     pub(super) fn collect(&mut self) {
         let (interest, ready) = (&mut self.interest, &mut self.ready);
-        let mut queue = |at: u32| {
+        let before = ready.len();
+        let mut queue = |at: u32, since: u64| {
             if let Some(candidate) = interest.queue(at) {
-                ready.push_back(candidate);
+                ready.push_back(candidate.since(since));
             }
             interest.get(at).map_or(u32::MAX, |entry| entry.beside)
         };
@@ -46,11 +56,11 @@ impl Inner {
                 for &first in joined.slots.iter().filter(|&&first| first != 0) {
                     let mut at = first - 1;
                     while at != u32::MAX {
-                        at = queue(at);
+                        at = queue(at, UNREAD);
                     }
                 }
                 for &at in &joined.listeners {
-                    queue(at);
+                    queue(at, UNREAD);
                 }
                 continue;
             };
@@ -58,14 +68,17 @@ impl Inner {
                 self.changes = self.changes.wrapping_add(1);
                 let mut at = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
                 while at != u32::MAX {
-                    at = queue(at);
+                    at = queue(at, UNREAD);
                 }
-                // A connection for a listener, or both: the slot was used before.
-                for &at in &joined.listeners {
-                    queue(at);
+                // Not the message of a connection that was accepted.
+                if !joined.listeners.is_empty() && joined.arena.is_waiting(slot) {
+                    for &at in &joined.listeners {
+                        queue(at, joined.arena.changed(slot));
+                    }
                 }
             });
         }
+        self.unsettled += self.ready.len() - before;
         for i in 0..self.special.len() {
             let at = self.special[i];
             let Some(entry) = self.interest.get(at) else { continue };
@@ -88,6 +101,29 @@ impl Inner {
                 Source::Kernel | Source::Channel { .. } => {}
             }
         }
+        self.settle();
+    }
+
+    /// Puts the new candidates at the end of the list into the order in which they became some. A lone one is in order: when its
+    /// channel changed is not read, which would take the line from the peer with each message.
+    fn settle(&mut self) {
+        let new = core::mem::take(&mut self.unsettled);
+        if new < 2 {
+            return;
+        }
+        let first = self.ready.len().saturating_sub(new);
+        let (interest, arenas) = (&self.interest, &self.arenas);
+        let new = &mut self.ready.make_contiguous()[first..];
+        for candidate in new.iter_mut().filter(|candidate| candidate.since == UNREAD) {
+            if let Some(Source::Channel { arena, slot }) = interest.get(candidate.at).map(|entry| entry.source)
+                && let Some(joined) = arenas.get(arena as usize).filter(|joined| joined.lane.is_some())
+            {
+                candidate.since = joined.arena.changed(slot);
+            }
+        }
+        // Few, and never the heap: epoll_wait may run in a signal handler, so no sort that allocates.
+        new.sort_unstable_by_key(|candidate| candidate.since);
+        new.iter_mut().for_each(|candidate| candidate.since = SETTLED);
     }
 
     /// Whether nothing is a candidate.
@@ -131,7 +167,7 @@ impl Inner {
                 }
             } else if entry.event.events & ET == 0 {
                 entry.queued = true;
-                self.ready.push_back(candidate);
+                self.ready.push_back(candidate.since(SETTLED));
             }
         }
         n

@@ -10,6 +10,8 @@
 //! Readiness of channels: a lane of each arena names the slots that changed; their entries become *candidates*, and a
 //! wait asks each candidate what is ready now. A level-triggered entry that was reported stays a candidate, an
 //! edge-triggered one waits for the next change: each change of a channel is an edge, as each wake-up is in the kernel.
+//! Candidates stand in the order of their first change, as in the kernel's list (ep_poll_callback()), and reported ones go to the
+//! end (ep_send_events()). Who changes a channel notes when; between descriptors of ours and the kernel's there is no order.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::collections::{HashMap, VecDeque};
@@ -77,8 +79,10 @@ pub(super) struct Inner {
     pub(super) arenas: Vec<Joined>,
     /// Places in `arenas`, by address.
     pub(super) places: HashMap<usize, u32>,
-    /// Entries that may be ready.
+    /// Entries that may be ready, first come first.
     pub(super) ready: VecDeque<Candidate>,
+    /// How many of them, at the end, are not in order yet.
+    pub(super) unsettled: usize,
     /// Listeners and nested sets: looked at by every wait.
     pub(super) special: Vec<u32>,
     /// Listeners whose new arenas our poller is not rung for ([`listen::exclusive_poller`](crate::listen::exclusive_poller)).
@@ -146,6 +150,7 @@ impl Set {
             arenas: Vec::new(),
             places: HashMap::new(),
             ready: VecDeque::new(),
+            unsettled: 0,
             special: Vec::new(),
             untold: Vec::new(),
             sleepers: 0,
@@ -344,6 +349,7 @@ impl Inner {
         }
         forget(self.number);
         self.ready.clear();
+        self.unsettled = 0;
         self.special.clear();
         self.untold.clear();
     }

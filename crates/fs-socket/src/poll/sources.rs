@@ -284,6 +284,9 @@ impl Inner {
             return at;
         }
         let lane = self.live.as_ref().and_then(|live| arena.join(live.poller.id));
+        if let Some(lane) = lane {
+            arena.set_ordered(lane);
+        }
         let joined = Joined { arena, lane, slots: Vec::new(), entries: 0, listeners: Vec::new() };
         // A place whose arena nobody needs any more.
         if let Some(at) = self.arenas.iter().position(|joined| joined.entries == 0 && joined.listeners.is_empty()) {
@@ -312,6 +315,7 @@ impl Inner {
         self.special.clear();
         self.untold.clear();
         self.ready.clear();
+        self.unsettled = 0;
         for at in self.interest.places() {
             let Some(entry) = self.interest.get_mut(at) else { continue };
             entry.queued = false;
