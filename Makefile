@@ -6,9 +6,11 @@
 # differ random programs of socket calls for SECONDS (60), on the kernel and under preload; what differs is printed small (root);
 #        COVERAGE=docs/DIFFER.md writes which calls were made
 # lifetimes  CONNECTIONS (1000000) between processes that exit and are killed on both sides; none may be lost or hang
+# compat  servers and proxies under load, reloads and kills, on the kernel's sockets and on ours: REQUESTS (100000) for each of
+#        PROGRAMS (all; parts of names, see the table that it writes into docs/COMPATIBILITY.md)
 # build  the examples, optimised
 
-.PHONY: demo test bench soak fuzz differ lifetimes build
+.PHONY: demo test bench soak fuzz differ lifetimes compat build
 
 demo:
 	@lab/demo
@@ -27,6 +29,11 @@ fuzz:
 
 lifetimes:
 	@lab/lifetimes $(or $(CONNECTIONS),1000000)
+
+compat:
+	@lab/install compat
+	cargo build --release -p fs-cli -p fs-capi -p fs-tests
+	cargo run --release --quiet -p fs-tests --bin compat -- --requests $(or $(REQUESTS),100000) $(PROGRAMS)
 
 build:
 	cargo build --release --workspace --bins

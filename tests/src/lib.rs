@@ -6,6 +6,7 @@
 pub mod apps;
 pub mod body;
 pub mod clients;
+pub mod compat;
 pub mod lab;
 pub mod loadgen;
 pub mod process;

@@ -123,6 +123,13 @@ impl Daemon {
         Ok(Counters(counters))
     }
 
+    /// What `fastsock ss` says, for who looks for a failure.
+    pub fn sockets(&self, lab: &Lab) -> String {
+        let mut command = lab.command(self.ns, program());
+        let output = command.arg("ss").env("FASTSOCK_CONTROL", &self.control).output();
+        output.map_or_else(|error| error.to_string(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// Sends SIGTERM; an error unless it ends soon, with status 0.
     pub fn stop(&mut self) -> Result<()> {
         let status = self.proc.terminate(Duration::from_secs(20))?;

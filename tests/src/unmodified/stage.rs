@@ -149,6 +149,11 @@ impl<'a> Stage<'a> {
         Ok(Stage { lab, placement, host, bodies, cpu: None, daemons, files })
     }
 
+    /// Brings the loopback device on the server's side up.
+    pub fn lo_up(&self) -> Result<()> {
+        self.lab.run(self.placement.server().0, "ip", &["link", "set", "lo", "up"]).map(drop)
+    }
+
     /// The folder of files that servers offer.
     pub fn files(&self) -> &PathBuf {
         &self.files
@@ -242,6 +247,16 @@ impl<'a> Stage<'a> {
     /// The daemon on the server's side.
     pub fn daemon(&mut self) -> Option<&mut Daemon> {
         self.daemons.first_mut()
+    }
+
+    /// The process of the daemon on the server's side.
+    pub fn daemon_pid(&self) -> Option<u32> {
+        self.daemons.first().map(|daemon| daemon.proc.pid())
+    }
+
+    /// What `fastsock ss` says on the server's side; empty where there is no daemon.
+    pub fn sockets(&self) -> String {
+        self.daemons.first().map(|daemon| daemon.sockets(self.lab)).unwrap_or_default()
     }
 
     /// Stops the daemons.

@@ -76,7 +76,7 @@ fn memcached_client(stage: &Stage, port: u16) -> Result<()> {
 }
 
 /// The folder of the installed PostgreSQL's programs.
-fn postgres_programs() -> Result<PathBuf> {
+pub fn postgres_programs() -> Result<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").context("no PostgreSQL in /usr/lib/postgresql")?;
     let mut all: Vec<PathBuf> = versions.map(|entry| Ok(entry?.path().join("bin"))).collect::<Result<_>>()?;
     all.retain(|path| path.join("initdb").exists());

@@ -4,6 +4,8 @@ mod databases;
 mod http;
 mod other;
 
+pub use databases::postgres_programs;
+
 use crate::process::Proc;
 use crate::unmodified::Stage;
 use anyhow::{Context, Result};

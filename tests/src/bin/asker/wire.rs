@@ -1,0 +1,113 @@
+//! A connection of the client, and the names of what can go wrong with it.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// What went wrong with a request, by the name under which it is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wrong(pub(crate) String);
+
+impl Wrong {
+    /// An answer that is not the right one.
+    pub(crate) fn answer(what: impl std::fmt::Display) -> Wrong {
+        Wrong(format!("answer {what}"))
+    }
+
+    /// The connection ended; with another one the request may succeed.
+    pub(crate) fn ended(&self) -> bool {
+        matches!(self.0.as_str(), "closed" | "reset")
+    }
+}
+
+impl From<std::io::Error> for Wrong {
+    fn from(error: std::io::Error) -> Wrong {
+        Wrong(match error.kind() {
+            ErrorKind::ConnectionRefused => "refused".into(),
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => "reset".into(),
+            ErrorKind::UnexpectedEof => "closed".into(),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => "hung".into(),
+            kind => format!("{kind:?}"),
+        })
+    }
+}
+
+/// A connection with what was read and not used yet.
+pub(crate) struct Wire {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    used: usize,
+    /// A byte came since this was last set to false.
+    pub(crate) heard: bool,
+}
+
+impl Wire {
+    /// Connects. Timed: connect(2) is non-blocking and followed by poll(2), and the socket has time-outs.
+    pub(crate) fn connect(to: SocketAddr, timed: Option<Duration>) -> Result<Wire, Wrong> {
+        let stream = match timed {
+            Some(limit) => {
+                let stream = TcpStream::connect_timeout(&to, limit)?;
+                stream.set_read_timeout(Some(limit))?;
+                stream.set_write_timeout(Some(limit))?;
+                stream
+            }
+            None => TcpStream::connect(to)?,
+        };
+        stream.set_nodelay(true)?;
+        Ok(Wire { stream, buffer: Vec::new(), used: 0, heard: false })
+    }
+
+    /// Writes all.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
+        Ok(self.stream.write_all(bytes)?)
+    }
+
+    fn more(&mut self) -> Result<usize, Wrong> {
+        if self.used > 0 {
+            self.buffer.drain(..self.used);
+            self.used = 0;
+        }
+        let mut block = [0; 64 << 10];
+        let n = loop {
+            match self.stream.read(&mut block) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
+        self.buffer.extend_from_slice(&block[..n]);
+        self.heard |= n > 0;
+        Ok(n)
+    }
+
+    /// A line without its end.
+    pub(crate) fn line(&mut self) -> Result<String, Wrong> {
+        loop {
+            if let Some(end) = self.buffer[self.used..].iter().position(|byte| *byte == b'\n') {
+                let line = String::from_utf8_lossy(&self.buffer[self.used..self.used + end]).trim_end().to_owned();
+                self.used += end + 1;
+                return Ok(line);
+            }
+            if self.more()? == 0 {
+                return Err(Wrong("closed".into()));
+            }
+        }
+    }
+
+    /// So many bytes.
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<Vec<u8>, Wrong> {
+        while self.buffer.len() - self.used < len {
+            if self.more()? == 0 {
+                return Err(Wrong("closed".into()));
+            }
+        }
+        let bytes = self.buffer[self.used..self.used + len].to_vec();
+        self.used += len;
+        Ok(bytes)
+    }
+
+    /// All bytes until the peer's end.
+    pub(crate) fn rest(&mut self) -> Result<Vec<u8>, Wrong> {
+        while self.more()? > 0 {}
+        Ok(self.buffer.split_off(self.used))
+    }
+}

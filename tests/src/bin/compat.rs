@@ -1,0 +1,55 @@
+//! `make compat`: the programs of `fs_tests::compat` on the kernel's sockets and on ours, and their table in
+//! docs/COMPATIBILITY.md.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use fs_tests::Lab;
+use fs_tests::compat::{judge, programs, table};
+use std::process::ExitCode;
+
+#[derive(Parser, Debug)]
+struct Args {
+    /// Only programs whose name contains one of these.
+    programs: Vec<String>,
+    /// Requests for each program.
+    #[arg(long, default_value_t = 100_000)]
+    requests: u64,
+    /// Does not write the table.
+    #[arg(long)]
+    dry: bool,
+    /// Lists the programs.
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let all = programs::all();
+    if args.list {
+        all.iter().for_each(|program| println!("{}", program.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let wanted = |name: &str| args.programs.is_empty() || args.programs.iter().any(|part| name.contains(part));
+    let lab = Lab::up(&["--queues", "1"])?.context("compat needs root, for network namespaces")?;
+    let (mut rows, mut wrong) = (Vec::new(), 0);
+    for (number, program) in all.iter().enumerate().filter(|(_, program)| wanted(program.name)) {
+        match judge::compare(&lab, program, 7000 + 10 * number as u16, args.requests) {
+            Ok(judge::Verdict::Skipped(why)) => println!("{}: skipped: {why}", program.name),
+            Ok(judge::Verdict::Ran { row, wrong: differences }) => {
+                println!("{row}");
+                wrong += u64::from(!differences.is_empty());
+                rows.push(row);
+            }
+            Err(error) => {
+                println!("{}: {error:#}", program.name);
+                wrong += 1;
+                rows.push(table::failed(program, &format!("{error:#}")));
+            }
+        }
+        if !args.dry {
+            table::write(&all, &rows)?;
+        }
+    }
+    println!("{} programs ran, {wrong} of them not as on the kernel", rows.len());
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,173 @@
+//! `make compat`: real programs under load and faults, on the kernel's sockets and on ours, and what differs.
+//!
+//! A [`Program`] says how a server is started, what its clients ask (`src/bin/asker`), and which faults it meets meanwhile.
+//! [`run`] does that in one placement and answers with an [`Outcome`]; [`judge`](judge::judge) compares the kernel's with ours.
+
+pub mod judge;
+pub mod programs;
+pub mod run;
+pub mod table;
+pub mod watch;
+
+use crate::process::Proc;
+use crate::unmodified::Stage;
+use crate::unmodified::stage::finish;
+use anyhow::{Context, Result, ensure};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+pub use run::{Outcome, run};
+
+/// How long a program may take to do what it was told, on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server program and what is done to it.
+pub struct Program {
+    /// Its row in the table.
+    pub name: &'static str,
+    /// Commands (found in the path) and files that must be there; without them it is skipped.
+    pub needs: &'static [&'static str],
+    /// What its clients ask, as `asker --ask` takes it.
+    pub ask: &'static str,
+    /// Further arguments of the clients.
+    pub clients: &'static [&'static str],
+    /// Makes its folder and starts it.
+    pub start: fn(&Place) -> Result<Server>,
+    /// What happens while clients ask, in turn and twice.
+    pub faults: Vec<Fault>,
+}
+
+impl Program {
+    /// What of its needs is not there.
+    pub fn missing(&self) -> Option<&'static str> {
+        self.needs.iter().copied().find(|need| program(need).is_err())
+    }
+}
+
+/// The path of an installed program.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let found = path.split(':').map(|dir| PathBuf::from(dir).join(name)).find(|path| path.exists());
+    found.with_context(|| format!("{name} is not installed"))
+}
+
+/// Something that happens to a server under load, and the failures that clients may see because of it.
+pub struct Fault {
+    /// As the table says it.
+    pub name: &'static str,
+    /// Kinds of failures, as the client names them (`asker`: refused, reset, closed, stale, answer 502 …).
+    pub permits: &'static [&'static str],
+    /// Does it.
+    pub act: Act,
+}
+
+/// Does something to a running server.
+pub type Does = fn(&Place, &mut Server) -> Result<()>;
+
+/// What a fault does.
+pub enum Act {
+    /// This.
+    Do(Does),
+    /// All of the server's processes are killed, and it is started by this.
+    Restart(Does),
+    /// A client process with open connections is killed.
+    KillClient,
+}
+
+/// Where a server runs: whose sockets, folder, port.
+pub struct Place<'a> {
+    /// The placement.
+    pub stage: &'a Stage<'a>,
+    /// Its first port; the nine behind it are the program's as well.
+    pub port: u16,
+    /// A folder of its own.
+    pub dir: PathBuf,
+}
+
+impl Place<'_> {
+    /// A path in its folder, for configurations.
+    pub fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    /// Writes a configuration; its path.
+    pub fn write(&self, name: &str, text: &str) -> Result<String> {
+        let path = self.path(name);
+        std::fs::write(&path, text).with_context(|| path.clone())?;
+        Ok(path)
+    }
+
+    /// Starts a process of the server and waits until `port` is reached.
+    pub fn serve(&self, name: &str, command: &mut Command, port: u16) -> Result<Proc> {
+        let name = format!("{}-{}-{name}", self.port, self.stage.placement.name());
+        self.stage.serve(&name, command, port)
+    }
+}
+
+/// The processes of a server; the first is the one that clients reach.
+#[derive(Default)]
+pub struct Server(pub Vec<Proc>);
+
+impl From<Proc> for Server {
+    fn from(proc: Proc) -> Server {
+        Server(vec![proc])
+    }
+}
+
+impl Server {
+    /// The process that clients reach, or its master.
+    pub fn main(&mut self) -> Result<&mut Proc> {
+        self.0.first_mut().context("a server without a process")
+    }
+
+    /// Sends a signal to the main process.
+    pub fn signal(&mut self, signal: &str) -> Result<()> {
+        self.main()?.signal(signal)
+    }
+
+    /// Kills the first child of the main process and waits until another one is there.
+    pub fn kill_worker(&mut self) -> Result<()> {
+        let master = self.main()?.pid();
+        let before = watch::children(master);
+        let victim = *before.first().context("no worker")?;
+        signal(victim, "KILL")?;
+        until("a new worker", || watch::children(master).iter().any(|child| !before.contains(child)))
+    }
+
+    /// Kills all of it.
+    pub fn kill(&mut self) {
+        let pids: Vec<u32> = self.0.iter().flat_map(|proc| watch::tree(proc.pid())).collect();
+        for pid in &pids {
+            let _ = signal(*pid, "KILL");
+        }
+        self.0.clear();
+        let _ = until("all processes end", || pids.iter().all(|pid| !watch::lives(*pid)));
+    }
+
+    /// Ends it by SIGTERM, and kills what does not listen.
+    pub fn end(mut self) {
+        for proc in &self.0 {
+            let _ = proc.signal("TERM");
+        }
+        for proc in &mut self.0 {
+            let _ = proc.wait_end(Duration::from_secs(5));
+        }
+        self.kill();
+    }
+}
+
+/// Sends a signal to a process.
+pub fn signal(pid: u32, name: &str) -> Result<()> {
+    finish(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]), "kill").map(drop)
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !so() {
+        ensure!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! The programs: how each is started and what happens to it.
+
+mod proxies;
+mod stores;
+mod web;
+
+use super::{Act, Fault, Program};
+
+/// What a client may meet whose server dies.
+const DEATH: &[&str] = &["refused", "reset", "closed", "stale"];
+
+/// A client process is killed; the others see nothing of it.
+const CLIENT_KILLED: Fault = Fault { name: "client killed", permits: &[], act: Act::KillClient };
+
+/// All, in the order of the table.
+pub fn all() -> Vec<Program> {
+    let mut all = web::programs();
+    all.extend(proxies::programs());
+    all.extend(stores::programs());
+    all
+}

@@ -1,0 +1,213 @@
+//! One program in one placement: started, asked while things happen to it, looked at before and after.
+
+use super::watch::{self, Held, Kept};
+use super::{Act, PATIENCE, Place, Program, Server};
+use crate::apps::target_dir;
+use crate::process::Proc;
+use crate::unmodified::{Placement, Stage};
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What the clients counted; a line of `asker`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Answers {
+    /// Requests answered right.
+    pub right: u64,
+    /// Connections that a client left without waiting for an answer.
+    pub left: u64,
+    /// What went wrong before a request was answered right, and how often.
+    pub wrong: BTreeMap<String, u64>,
+    /// How long it took.
+    pub seconds: f64,
+    done: bool,
+}
+
+/// What was seen of a program in a placement.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Requests that were to be answered.
+    pub requests: u64,
+    /// What the clients counted.
+    pub answers: Answers,
+    /// Faults that happened.
+    pub faults: u64,
+    /// Connections that the daemon counted.
+    pub connections: u64,
+    /// The server after a first run of requests, and after all.
+    pub held: (Held, Held),
+    /// The daemon at the same times; `None` on the kernel's sockets.
+    pub kept: Option<(Kept, Kept)>,
+    /// The daemon when all have gone.
+    pub left: Option<Kept>,
+    /// CPU that the server takes when nobody asks, in percent of one.
+    pub idle_percent: u64,
+}
+
+/// Starts the program, lets its clients ask `requests` times while every fault happens twice, and looks at what remains.
+pub fn run(program: &Program, stage: &mut Stage, port: u16, requests: u64) -> Result<Outcome> {
+    let dir = stage.folder(&format!("compat-{port}-{}", stage.placement.name()))?;
+    let empty = kept(stage)?;
+    let place = Place { stage, port, dir };
+    let mut server = (program.start)(&place).context("start")?;
+    let outcome = observe(program, &place, &mut server, requests);
+    if outcome.is_err() {
+        for proc in &server.0 {
+            eprintln!("--- end of {}:\n{}", proc.log_path().display(), crate::process::tail(proc.log_path(), 15));
+        }
+        eprintln!("--- fastsock ss:\n{}", stage.sockets());
+    }
+    server.end();
+    let mut outcome = outcome?;
+    if let Some(empty) = empty {
+        outcome.left = settle(
+            || Ok(kept(stage)?.unwrap_or_default()),
+            |now| {
+                now.attached <= empty.attached
+                    && now.arenas <= empty.arenas
+                    && now.shared_kib <= empty.shared_kib + 1024
+            },
+        )?
+        .into();
+    }
+    Ok(outcome)
+}
+
+fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64) -> Result<Outcome> {
+    let mut outcome = Outcome { requests, ..Outcome::default() };
+    // What is held is compared with what is held after a first, short run, not with that of a server nobody has asked.
+    asked(program, place, "first", (requests / 20).clamp(200, 2000))?.finish(server)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let held = watch::held(&server.0);
+    let kept_first = kept(place.stage)?;
+
+    let connections =
+        || -> Result<u64> { Ok(place.stage.counters()?.first().map_or(0, |all| all.value("local_connections"))) };
+    let before = connections()?;
+    let mut clients = asked(program, place, "clients", requests)?;
+    let faults: Vec<_> = program.faults.iter().chain(&program.faults).collect();
+    for (number, fault) in faults.iter().enumerate() {
+        let at = requests * (number as u64 + 1) / (faults.len() as u64 + 1);
+        if !clients.reach(at, server)? {
+            break;
+        }
+        match fault.act {
+            Act::Do(act) => act(place, server),
+            Act::Restart(start) => {
+                server.kill();
+                start(place, server)
+            }
+            Act::KillClient => kill_client(program, place, server),
+        }
+        .with_context(|| format!("{} ({number})", fault.name))?;
+        outcome.faults += 1;
+    }
+    outcome.answers = clients.finish(server)?;
+    outcome.connections = connections()? - before;
+    outcome.held = (
+        held,
+        settle(
+            || Ok(watch::held(&server.0)),
+            |now| {
+                now.descriptors <= held.descriptors && now.mappings <= held.mappings && now.processes <= held.processes
+            },
+        )?,
+    );
+    if let Some(first) = kept_first {
+        let last = settle(
+            || Ok(kept(place.stage)?.unwrap_or_default()),
+            |now| {
+                now.descriptors <= first.descriptors && now.arenas <= first.arenas && now.shared_kib <= first.shared_kib
+            },
+        )?;
+        outcome.kept = Some((first, last));
+    }
+    let mut pids: Vec<u32> = server.0.iter().flat_map(|proc| watch::tree(proc.pid())).collect();
+    pids.extend(place.stage.daemon_pid());
+    outcome.idle_percent = watch::idle_percent(&pids);
+    Ok(outcome)
+}
+
+/// Looks until what is seen is well, at most for some seconds; what was seen last.
+fn settle<T>(mut look: impl FnMut() -> Result<T>, well: impl Fn(&T) -> bool) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        let seen = look()?;
+        if well(&seen) || start.elapsed() > Duration::from_secs(8) {
+            return Ok(seen);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// What the daemon of a stage keeps; `None` where there is none.
+fn kept(stage: &Stage) -> Result<Option<Kept>> {
+    let Some(pid) = stage.daemon_pid() else { return Ok(None) };
+    let counters = stage.counters()?;
+    let counters = counters.first().context("no counters")?;
+    let value = |name| counters.value(name);
+    let (arenas, attached, listeners) = (value("arenas"), value("attachments"), value("listeners"));
+    Ok(Some(Kept { arenas, attached, listeners, ..watch::kept(pid) }))
+}
+
+/// Clients that ask.
+struct Clients(Proc);
+
+fn asked(program: &Program, place: &Place, name: &str, requests: u64) -> Result<Clients> {
+    let asker = target_dir().join("release/asker");
+    ensure!(asker.exists(), "{} is not there: cargo build --release -p fs-tests", asker.display());
+    let mut command = place.stage.endless_client(&asker.display().to_string());
+    command.args(["--to", &format!("{}:{}", place.stage.host, place.port), "--ask", program.ask]);
+    command.args(["--requests", &requests.to_string()]).arg("--files").arg(place.stage.files()).args(program.clients);
+    let name = format!("{}-{}-{name}", place.port, place.stage.placement.name());
+    Ok(Clients(place.stage.lab.spawn(&name, &mut command)?))
+}
+
+impl Clients {
+    fn answers(&self) -> Answers {
+        self.0.log().lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
+    }
+
+    /// Waits until so many requests are answered; false when all are.
+    fn reach(&mut self, right: u64, server: &mut Server) -> Result<bool> {
+        let (mut last, mut moved) = (0, Instant::now());
+        loop {
+            let ended = self.0.ended()?;
+            let answers = self.answers();
+            match ended {
+                Some(status) if status.success() => return Ok(false),
+                Some(_) => bail!("the clients ended at {answers:?}"),
+                None if answers.wrong.keys().any(|kind| kind.starts_with("hung (")) => bail!("{answers:?}"),
+                None if answers.right >= right => return Ok(true),
+                None => {}
+            }
+            if answers.right != last {
+                (last, moved) = (answers.right, Instant::now());
+            }
+            // The clients end by themselves when one of them hangs.
+            ensure!(moved.elapsed() < 3 * PATIENCE, "no answer for {:?}: {answers:?}", moved.elapsed());
+            if let Some(status) = server.main()?.ended()? {
+                bail!("the server ended: {status}; {answers:?}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn finish(mut self, server: &mut Server) -> Result<Answers> {
+        self.reach(u64::MAX, server)?;
+        let answers = self.answers();
+        ensure!(answers.done, "the clients did not end well: {answers:?}");
+        Ok(answers)
+    }
+}
+
+/// Clients of their own, killed while they ask.
+fn kill_client(program: &Program, place: &Place, server: &mut Server) -> Result<()> {
+    let mut clients = asked(program, place, "killed", 1_000_000)?;
+    clients.reach(100, server)?;
+    clients.0.kill()
+}
+
+/// Both placements that are compared.
+pub const PLACEMENTS: [Placement; 2] = [Placement::Kernel, Placement::OneHost];

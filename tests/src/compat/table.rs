@@ -1,0 +1,86 @@
+//! The table of `make compat` in docs/COMPATIBILITY.md: a program's row is replaced when it runs, the others stay.
+
+use super::{Outcome, Program};
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// Where the table begins and ends.
+const BEGIN: &str = "<!-- compat: written by make compat -->";
+const END: &str = "<!-- compat: end -->";
+
+const HEAD: &str = "\
+# Under load and faults
+
+`make compat` (`PROGRAMS=…`, `REQUESTS=…`) runs each program on the kernel's sockets and on ours, clients and server on one
+host. Eight clients connect for each request, eight keep their connection, one
+request in a hundred comes from a process of its own that exits, one client goes away without waiting; each request is
+asked until it is answered right. Meanwhile each fault happens twice. *right*: requests answered right, on both. *failures*:
+what clients met before (stale: a kept connection was closed before the next request), kernel / ours. *descriptors*,
+*mappings*: of the server's process that has most, after the first requests → after all, on ours. *resident*, *shared*: MiB of
+the server's processes together, and KiB of shared memory that the daemon stands for, the same. *seconds*: kernel / ours.
+
+| program | faults | right | failures | descriptors | mappings | resident | shared | seconds | verdict |
+|---|---|---|---|---|---|---|---|---|---|
+";
+
+fn path() -> PathBuf {
+    crate::apps::workspace().join("docs/COMPATIBILITY.md")
+}
+
+/// What of docs/COMPATIBILITY.md is this table's, with its markers; empty when there is none.
+pub fn section() -> String {
+    let text = std::fs::read_to_string(path()).unwrap_or_default();
+    text.find(BEGIN).map(|at| text[at..].to_owned()).unwrap_or_default()
+}
+
+fn failures(outcome: &Outcome) -> String {
+    let all: Vec<_> = outcome.answers.wrong.iter().map(|(kind, many)| format!("{many} {kind}")).collect();
+    if all.is_empty() { "none".into() } else { all.join(", ") }
+}
+
+/// A program's row.
+pub fn row(program: &Program, kernel: &Outcome, ours: &Outcome, wrong: &[String]) -> String {
+    let faults: Vec<_> = program.faults.iter().map(|fault| fault.name).collect();
+    let shared = ours.kept.map_or_else(String::new, |(a, b)| format!("{} → {}", a.shared_kib, b.shared_kib));
+    format!(
+        "| {} | {} | {} | {} / {} | {} → {} | {} → {} | {} → {} | {shared} | {:.0} / {:.0} | {} |",
+        program.name,
+        faults.join(", "),
+        ours.answers.right,
+        failures(kernel),
+        failures(ours),
+        ours.held.0.descriptors,
+        ours.held.1.descriptors,
+        ours.held.0.mappings,
+        ours.held.1.mappings,
+        ours.held.0.resident_kib >> 10,
+        ours.held.1.resident_kib >> 10,
+        kernel.answers.seconds,
+        ours.answers.seconds,
+        if wrong.is_empty() { "as on the kernel".into() } else { wrong.join("; ") },
+    )
+}
+
+/// A program's row when it did not run to its end.
+pub fn failed(program: &Program, why: &str) -> String {
+    let first = why.lines().next().unwrap_or_default().replace('|', "/");
+    format!("| {} | | | | | | | | | {first} |", program.name)
+}
+
+/// Puts rows into the document, in the order of `programs`.
+pub fn write(programs: &[Program], rows: &[String]) -> Result<()> {
+    let text = std::fs::read_to_string(path())?;
+    let first_cell = |row: &str| row.split('|').nth(1).map(|cell| cell.trim().to_owned());
+    let old: Vec<String> = section().lines().filter(|line| line.starts_with("| ")).map(str::to_owned).collect();
+    let mut table = String::new();
+    for program in programs {
+        let named = |row: &&String| first_cell(row).is_some_and(|name| name == program.name);
+        if let Some(row) = rows.iter().find(named).or_else(|| old.iter().find(named)) {
+            table += row;
+            table.push('\n');
+        }
+    }
+    let before = text.find(BEGIN).map_or(text.as_str(), |at| &text[..at]).trim_end();
+    std::fs::write(path(), format!("{before}\n\n{BEGIN}\n{HEAD}{table}{END}\n"))?;
+    Ok(())
+}

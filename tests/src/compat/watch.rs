@@ -1,0 +1,122 @@
+//! What /proc says of a server's processes and of the daemon.
+
+use crate::process::Proc;
+use serde::{Deserialize, Serialize};
+use std::os::linux::fs::MetadataExt;
+use std::time::Duration;
+
+/// Ids of the children of a process, of all its threads.
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists =
+        threads.flatten().map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    lists.collect::<String>().split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
+/// A process and all that descend from it.
+pub fn tree(pid: u32) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = all.get(next) {
+        all.extend(children(*pid));
+        next += 1;
+    }
+    all
+}
+
+/// It is there and no zombie.
+pub fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, after)| !after.starts_with(['Z', 'X']))
+}
+
+fn entries(pid: u32, folder: &str) -> u64 {
+    std::fs::read_dir(format!("/proc/{pid}/{folder}")).map_or(0, |all| all.count() as u64)
+}
+
+fn mappings(pid: u32) -> u64 {
+    std::fs::read_to_string(format!("/proc/{pid}/maps")).map_or(0, |text| text.lines().count() as u64)
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
+}
+
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+/// What a server's processes hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Processes.
+    pub processes: u64,
+    /// Descriptors of the process that has most.
+    pub descriptors: u64,
+    /// Mappings of the process that has most.
+    pub mappings: u64,
+    /// Resident KiB of all.
+    pub resident_kib: u64,
+}
+
+/// What these servers' processes, and all that descend from them, hold.
+pub fn held(procs: &[Proc]) -> Held {
+    let mut held = Held::default();
+    for pid in procs.iter().flat_map(|proc| tree(proc.pid())).filter(|pid| lives(*pid)) {
+        held.processes += 1;
+        held.descriptors = held.descriptors.max(entries(pid, "fd"));
+        held.mappings = held.mappings.max(mappings(pid));
+        held.resident_kib += resident_kib(pid);
+    }
+    held
+}
+
+/// The share of one CPU that processes take while nobody asks them anything, in percent.
+pub fn idle_percent(pids: &[u32]) -> u64 {
+    let all = || -> u64 { pids.iter().map(|pid| ticks(*pid)).sum() };
+    let before = all();
+    std::thread::sleep(Duration::from_secs(1));
+    // USER_HZ is 100.
+    all().saturating_sub(before)
+}
+
+/// What a daemon holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Descriptors.
+    pub descriptors: u64,
+    /// Mappings.
+    pub mappings: u64,
+    /// Resident KiB.
+    pub resident_kib: u64,
+    /// KiB of shared memory that its descriptors stand for.
+    pub shared_kib: u64,
+    /// Arenas.
+    pub arenas: u64,
+    /// Processes attached.
+    pub attached: u64,
+    /// Listeners.
+    pub listeners: u64,
+}
+
+/// Of a daemon's process; what its counters say is for the caller to fill in.
+pub fn kept(pid: u32) -> Kept {
+    let mut shared = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let memory = std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:"));
+        if memory && let Ok(meta) = std::fs::metadata(entry.path()) {
+            shared.insert(meta.st_ino(), meta.st_blocks() / 2);
+        }
+    }
+    Kept {
+        descriptors: entries(pid, "fd"),
+        mappings: mappings(pid),
+        resident_kib: resident_kib(pid),
+        shared_kib: shared.values().sum(),
+        ..Kept::default()
+    }
+}

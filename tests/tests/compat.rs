@@ -1,0 +1,37 @@
+//! A short `make compat`: a few programs under load and faults, on the kernel's sockets and on ours, see the same.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::Lab;
+use fs_tests::compat::{judge, programs};
+
+fn as_on_the_kernel(name: &str) -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let all = programs::all();
+        let (number, program) =
+            all.iter().enumerate().find(|(_, program)| program.name == name).context("no such program")?;
+        match judge::compare(lab, program, 7000 + 10 * number as u16, 600)? {
+            judge::Verdict::Skipped(why) => println!("skipped: {name}: {why}"),
+            judge::Verdict::Ran { row, wrong } => {
+                println!("{row}");
+                ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn nginx() -> Result<()> {
+    as_on_the_kernel("nginx, 2 workers")
+}
+
+#[test]
+fn haproxy() -> Result<()> {
+    as_on_the_kernel("haproxy, master and worker, at its maxconn")
+}
+
+#[test]
+fn redis() -> Result<()> {
+    as_on_the_kernel("redis-server")
+}
