@@ -60,7 +60,7 @@ pub struct Config {
 pub struct Limits {
     /// Processes attached.
     pub attachments: usize,
-    /// Arenas: each reserves 16 GiB of the daemon's addresses (not memory), of which there are 128 TiB.
+    /// Arenas: each reserves 20 GiB of the daemon's addresses (not memory), of which there are 128 TiB.
     pub arenas: usize,
     /// Listeners.
     pub listeners: usize,

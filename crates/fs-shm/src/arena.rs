@@ -16,9 +16,10 @@ use crate::word::AtomicU64;
 pub struct Arena {
     region: Region,
     geometry: Geometry,
-    /// Offsets of the blocks and of the rings: computed once.
+    /// Offsets of the blocks, of the rings and of the large rings: computed once.
     blocks: usize,
     rings: usize,
+    larges: usize,
     side: Side,
     bells: &'static dyn Bells,
 }
@@ -73,15 +74,16 @@ impl Arena {
         }
         // The rings by themselves: see `retire`.
         let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), true)?;
-        Ok(Arena { region, geometry, blocks: geometry.blocks(), rings: geometry.rings(), side, bells })
+        let (blocks, rings, larges) = (geometry.blocks(), geometry.rings(), geometry.large_rings());
+        Ok(Arena { region, geometry, blocks, rings, larges, side, bells })
     }
 
     /// Both sides of an arena in ordinary memory, for Miri.
     #[cfg(test)]
     pub(crate) fn in_memory(geometry: Geometry, bells: &'static dyn Bells) -> (Self, Self) {
         let (a, b) = Region::in_memory(geometry.bytes());
-        let (blocks, rings) = (geometry.blocks(), geometry.rings());
-        let arena = |region, side| Arena { region, geometry, blocks, rings, side, bells };
+        let (blocks, rings, larges) = (geometry.blocks(), geometry.rings(), geometry.large_rings());
+        let arena = |region, side| Arena { region, geometry, blocks, rings, larges, side, bells };
         (arena(a, Side::A), arena(b, Side::B))
     }
 
@@ -142,6 +144,41 @@ impl Arena {
         if let Some(word) = self.slot_map().get((slot / 64) as usize) {
             word.fetch_and(!(1 << (slot % 64)), AcqRel);
         }
+    }
+
+    /// Takes the lowest free large ring: the one that is likeliest to have its memory already.
+    pub(crate) fn take_large(&self) -> Option<usize> {
+        let (head, count) = (self.head(), self.geometry.larges());
+        for number in 0..count {
+            let (word, bit) = (&head.larges[number / 64], 1 << (number % 64));
+            if word.load(Relaxed) & bit == 0 && word.fetch_or(bit, AcqRel) & bit == 0 {
+                head.larges_touched[number / 64].fetch_or(bit, AcqRel);
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Whether [`Arena::take_large`] would find one.
+    pub(crate) fn has_large(&self) -> bool {
+        (0..self.geometry.larges())
+            .any(|number| self.head().larges[number / 64].load(Relaxed) >> (number % 64) & 1 == 0)
+    }
+
+    /// `number` was checked.
+    pub(crate) fn give_large(&self, number: usize) {
+        self.head().larges[number / 64].fetch_and(!(1 << (number % 64)), AcqRel);
+    }
+
+    /// `number` < `larges()`.
+    #[inline]
+    pub(crate) fn large_offset(&self, number: usize) -> usize {
+        self.larges + (number << self.geometry.large_log2())
+    }
+
+    /// Slots that have been used since their memory was last given back.
+    pub(crate) fn touched(&self) -> &[AtomicU64] {
+        self.region.slice(self.geometry.touched(), self.geometry.words())
     }
 
     pub(crate) fn slot_map(&self) -> &[AtomicU64] {

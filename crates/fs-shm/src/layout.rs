@@ -3,7 +3,7 @@
 //! All fields are atomics: another process writes them at any time, and may be hostile. No value read here is used
 //! as an offset or a length before it was checked against the [`Geometry`], which comes from the control plane.
 
-use crate::word::{AtomicU8, AtomicU32, AtomicU64};
+use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
 pub const VERSION: u32 = 4;
@@ -17,6 +17,9 @@ pub const LANES: usize = 32;
 /// Bytes that travel in the producer's own line beside `tail`, so that a short message costs one cache-line transfer
 /// instead of two.
 pub const INLINE: usize = 40;
+
+/// Large rings of an arena, at most.
+pub const LARGES: usize = 256;
 
 /// A ring position is counted in 64 bits; where it is packed beside other fields, in this many.
 pub const POSITION_BITS: u32 = 48;
@@ -73,10 +76,10 @@ impl Default for Geometry {
 }
 
 impl Geometry {
-    /// 16384 channels, rings of 16 KiB that grow to 256 KiB; 16 GiB of address space, sparse.
+    /// 16384 channels, rings of 16 KiB that grow to 256 KiB, 256 large rings of up to 16 MiB; 20 GiB of address space, sparse.
     pub const STANDARD: Geometry = Geometry { slots: 16384, stride_log2: 19, ring_log2: 14 };
 
-    /// 64 channels, rings of 4 KiB that grow to 16 KiB; for tests.
+    /// 64 channels, rings of 4 KiB that grow to 16 KiB, two large rings of up to 1 MiB; for tests.
     pub const SMALL: Geometry = Geometry { slots: 64, stride_log2: 15, ring_log2: 12 };
 
     /// Whether the limits above hold.
@@ -114,9 +117,20 @@ impl Geometry {
         crate::control::ArenaGeometry { slots, stride_log2, ring_log2, layout: VERSION }
     }
 
-    /// Largest ring, as log2 of bytes.
+    /// Largest ring of a stride, as log2 of bytes.
     pub const fn ring_max_log2(self) -> u8 {
         self.stride_log2 - 1
+    }
+
+    /// log2 of the bytes reserved for a large ring, and of the most that one direction may hold unread.
+    pub const fn large_log2(self) -> u8 {
+        if self.stride_log2 < 19 { self.stride_log2 + 5 } else { 24 }
+    }
+
+    /// Large rings that there is room for.
+    pub const fn larges(self) -> usize {
+        let wanted = self.slots as usize / 32;
+        if wanted < LARGES { wanted } else { LARGES }
     }
 
     pub(crate) const fn words(self) -> usize {
@@ -131,8 +145,12 @@ impl Geometry {
         4096
     }
 
+    pub(crate) const fn touched(self) -> usize {
+        self.slot_map() + self.words() * 8
+    }
+
     pub(crate) const fn lanes(self) -> usize {
-        (self.slot_map() + self.words() * 8).next_multiple_of(4096)
+        (self.touched() + self.words() * 8).next_multiple_of(4096)
     }
 
     pub(crate) const fn lane(self, side: Side, lane: usize) -> usize {
@@ -152,9 +170,13 @@ impl Geometry {
         (self.blocks() + self.slots as usize * size_of::<Block>()).next_multiple_of(1 << self.stride_log2)
     }
 
+    pub(crate) const fn large_rings(self) -> usize {
+        self.rings() + ((self.slots as usize * 2) << self.stride_log2)
+    }
+
     /// Size of the memfd, in bytes; nearly all of it holes.
     pub const fn bytes(self) -> usize {
-        self.rings() + ((self.slots as usize * 2) << self.stride_log2)
+        self.large_rings() + (self.larges() << self.large_log2())
     }
 }
 
@@ -196,6 +218,10 @@ pub struct Head {
     /// Bytes that they carried, both directions.
     pub ended_bytes: AtomicU64,
     pub(crate) _pad6: [AtomicU64; 6],
+    /// Large rings: bit = taken.
+    pub larges: [AtomicU64; LARGES / 64],
+    /// Large rings: bit = has been taken since its memory was last given back.
+    pub larges_touched: [AtomicU64; LARGES / 64],
 }
 
 /// One lane: what one poller has to look at. Followed by the dirty bitmap, `slots / 64` words.
@@ -283,7 +309,10 @@ pub struct OutRare {
     pub(crate) _pad0: AtomicU32,
     /// MSG_MORE: if the bytes end here, more are about to follow. A hint; 0: none so far.
     pub more: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 3],
+    /// The large ring in use; 0: none. Low 48 bits: the position from which on bytes are in it; bits 48..58: its number + 1;
+    /// bits 58..64: log2 of its size. Means nothing once [`TxOwn::lease`] is 0, until the producer clears it.
+    pub large: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 2],
 }
 
 /// The consumer's line.
@@ -328,7 +357,10 @@ pub struct TxOwn {
     pub lock: AtomicU64,
     /// The consumer's `head` as last seen.
     pub head_seen: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 6],
+    /// Who holds the large ring that `OutRare::large` names: 0: nobody; odd: the producer, writing; even: whoever takes it
+    /// by compare-exchange. Counts up with each write.
+    pub lease: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 5],
 }
 
 /// What all descriptors of one side share.
@@ -344,12 +376,11 @@ pub struct SideOwn {
     pub flags: AtomicU32,
     /// SO_RCVLOWAT; 0 counts as 1.
     pub rcvlowat: AtomicU32,
-    /// log2 of the largest ring this side asks for (SO_SNDBUF of the producer, SO_RCVBUF of the consumer); 0: no limit.
-    pub ring_limit: [AtomicU8; 2],
-    pub(crate) _pad0: [AtomicU8; 2],
+    /// SO_SNDBUF and SO_RCVBUF, as getsockopt(2) gives them; 0: the system's default.
+    pub buffers: [AtomicU32; 2],
+    pub(crate) _pad0: AtomicU32,
     /// Free for the owner of the side (fs-socket, the bridge); zeroed with the slot.
     pub user: [AtomicU64; 4],
-    pub(crate) _pad: [AtomicU64; 1],
 }
 
 /// What a side asks of TCP, if its peer is a core: options ([`crate::channel::Options`]), and questions.

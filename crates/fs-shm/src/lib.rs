@@ -65,6 +65,7 @@ mod futex;
 pub mod holder;
 mod inbox;
 pub mod lanes;
+mod large;
 pub mod layout;
 pub mod pages;
 mod reap;

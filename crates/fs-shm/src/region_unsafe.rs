@@ -213,7 +213,7 @@ impl Region {
     /// slot's state, and that is zero, a free slot's, from here on.
     ///
     /// The second's addresses are as many as the next one needs, which gets them; if both were one mapping, the kept bytes of
-    /// each would be in the way of the next: 47 bits of addresses and 8,170 mappings used by as many of 16 GiB, and from there on
+    /// each would be in the way of the next: 47 bits of addresses and some 6,500 mappings used by as many of 20 GiB, and from there on
     /// only what lies above the others.
     pub(crate) fn retire(&self) {
         let keep = self.split;

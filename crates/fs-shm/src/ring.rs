@@ -12,22 +12,36 @@
 //!    consumer that has unread bytes sees them at rest. `inline_at` is cleared only when they have been read.
 //! 6. `map` changes only while no unread byte lies before its switch position; a consumer that reads it after `tail`
 //!    finds every position up to that `tail` in its right place, whichever of two successive values it gets.
+//! 7. A producer that finds the ring full and cannot grow it, for its size or for 6, goes over to a large ring
+//!    (`large.rs`), and comes back when all has been read. `map` stays as it is meanwhile.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
+use crate::arena::Arena;
 use crate::copy_unsafe::Chunk;
+use crate::large::Large;
 use crate::layout::{Geometry, INLINE, In, Out, OutRare, POSITION_BITS, TxOwn};
-use crate::region_unsafe::Region;
-use crate::word::AtomicU8;
+use crate::word::AtomicU32;
 
 /// The peer (or who scribbles) broke the protocol: an index is impossible. The channel is to be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
-const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+pub(crate) const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 const PACK: u32 = 64 - POSITION_BITS;
+
+/// What a ring that was full grows to at least: a queue of small messages does not pass each size.
+const FIRST_GROWTH_LOG2: u8 = 16;
+
+/// net.ipv4.tcp_wmem[2] and net.ipv4.tcp_rmem[1] of a system that nobody has tuned.
+pub(crate) const DEFAULT_BUFFERS: [u32; 2] = [4 << 20, 128 << 10];
+
+/// Whether `position` lies before `switch`, of which 48 bits count.
+pub(crate) fn is_before(position: u64, switch: u64) -> bool {
+    (position.wrapping_sub(switch) << PACK).cast_signed() < 0
+}
 
 /// Ring sizes and the position where one ends and the other begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +72,7 @@ impl Map {
 
     /// Whether `position` lies before the switch (in the old place).
     fn before_switch(self, position: u64) -> bool {
-        (position.wrapping_sub(self.switch) << PACK).cast_signed() < 0
+        is_before(position, self.switch)
     }
 
     /// Offset in the stride of `position`, and how many bytes follow it in one piece, at most `len`.
@@ -75,6 +89,13 @@ impl Map {
     }
 }
 
+/// Where the bytes of a direction are.
+#[derive(Clone, Copy)]
+struct Places {
+    map: Map,
+    large: Option<Large>,
+}
+
 /// `Out::inline_at` for `len` inline bytes at `position`.
 #[inline]
 pub(crate) const fn inline_word(position: u64, len: usize) -> u64 {
@@ -84,8 +105,7 @@ pub(crate) const fn inline_word(position: u64, len: usize) -> u64 {
 /// Both ends' view of one direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring<'a> {
-    pub(crate) region: &'a Region,
-    pub(crate) geometry: Geometry,
+    pub(crate) arena: &'a Arena,
     /// Offset of the stride.
     pub(crate) base: usize,
     /// Offset of the producer's inline bytes.
@@ -99,33 +119,46 @@ pub(crate) struct Ring<'a> {
     pub(crate) back: &'a Out,
     /// The producer's line as consumer of the other direction: what it acknowledges.
     pub(crate) ack: &'a In,
-    /// What the producer's side and the consumer's side say of the largest ring (`SideOwn::ring_limit`).
-    pub(crate) limits: [&'a AtomicU8; 2],
+    /// SO_SNDBUF of the producer's side and SO_RCVBUF of the consumer's (`SideOwn::buffers`).
+    pub(crate) buffers: [&'a AtomicU32; 2],
 }
 
 impl<'a> Ring<'a> {
     fn map(&self) -> Result<Map, Broken> {
-        Map::from_word(self.rare.map.load(Relaxed), self.geometry)
+        Map::from_word(self.rare.map.load(Relaxed), self.arena.geometry())
+    }
+
+    /// Offset in the arena of `position`, and how many bytes follow it in one piece, at most `len`.
+    fn place(&self, places: Places, position: u64, len: u64) -> (usize, usize) {
+        let len = match places.large {
+            None => len,
+            Some(large) => match large.before(position) {
+                0 => return large.place(self.arena, position, len),
+                before => len.min(before),
+            },
+        };
+        let (at, piece) = places.map.place(position, len);
+        (self.base + at, piece)
     }
 
     // Producer. All under the tx lock.
 
-    /// Writes what fits; 0: full. Bytes are visible to the consumer on return; the caller wakes it.
+    /// Writes what fits; 0: full. Bytes are visible to the consumer on return; the caller wakes it. `enter`: a large ring may
+    /// be taken for it.
     #[inline]
-    pub(crate) fn write(&self, bufs: &[IoSlice<'_>], total: usize) -> Result<usize, Broken> {
+    pub(crate) fn write(&self, bufs: &[IoSlice<'_>], total: usize, enter: bool) -> Result<usize, Broken> {
         let tail = self.out.tail.load(Relaxed);
         let head = self.head_known(tail);
         if head == tail && total <= INLINE {
             let mut at = 0;
             for buf in bufs {
-                at += self.region.chunk(self.inline + at, INLINE - at).copy_from(buf);
+                at += self.arena.region().chunk(self.inline + at, INLINE - at).copy_from(buf);
             }
             self.out.inline_at.store(inline_word(tail, at), Relaxed);
             self.publish(tail.wrapping_add(at as u64));
             return Ok(at);
         }
-        let mut limit = self.make_space(tail, head, total)?;
-        let map = self.map()?;
+        let (mut limit, places) = self.make_space(tail, head, total, enter)?;
         let mut position = tail;
         'all: for buf in bufs {
             let mut rest: &[u8] = buf;
@@ -133,8 +166,8 @@ impl<'a> Ring<'a> {
                 if limit == 0 {
                     break 'all;
                 }
-                let (at, piece) = map.place(position, limit);
-                let n = self.region.chunk(self.base + at, piece).copy_from(rest);
+                let (at, piece) = self.place(places, position, limit);
+                let n = self.arena.region().chunk(at, piece).copy_from(rest);
                 rest = &rest[n..];
                 position = position.wrapping_add(n as u64);
                 limit -= n as u64;
@@ -143,20 +176,30 @@ impl<'a> Ring<'a> {
         if position != tail {
             self.publish(position);
         }
+        if places.large.is_some() {
+            self.end_large();
+        }
         Ok(position.wrapping_sub(tail) as usize)
     }
 
-    /// Free space in one piece, for writing in place; empty: full. Asks for room for `want` bytes.
-    pub(crate) fn reserve(&self, want: usize) -> Result<Chunk<'a>, Broken> {
+    /// Free space in one piece, for writing in place; empty: full. Asks for room for `want` bytes. [`Ring::end_reserve`] follows.
+    pub(crate) fn reserve(&self, want: usize, enter: bool) -> Result<Chunk<'a>, Broken> {
         let tail = self.out.tail.load(Relaxed);
-        let limit = self.make_space(tail, self.head_known(tail), want)?;
-        let (at, piece) = self.map()?.place(tail, limit);
-        Ok(self.region.chunk(self.base + at, piece))
+        let (limit, places) = self.make_space(tail, self.head_known(tail), want, enter)?;
+        let (at, piece) = self.place(places, tail, limit);
+        Ok(self.arena.region().chunk(at, piece))
     }
 
     /// Publishes `n` bytes written into the last [`Ring::reserve`]d chunk; the caller checked `n` against its length.
     pub(crate) fn commit(&self, n: usize) {
         self.publish(self.out.tail.load(Relaxed).wrapping_add(n as u64));
+    }
+
+    /// Nothing more is written in place.
+    pub(crate) fn end_reserve(&self) {
+        if self.rare.large.load(Relaxed) != 0 {
+            self.end_large();
+        }
     }
 
     /// A swap, not a store: the full barrier that must stand between publishing and looking at who sleeps
@@ -167,13 +210,32 @@ impl<'a> Ring<'a> {
         self.out.tail.swap(tail, SeqCst);
     }
 
-    /// log2 of the largest ring that both sides allow.
-    fn limit_log2(&self) -> u8 {
-        let limit = |limit: &AtomicU8| match limit.load(Relaxed) {
-            0 => self.geometry.ring_max_log2(),
-            limit => limit.clamp(self.geometry.ring_log2, self.geometry.ring_max_log2()),
+    /// Bytes that may be unread at once. On the kernel a reader that does not read holds up what its own buffer takes, bytes
+    /// and bookkeeping, and behind it the sender's buffer is filled.
+    fn limit(&self) -> u64 {
+        let bytes = |side: usize| match self.buffers[side].load(Relaxed) {
+            0 => DEFAULT_BUFFERS[side],
+            bytes => bytes,
         };
-        limit(self.limits[0]).min(limit(self.limits[1]))
+        let geometry = self.arena.geometry();
+        let limit = u64::from(bytes(0)) + u64::from(bytes(1)) / 4 * 3;
+        limit.clamp(1 << geometry.ring_log2, 1 << geometry.large_log2())
+    }
+
+    /// Bytes that may be unread at once with the rings as they are. The first ring has no limit: so a connection that never
+    /// needed another one does not look at the limits.
+    fn capacity(&self, places: Places) -> u64 {
+        match places.large {
+            Some(large) => large.capacity().min(self.limit()),
+            None if places.map.new == self.arena.geometry().ring_log2 => places.map.capacity(),
+            None => places.map.capacity().min(self.limit()),
+        }
+    }
+
+    fn free(&self, places: Places, used: u64) -> Result<u64, Broken> {
+        let holds = places.large.map_or(places.map.capacity(), Large::capacity);
+        // A limit that was lowered since is no reason to give up.
+        if used > holds { Err(Broken) } else { Ok(self.capacity(places).saturating_sub(used)) }
     }
 
     /// The newest `head` that costs nothing to know: the one seen last, or the one that came with the peer's data.
@@ -191,30 +253,57 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Bytes that may be written at `tail`, after reading the consumer's head, and growing, if `want` do not fit.
-    fn make_space(&self, tail: u64, head: u64, want: usize) -> Result<u64, Broken> {
-        let mut map = self.map()?;
-        let free = |map: Map, head: u64| map.capacity().checked_sub(tail.wrapping_sub(head)).ok_or(Broken);
-        let known = free(map, head)?;
+    /// Bytes that may be written at `tail`, and where, after reading the consumer's head, and growing, if `want` do not fit.
+    fn make_space(&self, tail: u64, head: u64, want: usize, enter: bool) -> Result<(u64, Places), Broken> {
+        let (large, head) = match self.rare.large.load(Relaxed) {
+            0 => (None, head),
+            // If it was given back, all was read: more than the head that was seen last says.
+            _ => (self.begin_large()?, self.head_now()),
+        };
+        let places = Places { map: self.map()?, large };
+        let known = self.free(places, tail.wrapping_sub(head))?;
         if known >= want as u64 {
-            return Ok(known);
+            return Ok((known, places));
         }
         let head = self.head_now();
-        let now = free(map, head)?;
-        if now >= want as u64 || map.new >= self.limit_log2() {
-            return Ok(now);
+        let now = self.free(places, tail.wrapping_sub(head))?;
+        if now >= want as u64 || large.is_some() || self.limit() <= places.map.capacity() {
+            return Ok((now, places));
         }
-        if map.old != map.new {
-            if map.before_switch(head) {
-                return Ok(now);
+        self.grow(tail, head, want as u64, enter, places)
+    }
+
+    /// The ring is full, and its limit allows a larger one.
+    #[cold]
+    fn grow(&self, tail: u64, head: u64, want: u64, enter: bool, now: Places) -> Result<(u64, Places), Broken> {
+        let geometry = self.arena.geometry();
+        let used = tail.wrapping_sub(head);
+        let needed = (used + want.min(1 << geometry.large_log2())).min(self.limit());
+        let mut places = now;
+        if needed <= 1 << geometry.ring_max_log2() || !enter {
+            places.map = self.next_map(places.map, tail, head, needed);
+            if places.map != now.map {
+                self.rare.map.store(places.map.to_word(), Relaxed);
             }
-            map.old = map.new;
         }
-        let needed = tail.wrapping_sub(head) + want as u64;
-        let log2 = (needed.next_power_of_two().trailing_zeros() as u8).clamp(map.new + 1, self.limit_log2());
-        let grown = Map { switch: tail & POSITION_MASK, old: map.new, new: log2 };
-        self.rare.map.store(grown.to_word(), Relaxed);
-        free(grown, head)
+        if enter && self.free(places, used)? < needed.saturating_sub(used) {
+            places.large = self.enter_large(tail, self.limit());
+            if places.large.is_none() {
+                places.map = self.next_map(places.map, tail, head, needed);
+                self.rare.map.store(places.map.to_word(), Relaxed);
+            }
+        }
+        Ok((self.free(places, used)?, places))
+    }
+
+    /// The map with a larger ring from `tail` on; the same one if there is none, or if bytes before the last switch are unread.
+    fn next_map(&self, map: Map, tail: u64, head: u64, needed: u64) -> Map {
+        let most = self.arena.geometry().ring_max_log2();
+        if map.new >= most || map.old != map.new && map.before_switch(head) {
+            return map;
+        }
+        let log2 = (needed.next_power_of_two().trailing_zeros() as u8).max(FIRST_GROWTH_LOG2);
+        Map { switch: tail & POSITION_MASK, old: map.new, new: log2.clamp(map.new + 1, most) }
     }
 
     #[cold]
@@ -233,19 +322,33 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Whether a writer need not wait: a quarter is free, or the ring may grow. If not, asks to be told. Without the tx
-    /// lock, so it writes nothing but the wish.
-    pub(crate) fn writable(&self) -> Result<bool, Broken> {
-        let map = self.map()?;
+    /// Whether a writer need not wait: a quarter is free, or would be in a larger ring (`enter`: also in one of the large ones).
+    /// If not, asks to be told. Without the tx lock, so it writes nothing but the wish.
+    pub(crate) fn writable(&self, enter: bool) -> Result<bool, Broken> {
+        let geometry = self.arena.geometry();
+        // One that has been given back is found out by the next write; nothing is unread then.
+        let places = Places { map: self.map()?, large: self.large()? };
         let tail = self.out.tail.load(Relaxed);
-        let used = tail.wrapping_sub(self.inn.head.load(Acquire));
-        if is_roomy(used, map.capacity()) || map.new < self.limit_log2() && map.old == map.new {
+        let head = self.inn.head.load(Acquire);
+        let used = tail.wrapping_sub(head);
+        let mut most = self.capacity(places);
+        if is_roomy(used, most) {
             return Ok(true);
+        }
+        if places.large.is_none() && self.limit() > most {
+            if enter && self.arena.has_large() {
+                most = self.limit();
+            } else if self.next_map(places.map, tail, head, 0) != places.map {
+                most = self.limit().min(1 << geometry.ring_max_log2());
+            }
+            if is_roomy(used, most) {
+                return Ok(true);
+            }
         }
         self.want_space();
         let used = self.out.tail.load(Relaxed).wrapping_sub(self.inn.head.load(Acquire));
         // A sender on another thread may have moved on, or grown the ring, since; twice the size is beyond doubt.
-        if used > 2 << self.geometry.ring_max_log2() { Err(Broken) } else { Ok(is_roomy(used, map.capacity())) }
+        if used > 2 << geometry.large_log2() { Err(Broken) } else { Ok(is_roomy(used, most)) }
     }
 
     /// Asks the consumer to tell when there is space. The caller looks at the head once more afterwards.
@@ -262,7 +365,7 @@ impl<'a> Ring<'a> {
         let head = self.inn.head.load(Relaxed);
         let tail = self.out.tail.load(Acquire);
         let unread = tail.wrapping_sub(head);
-        if unread > 1 << self.geometry.ring_max_log2() { Err(Broken) } else { Ok((head, unread)) }
+        if unread > 1 << self.arena.geometry().large_log2() { Err(Broken) } else { Ok((head, unread)) }
     }
 
     /// The unread bytes from `position` on, in one piece, at most `len` (which must be unread).
@@ -275,10 +378,10 @@ impl<'a> Ring<'a> {
             if inline_len > INLINE as u64 {
                 return Err(Broken);
             }
-            return Ok(self.region.chunk(self.inline + into as usize, (inline_len - into).min(len) as usize));
+            return Ok(self.arena.region().chunk(self.inline + into as usize, (inline_len - into).min(len) as usize));
         }
-        let (at, piece) = self.map()?.place(position, len);
-        Ok(self.region.chunk(self.base + at, piece))
+        let (at, piece) = self.place(Places { map: self.map()?, large: self.large()? }, position, len);
+        Ok(self.arena.region().chunk(at, piece))
     }
 
     /// Copies up to `len` unread bytes from `position` into `bufs`; returns how many.
@@ -306,14 +409,17 @@ impl<'a> Ring<'a> {
     pub(crate) fn consume(&self, head: u64, n: u64) -> bool {
         let after = head.wrapping_add(n);
         self.inn.head.swap(after, SeqCst);
+        if self.rare.large.load(Relaxed) != 0 {
+            self.leave_large();
+        }
         self.rare.want_space.load(SeqCst) != 0 && self.is_space_due(after)
     }
 
     #[cold]
     fn is_space_due(&self, head: u64) -> bool {
-        let capacity = 1u64 << (self.rare.map.load(Relaxed) >> 56).clamp(12, 24);
+        let (Ok(map), Ok(large)) = (self.map(), self.large()) else { return true };
         let used = self.out.tail.load(Acquire).wrapping_sub(head);
-        is_roomy(used, capacity) && self.rare.want_space.swap(0, SeqCst) != 0
+        is_roomy(used, self.capacity(Places { map, large })) && self.rare.want_space.swap(0, SeqCst) != 0
     }
 }
 

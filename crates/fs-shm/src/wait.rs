@@ -25,6 +25,8 @@ pub enum Interest {
     Urgent,
     /// Room to write, or an error.
     Write,
+    /// As `Write`, without a large ring ([`Channel::send_near`]).
+    Room,
     /// No longer connecting.
     Connected,
 }
@@ -138,7 +140,7 @@ impl Channel<'_> {
         }
         let (flag, word) = match interest {
             Interest::Read | Interest::Urgent => (&wake.rx_sleep, &wake.rx_word),
-            Interest::Write | Interest::Connected => (&wake.tx_sleep, &wake.tx_word),
+            Interest::Write | Interest::Room | Interest::Connected => (&wake.tx_sleep, &wake.tx_word),
         };
         doze(flag, word, how, ready)
     }
@@ -179,6 +181,10 @@ impl Channel<'_> {
                 self.is_ready(Interest::Read) || marked && self.readiness().contains(Readiness::PRI)
             }
             Interest::Write => self.readiness().intersects(Readiness::OUT | Readiness::ERR | Readiness::HUP),
+            Interest::Room => {
+                // An error, or the end.
+                !self.is_plain(state) && self.is_ready(Interest::Write) || self.tx().writable(false).unwrap_or(true)
+            }
             Interest::Connected => state.is_none_or(|state| state.phase() != Phase::Connecting),
         }
     }

@@ -1,5 +1,6 @@
 //! The byte stream of a channel beside a model (a queue of bytes): whatever is sent, peeked, read, borrowed, in whatever
-//! sizes, with growth and wrap on the way, comes out once, in order.
+//! sizes, with growth, wrap, large rings and the way back on the way, comes out once, in order. A reader that does not read
+//! takes what the buffers' sizes say.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -11,6 +12,12 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Step {
     Send(usize),
+    /// Without a large ring.
+    SendNear(usize),
+    /// Until it takes no more.
+    Fill(usize),
+    /// All that is there.
+    Drain,
     Gather(usize, usize),
     WriteInPlace(usize),
     Recv(usize),
@@ -34,12 +41,15 @@ fn step() -> impl Strategy<Value = Step> {
         1 => len().prop_map(Step::Peek),
         1 => len().prop_map(Step::Discard),
         2 => len().prop_map(Step::ReadInPlace),
-        1 => (1000..200_000u32).prop_map(Step::Limit),
+        1 => (1000..2_000_000u32).prop_map(Step::Limit),
+        1 => prop_oneof![Just(100usize), Just(4096), 3000..70_000usize].prop_map(Step::Fill),
+        2 => Just(Step::Drain),
+        1 => len().prop_map(Step::SendNear),
         2 => Just(Step::Reply),
     ]
 }
 
-/// Rings of 4 KiB that grow to 64 KiB.
+/// Rings of 4 KiB that grow to 64 KiB, large ones of 4 MiB.
 const GEOMETRY: Geometry = Geometry { slots: 64, stride_log2: 17, ring_log2: 12 };
 
 proptest! {
@@ -52,12 +62,21 @@ proptest! {
         let b = Arena::map(fd.as_fd(), GEOMETRY, Side::B, &NoBells).unwrap();
         let from = Channel::open(&a, &OpenArgs::default()).unwrap();
         let to = Channel::accept(&b).unwrap();
-        let mut world = World { from, to, model: VecDeque::new(), next: 0, limit: 1 << 16 };
+        let mut world = World { from, to, model: VecDeque::new(), next: 0, send_buffer: 4 << 20 };
         for step in steps {
             world.step(step)?;
         }
-        world.step(Step::Recv(1 << 16))?;
+        world.step(Step::Drain)?;
         prop_assert!(world.model.is_empty());
+        // Nothing is kept of it: both large rings are free.
+        let other = [Channel::open(&a, &OpenArgs::default()).unwrap(), Channel::open(&a, &OpenArgs::default()).unwrap()];
+        for channel in other {
+            let mut taken = 0;
+            while let Ok(n) = channel.send_one(&[0; 10_000]) {
+                taken += n;
+            }
+            prop_assert_eq!(taken, 1 << 22);
+        }
     }
 }
 
@@ -66,7 +85,7 @@ struct World<'a> {
     to: Channel<'a>,
     model: VecDeque<u8>,
     next: u32,
-    limit: u32,
+    send_buffer: u32,
 }
 
 impl World<'_> {
@@ -143,7 +162,33 @@ impl World<'_> {
             }
             Step::Limit(bytes) => {
                 self.from.set_buffer(true, bytes);
-                self.limit = self.limit.max(bytes.next_power_of_two()).min(1 << 16);
+                self.send_buffer = bytes;
+            }
+            Step::SendNear(len) => {
+                let data = self.fresh(len);
+                let sent = self.from.send_near(&[IoSlice::new(&data)]);
+                self.sent(&data, sent)?;
+            }
+            Step::Fill(len) => {
+                let data = self.fresh(len);
+                // A large ring that is in use does not become larger; it has a quarter of the most at least.
+                let most = if self.model.is_empty() { 1 << 22 } else { 1 << 20 };
+                while let Ok(n) = self.from.send_one(&data) {
+                    prop_assert!(n != 0);
+                    self.model.extend(&data[..n]);
+                }
+                // The reader's 128 KiB count by three quarters; a ring's size is rounded.
+                let least = ((self.send_buffer as usize + 98_304) / 5 * 4).min(most);
+                prop_assert!(self.model.len() >= least, "{} of {least}", self.model.len());
+                prop_assert!(!self.from.readiness().contains(Readiness::OUT));
+            }
+            Step::Drain => {
+                let mut buf = vec![0; 100_000];
+                while !self.model.is_empty() {
+                    let got = self.to.recv_one(&mut buf);
+                    self.received(&buf, got, true)?;
+                }
+                prop_assert!(self.from.readiness().contains(Readiness::OUT));
             }
             Step::Reply => {
                 prop_assert_eq!(self.to.send_one(b"ok"), Ok(2));

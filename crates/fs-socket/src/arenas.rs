@@ -139,7 +139,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Arena> {
 /// Mapped since the last [`sweep`].
 static NEW: AtomicU32 = AtomicU32::new(0);
 
-/// How many arenas are mapped between two looks for dead ones: each is 16 GiB of the 128 TiB of addresses there are.
+/// How many arenas are mapped between two looks for dead ones: each is 20 GiB of the 128 TiB of addresses there are.
 const SWEEP: u32 = 64;
 
 /// Gives back the memory of arenas that are over: their opener or their listener is gone, and so are all connections.

@@ -30,6 +30,7 @@ mod address;
 pub mod adopt;
 mod arenas;
 mod beside;
+mod buffers;
 pub mod channel;
 pub mod connect;
 pub mod descriptor;

@@ -329,10 +329,11 @@ impl Socket {
             channel.set_oob_inline(true);
         }
         for (sending, bytes) in [(false, &self.receive_buffer), (true, &self.send_buffer)] {
-            let bytes = bytes.load(Relaxed);
-            if bytes != 0 {
-                channel.set_buffer(sending, bytes);
-            }
+            let bytes = match bytes.load(Relaxed) {
+                0 => crate::buffers::system(sending),
+                bytes => bytes,
+            };
+            channel.set_buffer(sending, bytes);
         }
         crate::beside::apply(self, channel);
         crate::tcp_options::note_linger(self, channel);

@@ -1,8 +1,11 @@
 //! Bytes.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    time::{Duration, Instant},
+};
 
-use fs_shm::{Channel, Interest, RecvFlags};
+use fs_shm::{Channel, Interest, RecvFlags, Wait, WaitEnd};
 use rustix::io::Errno;
 
 use crate::{
@@ -39,10 +42,10 @@ fn send_on(
     if flags & flags::MORE != 0 {
         tcp_options::more(channel, total);
     }
-    match channel.send(bufs) {
+    match channel.send_near(bufs) {
         Ok(sent) if sent == total => Ok(sent),
         Ok(sent) => send_rest(fd, socket, channel, bufs, total, flags, sent),
-        Err(Errno::AGAIN) if blocks(channel, flags) => send_rest(fd, socket, channel, bufs, total, flags, 0),
+        Err(Errno::AGAIN) => send_rest(fd, socket, channel, bufs, total, flags, 0),
         Err(errno) => Err(errno),
     }
 }
@@ -52,6 +55,11 @@ fn send_on(
 fn disconnected<T>(socket: &Socket) -> Ours<T> {
     (socket.kind() == Kind::Fresh && socket.unmark(mark::DISCONNECTED)).then_some(Err(Errno::CONNRESET))
 }
+
+/// How long a blocking send waits for a reader that may be about to read, before what it does not read goes into a large ring.
+/// Longer: programs that send first, and read later, are slower. Shorter: a stream whose reader is put off the CPU now and then
+/// leaves the caches.
+const NEAR: Duration = Duration::from_millis(1);
 
 /// Sends what is behind the first `sent` bytes, waiting for room if the socket blocks.
 #[cold]
@@ -64,25 +72,47 @@ fn send_rest(
     flags: u32,
     mut sent: usize,
 ) -> Result<usize, Errno> {
-    if !blocks(channel, flags) {
-        return Ok(sent);
-    }
-    let Some(_held) = channel::hold(fd, socket) else { return channel::part(sent, Errno::BADF) };
+    let blocks = blocks(channel, flags);
+    let mut held = None;
+    let mut near = blocks;
     let mut patience = Patience::new(socket.send_timeout());
     while sent < total {
-        match channel.send_one(behind(bufs, sent)) {
-            Ok(more) => sent += more,
-            Err(Errno::AGAIN) => {
-                if let Err(errno) = patience.moved(sent).wait(channel, Interest::Write) {
-                    return channel::part(sent, errno);
-                }
+        let piece = behind(bufs, sent);
+        let answer = if near { channel.send_near(&[IoSlice::new(piece)]) } else { channel.send_one(piece) };
+        let full = match answer {
+            Ok(more) => {
+                sent += more;
+                more < piece.len()
             }
+            Err(Errno::AGAIN) => true,
             Err(errno) => {
                 if sent != 0 {
                     channel::keep_error(channel, errno);
                 }
                 return channel::part(sent, errno);
             }
+        };
+        if !full {
+            continue;
+        }
+        if !blocks {
+            return channel::part(sent, Errno::AGAIN);
+        }
+        if held.is_none() {
+            held = channel::hold(fd, socket);
+            if held.is_none() {
+                return channel::part(sent, Errno::BADF);
+            }
+        }
+        if near {
+            let deadline = Instant::now().checked_add(NEAR);
+            // However it ends: the kernel would have taken the bytes.
+            near = channel.wait(Interest::Room, Wait { deadline, ..Wait::default() }) == WaitEnd::Ready;
+        } else {
+            if let Err(errno) = patience.moved(sent).wait(channel, Interest::Write) {
+                return channel::part(sent, errno);
+            }
+            near = true;
         }
     }
     Ok(sent)

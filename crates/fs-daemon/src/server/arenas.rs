@@ -1,6 +1,6 @@
 //! The table of arenas: who shares which memory.
 //!
-//! The daemon keeps only the descriptor; it maps an arena (16 GiB of addresses, no memory) for as long as it looks.
+//! The daemon keeps only the descriptor; it maps an arena (20 GiB of addresses, no memory) for as long as it looks.
 
 use super::sweep::Look;
 use super::{Answer, Server};

@@ -218,7 +218,9 @@ fn receive(
             Err(_) => return Err(End::Process),
         };
         let want = stream.queued().map_or(1, |(queued, _)| queued as usize).clamp(1, TURN);
-        let room = match writing.chunk(want) {
+        // No large ring: what does not fit stays with TCP, whose window is the receive buffer. So it is the peer that a reader who does not
+        // read costs memory, and not the daemon.
+        let room = match writing.chunk_near(want) {
             Ok(room) => room,
             // The process tells when it has read. One that only writes would wait for ever to hear that the wire has failed.
             Err(Errno::AGAIN) => return lost.map_or(Ok(Direction::Open), |errno| Err(End::Wire(errno))),
@@ -250,7 +252,7 @@ fn receive(
 /// `false`: the ring has no room for it; the process tells when it has read.
 #[cold]
 fn receive_urgent(channel: &Channel<'_>, stream: &TcpStream) -> Result<bool, End> {
-    match channel.writing().and_then(|mut writing| writing.chunk(1).map(drop)) {
+    match channel.writing().and_then(|mut writing| writing.chunk_near(1).map(drop)) {
         Ok(()) => {}
         Err(Errno::AGAIN) => return Ok(false),
         Err(_) => return Err(End::Process),

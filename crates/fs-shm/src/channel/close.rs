@@ -162,7 +162,13 @@ impl Channel<'_> {
         let head = self.arena().head();
         head.ended.fetch_add(1, Relaxed);
         head.ended_bytes.fetch_add(self.carried(), Relaxed);
+        let (word, bit) = (&self.arena().touched()[(self.slot() / 64) as usize], 1 << (self.slot() % 64));
+        // Seldom written where slots come and go all the time.
+        if word.load(Relaxed) & bit == 0 {
+            word.fetch_or(bit, Relaxed);
+        }
         for side in [Side::A, Side::B] {
+            self.ring(side).drop_large();
             let log2 = (self.ring(side).rare.map.load(Relaxed) >> 56) as u8;
             if log2 != geometry.ring_log2 {
                 let first = 2usize << geometry.ring_log2;

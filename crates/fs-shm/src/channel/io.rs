@@ -28,27 +28,43 @@ impl<'a> Channel<'a> {
     /// `EINTR`: a signal handler interrupted its own thread's send on this channel.
     #[inline]
     pub fn send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        self.send_within(bufs, true)
+    }
+
+    /// [`Channel::send`] that takes no large ring: who gets less than it asked for either waits a moment for the reader
+    /// ([`crate::Interest::Room`]), or calls `send` for the rest; nobody tells it of space otherwise. A queue that a reader
+    /// keeps up with stays in the caches so.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    #[inline]
+    pub fn send_near(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        self.send_within(bufs, false)
+    }
+
+    #[inline]
+    fn send_within(&self, bufs: &[IoSlice<'_>], enter: bool) -> Result<usize, Errno> {
         let held = self.lock_send()?;
         if let [buf] = bufs
             && self.send_short(buf)
         {
             return Ok(buf.len());
         }
-        self.send_any(bufs, held)
+        self.send_any(bufs, held, enter)
     }
 
     /// Any bytes, to any connection.
-    fn send_any(&self, bufs: &[IoSlice<'_>], held: Held<'a>) -> Result<usize, Errno> {
+    fn send_any(&self, bufs: &[IoSlice<'_>], held: Held<'a>, enter: bool) -> Result<usize, Errno> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
         let Some(_held) = self.begin_send(total, held)? else { return Ok(total) };
         let tx = self.tx();
-        let mut sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
-        if sent < total {
+        let mut sent = tx.write(bufs, total, enter).map_err(|broken| self.broken(broken))?;
+        if sent < total && enter {
             // Full: ask to be told, and look once more, as the peer may have made room before it saw the wish.
             tx.want_space();
             if sent == 0 {
-                sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
-            } else if tx.writable().unwrap_or(true) {
+                sent = tx.write(bufs, total, true).map_err(|broken| self.broken(broken))?;
+            } else if tx.writable(true).unwrap_or(true) {
                 // The caller takes a short count for "full" and waits to be told: nobody else would now.
                 self.notify(self.side(), false, true);
             }
@@ -87,11 +103,11 @@ impl<'a> Channel<'a> {
             // Before tail is published: whoever sees the byte sees the mark. A mark beyond tail means nothing yet.
             tx.rare.urgent.store(before.wrapping_add(total as u64), Relaxed);
         }
-        let mut sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
+        let mut sent = tx.write(bufs, total, true).map_err(|broken| self.broken(broken))?;
         if sent < total {
             tx.want_space();
             if sent == 0 {
-                sent = tx.write(bufs, total).map_err(|broken| self.broken(broken))?;
+                sent = tx.write(bufs, total, true).map_err(|broken| self.broken(broken))?;
             }
         }
         if sent < total {
@@ -404,7 +420,19 @@ impl Writing<'_> {
     /// # Errors
     /// `EAGAIN`: full; the peer will tell when a quarter is free. `ECONNRESET`: the memory makes no sense.
     pub fn chunk(&mut self, want: usize) -> Result<&mut [u8], Errno> {
-        let reserve = || self.ring.reserve(want).map_err(|broken| self.channel.broken(broken));
+        self.chunk_within(want, true)
+    }
+
+    /// [`Writing::chunk`] that takes no large ring.
+    ///
+    /// # Errors
+    /// As [`Writing::chunk`].
+    pub fn chunk_near(&mut self, want: usize) -> Result<&mut [u8], Errno> {
+        self.chunk_within(want, false)
+    }
+
+    fn chunk_within(&mut self, want: usize, enter: bool) -> Result<&mut [u8], Errno> {
+        let reserve = || self.ring.reserve(want, enter).map_err(|broken| self.channel.broken(broken));
         let mut chunk = reserve()?;
         if chunk.len() == 0 {
             self.ring.want_space();
@@ -418,7 +446,7 @@ impl Writing<'_> {
 
     /// Publishes the first `n` bytes of the last chunk; the chunk's length bounds `n`.
     pub fn commit(&mut self, n: usize) {
-        let room = self.ring.reserve(0).map_or(0, |chunk| chunk.len());
+        let room = self.ring.reserve(0, false).map_or(0, |chunk| chunk.len());
         self.ring.commit(n.min(room));
         self.committed |= n != 0;
     }
@@ -426,6 +454,7 @@ impl Writing<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
+        self.ring.end_reserve();
         if self.committed {
             self.channel.notify(self.channel.side().other(), true, false);
         }

@@ -212,13 +212,11 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// SO_SNDBUF (`sending`) or SO_RCVBUF: no ring larger than this from now on (rounded up to a power of two, not
-    /// below the first size). A ring that is larger already stays.
+    /// SO_SNDBUF (`sending`) or SO_RCVBUF, as getsockopt(2) gives it: bounds what may be unread from now on, together with the
+    /// peer's. Writers that wait for room look again.
     pub fn set_buffer(&self, sending: bool, bytes: u32) {
-        let geometry = self.arena.geometry();
-        let log2 = bytes.checked_next_power_of_two().map_or(31, u32::trailing_zeros) as u8;
-        let log2 = log2.clamp(geometry.ring_log2, geometry.ring_max_log2());
-        self.own().ring_limit[usize::from(!sending)].store(log2, Relaxed);
+        self.own().buffers[usize::from(!sending)].store(bytes, SeqCst);
+        self.notify(if sending { self.side() } else { self.side().other() }, false, true);
     }
 
     /// Four words for the owner of this side; 0 when the channel is new. The peer can write them too: hints only.
@@ -301,12 +299,10 @@ impl<'a> Channel<'a> {
     /// The direction that `producer` writes.
     #[inline]
     pub(crate) fn ring(&self, producer: Side) -> Ring<'a> {
-        let geometry = self.arena.geometry();
         let block = self.block();
         let (p, c) = (producer.index(), producer.other().index());
         Ring {
-            region: self.arena.region(),
-            geometry,
+            arena: self.arena,
             base: self.arena.ring_offset(self.slot, producer),
             inline: self.arena.block_offset(self.slot)
                 + offset_of!(Block, out)
@@ -318,7 +314,7 @@ impl<'a> Channel<'a> {
             inn: &block.inn[c].hot,
             back: &block.out[c].hot,
             ack: &block.inn[p].hot,
-            limits: [&block.own[p].ring_limit[0], &block.own[c].ring_limit[1]],
+            buffers: [&block.own[p].buffers[0], &block.own[c].buffers[1]],
         }
     }
 

@@ -170,6 +170,8 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
             word.store(0, Relaxed);
         }
         out.rare.map.store(Map::uniform(geometry.ring_log2).to_word(), Relaxed);
+        out.rare.large.store(0, Relaxed);
+        tx[side].lease.store(0, Relaxed);
         out.rare.fin.store(0, Relaxed);
         out.rare.want_space.store(0, Relaxed);
         out.rare.asks.store(0, Relaxed);
@@ -191,7 +193,7 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
         for word in [&own.refs, &own.status, &own.error, &own.flags, &own.rcvlowat] {
             word.store(0, Relaxed);
         }
-        own.ring_limit.iter().for_each(|limit| limit.store(0, Relaxed));
+        own.buffers.iter().for_each(|bytes| bytes.store(0, Relaxed));
         own.user.iter().for_each(|word| word.store(0, Relaxed));
     }
     args.local.store(&addr[Side::A.index()]);
@@ -201,6 +203,8 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
     for (side, is_core) in [(Side::A, args.from_core), (Side::B, args.connecting)] {
         if is_core {
             own[side.index()].flags.store(CORE, Relaxed);
+            // It takes bytes for TCP, which has a buffer of its own behind it.
+            own[side.index()].buffers[1].store(1, Relaxed);
         }
     }
 }

@@ -95,7 +95,7 @@ impl Channel<'_> {
                 return Readiness::ERR | Readiness::HUP | Readiness::IN | Readiness::OUT | Readiness::RDHUP;
             }
         };
-        let writable = tx_shut || self.tx().writable().unwrap_or(true);
+        let writable = tx_shut || self.tx().writable(true).unwrap_or(true);
         (Readiness::IN.when(readable)
             | Readiness::PRI.when(urgent)
             | Readiness::OUT.when(writable)
@@ -144,7 +144,7 @@ impl Channel<'_> {
     pub fn queued_out(&self) -> usize {
         let tx = self.tx();
         let queued = tx.out.tail.load(Relaxed).wrapping_sub(tx.inn.head.load(Relaxed));
-        queued.min(1 << self.arena().geometry().ring_max_log2()) as usize
+        queued.min(1 << self.arena().geometry().large_log2()) as usize
     }
 }
 

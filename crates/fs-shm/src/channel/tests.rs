@@ -42,6 +42,12 @@ fn recv(channel: &Channel, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(buf)
 }
 
+/// At most 16 KiB are unread from `a` to `b`.
+fn limit(a: &Channel<'_>, b: &Channel<'_>) {
+    a.set_buffer(true, 16384);
+    b.set_buffer(false, 1);
+}
+
 /// An acceptor on the opener's CPU must not look for bytes that only come when the opener runs: its first wait knows.
 #[test]
 #[cfg_attr(miri, ignore)] // Miri has no CPUs.
@@ -52,7 +58,7 @@ fn the_openers_cpu_is_known_before_it_waits() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)] // 16 GiB of address space.
+#[cfg_attr(miri, ignore)] // 20 GiB of address space.
 fn short_and_long_messages_both_ways() {
     let (a, b) = pair(Geometry::STANDARD);
     for round in 0..100u32 {
@@ -89,6 +95,7 @@ fn ring_grows_with_unread_bytes_in_it() {
 #[test]
 fn a_full_ring_says_so_and_space_is_told() {
     let (a, b) = pair(Geometry::SMALL);
+    limit(&a, &b);
     let (arena, lane) = (a.arena(), a.arena().join(3).unwrap());
     a.watch(lane);
     assert!(a.readiness().contains(Readiness::OUT));
@@ -391,6 +398,7 @@ fn locks_of_the_dead_are_broken() {
 #[test]
 fn each_short_count_is_followed_by_an_edge() {
     let (a, b) = pair(Geometry::SMALL);
+    limit(&a, &b);
     let lane = a.arena().join(3).unwrap();
     a.watch(lane);
     for _ in 0..3 {
@@ -405,6 +413,7 @@ fn each_short_count_is_followed_by_an_edge() {
 #[test]
 fn an_urgent_message_that_is_cut_is_not_urgent_before_its_end() {
     let (a, b) = pair(Geometry::SMALL);
+    limit(&a, &b);
     let long = vec![b'l'; 20_000];
     assert_eq!(a.send_urgent(&[std::io::IoSlice::new(&long)]), Ok(16384));
     assert!(!b.readiness().contains(Readiness::PRI));

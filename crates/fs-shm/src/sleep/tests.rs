@@ -205,3 +205,53 @@ fn a_short_read_leaves_telling_to_the_next_one() {
         reader.join().unwrap();
     });
 }
+
+/// A large ring (`large.rs`): the producer writes twice, and the consumer reads all that it finds. Nobody writes into the ring
+/// after it was given back, nothing that was written into it is unread then, and in the end it has been given back once.
+#[test]
+fn a_large_ring_is_given_back_when_all_is_read_and_not_before() {
+    check(|| {
+        let side = Side::new();
+        // `want` stands for the lease here, `dirty` for how often the ring was given back.
+        let lease = move |side: &Side| side.want.load(SeqCst);
+        let leave = move |side: &Side| {
+            let seen = lease(side);
+            fence(SeqCst);
+            if seen != 0 && seen % 2 == 0 && side.tail.load(SeqCst) == side.head.load(SeqCst) {
+                let taken = side.want.compare_exchange(seen, 0, SeqCst, Relaxed).is_ok();
+                side.dirty.fetch_add(u64::from(taken), SeqCst);
+            }
+        };
+        side.want.store(1, SeqCst);
+        let reader = thread::spawn({
+            let side = side.clone();
+            move || {
+                for _ in 0..2 {
+                    let tail = side.tail.load(Acquire);
+                    if side.head.load(Relaxed) != tail {
+                        side.head.swap(tail, SeqCst);
+                        fence(SeqCst);
+                        leave(&side);
+                    }
+                }
+            }
+        });
+        // The first write holds the lease since it took the ring; the second takes it, or finds the ring gone.
+        side.tail.swap(1, SeqCst);
+        side.want.store(2, SeqCst);
+        fence(SeqCst);
+        leave(&side);
+        let seen = lease(&side);
+        if seen != 0 && side.want.compare_exchange(seen, seen + 1, SeqCst, Relaxed).is_ok() {
+            side.tail.swap(2, SeqCst);
+            assert_eq!(side.dirty.load(SeqCst), 0, "written into a ring that was given back");
+            side.want.store(seen + 2, SeqCst);
+            fence(SeqCst);
+            leave(&side);
+        }
+        reader.join().unwrap();
+        let read_all = side.tail.load(SeqCst) == side.head.load(SeqCst);
+        let given_back = side.dirty.load(SeqCst);
+        assert_eq!(given_back, u64::from(read_all), "given back once, when all was read");
+    });
+}

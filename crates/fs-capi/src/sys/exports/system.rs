@@ -41,7 +41,7 @@ define! {
 }
 
 define! {
-    /// mlockall(2): what the process has touched, and will touch. An arena is 16 GiB of addresses and a few pages; without
+    /// mlockall(2): what the process has touched, and will touch. An arena is 20 GiB of addresses and a few pages; without
     /// MCL_ONFAULT the kernel would make all of it memory, at this call or when the next one is mapped.
     fn mlockall(flags: c_int) -> c_int = {
         // 0 and what the kernel does not know remain its errors.

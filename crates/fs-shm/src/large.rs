@@ -1,0 +1,151 @@
+//! A direction's large ring: memory of the arena, not of the slot, for as long as more is unread than the slot's rings hold.
+//!
+//! An arena has room for some of them (`Geometry::larges`); a producer whose ring is full takes one, whether the reader
+//! reads or not, and gives it back as soon as all has been read. So a reader that sleeps takes what the kernel's would, and
+//! a connection without such a queue costs nothing for it.
+//!
+//! 1. `OutRare::large` says which one, and from which position on bytes are in it. Only the producer writes it, and only
+//!    sets it while it is 0 or means nothing; so a consumer that reads it after `tail` finds every position up to that `tail`.
+//! 2. `TxOwn::lease` says who may touch the large ring: odd, the producer that writes; even and not 0, nobody at the moment,
+//!    and whoever changes it to 0 by compare-exchange has taken the ring away and gives it back to the arena.
+//! 3. It is taken away only when nothing is unread. The producer counts the lease up with each write, so who saw the lease,
+//!    then no unread bytes, and then finds the lease unchanged, knows that nothing was written in between.
+//! 4. Of two that make it empty and idle at the same time one sees the other: the consumer stores `head`, then looks at the
+//!    lease; the producer stores the lease, then looks at `head`; each with a full barrier in between.
+//! 5. The producer finds the lease 0 with its next write, and goes on in the slot's ring.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
+
+use crate::arena::Arena;
+use crate::layout::{Geometry, POSITION_BITS};
+use crate::ring::{Broken, POSITION_MASK, Ring, is_before};
+
+/// `OutRare::large`, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Large {
+    switch: u64,
+    number: usize,
+    log2: u8,
+}
+
+const NUMBER_BITS: u32 = 10;
+
+impl Large {
+    const fn to_word(self) -> u64 {
+        self.switch & POSITION_MASK
+            | (self.number as u64 + 1) << POSITION_BITS
+            | (self.log2 as u64) << (POSITION_BITS + NUMBER_BITS)
+    }
+
+    /// `None`: there is none.
+    pub(crate) fn from_word(word: u64, geometry: Geometry) -> Result<Option<Self>, Broken> {
+        if word == 0 {
+            return Ok(None);
+        }
+        let number = (word >> POSITION_BITS) as usize & ((1 << NUMBER_BITS) - 1);
+        let log2 = (word >> (POSITION_BITS + NUMBER_BITS)) as u8;
+        let number = number.checked_sub(1).filter(|&number| number < geometry.larges()).ok_or(Broken)?;
+        if log2 < geometry.ring_log2 || log2 > geometry.large_log2() {
+            return Err(Broken);
+        }
+        Ok(Some(Large { switch: word & POSITION_MASK, number, log2 }))
+    }
+
+    pub(crate) const fn capacity(self) -> u64 {
+        1 << self.log2
+    }
+
+    /// How many positions from this one on lie before it, in the slot's rings.
+    pub(crate) fn before(self, position: u64) -> u64 {
+        if is_before(position, self.switch) { self.switch.wrapping_sub(position) & POSITION_MASK } else { 0 }
+    }
+
+    /// Offset in the arena of `position`, which is in it, and how many bytes follow in one piece, at most `len`.
+    pub(crate) fn place(self, arena: &Arena, position: u64, len: u64) -> (usize, usize) {
+        let at = position & (self.capacity() - 1);
+        (arena.large_offset(self.number) + at as usize, len.min(self.capacity() - at) as usize)
+    }
+}
+
+impl Ring<'_> {
+    /// The large ring, as far as its word says so.
+    pub(crate) fn large(&self) -> Result<Option<Large>, Broken> {
+        Large::from_word(self.rare.large.load(Relaxed), self.arena.geometry())
+    }
+
+    /// The producer begins to write: the large ring, if it has one, is its own until [`Ring::end_large`].
+    #[cold]
+    pub(crate) fn begin_large(&self) -> Result<Option<Large>, Broken> {
+        let large = self.large()?;
+        let lease = &self.tx.lease;
+        let mut seen = lease.load(Acquire);
+        while seen != 0 {
+            // Odd: another producer died while it wrote. This one has the send lock.
+            match lease.compare_exchange_weak(seen, seen.wrapping_add(1) | 1, AcqRel, Acquire) {
+                Ok(_) => return Ok(large),
+                Err(now) => seen = now,
+            }
+        }
+        self.rare.large.store(0, Relaxed);
+        Ok(None)
+    }
+
+    /// The producer goes over to a large ring from `tail` on. `None`: there is none left.
+    #[cold]
+    pub(crate) fn enter_large(&self, tail: u64, limit: u64) -> Option<Large> {
+        let number = self.arena.take_large()?;
+        let geometry = self.arena.geometry();
+        let most = geometry.large_log2();
+        // Not smaller than a quarter of the room there is, so that it need not grow when SO_SNDBUF does; rounded down if that
+        // makes little difference, for the sake of the caches.
+        let down = limit.ilog2() as u8;
+        let enough = if limit - (1 << down) > (1 << down) / 4 { down + 1 } else { down };
+        // What is unread in the slot's rings counts as well.
+        let log2 = enough.max(most - 2).max(geometry.ring_max_log2() + 1).min(most);
+        let large = Large { switch: tail & POSITION_MASK, number, log2 };
+        self.rare.large.store(large.to_word(), Relaxed);
+        // No lease of an earlier stay, which began at a lower position: for who has seen that and stopped.
+        self.tx.lease.store(tail << 1 | 1, SeqCst);
+        Some(large)
+    }
+
+    /// The producer has written, and published it.
+    #[cold]
+    pub(crate) fn end_large(&self) {
+        let held = self.tx.lease.load(Relaxed);
+        if held & 1 == 0 {
+            return;
+        }
+        self.tx.lease.store(held.wrapping_add(1), SeqCst);
+        fence(SeqCst);
+        self.leave_large();
+    }
+
+    /// Gives the large ring back if nothing is unread and nobody writes. Either end may call it.
+    #[cold]
+    pub(crate) fn leave_large(&self) {
+        let seen = self.tx.lease.load(SeqCst);
+        // The lease first: see 3.
+        if seen == 0 || seen & 1 != 0 || self.out.tail.load(SeqCst) != self.inn.head.load(SeqCst) {
+            return;
+        }
+        self.give_large(seen);
+    }
+
+    /// The connection has ended.
+    pub(crate) fn drop_large(&self) {
+        self.give_large(self.tx.lease.load(SeqCst));
+    }
+
+    fn give_large(&self, seen: u64) {
+        // Before the lease is 0: then the producer may use the word for the next one.
+        let large = self.large();
+        if seen != 0
+            && self.tx.lease.compare_exchange(seen, 0, SeqCst, Relaxed).is_ok()
+            && let Ok(Some(large)) = large
+        {
+            self.arena.give_large(large.number);
+        }
+    }
+}
