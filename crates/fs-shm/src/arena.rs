@@ -146,30 +146,6 @@ impl Arena {
         }
     }
 
-    /// Takes the lowest free large ring: the one that is likeliest to have its memory already.
-    pub(crate) fn take_large(&self) -> Option<usize> {
-        let (head, count) = (self.head(), self.geometry.larges());
-        for number in 0..count {
-            let (word, bit) = (&head.larges[number / 64], 1 << (number % 64));
-            if word.load(Relaxed) & bit == 0 && word.fetch_or(bit, AcqRel) & bit == 0 {
-                head.larges_touched[number / 64].fetch_or(bit, AcqRel);
-                return Some(number);
-            }
-        }
-        None
-    }
-
-    /// Whether [`Arena::take_large`] would find one.
-    pub(crate) fn has_large(&self) -> bool {
-        (0..self.geometry.larges())
-            .any(|number| self.head().larges[number / 64].load(Relaxed) >> (number % 64) & 1 == 0)
-    }
-
-    /// `number` was checked.
-    pub(crate) fn give_large(&self, number: usize) {
-        self.head().larges[number / 64].fetch_and(!(1 << (number % 64)), AcqRel);
-    }
-
     /// `number` < `larges()`.
     #[inline]
     pub(crate) fn large_offset(&self, number: usize) -> usize {
@@ -207,6 +183,11 @@ impl Arena {
     #[inline]
     pub(crate) fn ring_offset(&self, slot: u32, producer: Side) -> usize {
         self.rings + ((slot as usize * 2 + producer.index()) << self.geometry.stride_log2)
+    }
+
+    /// slot * 2 + side of the direction whose stride is at `base`.
+    pub(crate) fn direction(&self, base: usize) -> usize {
+        (base - self.rings) >> self.geometry.stride_log2
     }
 
     /// `slot` was checked when the channel was made.

@@ -13,6 +13,8 @@
 //! 4. Of two that make it empty and idle at the same time one sees the other: the consumer stores `head`, then looks at the
 //!    lease; the producer stores the lease, then looks at `head`; each with a full barrier in between.
 //! 5. The producer finds the lease 0 with its next write, and goes on in the slot's ring.
+//! 6. `Head::larges` says which direction a large ring was taken for. Only who holds that one's send lock, or has just taken its
+//!    lease, has a ring that its words do not name; so one that nobody holds the lock of was left by who has died in between.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -20,6 +22,13 @@ use std::sync::atomic::fence;
 use crate::arena::Arena;
 use crate::layout::{Geometry, POSITION_BITS};
 use crate::ring::{Broken, POSITION_MASK, Ring, is_before};
+
+/// `Head::larges`: whom a ring was taken for.
+const OWNER: u64 = (1 << 20) - 1;
+/// `Head::larges`: there may be memory behind it.
+const TOUCHED: u64 = 1 << 20;
+/// `Head::larges`: one in the number of times that it was taken.
+const ONCE: u64 = 1 << 32;
 
 /// `OutRare::large`, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,21 +89,37 @@ impl Ring<'_> {
         let large = self.large()?;
         let lease = &self.tx.lease;
         let mut seen = lease.load(Acquire);
-        while seen != 0 {
-            // Odd: another producer died while it wrote. This one has the send lock.
-            match lease.compare_exchange_weak(seen, seen.wrapping_add(1) | 1, AcqRel, Acquire) {
+        // The consumer changes it once, to 0.
+        for _ in 0..2 {
+            if seen == 0 {
+                self.rare.large.store(0, Relaxed);
+                return Ok(None);
+            }
+            // Odd: this producer's own, or that of one that died while it wrote. This one has the send lock.
+            match lease.compare_exchange(seen, self.next_lease(seen), AcqRel, Acquire) {
                 Ok(_) => return Ok(large),
                 Err(now) => seen = now,
             }
         }
-        self.rare.large.store(0, Relaxed);
-        Ok(None)
+        Err(Broken)
+    }
+
+    /// A lease for writing, which nobody has seen yet.
+    fn next_lease(&self, seen: u64) -> u64 {
+        let next = (self.tx.last_lease.load(Relaxed).max(seen) | 1).wrapping_add(2);
+        self.tx.last_lease.store(next, Relaxed);
+        next
+    }
+
+    /// The direction, as `Head::larges` has it.
+    fn owner(&self) -> u64 {
+        self.arena.direction(self.base) as u64 + 1
     }
 
     /// The producer goes over to a large ring from `tail` on. `None`: there is none left.
     #[cold]
     pub(crate) fn enter_large(&self, tail: u64, limit: u64) -> Option<Large> {
-        let number = self.arena.take_large()?;
+        let number = self.arena.take_large(self.owner())?;
         let geometry = self.arena.geometry();
         let most = geometry.large_log2();
         // Not smaller than a quarter of the room there is, so that it need not grow when SO_SNDBUF does; rounded down if that
@@ -105,8 +130,7 @@ impl Ring<'_> {
         let log2 = enough.max(most - 2).max(geometry.ring_max_log2() + 1).min(most);
         let large = Large { switch: tail & POSITION_MASK, number, log2 };
         self.rare.large.store(large.to_word(), Relaxed);
-        // No lease of an earlier stay, which began at a lower position: for who has seen that and stopped.
-        self.tx.lease.store(tail << 1 | 1, SeqCst);
+        self.tx.lease.store(self.next_lease(0), SeqCst);
         Some(large)
     }
 
@@ -139,13 +163,62 @@ impl Ring<'_> {
     }
 
     fn give_large(&self, seen: u64) {
-        // Before the lease is 0: then the producer may use the word for the next one.
-        let large = self.large();
+        // Before the lease is 0: then the producer may use the words for the next one.
+        let Ok(Some(large)) = self.large() else { return };
+        let taken = self.arena.head().larges[large.number].load(Acquire);
         if seen != 0
             && self.tx.lease.compare_exchange(seen, 0, SeqCst, Relaxed).is_ok()
-            && let Ok(Some(large)) = large
+            && taken & OWNER == self.owner()
         {
-            self.arena.give_large(large.number);
+            self.arena.give_large(large.number, taken);
         }
+    }
+}
+
+impl Arena {
+    /// Takes the lowest free large ring: the one that is likeliest to have its memory already.
+    fn take_large(&self, owner: u64) -> Option<usize> {
+        self.head().larges.iter().take(self.geometry().larges()).position(|word| {
+            let seen = word.load(Relaxed);
+            let taken = (seen & !OWNER | owner | TOUCHED).wrapping_add(ONCE);
+            seen & OWNER == 0 && word.compare_exchange(seen, taken, AcqRel, Relaxed).is_ok()
+        })
+    }
+
+    /// Whether [`Arena::take_large`] would find one.
+    pub(crate) fn has_large(&self) -> bool {
+        self.head().larges.iter().take(self.geometry().larges()).any(|word| word.load(Relaxed) & OWNER == 0)
+    }
+
+    /// Gives back the ring whose word is `taken`; nothing happens if somebody else has.
+    fn give_large(&self, number: usize, taken: u64) {
+        let _given = self.head().larges[number].compare_exchange(taken, taken & !OWNER, AcqRel, Relaxed);
+    }
+
+    /// Gives back the large rings of who has died between taking one and noting it down, or between taking its lease and
+    /// giving it back (the daemon). `false`: it cannot be told of one, as somebody is writing just now.
+    pub fn reclaim_larges(&self) -> bool {
+        let mut all = true;
+        for (number, word) in self.head().larges.iter().enumerate().take(self.geometry().larges()) {
+            let taken = word.load(Acquire);
+            let Some((slot, side)) = self.owner_of(taken) else { continue };
+            let (tx, rare) = (&self.block(slot).tx[side], &self.block(slot).out[side].rare);
+            // The lock first: who held it has noted by now what it took before.
+            let idle = tx.lock.load(SeqCst) == 0;
+            let word = Large::from_word(rare.large.load(SeqCst), self.geometry());
+            let named =
+                tx.lease.load(SeqCst) != 0 && word.is_ok_and(|large| large.is_some_and(|large| large.number == number));
+            if !named && idle {
+                self.give_large(number, taken);
+            }
+            all &= named || idle;
+        }
+        all
+    }
+
+    fn owner_of(&self, word: u64) -> Option<(u32, usize)> {
+        let direction = (word & OWNER).checked_sub(1)?;
+        let slot = (direction / 2) as u32;
+        (slot < self.geometry().slots).then_some((slot, (direction % 2) as usize))
     }
 }

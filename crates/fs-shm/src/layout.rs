@@ -218,10 +218,9 @@ pub struct Head {
     /// Bytes that they carried, both directions.
     pub ended_bytes: AtomicU64,
     pub(crate) _pad6: [AtomicU64; 6],
-    /// Large rings: bit = taken.
-    pub larges: [AtomicU64; LARGES / 64],
-    /// Large rings: bit = has been taken since its memory was last given back.
-    pub larges_touched: [AtomicU64; LARGES / 64],
+    /// Large rings: who has each. Bits 0..20: 0: nobody, or (slot * 2 + producer's side) + 1; bit 20: has been used since its
+    /// memory was last given back; bits 32..: how often it was taken.
+    pub larges: [AtomicU64; LARGES],
 }
 
 /// One lane: what one poller has to look at. Followed by the dirty bitmap, `slots / 64` words.
@@ -360,7 +359,9 @@ pub struct TxOwn {
     /// Who holds the large ring that `OutRare::large` names: 0: nobody; odd: the producer, writing; even: whoever takes it
     /// by compare-exchange. Counts up with each write.
     pub lease: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 5],
+    /// The last lease there was, of this connection or of one before it in the slot: none comes twice.
+    pub last_lease: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 4],
 }
 
 /// What all descriptors of one side share.

@@ -96,7 +96,7 @@ impl Server {
             // An opener may have pushed after the listener closed.
             arena.refuse_pending();
         }
-        let is_right = self.reconcile(id, &arena);
+        let is_right = self.reconcile(id, &arena) & arena.reclaim_larges();
         self.tell_ends(&arena);
         let Some(entry) = self.arenas.get(&id) else { return false };
         // What waits in an inbox belongs to the listener, whoever has opened it.

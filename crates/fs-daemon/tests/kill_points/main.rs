@@ -247,4 +247,5 @@ scenarios! {
     sharer
     acceptor
     acceptor_of_two
+    filler
 }

@@ -2,7 +2,8 @@
 
 use crate::process_unsafe::fork;
 use crate::sockets::{
-    accept, close, connect, dup, is_ours, listener, pass, peek, read_to_end, receive, recv, send, wait_at_most,
+    accept, close, connect, dup, is_ours, listener, pass, peek, read_to_end, receive, recv, send, send_now,
+    wait_at_most,
 };
 use crate::{Actor, Line};
 use fs_shm::word::{kill_after, stores_left};
@@ -38,6 +39,7 @@ pub(crate) fn find(name: &str) -> Scenario {
         "acceptor" => Scenario { survivor: ask, victim: acceptor, judge: judge_asked },
         "listener_closer" => Scenario { survivor: ask, victim: listener_closer, judge: judge_asked },
         "acceptor_of_two" => Scenario { survivor: share, victim: ask_in_place, judge: judge_shared },
+        "filler" => Scenario { survivor: share_filled, victim: drain_in_place, judge: judge_filled },
         _ => panic!("no scenario {name}"),
     }
 }
@@ -186,7 +188,7 @@ fn forker(line: &Line, after: u32) {
 
 /// A child of a process that uses our sockets, as the library's fork makes it.
 fn child(body: impl FnOnce()) {
-    let mut forking = Some(fs_socket::before_fork());
+    let mut forking = Some(fs_socket::before_fork().unwrap());
     let _child = fork(|| {
         fs_socket::after_fork_child(forking.take().unwrap());
         body();
@@ -404,4 +406,101 @@ fn judge_shared(actors: &Actors) -> Result<u32, String> {
     }
     client.line.say("end");
     Ok(stores)
+}
+
+/// More than a slot's ring holds.
+const LONG: usize = 200_000;
+
+/// A listener that two processes hold: the forked one is killed while it sends what takes a large ring.
+fn share_filled(line: &Line) {
+    let (fd, port) = listener();
+    line.say(&format!("port {port}"));
+    let after: u32 = line.hear().parse().unwrap();
+    let mut forking = Some(fs_socket::before_fork().unwrap());
+    let child = fork(|| {
+        fs_socket::after_fork_child(forking.take().unwrap());
+        let connection = accept(fd).unwrap();
+        armed(line, after, || {
+            let _ = send_now(connection, &[b'x'; LONG]);
+            // It has read all, and the ring is given back.
+            let _ = recv(connection, &mut [0; 8]);
+            let _ = send_now(connection, &[b'y'; 100]);
+            close(connection);
+        });
+        0
+    });
+    fs_socket::after_fork_parent(forking.take().unwrap(), true);
+    let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+    line.say("dead");
+    line.hear();
+    close(fd);
+}
+
+/// The client of [`share_filled`], in the victim's place as it is told the number of stores. When that is dead no large ring is
+/// missing in the arena, which goes on.
+fn drain_in_place(line: &Line, after: u32) {
+    let port = port(&line.hear());
+    line.say(&format!("{after}"));
+    let fd = connect(port).unwrap();
+    line.say("connected");
+    // It sends meanwhile.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let (mut got, mut room) = (0, vec![0; LONG]);
+    while got < LONG {
+        match recv(fd, &mut room) {
+            Ok(len) if len > 0 => got += len,
+            _ => break,
+        }
+    }
+    let _ = send(fd, b"!");
+    let _ = read_to_end(fd);
+    close(fd);
+    line.hear();
+    line.say(&all_large_rings(port));
+    line.hear();
+}
+
+/// Takes both that an arena of `Geometry::SMALL` has.
+fn all_large_rings(port: u16) -> String {
+    for number in 0..2 {
+        let fd = connect(port).unwrap();
+        if !is_ours(fd) {
+            return "bad the connection is the kernel's".into();
+        }
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(6);
+        let mut sent = 0;
+        while sent < LONG {
+            sent += send_now(fd, &vec![b'z'; LONG - sent]).unwrap_or(0);
+            if std::time::Instant::now() > until {
+                return format!("bad connection {number} takes {sent} bytes: a large ring is missing");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+    "ok".into()
+}
+
+fn judge_filled(actors: &Actors) -> Result<u32, String> {
+    let at = actors.survivor.line.hear();
+    let client = &actors.victim;
+    client.line.say(&at);
+    let after = client.line.hear();
+    actors.survivor.line.say(&after);
+    let mut stores = 0;
+    loop {
+        let said = actors.survivor.line.hear_within(20).ok_or("the forked sender hangs")?;
+        match said.strip_prefix("done ") {
+            Some(number) => stores = number.parse().map_err(|_| said.clone())?,
+            None if said == "dead" => break,
+            None => {}
+        }
+    }
+    client.line.hear();
+    client.line.say("dead");
+    let all = expect_ok(client, "the client");
+    actors.survivor.line.say("end");
+    actors.survivor.bury()?;
+    client.line.say("end");
+    client.bury()?;
+    all.map(|_| stores)
 }

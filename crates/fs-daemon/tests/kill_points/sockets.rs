@@ -59,6 +59,12 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     sent.unwrap_or_else(|| call::sendto(fd, bytes, flags::NOSIGNAL))
 }
 
+/// What it takes without waiting.
+pub(crate) fn send_now(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
+    let how = flags::NOSIGNAL | flags::DONTWAIT;
+    fs_socket::send(fd, &[IoVec::new(bytes)], how, None, &[]).unwrap_or_else(|| call::sendto(fd, bytes, how))
+}
+
 /// SO_RCVTIMEO.
 pub(crate) fn wait_at_most(fd: RawFd, seconds: i64, microseconds: i64) {
     let mut time = [0; 16];
