@@ -95,7 +95,7 @@ impl<'a> Troupe<'a> {
         Troupe {
             program,
             stage: Stage::new(&request.text),
-            settle: if timed { 50 } else { 6 } * request.patience as i32,
+            settle: (6 * request.patience as i32).max(if timed { 50 } else { 0 }),
             members: (0..ACTORS).map(member).collect(),
             trace: vec![String::new(); program.steps.len()],
             now: 0,

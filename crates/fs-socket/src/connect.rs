@@ -366,7 +366,8 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             Some(answer)
         }
         Kind::Listener => {
-            if how != 1 {
+            // SHUT_RD, SHUT_RDWR: with SHUT_WR it goes on listening, and all else is EINVAL.
+            if matches!(how, 0 | 2) {
                 crate::listen::stop(fd, socket);
             }
             None
