@@ -82,7 +82,8 @@ pub(super) fn make(number: Fd) -> Option<u32> {
 
 /// The set is used no more.
 pub(super) fn give_back(index: u32) {
-    if let Some(mut book) = BOOK.lock() {
+    // `make` has made room, but for sets that a child has from its parent: the heap is not used here (see `Interest::add`).
+    if let Some(mut book) = BOOK.lock().filter(|book| book.free.len() < book.free.capacity()) {
         book.free.push(index);
     }
 }
@@ -98,6 +99,13 @@ pub(super) fn each(mut visit: impl FnMut(&'static Set)) {
 
 /// In a forked child.
 pub(super) fn forked() {
-    BOOK.reset();
+    if !BOOK.reset()
+        && let Some(mut book) = BOOK.lock()
+    {
+        // What it lists is not known: those sets are not used again.
+        core::mem::forget(core::mem::take(&mut book.free));
+        book.used = 0;
+        each(|_| book.used += 1);
+    }
     each(Set::forked);
 }

@@ -141,26 +141,7 @@ impl Joined {
 impl Set {
     pub(super) fn new(number: Fd) -> Self {
         let active: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-        let inner = Inner {
-            number,
-            active,
-            live: None,
-            stale: false,
-            interest: Interest::default(),
-            arenas: Vec::new(),
-            places: HashMap::new(),
-            ready: VecDeque::new(),
-            unsettled: 0,
-            special: Vec::new(),
-            untold: Vec::new(),
-            sleepers: 0,
-            waits: 0,
-            looked: 0,
-            turn: false,
-            busy: false,
-            changes: 0,
-            kick: None,
-        };
+        let inner = Inner::new(number, active);
         Set { inner: Lock::new(inner), spin: Spin::new(), turn: Turn::default(), asked: AtomicU32::new(0), active }
     }
 
@@ -193,8 +174,14 @@ impl Set {
 
     /// In a forked child.
     pub(super) fn forked(&self) {
-        self.inner.reset();
+        let whole = self.inner.reset();
         if let Some(mut inner) = self.inner.lock() {
+            if !whole {
+                // Another thread was inside: no list of it is looked at. What the kernel's set holds is there still.
+                let new = Inner::new(inner.number, self.active);
+                core::mem::forget(core::mem::replace(&mut *inner, new));
+                self.active.store(false, Relaxed);
+            }
             inner.stale = inner.live.is_some();
             inner.sleepers = 0;
         }
@@ -202,6 +189,29 @@ impl Set {
 }
 
 impl Inner {
+    fn new(number: Fd, active: &'static AtomicBool) -> Self {
+        Inner {
+            number,
+            active,
+            live: None,
+            stale: false,
+            interest: Interest::default(),
+            arenas: Vec::new(),
+            places: HashMap::new(),
+            ready: VecDeque::new(),
+            unsettled: 0,
+            special: Vec::new(),
+            untold: Vec::new(),
+            sleepers: 0,
+            waits: 0,
+            looked: 0,
+            turn: false,
+            busy: false,
+            changes: 0,
+            kick: None,
+        }
+    }
+
     /// Registers a socket, or another set.
     pub(super) fn add(&mut self, fd: Fd, socket: &'static Socket, event: EpollEvent) -> Result<(), Errno> {
         while let Some(dead) = self.interest.find_dead(fd) {
@@ -273,8 +283,11 @@ impl Inner {
             return Err(errno);
         }
         self.live = Some(Live { poller });
-        self.active.store(true, Relaxed);
-        self.begin_kick();
+        // Built anew it has nobody in the application's set; and after fork that has the parent's kick, which is under the same
+        // number here.
+        if !self.active.swap(true, Relaxed) {
+            self.begin_kick();
+        }
         Ok(())
     }
 

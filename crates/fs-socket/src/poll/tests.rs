@@ -120,4 +120,18 @@ mod locks {
         }
         assert_eq!(*lock.lock().unwrap(), 40_000);
     }
+
+    /// What another thread was in the middle of when a child was forked is not whole there.
+    #[test]
+    fn a_child_is_told_who_held_it() {
+        let lock = Lock::new(0);
+        assert!(lock.reset(), "nobody");
+        core::mem::forget(lock.lock());
+        assert!(lock.reset(), "this thread, which goes on");
+        std::thread::scope(|scope| {
+            scope.spawn(|| core::mem::forget(lock.lock()));
+        });
+        assert!(!lock.reset());
+        assert!(lock.lock().is_some());
+    }
 }

@@ -62,10 +62,14 @@ impl<T> Lock<T> {
         Some(())
     }
 
-    /// In a forked child, where no other thread exists: free, whoever held it.
-    pub(in crate::poll) fn reset(&self) {
+    /// In a forked child, where no other thread exists: free, whoever held it. False: another thread was at the value, which it
+    /// leaves in the middle of a change.
+    #[must_use]
+    pub(in crate::poll) fn reset(&self) -> bool {
+        let whole = self.word.load(Relaxed) == FREE || self.holder.load(Relaxed) == thread::me();
         self.holder.store(0, Relaxed);
         self.word.store(FREE, Release);
+        whole
     }
 }
 
