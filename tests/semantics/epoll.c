@@ -356,6 +356,25 @@ static void mixed(void) {
     CALL(epoll_pwait2(e, got, 16, &none, &set));
 }
 
+/* With room for more than is ready nothing is reported twice. */
+static void once_each(void) {
+    int a[3], b[3], ends[3][2], e = (int)MUST(epoll_create1(0));
+    for (int i = 0; i < 3; i++) {
+        pair(&a[i], &b[i]);
+        MUST(add(e, b[i], EPOLLIN, i));
+        MUST(pipe(ends[i]));
+        MUST(add(e, ends[i][0], EPOLLIN, 3 + i));
+    }
+    MUST(write(ends[0][1], "x", 1));
+    for (int room = 1; room < 5; room++) say("room %d: %d", room, (int)MUST(epoll_wait(e, got, room, 0)));
+    send_to(a[1], b[1]);
+    for (int room = 2; room < 5; room++) say("room %d: %d", room, (int)MUST(epoll_wait(e, got, room, 0)));
+    MUST(write(ends[2][1], "x", 1));
+    send_to(a[2], b[2]);
+    for (int room = 4; room < 7; room++) say("room %d: %d", room, (int)MUST(epoll_wait(e, got, room, 0)));
+    wait_for(e, 0);
+}
+
 /* No descriptor starves when fewer slots are asked for than are ready. */
 static void fewer_slots_than_ready(void) {
     int a[8], b[8], e = (int)MUST(epoll_create1(0)), pipes[4][2];
@@ -499,6 +518,7 @@ const struct test epoll_cases[] = {{"epoll_level", level},
                                    {"epoll_errors", errors},
                                    {"epoll_nested", nested},
                                    {"epoll_mixed", mixed},
+                                   {"epoll_once_each", once_each},
                                    {"epoll_fewer_slots_than_ready", fewer_slots_than_ready},
                                    {"epoll_arrival_order", arrival_order},
                                    {"epoll_order_of_additions", order_of_additions},

@@ -215,9 +215,87 @@ static void no_wakeup_lost(void) {
     say("turns %u", turn);
 }
 
+/* A new process connects as soon as this one sleeps. */
+static pid_t connects(const struct sockaddr_storage *at, socklen_t len, bool when_asleep, int hold) {
+    pid_t parent = getpid(), child = fork();
+    if (child) return child;
+    if (when_asleep) await_asleep(parent);
+    int c = dial(at, len);
+    char end;
+    if (read(hold, &end, 1) < 0) die("hold");
+    close(c);
+    _exit(0);
+}
+
+/* Looked at without waiting, and slept on by poll and as a member of another set: it hears of who is new all the same. */
+static void exclusive_from_outside(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), e = (int)MUST(epoll_create1(0)), outer = (int)MUST(epoll_create1(0)), ends[2];
+    MUST(fcntl(l, F_SETFL, O_NONBLOCK));
+    MUST(pipe(ends));
+    struct epoll_event want = {.events = EPOLLIN | EPOLLEXCLUSIVE}, got;
+    MUST(epoll_ctl(e, EPOLL_CTL_ADD, l, &want));
+    want.events = EPOLLIN;
+    MUST(epoll_ctl(outer, EPOLL_CTL_ADD, e, &want));
+    pid_t child[3];
+    child[0] = connects(&at, len, true, ends[0]);
+    struct pollfd one = {e, POLLIN, 0};
+    CALL(poll(&one, 1, -1));
+    CALL(epoll_wait(e, &got, 1, -1));
+    MUST(accept(l, NULL, NULL));
+    CALL(epoll_wait(e, &got, 1, 0));
+    child[1] = connects(&at, len, true, ends[0]);
+    CALL(epoll_wait(outer, &got, 1, -1));
+    CALL(epoll_wait(e, &got, 1, -1));
+    MUST(accept(l, NULL, NULL));
+    CALL(epoll_wait(e, &got, 1, 0));
+    child[2] = connects(&at, len, false, ends[0]);
+    while (MUST(epoll_wait(e, &got, 1, 0)) == 0) usleep(1000);
+    MUST(accept(l, NULL, NULL));
+    CALL(epoll_wait(e, &got, 1, 0));
+    MUST(write(ends[1], "xxx", 3));
+    for (int i = 0; i < 3; i++) reap(child[i]);
+}
+
+static void *nothing(void *data) {
+    return data;
+}
+
+/* A set that was made in a process with threads brings nothing but the application's events, there and in a child. */
+static void inherited_from_threads(void) {
+    int a, b;
+    struct epoll_event want = {.events = EPOLLIN, .data.u64 = 7}, got[4];
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, nothing, NULL));
+    pthread_join(thread, NULL);
+    set = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, b, &want));
+    pid_t child = fork();
+    if (!child) {
+        CALL(epoll_wait(set, got, 4, 0));
+        CALL(epoll_wait(set, got, 4, 10));
+        put(a, "x", 1);
+        await_bytes(b, 1);
+        CALL(epoll_wait(set, got, 4, -1));
+        say("data %d", (int)got[0].data.u64);
+        char text[4];
+        get(b, text, 1);
+        _exit(0);
+    }
+    reap(child);
+    CALL(epoll_wait(set, got, 4, 10));
+    put(a, "x", 1);
+    CALL(epoll_wait(set, got, 4, -1));
+    say("data %d", (int)got[0].data.u64);
+}
+
 const struct test epoll_thread_cases[] = {{"epoll_woken", woken},
                                           {"epoll_woken_by_room", woken_by_room},
                                           {"epoll_workers", workers},
                                           {"epoll_exclusive", exclusive},
+                                          {"epoll_exclusive_from_outside", exclusive_from_outside},
+                                          {"epoll_inherited_from_threads", inherited_from_threads},
                                           {"epoll_no_wakeup_lost", no_wakeup_lost},
                                           {NULL, NULL, false}};

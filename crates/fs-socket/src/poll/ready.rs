@@ -1,13 +1,17 @@
 //! What is ready, and sleeping without missing anything.
 
-use core::time::Duration;
+use core::{
+    sync::atomic::{Ordering::SeqCst, fence},
+    time::Duration,
+};
 
 use super::{
     EpollEvent, PollFd, expand,
     interest::{ET, Entry, ONESHOT, SETTLED, Source, UNREAD},
     registry,
-    set::{Inner, MOD, Set},
+    set::{Inner, KERNEL, MOD, Set},
     sys::kernel,
+    wait::LOOK,
 };
 use crate::{arenas::Shared, listen, process, table};
 
@@ -140,11 +144,15 @@ impl Inner {
     /// Fills in events of candidates; answers how many.
     pub(super) fn gather(&mut self, events: &mut [EpollEvent]) -> usize {
         self.collect();
+        let mut all = self.ready.len();
+        self.take(events, &mut all)
+    }
+
+    /// The same of the first `left` candidates, less those that were asked; reported ones go behind them.
+    pub(super) fn take(&mut self, events: &mut [EpollEvent], left: &mut usize) -> usize {
         let mut n = 0;
-        for _ in 0..self.ready.len() {
-            if n == events.len() {
-                break;
-            }
+        while *left > 0 && n < events.len() {
+            *left -= 1;
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
             if !entry.is_valid() {
@@ -176,6 +184,9 @@ impl Inner {
     /// Whether an epoll_wait would bring something, without taking it.
     pub(super) fn is_ready(&mut self) -> bool {
         self.collect();
+        if self.ready.is_empty() {
+            self.follow_all();
+        }
         for _ in 0..self.ready.len() {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
@@ -205,6 +216,21 @@ impl Inner {
         }
     }
 
+    /// Joins the arenas of listeners with EPOLLEXCLUSIVE that nobody has rung this set for: who looks and does not wait has no
+    /// other way to hear of them. False: none came.
+    pub(super) fn follow_all(&mut self) -> bool {
+        let mut came = false;
+        for i in 0..self.special.len() {
+            let at = self.special[i];
+            if let Some(Entry { source: Source::Listener, shares: true, socket, seen, .. }) = self.interest.get(at) {
+                let (socket, seen) = (*socket, *seen);
+                self.follow_listener(at, socket, seen);
+                came |= self.interest.get(at).is_some_and(|entry| entry.seen != seen);
+            }
+        }
+        came
+    }
+
     /// Whether a lane has news, or must be asked.
     #[inline]
     pub(super) fn any_dirty(&self) -> bool {
@@ -228,7 +254,7 @@ impl Inner {
             if let Some(lane) = joined.lane
                 && !joined.arena.prepare_sleep(lane)
             {
-                self.awake(i);
+                self.stay_awake(i + 1);
                 return false;
             }
         }
@@ -244,7 +270,7 @@ impl Inner {
                     entry.pushed = pushed;
                     self.enqueue(at);
                     self.disarm_nested(i);
-                    self.awake(self.arenas.len());
+                    self.stay_awake(self.arenas.len());
                     return false;
                 }
             }
@@ -257,7 +283,7 @@ impl Inner {
                 });
                 if !armed {
                     self.disarm_nested(i + 1);
-                    self.awake(self.arenas.len());
+                    self.stay_awake(self.arenas.len());
                     return false;
                 }
             }
@@ -272,6 +298,19 @@ impl Inner {
                 joined.arena.awake(lane);
             }
         }
+    }
+
+    /// This thread does not sleep now, but looks again. Others that do are rung for what comes after that look.
+    fn stay_awake(&self, n: usize) {
+        if self.sleepers == 0 {
+            return self.awake(n);
+        }
+        for joined in &self.arenas[..n] {
+            if let Some(lane) = joined.lane {
+                joined.arena.arm(lane);
+            }
+        }
+        fence(SeqCst);
     }
 
     /// A sleep is over.
@@ -296,9 +335,18 @@ impl Inner {
     pub(super) fn end_sleep(&mut self) {
         self.sleepers = self.sleepers.saturating_sub(1);
         self.disarm();
-        if let Some(live) = &self.live {
-            // Its doorbell may have rung: taken here, as nobody else may wait on it. Whoever does is woken again.
-            let _ = kernel::epoll_wait(live.outer(), &mut [EpollEvent::default(); 3], Some(Duration::ZERO), None);
+        // Its doorbell may have rung: taken here, as nobody else may wait on it. Whoever does is woken again.
+        let mut woken = [EpollEvent::default(); 8];
+        let outer = self.live.as_ref().map(|live| live.outer());
+        let n = outer.map(|outer| kernel::epoll_wait(outer, &mut woken, Some(Duration::ZERO), None));
+        for event in &woken[..n.and_then(Result::ok).unwrap_or(0)] {
+            let what = event.data;
+            match what {
+                KERNEL => self.waits = LOOK,
+                // A poller that several sets share rings one of them: this is the one that knows.
+                entry if entry >> 32 == 1 => self.rung(entry as u32),
+                _ => {}
+            }
         }
         if self.others_needed() {
             self.ring();

@@ -84,7 +84,10 @@ pub(super) fn wait(
         let now = now();
         set.turn.give(now);
         let mut inner = lock(set)?;
-        let n = fill(&mut inner, events, deadline.is_now(), now)?;
+        let mut n = fill(&mut inner, events, deadline.is_now(), now)?;
+        if n == 0 && deadline.is_now() && inner.follow_all() {
+            n = inner.gather(events);
+        }
         if n > 0 && set.asked.load(Relaxed) != 0 {
             set.asked.store(0, Relaxed);
         }
@@ -114,6 +117,7 @@ fn lock(set: &'static Set) -> Result<Guard<'static, Inner>, Errno> {
 /// of the room when it is asked, so that neither starves the other.
 fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) -> Result<usize, Errno> {
     // What was ready there probably is still, level-triggered.
+    let len = events.len();
     let due = inner.busy || inner.waits >= WAITS || now.saturating_sub(inner.looked) >= LOOK_NS;
     if !due {
         inner.waits += 1;
@@ -122,19 +126,25 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
             return Ok(n);
         }
     }
-    let half = events.len().div_ceil(2);
-    // With room for one only they take turns.
-    let turn = inner.turn && events.len() == 1;
-    inner.turn = !turn && events.len() == 1;
-    let first = if turn { inner.gather(events) } else { from_kernel(inner, &mut events[..half])? };
-    let mut n = first;
-    if !turn {
-        n += inner.gather(&mut events[n..]);
+    if let [_] = events {
+        // They take turns.
+        inner.turn = !inner.turn;
+        let ours_first = !inner.turn;
+        let n = if ours_first { inner.gather(events) } else { from_kernel(inner, events)? };
+        return match n {
+            0 if ours_first => from_kernel(inner, events),
+            0 => Ok(inner.gather(events)),
+            n => Ok(n),
+        };
     }
-    if n < events.len() && (turn || first == half) {
-        n += from_kernel(inner, &mut events[n..])?;
-    }
-    Ok(n)
+    // The kernel's set is asked once: what is level-triggered there it would report again.
+    inner.collect();
+    let mut left = inner.ready.len();
+    let ours = inner.take(&mut events[..len / 2], &mut left);
+    let n = ours + from_kernel(inner, &mut events[ours..])?;
+    // The kernel's in front.
+    events[..n].rotate_left(ours);
+    Ok(n + inner.take(&mut events[n..], &mut left))
 }
 
 /// What the application's kernel set has.
@@ -148,12 +158,19 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
     Ok(got)
 }
 
-/// Takes the event of a kick out; answers how many are left, in front.
+/// Takes the events of kicks out (a set that was inherited has the parent's too); answers how many are left, in front.
 pub(super) fn strip(inner: &mut Inner, events: &mut [EpollEvent]) -> usize {
-    let Some(at) = events.iter().position(|event| { event.data } == KICK) else { return events.len() };
-    events[at..].rotate_left(1);
-    inner.kicked();
-    events.len() - 1
+    let mut n = 0;
+    for i in 0..events.len() {
+        if { events[i].data } != KICK {
+            events[n] = events[i];
+            n += 1;
+        }
+    }
+    if n < events.len() {
+        inner.kicked();
+    }
+    n
 }
 
 /// Sleeps until something may be there. False: the time is over.
