@@ -106,6 +106,11 @@ pub struct StackArgs {
 }
 
 impl StackArgs {
+    /// Connections that may be open at once on one core of fastsock.
+    pub fn max_connections(&self) -> u32 {
+        self.max_connections.unwrap_or(fs_core::Limits::default().connections)
+    }
+
     /// Says what clap cannot check.
     ///
     /// # Errors

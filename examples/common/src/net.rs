@@ -58,6 +58,15 @@ pub fn accept_error_is_fatal(error: &io::Error) -> bool {
     )
 }
 
+/// True when a connection was not made for want of something on our side: descriptors, memory, ports. Nothing is known
+/// of the peer then.
+pub fn is_own_shortage(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL)
+    )
+}
+
 /// A TCP connection.
 #[derive(Debug)]
 pub enum Stream {

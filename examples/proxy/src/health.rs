@@ -1,23 +1,35 @@
 //! Health checks: one task per server, on one core for all.
 
 use crate::config::HealthCheck;
-use crate::stats::Stats;
-use fs_example_common::net::within;
-use fs_example_common::{StackKind, cores};
+use crate::site::Site;
+use crate::upstream;
+use fs_example_common::net::{is_own_shortage, within};
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::rc::Rc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A server's place in the counters.
 pub(crate) type Place = (usize, usize);
 
-/// Checks a server for as long as the program runs.
-pub(crate) async fn watch(stack: StackKind, check: HealthCheck, stats: Arc<Stats>, place: Place) {
-    let server = &stats.servers[place.0][place.1];
+/// Checks a server for as long as its configuration is used.
+pub(crate) async fn watch(site: Rc<Site>, check: HealthCheck, place: Place) {
+    let (stats, server) = (site.health(place), &site.upstreams[place.0].servers[place.1]);
     let mut streak = Streak::default();
+    let mut told = false;
     loop {
-        let result = within(check.timeout, probe(stack, server.addr, check.path.as_deref())).await;
+        let probe = probe(&site, server, check.timeout, check.path.as_deref());
+        let result = within(check.timeout, probe).await;
+        let (server, short) = (stats, result.as_ref().err().filter(|error| is_own_shortage(error)));
+        if let Some(error) = short.filter(|_| !told) {
+            tracing::warn!("upstream {} server {}: not checked: {error}", server.upstream, server.addr);
+        }
+        told = short.is_some();
+        if told {
+            // Nothing has been learned of the server.
+            tokio::time::sleep(check.interval).await;
+            continue;
+        }
         if let Some(healthy) = streak.count(server.is_healthy(), result.is_ok(), &check) {
             server.set_healthy(healthy);
             match result {
@@ -45,8 +57,9 @@ impl Streak {
     }
 }
 
-async fn probe(stack: StackKind, addr: SocketAddr, path: Option<&str>) -> io::Result<()> {
-    let mut stream = cores::connect(stack, addr, None).await?;
+async fn probe(site: &Site, server: &upstream::Server, limit: Duration, path: Option<&str>) -> io::Result<()> {
+    let mut stream = site.connect(server, limit).await?;
+    let addr = server.addr;
     let Some(path) = path else { return Ok(()) };
     let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nUser-Agent: fs-proxy\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

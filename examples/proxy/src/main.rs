@@ -7,6 +7,7 @@
 //! second one ends the process at once.
 
 mod access_log;
+mod clients;
 mod config;
 mod health;
 mod metrics;
@@ -47,8 +48,9 @@ fn main() -> anyhow::Result<()> {
     fs_example_common::init_log();
     let file = args.config.or(args.file).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
-    fs_example_common::usage::raise_open_files(1 << 20)?;
+    let files = fs_example_common::usage::raise_open_files(1 << 20)?;
     let count = args.stack.cores.0.len();
+    let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
     let stats = Arc::new(stats::Stats::new(&config, count, None));
     let (log, logs) = (config.access_log.as_deref().map(access_log::Writer::start).transpose()?, Logs::default());
     let metrics = config.metrics.map(metrics::bind).transpose()?;
@@ -62,7 +64,7 @@ fn main() -> anyhow::Result<()> {
     let (channel, orders) = reload::Channel::open()?;
 
     let first = current.clone();
-    let cores = Cores::start(&args.stack, move |core| worker::run(core, first.clone(), orders.clone()))?;
+    let cores = Cores::start(&args.stack, move |core| worker::run(core, budget, first.clone(), orders.clone()))?;
     let metrics = Metrics::start(metrics, stats, cores.counters())?;
     Reloader { file, cores: count, current, metrics, logs: logs.clone() }.start(channel)?;
     let result = cores.join();

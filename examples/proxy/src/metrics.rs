@@ -21,10 +21,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// The text format that prometheus-client writes.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Connections at once. Their descriptors are among those that the clients' limit leaves to the process.
+const CONNECTIONS: usize = 16;
 
 /// The counters that are shown: those of the present configuration.
 type Shown = Arc<RwLock<Arc<Stats>>>;
@@ -123,6 +126,7 @@ impl Metrics {
 }
 
 async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -132,8 +136,10 @@ async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
                 continue;
             }
         };
+        let Ok(place) = places.clone().try_acquire_owned() else { continue };
         let registry = registry.clone();
         tokio::spawn(async move {
+            let _place = place;
             let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&registry, &request))));
             let mut builder = hyper::server::conn::http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30));
@@ -176,9 +182,10 @@ struct View<'a>(&'a Stats);
 
 impl View<'_> {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let listeners: [(&str, &str, MetricType, ListenerCounter); 5] = [
+        let listeners: [(&str, &str, MetricType, ListenerCounter); 6] = [
             ("connections", "Connections accepted.", MetricType::Counter, |s| &s.accepted),
             ("connections_open", "Connections open.", MetricType::Gauge, |s| &s.open),
+            ("connections_evicted", "Idle connections closed for others.", MetricType::Counter, |s| &s.evicted),
             ("connections_failed", "Connections that ended with an error.", MetricType::Counter, |s| &s.failed),
             ("bytes_in", "Bytes from clients.", MetricType::Counter, |s| &s.bytes_in),
             ("bytes_out", "Bytes to clients.", MetricType::Counter, |s| &s.bytes_out),

@@ -4,6 +4,7 @@
 //! receiving side does not take gets memory of its own (at most one buffer per direction), and nothing more is read from
 //! that side until it has gone. So a relay that keeps up, or is idle, holds no buffer.
 
+use crate::clients::Connection;
 use fs_example_common::Stream;
 use fs_example_common::counters::Counter;
 use std::cell::RefCell;
@@ -22,6 +23,8 @@ const STEPS: usize = 16;
 
 /// What a relay shares with the others of its core, and its limits.
 pub(crate) struct Shared<'a> {
+    /// The client's, which may have to make room for another.
+    pub(crate) connection: &'a Connection,
     pub(crate) scratch: &'a RefCell<Vec<u8>>,
     pub(crate) idle: Duration,
     /// Bytes from the client.
@@ -52,7 +55,7 @@ pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Move
     let mut down = Direction::new(client.first);
     let result = {
         let mut timer = std::pin::pin!(tokio::time::sleep(shared.idle));
-        let mut seen = 0;
+        let (mut seen, mut moved) = (0, 0);
         poll_fn(|cx| {
             let mut again = up.run(&mut a, &mut b, shared.scratch, cx)?;
             again |= down.run(&mut b, &mut a, shared.scratch, cx)?;
@@ -61,6 +64,14 @@ pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Move
             }
             if again {
                 cx.waker().wake_by_ref();
+            }
+            if up.moves + down.moves != moved {
+                moved = up.moves + down.moves;
+                shared.connection.moved();
+            }
+            if shared.connection.poll_leaving(cx).is_ready() {
+                // Both ends are reset, below: a port that waits for the peers' ends would be as good as taken.
+                return Poll::Ready(Err(io::Error::other("idle longest, closed for another client")));
             }
             poll_idle(timer.as_mut(), cx, shared.idle, up.moves + down.moves, &mut seen)
         })

@@ -1,22 +1,27 @@
 //! What the connections of one core share under one configuration.
 
 use crate::access_log::{AccessLog, FLUSH_INTERVAL};
+use crate::clients::Clients;
 use crate::config::{Config, Mode};
 use crate::relay::{BUFFER, Moved};
 use crate::reload::Generation;
 use crate::stats::{CoreStats, ListenerStats, Stats};
-use crate::upstream::Upstream;
+use crate::upstream::{Server, Upstream};
 use crate::worker::Socket;
 use crate::{health, tcp, web};
 use anyhow::Context;
 use fs_example_common::http::ServeOptions;
-use fs_example_common::{Core, LocalStop, StackKind, Stream};
+use fs_example_common::net::{is_own_shortage, within};
+use fs_example_common::{Core, LocalStop, StackKind, Stream, cores};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
+
+/// How often a connection is tried while there is something to make room with.
+const ROOM_TRIES: u32 = 4;
 
 /// What the connections of a core share.
 pub(crate) struct Site {
@@ -27,6 +32,8 @@ pub(crate) struct Site {
     pub(crate) serve_options: ServeOptions,
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) stop: LocalStop,
+    /// The core's, also those of other configurations.
+    pub(crate) clients: Rc<Clients>,
     stats: Arc<Stats>,
     core: usize,
     log: Option<AccessLog>,
@@ -45,10 +52,10 @@ pub(crate) struct ListenerSite {
 }
 
 impl Site {
-    pub(crate) fn new(core: &Core, generation: &Generation) -> anyhow::Result<Self> {
+    pub(crate) fn new(core: &Core, clients: &Rc<Clients>, generation: &Generation) -> anyhow::Result<Self> {
         let Generation { number: _, config, stats, log } = generation;
         let (config, stats) = (config.clone(), stats.clone());
-        let upstream = |(number, config)| Rc::new(Upstream::new(config, &stats, core.index, number));
+        let upstream = |(number, config)| Rc::new(Upstream::new(config, clients, &stats, core.index, number));
         let upstreams: Vec<_> = config.upstreams.iter().enumerate().map(upstream).collect();
         let mut listeners = Vec::new();
         for listener in &config.listeners {
@@ -65,6 +72,7 @@ impl Site {
             stop: LocalStop::default(),
             core: core.index,
             log: log.clone().map(AccessLog::new),
+            clients: clients.clone(),
             last_complaint: Cell::new(None),
             retired: Cell::new(false),
             checks: RefCell::default(),
@@ -77,6 +85,7 @@ impl Site {
     /// Serves a connection that `socket` accepted for listener `number`.
     pub(crate) fn serve(self: &Rc<Self>, socket: &Rc<Socket>, number: usize, stream: Stream, peer: SocketAddr) {
         let (site, socket, open) = (self.clone(), socket.clone(), self.stop.open());
+        let (connection, busy) = self.clients.enter();
         let stats = self.listener_stats(number);
         stats.accepted.add(1);
         stats.open.add(1);
@@ -86,10 +95,16 @@ impl Site {
         let mode = self.listeners[number].mode;
         tokio::task::spawn_local(async move {
             match mode {
-                Mode::Tcp => tcp::serve(site.clone(), number, stream, peer).await,
-                Mode::Http => web::serve(site.clone(), socket, number, stream, peer).await,
+                Mode::Tcp => tcp::serve(site.clone(), number, stream, peer, &connection, busy).await,
+                Mode::Http => {
+                    drop(busy);
+                    web::serve(site.clone(), socket, number, stream, peer, &connection).await;
+                }
             }
-            site.listener_stats(number).open.sub(1);
+            let stats = site.listener_stats(number);
+            stats.open.sub(1);
+            stats.evicted.add(u64::from(connection.is_leaving()));
+            drop(connection);
             drop(open);
         });
     }
@@ -100,7 +115,7 @@ impl Site {
             let check = upstream.health_check.as_ref().filter(|_| self.core == 0);
             for (server, _) in upstream.servers.get_ref().iter().enumerate().filter(|_| check.is_some()) {
                 let check = check.cloned().unwrap_or_default();
-                let watch = health::watch(self.stack, check, self.stats.clone(), (number, server));
+                let watch = health::watch(self.clone(), check, (number, server));
                 self.checks.borrow_mut().push(tokio::task::spawn_local(watch));
             }
         }
@@ -108,6 +123,9 @@ impl Site {
         let clock = tokio::task::spawn_local(async move {
             loop {
                 tokio::time::sleep(FLUSH_INTERVAL).await;
+                if !site.is_retired() {
+                    site.clients.tick();
+                }
                 site.servers().for_each(|server| server.pool.expire());
                 site.flush_log();
             }
@@ -115,7 +133,7 @@ impl Site {
         self.clock.replace(Some(clock));
     }
 
-    fn servers(&self) -> impl Iterator<Item = &crate::upstream::Server> {
+    fn servers(&self) -> impl Iterator<Item = &Server> {
         self.upstreams.iter().flat_map(|upstream| &upstream.servers)
     }
 
@@ -142,6 +160,11 @@ impl Site {
         self.flush_log();
     }
 
+    /// What is known of a server's health, by upstream and server.
+    pub(crate) fn health(&self, (upstream, server): health::Place) -> &crate::stats::Server {
+        &self.stats.servers[upstream][server]
+    }
+
     fn stats(&self) -> &CoreStats {
         &self.stats.cores[self.core].0
     }
@@ -150,13 +173,42 @@ impl Site {
         &self.stats().listeners[number].0
     }
 
-    /// Says, not more often than each second, that an upstream has no healthy server.
+    /// Says that an upstream has no healthy server.
     pub(crate) fn complain_of(&self, upstream: &Upstream) {
+        self.complain(format_args!("upstream {}: no healthy server", upstream.name));
+    }
+
+    /// Warns, not more often than each second.
+    pub(crate) fn complain(&self, what: std::fmt::Arguments<'_>) {
         let now = Instant::now();
         if self.last_complaint.get().is_none_or(|last| now - last >= Duration::from_secs(1)) {
             self.last_complaint.set(Some(now));
-            tracing::warn!("upstream {}: no healthy server", upstream.name);
+            tracing::warn!("{what}");
         }
+    }
+
+    /// Opens a connection to a server. What is short on our side is made room for first: kept connections go, then the
+    /// client that has been idle longest.
+    pub(crate) async fn connect(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
+        let mut tries = 1..ROOM_TRIES;
+        loop {
+            let result = within(limit, cores::connect(self.stack, server.addr, None)).await;
+            match result {
+                Err(error) if tries.next().is_some() && is_own_shortage(&error) && self.make_room(server, &error) => {
+                    // Until what was told to go has gone.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn make_room(&self, server: &Server, error: &std::io::Error) -> bool {
+        if error.kind() == std::io::ErrorKind::AddrNotAvailable {
+            // A port is taken only for the same server.
+            return server.pool.let_go() || self.clients.close_idlest_relay(server.addr);
+        }
+        self.servers().any(|server| server.pool.let_go()) || self.clients.close_idlest()
     }
 
     pub(crate) fn flush_log(&self) {

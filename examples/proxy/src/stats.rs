@@ -32,6 +32,8 @@ pub(crate) const LATENCY_US: [u64; 16] = [
 pub(crate) struct ListenerStats {
     pub(crate) accepted: Counter,
     pub(crate) open: Counter,
+    /// Connections that were closed because others needed their place.
+    pub(crate) evicted: Counter,
     /// Connections that ended with an error.
     pub(crate) failed: Counter,
     /// Answers by first digit of their status, 1 to 5.

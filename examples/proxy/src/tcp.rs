@@ -1,5 +1,6 @@
 //! L4: a connection to a server for each connection from a client.
 
+use crate::clients::{Busy, Connection};
 use crate::relay::{End, Shared, relay};
 use crate::site::Site;
 use fs_example_common::Stream;
@@ -8,7 +9,15 @@ use std::rc::Rc;
 use std::time::Instant;
 
 /// Serves one connection of listener number `listener`.
-pub(crate) async fn serve(site: Rc<Site>, listener: usize, client: Stream, peer: SocketAddr) {
+/// `busy` is held until there is a server.
+pub(crate) async fn serve(
+    site: Rc<Site>,
+    listener: usize,
+    client: Stream,
+    peer: SocketAddr,
+    connection: &Connection,
+    busy: Busy,
+) {
     let started = Instant::now();
     let stats = site.listener_stats(listener);
     let upstream = &site.listeners[listener].upstream;
@@ -24,13 +33,16 @@ pub(crate) async fn serve(site: Rc<Site>, listener: usize, client: Stream, peer:
             let _ = client.set_zero_linger();
             return site.log_tcp(listener, peer, None, Default::default(), started, "no server");
         };
-        match used.server().connect(site.stack, site.config.timeouts.connect).await {
+        match used.server().connect(&site, site.config.timeouts.connect).await {
             Ok(stream) => break (used, stream),
             Err(error) => used.complain(&format_args!("cannot connect: {error}")),
         }
         tried.push(used.index);
     };
+    connection.relays_to(used.server().addr);
+    drop(busy);
     let shared = Shared {
+        connection,
         scratch: &site.scratch,
         idle: site.config.timeouts.idle,
         bytes_in: &stats.bytes_in,

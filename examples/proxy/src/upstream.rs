@@ -3,11 +3,13 @@
 //! Each core balances the connections that it serves. Sharing the counts between cores would be exact, and would cost
 //! every connection a cache line that all cores write; with many connections per core the difference evens out.
 
+use crate::clients::Clients;
 use crate::config::{Balance, Keepalive, UpstreamConfig};
+use crate::site::Site;
 use crate::stats::{ServerStats, Stats};
 use crate::web::pool::Pool;
-use fs_example_common::net::within;
-use fs_example_common::{Stream, cores};
+use fs_example_common::Stream;
+use fs_example_common::net::is_own_shortage;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -44,11 +46,17 @@ pub(crate) struct Server {
 }
 
 impl Upstream {
-    pub(crate) fn new(config: &UpstreamConfig, stats: &Arc<Stats>, core: usize, number: usize) -> Self {
+    pub(crate) fn new(
+        config: &UpstreamConfig,
+        clients: &Rc<Clients>,
+        stats: &Arc<Stats>,
+        core: usize,
+        number: usize,
+    ) -> Self {
         let Keepalive { connections, idle } = config.keepalive;
         let server = |(index, &addr): (usize, &SocketAddr)| Server {
             addr,
-            pool: Pool::new(connections, idle),
+            pool: Pool::new(connections, idle, clients.clone()),
             active: Cell::new(0),
             set_aside: Cell::new(None),
             last_log: Cell::new(None),
@@ -106,12 +114,18 @@ impl Server {
     }
 
     /// Opens a connection.
-    pub(crate) async fn connect(&self, stack: fs_example_common::StackKind, limit: Duration) -> io::Result<Stream> {
+    pub(crate) async fn connect(&self, site: &Site, limit: Duration) -> io::Result<Stream> {
         self.stats().connects.add(1);
-        let connected = within(limit, cores::connect(stack, self.addr, None)).await;
+        let connected = site.connect(self, limit).await;
         let connected = connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
         match &connected {
             Ok(_) => self.set_aside.set(None),
+            // Says nothing about the server; where ports to this one are short, others may still do.
+            Err(error) if is_own_shortage(error) => {
+                if error.kind() == io::ErrorKind::AddrNotAvailable {
+                    self.set_aside.set(Some(Instant::now() + SET_ASIDE));
+                }
+            }
             Err(_) => {
                 self.stats().connect_failures.add(1);
                 self.set_aside.set(Some(Instant::now() + SET_ASIDE));
@@ -158,6 +172,7 @@ impl Drop for Use {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::Limits;
     use crate::config::Config;
 
     fn upstream(balance: &str) -> (Rc<Upstream>, Arc<Stats>) {
@@ -166,7 +181,8 @@ mod tests {
         );
         let config: Config = toml::from_str(&text).unwrap();
         let stats = Arc::new(Stats::new(&config, 1, None));
-        (Rc::new(Upstream::new(&config.upstreams[0], &stats, 0, 0)), stats)
+        let clients = Clients::new(Limits { clients: 1, pooled: 1 });
+        (Rc::new(Upstream::new(&config.upstreams[0], &clients, &stats, 0, 0)), stats)
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! One core: its listeners, and the configuration that they serve.
 
+use crate::clients::{Clients, Limits};
 use crate::config::Mode;
 use crate::reload::{Generation, Order, Orders};
 use crate::site::Site;
 use anyhow::Context;
 use fs_example_common::cores::BACKLOG;
-use fs_example_common::net::accept_error_is_fatal;
+use fs_example_common::net::{accept_error_is_fatal, is_own_shortage};
 use fs_example_common::{Core, Listener, LocalStop};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -17,9 +18,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Runs the proxy on one core, until the stop and the end of what is open then.
-pub(crate) async fn run(core: Core, first: Arc<Generation>, mut orders: Orders) -> anyhow::Result<()> {
+///
+/// `budget` is how many connections it may have, of all kinds.
+pub(crate) async fn run(core: Core, budget: usize, first: Arc<Generation>, mut orders: Orders) -> anyhow::Result<()> {
     let (failed, mut failure) = mpsc::unbounded_channel();
-    let mut worker = Worker { core, site: None, sockets: Vec::new(), retired: Vec::new(), failed };
+    let clients = Clients::new(Limits::new(&first.config, budget));
+    let mut worker = Worker { core, budget, clients, site: None, sockets: Vec::new(), retired: Vec::new(), failed };
     let prepared = worker.prepare(&first).await?;
     drop(first);
     worker.switch(prepared);
@@ -57,6 +61,8 @@ pub(crate) async fn run(core: Core, first: Arc<Generation>, mut orders: Orders) 
 
 struct Worker {
     core: Core,
+    budget: usize,
+    clients: Rc<Clients>,
     /// None only before the first configuration.
     site: Option<Rc<Site>>,
     sockets: Vec<Rc<Socket>>,
@@ -97,7 +103,7 @@ enum Opened {
 impl Worker {
     /// Opens the sockets that are not open already. Nothing is accepted from them yet.
     async fn prepare(&self, generation: &Generation) -> anyhow::Result<Prepared> {
-        let site = Rc::new(Site::new(&self.core, generation)?);
+        let site = Rc::new(Site::new(&self.core, &self.clients, generation)?);
         let mut kept: Vec<usize> = Vec::new();
         let mut sockets = Vec::new();
         for (number, listener) in generation.config.listeners.iter().enumerate() {
@@ -139,6 +145,7 @@ impl Worker {
         for gone in before.iter().filter(|old| !self.sockets.iter().any(|kept| Rc::ptr_eq(kept, old))) {
             gone.stop.request();
         }
+        self.clients.set_limits(Limits::new(&site.config, self.budget));
         site.start_helpers();
         self.retired.retain(|site| site.strong_count() > 0);
         if let Some(old) = self.site.replace(site) {
@@ -222,13 +229,24 @@ impl Socket {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => self.serve(stream, peer),
+                Ok((stream, peer)) => {
+                    let clients = self.target.borrow().site.clients.clone();
+                    tokio::select! {
+                        biased;
+                        () = &mut stopped => break,
+                        () = clients.room() => self.serve(stream, peer),
+                    }
+                }
                 Err(_) if self.stop.is_requested() => return Ok(()),
                 Err(error) if accept_error_is_fatal(&error) => {
                     return Err(error).with_context(|| format!("listener {}", self.name()));
                 }
                 Err(error) => {
-                    tracing::warn!("listener {}: accept: {error}", self.name());
+                    let site = self.target.borrow().site.clone();
+                    if is_own_shortage(&error) {
+                        site.clients.close_idlest();
+                    }
+                    site.complain(format_args!("listener {}: accept: {error}", self.name()));
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }

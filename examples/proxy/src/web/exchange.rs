@@ -1,7 +1,9 @@
 //! A request and its answer, as the log and the counters see them. Ends, and is written down, when the answer's body is
 //! dropped: complete or not.
 
+use super::Client;
 use super::body::Progress;
+use crate::clients::Busy;
 use crate::site::{OrDash, Site};
 use http::{Method, Uri};
 use std::net::SocketAddr;
@@ -15,6 +17,7 @@ pub(crate) struct Exchange {
     site: Rc<Site>,
     listener: usize,
     peer: SocketAddr,
+    _busy: Busy,
     method: Method,
     target: Uri,
     started: Instant,
@@ -27,11 +30,12 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(site: &Rc<Site>, listener: usize, peer: SocketAddr, method: &Method, target: &Uri) -> Self {
+    pub(crate) fn new(client: &Client, method: &Method, target: &Uri) -> Self {
         Self {
-            site: site.clone(),
-            listener,
-            peer,
+            site: client.site.clone(),
+            listener: client.listener,
+            peer: client.peer,
+            _busy: client.connection.busy(),
             method: method.clone(),
             target: target.clone(),
             started: Instant::now(),

@@ -7,6 +7,7 @@ use super::pool::Sender;
 use super::{BUFFER_MAX, Client};
 use crate::upstream::Use;
 use fs_example_common::Stream;
+use fs_example_common::net::is_own_shortage;
 use http::{HeaderValue, Method, Request, Response, StatusCode, request};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::Builder;
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
     let (mut head, body) = request.into_parts();
     let site = &client.site;
-    let mut exchange = Exchange::new(site, client.listener, client.peer, &head.method, &head.uri);
+    let mut exchange = Exchange::new(client, &head.method, &head.uri);
     let upgrade = headers::wanted_upgrade(&head);
     if let Err(refusal) = headers::to_server(&mut head, client.peer, upgrade.as_ref()) {
         return refuse(refusal, exchange);
@@ -48,13 +49,19 @@ async fn attempts(
     let site = &client.site;
     let upstream = &site.listeners[client.listener].upstream;
     let mut tried = Vec::new();
+    // Not reached for want of something on our side.
+    let mut short = false;
     let mut may_reuse = upgrade.is_none();
     loop {
         let Some(used) = upstream.pick(&tried) else {
             if tried.is_empty() {
                 site.complain_of(upstream);
             }
-            return Err(Refusal(StatusCode::BAD_GATEWAY, "no server could be reached"));
+            return Err(if short {
+                Refusal(StatusCode::SERVICE_UNAVAILABLE, "the proxy has no connection left")
+            } else {
+                Refusal(StatusCode::BAD_GATEWAY, "no server could be reached")
+            });
         };
         headers::ensure_host(request.headers_mut(), used.server().addr);
         let kept = if may_reuse { used.server().pool.take() } else { None };
@@ -64,6 +71,7 @@ async fn attempts(
             None => match connect(client, &used, upgrade.is_some()).await {
                 Ok(sender) => sender,
                 Err(error) => {
+                    short |= error.downcast_ref().is_some_and(is_own_shortage);
                     used.complain(&format_args!("cannot connect: {error}"));
                     tried.push(used.index);
                     continue;
@@ -175,7 +183,7 @@ impl Replay {
 /// Opens a connection, and starts the task that drives it.
 async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sender, Box<dyn std::error::Error>> {
     let site = &client.site;
-    let stream = used.server().connect(site.stack, site.config.timeouts.connect).await?;
+    let stream = used.server().connect(site, site.config.timeouts.connect).await?;
     let mut builder = Builder::new();
     builder.max_buf_size(BUFFER_MAX);
     let (sender, connection) = builder.handshake::<TokioIo<Stream>, RequestBody>(TokioIo::new(stream)).await?;
@@ -186,7 +194,7 @@ async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sende
         tokio::task::spawn_local(async move {
             match connection.without_shutdown().await {
                 // Nobody takes it when the server did not switch.
-                Ok(parts) => drop(give.send(parts)),
+                Ok(parts) => drop(give.send((addr, parts))),
                 Err(error) => tracing::debug!("{addr}: {error}"),
             }
         });

@@ -7,6 +7,7 @@ mod headers;
 pub(crate) mod pool;
 mod tunnel;
 
+use crate::clients::Connection;
 use crate::config::Timeouts;
 use crate::site::Site;
 use crate::worker::{Socket, Target};
@@ -34,15 +35,29 @@ pub(crate) fn serve_options(timeouts: &Timeouts) -> ServeOptions {
 }
 
 /// Serves one connection of listener number `listener`, which `socket` accepted.
-pub(crate) async fn serve(site: Rc<Site>, socket: Rc<Socket>, listener: usize, stream: Stream, peer: SocketAddr) {
-    let client = Rc::new(Client { site: site.clone(), socket, listener, peer, tunnel: Rc::default() });
+pub(crate) async fn serve(
+    site: Rc<Site>,
+    socket: Rc<Socket>,
+    listener: usize,
+    stream: Stream,
+    peer: SocketAddr,
+    connection: &Rc<Connection>,
+) {
+    let connection = connection.clone();
+    let client = Rc::new(Client { site: site.clone(), socket, listener, peer, connection, tunnel: Rc::default() });
     let serving = fs_example_common::http::serve(
         stream,
         &site.serve_options,
         Web(client.clone()),
         Box::pin(site.stop.requested()),
     );
-    match serving.await {
+    let served = tokio::select! {
+        biased;
+        served = serving => served,
+        // No request is under way.
+        () = client.connection.leaving() => Ok(Served::Closed),
+    };
+    match served {
         Ok(Served::Closed) => {}
         Ok(Served::Upgraded(stream, early)) => tunnel::run(&client, stream, early).await,
         Err(error) => {
@@ -59,6 +74,7 @@ pub(crate) struct Client {
     pub(crate) peer: SocketAddr,
     /// Whose connection it is, whatever the configuration.
     socket: Rc<Socket>,
+    pub(crate) connection: Rc<Connection>,
     /// Where the server's side of an upgraded connection is put.
     pub(crate) tunnel: Rc<tunnel::Slot>,
 }
@@ -67,8 +83,15 @@ impl Client {
     /// The same client as a client of the present configuration, unless that has no HTTP listener at this address.
     fn at_present(self: &Rc<Self>) -> Rc<Self> {
         let Some(Target { site, number }) = self.socket.http_target() else { return self.clone() };
-        let Self { site: _, listener: _, peer, socket, tunnel } = &**self;
-        Rc::new(Self { site, listener: number, peer: *peer, socket: socket.clone(), tunnel: tunnel.clone() })
+        let Self { site: _, listener: _, peer, socket, connection, tunnel } = &**self;
+        Rc::new(Self {
+            site,
+            listener: number,
+            peer: *peer,
+            socket: socket.clone(),
+            connection: connection.clone(),
+            tunnel: tunnel.clone(),
+        })
     }
 }
 

@@ -1,9 +1,11 @@
 //! Connections to one server that wait for the next request.
 
 use super::body::RequestBody;
+use crate::clients::Clients;
 use hyper::client::conn::http1::SendRequest;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 pub(crate) type Sender = SendRequest<RequestBody>;
@@ -13,17 +15,20 @@ pub(crate) struct Pool {
     max: Cell<usize>,
     idle: Duration,
     entries: RefCell<VecDeque<(Sender, Instant)>>,
+    /// Counts what all pools of the core keep.
+    clients: Rc<Clients>,
 }
 
 impl Pool {
-    pub(crate) fn new(max: usize, idle: Duration) -> Self {
-        Self { max: Cell::new(max), idle, entries: RefCell::default() }
+    pub(crate) fn new(max: usize, idle: Duration, clients: Rc<Clients>) -> Self {
+        Self { max: Cell::new(max), idle, entries: RefCell::default(), clients }
     }
 
     /// The one used last: it is the least likely to be closed by the server meanwhile.
     pub(crate) fn take(&self) -> Option<Sender> {
         let mut entries = self.entries.borrow_mut();
         while let Some((sender, since)) = entries.pop_back() {
+            self.clients.unpool(1);
             if !sender.is_closed() && since.elapsed() < self.idle {
                 return Some(sender);
             }
@@ -31,26 +36,43 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection; the oldest goes when there are too many.
+    /// Keeps a connection; the oldest goes when there are too many here or on the core.
     pub(crate) fn put(&self, sender: Sender) {
         if self.max.get() == 0 || sender.is_closed() {
             return;
         }
-        let mut entries = self.entries.borrow_mut();
-        if entries.len() >= self.max.get() {
-            entries.pop_front();
+        if self.entries.borrow().len() >= self.max.get() {
+            self.let_go();
         }
-        entries.push_back((sender, Instant::now()));
+        if self.clients.pool() || (self.let_go() && self.clients.pool()) {
+            self.entries.borrow_mut().push_back((sender, Instant::now()));
+        }
+    }
+
+    /// Lets go the one that has waited longest, if there is one.
+    pub(crate) fn let_go(&self) -> bool {
+        let oldest = self.entries.borrow_mut().pop_front();
+        self.clients.unpool(usize::from(oldest.is_some()));
+        oldest.is_some()
     }
 
     /// Lets go what has waited for too long. Dropping the sender closes the connection.
     pub(crate) fn expire(&self) {
-        self.entries.borrow_mut().retain(|(sender, since)| !sender.is_closed() && since.elapsed() < self.idle);
+        let mut entries = self.entries.borrow_mut();
+        let before = entries.len();
+        entries.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < self.idle);
+        self.clients.unpool(before - entries.len());
     }
 
     /// Lets go all, and keeps none from now on.
     pub(crate) fn close(&self) {
         self.max.set(0);
-        self.entries.take();
+        self.clients.unpool(self.entries.take().len());
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.close();
     }
 }

@@ -7,11 +7,12 @@ use fs_example_common::Stream;
 use hyper::client::conn::http1::Parts;
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
+use std::net::SocketAddr;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Where the server's connection comes from, once hyper is done with it.
-pub(crate) type Slot = Cell<Option<oneshot::Receiver<Parts<TokioIo<Stream>>>>>;
+pub(crate) type Slot = Cell<Option<oneshot::Receiver<(SocketAddr, Parts<TokioIo<Stream>>)>>>;
 
 /// Relays between the client and the server that switched, with what each had sent early.
 pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
@@ -21,11 +22,13 @@ pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
         Some(parts) => timeout(site.config.timeouts.connect, parts).await,
         None => return tracing::error!("{}: upgraded without a server", client.peer),
     };
-    let Ok(Ok(parts)) = parts else {
+    let Ok(Ok((server, parts))) = parts else {
         stats.failed.add(1);
         return tracing::warn!("{}: the server is gone after its 101", client.peer);
     };
+    client.connection.relays_to(server);
     let shared = Shared {
+        connection: &client.connection,
         scratch: &site.scratch,
         idle: site.config.timeouts.idle,
         bytes_in: &stats.bytes_in,
