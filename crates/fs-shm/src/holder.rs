@@ -104,6 +104,12 @@ pub(crate) fn lock(word: &AtomicU64, users: Users) -> Result<Held<'_>, Errno> {
     }
 }
 
+/// Takes the lock if it is free: for who must not wait.
+pub(crate) fn try_lock(word: &AtomicU64) -> Option<Held<'_>> {
+    let mine = u64::from(attachment()) << 32 | u64::from(thread());
+    word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Held { word })
+}
+
 #[cold]
 fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
     const SPINS: u32 = 200;

@@ -4,12 +4,17 @@
 //! connection as accepted first, which one of them can, and moves the head afterwards, which anyone does who finds a
 //! connection at the head that is marked: one that dies in between has taken nothing away from the others.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::mem::offset_of;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use rustix::io::Errno;
 
 use crate::arena::Arena;
-use crate::holder::{self, Users};
+use crate::channel::Channel;
+use crate::holder::Held;
+use crate::layout::Head;
 
 impl Arena {
     /// Entries that wait for accept. Hostile values are cut to the number of slots.
@@ -23,23 +28,93 @@ impl Arena {
         self.head().inbox_tail.load(Relaxed)
     }
 
-    /// Appends an entry: slot | generation << 32.
+    /// Says how many connections may wait for accept, and for how many milliseconds one without data is kept from its acceptor,
+    /// in the memory of an arena (the daemon).
     ///
     /// # Errors
-    /// `EAGAIN`: `backlog` or more wait already. Those of [`holder::lock`].
-    pub(crate) fn push(&self, entry: u64, backlog: u32) -> Result<(), Errno> {
+    /// Those of pwrite(2).
+    pub fn write_limits(memory: BorrowedFd<'_>, most: u32, defer: u32) -> Result<(), Errno> {
+        let words = u64::from(most) | u64::from(defer) << 32;
+        let written = rustix::io::pwrite(memory, &words.to_le_bytes(), offset_of!(Head, accept_limit) as u64)?;
+        if written == size_of::<u64>() { Ok(()) } else { Err(Errno::IO) }
+    }
+
+    /// Milliseconds that a connection without data is kept from its acceptor; 0: it is not.
+    pub(crate) fn defer(&self) -> u32 {
+        self.head().defer.load(Relaxed)
+    }
+
+    /// Appends an entry: slot | generation << 32. `keep_out` is called, before anybody can see the entry, if it is beyond
+    /// the limit. Ends with a full barrier.
+    ///
+    /// # Errors
+    /// `EAGAIN`: `backlog` or more wait already.
+    pub(crate) fn push(&self, held: Held<'_>, entry: u64, backlog: u32, keep_out: impl FnOnce()) -> Result<(), Errno> {
         let head = self.head();
-        let held = holder::lock(&head.inbox_lock, Users::Several)?;
         let tail = head.inbox_tail.load(Relaxed);
         let waiting = tail.wrapping_sub(head.inbox_head.load(Acquire));
         if waiting >= u64::from(backlog.min(self.geometry().slots)) {
             return Err(Errno::AGAIN);
         }
+        let limit = u64::from(head.accept_limit.load(Relaxed));
+        let next = tail.wrapping_add(1);
+        let admit = || head.inbox_admitted.compare_exchange(tail, next, AcqRel, Relaxed).is_ok();
+        let is_in = limit == 0 || waiting < limit && admit();
+        if !is_in {
+            keep_out();
+        }
         self.inbox_entry(tail).store(entry, Relaxed);
-        head.inbox_tail.store(tail.wrapping_add(1), Release);
+        head.inbox_tail.store(next, Release);
         drop(held);
-        self.notify_inbox(entry as u32);
+        if is_in {
+            self.notify_inbox(entry as u32);
+        } else {
+            self.admit();
+        }
         Ok(())
+    }
+
+    /// Lets those in that there is room for. After an entry was appended, or taken out, or the limit was raised: each of these
+    /// looks at what the others have changed.
+    pub fn admit(&self) {
+        let head = self.head();
+        let limit = u64::from(head.accept_limit.load(Relaxed));
+        if limit == 0 || self.is_closed() {
+            return;
+        }
+        fence(SeqCst);
+        let slots = u64::from(self.geometry().slots);
+        let mut let_in = None;
+        // Not more than fit: a hostile opener could go on pushing.
+        for _ in 0..slots {
+            let (first, tail) = (head.inbox_head.load(Acquire), head.inbox_tail.load(Acquire));
+            let next = head.inbox_admitted.load(Acquire);
+            // Those that are taken were in.
+            let at = if next.wrapping_sub(first).cast_signed() < 0 { first } else { next };
+            let behind = tail.wrapping_sub(at);
+            if at.wrapping_sub(first) >= limit || behind == 0 || behind > slots {
+                break;
+            }
+            let entry = self.inbox_entry(at).load(Relaxed);
+            let channel = Channel::with_generation(self, entry as u32, (entry >> 32) as u32);
+            if channel.is_some_and(|channel| channel.let_in()) {
+                let_in = Some(entry as u32);
+            }
+            // Lost: another has done the same.
+            let _lost = head.inbox_admitted.compare_exchange(next, at.wrapping_add(1), AcqRel, Relaxed);
+        }
+        if let Some(slot) = let_in {
+            self.notify_inbox(slot);
+        }
+    }
+
+    /// Whether some are behind those that may wait.
+    pub(crate) fn has_kept_out(&self) -> bool {
+        let head = self.head();
+        // What was taken out, before the look at who is behind, as in `admit`.
+        fence(SeqCst);
+        let behind = head.inbox_tail.load(Acquire).wrapping_sub(head.inbox_admitted.load(Acquire));
+        head.accept_limit.load(Relaxed) != 0 && behind.cast_signed() > 0
     }
 
     /// The oldest entry and its position. It stays until [`Arena::pass`].

@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -193,12 +193,19 @@ pub struct Head {
     pub(crate) _pad1: [AtomicU64; 5],
     /// Not 0: no new channels (listener closed, side gone). Anyone sets it, nobody clears it.
     pub closed: AtomicU32,
-    pub(crate) _pad2: [AtomicU32; 15],
+    /// Connections that may wait for accept (the listener's backlog and one); 0: any number. Those behind them are still being
+    /// made. The daemon writes it.
+    pub accept_limit: AtomicU32,
+    /// Milliseconds that a connection without data is kept from its acceptor (TCP_DEFER_ACCEPT). The daemon writes it.
+    pub defer: AtomicU32,
+    pub(crate) _pad2: [AtomicU32; 13],
     /// Entries pushed, free-running. Opener only, under `inbox_lock`.
     pub inbox_tail: AtomicU64,
     /// Lock of the opener's threads ([`crate::holder`]).
     pub inbox_lock: AtomicU64,
-    pub(crate) _pad3: [AtomicU64; 6],
+    /// Entries before this one may wait, as `accept_limit` says. Whoever makes room, or finds some, advances it.
+    pub inbox_admitted: AtomicU64,
+    pub(crate) _pad3: [AtomicU64; 5],
     /// Entries popped, free-running; acceptors advance it by compare-exchange.
     pub inbox_head: AtomicU64,
     pub(crate) _pad4: [AtomicU64; 7],
@@ -361,7 +368,9 @@ pub struct TxOwn {
     pub lease: AtomicU64,
     /// The last lease there was, of this connection or of one before it in the slot: none comes twice.
     pub last_lease: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 4],
+    /// When the daemon is to see to this side, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    pub due: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 3],
 }
 
 /// What all descriptors of one side share.

@@ -36,6 +36,22 @@ impl Arena {
         }
     }
 
+    /// Takes those out of the front of the inbox whose openers have given up (side B): they keep nobody, and are not to be seen.
+    pub(crate) fn drop_gave_up(&self) {
+        for _ in 0..self.geometry().slots {
+            let Some((position, entry)) = self.oldest() else { return };
+            let channel = Channel::with_generation(self, entry as u32, (entry >> 32) as u32);
+            let Some(channel) = channel.filter(|channel| channel.state().is_some_and(|state| state.gave_up())) else {
+                return;
+            };
+            let is_mine = channel.take_unaccepted();
+            self.pass(position);
+            if is_mine {
+                channel.abort_dead(None);
+            }
+        }
+    }
+
     /// What it has carried so far.
     pub fn totals(&self) -> Totals {
         let head = self.head();
@@ -51,6 +67,13 @@ impl Arena {
     pub fn refuse_pending(&self) {
         // Not more than fit: a hostile opener could go on pushing.
         for _ in 0..self.geometry().slots {
+            // What is not connected yet is refused.
+            if let Some((_, entry)) = self.oldest()
+                && let Some(channel) = Channel::with_generation(self, entry as u32, (entry >> 32) as u32)
+                && !channel.is_core()
+            {
+                channel.set_failed(crate::Errno::CONNREFUSED);
+            }
             let Some(channel) = Channel::accept(self) else { return };
             channel.abort_dead(Some(crate::Errno::CONNRESET));
         }

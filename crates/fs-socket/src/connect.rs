@@ -3,6 +3,7 @@
 use core::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::atomic::{Ordering::SeqCst, fence},
+    time::Duration,
 };
 use fs_shm::{
     Channel, Interest, OpenArgs, Shutdown,
@@ -101,7 +102,7 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
         let placeholder = sys::borrowed(fd)?;
         match route::way(attachment, to, socket.marked(mark::BOUND), placeholder) {
             Way::Local { arena, source } => match open(attachment, fd, socket, arena, to, source, false) {
-                Ok(()) => return Some(connected(socket)),
+                Ok(()) => return Some(opened(fd, socket)),
                 // The listener went away: ask again.
                 Err(Errno::CONNREFUSED) => route::forget(to),
                 Err(Errno::ADDRNOTAVAIL) => return Some(Err(Errno::ADDRNOTAVAIL)),
@@ -222,6 +223,29 @@ fn wire_source(fd: Fd, socket: &Socket, mapped: &Mapped, source: IpAddr) -> Sock
         Some(bound) => SocketAddr::new(bound.ip().to_canonical(), bound.port()),
         None => SocketAddr::new(source, mapped.ephemeral_port()),
     }
+}
+
+/// Of a connection between processes: it is there, or waits for room in the acceptor's queue.
+fn opened(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
+    let Some(channel) = socket.channel() else { return connected(socket) };
+    if let Some(most) = channel.deferred() {
+        process::due(&channel, Duration::from_millis(most.into()));
+    }
+    if channel.state().is_some_and(|state| state.phase() != Phase::Open) {
+        process::due(&channel, given_up_after(fd));
+        return connecting(fd, socket);
+    }
+    connected(socket)
+}
+
+/// When TCP gives up to connect: after so many SYNs sent again, a second after each of the first, and then in twice the time
+/// of the one before (tcp_syn_linear_timeouts, tcp_syn_retries of the kernel).
+fn given_up_after(fd: Fd) -> Duration {
+    const SOL_TCP: i32 = 6;
+    const TCP_SYNCNT: i32 = 7;
+    const LINEAR: u64 = 4;
+    let again = call::int_option(fd, SOL_TCP, TCP_SYNCNT).map_or(6, |again| again.clamp(1, 20));
+    Duration::from_secs(LINEAR + (2 << again) - 1)
 }
 
 /// A local connection is there at once; a non-blocking connect says so one call later, as on the kernel.

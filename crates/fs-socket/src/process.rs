@@ -10,8 +10,9 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
+use core::time::Duration;
 use fs_shm::{
-    Bells, Ends, Geometry,
+    Bells, Channel, Ends, Geometry,
     control::{self, Client, Fd as OwnedFd, Object},
     holder,
     pages::{AttachmentPage, DirectoryPage},
@@ -154,6 +155,31 @@ pub fn current() -> Option<&'static Attachment> {
 #[inline]
 pub(crate) fn is_orphaned() -> bool {
     CURRENT.load().is_some_and(Attachment::is_dead)
+}
+
+/// When the daemon looks next, in nanoseconds of CLOCK_MONOTONIC, and as which attachment it was asked to.
+static DUE: AtomicU64 = AtomicU64::new(0);
+static DUE_OF: AtomicU32 = AtomicU32::new(0);
+
+/// Has the daemon see to a connection then. One look is for all that is due by then; it finds out itself what comes after.
+pub(crate) fn due(channel: &Channel<'static>, after: Duration) {
+    let Some(attachment) = current() else { return };
+    let now = fs_shm::channel::now();
+    let at = now.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)).max(1);
+    channel.set_due(at);
+    // A look that is over has seen it, or the clock here is not read before that.
+    fence(SeqCst);
+    let now = fs_shm::channel::now();
+    let next = DUE.load(Relaxed);
+    if DUE_OF.load(Relaxed) == attachment.id() && next > now && next <= at {
+        return;
+    }
+    DUE.store(at, Relaxed);
+    DUE_OF.store(attachment.id(), Relaxed);
+    let after = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+    if let Err(error) = attachment.client().due(after) {
+        attachment.failed(&error);
+    }
 }
 
 /// Tells the daemon that entries of the page and references are about to change; the answer's page is to be told of the end.

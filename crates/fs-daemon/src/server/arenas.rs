@@ -84,6 +84,9 @@ impl Server {
             }
         }
         let memory = Arc::new(Arena::create("fastsock-arena", self.geometry).inspect_err(no_descriptor)?);
+        if let (Opener::Process(_), Acceptor::Listener(listener)) = of {
+            self.limit_waiting(listener, &memory);
+        }
         // Numbers have 31 bits in `Object`.
         while self.next_arena == 0 || self.next_arena >> 31 != 0 || self.arenas.contains_key(&self.next_arena) {
             self.next_arena = (self.next_arena & 0x7fff_ffff).wrapping_add(1) & 0x7fff_ffff;
@@ -111,6 +114,30 @@ impl Server {
             self.list_arenas(listener);
         }
         Ok((id, memory, true))
+    }
+
+    /// How many connections may wait in an arena of a listener: sk_acceptq_is_full() of the kernel lets one more in than the
+    /// backlog says. And for how long those without data are not seen. (A core looks at the backlog itself.)
+    fn limit_waiting(&self, listener: u32, memory: &OwnedFd) {
+        const LONGEST: u32 = 1000;
+        let Some(listener) = self.listeners.get(listener) else { return };
+        let defer = listener.more.defer.min(LONGEST) * 1000;
+        if let Err(error) = Arena::write_limits(memory.as_fd(), listener.backlog.saturating_add(1), defer) {
+            tracing::warn!(%error, "an arena's limits");
+        }
+    }
+
+    /// The same in all of its arenas: they have changed.
+    pub(super) fn limit_waiting_everywhere(&self, listener: u32) {
+        for id in self.arenas_of(listener) {
+            if let Some(entry) = self.arenas.get(&id).filter(|entry| matches!(entry.of.0, Opener::Process(_))) {
+                self.limit_waiting(listener, &entry.memory);
+                // A backlog that was raised has room for more.
+                if let Some(arena) = self.map(id, Side::B) {
+                    arena.admit();
+                }
+            }
+        }
     }
 
     /// Writes a listener's page anew, and wakes those who accept from it.

@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// An attached process.
 pub(super) struct Attachment {
@@ -36,6 +37,8 @@ pub(super) struct Attachment {
     pub(super) forked_from: Option<u32>,
     /// It was prepared for a fork that is yet to come, and holds nothing.
     inherits: bool,
+    /// When what it holds is to be seen to.
+    pub(super) due: Option<Instant>,
 }
 
 /// Children that a process may have prepared at once. More: each costs three descriptors here. Fewer: so often can a process that
@@ -130,6 +133,7 @@ impl Server {
             parent,
             forked_from: parent,
             inherits: false,
+            due: None,
         };
         self.attachments.insert(id, attachment);
         if let Some(entry) = self.connections.get_mut(&connection) {
@@ -216,6 +220,8 @@ impl Server {
         let (arenas, listeners, namespaces) =
             (parent.arenas.clone(), parent.listeners.clone(), parent.namespaces.clone());
         let channels = parent.channels();
+        // It may be the only one soon that holds what is due.
+        let due = parent.due;
         for (&arena, held) in &channels {
             for side in [Side::A, Side::B] {
                 let Some(arena) = self.map(arena, side) else { continue };
@@ -242,6 +248,7 @@ impl Server {
         }
         attachment.name = name;
         (attachment.arenas, attachment.listeners, attachment.namespaces) = (arenas, listeners, namespaces);
+        attachment.due = due;
         Ok(())
     }
 

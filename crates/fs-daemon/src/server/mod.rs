@@ -105,6 +105,8 @@ struct Connection {
 pub(crate) struct ListenerMemory {
     page: ListenerPage,
     memory: Arc<OwnedFd>,
+    /// TCP_DEFER_ACCEPT in seconds.
+    defer: u32,
     /// The cores listen for it too.
     on_wire: bool,
     /// The poller that all who accept share, and what they sleep on.
@@ -389,9 +391,16 @@ impl Server {
                 connection.who = sender;
             }
             let request = Request::decode(&buffer[..record.len]);
-            if let Ok((_, Request::Ring { poller })) = request {
-                self.ring(id, poller);
-                continue;
+            match request {
+                Ok((_, Request::Ring { poller })) => {
+                    self.ring(id, poller);
+                    continue;
+                }
+                Ok((_, Request::Due { after })) => {
+                    self.note_due(id, after);
+                    continue;
+                }
+                _ => {}
             }
             let (number, answer) = match request {
                 _ if record.cut => (number_of(&buffer[..record.len]), Err(Errno::MSGSIZE)),
@@ -451,7 +460,8 @@ impl Server {
             | Request::Status
             | Request::Sockets { .. }
             | Request::Counters { .. }
-            | Request::Ring { .. } => Err(Errno::INVAL),
+            | Request::Ring { .. }
+            | Request::Due { .. } => Err(Errno::INVAL),
             Request::Poller => self.poller(me, fd),
             Request::ListenerPoller { listener } => self.listener_poller(me, listener),
             Request::ExclusivePoller { listener, set, told } => self.exclusive_poller(me, listener, set, told),

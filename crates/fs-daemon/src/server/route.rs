@@ -172,9 +172,11 @@ impl Server {
             listener.more.page.set_holders(listener.holders.len() as u32);
             let memory = listener.more.memory.clone();
             let options = self.untouched.changed_on(socket.as_fd());
+            listener.more.defer = options.defer_accept;
             if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
                 wire.change(wire_listener(id, listener, options));
             }
+            self.limit_waiting_everywhere(id);
             self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
             return Ok(Answer::with(Reply::Listener { listener: id }, [memory]));
         }
@@ -188,13 +190,15 @@ impl Server {
         let (memory, page) = ListenerPage::create()?;
         let memory = Arc::new(memory);
         page.set_holders(1);
-        let more = ListenerMemory { page, memory: memory.clone(), on_wire: false, poller: None, exclusive: None };
+        let options = self.untouched.changed_on(socket.as_fd());
+        let defer = options.defer_accept;
+        let more =
+            ListenerMemory { page, memory: memory.clone(), defer, on_wire: false, poller: None, exclusive: None };
         let Placeholder { netns, cookie, local: at, v6_only, listens: _ } = place;
         let holders = HashSet::from([me]);
         let backlog = backlog(socket.as_fd());
         let id = self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, holders, more });
         self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
-        let options = self.untouched.changed_on(socket.as_fd());
         self.listen_on_wire(id, options);
         self.directory.bump();
         Ok(Answer::with(Reply::Listener { listener: id }, [memory]))

@@ -3,6 +3,7 @@
 
 use super::Server;
 use super::arenas::{Acceptor, Opener};
+use super::attach::Attachment;
 use fs_shm::{Arena, Bells, Channel, Side};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -81,9 +82,44 @@ impl Server {
             let Some(entry) = self.arenas.get_mut(&id) else { continue };
             entry.look = entry.look.filter(|_| again).map(|look| look.next(now, SLOWEST));
         }
+        self.see_to_due(now);
         let looks = self.arenas.values().filter_map(|entry| entry.look).chain(self.share_look);
-        if let Some(next) = looks.map(|look| look.at).min() {
+        let dues = self.attachments.values().filter_map(|attachment| attachment.due);
+        if let Some(next) = looks.map(|look| look.at).chain(dues).min() {
             self.sweep_at(next.max(now + ROUND));
+        }
+    }
+
+    /// Answers [`fs_shm::control::Request::Due`], which has no answer.
+    pub(super) fn note_due(&mut self, connection: u64, after: u32) {
+        self.counters.requests += 1;
+        let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
+        let Some(attachment) = me.and_then(|me| self.attachments.get_mut(&me)) else { return };
+        let at = Instant::now() + Duration::from_millis(after.into());
+        let at = attachment.due.map_or(at, |before| before.min(at));
+        attachment.due = Some(at);
+        self.sweep_at(at);
+    }
+
+    /// Sees to connections for which a process has set a time.
+    fn see_to_due(&mut self, now: Instant) {
+        let is_due = |attachment: &Attachment| attachment.due.is_some_and(|at| at <= now);
+        let all = self.attachments.iter().filter(|(_, attachment)| is_due(attachment));
+        for id in all.map(|(&id, _)| id).collect::<Vec<u32>>() {
+            let held = self.attachments.get(&id).map(Attachment::channels).unwrap_or_default();
+            let mut next = None;
+            for (arena, channels) in held {
+                for side in [Side::A, Side::B] {
+                    let mut slots = channels.iter().filter(|(_, of)| *of == side).peekable();
+                    let Some(arena) = slots.peek().and_then(|_| self.map(arena, side)) else { continue };
+                    let now = fs_shm::channel::now();
+                    let left = slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)?.see_to(now)).min();
+                    next = next.into_iter().chain(left).min();
+                }
+            }
+            if let Some(attachment) = self.attachments.get_mut(&id) {
+                attachment.due = next.map(|left| now + Duration::from_nanos(left));
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use rustix::io::Errno;
 
 use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit};
-use super::{Channel, RCV_SHUT, RESET_SEEN, SND_SHUT};
+use super::{Channel, DEFERRED, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::holder;
 use crate::layout::Side;
 
@@ -22,7 +22,7 @@ pub enum Shutdown {
 
 /// What closing does with the locks of its side.
 #[derive(Clone, Copy)]
-enum Locks {
+pub(super) enum Locks {
     Take,
     Break,
 }
@@ -55,6 +55,7 @@ impl Channel<'_> {
             self.change(|state| Some(state.with(refusing_bit(self.side()))));
         }
         if flags & SND_SHUT != 0 {
+            self.announce_deferred(Locks::Take);
             self.notify(self.side().other(), true, true);
         }
         self.notify(self.side(), true, true);
@@ -73,6 +74,8 @@ impl Channel<'_> {
         // Not below 0: a hostile peer may have written it; our descriptor is gone either way.
         let others = refs.fetch_update(SeqCst, SeqCst, |refs| refs.checked_sub(1)).is_ok_and(|before| before > 1);
         if others {
+            // Whoever holds it may not be known to the daemon as one who does.
+            self.announce_deferred(Locks::Take);
             return Ok(false);
         }
         self.close_side(linger_zero, None, Locks::Take)?;
@@ -133,6 +136,10 @@ impl Channel<'_> {
         let reset = reset || unread;
         if !reset {
             self.tx().rare.fin.store(1, Release);
+            self.announce_deferred(locks);
+        } else if self.own().flags.fetch_and(!DEFERRED, SeqCst) & DEFERRED != 0 {
+            // Its acceptor never hears of it.
+            self.change(|state| Some(state.with(closed_bit(me.other()))));
         }
         self.own().flags.fetch_or(RCV_SHUT | SND_SHUT, SeqCst);
         let before = self.change(|state| {

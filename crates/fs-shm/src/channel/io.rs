@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use rustix::io::Errno;
 
+use super::close::Locks;
 use super::state::{Phase, State};
-use super::{Channel, OOB_INLINE, RCV_SHUT, RESET_SEEN, SND_SHUT};
+use super::{Channel, DEFERRED, OOB_INLINE, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::holder::{self, Held};
 use crate::ring::Ring;
 
@@ -70,6 +71,7 @@ impl<'a> Channel<'a> {
             }
         }
         if sent != 0 {
+            self.announce_deferred_now();
             self.notify_published(self.side().other(), true, false);
             Ok(sent)
         } else if total == 0 {
@@ -116,8 +118,17 @@ impl<'a> Channel<'a> {
         if sent == 0 && total != 0 {
             return Err(Errno::AGAIN);
         }
+        self.announce_deferred_now();
         self.notify(self.side().other(), true, false);
         Ok(sent)
+    }
+
+    /// The first bytes are there.
+    #[inline]
+    fn announce_deferred_now(&self) {
+        if self.own().flags.load(Relaxed) & DEFERRED != 0 {
+            self.announce_deferred(Locks::Take);
+        }
     }
 
     #[inline]
@@ -456,6 +467,7 @@ impl Drop for Writing<'_> {
     fn drop(&mut self) {
         self.ring.end_reserve();
         if self.committed {
+            self.channel.announce_deferred_now();
             self.channel.notify(self.channel.side().other(), true, false);
         }
     }

@@ -6,6 +6,7 @@
 //! at dup and fork, [`Channel::close`] at close. A handle whose slot was freed and used again answers `EBADF`.
 
 mod close;
+mod due;
 mod io;
 mod open;
 mod options;
@@ -23,6 +24,7 @@ use std::sync::atomic::fence;
 use rustix::io::Errno;
 
 pub use self::close::Shutdown;
+pub use self::due::now;
 pub use self::io::{Marks, Reading, RecvFlags, Writing};
 pub use self::open::OpenArgs;
 pub use self::options::{Algorithm, Answer, INFO, Options};
@@ -48,6 +50,9 @@ pub(crate) const OOB_INLINE: u32 = 8;
 pub(crate) const CORE: u32 = 16;
 /// `SideOwn::flags`: another process holds this side too, or did once.
 pub(crate) const SEVERAL: u32 = 32;
+
+/// `SideOwn::flags`: it is not in the inbox yet, as its opener has said nothing (TCP_DEFER_ACCEPT).
+pub(crate) const DEFERRED: u32 = 64;
 
 /// A handle to one side of a channel: three words, copied freely.
 #[derive(Clone, Copy)]

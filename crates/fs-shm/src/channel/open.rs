@@ -1,15 +1,16 @@
 //! Connecting and accepting.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use rustix::io::Errno;
 
+use super::close::Locks;
 use super::options::Options;
-use super::state::{ACCEPTED, Phase, State};
-use super::{CORE, Channel};
+use super::state::{ACCEPTED, Phase, State, closed_bit, reset_bit};
+use super::{CORE, Channel, DEFERRED};
 use crate::addr::Addr;
 use crate::arena::Arena;
-use crate::holder;
+use crate::holder::{self, Users};
 use crate::layout::{Block, Geometry, Side};
 use crate::ring::Map;
 use crate::wait;
@@ -72,6 +73,9 @@ impl<'a> Channel<'a> {
             }
             let generation = seen.generation();
             prepare(block, arena.geometry(), args);
+            if !args.from_core && !args.connecting && arena.defer() != 0 {
+                block.own[Side::A.index()].flags.store(DEFERRED, Relaxed);
+            }
             if !args.from_core {
                 // The acceptor's first wait is for who needs the CPU that both may share.
                 block.inn[Side::A.index()].wake.cpu.store(wait::this_cpu(), Relaxed);
@@ -80,7 +84,14 @@ impl<'a> Channel<'a> {
                 continue;
             }
             let channel = Channel { arena, block, slot, generation };
-            if let Err(errno) = arena.push(u64::from(slot) | u64::from(generation) << 32, args.backlog) {
+            let pushed = if channel.own().flags.load(Relaxed) & DEFERRED == 0 {
+                let keep_out = || channel.keep_out();
+                let lock = holder::lock(&arena.head().inbox_lock, Users::Several);
+                lock.and_then(|held| arena.push(held, channel.entry(), args.backlog, keep_out))
+            } else {
+                Ok(())
+            };
+            if let Err(errno) = pushed {
                 block.state.store(State::new(generation.wrapping_add(1), Phase::Free).0, Release);
                 arena.give_slot(slot);
                 return Err(errno);
@@ -108,20 +119,105 @@ impl<'a> Channel<'a> {
             let (position, entry) = arena.oldest()?;
             let (slot, generation) = (entry as u32, (entry >> 32) as u32);
             let channel = Channel::with_generation(arena, slot, generation);
-            let taken = channel.filter(Channel::take_unaccepted);
-            if let Some(channel) = taken {
+            let taken = channel.zip(channel.and_then(|channel| channel.take_for_accept()));
+            if let Some((channel, _)) = taken {
                 channel.own().refs.store(1, Release);
             }
             arena.pass(position);
-            if taken.is_some() {
-                return taken;
+            let next_gave_up = taken.is_some()
+                && arena.pending() != 0
+                && arena.oldest().is_some_and(|(_, entry)| {
+                    let next = Channel::with_generation(arena, entry as u32, (entry >> 32) as u32);
+                    next.and_then(|next| next.state()).is_some_and(|state| state.gave_up())
+                });
+            if next_gave_up {
+                arena.drop_gave_up();
             }
+            if arena.has_kept_out() {
+                arena.admit();
+            }
+            let Some((channel, before)) = taken else { continue };
+            if before.gave_up() && !channel.is_core() {
+                // Nobody was told that it is connected.
+                channel.abort_dead(None);
+                continue;
+            }
+            return Some(channel);
         }
         None
     }
 
+    /// As the inbox has it.
+    pub(super) fn entry(&self) -> u64 {
+        u64::from(self.slot()) | u64::from(self.generation()) << 32
+    }
+
+    pub(crate) fn is_core(&self) -> bool {
+        self.own().flags.load(Relaxed) & CORE != 0
+    }
+
+    /// There is no room in the acceptor's queue: it is still being made. Before anybody else knows of it.
+    fn keep_out(&self) {
+        self.change(|state| (state.phase() == Phase::Open).then(|| state.with_phase(Phase::Connecting)));
+    }
+
+    /// There is room now; true for one caller.
+    pub(crate) fn let_in(&self) -> bool {
+        let is_waiting = |state: State| state.phase() == Phase::Connecting && !state.gave_up() && !state.is_accepted();
+        let before = self.change(|state| is_waiting(state).then(|| state.with_phase(Phase::Open)));
+        if before.is_some() {
+            self.notify(Side::A, true, true);
+        }
+        before.is_some()
+    }
+
+    /// Marks it as accepted, for one caller, who is told what it was. One that was kept out is connected by that.
+    fn take_for_accept(&self) -> Option<State> {
+        let is_core = self.is_core();
+        let before = self.change(|state| {
+            let connects = !is_core && state.phase() == Phase::Connecting && !state.gave_up();
+            let next = if connects { state.with_phase(Phase::Open) } else { state };
+            (!state.is_accepted() && !state.is_closed(Side::B)).then(|| next.with(ACCEPTED))
+        })?;
+        if before.phase() == Phase::Connecting && !is_core {
+            self.notify(Side::A, true, true);
+        }
+        Some(before)
+    }
+
+    /// TCP_DEFER_ACCEPT: whether it is kept from its acceptor, for so many milliseconds yet at most.
+    pub fn deferred(&self) -> Option<u32> {
+        (self.own().flags.load(Relaxed) & DEFERRED != 0).then(|| self.arena().defer())
+    }
+
+    /// It is kept from its acceptor no longer, as it has something to say.
+    #[cold]
+    pub(super) fn announce_deferred(&self, locks: Locks) {
+        if self.own().flags.fetch_and(!DEFERRED, SeqCst) & DEFERRED == 0 {
+            return;
+        }
+        let word = &self.arena().head().inbox_lock;
+        let held = match locks {
+            Locks::Take => holder::lock(word, Users::Several).ok(),
+            Locks::Break => holder::try_lock(word),
+        };
+        let Some(held) = held else {
+            // A signal handler that interrupted its own thread's connect, or a process that is gone: at the next occasion.
+            self.own().flags.fetch_or(DEFERRED, SeqCst);
+            return;
+        };
+        // Without a limit there is room for all that have a slot.
+        let _pushed = self.arena().push(held, self.entry(), u32::MAX, || {});
+        self.arena().notify_inbox(self.slot());
+        // As in `open`.
+        if self.arena().is_closed() && self.take_unaccepted() {
+            let (peer, ends) = (Side::B, closed_bit(Side::B) | reset_bit(Side::B));
+            self.change(|state| (!state.is_closed(peer)).then(|| state.with(ends)));
+        }
+    }
+
     /// Marks it as accepted; true for one caller.
-    pub(super) fn take_unaccepted(&self) -> bool {
+    pub(crate) fn take_unaccepted(&self) -> bool {
         self.change(|state| (!state.is_accepted()).then(|| state.with(ACCEPTED))).is_some()
     }
 
@@ -140,6 +236,14 @@ impl<'a> Channel<'a> {
             (state.phase() == Phase::Connecting).then(|| state.with_phase(Phase::Failed).with_errno(errno))
         });
         self.notify(self.side().other(), true, true);
+    }
+
+    /// [`Channel::set_failed`] of a connection that was kept out, for side A.
+    pub(super) fn fail_connecting(&self, errno: Errno) {
+        let errno = errno.raw_os_error() as u16;
+        let fail = |state: State| state.with_phase(Phase::Failed).with_errno(errno).with(closed_bit(Side::B));
+        self.change(|state| (state.phase() == Phase::Connecting && !state.is_accepted()).then(|| fail(state)));
+        self.notify(Side::A, true, true);
     }
 
     /// Changes the state word unless the handle is stale; `None` from `f` leaves it. Returns what was before.
@@ -184,6 +288,7 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
             word.store(0, Relaxed);
         }
         tx[side].head_seen.store(0, Relaxed);
+        tx[side].due.store(0, Relaxed);
         for lock in [&tx[side].lock, &inn.hot.lock] {
             if lock.load(Relaxed) >> 32 != u64::from(holder::attachment()) {
                 lock.store(0, Relaxed);

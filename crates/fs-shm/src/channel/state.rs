@@ -89,6 +89,12 @@ impl State {
         self.0 & refusing_bit(side) != 0
     }
 
+    /// It will not be made: its opener has closed it before, or its time was over.
+    pub(crate) const fn gave_up(self) -> bool {
+        let is_over = self.is_closed(Side::B) && !self.is_accepted();
+        is_over || matches!(self.phase(), Phase::Connecting) && self.is_closed(Side::A)
+    }
+
     /// Side B has taken it out of the inbox.
     pub const fn is_accepted(self) -> bool {
         self.0 & ACCEPTED != 0

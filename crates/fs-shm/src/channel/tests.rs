@@ -1,7 +1,11 @@
 use std::os::fd::AsFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+};
 
+use super::state::Phase;
 use super::*;
 use crate::{Bells, Geometry, Interest, NoBells, Wait, WaitEnd};
 
@@ -496,4 +500,85 @@ fn a_lock_that_is_taken_is_waited_for() {
         a.break_locks(77);
     });
     assert_eq!(recv(&b, 10).unwrap(), b"later");
+}
+
+fn open(a: &'static Arena) -> Channel<'static> {
+    Channel::open(a, &OpenArgs::default()).unwrap()
+}
+
+fn phase(channel: &Channel<'_>) -> Phase {
+    channel.state().unwrap().phase()
+}
+
+#[test]
+fn beyond_the_limit_one_is_not_connected() {
+    let (a, b) = arenas(Geometry::SMALL);
+    a.head().accept_limit.store(2, Relaxed);
+    let all: Vec<Channel<'_>> = (0..5).map(|_| open(a)).collect();
+    let phases = || all.iter().map(phase).collect::<Vec<_>>();
+    use Phase::{Connecting, Open};
+    assert_eq!(phases(), [Open, Open, Connecting, Connecting, Connecting]);
+    assert_eq!(all[2].send_one(b"x"), Err(Errno::AGAIN));
+    // The fourth gives up.
+    all[3].close(true).unwrap();
+    let first = Channel::accept(b).unwrap();
+    assert_eq!(first.slot(), all[0].slot());
+    assert_eq!(phases()[2], Open);
+    assert_eq!(phase(&all[4]), Connecting);
+    let slots: Vec<u32> = std::iter::from_fn(|| Channel::accept(b)).map(|channel| channel.slot()).collect();
+    assert_eq!(slots, [all[1].slot(), all[2].slot(), all[4].slot()]);
+    assert_eq!((phase(&all[4]), b.pending()), (Open, 0));
+    assert!(all[3].state().is_none(), "its slot is free");
+    // A limit that was raised, and a listener that is closed.
+    let all: Vec<Channel<'_>> = (0..4).map(|_| open(a)).collect();
+    a.head().accept_limit.store(3, Relaxed);
+    b.admit();
+    assert_eq!(all.iter().map(phase).collect::<Vec<_>>(), [Open, Open, Open, Connecting]);
+    b.close();
+    b.refuse_pending();
+    assert_eq!(all[3].take_error(), Some(Errno::CONNREFUSED));
+    assert_eq!(all[2].take_error(), Some(Errno::CONNRESET));
+}
+
+#[test]
+fn a_connection_that_waits_too_long_fails() {
+    let (a, b) = arenas(Geometry::SMALL);
+    a.head().accept_limit.store(1, Relaxed);
+    let (first, second) = (open(a), open(a));
+    second.set_due(1000);
+    assert_eq!((first.see_to(0), second.see_to(400)), (None, Some(600)));
+    assert_eq!(second.see_to(1000), None);
+    assert_eq!(second.take_error(), Some(Errno::TIMEDOUT));
+    assert_eq!(Channel::accept(b).unwrap().slot(), first.slot());
+    assert!(Channel::accept(b).is_none());
+    second.close(true).unwrap();
+    assert_eq!(a.used(), 1);
+}
+
+#[test]
+fn a_connection_without_data_is_kept_from_its_acceptor() {
+    let (a, b) = arenas(Geometry::SMALL);
+    a.head().defer.store(3000, Relaxed);
+    let ends: [fn(&Channel<'_>); 4] = [
+        |channel| assert_eq!(channel.send_one(b"x"), Ok(1)),
+        |channel| channel.shutdown(Shutdown::Write).unwrap(),
+        |channel| channel.close_dead(),
+        |channel| {
+            channel.set_due(1000);
+            assert_eq!((channel.see_to(1), channel.see_to(1000)), (Some(999), None));
+        },
+    ];
+    for end in ends {
+        let channel = open(a);
+        assert_eq!((phase(&channel), channel.deferred(), b.pending()), (Phase::Open, Some(3000), 0));
+        end(&channel);
+        assert_eq!(Channel::accept(b).unwrap().slot(), channel.slot());
+    }
+    // A reset is all that is left of it; a listener that has gone resets it when it speaks.
+    let used = a.used();
+    let (silent, late) = (open(a), open(a));
+    silent.close(true).unwrap();
+    b.close();
+    assert_eq!((late.send_one(b"x"), b.pending(), a.used()), (Ok(1), 1, used + 1));
+    assert_eq!(late.take_error(), Some(Errno::CONNRESET));
 }

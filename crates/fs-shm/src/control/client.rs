@@ -332,12 +332,22 @@ impl Client {
     /// Has the daemon ring a poller, by write(2) alone: the one way out of a process that has confined itself to few
     /// system calls. Takes no lock and waits for no answer. The daemon ignores pollers that this process may not ring.
     pub fn ring(&self, poller: u32) -> Result<(), Error> {
+        self.tell(&Request::Ring { poller })
+    }
+
+    /// Has the daemon see to what is due in this process, in so many milliseconds. As [`Client::ring`] for the rest.
+    pub fn due(&self, after: u32) -> Result<(), Error> {
+        self.tell(&Request::Due { after })
+    }
+
+    /// A request that is not answered.
+    fn tell(&self, request: &Request) -> Result<(), Error> {
         // A process may be left without MSG_NOSIGNAL: a daemon that has ended must not end it with SIGPIPE.
         if self.is_gone() {
             return Err(Error::Closed);
         }
         let mut buffer = [0; 16];
-        let len = Request::Ring { poller }.encode(0, &mut buffer)?;
+        let len = request.encode(0, &mut buffer)?;
         let until = Deadline::after(self.timeout);
         loop {
             match Carrier::Plain.send(self.socket.as_fd(), &buffer[..len]) {

@@ -8,7 +8,7 @@ use super::wire::{Malformed, Reader, Text, Writer};
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 4 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 5 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -233,6 +233,11 @@ pub enum Request {
         /// Its number.
         poller: u32,
     },
+    /// The daemon is to see to what this process holds and has set a time for ([`crate::Channel::set_due`]). Nothing is answered.
+    Due {
+        /// In so many milliseconds.
+        after: u32,
+    },
 }
 
 /// What the daemon answers.
@@ -432,6 +437,7 @@ impl Request {
             | Request::Listen
             | Request::Status => {}
             Request::PollerGone { poller } | Request::Bell { poller } | Request::Ring { poller } => w.u32(poller),
+            Request::Due { after } => w.u32(after),
             Request::Route { to } => w.addr(to),
             Request::Unlisten { listener } | Request::Listener { listener } | Request::ListenerPoller { listener } => {
                 w.u32(listener);
@@ -481,6 +487,7 @@ impl Request {
             Request::Unshare { .. } => 23,
             Request::Prepare => 24,
             Request::Inherit { .. } => 25,
+            Request::Due { .. } => 26,
         }
     }
 
@@ -512,6 +519,7 @@ impl Request {
             23 => Request::Unshare { cookie: r.u64()? },
             24 => Request::Prepare,
             25 => Request::Inherit { child: r.u32()? },
+            26 => Request::Due { after: r.u32()? },
             22 => Request::ExclusivePoller { listener: r.u32()?, set: r.u32()?, told: r.u32()? != 0 },
             _ => return Err(Malformed("unknown kind of request")),
         };

@@ -396,6 +396,7 @@ fn answer(
         | Request::Counters { .. }
         | Request::Status
         | Request::Ring { .. }
+        | Request::Due { .. }
         | Request::ExclusivePoller { .. } => failed(rustix::io::Errno::NOSYS),
     }
 }
