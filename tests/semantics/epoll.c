@@ -497,6 +497,65 @@ static void inherited_by_fork(void) {
     wait_for(e, -1);
 }
 
+static void *sends_later(void *data) {
+    usleep(30000);
+    put(*(int *)data, "x", 1);
+    return NULL;
+}
+
+/* Waiting needs no descriptor number, however the set and its members came about. */
+static void at_the_limit(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int a, b, c, d, ends[2], l = listener(AF_INET, 16, &at, &len);
+    int e = (int)MUST(epoll_create1(0)), early = (int)MUST(epoll_create1(0)), outer = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    pair(&c, &d);
+    MUST(pipe(ends));
+    MUST(add(early, d, EPOLLIN, 1));
+    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64}));
+    pthread_t thread;
+    while (dup(0) >= 0);
+    CALL(add(e, b, EPOLLIN, 1));
+    CALL(add(e, ends[0], EPOLLIN, 2));
+    CALL(add(e, l, EPOLLIN, 3));
+    CALL(add(outer, e, EPOLLIN, 4));
+    CALL(add(early, b, EPOLLIN, 5));
+    wait_for(e, 10);
+    struct pollfd both[] = {{b, POLLIN, 0}, {ends[0], POLLIN, 0}};
+    for (int how = 0; how < 5; how++) {
+        MUST(pthread_create(&thread, NULL, sends_later, how ? &a : &c));
+        if (how == 0) wait_for(early, -1);
+        if (how == 1) wait_for(e, -1);
+        if (how == 2) CALL(poll(both, 2, -1));
+        if (how == 3) wait_for(outer, -1);
+        if (how == 4) {
+            fd_set set;
+            FD_ZERO(&set);
+            FD_SET(b, &set);
+            FD_SET(ends[0], &set);
+            CALL(select(64, &set, NULL, NULL, NULL));
+        }
+        pthread_join(thread, NULL);
+        get(how ? b : d, text, 1);
+    }
+    MUST(write(ends[1], "x", 1));
+    wait_for(e, -1);
+    /* With numbers again it goes on. */
+    for (int fd = 40; fd < 64; fd++) close(fd);
+    MUST(read(ends[0], text, 1));
+    int g = dial(&at, len);
+    await(l, POLLIN);
+    wait_for(e, -1);
+    MUST(accept(l, NULL, NULL));
+    MUST(pthread_create(&thread, NULL, sends_later, &a));
+    wait_for(e, -1);
+    pthread_join(thread, NULL);
+    CALL(epoll_ctl(e, EPOLL_CTL_DEL, b, NULL));
+    wait_for(e, 10);
+    close(g);
+}
+
 static void nothing_wakes(void) {
     int a, b, e = (int)MUST(epoll_create1(0));
     pair(&a, &b);
@@ -527,5 +586,6 @@ const struct test epoll_cases[] = {{"epoll_level", level},
                                    {"epoll_two_sets", one_socket_in_two_sets},
                                    {"epoll_both_ends", same_socket_both_ends},
                                    {"epoll_after_fork", inherited_by_fork},
+                                   {"epoll_at_the_limit", at_the_limit},
                                    {"epoll_timeouts", nothing_wakes},
                                    {NULL, NULL, false}};

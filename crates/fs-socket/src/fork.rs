@@ -127,7 +127,7 @@ fn forget(child: Box<Attachment>) {
 
 /// A process that has used all its descriptor numbers can fork: what is needed for it is taken beyond the soft limit, as far as
 /// the hard one allows.
-fn beyond_soft_limit<T>(make: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn beyond_soft_limit<T>(make: impl FnOnce() -> T) -> Option<T> {
     if fs_shm::wait::is_confined() {
         return None;
     }

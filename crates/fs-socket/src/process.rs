@@ -370,10 +370,16 @@ pub struct Poller {
     pub life: u32,
 }
 
-/// Makes a poller. `None`: no daemon (then there is nothing to watch either).
+/// Makes a poller. `None`: no daemon (then there is nothing to watch either), or no descriptor number.
 pub fn poller() -> Option<Poller> {
     let attachment = attached()?;
-    let (id, set) = attachment.client.poller().inspect_err(|error| attachment.failed(error)).ok()?;
+    let answer = match attachment.client.poller() {
+        Err(control::Error::System(Errno::MFILE | Errno::MSGSIZE)) => {
+            crate::fork::beyond_soft_limit(|| attachment.client.poller())?
+        }
+        answer => answer,
+    };
+    let (id, set) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
     Some(Poller { id, fd: keep(set), private: false, life: attachment.life })
 }
 
@@ -406,6 +412,17 @@ pub(crate) fn private_poller() -> Option<Poller> {
 }
 
 impl Poller {
+    /// In place of one where no descriptor number is free: nobody rings it, and no lane can be joined in its name. Who has it
+    /// looks at short intervals.
+    pub(crate) fn none(life: u32) -> Self {
+        Poller { id: 0, fd: -1, private: true, life }
+    }
+
+    /// Whether it is one that is never rung ([`Poller::none`]).
+    pub(crate) fn is_none(&self) -> bool {
+        self.id == 0
+    }
+
     /// Takes what has rung it, after a poll(2) that found it readable.
     pub(crate) fn take(&self) {
         if self.private {
@@ -419,6 +436,9 @@ impl Poller {
 
 /// The poller is used no more; its lanes have been left.
 pub fn poller_gone(poller: Poller) {
+    if poller.is_none() {
+        return;
+    }
     if let Some(attachment) = current().filter(|attachment| attachment.life == poller.life)
         && let Err(error) = attachment.client.poller_gone(poller.id)
     {

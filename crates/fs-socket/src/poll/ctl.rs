@@ -6,22 +6,19 @@ use super::{
     EpollEvent,
     interest::{ET, EXCLUSIVE, WAKEUP},
     registry,
-    set::{ADD, DEL, MOD},
+    set::{ADD, DEL, MOD, own_number},
     sys::kernel,
     wait::LOOK,
 };
 use crate::{
     process,
     socket::{Kind, Socket},
-    sys, table,
+    table,
     types::{Fd, Ours},
 };
 
 /// What may stand beside EPOLLEXCLUSIVE: IN, OUT, ERR, HUP (epoll_ctl(2)).
 const WITH_EXCLUSIVE: u32 = EXCLUSIVE | ET | WAKEUP | 0x1 | 0x4 | 0x8 | 0x10;
-
-/// `F_DUPFD_CLOEXEC`.
-const F_DUPFD_CLOEXEC: i32 = 1030;
 
 /// Deepest nesting of sets (EP_MAX_NESTS, fs/eventpoll.c).
 const NESTS_MAX: u32 = 4;
@@ -76,6 +73,7 @@ fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Opt
     let was_active = set.is_active();
     // A signal handler on top of this very call: the kernel would have waited for the set too.
     let mut inner = set.lock().ok_or(Errno::AGAIN)?;
+    inner.used_as(set_fd);
     let found = inner.interest.find(fd, socket.identity());
     let answer = match (operation, found) {
         (ADD, None) => inner.add(fd, socket, event),
@@ -108,22 +106,23 @@ fn instance(set_fd: Fd) -> Result<u32, Errno> {
         return Ok(index);
     }
     // Asks the kernel for an epoll set's own error: ENOENT is the answer of one, for a descriptor that it cannot hold. Without
-    // a daemon that is one made for it: the socket may become ours later, when there is one.
+    // a daemon there is none such: the socket may become ours later, when there is one.
     let answer = match process::current() {
         Some(attachment) => kernel::epoll_ctl(set_fd, DEL, attachment.client().fd().as_raw_fd(), None),
-        None => {
-            let stranger = sys::owned(kernel::eventfd(0)?);
-            kernel::epoll_ctl(set_fd, DEL, stranger.as_raw_fd(), None)
-        }
+        None => kernel::is_epoll(set_fd).and(Err(Errno::NOENT)),
     };
     match answer {
         Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
         Ok(()) => return Err(Errno::INVAL),
     }
-    let number = sys::call::fcntl(set_fd, F_DUPFD_CLOEXEC, process::high() as usize)?;
-    table::set_internal(number);
-    let index = registry::make(number).ok_or(Errno::NOMEM)?;
+    let own = own_number(set_fd);
+    let index = registry::make(own.unwrap_or(set_fd)).ok_or(Errno::NOMEM)?;
+    if own.is_none()
+        && let Some(mut inner) = registry::find(index).and_then(|set| set.lock())
+    {
+        inner.borrowed = true;
+    }
     if !table::set_epoll(set_fd, index) {
         return Err(Errno::NOMEM);
     }

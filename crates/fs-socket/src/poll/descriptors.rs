@@ -254,7 +254,8 @@ fn sleep(
     let poller = match take_poller() {
         Some(poller) => poller,
         None if alone => return Ok(Slept::NoLane),
-        None => return Err(Errno::NOMEM),
+        // No descriptor number is free: poll(2) needs none.
+        None => Poller::none(0),
     };
     let mut watching = Watching {
         fds,
@@ -271,7 +272,9 @@ fn sleep(
     let answer = if no_lane { Ok(true) } else { watching.sleep(room, kernel, deadline, mask) };
     watching.disarm_sets();
     watching.end();
-    give_poller(poller);
+    if !poller.is_none() {
+        give_poller(poller);
+    }
     Ok(match answer? {
         _ if no_lane => Slept::NoLane,
         true => Slept::Woken,
@@ -433,7 +436,7 @@ impl Watching<'_> {
         let answer = kernel::ppoll(room, time, mask);
         drop(endless);
         let n = answer?;
-        if room[kernel].revents != 0 {
+        if room[kernel].revents != 0 && !self.poller.is_none() {
             self.poller.take();
         }
         for ((fd, doze), _) in self.dozes.iter().flatten().zip(&room[first..]).filter(|(_, entry)| entry.revents != 0) {
@@ -472,7 +475,9 @@ impl Watching<'_> {
             if !inner.is_idle() || !inner.arm() {
                 return None;
             }
-            *place = PollFd { fd: outer, events: IN, revents: 0 };
+            self.ask |= inner.must_ask();
+            let fd = outer.unwrap_or(inner.number);
+            *place = PollFd { fd, events: IN, revents: 0 };
         }
         Some(n)
     }
@@ -603,7 +608,7 @@ pub(super) fn prepare() {
             process::poller_gone(poller);
         }
     }
-    // None: no daemon, or no room for descriptors; then polls of several sockets will fail.
+    // None: no daemon, or no room for descriptors; then polls of several sockets look at short intervals.
     if let Some(poller) = process::private_poller() {
         give_poller(poller);
     }

@@ -71,12 +71,12 @@ pub fn epoll_ctl(set: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> 
 /// `epoll_wait(2)` and its kin. `timeout` `None`: without end. `mask`: the signals blocked meanwhile.
 ///
 /// `None`: the kernel's call is to be made, and its events passed through [`strip`].
-pub fn epoll_wait(set: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
-    let set = registry::find(table::epoll(set)?)?;
+pub fn epoll_wait(fd: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
+    let set = registry::find(table::epoll(fd)?)?;
     if !set.is_active() {
         return None;
     }
-    Some(wait::wait(set, events, timeout, mask))
+    Some(wait::wait(fd, set, events, timeout, mask))
 }
 
 /// What the kernel's epoll_wait has brought: answers how many events are the application's, in front. Fewer than there

@@ -239,6 +239,18 @@ impl Inner {
 
     /// Whether entries have to be asked at intervals.
     pub(super) fn must_ask(&self) -> bool {
+        if self.live.as_ref().is_some_and(|live| live.outer().is_none()) {
+            return true;
+        }
+        let nested = |&at: &u32| match self.interest.get(at).map(|entry| entry.source) {
+            Some(Source::Nested(index)) => {
+                registry::find(index).and_then(Set::lock).is_some_and(|inner| inner.must_ask())
+            }
+            _ => false,
+        };
+        if self.special.iter().any(nested) {
+            return true;
+        }
         if self.special.iter().any(|&at| self.interest.get(at).is_some_and(|entry| entry.blind || entry.news)) {
             return true;
         }
@@ -337,7 +349,7 @@ impl Inner {
         self.disarm();
         // Its doorbell may have rung: taken here, as nobody else may wait on it. Whoever does is woken again.
         let mut woken = [EpollEvent::default(); 8];
-        let outer = self.live.as_ref().map(|live| live.outer());
+        let outer = self.live.as_ref().and_then(|live| live.outer());
         let n = outer.map(|outer| kernel::epoll_wait(outer, &mut woken, Some(Duration::ZERO), None));
         for event in &woken[..n.and_then(Result::ok).unwrap_or(0)] {
             let what = event.data;

@@ -29,9 +29,10 @@ use super::{
     turn::Turn,
 };
 use crate::{
+    fork,
     process::{self, Poller},
     socket::{Socket, Watch},
-    sys,
+    sys, table,
     types::Fd,
 };
 
@@ -70,6 +71,8 @@ pub(super) struct Set {
 pub(super) struct Inner {
     /// The application's kernel set: a duplicate of ours, so that it stays reachable under a known number.
     pub(super) number: Fd,
+    /// No number was free for one: `number` is the one that the application last used.
+    pub(super) borrowed: bool,
     active: &'static AtomicBool,
     /// From the first channel or listener on.
     pub(super) live: Option<Live>,
@@ -108,8 +111,9 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn outer(&self) -> Fd {
-        self.poller.fd
+    /// What is slept on. `None`: no number was free for it; the application's set is, for a short time each.
+    pub(super) fn outer(&self) -> Option<Fd> {
+        (!self.poller.is_none()).then_some(self.poller.fd)
     }
 }
 
@@ -138,6 +142,17 @@ impl Joined {
     }
 }
 
+/// `F_DUPFD_CLOEXEC`.
+const F_DUPFD_CLOEXEC: i32 = 1030;
+
+/// A number of ours for the application's set. `None`: none is free.
+pub(super) fn own_number(set: Fd) -> Option<Fd> {
+    let duplicate = || sys::call::fcntl(set, F_DUPFD_CLOEXEC, process::high() as usize);
+    let number = duplicate().or_else(|errno| fork::beyond_soft_limit(duplicate).unwrap_or(Err(errno))).ok()?;
+    table::set_internal(number);
+    Some(number)
+}
+
 impl Set {
     pub(super) fn new(number: Fd) -> Self {
         let active: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
@@ -149,6 +164,7 @@ impl Set {
     pub(super) fn open(&self, number: Fd) {
         if let Some(mut inner) = self.inner.lock() {
             inner.number = number;
+            inner.borrowed = false;
             inner.stale = false;
         }
     }
@@ -192,6 +208,7 @@ impl Inner {
     fn new(number: Fd, active: &'static AtomicBool) -> Self {
         Inner {
             number,
+            borrowed: false,
             active,
             live: None,
             stale: false,
@@ -266,19 +283,47 @@ impl Inner {
         self.interest.remove(at);
     }
 
+    /// The application uses its set under this number. One that had no number of its own gets it now, if there is one.
+    pub(super) fn used_as(&mut self, fd: Fd) {
+        if self.borrowed {
+            self.number = fd;
+            if let Some(number) = own_number(fd) {
+                (self.number, self.borrowed) = (number, false);
+            }
+        }
+    }
+
+    /// One that has nobody to ring it gets a poller if there is a number for it.
+    pub(super) fn try_again(&mut self) {
+        if self.live.as_ref().is_some_and(|live| live.outer().is_none())
+            && let Ok(free) = sys::call::fcntl(self.number, F_DUPFD_CLOEXEC, 0)
+        {
+            // Our own, a moment ago.
+            let _ = sys::call::close(free);
+            self.stale = true;
+        }
+    }
+
     /// Makes the set one that sleeps on its outer set.
     pub(super) fn activate(&mut self) -> Result<(), Errno> {
         if self.live.is_some() {
             return Ok(());
         }
-        let poller = process::poller().ok_or(Errno::NOMEM)?;
+        let poller = match (process::poller(), process::current()) {
+            (Some(poller), _) => poller,
+            // No number: those of ours are asked at short intervals until there is one.
+            (None, Some(attachment)) => Poller::none(attachment.life()),
+            (None, None) => return Err(Errno::NOMEM),
+        };
         let outer = poller.fd;
         let watch = |fd, events, data| kernel::epoll_ctl(outer, ADD, fd, Some(EpollEvent { events, data }));
         let control = || match process::current() {
             Some(attachment) => watch(attachment.client().fd().as_raw_fd(), IN | ET, CONTROL),
             None => Ok(()),
         };
-        if let Err(errno) = watch(self.number, IN, KERNEL).and_then(|()| control()) {
+        if !poller.is_none()
+            && let Err(errno) = watch(self.number, IN, KERNEL).and_then(|()| control())
+        {
             process::poller_gone(poller);
             return Err(errno);
         }
@@ -334,7 +379,7 @@ impl Inner {
 
     /// Wakes a thread that sleeps on this set.
     pub(super) fn ring(&self) {
-        if let Some(live) = &self.live {
+        if let Some(live) = self.live.as_ref().filter(|live| !live.poller.is_none()) {
             process::bells().ring(live.poller.id);
         }
     }
@@ -353,14 +398,15 @@ impl Inner {
         self.end_kick();
         self.active.store(false, Relaxed);
         if let Some(live) = self.live.take() {
-            if self.stale {
+            match live.outer() {
                 // The number is registered as the parent's.
-                forget(live.outer());
-            } else {
-                process::poller_gone(live.poller);
+                Some(outer) if self.stale => forget(outer),
+                _ => process::poller_gone(live.poller),
             }
         }
-        forget(self.number);
+        if !self.borrowed {
+            forget(self.number);
+        }
         self.ready.clear();
         self.unsettled = 0;
         self.special.clear();

@@ -8,7 +8,7 @@ use super::{
     EpollEvent, forget,
     interest::{ET, EXCLUSIVE, Entry, Interest, Source},
     registry,
-    set::{ADD, DEL, Inner, Joined, Set},
+    set::{ADD, DEL, Inner, Joined, Live, Set},
     sys::kernel,
 };
 use crate::{
@@ -23,15 +23,15 @@ impl Inner {
     /// Puts what the inner set sleeps on into our outer kernel set: its outer one, or while it has none the
     /// application's.
     pub(super) fn watch_nested(&mut self, at: u32, index: u32) {
-        let Some(live) = &self.live else { return };
+        let Some(outer) = self.live.as_ref().and_then(Live::outer) else { return };
         let Some(inner) = registry::find(index).and_then(Set::lock) else { return };
-        let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer());
+        let waited = inner.live.as_ref().and_then(Live::outer).unwrap_or(inner.number);
         drop(inner);
         let Some(entry) = self.interest.get_mut(at).filter(|entry| entry.watched != waited) else { return };
         entry.watched = waited;
         let event = EpollEvent { events: IN, data: 1 << 32 | u64::from(at) };
         // EEXIST: a second registration of the same set; the first one wakes us.
-        let _ = kernel::epoll_ctl(live.outer(), ADD, waited, Some(event));
+        let _ = kernel::epoll_ctl(outer, ADD, waited, Some(event));
     }
 
     /// The entry's socket has become something else, or another readiness.
@@ -150,22 +150,23 @@ impl Inner {
                     joined.drop_listener(at);
                 }
                 self.special.retain(|&other| other != at);
-                if let (Some(live), Some(entry)) = (&self.live, self.interest.get_mut(at))
+                if let (Some(outer), Some(entry)) =
+                    (self.live.as_ref().and_then(Live::outer), self.interest.get_mut(at))
                     && entry.watched != 0
                 {
                     // ENOENT, EBADF: gone with the listener.
-                    let _ = kernel::epoll_ctl(live.outer(), DEL, entry.watched, None);
+                    let _ = kernel::epoll_ctl(outer, DEL, entry.watched, None);
                     entry.unwatch();
                 }
             }
             Source::Nested(index) => {
                 self.special.retain(|&other| other != at);
-                if let Some(live) = &self.live
+                if let Some(outer) = self.live.as_ref().and_then(Live::outer)
                     && let Some(inner) = registry::find(index).and_then(Set::lock)
                 {
-                    let waited = inner.live.as_ref().map_or(inner.number, |inner| inner.outer());
+                    let waited = inner.live.as_ref().and_then(Live::outer).unwrap_or(inner.number);
                     // ENOENT: another registration of it took it out.
-                    let _ = kernel::epoll_ctl(live.outer(), DEL, waited, None);
+                    let _ = kernel::epoll_ctl(outer, DEL, waited, None);
                 }
             }
         }
@@ -188,8 +189,9 @@ impl Inner {
 
     /// With EPOLLEXCLUSIVE, a new arena or its first connection is not news for all sets: it wakes one that sleeps.
     fn begin_share(&mut self, at: u32, socket: &'static Socket) {
-        let Some(live) = &self.live else { return };
-        let (set, outer) = (live.poller.id, live.outer());
+        let Some((set, outer)) = self.live.as_ref().and_then(|live| Some((live.poller.id, live.outer()?))) else {
+            return;
+        };
         let listener = listen::id(socket);
         let is_exclusive = |entry: &Entry| entry.event.events & EXCLUSIVE != 0;
         let theirs = |&other: &u32| {
@@ -268,12 +270,13 @@ impl Inner {
 
     /// No lane is left in an arena of the listener: the poller of those who sleep in accept tells of its connections.
     fn watch_shared(&mut self, at: u32, socket: &'static Socket) {
-        let (Some(live), Some(shared)) = (&self.live, listen::shared_poller(socket)) else { return };
+        let Some(outer) = self.live.as_ref().and_then(Live::outer) else { return };
+        let Some(shared) = listen::shared_poller(socket) else { return };
         let Some(entry) = self.interest.get_mut(at).filter(|entry| !entry.shares && entry.watched != shared) else {
             return;
         };
         let event = EpollEvent { events: IN | ET, data: 1 << 32 | u64::from(at) };
-        if kernel::epoll_ctl(live.outer(), ADD, shared, Some(event)).is_ok() {
+        if kernel::epoll_ctl(outer, ADD, shared, Some(event)).is_ok() {
             entry.watched = shared;
         }
     }
@@ -307,8 +310,8 @@ impl Inner {
     /// After fork, or when another daemon is there: new poller, new lanes.
     pub(super) fn rebuild(&mut self) {
         self.stale = false;
-        if let Some(live) = self.live.take() {
-            forget(live.outer());
+        if let Some(outer) = self.live.take().as_ref().and_then(Live::outer) {
+            forget(outer);
         }
         self.arenas.clear();
         self.places.clear();

@@ -9,7 +9,7 @@ use core::{cell::Cell, sync::atomic::Ordering::Relaxed, time::Duration};
 use rustix::io::Errno;
 
 use super::{
-    EpollEvent,
+    EpollEvent, PollFd,
     set::{CONTROL, Inner, KERNEL, KICK, Set},
     sys::kernel,
     sys::lock::Guard,
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     channel::{CANCELLED, CANCELS},
     process::{self, now},
+    types::Fd,
 };
 
 /// Calls between two looks at the kernel's set. More: kernel descriptors wait longer behind busy channels. Fewer: a
@@ -74,6 +75,7 @@ impl Deadline {
 
 /// epoll_wait(2) on an active set.
 pub(super) fn wait(
+    fd: Fd,
     set: &'static Set,
     events: &mut [EpollEvent],
     timeout: Option<Duration>,
@@ -84,6 +86,7 @@ pub(super) fn wait(
         let now = now();
         set.turn.give(now);
         let mut inner = lock(set)?;
+        inner.used_as(fd);
         let mut n = fill(&mut inner, events, deadline.is_now(), now)?;
         if n == 0 && deadline.is_now() && inner.follow_all() {
             n = inner.gather(events);
@@ -179,6 +182,7 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     let orphaned = process::is_orphaned() && process::attached().is_none();
     let mut inner = lock(set)?;
     let Some(outer) = inner.live.as_ref().map(|live| live.outer()) else { return Ok(true) };
+    let number = inner.number;
     if !inner.is_idle() || !inner.arm() {
         return Ok(true);
     }
@@ -198,14 +202,21 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     };
     let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
     let mut woken = [EpollEvent::default(); 8];
-    let answer = kernel::epoll_wait(outer, &mut woken, time, mask);
+    let answer = match outer {
+        Some(outer) => kernel::epoll_wait(outer, &mut woken, time, mask),
+        None => {
+            let mut one = [PollFd { fd: number, events: 1, revents: 0 }];
+            woken[0].data = KERNEL;
+            kernel::ppoll(&mut one, time, mask)
+        }
+    };
     set.turn.slept(process::now());
     let mut inner = lock(set)?;
     inner.sleepers = inner.sleepers.saturating_sub(1);
     inner.disarm();
     let n = answer?;
-    if ask && n == 0 {
-        set.asked.fetch_add(1, Relaxed);
+    if ask && n == 0 && set.asked.fetch_add(1, Relaxed).is_multiple_of(ASK_PATIENCE) {
+        inner.try_again();
     }
     for event in &woken[..n] {
         let what = event.data;

@@ -83,6 +83,19 @@ pub(in crate::poll) fn epoll_wait(
     unsafe { call(EPOLL_PWAIT2, arguments) }
 }
 
+/// Whether the descriptor is an epoll set; `EBADF`, `EINVAL` if not, as epoll_ctl(2) has it. Takes no event and no descriptor
+/// number.
+pub(in crate::poll) fn is_epoll(set: Fd) -> Result<(), Errno> {
+    let timeout = Timespec::of(Duration::ZERO);
+    // An address of the first page, where nothing is mapped: an event that is there stays there, and the answer is EFAULT.
+    let arguments = [set as usize, 8, 1, address(Some(&timeout)), 0, 8];
+    // SAFETY: the kernel has nowhere to write; the time lives through the call.
+    match unsafe { call(EPOLL_PWAIT2, arguments) } {
+        Ok(_) | Err(Errno::FAULT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// An eventfd with this count; close-on-exec, non-blocking.
 pub(in crate::poll) fn eventfd(count: u32) -> Result<Fd, Errno> {
     // SAFETY: numbers.
