@@ -1,6 +1,9 @@
 /* The same calls under other names: syscall(), the fortified and the 64-bit ones, and none of libc at all. */
 #include "semantics.h"
 
+#include <linux/io_uring.h>
+#include <sys/mman.h>
+
 extern ssize_t __recv_chk(int, void *, size_t, size_t, int);
 extern ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *);
 extern ssize_t __read_chk(int, void *, size_t, size_t);
@@ -84,6 +87,39 @@ static void at_exit(void) {
     say("%.5s main", text);
 }
 
+/* Receives through a ring; -1: there is none. */
+static int receive_by_ring(int fd, void *data, unsigned len) {
+    struct io_uring_params about = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &about);
+    if (ring < 0) return -1;
+    size_t size = about.cq_off.cqes + about.cq_entries * sizeof(struct io_uring_cqe);
+    char *rings = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *entry = mmap(NULL, about.sq_entries * sizeof *entry, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                                      ring, IORING_OFF_SQES);
+    if (rings == MAP_FAILED || (void *)entry == MAP_FAILED) die("mmap of a ring: %s", name_of(errno));
+    *entry = (struct io_uring_sqe){.opcode = IORING_OP_RECV, .fd = fd, .addr = (uintptr_t)data, .len = len};
+    *(unsigned *)(rings + about.sq_off.array) = 0;
+    __atomic_store_n((unsigned *)(rings + about.sq_off.tail), 1, __ATOMIC_RELEASE);
+    MUST(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0));
+    return ((struct io_uring_cqe *)(rings + about.cq_off.cqes))->res;
+}
+
+/* As event loops do that prefer a ring. */
+static void ring_or_epoll(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "there", 5);
+    int n = receive_by_ring(b, text, sizeof text);
+    if (n == -1) {
+        int e = (int)MUST(epoll_create1(0));
+        struct epoll_event want = {.events = EPOLLIN};
+        MUST(epoll_ctl(e, EPOLL_CTL_ADD, b, &want));
+        MUST(epoll_wait(e, &want, 1, -1));
+        n = (int)MUST(recv(b, text, sizeof text, 0));
+    }
+    say("%d bytes", n);
+}
+
 static void around_main(void) {
     if (!getenv("FS_EARLY")) {
         setenv("FS_EARLY", "1", 1);
@@ -98,5 +134,6 @@ static void around_main(void) {
 
 const struct test raw_cases[] = {{"raw_syscall", through_syscall},
                                  {"raw_other_names", other_names},
+                                 {"raw_ring_or_epoll", ring_or_epoll},
                                  {"around_main", around_main},
                                  {NULL, NULL, false}};

@@ -18,6 +18,7 @@ use super::receive::{preadv64v2, read, readv, recvfrom};
 use super::send::{pwritev64v2, sendfile, sendto, splice, write, writev};
 use super::set::{epoll_ctl, epoll_pwait, epoll_pwait2};
 use super::wait::{ppoll, pselect};
+use crate::sys::errno::set_errno;
 use crate::sys::real;
 
 define! {
@@ -120,6 +121,12 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
                 forked(|| real::syscall(number, flags as u32 as usize, b, c, d, e, f) as c_int)
             }
             libc::SYS_clone3 => return clone3(a, b),
+            // A ring does not know our sockets: what it is asked of one would fail or never come. As on a kernel without rings,
+            // the program takes epoll.
+            libc::SYS_io_uring_setup if fs_socket::process::attached().is_some() => {
+                set_errno(libc::ENOSYS);
+                return Some(-1);
+            }
             libc::SYS_seccomp => {
                 fs_socket::confine();
                 return None;
