@@ -107,9 +107,13 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
                 });
                 stage.reply(actor, if begun.is_ok() { "ok" } else { "failed" });
             }
-            Call::Exec | Call::ExecPlain => {
-                if step.call == Call::ExecPlain {
+            Call::Exec | Call::ExecPlain | Call::Away => {
+                if step.call != Call::Exec {
                     process::forget_preload();
+                }
+                if step.call == Call::Away && !process::go_away() {
+                    stage.reply(actor, "no way there");
+                    continue;
                 }
                 let text = process::exec(&stage.words(actor));
                 stage.reply(actor, &text);

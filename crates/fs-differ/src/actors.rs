@@ -1,6 +1,6 @@
 //! Programs of several processes and threads.
 
-use crate::generate::{Held, Maker};
+use crate::generate::{Held, Maker, Others};
 use crate::program::{ACTORS, Call, Mode, SLOTS};
 
 /// What a process's slots hold.
@@ -14,13 +14,15 @@ impl Maker {
         (self.held, self.six) = sketches[usize::from(to)];
     }
 
-    /// Steps in order: each is done, or waits, before the next begins. `mixed`: actor 1 is without the library from the start.
-    pub(crate) fn several(&mut self, mixed: bool) -> Mode {
+    /// Steps in order: each is done, or waits, before the next begins. Actor 1 is another's from the start, or like actor 0.
+    pub(crate) fn several(&mut self, others: Others) -> Mode {
+        let mixed = others != Others::Ours;
+        self.wire = others == Others::Away;
         let mut sketches: Vec<Sketch> = vec![(self.held, self.six); ACTORS];
         if mixed {
             self.push(Call::Fork, &[1]);
             self.actor = 1;
-            self.push(Call::ExecPlain, &[]);
+            self.push(if self.wire { Call::Away } else { Call::ExecPlain }, &[]);
             self.actor = self.random.below(2) as u8;
         }
         self.blocking = self.random.percent(35);
@@ -36,7 +38,8 @@ impl Maker {
             alive.push(1);
             known = 2;
             self.turn(1 - self.actor, &mut sketches);
-            let (host, slot) = (self.random.one(&[1, 2, 1]), self.new_socket(false));
+            let host = if self.wire { self.host(false, false) } else { self.random.one(&[1, 2, 1]) };
+            let slot = self.new_socket(false);
             self.push(Call::Connect, &[slot as i32, host, 0]);
             self.held[slot] = Held::Connection;
             self.turn(1 - self.actor, &mut sketches);
@@ -93,7 +96,7 @@ impl Maker {
                         self.push(Call::Signal, &[i32::from(target), libc::SIGCONT]);
                     }
                 }
-                28 if self.blocking => {
+                28 if self.blocking && !self.wire => {
                     let (slot, length) = (self.connection(), self.random.one(&[100_000, 600_000]));
                     self.push(Call::Send, &[slot as i32, 2, length, 0]);
                 }

@@ -7,6 +7,17 @@ use crate::random::Random;
 pub const PROFILES: &[(&str, usize)] =
     &[("single", 56), ("options", 14), ("ready", 25), ("buffers", 1), ("actors", 3), ("racing", 1), ("mixed", 1)];
 
+/// Who the actors are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Others {
+    /// All are under preload.
+    Ours,
+    /// Actor 1 is without the library.
+    Kernel,
+    /// Actor 1 is without the library, on another host.
+    Away,
+}
+
 /// What a slot holds, as far as the sketch knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
@@ -30,6 +41,8 @@ pub(crate) struct Maker {
     pub(crate) actor: u8,
     /// Descriptors may wait: for programs with several actors.
     pub(crate) blocking: bool,
+    /// Actors are at both ends of a wire: 0 here, 1 there.
+    pub(crate) wire: bool,
     /// Bytes that nobody may have read.
     pub(crate) unread: i32,
 }
@@ -49,11 +62,13 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         six: [false; SLOTS],
         actor: 0,
         blocking: false,
+        wire: false,
         unread: 0,
     };
     let mode = match profile {
-        "actors" => maker.several(false),
-        "mixed" => maker.several(true),
+        "actors" => maker.several(Others::Ours),
+        "mixed" => maker.several(Others::Kernel),
+        "wire" => maker.several(Others::Away),
         "racing" => maker.race(),
         _ => maker.single(profile),
     };
@@ -129,6 +144,14 @@ impl Maker {
     }
 
     pub(crate) fn host(&mut self, six: bool, listening: bool) -> i32 {
+        if self.wire {
+            let (own, other) = if self.actor == 1 { (9, 8) } else { (8, 9) };
+            return if listening {
+                self.random.weighted(&[(5, own), (4, 0)])
+            } else {
+                self.random.weighted(&[(20, other), (2, own), (1, 1)])
+            };
+        }
         let hosts: &[(usize, i32)] = match (six, listening) {
             (false, true) => &[(5, 1), (4, 0), (1, 2)],
             (true, true) => &[(5, 3), (4, 4), (1, 5)],
@@ -139,7 +162,7 @@ impl Maker {
     }
 
     pub(crate) fn listener(&mut self) -> usize {
-        let six = self.random.percent(25);
+        let six = !self.wire && self.random.percent(25);
         let slot = self.new_socket(six);
         let port = self.random.weighted(&[(10, 0), (3, 1), (1, 2)]);
         if self.random.percent(60) {
@@ -159,20 +182,21 @@ impl Maker {
                 Held::Listener(port) => port,
                 _ => 0,
             },
+            _ if self.wire => self.random.one(&[0, 0, 0, 0, 1]),
             _ => self.random.one(&[0, 0, 1, 2, 3, -1]),
         }
     }
 
     pub(crate) fn connect(&mut self) -> usize {
         let listener = self.which(|held| matches!(held, Held::Listener(_)));
-        let six = listener.is_some_and(|slot| self.six[slot]) != self.random.percent(8);
+        let six = !self.wire && listener.is_some_and(|slot| self.six[slot]) != self.random.percent(8);
         let slot = match self.which(|held| matches!(held, Held::Fresh | Held::Bound(_))) {
             Some(slot) if self.random.percent(30) => slot,
             _ => self.new_socket(six),
         };
         let (host, port) = (self.host(self.six[slot], false), self.port());
         // A loopback connection is made at once, where the listener's queue is not short: waiting for it takes no time.
-        let waits = !self.blocking && (0..2).contains(&port) && self.random.percent(25);
+        let waits = !self.wire && !self.blocking && (0..2).contains(&port) && self.random.percent(25);
         if waits {
             self.push(Call::SetFl, &[slot as i32, 0]);
         }

@@ -63,7 +63,9 @@ pub fn perform(number: usize, step: &Step) -> String {
             "ok".into()
         }
         Call::Spawn => process::spawn(&["fs-differ".into(), "probe".into(), "--".into(), slot(0).to_string()]),
-        Call::Fork | Call::Thread | Call::Exec | Call::ExecPlain | Call::Exit | Call::Signal => "not here".into(),
+        Call::Fork | Call::Thread | Call::Exec | Call::ExecPlain | Call::Away | Call::Exit | Call::Signal => {
+            "not here".into()
+        }
     };
     for (signal, count) in calls::signals() {
         text.push_str(&format!(" +signal {signal} x{count}"));

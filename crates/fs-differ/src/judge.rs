@@ -62,6 +62,7 @@ const QUICK: [u32; 2] = [2, 6];
 pub struct Judge {
     fastsock: Option<PathBuf>,
     name: String,
+    wire: bool,
     kernel: Side,
     ours: Side,
     number: usize,
@@ -86,15 +87,26 @@ pub struct Difference {
 
 impl Judge {
     /// Namespaces, daemon, runners, with a name that tells them from those of other judges. Without `fastsock` both sides are the
-    /// kernel's, which shows what the judge itself gets wrong.
-    pub fn new(name: &str, fastsock: Option<&Path>, allowed: Allowed) -> Result<Judge> {
-        let (kernel, ours) = Judge::sides(name, 0, fastsock)?;
+    /// kernel's, which shows what the judge itself gets wrong. `wire`: programs may be at both ends of one.
+    pub fn new(name: &str, fastsock: Option<&Path>, allowed: Allowed, wire: bool) -> Result<Judge> {
+        let (kernel, ours) = Judge::sides(name, 0, fastsock, wire)?;
         let fastsock = fastsock.map(Path::to_path_buf);
-        Ok(Judge { fastsock, name: name.into(), kernel, ours, number: 0, rounds: 0, allowed, unsteady: Vec::new() })
+        Ok(Judge {
+            fastsock,
+            name: name.into(),
+            wire,
+            kernel,
+            ours,
+            number: 0,
+            rounds: 0,
+            allowed,
+            unsteady: Vec::new(),
+        })
     }
 
-    fn sides(name: &str, round: usize, fastsock: Option<&Path>) -> Result<(Side, Side)> {
-        Ok((Side::up(&format!("{name}k{round}"), None)?, Side::up(&format!("{name}f{round}"), fastsock)?))
+    fn sides(name: &str, round: usize, fastsock: Option<&Path>, wire: bool) -> Result<(Side, Side)> {
+        let side = |letter: char, fastsock| Side::up(&format!("{name}{letter}{round}"), fastsock, wire);
+        Ok((side('k', None)?, side('f', fastsock)?))
     }
 
     fn request(&mut self, program: &Program, patience: u32) -> Request {
@@ -114,7 +126,7 @@ impl Judge {
         if self.number >= NAMESPACE {
             self.rounds += 1;
             self.number = 0;
-            (self.kernel, self.ours) = Judge::sides(&self.name, self.rounds, self.fastsock.as_deref())?;
+            (self.kernel, self.ours) = Judge::sides(&self.name, self.rounds, self.fastsock.as_deref(), self.wire)?;
         }
         let (kernel, ours) = self.both(program, 1)?;
         if self.same(program, &kernel, &ours) {

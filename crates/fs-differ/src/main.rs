@@ -91,6 +91,9 @@ struct Run {
     /// Where the table of calls and flags is written.
     #[arg(long)]
     coverage: Option<PathBuf>,
+    /// Lays a wire on both sides, for programs of the profile "wire": the default profile then.
+    #[arg(long)]
+    wire: bool,
     /// Prints differences as they are found, without making them smaller.
     #[arg(long)]
     raw: bool,
@@ -150,7 +153,8 @@ fn next(arguments: &Run, work: &mut Work) -> Result<Option<(String, Program)>> {
                 return Ok(None);
             }
             let seed = work.first + number as u64;
-            (format!("seed-{seed}"), generate(seed, &arguments.profile))
+            let profile = if arguments.wire && arguments.profile.is_empty() { "wire" } else { &arguments.profile };
+            (format!("seed-{seed}"), generate(seed, profile))
         }
     };
     work.next += 1;
@@ -167,7 +171,7 @@ fn one_judge(name: &str, arguments: &Run, work: &Mutex<Work>, begin: Instant) ->
         Some(path) => Allowed::parse(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)?,
         None => Allowed::default(),
     };
-    let mut judge = Judge::new(name, (!arguments.kernel).then_some(fastsock.as_path()), allowed)?;
+    let mut judge = Judge::new(name, (!arguments.kernel).then_some(fastsock.as_path()), allowed, arguments.wire)?;
     let lock = || work.lock().unwrap_or_else(|broken| broken.into_inner());
     loop {
         let Some((name, program)) = next(arguments, &mut lock())? else { break };

@@ -122,6 +122,7 @@ impl<'a> Troupe<'a> {
 
     /// Each step is done, or seen to wait, before the next one begins.
     fn in_order(&mut self) {
+        let away = self.program.steps.iter().any(|step| step.call == Call::Away);
         for number in 0..self.program.steps.len() {
             self.now = number;
             let step = &self.program.steps[number];
@@ -136,6 +137,10 @@ impl<'a> Troupe<'a> {
                 State::Idle => self.ask(actor, number),
             }
             self.listen(self.settle);
+            if away && step.call != Call::Pause {
+                // What was sent is on its way.
+                process::pause(self.settle as u64 / 2);
+            }
         }
         self.listen(4 * self.settle);
         for (actor, member) in self.members.iter().enumerate() {
@@ -277,7 +282,7 @@ impl<'a> Troupe<'a> {
                 };
                 self.trace[number] = format!("{text}{late}");
                 let step = &self.program.steps[number];
-                if matches!(step.call, Call::Exec | Call::ExecPlain) && text == "ok" {
+                if matches!(step.call, Call::Exec | Call::ExecPlain | Call::Away) && text == "ok" {
                     // Of the process's threads the one that called is left.
                     let pid = self.members[actor].pid;
                     for (other, member) in self.members.iter_mut().enumerate() {

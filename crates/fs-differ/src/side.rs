@@ -21,6 +21,8 @@ pub struct Side {
     /// The `fastsock` program, on our side, with its daemon.
     ours: Option<(PathBuf, Child)>,
     dir: PathBuf,
+    /// The namespace at the other end of the wire.
+    away: Option<String>,
     runner: Option<Child>,
     served: u32,
 }
@@ -32,14 +34,17 @@ fn ip(args: &[&str]) -> Result<()> {
 }
 
 impl Side {
-    /// A namespace, and with `fastsock` a daemon in it.
-    pub fn up(name: &str, fastsock: Option<&Path>) -> Result<Side> {
+    /// A namespace, and with `fastsock` a daemon in it. `wire`: it is at a wire to another one, with a kernel only.
+    pub fn up(name: &str, fastsock: Option<&Path>, wire: bool) -> Result<Side> {
         let namespace = format!("differ-{}-{name}", std::process::id());
         let dir = std::env::temp_dir().join(&namespace);
         std::fs::create_dir_all(&dir)?;
         ip(&["netns", "add", &namespace])?;
-        let mut side = Side { namespace, ours: None, dir, runner: None, served: 0 };
+        let mut side = Side { namespace, ours: None, dir, away: None, runner: None, served: 0 };
         ip(&["-n", &side.namespace, "link", "set", "lo", "up"])?;
+        if wire {
+            side.lay_wire()?;
+        }
         let range = "net.ipv4.ip_local_port_range=52000 65000";
         let set = side.command("sysctl").args(["-qw", range]).status()?;
         ensure!(set.success(), "sysctl {range}");
@@ -47,7 +52,8 @@ impl Side {
             let log = std::fs::File::create(side.dir.join("daemon.log"))?;
             let daemon = side
                 .command(&fastsock.to_string_lossy())
-                .args(["up", "--only-local"])
+                .arg("up")
+                .args(if wire { &["--device", "here0", "--partial-checksums"][..] } else { &["--only-local"][..] })
                 .stdin(Stdio::null())
                 .stdout(log.try_clone()?)
                 .stderr(log)
@@ -62,10 +68,27 @@ impl Side {
         Ok(side)
     }
 
+    /// A pair of devices: `here0` with 10.78.0.1, and `there0` with 10.78.0.2 in a namespace of its own.
+    fn lay_wire(&mut self) -> Result<()> {
+        let (here, there) = (self.namespace.clone(), format!("{}-away", self.namespace));
+        ip(&["netns", "add", &there])?;
+        self.away = Some(there.clone());
+        ip(&["-n", &here, "link", "add", "here0", "type", "veth", "peer", "name", "there0", "netns", &there])?;
+        for (namespace, device, address) in [(&here, "here0", "10.78.0.1/24"), (&there, "there0", "10.78.0.2/24")] {
+            ip(&["-n", namespace, "address", "add", address, "dev", device])?;
+            ip(&["-n", namespace, "link", "set", device, "up"])?;
+            ip(&["-n", namespace, "link", "set", "lo", "up"])?;
+        }
+        Ok(())
+    }
+
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace, program]);
         command.env("FASTSOCK_CONTROL", self.dir.join("control"));
+        if let Some(away) = &self.away {
+            command.env(process::AWAY, Path::new("/run/netns").join(away));
+        }
         command
     }
 
@@ -145,6 +168,9 @@ impl Drop for Side {
             let _ = daemon.wait();
         }
         let _ = ip(&["netns", "del", &self.namespace]);
+        if let Some(away) = &self.away {
+            let _ = ip(&["netns", "del", away]);
+        }
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

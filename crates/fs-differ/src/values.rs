@@ -17,8 +17,18 @@ pub const NAGLE: i32 = 0x1000_0000;
 pub const FAMILY: &[Named] = &[("inet", libc::AF_INET), ("inet6", libc::AF_INET6)];
 
 /// Hosts of addresses.
-pub const HOST: &[Named] =
-    &[("any4", 0), ("lo4", 1), ("lo4b", 2), ("any6", 3), ("lo6", 4), ("mapped", 5), ("unspec", 6), ("short", 7)];
+pub const HOST: &[Named] = &[
+    ("any4", 0),
+    ("lo4", 1),
+    ("lo4b", 2),
+    ("any6", 3),
+    ("lo6", 4),
+    ("mapped", 5),
+    ("unspec", 6),
+    ("short", 7),
+    ("here4", 8),
+    ("there4", 9),
+];
 
 /// Ports: `none` is 0, the others are the program's own.
 pub const PORT: &[Named] = &[("p0", 0), ("p1", 1), ("p2", 2), ("p3", 3), ("none", -1)];

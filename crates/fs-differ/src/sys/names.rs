@@ -108,6 +108,9 @@ pub fn address(host: i32, port: i32) -> Room {
             let ip = match host {
                 0 | 6 => 0,
                 2 => 0x7f00_0002,
+                // Of the wire: see `Side`.
+                8 => 0x0a4e_0001,
+                9 => 0x0a4e_0002,
                 _ => 0x7f00_0001,
             };
             let mut four = four(ip);
