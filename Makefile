@@ -42,3 +42,5 @@ differ:
 	cargo build --release -p fs-cli -p fs-capi -p fs-differ
 	target/release/fs-differ run tests/differ --seconds $(or $(SECONDS),60) --jobs 2 --differences 1000 \
 		--allowed tests/differ/allowed.txt --not-yet tests/differ/not-yet.txt $(if $(COVERAGE),--coverage $(COVERAGE))
+	target/release/fs-differ run tests/differ/wire --wire --seconds $(or $(SECONDS),60) --jobs 2 --differences 1000 \
+		--allowed tests/differ/allowed.txt

@@ -55,6 +55,18 @@ fn known_programs_see_what_they_see_on_the_kernel() -> Result<()> {
     Ok(())
 }
 
+/// Servers and clients of ours whose peer is another host's kernel.
+#[test]
+fn programs_at_both_ends_of_a_wire_see_what_they_see_on_the_kernel() -> Result<()> {
+    if Lab::up(&[])?.is_none() {
+        return Ok(());
+    }
+    let corpus = workspace().join("tests/differ/wire");
+    let (text, same) = judge(&["--wire", &corpus.to_string_lossy()])?;
+    ensure!(same, "programs differ:\n{text}");
+    Ok(())
+}
+
 /// Programs that nobody has seen. As long as `not-yet.txt` names some, what is found here is printed and no failure: the same may be
 /// behind it.
 #[test]

@@ -89,6 +89,16 @@ impl TcpStream {
 
     // ---- readiness
 
+    /// Waits until the connection is over: both directions have ended, or it was reset ([`TcpStream::take_error`]).
+    pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.look(|stack, id| stack.tcp_ready(id)).is_ok_and(|ready| !ready.intersects(CoreReady::CLOSED)) {
+            self.core.wait(Wait::TcpRead, self.id.index, cx.waker());
+            self.core.wait(Wait::TcpWrite, self.id.index, cx.waker());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
     /// Waits until the connection is ready for some of `interest`.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
         poll_fn(|cx| self.poll_ready(cx, interest)).await

@@ -109,6 +109,13 @@ fn step(channel: &Channel<'_>, stream: &TcpStream, course: &mut Course, cx: &mut
             return Poll::Ready(lost.map_or(Ok(()), |errno| Err(End::Wire(errno))));
         }
         (Direction::Again, _) | (_, Direction::Again) => cx.waker().wake_by_ref(),
+        // The peer has ended its direction, nothing is read any more, and perhaps nothing written for long: a reset that comes then is
+        // told all the same.
+        (Direction::Open, Direction::Finished) if stream.poll_closed(cx).is_ready() => {
+            if let Ok(Some(error)) = stream.take_error() {
+                return Poll::Ready(Err(wire(&error)));
+            }
+        }
         _ => {}
     }
     Poll::Pending

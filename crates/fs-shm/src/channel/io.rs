@@ -237,7 +237,8 @@ impl<'a> Channel<'a> {
     /// Nothing is unread: `Ok` if that is the end of data, else why not.
     #[inline]
     fn empty(&self, state: State) -> Result<(), Errno> {
-        if self.rx().rare.fin.load(Acquire) != 0 {
+        // One that could not be made has no end of data before its error: the core has closed its side since.
+        if self.rx().rare.fin.load(Acquire) != 0 && state.phase() != Phase::Failed {
             return Ok(());
         }
         self.absorb_reset(state);

@@ -38,13 +38,13 @@ const SOCK_NONBLOCK: i32 = 0o4000;
 pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let held = table::socket(fd)?;
     let socket = held.unheld();
-    if socket.kind() == Kind::Channel {
-        return Some(Err(Errno::INVAL));
-    }
-    let listener = of(socket)?;
     if flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0 {
         return Some(Err(Errno::INVAL));
     }
+    if socket.kind() == Kind::Channel {
+        return Some(a_number(fd).and(Err(Errno::INVAL)));
+    }
+    let listener = of(socket)?;
     if listener.id.load(Acquire) == 0 {
         // Attaching, if it is time to try again, announces it.
         process::attached();
@@ -71,12 +71,8 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         }
         if !is_enough && listener.is_behind() {
             // No number for an arena's memory: none for a connection either.
-            match call::dup(fd) {
-                Ok(probe) => {
-                    // Made above.
-                    let _ = call::close(probe);
-                }
-                Err(errno) => break Err(errno),
+            if let Err(errno) = a_number(fd) {
+                break Err(errno);
             }
         }
         if !kernel_first && listener.pending() {
@@ -100,6 +96,9 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         if socket.status() & O_NONBLOCK != 0 {
             break Err(Errno::AGAIN);
         }
+        if !slept && let Err(errno) = a_number(fd) {
+            break Err(errno);
+        }
         slept = true;
         match wait(listener, socket, fd, &mut patience) {
             Ok(by_kernel) => edge |= by_kernel,
@@ -113,6 +112,18 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         listener.pass_on();
     }
     Some(answer)
+}
+
+/// Whether there is a number for a new descriptor, which accept4() of the kernel takes before it looks for a connection.
+fn a_number(fd: Fd) -> Result<(), Errno> {
+    if fs_shm::wait::is_confined() {
+        // It may be allowed accept(2) and not dup(2).
+        return Ok(());
+    }
+    let probe = call::dup(fd)?;
+    // Made above.
+    let _ = call::close(probe);
+    Ok(())
 }
 
 /// One of ours; `None`: another thread or process was faster.
