@@ -88,6 +88,9 @@ pub fn sendfile(out: Fd, input: Fd, offset: Option<&mut i64>, count: usize) -> O
     Some(answer)
 }
 
+const O_RDONLY: i32 = 0;
+const O_WRONLY: i32 = 1;
+
 /// `splice(2)`: ours when either descriptor is; the other has to be a pipe.
 pub fn splice(
     input: Fd,
@@ -116,7 +119,12 @@ pub fn splice(
         return Some(Err(Errno::INVAL));
     }
     let len = len.min(MOVED_MAX);
-    Some(if to_us { from_pipe(input, output, len, flags) } else { to_pipe(input, output, len, flags) })
+    let answer = if to_us { from_pipe(input, output, len, flags) } else { to_pipe(input, output, len, flags) };
+    let (pipe, wrong) = if to_us { (input, O_WRONLY) } else { (output, O_RDONLY) };
+    Some(match answer {
+        Ok(1..) => answer,
+        Ok(_) | Err(_) => wrong_end(pipe, wrong).map_or(answer, Err),
+    })
 }
 
 /// Pipe → channel. What a channel has no room for is in no pipe any more: so no more is read than is sent, by waiting for
@@ -144,6 +152,13 @@ fn to_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Errno
     }
     let written = call::write(output, &buffer[..seen])?;
     receive(input, &mut buffer[..written], flags::DONTWAIT)
+}
+
+/// The end of a pipe that the kernel refuses before it looks at the socket (do_splice()); asked where nothing was moved.
+fn wrong_end(pipe: Fd, wrong: i32) -> Option<Errno> {
+    const F_GETFL: i32 = 3;
+    const O_ACCMODE: i32 = 3;
+    call::fcntl(pipe, F_GETFL, 0).is_ok_and(|flags| flags & O_ACCMODE == wrong).then_some(Errno::BADF)
 }
 
 /// `EAGAIN` where the call must not wait for the pipe: SPLICE_F_NONBLOCK, or O_NONBLOCK of the pipe (do_splice() of the

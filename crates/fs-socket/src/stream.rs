@@ -193,7 +193,7 @@ fn recv_on(
         return Err(Errno::AGAIN);
     }
     if flags & flags::OOB != 0 {
-        return recv_urgent(channel, bufs, flags);
+        return recv_urgent(channel, bufs, total, flags);
     }
     recv_more(fd, socket, channel, bufs, total, flags, 0)
 }
@@ -313,12 +313,18 @@ fn receive_pieces(
 
 /// MSG_OOB (tcp_recv_urg() of the kernel).
 #[cold]
-fn recv_urgent(channel: &Channel<'static>, bufs: &mut [IoSliceMut<'_>], flags: u32) -> Result<Received, Errno> {
+fn recv_urgent(
+    channel: &Channel<'static>,
+    bufs: &mut [IoSliceMut<'_>],
+    total: usize,
+    flags: u32,
+) -> Result<Received, Errno> {
     let byte = channel.recv_urgent(flags & flags::PEEK != 0)?;
-    let Some(first) = bufs.iter_mut().find(|buf| !buf.is_empty()) else {
+    if total == 0 {
         return Ok(Received { bytes: 0, flags: flags::OOB | flags::TRUNC });
-    };
-    if flags & flags::TRUNC == 0 {
+    }
+    // With MSG_TRUNC it is counted and goes nowhere.
+    if let Some(first) = bufs.iter_mut().find(|buf| !buf.is_empty() && flags & flags::TRUNC == 0) {
         first[0] = byte;
     }
     Ok(Received { bytes: 1, flags: flags::OOB })

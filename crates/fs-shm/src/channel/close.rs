@@ -134,7 +134,8 @@ impl Channel<'_> {
         }
         let unread = self.rx().unread().map_or(true, |(_, unread)| unread != 0);
         let reset = reset || unread;
-        if !reset {
+        // No FIN behind a reset: the peer is to find the error.
+        if !reset && !self.is_reset() {
             self.tx().rare.fin.store(1, Release);
             self.announce_deferred(locks);
         } else if self.own().flags.fetch_and(!DEFERRED, SeqCst) & DEFERRED != 0 {
