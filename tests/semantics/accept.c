@@ -209,6 +209,51 @@ static void accept_order(void) {
     say("in the order of connects");
 }
 
+enum { CLIENTS = 5 };
+
+/* Clients of several processes: in the order of their connects, whoever was here first, in accept and without waiting. */
+static void accept_order_of_processes(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 64, &at, &len);
+    int go[CLIENTS][2], done[2];
+    pid_t clients[CLIENTS];
+    MUST(pipe(done));
+    for (int i = 0; i < CLIENTS; i++) {
+        MUST(pipe(go[i]));
+        clients[i] = MUST(fork());
+        if (clients[i]) continue;
+        for (int other = 0; other <= i; other++) close(go[other][1]);
+        char name;
+        while (read(go[i][0], &name, 1) == 1) {
+            put(dial(&at, len), &name, 1);
+            MUST(write(done[1], &name, 1));
+        }
+        _exit(0);
+    }
+    static const char *const rounds[] = {"1", "20", "3120", "013210", "00112233", "4", "3043", "2103", "30333330"};
+    for (unsigned round = 0; round < sizeof rounds / sizeof *rounds; round++) {
+        size_t count = strlen(rounds[round]);
+        char name;
+        for (size_t i = 0; i < count; i++) {
+            MUST(write(go[rounds[round][i] - '0'][1], &rounds[round][i], 1));
+            MUST(read(done[0], &name, 1));
+        }
+        char came[16] = "";
+        MUST(fcntl(l, F_SETFL, round % 2 ? O_NONBLOCK : 0));
+        for (size_t i = 0; i < count; i++) {
+            int s = MUST(accept(l, NULL, NULL));
+            get(s, came + i, 1);
+            MUST(close(s));
+        }
+        say("%s came as %s", rounds[round], came);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        MUST(close(go[i][1]));
+        reap(clients[i]);
+    }
+}
+
 /* A client that has gone before accept is accepted all the same, with its bytes. */
 static void accept_of_one_that_left(void) {
     struct sockaddr_storage at;
@@ -234,5 +279,6 @@ const struct test accept_cases[] = {
     {"listen_without_bind", listen_without_bind},
     {"reuseport_group", reuseport_group},
     {"accept_order", accept_order},
+    {"accept_order_of_processes", accept_order_of_processes},
     {"accept_of_one_that_left", accept_of_one_that_left},
     {NULL, NULL, false}};

@@ -215,7 +215,7 @@ impl Arena {
             // Before the bit, so that who takes that finds it. Only with a new bit: the kernel's list has a descriptor at the
             // place of its first event too.
             if head.ordered.load(Relaxed) != 0 && !*stamped {
-                self.block(slot).inn[side.index()].wake.changed.store(now(), Relaxed);
+                self.note_time(side, slot);
                 *stamped = true;
             }
             dirty.fetch_or(bit, SeqCst);
@@ -224,6 +224,11 @@ impl Arena {
         if summary.load(SeqCst) & bit == 0 {
             summary.fetch_or(bit, SeqCst);
         }
+    }
+
+    /// What [`Arena::changed`] of that side answers from here on.
+    pub(crate) fn note_time(&self, side: Side, slot: u32) {
+        self.block(slot).inn[side.index()].wake.changed.store(now(), Relaxed);
     }
 
     pub(crate) fn notify_inbox(&self, slot: u32) {

@@ -350,7 +350,8 @@ pub struct Wake {
     pub tx_word: AtomicU32,
     /// CPU + 1 on which this side last began to wait; 0: unknown.
     pub cpu: AtomicU32,
-    /// When the channel was last marked as changed in an ordered lane of this side: CLOCK_MONOTONIC in nanoseconds. A hint:
+    /// When the channel came into the inbox (side B), or was last marked as changed in an ordered lane of this side:
+    /// CLOCK_MONOTONIC in nanoseconds. A hint:
     /// it decides what is reported first, nothing else.
     pub changed: AtomicU64,
     pub(crate) _pad: [AtomicU32; 8],

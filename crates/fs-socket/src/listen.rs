@@ -67,6 +67,9 @@ struct Listener {
     turn: AtomicU32,
     /// Places whose inbox had something lately, + 1: looked at before all others.
     hot: [AtomicU32; HOT],
+    /// The place of the last connection, and how many in a row came from there.
+    last: AtomicU32,
+    in_row: AtomicU32,
     /// The poller that all share who sleep in accept, of all processes: id | descriptor + 1 << 32.
     poller: AtomicU64,
     /// The life of the attachment that it is of.
@@ -535,9 +538,10 @@ impl Listener {
         all
     }
 
-    /// Whether one waits in an inbox that is known already, where it need not go after those of new ones.
+    /// Whether one waits in an inbox that is known already, where it need not go after those of new ones: among sets that
+    /// watch it with EPOLLEXCLUSIVE there is no order, and not each of them needs every arena.
     fn has_known(&self) -> bool {
-        !self.turn.load(Relaxed).is_multiple_of(FAIR) && self.pending()
+        self.exclusive.load(Relaxed) != 0 && !self.turn.load(Relaxed).is_multiple_of(FAIR) && self.pending()
     }
 
     /// Whether a connection waits in an inbox.
@@ -548,21 +552,25 @@ impl Listener {
     /// The place of the next connection: of an inbox that had some lately, or else the next in turn that has one.
     fn next(&self) -> Option<u32> {
         let count = self.count.load(Acquire);
-        let waits = |place: u32| {
-            let mapped = self.arenas.at(place as usize).and_then(Pointer::load);
-            mapped.is_some_and(|mapped| mapped.arena().pending() != 0)
-        };
         let turn = self.turn.load(Relaxed);
         // Now and then the others', so that busy clients do not keep them out.
         if !turn.is_multiple_of(FAIR) {
             let hot = |i: usize| self.hot[(turn as usize + i) % HOT].load(Relaxed).checked_sub(1);
-            let found = (0..HOT).filter_map(hot).find(|&place| place < count && waits(place));
+            let found = (0..HOT).filter_map(hot).find(|&place| place < count && self.waits(place));
             if found.is_some() {
                 return found;
             }
         }
-        let first = self.last_place();
-        (1..=count).map(|next| first.wrapping_add(next) % count).find(|&place| waits(place))
+        self.next_after(self.last_place(), count)
+    }
+
+    fn waits(&self, place: u32) -> bool {
+        let mapped = self.arenas.at(place as usize).and_then(Pointer::load);
+        mapped.is_some_and(|mapped| mapped.arena().pending() != 0)
+    }
+
+    fn next_after(&self, last: u32, count: u32) -> Option<u32> {
+        (1..=count).map(|next| last.wrapping_add(next) % count).find(|&place| self.waits(place))
     }
 
     /// Where the last connection came from that was not a hot place's.
@@ -570,9 +578,32 @@ impl Listener {
         self.hot[HOT - 1].load(Relaxed).wrapping_sub(1)
     }
 
+    /// The place of the connection that has waited longest: accept(2) takes them in the order in which they came.
+    fn longest_waiting(&self) -> Option<u32> {
+        let count = self.count.load(Acquire);
+        if count > LOOKED_AT {
+            return self.next();
+        }
+        // The times are the openers' words: one whose connections are always the oldest must not keep out the others.
+        if self.in_row.load(Relaxed) >= ROW {
+            self.in_row.store(0, Relaxed);
+            return self.next_after(self.last.load(Relaxed), count);
+        }
+        let since = |place: u32| {
+            let mapped = self.arenas.at(place as usize).and_then(Pointer::load)?;
+            Some((mapped.arena().waiting_since()?, place))
+        };
+        (0..count).filter_map(since).min().map(|(_, place)| place)
+    }
+
     /// Takes the next connection.
     fn take(&self) -> Option<(&'static Mapped, Channel<'static>)> {
-        let place = self.next()?;
+        let place = self.longest_waiting()?;
+        if self.last.swap(place, Relaxed) == place {
+            self.in_row.fetch_add(1, Relaxed);
+        } else {
+            self.in_row.store(0, Relaxed);
+        }
         let mapped = self.arenas.at(place as usize)?.load()?;
         let channel = Channel::accept(mapped.arena())?;
         self.turn.fetch_add(1, Relaxed);
@@ -727,6 +758,12 @@ enum Armed {
     Blind,
 }
 
+/// Inboxes up to which all are looked at for the connection that has waited longest. More: each accept costs two cache lines
+/// for each of them; fewer: with more client processes than this, their connections are taken out of order.
+const LOOKED_AT: u32 = 256;
+/// So many connections in a row from one inbox, then the next one in turn. Fewer than a client opens in a burst: its
+/// connections would let younger ones of others pass; more: others wait longer for one that lies.
+const ROW: u32 = 1024;
 /// Each so many accepts all inboxes are looked at in turn.
 const FAIR: u32 = 8;
 /// Arenas of a listener up to which a lone acceptor that is awake keeps its clients from ringing. More: a bell in vain

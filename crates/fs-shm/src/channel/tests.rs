@@ -251,11 +251,12 @@ fn an_ordered_lane_knows_when_each_channel_changed() {
     let (a, b) = (leak(a), leak(b));
     let opened: Vec<_> = (0..3).map(|_| Channel::open(a, &OpenArgs::default()).unwrap()).collect();
     let taken: Vec<_> = (0..3).map(|_| Channel::accept(b).unwrap()).collect();
+    let came = b.changed(taken[0].slot());
     let lane = b.join(1).unwrap();
     taken.iter().for_each(|channel| channel.watch(lane));
     opened[0].send_one(b"x").unwrap();
     b.drain(lane, |_| {});
-    assert_eq!(b.changed(taken[0].slot()), 0);
+    assert_eq!(b.changed(taken[0].slot()), came);
     b.set_ordered(lane);
     for which in [2, 0, 1, 2] {
         opened[which].send_one(b"x").unwrap();
@@ -581,4 +582,24 @@ fn a_connection_without_data_is_kept_from_its_acceptor() {
     b.close();
     assert_eq!((late.send_one(b"x"), b.pending(), a.used()), (Ok(1), 1, used + 1));
     assert_eq!(late.take_error(), Some(Errno::CONNRESET));
+}
+
+/// Who accepts from several inboxes knows which connection came first, also of those that were kept out for a while.
+#[test]
+fn an_inbox_tells_since_when_its_oldest_entry_waits() {
+    let inboxes = [(); 2].map(|()| Arena::in_memory(Geometry::SMALL, &crate::NoBells));
+    let [(a, b), (c, d)] = inboxes.map(|(a, b)| (leak(a), leak(b)));
+    assert_eq!(b.waiting_since(), None);
+    for (opener, gap) in [(c, 1), (a, 1), (c, 0)] {
+        Channel::open(opener, &OpenArgs::default()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(gap));
+    }
+    let mut order = Vec::new();
+    while let Some((_, next)) =
+        [b, d].into_iter().filter_map(|inbox| Some((inbox.waiting_since()?, inbox))).min_by_key(|one| one.0)
+    {
+        order.push(std::ptr::eq(next, b));
+        Channel::accept(next).unwrap();
+    }
+    assert_eq!(order, [false, true, false]);
 }
