@@ -1,5 +1,6 @@
 /* Signals during calls that wait, with and without SA_RESTART, and calls with a time limit. */
 #include "semantics.h"
+#include <setjmp.h>
 
 static char text[64];
 static volatile int handled;
@@ -228,7 +229,150 @@ static void asynchronous(void) {
     say("SIGIO came %d", handled > 0);
 }
 
+static void other_handler(int signal) { (void)signal; }
+
+/* Whether a call goes on is the business of the handler that ran, not of others that are installed. */
+static void by_handler(void) {
+    struct sigaction restarts = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    struct sigaction ends = {.sa_handler = handler, .sa_flags = 0};
+    for (int order = 0; order < 2; order++) {
+        MUST(sigaction(SIGUSR1, order ? &ends : &restarts, NULL));
+        MUST(sigaction(SIGUSR2, order ? &restarts : &ends, NULL));
+        for (int accepts = 0; accepts < 2; accepts++) {
+            int a, b, gate[2];
+            pair(&a, &b);
+            MUST(pipe(gate));
+            int l = listener(AF_INET, 5, &where, &where_len);
+            pid_t child = fork();
+            if (!child) {
+                long n = accepts ? accept(l, NULL, NULL) : recv(b, text, 1, 0);
+                say("%s: %s", accepts ? "accept" : "recv", n < 0 ? name_of(errno) : "went on");
+                _exit(0);
+            }
+            await_asleep(child);
+            MUST(kill(child, SIGUSR1));
+            usleep(20000);
+            if (!order) await_asleep(child);
+            if (accepts && !order) close(dial(&where, where_len));
+            else put(a, "x", 1);
+            reap(child);
+            close(a), close(b), close(l);
+        }
+    }
+}
+
+/* What a program is told of its handlers. */
+static void as_given(void) {
+    struct sigaction was, first = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_NODEFER};
+    MUST(sigaction(SIGUSR1, &first, NULL));
+    MUST(sigaction(SIGUSR1, NULL, &was));
+    say("handler %d RESTART %d NODEFER %d", was.sa_handler == handler, !!(was.sa_flags & SA_RESTART),
+        !!(was.sa_flags & SA_NODEFER));
+    say("signal answers the one before: %d", signal(SIGUSR1, other_handler) == handler);
+    MUST(sigaction(SIGUSR1, NULL, &was));
+    say("handler %d RESTART %d", was.sa_handler == other_handler, !!(was.sa_flags & SA_RESTART));
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    MUST(siginterrupt(SIGUSR1, 1));
+#pragma GCC diagnostic pop
+    MUST(sigaction(SIGUSR1, &first, &was));
+    say("handler %d RESTART %d", was.sa_handler == other_handler, !!(was.sa_flags & SA_RESTART));
+    MUST(sigaction(SIGUSR1, &was, &was));
+    say("handler %d", was.sa_handler == handler);
+    say("signal: %d", signal(SIGUSR1, SIG_IGN) == other_handler);
+    raise(SIGUSR1);
+    say("ignored: %d", signal(SIGUSR1, SIG_DFL) == SIG_IGN);
+    say("default: %d", signal(SIGUSR1, handler) == SIG_DFL);
+    struct sigaction once = {.sa_handler = handler, .sa_flags = SA_RESETHAND};
+    MUST(sigaction(SIGUSR1, &once, NULL));
+    handled = 0;
+    raise(SIGUSR1);
+    MUST(sigaction(SIGUSR1, NULL, &was));
+    say("ran %d, default %d", handled, was.sa_handler == SIG_DFL);
+    CALL(sigaction(SIGKILL, &first, NULL));
+    CALL(sigaction(65, &first, NULL));
+    say("%d", signal(SIGKILL, handler) == SIG_ERR);
+}
+
+static sigjmp_buf back;
+static void jumps(int signal) { siglongjmp(back, signal); }
+
+/* A handler that jumps out of calls that wait: the sockets are as whole as after the kernel's calls. */
+static void jumped(void) {
+    int a, b, c;
+    struct sigaction action = {.sa_handler = jumps, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    int l = listener(AF_INET, 5, &where, &where_len);
+    pair(&a, &b);
+    for (volatile int round = 0; round < 40; round++) {
+        for (volatile int which = 0; which < 5; which++) {
+            int set = (int)MUST(epoll_create1(0));
+            struct epoll_event want = {.events = EPOLLIN};
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, a, &want));
+            struct pollfd both[2] = {{a, POLLIN, 0}, {l, POLLIN, 0}};
+            struct itimerval soon = {{0, 0}, {0, 2000}};
+            if (sigsetjmp(back, 1) == 0) {
+                MUST(setitimer(ITIMER_REAL, &soon, NULL));
+                if (which == 0) recv(a, text, 1, 0);
+                else if (which == 1) accept(l, NULL, NULL);
+                else if (which == 2) poll(both, 2, -1);
+                else if (which == 3) poll(both, 1, -1);
+                else epoll_wait(set, &want, 1, -1);
+                say("call %d came back", which);
+            }
+            MUST(close(set));
+        }
+    }
+    put(b, "whole", 5);
+    get(a, text, 5);
+    say("%.5s", text);
+    c = dial(&where, where_len);
+    int d = (int)MUST(accept(l, NULL, NULL));
+    MUST(close(d));
+    CALL(recv(c, text, 1, 0));
+    pid_t child = fork();
+    if (!child) _exit(0);
+    reap(child);
+    MUST(close(a));
+    CALL(recv(b, text, 1, 0));
+    MUST(close(l));
+    CALL(connect(tcp(AF_INET, 0), (struct sockaddr *)&where, where_len));
+}
+
+/* The same while bytes move, at any point of a call. */
+static void jumped_anywhere(void) {
+    int a, b;
+    pair(&a, &b);
+    pid_t child = fork();
+    if (!child) {
+        MUST(close(b));
+        static char block[3000];
+        for (;;)
+            if (send(a, block, sizeof block, MSG_NOSIGNAL) < 0) _exit(0);
+    }
+    MUST(close(a));
+    struct sigaction action = {.sa_handler = jumps, .sa_flags = 0};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    for (volatile int round = 0; round < 300; round++) {
+        struct itimerval soon = {{0, 0}, {0, 50 + round}};
+        if (sigsetjmp(back, 1) == 0) {
+            MUST(setitimer(ITIMER_REAL, &soon, NULL));
+            for (;;) {
+                int copy = dup(b);
+                if (recv(b, text, sizeof text, 0) <= 0) die("recv: %s", name_of(errno));
+                close(copy);
+            }
+        }
+    }
+    CALL(recv(b, text, sizeof text, MSG_WAITALL) == sizeof text);
+    /* Copies that were jumped over are open still. */
+    closefrom(3);
+    reap(child);
+}
+
 const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal_restarts", restarted},
                                     {"signal_time_limits", time_limits}, {"signal_calls_in_handler", calls_in_handler},
                                     {"signal_storm", storm},             {"signal_sigio", asynchronous},
+                                    {"signal_by_handler", by_handler},   {"signal_as_given", as_given},
+                                    {"signal_jumped", jumped},           {"signal_jumped_anywhere", jumped_anywhere},
                                     {NULL, NULL, false}};

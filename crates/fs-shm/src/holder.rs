@@ -133,6 +133,14 @@ fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
     Err(Errno::IO)
 }
 
+/// Frees the lock if this very thread holds it: it has left the call that took it, by a jump.
+pub(crate) fn break_own(word: &AtomicU64) {
+    let mine = u64::from(attachment()) << 32 | u64::from(thread());
+    if word.load(Ordering::Relaxed) == mine {
+        word.store(0, Ordering::Release);
+    }
+}
+
 /// Frees the lock if `attachment` holds it. Only for an attachment whose threads are gone.
 pub(crate) fn break_lock(word: &AtomicU64, attachment: u32) {
     let holder = word.load(Ordering::Acquire);

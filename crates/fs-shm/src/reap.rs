@@ -21,6 +21,11 @@ impl Arena {
         holder::break_lock(&self.head().inbox_lock, attachment);
     }
 
+    /// Frees the opener's lock if this very thread holds it, which has jumped out of the call that took it.
+    pub fn break_own_lock(&self) {
+        holder::break_own(&self.head().inbox_lock);
+    }
+
     /// Slots in use now.
     pub fn used_slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.slot_map().iter().enumerate().flat_map(|(i, word)| {

@@ -51,12 +51,14 @@ pub(crate) struct Patience {
     timeout: u64,
     deadline: Option<Instant>,
     moved: bool,
+    /// What handlers had done when the call began.
+    handlers: signals::Seen,
 }
 
 impl Patience {
     /// `timeout`: SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0: for ever. Time runs from the first wait on.
     pub(crate) fn new(timeout: &AtomicU64) -> Self {
-        Patience { timeout: timeout.load(Relaxed), deadline: None, moved: false }
+        Patience { timeout: timeout.load(Relaxed), deadline: None, moved: false, handlers: signals::Seen::now() }
     }
 
     /// So many bytes have been moved: a signal then ends the call with them.
@@ -80,6 +82,10 @@ impl Patience {
     pub(crate) fn wait(&mut self, channel: &Channel<'static>, interest: Interest) -> Result<(), Errno> {
         let mut how = Wait { deadline: self.deadline(), ..Wait::default() };
         loop {
+            if self.handlers.has_ended() {
+                // One that came before the sleep does not interrupt that.
+                return Err(Errno::INTR);
+            }
             let cancels = CANCELS.load(Relaxed);
             if cancels {
                 how.slice = CANCEL_SLICE;
@@ -132,7 +138,7 @@ impl Patience {
     /// A signal handler ran in the middle.
     pub(crate) fn interrupted(&self) -> Result<(), Errno> {
         // With a timeout never restarted (sock_intr_errno() of the kernel).
-        if self.timeout == 0 && !self.moved && signals::restarted() { Ok(()) } else { Err(Errno::INTR) }
+        if self.timeout == 0 && !self.moved && self.handlers.restarted() { Ok(()) } else { Err(Errno::INTR) }
     }
 }
 

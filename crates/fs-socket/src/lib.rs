@@ -22,8 +22,9 @@
 //! 2. Tables are read without locks. Changing them is held off by a fork only, and never for the thread that forks.
 //! 3. A request to the daemon within a handler that interrupted one of its own thread is refused: the call is the kernel's.
 //! 4. A forked child makes no request and takes no lock before it runs on: its attachment was made before the fork.
-//! 5. Whether a wait that a handler interrupted is restarted is decided by the handlers that are installed: all with
-//!    SA_RESTART: yes. (The kernel knows which handler ran; it cannot be learnt from outside.)
+//! 5. A wait that handlers interrupted is restarted if all that ran had SA_RESTART: whoever installs handlers for the application
+//!    tells when they begin and end ([`handler_begins`]). Of others it is not known: then all that are installed must have it.
+//! 6. What a call holds that a handler jumps out of is let go ([`jumped`]).
 #![deny(unsafe_code)]
 
 mod address;
@@ -37,6 +38,7 @@ pub mod descriptor;
 pub mod exec;
 pub mod file;
 pub mod fork;
+mod held;
 mod ioctl_unsafe;
 pub mod listen;
 pub mod options;
@@ -60,6 +62,7 @@ pub use exec::{after_exec_failed, before_exec, before_spawn, start};
 pub use file::{sendfile, splice};
 pub use fork::{after_fork_child, after_fork_parent, before_fork};
 pub use fs_shm::holder::{is_single_threaded, tell_threads};
+pub use held::jumped;
 pub use ioctl_unsafe::ioctl;
 pub use listen::{accept4, bind, listen};
 pub use options::{getpeername, getsockname, getsockopt, setsockopt};
@@ -67,4 +70,5 @@ pub use pass::{claim, share, unshare};
 pub use process::confine;
 pub use rustix::io::Errno;
 pub use stream::{recv, send};
+pub use sys::signals::{defer, handler_begins, handler_ends};
 pub use types::{Address, Fd, IoVec, IoVecMut, Ours, Received, flags};

@@ -30,6 +30,7 @@ use crate::{
     address,
     arenas::{self, Mapped, Shared},
     connect,
+    held::{Held, Note},
     poll::{self, spin::Spin},
     process::{self, Attachment, Poller},
     socket::{Kind, Socket, mark},
@@ -375,6 +376,7 @@ pub(crate) fn woken(socket: &Socket) -> bool {
 pub(crate) struct Doze {
     listener: &'static Listener,
     poller: Poller,
+    note: Option<Note>,
 }
 
 impl Doze {
@@ -386,7 +388,7 @@ impl Doze {
         match listener.arm(Shared::Accept, &poller) {
             Armed::Yes => {
                 listener.waiters.fetch_add(1, AcqRel);
-                Ok(Some(Doze { listener, poller }))
+                Ok(Some(Doze { listener, poller, note: Some(Note::new(Held::Counted(&listener.waiters))) }))
             }
             Armed::Ready => Err(()),
             Armed::Blind => Ok(None),
@@ -407,6 +409,7 @@ impl Doze {
 
 impl Drop for Doze {
     fn drop(&mut self) {
+        self.note = None;
         self.listener.waiters.fetch_sub(1, AcqRel);
         // As poll(2) wakes all: each wakes the next, as long as nobody has taken the connection.
         if self.listener.awake(&self.poller) == Armed::Ready {

@@ -215,6 +215,15 @@ pub fn attached() -> Option<&'static Attachment> {
     made
 }
 
+/// A signal handler has jumped out of what this thread was in the middle of.
+pub(crate) fn jumped() {
+    // Lost: it was in the middle of nothing.
+    let _ = ATTACHING.compare_exchange(thread::me(), 0, AcqRel, Relaxed);
+    if let Some(attachment) = current() {
+        attachment.client.break_own_lock();
+    }
+}
+
 fn attach() -> Option<&'static Attachment> {
     NEXT_TRY.store(now() + RETRY_NS, Relaxed);
     let client = reach()?;

@@ -16,9 +16,15 @@ use core::{
 };
 
 use crate::{
+    held::{Held, Note},
     process::{self, Attachment},
     socket::{Kind, Socket},
-    sys::{array::Array, pointer::Pointer, thread},
+    sys::{
+        array::Array,
+        pointer::Pointer,
+        signals::{self, Section},
+        thread,
+    },
     types::Fd,
 };
 
@@ -69,6 +75,8 @@ pub(crate) fn each(first: u32, last: u32, mut visit: impl FnMut(Fd, &'static Soc
 /// A socket held: it is not torn down (no FIN is sent) while this stands, as a kernel call holds its file.
 #[derive(Debug)]
 pub struct SocketRef {
+    /// For the case that a signal handler jumps out of the call. `None`: it is not run before the hold ends.
+    note: Option<Note>,
     socket: &'static Socket,
 }
 
@@ -77,6 +85,12 @@ impl SocketRef {
     /// ([`Socket::identity`] tells).
     pub fn unheld(&self) -> &'static Socket {
         self.socket
+    }
+
+    /// One of [`socket_in_section`] is held beyond the section.
+    pub(crate) fn keep(mut self) -> Self {
+        self.note = Some(Note::new(Held::Socket(self.socket)));
+        self
     }
 }
 
@@ -90,12 +104,23 @@ impl Deref for SocketRef {
 
 impl Drop for SocketRef {
     fn drop(&mut self) {
+        let _section = self.note.is_some().then(Section::begin);
+        self.note = None;
         self.socket.release();
     }
 }
 
 /// The socket behind a number, held; `None`: not ours.
 pub fn socket(fd: Fd) -> Option<SocketRef> {
+    signals::begin_section();
+    let held = socket_in_section(fd).map(SocketRef::keep);
+    signals::end_section();
+    held
+}
+
+/// The same within a section ([`signals::begin_section`]), and not beyond it.
+#[inline]
+pub(crate) fn socket_in_section(fd: Fd) -> Option<SocketRef> {
     loop {
         let socket = find(fd)?;
         if !socket.hold() {
@@ -105,7 +130,7 @@ pub fn socket(fd: Fd) -> Option<SocketRef> {
             }
             continue;
         }
-        let held = SocketRef { socket };
+        let held = SocketRef { note: None, socket };
         if find(fd).is_some_and(|now| ptr::eq(now, socket)) {
             return Some(held);
         }
@@ -114,7 +139,7 @@ pub fn socket(fd: Fd) -> Option<SocketRef> {
 
 /// The same for a socket that is known; `None`: it is being torn down.
 pub(crate) fn hold(socket: &'static Socket) -> Option<SocketRef> {
-    socket.hold().then_some(SocketRef { socket })
+    socket.hold().then_some(SocketRef { note: None, socket }.keep())
 }
 
 /// The index of an epoll set that has had no socket of ours yet.
@@ -202,7 +227,7 @@ const FORKING: u32 = 1 << 31;
 /// Held while entries, counts or the attachment page change. Any number of threads (and handlers on them) may hold it;
 /// only a fork keeps them out. The daemon, which puts right what processes left behind that died in the middle of a change,
 /// sees it in the attachment page and waits for those who live.
-pub(crate) struct Changing(Option<&'static Attachment>);
+pub(crate) struct Changing(Option<&'static Attachment>, Option<Note>);
 
 impl Changing {
     pub(crate) fn begin() -> Self {
@@ -212,17 +237,26 @@ impl Changing {
             rounds += 1;
             pause(rounds);
         }
-        Changing(process::begin_change())
+        signals::begin_section();
+        let attachment = process::begin_change();
+        Changing(attachment, Some(Note::new(Held::Changing(attachment))))
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        if let Some(attachment) = self.0 {
-            attachment.page().end_change();
-        }
-        CHANGING.fetch_sub(1, Release);
+        self.1 = None;
+        end_change(self.0);
+        signals::end_section();
     }
+}
+
+/// What [`Changing::begin`] has begun is over.
+pub(crate) fn end_change(attachment: Option<&'static Attachment>) {
+    if let Some(attachment) = attachment {
+        attachment.page().end_change();
+    }
+    CHANGING.fetch_sub(1, Release);
 }
 
 /// Nobody changes anything while it stands.
@@ -233,6 +267,8 @@ impl Still {
     /// Waits for those who change something. After a second it goes on: somebody was stopped in the middle, or this is a
     /// handler in the middle of its own thread's change; the child then misses one descriptor at worst.
     pub(crate) fn begin() -> Self {
+        // A handler that jumped out of a fork would leave all others waiting.
+        signals::begin_section();
         for rounds in 0..20_000 {
             if CHANGING.compare_exchange(0, FORKING, Acquire, Relaxed).is_ok() {
                 FORKER.store(thread::me(), Relaxed);
@@ -248,11 +284,13 @@ impl Still {
     /// In the child: nobody else is there.
     pub(crate) fn end_in_child(self) {
         CHANGING.store(0, Release);
+        signals::end_section_in_child();
     }
 
     pub(crate) fn end(self) {
         FORKER.store(0, Relaxed);
         CHANGING.fetch_and(!FORKING, Release);
+        signals::end_section();
     }
 }
 

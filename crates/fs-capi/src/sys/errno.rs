@@ -24,6 +24,10 @@ impl<T> Failure for *mut T {
     const FAILED: Self = core::ptr::null_mut();
 }
 
+impl Failure for libc::sighandler_t {
+    const FAILED: Self = libc::SIG_ERR;
+}
+
 impl Failure for () {
     const FAILED: Self = ();
 }

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
-    posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios, timespec, timeval, winsize,
+    posix_spawnattr_t, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios, timespec, timeval,
+    winsize,
 };
 
 use super::errno::{Failure, set_errno};
@@ -169,6 +170,15 @@ real! {
     fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn execveat(directory: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int;
+    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn siginterrupt(signal: c_int, flag: c_int) -> c_int;
+    fn longjmp(place: *mut c_void, value: c_int) -> ();
+    fn _longjmp(place: *mut c_void, value: c_int) -> ();
+    fn siglongjmp(place: *mut c_void, value: c_int) -> ();
+    fn __longjmp_chk(place: *mut c_void, value: c_int) -> ();
     fn pthread_cancel(thread: libc::pthread_t) -> c_int;
     fn mlockall(flags: c_int) -> c_int;
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;

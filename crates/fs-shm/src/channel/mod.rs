@@ -251,6 +251,13 @@ impl<'a> Channel<'a> {
         }
     }
 
+    /// Frees the locks of this side that this very thread holds, which has jumped out of the call that took them.
+    pub fn break_own_locks(&self) {
+        let side = self.side().index();
+        holder::break_own(&self.block().inn[side].hot.lock);
+        holder::break_own(&self.block().tx[side].lock);
+    }
+
     /// Wakes everybody who may wait on either side, whatever the flags say: one that had taken a flag has died before it woke
     /// whom the flag was of (the daemon).
     pub fn rouse(&self) {

@@ -170,6 +170,12 @@ impl Client {
         self.timeout = timeout;
     }
 
+    /// Gives up a request that this thread is in the middle of, and will not go on with. Its answer, if one comes, is taken for
+    /// late.
+    pub fn break_own_lock(&self) {
+        self.lock.break_own();
+    }
+
     /// What tells of the daemon's end: a confined process need not ask the kernel then.
     pub fn set_life(&mut self, life: &'static AtomicU32) {
         self.life = Some(life);

@@ -39,6 +39,16 @@ impl Lock {
     }
 }
 
+impl Lock {
+    /// Lets it go, if this thread holds it.
+    pub(crate) fn break_own(&self) {
+        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32 & !CONTENDED;
+        if self.0.load(Ordering::Relaxed) & !CONTENDED == me {
+            drop(Guard(self));
+        }
+    }
+}
+
 pub(crate) struct Guard<'a>(&'a Lock);
 
 impl Drop for Guard<'_> {

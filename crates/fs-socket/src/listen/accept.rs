@@ -22,7 +22,9 @@ use crate::{
     address,
     arenas::Shared,
     channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
-    connect, poll, process,
+    connect,
+    held::{Held, Note},
+    poll, process,
     socket::{Kind, Socket, mark},
     sys::{self, call},
     table,
@@ -192,7 +194,7 @@ const SLICE: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(30);
 
 /// A thread that sleeps for [`LONG`] in accept.
-struct Long(&'static Listener);
+struct Long(&'static Listener, Option<Note>);
 
 impl Long {
     /// `None`: it has to look more often.
@@ -203,7 +205,7 @@ impl Long {
             return None;
         }
         listener.long.fetch_add(1, SeqCst);
-        let long = Long(listener);
+        let long = Long(listener, Some(Note::new(Held::Counted(&listener.long))));
         fence(SeqCst);
         // Who recalls has changed one of these first, or sees the count.
         (!CANCELS.load(SeqCst) && of(socket).is_some() && live(fd, socket).is_some()).then_some(long)
@@ -212,6 +214,7 @@ impl Long {
 
 impl Drop for Long {
     fn drop(&mut self) {
+        self.1 = None;
         self.0.long.fetch_sub(1, SeqCst);
     }
 }
@@ -277,12 +280,13 @@ fn wait(listener: &'static Listener, socket: &'static Socket, fd: Fd, patience: 
     };
     listener.enter_placeholder(&poller, fd);
     listener.waiters.fetch_add(1, AcqRel);
+    let waits = Note::new(Held::Counted(&listener.waiters));
     let armed = listener.arm(Shared::Accept, &poller);
     if armed == Armed::Blind {
         slice = slice.min(BLIND);
     }
     let woken = if armed == Armed::Ready { Ok(Some(0)) } else { poll::sleep_on(poller.fd, slice) };
-    drop(long);
+    drop((long, waits));
     listener.waiters.fetch_sub(1, AcqRel);
     listener.awake(&poller);
     if woken == Ok(Some(poll::END))

@@ -25,9 +25,11 @@ use super::{
 };
 use crate::{
     channel::{CANCELLED, CANCELS},
+    held::{Held, Note},
     listen,
     process::{self, Poller},
     socket::{Kind, Socket, Watch},
+    sys::signals::{Section, Seen},
     table,
     types::{Fd, Ours},
 };
@@ -57,8 +59,9 @@ enum What {
     Set(&'static Set),
 }
 
+/// Within a section, as all that holds what this answers.
 fn what(fd: Fd) -> What {
-    let Some(socket) = table::socket(fd) else { return What::Kernel };
+    let Some(socket) = table::socket_in_section(fd) else { return What::Kernel };
     match socket.kind() {
         Kind::Epoll => {
             registry::find(socket.epoll_index()).filter(|set| set.is_active()).map_or(What::Kernel, What::Set)
@@ -96,7 +99,9 @@ fn now(what: &What, events: i16) -> i16 {
 
 /// poll(2). `None`: nothing of ours is among them.
 pub(super) fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
+    let section = Section::begin();
     let ours = fds.iter().filter(|entry| entry.fd >= 0).filter(|entry| !matches!(what(entry.fd), What::Kernel)).count();
+    drop(section);
     if ours == 0 {
         return None;
     }
@@ -105,6 +110,7 @@ pub(super) fn poll(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u
 
 fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
     let deadline = Deadline::new(timeout);
+    let handlers = Seen::now();
     let mut few = [PollFd::default(); 2 * FEW + OWN];
     let mut many = None;
     let room: &mut [PollFd] = if fds.len() <= FEW {
@@ -128,6 +134,10 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
                 kernel::ppoll(&mut room[..kernel], Some(Duration::ZERO), mask)?;
             }
             return Ok(merge(fds, &room[..kernel]));
+        }
+        if handlers.has_any() {
+            // One that came before the sleep does not interrupt that.
+            return Err(Errno::INTR);
         }
         asked = asked.saturating_add(1);
         over = match single(fds, kernel, mask) {
@@ -157,6 +167,7 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
 
 /// Asks ours; answers how many have something.
 fn look(fds: &mut [PollFd]) -> usize {
+    let _section = Section::begin();
     let mut n = 0;
     for entry in fds {
         entry.revents = if entry.fd < 0 { 0 } else { now(&what(entry.fd), entry.events) };
@@ -167,6 +178,7 @@ fn look(fds: &mut [PollFd]) -> usize {
 
 /// Copies the entries that the kernel is asked about to the front of `room`.
 fn kernel_part(fds: &[PollFd], room: &mut [PollFd]) -> usize {
+    let _section = Section::begin();
     let mut n = 0;
     for entry in fds.iter().filter(|entry| entry.fd >= 0 && needs_kernel(&what(entry.fd))) {
         room[n] = PollFd { revents: 0, ..*entry };
@@ -192,12 +204,14 @@ fn merge(fds: &mut [PollFd], kernel: &[PollFd]) -> usize {
 /// When one channel is all there is: the channel, and what to wait for on it.
 fn single(fds: &[PollFd], kernel: usize, mask: Option<u64>) -> Option<(table::SocketRef, Interest)> {
     let [entry] = fds else { return None };
+    let _section = Section::begin();
     let What::Ours(socket) = what(entry.fd) else { return None };
     if kernel != 0 || mask.is_some() || socket.watch() != Watch::Channel {
         return None;
     }
     // IN and RDNORM are one, so are OUT and WRNORM; RDHUP comes with IN; TCP has neither RDBAND nor WRBAND.
     let asked = entry.events as u32 & 0x23c7;
+    let socket = socket.keep();
     let all_in = |bits: u32| asked & !bits == 0;
     match (asked & 0x41 != 0, asked & 0x104 != 0) {
         (true, false) if all_in(0x2000 | 0x80 | 0x41) => Some((socket, Interest::Read)),
@@ -251,12 +265,14 @@ fn sleep(
     mask: Option<u64>,
     (asked, alone): (u32, bool),
 ) -> Result<Slept, Errno> {
+    let section = Section::begin();
     let poller = match take_poller() {
         Some(poller) => poller,
         None if alone => return Ok(Slept::NoLane),
         // No descriptor number is free: poll(2) needs none.
         None => Poller::none(0),
     };
+    let note = Note::new(Held::Poller(poller));
     let mut watching = Watching {
         fds,
         poller,
@@ -268,10 +284,13 @@ fn sleep(
         dozes: [const { None }; DOZES],
     };
     watching.begin();
+    drop(section);
     let no_lane = alone && watching.ask;
     let answer = if no_lane { Ok(true) } else { watching.sleep(room, kernel, deadline, mask) };
+    let _section = Section::begin();
     watching.disarm_sets();
     watching.end();
+    drop(note);
     if !poller.is_none() {
         give_poller(poller);
     }
@@ -293,6 +312,7 @@ pub(crate) fn sleep_on_channel(
         return None;
     }
     let poller = take_poller()?;
+    let note = Note::new(Held::Poller(poller));
     let arena = channel.arena();
     let answer = arena.join(poller.id).and_then(|lane| {
         channel.watch(lane);
@@ -302,6 +322,7 @@ pub(crate) fn sleep_on_channel(
         arena.leave(lane);
         slept
     });
+    drop(note);
     give_poller(poller);
     answer
 }
@@ -361,6 +382,7 @@ struct Watching<'a> {
 
 impl Watching<'_> {
     fn begin(&mut self) {
+        let _section = Section::begin();
         for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
             let What::Ours(socket) = what(entry.fd) else { continue };
             if let Some(channel) = socket.channel() {
@@ -405,6 +427,7 @@ impl Watching<'_> {
         deadline: &Deadline,
         mask: Option<u64>,
     ) -> Result<bool, Errno> {
+        let section = Section::begin();
         // What happened before the lanes were joined is not told.
         if self.fds.iter().any(|entry| entry.fd >= 0 && now(&what(entry.fd), entry.events) != 0) {
             return Ok(true);
@@ -433,7 +456,9 @@ impl Watching<'_> {
             MANY_SLICE
         };
         let time = if slice == Duration::MAX { left } else { Some(left.map_or(slice, |left| left.min(slice))) };
+        drop(section);
         let answer = kernel::ppoll(room, time, mask);
+        let _section = Section::begin();
         drop(endless);
         let n = answer?;
         if room[kernel].revents != 0 && !self.poller.is_none() {
@@ -515,6 +540,7 @@ impl Watching<'_> {
     }
 
     fn end(&mut self) {
+        let _section = Section::begin();
         for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
             let What::Ours(socket) = what(entry.fd) else { continue };
             if let Some(channel) = socket.channel()
@@ -558,6 +584,17 @@ impl Endless {
 impl Drop for Endless {
     fn drop(&mut self) {
         self.0.store(0, Relaxed);
+    }
+}
+
+/// A thread has jumped out of a sleep on this poller: it is used no more, and with it the lanes go.
+pub(crate) fn abandon(poller: Poller) {
+    for place in &ENDLESS {
+        // Lost: it was not there.
+        let _ = place.compare_exchange(poller.id, 0, SeqCst, Relaxed);
+    }
+    if !poller.is_none() {
+        process::poller_gone(poller);
     }
 }
 

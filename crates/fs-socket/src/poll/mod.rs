@@ -224,6 +224,13 @@ pub(crate) fn recall() {
     descriptors::recall();
 }
 
+/// This thread has jumped out of what it was in the middle of.
+pub(crate) fn jumped() {
+    registry::jumped();
+}
+
+pub(crate) use descriptors::abandon;
+
 /// In a forked child, when its attachment stands.
 pub(crate) fn forked() {
     registry::forked();

@@ -97,6 +97,12 @@ pub(super) fn each(mut visit: impl FnMut(&'static Set)) {
     }
 }
 
+/// A thread has jumped out of what it was in the middle of.
+pub(super) fn jumped() {
+    each(Set::break_own_lock);
+    BOOK.break_own();
+}
+
 /// In a forked child.
 pub(super) fn forked() {
     if !BOOK.reset()

@@ -31,7 +31,7 @@ pub(super) fn select(
     let mut ours = false;
     each(n, &sets, |fd, _| {
         count += 1;
-        ours |= table::socket(fd).is_some();
+        ours |= table::find(fd).is_some();
     });
     if !ours {
         return None;

@@ -189,6 +189,11 @@ impl Set {
     }
 
     /// In a forked child.
+    /// This thread has jumped out of what it was in the middle of.
+    pub(super) fn break_own_lock(&self) {
+        self.inner.break_own();
+    }
+
     pub(super) fn forked(&self) {
         let whole = self.inner.reset();
         if let Some(mut inner) = self.inner.lock() {

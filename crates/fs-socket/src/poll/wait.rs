@@ -17,6 +17,7 @@ use super::{
 use crate::{
     channel::{CANCELLED, CANCELS},
     process::{self, now},
+    sys::signals::Seen,
     types::Fd,
 };
 
@@ -82,6 +83,7 @@ pub(super) fn wait(
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
     let deadline = Deadline::new(timeout);
+    let handlers = Seen::now();
     loop {
         let now = now();
         set.turn.give(now);
@@ -101,6 +103,10 @@ pub(super) fn wait(
         let dirty = || set.lock().is_none_or(|inner| inner.any_dirty());
         if set.spin.look(deadline.at(), Some(&set.turn), dirty) {
             continue;
+        }
+        if handlers.has_any() {
+            // One that came before the sleep does not interrupt that.
+            return Err(Errno::INTR);
         }
         if !sleep(set, &deadline, mask)? {
             // The time is over: a last look at everything.

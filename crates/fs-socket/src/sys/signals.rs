@@ -1,6 +1,13 @@
-//! Signals held back for the length of a critical section that cannot be re-entered.
+//! What signal handlers have done; signals held back for the length of a critical section that cannot be re-entered.
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::{
+    cell::Cell,
+    sync::atomic::{
+        AtomicU8,
+        Ordering::{Relaxed, SeqCst},
+        compiler_fence,
+    },
+};
 
 use rustix::io::Errno;
 
@@ -11,6 +18,15 @@ const RT_SIGPROCMASK: usize = 14;
 #[cfg(target_arch = "aarch64")]
 const RT_SIGPROCMASK: usize = 135;
 const SIG_SETMASK: usize = 2;
+
+#[cfg(target_arch = "x86_64")]
+const TGKILL: usize = 234;
+#[cfg(target_arch = "aarch64")]
+const TGKILL: usize = 131;
+#[cfg(target_arch = "x86_64")]
+const RT_TGSIGQUEUEINFO: usize = 297;
+#[cfg(target_arch = "aarch64")]
+const RT_TGSIGQUEUEINFO: usize = 240;
 
 #[cfg(target_arch = "x86_64")]
 const RT_SIGACTION: usize = 13;
@@ -28,14 +44,170 @@ struct Action {
     mask: u64,
 }
 
-/// After a handler interrupted a wait: whether the call is to be restarted, as the kernel does for SA_RESTART. Which
-/// signal it was cannot be known; it is restarted if every handler that is installed asks for it (32 and 33 are the C library's).
-///
-/// In a confined process, as it was when that began: rt_sigaction(2) may be forbidden.
-pub fn restarted() -> bool {
-    match REMEMBERED.load(Relaxed) {
-        0 => restart_now(),
-        known => known == 1,
+thread_local! {
+    /// Handlers that have run in this thread, and of those the ones that are installed without SA_RESTART.
+    static ALL: Cell<u32> = const { Cell::new(0) };
+    static ENDING: Cell<u32> = const { Cell::new(0) };
+    /// Handlers that this thread is in.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A handler of the application's begins in this thread: one that is installed with SA_RESTART, or one that is not. Answers what
+/// [`handler_ends`] is to be given.
+pub fn handler_begins(restarts: bool) -> u32 {
+    ALL.set(ALL.get().wrapping_add(1));
+    if !restarts {
+        ENDING.set(ENDING.get().wrapping_add(1));
+    }
+    let depth = DEPTH.get();
+    DEPTH.set(depth + 1);
+    depth
+}
+
+/// It has returned.
+pub fn handler_ends(depth: u32) {
+    DEPTH.set(depth);
+}
+
+/// Whether this thread is in one.
+pub(crate) fn in_handler() -> bool {
+    DEPTH.get() != 0
+}
+
+/// This thread jumps. Whether out of handlers.
+pub(crate) fn leave_handlers() -> bool {
+    let left = DEPTH.replace(0) != 0;
+    if left {
+        SECTIONS.set(0);
+        deliver();
+    }
+    left
+}
+
+/// Signals that one section can put off; the next one's handler runs in the middle of it.
+const LATE_MOST: usize = 4;
+/// A `siginfo_t` as words.
+type Info = [u64; 16];
+/// A signal that was put off: its number, and what its handler is given.
+type Late = Cell<Option<(i32, Option<Info>)>>;
+
+thread_local! {
+    /// Sections that this thread is in.
+    static SECTIONS: Cell<u32> = const { Cell::new(0) };
+    /// What came in the middle of one.
+    static LATE: [Late; LATE_MOST] = const { [const { Cell::new(None) }; LATE_MOST] };
+}
+
+/// From here to [`end_section`] handlers of this thread wait, those that are run by [`handler_begins`]: what is changed cannot be
+/// left half done by a jump, nor met half done by a handler's calls. Without a system call, which blocking signals would be.
+#[inline]
+pub(crate) fn begin_section() {
+    SECTIONS.set(SECTIONS.get() + 1);
+    compiler_fence(SeqCst);
+}
+
+/// The section is over; what came meanwhile comes now.
+#[inline]
+pub(crate) fn end_section() {
+    compiler_fence(SeqCst);
+    let left = SECTIONS.get().saturating_sub(1);
+    SECTIONS.set(left);
+    if left == 0 {
+        deliver();
+    }
+}
+
+/// A section for as long as it stands.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Section(());
+
+impl Section {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        begin_section();
+        Section(())
+    }
+}
+
+impl Drop for Section {
+    #[inline]
+    fn drop(&mut self) {
+        end_section();
+    }
+}
+
+/// The same in a forked child: what came is its parent's.
+pub(crate) fn end_section_in_child() {
+    SECTIONS.set(0);
+    LATE.with(|late| late.iter().for_each(|place| place.set(None)));
+}
+
+/// A handler is about to run: true if it is to be left alone, as the signal comes again at the section's end. `info`: what
+/// the handler is given, if it is one with SA_SIGINFO.
+pub fn defer(signal: i32, info: Option<Info>) -> bool {
+    // A confined process may not be allowed to have it come again.
+    if SECTIONS.get() == 0 || fs_shm::wait::is_confined() {
+        return false;
+    }
+    LATE.with(|late| {
+        let free = late.iter().find(|place| place.get().is_none());
+        free.inspect(|place| place.set(Some((signal, info)))).is_some()
+    })
+}
+
+fn deliver() {
+    LATE.with(|late| {
+        for (signal, info) in late.iter().filter_map(Cell::take) {
+            let (process, thread) = (rustix::process::getpid(), rustix::thread::gettid());
+            let [process, thread] = [process, thread].map(|id| id.as_raw_nonzero().get() as usize);
+            let (number, info) = match &info {
+                Some(info) => (RT_TGSIGQUEUEINFO, info.as_ptr() as usize),
+                None => (TGKILL, 0),
+            };
+            // SAFETY: numbers, and a `siginfo_t` that the kernel has written. A process may send itself any.
+            // EAGAIN: as many signals wait as may: it is lost, as it would have been on its way here.
+            let _ = unsafe { call(number, [process, thread, signal as usize, info, 0, 0]) };
+        }
+    });
+}
+
+/// What handlers had done in this thread at some time.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    all: u32,
+    ending: u32,
+}
+
+impl Seen {
+    /// By now.
+    pub fn now() -> Self {
+        Seen { all: ALL.get(), ending: ENDING.get() }
+    }
+
+    /// Any has run since.
+    pub fn has_any(self) -> bool {
+        ALL.get() != self.all
+    }
+
+    /// One without SA_RESTART has run since.
+    pub fn has_ended(self) -> bool {
+        ENDING.get() != self.ending
+    }
+
+    /// After a handler interrupted a wait: whether the call is to be restarted, as the kernel does for SA_RESTART.
+    ///
+    /// Where no handler is known to have run (it was installed by a system call of the program's own) it is restarted if every handler
+    /// that is installed asks for it (32 and 33 are the C library's): in a confined process, as it was when that began, for
+    /// rt_sigaction(2) may be forbidden.
+    pub fn restarted(self) -> bool {
+        if self.has_any() {
+            return !self.has_ended();
+        }
+        match REMEMBERED.load(Relaxed) {
+            0 => restart_now(),
+            known => known == 1,
+        }
     }
 }
 

@@ -49,6 +49,7 @@ mod processes;
 mod receive;
 mod send;
 mod set;
+mod signals;
 mod spawn;
 mod system;
 mod wait;

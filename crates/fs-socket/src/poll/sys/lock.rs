@@ -13,7 +13,7 @@ use core::{
 
 use rustix::thread::futex;
 
-use crate::sys::thread;
+use crate::sys::{signals::Section, thread};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -37,11 +37,13 @@ impl<T> Lock<T> {
     /// Takes the lock, waiting for it. `None`: this very thread holds it (this is a signal handler).
     #[inline]
     pub(in crate::poll) fn lock(&self) -> Option<Guard<'_, T>> {
+        // A handler that jumps out of the middle would leave the value half changed.
+        let section = Section::begin();
         if self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
             self.wait()?;
         }
         self.holder.store(thread::me(), Relaxed);
-        Some(Guard { lock: self })
+        Some(Guard { lock: self, section: Some(section) })
     }
 
     #[cold]
@@ -60,6 +62,13 @@ impl<T> Lock<T> {
             let _ = futex::wait(&self.word, futex::Flags::PRIVATE, WAITED_FOR, None);
         }
         Some(())
+    }
+
+    /// Lets it go if this thread holds it, which has jumped out of what took it.
+    pub(in crate::poll) fn break_own(&self) {
+        if self.word.load(Relaxed) != FREE && self.holder.load(Relaxed) == thread::me() {
+            drop(Guard { lock: self, section: None });
+        }
     }
 
     /// In a forked child, where no other thread exists: free, whoever held it. False: another thread was at the value, which it
@@ -82,6 +91,7 @@ impl<T> fmt::Debug for Lock<T> {
 /// The lock held.
 pub(in crate::poll) struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    section: Option<Section>,
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -108,5 +118,6 @@ impl<T> Drop for Guard<'_, T> {
             // Nobody may be there any more.
             let _ = futex::wake(&self.lock.word, futex::Flags::PRIVATE, 1);
         }
+        self.section = None;
     }
 }
