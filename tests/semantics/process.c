@@ -457,12 +457,56 @@ static void clone_by_number(void) {
     say("%.6s", text);
 }
 
+/* RLIMIT_AS is the program's: what carries its connections does not count, to it nor to those that it starts. */
+static void limit_of_addresses(void) {
+    int a, b, c, d;
+    pair(&a, &b);
+    struct rlimit limit = {300 << 20, 400 << 20}, told;
+    MUST(setrlimit(RLIMIT_AS, &limit));
+    MUST(getrlimit(RLIMIT_AS, &told));
+    say("%ld %ld", (long)told.rlim_cur >> 20, (long)told.rlim_max >> 20);
+    say("400 MiB: %d, 100 MiB: %d", malloc(400 << 20) != NULL, malloc(100 << 20) != NULL);
+    pair(&c, &d);
+    put(c, "another", 7);
+    get(d, text, 7);
+    say("%.7s", text);
+    pid_t child = fork();
+    if (!child) {
+        put(b, "child", 5);
+        _exit(0);
+    }
+    reap(child);
+    get(a, text, 5);
+    say("%.5s", text);
+    child = fork();
+    if (!child) {
+        execl(self_path, "semantics", "--role", "limit", (char *)NULL);
+        _exit(127);
+    }
+    reap(child);
+    limit.rlim_cur = 500 << 20;
+    CALL(setrlimit(RLIMIT_AS, &limit));
+    limit = (struct rlimit){200 << 20, 300 << 20};
+    CALL(prlimit(0, RLIMIT_AS, &limit, &told));
+    say("%ld %ld", (long)told.rlim_cur >> 20, (long)told.rlim_max >> 20);
+    MUST(getrlimit(RLIMIT_AS, &told));
+    say("%ld %ld", (long)told.rlim_cur >> 20, (long)told.rlim_max >> 20);
+}
+
 int run_role(int argc, char **argv) {
     int fd = argc > 1 ? atoi(argv[1]) : -1;
     if (!strcmp(argv[0], "echo")) {
         char block[1000];
         for (ssize_t n; (n = recv(fd, block, sizeof block, 0)) > 0;) put(fd, block, n);
         return 0;
+    }
+    if (!strcmp(argv[0], "limit")) {
+        int a, b;
+        struct rlimit told;
+        pair(&a, &b);
+        MUST(getrlimit(RLIMIT_AS, &told));
+        say("%ld %ld", (long)told.rlim_cur >> 20, (long)told.rlim_max >> 20);
+        return malloc(400 << 20) != NULL;
     }
     if (!strcmp(argv[0], "closed")) return fcntl(fd, F_GETFD) == -1 && errno == EBADF ? 0 : 1;
     if (!strcmp(argv[0], "serve")) {
@@ -498,4 +542,5 @@ const struct test process_cases[] = {{"fork_shares", fork_shares},
                                      {"fork_without_numbers", without_numbers},
                                      {"clone_with_a_stack", clone_with_a_stack},
                                      {"clone_by_number", clone_by_number},
+                                     {"limit_of_addresses", limit_of_addresses},
                                      {NULL, NULL, false}};

@@ -56,6 +56,7 @@
 #![allow(unexpected_cfgs, reason = "cfg(loom): sleep.rs is model-checked")]
 
 pub mod addr;
+pub mod addresses;
 pub mod arena;
 pub mod bell;
 pub mod channel;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::addresses;
 use crate::copy_unsafe::Chunk;
 use crate::layout;
 use crate::word::{AtomicU32, AtomicU64};
@@ -85,11 +86,13 @@ impl Region {
         }
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let map = |from: usize, to: usize| {
+            addresses::take(to - from);
             // SAFETY: a new mapping at a place of the kernel's choice.
             let at = unsafe {
                 let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-                rustix::mm::mmap(std::ptr::null_mut(), to - from, prot, flags, fd, from as u64)?
+                rustix::mm::mmap(std::ptr::null_mut(), to - from, prot, flags, fd, from as u64)
             };
+            let at = at.inspect_err(|_| addresses::give(to - from))?;
             // A core dump of the process need not walk gigabytes of holes. Refused: it does.
             // SAFETY: the range was mapped just now; the advice changes no contents.
             let _dumped = unsafe { rustix::mm::madvise(at, to - from, rustix::mm::Advice::LinuxDontDump) };
@@ -200,6 +203,7 @@ impl Region {
             Ok(_) => {
                 // Its pages are the other's now.
                 *self.mapped.get_mut() = 0;
+                addresses::give(self.len);
                 Ok(())
             }
             Err(errno) => Err((self, errno)),
@@ -233,6 +237,7 @@ impl Region {
         }
         // SAFETY: the rest of this mapping, which nobody touches any more (above). Fails for a wrong range only.
         let _unmapped = unsafe { rustix::mm::munmap(self.rest.as_ptr().cast(), self.len - keep) };
+        addresses::give(self.len - keep);
     }
 }
 
@@ -248,5 +253,6 @@ impl Drop for Region {
             // SAFETY: as above.
             let _unmapped = unsafe { rustix::mm::munmap(self.rest.as_ptr().cast(), mapped - self.split) };
         }
+        addresses::give(mapped);
     }
 }

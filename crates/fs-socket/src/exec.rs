@@ -146,6 +146,7 @@ pub fn start() {
     if STARTED.swap(true, AcqRel) {
         return;
     }
+    fs_shm::addresses::start();
     process::start();
     let Some(number) = std::env::var_os(CONTROL_VARIABLE) else { return };
     sys::remove_variable(CONTROL_VARIABLE);

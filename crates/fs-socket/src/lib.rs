@@ -61,6 +61,7 @@ pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};
 pub use exec::{after_exec_failed, before_exec, before_spawn, start};
 pub use file::{sendfile, splice};
 pub use fork::{after_fork_child, after_fork_parent, before_fork};
+pub use fs_shm::addresses;
 pub use fs_shm::holder::{is_single_threaded, tell_threads};
 pub use held::jumped;
 pub use ioctl_unsafe::ioctl;

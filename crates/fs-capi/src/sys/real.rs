@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
-    posix_spawnattr_t, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios, timespec, timeval,
-    winsize,
+    posix_spawnattr_t, rlimit64, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios, timespec,
+    timeval, winsize,
 };
 
 use super::errno::{Failure, set_errno};
@@ -179,6 +179,9 @@ real! {
     fn _longjmp(place: *mut c_void, value: c_int) -> ();
     fn siglongjmp(place: *mut c_void, value: c_int) -> ();
     fn __longjmp_chk(place: *mut c_void, value: c_int) -> ();
+    fn getrlimit64(resource: c_uint, limit: *mut rlimit64) -> c_int;
+    fn setrlimit64(resource: c_uint, limit: *const rlimit64) -> c_int;
+    fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int;
     fn pthread_cancel(thread: libc::pthread_t) -> c_int;
     fn mlockall(flags: c_int) -> c_int;
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;

@@ -9,6 +9,7 @@ use core::{
     sync::atomic::{AtomicPtr, AtomicUsize, Ordering},
 };
 
+use fs_shm::addresses;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 /// # Safety
@@ -113,13 +114,16 @@ impl<T: Zeroed, const LEN: usize> Array<T, LEN> {
         }
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let rights = if Self::IS_SMALL { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() };
+        addresses::take(Self::BYTES);
         // SAFETY: a new mapping, wherever the kernel puts it.
-        let new = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, rights, flags) }.ok()?;
+        let new = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, rights, flags) };
+        let new = new.inspect_err(|_| addresses::give(Self::BYTES)).ok()?;
         match self.base.compare_exchange(ptr::null_mut(), new.cast(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Some(new.cast()),
             Err(other) => {
                 // SAFETY: mapped above and seen by nobody.
                 let _ = unsafe { munmap(new, Self::BYTES) };
+                addresses::give(Self::BYTES);
                 Some(other)
             }
         }

@@ -43,6 +43,7 @@ macro_rules! define {
 }
 
 mod descriptors;
+mod limits;
 mod messages;
 mod names;
 mod processes;

@@ -159,7 +159,16 @@ unsafe extern "C-unwind" fn begin_clone(start: *mut c_void) -> c_int {
 /// # Safety
 /// `envp` as execve(2) asks.
 unsafe fn exec(envp: *const *const c_char, exec: impl FnOnce(*const *const c_char) -> c_int) -> c_int {
-    let Some(surviving) = fs_socket::before_exec() else {
+    let surviving = fs_socket::before_exec();
+    let exec = |envp| {
+        fs_socket::addresses::before_exec();
+        let answer = exec(envp);
+        let reason = errno();
+        fs_socket::addresses::after_exec_failed();
+        set_errno(reason);
+        answer
+    };
+    let Some(surviving) = surviving else {
         return exec(envp);
     };
     // SAFETY: by contract.

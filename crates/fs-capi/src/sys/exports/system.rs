@@ -9,6 +9,7 @@ use core::ptr::with_exposed_provenance_mut as at_mut;
 use libc::{c_int, c_long, c_uint};
 
 use super::descriptors::{close, close_range, dup, dup3, fcntl, ioctl};
+use super::limits::{getrlimit64, prlimit64, setrlimit64};
 use super::messages::{recvmmsg, recvmsg, sendmmsg, sendmsg};
 use super::names::{
     accept, accept4, bind, connect, getpeername, getsockname, getsockopt, listen, setsockopt, shutdown, socket,
@@ -111,6 +112,9 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
             libc::SYS_epoll_wait => super::set::epoll_wait(fd, at_mut(b), c as c_int, d as c_int),
             libc::SYS_epoll_pwait => epoll_pwait(fd, at_mut(b), c as c_int, d as c_int, at(e)),
             libc::SYS_epoll_pwait2 => epoll_pwait2(fd, at_mut(b), c as c_int, at(d), at(e)),
+            libc::SYS_prlimit64 => prlimit64(a as i32, b as c_uint, at(c), at_mut(d)),
+            libc::SYS_getrlimit => getrlimit64(a as c_uint, at_mut(b)),
+            libc::SYS_setrlimit => setrlimit64(a as c_uint, at(b)),
             libc::SYS_execve => execve(at(a), at(b), at(c)),
             libc::SYS_execveat => execveat(fd, at(b), at(c), at(d), e as c_int),
             #[cfg(target_arch = "x86_64")]
