@@ -86,6 +86,33 @@ static void pass_listener(void) {
     reap(child);
 }
 
+/* A listener that a process has twice: what waits is there until the last of both is closed. */
+static void pass_to_itself(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int u[2], copy[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    int l = listener(AF_INET, 16, &at, &len);
+    for (int i = 0; i < 2; i++) {
+        give(u[0], &l, 1);
+        take(u[1], &copy[i], 1, 0);
+    }
+    int early = dial(&at, len);
+    put(early, "wait", 4);
+    MUST(close(copy[0]));
+    MUST(close(l));
+    int late = dial(&at, len);
+    put(late, "late", 4);
+    for (int i = 0; i < 2; i++) {
+        int s = (int)MUST(accept(copy[1], NULL, NULL));
+        get(s, text, 4);
+        say("%.4s", text);
+    }
+    MUST(close(copy[1]));
+    int c = tcp(AF_INET, 0);
+    CALL(connect(c, (struct sockaddr *)&at, len));
+}
+
 static void pass_many(void) {
     int u[2], mine[4], theirs[4], ends[2];
     MUST(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, u));
@@ -238,6 +265,7 @@ static void pass_late(void) {
 
 const struct test pass_cases[] = {{"pass_connection", pass_connection},
                                   {"pass_listener", pass_listener},
+                                  {"pass_to_itself", pass_to_itself, true},
                                   {"pass_many", pass_many},
                                   {"pass_lost", pass_lost},
                                   {"pass_failed", pass_failed},

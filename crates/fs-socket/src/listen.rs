@@ -329,6 +329,17 @@ pub(crate) fn tell(socket: &Socket, set: u32) {
     }
 }
 
+/// The listener of this process that the daemon has under this number, held.
+pub(crate) fn of_id(attachment: &Attachment, wanted: u32) -> Option<table::SocketRef> {
+    let mut found = None;
+    Socket::each(|socket| {
+        if found.is_none() && id(socket) == wanted && socket.life() == attachment.life() {
+            found = table::hold(socket).filter(|held| id(held.unheld()) == wanted);
+        }
+    });
+    found
+}
+
 /// The daemon's number of a listener; 0: it is not announced.
 pub(crate) fn id(socket: &Socket) -> u32 {
     of(socket).map_or(0, |listener| listener.id.load(Acquire))

@@ -4,7 +4,7 @@ use fs_shm::{Channel, control::Object, pages::ListenerPage};
 use rustix::fd::AsFd;
 
 use crate::{
-    address, arenas, channel, exec, listen,
+    address, arenas, channel, connect, exec, listen,
     process::{self, Attachment},
     socket::Kind,
     sys::{self, call},
@@ -93,6 +93,12 @@ fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
             socket.resume_channel(attachment.life(), mapped, &channel);
         }
         Object::Listener(id) => {
+            if let Some(known) = listen::of_id(attachment, id) {
+                // One socket for all its numbers: it is closed with the last of them.
+                connect::enter_again(fd, known.unheld());
+                listen::enter_number(attachment, known.unheld(), fd);
+                return Some(());
+            }
             let page = ListenerPage::map(memory.as_fd()).ok()?;
             let socket = exec::enter(fd)?;
             listen::resume(attachment, socket, id, page);
