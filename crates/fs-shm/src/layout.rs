@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -371,7 +371,9 @@ pub struct TxOwn {
     pub last_lease: AtomicU64,
     /// When the daemon is to see to this side, in nanoseconds of CLOCK_MONOTONIC; 0: never.
     pub due: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 3],
+    /// Bytes behind `tail` that are written, and held back (TCP_CORK, MSG_MORE).
+    pub held: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 2],
 }
 
 /// What all descriptors of one side share.

@@ -102,6 +102,10 @@ pub(crate) const fn inline_word(position: u64, len: usize) -> u64 {
     position & POSITION_MASK | (len as u64) << POSITION_BITS
 }
 
+/// A segment's bytes on the kernel's loopback device: half of the window that a connection begins with, as
+/// tcp_bound_to_half_wnd() has it. So much is not held back.
+const SEGMENT: u64 = 32741;
+
 /// Both ends' view of one direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring<'a> {
@@ -147,7 +151,19 @@ impl<'a> Ring<'a> {
     /// be taken for it.
     #[inline]
     pub(crate) fn write(&self, bufs: &[IoSlice<'_>], total: usize, enter: bool) -> Result<usize, Broken> {
-        let tail = self.out.tail.load(Relaxed);
+        self.write_or_hold(bufs, total, enter, false)
+    }
+
+    /// [`Ring::write`]; with `hold` what does not fill a segment stays out of sight, unless not all could be written.
+    #[inline]
+    pub(crate) fn write_or_hold(
+        &self,
+        bufs: &[IoSlice<'_>],
+        total: usize,
+        enter: bool,
+        hold: bool,
+    ) -> Result<usize, Broken> {
+        let tail = self.end();
         let head = self.head_known(tail);
         if head == tail && total <= INLINE {
             let mut at = 0;
@@ -155,7 +171,7 @@ impl<'a> Ring<'a> {
                 at += self.arena.region().chunk(self.inline + at, INLINE - at).copy_from(buf);
             }
             self.out.inline_at.store(inline_word(tail, at), Relaxed);
-            self.publish(tail.wrapping_add(at as u64));
+            self.publish_or_hold(tail.wrapping_add(at as u64), hold);
             return Ok(at);
         }
         let (mut limit, places) = self.make_space(tail, head, total, enter)?;
@@ -173,18 +189,62 @@ impl<'a> Ring<'a> {
                 limit -= n as u64;
             }
         }
-        if position != tail {
-            self.publish(position);
+        let written = position.wrapping_sub(tail) as usize;
+        if written != 0 || !hold {
+            // Who has read all that is published gives a large ring back.
+            self.publish_or_hold(position, hold && written == total && places.large.is_none());
         }
         if places.large.is_some() {
             self.end_large();
         }
-        Ok(position.wrapping_sub(tail) as usize)
+        Ok(written)
+    }
+
+    /// Where the next byte goes: behind those that are held back.
+    #[inline]
+    fn end(&self) -> u64 {
+        self.out.tail.load(Relaxed).wrapping_add(self.tx.held.load(Relaxed))
+    }
+
+    /// Bytes that are held back.
+    #[inline]
+    pub(crate) fn held(&self) -> u64 {
+        self.tx.held.load(Relaxed)
+    }
+
+    /// Nothing is held back any more; true if something was.
+    pub(crate) fn let_go(&self) -> bool {
+        let end = self.end();
+        let held = self.held() != 0;
+        if held {
+            self.publish_or_hold(end, false);
+        }
+        held
+    }
+
+    #[inline]
+    fn publish_or_hold(&self, end: u64, hold: bool) {
+        let tail = self.out.tail.load(Relaxed);
+        if hold {
+            let all = end.wrapping_sub(tail);
+            let rest = all % SEGMENT;
+            self.tx.held.store(rest, Relaxed);
+            if rest != all {
+                self.publish(end.wrapping_sub(rest));
+            }
+            return;
+        }
+        if self.tx.held.load(Relaxed) != 0 {
+            self.tx.held.store(0, Relaxed);
+        }
+        if end != tail {
+            self.publish(end);
+        }
     }
 
     /// Free space in one piece, for writing in place; empty: full. Asks for room for `want` bytes. [`Ring::end_reserve`] follows.
     pub(crate) fn reserve(&self, want: usize, enter: bool) -> Result<Chunk<'a>, Broken> {
-        let tail = self.out.tail.load(Relaxed);
+        let tail = self.end();
         let (limit, places) = self.make_space(tail, self.head_known(tail), want, enter)?;
         let (at, piece) = self.place(places, tail, limit);
         Ok(self.arena.region().chunk(at, piece))
@@ -192,7 +252,7 @@ impl<'a> Ring<'a> {
 
     /// Publishes `n` bytes written into the last [`Ring::reserve`]d chunk; the caller checked `n` against its length.
     pub(crate) fn commit(&self, n: usize) {
-        self.publish(self.out.tail.load(Relaxed).wrapping_add(n as u64));
+        self.publish_or_hold(self.end().wrapping_add(n as u64), false);
     }
 
     /// Nothing more is written in place.

@@ -17,6 +17,7 @@ use crate::{
 /// Bytes at a time: a quarter of the largest ring, small for a thread's stack.
 const PIECE: usize = 16 << 10;
 const SPLICE_F_NONBLOCK: u32 = 2;
+const SPLICE_F_MORE: u32 = 4;
 const F_GETPIPE_SZ: i32 = 1032;
 /// PIPE_BUF: a pipe that polls writable takes as much.
 const PAGE: usize = 4096;
@@ -138,7 +139,7 @@ fn from_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Err
         return Ok(0);
     }
     let got = call::read(input, &mut buffer[..want])?;
-    send_all(output, &buffer[..got], 0)
+    send_all(output, &buffer[..got], if flags & SPLICE_F_MORE == 0 { 0 } else { flags::MORE })
 }
 
 /// Channel → pipe: as much as the pipe takes is taken from the channel.

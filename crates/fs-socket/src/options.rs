@@ -44,6 +44,7 @@ mod so {
 /// Names of SOL_TCP (linux/tcp.h).
 mod tcp {
     pub(super) const MAXSEG: i32 = 2;
+    pub(super) const CORK: i32 = 3;
     pub(super) const WINDOW_CLAMP: i32 = 10;
     pub(super) const INFO: i32 = 11;
     pub(super) const FASTOPEN: i32 = 23;
@@ -286,6 +287,16 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
         _ if tcp_options::is_kernel_only(level, name, value) => {
             socket.mark(mark::KERNEL_ONLY);
         }
+        (SOL_TCP, tcp::CORK) => {
+            if int != 0 {
+                socket.mark(mark::CORK);
+            } else {
+                socket.unmark(mark::CORK);
+            }
+            if channel.is_none() {
+                socket.remember_option(level, name, int);
+            }
+        }
         _ if beside::was_set(socket, level, name, int != 0) && channel.is_some() => {}
         (SOL_SOCKET, so::PRIORITY | so::ZEROCOPY) => {}
         _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
@@ -320,6 +331,9 @@ pub(crate) fn recall(fd: Fd, socket: &Socket) {
     }
     if call::getsockopt(fd, SOL_SOCKET, so::LINGER, &mut value[..8]).is_ok() {
         act(fd, socket, SOL_SOCKET, so::LINGER, &value[..8]);
+    }
+    if call::int_option(fd, SOL_TCP, tcp::CORK).is_ok_and(|on| on != 0) {
+        socket.mark(mark::CORK);
     }
     beside::recall(fd, socket);
     socket.wishes().store(tcp_options::inherited(), Relaxed);

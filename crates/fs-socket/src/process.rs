@@ -161,9 +161,9 @@ pub(crate) fn is_orphaned() -> bool {
 static DUE: AtomicU64 = AtomicU64::new(0);
 static DUE_OF: AtomicU32 = AtomicU32::new(0);
 
-/// Has the daemon see to a connection then. One look is for all that is due by then; it finds out itself what comes after.
-pub(crate) fn due(channel: &Channel<'static>, after: Duration) {
-    let Some(attachment) = current() else { return };
+/// Has the daemon see to a connection then; false: it cannot. One look is for all that is due by then; it finds out itself what comes after.
+pub(crate) fn due(channel: &Channel<'static>, after: Duration) -> bool {
+    let Some(attachment) = current() else { return false };
     let now = fs_shm::channel::now();
     let at = now.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)).max(1);
     channel.set_due(at);
@@ -172,14 +172,12 @@ pub(crate) fn due(channel: &Channel<'static>, after: Duration) {
     let now = fs_shm::channel::now();
     let next = DUE.load(Relaxed);
     if DUE_OF.load(Relaxed) == attachment.id() && next > now && next <= at {
-        return;
+        return true;
     }
     DUE.store(at, Relaxed);
     DUE_OF.store(attachment.id(), Relaxed);
     let after = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
-    if let Err(error) = attachment.client().due(after) {
-        attachment.failed(&error);
-    }
+    attachment.client().due(after).inspect_err(|error| attachment.failed(error)).is_ok()
 }
 
 /// Tells the daemon that entries of the page and references are about to change; the answer's page is to be told of the end.

@@ -157,6 +157,8 @@ pub(crate) mod mark {
     pub(crate) const STAMP: u32 = 1024;
     pub(crate) const STAMP_NS: u32 = 2048;
     pub(crate) const STAMP_NEW: u32 = 4096;
+    /// TCP_CORK.
+    pub(crate) const CORK: u32 = 8192;
     /// It was bound after its connection had ended: getsockname says where to.
     pub(crate) const MOVED: u32 = 8192;
 }
@@ -336,6 +338,9 @@ impl Socket {
             channel.set_buffer(sending, bytes);
         }
         crate::beside::apply(self, channel);
+        if self.marked(mark::CORK) && !channel.is_wire() {
+            channel.set_cork(true);
+        }
         crate::tcp_options::note_linger(self, channel);
         crate::tcp_options::limit_unsent(channel);
     }
@@ -360,6 +365,7 @@ impl Socket {
             self.mark(mark::OOB_INLINE);
         }
         crate::beside::inherit(self, listener);
+        self.mark(listener.marks() & mark::CORK);
         let count = (listener.options_count.load(Relaxed) as usize).min(OPTIONS);
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {
             own.store(theirs.load(Relaxed), Relaxed);

@@ -39,11 +39,15 @@ fn send_on(
     if flags & flags::OOB != 0 {
         return send_urgent(fd, socket, channel, bufs, flags);
     }
-    if flags & flags::MORE != 0 {
-        tcp_options::more(channel, total);
-    }
-    match channel.send_near(bufs) {
-        Ok(sent) if sent == total => Ok(sent),
+    let answer =
+        if flags & flags::MORE != 0 { tcp_options::send_more(channel, bufs, total) } else { channel.send_near(bufs) };
+    match answer {
+        Ok(sent) if sent == total => {
+            if channel.is_holding() {
+                tcp_options::note_held(channel);
+            }
+            Ok(sent)
+        }
         Ok(sent) => send_rest(fd, socket, channel, bufs, total, flags, sent),
         Err(Errno::AGAIN) => send_rest(fd, socket, channel, bufs, total, flags, 0),
         Err(errno) => Err(errno),

@@ -3,11 +3,12 @@
 //! The kernel has taken the value on the placeholder (and says it to getsockopt). If a core of the daemon does TCP for the
 //! socket, the value goes to it through the channel's block, and what only it knows (TCP_INFO, the segment size, bytes not
 //! acknowledged) is asked of it. Between two processes of this host there is no TCP: a peer that is gone is known at once,
-//! so keepalive and user time-out have nothing to do; bytes are in the peer's queue when they are sent, so nothing is
-//! unacknowledged, and nothing is held back (cork, Nagle, MSG_MORE), paced or marked.
+//! so keepalive and user time-out have nothing to do; bytes are in the peer's queue when they are sent, but for those that
+//! TCP_CORK and MSG_MORE hold back, so nothing is unacknowledged, paced or marked, or waits for Nagle's algorithm.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use std::io::IoSlice;
 use std::time::Instant;
 
 use fs_shm::{
@@ -17,6 +18,7 @@ use fs_shm::{
 use rustix::io::Errno;
 
 use crate::{
+    process,
     socket::{Kind, Socket},
     sys::call,
     table,
@@ -30,7 +32,9 @@ const SOL_IPV6: i32 = 41;
 
 const SO_PEEK_OFF: i32 = 42;
 
+const TCP_NODELAY: i32 = 1;
 const TCP_MAXSEG: i32 = 2;
+const TCP_CORK: i32 = 3;
 const TCP_DEFER_ACCEPT: i32 = 9;
 const TCP_INFO: i32 = 11;
 const TCP_QUICKACK: i32 = 12;
@@ -147,6 +151,9 @@ pub(crate) fn was_set(fd: Fd, socket: &'static Socket, level: i32, name: i32) {
             if let Some(channel) = socket.channel() {
                 channel.change_options(|options| read(fd, number, options));
                 limit_unsent(&channel);
+                if level == SOL_TCP && matches!(name, TCP_NODELAY | TCP_CORK) {
+                    set_cork(fd, &channel, name);
+                }
             }
         }
         (Kind::Listener, _)
@@ -239,7 +246,7 @@ pub(crate) fn get(socket: &Socket, level: i32, name: i32, value: &mut [u8]) -> O
 pub(crate) fn queued_out(channel: &Channel<'static>, only_unsent: bool) -> usize {
     if !channel.is_wire() {
         // They are in the peer's queue, where TCP would have acknowledged them.
-        return 0;
+        return channel.held();
     }
     let ring = channel.queued_out();
     let answer = ask(channel);
@@ -283,10 +290,39 @@ pub(crate) fn before_close(fd: Fd) {
     }
 }
 
-/// MSG_MORE on the wire: what does not fill a segment waits for the next bytes.
-pub(crate) fn more(channel: &Channel<'static>, len: usize) {
+/// MSG_MORE: what does not fill a segment waits for the next bytes.
+#[cold]
+pub(crate) fn send_more(channel: &Channel<'static>, bufs: &[IoSlice<'_>], total: usize) -> Result<usize, Errno> {
     if channel.is_wire() {
-        channel.more_after(len);
+        channel.more_after(total);
+        return channel.send_near(bufs);
+    }
+    channel.send_more(bufs)
+}
+
+/// Bytes that are held back are so for 200 ms at most: the kernel's timer for them is that of a retransmission
+/// (tcp_check_probe_timer(), TCP_RTO_MIN).
+#[cold]
+pub(crate) fn note_held(channel: &Channel<'static>) {
+    const MOST: Duration = Duration::from_millis(200);
+    if channel.due() != 0 {
+        return;
+    }
+    if !process::due(channel, MOST) {
+        // Nobody would let them go.
+        channel.let_go();
+    }
+}
+
+/// TCP_CORK was set or taken off, or TCP_NODELAY was set, which pushes what is there.
+fn set_cork(fd: Fd, channel: &Channel<'static>, name: i32) {
+    if channel.is_wire() {
+        return;
+    }
+    match call::int_option(fd, SOL_TCP, name) {
+        Ok(on) if name == TCP_CORK => channel.set_cork(on != 0),
+        Ok(on) if on != 0 => channel.let_go(),
+        _ => {}
     }
 }
 

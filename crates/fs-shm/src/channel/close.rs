@@ -45,6 +45,9 @@ impl Channel<'_> {
         };
         if flags & SND_SHUT != 0 {
             let _held = self.lock_send()?;
+            if self.is_holding() {
+                self.let_go_locked();
+            }
             self.own().flags.fetch_or(flags, SeqCst);
             self.tx().rare.fin.store(1, Release);
         } else {
@@ -75,6 +78,7 @@ impl Channel<'_> {
         let others = refs.fetch_update(SeqCst, SeqCst, |refs| refs.checked_sub(1)).is_ok_and(|before| before > 1);
         if others {
             // Whoever holds it may not be known to the daemon as one who does.
+            self.let_go();
             self.announce_deferred(Locks::Take);
             return Ok(false);
         }
@@ -136,6 +140,9 @@ impl Channel<'_> {
         let reset = reset || unread;
         // No FIN behind a reset: the peer is to find the error.
         if !reset && !self.is_reset() {
+            if self.is_holding() {
+                self.tx().let_go();
+            }
             self.tx().rare.fin.store(1, Release);
             self.announce_deferred(locks);
         } else if self.own().flags.fetch_and(!DEFERRED, SeqCst) & DEFERRED != 0 {

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::close::Locks;
 use super::state::Phase;
 use super::{Channel, DEFERRED};
+use crate::holder;
 use crate::layout::Side;
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -17,10 +18,15 @@ pub fn now() -> u64 {
 }
 
 impl Channel<'_> {
-    /// The daemon is to see to this side then, if what it waits for has not happened before: room in the acceptor's queue, or
-    /// its first bytes.
+    /// The daemon is to see to this side then, if what it waits for has not happened before: room in the acceptor's queue, its
+    /// first bytes, or the end of what it holds back.
     pub fn set_due(&self, at: u64) {
         self.tx().tx.due.store(at, Relaxed);
+    }
+
+    /// When that is; 0: not at all.
+    pub fn due(&self) -> u64 {
+        self.tx().tx.due.load(Relaxed)
     }
 
     /// The daemon: does what is due at `now`; answers in how many nanoseconds it is to look again.
@@ -29,7 +35,8 @@ impl Channel<'_> {
         let state = self.state().filter(|_| due != 0)?;
         let is_deferred = self.own().flags.load(Relaxed) & DEFERRED != 0;
         let is_kept_out = self.side() == Side::A && state.phase() == Phase::Connecting && !self.is_wire();
-        if !is_deferred && !is_kept_out {
+        let is_holding = self.is_holding();
+        if !is_deferred && !is_kept_out && !is_holding {
             return None;
         }
         let left = due.saturating_sub(now);
@@ -38,7 +45,15 @@ impl Channel<'_> {
             return Some(left);
         }
         self.set_due(0);
-        if is_deferred {
+        if is_holding {
+            match holder::try_lock(&self.tx().tx.lock) {
+                Some(_held) => self.let_go_locked(),
+                None => {
+                    self.set_due(now.max(1));
+                    return Some(SOON);
+                }
+            }
+        } else if is_deferred {
             self.announce_deferred(Locks::Break);
             if self.own().flags.load(Relaxed) & DEFERRED != 0 {
                 self.set_due(now.max(1));

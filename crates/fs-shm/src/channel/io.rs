@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::close::Locks;
 use super::state::{Phase, State};
-use super::{Channel, DEFERRED, OOB_INLINE, RCV_SHUT, RESET_SEEN, SND_SHUT};
+use super::{CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SEVERAL, SND_SHUT};
 use crate::holder::{self, Held};
 use crate::ring::Ring;
 
@@ -51,14 +51,28 @@ impl<'a> Channel<'a> {
         {
             return Ok(buf.len());
         }
-        self.send_any(bufs, held, enter)
+        self.send_any(bufs, held, enter, false)
+    }
+
+    /// [`Channel::send_near`] with MSG_MORE, between processes: what does not fill a segment is held back.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn send_more(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        // As for `set_cork`.
+        self.own().flags.fetch_or(SEVERAL, SeqCst);
+        let held = self.lock_send()?;
+        self.send_any(bufs, held, false, true)
     }
 
     /// Any bytes, to any connection.
-    fn send_any(&self, bufs: &[IoSlice<'_>], held: Held<'a>, enter: bool) -> Result<usize, Errno> {
+    fn send_any(&self, bufs: &[IoSlice<'_>], held: Held<'a>, enter: bool, more: bool) -> Result<usize, Errno> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
         let Some(_held) = self.begin_send(total, held)? else { return Ok(total) };
         let tx = self.tx();
+        if more || self.own().flags.load(Relaxed) & (CORKED | HOLDING) != 0 {
+            return self.send_or_hold(bufs, total, enter, more);
+        }
         let mut sent = tx.write(bufs, total, enter).map_err(|broken| self.broken(broken))?;
         if sent < total && enter {
             // Full: ask to be told, and look once more, as the peer may have made room before it saw the wish.
@@ -81,6 +95,41 @@ impl<'a> Channel<'a> {
         }
     }
 
+    /// What is not enough for a segment is held back, if the socket is corked or this call says that more follows. The caller
+    /// has the send lock.
+    #[cold]
+    fn send_or_hold(&self, bufs: &[IoSlice<'_>], total: usize, enter: bool, more: bool) -> Result<usize, Errno> {
+        let tx = self.tx();
+        let hold = more || self.own().flags.load(Relaxed) & CORKED != 0;
+        let before = tx.out.tail.load(Relaxed);
+        let mut sent = tx.write_or_hold(bufs, total, enter, hold).map_err(|broken| self.broken(broken))?;
+        if sent < total {
+            // It waits for room, and the reader for bytes (tcp_sendmsg_locked() pushes all before it waits).
+            self.let_go_locked();
+            if enter {
+                tx.want_space();
+                sent += match bufs {
+                    [_] if sent == 0 => tx.write(bufs, total, true).map_err(|broken| self.broken(broken))?,
+                    _ => 0,
+                };
+                if tx.writable(true).unwrap_or(true) {
+                    self.notify(self.side(), false, true);
+                }
+            }
+        }
+        if tx.held() != 0 {
+            self.own().flags.fetch_or(HOLDING, SeqCst);
+        } else if self.is_holding() {
+            self.own().flags.fetch_and(!HOLDING, SeqCst);
+            tx.tx.due.store(0, Relaxed);
+        }
+        if tx.out.tail.load(Relaxed) != before {
+            self.announce_deferred_now();
+            self.notify_published(self.side().other(), true, false);
+        }
+        if sent == 0 && total != 0 { Err(Errno::AGAIN) } else { Ok(sent) }
+    }
+
     /// [`Channel::send`] of one buffer.
     ///
     /// # Errors
@@ -99,6 +148,9 @@ impl<'a> Channel<'a> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
         let Some(_held) = self.begin_send(total, self.lock_send()?)? else { return Ok(total) };
         let tx = self.tx();
+        if self.is_holding() {
+            self.let_go_locked();
+        }
         let before = tx.out.tail.load(Relaxed);
         let mark = tx.rare.urgent.load(Relaxed);
         if total != 0 {
@@ -125,7 +177,7 @@ impl<'a> Channel<'a> {
 
     /// The first bytes are there.
     #[inline]
-    fn announce_deferred_now(&self) {
+    pub(super) fn announce_deferred_now(&self) {
         if self.own().flags.load(Relaxed) & DEFERRED != 0 {
             self.announce_deferred(Locks::Take);
         }

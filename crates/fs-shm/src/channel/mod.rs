@@ -53,6 +53,10 @@ pub(crate) const SEVERAL: u32 = 32;
 
 /// `SideOwn::flags`: it is not in the inbox yet, as its opener has said nothing (TCP_DEFER_ACCEPT).
 pub(crate) const DEFERRED: u32 = 64;
+/// `SideOwn::flags`: TCP_CORK.
+pub(crate) const CORKED: u32 = 128;
+/// `SideOwn::flags`: some bytes are held back.
+pub(crate) const HOLDING: u32 = 256;
 
 /// A handle to one side of a channel: three words, copied freely.
 #[derive(Clone, Copy)]
@@ -206,6 +210,47 @@ impl<'a> Channel<'a> {
     pub fn is_reset(&self) -> bool {
         let by_state = self.state().is_none_or(|state| state.is_reset(Side::A) || state.is_reset(Side::B));
         by_state || self.own().flags.load(Acquire) & RESET_SEEN != 0
+    }
+
+    /// TCP_CORK between processes: bytes that do not fill a segment are held back until it is taken off.
+    pub fn set_cork(&self, on: bool) {
+        if on {
+            // The daemon may come to the send lock from here on.
+            self.own().flags.fetch_or(CORKED | SEVERAL, SeqCst);
+        } else if self.own().flags.fetch_and(!CORKED, SeqCst) & CORKED != 0 {
+            self.let_go();
+        }
+    }
+
+    /// Whether bytes are held back.
+    #[inline]
+    pub fn is_holding(&self) -> bool {
+        self.own().flags.load(Relaxed) & HOLDING != 0
+    }
+
+    /// Bytes that are held back.
+    pub fn held(&self) -> usize {
+        self.tx().held() as usize
+    }
+
+    /// Nothing is held back any more.
+    #[cold]
+    pub fn let_go(&self) {
+        if self.is_holding()
+            && let Ok(_held) = self.lock_send()
+        {
+            self.let_go_locked();
+        }
+    }
+
+    /// [`Channel::let_go`] for who has the send lock.
+    pub(crate) fn let_go_locked(&self) {
+        self.own().flags.fetch_and(!HOLDING, SeqCst);
+        self.tx().tx.due.store(0, Relaxed);
+        if self.tx().let_go() {
+            self.announce_deferred_now();
+            self.notify_published(self.side().other(), true, false);
+        }
     }
 
     /// SO_OOBINLINE.

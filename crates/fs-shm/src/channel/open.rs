@@ -289,6 +289,7 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
         }
         tx[side].head_seen.store(0, Relaxed);
         tx[side].due.store(0, Relaxed);
+        tx[side].held.store(0, Relaxed);
         for lock in [&tx[side].lock, &inn.hot.lock] {
             if lock.load(Relaxed) >> 32 != u64::from(holder::attachment()) {
                 lock.store(0, Relaxed);

@@ -603,3 +603,60 @@ fn an_inbox_tells_since_when_its_oldest_entry_waits() {
     }
     assert_eq!(order, [false, true, false]);
 }
+
+#[test]
+fn what_is_held_back_is_seen_with_the_rest_of_it() {
+    let (a, b) = pair(Geometry::SMALL);
+    assert_eq!(a.send_more(&[std::io::IoSlice::new(b"in")]), Ok(2));
+    assert_eq!((a.held(), a.is_holding(), recv(&b, 9)), (2, true, Err(Errno::AGAIN)));
+    assert_eq!(a.send_one(b" one"), Ok(4));
+    assert_eq!((recv(&b, 9).unwrap(), a.held(), a.is_holding()), (b"in one".to_vec(), 0, false));
+    a.set_cork(true);
+    assert_eq!(a.send_one(&[7; 5000]), Ok(5000));
+    assert_eq!((a.held(), b.queued_in()), (5000, 0));
+    // The ring is full: nobody waits for what nobody sees.
+    b.set_buffer(false, 1);
+    a.set_buffer(true, 16384);
+    let sent = a.send_one(&[8; 60_000]).unwrap();
+    assert_eq!((a.held(), b.queued_in()), (0, 5000 + sent));
+    let got = recv(&b, 100_000).unwrap();
+    assert!(got[..5000].iter().all(|&byte| byte == 7) && got[5000..].iter().all(|&byte| byte == 8));
+    // The end of the time, of the stream, and of the process.
+    for end in
+        [(|a| a.see_to(u64::MAX / 2).is_none()) as fn(&Channel<'_>) -> bool, |a| a.shutdown(Shutdown::Write).is_ok()]
+    {
+        assert_eq!(a.send_one(b"x"), Ok(1));
+        a.set_due(1);
+        assert!(recv(&b, 1).is_err() && end(&a));
+        assert_eq!(recv(&b, 9).unwrap(), b"x");
+    }
+    let (a, b) = pair(Geometry::SMALL);
+    a.send_more(&[std::io::IoSlice::new(b"last")]).unwrap();
+    a.close_dead();
+    assert_eq!((recv(&b, 9).unwrap(), recv(&b, 9).unwrap()), (b"last".to_vec(), vec![]));
+}
+
+#[test]
+#[cfg_attr(miri, ignore)] // Long.
+fn full_segments_are_not_held_back() {
+    let (a, b) = pair(Geometry::STANDARD);
+    a.set_cork(true);
+    let data: Vec<u8> = (0..500_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let (mut sent, mut got) = (0, Vec::new());
+    for round in 0.. {
+        match a.send(&[std::io::IoSlice::new(&data[sent..data.len().min(sent + 1 + round * 37 % 9000)])]) {
+            Ok(n) => sent += n,
+            Err(errno) => assert_eq!(errno, Errno::AGAIN),
+        }
+        assert!(a.held() < 32741 && a.held() + b.queued_in() + got.len() == sent);
+        if round % 5 == 0 {
+            got.extend(recv(&b, 40_000).unwrap_or_default());
+        }
+        if sent == data.len() {
+            break;
+        }
+    }
+    a.set_cork(false);
+    got.extend(recv(&b, 1 << 20).unwrap_or_default());
+    assert!(got == data);
+}

@@ -1,0 +1,166 @@
+/* TCP_CORK and MSG_MORE: what does not fill a segment is held back, for 200 ms at most. */
+#include "semantics.h"
+#include <linux/sockios.h>
+
+/* What has come, once what was sent had the time to. */
+static void come(int fd) {
+    int bytes = -1;
+    usleep(30000);
+    MUST(ioctl(fd, FIONREAD, &bytes));
+    struct pollfd entry = {fd, POLLIN, 0};
+    MUST(poll(&entry, 1, 0));
+    say("%d bytes, %s", bytes, events(entry.revents));
+}
+
+static void queued(int fd) {
+    int bytes = -1;
+    MUST(ioctl(fd, SIOCOUTQ, &bytes));
+    say("queued %d", bytes);
+}
+
+static void held_and_let_go(void) {
+    int a, b;
+    pair(&a, &b);
+    char text[16];
+    set_int(a, IPPROTO_TCP, TCP_CORK, 1);
+    put(a, "abc", 3);
+    queued(a);
+    come(b);
+    CALL(recv(b, text, sizeof text, MSG_DONTWAIT));
+    put(a, "def", 3);
+    queued(a);
+    come(b);
+    set_int(a, IPPROTO_TCP, TCP_CORK, 0);
+    await_bytes(b, 6);
+    get(b, text, 6);
+    say("%.6s", text);
+    put(a, "g", 1);
+    await_bytes(b, 1);
+    get(b, text, 1);
+    /* Both directions, and TCP_NODELAY, which pushes once. */
+    set_int(b, IPPROTO_TCP, TCP_CORK, 1);
+    put(b, "x", 1);
+    come(a);
+    set_int(b, IPPROTO_TCP, TCP_NODELAY, 1);
+    await_bytes(a, 1);
+    put(b, "y", 1);
+    come(a);
+    CALL(send(b, "!", 1, MSG_OOB));
+    await(a, POLLPRI);
+    get(a, text, 2);
+    say("%.2s", text);
+}
+
+static void ends_by_itself(void) {
+    int a, b;
+    pair(&a, &b);
+    char text[8];
+    set_int(a, IPPROTO_TCP, TCP_CORK, 1);
+    for (int i = 0; i < 3; i++) {
+        int64_t began = now_ms();
+        put(a, "late", 4);
+        await(b, POLLIN);
+        int64_t took = now_ms() - began;
+        if (took < 150 || took > 5000) say("after %d ms", (int)took);
+        get(b, text, 4);
+        say("%.4s", text);
+    }
+    send(a, "more", 4, MSG_MORE);
+    come(b);
+    get(b, text, 4);
+    say("%.4s", text);
+}
+
+static void segments(void) {
+    int a, b;
+    pair(&a, &b);
+    static char block[40000];
+    int bytes = -1;
+    set_int(a, IPPROTO_TCP, TCP_CORK, 1);
+    put(a, block, 10000);
+    come(b);
+    put(a, block, 30000);
+    await(b, POLLIN);
+    usleep(20000);
+    MUST(ioctl(b, FIONREAD, &bytes));
+    say("some %d, not all %d", bytes > 0, bytes < 40000);
+    set_int(a, IPPROTO_TCP, TCP_CORK, 0);
+    await_bytes(b, 40000);
+}
+
+static void more(void) {
+    int a, b;
+    pair(&a, &b);
+    char text[16];
+    CALL(send(a, "head", 4, MSG_MORE));
+    CALL(send(a, "er", 2, MSG_MORE));
+    come(b);
+    CALL(send(a, " body", 5, 0));
+    await_bytes(b, 11);
+    get(b, text, 11);
+    say("%.11s", text);
+    struct iovec part = {"one", 3};
+    struct msghdr out = {.msg_iov = &part, .msg_iovlen = 1};
+    CALL(sendmsg(a, &out, MSG_MORE));
+    come(b);
+    CALL(writev(a, &part, 1));
+    await_bytes(b, 6);
+}
+
+/* The end of the stream takes along what was held back; so does the end of a process. */
+static void ends(void) {
+    for (int how = 0; how < 5; how++) {
+        int a, b;
+        pair(&a, &b);
+        char text[8];
+        set_int(a, IPPROTO_TCP, TCP_CORK, 1);
+        if (how < 3) put(a, "held", 4);
+        if (how == 0) MUST(shutdown(a, SHUT_WR));
+        if (how == 1) close(a);
+        if (how == 2) {
+            struct linger off = {1, 0};
+            MUST(setsockopt(a, SOL_SOCKET, SO_LINGER, &off, sizeof off));
+            close(a);
+        }
+        if (how > 2) {
+            pid_t child = MUST(fork());
+            if (!child) {
+                put(a, "held", 4);
+                if (how == 3) _exit(0);
+                kill(getpid(), SIGKILL);
+            }
+            close(a);
+            reap(child);
+        }
+        await(b, POLLIN);
+        CALL(recv(b, text, sizeof text, 0));
+        CALL(recv(b, text, sizeof text, 0));
+        close(b);
+    }
+}
+
+/* Set before the connection is made, and on a listener. */
+static void before(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 8, &at, &len), c = tcp(AF_INET, 0);
+    set_int(l, IPPROTO_TCP, TCP_CORK, 1);
+    set_int(c, IPPROTO_TCP, TCP_CORK, 1);
+    MUST(connect(c, (struct sockaddr *)&at, len));
+    int s = (int)MUST(accept(l, NULL, NULL)), ends[] = {c, s};
+    for (int i = 0; i < 2; i++) {
+        int value = -1;
+        socklen_t size = sizeof value;
+        MUST(getsockopt(ends[i], IPPROTO_TCP, TCP_CORK, &value, &size));
+        say("corked %d", value);
+        put(ends[i], "x", 1);
+        come(ends[1 - i]);
+        set_int(ends[i], IPPROTO_TCP, TCP_CORK, 0);
+        await_bytes(ends[1 - i], 1);
+    }
+}
+
+const struct test cork_cases[] = {{"cork_holds", held_and_let_go, true}, {"cork_ends_by_itself", ends_by_itself, true},
+                                  {"cork_segments", segments, true},     {"cork_more", more, true},
+                                  {"cork_ends", ends, true},             {"cork_before", before, true},
+                                  {NULL, NULL, false}};
