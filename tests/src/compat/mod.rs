@@ -13,6 +13,7 @@ use crate::process::Proc;
 use crate::unmodified::Stage;
 use crate::unmodified::stage::finish;
 use anyhow::{Context, Result, ensure};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -32,17 +33,44 @@ pub struct Program {
     pub ask: &'static str,
     /// Further arguments of the clients.
     pub clients: &'static [&'static str],
+    /// The program that asks; `asker`, or one that takes its arguments and prints what it prints.
+    pub client: fn(&Place) -> Result<Command>,
     /// Makes its folder and starts it.
     pub start: fn(&Place) -> Result<Server>,
+    /// The kernel carries its connections, by what it does: the library only must not disturb them.
+    pub carried: bool,
     /// What happens while clients ask, in turn and twice.
     pub faults: Vec<Fault>,
 }
 
 impl Program {
+    /// One whose clients are `asker`'s.
+    pub fn new(
+        name: &'static str,
+        needs: &'static [&'static str],
+        ask: &'static str,
+        start: fn(&Place) -> Result<Server>,
+        faults: Vec<Fault>,
+    ) -> Program {
+        Program { name, needs, ask, clients: &[], client: asker, start, carried: false, faults }
+    }
+
+    /// With further arguments of the clients.
+    pub fn asked(self, clients: &'static [&'static str]) -> Program {
+        Program { clients, ..self }
+    }
+
     /// What of its needs is not there.
     pub fn missing(&self) -> Option<&'static str> {
         self.needs.iter().copied().find(|need| program(need).is_err())
     }
+}
+
+/// The client of nearly all.
+fn asker(place: &Place) -> Result<Command> {
+    let asker = crate::apps::target_dir().join("release/asker");
+    ensure!(asker.exists(), "{} is not there: cargo build --release -p fs-tests", asker.display());
+    Ok(place.stage.endless_client(&asker.display().to_string()))
 }
 
 /// The path of an installed program.
@@ -101,7 +129,8 @@ impl Place<'_> {
     /// Starts a process of the server and waits until `port` is reached.
     pub fn serve(&self, name: &str, command: &mut Command, port: u16) -> Result<Proc> {
         let name = format!("{}-{}-{name}", self.port, self.stage.placement.name());
-        self.stage.serve(&name, command, port)
+        // Some send signals to all of their process group.
+        self.stage.serve(&name, command.process_group(0), port)
     }
 }
 
@@ -126,13 +155,10 @@ impl Server {
         self.main()?.signal(signal)
     }
 
-    /// Kills the first child of the main process and waits until another one is there.
+    /// Kills the newest child of the main process: an older one may be about to end. Whether there is a new one is for the
+    /// master to decide.
     pub fn kill_worker(&mut self) -> Result<()> {
-        let master = self.main()?.pid();
-        let before = watch::children(master);
-        let victim = *before.first().context("no worker")?;
-        signal(victim, "KILL")?;
-        until("a new worker", || watch::children(master).iter().any(|child| !before.contains(child)))
+        kill_child(self.main()?.pid())
     }
 
     /// Kills all of it.
@@ -155,6 +181,19 @@ impl Server {
         }
         self.kill();
     }
+}
+
+/// Kills the newest child of a process, and waits until that has noticed.
+pub fn kill_child(master: u32) -> Result<()> {
+    let mut victim = None;
+    until("a child", || {
+        victim = watch::children(master).last().copied();
+        victim.is_some()
+    })?;
+    let victim = victim.unwrap_or_default();
+    // It may have ended by itself just now.
+    let _ = signal(victim, "KILL");
+    until("the end of a child", || !watch::children(master).contains(&victim))
 }
 
 /// Sends a signal to a process.

@@ -2,7 +2,6 @@
 
 use super::watch::{self, Held, Kept};
 use super::{Act, PATIENCE, Place, Program, Server};
-use crate::apps::target_dir;
 use crate::process::Proc;
 use crate::unmodified::{Placement, Stage};
 use anyhow::{Context, Result, bail, ensure};
@@ -56,7 +55,9 @@ pub fn run(program: &Program, stage: &mut Stage, port: u16, requests: u64) -> Re
         for proc in &server.0 {
             eprintln!("--- end of {}:\n{}", proc.log_path().display(), crate::process::tail(proc.log_path(), 15));
         }
-        eprintln!("--- fastsock ss:\n{}", stage.sockets());
+        let sockets = stage.sockets();
+        let lines: Vec<&str> = sockets.lines().take(60).collect();
+        eprintln!("--- fastsock ss, {} lines:\n{}", sockets.lines().count(), lines.join("\n"));
     }
     server.end();
     let mut outcome = outcome?;
@@ -155,9 +156,7 @@ fn kept(stage: &Stage) -> Result<Option<Kept>> {
 struct Clients(Proc);
 
 fn asked(program: &Program, place: &Place, name: &str, requests: u64) -> Result<Clients> {
-    let asker = target_dir().join("release/asker");
-    ensure!(asker.exists(), "{} is not there: cargo build --release -p fs-tests", asker.display());
-    let mut command = place.stage.endless_client(&asker.display().to_string());
+    let mut command = (program.client)(place)?;
     command.args(["--to", &format!("{}:{}", place.stage.host, place.port), "--ask", program.ask]);
     command.args(["--requests", &requests.to_string()]).arg("--files").arg(place.stage.files()).args(program.clients);
     let name = format!("{}-{}-{name}", place.port, place.stage.placement.name());

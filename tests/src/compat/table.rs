@@ -14,13 +14,14 @@ const HEAD: &str = "\
 `make compat` (`PROGRAMS=…`, `REQUESTS=…`) runs each program on the kernel's sockets and on ours, clients and server on one
 host. Eight clients connect for each request, eight keep their connection, one
 request in a hundred comes from a process of its own that exits, one client goes away without waiting; each request is
-asked until it is answered right. Meanwhile each fault happens twice. *right*: requests answered right, on both. *failures*:
+asked until it is answered right. Meanwhile each fault happens twice. *right*: requests answered right, on both. *ours*: connections that
+the kernel did not carry (some are the servers' own). *failures*:
 what clients met before (stale: a kept connection was closed before the next request), kernel / ours. *descriptors*,
 *mappings*: of the server's process that has most, after the first requests → after all, on ours. *resident*, *shared*: MiB of
 the server's processes together, and KiB of shared memory that the daemon stands for, the same. *seconds*: kernel / ours.
 
-| program | faults | right | failures | descriptors | mappings | resident | shared | seconds | verdict |
-|---|---|---|---|---|---|---|---|---|---|
+| program | faults | right | ours | failures | descriptors | mappings | resident | shared | seconds | verdict |
+|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
 fn path() -> PathBuf {
@@ -43,10 +44,11 @@ pub fn row(program: &Program, kernel: &Outcome, ours: &Outcome, wrong: &[String]
     let faults: Vec<_> = program.faults.iter().map(|fault| fault.name).collect();
     let shared = ours.kept.map_or_else(String::new, |(a, b)| format!("{} → {}", a.shared_kib, b.shared_kib));
     format!(
-        "| {} | {} | {} | {} / {} | {} → {} | {} → {} | {} → {} | {shared} | {:.0} / {:.0} | {} |",
+        "| {} | {} | {} | {} | {} / {} | {} → {} | {} → {} | {} → {} | {shared} | {:.0} / {:.0} | {} |",
         program.name,
         faults.join(", "),
         ours.answers.right,
+        ours.connections,
         failures(kernel),
         failures(ours),
         ours.held.0.descriptors,
@@ -64,7 +66,7 @@ pub fn row(program: &Program, kernel: &Outcome, ours: &Outcome, wrong: &[String]
 /// A program's row when it did not run to its end.
 pub fn failed(program: &Program, why: &str) -> String {
     let first = why.lines().next().unwrap_or_default().replace('|', "/");
-    format!("| {} | | | | | | | | | {first} |", program.name)
+    format!("| {} | | | | | | | | | | {first} |", program.name)
 }
 
 /// Puts rows into the document, in the order of `programs`.

@@ -1,6 +1,7 @@
 //! What is asked, and when an answer is right.
 
 mod http;
+mod lines;
 mod stores;
 
 use crate::wire::{Wire, Wrong};
@@ -25,15 +26,32 @@ pub(crate) trait Dialogue {
 
 /// The dialogue of this name.
 pub(crate) fn named(name: &str, files: &Path) -> Box<dyn Dialogue> {
-    let (name, argument) = name.split_once('=').unwrap_or((name, ""));
     match name {
         "http-files" => Box::new(http::Files::new(files)),
+        "http-echo" => Box::new(http::Echo),
+        "mysql" => Box::new(stores::Mysql),
+        "smtp" => Box::new(lines::Smtp),
+        "ftp" => Box::new(lines::Ftp::new(files)),
         "redis" => Box::new(stores::Redis),
         "memcached" => Box::new(stores::Memcached),
         "postgres" => Box::new(stores::Postgres),
         _ => {
-            eprintln!("asker: nobody knows how to ask {name} {argument}");
+            eprintln!("asker: nobody knows how to ask {name}");
             std::process::exit(2)
         }
     }
+}
+
+/// The value that belongs to a number: mostly short.
+fn value(number: u64) -> Vec<u8> {
+    let len = match number & 0xffff_ffff {
+        n if n % 200 == 199 => 300_000,
+        n if n % 10 == 9 => 5_000,
+        _ => 40,
+    };
+    let mut value = format!("{number:x}-").into_bytes();
+    while value.len() < len {
+        value.extend_from_within(..value.len().min(len - value.len()));
+    }
+    value
 }

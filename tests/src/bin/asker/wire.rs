@@ -57,6 +57,16 @@ impl Wire {
         Ok(Wire { stream, buffer: Vec::new(), used: 0, heard: false })
     }
 
+    /// One that a listener has accepted.
+    pub(crate) fn accepted(stream: TcpStream) -> Wire {
+        Wire { stream, buffer: Vec::new(), used: 0, heard: false }
+    }
+
+    /// The other end's address.
+    pub(crate) fn peer(&self) -> Result<SocketAddr, Wrong> {
+        Ok(self.stream.peer_addr()?)
+    }
+
     /// Writes all.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
         Ok(self.stream.write_all(bytes)?)

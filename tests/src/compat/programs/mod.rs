@@ -1,5 +1,7 @@
 //! The programs: how each is started and what happens to it.
 
+mod applications;
+mod mail;
 mod proxies;
 mod stores;
 mod web;
@@ -12,10 +14,27 @@ const DEATH: &[&str] = &["refused", "reset", "closed", "stale"];
 /// A client process is killed; the others see nothing of it.
 const CLIENT_KILLED: Fault = Fault { name: "client killed", permits: &[], act: Act::KillClient };
 
+fn fault(name: &'static str, permits: &'static [&'static str], act: Act) -> Fault {
+    Fault { name, permits, act }
+}
+
+/// A function that starts a server, as one that starts it again.
+macro_rules! restart {
+    ($start:expr) => {
+        |place, server| {
+            *server = $start(place)?;
+            Ok(())
+        }
+    };
+}
+use restart;
+
 /// All, in the order of the table.
 pub fn all() -> Vec<Program> {
     let mut all = web::programs();
+    all.extend(applications::programs());
     all.extend(proxies::programs());
     all.extend(stores::programs());
+    all.extend(mail::programs());
     all
 }

@@ -1,46 +1,55 @@
-//! Proxies in front of an nginx.
+//! Proxies, all in front of an nginx.
 
-use super::{CLIENT_KILLED, DEATH, web};
-use crate::compat::{Act, Fault, Place, Program, Server, until, watch};
+use super::{CLIENT_KILLED, DEATH, fault, restart, web};
+use crate::compat::{Act, Place, Program, Server, until, watch};
+use crate::unmodified::stage::finish;
 use anyhow::Result;
+use std::process::Command;
 
 pub(super) fn programs() -> Vec<Program> {
+    let backend_dies = &["stale", "closed", "reset", "answer 502", "answer 503", "answer 504"];
     vec![
-        Program {
-            name: "haproxy, master and worker, at its maxconn",
-            needs: &["haproxy", "nginx"],
-            ask: "http-files",
-            clients: &["--kept", "50"],
-            start: |place| haproxy(place, 10),
-            faults: vec![
-                Fault { name: "reload", permits: &["stale"], act: Act::Do(reload) },
+        Program::new(
+            "haproxy, master and worker, at its maxconn",
+            &["haproxy", "nginx"],
+            "http-files",
+            |place| haproxy(place, 10),
+            vec![
+                fault("reload", &["stale"], Act::Do(reload)),
                 CLIENT_KILLED,
-                Fault { name: "backend reloads", permits: &["stale"], act: Act::Do(backend_reload) },
+                fault("backend reloads", &["stale"], Act::Do(backend_reload)),
             ],
-        },
-        Program {
-            name: "haproxy, its backend killed",
-            needs: &["haproxy", "nginx"],
-            ask: "http-files",
-            clients: &[],
-            start: |place| haproxy(place, 500),
-            faults: vec![
-                Fault {
-                    name: "backend worker killed",
-                    permits: &["stale", "closed", "reset", "answer 502", "answer 503", "answer 504"],
-                    act: Act::Do(backend_killed),
-                },
+        )
+        .asked(&["--kept", "50"]),
+        Program::new(
+            "haproxy, its backend killed",
+            &["haproxy", "nginx"],
+            "http-files",
+            |place| haproxy(place, 500),
+            vec![
+                fault("backend worker killed", backend_dies, Act::Do(backend_killed)),
                 CLIENT_KILLED,
-                Fault {
-                    name: "killed and started again",
-                    permits: DEATH,
-                    act: Act::Restart(|place, server| {
-                        *server = haproxy(place, 500)?;
-                        Ok(())
-                    }),
-                },
+                fault("killed and started again", DEATH, Act::Restart(restart!(|place| haproxy(place, 500)))),
             ],
-        },
+        ),
+        Program::new(
+            "Varnish",
+            &["varnishd", "varnishadm", "nginx"],
+            "http-files",
+            varnish,
+            vec![
+                fault("reload", &[], Act::Do(varnish_reload)),
+                CLIENT_KILLED,
+                fault("worker killed", DEATH, Act::Do(|_, server| server.kill_worker())),
+            ],
+        ),
+        Program::new(
+            "stunnel, client and server",
+            &["stunnel4", "openssl", "nginx"],
+            "http-files",
+            stunnel,
+            vec![fault("reload", &[], Act::Do(stunnel_reload)), CLIENT_KILLED],
+        ),
     ]
 }
 
@@ -85,9 +94,66 @@ fn backend_reload(_: &Place, server: &mut Server) -> Result<()> {
 }
 
 fn backend_killed(_: &Place, server: &mut Server) -> Result<()> {
-    let master = backend(server)?;
-    let before = watch::children(master);
-    let victim = *before.first().ok_or_else(|| anyhow::anyhow!("no worker"))?;
-    crate::compat::signal(victim, "KILL")?;
-    until("a new worker", || watch::children(master).iter().any(|child| !before.contains(child)))
+    crate::compat::kill_child(backend(server)?)
+}
+
+/// It passes all on and keeps nothing, so that each request goes over two connections.
+fn varnish(place: &Place) -> Result<Server> {
+    let (host, port) = (place.stage.host, place.port);
+    let Server(backend) = web::nginx(place, port + 1, "")?;
+    let vcl = place.write(
+        "pass.vcl",
+        &format!(
+            "vcl 4.1;\nbackend nginx {{ .host = \"{host}\"; .port = \"{}\"; }}\nsub vcl_recv {{ return (pass); }}\n",
+            port + 1
+        ),
+    )?;
+    let mut command = place.stage.server("varnishd");
+    command.args(["-F", "-j", "none", "-a", &format!("{host}:{port}"), "-n", &place.path("varnish"), "-f", &vcl]);
+    let mut all = vec![place.serve("varnish", &mut command, port)?];
+    all.extend(backend);
+    Ok(Server(all))
+}
+
+fn varnish_reload(place: &Place, _: &mut Server) -> Result<()> {
+    let admin = |args: &[&str]| {
+        let mut command = place.stage.server("varnishadm");
+        finish(command.args(["-n", &place.path("varnish")]).args(args), "varnishadm").map(drop)
+    };
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
+    let name = format!("again-{now}");
+    admin(&["vcl.load", &name, &place.path("pass.vcl")])?;
+    admin(&["vcl.use", &name])
+}
+
+/// TLS between two of them.
+fn stunnel(place: &Place) -> Result<Server> {
+    let (host, port) = (place.stage.host, place.port);
+    let Server(backend) = web::nginx(place, port + 1, "")?;
+    let (key, certificate) = (place.path("key.pem"), place.path("certificate.pem"));
+    let mut make = Command::new("openssl");
+    make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
+    make.args(["-subj", "/CN=lab", "-days", "2", "-keyout", &key, "-out", &certificate]);
+    finish(&mut make, "openssl req")?;
+    let common = "foreground = yes\npid =\nsyslog = no\ndebug = warning\n";
+    let server = place.write(
+        "server.conf",
+        &format!(
+            "{common}cert = {certificate}\nkey = {key}\n[server]\naccept = {host}:{}\nconnect = {host}:{}\n",
+            port + 2,
+            port + 1
+        ),
+    )?;
+    let client = place.write(
+        "client.conf",
+        &format!("{common}[client]\nclient = yes\naccept = {host}:{port}\nconnect = {host}:{}\n", port + 2),
+    )?;
+    let server = place.serve("stunnel-server", place.stage.server("stunnel4").arg(server), port + 2)?;
+    let mut all = vec![place.serve("stunnel-client", place.stage.server("stunnel4").arg(client), port)?, server];
+    all.extend(backend);
+    Ok(Server(all))
+}
+
+fn stunnel_reload(_: &Place, server: &mut Server) -> Result<()> {
+    server.0.iter().take(2).try_for_each(|stunnel| stunnel.signal("HUP"))
 }

@@ -1,85 +1,72 @@
-//! redis, memcached, PostgreSQL.
+//! redis, memcached, PostgreSQL, MariaDB.
 
-use super::{CLIENT_KILLED, DEATH};
-use crate::compat::{Act, Fault, Place, Program, Server, signal, until, watch};
+use super::{CLIENT_KILLED, DEATH, fault, restart};
+use crate::compat::{Act, Place, Program, Server, signal, until, watch};
 use crate::unmodified::programs::postgres_programs;
 use crate::unmodified::stage::finish;
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
 
-/// A start of one process, as a restart.
-macro_rules! restart {
-    ($start:expr) => {
-        |place, server| {
-            *server = $start(place)?;
-            Ok(())
-        }
-    };
-}
-
 pub(super) fn programs() -> Vec<Program> {
+    let again = |start| fault("killed and started again", DEATH, Act::Restart(start));
     vec![
-        Program {
-            name: "redis-server",
-            needs: &["redis-server", "redis-cli"],
-            ask: "redis",
-            clients: &[],
-            start: redis,
-            faults: vec![
-                Fault { name: "saves in the background", permits: &[], act: Act::Do(redis_saves) },
-                CLIENT_KILLED,
-                Fault { name: "killed and started again", permits: DEATH, act: Act::Restart(restart!(redis)) },
-            ],
-        },
-        Program {
-            name: "memcached, 4 threads",
-            needs: &["memcached"],
-            ask: "memcached",
-            clients: &[],
-            start: |place| memcached(place, 1024),
-            faults: vec![
-                CLIENT_KILLED,
-                Fault {
-                    name: "killed and started again",
-                    permits: DEATH,
-                    act: Act::Restart(restart!(|place| memcached(place, 1024))),
-                },
-            ],
-        },
-        Program {
-            name: "memcached, at its limits of connections and descriptors",
-            needs: &["memcached"],
-            ask: "memcached",
-            clients: &["--kept", "50", "--short", "24", "--long", "24"],
-            start: |place| memcached(place, 40),
-            faults: vec![Fault {
-                // It answers so, or closes what it has accepted, when it has no descriptor left.
-                name: "limit",
-                permits: &["answer ERROR Too many open connections", "reset", "closed", "stale"],
-                act: CLIENT_KILLED.act,
-            }],
-        },
-        Program {
-            name: "PostgreSQL",
-            needs: &["/usr/lib/postgresql", "setpriv"],
-            ask: "postgres",
-            clients: &["--process", "500"],
-            start: |place| {
+        Program::new(
+            "redis-server",
+            &["redis-server", "redis-cli"],
+            "redis",
+            redis,
+            vec![fault("saves in the background", &[], Act::Do(redis_saves)), CLIENT_KILLED, again(restart!(redis))],
+        ),
+        Program::new(
+            "memcached, 4 threads",
+            &["memcached"],
+            "memcached",
+            |place| memcached(place, 1024),
+            vec![CLIENT_KILLED, again(restart!(|place| memcached(place, 1024)))],
+        ),
+        Program::new(
+            "memcached, at its limits of connections and descriptors",
+            &["memcached"],
+            "memcached",
+            |place| memcached(place, 40),
+            // It answers so, or closes what it has accepted, when it has no descriptor left.
+            vec![fault(
+                "limit",
+                &["answer ERROR Too many open connections", "reset", "closed", "stale"],
+                CLIENT_KILLED.act,
+            )],
+        )
+        .asked(&["--kept", "50", "--short", "24", "--long", "24"]),
+        Program::new(
+            "PostgreSQL",
+            &["/usr/lib/postgresql", "setpriv"],
+            "postgres",
+            |place| {
                 postgres_data(place)?;
                 postgres(place)
             },
-            faults: vec![
-                Fault { name: "reload", permits: &[], act: Act::Do(|_, server| server.signal("HUP")) },
+            vec![
+                fault("reload", &[], Act::Do(|_, server| server.signal("HUP"))),
                 CLIENT_KILLED,
-                Fault {
-                    name: "backend killed",
+                fault(
+                    "backend killed",
                     // The postmaster ends all backends, and refuses until it has recovered.
-                    permits: &["reset", "closed", "stale", "refused", "answer 57P02", "answer 57P03"],
-                    act: Act::Do(postgres_backend_killed),
-                },
+                    &["reset", "closed", "stale", "refused", "answer 57P02", "answer 57P03"],
+                    Act::Do(postgres_backend_killed),
+                ),
             ],
-        },
+        ),
+        Program::new(
+            "MariaDB",
+            &["mariadbd", "mariadb-install-db"],
+            "mysql",
+            |place| {
+                mariadb_data(place)?;
+                mariadb(place)
+            },
+            vec![CLIENT_KILLED, again(restart!(mariadb))],
+        ),
     ]
 }
 
@@ -150,4 +137,26 @@ fn postgres_backend_killed(_: &Place, server: &mut Server) -> Result<()> {
         victim.is_some()
     })?;
     signal(victim.context("a backend")?, "KILL")
+}
+
+fn mariadb_data(place: &Place) -> Result<()> {
+    let data = place.path("data");
+    let mut install = Command::new("mariadb-install-db");
+    install.args(["--no-defaults", "--user=root", "--skip-test-db", &format!("--datadir={data}")]);
+    finish(&mut install, "mariadb-install-db").map(drop)
+}
+
+/// A thread for each connection, with a cache of threads; whoever connects is trusted.
+fn mariadb(place: &Place) -> Result<Server> {
+    let mut command = place.stage.server("mariadbd");
+    command.args([
+        "--no-defaults",
+        "--user=root",
+        "--skip-grant-tables",
+        "--skip-name-resolve",
+        "--max-connections=200",
+    ]);
+    command.args([format!("--datadir={}", place.path("data")), format!("--socket={}", place.path("socket"))]);
+    command.args([format!("--bind-address={}", place.stage.host), format!("--port={}", place.port)]);
+    Ok(place.serve("mariadb", &mut command, place.port)?.into())
 }

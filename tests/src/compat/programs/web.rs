@@ -1,40 +1,58 @@
-//! HTTP servers.
+//! HTTP servers that offer files.
 
-use super::{CLIENT_KILLED, DEATH};
+use super::{CLIENT_KILLED, DEATH, fault, restart};
 use crate::compat::{Act, Fault, Place, Program, Server, until, watch};
 use anyhow::Result;
 
 pub(super) fn programs() -> Vec<Program> {
-    let nginx_faults = || {
-        vec![
-            Fault { name: "reload", permits: &["stale"], act: Act::Do(nginx_reload) },
-            CLIENT_KILLED,
-            Fault { name: "worker killed", permits: DEATH, act: Act::Do(|_, server| server.kill_worker()) },
-        ]
-    };
+    let reload = |permits| Fault { name: "reload", permits, act: Act::Do(nginx_reload) };
+    let graceful = || Fault { name: "graceful restart", permits: &["stale"], act: Act::Do(apache_graceful) };
     vec![
-        Program {
-            name: "nginx, 2 workers",
-            needs: &["nginx"],
-            ask: "http-files",
-            clients: &[],
-            start: |place| nginx(place, place.port, ""),
-            faults: nginx_faults(),
-        },
-        Program {
-            name: "nginx, 2 workers, reuseport",
-            needs: &["nginx"],
-            ask: "http-files",
-            clients: &[],
-            start: |place| nginx(place, place.port, "reuseport"),
+        Program::new(
+            "nginx, 2 workers",
+            &["nginx"],
+            "http-files",
+            |place| nginx(place, place.port, ""),
+            vec![reload(&["stale"]), CLIENT_KILLED, worker_killed()],
+        ),
+        Program::new(
+            "nginx, 2 workers, reuseport",
+            &["nginx"],
+            "http-files",
+            |place| nginx(place, place.port, "reuseport"),
             // Connections that wait at a worker's own listener are reset with it.
-            faults: vec![
-                Fault { name: "reload", permits: &["stale", "reset"], act: Act::Do(nginx_reload) },
+            vec![reload(&["stale", "reset"]), CLIENT_KILLED, worker_killed()],
+        ),
+        Program::new(
+            "Apache, prefork",
+            &["apache2"],
+            "http-files",
+            |place| apache(place, "prefork"),
+            vec![graceful(), CLIENT_KILLED, worker_killed()],
+        ),
+        Program::new(
+            "Apache, event",
+            &["apache2"],
+            "http-files",
+            |place| apache(place, "event"),
+            vec![graceful(), CLIENT_KILLED, worker_killed()],
+        ),
+        Program::new(
+            "lighttpd, 2 workers",
+            &["lighttpd"],
+            "http-files",
+            lighttpd,
+            vec![
+                worker_killed(),
                 CLIENT_KILLED,
-                Fault { name: "worker killed", permits: DEATH, act: Act::Do(|_, server| server.kill_worker()) },
+                fault("killed and started again", DEATH, Act::Restart(restart!(lighttpd))),
             ],
-        },
+        ),
     ]
+}
+
+pub(super) fn worker_killed() -> Fault {
+    fault("worker killed", DEATH, Act::Do(|_, server| server.kill_worker()))
 }
 
 /// nginx with a master and two workers that offers the stage's files.
@@ -67,4 +85,53 @@ fn nginx_reload(_: &Place, server: &mut Server) -> Result<()> {
     let before = watch::children(master);
     server.signal("HUP")?;
     until("new workers", || watch::children(master).iter().filter(|child| !before.contains(child)).count() >= 2)
+}
+
+/// Apache with one of its models; workers end after a number of connections, too.
+fn apache(place: &Place, model: &str) -> Result<Server> {
+    let (host, port, d) = (place.stage.host, place.port, place.dir.display());
+    let modules = "/usr/lib/apache2/modules";
+    let size = if model == "prefork" {
+        "StartServers 4\nMaxRequestWorkers 40\nMinSpareServers 4\nMaxSpareServers 20\n"
+    } else {
+        "StartServers 2\nThreadsPerChild 16\nMaxRequestWorkers 64\nMinSpareThreads 16\nMaxSpareThreads 48\n"
+    };
+    let config = place.write(
+        "apache.conf",
+        &format!(
+            "ServerRoot {d}\nServerName lab\nListen {host}:{port}\nPidFile {d}/pid\nErrorLog {d}/error.log\nDefaultRuntimeDir {d}\n\
+             LoadModule mpm_{model}_module {modules}/mod_mpm_{model}.so\n\
+             LoadModule authz_core_module {modules}/mod_authz_core.so\n{size}MaxConnectionsPerChild 2000\n\
+             User www-data\nGroup www-data\nKeepAlive On\nMaxKeepAliveRequests 0\nKeepAliveTimeout 5\n\
+             DocumentRoot {files}\n<Directory {files}>\nRequire all granted\n</Directory>\n",
+            files = place.stage.files().display()
+        ),
+    )?;
+    let mut command = place.stage.server("apache2");
+    command.args(["-DFOREGROUND", "-f", &config]);
+    Ok(place.serve("apache", &mut command, port)?.into())
+}
+
+fn apache_graceful(_: &Place, server: &mut Server) -> Result<()> {
+    let parent = server.main()?.pid();
+    let before = watch::children(parent);
+    server.signal("USR1")?;
+    until("new workers", || watch::children(parent).iter().any(|child| !before.contains(child)))
+}
+
+fn lighttpd(place: &Place) -> Result<Server> {
+    let config = place.write(
+        "lighttpd.conf",
+        &format!(
+            "server.document-root = \"{}\"\nserver.bind = \"{}\"\nserver.port = {}\nserver.max-worker = 2\n\
+             server.max-keep-alive-requests = 1000\nserver.errorlog = \"{}\"\n",
+            place.stage.files().display(),
+            place.stage.host,
+            place.port,
+            place.path("error.log")
+        ),
+    )?;
+    let mut command = place.stage.server("lighttpd");
+    command.args(["-D", "-f", &config]);
+    Ok(place.serve("lighttpd", &mut command, place.port)?.into())
 }

@@ -109,11 +109,13 @@ fn python(stage: &Stage, port: u16, kind: &str) -> Result<Server> {
     directory(stage, port, kind, "/usr/bin/python3", &[&script, kind, stage.host, &port.to_string()])
 }
 
-fn java_classes(stage: &Stage) -> Result<String> {
+/// The folder of the compiled programs of `tests/unmodified`.
+pub fn java_classes(stage: &Stage) -> Result<String> {
     let classes = stage.lab.dir().join("classes");
     if !classes.exists() {
         let mut compile = Command::new("javac");
         compile.arg("-d").arg(&classes).arg(stage.script("Server.java")).arg(stage.script("Client.java"));
+        compile.arg(stage.script("LoadClient.java"));
         finish(&mut compile, "javac")?;
     }
     Ok(classes.display().to_string())

@@ -1,6 +1,6 @@
 //! HTTP/1.1.
 
-use super::Dialogue;
+use super::{Dialogue, value};
 use crate::wire::{Wire, Wrong};
 use std::path::Path;
 
@@ -78,6 +78,33 @@ impl Dialogue for Files {
             return Err(Wrong::answer(answer.status));
         }
         if answer.body != self.file(number).1 {
+            return Err(Wrong::answer("with another body"));
+        }
+        Ok(answer.kept)
+    }
+}
+
+/// Bodies that come back as they were sent.
+pub(crate) struct Echo;
+
+impl Dialogue for Echo {
+    fn request(&mut self, number: u64, keep: bool) -> Vec<u8> {
+        let connection = if keep { "keep-alive" } else { "close" };
+        let body = value(number);
+        let head = format!(
+            "POST /echo HTTP/1.1\r\nHost: lab\r\nConnection: {connection}\r\nContent-Type: text/plain\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        [head.into_bytes(), body].concat()
+    }
+
+    fn answer(&mut self, wire: &mut Wire, number: u64, _: bool) -> Result<bool, Wrong> {
+        let answer = answer(wire)?;
+        if answer.status != "200" {
+            return Err(Wrong::answer(answer.status));
+        }
+        if answer.body != value(number) {
             return Err(Wrong::answer("with another body"));
         }
         Ok(answer.kept)

@@ -1,21 +1,7 @@
-//! Stores of values: redis, memcached, PostgreSQL.
+//! Stores of values: redis, memcached, PostgreSQL, MariaDB.
 
-use super::Dialogue;
+use super::{Dialogue, value};
 use crate::wire::{Wire, Wrong};
-
-/// The value that belongs to a number: mostly short.
-fn value(number: u64) -> Vec<u8> {
-    let len = match number & 0xffff_ffff {
-        n if n % 200 == 199 => 300_000,
-        n if n % 10 == 9 => 5_000,
-        _ => 40,
-    };
-    let mut value = format!("{number:x}-").into_bytes();
-    while value.len() < len {
-        value.extend_from_within(..value.len().min(len - value.len()));
-    }
-    value
-}
 
 fn expect(wire: &mut Wire, wanted: &str) -> Result<(), Wrong> {
     let line = wire.line()?;
@@ -137,5 +123,67 @@ impl Dialogue for Postgres {
 
     fn bye(&mut self, wire: &mut Wire) {
         let _ = wire.write(b"X\0\0\0\x04");
+    }
+}
+
+/// MariaDB's protocol as a user whom the server trusts: one row of one column for each query.
+pub(crate) struct Mysql;
+
+/// One packet without its head.
+fn packet(wire: &mut Wire) -> Result<Vec<u8>, Wrong> {
+    let head = wire.bytes(4)?;
+    let packet = wire.bytes(u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize)?;
+    match packet[..] {
+        [0xff, low, high, ..] => Err(Wrong::answer(u16::from_le_bytes([low, high]))),
+        _ => Ok(packet),
+    }
+}
+
+fn framed(number: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_le_bytes().to_vec();
+    bytes[3] = number;
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+impl Dialogue for Mysql {
+    fn greet(&mut self, wire: &mut Wire) -> Result<(), Wrong> {
+        packet(wire)?;
+        // CLIENT_LONG_PASSWORD, CLIENT_PROTOCOL_41, CLIENT_SECURE_CONNECTION, CLIENT_PLUGIN_AUTH.
+        let mut login = (0x1_u32 | 0x200 | 0x8000 | 0x8_0000).to_le_bytes().to_vec();
+        login.extend((1_u32 << 24).to_le_bytes());
+        login.push(33);
+        login.extend([0; 23]);
+        login.extend(b"root\0\0mysql_native_password\0");
+        wire.write(&framed(1, &login))?;
+        match packet(wire)?.first() {
+            Some(0) => Ok(()),
+            first => Err(Wrong::answer(format!("{first:?} to a login"))),
+        }
+    }
+
+    fn request(&mut self, number: u64, _: bool) -> Vec<u8> {
+        let query = format!("\x03select repeat('{number:x}-', {})", value(number).len());
+        framed(0, query.as_bytes())
+    }
+
+    fn answer(&mut self, wire: &mut Wire, number: u64, _: bool) -> Result<bool, Wrong> {
+        let wanted = format!("{number:x}-").repeat(value(number).len()).into_bytes();
+        // The number of columns, the column, the end of columns.
+        for _ in 0..3 {
+            packet(wire)?;
+        }
+        let row = packet(wire)?;
+        let head = match row.first() {
+            Some(0xfc) => 3,
+            Some(0xfd) => 4,
+            _ => 1,
+        };
+        packet(wire)?;
+        if row.get(head..) == Some(&wanted) { Ok(true) } else { Err(Wrong::answer("another row")) }
+    }
+
+    fn bye(&mut self, wire: &mut Wire) {
+        let _ = wire.write(&framed(0, b"\x01"));
     }
 }
