@@ -263,6 +263,48 @@ static void pass_late(void) {
     CALL(recv(fd, text, 1, 0));
 }
 
+/* A socket with an address, given away and made to listen in both processes: who is left has all connections. */
+static void pass_bound(void) {
+    for (int order = 0; order < 3; order++) {
+        int u[2], s = tcp(AF_INET, 0), clients[5];
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof at;
+        char go;
+        MUST(bind(s, (struct sockaddr *)&at, sizeof at));
+        MUST(getsockname(s, (struct sockaddr *)&at, &len));
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+        pid_t child = fork();
+        if (!child) {
+            int fd, n = 0;
+            close(s), close(u[0]);
+            if (order == 2) get(u[1], &go, 1);
+            take(u[1], &fd, 1, 0);
+            if (order == 0) MUST(listen(fd, 16));
+            if (order == 1) get(u[1], &go, 1);
+            if (order != 0) MUST(listen(fd, 8));
+            put(u[1], "l", 1);
+            get(u[1], &go, 1);
+            for (; n < 5; n++) close((int)MUST(accept(fd, NULL, NULL)));
+            say("order %d: accepted %d", order, n);
+            _exit(0);
+        }
+        close(u[1]);
+        /* The message is under way when it begins to listen, or it listens before the other one, or after. */
+        if (order == 2) MUST(listen(s, 16));
+        if (order == 2) put(u[0], "g", 1);
+        give(u[0], &s, 1);
+        if (order == 1) MUST(listen(s, 16));
+        if (order == 1) put(u[0], "g", 1);
+        get(u[0], &go, 1);
+        if (order == 0) MUST(listen(s, 16));
+        for (int i = 0; i < 5; i++) clients[i] = dial((struct sockaddr_storage *)&at, len);
+        MUST(close(s));
+        put(u[0], "g", 1);
+        reap(child);
+        for (int i = 0; i < 5; i++) CALL(recv(clients[i], text, 1, 0));
+    }
+}
+
 const struct test pass_cases[] = {{"pass_connection", pass_connection},
                                   {"pass_listener", pass_listener},
                                   {"pass_to_itself", pass_to_itself, true},
@@ -270,6 +312,7 @@ const struct test pass_cases[] = {{"pass_connection", pass_connection},
                                   {"pass_lost", pass_lost},
                                   {"pass_failed", pass_failed},
                                   {"pass_late", pass_late},
+                                  {"pass_bound", pass_bound},
                                   {"pass_by_mmsg", pass_by_mmsg},
                                   {"pass_peeked", pass_peeked},
                                   {NULL, NULL, false}};

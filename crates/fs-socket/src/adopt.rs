@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use crate::{
     address, exec, listen,
     process::{self, enter_page},
-    socket::{Kind, mark},
+    socket::{Kind, Socket, mark},
     sys::call,
     table::{self, Changing},
     types::Fd,
@@ -75,19 +75,30 @@ pub fn adopt(fd: Fd) {
         return;
     }
     let listens = call::int_option(fd, SOL_SOCKET, SO_ACCEPTCONN) == Ok(1);
-    if !listens && state(fd) != Ok(TCP_CLOSE) {
+    if !listens && !is_unconnected(fd) {
         return;
     }
     let changing = Changing::begin();
-    let Some(socket) = exec::enter(fd) else { return };
+    let Some(socket) = enter(fd) else { return };
     drop(changing);
+    if listens {
+        listen::adopt(fd, socket);
+    }
+}
+
+/// A socket for a number that is neither connected nor known. The caller holds [`Changing`].
+pub(crate) fn enter(fd: Fd) -> Option<&'static Socket> {
+    let socket = exec::enter(fd)?;
     let bound = call::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes(), socket.family()));
     if bound.is_some_and(|name| name.port() != 0 || !name.ip().is_unspecified()) {
         socket.mark(mark::BOUND);
     }
-    if listens {
-        listen::adopt(fd, socket);
-    }
+    Some(socket)
+}
+
+/// Whether the kernel's socket is neither connected nor connecting, nor listens.
+pub(crate) fn is_unconnected(fd: Fd) -> bool {
+    state(fd) == Ok(TCP_CLOSE)
 }
 
 fn is_tcp(fd: Fd) -> bool {

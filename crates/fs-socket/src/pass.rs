@@ -69,12 +69,24 @@ pub fn claim(fds: &[Fd], peeked: bool) {
             continue;
         }
         if let Some(attachment) = process::attached() {
-            claim_one(attachment, fd);
+            let claimed = claim_one(attachment, fd);
+            if claimed.is_none() && is_bound_only(fd) {
+                // It may be made to listen here and in the process that it comes from.
+                crate::adopt::enter(fd);
+            }
         }
     }
     if peeked {
         share(fds);
     }
+}
+
+/// Whether it is a socket that has been given an address, and has done nothing with it.
+fn is_bound_only(fd: Fd) -> bool {
+    const SO_ACCEPTCONN: i32 = 30;
+    call::int_option(fd, SOL_SOCKET, SO_ACCEPTCONN) == Ok(0)
+        && call::getsockname(fd).is_ok_and(|name| matches!(name.as_bytes(), [_, _, high, low, ..] if high | low != 0))
+        && crate::adopt::is_unconnected(fd)
 }
 
 fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {

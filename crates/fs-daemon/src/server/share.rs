@@ -72,7 +72,11 @@ impl Server {
                     self.retain(object);
                     object
                 }
-                _ => return Ok(foreign.into()),
+                // One that was made to listen after it was sent.
+                _ => match self.listeners.of_cookie(placeholder.netns, placeholder.local.port(), cookie) {
+                    Some(listener) => Object::Listener(listener),
+                    None => return Ok(foreign.into()),
+                },
             },
         };
         let memory = self.give(me, object)?;
