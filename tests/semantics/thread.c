@@ -210,6 +210,46 @@ static void accept_in_many_threads(void) {
     say("each accepted one");
 }
 
+static void *poll_and_accept_one(void *data) {
+    struct pollfd one = {.fd = *(int *)data, .events = POLLIN};
+    int b = -1;
+    while (b < 0 && poll(&one, 1, 10000) == 1) b = accept(*(int *)data, NULL, NULL);
+    if (b >= 0) put(b, "x", 1);
+    if (b >= 0) close(b);
+    return NULL;
+}
+
+/* All are asleep when the first connection of a process comes; the second one has to wake the next of them too. */
+static void accept_when_asleep(void) {
+    for (int polls = 0; polls < 2; polls++) {
+        pthread_t threads[4];
+        struct sockaddr_storage at;
+        socklen_t len;
+        int l = listener(AF_INET, 64, &at, &len);
+        if (polls) MUST(fcntl(l, F_SETFL, O_NONBLOCK));
+        for (int i = 0; i < 4; i++) MUST(pthread_create(&threads[i], NULL, polls ? poll_and_accept_one : accept_one, &l));
+        usleep(300000);
+        int answered = 0;
+        pid_t child = fork();
+        if (child == 0) {
+            for (int i = 0; i < 4; i++) {
+                int c = dial(&at, len);
+                struct timeval most = {.tv_sec = 5};
+                MUST(setsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most));
+                answered += recv(c, text, 1, 0) == 1;
+                close(c);
+            }
+            _exit(answered);
+        }
+        int status;
+        MUST(waitpid(child, &status, 0));
+        say("%s: %d answered", polls ? "poll" : "accept", WEXITSTATUS(status));
+        if (WEXITSTATUS(status) != 4) _exit(1);
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+        close(l);
+    }
+}
+
 static void *cancelled(void *data) {
     recv(*(int *)data, text, 1, 0);
     return NULL;
@@ -267,6 +307,7 @@ const struct test thread_cases[] = {{"thread_shutdown_wakes", shutdown_wakes},
                                     {"thread_many_on_one", many_on_one},
                                     {"thread_open_and_close", open_and_close},
                                     {"thread_accepts", accept_in_many_threads},
+                                    {"thread_accepts_asleep", accept_when_asleep},
                                     {"thread_cancellation", cancellation},
                                     {"thread_cancel_recv", cancel_recv},
                                     {"thread_cancel_accept", cancel_accept},

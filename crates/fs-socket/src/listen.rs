@@ -396,14 +396,17 @@ impl Doze {
         let Some((listener, attachment)) = of(socket).zip(process::current()) else { return Ok(None) };
         listener.refresh();
         let Some(poller) = listener.poller(attachment) else { return Ok(None) };
-        match listener.arm(Shared::Accept, &poller) {
-            Armed::Yes => {
-                listener.waiters.fetch_add(1, AcqRel);
-                Ok(Some(Doze { listener, poller, note: Some(Note::new(Held::Counted(&listener.waiters))) }))
-            }
-            Armed::Ready => Err(()),
-            Armed::Blind => Ok(None),
+        // Counted before it is armed: see `awake`.
+        listener.waiters.fetch_add(1, SeqCst);
+        let note = Note::new(Held::Counted(&listener.waiters));
+        fence(SeqCst);
+        let armed = listener.arm(Shared::Accept, &poller);
+        if armed == Armed::Yes {
+            return Ok(Some(Doze { listener, poller, note: Some(note) }));
         }
+        drop(note);
+        listener.waiters.fetch_sub(1, AcqRel);
+        if armed == Armed::Ready { Err(()) } else { Ok(None) }
     }
 
     pub(crate) fn fd(&self) -> Fd {
@@ -421,9 +424,16 @@ impl Doze {
 impl Drop for Doze {
     fn drop(&mut self) {
         self.note = None;
-        self.listener.waiters.fetch_sub(1, AcqRel);
-        // As poll(2) wakes all: each wakes the next, as long as nobody has taken the connection.
-        if self.listener.awake(&self.poller) == Armed::Ready {
+        let listener = self.listener;
+        listener.waiters.fetch_sub(1, AcqRel);
+        // What rang may be an arena of which the others know nothing.
+        let others = listener.has_others();
+        if others {
+            listener.refresh();
+        }
+        // As poll(2) wakes all: each wakes the next, as long as nobody has taken the connection; or asks for the arena that
+        // this thread could not ask for.
+        if listener.awake(&self.poller) == Armed::Ready || others && listener.is_behind() {
             process::bells().ring(self.poller.id);
         }
     }
@@ -682,6 +692,8 @@ impl Listener {
 
     /// Has the next connection wake a sleeper; true if one is there already.
     fn arm(&self, shared: Shared, poller: &Poller) -> Armed {
+        // Looked at first: an arena that another thread enters from here on is not among those below.
+        let behind = self.is_behind();
         let mut armed = Armed::Yes;
         self.each(|mapped| {
             match mapped.lane(shared, poller.id) {
@@ -698,7 +710,7 @@ impl Listener {
         }
         // Who accepts has asked for all arenas: one could not be had. Sets with EPOLLEXCLUSIVE leave to others what they do not
         // know, where the daemon has armed the lane.
-        if shared == Shared::Accept && self.is_behind() { Armed::Blind } else { armed }
+        if shared == Shared::Accept && behind { Armed::Blind } else { armed }
     }
 
     /// Whether others may sleep on the poller, in this process or another.
@@ -720,14 +732,28 @@ impl Listener {
                 }
                 false
             });
+            fence(SeqCst);
+            // A thread that has gone to sleep meanwhile counted itself before it set the flags that were just cleared.
+            if self.has_others() {
+                return self.arm(Shared::Accept, poller);
+            }
         }
         Armed::Yes
     }
 
-    /// A sleeper has taken a connection: if there are more, another one is woken.
-    fn pass_on(&self) {
+    /// A sleeper has taken a connection: if there are more, another one is woken. Arenas that came since `changes` were armed
+    /// for the first connection only, and those who sleep on know nothing of them: the next one is to wake them too.
+    fn pass_on(&self, changes: u32) {
         let poller = self.poller.load(Acquire);
-        if poller != 0 && self.pending() {
+        if poller == 0 {
+            return;
+        }
+        let more = if self.changes.load(Acquire) == changes {
+            self.pending()
+        } else {
+            self.arm(Shared::Accept, &poller_of_word(poller, 0)) == Armed::Ready
+        };
+        if more {
             process::bells().ring(poller as u32);
         }
     }

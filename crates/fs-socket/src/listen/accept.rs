@@ -57,6 +57,8 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let mut patience = Patience::new(socket.receive_timeout());
     // Slept, and woken by the kernel's queue.
     let (mut slept, mut edge) = (false, false);
+    // The listener's arenas as of the last sleep.
+    let mut changes = 0;
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
     let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16);
     let answer = loop {
@@ -102,6 +104,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             break Err(errno);
         }
         slept = true;
+        changes = listener.changes.load(Acquire);
         match wait(listener, socket, fd, &mut patience) {
             Ok(by_kernel) => edge |= by_kernel,
             Err(errno) => break Err(errno),
@@ -111,7 +114,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         if edge {
             listener.renew_edge(fd);
         }
-        listener.pass_on();
+        listener.pass_on(changes);
     }
     Some(answer)
 }
@@ -279,7 +282,9 @@ fn wait(listener: &'static Listener, socket: &'static Socket, fd: Fd, patience: 
         };
     };
     listener.enter_placeholder(&poller, fd);
-    listener.waiters.fetch_add(1, AcqRel);
+    // Before the flags are set: see `awake`.
+    listener.waiters.fetch_add(1, SeqCst);
+    fence(SeqCst);
     let waits = Note::new(Held::Counted(&listener.waiters));
     let armed = listener.arm(Shared::Accept, &poller);
     if armed == Armed::Blind {
