@@ -374,5 +374,5 @@ const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal
                                     {"signal_time_limits", time_limits}, {"signal_calls_in_handler", calls_in_handler},
                                     {"signal_storm", storm},             {"signal_sigio", asynchronous},
                                     {"signal_by_handler", by_handler},   {"signal_as_given", as_given},
-                                    {"signal_jumped", jumped},           {"signal_jumped_anywhere", jumped_anywhere},
+                                    {"signal_jumped", jumped, true},     {"signal_jumped_anywhere", jumped_anywhere},
                                     {NULL, NULL, false}};
