@@ -2,7 +2,8 @@
 
 use fs_daemon::{Config, Daemon};
 use fs_shm::control::{
-    Client, CounterRow, Error, Fd, Listening, MESSAGE_MAX, Object, PeerSide, Request, Way, examples, socket,
+    Client, CounterRow, Error, Fd, KernelReason, Listening, MESSAGE_MAX, Object, PeerSide, Request, Way, examples,
+    socket,
 };
 use fs_shm::pages::AttachmentPage;
 use fs_shm::{Arena, Channel, Geometry, NoBells, OpenArgs, Side};
@@ -353,6 +354,61 @@ fn one_user_does_not_use_up_what_all_share() {
     crowd.wait().unwrap();
     drop(daemon);
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// A socket in a network namespace of its own, which exists for as long as the socket does.
+fn socket_in_new_namespace() -> OwnedFd {
+    let mut maker = Command::new("unshare")
+        .args(["--net", "sh", "-c", "echo made; read -r _"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let made = std::io::Read::read(maker.stdout.as_mut().unwrap(), &mut [0; 8]);
+    assert!(made.is_ok_and(|read| read != 0), "no namespace was made");
+    let namespace = std::fs::File::open(format!("/proc/{}/ns/net", maker.id())).unwrap();
+    let visit = std::thread::spawn(move || {
+        rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
+        fresh()
+    });
+    let socket = visit.join().unwrap();
+    drop(maker.stdin.take());
+    maker.wait().unwrap();
+    socket
+}
+
+/// Who has sockets in ever more namespaces has the daemon open 64 of them, and goes on beside the others.
+#[test]
+fn a_process_enters_a_limited_number_of_namespaces() {
+    const MOST: usize = 64;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (namespaces are wanted)");
+        return;
+    }
+    let daemon = start("namespaces");
+    let path = daemon.path().to_owned();
+    let honest = Honest::new(&path);
+    let hostile = connect(&path);
+    hostile.hello(b"hostile").unwrap();
+    let to = "127.0.0.1:9".parse().unwrap();
+    let sockets: Vec<OwnedFd> = (0..MOST + 3).map(|_| socket_in_new_namespace()).collect();
+    let reasons = |sockets: &[OwnedFd]| -> Vec<KernelReason> {
+        let way = |socket: &OwnedFd| match hostile.route(to, socket.as_fd()).unwrap().way {
+            Way::Kernel(reason) => reason,
+            way => panic!("{way:?}"),
+        };
+        sockets.iter().map(way).collect()
+    };
+    let known = [KernelReason::NoListener; MOST];
+    assert_eq!(reasons(&sockets[..MOST]), known);
+    assert_eq!(reasons(&sockets[MOST..]), [KernelReason::Limit; 3]);
+    assert_eq!(reasons(&sockets[..MOST]), known, "those that it has go on");
+    // The daemon's own is one more.
+    assert_eq!(counter(&path, "namespaces"), MOST as u64 + 1);
+    honest.check();
+    drop(hostile);
+    soon("they are closed", || counter(&path, "namespaces") == 1);
+    honest.check();
 }
 
 /// Not a test by itself: what the victim of the next one does until it is killed.

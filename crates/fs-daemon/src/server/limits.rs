@@ -15,3 +15,9 @@ pub(super) const FOUND_BELOW: usize = 1 << 16;
 
 /// Unclaimed shares of one attachment.
 pub(super) const SHARES: usize = 1024;
+
+/// Network namespaces that one attachment has sockets in. Each is a netlink socket of the daemon's and its thread's visit there.
+pub(super) const NAMESPACES: usize = 64;
+
+/// Network namespaces together; one user has half of them at most.
+pub(super) const NAMESPACES_MAX: usize = 1024;

@@ -1,6 +1,7 @@
 //! Which way a connection goes, and who listens where.
 
 use super::arenas::{Acceptor, Opener};
+use super::limits::{NAMESPACES, NAMESPACES_MAX};
 use super::place::{Placeholder, backlog};
 use super::{Answer, ListenerMemory, Server};
 use crate::access::{Call, Who};
@@ -35,22 +36,41 @@ impl Server {
         Ok(rules.allow(&Who { uid: who.uid, cgroup: cgroup.as_deref() }, call, port))
     }
 
-    /// Reads the socket that came along, and opens its namespace.
-    fn placeholder(&mut self, me: u32, socket: &OwnedFd) -> Result<Placeholder, Errno> {
-        let placeholder = Placeholder::read(socket.as_fd())?;
-        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
-        let pid = attachment.who.pid;
-        if attachment.namespaces.insert(placeholder.netns) {
-            self.open_namespace(placeholder.netns, pid);
+    /// Reads the socket that came along, and opens its namespace. An error: why it is the kernel's.
+    fn placeholder(&mut self, me: u32, socket: &OwnedFd) -> Result<Placeholder, KernelReason> {
+        let placeholder = Placeholder::read(socket.as_fd()).map_err(|_| KernelReason::Protocol)?;
+        if !self.enter_namespace(me, placeholder.netns) {
+            return Err(KernelReason::Limit);
         }
         Ok(placeholder)
+    }
+
+    /// A process has a socket in a namespace. `false`: it has them in too many, or its user has.
+    pub(super) fn enter_namespace(&mut self, me: u32, netns: Netns) -> bool {
+        let Some(attachment) = self.attachments.get(&me) else { return false };
+        if attachment.namespaces.contains(&netns) {
+            return true;
+        }
+        let who = attachment.who;
+        let of_user = self.attachments.values().filter(|attachment| attachment.who.uid == who.uid);
+        let theirs = || of_user.flat_map(|attachment| &attachment.namespaces).collect::<HashSet<_>>().len();
+        let is_known = self.namespaces.contains_key(&netns);
+        let is_full = self.namespaces.len() >= NAMESPACES_MAX || !self.has_room(who.uid, NAMESPACES_MAX, theirs);
+        if attachment.namespaces.len() >= NAMESPACES || !is_known && is_full {
+            return false;
+        }
+        self.open_namespace(netns, who.pid);
+        self.attachments.get_mut(&me).is_some_and(|attachment| attachment.namespaces.insert(netns))
     }
 
     pub(super) fn route(&mut self, me: u32, to: SocketAddr, socket: OwnedFd) -> Result<Answer, Errno> {
         if self.draining.is_some() {
             return Ok(self.kernel(KernelReason::Draining));
         }
-        let Ok(from) = self.placeholder(me, &socket) else { return Ok(self.kernel(KernelReason::Protocol)) };
+        let from = match self.placeholder(me, &socket) {
+            Ok(from) => from,
+            Err(reason) => return Ok(self.kernel(reason)),
+        };
         let ip = match unmapped(to.ip()) {
             IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(any) if any.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -157,7 +177,10 @@ impl Server {
         if self.draining.is_some() {
             return Ok(self.kernel(KernelReason::Draining));
         }
-        let Ok(place) = self.placeholder(me, &socket) else { return Ok(self.kernel(KernelReason::Protocol)) };
+        let place = match self.placeholder(me, &socket) {
+            Ok(place) => place,
+            Err(reason) => return Ok(self.kernel(reason)),
+        };
         if !place.listens {
             return Err(Errno::INVAL);
         }

@@ -80,8 +80,8 @@ impl Server {
             },
         };
         let memory = self.give(me, object)?;
-        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
-        attachment.namespaces.insert(placeholder.netns);
+        // Where there is no room its connections go on, and new ones of it are the kernel's.
+        let _ = self.enter_namespace(me, placeholder.netns);
         Ok(Answer::with(Reply::Claimed { object }, [memory]))
     }
 
