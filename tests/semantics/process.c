@@ -341,6 +341,49 @@ static void spawn_cloexec(void) {
     reap(child);
 }
 
+static int spawned_all;
+
+/* Children that inherit nothing and stay for a while, one after the other. */
+static void *spawn_sleepers(void *unused) {
+    char *arguments[] = {"sleep", "3", NULL};
+    for (int i = 0; i < 100 && !__atomic_load_n(&spawned_all, __ATOMIC_RELAXED); i++) {
+        pid_t child;
+        if (posix_spawnp(&child, "sleep", NULL, NULL, arguments, environ)) die("spawn");
+        usleep(1000);
+    }
+    return unused;
+}
+
+/* Who was started at the same time by another thread does not keep alive what a child had. */
+static void spawn_by_threads(void) {
+    pthread_t other;
+    MUST(pthread_create(&other, NULL, spawn_sleepers, NULL));
+    int64_t longest = 0;
+    for (int i = 0; i < 40; i++) {
+        int a, b;
+        pair(&a, &b);
+        MUST(fcntl(a, F_SETFD, FD_CLOEXEC));
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, b, 0);
+        MUST(fcntl(b, F_SETFD, FD_CLOEXEC));
+        char *arguments[] = {"semantics", "--role", "killed", NULL};
+        pid_t child;
+        if (posix_spawn(&child, self_path, &actions, NULL, arguments, environ)) die("spawn");
+        MUST(close(b));
+        int status;
+        MUST(waitpid(child, &status, 0));
+        int64_t since = now_ms();
+        if (recv(a, text, 1, 0)) die("no end");
+        since = now_ms() - since;
+        if (since > longest) longest = since;
+        MUST(close(a));
+    }
+    __atomic_store_n(&spawned_all, 1, __ATOMIC_RELAXED);
+    pthread_join(other, NULL);
+    say("all ended at once: %d", longest < 2000);
+}
+
 static void exec_of_the_listener(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -508,6 +551,7 @@ int run_role(int argc, char **argv) {
         say("%ld %ld", (long)told.rlim_cur >> 20, (long)told.rlim_max >> 20);
         return malloc(400 << 20) != NULL;
     }
+    if (!strcmp(argv[0], "killed")) raise(SIGKILL);
     if (!strcmp(argv[0], "closed")) return fcntl(fd, F_GETFD) == -1 && errno == EBADF ? 0 : 1;
     if (!strcmp(argv[0], "serve")) {
         int accepting = 0;
@@ -539,6 +583,7 @@ const struct test process_cases[] = {{"fork_shares", fork_shares},
                                      {"exec_of_the_listener", exec_of_the_listener},
                                      {"posix_spawn", spawn},
                                      {"posix_spawn_cloexec", spawn_cloexec},
+                                     {"posix_spawn_by_threads", spawn_by_threads},
                                      {"fork_without_numbers", without_numbers},
                                      {"clone_with_a_stack", clone_with_a_stack},
                                      {"clone_by_number", clone_by_number},

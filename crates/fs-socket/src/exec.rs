@@ -7,6 +7,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use fs_shm::{
     control::{Client, Object},
@@ -38,10 +39,37 @@ const SO_DOMAIN: i32 = 39;
 
 /// What the new image must be given: `FASTSOCK_CTL=<control>` in its environment (replacing one that is there).
 #[derive(Debug)]
+#[must_use]
 pub struct Surviving {
-    /// The descriptor number of the control connection; not close-on-exec while this stands.
-    pub control: Fd,
+    /// The descriptor number of the control connection; not close-on-exec while this stands. `None`: no socket of ours survives,
+    /// leave the environment alone.
+    pub control: Option<Fd>,
     child: Option<Box<Attachment>>,
+    /// Dropped last: the child's connection is closed here by then.
+    _alone: Alone,
+}
+
+/// Held while a control connection is not close-on-exec, and by whoever makes a child or execs: what another thread starts
+/// meanwhile would have that connection too, and the daemon would not see the end of the process that it is for.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// See [`ALONE`].
+#[derive(Debug)]
+pub(crate) struct Alone(#[allow(dead_code, reason = "is let go")] Option<MutexGuard<'static, ()>>);
+
+impl Alone {
+    /// Waits for a second: the one who holds it may be stopped, or this very thread below a signal handler.
+    pub(crate) fn begin() -> Self {
+        const ROUNDS: u32 = 20_000;
+        for rounds in 0..ROUNDS {
+            match ALONE.try_lock() {
+                Ok(guard) => return Alone(Some(guard)),
+                Err(TryLockError::Poisoned(poisoned)) => return Alone(Some(poisoned.into_inner())),
+                Err(TryLockError::WouldBlock) => table::pause(rounds),
+            }
+        }
+        Alone(None)
+    }
 }
 
 /// Numbers that file actions of posix_spawn duplicate, one bit each: a child may have a socket under another number although
@@ -59,56 +87,65 @@ fn is_duplicated(fd: Fd) -> bool {
     DUPLICATED.get(fd as usize / 64).is_some_and(|word| word.load(Relaxed) >> (fd % 64) & 1 != 0)
 }
 
-/// Before exec(3)'s kernel call. `None`: no socket of ours survives, leave the environment alone.
-pub fn before_exec() -> Option<Surviving> {
-    let attachment = process::current()?;
+/// Before exec(3)'s kernel call.
+pub fn before_exec() -> Surviving {
+    let alone = Alone::begin();
+    let control = process::current().and_then(tell_of_exec);
+    if let Some(control) = control {
+        // A number of ours, open.
+        let _ = call::fcntl(control, F_SETFD, 0);
+    }
+    Surviving { control, child: None, _alone: alone }
+}
+
+/// The control connection, if it is to survive.
+fn tell_of_exec(attachment: &Attachment) -> Option<Fd> {
     prepare(attachment, |_| false)?;
     if let Err(error) = attachment.client().exec() {
         attachment.failed(&error);
         return None;
     }
-    let control = attachment.client().fd().as_raw_fd();
-    // A number of ours, open.
-    let _ = call::fcntl(control, F_SETFD, 0);
-    Some(Surviving { control, child: None })
+    Some(attachment.client().fd().as_raw_fd())
 }
 
 /// When exec came back with an error.
-pub fn after_exec_failed(surviving: Option<Surviving>) {
-    let (Some(surviving), Some(attachment)) = (surviving, process::current()) else { return };
+pub fn after_exec_failed(surviving: Surviving) {
+    let (Some(control), Some(attachment)) = (surviving.control, process::current()) else { return };
     // As above.
-    let _ = call::fcntl(surviving.control, F_SETFD, FD_CLOEXEC as usize);
+    let _ = call::fcntl(control, F_SETFD, FD_CLOEXEC as usize);
     if let Err(error) = attachment.client().exec_failed() {
         attachment.failed(&error);
     }
 }
 
-/// Before posix_spawn, with file actions or without: `None` when the child inherits no socket of ours: call the real posix_spawn. Otherwise an
-/// attachment for the child has been made: spawn with `FASTSOCK_CTL=<control>` added, then [`after_spawn`].
+/// Before posix_spawn, with file actions or without. When the child inherits sockets of ours an attachment for it has been
+/// made: spawn with `FASTSOCK_CTL=<control>` added. [`after_spawn`] in any case.
 ///
 /// # Errors
 /// `EAGAIN`: none can be made, and what the child inherits would be dead in it.
-pub fn before_spawn(actions: bool) -> Result<Option<Surviving>, Errno> {
-    let Some(attachment) = process::current() else { return Ok(None) };
+pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
+    let mut surviving = Surviving { control: None, child: None, _alone: Alone::begin() };
+    let Some(attachment) = process::current() else { return Ok(surviving) };
     if prepare(attachment, |fd| actions && is_duplicated(fd)).is_none() {
-        return Ok(None);
+        return Ok(surviving);
     }
     let still = table::Still::begin();
     let child = fork::make_child(attachment);
     still.end();
     let Some(child) = child else {
-        return if attachment.is_dead() { Ok(None) } else { Err(Errno::AGAIN) };
+        return if attachment.is_dead() { Ok(surviving) } else { Err(Errno::AGAIN) };
     };
     let control = child.client().fd().as_raw_fd();
     // A number of ours, open.
     let _ = call::fcntl(control, F_SETFD, 0);
-    Ok(Some(Surviving { control, child: Some(child) }))
+    (surviving.control, surviving.child) = (Some(control), Some(child));
+    Ok(surviving)
 }
 
 /// After the spawn (made or failed): the child's end is closed here.
 pub fn after_spawn(surviving: Surviving) {
     // With the last copy of the connection the daemon lets go what the child did not take over.
-    drop(surviving.child);
+    drop(surviving);
 }
 
 /// Writes the cookies of all that survives into the page, which is what is not close-on-exec and what `stays` says; `None`:

@@ -14,6 +14,7 @@ use rustix::{
 };
 
 use crate::{
+    exec::Alone,
     listen, poll,
     process::{self, Attachment},
     route,
@@ -28,6 +29,7 @@ use crate::{
 pub struct Forking {
     still: Still,
     child: Option<Box<Attachment>>,
+    alone: Alone,
 }
 
 /// Before fork, vfork (which is made a fork) and `clone` without shared memory: the child's attachment is made, tables are held still.
@@ -36,6 +38,7 @@ pub struct Forking {
 /// `EAGAIN`: this process holds sockets of ours and no attachment for a child can be made, so that those sockets would be
 /// dead in it. fork(2) fails for want of memory in the same way.
 pub fn before_fork() -> Result<Forking, Errno> {
+    let alone = Alone::begin();
     let still = Still::begin();
     // A confined process has few children prepared, and one without sockets of ours needs none.
     let needs = !fs_shm::wait::is_confined() || holds_any();
@@ -44,7 +47,7 @@ pub fn before_fork() -> Result<Forking, Errno> {
         still.end();
         return Err(Errno::AGAIN);
     }
-    Ok(Forking { still, child })
+    Ok(Forking { still, child, alone })
 }
 
 /// Whether a child without an attachment would miss something.
@@ -148,7 +151,7 @@ fn give_up(parent: &Attachment, child: u32) {
 
 /// In the parent, when fork has returned (also when it failed: `made` false).
 pub fn after_fork_parent(forking: Forking, made: bool) {
-    let Forking { still, child } = forking;
+    let Forking { still, child, alone: _alone } = forking;
     if let (false, Some(child), Some(parent)) = (made, &child, process::current()) {
         give_up(parent, child.id());
     }
@@ -163,7 +166,7 @@ pub fn after_fork_parent(forking: Forking, made: bool) {
 
 /// In the child, before anything else. No allocation, no lock that another thread could have held.
 pub fn after_fork_child(forking: Forking) {
-    let Forking { still, child } = forking;
+    let Forking { still, child, alone: _alone } = forking;
     still.end_in_child();
     Socket::each(Socket::forked);
     route::forked();

@@ -183,8 +183,9 @@ fn exec_keeps_what_is_not_close_on_exec() {
     let mut command = new_image(server);
     let child = fork(|| {
         // Allocates: after exec nobody asks, and this test's other threads hold no heap lock for long.
-        let surviving = fs_socket::before_exec().expect("a socket survives");
-        command.env(fs_socket::exec::CONTROL_VARIABLE, surviving.control.to_string());
+        let surviving = fs_socket::before_exec();
+        let control = surviving.control.expect("a socket survives");
+        command.env(fs_socket::exec::CONTROL_VARIABLE, control.to_string());
         let _failed = command.exec();
         1
     });
@@ -201,9 +202,9 @@ fn a_spawned_program_takes_a_listener_over() {
     common::daemon();
     let way = Way::Ours;
     let (listener, at) = way.listener(0);
-    let surviving = fs_socket::before_spawn(false).unwrap().expect("a listener survives");
-    let mut child =
-        new_image(listener).env(fs_socket::exec::CONTROL_VARIABLE, surviving.control.to_string()).spawn().unwrap();
+    let surviving = fs_socket::before_spawn(false).unwrap();
+    let control = surviving.control.expect("a listener survives");
+    let mut child = new_image(listener).env(fs_socket::exec::CONTROL_VARIABLE, control.to_string()).spawn().unwrap();
     fs_socket::exec::after_spawn(surviving);
     way.close(listener).unwrap();
     let client = way.socket(0);

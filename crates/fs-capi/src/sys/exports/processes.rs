@@ -168,21 +168,25 @@ unsafe fn exec(envp: *const *const c_char, exec: impl FnOnce(*const *const c_cha
         set_errno(reason);
         answer
     };
-    let Some(surviving) = surviving else {
-        return exec(envp);
-    };
-    // SAFETY: by contract.
-    let environment = unsafe { Environment::with_control(envp, surviving.control) };
-    let answer = match &environment {
-        Some(environment) => exec(environment.as_ptr()),
-        None => {
-            set_errno(libc::ENOMEM);
-            -1
-        }
+    let answer = match surviving.control {
+        None => exec(envp),
+        // SAFETY: by contract.
+        Some(control) => match unsafe { Environment::with_control(envp, control) } {
+            Some(environment) => {
+                let answer = exec(environment.as_ptr());
+                let reason = errno();
+                drop(environment);
+                set_errno(reason);
+                answer
+            }
+            None => {
+                set_errno(libc::ENOMEM);
+                -1
+            }
+        },
     };
     let reason = errno();
-    drop(environment);
-    fs_socket::after_exec_failed(Some(surviving));
+    fs_socket::after_exec_failed(surviving);
     set_errno(reason);
     answer
 }

@@ -29,15 +29,16 @@ unsafe fn spawned(
     spawn: impl FnOnce(*const *mut c_char) -> c_int,
 ) -> c_int {
     let surviving = match fs_socket::before_spawn(!actions.is_null()) {
-        Ok(Some(surviving)) => surviving,
-        Ok(None) => return spawn(envp),
+        Ok(surviving) => surviving,
         Err(error) => return error.raw_os_error(),
     };
-    // SAFETY: by contract.
-    let environment = unsafe { Environment::with_control(envp.cast(), surviving.control) };
-    let answer = match &environment {
-        Some(environment) => spawn(environment.as_ptr().cast()),
-        None => libc::ENOMEM,
+    let answer = match surviving.control {
+        None => spawn(envp),
+        // SAFETY: by contract.
+        Some(control) => match unsafe { Environment::with_control(envp.cast(), control) } {
+            Some(environment) => spawn(environment.as_ptr().cast()),
+            None => libc::ENOMEM,
+        },
     };
     fs_socket::exec::after_spawn(surviving);
     answer
