@@ -81,3 +81,60 @@ fn a_killed_process_lets_go_though_its_children_live() -> Result<()> {
         daemon.stop()
     })
 }
+
+/// Servers that accept, and that wait in epoll before they do, with 1,500 client processes one after another. Prints what they
+/// have of memory that is theirs alone, with page tables, after 300 of them and after all.
+const CLIENTS: &str = "
+import os, select, socket
+def held():
+    lines = dict(line.split(':', 1) for line in open('/proc/self/status'))
+    return sum(int(lines[name].split()[0]) for name in ('RssAnon', 'VmPTE'))
+
+for waits in 'accept', 'epoll':
+    listener = socket.create_server(('127.0.0.1', 0), backlog=64)
+    at = listener.getsockname()
+    server = os.fork()
+    if server == 0:
+        held_first = 0
+        if waits == 'epoll':
+            set = select.epoll()
+            set.register(listener, select.EPOLLIN)
+        for i in range(1500):
+            if waits == 'epoll':
+                set.poll()
+            one = listener.accept()[0]
+            one.recv(1)
+            one.close()
+            if i == 299:
+                held_first = held()
+        print(waits, held_first, held(), flush=True)
+        os._exit(0)
+    listener.close()
+    for i in range(1500):
+        client = os.fork()
+        if client == 0:
+            one = socket.create_connection(at)
+            one.send(b'x')
+            one.recv(1)
+            os._exit(0)
+        os.waitpid(client, 0)
+    os.waitpid(server, 0)
+";
+
+#[test]
+fn a_server_does_not_grow_with_its_client_processes() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        lo_down(lab, Ns::Backend)?;
+        let said = finish(daemon.command(lab, "/usr/bin/python3").args(["-c", CLIENTS]), "clients")?;
+        println!("{}", said.trim());
+        for waits in ["accept ", "epoll "] {
+            let held = said.lines().find_map(|line| line.strip_prefix(waits)).context("no figures")?;
+            let held = held.split(' ').map(str::parse).collect::<Result<Vec<u32>, _>>()?;
+            // A page for each would be 4.8 MB.
+            ensure!(held.len() == 2 && held[1] < held[0] + 1024, "KiB after 300 and 1,500 client processes: {said}");
+        }
+        daemon.stop()
+    })
+}

@@ -120,6 +120,17 @@ impl Arena {
         self.region.retire();
     }
 
+    /// Whether [`Arena::retire`] has given its memory back.
+    pub fn is_retired(&self) -> bool {
+        self.region.is_retired()
+    }
+
+    /// Some time after [`Arena::retire`]: those who looked at it last have written there (a poller that leaves its lane), in
+    /// memory of this process alone, which goes back too.
+    pub fn clear_retired(&self) {
+        self.region.clear_retired();
+    }
+
     /// Slots in use now, or waiting for their second side to close.
     pub fn used(&self) -> u32 {
         self.slot_map().iter().map(|word| word.load(Relaxed).count_ones()).sum()
@@ -228,6 +239,7 @@ mod tests {
 
     use super::*;
     use crate::bell::NoBells;
+    use crate::lanes::Lane;
 
     /// A server that is never restarted maps an arena for each client process.
     #[test]
@@ -245,6 +257,15 @@ mod tests {
             })
             .collect();
         assert_eq!(arenas.iter().map(Arena::used).sum::<u32>(), 0, "who comes late sees them without connections");
+        let late = &arenas[5];
+        late.arm(Lane::at(3).unwrap());
+        assert!(!late.arm(Lane::at(3).unwrap()));
+        late.clear_retired();
+        assert!(late.arm(Lane::at(3).unwrap()), "what was written late is gone");
+        arenas.iter().for_each(Arena::clear_retired);
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let tables = status.lines().find_map(|line| line.strip_prefix("VmPTE:")?.trim().strip_suffix(" kB")).unwrap();
+        assert!(tables.parse::<u32>().unwrap() < 4000, "{tables} KiB of page tables: one for each is left");
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         assert!(maps < 2000, "{maps} mappings: what is left of each is not one with the next");
     }

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::addresses;
 use crate::copy_unsafe::Chunk;
@@ -43,6 +43,10 @@ unsafe impl Shared for crate::pages::DirectoryHead {}
 // SAFETY: atomics only, see `pages.rs`.
 unsafe impl Shared for crate::pages::ListenerHead {}
 
+/// What one page of page tables describes. A mapping that is made of such pieces leaves no table behind when it is replaced:
+/// the tables at its ends are not its neighbours' too.
+const TABLE: usize = 2 << 20;
+
 /// A shared mapping, or two that are used as one, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -50,6 +54,8 @@ pub(crate) struct Region {
     len: usize,
     /// Where the second mapping begins; `len`: there is none.
     split: usize,
+    /// Bytes of the first mapping.
+    room: usize,
     /// What lies at `split`.
     rest: NonNull<u8>,
     /// Bytes that are mapped still: less than `len` after [`Region::retire`]; 0: no mapping (Miri).
@@ -85,24 +91,25 @@ impl Region {
             return Err(Errno::INVAL);
         }
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let map = |from: usize, to: usize| {
-            addresses::take(to - from);
-            // SAFETY: a new mapping at a place of the kernel's choice.
-            let at = unsafe {
-                let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-                rustix::mm::mmap(std::ptr::null_mut(), to - from, prot, flags, fd, from as u64)
-            };
-            let at = at.inspect_err(|_| addresses::give(to - from))?;
+        let map = |from: usize, bytes: usize, align: usize| {
+            addresses::take(bytes + align);
+            let at = map_at(fd, (from, bytes), align, prot).inspect_err(|_| addresses::give(bytes + align))?;
+            addresses::give(align);
             // A core dump of the process need not walk gigabytes of holes. Refused: it does.
             // SAFETY: the range was mapped just now; the advice changes no contents.
-            let _dumped = unsafe { rustix::mm::madvise(at, to - from, rustix::mm::Advice::LinuxDontDump) };
-            NonNull::new(at.cast::<u8>()).ok_or(Errno::NOMEM)
+            let _dumped = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontDump) };
+            Ok(at)
         };
-        let base = map(0, split)?;
+        // What is behind the split is mapped twice where the first mapping is made longer, and is not touched there.
+        let (room, align) = match split.next_multiple_of(TABLE) {
+            room if split < len && room <= len => (room, TABLE),
+            _ => (split, 0),
+        };
+        let base = map(0, room, align)?;
         // Unmaps the first where there is no room for the second.
-        let mut region = Region { base, len: split, split, rest: base, mapped: AtomicUsize::new(split) };
+        let mut region = Region { base, len: split, split, room, rest: base, mapped: AtomicUsize::new(split) };
         if split < len {
-            region.rest = map(split, len)?;
+            region.rest = map(split, len - split, 0)?;
             region.len = len;
             *region.mapped.get_mut() = len;
         }
@@ -115,7 +122,7 @@ impl Region {
         let layout = std::alloc::Layout::from_size_align(len, 1 << 16).unwrap();
         // SAFETY: len is not 0.
         let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
-        let view = || Region { base, len, split: len, rest: base, mapped: AtomicUsize::new(0) };
+        let view = || Region { base, len, split: len, room: len, rest: base, mapped: AtomicUsize::new(0) };
         (view(), view())
     }
 
@@ -168,7 +175,7 @@ impl Region {
             return;
         }
         // SAFETY: the range lies in this mapping; what others hold of it are atomics or payload, for which zeros are valid.
-        let _kept = unsafe { rustix::mm::madvise(place.as_ptr().cast(), len, rustix::mm::Advice::LinuxRemove) };
+        let _kept = unsafe { rustix::mm::madvise(place.as_ptr().cast(), len, Advice::LinuxRemove) };
     }
 }
 
@@ -220,25 +227,77 @@ impl Region {
     /// each would be in the way of the next: 47 bits of addresses and some 6,500 mappings used by as many of 20 GiB, and from there on
     /// only what lies above the others.
     pub(crate) fn retire(&self) {
-        let keep = self.split;
-        if keep == self.len {
+        if self.split == self.len || self.mapped.swap(self.split, Ordering::AcqRel) != self.len {
             return;
         }
-        if self.mapped.swap(keep, Ordering::AcqRel) != self.len {
-            return;
-        }
-        let (prot, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED);
-        // SAFETY: replaces pages of this mapping, of which only atomics are referred to, for which zeros are valid.
-        let replaced = unsafe { rustix::mm::mmap_anonymous(self.base.as_ptr().cast(), keep, prot, flags) };
-        if replaced.is_err() {
+        if !self.zero_first() {
             self.mapped.store(self.len, Ordering::Release);
             return;
         }
         // SAFETY: the rest of this mapping, which nobody touches any more (above). Fails for a wrong range only.
-        let _unmapped = unsafe { rustix::mm::munmap(self.rest.as_ptr().cast(), self.len - keep) };
-        addresses::give(self.len - keep);
+        let _unmapped = unsafe { rustix::mm::munmap(self.rest.as_ptr().cast(), self.len - self.split) };
+        addresses::give(self.len - self.split);
     }
+
+    /// After [`Region::retire`]: what was written there since, and the page tables of what was looked at, go.
+    pub(crate) fn clear_retired(&self) {
+        if self.is_retired() {
+            // Refused: they stay, which costs memory only.
+            let _cleared = self.zero_first();
+        }
+    }
+
+    /// The first mapping becomes private zeros. False: it is as it was.
+    fn zero_first(&self) -> bool {
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED);
+        // SAFETY: replaces pages of this mapping, of which only atomics are referred to, for which zeros are valid.
+        let zeros = unsafe { rustix::mm::mmap_anonymous(self.base.as_ptr().cast(), self.room, prot, flags) };
+        let Ok(zeros) = zeros else { return false };
+        // fork(2) need not walk it for pages that were touched; and a word that is written late takes a page, not 2 MiB.
+        // Refused: it costs that.
+        for advice in [Advice::LinuxWipeOnFork, Advice::LinuxNoHugepage] {
+            // SAFETY: the range was mapped just now; a child sees zeros there, which are valid.
+            let _taken = unsafe { rustix::mm::madvise(zeros, self.room, advice) };
+        }
+        true
+    }
+}
+
+/// Maps bytes (from, number) of `fd` at a multiple of `align` (0: anywhere).
+fn map_at(
+    fd: BorrowedFd<'_>,
+    (from, bytes): (usize, usize),
+    align: usize,
+    prot: ProtFlags,
+) -> Result<NonNull<u8>, Errno> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    let mut place = std::ptr::null_mut();
+    if align != 0 {
+        // Addresses to choose from; what is too much goes.
+        let (none, reserve) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let free = unsafe { rustix::mm::mmap_anonymous(place, bytes + align, none, reserve)? }.cast::<u8>();
+        // As high as it can be: beside the one before, with which it is one mapping when both are retired.
+        let before = align - (free.addr() + align) % align;
+        place = free.wrapping_add(before).cast();
+        for (at, len) in [(free, before), (free.wrapping_add(before + bytes), align - before)] {
+            if len != 0 {
+                // SAFETY: an end of the mapping made just now, of which nobody knows. Fails for a wrong range only.
+                let _unmapped = unsafe { rustix::mm::munmap(at.cast(), len) };
+            }
+        }
+        // SAFETY: in place of what is left of that mapping.
+        let mapped = unsafe { rustix::mm::mmap(place, bytes, prot, flags | MapFlags::FIXED, fd, from as u64) };
+        if mapped.is_err() {
+            // SAFETY: as above.
+            let _unmapped = unsafe { rustix::mm::munmap(place, bytes) };
+        }
+        return NonNull::new(mapped?.cast()).ok_or(Errno::NOMEM);
+    }
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let mapped = unsafe { rustix::mm::mmap(place, bytes, prot, flags, fd, from as u64) };
+    NonNull::new(mapped?.cast()).ok_or(Errno::NOMEM)
 }
 
 impl Drop for Region {
@@ -248,11 +307,11 @@ impl Drop for Region {
             return;
         }
         // SAFETY: mapped by `map_split`, and no reference outlives self. Fails for a wrong range only.
-        let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.split) };
+        let _unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.room) };
         if mapped > self.split {
             // SAFETY: as above.
             let _unmapped = unsafe { rustix::mm::munmap(self.rest.as_ptr().cast(), mapped - self.split) };
         }
-        addresses::give(mapped);
+        addresses::give(mapped - self.split + self.room);
     }
 }

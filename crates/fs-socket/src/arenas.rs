@@ -133,7 +133,8 @@ pub(crate) fn find(life: u32, id: u32, side: Side) -> Option<&'static Mapped> {
 
 /// Every arena that is mapped and not over.
 pub(crate) fn all() -> impl Iterator<Item = &'static Arena> {
-    (0..COUNT).filter_map(|place| MAPPED.at(place)?.load()).map(Mapped::arena)
+    let mapped = (0..COUNT).filter_map(|place| MAPPED.at(place)?.load());
+    mapped.map(Mapped::arena).filter(|arena| !arena.is_retired())
 }
 
 /// Mapped since the last [`sweep`].
@@ -142,12 +143,15 @@ static NEW: AtomicU32 = AtomicU32::new(0);
 /// How many arenas are mapped between two looks for dead ones: each is 20 GiB of the 128 TiB of addresses there are.
 const SWEEP: u32 = 64;
 
-/// Gives back the memory of arenas that are over: their opener or their listener is gone, and so are all connections.
+/// Gives back the memory of arenas that are over: their opener or their listener is gone, and so are all connections. By the
+/// next time those who looked at one last have looked away: what they wrote there goes too, and the arena is forgotten.
 fn sweep() {
     for place in (0..COUNT).filter_map(|place| MAPPED.at(place)) {
-        let over = |mapped: &&'static Mapped| mapped.arena.is_closed() && mapped.arena.used() == 0;
-        if let Some(mapped) = place.load().filter(over) {
+        let Some(mapped) = place.load() else { continue };
+        if mapped.arena.is_retired() {
             place.store(None);
+            mapped.arena.clear_retired();
+        } else if mapped.arena.is_closed() && mapped.arena.used() == 0 {
             mapped.arena.retire();
         }
     }
