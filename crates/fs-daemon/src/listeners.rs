@@ -10,6 +10,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// A network namespace's cookie (SO_NETNS_COOKIE).
 pub(crate) type Netns = u64;
 
+/// What becomes of connections to a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// They are ours.
+    All,
+    /// Those that wait are accepted; new ones are the kernel's, as an option was set that only it has.
+    Waiting,
+    /// It was shut down, and listens no more.
+    None,
+}
+
 /// One listener.
 #[derive(Debug)]
 pub(crate) struct Listener<M> {
@@ -18,6 +29,7 @@ pub(crate) struct Listener<M> {
     pub(crate) v6_only: bool,
     pub(crate) backlog: u32,
     pub(crate) cookie: u64,
+    pub(crate) takes: Takes,
     /// The attachments that hold a descriptor of it.
     pub(crate) holders: HashSet<u32>,
     /// Its memory and what else belongs to it.
@@ -122,17 +134,35 @@ impl<M> Listeners<M> {
         there.iter().copied().find(|id| self.all.get(id).is_some_and(|listener| listener.cookie == cookie))
     }
 
+    /// The same of one that was shut down, which the kernel may have given another port since: it listens there from now on.
+    pub(crate) fn again(&mut self, netns: Netns, at: SocketAddr, cookie: u64) -> Option<u32> {
+        if let known @ Some(_) = self.of_cookie(netns, at.port(), cookie) {
+            return known;
+        }
+        let is_it = |of: &Listener<M>| of.takes == Takes::None && of.cookie == cookie && of.netns == netns;
+        let id = self.all.iter().find(|(_, listener)| is_it(listener)).map(|(&id, _)| id)?;
+        let mut listener = self.remove(id)?;
+        listener.at = at;
+        self.ports.entry((netns, at.port())).or_default().push(id);
+        self.all.insert(id, listener);
+        Some(id)
+    }
+
     /// Who gets a connection to `to` in `netns`: the members of the group that fits best, another one first each time.
     pub(crate) fn find(&mut self, netns: Netns, to: SocketAddr) -> Vec<u32> {
         let ip = unmapped(to.ip());
         let Some(there) = self.ports.get(&(netns, to.port())) else { return Vec::new() };
-        let fits = |id: &u32| Some((self.all.get(id)?.score(ip)?, *id));
+        let listens = |id: &u32| self.all.get(id).filter(|listener| listener.takes != Takes::None);
+        let fits = |id: &u32| Some((listens(id)?.score(ip)?, *id));
         let Some((best, first)) = there.iter().filter_map(fits).max_by_key(|&(score, id)| (score, u32::MAX - id))
         else {
             return Vec::new();
         };
         let place = self.all[&first].place();
-        let same = |id: &&u32| self.all.get(id).is_some_and(|l| l.score(ip) == Some(best) && l.place() == place);
+        let same = |id: &&u32| {
+            let of_group = |l: &Listener<M>| l.score(ip) == Some(best) && l.place() == place;
+            self.all.get(id).is_some_and(|listener| listener.takes == Takes::All && of_group(listener))
+        };
         let mut group: Vec<u32> = there.iter().filter(same).copied().collect();
         let turn = self.turn % group.len().max(1);
         group.rotate_left(turn);

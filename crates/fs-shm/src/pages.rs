@@ -334,7 +334,7 @@ impl ListenerPage {
         self.head().generation.load(Acquire)
     }
 
-    /// The listener is gone.
+    /// The listener is gone, or was shut down.
     pub fn is_closed(&self) -> bool {
         self.head().closed.load(Acquire) != 0
     }
@@ -377,6 +377,12 @@ impl ListenerPage {
     /// Daemon only.
     pub fn close(&self) {
         self.head().closed.store(1, SeqCst);
+        self.head().generation.fetch_add(1, SeqCst);
+    }
+
+    /// Daemon only: one that was shut down listens again.
+    pub fn open(&self) {
+        self.head().closed.store(0, SeqCst);
         self.head().generation.fetch_add(1, SeqCst);
     }
 

@@ -76,10 +76,15 @@ pub(crate) fn enter_again(fd: Fd, socket: &'static Socket) {
 /// `connect(2)`; blocks as the socket's mode and SO_SNDTIMEO say. `address`: the bytes the application passed.
 pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
     let socket = table::socket(fd)?;
+    if crate::listen::is_shut(socket.unheld()) {
+        // It listens no more, and may be connected.
+        crate::listen::stop(fd, socket.unheld());
+    }
     match socket.kind() {
         Kind::Channel => Some(again(fd, socket.unheld(), address)),
         Kind::Fresh => {
             socket.unmark(mark::DISCONNECTED);
+            socket.status_of(fd);
             fresh(fd, socket.unheld(), address)
         }
         Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll | Kind::Internal => None,
@@ -392,7 +397,7 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
         Kind::Listener => {
             // SHUT_RD, SHUT_RDWR: with SHUT_WR it goes on listening, and all else is EINVAL.
             if matches!(how, 0 | 2) {
-                crate::listen::stop(fd, socket);
+                crate::listen::shut(fd, socket);
             }
             None
         }

@@ -21,7 +21,7 @@ use rustix::{
 use crate::{
     address, arenas, channel, connect, fork, listen,
     process::{self, Attachment},
-    socket::{Kind, Socket},
+    socket::{Kind, Socket, mark},
     sys::{self, call},
     table,
     types::Fd,
@@ -130,6 +130,7 @@ pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
         return Ok(surviving);
     }
     let still = table::Still::begin();
+    Socket::share_all();
     let child = fork::make_child(attachment);
     still.end();
     let Some(child) = child else {
@@ -285,6 +286,7 @@ pub(crate) fn enter(fd: Fd) -> Option<&'static Socket> {
     (family == address::AF_INET || family == address::AF_INET6).then_some(())?;
     let socket = connect::enter(fd, Kind::Fresh, family)?;
     socket.set_status(call::fcntl(fd, F_GETFL, 0).unwrap_or(0) as u32 & crate::channel::O_NONBLOCK);
+    socket.mark(mark::SHARED);
     crate::options::recall(fd, socket);
     Some(socket)
 }

@@ -40,6 +40,7 @@ pub struct Forking {
 pub fn before_fork() -> Result<Forking, Errno> {
     let alone = Alone::begin();
     let still = Still::begin();
+    Socket::share_all();
     // A confined process has few children prepared, and one without sockets of ours needs none.
     let needs = !fs_shm::wait::is_confined() || holds_any();
     let child = process::current().filter(|_| needs).and_then(make_child);

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use fs_shm::{
     Arena, Channel, Side,
-    control::{KernelReason, Object},
+    control::{Client, Error, KernelReason, Object},
     pages::ListenerPage,
 };
 use rustix::{fd::AsRawFd, io::Errno};
@@ -131,7 +131,7 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
         return Some(Err(errno));
     }
     let socket = socket.unheld();
-    if socket.marked(mark::KERNEL_ONLY) || !become_listener(socket) {
+    if socket.marked(mark::KERNEL_ONLY) && object(socket).is_none() || !become_listener(socket) {
         if let Some(attachment) = process::attached() {
             let reason = if socket.marked(mark::KERNEL_ONLY) { KernelReason::Option } else { KernelReason::Limit };
             enter_pages(attachment, socket, Object::Kernel(reason));
@@ -197,15 +197,34 @@ fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
     other
 }
 
-/// An option that only the kernel has was set on a listener: its connections are the kernel's from here on.
+/// An option that only the kernel has was set on a listener: new connections are the kernel's from here on. Those that wait
+/// are accepted, as on the kernel.
 pub(crate) fn leave_to_kernel(socket: &'static Socket) {
-    let Some(listener) = of(socket) else { return };
-    let was_announced = listener.id.load(Acquire) != 0;
-    listener.withdraw();
-    if let (Some(attachment), true) = (process::current(), was_announced) {
-        enter_pages(attachment, socket, Object::Kernel(KernelReason::Option));
+    tell_daemon(socket, Client::leave);
+}
+
+/// shutdown(2) of a listener. It stays one, for all that hold it: the kernel's answers are those of a socket that is closed, and
+/// the page says so as well, until one of them calls listen(2) again.
+pub(crate) fn shut(fd: Fd, socket: &'static Socket) {
+    if id(socket) == 0 {
+        return stop(fd, socket);
     }
-    poll::changed(socket);
+    tell_daemon(socket, Client::shut);
+}
+
+fn tell_daemon(socket: &Socket, tell: impl FnOnce(&Client, u32) -> Result<(), Error>) {
+    let id = id(socket);
+    if let Some(attachment) = process::current().filter(|now| id != 0 && now.life() == socket.life())
+        && let Err(error) = tell(attachment.client(), id)
+    {
+        attachment.failed(&error);
+    }
+}
+
+/// Whether it was shut down, by this process or another.
+pub(crate) fn is_shut(socket: &Socket) -> bool {
+    let page = of(socket).filter(|listener| listener.id.load(Acquire) != 0).and_then(|listener| listener.page.load());
+    page.is_some_and(ListenerPage::is_closed)
 }
 
 /// What the attachment page says of a listener; `None`: it is not announced.
@@ -273,7 +292,7 @@ pub(crate) fn recall() {
     }
 }
 
-/// shutdown of a listener: a socket that neither listens nor is connected.
+/// It is this process's listener no more, but a socket that neither listens nor is connected.
 pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
     let Some(listener) = of(socket) else { return };
     let _changing = table::Changing::begin();

@@ -6,7 +6,7 @@ use rustix::fd::AsFd;
 use crate::{
     address, arenas, channel, connect, exec, listen,
     process::{self, Attachment},
-    socket::Kind,
+    socket::{Kind, mark},
     sys::{self, call},
     table,
     types::Fd,
@@ -22,6 +22,7 @@ const SOCK_STREAM: i32 = 1;
 pub fn share(fds: &[Fd]) {
     for &fd in fds {
         let Some(socket) = table::socket(fd) else { continue };
+        socket.mark(mark::SHARED);
         let object = match socket.kind() {
             Kind::Channel => {
                 socket.mapped().zip(socket.channel()).map(|(mapped, channel)| mapped.object(channel.slot()))

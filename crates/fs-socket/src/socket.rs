@@ -18,7 +18,7 @@ use fs_shm::Channel;
 use crate::{
     arenas::Mapped,
     channel, poll, process,
-    sys::{array::Array, pointer::Pointer},
+    sys::{array::Array, call, pointer::Pointer},
     types::Fd,
 };
 
@@ -160,7 +160,9 @@ pub(crate) mod mark {
     /// TCP_CORK.
     pub(crate) const CORK: u32 = 8192;
     /// It was bound after its connection had ended: getsockname says where to.
-    pub(crate) const MOVED: u32 = 8192;
+    pub(crate) const MOVED: u32 = 16384;
+    /// Another process may have it too.
+    pub(crate) const SHARED: u32 = 32768;
 }
 
 const COUNT: usize = 1 << 20;
@@ -435,6 +437,28 @@ impl Socket {
     /// Status flags as the application set them: the channel's if it is one.
     pub(crate) fn status(&self) -> u32 {
         self.channel().map_or_else(|| self.status.load(Relaxed), |channel| channel.status())
+    }
+
+    /// The same at the begin of a call on what is no channel yet: O_NONBLOCK is of the open file description, and another
+    /// process may have changed it.
+    pub(crate) fn status_of(&self, fd: Fd) -> u32 {
+        const F_GETFL: i32 = 3;
+        if self.marked(mark::SHARED)
+            && self.channel().is_none()
+            && let Ok(flags) = call::fcntl(fd, F_GETFL, 0)
+        {
+            self.status.store(flags as u32 & channel::O_NONBLOCK, Relaxed);
+        }
+        self.status()
+    }
+
+    /// Other processes are about to have all that there are. What is a channel has its status in shared memory.
+    pub(crate) fn share_all() {
+        Self::each(|socket| {
+            if matches!(socket.kind(), Kind::Fresh | Kind::Listener) {
+                socket.mark(mark::SHARED);
+            }
+        });
     }
 
     pub(crate) fn set_status(&self, flags: u32) {

@@ -3,7 +3,7 @@ use super::*;
 fn listener(at: &str, v6_only: bool, netns: Netns) -> Listener<()> {
     let at: SocketAddr = at.parse().unwrap();
     let cookie = u64::from(at.port()) + netns;
-    Listener { netns, at, v6_only, backlog: 1, cookie, holders: HashSet::new(), more: () }
+    Listener { netns, at, v6_only, backlog: 1, cookie, takes: Takes::All, holders: HashSet::new(), more: () }
 }
 
 fn found(listeners: &mut Listeners<()>, to: &str) -> Vec<u32> {

@@ -3,7 +3,8 @@
 use super::arenas::{Acceptor, Opener};
 use super::{Answer, Server};
 use crate::counters::add;
-use fs_shm::control::{ADMIN_MAX, CounterRow, Kind, Object, Reply, Row, SocketRow, Text};
+use crate::listeners::Takes;
+use fs_shm::control::{ADMIN_MAX, CounterRow, KernelReason, Kind, Object, Reply, Row, SocketRow, Text};
 use fs_shm::{Arena, Channel, Side};
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -155,9 +156,15 @@ impl Server {
     fn listener_row(&self, id: u32, plain: SocketRow) -> Option<SocketRow> {
         let listener = self.listeners.get(id)?;
         let waiting = self.arenas_of(id).filter_map(|id| self.map(id, Side::B));
+        let left = listener.takes == Takes::Waiting;
         Some(SocketRow {
-            state: LISTEN,
-            kind: if listener.more.on_wire { Kind::Wire } else { Kind::Local },
+            state: if listener.takes == Takes::None { CLOSE } else { LISTEN },
+            kind: match listener.more.on_wire {
+                true => Kind::Wire,
+                false if left => Kind::Kernel,
+                false => Kind::Local,
+            },
+            reason: left.then_some(KernelReason::Option),
             recv_queue: waiting.map(|arena| arena.pending()).fold(0, u32::saturating_add),
             send_queue: listener.backlog,
             local: listener.at,

@@ -478,6 +478,8 @@ impl Server {
                 self.unlisten(me, listener);
                 Ok(Reply::Done.into())
             }
+            Request::Shut { listener } => self.shut_listener(me, listener),
+            Request::Leave { listener } => self.leave_listener(me, listener),
             Request::Arena { arena } => self.arena(me, arena),
             Request::Listener { listener } => self.listener_page(me, listener),
             Request::Fork => self.fork(me, fd.ok_or(Errno::BADF)?),

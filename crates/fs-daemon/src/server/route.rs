@@ -5,7 +5,7 @@ use super::limits::{NAMESPACES, NAMESPACES_MAX};
 use super::place::{Placeholder, backlog};
 use super::{Answer, ListenerMemory, Server};
 use crate::access::{Call, Who};
-use crate::listeners::{Listener, Netns, unmapped};
+use crate::listeners::{Listener, Netns, Takes, unmapped};
 use crate::netns::{KernelRoute, Namespace};
 use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
@@ -187,9 +187,14 @@ impl Server {
         if !self.may(me, Call::Bind, place.local.port())? {
             return Ok(self.refused());
         }
-        if let Some(id) = self.listeners.of_cookie(place.netns, place.local.port(), place.cookie)
+        if let Some(id) = self.listeners.again(place.netns, place.local, place.cookie)
             && let Some(listener) = self.listeners.get_mut(id)
         {
+            let was_shut = listener.takes == Takes::None;
+            if was_shut {
+                (listener.takes, listener.v6_only) = (Takes::All, place.v6_only);
+                listener.more.page.open();
+            }
             listener.backlog = backlog(socket.as_fd());
             listener.holders.insert(me);
             listener.more.page.set_holders(listener.holders.len() as u32);
@@ -201,6 +206,10 @@ impl Server {
             }
             self.limit_waiting_everywhere(id);
             self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
+            if was_shut {
+                self.listen_on_wire(id, options);
+                self.directory.bump();
+            }
             return Ok(Answer::with(Reply::Listener { listener: id }, [memory]));
         }
         let limit = self.config.limits.listeners;
@@ -220,7 +229,8 @@ impl Server {
         let Placeholder { netns, cookie, local: at, v6_only, listens: _ } = place;
         let holders = HashSet::from([me]);
         let backlog = backlog(socket.as_fd());
-        let id = self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, holders, more });
+        let id =
+            self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, takes: Takes::All, holders, more });
         self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
         self.listen_on_wire(id, options);
         self.directory.bump();
@@ -287,14 +297,48 @@ impl Server {
         }
     }
 
-    /// Connections that nobody accepted are reset, as the kernel does.
     pub(super) fn close_listener(&mut self, id: u32) {
-        let of_it: Vec<u32> = self.arenas_of(id).collect();
-        let Some(listener) = self.listeners.remove(id) else { return };
-        listener.more.page.close();
-        if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
+        self.end_listener(id);
+        self.listeners.remove(id);
+    }
+
+    /// Answers [`fs_shm::control::Request::Shut`].
+    pub(super) fn shut_listener(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        self.held_listener(me, id)?.takes = Takes::None;
+        self.end_listener(id);
+        self.list_arenas(id);
+        Ok(Reply::Done.into())
+    }
+
+    /// Answers [`fs_shm::control::Request::Leave`].
+    pub(super) fn leave_listener(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        let listener = self.held_listener(me, id)?;
+        if listener.takes == Takes::All {
+            listener.takes = Takes::Waiting;
+            self.leave_wire(id);
+            self.directory.bump();
+        }
+        Ok(Reply::Done.into())
+    }
+
+    fn held_listener(&mut self, me: u32, id: u32) -> Result<&mut Listener<ListenerMemory>, Errno> {
+        let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
+        if listener.holders.contains(&me) { Ok(listener) } else { Err(Errno::ACCESS) }
+    }
+
+    fn leave_wire(&mut self, id: u32) {
+        let on_wire = self.listeners.get_mut(id).is_some_and(|listener| core::mem::take(&mut listener.more.on_wire));
+        if let (Some(wire), true) = (&self.wire, on_wire) {
             wire.unlisten(id);
         }
+    }
+
+    /// Connections that nobody accepted are reset, as the kernel does.
+    fn end_listener(&mut self, id: u32) {
+        let of_it: Vec<u32> = self.arenas_of(id).collect();
+        let Some(listener) = self.listeners.get(id) else { return };
+        listener.more.page.close();
+        self.leave_wire(id);
         for arena in of_it {
             if let Some(mapped) = self.map(arena, Side::B) {
                 mapped.close();

@@ -401,6 +401,16 @@ impl Client {
         self.done(&Request::Unlisten { listener }, &[])
     }
 
+    /// A listener of this process was shut down.
+    pub fn shut(&self, listener: u32) -> Result<(), Error> {
+        self.done(&Request::Shut { listener }, &[])
+    }
+
+    /// New connections to a listener of this process are the kernel's from here on.
+    pub fn leave(&self, listener: u32) -> Result<(), Error> {
+        self.done(&Request::Leave { listener }, &[])
+    }
+
     /// The page of a listener that this process holds (after fork and exec).
     pub fn listener(&self, listener: u32) -> Result<Fd, Error> {
         match self.request(&Request::Listener { listener }, &[])? {

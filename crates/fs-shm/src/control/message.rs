@@ -8,7 +8,7 @@ use super::wire::{Malformed, Reader, Text, Writer};
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 5 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 6 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -157,6 +157,17 @@ pub enum Request {
     Listen,
     /// This process has closed its last descriptor of a listener. → [`Reply::Done`]
     Unlisten {
+        /// Its number.
+        listener: u32,
+    },
+    /// A listener was shut down (shutdown(2)), which all see that hold it: those that wait are reset, and its page is closed until
+    /// one of them announces it again. → [`Reply::Done`]
+    Shut {
+        /// Its number.
+        listener: u32,
+    },
+    /// New connections to a listener are the kernel's from here on; those that wait are accepted. → [`Reply::Done`]
+    Leave {
         /// Its number.
         listener: u32,
     },
@@ -439,9 +450,11 @@ impl Request {
             Request::PollerGone { poller } | Request::Bell { poller } | Request::Ring { poller } => w.u32(poller),
             Request::Due { after } => w.u32(after),
             Request::Route { to } => w.addr(to),
-            Request::Unlisten { listener } | Request::Listener { listener } | Request::ListenerPoller { listener } => {
-                w.u32(listener);
-            }
+            Request::Unlisten { listener }
+            | Request::Shut { listener }
+            | Request::Leave { listener }
+            | Request::Listener { listener }
+            | Request::ListenerPoller { listener } => w.u32(listener),
             Request::ExclusivePoller { listener, set, told } => {
                 w.u32(listener);
                 w.u32(set);
@@ -488,6 +501,8 @@ impl Request {
             Request::Prepare => 24,
             Request::Inherit { .. } => 25,
             Request::Due { .. } => 26,
+            Request::Shut { .. } => 27,
+            Request::Leave { .. } => 28,
         }
     }
 
@@ -521,6 +536,8 @@ impl Request {
             25 => Request::Inherit { child: r.u32()? },
             26 => Request::Due { after: r.u32()? },
             22 => Request::ExclusivePoller { listener: r.u32()?, set: r.u32()?, told: r.u32()? != 0 },
+            27 => Request::Shut { listener: r.u32()? },
+            28 => Request::Leave { listener: r.u32()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

@@ -55,12 +55,14 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         }
     }
     let mut patience = Patience::new(socket.receive_timeout());
+    let waits = socket.status_of(fd) & O_NONBLOCK == 0;
     // Slept, and woken by the kernel's queue.
     let (mut slept, mut edge) = (false, false);
     // The listener's arenas as of the last sleep.
     let mut changes = 0;
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
-    let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16);
+    // What is left in the inboxes of one that was left to the kernel came before all that the kernel has.
+    let mut kernel_first = listener.turn.load(Relaxed).is_multiple_of(16) && !socket.marked(mark::KERNEL_ONLY);
     let answer = loop {
         // Another thread may have closed the number that this call was given.
         let Some(fd) = live(fd, socket) else { break Err(Errno::BADF) };
@@ -69,7 +71,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             break Err(Errno::INVAL);
         }
         // Who watches with EPOLLEXCLUSIVE leaves arenas to others that it has not been woken for.
-        let is_enough = socket.status() & O_NONBLOCK != 0 && listener.has_known();
+        let is_enough = !waits && listener.has_known();
         if !is_enough {
             listener.refresh();
         }
@@ -85,7 +87,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
                 Some(answer) => break answer,
             }
         }
-        match from_kernel(fd, socket, flags) {
+        match from_kernel(fd, socket, flags, waits) {
             Err(Errno::AGAIN) => {}
             answer => break answer,
         }
@@ -97,7 +99,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         if listener.pending() {
             continue;
         }
-        if socket.status() & O_NONBLOCK != 0 {
+        if !waits {
             break Err(Errno::AGAIN);
         }
         if !slept && let Err(errno) = a_number(fd) {
@@ -168,9 +170,9 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
 }
 
 /// One of the kernel's; `EAGAIN`: none.
-fn from_kernel(fd: Fd, socket: &Socket, flags: i32) -> Result<(Fd, Address), Errno> {
+fn from_kernel(fd: Fd, socket: &Socket, flags: i32, waits: bool) -> Result<(Fd, Address), Errno> {
     let _changing = table::Changing::begin();
-    let (new, peer) = if socket.status() & O_NONBLOCK != 0 {
+    let (new, peer) = if !waits {
         call::accept4(fd, flags)?
     } else {
         let _alone = sys::family::lock(socket.listener() as usize);

@@ -41,7 +41,7 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
     let Some(_held) = table::hold(socket) else { return Ok(()) };
     let Some(place) = Place::hold(socket) else { return Ok(()) };
     let _changing = Changing::begin();
-    if socket.marked(mark::KERNEL_ONLY) {
+    if socket.marked(mark::KERNEL_ONLY) && super::object(socket).is_none() {
         enter_pages(attachment, socket, Object::Kernel(KernelReason::Option));
         return Ok(());
     }
@@ -59,10 +59,12 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
     };
     drop(number);
     enter_pages(attachment, socket, object);
-    if !place.is_of(socket) || socket.descriptors() == 0 || socket.marked(mark::KERNEL_ONLY) {
-        // Shut down or closed meanwhile, or the kernel's.
+    if !place.is_of(socket) || socket.descriptors() == 0 {
+        // Shut down or closed meanwhile.
         listener.withdraw();
         clear_pages(attachment, socket, object);
+    } else if socket.marked(mark::KERNEL_ONLY) {
+        super::leave_to_kernel(socket);
     } else if attachment.is_dead() {
         lost(socket);
     }
@@ -121,6 +123,7 @@ pub(crate) fn announce_again(attachment: &Attachment) {
 /// Options of a listener have changed: the daemon reads them from its placeholder.
 pub(crate) fn changed(fd: Fd, socket: &'static Socket) {
     if super::object(socket).is_some()
+        && !super::is_shut(socket)
         && let Some(attachment) = process::current().filter(|now| now.life() == socket.life())
     {
         announce_anyway(attachment, fd, socket);

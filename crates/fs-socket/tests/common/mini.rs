@@ -261,6 +261,11 @@ fn answer(
                     if !listener.holders.contains(&me) {
                         listener.holders.push(me);
                     }
+                    if listener.page.is_closed() {
+                        listener.at = at;
+                        listener.page.open();
+                        directory.1.bump();
+                    }
                     *id
                 }
                 None => {
@@ -287,6 +292,23 @@ fn answer(
                 if known.holders.is_empty() {
                     drop_listener(world, &directory.1, listener);
                 }
+            }
+            (Reply::Done, vec![])
+        }
+        Request::Shut { listener } => {
+            if let Some(known) = world.listeners.get_mut(&listener) {
+                // No connection is to port 0.
+                known.at.set_port(0);
+                known.page.close();
+                refuse_all(world, &directory.1, listener);
+                world.arenas.retain(|_, arena| arena.listener != listener || arena.sides[0].used() != 0);
+            }
+            (Reply::Done, vec![])
+        }
+        Request::Leave { listener } => {
+            if let Some(known) = world.listeners.get_mut(&listener) {
+                known.at.set_port(0);
+                directory.1.bump();
             }
             (Reply::Done, vec![])
         }
@@ -403,6 +425,10 @@ fn answer(
 
 fn drop_listener(world: &mut World, directory: &DirectoryPage, listener: u32) {
     world.listeners.remove(&listener);
+    refuse_all(world, directory, listener);
+}
+
+fn refuse_all(world: &mut World, directory: &DirectoryPage, listener: u32) {
     for arena in world.arenas.values().filter(|arena| arena.listener == listener) {
         arena.sides[1].close();
         while let Some(waiting) = Channel::accept(&arena.sides[1]) {
