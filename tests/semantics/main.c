@@ -10,7 +10,7 @@ static const struct test *const all[] = {
     epoll_thread_cases, epoll_before_cases, poll_cases, process_cases, pass_cases, thread_cases,
     signal_cases, option_cases,
     address_cases, many_cases,    port_cases, raw_cases,  confine_cases, gap_cases, buffer_cases,
-    backlog_cases, cork_cases,    holder_cases,
+    backlog_cases, cork_cases,    holder_cases, edge_cases,
 };
 
 int main(int argc, char **argv) {

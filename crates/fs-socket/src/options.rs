@@ -9,8 +9,8 @@ use fs_shm::channel::state::Phase;
 use rustix::io::Errno;
 
 use crate::{
-    address, beside,
-    socket::{Kind, Socket, mark},
+    address, beside, poll,
+    socket::{Kind, Readiness, Socket, mark},
     source,
     sys::call,
     table, tcp_options,
@@ -48,6 +48,7 @@ mod tcp {
     pub(super) const WINDOW_CLAMP: i32 = 10;
     pub(super) const INFO: i32 = 11;
     pub(super) const FASTOPEN: i32 = 23;
+    pub(super) const NOTSENT_LOWAT: i32 = 25;
     pub(super) const FASTOPEN_CONNECT: i32 = 30;
 }
 
@@ -190,6 +191,13 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
             crate::listen::leave_to_kernel(socket);
         }
         tcp_options::was_set(fd, socket, level, name);
+        match (level, name) {
+            (SOL_SOCKET, so::SNDBUF | so::SNDBUFFORCE) | (SOL_TCP, tcp::NOTSENT_LOWAT) => {
+                poll::tell(socket, Readiness::OUT);
+            }
+            (SOL_SOCKET, so::RCVLOWAT) => poll::tell(socket, Readiness::IN),
+            _ => {}
+        }
     }))
 }
 

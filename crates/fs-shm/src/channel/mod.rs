@@ -28,7 +28,7 @@ pub use self::due::now;
 pub use self::io::{Marks, Reading, RecvFlags, Writing};
 pub use self::open::OpenArgs;
 pub use self::options::{Algorithm, Answer, INFO, Options};
-pub use self::ready::Readiness;
+pub use self::ready::{Progress, Readiness};
 use self::state::State;
 use crate::addr::Addr;
 use crate::arena::Arena;

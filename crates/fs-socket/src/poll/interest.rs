@@ -3,11 +3,17 @@
 //! An entry of a socket that has been closed stays until it is met: its identity no longer fits
 //! ([`Socket::identity`] is never repeated). So closing needs no lock that a signal handler could not have.
 
+use fs_shm::channel::Progress;
+
 use super::EpollEvent;
 use crate::{socket::Socket, types::Fd};
 
 /// Edge-triggered.
 pub(super) const ET: u32 = 1 << 31;
+/// EPOLLIN, PRI, RDNORM, RDBAND: what data has waiters told of (sock_def_readable() of the kernel).
+const OF_DATA: u32 = 0x1 | 0x2 | 0x40 | 0x80;
+/// EPOLLOUT, WRNORM, WRBAND: the same of space (sk_stream_write_space()).
+const OF_SPACE: u32 = 0x4 | 0x100 | 0x200;
 /// Reported once, then asleep until EPOLL_CTL_MOD.
 pub(super) const ONESHOT: u32 = 1 << 30;
 /// Wakes one of several sets.
@@ -50,6 +56,8 @@ pub(super) struct Entry {
     serial: u64,
     /// A one-shot that has fired.
     pub(super) spent: bool,
+    /// Edge-triggered, of a channel: what the last report was of. `None`: whatever there is is news.
+    pub(super) told: Option<Progress>,
     /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet. Of a listener: of a poller that several share,
     /// what is watched; without EPOLLEXCLUSIVE only if its arenas have too few lanes, and then the poller of those who sleep
     /// in accept.
@@ -79,6 +87,36 @@ impl Entry {
     /// Nothing is watched for it any more.
     pub(super) fn unwatch(&mut self) {
         (self.watched, self.shares, self.news, self.blind) = (0, false, false, false);
+    }
+
+    /// An edge-triggered entry is reported for what has waiters of its events told on the kernel (ep_poll_callback()): data if it
+    /// asks for that, space if it asks for that, and each change of state. Of data and space there is one lane: which it was
+    /// is told by what has come, and by what was sent, without which there can be no wish for space. `None`: no news; else what
+    /// the report is of, to be looked at before what is ready.
+    pub(super) fn news(&self) -> Option<Option<Progress>> {
+        if self.event.events & ET == 0 {
+            return Some(None);
+        }
+        let Some(channel) = self.socket.channel() else { return Some(None) };
+        let now = channel.progress();
+        let Some(told) = self.told else { return Some(Some(now)) };
+        let Progress { received, sent, urgent, state, low_water } = told;
+        let (data, space) = (self.event.events & OF_DATA != 0, self.event.events & OF_SPACE != 0);
+        let is_news = now.state != state
+            || data && (now.received != received || now.urgent != urgent || now.low_water != low_water)
+            || space && now.sent != sent;
+        is_news.then_some(Some(now))
+    }
+
+    /// `ready` is reported, which is of that.
+    pub(super) fn report(&mut self, ready: u32, of: Option<Progress>) {
+        // What could not be reported yet is news whenever it can.
+        const UNTOLD: u64 = u64::MAX;
+        self.told = of.map(|of| Progress {
+            received: if ready & OF_DATA != 0 { of.received } else { UNTOLD },
+            sent: if ready & OF_SPACE != 0 { of.sent } else { UNTOLD },
+            ..of
+        });
     }
 
     /// What is asked for; errors and hang-ups always are (epoll_ctl(2)).
@@ -188,6 +226,7 @@ impl Interest {
             queued: false,
             serial: self.serials,
             spent: false,
+            told: None,
             watched: 0,
             seen: 0,
             pushed: 0,

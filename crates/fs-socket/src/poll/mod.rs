@@ -145,6 +145,23 @@ pub(crate) fn changed(socket: &Socket) {
     });
 }
 
+/// A call of this process has those told that wait for data ([`Readiness::IN`]) or space ([`Readiness::OUT`]), if there is some,
+/// more than before or not (sk_data_ready, sk_write_space of the kernel).
+pub(crate) fn tell(socket: &Socket, what: u32) {
+    if socket.readiness().0 & what == 0 {
+        return;
+    }
+    each_entry(socket, true, |inner, at| {
+        if let Some(entry) = inner.interest.get_mut(at).filter(|entry| entry.event.events & what != 0) {
+            entry.told = None;
+            inner.moved(at);
+            if inner.sleepers > 0 {
+                inner.ring();
+            }
+        }
+    });
+}
+
 /// A kernel descriptor that is no socket of ours is being closed or replaced. The kernel's set drops it by itself.
 pub(crate) fn kernel_closed(_fd: Fd) {}
 

@@ -159,10 +159,12 @@ impl Inner {
                 self.drop_entry(candidate.at);
                 continue;
             }
+            let Some(of) = entry.news() else { continue };
             let ready = now(entry);
             if ready == 0 {
                 continue;
             }
+            entry.report(ready, of);
             events[n] = EpollEvent { events: ready, data: entry.event.data };
             n += 1;
             if entry.event.events & ONESHOT != 0 {
@@ -190,7 +192,7 @@ impl Inner {
         for _ in 0..self.ready.len() {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
-            if entry.is_valid() && now(entry) != 0 {
+            if entry.is_valid() && entry.news().is_some() && now(entry) != 0 {
                 entry.queued = true;
                 self.ready.push_front(candidate);
                 return true;

@@ -266,6 +266,7 @@ impl Inner {
         }
         entry.event = event;
         entry.spent = false;
+        entry.told = None;
         self.enqueue(at);
         Ok(())
     }

@@ -118,6 +118,7 @@ impl Inner {
         let first = core::mem::replace(&mut joined.slots[slot as usize], at + 1);
         if let Some(entry) = self.interest.get_mut(at) {
             entry.beside = first.wrapping_sub(1);
+            entry.told = None;
         }
         self.set_source(at, Source::Channel { arena, slot });
         self.enqueue(at);
@@ -323,6 +324,7 @@ impl Inner {
             let Some(entry) = self.interest.get_mut(at) else { continue };
             entry.queued = false;
             entry.beside = u32::MAX;
+            entry.told = None;
             entry.unwatch();
             match entry.source {
                 Source::Nested(index) => self.attach_nested(at, index),

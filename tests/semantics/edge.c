@@ -1,0 +1,175 @@
+/* What is an edge: data for who asks for data, space for who asks for space, each change of state for all. */
+#include "semantics.h"
+
+static int set;
+static int c, s;
+
+static void begin(unsigned asked) {
+    pair(&c, &s);
+    set = MUST(epoll_create1(0));
+    struct epoll_event event = {asked | EPOLLET, {.u64 = 7}};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, c, &event));
+}
+
+static void look(const char *what) {
+    struct epoll_event event = {0, {.u64 = 0}};
+    int n = MUST(epoll_wait(set, &event, 1, 0));
+    say("%s: %d %s", what, n, n ? events(event.events) : "");
+}
+
+static void wait_for(const char *what) {
+    struct epoll_event event = {0, {.u64 = 0}};
+    int n = MUST(epoll_wait(set, &event, 1, 5000));
+    say("%s: %d %s", what, n, n ? events(event.events) : "");
+}
+
+/* One that asks for space is not told of data. */
+static void out_only(void) {
+    begin(EPOLLOUT);
+    look("at first");
+    look("again");
+    put(s, "data", 4);
+    await(c, POLLIN);
+    look("data");
+    char text[4];
+    get(c, text, 2);
+    put(s, "data", 4);
+    look("more");
+    fill(c);
+    look("full");
+    put(s, "data", 4);
+    look("full, and data");
+    MUST(fcntl(s, F_SETFL, O_NONBLOCK));
+    drain(s);
+    wait_for("space");
+    look("again");
+    put(c, "x", 1);
+    await(s, POLLIN);
+    get(s, text, 1);
+    look("one byte");
+    MUST(shutdown(s, SHUT_WR));
+    await(c, POLLRDHUP);
+    look("end");
+    look("again");
+    struct epoll_event event = {EPOLLOUT | EPOLLET, {.u64 = 7}};
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, c, &event));
+    look("modified");
+    close(s);
+    put(c, "x", 1);
+    await(c, POLLERR | POLLHUP);
+    look("reset");
+    look("again");
+}
+
+/* One that asks for data is not told of space. */
+static void in_only(void) {
+    begin(EPOLLIN | EPOLLRDHUP);
+    put(s, "data", 4);
+    wait_for("data");
+    look("again");
+    fill(c);
+    MUST(fcntl(s, F_SETFL, O_NONBLOCK));
+    drain(s);
+    await(c, POLLOUT);
+    look("space");
+    char text[8];
+    get(c, text, 2);
+    look("part");
+    put(s, "m", 1);
+    wait_for("more");
+    MUST(shutdown(c, SHUT_WR));
+    look("own end");
+    MUST(shutdown(s, SHUT_WR));
+    await(c, POLLHUP);
+    look("end");
+    get(c, text, 3);
+    look("read");
+}
+
+static void hangup_only(void) {
+    begin(EPOLLRDHUP);
+    put(s, "data", 4);
+    await(c, POLLIN);
+    look("data");
+    MUST(shutdown(s, SHUT_WR));
+    wait_for("end");
+    look("again");
+}
+
+/* Options that the kernel has those told of who wait for space. */
+static void by_option(void) {
+    begin(EPOLLOUT);
+    look("at first");
+    set_int(c, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 16384);
+    look("lowat");
+    look("again");
+    set_int(c, SOL_SOCKET, SO_SNDBUF, 100000);
+    look("buffer");
+    set_int(c, SOL_SOCKET, SO_RCVBUF, 100000);
+    look("other buffer");
+    set_int(c, IPPROTO_TCP, TCP_NODELAY, 1);
+    look("nodelay");
+    close(set);
+    begin(EPOLLIN);
+    set_int(c, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 16384);
+    look("in, lowat");
+}
+
+/* SO_RCVLOWAT: poll, both kinds of epoll, and reads that wait. */
+static pid_t reader;
+static int got;
+static void *reads(void *unused) {
+    (void)unused;
+    char text[64];
+    __atomic_store_n(&reader, thread_id(), __ATOMIC_SEQ_CST);
+    got = (int)recv(c, text, sizeof text, 0);
+    return NULL;
+}
+
+static void low_water(void) {
+    begin(EPOLLIN);
+    set_int(c, SOL_SOCKET, SO_RCVLOWAT, 10);
+    struct pollfd entry = {c, POLLIN, 0};
+    put(s, "1234", 4);
+    await_bytes(c, 4);
+    look("four");
+    CALL(poll(&entry, 1, 0));
+    put(s, "123456", 6);
+    await_bytes(c, 10);
+    wait_for("ten");
+    look("again");
+    CALL(poll(&entry, 1, 0));
+    put(s, "x", 1);
+    await_bytes(c, 11);
+    look("eleven");
+    char text[64];
+    get(c, text, 5);
+    look("six left");
+    CALL(poll(&entry, 1, 0));
+    set_int(c, SOL_SOCKET, SO_RCVLOWAT, 6);
+    look("lowered");
+    CALL(poll(&entry, 1, 0));
+    set_int(c, SOL_SOCKET, SO_RCVLOWAT, 20);
+    look("raised");
+    CALL(recv(c, text, sizeof text, MSG_DONTWAIT));
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, reads, NULL));
+    pid_t tid;
+    while (!(tid = __atomic_load_n(&reader, __ATOMIC_SEQ_CST))) usleep(1000);
+    await_asleep(tid);
+    put(s, "0123456789", 10);
+    await_bytes(c, 10);
+    await_asleep(tid);
+    put(s, "0123456789", 10);
+    pthread_join(thread, NULL);
+    say("read %d", got);
+    /* What ends comes, however little. */
+    put(s, "end", 3);
+    MUST(shutdown(s, SHUT_WR));
+    wait_for("end");
+    CALL(recv(c, text, sizeof text, 0));
+}
+
+const struct test edge_cases[] = {{"edge_out_only", out_only, false},   {"edge_in_only", in_only, false},
+                                  {"edge_hangup_only", hangup_only, false}, {"edge_by_option", by_option, false},
+                                  {"edge_low_water", low_water, false}, {NULL, NULL, false}};
