@@ -104,7 +104,7 @@ pub(crate) const fn inline_word(position: u64, len: usize) -> u64 {
 
 /// A segment's bytes on the kernel's loopback device: half of the window that a connection begins with, as
 /// tcp_bound_to_half_wnd() has it. So much is not held back.
-const SEGMENT: u64 = 32741;
+pub(crate) const SEGMENT: u64 = 32741;
 
 /// Both ends' view of one direction.
 #[derive(Clone, Copy)]
@@ -210,6 +210,11 @@ impl<'a> Ring<'a> {
     #[inline]
     pub(crate) fn held(&self) -> u64 {
         self.tx.held.load(Relaxed)
+    }
+
+    /// What was held back is nobody's any more.
+    pub(crate) fn forget_held(&self) {
+        self.tx.held.store(0, Relaxed);
     }
 
     /// Nothing is held back any more; true if something was.

@@ -137,7 +137,9 @@ impl Channel<'_> {
             return Ok(());
         }
         let unread = self.rx().unread().map_or(true, |(_, unread)| unread != 0);
-        let reset = reset || unread;
+        // Held bytes go before the FIN, and are answered by a reset where the peer takes none.
+        let refused = self.is_holding() && self.state().is_some_and(|state| state.is_refusing(me.other()));
+        let reset = reset || unread || refused;
         // No FIN behind a reset: the peer is to find the error.
         if !reset && !self.is_reset() {
             if self.is_holding() {

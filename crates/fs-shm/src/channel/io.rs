@@ -9,7 +9,7 @@ use super::close::Locks;
 use super::state::{Phase, State};
 use super::{CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SEVERAL, SND_SHUT};
 use crate::holder::{self, Held};
-use crate::ring::Ring;
+use crate::ring::{Ring, SEGMENT};
 
 /// Flags of a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,11 @@ impl<'a> Channel<'a> {
     /// Any bytes, to any connection.
     fn send_any(&self, bufs: &[IoSlice<'_>], held: Held<'a>, enter: bool, more: bool) -> Result<usize, Errno> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
-        let Some(_held) = self.begin_send(total, held)? else { return Ok(total) };
+        let stays = || {
+            let hold = more || self.own().flags.load(Relaxed) & CORKED != 0;
+            hold && self.tx().held() + (total as u64) < SEGMENT
+        };
+        let Some(_held) = self.begin_send(total, held, stays)? else { return Ok(total) };
         let tx = self.tx();
         if more || self.own().flags.load(Relaxed) & (CORKED | HOLDING) != 0 {
             return self.send_or_hold(bufs, total, enter, more);
@@ -146,7 +150,7 @@ impl<'a> Channel<'a> {
     /// As [`Channel::send`].
     pub fn send_urgent(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
-        let Some(_held) = self.begin_send(total, self.lock_send()?)? else { return Ok(total) };
+        let Some(_held) = self.begin_send(total, self.lock_send()?, || false)? else { return Ok(total) };
         let tx = self.tx();
         if self.is_holding() {
             self.let_go_locked();
@@ -193,17 +197,22 @@ impl<'a> Channel<'a> {
         holder::lock(&self.block().inn[self.side().index()].hot.lock, self.users())
     }
 
-    /// The checks before sending; gives the lock back. `Ok(None)`: the peer has closed, or shut both directions; the bytes
-    /// vanish, as on the kernel, where they bring the RST that the next call meets.
-    fn begin_send(&self, total: usize, held: Held<'a>) -> Result<Option<Held<'a>>, Errno> {
+    /// The checks before sending; gives the lock back. `stays`: all of it is held back. `Ok(None)`: the peer has closed, or shut
+    /// both directions; the bytes vanish, as on the kernel, where they bring the RST that the next call meets.
+    fn begin_send(
+        &self,
+        total: usize,
+        held: Held<'a>,
+        stays: impl FnOnce() -> bool,
+    ) -> Result<Option<Held<'a>>, Errno> {
         if self.may_send() {
             return Ok(Some(held));
         }
-        self.begin_send_slow(self.live()?, total).map(|open| open.then_some(held))
+        self.begin_send_slow(self.live()?, total, stays()).map(|open| open.then_some(held))
     }
 
     #[cold]
-    fn begin_send_slow(&self, state: State, total: usize) -> Result<bool, Errno> {
+    fn begin_send_slow(&self, state: State, total: usize, stays: bool) -> Result<bool, Errno> {
         self.absorb_reset(state);
         if let Some(errno) = self.take_error() {
             return Err(errno);
@@ -214,18 +223,26 @@ impl<'a> Channel<'a> {
         if state.phase() == Phase::Connecting {
             return Err(Errno::AGAIN);
         }
-        if state.is_closed(self.side().other()) && total != 0 {
+        Ok(total == 0 || stays || !self.is_answered_by_reset(state))
+    }
+
+    /// Bytes go out now: whether the peer answers them with a reset, which has come then. What was held back is gone. The caller
+    /// has the send lock.
+    pub(super) fn is_answered_by_reset(&self, state: State) -> bool {
+        let peer = self.side().other();
+        if state.is_closed(peer) {
             self.own().flags.fetch_or(RESET_SEEN | SND_SHUT, SeqCst);
             self.own().error.store(Errno::PIPE.raw_os_error() as u32, SeqCst);
             self.notify(self.side(), true, true);
-            return Ok(false);
-        }
-        if state.is_refusing(self.side().other()) && total != 0 {
+        } else if state.is_refusing(peer) {
             // Both sides are reset. This one has had the peer's FIN (CLOSE_WAIT of tcp_reset()).
             self.reset_both(Errno::PIPE);
-            return Ok(false);
+        } else {
+            return false;
         }
-        Ok(true)
+        self.own().flags.fetch_and(!HOLDING, SeqCst);
+        self.tx().forget_held();
+        true
     }
 
     /// recv(2) without waiting: copies what is there. `Ok(0)`: end of data, or no room in `bufs`.
@@ -387,7 +404,7 @@ impl<'a> Channel<'a> {
     /// # Errors
     /// As [`Channel::send`]; `EPIPE` also when the peer has closed.
     pub fn writing(&self) -> Result<Writing<'a>, Errno> {
-        match self.begin_send(1, self.lock_send()?)? {
+        match self.begin_send(1, self.lock_send()?, || false)? {
             Some(held) => Ok(Writing { channel: *self, ring: self.tx(), committed: false, _held: held }),
             None => Err(Errno::PIPE),
         }

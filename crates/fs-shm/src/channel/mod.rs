@@ -247,7 +247,8 @@ impl<'a> Channel<'a> {
     pub(crate) fn let_go_locked(&self) {
         self.own().flags.fetch_and(!HOLDING, SeqCst);
         self.tx().tx.due.store(0, Relaxed);
-        if self.tx().let_go() {
+        let reset = self.tx().held() != 0 && self.state().is_some_and(|state| self.is_answered_by_reset(state));
+        if !reset && self.tx().let_go() {
             self.announce_deferred_now();
             self.notify_published(self.side().other(), true, false);
         }
