@@ -326,6 +326,10 @@ fn set_buffer(fd: Fd, socket: &Socket, sending: bool) {
     socket.buffer(sending).store(bytes as u32, Relaxed);
     if let Some(channel) = socket.channel() {
         channel.set_buffer(sending, bytes as u32);
+        if sending {
+            // Whatever was set before (sock_setsockopt() of the kernel).
+            channel.rouse_writers();
+        }
     }
 }
 

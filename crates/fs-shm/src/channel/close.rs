@@ -43,13 +43,19 @@ impl Channel<'_> {
             Shutdown::Write => SND_SHUT,
             Shutdown::Both => RCV_SHUT | SND_SHUT,
         };
+        let mut ends = false;
         if flags & SND_SHUT != 0 {
             let _held = self.lock_send()?;
             if self.is_holding() {
                 self.let_go_locked();
             }
             self.own().flags.fetch_or(flags, SeqCst);
-            self.tx().rare.fin.store(1, Release);
+            if self.own().flags.load(Acquire) & RESET_SEEN != 0 {
+                // What was held back has met a peer that takes no more: no FIN behind the reset.
+                return Ok(());
+            }
+            // The peer is told of the end once.
+            ends = self.tx().rare.fin.swap(1, SeqCst) == 0;
         } else {
             self.own().flags.fetch_or(flags, SeqCst);
         }
@@ -57,7 +63,7 @@ impl Channel<'_> {
         if !self.is_wire() && self.own().flags.load(Acquire) & (RCV_SHUT | SND_SHUT) == RCV_SHUT | SND_SHUT {
             self.change(|state| Some(state.with(refusing_bit(self.side()))));
         }
-        if flags & SND_SHUT != 0 {
+        if ends {
             self.announce_deferred(Locks::Take);
             self.notify(self.side().other(), true, true);
         }
@@ -141,11 +147,12 @@ impl Channel<'_> {
         let refused = self.is_holding() && self.state().is_some_and(|state| state.is_refusing(me.other()));
         let reset = reset || unread || refused;
         // No FIN behind a reset: the peer is to find the error.
+        let mut had_ended = false;
         if !reset && !self.is_reset() {
             if self.is_holding() {
                 self.tx().let_go();
             }
-            self.tx().rare.fin.store(1, Release);
+            had_ended = self.tx().rare.fin.swap(1, SeqCst) != 0;
             self.announce_deferred(locks);
         } else if self.own().flags.fetch_and(!DEFERRED, SeqCst) & DEFERRED != 0 {
             // Its acceptor never hears of it.
@@ -168,6 +175,9 @@ impl Channel<'_> {
             None => {}
             Some(state) if state.is_closed(me) => {}
             Some(state) if state.is_closed(me.other()) => self.free(),
+            // Nothing comes that has not come before (FIN_WAIT2). A core hears of it all the same, and who was killed may not have
+            // told of the end.
+            Some(_) if had_ended && !self.is_wire() && matches!(locks, Locks::Take) => {}
             Some(_) => self.notify(me.other(), true, true),
         }
         Ok(())

@@ -35,7 +35,7 @@ use crate::arena::Arena;
 use crate::holder::{self, Users};
 use crate::lanes::{Lane, set_bit};
 use crate::layout::{Block, Out, OutPair, Side, SideOwn};
-use crate::ring::{Broken, Ring};
+use crate::ring::{Broken, DEFAULT_BUFFERS, Ring};
 use crate::sleep;
 
 /// `SideOwn::flags`: shutdown(SHUT_RD) was called.
@@ -264,10 +264,21 @@ impl<'a> Channel<'a> {
     }
 
     /// SO_SNDBUF (`sending`) or SO_RCVBUF, as getsockopt(2) gives it: bounds what may be unread from now on, together with the
-    /// peer's. Writers that wait for room look again.
+    /// peer's. Writers that wait for room look again if there is more of it.
     pub fn set_buffer(&self, sending: bool, bytes: u32) {
-        self.own().buffers[usize::from(!sending)].store(bytes, SeqCst);
-        self.notify(if sending { self.side() } else { self.side().other() }, false, true);
+        let place = usize::from(!sending);
+        let before = match self.own().buffers[place].swap(bytes, SeqCst) {
+            0 => DEFAULT_BUFFERS[place],
+            before => before,
+        };
+        if bytes > before {
+            self.notify(if sending { self.side() } else { self.side().other() }, false, true);
+        }
+    }
+
+    /// Who waits for room to write on this side looks again.
+    pub fn rouse_writers(&self) {
+        self.notify(self.side(), false, true);
     }
 
     /// Four words for the owner of this side; 0 when the channel is new. The peer can write them too: hints only.
