@@ -101,8 +101,8 @@ impl Channel<'_> {
                     let into = mark.wrapping_sub(1).wrapping_sub(head);
                     into < unread
                 };
-                // A byte that only MSG_OOB reads does not count.
-                let skipped = u64::from(urgent && flags & OOB_INLINE == 0);
+                // The next byte does not count if it is the urgent one, read by MSG_OOB or not (tcp_poll()).
+                let skipped = u64::from(mark != 0 && mark.wrapping_sub(1) == head && flags & OOB_INLINE == 0);
                 (unread - skipped.min(unread) >= lowat || rx_shut, urgent)
             }
             Err(broken) => {
