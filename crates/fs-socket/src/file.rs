@@ -8,6 +8,7 @@ use rustix::{
 };
 
 use crate::{
+    channel::O_NONBLOCK,
     flags,
     stream::{self, is_channel},
     sys::{self, call},
@@ -89,8 +90,14 @@ pub fn sendfile(out: Fd, input: Fd, offset: Option<&mut i64>, count: usize) -> O
     Some(answer)
 }
 
-const O_RDONLY: i32 = 0;
-const O_WRONLY: i32 = 1;
+/// What `splice(2)` did.
+#[derive(Debug)]
+pub struct Spliced {
+    /// What it answers.
+    pub answer: Result<usize, Errno>,
+    /// SIGPIPE comes with it, if it is EPIPE.
+    pub signals: bool,
+}
 
 /// `splice(2)`: ours when either descriptor is; the other has to be a pipe.
 pub fn splice(
@@ -100,38 +107,52 @@ pub fn splice(
     output_offset: Option<&mut i64>,
     len: usize,
     flags: u32,
-) -> Ours<usize> {
+) -> Option<Spliced> {
     let (from_us, to_us) = (is_channel(input), is_channel(output));
     if !from_us && !to_us {
         return None;
     }
+    let failed = |errno| Some(Spliced { answer: Err(errno), signals: false });
     if len == 0 {
-        return Some(Ok(0));
+        return Some(Spliced { answer: Ok(0), signals: false });
     }
     if flags & !SPLICE_F_ALL != 0 || (from_us && to_us) {
-        return Some(Err(Errno::INVAL));
+        return failed(Errno::INVAL);
     }
+    let (pipe, what) = if to_us { (input, PollFlags::IN) } else { (output, PollFlags::OUT) };
+    let waits = match may_wait(pipe, what, flags) {
+        Ok(waits) => waits,
+        Err(errno) => return failed(errno),
+    };
     // do_splice() of the kernel: a pipe has no offset, and a socket cannot be read or written at one.
     let (of_pipe, of_socket) = if to_us { (input_offset, output_offset) } else { (output_offset, input_offset) };
     if of_pipe.is_some() {
-        return Some(Err(Errno::SPIPE));
+        return failed(Errno::SPIPE);
     }
     if of_socket.is_some() {
-        return Some(Err(Errno::INVAL));
+        return failed(Errno::INVAL);
     }
+    // The pipe comes first, the socket is asked for what the pipe has or takes (splice_to_socket(), splice_file_to_pipe()).
+    let ready = match ready(pipe, what, waits) {
+        Ok(ready) => ready,
+        Err(errno) => return failed(errno),
+    };
     let len = len.min(MOVED_MAX);
-    let answer = if to_us { from_pipe(input, output, len, flags) } else { to_pipe(input, output, len, flags) };
-    let (pipe, wrong) = if to_us { (input, O_WRONLY) } else { (output, O_RDONLY) };
-    Some(match answer {
-        Ok(1..) => answer,
-        Ok(_) | Err(_) => wrong_end(pipe, wrong).map_or(answer, Err),
+    Some(if to_us {
+        let ended = !ready.contains(PollFlags::IN);
+        Spliced { answer: if ended { Ok(0) } else { from_pipe(input, output, len, flags) }, signals: true }
+    } else if ready.contains(PollFlags::ERR) {
+        // Nobody reads it.
+        Spliced { answer: Err(Errno::PIPE), signals: true }
+    } else {
+        // The kernel's write to a pipe raises its signal itself.
+        Spliced { answer: to_pipe(input, output, len), signals: false }
     })
 }
 
 /// Pipe → channel. What a channel has no room for is in no pipe any more: so no more is read than is sent, by waiting for
 /// room first where the socket blocks, and by sending one piece only where it does not.
 fn from_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Errno> {
-    pipe_is_ready(input, PollFlags::IN, flags)?;
     let room = stream::room(output, 0)?;
     let mut buffer = [0; PIECE];
     let want = PIECE.min(len).min(room);
@@ -143,8 +164,7 @@ fn from_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Err
 }
 
 /// Channel → pipe: as much as the pipe takes is taken from the channel.
-fn to_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Errno> {
-    pipe_is_ready(output, PollFlags::OUT, flags)?;
+fn to_pipe(input: Fd, output: Fd, len: usize) -> Result<usize, Errno> {
     let mut buffer = [0; PIECE];
     let want = takes(output).min(len);
     let seen = receive(input, &mut buffer[..want], flags::PEEK)?;
@@ -155,24 +175,32 @@ fn to_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Errno
     receive(input, &mut buffer[..written], flags::DONTWAIT)
 }
 
-/// The end of a pipe that the kernel refuses before it looks at the socket (do_splice()); asked where nothing was moved.
-fn wrong_end(pipe: Fd, wrong: i32) -> Option<Errno> {
+/// Whether the call waits for the pipe: neither SPLICE_F_NONBLOCK nor O_NONBLOCK of the pipe (do_splice() of the kernel).
+/// Whether it waits for the socket is the socket's O_NONBLOCK's alone to say.
+fn may_wait(pipe: Fd, what: PollFlags, flags: u32) -> Result<bool, Errno> {
     const F_GETFL: i32 = 3;
     const O_ACCMODE: i32 = 3;
-    call::fcntl(pipe, F_GETFL, 0).is_ok_and(|flags| flags & O_ACCMODE == wrong).then_some(Errno::BADF)
+    const O_WRONLY: i32 = 1;
+    const O_RDONLY: i32 = 0;
+    let wrong = if what == PollFlags::IN { O_WRONLY } else { O_RDONLY };
+    let status = call::fcntl(pipe, F_GETFL, 0)?;
+    if status & O_ACCMODE == wrong {
+        return Err(Errno::BADF);
+    }
+    if call::fcntl(pipe, F_GETPIPE_SZ, 0).is_err() {
+        return Err(Errno::INVAL);
+    }
+    Ok(flags & SPLICE_F_NONBLOCK == 0 && status & O_NONBLOCK as i32 == 0)
 }
 
-/// `EAGAIN` where the call must not wait for the pipe: SPLICE_F_NONBLOCK, or O_NONBLOCK of the pipe (do_splice() of the
-/// kernel). Whether it waits for the socket is the socket's O_NONBLOCK's alone to say.
-fn pipe_is_ready(pipe: Fd, what: PollFlags, flags: u32) -> Result<(), Errno> {
-    if flags & SPLICE_F_NONBLOCK == 0 {
-        // The read or write waits as the pipe says.
-        return Ok(());
-    }
-    let entry = PollFd::from_borrowed_fd(sys::borrowed(pipe).ok_or(Errno::BADF)?, what);
+/// What the pipe is ready for, or that its other end is closed.
+fn ready(pipe: Fd, what: PollFlags, waits: bool) -> Result<PollFlags, Errno> {
+    let mut entry = [PollFd::from_borrowed_fd(sys::borrowed(pipe).ok_or(Errno::BADF)?, what)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // A pipe whose other end is closed, and what is no pipe, answer by themselves.
-    if rustix::event::poll(&mut [entry], Some(&now))? == 0 { Err(Errno::AGAIN) } else { Ok(()) }
+    match rustix::event::poll(&mut entry, (!waits).then_some(&now))? {
+        0 => Err(Errno::AGAIN),
+        _ => Ok(entry[0].revents()),
+    }
 }
 
 /// What a write to a pipe that has room takes without waiting: a page, or all that it holds when it is empty (pipe(7)).

@@ -59,7 +59,7 @@ pub use beside::{Beside, beside};
 pub use connect::{connect, shutdown, socket};
 pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};
 pub use exec::{after_exec_failed, before_exec, before_spawn, start};
-pub use file::{sendfile, splice};
+pub use file::{Spliced, sendfile, splice};
 pub use fork::{after_fork_child, after_fork_parent, before_fork};
 pub use fs_shm::addresses;
 pub use fs_shm::holder::{is_single_threaded, tell_threads};

@@ -31,10 +31,11 @@ fall_through! {
     };
     /// splice(2).
     fn splice(input: c_int, in_offset: *mut i64, out: c_int, out_offset: *mut i64, n: size_t, flags: c_uint) -> ssize_t = {
-        // Of a pipe that nobody reads the kernel's write has told already.
-        let send_flags = if fs_socket::stream::is_channel(out) { 0 } else { flags::NOSIGNAL };
+        let mut send_flags = 0;
         let spliced = cancel::until_done(|| {
-            fs_socket::splice(input, in_offset.as_mut(), out, out_offset.as_mut(), n, flags)
+            let spliced = fs_socket::splice(input, in_offset.as_mut(), out, out_offset.as_mut(), n, flags)?;
+            send_flags = if spliced.signals { 0 } else { flags::NOSIGNAL };
+            Some(spliced.answer)
         });
         answer::sent(spliced, send_flags)
     };
