@@ -219,7 +219,14 @@ fn of_connection(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) -
         (SOL_TCP, tcp::FASTOPEN) if !is_over(socket) => Some(Err(Errno::INVAL)),
         (SOL_IPV6, _) if was_ipv6(fd, socket) => Some(Err(Errno::NOPROTOOPT)),
         // What has a port keeps it.
-        (SOL_IPV6, IPV6_V6ONLY) if socket.family() == address::AF_INET6 && has_port(socket) => Some(Err(Errno::INVAL)),
+        (SOL_IPV6, IPV6_V6ONLY) if socket.family() == address::AF_INET6 => {
+            if has_port(socket) {
+                return Some(Err(Errno::INVAL));
+            }
+            // The kernel's choice has gone with the connection.
+            crate::source::give_up(fd, socket);
+            None
+        }
         (SOL_IPV6, IPV6_ADDRFORM) if socket.family() == address::AF_INET6 => Some(to_ipv4(fd, socket, int)),
         _ => None,
     }
