@@ -2,7 +2,7 @@
 
 use core::{
     sync::atomic::{
-        AtomicBool, AtomicU32, AtomicU64,
+        AtomicBool, AtomicU32,
         Ordering::{Acquire, Relaxed, SeqCst},
     },
     time::Duration,
@@ -57,8 +57,13 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// `timeout`: SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0: for ever. Time runs from the first wait on.
-    pub(crate) fn new(timeout: &AtomicU64) -> Self {
-        Patience { timeout: timeout.load(Relaxed), deadline: None, moved: false, handlers: signals::Seen::now() }
+    pub(crate) fn new(timeout: u64) -> Self {
+        Patience { timeout, deadline: None, moved: false, handlers: signals::Seen::now() }
+    }
+
+    /// Before the first wait.
+    pub(crate) fn set_timeout(&mut self, timeout: u64) {
+        self.timeout = timeout;
     }
 
     /// So many bytes have been moved: a signal then ends the call with them.

@@ -274,7 +274,7 @@ fn connecting(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
 /// Waits for the wire.
 fn finish(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
     let channel = socket.channel().ok_or(Errno::BADF)?;
-    let mut patience = Patience::new(socket.send_timeout());
+    let mut patience = Patience::new(socket.timeout(true));
     loop {
         match channel.state().map(|state| state.phase()) {
             Some(Phase::Connecting) => match patience.wait(&channel, Interest::Connected) {

@@ -135,8 +135,8 @@ fn sync(fd: Fd, socket: &Socket) {
         return;
     }
     socket.mark(mark::SYNCED);
-    for (name, timeout) in [(so::RCVTIMEO, socket.receive_timeout()), (so::SNDTIMEO, socket.send_timeout())] {
-        let nanoseconds = timeout.load(Relaxed);
+    for (name, sending) in [(so::RCVTIMEO, false), (so::SNDTIMEO, true)] {
+        let nanoseconds = socket.timeout(sending);
         if nanoseconds != 0 {
             let mut value = [0; 16];
             value[..8].copy_from_slice(&(nanoseconds / 1_000_000_000).to_ne_bytes());
@@ -273,8 +273,8 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
     let int = value.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
     let channel = socket.channel();
     match (level, name) {
-        (SOL_SOCKET, so::RCVTIMEO | so::RCVTIMEO_NEW) => socket.receive_timeout().store(nanoseconds(value), Relaxed),
-        (SOL_SOCKET, so::SNDTIMEO | so::SNDTIMEO_NEW) => socket.send_timeout().store(nanoseconds(value), Relaxed),
+        (SOL_SOCKET, so::RCVTIMEO | so::RCVTIMEO_NEW) => socket.set_timeout(false, nanoseconds(value)),
+        (SOL_SOCKET, so::SNDTIMEO | so::SNDTIMEO_NEW) => socket.set_timeout(true, nanoseconds(value)),
         (SOL_SOCKET, so::LINGER) => {
             let seconds = value.get(4..8).and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b));
             socket.linger().store(if int == 0 { 0 } else { seconds.saturating_add(1) }, Relaxed);
@@ -343,9 +343,9 @@ fn set_buffer(fd: Fd, socket: &Socket, sending: bool) {
 /// What the kernel knows of an inherited socket's options that this process acts on.
 pub(crate) fn recall(fd: Fd, socket: &Socket) {
     let mut value = [0; 16];
-    for (name, place) in [(so::RCVTIMEO, socket.receive_timeout()), (so::SNDTIMEO, socket.send_timeout())] {
+    for (name, sending) in [(so::RCVTIMEO, false), (so::SNDTIMEO, true)] {
         if call::getsockopt(fd, SOL_SOCKET, name, &mut value).is_ok() {
-            place.store(nanoseconds(&value), Relaxed);
+            socket.own_timeout(sending).store(nanoseconds(&value), Relaxed);
         }
     }
     if call::getsockopt(fd, SOL_SOCKET, so::LINGER, &mut value[..8]).is_ok() {
@@ -356,6 +356,15 @@ pub(crate) fn recall(fd: Fd, socket: &Socket) {
     }
     beside::recall(fd, socket);
     socket.wishes().store(tcp_options::inherited(), Relaxed);
+}
+
+/// Another process may have set a listener's time-out. One that is over at once looks to us like none: that stays as it was.
+pub(crate) fn recall_timeout(fd: Fd, socket: &Socket) {
+    let mut value = [0; 16];
+    let own = socket.own_timeout(false);
+    if own.load(Relaxed) != AT_ONCE && call::getsockopt(fd, SOL_SOCKET, so::RCVTIMEO, &mut value).is_ok() {
+        own.store(nanoseconds(&value), Relaxed);
+    }
 }
 
 /// A time-out that is over at once.

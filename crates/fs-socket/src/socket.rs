@@ -332,6 +332,12 @@ impl Socket {
         if self.marked(mark::OOB_INLINE) {
             channel.set_oob_inline(true);
         }
+        for sending in [false, true] {
+            let timeout = self.own_timeout(sending).load(Relaxed);
+            if timeout != 0 {
+                timeout_of(channel, sending).store(timeout, Relaxed);
+            }
+        }
         for (sending, bytes) in [(false, &self.receive_buffer), (true, &self.send_buffer)] {
             let bytes = match bytes.load(Relaxed) {
                 0 => crate::buffers::system(sending),
@@ -485,14 +491,26 @@ impl Socket {
         self.marks.fetch_and(!bits, AcqRel) & bits != 0
     }
 
-    /// SO_RCVTIMEO in nanoseconds; 0: none.
-    pub(crate) fn receive_timeout(&self) -> &AtomicU64 {
-        &self.receive_timeout
+    /// SO_RCVTIMEO, or SO_SNDTIMEO (`sending`), in nanoseconds; 0: none. Of a connection it is what any of the processes that
+    /// share it has set.
+    pub(crate) fn timeout(&self, sending: bool) -> u64 {
+        match self.channel() {
+            Some(channel) => timeout_of(&channel, sending).load(Relaxed),
+            None => self.own_timeout(sending).load(Relaxed),
+        }
     }
 
-    /// SO_SNDTIMEO in nanoseconds; 0: none.
-    pub(crate) fn send_timeout(&self) -> &AtomicU64 {
-        &self.send_timeout
+    /// Sets it.
+    pub(crate) fn set_timeout(&self, sending: bool, nanoseconds: u64) {
+        self.own_timeout(sending).store(nanoseconds, Relaxed);
+        if let Some(channel) = self.channel() {
+            timeout_of(&channel, sending).store(nanoseconds, Relaxed);
+        }
+    }
+
+    /// What this process knows of it.
+    pub(crate) fn own_timeout(&self, sending: bool) -> &AtomicU64 {
+        if sending { &self.send_timeout } else { &self.receive_timeout }
     }
 
     /// SO_LINGER: seconds + 1, 0: off.
@@ -580,4 +598,9 @@ impl Socket {
             self.holds.store(1, Relaxed);
         }
     }
+}
+
+/// The words of [`Channel::user`]; `beside` has the first one.
+fn timeout_of<'a>(channel: &'a Channel<'static>, sending: bool) -> &'a AtomicU64 {
+    &channel.user()[1 + usize::from(sending)]
 }

@@ -79,7 +79,7 @@ fn send_rest(
     let blocks = blocks(channel, flags);
     let mut held = None;
     let mut near = blocks;
-    let mut patience = Patience::new(socket.send_timeout());
+    let mut patience = Patience::new(socket.timeout(true));
     while sent < total {
         let piece = behind(bufs, sent);
         let answer = if near { channel.send_near(&[IoSlice::new(piece)]) } else { channel.send_one(piece) };
@@ -131,7 +131,7 @@ fn send_urgent(
     bufs: &[IoSlice<'_>],
     flags: u32,
 ) -> Result<usize, Errno> {
-    let mut patience = Patience::new(socket.send_timeout());
+    let mut patience = Patience::new(socket.timeout(true));
     loop {
         match channel.send_urgent(bufs) {
             Err(Errno::AGAIN) if blocks(channel, flags) => {
@@ -217,7 +217,7 @@ fn recv_more(
     let all = flags & flags::WAITALL != 0;
     // sock_rcvlowat() of the kernel.
     let target = if all { total } else { channel.rcvlowat().min(total) }.max(1);
-    let mut patience = Patience::new(socket.receive_timeout());
+    let mut patience = Patience::new(socket.timeout(false));
     let mut held = None;
     let done = |bytes: usize, errno: Errno| channel::part(bytes, errno).map(|bytes| Received { bytes, flags: 0 });
     loop {
@@ -344,7 +344,7 @@ fn blocks(channel: &Channel<'static>, flags: u32) -> bool {
 pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
     let socket = table::find(fd).ok_or(Errno::BADF)?;
     let channel = socket.channel().ok_or(Errno::BADF)?;
-    let mut patience = Patience::new(socket.send_timeout());
+    let mut patience = Patience::new(socket.timeout(true));
     loop {
         match channel.writing() {
             Ok(mut writing) => match writing.chunk(1) {

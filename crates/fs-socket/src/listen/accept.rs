@@ -24,6 +24,7 @@ use crate::{
     channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
     connect,
     held::{Held, Note},
+    options::recall_timeout,
     poll, process,
     socket::{Kind, Socket, mark},
     sys::{self, call},
@@ -54,7 +55,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             return None;
         }
     }
-    let mut patience = Patience::new(socket.receive_timeout());
+    let mut patience = Patience::new(socket.timeout(false));
     let waits = socket.status_of(fd) & O_NONBLOCK == 0;
     // Slept, and woken by the kernel's queue.
     let (mut slept, mut edge) = (false, false);
@@ -104,6 +105,10 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         }
         if !slept && let Err(errno) = a_number(fd) {
             break Err(errno);
+        }
+        if !slept {
+            recall_timeout(fd, socket);
+            patience.set_timeout(socket.timeout(false));
         }
         slept = true;
         changes = listener.changes.load(Acquire);
