@@ -80,6 +80,15 @@ fn send_rest(
     let mut held = None;
     let mut near = blocks;
     let mut patience = Patience::new(socket.timeout(true));
+    if total == 0 {
+        // Not connected yet: that is waited for before there is a look at the bytes (tcp_sendmsg_locked()).
+        if !blocks {
+            return Err(Errno::AGAIN);
+        }
+        let _held = channel::hold(fd, socket).ok_or(Errno::BADF)?;
+        patience.wait(channel, Interest::Connected)?;
+        return channel.send_near(bufs);
+    }
     while sent < total {
         let piece = behind(bufs, sent);
         let answer = if near { channel.send_near(&[IoSlice::new(piece)]) } else { channel.send_one(piece) };
