@@ -2,7 +2,7 @@
 //! low and too high would do.
 
 use crate::flow::CoreId;
-use crate::socket::ports::PortSet;
+use crate::port_set::PortSet;
 use crate::time::Duration;
 use alloc::vec::Vec;
 use core::net::IpAddr;

@@ -68,6 +68,20 @@ pub(crate) fn nanos(d: Duration) -> u64 {
     if d.as_secs() >> 34 == 0 { d.as_secs() * 1_000_000_000 + u64::from(d.subsec_nanos()) } else { u64::MAX }
 }
 
+/// Microseconds modulo 2^32, as segments are stamped.
+#[inline]
+pub(crate) fn micros(now: Instant) -> u32 {
+    now.as_micros() as u32
+}
+
+/// The later of two times in microseconds.
+pub(crate) fn later(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if (a.wrapping_sub(b) as i32) >= 0 { a } else { b }),
+        (a, b) => a.or(b),
+    }
+}
+
 impl Add<Duration> for Instant {
     type Output = Instant;
     #[inline]

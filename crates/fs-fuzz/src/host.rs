@@ -3,7 +3,7 @@
 use crate::packet::{self, LOCAL};
 use crate::pool::Pool;
 use crate::trace;
-use fs_core::socket::ports::PortSet;
+use fs_core::PortSet;
 use fs_core::{
     Addressing, Cidr, CoreId, Duration, Event, FramePool, Framing, IfaceId, Instant, Interface, Limits, Route, RxFrame,
     Secret, Stack, StackConfig, TcpConfig, TxFrame,

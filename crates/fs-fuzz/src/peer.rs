@@ -3,7 +3,7 @@
 use crate::host::Host;
 use crate::packet::{self, ACK, SYN, Tcp, timestamps};
 use fs_core::rx::parse::{Parsed, Segment};
-use fs_core::tcb::seq::SeqNum;
+use fs_core::seq::SeqNum;
 use fs_core::wire::options::{self, SynOptions, Timestamps};
 use fs_core::{Instant, ListenerId, TcpId};
 use std::sync::OnceLock;

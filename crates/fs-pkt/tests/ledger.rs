@@ -118,8 +118,8 @@ fn every_requirement_has_its_row() {
 fn the_check_sees_what_is_wrong() {
     assert!(dangling("no/such.pkt").is_some());
     assert!(dangling("no/such.rs::thing").is_some());
-    assert!(dangling("tick.rs::no_such_function").is_some());
-    assert!(dangling("tick.rs::tick").is_none());
+    assert!(dangling("stack/tick.rs::no_such_function").is_some());
+    assert!(dangling("stack/tick.rs::tick").is_none());
     assert!(dangling("nodelay").is_none());
     assert!(!defines("fn tickle() {}", "tick"));
 }

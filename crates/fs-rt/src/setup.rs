@@ -11,7 +11,7 @@ use crate::rss::Steering;
 use crate::runtime::{Control as Message, CoreSetup, Runtime, Shared};
 use crate::sys::reserve::Reservation;
 use crate::sys::{Clock, online_cpus, raise_open_files};
-use fs_core::socket::ports::PortSet;
+use fs_core::PortSet;
 use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, StackConfig};
 use fs_xdp::{LinkCaps, NetDevice, XdpError};
 use std::io::Read;

@@ -5,7 +5,7 @@ use crate::link::LinkConfig;
 use crate::pool_unsafe::SharedPool;
 use crate::rng::Rng;
 use crate::rss::Rss;
-use fs_core::socket::ports::PortSet;
+use fs_core::PortSet;
 use fs_core::{
     Addressing, Cidr, CoreId, CoreMessage, Duration, Event, Framing, IfaceId, Instant, Interface, Limits, ListenerId,
     Outbound, Route, RxFrame, Secret, Stack, StackConfig, TcpConfig, TcpId, TxFrame,

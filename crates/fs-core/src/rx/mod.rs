@@ -1,14 +1,10 @@
-//! A received packet's way to its connection: parse → steer → demux → SYN cache.
+//! A received packet on its way to its owner: parse, steer, look up; and what handshakes are kept as.
 
+pub(crate) mod batch;
 pub(crate) mod cookie;
-pub(crate) mod demux;
 pub(crate) mod fast_open;
-pub(crate) mod handshake;
-pub(crate) mod other;
+pub(crate) mod owner;
 pub mod parse;
-pub(crate) mod predict;
-pub(crate) mod reset;
 pub mod steer;
 pub(crate) mod syn;
 pub mod table;
-pub(crate) mod time_wait;

@@ -7,7 +7,7 @@ use crate::config::{Framing, Interface};
 use crate::drop_reason::DropReason;
 use crate::flow::FlowKey;
 use crate::frame::RxChecksum;
-use crate::tcb::seq::SeqNum;
+use crate::seq::SeqNum;
 use crate::wire::checksum::Sum;
 use crate::wire::options::{self, Timestamps};
 use crate::wire::tcp::TcpFlags;

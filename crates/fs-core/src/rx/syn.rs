@@ -2,9 +2,9 @@
 //! block only when its final ACK arrives.
 
 use crate::flow::FlowKey;
+use crate::net::neigh::PathId;
+use crate::seq::SeqNum;
 use crate::slab::{Hollow, NIL, Slab};
-use crate::tcb::seq::SeqNum;
-use crate::tx::neigh::PathId;
 use crate::wire::options::SynOptions;
 
 /// A passive open in SYN-RECEIVED.

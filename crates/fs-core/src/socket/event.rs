@@ -1,7 +1,6 @@
 //! What the stack tells its runtime, in batches.
 
-use crate::flow::CoreId;
-use crate::frame::{IfaceId, RxFrame};
+use crate::frame::{Frame, IfaceId};
 use core::net::IpAddr;
 use core::ops::{BitOr, BitOrAssign};
 
@@ -45,6 +44,9 @@ impl Ready {
     /// The connection is over (reset, timed out, or closed on both sides).
     pub const CLOSED: Ready = Ready(4);
 
+    /// Not for applications: the last ACK of a fast open's handshake has come.
+    pub(crate) const CONFIRMED: Ready = Ready(0x80);
+
     /// True when all of `other` is in the set.
     pub const fn contains(self, other: Ready) -> bool {
         self.0 & other.0 == other.0
@@ -82,58 +84,11 @@ pub enum Event {
     NeighbourNeeded(IfaceId, IpAddr),
 }
 
-/// A message from this core's stack to another's. The runtime carries it.
+/// Bytes taken from a connection without a copy: give the frame back with `Stack::pool_mut().free`.
 #[derive(Debug)]
-pub struct Outbound {
-    /// The receiver.
-    pub to: CoreId,
-    /// What it gets: hand it to its `Stack::deliver`.
-    pub message: CoreMessage,
-}
-
-/// What cores tell one another.
-#[derive(Debug)]
-pub enum CoreMessage {
-    /// A packet (one frame or a chain, in order) that the receiver owns (RFD), or is asked about.
-    Packet(Packet),
-    /// A connection moves to the receiver, which has an acceptor for it.
-    Handover(alloc::boxed::Box<crate::socket::handover::Handover>),
-    /// Standalone addressing: a neighbour has told the sender its link address; the answer to one core's
-    /// question may arrive on another's queue.
-    Neighbour {
-        /// Where it is.
-        iface: IfaceId,
-        /// Its IP address.
-        addr: IpAddr,
-        /// Its link address.
-        mac: [u8; 6],
-    },
-    /// The sender has now, or no longer has, a listener on this port (the global listen table).
-    Listen {
-        /// The sender.
-        core: CoreId,
-        /// Where it listens; port in host order. An unspecified address is a wildcard.
-        at: core::net::SocketAddr,
-        /// Listening, or no longer.
-        up: bool,
-    },
-}
-
-/// A packet on its way between cores.
-#[derive(Debug)]
-pub struct Packet {
-    /// Its first frame, and for most packets the only one. Inline: no heap memory crosses cores for it, which
-    /// the receiving core would give back to the sender's arena under a lock.
-    pub head: RxFrame,
-    /// The rest of a chain, in order.
-    pub rest: alloc::vec::Vec<RxFrame>,
-    /// Cores that have seen it; bounds the asking (a packet is asked at most once around).
-    pub hops: u16,
-}
-
-impl Packet {
-    /// All its frames, in order.
-    pub fn into_frames(self) -> impl Iterator<Item = RxFrame> {
-        core::iter::once(self.head).chain(self.rest)
-    }
+pub enum Received {
+    /// Some bytes, in their frame.
+    Frame(Frame),
+    /// The peer has finished.
+    EndOfStream,
 }

@@ -1,7 +1,5 @@
 //! Local ports: sets of them, and the choice of one for an active connection.
 
-mod set;
-
 use crate::config::Secret;
 use crate::flow::CoreId;
 use crate::rx::steer::Rfd;
@@ -12,7 +10,7 @@ use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
 use siphasher::sip::SipHasher13;
 
-pub use set::PortSet;
+pub use crate::port_set::PortSet;
 
 /// Counters that destinations share by hash (RFC 6056 3.3.4 calls it TABLE_LENGTH). More: a destination
 /// learns less about how often we connect to others; fewer: less memory. 4 KiB.

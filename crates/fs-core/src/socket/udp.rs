@@ -20,14 +20,27 @@ use crate::flow::{FlowKey, Protocol};
 use crate::frame::{FramePool, RxFrame};
 use crate::rx::parse::Datagram;
 use crate::socket::event::{Ready, UdpId};
-use crate::stack::UdpMeta;
 use crate::wire::icmp::{IcmpError, IcmpErrorKind};
 use core::net::{IpAddr, SocketAddr};
 use queue::ReceiveQueue;
 use table::{PortTable, Sockets};
 
+/// Datagrams that one `udp_send_segments` makes at most: Linux's `UDP_MAX_SEGMENTS`.
+pub const SEGMENTS_MAX: usize = 128;
+
 /// Hop limit of what we send unless told otherwise: RFC 1122 3.2.1.7, and Linux's default.
 pub const DEFAULT_TTL: u8 = 64;
+
+/// What goes with a received datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpMeta {
+    /// Bytes in the datagram (more than were copied if the buffer was too small).
+    pub len: usize,
+    /// Its sender.
+    pub from: SocketAddr,
+    /// The address of ours that it was sent to.
+    pub to: SocketAddr,
+}
 
 /// A socket.
 #[derive(Debug)]

@@ -3,16 +3,15 @@
 //! Agreed in the handshake; then new data carries ECT(0), a router marks it CE instead of dropping it, the
 //! receiver echoes that by ECE on every ACK until the sender says by CWR that it has reduced its window.
 
+use super::Tcb;
 use super::send::recovery::AckInput;
-use super::{Recovery, Tcb};
-use crate::config::Ecn as Mode;
-use crate::frame::FramePool;
 use crate::rx::parse::Segment;
-use crate::stack::Stack;
+use crate::seq::SeqNum;
 use crate::stats::Stats;
-use crate::tcb::cc::{Algorithm, Control};
+use crate::tcb::cc::Control;
+use crate::tcb::cc::algorithm::Algorithm;
+use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
-use crate::tcb::seq::SeqNum;
 use crate::wire::tcp::TcpFlags;
 
 #[cfg(test)]
@@ -24,13 +23,6 @@ const NOT_ECT: u8 = 0b00;
 pub(crate) const ECT_0: u8 = 0b10;
 /// ECN field: congestion experienced.
 const CE: u8 = 0b11;
-
-/// Facts of connections that have met congestion marks.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ecn {
-    /// Segments acknowledged by ACKs with ECE.
-    pub(crate) delivered_ce: u32,
-}
 
 /// Bits of our SYN: an "ECN-setup SYN" (RFC 3168 6.1.1) if we ask for it.
 pub(crate) fn syn_flags(ecn: bool) -> TcpFlags {
@@ -57,18 +49,6 @@ pub(crate) fn is_setup_syn_ack(flags: TcpFlags) -> bool {
 /// A type of service without its ECN bits.
 pub(crate) fn tos(tos: u8) -> u8 {
     tos & !0b11
-}
-
-impl<P: FramePool> Stack<P> {
-    /// A SYN asks for ECN and we grant it.
-    pub(crate) fn takes_ecn(&self, syn: &Segment) -> bool {
-        self.config.tcp.ecn != Mode::Off && is_setup_syn(syn)
-    }
-
-    /// Our SYN shall ask for ECN.
-    pub(crate) fn asks_for_ecn(&self) -> bool {
-        self.config.tcp.ecn == Mode::Active
-    }
 }
 
 impl Tcb {
@@ -103,8 +83,8 @@ impl Tcb {
     /// a loss in the same window has already brought one (RFC 3168 6.1.2).
     pub(crate) fn on_echo(&mut self, stats: &mut Stats, input: &AckInput<'_>, acked: u32) {
         let mss = self.mss.max(1) as u32;
-        let ecn = &mut self.ext_mut().ecn;
-        ecn.delivered_ce = ecn.delivered_ce.wrapping_add(acked.div_ceil(mss));
+        let ext = self.ext_mut();
+        ext.delivered_ce = ext.delivered_ce.wrapping_add(acked.div_ceil(mss));
         if self.recovery() != Recovery::Open {
             return;
         }

@@ -111,7 +111,7 @@ mod tests {
     use crate::time::Instant;
 
     fn at(tick: u32) -> Instant {
-        Instant::from_nanos(u64::from(tick) << crate::tcb::timers::TICK_SHIFT)
+        Instant::from_nanos(u64::from(tick) << crate::timer::tick::TICK_SHIFT)
     }
 
     /// What an exchange is booked as without this: request and ACK in, response out.

@@ -1,9 +1,93 @@
 //! What a control block points to: an IPv6 connection's addresses, which are small and always there, and the [`Ext`],
 //! which is large and which most connections never need. One pointer for both keeps the control block at two lines.
 
-use super::cc::Control;
-use super::{Addresses, Ext, Recovery};
+use super::cc::{self, Control};
+use super::recv::Recv;
+use super::recv::reassembly::Islands;
+use super::send::loss::Loss;
+use super::send::sender::Sender;
+use crate::error::Error;
+use crate::seq::SeqNum;
+use crate::socket::options::{Keepalive, Linger};
+use crate::time::Instant;
 use alloc::boxed::Box;
+
+/// IPv6 addresses of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Addresses {
+    pub(crate) local: [u8; 16],
+    pub(crate) remote: [u8; 16],
+    pub(crate) flow_label: u32,
+}
+
+/// Loss recovery's phase (RFC 5681, 6582, 6675).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// No loss known.
+    #[default]
+    Open,
+    /// Fast recovery until `high` is acknowledged.
+    Fast { high: SeqNum },
+    /// The window was reduced for an ECN echo, until `high` is acknowledged: at most once for each window of data.
+    Cwr { high: SeqNum },
+    /// After a time-out, until `high` is acknowledged.
+    Loss { high: SeqNum },
+}
+
+impl Recovery {
+    /// What must be acknowledged for it to end.
+    #[inline]
+    pub(crate) fn high(self) -> Option<SeqNum> {
+        match self {
+            Recovery::Open => None,
+            Recovery::Fast { high } | Recovery::Cwr { high } | Recovery::Loss { high } => Some(high),
+        }
+    }
+}
+
+/// The part of a control block that most connections never need.
+#[derive(Debug, Default)]
+pub(crate) struct Ext {
+    pub(crate) recovery: Recovery,
+    /// What loss recovery remembers, once there was something amiss.
+    pub(crate) loss: Option<Box<Loss>>,
+    /// What sending needs of it.
+    pub(crate) sender: Sender,
+    /// Bytes of the send queue that the peer has SACKed.
+    pub(crate) sacked: u32,
+    /// RACK.segs_sacked: the segments that they are in; 0 without SACK.
+    pub(crate) sacked_segments: u32,
+    /// Bytes taken for lost and not SACKed.
+    pub(crate) lost: u32,
+    /// Bytes sent again, and neither acknowledged nor taken for lost since.
+    pub(crate) retransmitted: u32,
+    pub(crate) pacing: cc::pacing::Pacing,
+    pub(crate) hystart: cc::hystart::HyStart,
+    /// Congestion control state: BBR's from the start, the others' from the first loss on.
+    pub(crate) control: Option<cc::Control>,
+    /// Received out of order.
+    pub(crate) islands: Islands,
+    /// Where the peer's FIN stands, if it came before data that is missing.
+    pub(crate) fin_at: Option<SeqNum>,
+    /// Bytes in `islands`.
+    pub(crate) held: u32,
+    /// RFC 2883: the duplicate range to report in the next ACK.
+    pub(crate) dsack: Option<(SeqNum, SeqNum)>,
+    pub(crate) keepalive: Option<Keepalive>,
+    pub(crate) keepalive_probes: u8,
+    /// Last time anything arrived, for keepalive.
+    pub(crate) last_received: Instant,
+    pub(crate) linger: Linger,
+    pub(crate) ttl: Option<u8>,
+    /// TOS or traffic class; its ECN bits are zero.
+    pub(crate) tos: u8,
+    /// Segments acknowledged by ACKs with ECE.
+    pub(crate) delivered_ce: u32,
+    /// Error that ICMP reported, kept until the connection fails (RFC 5461 soft errors).
+    pub(crate) soft_error: Option<Error>,
+    /// What receiving needs of it.
+    pub(crate) recv: Recv,
+}
 
 /// What an [`Ext`] has nothing to say about, so that ordinary packets and calls need not look into it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,12 +12,14 @@ pub(crate) mod ecn;
 pub(crate) mod exchanges;
 pub(crate) mod extension;
 pub(crate) mod flags;
+pub(crate) mod handover;
+pub(crate) mod info;
 pub(crate) mod input;
 pub(crate) mod model;
 pub(crate) mod open;
 pub(crate) mod recv;
 pub mod send;
-pub mod seq;
+pub(crate) mod slots;
 pub(crate) mod syn_sent;
 pub(crate) mod tally;
 pub(crate) mod time_wait;
@@ -26,19 +28,18 @@ pub(crate) mod timers;
 use crate::error::Error;
 use crate::flow::FlowKey;
 use crate::frame_queue::FrameQueue;
+use crate::net::neigh::PathId;
+use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::socket::info::TcpInfo;
-use crate::socket::options::{Keepalive, RECEIVE_BUFFER_MIN, TcpState};
-use crate::time::Instant;
-use crate::tx::neigh::PathId;
+use crate::socket::options::{RECEIVE_BUFFER_MIN, TcpState};
 use alloc::boxed::Box;
 use exchanges::Exchanges;
-use extension::Extension;
+use extension::{Ext, Extension, Recovery};
 use flags::Flags;
-use recv::reassembly::Islands;
 use send::buffer::TxQueue;
+use send::loss::Loss;
 use send::rto::RttEstimator;
-use seq::SeqNum;
 
 /// Synchronized states of RFC 9293 3.3.2 that need a control block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,82 +141,6 @@ pub(crate) struct Tcb {
     pub(crate) unacked: u16,
     /// IPv6 addresses, and everything rare; allocated when first needed.
     pub(crate) ext: Extension,
-}
-
-/// IPv6 addresses of a connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Addresses {
-    pub(crate) local: [u8; 16],
-    pub(crate) remote: [u8; 16],
-    pub(crate) flow_label: u32,
-}
-
-/// Loss recovery's phase (RFC 5681, 6582, 6675).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Recovery {
-    /// No loss known.
-    #[default]
-    Open,
-    /// Fast recovery until `high` is acknowledged.
-    Fast { high: SeqNum },
-    /// The window was reduced for an ECN echo, until `high` is acknowledged: at most once for each window of data.
-    Cwr { high: SeqNum },
-    /// After a time-out, until `high` is acknowledged.
-    Loss { high: SeqNum },
-}
-
-impl Recovery {
-    /// What must be acknowledged for it to end.
-    #[inline]
-    pub(crate) fn high(self) -> Option<SeqNum> {
-        match self {
-            Recovery::Open => None,
-            Recovery::Fast { high } | Recovery::Cwr { high } | Recovery::Loss { high } => Some(high),
-        }
-    }
-}
-
-/// The part of a control block that most connections never need.
-#[derive(Debug, Default)]
-pub(crate) struct Ext {
-    pub(crate) recovery: Recovery,
-    /// What loss recovery remembers, once there was something amiss.
-    pub(crate) loss: Option<Box<send::loss::Loss>>,
-    /// What sending needs of it.
-    pub(crate) sender: send::sender::Sender,
-    /// Bytes of the send queue that the peer has SACKed.
-    pub(crate) sacked: u32,
-    /// RACK.segs_sacked: the segments that they are in; 0 without SACK.
-    pub(crate) sacked_segments: u32,
-    /// Bytes taken for lost and not SACKed.
-    pub(crate) lost: u32,
-    /// Bytes sent again, and neither acknowledged nor taken for lost since.
-    pub(crate) retransmitted: u32,
-    pub(crate) pacing: cc::pacing::Pacing,
-    pub(crate) hystart: cc::hystart::HyStart,
-    /// Congestion control state: BBR's from the start, the others' from the first loss on.
-    pub(crate) control: Option<cc::Control>,
-    /// Received out of order.
-    pub(crate) islands: Islands,
-    /// Where the peer's FIN stands, if it came before data that is missing.
-    pub(crate) fin_at: Option<SeqNum>,
-    /// Bytes in `islands`.
-    pub(crate) held: u32,
-    /// RFC 2883: the duplicate range to report in the next ACK.
-    pub(crate) dsack: Option<(SeqNum, SeqNum)>,
-    pub(crate) keepalive: Option<Keepalive>,
-    pub(crate) keepalive_probes: u8,
-    /// Last time anything arrived, for keepalive.
-    pub(crate) last_received: Instant,
-    pub(crate) linger: crate::socket::options::Linger,
-    pub(crate) ttl: Option<u8>,
-    /// TOS or traffic class; its ECN bits are zero.
-    pub(crate) tos: u8,
-    pub(crate) ecn: ecn::Ecn,
-    /// Error that ICMP reported, kept until the connection fails (RFC 5461 soft errors).
-    pub(crate) soft_error: Option<Error>,
-    /// What receiving needs of it.
-    pub(crate) recv: recv::Recv,
 }
 
 /// The connection is over; what was received can still be read, then the error, then end of stream.
@@ -388,5 +313,26 @@ impl Tcb {
     /// RFC 9293 3.10.5: ABORT tells the peer, but where both have closed; and then if not all of ours has left (as Linux).
     pub(crate) fn abort_resets(&self) -> bool {
         !matches!(self.state, State::Closing | State::LastAck) || self.has_unsent()
+    }
+
+    /// Loss recovery's memory, made when first needed. Its smallest round trip starts with the smoothed one.
+    pub(crate) fn loss_mut(&mut self) -> &mut Loss {
+        let srtt = self.rtt.srtt_us();
+        self.ext_mut().loss.get_or_insert_with(|| {
+            let mut loss = Box::<Loss>::default();
+            loss.rack.sample(srtt, 0);
+            loss
+        })
+    }
+
+    #[inline]
+    pub(crate) fn loss(&self) -> Option<&Loss> {
+        self.ext.as_ref().and_then(|e| e.loss.as_deref())
+    }
+
+    /// As `loss_mut`, where trouble has not begun if there is none.
+    #[inline]
+    pub(crate) fn loss_if_any(&mut self) -> Option<&mut Loss> {
+        self.ext.as_mut().and_then(|e| e.loss.as_deref_mut())
     }
 }

@@ -6,15 +6,15 @@
 use super::Tcb;
 use super::send::buffer::{TxSegment, TxStore, mark};
 use crate::config::CongestionControl;
+use crate::seq::SeqNum;
 use crate::slab::NIL;
+use crate::tcb::cc::Control;
+use crate::tcb::cc::algorithm::Algorithm;
 use crate::tcb::cc::bbr::{Ack, Bbr};
-use crate::tcb::cc::rate::{Rate, Sent, Stamp};
-use crate::tcb::cc::{Algorithm, Control};
+use crate::tcb::cc::rate::{Rate, Sent, Stamp, put_stamp};
 use crate::tcb::flags::Flags;
-use crate::tcb::seq::SeqNum;
 use crate::time::Instant;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// BBR's state, if that is what a connection uses.
 #[inline]
@@ -51,21 +51,6 @@ pub(crate) fn lost(control: &mut Option<Control>, stamps: &[Stamp], index: u32, 
     }
 }
 
-/// A segment is cut in two.
-pub(crate) fn copy_stamp(stamps: &mut Vec<Stamp>, from: u32, to: u32) {
-    if let Some(&stamp) = stamps.get(from as usize) {
-        put_stamp(stamps, to, stamp);
-    }
-}
-
-fn put_stamp(stamps: &mut Vec<Stamp>, index: u32, stamp: Stamp) {
-    let index = index as usize;
-    if stamps.len() <= index {
-        stamps.resize(index + 1, Stamp::default());
-    }
-    stamps[index] = stamp;
-}
-
 impl Tcb {
     #[inline]
     fn bbr(&mut self) -> Option<&mut Bbr> {
@@ -99,7 +84,7 @@ impl Tcb {
         if algorithm == CongestionControl::Bbr {
             let (window, srtt, mss, nxt) = (self.window, self.rtt.srtt_us(), self.mss as u32, self.snd_nxt);
             let mut state = Bbr::new(window, srtt, mss, self.flags.has(Flags::SACK), now, nxt);
-            if self.recovery() != super::Recovery::Open {
+            if self.recovery() != crate::tcb::extension::Recovery::Open {
                 let mut window = window;
                 state.on_congestion(&mut window, 0, mss, now);
             }

@@ -2,20 +2,20 @@
 
 use crate::config::TcpConfig;
 use crate::flow::FlowKey;
-use crate::frame::FramePool;
 use crate::frame_queue::FrameQueue;
+use crate::net::Net;
+use crate::net::neigh::PathId;
+use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
-use crate::stack::Stack;
-use crate::tcb::cc::{self, Window};
+use crate::tcb::cc::algorithm::Window;
+use crate::tcb::cc::{self};
 use crate::tcb::exchanges::Exchanges;
-use crate::tcb::extension::Extension;
+use crate::tcb::extension::{Addresses, Extension};
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxQueue;
-use crate::tcb::send::recovery::micros;
 use crate::tcb::send::rto::RttEstimator;
-use crate::tcb::seq::SeqNum;
-use crate::tcb::{Addresses, State, Tcb};
-use crate::tx::neigh::PathId;
+use crate::tcb::{State, Tcb};
+use crate::time::{Instant, micros};
 use crate::wire::options::SynOptions;
 
 /// RFC 9293 3.7.1: what to assume when the peer's SYN has no MSS option.
@@ -65,12 +65,11 @@ pub(crate) fn syn_window(initial: u32) -> u16 {
     initial.min(u16::MAX as u32) as u16
 }
 
-impl<P: FramePool> Stack<P> {
-    /// Makes the control block, in ESTABLISHED.
-    pub(crate) fn open_tcb(&self, opening: Opening<'_>) -> Tcb {
-        let Opening { key, generation, iss, irs, peer, shift, window, path, sample_from_us, retries, .. } = opening;
-        let Opening { ecn, options, is_plain, .. } = opening;
-        let tcp = &self.config.tcp;
+impl Opening<'_> {
+    /// Makes the control block, in ESTABLISHED. `flow_label`: RFC 6437, of IPv6 packets.
+    pub(crate) fn tcb(self, tcp: &TcpConfig, net: &Net, now: Instant, flow_label: impl FnOnce(&FlowKey) -> u32) -> Tcb {
+        let Opening { key, generation, iss, irs, peer, shift, window, path, sample_from_us, retries, .. } = self;
+        let Opening { ecn, options, is_plain, .. } = self;
         let v6 = key.is_v6();
         let mut flags = Flags::default();
         flags.put(Flags::V6, v6);
@@ -83,13 +82,13 @@ impl<P: FramePool> Stack<P> {
         let most = options
             .max_segment
             .unwrap_or(u16::MAX)
-            .min(self.net.mss_to(path, key.remote_ip(), self.now))
+            .min(net.mss_to(path, key.remote_ip(), now))
             .max(crate::net::MSS_MIN);
         let mss = peer.mss.unwrap_or(default_mss).clamp(crate::net::MSS_MIN, most);
         let mss = mss - if flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
         let mut rtt = RttEstimator::new();
         if let Some(sent) = sample_from_us {
-            rtt.sample(micros(self.now).wrapping_sub(sent));
+            rtt.sample(micros(now).wrapping_sub(sent));
         } else {
             rtt.distrust();
         }
@@ -103,7 +102,7 @@ impl<P: FramePool> Stack<P> {
         };
         let addresses = match key {
             FlowKey::V4 { .. } => None,
-            FlowKey::V6 { local, remote, .. } => Some(Addresses { local, remote, flow_label: self.flow_label(&key) }),
+            FlowKey::V6 { local, remote, .. } => Some(Addresses { local, remote, flow_label: flow_label(&key) }),
         };
         let mut tcb = Tcb {
             remote,
@@ -119,7 +118,7 @@ impl<P: FramePool> Stack<P> {
             // An update by the very next segment must be taken: WL1 is before it.
             snd_wl1: irs,
             max_window_field: window >> (shifts >> 4).min(15),
-            snd_buf_4k: crate::tcb::send::sender::initial_buffer(tcp.send_buffer),
+            snd_buf_4k: crate::tcb::send::room::initial_buffer(tcp.send_buffer),
             ts_recent: peer.timestamps.map_or(0, |t| t.val),
             rx: FrameQueue::new(),
             exchanges: Exchanges::default(),
@@ -135,7 +134,7 @@ impl<P: FramePool> Stack<P> {
             armed_at: 0,
             mss,
             backoff: 0,
-            route_epoch: self.net.route_epoch,
+            route_epoch: net.route_epoch,
             path,
             rcv_buf_k: 0,
             unacked: 0,
@@ -143,11 +142,11 @@ impl<P: FramePool> Stack<P> {
         };
         tcb.set_rcv_buf(tcp.receive_buffer_initial);
         tcb.flags.set_quick(crate::tcb::recv::ack::QUICK_MAX);
-        tcb.use_algorithm(options.congestion_control.unwrap_or(tcp.congestion_control), self.now);
+        tcb.use_algorithm(options.congestion_control.unwrap_or(tcp.congestion_control), now);
         if is_plain {
             tcb.flags.put(Flags::NODELAY, options.nodelay);
         } else {
-            tcb.apply(options, self.now);
+            tcb.apply(options, now);
         }
         tcb
     }

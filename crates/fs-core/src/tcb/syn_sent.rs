@@ -1,11 +1,12 @@
 //! SYN-SENT, and SYN-RECEIVED after a simultaneous open (RFC 9293 3.5, figure 7).
 
 use crate::flow::FlowKey;
+use crate::net::neigh::PathId;
+use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
-use crate::tcb::seq::SeqNum;
+use crate::tcb::send::buffer::TxQueue;
 use crate::time::Instant;
-use crate::tx::neigh::PathId;
-use crate::wire::options::SynOptions;
+use crate::wire::options::{Cookie, SynOptions};
 
 /// An active open that is not established yet.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(crate) struct SynSent {
     /// An old incarnation has answered our SYN and was reset; the SYN went again at once. Only once.
     pub(crate) hurried: bool,
     /// TCP Fast Open, until the SYN has to be sent again.
-    pub(crate) fast: Option<crate::socket::fast_open::FastSyn>,
+    pub(crate) fast: Option<FastSyn>,
     /// The application closed its handle, or shut down writing, meanwhile.
     pub(crate) fin_wanted: bool,
     /// It closed its handle, in SYN-RECEIVED.
@@ -47,4 +48,17 @@ pub(crate) struct PeerSyn {
     pub(crate) options: SynOptions,
     /// It agrees to ECN.
     pub(crate) ecn: bool,
+}
+
+/// A fast open under way. Its data stays queued until the server has acknowledged it.
+#[derive(Debug)]
+pub(crate) struct FastSyn {
+    /// The next SYN carries option and data.
+    pub(crate) carried: bool,
+    /// The option; none where data goes without.
+    pub(crate) cookie: Option<Cookie>,
+    /// The data that the SYN carries: one segment of the queue.
+    pub(crate) data: TxQueue,
+    /// Bytes of it in the first SYN.
+    pub(crate) sent: u32,
 }

@@ -1,10 +1,10 @@
 //! What only TCP_INFO tells of a connection, counts and times, and what receive-buffer auto-tuning measures. Beside the
 //! control block, which has no room for it, in a table with the same index.
 
+use crate::seq::SeqNum;
 use crate::tcb::recv::autotune::Autotune;
-use crate::tcb::seq::SeqNum;
-use crate::tcb::timers::{TICK_SHIFT, current_tick};
 use crate::time::Instant;
+use crate::timer::tick::{TICK_SHIFT, current_tick};
 
 /// See the module. Times are wheel ticks, of about 1.05 ms. A cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 //! retransmitted FIN and to judge a new SYN (RFC 6191).
 
 use crate::flow::FlowKey;
+use crate::seq::SeqNum;
 use crate::slab::{Hollow, NIL, Slab};
-use crate::tcb::seq::SeqNum;
 use crate::time::{Duration, Instant};
 use crate::timer::fifo::Fifo;
 

@@ -3,50 +3,20 @@
 //! simply set again.
 
 use crate::config::TcpConfig;
-use crate::stack::Turn;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxStore;
-use crate::tcb::send::recovery::micros;
 use crate::tcb::send::rto::backoff;
 use crate::tcb::{State, Tcb};
-use crate::time::{Duration, Instant, nanos};
-
-/// Wheel ticks are 2^20 ns, about 1.05 ms; in 32 bits they wrap after 52 days.
-pub(crate) const TICK_SHIFT: u32 = 20;
+use crate::time::{Duration, Instant, micros, nanos};
+use crate::timer::tick::{TICK_SHIFT, Turn, current_tick, deadline_tick, tick_before};
 
 /// A wheel entry is for no later than this, 13 days off: ticks are compared modulo 2^32. What is due later looks again then.
 const HORIZON: Duration = Duration::from_secs(13 * 24 * 3600);
-
-/// The tick at or after `at`. Never 0, which means "off".
-#[inline]
-pub(crate) fn deadline_tick(at: Instant) -> u32 {
-    ((at.as_nanos().saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT) as u32).max(1)
-}
-
-/// The tick that `now` is in.
-#[inline]
-pub(crate) fn current_tick(now: Instant) -> u32 {
-    (now.as_nanos() >> TICK_SHIFT) as u32
-}
 
 /// No time-out without back-off is shorter, in ticks.
 pub(crate) fn shortest_rto(config: &TcpConfig) -> i32 {
     let shortest = config.rto_min.min(config.rto_max).min(config.rto_initial);
     (nanos(shortest) >> TICK_SHIFT).min(i32::MAX as u64) as i32
-}
-
-/// The time at which `tick`, which is near `now`, begins.
-#[inline]
-pub(crate) fn tick_instant(tick: u32, now: Instant) -> Instant {
-    let base = now.as_nanos() >> TICK_SHIFT;
-    let delta = tick.wrapping_sub(base as u32) as i32 as i64;
-    Instant::from_nanos(((base as i64 + delta).max(0) as u64) << TICK_SHIFT)
-}
-
-/// Tick order modulo 2^32.
-#[inline]
-pub(crate) fn tick_before(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) < 0
 }
 
 /// Which of a connection's timers is due.

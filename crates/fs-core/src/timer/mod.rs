@@ -6,4 +6,5 @@
 
 mod bitmap;
 pub mod fifo;
+pub(crate) mod tick;
 pub mod wheel;

@@ -2,8 +2,8 @@
 
 use crate::flow::FlowKey;
 use crate::frame::{Frame, FramePool, TxChecksum, TxFrame};
-use crate::tcb::seq::SeqNum;
-use crate::tx::neigh::Path;
+use crate::net::neigh::Path;
+use crate::seq::SeqNum;
 use crate::wire::checksum::{Sum, copy_and_sum};
 use crate::wire::eth;
 use crate::wire::ipv4::{self, Ipv4Header};

@@ -1,10 +1,6 @@
-//! A packet's way out: route → neighbour → build → batch.
+//! Segments that leave: headers, and the usual ones of a bulk transfer.
 
-pub(crate) mod batch;
 pub(crate) mod build;
-pub(crate) mod lone;
-pub mod neigh;
-pub(crate) mod path_mtu;
-pub mod route;
-mod run;
-pub mod standalone;
+pub(crate) mod emit;
+mod headers;
+pub(crate) mod run;

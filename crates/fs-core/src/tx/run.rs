@@ -1,7 +1,8 @@
 //! A bulk transfer's segments: new ones, one behind the other, that may leave and of which all else is usual. What they have
-//! in common is asked once for all of them. [`super::batch`] sends what is otherwise, and would come to the same.
+//! in common is asked once for all of them. [`super::emit`] sends what is otherwise, and would come to the same.
 
 use crate::frame::{FramePool, TxFrame};
+use crate::net::neigh::{Path, PathState};
 use crate::slab::NIL;
 use crate::stats::Stats;
 use crate::tcb::Tcb;
@@ -9,7 +10,6 @@ use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::{TxStore, mark};
 use crate::tx::build::{self, Plain};
-use crate::tx::neigh::{Path, PathState};
 use crate::wire::options::TIMESTAMPS_LEN;
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 const ODD: Flags = Flags::V6.with(Flags::PERSIST).with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
 
 /// What a visit's segments have in common.
-pub(super) struct Run<'a> {
+pub(crate) struct Run<'a> {
     path: &'a Path,
     /// Our timestamp.
     ts: u32,
@@ -31,16 +31,16 @@ pub(super) struct Run<'a> {
 }
 
 /// A segment that has left.
-pub(super) struct Left {
-    pub(super) len: u32,
+pub(crate) struct Left {
+    pub(crate) len: u32,
     /// A burst ends with it.
-    pub(super) ends: bool,
+    pub(crate) ends: bool,
 }
 
 impl<'a> Run<'a> {
     /// `None`: the connection's segments must be looked at one by one.
     #[inline]
-    pub(super) fn of(tcb: &mut Tcb, path: &'a Path, ts: u32, us: u32, frozen: bool) -> Option<Self> {
+    pub(crate) fn of(tcb: &mut Tcb, path: &'a Path, ts: u32, us: u32, frozen: bool) -> Option<Self> {
         if tcb.flags.any(ODD) || path.state() != PathState::Known || !tcb.ext.is_quiet(Quiet::LEAVING) {
             return None;
         }
@@ -51,7 +51,7 @@ impl<'a> Run<'a> {
     /// Sends the connection's next new segment, `run` bytes after a burst's end; but for the timers. `None`: it is not for
     /// here, and nothing has happened.
     #[inline(always)]
-    pub(super) fn send<P: FramePool>(
+    pub(crate) fn send<P: FramePool>(
         &mut self,
         tcb: &mut Tcb,
         store: &mut TxStore,

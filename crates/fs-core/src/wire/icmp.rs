@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
-use crate::tcb::seq::SeqNum;
+use crate::seq::SeqNum;
 use crate::wire::{ipv4, ipv6};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{

@@ -3,7 +3,7 @@
 //! Readers never fail: an option whose length contradicts its kind or the space that is left ends the
 //! walk, and what was valid before counts.
 
-use crate::tcb::seq::SeqNum;
+use crate::seq::SeqNum;
 
 #[cfg(test)]
 mod tests;

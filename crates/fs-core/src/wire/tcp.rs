@@ -1,6 +1,6 @@
 //! The TCP header (RFC 9293 section 3.1).
 
-use crate::tcb::seq::SeqNum;
+use crate::seq::SeqNum;
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
 

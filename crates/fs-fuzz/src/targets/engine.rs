@@ -8,7 +8,7 @@ use crate::input::Input;
 use crate::packet::{self, ACK, FIN, LOCAL, PEER, PSH, RST, SYN, Tcp, timestamps};
 use crate::peer::{Offer, PORT, listen, quiesce};
 use fs_core::rx::parse::Parsed;
-use fs_core::tcb::seq::SeqNum;
+use fs_core::seq::SeqNum;
 use fs_core::wire::checksum::Sum;
 use fs_core::wire::options::emit_sack;
 use fs_core::{

@@ -2,7 +2,7 @@
 //! slow reader that is written from RFC 9293 3.1 alone.
 
 use crate::input::Input;
-use fs_core::tcb::seq::SeqNum;
+use fs_core::seq::SeqNum;
 use fs_core::wire::options::{
     SynOptions, Timestamps, emit_sack, emit_syn, emit_timestamps, parse_syn, sack_blocks, syn_len, timestamps,
 };

@@ -7,7 +7,7 @@ use crate::host::{Host, Plan};
 use crate::input::Input;
 use crate::packet::{ACK, FIN};
 use crate::peer::{self, Offer, Peer, segment};
-use fs_core::tcb::seq::SeqNum;
+use fs_core::seq::SeqNum;
 use fs_core::wire::options::sack_blocks;
 use fs_core::{Duration, Error, FramePool, TcpId};
 

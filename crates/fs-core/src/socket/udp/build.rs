@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::flow::FlowKey;
 use crate::frame::{Frame, FramePool, TxChecksum, TxFrame};
-use crate::tx::neigh::{Path, PathState};
+use crate::net::neigh::{Path, PathState};
 use crate::wire::checksum::{RunningSum, Sum, copy_and_sum};
 use crate::wire::udp::{CHECKSUM_OFFSET, UdpHeader, nonzero};
 use crate::wire::{ipv4, ipv6, udp};

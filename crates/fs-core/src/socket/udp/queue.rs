@@ -2,7 +2,7 @@
 
 use crate::frame::{Frame, FramePool};
 use crate::rx::parse::Datagram;
-use crate::stack::UdpMeta;
+use crate::socket::udp::UdpMeta;
 use alloc::collections::VecDeque;
 
 /// Payload bytes that wait in a socket: Linux's default `rmem_default`, 208 KiB.

@@ -3,7 +3,7 @@
 //! Windows are bytes. Time is counted in 1024ths of a second: K is above one second for any reduction by a
 //! segment or more, so a step is less than 0.1 % of it.
 
-use super::{AckSample, Algorithm, CWND_MAX, Phase, Window, restart_after_idle, slow_start};
+use super::algorithm::{AckSample, Algorithm, CWND_MAX, Phase, Window, restart_after_idle, slow_start};
 use crate::time::{Duration, Instant};
 
 /// Differences of time beyond this (1024 s, in 1024ths) are cut. Their cube would not fit; K is at most 137 s for

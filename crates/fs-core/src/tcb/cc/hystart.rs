@@ -4,8 +4,8 @@
 //! Linux's CUBIC has the original HyStart, which leaves slow start for good at the first sign, often much too early;
 //! this one goes on a quarter as fast for some rounds, and returns if the sign was false.
 
-use super::{Window, slow_start};
-use crate::tcb::seq::SeqNum;
+use super::algorithm::{Window, slow_start};
+use crate::seq::SeqNum;
 
 /// MIN_RTT_THRESH and MAX_RTT_THRESH: growth of the round trip that counts, in microseconds.
 const GROWTH_MIN_US: u32 = 4_000;

@@ -10,6 +10,7 @@
 //! retransmission timer fires, then `on_ack` again (slow start), and `on_recovery_exit` likewise; `undo` if the
 //! loss turns out to be none.
 
+pub mod algorithm;
 pub mod bbr;
 pub mod cubic;
 pub(crate) mod hystart;
@@ -21,73 +22,10 @@ use crate::config::CongestionControl;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
+pub use algorithm::{AckSample, Algorithm, CWND_MAX, Window, initial_window, restart_after_idle, slow_start};
 pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use reno::NewReno;
-
-/// Congestion windows grow to this many bytes: the largest window that TCP's header can offer (RFC 7323
-/// 2.3), so more would mean nothing; and it leaves sums room in 32 bits.
-pub const CWND_MAX: u32 = 1 << 30;
-
-/// A connection's congestion window, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Most that may be in flight.
-    pub cwnd: u32,
-    /// Slow start below, congestion avoidance from here on.
-    pub ssthresh: u32,
-}
-
-impl Window {
-    /// Of a new connection. "The initial value of ssthresh SHOULD be set arbitrarily high" (RFC 5681 3.1).
-    pub const fn new(cwnd: u32) -> Self {
-        Self { cwnd, ssthresh: u32::MAX }
-    }
-
-    /// True below the slow-start threshold.
-    #[inline]
-    pub const fn in_slow_start(&self) -> bool {
-        self.cwnd < self.ssthresh
-    }
-}
-
-/// What an ACK of new data says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AckSample {
-    /// When it came.
-    pub now: Instant,
-    /// Bytes newly acknowledged, cumulatively or by SACK.
-    pub acked: u32,
-    /// Bytes sent and not yet acknowledged, after this ACK.
-    pub flight: u32,
-    /// Smoothed round-trip time in microseconds.
-    pub srtt_us: u32,
-    /// Payload bytes of a full segment.
-    pub mss: u32,
-    /// The application or the peer's window, and not `cwnd`, limited what was in flight: the ACK then says nothing about
-    /// a larger window (RFC 9438 5.8, RFC 7661).
-    pub app_limited: bool,
-}
-
-/// What a congestion control algorithm decides.
-///
-/// `flight` is RFC 5681's FlightSize when the loss was noticed: bytes sent and not cumulatively acknowledged.
-/// Limited transmit (RFC 3042) may have taken it beyond `cwnd`; that part does not count.
-pub trait Algorithm {
-    /// New data was acknowledged outside of fast recovery.
-    fn on_ack(&mut self, w: &mut Window, ack: &AckSample);
-    /// Fast recovery begins, or the peer echoed ECN: at most once for each window of data.
-    fn on_congestion(&mut self, w: &mut Window, flight: u32, mss: u32, now: Instant);
-    /// The retransmission timer fired. May be called again for the same data: the threshold is then held.
-    fn on_rto(&mut self, w: &mut Window, flight: u32, mss: u32, now: Instant);
-    /// All data that was outstanding at `on_congestion` or `on_rto` is acknowledged.
-    fn on_recovery_exit(&mut self, w: &mut Window);
-    /// The last `on_congestion` or `on_rto` was spurious (Eifel, F-RTO, D-SACK): as if it had not been. Has an
-    /// effect once; none before the first congestion.
-    fn undo(&mut self, w: &mut Window);
-    /// Sending resumes `idle` after the last segment was sent, with a time-out of `rto`.
-    fn on_idle(&mut self, w: &mut Window, idle: Duration, rto: Duration, initial_window: u32);
-}
 
 /// An algorithm's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,59 +92,6 @@ impl Algorithm for Control {
     fn on_idle(&mut self, w: &mut Window, idle: Duration, rto: Duration, initial_window: u32) {
         dispatch!(self, state => state.on_idle(w, idle, rto, initial_window));
     }
-}
-
-/// Where a connection is between losses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    /// No loss is being repaired.
-    #[default]
-    Open,
-    /// After `on_congestion`: the window stands still.
-    Recovery,
-    /// After `on_rto`, before the first ACK: another time-out is for the same data.
-    Loss,
-    /// After `on_rto` and an ACK: slow start.
-    Restart,
-}
-
-/// RFC 6928 section 2: `min(segments * MSS, max(2 * MSS, segments * 1460))` bytes; the RFC's `segments` is 10.
-/// At least one segment.
-pub fn initial_window(mss: u32, segments: u32) -> u32 {
-    let segments = segments.max(1);
-    let bound = mss.saturating_mul(2).max(segments.saturating_mul(1460));
-    segments.saturating_mul(mss).min(bound).clamp(mss, CWND_MAX.max(mss))
-}
-
-/// Slow start: the window grows by the bytes acknowledged (RFC 5681 3.1, RFC 3465), up to the
-/// threshold. Returns the acknowledged bytes that are left for congestion avoidance. Not to be called when
-/// the window was not what limited the sender.
-///
-/// RFC 3465 allows two segments an ACK, in the days of one ACK for two segments. Receivers now merge
-/// segments before they acknowledge (GRO, LRO), so that limit would grow the window by a twentieth of what
-/// left the network. As Linux does (`tcp_slow_start`), bytes are counted without it: dividing ACKs gains
-/// nothing, and merged ones lose nothing.
-#[inline]
-pub fn slow_start(w: &mut Window, acked: u32, mss: u32) -> u32 {
-    let target = w.cwnd.saturating_add(acked).min(w.ssthresh).min(CWND_MAX.max(mss));
-    let used = target.saturating_sub(w.cwnd);
-    w.cwnd += used;
-    acked - used
-}
-
-/// The window after `idle` without sending: nothing is known of the path any more, so it is halved for each
-/// time-out that has passed, down to the restart window (RFC 5681 4.1, RFC 2861); the threshold remembers what
-/// it was.
-pub fn restart_after_idle(w: &mut Window, idle: Duration, rto: Duration, initial_window: u32) {
-    if idle <= rto {
-        return;
-    }
-    let restart = w.cwnd.min(initial_window);
-    // RFC 2861 3.2: ssthresh = max(ssthresh, 3/4 cwnd)
-    w.ssthresh = w.ssthresh.max(w.cwnd - w.cwnd / 4);
-    let halvings = idle.as_nanos() / rto.as_nanos().max(1);
-    let halved = w.cwnd.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
-    w.cwnd = halved.max(restart);
 }
 
 #[cfg(test)]

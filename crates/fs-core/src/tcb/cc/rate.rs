@@ -6,7 +6,8 @@
 //! Counts are bytes, times microseconds, both modulo 2^32: what is compared is never further apart than a
 //! window or a round trip.
 
-use crate::tcb::seq::SeqNum;
+use crate::seq::SeqNum;
+use alloc::vec::Vec;
 
 /// What a segment remembers of the connection at its last transmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -230,6 +231,21 @@ impl Rate {
     pub(crate) fn is_limited(&self) -> bool {
         self.app_limited.is_some() || self.window_limited.is_some()
     }
+}
+
+/// A segment is cut in two.
+pub(crate) fn copy_stamp(stamps: &mut Vec<Stamp>, from: u32, to: u32) {
+    if let Some(&stamp) = stamps.get(from as usize) {
+        put_stamp(stamps, to, stamp);
+    }
+}
+
+pub(crate) fn put_stamp(stamps: &mut Vec<Stamp>, index: u32, stamp: Stamp) {
+    let index = index as usize;
+    if stamps.len() <= index {
+        stamps.resize(index + 1, Stamp::default());
+    }
+    stamps[index] = stamp;
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! NewReno: RFC 5681 with byte counting (RFC 3465) in congestion avoidance. Recovery itself (RFC 6582, 6675) is
 //! the sender's.
 
-use super::{AckSample, Algorithm, CWND_MAX, Phase, Window, restart_after_idle, slow_start};
+use super::algorithm::{AckSample, Algorithm, CWND_MAX, Phase, Window, restart_after_idle, slow_start};
 use crate::time::{Duration, Instant};
 
 /// NewReno's state.

@@ -3,9 +3,11 @@
 
 pub(crate) mod ack;
 pub(crate) mod autotune;
+mod buffer;
 pub(crate) mod reassembly;
 pub(crate) mod urgent;
 
+use crate::seq::SeqNum;
 use crate::time::{Duration, Instant};
 
 /// What receiving needs of a connection that is not ordinary; in its extension.
@@ -24,7 +26,7 @@ pub(crate) struct Recv {
     /// When a segment outside of the window was last answered, in milliseconds; 0: never.
     last_invalid_ms: u32,
     /// The latest urgent pointer that has not been read past.
-    pub(crate) urgent: Option<urgent::Urgent>,
+    pub(crate) urgent: Option<Urgent>,
     /// Frames of what is held out of order.
     pub(crate) held_frames: u32,
     /// Segments that were held out of order so far.
@@ -54,4 +56,15 @@ impl Recv {
         self.last_invalid_ms = now_ms;
         true
     }
+}
+
+/// The urgent byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Urgent {
+    /// Its sequence number.
+    pub(crate) at: SeqNum,
+    /// `tcp_recv_urgent` has given it out.
+    pub(crate) taken: bool,
+    /// PRIORITY was told with the byte there.
+    told: bool,
 }

@@ -5,7 +5,7 @@
 
 use crate::frame::FramePool;
 use crate::frame_queue::{FrameNodes, FrameQueue};
-use crate::tcb::seq::SeqNum;
+use crate::seq::SeqNum;
 use alloc::collections::VecDeque;
 
 /// Islands a connection may hold. Each is 16 bytes, and putting one in the middle moves half of them. Too low: after slow

@@ -5,21 +5,11 @@
 //! number, and reading steps over it.
 
 use crate::rx::parse::Segment;
+use crate::seq::SeqNum;
 use crate::socket::event::Ready;
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
-use crate::tcb::seq::SeqNum;
-
-/// The urgent byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Urgent {
-    /// Its sequence number.
-    pub(crate) at: SeqNum,
-    /// `tcp_recv_urgent` has given it out.
-    pub(crate) taken: bool,
-    /// PRIORITY was told with the byte there.
-    told: bool,
-}
+use crate::tcb::recv::Urgent;
 
 impl Tcb {
     /// Sequence number of the next byte to be read.

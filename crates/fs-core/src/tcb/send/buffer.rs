@@ -7,8 +7,9 @@
 use crate::error::Error;
 use crate::frame::{Frame, FramePool, HEADROOM};
 use crate::frame_queue::{FrameNodes, FrameQueue};
+use crate::seq::SeqNum;
 use crate::slab::{Hollow, NIL, Slab};
-use crate::tcb::seq::SeqNum;
+use crate::tcb::cc::rate;
 use crate::wire::checksum::{Sum, copy_and_sum};
 use crate::wire::tcp::TcpFlags;
 
@@ -638,7 +639,7 @@ impl TxQueue {
         };
         segment.marks &= !(mark::SUMMED | mark::FIN | mark::PUSH | mark::RECORD_END);
         let new = segments.insert(tail);
-        crate::tcb::model::copy_stamp(stamps, index, new);
+        rate::copy_stamp(stamps, index, new);
         segments[index].next = new;
         if self.tail == index {
             self.tail = new;

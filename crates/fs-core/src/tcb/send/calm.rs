@@ -2,12 +2,14 @@
 //! that the long way of [`super::recovery`] would only find that out.
 
 use super::buffer::TxStore;
-use super::recovery::{AckInput, Acknowledged, Trace, micros};
+use super::recovery::{AckInput, Acknowledged, Trace};
 use super::sack::Sacked;
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
+use crate::tcb::Tcb;
+use crate::tcb::extension::{Ext, Recovery};
 use crate::tcb::flags::Flags;
-use crate::tcb::{Ext, Recovery, Tcb};
+use crate::time::micros;
 
 impl Ext {
     /// Nothing is being repaired, and no verdict is open.

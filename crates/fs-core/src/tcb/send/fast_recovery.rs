@@ -3,9 +3,10 @@
 use super::buffer::TxStore;
 use super::recovery::Acknowledged;
 use crate::stats::Stats;
-use crate::tcb::cc::Algorithm;
+use crate::tcb::Tcb;
+use crate::tcb::cc::algorithm::Algorithm;
+use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
-use crate::tcb::{Recovery, Tcb};
 use crate::time::Instant;
 
 impl Tcb {

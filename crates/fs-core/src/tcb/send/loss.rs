@@ -1,13 +1,10 @@
 //! What loss recovery remembers of a connection: made at the first SACK, duplicate ACK, probe or time-out, so that a
 //! connection without trouble does not pay for it.
 
+use super::place::{Known, Place};
 use super::rack::Rack;
-use super::sack::{Known, Place};
-use super::tlp::Probe;
-use crate::tcb::Tcb;
-use crate::tcb::seq::SeqNum;
+use crate::seq::SeqNum;
 use crate::time::Instant;
-use alloc::boxed::Box;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -37,6 +34,26 @@ pub(crate) struct Loss {
     pub(crate) reorderings: u32,
     /// Over how many segments, at most; 0: less than `DUP_THRESH`.
     pub(crate) reordering: u32,
+}
+
+/// A tail loss probe's state (RFC 8985 section 7).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Probe {
+    /// The probe timer has fired: the next segment is the probe.
+    pub(crate) due: bool,
+    /// TLP.end_seq: SND.NXT after the probe, until its fate is known.
+    pub(crate) end: Option<SeqNum>,
+    /// TLP.is_retrans: it was a retransmission.
+    pub(super) resent: bool,
+    /// No round trip was measured since a probe was sent.
+    pub(crate) unmeasured: bool,
+}
+
+impl Probe {
+    /// Whatever became of it tells nothing any more.
+    pub(crate) fn give_up(&mut self) {
+        (self.due, self.end) = (false, None);
+    }
 }
 
 /// Proportional rate reduction (RFC 6937 and its successor): how fast recovery lets the window come down.
@@ -122,29 +139,6 @@ impl Undo {
         self.resent = Some(self.resent.unwrap_or(0).saturating_add(span));
         self.stamp.get_or_insert(ts);
         self.last_stamp = ts;
-    }
-}
-
-impl Tcb {
-    /// Loss recovery's memory, made when first needed. Its smallest round trip starts with the smoothed one.
-    pub(crate) fn loss_mut(&mut self) -> &mut Loss {
-        let srtt = self.rtt.srtt_us();
-        self.ext_mut().loss.get_or_insert_with(|| {
-            let mut loss = Box::<Loss>::default();
-            loss.rack.sample(srtt, 0);
-            loss
-        })
-    }
-
-    #[inline]
-    pub(crate) fn loss(&self) -> Option<&Loss> {
-        self.ext.as_ref().and_then(|e| e.loss.as_deref())
-    }
-
-    /// As `loss_mut`, where trouble has not begun if there is none.
-    #[inline]
-    pub(crate) fn loss_if_any(&mut self) -> Option<&mut Loss> {
-        self.ext.as_mut().and_then(|e| e.loss.as_deref_mut())
     }
 }
 

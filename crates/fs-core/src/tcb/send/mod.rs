@@ -2,13 +2,16 @@
 
 pub(crate) mod buffer;
 mod calm;
+mod detect;
 mod fast_recovery;
 pub(crate) mod loss;
 mod old_ack;
 pub(crate) mod path;
 pub(crate) mod persist;
+pub(crate) mod place;
 pub(crate) mod rack;
 pub(crate) mod recovery;
+pub(crate) mod room;
 pub mod rto;
 pub(crate) mod sack;
 pub(crate) mod segmenter;

@@ -1,13 +1,14 @@
 //! SACK blocks of an ACK below SND.UNA: another, which was sent later, has come before it.
 
 use super::buffer::TxStore;
-use super::recovery::{Acknowledged, micros};
+use super::recovery::Acknowledged;
 use super::sack::duplicate_block;
 use crate::config::TcpConfig;
+use crate::seq::SeqNum;
 use crate::stats::Stats;
-use crate::tcb::seq::SeqNum;
-use crate::tcb::{Recovery, Tcb};
-use crate::time::Instant;
+use crate::tcb::Tcb;
+use crate::tcb::extension::Recovery;
+use crate::time::{Instant, micros};
 
 impl Tcb {
     /// As [`Tcb::on_ack`]'s long way, where `ack` is below SND.UNA. It is no sample of the round trip: it was under way for

@@ -6,7 +6,6 @@ use crate::config::TcpConfig;
 use crate::slab::NIL;
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
-use crate::tcb::seq::SeqNum;
 use crate::time::{Duration, Instant};
 use crate::wire::options;
 
@@ -16,33 +15,6 @@ const RAISE_AFTER: Duration = Duration::from_secs(600);
 pub(crate) const R1: u8 = 3;
 /// The first size that a black hole is crossed with: RFC 4821 7.7, Linux `tcp_base_mss`.
 const BASE_MSS: u16 = 1024;
-
-/// See the module.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PathSize {
-    /// The size before it was reduced; 0: it was not.
-    full: u16,
-    /// A size that got through; 0: none is in doubt. Larger segments are a trial.
-    proven: u16,
-    /// Where the first segment of more than `proven` ends: once this is acknowledged, nothing is in doubt.
-    trial_end: Option<SeqNum>,
-    /// When to try a larger one.
-    raise_at: Option<Instant>,
-}
-
-impl PathSize {
-    /// No size is on trial, and none will be.
-    pub(crate) fn is_sure(&self) -> bool {
-        self.proven == 0 && self.raise_at.is_none()
-    }
-
-    /// A larger segment has arrived: its size is not in doubt any more.
-    fn judge_trial(&mut self, una: SeqNum) {
-        if self.trial_end.is_some_and(|end| una.at_or_after(end)) {
-            (self.proven, self.trial_end) = (0, None);
-        }
-    }
-}
 
 impl Tcb {
     /// What timestamps take of a segment.

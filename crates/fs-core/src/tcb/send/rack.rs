@@ -5,11 +5,8 @@
 //! the order in which that happened. Looking for losses is walking both from their old ends until a segment is found
 //! that has time left; what has been settled is not looked at again.
 
-use super::buffer::{TxStore, mark};
-use super::sack::Place;
-use crate::slab::NIL;
-use crate::tcb::seq::SeqNum;
-use crate::tcb::{Recovery, Tcb};
+use super::place::Place;
+use crate::seq::SeqNum;
 use alloc::collections::VecDeque;
 
 /// Recoveries for which a widened reordering window lasts (RFC 8985 6.2 step 4).
@@ -18,25 +15,22 @@ const PERSIST: u8 = 16;
 /// `tcp_min_rtt_wlen`: 300 s.
 const MIN_RTT_PERIOD_US: u32 = 150_000_000;
 
-/// Most that TCP_INFO says of reordering, in segments: Linux `tcp_max_reordering`.
-const REORDERING_MAX: u32 = 300;
-
 /// A segment sent again.
 #[derive(Clone, Copy, Debug)]
-struct Resent {
-    place: Place,
-    sent_us: u32,
+pub(super) struct Resent {
+    pub(super) place: Place,
+    pub(super) sent_us: u32,
 }
 
 /// RACK's variables (RFC 8985 5.2).
 #[derive(Debug, Default)]
 pub(crate) struct Rack {
     /// RACK.xmit_ts and RACK.end_seq: the latest sent of the segments that have arrived.
-    latest: Option<(u32, SeqNum)>,
+    pub(super) latest: Option<(u32, SeqNum)>,
     /// RACK.rtt: its round trip.
-    rtt_us: u32,
+    pub(super) rtt_us: u32,
     /// Something has arrived since losses were last looked for.
-    advanced: bool,
+    pub(super) advanced: bool,
     /// RACK.reordering_seen.
     pub(crate) reordering_seen: bool,
     /// RACK.reo_wnd_mult beyond 1.
@@ -50,9 +44,9 @@ pub(crate) struct Rack {
     min_rtt_before_us: u32,
     min_rtt_since_us: u32,
     /// Every segment before it that was sent only once has arrived or is lost.
-    settled: Option<Place>,
+    pub(super) settled: Option<Place>,
     /// Segments sent again, by time.
-    resent: VecDeque<Resent>,
+    pub(super) resent: VecDeque<Resent>,
 }
 
 /// What looking for losses found.
@@ -68,7 +62,7 @@ pub(crate) struct Found {
 
 /// RACK_sent_after: by time, then by sequence number.
 #[inline]
-fn sent_after(a: (u32, SeqNum), b: (u32, SeqNum)) -> bool {
+pub(super) fn sent_after(a: (u32, SeqNum), b: (u32, SeqNum)) -> bool {
     match a.0.wrapping_sub(b.0) as i32 {
         0 => a.1.after(b.1),
         d => d > 0,
@@ -171,92 +165,12 @@ impl Rack {
     }
 
     /// 6.2 step 4, RACK_update_reo_wnd: how much later than others a segment may arrive.
-    fn reordering_window(&self, srtt_us: u32, recovering: bool, thresh_reached: bool) -> u32 {
+    pub(super) fn reordering_window(&self, srtt_us: u32, recovering: bool, thresh_reached: bool) -> u32 {
         if !self.reordering_seen && (recovering || thresh_reached) {
             return 0;
         }
         let quarter = u64::from(self.min_rtt_us() / 4) * (u64::from(self.widened) + 1);
         quarter.min(u64::from(srtt_us)) as u32
-    }
-}
-
-impl Tcb {
-    /// 6.2 step 5, RACK_detect_loss. `force`: the reordering timer has fired, nothing need have arrived.
-    pub(crate) fn find_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> Found {
-        let mut found = Found::default();
-        let (una, queue) = (self.snd_una, self.tx);
-        let srtt = self.rtt.srtt_us();
-        let recovering = matches!(self.recovery(), Recovery::Fast { .. } | Recovery::Loss { .. });
-        let Some(ext) = self.ext.as_mut() else { return found };
-        let thresh_reached = ext.sacked_segments >= super::sack::DUP_THRESH;
-        let Some(rack) = ext.loss.as_deref_mut().map(|l| &mut l.rack) else { return found };
-        let Some(latest) = rack.latest.filter(|_| rack.advanced || force) else { return found };
-        rack.advanced = false;
-        let window = rack.reordering_window(srtt, recovering, thresh_reached);
-        let deadline = rack.rtt_us.saturating_add(window);
-        let expired = |sent_us: u32| now_us.wrapping_sub(sent_us) >= deadline;
-        let mut waiting = false;
-
-        let mut settled = rack.settled.filter(|p| p.holds(una));
-        let mut at = Place::or_head(settled, una, &queue);
-        while at != queue.next && at != NIL {
-            let segment = &store.segments[at];
-            let (next, seq) = (segment.next, segment.seq);
-            settled = Some(Place { index: at, seq });
-            if !segment.has(mark::SACKED | mark::LOST | mark::EVER_RETRANSMITTED) {
-                if !sent_after(latest, (segment.sent_us, segment.end())) {
-                    break;
-                }
-                if !expired(segment.sent_us) {
-                    waiting = true;
-                    break;
-                }
-                found.bytes += ext.take_for_lost(store, at);
-            }
-            at = next;
-        }
-        let Some(rack) = ext.loss.as_deref_mut().map(|l| &mut l.rack) else { return found };
-        rack.settled = settled;
-
-        let mut resent = core::mem::take(&mut rack.resent);
-        while let Some(&Resent { place, sent_us }) = resent.front() {
-            let live = place.holds(una) && {
-                let segment = &store.segments[place.index];
-                segment.sent_us == sent_us && segment.has(mark::RETRANSMITTED) && !segment.has(mark::SACKED)
-            };
-            if live {
-                if !sent_after(latest, (sent_us, store.segments[place.index].end())) {
-                    break;
-                }
-                if !expired(sent_us) {
-                    waiting = true;
-                    break;
-                }
-                found.bytes += ext.take_for_lost(store, place.index);
-                found.again = true;
-            }
-            resent.pop_front();
-        }
-        if let Some(loss) = ext.loss.as_deref_mut() {
-            loss.rack.resent = resent;
-        }
-        if waiting {
-            // The RFC waits for the last of them; none was sent after `latest`.
-            found.wait_us = Some((latest.0.wrapping_add(deadline).wrapping_sub(now_us) as i32).max(0) as u32);
-        }
-        found
-    }
-
-    /// 6.2 step 3: a segment sent only once arrived after one sent later; `first`: where it begins, if that is known.
-    pub(crate) fn note_reordering(&mut self, first: Option<SeqNum>) {
-        let mss = u32::from(self.mss);
-        let loss = self.loss_mut();
-        loss.rack.reordering_seen = true;
-        loss.reorderings = loss.reorderings.saturating_add(1);
-        if let (Some(first), Some(fack)) = (first, loss.fack) {
-            let segments = fack.since(first).div_ceil(mss);
-            loss.reordering = loss.reordering.max(segments.min(REORDERING_MAX));
-        }
     }
 }
 

@@ -5,16 +5,19 @@
 //! a [`super::loss::Loss`], and from then on ACKs take the long one.
 
 use super::buffer::{Acked, TxSegment, TxStore, mark};
-use super::sack::{DUP_THRESH, Sacked, duplicate_block};
+use super::place::DUP_THRESH;
+use super::sack::{Sacked, duplicate_block};
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
+use crate::seq::SeqNum;
 use crate::stats::Stats;
+use crate::tcb::Tcb;
+use crate::tcb::cc::algorithm::{AckSample, Algorithm};
 use crate::tcb::cc::hystart::{self, SlowStartAck};
-use crate::tcb::cc::{self, AckSample, Algorithm, Control};
+use crate::tcb::cc::{self, Control};
+use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
-use crate::tcb::seq::SeqNum;
-use crate::tcb::{Recovery, Tcb};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, later, micros};
 
 /// An acceptable ACK, as far as the sending half is concerned.
 pub(crate) struct AckInput<'a> {
@@ -75,20 +78,6 @@ impl Trace {
     }
 }
 
-/// The later of two times in microseconds.
-pub(crate) fn later(a: Option<u32>, b: Option<u32>) -> Option<u32> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(if (a.wrapping_sub(b) as i32) >= 0 { a } else { b }),
-        (a, b) => a.or(b),
-    }
-}
-
-/// Microseconds modulo 2^32, as segments are stamped.
-#[inline]
-pub(crate) fn micros(now: Instant) -> u32 {
-    now.as_micros() as u32
-}
-
 impl Tcb {
     /// Takes an ACK with SND.UNA <= ack <= SND.NXT. True when it acknowledges our FIN.
     #[inline]
@@ -106,7 +95,7 @@ impl Tcb {
         if !advanced && (self.snd_una == self.snd_nxt || !input.bare && input.sack.is_empty() && !input.ece) {
             return false;
         }
-        let troubled = |e: &crate::tcb::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
+        let troubled = |e: &crate::tcb::extension::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
         if !advanced || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
             if self.is_calm(&input) {
                 return self.on_calm_ack(store, pool, config, delivered, &input);

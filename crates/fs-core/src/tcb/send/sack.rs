@@ -3,57 +3,14 @@
 //! The queue is linked forwards only, so what is looked for again and again is remembered as a [`Place`]: an ACK then
 //! costs what it changes, not the length of the queue.
 
-use super::buffer::{TxQueue, TxStore, mark};
+use super::buffer::{TxStore, mark};
 use super::loss::Loss;
-use super::recovery::later;
+use super::place::{DUP_THRESH, Known, Place};
+use crate::seq::SeqNum;
 use crate::slab::NIL;
-use crate::tcb::seq::SeqNum;
-use crate::tcb::{Ext, Tcb, model};
-
-/// RFC 6675's DupThresh.
-pub(crate) const DUP_THRESH: u32 = 3;
-
-/// A segment of the send queue, found again by its slot as long as its sequence number is not acknowledged: a segment that
-/// starts at or after SND.UNA has not been freed, and one that is cut in two keeps its slot.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) index: u32,
-    pub(crate) seq: SeqNum,
-}
-
-impl Place {
-    /// The segment is still in the queue.
-    #[inline]
-    pub(crate) fn holds(&self, una: SeqNum) -> bool {
-        self.seq.at_or_after(una)
-    }
-
-    /// Its slot, or the queue's head when it has left.
-    #[inline]
-    pub(crate) fn or_head(place: Option<Place>, una: SeqNum, queue: &TxQueue) -> u32 {
-        place.filter(|p| p.holds(una)).map_or(queue.head(), |p| p.index)
-    }
-}
-
-/// A SACK block whose segments are marked.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Known {
-    start: SeqNum,
-    end: SeqNum,
-    /// The last segment that begins in it.
-    last: Option<Place>,
-}
-
-impl Known {
-    #[cfg(test)]
-    pub(crate) fn is_known(&self) -> bool {
-        self.last.is_some()
-    }
-
-    fn covers(&self, start: SeqNum, end: SeqNum) -> bool {
-        self.last.is_some() && self.start.at_or_before(start) && self.end.at_or_after(end)
-    }
-}
+use crate::tcb::extension::Ext;
+use crate::tcb::{Tcb, model};
+use crate::time::later;
 
 /// What a SACK option told.
 #[derive(Clone, Copy, Debug, Default)]

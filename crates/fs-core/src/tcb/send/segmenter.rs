@@ -6,8 +6,9 @@ use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::slab::NIL;
 use crate::stats::Stats;
+use crate::tcb::Tcb;
+use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
-use crate::tcb::{Recovery, Tcb};
 use crate::time::Instant;
 
 /// The segmenter's answer.
@@ -217,7 +218,7 @@ impl Tcb {
 
     #[cold]
     fn sent_again(&mut self, store: &mut TxStore, config: &TcpConfig, index: u32, ts: u32, now: Instant) {
-        let now_us = super::recovery::micros(now);
+        let now_us = crate::time::micros(now);
         let segment = &mut store.segments[index];
         segment.sent_us = now_us;
         let again = segment.has(mark::RETRANSMITTED);

@@ -1,14 +1,15 @@
 //! The retransmission timer, and whether it was too early: RFC 6298 section 5, RFC 5682, RFC 4015.
 
 use super::buffer::TxStore;
-use super::recovery::{Acknowledged, micros};
+use super::recovery::Acknowledged;
 use crate::config::TcpConfig;
+use crate::seq::SeqNum;
 use crate::stats::Stats;
-use crate::tcb::cc::Algorithm;
+use crate::tcb::Tcb;
+use crate::tcb::cc::algorithm::Algorithm;
+use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
-use crate::tcb::seq::SeqNum;
-use crate::tcb::{Recovery, Tcb};
-use crate::time::Instant;
+use crate::time::{Instant, micros};
 
 impl Tcb {
     /// The retransmission timer fired (RFC 6298 5.4 to 5.7, RFC 5681 3.1): what is outstanding is lost, the window

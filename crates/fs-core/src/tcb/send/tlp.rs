@@ -4,35 +4,17 @@
 use super::buffer::TxStore;
 use super::recovery::Acknowledged;
 use crate::config::TcpConfig;
+use crate::seq::SeqNum;
+use crate::tcb::Tcb;
+use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
-use crate::tcb::seq::SeqNum;
-use crate::tcb::{Recovery, Tcb};
+use crate::tcb::send::loss::Probe;
 use crate::time::{Duration, Instant, nanos};
 
 /// Added to two round trips when more than one segment is out: Linux `TCP_TIMEOUT_MIN_US`, 2 ms. The timer's ticks
 /// are of 1.05 ms and receivers merge segments for about as long; less would send probes on paths of 100 µs while the ACK
 /// is on its way, more would come near the time-out it shall prevent.
 const MARGIN: Duration = Duration::from_millis(2);
-
-/// A probe's state.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Probe {
-    /// The probe timer has fired: the next segment is the probe.
-    pub(crate) due: bool,
-    /// TLP.end_seq: SND.NXT after the probe, until its fate is known.
-    pub(crate) end: Option<SeqNum>,
-    /// TLP.is_retrans: it was a retransmission.
-    resent: bool,
-    /// No round trip was measured since a probe was sent.
-    pub(crate) unmeasured: bool,
-}
-
-impl Probe {
-    /// Whatever became of it tells nothing any more.
-    pub(crate) fn give_up(&mut self) {
-        (self.due, self.end) = (false, None);
-    }
-}
 
 impl Tcb {
     /// 7.2: how long to wait for an ACK before a probe, in nanoseconds; `None`: no probe now. Without a sample of the

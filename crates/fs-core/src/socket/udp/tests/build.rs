@@ -3,10 +3,10 @@
 use super::*;
 use crate::config::{Addressing, Cidr, Framing, Interface};
 use crate::frame::TxFrame;
+use crate::net::neigh::{PathId, PathTable};
+use crate::net::route::NextHop;
 use crate::rx::parse::{Parsed, View, parse};
 use crate::time::Instant;
-use crate::tx::neigh::{PathId, PathTable};
-use crate::tx::route::NextHop;
 use crate::wire::checksum::{RunningSum, Sum};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,7 +1,8 @@
 //! Pacing rate and window from the model: draft-ietf-ccwg-bbr section 5.6.
 
+use super::super::algorithm::CWND_MAX;
+use super::super::pacing;
 use super::super::rate::RateSample;
-use super::super::{CWND_MAX, pacing};
 use super::*;
 
 /// BBR.PacingMarginPercent: the rate is paced so much below the estimate.

@@ -18,9 +18,9 @@ mod control;
 mod model;
 mod probe;
 
+use super::algorithm::{AckSample, Algorithm, Window};
 use super::rate::{Rate, Sent, Stamp};
-use super::{AckSample, Algorithm, Window};
-use crate::tcb::seq::SeqNum;
+use crate::seq::SeqNum;
 use crate::time::{Duration, Instant};
 
 /// "Infinity" of a volume.

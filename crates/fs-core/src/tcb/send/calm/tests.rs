@@ -3,15 +3,15 @@
 use super::*;
 use crate::config::{Secret, StackConfig};
 use crate::flow::FlowKey;
-use crate::frame::{HeapPool, IfaceId};
+use crate::frame::HeapPool;
+use crate::net::Net;
+use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
-use crate::stack::Stack;
 use crate::stats::Stats;
 use crate::tcb::open::Opening;
 use crate::tcb::send::buffer::Cut;
-use crate::tcb::send::sack::Place;
+use crate::tcb::send::place::Place;
 use crate::tcb::send::segmenter::Next;
-use crate::tcb::seq::SeqNum;
 use crate::time::{Duration, Instant};
 use crate::wire::options::SynOptions;
 use crate::{Addressing, Cidr, Framing, Interface, Route};
@@ -37,26 +37,25 @@ fn address(last: u8, port: u16) -> SocketAddr {
 }
 
 fn lab() -> Lab {
-    let mut stack = Stack::new(StackConfig::new(Secret([1; 32])), HeapPool::new(64, 2048));
-    let net = Cidr { addr: IpAddr::from([10, 0, 0, 1]), prefix: 24 };
-    let iface = stack.add_interface(Interface {
+    let config = StackConfig::new(Secret([1; 32]));
+    let mut net = Net::new(&config.limits);
+    let own = Cidr { addr: IpAddr::from([10, 0, 0, 1]), prefix: 24 };
+    let iface = net.add(Interface {
         framing: Framing::Ip,
         mac: [0; 6],
         vlan: None,
         mtu: 1500,
-        addrs: alloc::vec![net],
+        addrs: alloc::vec![own],
         addressing: Addressing::Host,
         tx_checksum: false,
         accept_partial_checksum: false,
     });
-    assert_eq!(iface, IfaceId(0));
-    stack.set_routes(alloc::vec![Route { to: net, gateway: None, iface, metric: 0 }]);
+    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0 }]);
     let mut now = Instant::from_millis(10_000);
-    stack.set_now(now);
-    let path = stack.net.path_to(address(2, 0).ip()).unwrap_or_default();
+    let path = net.path_to(address(2, 0).ip()).unwrap_or_default();
     let peer =
         SynOptions { mss: Some(MSS as u16), window_scale: Some(7), sack_permitted: true, ..SynOptions::default() };
-    let mut tcb = stack.open_tcb(Opening {
+    let opening = Opening {
         key: FlowKey::new(address(1, 80), address(2, 4000)).unwrap(),
         generation: 1,
         iss: ISS,
@@ -70,9 +69,10 @@ fn lab() -> Lab {
         ecn: false,
         options: &TcpOptions::default(),
         is_plain: false,
-    });
+    };
+    let mut tcb = opening.tcb(&config.tcp, &net, now, |_| 0);
     let (mut store, mut pool) = (TxStore::new(0, None), HeapPool::new(64, 2048));
-    let (config, mut stats) = (TcpConfig::default(), Stats::default());
+    let (config, mut stats) = (config.tcp, Stats::default());
     let cut = Cut { mss: MSS, summed: false, push_at_end: true, push_every: u32::MAX };
     tcb.tx.write(&mut store, &mut pool, tcb.snd_nxt, &[1; 6 * MSS as usize], cut);
     tcb.loss_mut();

@@ -1,0 +1,211 @@
+//! The world as one core sees it: interfaces, addresses, routes, neighbours, and what waits to leave by each.
+
+pub mod neigh;
+pub(crate) mod path_mtu;
+pub mod route;
+pub mod standalone;
+
+use crate::config::{Addressing, Interface, Limits, Route};
+use crate::drop_reason::DropReason;
+use crate::error::Error;
+use crate::frame::{FramePool, IfaceId, TxFrame};
+use crate::net::neigh::{Path, PathId, PathState, PathTable};
+use crate::net::path_mtu::PathMtus;
+use crate::net::route::{RouteTable, source_for};
+use crate::stats::Stats;
+use crate::time::Instant;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// What waits to leave by an interface, served in this order.
+#[derive(Debug, Default)]
+pub(crate) struct TxLists {
+    /// Packets built already: SYN, SYN-ACK, RST, ARP, NDISC, ICMP, UDP.
+    pub(crate) control: VecDeque<TxFrame>,
+    /// Connections that owe an ACK.
+    pub(crate) acks: VecDeque<u32>,
+    /// Connections that may have data to send.
+    pub(crate) data: VecDeque<u32>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Net {
+    pub(crate) interfaces: Vec<Interface>,
+    /// One for each interface.
+    pub(crate) lists: Vec<TxLists>,
+    pub(crate) routes: RouteTable,
+    pub(crate) paths: PathTable,
+    /// Changes with every change of the routes; connections look their path up again when theirs differs.
+    pub(crate) route_epoch: u8,
+    /// What routers have said of destinations.
+    pub(crate) path_mtus: PathMtus,
+    /// Neighbours to ask for.
+    pub(crate) wanted: Vec<PathId>,
+    v4: Vec<u32>,
+    v6: Vec<[u8; 16]>,
+}
+
+impl Net {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            interfaces: Vec::new(),
+            lists: Vec::new(),
+            routes: RouteTable::default(),
+            paths: PathTable::new(limits),
+            route_epoch: 0,
+            path_mtus: PathMtus::default(),
+            wanted: Vec::new(),
+            v4: Vec::new(),
+            v6: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, interface: Interface) -> IfaceId {
+        let id = IfaceId(self.interfaces.len() as u8);
+        self.paths.set_interface(id, &interface);
+        self.interfaces.push(interface);
+        self.lists.push(TxLists::default());
+        self.refresh_addresses();
+        id
+    }
+
+    pub(crate) fn update(&mut self, iface: IfaceId, change: impl FnOnce(&mut Interface)) {
+        let Some(interface) = self.interfaces.get_mut(iface.0 as usize) else { return };
+        change(interface);
+        self.paths.set_interface(iface, interface);
+        self.refresh_addresses();
+    }
+
+    /// Replaces the routes.
+    pub(crate) fn set_routes(&mut self, routes: Vec<Route>) {
+        self.routes.set(routes);
+        self.route_epoch = self.route_epoch.wrapping_add(1);
+    }
+
+    fn refresh_addresses(&mut self) {
+        self.v4.clear();
+        self.v6.clear();
+        for cidr in self.interfaces.iter().flat_map(|i| &i.addrs) {
+            match cidr.addr {
+                IpAddr::V4(a) => self.v4.push(a.into()),
+                IpAddr::V6(a) => self.v6.push(a.octets()),
+            }
+        }
+        self.route_epoch = self.route_epoch.wrapping_add(1);
+    }
+
+    /// One of our addresses, on whichever interface (the weak host model of RFC 1122 3.3.4.2, as Linux).
+    pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(a) => self.v4.contains(&u32::from(a)),
+            IpAddr::V6(a) => self.v6.contains(&a.octets()),
+        }
+    }
+
+    /// An address that one host has: not unspecified, multicast, reserved, or a broadcast address of a network of ours
+    /// (RFC 9293 MUST-46).
+    pub(crate) fn is_unicast(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V6(a) => !a.is_unspecified() && !a.is_multicast(),
+            IpAddr::V4(a) => {
+                let bits = u32::from(a);
+                let is_broadcast = |cidr: &crate::config::Cidr| match cidr.addr {
+                    IpAddr::V4(own) if cidr.prefix < 31 => bits == u32::from(own) | u32::MAX >> cidr.prefix,
+                    IpAddr::V4(_) | IpAddr::V6(_) => false,
+                };
+                crate::wire::ipv4::is_unicast(bits) && !self.interfaces.iter().flat_map(|i| &i.addrs).any(is_broadcast)
+            }
+        }
+    }
+
+    /// The way to a destination.
+    pub(crate) fn path_to(&mut self, remote: IpAddr) -> Result<PathId, Error> {
+        let hop = self.routes.lookup(remote).ok_or(Error::NetworkUnreachable)?;
+        self.paths.path(hop).ok_or(Error::NoBuffers)
+    }
+
+    /// Our address for a destination reached by `path`.
+    pub(crate) fn source_for(&self, path: PathId, remote: IpAddr) -> Option<IpAddr> {
+        source_for(&self.interfaces, self.paths.get(path).iface(), remote)
+    }
+
+    /// The lists of the interface that `path` leaves by; those of the first one for a path that is gone,
+    /// where its connection will look for a new path.
+    #[inline]
+    pub(crate) fn lists_of(&mut self, path: PathId) -> Option<&mut TxLists> {
+        let index = self.paths.get(path).iface().0 as usize;
+        let index = if index < self.lists.len() { index } else { 0 };
+        self.lists.get_mut(index)
+    }
+
+    /// Largest TCP payload that fits a path's MTU, before options: RFC 6691.
+    pub(crate) fn mss(&self, path: PathId, v6: bool) -> u16 {
+        self.paths.get(path).mtu().saturating_sub(if v6 { 60 } else { 40 }).max(MSS_MIN)
+    }
+
+    /// As `mss`, with what is known of the way to `remote`.
+    pub(crate) fn mss_to(&self, path: PathId, remote: IpAddr, now: Instant) -> u16 {
+        let mtu = self.path_mtus.get(remote, self.paths.get(path).mtu(), now);
+        mtu.saturating_sub(if remote.is_ipv6() { 60 } else { 40 }).max(MSS_MIN)
+    }
+
+    #[inline]
+    pub(crate) fn path(&self, path: PathId) -> &Path {
+        self.paths.get(path)
+    }
+
+    /// Queues a packet of one frame whose headers are written: to leave, or to wait for the neighbour.
+    pub(crate) fn send<P: FramePool>(
+        &mut self,
+        pool: &mut P,
+        stats: &mut Stats,
+        path: PathId,
+        now: Instant,
+        frame: TxFrame,
+    ) {
+        if self.paths.get(path).state() == PathState::Known
+            && let Some(lists) = self.lists_of(path)
+        {
+            lists.control.push_back(frame);
+            return;
+        }
+        self.wait_for_neighbour(pool, stats, path, now, alloc::vec![frame]);
+    }
+
+    /// Keeps a packet without link header until the neighbour is known.
+    #[cold]
+    pub(crate) fn wait_for_neighbour<P: FramePool>(
+        &mut self,
+        pool: &mut P,
+        stats: &mut Stats,
+        path: PathId,
+        now: Instant,
+        packet: Vec<TxFrame>,
+    ) {
+        let enqueued = self.paths.enqueue(path, packet, now);
+        if enqueued.request {
+            self.wanted.push(path);
+        }
+        free_unresolved(pool, stats, enqueued.dropped);
+    }
+
+    pub(crate) fn is_standalone(&self, iface: IfaceId) -> bool {
+        self.interfaces.get(iface.0 as usize).is_some_and(|i| i.addressing == Addressing::Standalone)
+    }
+}
+
+/// Smallest segment size that we work with: what is left of IPv4's minimum MTU of 68 would be 28 bytes, and
+/// below this a peer could make every byte cost a packet. Linux: `TCP_MIN_SND_MSS`, 48; here it leaves room for options.
+pub(crate) const MSS_MIN: u16 = 88;
+
+/// Frees a packet that found no neighbour.
+pub(crate) fn free_unresolved<P: FramePool>(pool: &mut P, stats: &mut Stats, packet: Vec<TxFrame>) {
+    if !packet.is_empty() {
+        stats.drop(DropReason::NeighbourUnresolved);
+    }
+    for part in packet {
+        pool.free(part.frame);
+    }
+}

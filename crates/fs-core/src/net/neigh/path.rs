@@ -1,0 +1,193 @@
+//! A path and its link header; what of an interface that header depends on.
+
+use super::HOLD_DOWN;
+use crate::config::{Addressing, Cidr, Framing, Interface};
+use crate::frame::{FramePool, IfaceId, TxFrame};
+use crate::net::route::{NextHop, contains};
+use crate::time::Instant;
+use crate::wire::eth::{self, EthHeader};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+
+/// Whether packets can be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// The link header is complete: write it in front and send.
+    Known,
+    /// The neighbour's address has to be found: [`enqueue`](super::PathTable::enqueue).
+    Pending,
+    /// The neighbour did not answer; [`enqueue`](super::PathTable::enqueue) tries again after a while.
+    Failed,
+    /// The id is of a path that is gone: ask [`path`](super::PathTable::path) again.
+    Stale,
+}
+
+/// All that building a packet needs to know of its way. One cache line.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub struct Path {
+    link_header: [u8; eth::TAGGED_HEADER_LEN],
+    link_len: u8,
+    pub(super) state: PathState,
+    pub(super) iface: IfaceId,
+    tx_checksum: bool,
+    mtu: u16,
+    pub(super) generation: u32,
+    pub(super) addr: IpAddr,
+    /// Known: when the address was learned. Failed: until when nobody is asked.
+    pub(super) since: Instant,
+}
+
+const _: () = assert!(size_of::<Path>() == 64);
+
+pub(super) static STALE: Path = Path {
+    link_header: [0; eth::TAGGED_HEADER_LEN],
+    link_len: 0,
+    state: PathState::Stale,
+    iface: IfaceId(u8::MAX),
+    tx_checksum: false,
+    mtu: 0,
+    generation: 0,
+    addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    since: Instant::ZERO,
+};
+
+impl Path {
+    /// Whether packets can be sent.
+    #[inline]
+    pub fn state(&self) -> PathState {
+        self.state
+    }
+
+    /// The interface that packets leave by.
+    #[inline]
+    pub fn iface(&self) -> IfaceId {
+        self.iface
+    }
+
+    /// The neighbour.
+    #[inline]
+    pub fn addr(&self) -> IpAddr {
+        self.addr
+    }
+
+    /// The link header with its EtherType, to be written in front of the IP header. Empty on raw IP links,
+    /// and unless the path is `Known`.
+    #[inline]
+    pub fn link_header(&self) -> &[u8] {
+        &self.link_header[..usize::from(self.link_len)]
+    }
+
+    /// Largest IP packet in bytes.
+    #[inline]
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// The link can finish TCP and UDP checksums.
+    #[inline]
+    pub fn tx_checksum(&self) -> bool {
+        self.tx_checksum
+    }
+
+    /// Writes the link header in front of a packet whose bytes begin with the IP header. The caller holds
+    /// frame access rule 3: the chunk is not shared.
+    #[inline]
+    pub fn prepend<P: FramePool>(&self, pool: &mut P, head: &mut TxFrame) {
+        let len = usize::from(self.link_len);
+        head.frame.grow_front(len);
+        pool.bytes_mut(&mut head.frame)[..len].copy_from_slice(&self.link_header[..len]);
+        if let Some(checksum) = &mut head.checksum {
+            checksum.start += u16::from(self.link_len);
+        }
+    }
+}
+
+/// An interface as far as link headers depend on it.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) framing: Framing,
+    mac: [u8; 6],
+    vlan: Option<u16>,
+    mtu: u16,
+    tx_checksum: bool,
+    pub(super) standalone: bool,
+    addrs: Vec<Cidr>,
+}
+
+impl Path {
+    /// The path to a next hop on a link, known if that takes no asking.
+    pub(super) fn new(hop: NextHop, link: &Link) -> Self {
+        let mut path = Path { state: PathState::Pending, iface: hop.iface, addr: hop.addr, ..STALE.clone() };
+        path.update(link, link.fixed_mac(hop.addr));
+        path
+    }
+
+    pub(super) fn neighbour_mac(&self) -> Option<[u8; 6]> {
+        self.link_header().first_chunk::<6>().copied()
+    }
+
+    /// Rebuilds what depends on the link; `neighbour: None` makes the path pending (on Ethernet).
+    pub(super) fn update(&mut self, link: &Link, neighbour: Option<[u8; 6]>) {
+        self.mtu = link.mtu;
+        self.tx_checksum = link.tx_checksum;
+        self.link_len = 0;
+        match (link.framing, neighbour) {
+            (Framing::Ip, _) => self.state = PathState::Known,
+            (Framing::Ethernet, Some(dst)) => {
+                let ethertype = if self.addr.is_ipv4() { eth::IPV4 } else { eth::IPV6 };
+                let header = EthHeader { dst, src: link.mac, vlan: link.vlan, ethertype };
+                self.link_len = header.emit(&mut self.link_header) as u8;
+                self.state = PathState::Known;
+            }
+            (Framing::Ethernet, None) if self.state == PathState::Failed => {}
+            (Framing::Ethernet, None) => self.state = PathState::Pending,
+        }
+    }
+
+    pub(super) fn fail(&mut self, now: Instant) {
+        self.state = PathState::Failed;
+        self.link_len = 0;
+        self.since = now + HOLD_DOWN;
+    }
+}
+
+impl Link {
+    pub(super) fn of(interface: &Interface) -> Self {
+        Self {
+            framing: interface.framing,
+            mac: interface.mac,
+            vlan: interface.vlan,
+            mtu: interface.mtu,
+            tx_checksum: interface.tx_checksum,
+            standalone: interface.addressing == Addressing::Standalone,
+            addrs: interface.addrs.clone(),
+        }
+    }
+
+    /// Link addresses that follow from the IP address: multicast (RFC 1112 6.4, RFC 2464 section 7) and
+    /// broadcast.
+    pub(super) fn fixed_mac(&self, addr: IpAddr) -> Option<[u8; 6]> {
+        match addr {
+            IpAddr::V4(addr) if addr.is_multicast() => {
+                let [_, a, b, c] = addr.octets();
+                Some([0x01, 0x00, 0x5e, a & 0x7f, b, c])
+            }
+            IpAddr::V4(addr) => (addr.is_broadcast() || self.is_directed_broadcast(addr)).then_some(eth::BROADCAST),
+            IpAddr::V6(addr) if addr.is_multicast() => {
+                let [.., a, b, c, d] = addr.octets();
+                Some([0x33, 0x33, a, b, c, d])
+            }
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    fn is_directed_broadcast(&self, addr: Ipv4Addr) -> bool {
+        // RFC 3021: a /31 has no broadcast address.
+        self.addrs.iter().any(|cidr| {
+            cidr.prefix < 31
+                && contains(cidr, addr.into())
+                && addr.to_bits() | (u32::MAX >> cidr.prefix) == addr.to_bits()
+        })
+    }
+}

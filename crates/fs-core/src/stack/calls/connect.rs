@@ -1,0 +1,459 @@
+//! Active opens: RFC 9293 3.10.1 and 3.10.7.3, with source ports by RFC 6056 over this core's RFD bits.
+
+use crate::config::Ecn;
+use crate::drop_reason::DropReason;
+use crate::error::Error;
+use crate::flow::{FlowKey, Protocol};
+use crate::frame::FramePool;
+use crate::rx::owner::Owner;
+use crate::rx::parse::Segment;
+use crate::seq::SeqNum;
+use crate::socket::event::{Ready, TcpId};
+use crate::socket::options::{Connect, TcpOptions};
+use crate::stack::receive::handshake::{Syn, SynOwn};
+use crate::stack::{Stack, Token};
+use crate::tcb::flags::Flags;
+use crate::tcb::open::{Opening, syn_window};
+use crate::tcb::syn_sent::{FastSyn, PeerSyn, SynSent};
+use crate::tcb::tally::Tally;
+use crate::tcb::timers::handshake_wait;
+use crate::tcb::{Dead, Slot, ecn};
+use crate::time::{Duration, micros};
+use crate::wire::options::{self, Cookie, SynOptions};
+use crate::wire::tcp::TcpFlags;
+use alloc::boxed::Box;
+use core::net::{IpAddr, SocketAddr};
+
+impl<P: FramePool> Stack<P> {
+    /// Starts a connect. `Event::Tcp` with `Ready::WRITE` says that it has ended; `tcp_take_error` how.
+    pub fn tcp_connect(&mut self, connect: Connect) -> Result<TcpId, Error> {
+        self.start_connect(connect, None).map(|(id, _)| id)
+    }
+
+    /// As `tcp_connect`, with the first bytes to send (TCP Fast Open, RFC 7413): how many of `data` were taken, which may
+    /// be none. If the server has given us a cookie before, they leave with the SYN and may reach its
+    /// application *twice* (a duplicate of the SYN may open a connection of its own): for requests that may be
+    /// repeated only. Without a cookie the SYN asks for one; write the rest when the connection is open.
+    /// With no data at all, the SYN carries the cookie or asks for one.
+    pub fn tcp_connect_with(&mut self, connect: Connect, data: &[u8]) -> Result<(TcpId, usize), Error> {
+        self.start_connect(connect, Some(data))
+    }
+
+    /// `data`: with fast open.
+    fn start_connect(&mut self, connect: Connect, data: Option<&[u8]>) -> Result<(TcpId, usize), Error> {
+        let Connect { remote, local, options } = connect;
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {
+            return Err(Error::InvalidInput);
+        }
+        let path = self.net.path_to(remote.ip())?;
+        let source = match local.map(|l| l.ip().to_canonical()).filter(|ip| !ip.is_unspecified()) {
+            Some(ip) if !self.is_local(ip) => return Err(Error::AddrNotAvailable),
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::InvalidInput),
+            Some(ip) => ip,
+            None => self.net.source_for(path, remote.ip()).ok_or(Error::AddrNotAvailable)?,
+        };
+        if self.slots.is_full() {
+            return Err(Error::NoBuffers);
+        }
+        let (key, hash) = match local.map_or(0, |l| l.port()) {
+            0 => self.choose_port(source, remote)?,
+            port => self.claim_port(source, port, remote)?,
+        };
+        let iss = self.initial_sequence(&key);
+        let retry_at = self.now + self.config.tcp.rto_initial;
+        let sent_us = micros(self.now);
+        let ecn = self.config.tcp.ecn == Ecn::Active;
+        let shift = options.offered_scale(&self.config.tcp);
+        let fast = self.fast_syn(remote.ip(), path, iss, data, options.max_segment);
+        let taken = fast.as_ref().map_or(0, |f| f.sent as usize);
+        let open = |generation| {
+            Slot::SynSent(Box::new(SynSent {
+                key,
+                generation,
+                iss,
+                path,
+                options,
+                shift,
+                ecn,
+                retries: 0,
+                retry_at,
+                sent_us,
+                crossed: None,
+                soft_error: None,
+                hurried: false,
+                fast,
+                fin_wanted: false,
+                orphan: false,
+            }))
+        };
+        let Some(index) = self.slots.insert(open) else { return Err(Error::NoBuffers) };
+        if self.table.insert(hash, Owner::Connection(index).value()).is_err() {
+            self.drop_fast(index);
+            self.slots.remove(index);
+            return Err(Error::NoBuffers);
+        }
+        let generation = self.slots.generation(index);
+        self.wheel.insert(retry_at, Token::Connection { index, generation });
+        self.send_syn(index);
+        Ok((TcpId { index, generation }, taken))
+    }
+
+    /// Gives back what a fast open holds.
+    pub(crate) fn drop_fast(&mut self, index: u32) {
+        let Self { slots, store, pool, .. } = self;
+        if let Slot::SynSent(s) = slots.slot_mut(index)
+            && let Some(mut fast) = s.fast.take()
+        {
+            fast.data.clear(store, pool);
+        }
+    }
+
+    /// An ephemeral port whose flow is free, and whose replies reach this core: the flow and its hash.
+    fn choose_port(&mut self, source: IpAddr, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
+        let Self { ports, table, hasher, slots, handshakes, time_waits, port_filter, listeners, .. } = self;
+        let mut recycled = None;
+        let mut found = None;
+        ports.pick(source, remote, |port| {
+            let Some(key) = FlowKey::new(SocketAddr::new(source, port), remote) else { return false };
+            if listeners.port_in_use(port) || port_filter.as_ref().is_some_and(|f| !f(&key)) {
+                return false;
+            }
+            let hash = hasher.hash(Protocol::Tcp, &key);
+            let owner = table.find(hash, |value| match Owner::of(value) {
+                Owner::Connection(i) => match slots.slot(i) {
+                    Slot::Open(tcb) => tcb.is(&key),
+                    Slot::SynSent(s) => s.key == key,
+                    Slot::Dead(_) | Slot::Free { .. } => false,
+                },
+                Owner::Handshake(i) => handshakes.entry(i).key == key,
+                Owner::TimeWait(i) => time_waits.key(i) == key,
+            });
+            match owner.map(Owner::of) {
+                None => {
+                    found = Some((key, hash));
+                    true
+                }
+                // RFC 6191: with timestamps that have moved on since, the old segments are told apart.
+                Some(Owner::TimeWait(i)) if time_waits.record(i).ts_recent().is_some() && recycled.is_none() => {
+                    recycled = Some((key, hash, i));
+                    false
+                }
+                Some(_) => false,
+            }
+        });
+        if let Some(free) = found {
+            return Ok(free);
+        }
+        let (key, hash, index) = recycled.ok_or(Error::AddrNotAvailable)?;
+        self.reuse_time_wait(index);
+        Ok((key, hash))
+    }
+
+    /// A port that the application asked for.
+    fn claim_port(&mut self, source: IpAddr, port: u16, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
+        let key = FlowKey::new(SocketAddr::new(source, port), remote).ok_or(Error::InvalidInput)?;
+        let hash = self.hasher.hash(Protocol::Tcp, &key);
+        match self.owner_by_hash(hash, &key) {
+            None => Ok((key, hash)),
+            Some(Owner::TimeWait(index)) if self.time_waits.record(index).ts_recent().is_some() => {
+                self.reuse_time_wait(index);
+                Ok((key, hash))
+            }
+            Some(_) => Err(Error::AddrInUse),
+        }
+    }
+
+    /// Sends our SYN, or SYN-ACK after a simultaneous open.
+    pub(crate) fn send_syn(&mut self, index: u32) {
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let (key, iss, path, crossed, shift) = (s.key, s.iss, s.path, s.crossed, s.shift);
+        let own = SynOwn::of(&s.options, &self.config.tcp);
+        let (flags, ack) = match crossed {
+            None => (ecn::syn_flags(s.ecn), crate::seq::SeqNum(0)),
+            Some(peer) => (ecn::syn_ack_flags(peer.ecn), peer.irs + 1),
+        };
+        let carried = match &s.fast {
+            Some(fast) if crossed.is_none() && fast.carried => fast.sent as usize,
+            _ => 0,
+        };
+        let fast_open = s.fast.as_ref().filter(|f| crossed.is_none() && f.carried).and_then(|fast| fast.cookie);
+        let mut data = alloc::vec![0; carried];
+        if let Some(fast) = s.fast.as_ref().filter(|_| carried > 0) {
+            self.store.segments[fast.data.head()].read_at(&self.store.rest, &self.pool, 0, &mut data);
+        }
+        let offer = self.syn_options(&key, path, crossed.map(|c| c.options), own.max_segment, shift);
+        let syn = Syn { key: &key, path, flags, seq: iss, ack, own, offer, fast_open };
+        self.send_handshake(&syn, u32::MAX, &data);
+    }
+
+    /// The retransmission timer of an active open fired.
+    pub(crate) fn retry_connect(&mut self, index: u32) {
+        let (now, tcp) = (self.now, self.config.tcp.clone());
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
+        if s.retry_at > now {
+            let (at, generation) = (s.retry_at, s.generation);
+            self.wheel.insert(at, Token::Connection { index, generation });
+            return;
+        }
+        // TCP_USER_TIMEOUT, from the first SYN on.
+        let waited = Duration::from_micros(u64::from(micros(now).wrapping_sub(s.sent_us)));
+        let over = s.options.user_timeout.is_some_and(|limit| waited >= limit);
+        if over || s.retries >= s.options.syn_retries.unwrap_or(tcp.syn_retries) {
+            let error = s.soft_error.unwrap_or(Error::TimedOut);
+            self.stats.timeouts += 1;
+            self.fail_connect(index, error);
+            return;
+        }
+        s.retries += 1;
+        s.ecn = false;
+        // RFC 7413 4.2.1: again without data and option, which something on the way may not like. The first one may still
+        // be answered.
+        let was_fast = s.fast.as_mut().is_some_and(|f| core::mem::replace(&mut f.carried, false));
+        let server = s.key.remote_ip();
+        let wait = handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
+        s.retry_at = now + s.options.user_timeout.map_or(wait, |limit| wait.min(limit.saturating_sub(waited)));
+        let (at, generation) = (s.retry_at, s.generation);
+        self.stats.retransmits += 1;
+        self.wheel.insert(at, Token::Connection { index, generation });
+        if was_fast {
+            self.fast_open_peers.lost(server, now);
+        }
+        self.send_syn(index);
+    }
+
+    /// ICMP says that the SYN does not fit the path: its data is why, and the SYN goes again without at once.
+    pub(crate) fn shrink_syn(&mut self, index: u32) {
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
+        let carried = s.fast.as_mut().filter(|f| s.crossed.is_none() && f.sent > 0).map(|f| &mut f.carried);
+        if carried.is_some_and(|carried| core::mem::replace(carried, false)) {
+            (s.retries, s.ecn) = (s.retries.saturating_add(1), false);
+            self.stats.retransmits += 1;
+            self.send_syn(index);
+        }
+    }
+
+    /// The open has failed: the application finds out by WRITE readiness and `tcp_take_error`.
+    pub(crate) fn fail_connect(&mut self, index: u32, error: Error) {
+        self.drop_fast(index);
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let (key, generation, orphan) = (s.key, s.generation, s.orphan);
+        self.stats.connect_failed += 1;
+        self.table.remove(self.hasher.hash(Protocol::Tcp, &key), Owner::Connection(index).value());
+        if orphan {
+            self.slots.remove(index);
+            return;
+        }
+        let rx = crate::frame_queue::FrameQueue::new();
+        *self.slots.slot_mut(index) =
+            Slot::Dead(Box::new(Dead { key, generation, rx, finished: false, error: Some(error), info: None }));
+        self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
+    }
+
+    /// A segment for a connection in SYN-SENT (RFC 9293 3.10.7.3) or, after a simultaneous open, in
+    /// SYN-RECEIVED. Returns true when the connection is open and must process the segment further.
+    pub(crate) fn on_segment_in_syn_sent(
+        &mut self,
+        index: u32,
+        segment: &Segment,
+        opts: &[u8],
+    ) -> Result<bool, DropReason> {
+        let asked = self.config.tcp.ecn == Ecn::Active;
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return Err(DropReason::NoSocket) };
+        let flags = segment.flags;
+        if let Some(peer) = s.crossed.filter(|_| !flags.syn()) {
+            // SYN-RECEIVED: RFC 9293 3.10.7.4, first, and RFC 5961 3.2.
+            let window = u32::from(syn_window(s.options.initial_window(&self.config.tcp)));
+            let ahead = segment.seq.since(peer.irs + 1);
+            let acceptable = ahead <= window;
+            if !acceptable || flags.rst() && ahead > 0 {
+                if (acceptable || !flags.rst()) && self.may_challenge() {
+                    self.ack_crossed(index);
+                }
+                return Err(if flags.rst() { DropReason::InexactRst } else { DropReason::OutOfWindow });
+            }
+        }
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return Err(DropReason::NoSocket) };
+        // First: ACK. Only our SYN can be acknowledged, and what it carried.
+        let sent = s.fast.as_ref().map_or(0, |f| f.sent);
+        if flags.ack() && (segment.ack.before(s.iss + 1) || segment.ack.after(s.iss + 1 + sent)) {
+            if !flags.rst() {
+                // RFC 9293 3.5.1, figure 9: it comes from an old incarnation, which our RST ends; then our SYN will
+                // be taken. Waiting for its time-out would cost a second.
+                let again = !core::mem::replace(&mut s.hurried, true);
+                self.send_reset_for(segment);
+                if again {
+                    self.send_syn(index);
+                }
+            }
+            return Err(DropReason::BadAck);
+        }
+        // Second: RST.
+        if flags.rst() {
+            if flags.ack() || s.crossed.is_some() {
+                self.stats.resets_received += 1;
+                self.fail_connect(index, Error::ConnectionRefused);
+                return Ok(false);
+            }
+            return Err(DropReason::InexactRst);
+        }
+        // Fourth: SYN.
+        if flags.syn() {
+            // A SYN-ACK may answer an earlier SYN of ours than the last, which did not ask any more: what it says holds,
+            // or the peer would send ECN-capable packets whose marks nobody echoes.
+            let ecn =
+                if flags.ack() { asked && ecn::is_setup_syn_ack(flags) } else { s.ecn && ecn::is_setup_syn(segment) };
+            let options = options::parse_syn(opts);
+            let peer = PeerSyn { irs: segment.seq, window: segment.window, options, ecn };
+            if flags.ack() {
+                if self.echoes_what_we_never_sent(index, segment) {
+                    self.send_reset_for(segment);
+                    return Err(DropReason::Paws);
+                }
+                let fast = matches!(self.slots.slot(index), Slot::SynSent(s) if s.fast.is_some());
+                if fast {
+                    self.learn_fast_open(index, options::fast_open(opts), &peer);
+                }
+                self.establish(index, peer, segment.ack, false);
+                return Ok(segment.payload_len > 0 || flags.fin());
+            }
+            if s.crossed.is_none() {
+                s.crossed = Some(peer);
+            }
+            self.send_syn(index);
+            return Ok(false);
+        }
+        match s.crossed {
+            // Any segment of the window says that our SYN has arrived; the one that said it first may be lost.
+            Some(peer) if flags.ack() => {
+                self.establish(index, peer, segment.ack, true);
+                Ok(true)
+            }
+            _ => Err(DropReason::NoAck),
+        }
+    }
+
+    /// After SYNs have crossed, something else than what completes the handshake is answered with an ACK.
+    #[cold]
+    fn ack_crossed(&mut self, index: u32) {
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let Some(peer) = s.crossed else { return };
+        let (key, path, shift, seq) = (s.key, s.path, s.shift, s.iss + 1);
+        let own = SynOwn::of(&s.options, &self.config.tcp);
+        let offer = self.syn_options(&key, path, Some(peer.options), own.max_segment, shift);
+        let (flags, ack) = (TcpFlags::ACK, peer.irs + 1);
+        self.send_opening_ack(&Syn { key: &key, path, flags, seq, ack, own, offer, fast_open: None });
+    }
+
+    /// A SYN-ACK echoes a timestamp that none of our SYNs had: it answers somebody else's (Linux
+    /// `tcp_rcv_synsent_state_process`).
+    fn echoes_what_we_never_sent(&self, index: u32, segment: &Segment) -> bool {
+        let (Slot::SynSent(s), Some(ts)) = (self.slots.slot(index), segment.ts) else { return false };
+        let age = Duration::from_micros(u64::from(micros(self.now).wrapping_sub(s.sent_us)));
+        let first = self.ts_clock.value(self.now - age, self.ts_offset);
+        self.config.tcp.timestamps && ts.ecr != 0 && ts.ecr.wrapping_sub(first) > self.timestamp().wrapping_sub(first)
+    }
+
+    /// A SYN-ACK has come: the path carries the option, and it may bring a cookie.
+    fn learn_fast_open(&mut self, index: u32, cookie: Option<Cookie>, peer: &PeerSyn) {
+        let Slot::SynSent(s) = self.slots.slot(index) else { return };
+        let Some(fast) = &s.fast else { return };
+        let (server, answered) = (s.key.remote_ip(), fast.carried);
+        let cookie = cookie.filter(|c| !c.is_request());
+        self.fast_open_peers.put(server, cookie, peer.options.mss.unwrap_or(536), self.now);
+        if answered {
+            self.fast_open_peers.answered(server);
+        }
+    }
+
+    /// SYN-SENT (or SYN-RECEIVED) becomes ESTABLISHED.
+    fn establish(&mut self, index: u32, peer: PeerSyn, ack: SeqNum, crossed: bool) {
+        let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
+        let fast = s.fast.take();
+        let tally = Tally::new(s.iss, peer.irs, 1 + u32::from(s.retries), 1, self.now);
+        let options = s.options;
+        let opening = Opening {
+            key: s.key,
+            generation: s.generation,
+            iss: s.iss,
+            irs: peer.irs,
+            peer: peer.options,
+            shift: s.shift,
+            window: peer.window,
+            path: s.path,
+            sample_from_us: (s.retries == 0).then_some(s.sent_us),
+            retries: s.retries,
+            ecn: peer.ecn,
+            options: &options,
+            is_plain: false,
+        };
+        let (fin_wanted, orphan) = (s.fin_wanted, s.orphan);
+        let mut tcb = opening.tcb(&self.config.tcp, &self.net, self.now, |key| self.fast_open.flow_label(key));
+        if !crossed {
+            // The ACK of the SYN-ACK: data that is written in this turn will carry it.
+            tcb.flags.set(Flags::ACK_NOW);
+        }
+        if orphan {
+            tcb.flags.set(Flags::ORPHAN | Flags::READ_SHUT);
+        }
+        if let Some(FastSyn { data, .. }) = fast {
+            // What the server did not take with the SYN goes out now, as data never sent.
+            tcb.tx = data;
+            let taken = ack.since(tcb.snd_una);
+            if taken > 0 {
+                tcb.tx.next = crate::slab::NIL;
+                tcb.tx.acknowledge(&mut self.store, &mut self.pool, ack, |_| {});
+                tcb.tx.next = tcb.tx.head();
+                (tcb.snd_una, tcb.snd_nxt) = (ack, ack);
+                tcb.ext_mut().recv.syn_data = true;
+            }
+        }
+        *self.slots.slot_mut(index) = Slot::Open(tcb);
+        *self.slots.tally_mut(index) = tally;
+        self.stats.connected += 1;
+        if fin_wanted {
+            self.queue_fin(index);
+        }
+        self.settle(index, if orphan { Ready::default() } else { Ready::WRITE });
+    }
+}
+
+impl<P: FramePool> Stack<P> {
+    /// The options of our SYN or SYN-ACK: all that we support, or what the peer has offered of it. `shift`: our window
+    /// scale.
+    pub(crate) fn syn_options(
+        &self,
+        key: &FlowKey,
+        path: crate::net::neigh::PathId,
+        peer: Option<SynOptions>,
+        max_segment: Option<u16>,
+        shift: u8,
+    ) -> SynOptions {
+        let tcp = &self.config.tcp;
+        let offers = |wanted: bool, theirs: fn(&SynOptions) -> bool| wanted && peer.as_ref().is_none_or(theirs);
+        let ecr = peer.and_then(|p| p.timestamps).map_or(0, |t| t.val);
+        SynOptions {
+            mss: Some(
+                max_segment.map_or(u16::MAX, |m| m.max(crate::net::MSS_MIN)).min(self.net.mss(path, key.is_v6())),
+            ),
+            window_scale: offers(tcp.window_scaling, |p| p.window_scale.is_some()).then_some(shift),
+            sack_permitted: offers(tcp.sack, |p| p.sack_permitted),
+            timestamps: offers(tcp.timestamps, |p| p.timestamps.is_some())
+                .then(|| options::Timestamps { val: self.timestamp(), ecr }),
+        }
+    }
+
+    /// What a SYN-ACK is told by its listener, by its slot.
+    pub(crate) fn listener_syn(&self, listener: u32) -> SynOwn {
+        let tcp = &self.config.tcp;
+        match self.listeners.at(listener) {
+            Some(listener) => SynOwn::of(&listener.options, tcp),
+            None => SynOwn::of(&TcpOptions::default(), tcp),
+        }
+    }
+
+    /// Default options of a listener's connections, by its slot.
+    pub(crate) fn listener_options(&mut self, listener: u32) -> TcpOptions {
+        self.listeners.at_mut(listener).map(|l| l.options).unwrap_or_default()
+    }
+}

@@ -1,0 +1,163 @@
+//! Calls on a UDP socket.
+
+use crate::error::Error;
+use crate::flow::FlowKey;
+use crate::frame::FramePool;
+use crate::net::neigh::{PathId, PathState};
+use crate::socket::event::{Ready, UdpId};
+use crate::socket::udp::{UdpMeta, build_udp};
+use crate::stack::Stack;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+/// Where datagrams go.
+pub(super) struct Way {
+    key: FlowKey,
+    path: PathId,
+    ttl: u8,
+    /// Largest payload.
+    most: usize,
+}
+
+impl<P: FramePool> Stack<P> {
+    /// Binds a UDP socket; port 0 lets the stack choose one of this core's ports. `[::]` takes IPv4 too.
+    pub fn udp_bind(&mut self, at: SocketAddr) -> Result<UdpId, Error> {
+        let ip = at.ip().to_canonical();
+        if !ip.is_unspecified() && !self.is_local(ip) {
+            return Err(Error::AddrNotAvailable);
+        }
+        let Self { udp, ports, .. } = self;
+        let peer = SocketAddr::new(if ip.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }, 0);
+        udp.bind(at, false, |free| ports.pick(ip, peer, free))
+    }
+
+    /// connect(2): the default destination, and the only sender heard.
+    pub fn udp_connect(&mut self, id: UdpId, remote: SocketAddr) -> Result<(), Error> {
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        if !self.net.is_unicast(remote.ip()) {
+            return Err(Error::InvalidInput);
+        }
+        let local = self.udp.local(id)?.ip();
+        let source = self.udp_source(local, remote.ip())?;
+        self.udp.connect(id, remote, source)
+    }
+
+    /// Sends one datagram. `to: None` needs a connected socket. There is no broadcast and no multicast
+    /// (`InvalidInput`), and no fragmentation (`MessageSize`).
+    pub fn udp_send(&mut self, id: UdpId, buf: &[u8], to: Option<SocketAddr>) -> Result<usize, Error> {
+        let way = self.udp_way(id, to)?;
+        self.udp_send_by(&way, core::iter::once(buf))?;
+        Ok(buf.len())
+    }
+
+    /// Where a datagram goes, and how.
+    pub(super) fn udp_way(&mut self, id: UdpId, to: Option<SocketAddr>) -> Result<Way, Error> {
+        if let Some(error) = self.udp.take_error(id)? {
+            return Err(error);
+        }
+        let local = self.udp.local(id)?;
+        let remote = match to {
+            Some(to) => SocketAddr::new(to.ip().to_canonical(), to.port()),
+            None => self.udp.remote(id)?.ok_or(Error::NotConnected)?,
+        };
+        if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {
+            return Err(Error::InvalidInput);
+        }
+        let source = self.udp_source(local.ip(), remote.ip())?;
+        let key = FlowKey::new(SocketAddr::new(source, local.port()), remote).ok_or(Error::InvalidInput)?;
+        let path = self.net.path_to(remote.ip())?;
+        if self.net.path(path).state() == PathState::Failed {
+            // Starts a new attempt when the hold-down is over; until then there is no way.
+            if !self.net.paths.need(path, self.now) && self.net.path(path).state() == PathState::Failed {
+                return Err(Error::HostUnreachable);
+            }
+            self.net.wanted.push(path);
+        }
+        let headers = if key.is_v6() { 48 } else { 28 };
+        let mtu = self.net.path_mtus.get(remote.ip(), self.net.path(path).mtu(), self.now);
+        Ok(Way { key, path, ttl: self.udp.ttl(id)?, most: usize::from(mtu.saturating_sub(headers)) })
+    }
+
+    /// Sends payloads to one destination: all or none.
+    pub(super) fn udp_send_by<'a>(&mut self, way: &Way, payloads: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
+        let Self { pool, net, stats, now, .. } = self;
+        let mut packets = Vec::new();
+        let mut count = 0;
+        for payload in payloads {
+            let built = if payload.len() > way.most {
+                Err(Error::MessageSize)
+            } else {
+                build_udp(pool, net.path(way.path), &way.key, way.ttl, payload, &mut packets)
+            };
+            if let Err(error) = built {
+                packets.into_iter().for_each(|part: crate::frame::TxFrame| pool.free(part.frame));
+                return Err(error);
+            }
+            count += 1;
+        }
+        stats.udp_sent += count;
+        if net.path(way.path).state() == PathState::Known
+            && let Some(lists) = net.lists_of(way.path)
+        {
+            lists.control.extend(packets);
+            return Ok(());
+        }
+        let mut packet = Vec::new();
+        for part in packets {
+            let more = part.frame.more();
+            packet.push(part);
+            if !more {
+                net.wait_for_neighbour(pool, stats, way.path, *now, core::mem::take(&mut packet));
+            }
+        }
+        Ok(())
+    }
+
+    fn udp_source(&mut self, local: IpAddr, remote: IpAddr) -> Result<IpAddr, Error> {
+        if !local.is_unspecified() {
+            return Ok(local);
+        }
+        let path = self.net.path_to(remote)?;
+        self.net.source_for(path, remote).ok_or(Error::AddrNotAvailable)
+    }
+
+    /// Takes (or, with `peek`, looks at) the next datagram.
+    pub fn udp_recv(&mut self, id: UdpId, buf: &mut [u8], peek: bool) -> Result<UdpMeta, Error> {
+        self.udp.recv(&mut self.pool, id, buf, peek)
+    }
+
+    /// What is ready now.
+    pub fn udp_ready(&self, id: UdpId) -> Result<Ready, Error> {
+        self.udp.ready(id)
+    }
+
+    /// IP_TTL; `None` is the default.
+    pub fn udp_set_ttl(&mut self, id: UdpId, ttl: Option<u8>) -> Result<(), Error> {
+        self.udp.set_ttl(id, ttl)
+    }
+
+    /// The hop limit of what is sent.
+    pub fn udp_ttl(&self, id: UdpId) -> Result<u8, Error> {
+        self.udp.ttl(id)
+    }
+
+    /// Our address and port.
+    pub fn udp_local(&self, id: UdpId) -> Result<SocketAddr, Error> {
+        self.udp.local(id)
+    }
+
+    /// The peer of a connected socket.
+    pub fn udp_remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> {
+        self.udp.remote(id)
+    }
+
+    /// SO_ERROR.
+    pub fn udp_take_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> {
+        self.udp.take_error(id)
+    }
+
+    /// Closes the socket; what it holds is dropped.
+    pub fn udp_close(&mut self, id: UdpId) {
+        self.udp.close(&mut self.pool, id);
+    }
+}

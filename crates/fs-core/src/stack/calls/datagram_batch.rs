@@ -1,0 +1,82 @@
+//! UDP by the batch: many datagrams in one call, and one buffer cut into datagrams of one size (Linux's
+//! `sendmmsg`, `recvmmsg`, UDP_SEGMENT and UDP_GRO).
+
+use crate::error::Error;
+use crate::frame::FramePool;
+use crate::socket::event::UdpId;
+use crate::socket::udp::{SEGMENTS_MAX, UdpMeta};
+use crate::stack::Stack;
+use core::net::SocketAddr;
+
+impl<P: FramePool> Stack<P> {
+    /// Sends datagrams until one fails; how many were sent. An error only if it was the first.
+    pub fn udp_send_batch(&mut self, id: UdpId, datagrams: &[(&[u8], Option<SocketAddr>)]) -> Result<usize, Error> {
+        for (sent, (buf, to)) in datagrams.iter().enumerate() {
+            if let Err(error) = self.udp_send(id, buf, *to) {
+                return if sent > 0 { Ok(sent) } else { Err(error) };
+            }
+        }
+        Ok(datagrams.len())
+    }
+
+    /// Sends `buf` as datagrams of `size` bytes, the last one of what is left: all of them or none. Returns
+    /// `buf.len()`.
+    ///
+    /// `InvalidInput`: `size` is 0, or more than [`crate::socket::udp::SEGMENTS_MAX`] datagrams; `MessageSize`: `size` does not fit the path.
+    pub fn udp_send_segments(
+        &mut self,
+        id: UdpId,
+        buf: &[u8],
+        size: usize,
+        to: Option<SocketAddr>,
+    ) -> Result<usize, Error> {
+        if size == 0 || buf.len().div_ceil(size) > SEGMENTS_MAX {
+            return Err(Error::InvalidInput);
+        }
+        let way = self.udp_way(id, to)?;
+        self.udp_send_by(&way, buf.chunks(size))?;
+        Ok(buf.len())
+    }
+
+    /// Reads datagrams, one to each buffer, until none waits or no buffer is left; `metas` gets one entry for each. How
+    /// many, at least one; errors as `udp_recv`.
+    pub fn udp_recv_batch(
+        &mut self,
+        id: UdpId,
+        bufs: &mut [&mut [u8]],
+        metas: &mut alloc::vec::Vec<UdpMeta>,
+    ) -> Result<usize, Error> {
+        for (done, buf) in bufs.iter_mut().enumerate() {
+            match self.udp_recv(id, buf, false) {
+                Ok(meta) => metas.push(meta),
+                Err(error) => return if done > 0 { Ok(done) } else { Err(error) },
+            }
+        }
+        Ok(bufs.len())
+    }
+
+    /// Reads as many datagrams as fit into `buf` one behind the other, of one sender and one size: the last may be
+    /// shorter. `UdpMeta::len` is their sum, the second value the size of each.
+    pub fn udp_recv_segments(&mut self, id: UdpId, buf: &mut [u8]) -> Result<(UdpMeta, usize), Error> {
+        let mut meta = self.udp_recv(id, buf, false)?;
+        let size = meta.len;
+        if size == 0 || size > buf.len() {
+            return Ok((meta, size));
+        }
+        while let Some(next) = self.udp.next_meta(id) {
+            if (next.from, next.to) != (meta.from, meta.to)
+                || next.len > size
+                || next.len == 0
+                || meta.len + next.len > buf.len()
+            {
+                break;
+            }
+            let Ok(next) = self.udp_recv(id, &mut buf[meta.len..], false) else { break };
+            meta.len += next.len;
+            if next.len < size {
+                break;
+            }
+        }
+        Ok((meta, size))
+    }
+}

@@ -1,0 +1,59 @@
+//! TCP Fast Open (RFC 7413), the client's side: what our SYN carries.
+
+use crate::config::FastOpen;
+use crate::frame::FramePool;
+use crate::stack::Stack;
+use crate::tcb::send::buffer::{Cut, TxQueue};
+use crate::tcb::syn_sent::FastSyn;
+use crate::wire::options::Cookie;
+use core::net::IpAddr;
+
+impl<P: FramePool> Stack<P> {
+    /// What the SYN to a server is to carry of `data`: one segment, behind a cookie; or a request for one. `None`:
+    /// nothing of fast open.
+    pub(crate) fn fast_syn(
+        &mut self,
+        server: IpAddr,
+        path: crate::net::neigh::PathId,
+        iss: crate::seq::SeqNum,
+        data: Option<&[u8]>,
+        max_segment: Option<u16>,
+    ) -> Option<FastSyn> {
+        let (now, data) = (self.now, data?);
+        if !self.config.tcp.fast_open.client || self.fast_open_peers.is_suspect(server, now) {
+            return None;
+        }
+        let mut queue = TxQueue::new();
+        let known = self.fast_open_peers.get(server, now);
+        let cookie = known.map(|(cookie, _)| cookie).filter(|c| !c.is_request());
+        if cookie.is_none() && !self.config.tcp.fast_open.client_without_cookie {
+            return Some(FastSyn { carried: true, cookie: Some(Cookie::REQUEST), data: queue, sent: 0 });
+        }
+        let mss = known.map_or(u16::MAX, |(_, mss)| mss).min(max_segment.unwrap_or(u16::MAX));
+        let Self { net, pool, store, send_frames, .. } = self;
+        // 40 bytes of options: a SYN has more of them than a segment of the agreed size.
+        let most = net.mss_to(path, server, now).min(mss).saturating_sub(40) as usize;
+        let n = data.len().min(most).min(pool.payload_room());
+        if n > 0 && store.frames() < *send_frames {
+            let summed = !net.path(path).tx_checksum();
+            queue.write(
+                store,
+                pool,
+                iss + 1,
+                &data[..n],
+                Cut { mss: n as u32, summed, push_at_end: true, push_every: u32::MAX },
+            );
+        }
+        let sent = queue.bytes;
+        Some(FastSyn { carried: true, cookie, data: queue, sent })
+    }
+
+    /// Whether [`Stack::tcp_connect_with`] would send data to this server with its SYN: TCP_FASTOPEN_CONNECT puts the
+    /// SYN off until the first write then, and connects at once otherwise.
+    pub fn fast_open_ready(&self, server: IpAddr) -> bool {
+        let FastOpen { client, client_without_cookie, .. } = self.config.tcp.fast_open;
+        let server = server.to_canonical();
+        let without = || client_without_cookie && !self.fast_open_peers.is_suspect(server, self.now);
+        client && (self.fast_open_peers.has_cookie(server, self.now) || without())
+    }
+}

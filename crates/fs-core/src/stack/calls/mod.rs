@@ -1,0 +1,12 @@
+//! What applications call.
+
+mod accept;
+mod connect;
+mod datagram;
+mod datagram_batch;
+mod fast_open;
+mod info;
+mod receive;
+mod shortcut;
+mod stream;
+mod stream_options;

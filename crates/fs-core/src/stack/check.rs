@@ -1,0 +1,305 @@
+//! What must hold between any two calls, whoever sent what: for tests and fuzzers (feature `check`).
+//!
+//! [`Stack::check`] walks everything the stack owns and panics with a description at the first contradiction.
+//! It costs time in proportion to all of it, so it is no part of the engine.
+
+use crate::flow::Protocol;
+use crate::frame::FramePool;
+use crate::net::neigh::PathState;
+use crate::rx::owner::Owner;
+use crate::slab::NIL;
+use crate::socket::event::TcpId;
+use crate::stack::Stack;
+use crate::tcb::flags::Flags;
+use crate::tcb::send::buffer::mark;
+use crate::tcb::{Slot, Tcb};
+use crate::timer::tick::tick_before;
+use alloc::vec::Vec;
+
+/// A connection's receiving half, as tests may look at it. Sequence numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receiving {
+    /// RCV.NXT.
+    pub nxt: u32,
+    /// Right edge of the window that was offered.
+    pub edge: u32,
+    /// Ranges beyond RCV.NXT that are held, in order.
+    pub held: Vec<(u32, u32)>,
+}
+
+/// A connection's sending half, as tests may look at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sending {
+    /// SND.UNA.
+    pub una: u32,
+    /// SND.NXT.
+    pub nxt: u32,
+    /// SND.WND.
+    pub window: u32,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Bytes thought to be in the network.
+    pub flight: u32,
+    /// Bytes that the peer has SACKed.
+    pub sacked: u32,
+    /// Largest payload of a segment.
+    pub mss: u16,
+    /// Segments in the send queue.
+    pub segments: usize,
+}
+
+/// Frames by who holds them.
+#[derive(Default)]
+struct Frames {
+    receive: usize,
+    segments: usize,
+    /// Segments that their queues hold themselves.
+    lone: usize,
+    rest: usize,
+    bare: usize,
+}
+
+impl<P: FramePool> Stack<P> {
+    /// Ordinary packets take the long way as all others do, or (the default) the short one. What comes of it must be the
+    /// same.
+    pub fn set_shortcuts(&mut self, on: bool) {
+        self.no_shortcuts = !on;
+    }
+
+    /// Packets that took the short way.
+    pub fn shortcuts_taken(&self) -> u64 {
+        self.shortcuts
+    }
+
+    /// Panics when the stack's parts contradict one another. `outside` is the number of chunks that others
+    /// hold (links, tests); `None`: not known, frames are not counted.
+    pub fn check(&self, outside: Option<usize>) {
+        let mut frames = Frames::default();
+        let (mut live, mut mapped) = (0, 0);
+        for index in 0..self.slots.len() as u32 {
+            let slot = self.slots.slot(index);
+            live += !matches!(slot, Slot::Free { .. }) as usize;
+            match slot {
+                Slot::Open(tcb) => {
+                    mapped += 1;
+                    assert_eq!(self.owner_of(&tcb.key()), Some(Owner::Connection(index)), "{:?} not found", tcb.key());
+                    self.check_sending(tcb, &mut frames);
+                    self.check_receiving(tcb, &mut frames);
+                    self.check_lists(index, tcb);
+                }
+                Slot::SynSent(s) => {
+                    mapped += 1;
+                    assert_eq!(self.owner_of(&s.key), Some(Owner::Connection(index)), "{:?} not found", s.key);
+                    frames.segments += s.fast.as_ref().is_some_and(|f| !f.data.is_empty()) as usize;
+                }
+                Slot::Dead(dead) => dead.rx.for_each(&self.nodes, |_| frames.receive += 1),
+                Slot::Free { .. } => {}
+            }
+        }
+        assert_eq!(live, self.slots.live, "slots in use");
+        // Those of connections that fast open has opened are not in the table.
+        let fast = self.handshakes.live().filter(|(_, entry)| entry.slot != NIL).count();
+        let flows = mapped + self.handshakes.len() - fast + self.time_waits.len();
+        assert_eq!(self.table.len(), flows, "entries of the flow table");
+        for (index, entry) in self.handshakes.live().filter(|(_, entry)| entry.slot == NIL) {
+            assert_eq!(self.owner_of(&entry.key), Some(Owner::Handshake(index)), "{:?} not found", entry.key);
+        }
+        for index in self.time_waits.live() {
+            let key = self.time_waits.key(index);
+            assert_eq!(self.owner_of(&key), Some(Owner::TimeWait(index)), "{key:?} not found");
+        }
+        let limits = &self.config.limits;
+        assert!(self.slots.live <= limits.connections as usize, "too many connections");
+        assert!(self.handshakes.len() <= limits.syn_cache as usize, "too many handshakes");
+        assert!(self.time_waits.len() <= limits.time_wait as usize, "too many TIME-WAITs");
+        assert_eq!(self.nodes.len(), frames.receive, "frames of receive queues");
+        assert_eq!(self.store.segments.len(), frames.segments, "segments of send queues");
+        assert_eq!(self.store.rest.len(), frames.rest, "further frames of send queues");
+        let all = frames.segments + frames.lone + frames.rest;
+        assert_eq!(self.store.frames(), all, "frames of send queues");
+        if let Some(outside) = outside {
+            self.check_frames(&frames, outside);
+        }
+    }
+
+    fn check_frames(&self, frames: &Frames, outside: usize) {
+        let control: usize = self.net.lists.iter().map(|l| l.control.len()).sum();
+        let udp = self.udp.frames_held();
+        let queued = frames.receive + frames.segments + frames.lone - frames.bare + frames.rest;
+        // Packets that wait for a neighbour: of at most four frames, most of which are a send queue's as well.
+        let (least, waiting) = (queued + control + udp + outside, 4 * self.net.paths.waiting());
+        let in_use = self.pool.in_use();
+        assert!(
+            (least..=least + waiting).contains(&in_use),
+            "{in_use} frames in use, against {queued} in queues, {control} to send, {udp} of UDP, {outside} outside"
+        );
+    }
+
+    fn check_sending(&self, tcb: &Tcb, frames: &mut Frames) {
+        let Tcb { snd_una, snd_nxt, tx, .. } = tcb;
+        assert!(snd_una.at_or_before(*snd_nxt), "SND.UNA {snd_una:?} after SND.NXT {snd_nxt:?}");
+        let (mut at, mut seq, mut bytes, mut sent) = (NIL, *snd_una, 0, true);
+        if tx.is_folded() {
+            assert_eq!(tx.next, NIL, "something unsent behind a segment that the queue holds itself");
+            frames.lone += 1;
+            (bytes, seq) = (tx.bytes, *snd_una + tx.bytes);
+        } else {
+            at = tx.head();
+        }
+        let (mut sacked, mut sacked_segments, mut lost, mut retransmitted) = (0, 0, 0, 0);
+        let mut last = NIL;
+        while at != NIL {
+            let segment = &self.store.segments[at];
+            if at == tx.next {
+                sent = false;
+                assert_eq!(seq, *snd_nxt, "the first unsent segment begins at SND.NXT");
+            }
+            assert_eq!(segment.seq, seq, "segments of the send queue touch");
+            assert!(segment.span() > 0, "an empty segment");
+            let mut held = segment.head.len() as u32 * (segment.len > 0) as u32;
+            segment.rest.for_each(&self.store.rest, |frame| {
+                held += frame.len() as u32;
+                frames.rest += 1;
+            });
+            assert_eq!(held, segment.len, "a segment's frames hold its bytes");
+            frames.segments += 1;
+            frames.bare += (segment.len == 0) as usize;
+            bytes += segment.len;
+            seq += segment.span();
+            assert!(sent || !segment.has(mark::SACKED | mark::LOST | mark::RETRANSMITTED), "a mark on unsent data");
+            assert!(!segment.has(mark::SACKED) || !segment.has(mark::LOST), "SACKed and lost");
+            sacked += segment.span() * segment.has(mark::SACKED) as u32;
+            sacked_segments += segment.has(mark::SACKED) as u32;
+            lost += segment.span() * segment.has(mark::LOST) as u32;
+            retransmitted += segment.span() * segment.has(mark::RETRANSMITTED) as u32;
+            (last, at) = (at, segment.next);
+        }
+        assert!(tx.is_folded() || last == tx.tail(), "the send queue's tail");
+        assert_eq!(bytes, tx.bytes, "bytes of the send queue");
+        if sent {
+            assert_eq!(seq, *snd_nxt, "what is queued and sent ends at SND.NXT");
+        }
+        let (nxt, una) = (*snd_nxt, *snd_una);
+        let ext = tcb.ext.as_ref();
+        assert_eq!(ext.map_or(0, |e| e.lost), lost, "bytes marked lost");
+        assert_eq!(ext.map_or(0, |e| e.retransmitted), retransmitted, "bytes marked retransmitted");
+        if tcb.flags.has(Flags::SACK) {
+            assert_eq!(ext.map_or(0, |e| e.sacked), sacked, "bytes marked SACKed");
+        }
+        assert_eq!(ext.map_or(0, |e| e.sacked_segments), sacked_segments, "segments marked SACKed");
+        let closed = ext.is_some_and(|e| e.sender.closed_since.is_some());
+        assert!(
+            !closed || tcb.snd_wnd == 0,
+            "the peer's window is open, and it is still remembered when it was closed"
+        );
+        let remembered = ext.and_then(|e| e.loss.as_deref()).map_or(0, |l| l.rack.resent_kept());
+        assert!(tcb.flags.has(Flags::SACK) || remembered == 0, "times of {remembered} segments that nobody looks at");
+        if let Some(probe) = ext.and_then(|e| e.loss.as_deref()).map(|l| l.probe) {
+            assert!(!probe.due || probe.end.is_none(), "a second tail loss probe, and the first one's fate is open");
+            assert!(probe.end.is_none_or(|end| end.at_or_before(nxt)), "a tail loss probe beyond SND.NXT");
+        }
+        assert!(sacked + lost <= nxt.since(una), "more SACKed and lost than sent");
+        assert!(tcb.flight() <= nxt.since(una) * 2, "flight");
+        if nxt != una {
+            assert!(tcb.rto_at != 0, "data in flight without a timer");
+        }
+        if let Some(deadline) = tcb.deadline(self.now) {
+            // A connection whose turn to send is not over arms its timer when it is.
+            let sending = tcb.flags.has(Flags::IN_DATA_LIST);
+            assert!(tcb.armed_at != 0 || sending, "a deadline without an entry in the wheel");
+            assert!(sending || !tick_before(deadline, tcb.armed_at), "the wheel's entry is later than the deadline");
+        }
+    }
+
+    fn check_receiving(&self, tcb: &Tcb, frames: &mut Frames) {
+        let mut bytes = 0;
+        tcb.rx.for_each(&self.nodes, |frame| {
+            assert!(!frame.is_empty(), "an empty frame in a receive queue");
+            bytes += frame.len() as u32;
+            frames.receive += 1;
+        });
+        assert_eq!(bytes, tcb.rx.bytes, "bytes of the receive queue");
+        let Some(ext) = tcb.ext.as_ref() else { return };
+        let (mut before, mut held) = (tcb.rcv_nxt, 0);
+        for island in ext.islands.iter() {
+            assert!(island.start.after(before), "islands out of order, touching, or not beyond RCV.NXT");
+            let mut bytes = 0;
+            island.data.for_each(&self.nodes, |frame| {
+                assert!(!frame.is_empty(), "an empty frame in an island");
+                bytes += frame.len() as u32;
+                frames.receive += 1;
+            });
+            assert!(bytes > 0 && bytes == island.data.bytes, "bytes of an island");
+            before = island.end();
+            held += bytes;
+        }
+        assert!(ext.islands.is_empty() || before.at_or_before(tcb.rcv_edge), "data beyond the window");
+        assert_eq!(held, ext.held, "bytes held out of order");
+    }
+
+    fn check_lists(&self, index: u32, tcb: &Tcb) {
+        let path = self.net.path(tcb.path);
+        // A path that is gone may have been any interface's.
+        let own = |at: usize| path.state() == PathState::Stale || at == usize::from(path.iface().0);
+        let mut lists = self.net.lists.iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, lists)| lists);
+        if tcb.flags.has(Flags::IN_ACK_LIST) {
+            assert!(
+                lists.clone().any(|l| l.acks.contains(&index)),
+                "marked as in its interface's ACK list, and is not"
+            );
+        }
+        if tcb.flags.has(Flags::IN_DATA_LIST) {
+            assert!(lists.any(|l| l.data.contains(&index)), "marked as in its interface's data list, and is not");
+        }
+        if tcb.flags.has(Flags::ACK_NOW) {
+            assert!(tcb.flags.any(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST), "an ACK is due and nobody will send it");
+        }
+        if tcb.flags.has(Flags::UNACCEPTED) {
+            assert!(self.listeners.waits(index), "not accepted, and in no accept queue");
+        }
+    }
+
+    /// The receiving half of a connection.
+    pub fn receiving(&self, id: TcpId) -> Option<Receiving> {
+        let tcb = self.slots.open(self.slot_of(id).ok()?)?;
+        let islands = tcb.ext.as_ref().into_iter().flat_map(|e| e.islands.iter());
+        let held = islands.map(|i| (i.start.0, i.end().0)).collect();
+        Some(Receiving { nxt: tcb.rcv_nxt.0, edge: tcb.rcv_edge.0, held })
+    }
+
+    /// The sending half of a connection.
+    pub fn sending(&self, id: TcpId) -> Option<Sending> {
+        let tcb = self.slots.open(self.slot_of(id).ok()?)?;
+        let mut segments = usize::from(tcb.tx.is_folded());
+        let mut at = if tcb.tx.is_folded() { NIL } else { tcb.tx.head() };
+        while at != NIL {
+            segments += 1;
+            at = self.store.segments[at].next;
+        }
+        Some(Sending {
+            una: tcb.snd_una.0,
+            nxt: tcb.snd_nxt.0,
+            window: tcb.snd_wnd,
+            cwnd: tcb.window.cwnd,
+            flight: tcb.flight(),
+            sacked: tcb.ext.as_ref().map_or(0, |e| e.sacked),
+            mss: tcb.mss,
+            segments,
+        })
+    }
+
+    /// Entries that all tables and queues keep room for, in bytes as far as they grow with traffic. What does not
+    /// come back to where it was after an attack has leaked.
+    pub fn footprint(&self) -> usize {
+        let slots = self.slots.len() * size_of::<Slot>();
+        let handshakes = self.handshakes.capacity_bytes();
+        let lists: usize = self.net.lists.iter().map(|l| l.acks.len() + l.data.len() + l.control.len()).sum();
+        let paths = self.net.paths.len() * 64;
+        slots + handshakes + paths + (lists + self.events.len() + self.outbound.len()) * 16 + self.wheel.len() * 16
+    }
+
+    /// Flow-table hash of a key: for tests that aim at one bucket.
+    pub fn flow_hash(&self, key: &crate::flow::FlowKey) -> u64 {
+        self.hasher.hash(Protocol::Tcp, key)
+    }
+}

@@ -1,0 +1,491 @@
+//! One core's stack: what it owns, the order of a turn, and the calls of its control path. Socket calls are
+//! in [`crate::socket`], the receive path in [`crate::rx`], the transmit path in [`crate::tx`].
+
+mod calls;
+#[cfg(any(test, feature = "check"))]
+pub mod check;
+mod receive;
+mod tick;
+mod transmit;
+
+use crate::config::{Interface, Route, StackConfig, TcpConfig};
+use crate::drop_reason::DropReason;
+use crate::error::Error;
+use crate::flow::{FlowKey, Protocol};
+use crate::frame::{FramePool, IfaceId, RxFrame};
+use crate::frame_queue::FrameNodes;
+use crate::net::Net;
+use crate::net::neigh::PathState;
+use crate::outbox::{CoreMessage, Outbound};
+use crate::rx::batch::Batch;
+use crate::rx::cookie::CookieJar;
+use crate::rx::fast_open::FastOpenCookies;
+use crate::rx::owner::Owner;
+use crate::rx::steer::{Rfd, TsClock};
+use crate::rx::syn::SynCache;
+use crate::rx::table::{FlowHasher, FlowTable};
+use crate::socket::event::{Event, Ready};
+use crate::socket::fast_open::Peers;
+use crate::socket::listener::ListenTable;
+use crate::socket::ports::{PortAllocator, PortSet};
+use crate::socket::udp::UdpTable;
+use crate::stats::Stats;
+use crate::tcb::cc::pacing::PacingQueue;
+use crate::tcb::extension::Quiet;
+use crate::tcb::flags::Flags;
+use crate::tcb::handover::Moved;
+use crate::tcb::send::buffer::TxStore;
+use crate::tcb::slots::Slots;
+use crate::tcb::time_wait::TimeWaits;
+use crate::tcb::timers::shortest_rto;
+use crate::tcb::{Dead, Slot, Tcb};
+use crate::time::{Instant, micros};
+use crate::timer::fifo::Fifo;
+use crate::timer::tick::{Turn, current_tick, tick_before, tick_instant};
+use crate::timer::wheel::Wheel;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// Decides whether replies to a flow's local port will reach this core: see [`Stack::set_port_filter`].
+pub type PortFilter = Box<dyn Fn(&FlowKey) -> bool + Send>;
+
+/// What an entry of the timer wheel wakes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Token {
+    Connection { index: u32, generation: u32 },
+    Handshake { index: u32, generation: u32 },
+}
+
+/// One core's TCP/IP engine. See the crate's documentation for the way in and out.
+///
+/// The order of calls in a runtime's turn: `set_now` → `deliver` (messages of other cores) → `rx_batch` →
+/// `tick` → `drain_events` (tasks run, making socket calls) → `tx_batch` → `drain_outbound`.
+pub struct Stack<P: FramePool> {
+    config: StackConfig,
+    pool: P,
+    now: Instant,
+    /// What a turn's packets would reckon from `now` again and again.
+    turn: Turn,
+    /// See [`shortest_rto`].
+    shortest_rto: i32,
+    stats: Stats,
+    net: Net,
+    // ---- demux
+    table: FlowTable,
+    hasher: FlowHasher,
+    /// For initial sequence numbers: RFC 6528's F.
+    isn_hasher: FlowHasher,
+    rfd: Rfd,
+    ts_clock: TsClock,
+    ts_offset: u32,
+    batch: Batch,
+    // ---- connections
+    slots: Slots,
+    nodes: FrameNodes,
+    store: TxStore,
+    handshakes: SynCache,
+    /// The next connection's ISN: it follows one in TIME-WAIT.
+    isn_floor: Option<crate::seq::SeqNum>,
+    fast_open: FastOpenCookies,
+    /// Cookies that servers have given us.
+    fast_open_peers: Peers,
+    cookies: CookieJar,
+    time_waits: TimeWaits,
+    listeners: ListenTable,
+    moved: Moved,
+    ports: PortAllocator,
+    active_ports: PortSet,
+    port_filter: Option<PortFilter>,
+    udp: UdpTable,
+    // ---- time
+    wheel: Wheel<Token>,
+    due: Vec<Token>,
+    /// ACKs that came to wait at `now`. Those that wait still when the next time comes go into `delayed_acks`.
+    new_delays: Vec<(u32, u32)>,
+    delayed_acks: Fifo<(u32, u32)>,
+    paced: PacingQueue,
+    /// Challenge ACKs left in the current second (RFC 5961 section 7).
+    challenges_left: u32,
+    challenge_second: u64,
+    /// News of neighbours that may still go to other cores in the current second.
+    news_left: u32,
+    // ---- out
+    events: Vec<Event>,
+    outbound: Vec<Outbound>,
+    /// Connections whose application was refused room for want of frames.
+    pool_waiters: Vec<(u32, u32)>,
+    /// Frames that receive queues may hold.
+    receive_frames: usize,
+    /// Frames that send queues may hold.
+    send_frames: usize,
+    /// Ordinary packets go the long way too.
+    #[cfg(any(test, feature = "check"))]
+    no_shortcuts: bool,
+    /// Those that went the short way.
+    #[cfg(any(test, feature = "check"))]
+    shortcuts: u64,
+}
+
+/// News of neighbours a second that go to other cores: far above what a link's real neighbours cause, and a bound
+/// for what a flood of ARP can.
+pub(crate) const NEWS_PER_SECOND: u32 = 1024;
+
+impl<P: FramePool> core::fmt::Debug for Stack<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Stack")
+            .field("core", &self.config.core)
+            .field("now", &self.now)
+            .field("connections", &self.slots.live)
+            .field("handshakes", &self.handshakes.len())
+            .field("time_waits", &self.time_waits.len())
+            .field("frames_in_use", &self.pool.in_use())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: FramePool> Stack<P> {
+    /// A stack without interfaces, at time zero. Tables are sized by `config.limits` (untouched memory costs
+    /// nothing); frames come from `pool`.
+    pub fn new(config: StackConfig, pool: P) -> Self {
+        let limits = &config.limits;
+        let flows = limits.connections as usize + limits.syn_cache as usize + limits.time_wait as usize;
+        let rfd = Rfd::new(config.cores, &config.secret);
+        let mut isn_secret = config.secret;
+        isn_secret.0.iter_mut().for_each(|b| *b ^= 0x5a);
+        let hasher = FlowHasher::new(&config.secret);
+        let isn_hasher = FlowHasher::new(&isn_secret);
+        let anchor = FlowKey::V4 { local: 0, remote: 0, local_port: 0, remote_port: 0 };
+        let frames = pool.capacity();
+        let mut net = Net::new(limits);
+        // A scan of neighbours that do not exist must leave the pool to those that do.
+        net.paths.limit_waiting(frames / 8);
+        let table = FlowTable::with_capacity(flows);
+        let slots = Slots::new(limits.connections);
+        let send_frames = frames * limits.send_pool_percent.min(100) as usize / 100;
+        if let Some(tell) = config.large_table {
+            for (at, bytes) in [table.memory(), slots.memory()] {
+                tell(at, bytes);
+            }
+        }
+        Self {
+            net,
+            table,
+            // The same on all cores and for all connections: monotone for a peer across reconnects and
+            // hand-overs, and hides the uptime (RFC 7323 section 7.1).
+            ts_offset: isn_hasher.hash(Protocol::Udp, &anchor) as u32,
+            hasher,
+            isn_hasher,
+            ts_clock: TsClock::new(config.core, config.cores),
+            batch: Batch::default(),
+            slots,
+            nodes: FrameNodes::new(),
+            store: TxStore::new(send_frames, config.large_table),
+            handshakes: SynCache::new(limits.syn_cache),
+            isn_floor: None,
+            fast_open: FastOpenCookies::new(&config.secret),
+            fast_open_peers: Peers::default(),
+            cookies: CookieJar::new(isn_hasher),
+            time_waits: TimeWaits::new(config.tcp.time_wait, limits.time_wait),
+            listeners: ListenTable::default(),
+            ports: PortAllocator::new(&config.secret, config.core, rfd, &config.ephemeral_ports),
+            active_ports: config.ephemeral_ports.clone(),
+            rfd,
+            port_filter: None,
+            udp: UdpTable::new(limits, frames),
+            wheel: Wheel::new(Instant::ZERO),
+            due: Vec::new(),
+            new_delays: Vec::new(),
+            delayed_acks: Fifo::new(),
+            moved: Moved::default(),
+            paced: PacingQueue::default(),
+            challenges_left: config.tcp.challenge_acks,
+            challenge_second: 0,
+            news_left: NEWS_PER_SECOND,
+            events: Vec::new(),
+            outbound: Vec::new(),
+            pool_waiters: Vec::new(),
+            receive_frames: frames * limits.receive_pool_percent.min(100) as usize / 100,
+            send_frames,
+            now: Instant::ZERO,
+            turn: Turn::default(),
+            shortest_rto: shortest_rto(&config.tcp),
+            #[cfg(any(test, feature = "check"))]
+            no_shortcuts: false,
+            #[cfg(any(test, feature = "check"))]
+            shortcuts: 0,
+            stats: Stats::default(),
+            pool,
+            config,
+        }
+    }
+
+    /// The frames.
+    pub fn pool(&self) -> &P {
+        &self.pool
+    }
+
+    /// The frames, for links.
+    pub fn pool_mut(&mut self) -> &mut P {
+        &mut self.pool
+    }
+
+    /// What the stack was told at its start.
+    pub fn config(&self) -> &StackConfig {
+        &self.config
+    }
+
+    /// Changes TCP's constants. Connections that are open keep what was agreed or computed when they opened.
+    pub fn update_tcp(&mut self, change: impl FnOnce(&mut TcpConfig)) {
+        change(&mut self.config.tcp);
+        self.shortest_rto = shortest_rto(&self.config.tcp);
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The latest `set_now`.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    // ---- the world (control path)
+
+    /// Adds an interface. Routes to its own networks are the caller's to set.
+    pub fn add_interface(&mut self, interface: Interface) -> IfaceId {
+        self.net.add(interface)
+    }
+
+    /// An interface as it is configured.
+    pub fn interface(&self, iface: IfaceId) -> Option<&Interface> {
+        self.net.interfaces.get(iface.0 as usize)
+    }
+
+    /// Changes an interface: addresses, MTU, MAC. Connections from an address that goes away live on, as on
+    /// Linux; their packets leave as before.
+    pub fn update_interface(&mut self, iface: IfaceId, change: impl FnOnce(&mut Interface)) {
+        self.net.update(iface, change);
+    }
+
+    /// Replaces the routes.
+    pub fn set_routes(&mut self, routes: Vec<Route>) {
+        self.net.set_routes(routes);
+    }
+
+    /// Restricts source ports of active connections to flows that `filter` accepts, for example because the
+    /// NIC's hash puts their replies on this core's queue.
+    pub fn set_port_filter(&mut self, filter: Option<PortFilter>) {
+        self.port_filter = filter;
+    }
+
+    /// Replaces the ports for active connections (all cores' together; RFD bits pick this core's).
+    pub fn set_ephemeral_ports(&mut self, ports: &PortSet) {
+        self.ports.set_ports(ports);
+        self.active_ports = ports.clone();
+    }
+
+    /// Ports that this core listens on or has UDP sockets at, for the kernel's and the XDP program's tables.
+    pub fn listening_ports(&self) -> Vec<(Protocol, u16)> {
+        let tcp = self.listeners.ports().map(|p| (Protocol::Tcp, p));
+        tcp.chain(self.udp.ports().map(|p| (Protocol::Udp, p))).collect()
+    }
+
+    // ---- a turn
+
+    /// Time never goes back: an earlier `now` is ignored.
+    #[inline]
+    pub fn set_now(&mut self, now: Instant) {
+        if !self.new_delays.is_empty() {
+            self.keep_delays();
+        }
+        if now > self.now {
+            self.now = now;
+            self.turn = Turn { us: micros(now), tick: current_tick(now) };
+        }
+    }
+
+    /// Takes a message of another core.
+    pub fn deliver(&mut self, message: CoreMessage) {
+        match message {
+            CoreMessage::Packet(packet) => self.rx_forwarded(packet),
+            CoreMessage::Handover(handover) => self.take_over(*handover),
+            CoreMessage::Neighbour { iface, addr, mac } => self.learn(iface, addr, mac),
+            CoreMessage::Listen { core, at, up } => self.listeners.set_elsewhere(core, at, up),
+        }
+    }
+
+    /// Moves all events out, oldest first.
+    #[inline]
+    pub fn drain_events(&mut self, into: &mut Vec<Event>) {
+        into.append(&mut self.events);
+    }
+
+    /// Moves all messages to other cores out.
+    #[inline]
+    pub fn drain_outbound(&mut self, into: &mut Vec<Outbound>) {
+        into.append(&mut self.outbound);
+    }
+
+    /// Counts packets lost between cores because a mailbox was full; their frames are the caller's.
+    pub fn note_mailbox_full(&mut self, packets: u64) {
+        self.stats.drops[DropReason::MailboxFull as usize] += packets;
+    }
+
+    // ---- shared by the paths
+
+    /// Tells the application.
+    #[inline]
+    pub(crate) fn notify(&mut self, index: u32, ready: Ready) {
+        if ready.0 != 0 {
+            let generation = self.slots.generation(index);
+            self.events.push(Event::Tcp(crate::socket::event::TcpId { index, generation }, ready));
+        }
+    }
+
+    /// After anything has happened to a connection: puts it on the transmit lists, arms its timer, tells
+    /// the application.
+    #[inline]
+    pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
+        let Self { slots, net, wheel, new_delays, now, events, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
+            reroute(tcb, net, index);
+        }
+        let generation = tcb.generation;
+        if tcb.flags.has(Flags::ACK_NOW) {
+            if !tcb.flags.has(Flags::IN_ACK_LIST) {
+                tcb.flags.set(Flags::IN_ACK_LIST);
+                if let Some(lists) = net.lists_of(tcb.path) {
+                    lists.acks.push_back(index);
+                }
+            }
+        } else if tcb.flags.has(Flags::ACK_DELAYED) && !tcb.flags.has(Flags::IN_DELAY_QUEUE) {
+            tcb.flags.set(Flags::IN_DELAY_QUEUE);
+            new_delays.push((index, generation));
+        }
+        if (tcb.has_unsent() || tcb.has_lost()) && !tcb.flags.has(Flags::IN_DATA_LIST) {
+            tcb.flags.set(Flags::IN_DATA_LIST);
+            if let Some(lists) = net.lists_of(tcb.path) {
+                lists.data.push_back(index);
+            }
+        }
+        arm(tcb, wheel, index, *now);
+        if ready.0 != 0 {
+            if ready.intersects(Ready::CONFIRMED) {
+                return self.settle_confirmed(index, ready);
+            }
+            events.push(Event::Tcp(crate::socket::event::TcpId { index, generation }, ready));
+        }
+    }
+
+    #[cold]
+    fn settle_confirmed(&mut self, index: u32, ready: Ready) {
+        self.confirm_fast(index);
+        self.notify(index, Ready(ready.0 & !Ready::CONFIRMED.0));
+    }
+
+    /// Ends a connection: `error` is what the application will see, `rst` tells the peer.
+    pub(crate) fn kill(&mut self, index: u32, error: Option<Error>, rst: bool) {
+        if rst {
+            self.send_reset_of(index);
+        }
+        let Slot::Open(tcb) = self.slots.slot(index) else { return };
+        let hash = self.hasher.hash(Protocol::Tcp, &tcb.key());
+        self.forget(index, hash, error);
+    }
+
+    /// As [`Stack::kill`] without telling the peer; `hash` is of the connection's key.
+    pub(crate) fn forget(&mut self, index: u32, hash: u64, error: Option<Error>) {
+        let info = match self.slots.slot(index) {
+            // The application will ask yet: what is true at the end stays so.
+            Slot::Open(tcb) if !tcb.flags.has(Flags::ORPHAN) => Some(Box::new(self.open_info(tcb, index))),
+            _ => None,
+        };
+        let Self { slots, pool, nodes, store, table, .. } = self;
+        let Slot::Open(tcb) = slots.slot_mut(index) else { return };
+        let key = tcb.key();
+        let generation = tcb.generation;
+        table.remove(hash, Owner::Connection(index).value());
+        tcb.tx.clear(store, pool);
+        if let Some(mut ext) = tcb.ext.take() {
+            ext.islands.clear(nodes, pool);
+        }
+        if tcb.flags.has(Flags::ORPHAN) {
+            tcb.rx.clear(nodes, pool);
+            slots.vacate(index);
+            return;
+        }
+        let rx = core::mem::replace(&mut tcb.rx, crate::frame_queue::FrameQueue::new());
+        let finished = tcb.flags.has(Flags::FIN_RECEIVED);
+        *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, generation, rx, finished, error, info }));
+        self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
+    }
+
+    /// Addresses of ours.
+    pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
+        self.net.is_local(ip)
+    }
+
+    /// RFC 6528: ISN = M + F(connection), M a clock of 4 µs; later than that after `reuse_time_wait`.
+    pub(crate) fn initial_sequence(&mut self, key: &FlowKey) -> crate::seq::SeqNum {
+        if let Some(floor) = self.isn_floor.take() {
+            return floor;
+        }
+        let f = self.isn_hasher.hash(Protocol::Tcp, key) as u32;
+        crate::seq::SeqNum(f.wrapping_add((self.now.as_micros() / 4) as u32))
+    }
+
+    /// Our timestamp now.
+    #[inline]
+    pub(crate) fn timestamp(&self) -> u32 {
+        self.ts_clock.value(self.now, self.ts_offset)
+    }
+
+    /// Gives the frames of a packet back and counts why.
+    #[inline]
+    pub(crate) fn discard(&mut self, frames: &mut [RxFrame], reason: DropReason) {
+        self.stats.drop(reason);
+        crate::tcb::input::Arrival::new(frames).discard(&mut self.pool);
+    }
+}
+
+/// Looks a connection's path up again after routes or addresses have changed. It leaves the lists of the interface that it
+/// was on: who is on a list is sent by that interface.
+#[cold]
+fn reroute(tcb: &mut Tcb, net: &mut Net, index: u32) {
+    tcb.route_epoch = net.route_epoch;
+    let Ok(path) = net.path_to(tcb.key().remote_ip()) else { return };
+    let listed = Flags::IN_ACK_LIST.with(Flags::IN_DATA_LIST);
+    if path != tcb.path && tcb.flags.any(listed) {
+        for lists in &mut net.lists {
+            lists.acks.retain(|i| *i != index);
+            lists.data.retain(|i| *i != index);
+        }
+        tcb.flags.clear(listed);
+    }
+    tcb.path = path;
+}
+
+/// Puts a connection's earliest deadline into the wheel, unless an entry that is as early is there.
+#[inline]
+pub(crate) fn arm(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
+    // Nearly always: nothing rare, and no timer or one that an entry stands for. It happens several times a packet.
+    let stands = tcb.armed_at != 0 && !tick_before(tcb.rto_at, tcb.armed_at);
+    if !tcb.ext.is_known_quiet(Quiet::SETTLING) || tcb.timer_runs() && !stands {
+        arm_anew(tcb, wheel, index, now);
+    }
+}
+
+#[inline(never)]
+fn arm_anew(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
+    let Some(deadline) = tcb.deadline(now) else { return };
+    if tcb.armed_at != 0 && !tick_before(deadline, tcb.armed_at) {
+        return;
+    }
+    tcb.armed_at = deadline;
+    let at = tick_instant(deadline, now).max(now);
+    debug_assert!(tick_before(deadline, current_tick(at).wrapping_add(2)));
+    wheel.insert(at, Token::Connection { index, generation: tcb.generation });
+}

@@ -1,0 +1,92 @@
+//! Handshakes of which nothing is kept but their SYN cookie.
+
+use crate::config::Ecn;
+use crate::frame::{FramePool, RxFrame};
+use crate::rx::cookie::Agreed;
+use crate::rx::parse::Segment;
+use crate::rx::syn::SynEntry;
+use crate::stack::Stack;
+use crate::stack::receive::handshake::Syn;
+use crate::tcb::ecn;
+use crate::wire::options::{SynOptions, Timestamps};
+
+impl<P: FramePool> Stack<P> {
+    /// Answers a SYN without keeping anything of it.
+    pub(crate) fn send_cookie(&mut self, mut entry: SynEntry) {
+        entry.iss = self.cookies.issue(&entry.key, entry.irs, entry.options.mss, self.now);
+        let own = self.listener_syn(entry.listener);
+        let mut offer = self.syn_options(&entry.key, entry.path, Some(entry.options), own.max_segment, entry.shift);
+        match &mut offer.timestamps {
+            Some(ts) => {
+                let (window_scale, sack, ecn) = (entry.options.window_scale, offer.sack_permitted, entry.ecn);
+                ts.val = Agreed { window_scale, sack, ecn }.put(ts.val, self.ts_clock.tick_ms());
+            }
+            None => (offer.window_scale, offer.sack_permitted, entry.ecn) = (None, false, false),
+        }
+        self.stats.syn_cookies_sent += 1;
+        let SynEntry { key, path, iss, irs, ecn, .. } = entry;
+        let flags = ecn::syn_ack_flags(ecn);
+        let syn = Syn { key: &key, path, flags, seq: iss, ack: irs + 1, own, offer, fast_open: None };
+        self.send_handshake(&syn, u32::MAX, &[]);
+    }
+
+    /// An ACK that no flow claims: if it carries a cookie of ours, the handshake that it completes.
+    pub(super) fn open_cookie(&self, segment: &Segment, listener: u32) -> Option<SynEntry> {
+        if !segment.flags.ack() || segment.flags.rst() || segment.flags.syn() || !self.cookies.is_open(self.now) {
+            return None;
+        }
+        let iss = segment.ack - 1;
+        let size_of = |irs| self.cookies.size(&segment.key, irs, iss, self.now);
+        // A client whose only ACK was lost, and which waits for our first word, still sends keepalive probes: they
+        // stand one before what comes next.
+        let next = segment.seq - 1;
+        let (irs, size) = match size_of(next) {
+            Some(size) => (next, size),
+            None if segment.payload_len == 0 => (segment.seq, size_of(segment.seq)?),
+            None => return None,
+        };
+        let agreed = segment.ts.map_or_else(Agreed::default, |ts| Agreed::of(ts.ecr, self.ts_clock.tick_ms()));
+        let options = SynOptions {
+            mss: Some(size),
+            window_scale: agreed.window_scale,
+            sack_permitted: agreed.sack,
+            timestamps: segment.ts.map(|ts| Timestamps { val: ts.val, ecr: 0 }),
+        };
+        let mut entry = SynEntry::new(segment.key, irs, iss, options, segment.window, listener);
+        let own = self.listeners.at(listener).map(|l| l.options).unwrap_or_default();
+        entry.shift = own.offered_scale(&self.config.tcp);
+        // No RTT sample: when the SYN-ACK left is not known.
+        entry.retries = 1;
+        entry.ecn = agreed.ecn && self.config.tcp.ecn != Ecn::Off;
+        Some(entry)
+    }
+
+    /// It may belong to a handshake of which nothing is kept: only the client's first segment carries the
+    /// cookie, and when that is lost, late, or found the accept queue full, the ones behind it must not draw
+    /// a reset. The first one comes again. (Linux resets here, and loses the connection.)
+    pub(crate) fn awaits_cookie(&self, segment: &Segment) -> bool {
+        let flags = segment.flags;
+        flags.ack()
+            && !flags.syn()
+            && !flags.rst()
+            && self.cookies.is_open(self.now)
+            && self.listeners.find(segment.key.local_ip(), segment.key.local_port()).is_some()
+    }
+
+    /// Completes a handshake by its cookie. False: the segment is somebody else's business.
+    pub(crate) fn on_cookie(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
+        if !self.cookies.is_open(self.now) {
+            return false;
+        }
+        let (local, port) = (segment.key.local_ip(), segment.key.local_port());
+        let Some(listener) = self.listeners.find(local, port) else { return false };
+        let Some(mut entry) = self.open_cookie(segment, listener) else {
+            return false;
+        };
+        let Ok(path) = self.net.path_to(segment.key.remote_ip()) else { return false };
+        entry.path = path;
+        self.stats.syn_cookies_ok += 1;
+        self.complete(entry, None, segment, hash, frames);
+        true
+    }
+}

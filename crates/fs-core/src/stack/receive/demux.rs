@@ -1,0 +1,550 @@
+//! From a batch of frames to their owners, in three passes (parse and hash; ask for what is out of the cache, so that the
+//! misses overlap; process), and what happens to segments that belong to no connection of this core.
+
+use crate::drop_reason::DropReason;
+use crate::flow::{CoreId, FlowKey, Protocol};
+use crate::frame::{FramePool, RxFrame};
+use crate::outbox::{CoreMessage, Outbound, Packet};
+use crate::rx::batch::{Batch, Item};
+use crate::rx::owner::Owner;
+use crate::rx::parse::{self, Parsed, Segment, View};
+use crate::rx::steer::Class;
+use crate::slab::NIL;
+use crate::socket::event::Ready;
+use crate::stack::Stack;
+use crate::tcb::flags::Flags;
+use crate::tcb::input::{Arrival, Core, Disposition};
+use crate::tcb::{Slot, State};
+use crate::wire::checksum::RunningSum;
+use crate::wire::tcp::TcpFlags;
+use alloc::vec::Vec;
+
+/// Below this many flows everything is in the cache anyway.
+const MANY_FLOWS: usize = 2048;
+
+impl<P: FramePool> Stack<P> {
+    /// Takes all frames out of `frames`; continuations of a packet follow its head.
+    #[inline]
+    pub fn rx_batch(&mut self, frames: &mut Vec<RxFrame>) {
+        if !frames.is_empty() {
+            self.take_batch(frames);
+        }
+    }
+
+    fn take_batch(&mut self, frames: &mut Vec<RxFrame>) {
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.frames.append(frames);
+        self.parse_all(&mut batch);
+        self.look_ahead(&mut batch.packets);
+        let Batch { frames: all, packets } = &mut batch;
+        // The owner of the packet before: whose this one may be too.
+        let (mut last_hash, mut last) = (0, None);
+        for Item { first, end, hash, candidate, parsed } in packets.iter() {
+            let frames = &mut all[*first as usize..*end as usize];
+            match parsed {
+                Ok(Parsed::Tcp(segment)) => {
+                    if *hash != last_hash || !self.owns(last, &segment.key) {
+                        (last_hash, last) = (*hash, self.likely_owner(*candidate, *hash, &segment.key));
+                    }
+                    self.on_tcp(last, segment, *hash, frames, 0);
+                }
+                Ok(other) => self.on_other(frames[0].iface, *other, frames),
+                Err(reason) => self.discard(frames, *reason),
+            }
+        }
+        batch.frames.clear();
+        batch.packets.clear();
+        self.batch = batch;
+    }
+
+    /// Pass 1. What is found is written where it stays: the usual packet's from registers.
+    fn parse_all(&mut self, batch: &mut Batch) {
+        let Batch { frames, packets } = batch;
+        let mut view_of = None;
+        let mut first = 0;
+        while first < frames.len() {
+            let mut end = first + 1;
+            while frames[end - 1].frame.more() && end < frames.len() {
+                end += 1;
+            }
+            let packet = &frames[first..end];
+            let iface = packet[0].iface;
+            if view_of.as_ref().is_none_or(|(id, _)| *id != iface) {
+                view_of = self.net.interfaces.get(iface.0 as usize).map(|interface| (iface, View::of(interface)));
+            }
+            let (from, to) = (first as u32, end as u32);
+            first = end;
+            let Some((_, view)) = &view_of else {
+                let parsed = Err(DropReason::NotOurProtocol);
+                packets.push(Item { first: from, end: to, hash: 0, candidate: NIL, parsed });
+                continue;
+            };
+            if let Some(segment) = self.parse_usual(view, packet) {
+                let hash = self.hash_after(packets.last(), &segment);
+                // Under way while the next packet is parsed. A new connection's bucket was long not looked at, however few
+                // there are.
+                self.table.expect(hash);
+                packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed: Ok(Parsed::Tcp(segment)) });
+            } else {
+                let parsed = self.parse_unusual(view, packet);
+                let hash = match &parsed {
+                    Ok(Parsed::Tcp(segment)) => self.hasher.hash(Protocol::Tcp, &segment.key),
+                    _ => 0,
+                };
+                packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed });
+            }
+        }
+        self.stats.rx_packets += packets.len() as u64;
+    }
+
+    /// A segment's hash; packets of a flow come together.
+    #[inline(always)]
+    fn hash_after(&self, before: Option<&Item>, segment: &Segment) -> u64 {
+        match before {
+            Some(Item { hash, parsed: Ok(Parsed::Tcp(before)), .. }) if before.key.is_same_v4(&segment.key) => *hash,
+            _ => self.hasher.hash(Protocol::Tcp, &segment.key),
+        }
+    }
+
+    #[inline(always)]
+    fn parse_usual(&mut self, view: &View, frames: &[RxFrame]) -> Option<Segment> {
+        let Self { pool, stats, .. } = self;
+        let [only] = frames else { return None };
+        let segment = parse::usual(view, pool.bytes(&only.frame), only.checksum)?;
+        stats.rx_bytes += only.frame.len() as u64;
+        Some(segment)
+    }
+
+    /// What [`Stack::parse_usual`] does not know.
+    #[inline]
+    fn parse_unusual(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
+        let Self { pool, stats, .. } = self;
+        let head = pool.bytes(&frames[0].frame);
+        let tail_len: usize = frames[1..].iter().map(|f| f.frame.len()).sum();
+        stats.rx_bytes += (head.len() + tail_len) as u64;
+        parse::unusual(view, head, tail_len, frames[0].checksum, || {
+            let mut sum = RunningSum::default();
+            for rx in &frames[1..] {
+                sum.push(pool.bytes(&rx.frame));
+            }
+            sum.sum()
+        })
+    }
+
+    /// Pass 2: what the packets need, asked for before the first of them is worked on. Each thing says where the next one is:
+    /// the table (asked for already) which connection, the connection what it has sent, that which frame. One kind after the other, since the
+    /// processor waits until it knows the page of what is asked for, and finds the pages of several at once.
+    #[inline]
+    fn look_ahead(&self, packets: &mut [Item]) {
+        if !self.has_many_flows() {
+            return;
+        }
+        for item in packets.iter_mut() {
+            item.candidate = self.table.candidate(item.hash).unwrap_or(NIL);
+            self.slots.expect_slot(item.candidate);
+        }
+        let connections = || packets.iter().filter_map(|item| self.slots.open(item.candidate));
+        packets.iter().for_each(|item| self.slots.expect_tally(item.candidate));
+        for tcb in connections() {
+            tcb.ext.expect();
+            tcb.tx.expect(&self.store, &self.pool);
+        }
+        for tcb in connections() {
+            tcb.tx.expect_frame(&self.store, &self.pool);
+        }
+    }
+
+    /// So many that the next one is not in the cache.
+    #[inline]
+    pub(crate) fn has_many_flows(&self) -> bool {
+        self.table.len() >= MANY_FLOWS
+    }
+
+    /// As [`Stack::owner_by_hash`], which is asked where what the table gives first is not the owner. `candidate`: what it gave
+    /// a moment ago, or `NIL`.
+    #[inline]
+    fn likely_owner(&self, candidate: u32, hash: u64, key: &FlowKey) -> Option<Owner> {
+        // A handshake's and a TIME-WAIT's value is beyond all slots.
+        let is_open = |value| self.slots.open(value).is_some_and(|tcb| tcb.is(key));
+        if candidate != NIL && is_open(candidate) {
+            return Some(Owner::Connection(candidate));
+        }
+        match self.table.candidate(hash) {
+            Some(value) if is_open(value) => Some(Owner::Connection(value)),
+            Some(value) => match Owner::of(value) {
+                Owner::Handshake(index) if self.handshakes.entry(index).key == *key => Some(Owner::Handshake(index)),
+                _ => self.owner_by_hash(hash, key),
+            },
+            None if self.table.goes_on(hash) => self.owner_by_hash(hash, key),
+            // Nobody: a SYN, nearly always.
+            None => None,
+        }
+    }
+
+    /// A packet that another core received for us, or asks us about.
+    pub(crate) fn rx_forwarded(&mut self, packet: Packet) {
+        let Packet { mut head, mut rest, hops } = packet;
+        self.stats.packets_from_cores += 1;
+        if rest.is_empty() {
+            self.on_forwarded(core::slice::from_mut(&mut head), hops);
+        } else {
+            rest.insert(0, head);
+            self.on_forwarded(&mut rest, hops);
+        }
+    }
+
+    fn on_forwarded(&mut self, frames: &mut [RxFrame], hops: u16) {
+        let iface = frames[0].iface;
+        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
+            return self.discard(frames, DropReason::NotOurProtocol);
+        };
+        let view = View::of(interface);
+        let usual = self.parse_usual(&view, frames).map(Parsed::Tcp);
+        match usual.map_or_else(|| self.parse_unusual(&view, frames), Ok) {
+            Ok(Parsed::Tcp(segment)) => {
+                let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
+                let owner = self.owner_by_hash(hash, &segment.key);
+                self.on_tcp(owner, &segment, hash, frames, hops);
+            }
+            Ok(other) => self.on_other(iface, other, frames),
+            Err(reason) => self.discard(frames, reason),
+        }
+    }
+
+    /// Who owns a flow on this core.
+    #[inline]
+    pub(crate) fn owner_of(&self, key: &FlowKey) -> Option<Owner> {
+        self.owner_by_hash(self.hasher.hash(Protocol::Tcp, key), key)
+    }
+
+    #[inline]
+    pub(crate) fn owner_by_hash(&self, hash: u64, key: &FlowKey) -> Option<Owner> {
+        let Self { table, slots, handshakes, time_waits, .. } = self;
+        table
+            .find(hash, |value| match Owner::of(value) {
+                Owner::Connection(index) => match slots.slot(index) {
+                    Slot::Open(tcb) => tcb.is(key),
+                    Slot::SynSent(s) => s.key == *key,
+                    Slot::Dead(_) | Slot::Free { .. } => false,
+                },
+                Owner::Handshake(index) => handshakes.entry(index).key == *key,
+                Owner::TimeWait(index) => time_waits.key(index) == *key,
+            })
+            .map(Owner::of)
+    }
+
+    /// It still is the connection that owns the flow.
+    #[inline]
+    fn owns(&self, owner: Option<Owner>, key: &FlowKey) -> bool {
+        matches!(owner, Some(Owner::Connection(index)) if self.slots.open(index).is_some_and(|tcb| tcb.is(key)))
+    }
+
+    /// Pass 3.
+    #[inline]
+    fn on_tcp(&mut self, owner: Option<Owner>, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
+        match owner {
+            Some(Owner::Connection(index)) => {
+                self.stats.packets_local += (hops == 0) as u64;
+                self.on_connection(index, segment, hash, frames);
+            }
+            Some(Owner::Handshake(index)) => {
+                self.stats.packets_local += (hops == 0) as u64;
+                self.on_handshake(index, segment, hash, frames, hops);
+            }
+            Some(Owner::TimeWait(index)) => {
+                self.stats.packets_local += (hops == 0) as u64;
+                self.on_time_wait(index, segment, hash, frames, hops);
+            }
+            None => self.on_unowned(segment, hash, frames, hops),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_connection(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+        if !self.predicted(index, segment, frames) && !self.ended(index, segment, hash, frames) {
+            self.process::<false>(index, segment, hash, frames);
+        }
+    }
+
+    /// Payload and FIN of a segment with SYN, whose other fields have been dealt with; `segment.seq` is behind the SYN.
+    #[inline(never)]
+    pub(crate) fn on_text(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+        self.process::<true>(index, segment, hash, frames);
+    }
+
+    #[inline(always)]
+    fn process<const TEXT_ONLY: bool>(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+        if self.slots.open(index).is_some_and(|tcb| tcb.owes_other_news(segment)) {
+            self.emit_bare(index, TcpFlags::ACK, None, None);
+        }
+        let nodes = self.nodes.len();
+        let Self {
+            slots,
+            pool,
+            nodes: node_slab,
+            store,
+            stats,
+            config,
+            now,
+            turn,
+            receive_frames,
+            ts_clock,
+            ts_offset,
+            ..
+        } = self;
+        let (Slot::Open(tcb), tally) = slots.slot_and_tally(index, turn.tick) else {
+            return self.on_opening(index, segment, hash, frames);
+        };
+        tally.received(segment.payload_len, turn.tick);
+        let mut core = Core {
+            pool,
+            nodes: node_slab,
+            store,
+            stats,
+            config: &config.tcp,
+            now: *now,
+            clock: (ts_clock, *ts_offset),
+            pressure: nodes >= *receive_frames / 2,
+            share: *receive_frames,
+            exhausted: nodes >= *receive_frames,
+            tally,
+        };
+        let mut ready = Ready::default();
+        tcb.heard(*now);
+        let disposition = if TEXT_ONLY {
+            tcb.take_text(&mut core, segment, Arrival::new(frames), &mut ready)
+        } else {
+            tcb.on_segment(&mut core, segment, Arrival::new(frames), &mut ready)
+        };
+        tally.idle_if(tcb.tx.is_empty(), turn.tick);
+        match disposition {
+            Disposition::Accepted => self.settle(index, ready),
+            other => self.conclude(index, other, ready, segment, hash),
+        }
+    }
+
+    /// Everything but plain acceptance.
+    #[cold]
+    fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, segment: &Segment, hash: u64) {
+        match disposition {
+            Disposition::Accepted => self.settle(index, ready),
+            Disposition::Discard(reason) => {
+                self.stats.drop(reason);
+                self.settle(index, ready);
+            }
+            Disposition::DiscardAndAck(reason) => {
+                self.stats.drop(reason);
+                if let Some(tcb) = self.slots.open_mut(index) {
+                    tcb.flags.set(Flags::ACK_NOW);
+                }
+                self.settle(index, ready);
+            }
+            Disposition::DiscardAndAckRarely(reason) => {
+                self.stats.drop(reason);
+                self.answer_invalid(index, false);
+                self.settle(index, ready);
+            }
+            Disposition::Challenge(reason) => {
+                self.stats.drop(reason);
+                self.answer_invalid(index, true);
+                self.settle(index, ready);
+            }
+            Disposition::SynAgain => {
+                self.stats.drop(DropReason::Duplicate);
+                self.repeat_fast(index, segment);
+                // The peer was heard: its keepalive may be due earlier than before.
+                self.settle(index, ready);
+            }
+            Disposition::NotOurSyn => {
+                self.stats.drop(DropReason::BadHandshakeAck);
+                self.send_reset_for(segment);
+                self.settle(index, ready);
+            }
+            Disposition::PeerReset => {
+                self.stats.resets_received += 1;
+                let state = self.slots.open(index).map(|t| t.state);
+                // RFC 9293 3.10.7.4: in CLOSING and LAST-ACK nobody is left to be told.
+                let error = match state {
+                    Some(State::Closing | State::LastAck) => None,
+                    Some(State::CloseWait) => Some(crate::error::Error::BrokenPipe),
+                    _ => Some(crate::error::Error::ConnectionReset),
+                };
+                self.forget(index, hash, error);
+            }
+            Disposition::TimeWait => self.enter_time_wait(index, hash),
+            Disposition::Closed => self.forget(index, hash, None),
+            Disposition::ResetPeer => {
+                // Linux's form: RFC 9293 3.5.2, third group.
+                self.stats.drop(DropReason::DataAfterClose);
+                self.send_reset_for(segment);
+                self.forget(index, hash, Some(crate::error::Error::ConnectionReset));
+            }
+        }
+    }
+
+    /// A segment for a slot that is not in a synchronized state.
+    fn on_opening(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
+        let opts = segment.options(self.pool.bytes(&frames[0].frame));
+        let mut copy = [0u8; 40];
+        let len = opts.len().min(40);
+        copy[..len].copy_from_slice(&opts[..len]);
+        match self.on_segment_in_syn_sent(index, segment, &copy[..len]) {
+            Ok(true) if segment.flags.syn() => {
+                // RFC 9293 3.10.7.3: text and FIN of a SYN-ACK go on at the sixth step.
+                let flags = segment.flags.without(TcpFlags::SYN);
+                self.on_text(index, &Segment { seq: segment.seq + 1, flags, ..*segment }, hash, frames);
+            }
+            Ok(true) => self.on_connection(index, segment, hash, frames),
+            Ok(false) => Arrival::new(frames).discard(&mut self.pool),
+            Err(reason) => self.discard(frames, reason),
+        }
+    }
+
+    /// Owes an ACK for a segment that was refused: by connection at most one in `invalid_ack_interval`, and as a
+    /// challenge at most so many a second of them all (an idle peer's keepalive probes must not depend on those).
+    #[cold]
+    fn answer_invalid(&mut self, index: u32, challenge: bool) {
+        let (now, interval) = (self.now, self.config.tcp.invalid_ack_interval);
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        if !tcb.ext_mut().recv.may_answer_invalid(now, interval) {
+            self.stats.invalid_unanswered += 1;
+            return;
+        }
+        if challenge {
+            if !self.may_challenge() {
+                return;
+            }
+            self.stats.challenge_acks += 1;
+        }
+        if let Some(tcb) = self.slots.open_mut(index) {
+            tcb.flags.set(Flags::ACK_NOW);
+        }
+    }
+
+    /// RFC 5961 section 7: at most so many challenge ACKs a second.
+    pub(crate) fn may_challenge(&mut self) -> bool {
+        self.refill_limits();
+        if self.challenges_left == 0 {
+            self.stats.drop(DropReason::ChallengeLimited);
+            return false;
+        }
+        self.challenges_left -= 1;
+        true
+    }
+
+    /// Starts a new second of everything that is limited per second.
+    pub(crate) fn refill_limits(&mut self) {
+        let second = self.now.as_millis() / 1000;
+        if self.challenge_second != second {
+            self.challenge_second = second;
+            // Half of it to one and a half times as much: who counts the answers that are missing must not learn how many
+            // others got (CVE-2016-5696).
+            let limit = self.config.tcp.challenge_acks;
+            let anchor = FlowKey::V4 { local: second as u32, remote: limit, local_port: 0, remote_port: 1 };
+            let spread = (self.isn_hasher.hash(Protocol::Udp, &anchor) % (limit as u64 + 1)) as u32;
+            self.challenges_left = (limit / 2).saturating_add(spread);
+            self.news_left = crate::stack::NEWS_PER_SECOND;
+        }
+    }
+
+    /// No connection, handshake or TIME-WAIT of this core: another core's, a SYN for a listener, or nobody's.
+    #[cold]
+    pub(crate) fn on_unowned(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
+        let (local, port) = (segment.key.local_ip(), segment.key.local_port());
+        if !self.is_local(local) {
+            return self.discard(frames, DropReason::NotOurAddress);
+        }
+        // RFC 9293 MUST-57 and the LAND attack: nobody talks to itself through a link.
+        if segment.key.remote_ip() == local && segment.key.remote_port() == port {
+            return self.discard(frames, DropReason::BadAddress);
+        }
+        if self.on_cookie(segment, hash, frames) {
+            return;
+        }
+        let me = self.config.core;
+        if self.config.cores > 1
+            && let Some(to) = self.steer(segment, hash, hops)
+            && to != me
+        {
+            return self.forward(to, frames, hops + 1);
+        }
+        let first = !segment.flags.ack() && !segment.flags.rst();
+        // RFC 9293 3.10.7.2: at a listener, what is neither RST, ACK nor SYN is dropped without an answer. SYN with FIN opens
+        // nothing (as Linux): no honest sender makes it.
+        if first && (!segment.flags.syn() || segment.flags.fin()) && self.listeners.find(local, port).is_some() {
+            return self.discard(frames, DropReason::NoAck);
+        }
+        if segment.flags.syn()
+            && first
+            && let Some(listener) = self.listeners.find(local, port)
+        {
+            return self.on_syn(listener, segment, hash, frames);
+        }
+        if self.awaits_cookie(segment) {
+            return self.discard(frames, DropReason::BadHandshakeAck);
+        }
+        let reason = if self.config.cores > 1 && hops > 0 { DropReason::NobodysFlow } else { DropReason::NoSocket };
+        if !segment.flags.rst() {
+            self.send_reset_for(segment);
+        }
+        self.discard(frames, reason);
+    }
+
+    /// Receive Flow Deliver (Fastsocket section 3.3): the core that a packet without owner here belongs to,
+    /// if it is another one.
+    fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Option<CoreId> {
+        let (cores, me) = (self.config.cores, self.config.core);
+        let (local, port) = (segment.key.local_ip(), segment.key.local_port());
+        let Self { rfd, listeners, active_ports, .. } = self;
+        let class = rfd.classify(port, segment.key.remote_port(), || listeners.port_in_use(port));
+        let initial = segment.flags.syn() && !segment.flags.ack();
+        if class == Class::Active && active_ports.contains(port) && !listeners.port_in_use(port) {
+            let owner = rfd.core_of_port(port)?;
+            if owner != me && hops == 0 {
+                self.stats.packets_forwarded += 1;
+                return Some(owner);
+            }
+            // A port that the application chose may belong to any core: ask below.
+        } else if initial {
+            if listeners.find(local, port).is_some() {
+                return None;
+            }
+            // The global listen table: somebody else may listen.
+            let to = listeners.find_elsewhere(local, port, hash)?;
+            if hops >= cores {
+                return None;
+            }
+            self.stats.listen_global += 1;
+            return Some(to);
+        }
+        if hops == 0
+            && let Some(ts) = segment.ts
+            && ts.ecr != 0
+        {
+            let owner = self.ts_clock.owner(ts.ecr);
+            if owner != me && owner.0 < cores {
+                self.stats.packets_forwarded += 1;
+                return Some(owner);
+            }
+        }
+        // It may have been ours until a moment ago. (A stray one of a connection that went to and fro ends its way, too.)
+        if hops < 4 * cores
+            && let Some(to) = self.moved.find(hash, self.now)
+        {
+            self.stats.packets_forwarded += 1;
+            return Some(to);
+        }
+        // Nothing says whose it is: ask once around.
+        if hops < cores {
+            self.stats.packets_asked += 1;
+            return Some(CoreId((me.0 + 1) % cores));
+        }
+        None
+    }
+
+    fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
+        let (head, rest) = Arrival::new(frames).into_head_and_rest();
+        let packet = Packet { head, rest, hops };
+        self.outbound.push(Outbound { to, message: CoreMessage::Packet(packet) });
+    }
+}

@@ -1,0 +1,10 @@
+//! Receiving: from a batch of frames to what becomes of each packet.
+
+mod cookie;
+mod demux;
+mod fast_open;
+pub(super) mod handshake;
+mod other;
+mod predict;
+mod reset;
+mod time_wait;

@@ -1,0 +1,336 @@
+//! Packets that are not TCP: UDP to its socket, ICMP errors to the connection they quote, and, where the
+//! address is our own, ARP, NDISC and echo.
+
+use crate::config::{Addressing, Framing};
+use crate::drop_reason::DropReason;
+use crate::error::Error;
+use crate::flow::{CoreId, Protocol};
+use crate::frame::{FramePool, IfaceId, RxFrame, TxFrame};
+use crate::net::neigh::{NeighbourChange, PathId};
+use crate::net::path_mtu::believed;
+use crate::net::standalone;
+use crate::outbox::{CoreMessage, Outbound};
+use crate::rx::owner::Owner;
+use crate::rx::parse::Parsed;
+use crate::socket::event::{Event, Ready};
+use crate::stack::Stack;
+use crate::tcb::extension::Recovery;
+use crate::tcb::input::Arrival;
+use crate::tcb::{Slot, Tcb};
+use crate::wire::icmp::{self, IcmpError, IcmpErrorKind};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// Largest reply to an echo request that fits one frame; longer ones are not answered.
+const REPLY_MAX: usize = 1600;
+
+impl<P: FramePool> Stack<P> {
+    pub(crate) fn on_other(&mut self, iface: IfaceId, parsed: Parsed, frames: &mut [RxFrame]) {
+        match parsed {
+            Parsed::Udp(datagram) => {
+                if !self.is_local(datagram.key.local_ip()) {
+                    return self.discard(frames, DropReason::NotOurAddress);
+                }
+                if !self.udp.has_socket(&datagram.key) {
+                    self.refuse_datagram(iface, frames);
+                    return self.discard(frames, DropReason::NoSocket);
+                }
+                let owned = Arrival::new(frames).into_frames();
+                match self.udp.deliver(&mut self.pool, &datagram, owned) {
+                    Ok(readable) => {
+                        self.stats.udp_received += 1;
+                        self.events.extend(readable.map(|id| Event::Udp(id, Ready::READ)));
+                    }
+                    Err(reason) => self.stats.drop(reason),
+                }
+            }
+            Parsed::Icmp { v6, off, len, .. } => {
+                let head = self.pool.bytes(&frames[0].frame);
+                let message = head.get(off as usize..off as usize + len as usize).unwrap_or_default();
+                let error = if v6 { icmp::parse_error_v6(message) } else { icmp::parse_error_v4(message) };
+                match error {
+                    Some(error) => {
+                        let reason = self.on_icmp_error(&error);
+                        match reason {
+                            None => Arrival::new(frames).discard(&mut self.pool),
+                            Some(reason) => self.discard(frames, reason),
+                        }
+                    }
+                    None => self.answer(iface, &parsed, frames),
+                }
+            }
+            Parsed::Arp { .. } | Parsed::Ndisc { .. } => self.answer(iface, &parsed, frames),
+            Parsed::Tcp(_) => self.discard(frames, DropReason::NotOurProtocol),
+        }
+    }
+
+    /// ARP, NDISC and echo in standalone addressing; the kernel's business otherwise.
+    fn answer(&mut self, iface: IfaceId, parsed: &Parsed, frames: &mut [RxFrame]) {
+        if !self.net.is_standalone(iface) {
+            return self.discard(frames, DropReason::NotOurProtocol);
+        }
+        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
+            return self.discard(frames, DropReason::NotOurProtocol);
+        };
+        let mut reply = [0u8; REPLY_MAX];
+        let response = standalone::respond(iface, interface, self.pool.bytes(&frames[0].frame), parsed, &mut reply);
+        Arrival::new(frames).discard(&mut self.pool);
+        self.send_raw(iface, &reply[..response.reply_len]);
+        if let Some(learned) = response.learned {
+            let (iface, addr, mac) = (learned.iface, learned.addr, learned.mac);
+            self.learn(iface, addr, mac);
+            self.refill_limits();
+            if self.config.cores > 1 && self.news_left > 0 {
+                self.news_left -= 1;
+                let me = self.config.core;
+                for to in (0..self.config.cores).map(CoreId).filter(|&to| to != me) {
+                    self.outbound.push(Outbound { to, message: CoreMessage::Neighbour { iface, addr, mac } });
+                }
+            }
+        }
+    }
+
+    /// A neighbour has told its link address. Never makes a path: nobody on the link can fill the table.
+    pub(crate) fn learn(&mut self, iface: IfaceId, addr: IpAddr, mac: [u8; 6]) {
+        let change = self.net.paths.learn(iface, addr, mac, self.now);
+        self.on_neighbour(change);
+    }
+
+    /// Queues a complete packet.
+    fn send_raw(&mut self, iface: IfaceId, bytes: &[u8]) {
+        if bytes.is_empty() || bytes.len() > self.pool.payload_room() {
+            return;
+        }
+        let Some(mut frame) = self.pool.alloc() else { return self.stats.drop(DropReason::NoFrames) };
+        frame.grow_back(bytes.len());
+        self.pool.bytes_mut(&mut frame).copy_from_slice(bytes);
+        match self.net.lists.get_mut(iface.0 as usize) {
+            Some(lists) => lists.control.push_back(TxFrame { frame, checksum: None }),
+            None => self.pool.free(frame),
+        }
+    }
+
+    /// An ICMP error about a packet of ours. `Some`: it concerns nobody, or cannot be true.
+    fn on_icmp_error(&mut self, error: &IcmpError) -> Option<DropReason> {
+        if error.protocol == Protocol::Udp {
+            if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } = error.kind {
+                // A datagram of which nobody here knows cannot have been too large.
+                let Some(mtu) = believed(error.key.is_v6(), mtu).filter(|_| self.udp.has_socket(&error.key)) else {
+                    return Some(DropReason::IcmpUnmatched);
+                };
+                self.net.path_mtus.learn(error.key.remote_ip(), mtu, self.now);
+            }
+            let id = self.udp.on_icmp(error);
+            self.stats.icmp_errors += id.is_some() as u64;
+            self.events.extend(id.map(|id| Event::Udp(id, Ready::READ | Ready::WRITE)));
+            return None;
+        }
+        let index = match self.owner_of(&error.key) {
+            Some(Owner::Connection(index)) => index,
+            Some(Owner::Handshake(index)) => return self.on_icmp_of_handshake(index, error),
+            Some(Owner::TimeWait(_)) | None => return Some(DropReason::IcmpUnmatched),
+        };
+        let what = error.kind.error();
+        match self.slots.slot_mut(index) {
+            Slot::SynSent(s) => {
+                if error.seq.is_some_and(|seq| seq != s.iss) {
+                    return Some(DropReason::IcmpUnmatched);
+                }
+                self.stats.icmp_errors += 1;
+                let remote = s.key.remote_ip();
+                if error.kind.is_hard() {
+                    self.fail_connect(index, what);
+                } else if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } =
+                    error.kind
+                {
+                    if let Some(mtu) = believed(remote.is_ipv6(), mtu) {
+                        self.net.path_mtus.learn(remote, mtu, self.now);
+                        self.shrink_syn(index);
+                    }
+                } else if let Slot::SynSent(s) = self.slots.slot_mut(index) {
+                    s.soft_error = Some(what);
+                }
+            }
+            Slot::Open(tcb) => {
+                // RFC 5927 section 4.1: the quoted sequence number must be of data in flight.
+                let handshake = tcb.flags.has(crate::tcb::flags::Flags::SYN_RECEIVED);
+                let first = tcb.snd_una - u32::from(handshake);
+                let in_flight = |seq: crate::seq::SeqNum| seq.at_or_after(first) && seq.before(tcb.snd_nxt);
+                // Or of a pure ACK, which is no size to learn from.
+                let sized = matches!(
+                    error.kind,
+                    IcmpErrorKind::FragmentationNeeded { .. } | IcmpErrorKind::PacketTooBig { .. }
+                );
+                let of_ack = !sized && error.seq == Some(tcb.snd_nxt);
+                if !error.seq.is_some_and(in_flight) && !of_ack {
+                    return Some(DropReason::IcmpUnmatched);
+                }
+                self.stats.icmp_errors += 1;
+                match error.kind {
+                    IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } => {
+                        self.shrink_mss(index, mtu);
+                    }
+                    // Opened by data in a SYN and not accepted, and what is quoted is our SYN-ACK: its client is not there
+                    // (as Linux).
+                    _ if handshake
+                        && tcb.flags.has(crate::tcb::flags::Flags::UNACCEPTED)
+                        && error.kind.ends_handshake()
+                        && error.seq.is_some_and(|seq| seq == tcb.snd_una - 1) =>
+                    {
+                        self.kill(index, Some(what), false);
+                    }
+                    // A synchronized connection outlives the rest (RFC 1122 4.2.3.9, RFC 5461): the error is
+                    // what it reports if it fails for other reasons.
+                    _ => tcb.ext_mut().soft_error = Some(what),
+                }
+            }
+            Slot::Dead(_) | Slot::Free { .. } => return Some(DropReason::IcmpUnmatched),
+        }
+        None
+    }
+
+    /// An ICMP error about our SYN-ACK: what says that the client is not there ends the handshake (as Linux), if it
+    /// quotes the right sequence number (RFC 5927 4.1).
+    fn on_icmp_of_handshake(&mut self, index: u32, error: &IcmpError) -> Option<DropReason> {
+        if error.seq != Some(self.handshakes.entry(index).iss) {
+            return Some(DropReason::IcmpUnmatched);
+        }
+        self.stats.icmp_errors += 1;
+        if error.kind.ends_handshake() {
+            self.forget_handshake(index);
+        }
+        None
+    }
+
+    /// Standalone addressing: nobody here takes this datagram, and its sender is told (RFC 1122 4.1.3.1), at a bounded
+    /// rate (RFC 1812 4.3.2.8, RFC 4443 2.4 f).
+    #[cold]
+    fn refuse_datagram(&mut self, iface: IfaceId, frames: &[RxFrame]) {
+        if !self.net.is_standalone(iface) {
+            return;
+        }
+        self.refill_limits();
+        let Some(interface) = self.net.interfaces.get(iface.0 as usize).filter(|_| self.news_left > 0) else { return };
+        let mut reply = [0u8; REPLY_MAX];
+        let len = standalone::port_unreachable(interface, self.pool.bytes(&frames[0].frame), &mut reply).unwrap_or(0);
+        self.news_left -= 1;
+        self.send_raw(iface, &reply[..len]);
+    }
+
+    /// Path MTU discovery (RFC 1191, RFC 8201): segments over the new size are cut and sent again.
+    fn shrink_mss(&mut self, index: u32, mtu: u32) {
+        let Self { slots, store, config, now, net, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        let remote = tcb.key().remote_ip();
+        let Some(mtu) = believed(remote.is_ipv6(), mtu) else { return self.stats.drop(DropReason::IcmpUnmatched) };
+        net.path_mtus.learn(remote, mtu, *now);
+        let (mtu, headers) = (u32::from(mtu), if remote.is_ipv6() { 60 } else { 40 });
+        let mss = (mtu - headers).min(u16::MAX as u32) as u16 - tcb.stamps_len();
+        let mss = mss.max(tcb.mss_floor(&config.tcp));
+        if mss >= tcb.mss {
+            return;
+        }
+        tcb.reduce_mss(mss, *now);
+        tcb.resend_oversized(store);
+        self.settle(index, Ready::default());
+    }
+
+    // ---- neighbours
+
+    /// What is known of a neighbour: its link address, or that it does not answer (`None`; what waits for
+    /// it is dropped, and connects to it fail with HostUnreachable).
+    pub fn set_neighbour(&mut self, iface: IfaceId, addr: IpAddr, mac: Option<[u8; 6]>) {
+        let now = self.now;
+        let change = self.net.paths.set_neighbour(iface, addr, mac, now);
+        self.on_neighbour(change);
+    }
+
+    fn on_neighbour(&mut self, change: NeighbourChange) {
+        match change {
+            NeighbourChange::None => {}
+            NeighbourChange::Resolved(path) => {
+                let mut ready = Vec::new();
+                let drained = self.net.paths.resolved(path, &mut self.pool, &mut ready);
+                self.stats.drops[DropReason::NoFrames as usize] += drained.dropped as u64;
+                if let Some(lists) = self.net.lists_of(path) {
+                    lists.control.extend(ready);
+                }
+            }
+            NeighbourChange::Failed(path, packets) => self.neighbour_failed(path, packets),
+        }
+    }
+
+    /// Forgets a neighbour; the next packet asks for it.
+    pub fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
+        self.net.paths.remove_neighbour(iface, addr);
+    }
+
+    fn neighbour_failed(&mut self, path: PathId, packets: Vec<Vec<TxFrame>>) {
+        for packet in packets {
+            crate::net::free_unresolved(&mut self.pool, &mut self.stats, packet);
+        }
+        // Control path: connects by this path fail now, as Linux fails them.
+        let waiting: Vec<u32> = self.slots.opening_by(path).collect();
+        for index in waiting {
+            self.fail_connect(index, Error::HostUnreachable);
+        }
+    }
+
+    /// Asks for the neighbours that packets wait for.
+    pub(crate) fn request_neighbours(&mut self) {
+        let mut wanted = core::mem::take(&mut self.net.wanted);
+        let mut failed = Vec::new();
+        self.net.paths.tick(self.now, &mut wanted, &mut failed);
+        for (path, packets) in failed {
+            self.neighbour_failed(path, packets);
+        }
+        for path in wanted.drain(..) {
+            let (iface, addr) = (self.net.path(path).iface(), self.net.path(path).addr());
+            let Some(interface) = self.net.interfaces.get(iface.0 as usize) else { continue };
+            if interface.framing == Framing::Ip {
+                // Time-outs doubt every way; one without link addresses has nobody to ask.
+                continue;
+            }
+            if interface.addressing != Addressing::Standalone {
+                self.events.push(Event::NeighbourNeeded(iface, addr));
+                continue;
+            }
+            let mut request = [0u8; REPLY_MAX];
+            if let Some(len) = standalone::request(interface, addr, &mut request) {
+                self.send_raw(iface, &request[..len]);
+            }
+        }
+        self.net.wanted = wanted;
+    }
+}
+
+impl Tcb {
+    /// Sent segments that exceed the segment size are cut and sent again. The congestion window stays as it is: nothing was
+    /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
+    fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
+        use crate::tcb::send::buffer::mark;
+        self.tx.unfold(store, self.snd_nxt);
+        let (queue, high) = (self.tx, self.snd_nxt);
+        let mss = self.mss as u32;
+        let ext = self.ext_mut();
+        let (mut again, mut at) = (0, queue.head());
+        while at != queue.next && at != crate::slab::NIL {
+            let segment = &store.segments[at];
+            let next = segment.next;
+            if segment.len > mss && !segment.has(mark::SACKED) {
+                again += ext.send_again(store, at);
+            }
+            at = next;
+        }
+        if again == 0 {
+            return;
+        }
+        if matches!(ext.recovery, Recovery::Open | Recovery::Cwr { .. }) {
+            // Else the next ACK would take them for a loss that nobody has answered yet.
+            ext.recovery = Recovery::Loss { high };
+            let undo = &mut self.loss_mut().undo;
+            (undo.marker, undo.frto, undo.new_data_first) = (None, false, false);
+        }
+        self.flags.set(crate::tcb::flags::Flags::PUSH_OUT);
+    }
+}

@@ -1,0 +1,235 @@
+//! Header prediction: the next segment of an open connection is nearly always the one that is expected, with nothing odd
+//! about it. One comparison of each thing that could be odd, and the segment is taken in without asking again at every step
+//! of RFC 9293 3.10.7.4 (Jacobson 1990; Linux `tcp_rcv_established`). Everything else goes the long way of
+//! [`crate::tcb::input`], which would come to the same.
+
+use crate::frame::{FramePool, RxFrame};
+use crate::net::neigh::PathState;
+use crate::rx::parse::Segment;
+use crate::seq::SeqNum;
+use crate::slab::NIL;
+use crate::socket::event::{Event, Ready, TcpId};
+use crate::stack::{Stack, arm};
+use crate::tcb::extension::Quiet;
+use crate::tcb::flags::Flags;
+use crate::tcb::input::{Arrival, COALESCE};
+use crate::tcb::recv::ack::INTERACTIVE;
+use crate::tcb::send::buffer::TxStore;
+use crate::tcb::send::recovery::AckInput;
+use crate::tcb::{State, Tcb};
+use crate::timer::tick::Turn;
+use crate::wire::options::TIMESTAMPS_LEN;
+use crate::wire::tcp::TcpFlags;
+
+/// None of these holds of a connection that is predicted.
+const ODD: Flags = Flags::ORPHAN.with(Flags::PERSIST).with(Flags::ECN).with(Flags::SYN_RECEIVED);
+
+const ORPHAN_OR_OPENING: Flags = Flags::ORPHAN.with(Flags::SYN_RECEIVED);
+
+impl<P: FramePool> Stack<P> {
+    /// Takes a segment in if it is what was expected; else nothing has happened.
+    #[inline(always)]
+    pub(crate) fn predicted(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) -> bool {
+        #[cfg(any(test, feature = "check"))]
+        if self.no_shortcuts {
+            return false;
+        }
+        let [rx] = frames else { return false };
+        let held = self.nodes.len();
+        let Self {
+            slots, pool, nodes, store, stats, config, net, receive_frames, turn, now, ts_clock, ts_offset, ..
+        } = self;
+        let Some((tcb, tally)) = slots.open_and_untold(index) else { return false };
+        let (len, queued) = (segment.payload_len, tcb.rx.bytes);
+        let acked = segment.ack.since(tcb.snd_una);
+        let stamped = tcb.flags.has(Flags::TIMESTAMPS);
+        let expected = segment.flags.without(TcpFlags::PSH.with(TcpFlags::FIN)) == TcpFlags::ACK
+            && segment.seq == tcb.rcv_nxt
+            && usize::from(segment.opt_len) == if stamped { TIMESTAMPS_LEN } else { 0 }
+            && tcb.state == State::Established
+            && !tcb.flags.any(ODD)
+            && tcb.ext.is_quiet(Quiet::ARRIVING)
+            && acked <= tcb.snd_nxt.since(tcb.snd_una)
+            && len <= tcb.rcv_wnd()
+            // Of nothing that is out there is no duplicate ACK.
+            && (len | acked != 0 || segment.flags.fin() || tcb.snd_una == tcb.snd_nxt)
+            && tcb.route_epoch == net.route_epoch;
+        if !expected {
+            return false;
+        }
+        let fin = segment.flags.fin();
+        // A frame for each is no waste, and there are enough. A FIN behind payload is rare.
+        if len > 0 && (fin || held >= *receive_frames / 2 || queued > 0 && len <= COALESCE) {
+            return false;
+        }
+        if stamped {
+            match segment.ts {
+                Some(ts) if ts.val.wrapping_sub(tcb.ts_recent) as i32 >= 0 => {
+                    // RFC 7323 4.3 (2).
+                    if tcb.unacked == 0 {
+                        tcb.ts_recent = ts.val;
+                    }
+                }
+                _ => return false,
+            }
+        }
+        let was_writable = tcb.writable();
+        if !tcb.ext.is_known_quiet(Quiet::SETTLING) {
+            tcb.heard(*now);
+        }
+        let window = u32::from(segment.window) << tcb.snd_shift();
+        let whole = acked > 0 && tcb.take_whole_ack(store, pool, segment.ack, *turn);
+        if whole && tcb.exchanges.may_begin(turn.tick) && tcb.awaits_answer(len) {
+            tcb.exchanges.begin(turn.tick);
+        } else {
+            tcb.exchanges.tell(tally, turn.tick);
+            tally.received(len, turn.tick);
+            if whole {
+                tally.delivered = tally.delivered.wrapping_add(1);
+            } else if acked > 0 {
+                let echo = segment.ts.map(|ts| ts.ecr);
+                let bare = len == 0 && !fin && window == tcb.snd_wnd;
+                let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
+                tcb.on_ack(store, pool, stats, &config.tcp, &mut tally.delivered, input);
+            }
+            tally.idle_if(tcb.tx.is_empty(), turn.tick);
+            if let Some(ts) = segment.ts
+                && (len > 0 || fin)
+            {
+                tally.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
+            }
+        }
+        if acked > 0
+            || tcb.snd_wl1.before(segment.seq)
+            || tcb.snd_wl1 == segment.seq && (window > tcb.snd_wnd || window == 0)
+        {
+            tcb.snd_wnd = window;
+            tcb.snd_wl1 = segment.seq;
+            tcb.max_window_field = tcb.max_window_field.max(segment.window);
+        }
+        let mut ready = if len > 0 && queued == 0 { Ready::READ } else { Ready::default() };
+        if !was_writable {
+            tcb.grow_send_buffer(store, config.tcp.send_buffer);
+            if tcb.writable() {
+                tcb.has_room_again(*now);
+                ready |= Ready::WRITE;
+            }
+        }
+        let mut frame = rx.frame.take();
+        if len == 0 {
+            pool.free(frame);
+            if fin {
+                tcb.take_fin(&mut ready);
+            }
+        } else {
+            frame.trim_front(usize::from(segment.payload_off));
+            frame.truncate(len as usize);
+            tcb.rx.push(nodes, frame);
+            tcb.rcv_nxt += len;
+            tcb.owe_ack(len);
+        }
+        #[cfg(any(test, feature = "check"))]
+        {
+            self.shortcuts += 1;
+        }
+        self.settle_plain(index, ready);
+        true
+    }
+
+    /// Takes a segment in if it is the ACK of our FIN that the peer's has come before, of a connection that nobody holds: nothing
+    /// is left to be told to anybody, nor to be reckoned. Else nothing has happened.
+    #[inline]
+    pub(crate) fn ended(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
+        #[cfg(any(test, feature = "check"))]
+        if self.no_shortcuts {
+            return false;
+        }
+        let Some(tcb) = self.slots.open(index) else { return false };
+        let expected = tcb.state == State::LastAck
+            && tcb.flags.are(ORPHAN_OR_OPENING, Flags::ORPHAN)
+            && segment.flags.without(TcpFlags::PSH) == TcpFlags::ACK
+            && segment.seq == tcb.rcv_nxt
+            && segment.payload_len == 0
+            && segment.ack == tcb.snd_nxt
+            && tcb.tx.next == NIL;
+        let fresh = match segment.ts {
+            _ if !tcb.flags.has(Flags::TIMESTAMPS) => true,
+            Some(ts) => ts.val.wrapping_sub(tcb.ts_recent) as i32 >= 0,
+            None => false,
+        };
+        if !expected || !fresh {
+            return false;
+        }
+        Arrival::new(frames).discard(&mut self.pool);
+        self.forget(index, hash, None);
+        #[cfg(any(test, feature = "check"))]
+        {
+            self.shortcuts += 1;
+        }
+        true
+    }
+
+    /// As [`Stack::settle`] for an open connection whose route stands and of which all else is usual.
+    #[inline(always)]
+    pub(crate) fn settle_plain(&mut self, index: u32, ready: Ready) {
+        let Self { slots, net, wheel, new_delays, now, events, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        let flags = tcb.flags;
+        let listed = |need: Flags, list: Flags| !flags.has(need) || flags.has(list);
+        if !tcb.ext.is_quiet(Quiet::SETTLING) || !listed(Flags::ACK_NOW, Flags::IN_ACK_LIST) {
+            return self.settle(index, ready);
+        }
+        let generation = tcb.generation;
+        if tcb.tx.next != NIL && !flags.has(Flags::IN_DATA_LIST) {
+            if net.path(tcb.path).state() == PathState::Stale {
+                return self.settle(index, ready);
+            }
+            tcb.flags.set(Flags::IN_DATA_LIST);
+            if let Some(lists) = net.lists_of(tcb.path) {
+                lists.data.push_back(index);
+            }
+        }
+        if !flags.has(Flags::ACK_NOW) && !listed(Flags::ACK_DELAYED, Flags::IN_DELAY_QUEUE) {
+            tcb.flags.set(Flags::IN_DELAY_QUEUE);
+            new_delays.push((index, generation));
+        }
+        arm(tcb, wheel, index, *now);
+        if ready.0 != 0 {
+            events.push(Event::Tcp(TcpId { index, generation }, ready));
+        }
+    }
+}
+
+impl Tcb {
+    /// `len` bytes that come now will wait for an answer to carry their ACK, and be on the list of those that do so from this
+    /// turn on: of what is not answered in it, the turn's end tells the tally.
+    #[inline(always)]
+    fn awaits_answer(&self, len: u32) -> bool {
+        len > 0
+            && len <= self.rcv_mss()
+            && self.unacked == 0
+            && self.flags.quick() == INTERACTIVE
+            && !self.flags.any(Flags::ACK_NOW | Flags::IN_DELAY_QUEUE)
+    }
+
+    /// As [`Tcb::on_ack`], where a single segment is out, sent once, and is acknowledged, and the congestion window was
+    /// not used: request and response. False: it is otherwise, and nothing has happened.
+    #[inline(always)]
+    fn take_whole_ack<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, ack: SeqNum, turn: Turn) -> bool {
+        let out = self.snd_nxt.since(self.snd_una);
+        let unused = self.window.in_slow_start()
+            && out.saturating_mul(2) <= self.window.cwnd
+            && !self.flags.has(Flags::WINDOW_LIMITED);
+        if !self.ext.is_quiet(Quiet::ACKED) || ack != self.snd_nxt || self.tx.next != NIL || !unused {
+            return false;
+        }
+        let Some((frame, sent_us)) = self.tx.take_only(store) else { return false };
+        pool.free(frame);
+        self.snd_una = ack;
+        let rtt_us = turn.us.wrapping_sub(sent_us);
+        self.rtt.sample(rtt_us);
+        (self.backoff, self.dup_acks) = (0, 0);
+        self.stop_timer_at(turn, rtt_us);
+        true
+    }
+}

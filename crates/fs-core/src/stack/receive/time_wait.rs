@@ -1,0 +1,128 @@
+//! Into TIME-WAIT, what happens there, and out of it.
+
+use crate::drop_reason::DropReason;
+use crate::flow::Protocol;
+use crate::frame::{FramePool, RxFrame};
+use crate::rx::owner::Owner;
+use crate::rx::parse::Segment;
+use crate::stack::Stack;
+use crate::tcb::flags::Flags;
+use crate::tcb::time_wait::Entry;
+use crate::tx::build::{DEFAULT_TTL, OptionBytes, SegmentSpec};
+use crate::wire::options::{self, Timestamps};
+use crate::wire::tcp::TcpFlags;
+
+impl<P: FramePool> Stack<P> {
+    /// Both FINs are done and ours was first: the control block becomes a record. The last ACK leaves at once.
+    /// `hash` is of the connection's key.
+    pub(crate) fn enter_time_wait(&mut self, index: u32, hash: u64) {
+        // It may move the window's edge, so the record is made after it: an edge never moves back.
+        // Only the peer's FIN asks for an ACK, not its ACK of ours.
+        if self.slots.open(index).is_some_and(|t| t.flags.has(Flags::ACK_NOW)) {
+            self.emit_bare(index, TcpFlags::ACK, None, None);
+        }
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        let key = tcb.key();
+        let entry = Entry {
+            key,
+            rcv_nxt: tcb.rcv_nxt,
+            snd_nxt: tcb.snd_nxt,
+            ts_recent: tcb.flags.has(Flags::TIMESTAMPS).then_some(tcb.ts_recent),
+            window: tcb.offer_window(true),
+        };
+        self.forget(index, hash, None);
+        if self.time_waits.is_full()
+            && let Some(oldest) = self.time_waits.pop_oldest()
+        {
+            self.forget_time_wait(oldest);
+        }
+        let record = self.time_waits.insert(entry, self.now);
+        if self.table.insert(hash, Owner::TimeWait(record).value()).is_err() {
+            self.time_waits.remove(record);
+        }
+    }
+
+    /// A segment for a connection in TIME-WAIT: RFC 9293 3.10.7.4, RFC 6191, RFC 1337.
+    pub(crate) fn on_time_wait(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
+        let record = self.time_waits.record(index);
+        let (rcv_nxt, ts_recent) = (record.rcv_nxt, record.ts_recent());
+        if segment.flags.rst() {
+            // RFC 1337: a stray RST must not end TIME-WAIT. One that is exact (RFC 5961 3.2) answers our ACK: the peer
+            // has forgotten the connection and wants its ports again (as Linux with tcp_rfc1337 = 0).
+            if segment.seq == rcv_nxt {
+                self.forget_time_wait(index);
+            }
+            return self.discard(frames, DropReason::NoSocket);
+        }
+        // RFC 6191: by timestamps where both have them, else (or if they are equal) by sequence (RFC 1122 4.2.2.13).
+        let age = match (ts_recent, segment.ts) {
+            (Some(old), Some(ts)) => ts.val.wrapping_sub(old) as i32,
+            _ => 0,
+        };
+        let newer = age > 0 || age == 0 && segment.seq.after(rcv_nxt);
+        if segment.flags.syn() && !segment.flags.ack() && newer {
+            // RFC 6191: a new incarnation. Whoever listens here takes it.
+            self.reuse_time_wait(index);
+            self.on_unowned(segment, hash, frames, hops);
+            self.isn_floor = None;
+            return;
+        }
+        if segment.flags.fin() && segment.seq + segment.payload_len + 1 == rcv_nxt {
+            self.time_waits.restart(index, self.now);
+        }
+        // A FIN that comes again starts the time again; what is neither is answered with an ACK, without text at most
+        // once in a while (two ends that both wait would answer one another for ever; Linux: `tw_last_oow_ack_time`).
+        let text = segment.seq_len() > 0;
+        if text || segment.seq != rcv_nxt {
+            let interval = self.config.tcp.invalid_ack_interval;
+            if self.time_waits.may_answer(index, text && !segment.flags.syn(), self.now, interval) {
+                self.ack_from_time_wait(index);
+            } else {
+                self.stats.invalid_unanswered += 1;
+            }
+        }
+        self.discard(frames, DropReason::Duplicate);
+    }
+
+    fn ack_from_time_wait(&mut self, index: u32) {
+        let key = self.time_waits.key(index);
+        let record = self.time_waits.record(index);
+        let (seq, ack, window, ts_recent) = (record.snd_nxt, record.rcv_nxt, record.window, record.ts_recent());
+        let mut bytes = OptionBytes::NONE;
+        if let Some(ecr) = ts_recent {
+            let pair = Timestamps { val: self.timestamp(), ecr };
+            bytes.len = options::emit_timestamps(pair, &mut bytes.bytes) as u8;
+        }
+        let Ok(path) = self.net.path_to(key.remote_ip()) else { return };
+        let spec = SegmentSpec {
+            key: &key,
+            seq,
+            ack,
+            flags: TcpFlags::ACK,
+            window,
+            urgent: 0,
+            options: &bytes,
+            ttl: DEFAULT_TTL,
+            tos: 0,
+            flow_label: self.fast_open.flow_label(&key),
+            payload_len: 0,
+            payload_sum: 0,
+        };
+        self.stats.acks_sent += 1;
+        self.send_bare(path, &spec);
+    }
+
+    /// Ends TIME-WAIT in favour of a new connection between the same ports. A fast transfer's numbers overtake the ISN
+    /// clock: the new ones begin beyond all that the old connection can have sent (RFC 9293 MAY-2; as Linux).
+    pub(crate) fn reuse_time_wait(&mut self, index: u32) {
+        self.isn_floor = Some(self.time_waits.record(index).snd_nxt + 65_537);
+        self.forget_time_wait(index);
+    }
+
+    /// Unmaps and removes a record.
+    pub(crate) fn forget_time_wait(&mut self, index: u32) {
+        let hash = self.hasher.hash(Protocol::Tcp, &self.time_waits.key(index));
+        self.table.remove(hash, Owner::TimeWait(index).value());
+        self.time_waits.remove(index);
+    }
+}

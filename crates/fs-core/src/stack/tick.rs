@@ -1,0 +1,256 @@
+//! What the passing of time does: timers, delayed ACKs, the end of TIME-WAIT, neighbours.
+
+use crate::error::Error;
+use crate::frame::FramePool;
+use crate::socket::event::Ready;
+use crate::stack::{Stack, Token, arm};
+use crate::tcb::flags::Flags;
+use crate::tcb::send::path::R1;
+use crate::tcb::timers::{Due, give_up_after};
+use crate::tcb::{Slot, Tcb};
+use crate::time::Instant;
+use crate::timer::tick::{current_tick, tick_before};
+use crate::wire::tcp::TcpFlags;
+
+/// Connections whose cache misses overlap: as many as a batch of packets has.
+const TOGETHER: usize = 64;
+
+impl<P: FramePool> Stack<P> {
+    /// Runs what is due at `now`.
+    pub fn tick(&mut self) {
+        self.end_delays();
+        self.end_pacing_waits();
+        self.end_time_waits();
+        let mut due = core::mem::take(&mut self.due);
+        self.wheel.expire(self.now, &mut due);
+        if !due.is_empty() {
+            self.run_timers(&due);
+            due.clear();
+        }
+        self.due = due;
+        if !self.net.wanted.is_empty() || self.net.paths.next_deadline().is_some_and(|at| at <= self.now) {
+            self.request_neighbours();
+        }
+        if !self.pool_waiters.is_empty() {
+            self.wake_pool_waiters();
+        }
+    }
+
+    fn run_timers(&mut self, due: &[Token]) {
+        for tokens in due.chunks(TOGETHER) {
+            for token in tokens {
+                if let Token::Connection { index, .. } = token {
+                    self.slots.expect_slot(*index);
+                }
+            }
+            for token in tokens {
+                match *token {
+                    Token::Connection { index, generation } => self.on_timer(index, generation),
+                    Token::Handshake { index, generation } => self.retry_handshake(index, generation),
+                }
+            }
+        }
+    }
+
+    /// Earliest time at which `tick` has something to do; `None`: not before something else happens.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let now = |waits: bool| waits.then_some(self.now);
+        [
+            self.wheel.next_deadline(),
+            self.delayed_acks.next_deadline(),
+            self.new_delays.iter().any(|d| self.open_of(d).is_some_and(Tcb::delay_counts)).then(|| self.delay_end()),
+            self.paced.next_deadline(),
+            self.time_waits.next_deadline(),
+            self.net.paths.next_deadline(),
+            now(!self.net.wanted.is_empty()),
+            now(!self.pool_waiters.is_empty() && self.may_send()),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// When what came to wait for an answer at `now` has waited long enough.
+    fn delay_end(&self) -> Instant {
+        self.now + self.config.tcp.delayed_ack
+    }
+
+    fn open_of(&self, (index, generation): &(u32, u32)) -> Option<&Tcb> {
+        self.slots.open(*index).filter(|t| t.generation == *generation)
+    }
+
+    /// The turn in which `new_delays` came to wait is over. Answers have carried most ACKs of interactive connections by
+    /// now: an entry of the queue for each would be written for nothing, and its connection fetched into the cache again
+    /// when it ends.
+    #[inline(never)]
+    pub(crate) fn keep_delays(&mut self) {
+        let until = self.delay_end();
+        let Self { slots, new_delays, delayed_acks, turn, .. } = self;
+        for &(index, generation) in new_delays.iter() {
+            let Some((tcb, tally)) = slots.open_and_untold(index).filter(|(t, _)| t.generation == generation) else {
+                continue;
+            };
+            if tcb.exchanges.is_begun() {
+                // Not answered in its turn.
+                tcb.exchanges.tell(tally, turn.tick);
+            }
+            if tcb.delay_counts() {
+                delayed_acks.push(until, (index, generation));
+            } else {
+                tcb.flags.clear(Flags::IN_DELAY_QUEUE);
+            }
+        }
+        new_delays.clear();
+    }
+
+    fn end_delays(&mut self) {
+        while self.delayed_acks.next_deadline().is_some_and(|at| at <= self.now) {
+            let due = self.delayed_acks.due(self.now).take(TOGETHER);
+            let count = due.inspect(|(index, _)| self.slots.expect_slot(*index)).count();
+            for _ in 0..count {
+                let Some((index, generation)) = self.delayed_acks.pop() else { return };
+                let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
+                tcb.flags.clear(Flags::IN_DELAY_QUEUE);
+                if tcb.flags.has(Flags::ACK_DELAYED) {
+                    tcb.delay_over();
+                    self.settle(index, Ready::default());
+                }
+            }
+        }
+    }
+
+    /// Connections whose next burst may leave.
+    fn end_pacing_waits(&mut self) {
+        while let Some((index, generation)) = self.paced.pop_due(self.now) {
+            let now = self.now;
+            let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
+            tcb.pacing_wake(now);
+            self.settle(index, Ready::default());
+        }
+    }
+
+    fn end_time_waits(&mut self) {
+        while let Some(index) = self.time_waits.pop_ended(self.now) {
+            self.forget_time_wait(index);
+        }
+    }
+
+    fn on_timer(&mut self, index: u32, generation: u32) {
+        if self.slots.generation(index) != generation {
+            return;
+        }
+        let now = self.now;
+        let tcb = match self.slots.slot_mut(index) {
+            Slot::Open(tcb) => tcb,
+            Slot::SynSent(_) => return self.retry_connect(index),
+            Slot::Dead(_) | Slot::Free { .. } => return,
+        };
+        if tcb.armed_at == 0 || tick_before(current_tick(now), tcb.armed_at) {
+            // A later entry than the one that counts.
+            return;
+        }
+        tcb.armed_at = 0;
+        match tcb.due(now) {
+            None => arm(tcb, &mut self.wheel, index, now),
+            Some(Due::Orphan) => {
+                // FIN-WAIT-2: the peer never closed; nothing of ours is unsent.
+                self.stats.timeouts += 1;
+                self.kill(index, None, false);
+            }
+            Some(Due::Keepalive) => self.on_keepalive(index),
+            Some(Due::Rto) => self.on_rto(index),
+        }
+    }
+
+    fn on_rto(&mut self, index: u32) {
+        let Self { slots, store, stats, config, now, net, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        tcb.tx.unfold(store, tcb.snd_nxt);
+        let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN));
+        if tcb.flags.has(Flags::PERSIST) {
+            // `dup_acks` counts probes without any answer.
+            // A peer that answers them for ever holds what nobody waits for any more: once the time between probes has
+            // reached its maximum, after some minutes, an orphan ends (Linux: `tcp_probe_timer`, `alive`).
+            let held = tcb.flags.has(Flags::ORPHAN) && tcb.rto(&config.tcp) >= config.tcp.rto_max;
+            if tcb.dup_acks >= limit || held || tcb.closed_too_long(&config.tcp, *now) {
+                return self.time_out(index);
+            }
+            if tcb.on_persist_timeout(&config.tcp, *now) {
+                stats.window_probes += 1;
+                let probe = tcb.snd_una - 1;
+                self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
+            }
+            return self.settle(index, Ready::default());
+        }
+        if tcb.snd_una == tcb.snd_nxt {
+            tcb.rto_at = 0;
+            return self.settle(index, Ready::default());
+        }
+        if tcb.flags.has(Flags::PROBE_TIMER) {
+            tcb.on_probe_timeout(store, &config.tcp, *now);
+            return self.settle(index, Ready::default());
+        }
+        if tcb.flags.has(Flags::REORDER_TIMER) {
+            tcb.on_reorder_timeout(store, stats, &config.tcp, *now);
+            return self.settle(index, Ready::default());
+        }
+        if tcb.gives_up(&config.tcp, limit, *now) || tcb.window_gone_too_long(&config.tcp, *now) {
+            return self.time_out(index);
+        }
+        tcb.on_retransmission_timeout(store, stats, &config.tcp, *now);
+        if tcb.loss().is_some_and(|l| l.time_outs == R1) {
+            // RFC 1122 4.2.3.5 (a): the network layer looks for the way again, the route now and the neighbour next.
+            tcb.route_epoch = net.route_epoch.wrapping_sub(1);
+            net.wanted.push(tcb.path);
+        }
+        self.settle(index, Ready::default());
+    }
+
+    fn time_out(&mut self, index: u32) {
+        self.stats.timeouts += 1;
+        let soft = self.slots.open(index).and_then(|t| t.ext.as_ref()).and_then(|e| e.soft_error);
+        self.kill(index, Some(soft.unwrap_or(Error::TimedOut)), false);
+    }
+
+    fn on_keepalive(&mut self, index: u32) {
+        let Some(tcb) = self.slots.open_mut(index) else { return };
+        let Some(keepalive) = tcb.ext.as_ref().and_then(|e| e.keepalive) else { return };
+        let ext = tcb.ext_mut();
+        // TCP_USER_TIMEOUT replaces the count, as on Linux: from the last time that anything came.
+        let over = match ext.sender.user_timeout {
+            Some(limit) => ext.keepalive_probes > 0 && self.now.since(ext.last_received) >= limit,
+            None => ext.keepalive_probes >= keepalive.count,
+        };
+        if over {
+            // The peer may only have lost its way to us: it gets to know (RFC 9293 3.8.4, as Linux).
+            self.send_reset_of(index);
+            return self.time_out(index);
+        }
+        // A probe that is late (nothing ran for a while, or the clock jumped) puts the next ones off: sent all at once,
+        // they would all be unanswered.
+        let waits = keepalive.idle.saturating_add(keepalive.interval.saturating_mul(ext.keepalive_probes.into()));
+        ext.last_received = ext.last_received.max(self.now - waits);
+        ext.keepalive_probes += 1;
+        let probe = tcb.snd_una - 1;
+        self.stats.keepalive_probes += 1;
+        self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
+        self.settle(index, Ready::default());
+    }
+
+    /// Send queues may take more frames.
+    fn may_send(&self) -> bool {
+        self.store.frames() < self.send_frames - self.send_frames / 8 && self.pool.available() > 0
+    }
+
+    fn wake_pool_waiters(&mut self) {
+        if !self.may_send() {
+            return;
+        }
+        for (index, generation) in core::mem::take(&mut self.pool_waiters) {
+            if let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) {
+                tcb.flags.clear(Flags::WAITS_FOR_POOL);
+                self.notify(index, Ready::WRITE);
+            }
+        }
+    }
+}

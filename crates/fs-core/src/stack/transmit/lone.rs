@@ -1,0 +1,147 @@
+//! The ordinary visit to a connection that has data or a FIN to send: one new segment, which may leave, and nothing else to
+//! look at.
+//! Everything else goes the way of [`super::batch`], which would come to the same.
+
+use crate::frame::{FramePool, TxFrame};
+use crate::net::neigh::PathState;
+use crate::slab::NIL;
+use crate::stack::{Stack, arm};
+use crate::tcb::extension::Quiet;
+use crate::tcb::flags::Flags;
+use crate::tcb::send::buffer::mark;
+use crate::tx::build::{self, OptionBytes, Plain};
+use crate::wire::options::{self, TIMESTAMPS_LEN};
+use alloc::vec::Vec;
+
+/// None of these holds of a connection whose segment is sent here.
+const ODD: Flags = Flags::PERSIST.with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
+const STOPPED: Flags = Flags::PROBE_TIMER.with(Flags::REORDER_TIMER);
+
+impl<P: FramePool> Stack<P> {
+    /// Sends the only segment that is unsent, if that is all there is to it; else nothing has happened.
+    #[inline(always)]
+    pub(crate) fn send_lone(&mut self, index: u32, out: &mut Vec<TxFrame>) -> bool {
+        #[cfg(any(test, feature = "check"))]
+        if self.no_shortcuts {
+            return false;
+        }
+        let ts = self.timestamp();
+        let frozen = self.nodes.len() >= self.receive_frames;
+        // With few connections the store's segments are in the cache. Tests have few, and are to see it.
+        let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
+        let Self { slots, pool, net, stats, store, config, now, turn, wheel, shortest_rto, .. } = self;
+        let Some((tcb, tally)) = slots.open_and_untold(index) else { return false };
+        if !tcb.flags.are(ODD.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
+            || tcb.tx.next == NIL
+            || tcb.tx.next != tcb.tx.tail()
+            || !tcb.ext.is_quiet(Quiet::LONE)
+            || tcb.route_epoch != net.route_epoch
+        {
+            return false;
+        }
+        let path = net.path(tcb.path);
+        let segment = &mut store.segments[tcb.tx.next];
+        let (len, flight) = (segment.len, tcb.snd_nxt.since(tcb.snd_una));
+        let nagle = flight > 0 && len < u32::from(tcb.mss) && !tcb.flags.has(Flags::NODELAY) && !segment.has(mark::FIN);
+        let room = (tcb.snd_una + tcb.snd_wnd).delta(segment.seq).max(0) as u32;
+        let v6 = tcb.flags.has(Flags::V6);
+        let stamped = tcb.flags.has(Flags::TIMESTAMPS);
+        let options = if stamped { TIMESTAMPS_LEN } else { 0 };
+        let bare = len == 0;
+        let fits = if bare {
+            segment.has(mark::FIN) && room > 0
+        } else {
+            len <= u32::from(tcb.mss).min(room)
+                && segment.rest.is_empty()
+                && (segment.has(mark::SUMMED) || path.tx_checksum())
+                && segment.head.off() >= build::header_len(path, v6, options as u8)
+        };
+        if !fits || path.state() != PathState::Known || nagle || flight > 0 && flight >= tcb.window.cwnd {
+            return false;
+        }
+        debug_assert!(bare || !pool.is_shared(&segment.head), "nobody else has what was not sent");
+        let resumes = tcb.flags.has(STOPPED) && tcb.rto_at != 0;
+        // Sending resumes: RFC 5681 4.1 has nothing to say before the shortest time-out.
+        if resumes && turn.tick.wrapping_sub(tcb.rto_at) as i32 > *shortest_rto {
+            return false;
+        }
+        // A FIN by itself has no frame in the queue.
+        let mut own = None;
+        if bare {
+            own = pool.alloc();
+            if own.is_none() {
+                return false;
+            }
+        }
+        if resumes {
+            tcb.rto_at = 0;
+            tcb.flags.clear(STOPPED);
+        }
+        let timer_ran = tcb.timer_runs();
+
+        let window = tcb.offer_window(frozen);
+        let plain = tcb.usual_headers(segment.seq, segment.flags(), window, ts);
+        let plain = Plain { payload_len: len, payload_sum: segment.sum, ..plain };
+        let headers = segment.head.off();
+        let head = own.as_mut().unwrap_or(&mut segment.head);
+        let checksum = if v6 {
+            let mut bytes = OptionBytes::NONE;
+            if let Some(stamps) = plain.ts {
+                bytes.len = options::emit_timestamps(stamps, &mut bytes.bytes) as u8;
+            }
+            let key = tcb.key();
+            let spec = plain.over_v6(&key, tcb.flow_label(), &bytes);
+            build::write_headers(pool, head, path, &spec)
+        } else {
+            build::write_plain(pool, head, path, &plain)
+        };
+        let frame = own.unwrap_or_else(|| {
+            let headers = headers - segment.head.off();
+            let frame = pool.share(&segment.head);
+            segment.head.trim_front(headers);
+            frame
+        });
+        stats.tx_bytes += frame.len() as u64;
+        out.push(TxFrame { frame, checksum });
+
+        stats.acks_piggybacked += u64::from(tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED));
+        tcb.ack_carried();
+        segment.sent_us = turn.us;
+        tcb.snd_nxt = segment.end();
+        tcb.tx.next = NIL;
+        if timer_ran {
+            tcb.put_off_probe(store, &config.tcp, *now);
+        } else {
+            tcb.restart_timer_if(|_| true, &config.tcp, *now);
+        }
+        // Not quiet: losses may have left marks, or places in the queue are remembered.
+        if many && tcb.ext.is_quiet(Quiet::ACKED) {
+            tcb.tx.fold(store);
+        }
+        if tcb.exchanges.is_begun() {
+            tcb.exchanges.end(turn.tick);
+        } else {
+            tcb.exchanges.tell(tally, turn.tick);
+            tally.busy(turn.tick);
+            tally.sent_data(turn.tick);
+            if tcb.tx.is_folded() && tally.tune.is_idle() {
+                tally.busy_anew(turn.tick);
+                tcb.exchanges.open(turn.tick);
+            }
+        }
+        tcb.flags.clear(Flags::IN_DATA_LIST);
+        let flight = tcb.snd_nxt.since(tcb.snd_una);
+        if flight <= tcb.window.cwnd / 2 {
+            tcb.flags.clear(Flags::WINDOW_LIMITED);
+        }
+        if flight + u32::from(tcb.mss) > tcb.window.cwnd {
+            tcb.flags.set(Flags::WINDOW_LIMITED);
+        }
+        arm(tcb, wheel, index, *now);
+        #[cfg(any(test, feature = "check"))]
+        {
+            self.shortcuts += 1;
+        }
+        true
+    }
+}

@@ -1,0 +1,92 @@
+//! Looking for losses by time: RACK's step 5 (RFC 8985 6.2).
+
+use super::buffer::{TxStore, mark};
+use super::place::{DUP_THRESH, Place};
+use super::rack::{Found, Resent, sent_after};
+use crate::seq::SeqNum;
+use crate::slab::NIL;
+use crate::tcb::Tcb;
+use crate::tcb::extension::Recovery;
+
+/// Most that TCP_INFO says of reordering, in segments: Linux `tcp_max_reordering`.
+const REORDERING_MAX: u32 = 300;
+
+impl Tcb {
+    /// 6.2 step 5, RACK_detect_loss. `force`: the reordering timer has fired, nothing need have arrived.
+    pub(crate) fn find_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> Found {
+        let mut found = Found::default();
+        let (una, queue) = (self.snd_una, self.tx);
+        let srtt = self.rtt.srtt_us();
+        let recovering = matches!(self.recovery(), Recovery::Fast { .. } | Recovery::Loss { .. });
+        let Some(ext) = self.ext.as_mut() else { return found };
+        let thresh_reached = ext.sacked_segments >= DUP_THRESH;
+        let Some(rack) = ext.loss.as_deref_mut().map(|l| &mut l.rack) else { return found };
+        let Some(latest) = rack.latest.filter(|_| rack.advanced || force) else { return found };
+        rack.advanced = false;
+        let window = rack.reordering_window(srtt, recovering, thresh_reached);
+        let deadline = rack.rtt_us.saturating_add(window);
+        let expired = |sent_us: u32| now_us.wrapping_sub(sent_us) >= deadline;
+        let mut waiting = false;
+
+        let mut settled = rack.settled.filter(|p| p.holds(una));
+        let mut at = Place::or_head(settled, una, &queue);
+        while at != queue.next && at != NIL {
+            let segment = &store.segments[at];
+            let (next, seq) = (segment.next, segment.seq);
+            settled = Some(Place { index: at, seq });
+            if !segment.has(mark::SACKED | mark::LOST | mark::EVER_RETRANSMITTED) {
+                if !sent_after(latest, (segment.sent_us, segment.end())) {
+                    break;
+                }
+                if !expired(segment.sent_us) {
+                    waiting = true;
+                    break;
+                }
+                found.bytes += ext.take_for_lost(store, at);
+            }
+            at = next;
+        }
+        let Some(rack) = ext.loss.as_deref_mut().map(|l| &mut l.rack) else { return found };
+        rack.settled = settled;
+
+        let mut resent = core::mem::take(&mut rack.resent);
+        while let Some(&Resent { place, sent_us }) = resent.front() {
+            let live = place.holds(una) && {
+                let segment = &store.segments[place.index];
+                segment.sent_us == sent_us && segment.has(mark::RETRANSMITTED) && !segment.has(mark::SACKED)
+            };
+            if live {
+                if !sent_after(latest, (sent_us, store.segments[place.index].end())) {
+                    break;
+                }
+                if !expired(sent_us) {
+                    waiting = true;
+                    break;
+                }
+                found.bytes += ext.take_for_lost(store, place.index);
+                found.again = true;
+            }
+            resent.pop_front();
+        }
+        if let Some(loss) = ext.loss.as_deref_mut() {
+            loss.rack.resent = resent;
+        }
+        if waiting {
+            // The RFC waits for the last of them; none was sent after `latest`.
+            found.wait_us = Some((latest.0.wrapping_add(deadline).wrapping_sub(now_us) as i32).max(0) as u32);
+        }
+        found
+    }
+
+    /// 6.2 step 3: a segment sent only once arrived after one sent later; `first`: where it begins, if that is known.
+    pub(crate) fn note_reordering(&mut self, first: Option<SeqNum>) {
+        let mss = u32::from(self.mss);
+        let loss = self.loss_mut();
+        loss.rack.reordering_seen = true;
+        loss.reorderings = loss.reorderings.saturating_add(1);
+        if let (Some(first), Some(fack)) = (first, loss.fack) {
+            let segments = fack.since(first).div_ceil(mss);
+            loss.reordering = loss.reordering.max(segments.min(REORDERING_MAX));
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Room in the send buffer, and what holds a sender back.
+
+use super::buffer::TxStore;
+use crate::config::TcpConfig;
+use crate::seq::SeqNum;
+use crate::socket::options::TcpOptions;
+use crate::tcb::Tcb;
+use crate::tcb::cc::algorithm::Algorithm;
+use crate::tcb::cc::{self};
+use crate::tcb::flags::Flags;
+use crate::tcb::tally::Limit;
+use crate::time::{Duration, Instant};
+use crate::timer::tick::current_tick;
+
+/// How long TCP_CORK and MSG_MORE hold a segment that is not full: Linux, tcp(7).
+const CORK_MAX: Duration = Duration::from_millis(200);
+/// Send buffer of a new connection unless SO_SNDBUF was set, in bytes: four initial windows, as Linux's 87 040 bytes,
+/// which count its bookkeeping, come to. Less stops a fast start, more is memory for connections that send little.
+const BUFFER_INITIAL: u32 = 64 << 10;
+/// What a send buffer may grow to while half of the core's frames for sending are held: Linux `tcp_wmem[2]`, 4 MB. More:
+/// a few that fill fast and long paths leave the others nothing to send with.
+const BESIDE_OTHERS: u32 = 4 << 20;
+/// In-flight segments that are looked at for a small one. More: time for every small write into a full window.
+const MINSHALL_LOOK: usize = 32;
+
+impl Tcb {
+    /// Puts in force what options ask of sending.
+    pub(crate) fn apply_sending(&mut self, options: &TcpOptions) {
+        let TcpOptions { cork, send_buffer, user_timeout, not_sent_low, .. } = *options;
+        if let Some(bytes) = send_buffer
+            && bytes != self.snd_buf()
+        {
+            self.snd_buf_4k = in_4k(bytes);
+            self.ext_mut().sender.buffer_fixed = true;
+        }
+        let rare = cork || user_timeout.is_some() || not_sent_low.is_some();
+        if rare || self.ext.is_some() {
+            let sender = &mut self.ext_mut().sender;
+            (sender.cork, sender.user_timeout) = (cork, user_timeout);
+            sender.not_sent_low = not_sent_low.map_or(0, |low| low.max(1));
+        }
+        self.flags.put(Flags::HOLD, cork);
+    }
+
+    /// A write begins. `more`: another follows (MSG_MORE).
+    #[inline]
+    pub(crate) fn hold_for_more(&mut self, more: bool) {
+        if more {
+            self.flags.set(Flags::HOLD);
+        } else if self.flags.has(Flags::HOLD) || self.ext.is_some() {
+            let cork = self.ext.as_ref().is_some_and(|e| e.sender.cork);
+            self.flags.put(Flags::HOLD, cork);
+        }
+    }
+
+    /// Bytes queued and not yet sent.
+    pub(crate) fn unsent(&self) -> u32 {
+        self.tx.bytes.saturating_sub(self.snd_nxt.since(self.snd_una))
+    }
+
+    /// What waits to be sent allows another write.
+    #[inline]
+    pub(crate) fn below_low_water(&self) -> bool {
+        self.ext.as_ref().is_none_or(|ext| self.unsent() < ext.sender.low_water())
+    }
+
+    /// Bytes that what waits to be sent lets be queued, to whole segments. Behind TCP_NOTSENT_LOWAT also what can leave at
+    /// once, as on Linux, where the writer comes when the scheduler lets it.
+    #[inline]
+    pub(crate) fn low_water_room(&self) -> u32 {
+        let Some(ext) = self.ext.as_ref() else { return u32::MAX };
+        let mark = match ext.sender.not_sent_low {
+            0 => ext.sender.low_water().saturating_mul(2),
+            low => low.saturating_add(self.window.cwnd.min(self.snd_wnd).saturating_sub(self.flight())),
+        };
+        mark.saturating_sub(self.unsent()).min(u32::MAX / 2).next_multiple_of(u32::from(self.mss))
+    }
+
+    /// Send-buffer auto-tuning (Linux `tcp_sndbuf_expand`), when the application writes and when ACKs have let the window
+    /// grow. Three windows: one in flight, one that SACKs have let pass in recovery, one that waits behind them. Linux's
+    /// two, which count its bookkeeping (2304 bytes for a segment), hold as much payload. It does not shrink: recovery
+    /// needs the room that its window once had.
+    #[inline]
+    pub(crate) fn grow_send_buffer(&mut self, store: &TxStore, max: u32) {
+        let max = if store.is_half_full() { max.min(BESIDE_OTHERS) } else { max };
+        let wanted = self.window.cwnd.saturating_mul(3).min(max);
+        if wanted > self.snd_buf() && !self.ext.as_ref().is_some_and(|e| e.sender.buffer_fixed) {
+            self.snd_buf_4k = in_4k(wanted);
+        }
+    }
+
+    /// The application was refused room in the send buffer.
+    pub(crate) fn refused_room(&mut self) {
+        self.ext_mut().sender.limited.refused = true;
+    }
+
+    /// The application is told of room in the send buffer.
+    #[inline]
+    pub(crate) fn has_room_again(&mut self, now: Instant) {
+        if let Some(ext) = self.ext.as_mut()
+            && core::mem::replace(&mut ext.sender.limited.refused, false)
+        {
+            ext.sender.limited.by(Limit::None, now);
+        }
+    }
+
+    /// What can be sent now has been: notes what stopped us (Linux `tcp_write_xmit`, `tcp_cwnd_validate`).
+    #[inline]
+    pub(crate) fn note_limit(&mut self, store: &TxStore, now: Instant) {
+        let (flight, cwnd) = (self.flight(), self.window.cwnd);
+        let limit = if flight >= cwnd {
+            Limit::None
+        } else if !self.has_unsent() {
+            let refused = self.ext.as_ref().is_some_and(|e| e.sender.limited.refused);
+            if refused { Limit::SendBuffer } else { Limit::None }
+        } else if store.segments[self.tx.next].end().after(self.snd_una + self.snd_wnd) {
+            Limit::Window
+        } else {
+            Limit::None
+        };
+        if flight + u32::from(self.mss) > cwnd {
+            self.flags.set(Flags::WINDOW_LIMITED);
+        } else if flight <= cwnd / 2 {
+            // RFC 7661 4.3: a window of which no more is used is not known to be there, whoever keeps it from being used.
+            self.flags.clear(Flags::WINDOW_LIMITED);
+        }
+        if limit != Limit::None {
+            self.ext_mut().sender.limited.by(limit, now);
+        } else if let Some(ext) = self.ext.as_mut() {
+            ext.sender.limited.by(limit, now);
+        }
+    }
+
+    /// SND.UP moves behind what has just been queued, which ends at `end`.
+    pub(crate) fn mark_urgent(&mut self, end: SeqNum) {
+        self.ext_mut().sender.urgent = Some(end);
+    }
+
+    /// The urgent pointer of a segment that begins at `seq`; 0: no URG bit. As Linux and all that came from BSD, the
+    /// pointer names the byte after the last urgent one (RFC 6093 section 4 leaves it so); one that is too far off is as
+    /// far as the field goes.
+    #[inline]
+    pub(crate) fn urgent_pointer(&self, seq: SeqNum) -> u16 {
+        let Some(up) = self.ext.as_ref().and_then(|e| e.sender.urgent) else { return 0 };
+        if self.snd_una.at_or_after(up) || seq.at_or_after(up) {
+            return 0;
+        }
+        up.since(seq).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// Urgent data waits for its ACK: Nagle's rule does not hold it.
+    pub(crate) fn in_urgent_mode(&self) -> bool {
+        self.ext.as_ref().and_then(|e| e.sender.urgent).is_some_and(|up| self.snd_una.before(up))
+    }
+
+    /// Minshall's change to Nagle's rule, as Linux: only an unacknowledged segment that was not full holds another one.
+    pub(crate) fn small_in_flight(&self, store: &TxStore) -> bool {
+        let (mut at, mss) = (self.tx.head(), self.mss as u32);
+        for _ in 0..MINSHALL_LOOK {
+            if at == self.tx.next || at == crate::slab::NIL {
+                return false;
+            }
+            let segment = &store.segments[at];
+            if segment.len < mss {
+                return true;
+            }
+            at = segment.next;
+        }
+        false
+    }
+
+    /// How long a corked segment waits; `None`: nothing is held.
+    pub(crate) fn cork_wait(&self) -> Option<Duration> {
+        (self.flags.has(Flags::HOLD) && self.snd_wnd > 0).then_some(CORK_MAX)
+    }
+
+    /// Sending resumes, perhaps after a long time: RFC 5681 4.1, RFC 2861.
+    #[inline]
+    pub(crate) fn end_idle(&mut self, config: &TcpConfig, initial_window: u32, now: Instant) {
+        if !self.flags.has(Flags::PROBE_TIMER | Flags::REORDER_TIMER) || !self.has_unsent() || self.rto_at == 0 {
+            return;
+        }
+        let ticks = current_tick(now).wrapping_sub(self.rto_at);
+        let idle_ns = u64::from(ticks) << crate::timer::tick::TICK_SHIFT;
+        self.rto_at = 0;
+        self.flags.clear(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
+        if !config.idle_restart || (ticks as i32) <= 0 || idle_ns <= self.rto_ns(config) {
+            return;
+        }
+        self.restart_after(Duration::from_nanos(idle_ns), config, initial_window);
+    }
+
+    /// Nothing was sent for longer than a time-out.
+    fn restart_after(&mut self, idle: Duration, config: &TcpConfig, initial_window: u32) {
+        let rto = self.rto(config);
+        let iw = cc::initial_window(self.mss as u32, initial_window);
+        let mut window = self.window;
+        match self.ext.as_mut().and_then(|e| e.control.as_mut()) {
+            Some(control) => control.on_idle(&mut window, idle, rto, iw),
+            None => cc::restart_after_idle(&mut window, idle, rto, iw),
+        }
+        self.window = window;
+    }
+}
+
+/// In units of 4 KiB.
+fn in_4k(bytes: u32) -> u16 {
+    bytes.div_ceil(4096).clamp(1, u16::MAX as u32) as u16
+}
+
+/// The send buffer of a new connection, in units of 4 KiB.
+pub(crate) fn initial_buffer(max: u32) -> u16 {
+    in_4k(max.min(BUFFER_INITIAL))
+}

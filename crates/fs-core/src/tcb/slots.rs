@@ -1,0 +1,184 @@
+//! The connections of a core, by slot.
+
+use crate::net::neigh::PathId;
+use crate::rx::owner::Owner;
+use crate::slab::NIL;
+use crate::tcb::tally::Tally;
+use crate::tcb::{Slot, Tcb};
+use alloc::vec::Vec;
+
+/// A slot with what is counted of its connection, if it has opened: three cache lines in a row, on one page nearly
+/// always. With many connections each page that a segment needs costs a walk of the page tables.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct ConnectionSlot {
+    slot: Slot,
+    tally: Tally,
+}
+
+const _: () = assert!(size_of::<ConnectionSlot>() == 192);
+
+/// Connection slots.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    places: Vec<ConnectionSlot>,
+    free: u32,
+    pub(crate) live: usize,
+    limit: u32,
+}
+
+impl Slots {
+    /// Room for all there may be, if there is: what is not used is not backed by memory.
+    pub(crate) fn new(limit: u32) -> Self {
+        let limit = limit.min(Owner::INDEX);
+        let mut places = Vec::new();
+        // Else it grows.
+        let _ = places.try_reserve_exact(limit as usize);
+        Self { places, free: NIL, live: 0, limit }
+    }
+
+    /// Address and bytes of its memory.
+    pub(crate) fn memory(&self) -> (*const u8, usize) {
+        (self.places.as_ptr().cast(), self.places.capacity() * size_of::<ConnectionSlot>())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.live >= self.limit as usize
+    }
+
+    /// Takes a free slot; `make` gets its generation.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> Slot) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        self.live += 1;
+        if let Some(ConnectionSlot { slot, .. }) = self.places.get_mut(self.free as usize)
+            && let Slot::Free { next, generation } = *slot
+        {
+            let index = core::mem::replace(&mut self.free, next);
+            *slot = make(generation);
+            return Some(index);
+        }
+        self.places.push(ConnectionSlot { slot: make(1), tally: Tally::default() });
+        Some((self.places.len() - 1) as u32)
+    }
+
+    /// As [`Slots::remove`], where what was in it is over.
+    pub(crate) fn vacate(&mut self, index: u32) {
+        let slot = &mut self.places[index as usize].slot;
+        let generation = slot.generation().wrapping_add(1).max(1);
+        self.live -= 1;
+        let next = core::mem::replace(&mut self.free, index);
+        *slot = Slot::Free { next, generation };
+    }
+
+    /// Empties a slot; handles to it are stale from now on.
+    pub(crate) fn remove(&mut self, index: u32) -> Slot {
+        let slot = &mut self.places[index as usize].slot;
+        let generation = slot.generation().wrapping_add(1).max(1);
+        self.live -= 1;
+        let next = core::mem::replace(&mut self.free, index);
+        core::mem::replace(slot, Slot::Free { next, generation })
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, index: u32) -> &Slot {
+        &self.places[index as usize].slot
+    }
+
+    #[inline]
+    pub(crate) fn slot_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.places[index as usize].slot
+    }
+
+    #[inline]
+    pub(crate) fn open(&self, index: u32) -> Option<&Tcb> {
+        match self.places.get(index as usize) {
+            Some(ConnectionSlot { slot: Slot::Open(tcb), .. }) => Some(tcb),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn open_mut(&mut self, index: u32) -> Option<&mut Tcb> {
+        match self.places.get_mut(index as usize) {
+            Some(ConnectionSlot { slot: Slot::Open(tcb), .. }) => Some(tcb),
+            _ => None,
+        }
+    }
+
+    /// A packet for this slot will be processed soon; once [`Slots::expect_slot`] has been answered.
+    #[inline]
+    pub(crate) fn expect_tally(&self, index: u32) {
+        if let Some(ConnectionSlot { slot: Slot::Open(tcb), tally }) = self.places.get(index as usize)
+            && !tcb.exchanges.is_open()
+        {
+            fs_prefetch::lines(tally);
+        }
+    }
+
+    /// The connection's control block will be needed soon.
+    #[inline]
+    pub(crate) fn expect_slot(&self, index: u32) {
+        if let Some(place) = self.places.get(index as usize) {
+            fs_prefetch::lines(&place.slot);
+        }
+    }
+
+    /// What is counted of a connection, at `tick`.
+    pub(crate) fn tally(&self, index: u32, tick: u32) -> Tally {
+        let &ConnectionSlot { ref slot, mut tally } = &self.places[index as usize];
+        if let Slot::Open(tcb) = slot {
+            let mut exchanges = tcb.exchanges;
+            exchanges.tell(&mut tally, tick);
+        }
+        tally
+    }
+
+    pub(crate) fn tally_mut(&mut self, index: u32) -> &mut Tally {
+        &mut self.places[index as usize].tally
+    }
+
+    #[inline]
+    pub(crate) fn slot_and_tally(&mut self, index: u32, tick: u32) -> (&mut Slot, &mut Tally) {
+        let ConnectionSlot { slot, tally } = &mut self.places[index as usize];
+        if let Slot::Open(tcb) = slot {
+            tcb.exchanges.tell(tally, tick);
+        }
+        (slot, tally)
+    }
+
+    /// As `open_mut`, with what is counted of the connection, at `tick`.
+    #[inline]
+    pub(crate) fn open_and_tally(&mut self, index: u32, tick: u32) -> Option<(&mut Tcb, &mut Tally)> {
+        let (tcb, tally) = self.open_and_untold(index)?;
+        tcb.exchanges.tell(tally, tick);
+        Some((tcb, tally))
+    }
+
+    /// As `open_and_tally`, where the tally has not been told of the latest [`crate::tcb::exchanges`].
+    #[inline(always)]
+    pub(crate) fn open_and_untold(&mut self, index: u32) -> Option<(&mut Tcb, &mut Tally)> {
+        match self.places.get_mut(index as usize) {
+            Some(ConnectionSlot { slot: Slot::Open(tcb), tally }) => Some((tcb, tally)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn generation(&self, index: u32) -> u32 {
+        self.places[index as usize].slot.generation()
+    }
+
+    /// Active opens that leave by `path`. Walks all slots.
+    pub(crate) fn opening_by(&self, path: PathId) -> impl Iterator<Item = u32> + '_ {
+        let matches = move |(i, place): (usize, &ConnectionSlot)| match &place.slot {
+            Slot::SynSent(s) if s.path == path => Some(i as u32),
+            _ => None,
+        };
+        self.places.iter().enumerate().filter_map(matches)
+    }
+}

@@ -1,0 +1,41 @@
+//! The timer wheel's ticks, 32 bits that wrap.
+
+use crate::time::Instant;
+
+/// Wheel ticks are 2^20 ns, about 1.05 ms; in 32 bits they wrap after 52 days.
+pub(crate) const TICK_SHIFT: u32 = 20;
+
+/// A turn's time in the units of segments and timers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    /// Microseconds modulo 2^32.
+    pub(crate) us: u32,
+    /// The wheel's ticks modulo 2^32.
+    pub(crate) tick: u32,
+}
+
+/// The tick at or after `at`. Never 0, which means "off".
+#[inline]
+pub(crate) fn deadline_tick(at: Instant) -> u32 {
+    ((at.as_nanos().saturating_add((1 << TICK_SHIFT) - 1) >> TICK_SHIFT) as u32).max(1)
+}
+
+/// The tick that `now` is in.
+#[inline]
+pub(crate) fn current_tick(now: Instant) -> u32 {
+    (now.as_nanos() >> TICK_SHIFT) as u32
+}
+
+/// The time at which `tick`, which is near `now`, begins.
+#[inline]
+pub(crate) fn tick_instant(tick: u32, now: Instant) -> Instant {
+    let base = now.as_nanos() >> TICK_SHIFT;
+    let delta = tick.wrapping_sub(base as u32) as i32 as i64;
+    Instant::from_nanos(((base as i64 + delta).max(0) as u64) << TICK_SHIFT)
+}
+
+/// Tick order modulo 2^32.
+#[inline]
+pub(crate) fn tick_before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}

@@ -1,0 +1,200 @@
+//! One segment of the send queue, with whatever headers it needs.
+
+use crate::frame::{FramePool, TxChecksum, TxFrame};
+use crate::frame_queue::FrameNodes;
+use crate::net::Net;
+use crate::net::neigh::{Path, PathState};
+use crate::stats::Stats;
+use crate::tcb::Tcb;
+use crate::tcb::flags::Flags;
+use crate::tcb::send::buffer::{TxSegment, TxStore};
+use crate::time::Instant;
+use crate::tx::build::{self, Plain, SegmentSpec};
+use crate::wire::options::{self};
+use crate::wire::tcp::TcpFlags;
+use alloc::vec::Vec;
+
+/// Builds one segment of the send queue. The frame is shared with the queue; if the device still holds it
+/// from an earlier transmission, its payload is copied. False when the pool is dry.
+#[allow(clippy::too_many_arguments, reason = "the connection and the parts of its core that building touches")]
+#[inline]
+pub(crate) fn emit_segment<P: FramePool>(
+    tcb: &mut Tcb,
+    store: &mut TxStore,
+    pool: &mut P,
+    net: &mut Net,
+    stats: &mut Stats,
+    index: u32,
+    ts: u32,
+    frozen: bool,
+    now: Instant,
+    out: &mut Vec<TxFrame>,
+) -> bool {
+    let path = net.path(tcb.path);
+    let known = path.state() == PathState::Known;
+    let TxStore { segments, rest, .. } = store;
+    let segment = &mut segments[index];
+    let payload_sum = if path.tx_checksum() { 0 } else { segment.payload_sum(rest, pool) };
+    let (flags, tos) = tcb.mark_data(segment.flags(), index == tcb.tx.next, segment.len);
+    // Blocks go along only where a full segment leaves room; a pure ACK carries them otherwise.
+    let with_sack = segment.len + 36 <= tcb.mss as u32;
+    let first = out.len();
+    let in_place = segment.len > 0 && !pool.is_shared(&segment.head);
+    let stamps = if tcb.flags.has(Flags::TIMESTAMPS) { options::TIMESTAMPS_LEN } else { 0 };
+    let bytes;
+    if segment.len == 0 && tcb.has_plain_headers(with_sack) {
+        // A bare FIN.
+        let urgent = tcb.urgent_pointer(segment.seq);
+        let plain = Plain { tos, ..tcb.plain(segment.seq, flags, urgent, ts, frozen) };
+        let Some(frame) = build::bare_plain(pool, path, &plain) else { return false };
+        bytes = frame.frame.len() as u64;
+        out.push(frame);
+    } else if in_place
+        && tcb.has_plain_headers(with_sack)
+        && segment.head.off() >= build::header_len(path, false, stamps as u8)
+    {
+        let urgent = tcb.urgent_pointer(segment.seq);
+        let plain =
+            Plain { payload_len: segment.len, payload_sum, tos, ..tcb.plain(segment.seq, flags, urgent, ts, frozen) };
+        let off = segment.head.off();
+        let checksum = build::write_plain(pool, &mut segment.head, path, &plain);
+        let headers = off - segment.head.off();
+        bytes = headers as u64 + u64::from(segment.len);
+        push_shared(pool, segment, rest, headers, checksum, out);
+    } else {
+        let emit = Emit { ts, frozen, flags, tos, with_sack, payload_sum };
+        let Some(any) = emit_any(tcb, pool, path, segment, rest, out, &emit) else { return false };
+        bytes = any;
+    }
+    if tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED) {
+        stats.acks_piggybacked += 1;
+    }
+    let owes_blocks = !with_sack && tcb.ext.as_ref().is_some_and(|e| !e.islands.is_empty());
+    if !owes_blocks {
+        tcb.ack_carried();
+    }
+    if known {
+        stats.tx_bytes += bytes;
+    } else {
+        let packet = out.drain(first..).collect();
+        net.wait_for_neighbour(pool, stats, tcb.path, now, packet);
+    }
+    true
+}
+
+/// What [`emit_segment`] has found out.
+struct Emit {
+    ts: u32,
+    frozen: bool,
+    flags: TcpFlags,
+    tos: u8,
+    with_sack: bool,
+    payload_sum: u16,
+}
+
+/// A segment with any headers, in whatever frames: its length. `None`: the pool is dry.
+fn emit_any<P: FramePool>(
+    tcb: &mut Tcb,
+    pool: &mut P,
+    path: &Path,
+    segment: &mut TxSegment,
+    rest: &FrameNodes,
+    out: &mut Vec<TxFrame>,
+    emit: &Emit,
+) -> Option<u64> {
+    let Emit { ts, frozen, flags, tos, with_sack, payload_sum } = *emit;
+    let options = tcb.option_bytes(ts, with_sack);
+    let key = tcb.key();
+    let spec = SegmentSpec {
+        key: &key,
+        seq: segment.seq,
+        ack: tcb.rcv_nxt,
+        flags,
+        window: tcb.offer_window(frozen),
+        urgent: tcb.urgent_pointer(segment.seq),
+        options: &options,
+        ttl: tcb.ttl(),
+        tos,
+        flow_label: tcb.flow_label(),
+        payload_len: segment.len,
+        payload_sum,
+    };
+    let headers = build::header_len(path, key.is_v6(), options.len);
+    if segment.len == 0 {
+        out.push(build::bare(pool, path, &spec)?);
+    } else if !pool.is_shared(&segment.head) && segment.head.off() >= headers {
+        let checksum = build::write_headers(pool, &mut segment.head, path, &spec);
+        push_shared(pool, segment, rest, headers, checksum, out);
+    } else if !emit_copy(pool, path, &spec, segment, rest, out) {
+        return None;
+    }
+    Some(headers as u64 + u64::from(segment.len))
+}
+
+/// A segment whose headers are written leaves; the send queue keeps the same frames.
+#[inline(always)]
+fn push_shared<P: FramePool>(
+    pool: &mut P,
+    segment: &mut TxSegment,
+    rest: &FrameNodes,
+    headers: usize,
+    checksum: Option<TxChecksum>,
+    out: &mut Vec<TxFrame>,
+) {
+    let frame = pool.share(&segment.head);
+    segment.head.trim_front(headers);
+    out.push(TxFrame { frame, checksum });
+    if !segment.rest.is_empty() {
+        push_rest(pool, segment, rest, out);
+    }
+}
+
+/// The frames behind a chain's first, which `out` ends with.
+#[inline(never)]
+fn push_rest<P: FramePool>(pool: &mut P, segment: &TxSegment, rest: &FrameNodes, out: &mut Vec<TxFrame>) {
+    let more = |last: &mut Vec<TxFrame>| {
+        if let Some(last) = last.last_mut() {
+            last.frame.set_more(true);
+        }
+    };
+    segment.rest.for_each(rest, |part| {
+        more(out);
+        let mut frame = pool.share(part);
+        frame.set_more(false);
+        out.push(TxFrame { frame, checksum: None });
+    });
+}
+
+/// Builds a segment whose frame the device still holds, or whose head has no room for headers: in a frame of its own.
+#[cold]
+fn emit_copy<P: FramePool>(
+    pool: &mut P,
+    path: &Path,
+    spec: &SegmentSpec<'_>,
+    segment: &TxSegment,
+    rest: &FrameNodes,
+    out: &mut Vec<TxFrame>,
+) -> bool {
+    let first = out.len();
+    let Some(mut head) = pool.alloc() else { return false };
+    let n = segment.head.len().min(pool.payload_room());
+    let mut copy = [0u8; 4096];
+    copy[..n].copy_from_slice(&pool.bytes(&segment.head)[..n]);
+    head.grow_back(n);
+    pool.bytes_mut(&mut head).copy_from_slice(&copy[..n]);
+    let extra = segment.head.len() - n;
+    let checksum = build::write_headers(pool, &mut head, path, spec);
+    out.push(TxFrame { frame: head, checksum });
+    if extra > 0 {
+        // A frame handed in by the application may hold more than a fresh one can: share its end.
+        let mut end = pool.share(&segment.head);
+        end.trim_front(n);
+        out.push(TxFrame { frame: end, checksum: None });
+    }
+    segment.rest.for_each(rest, |part| out.push(TxFrame { frame: pool.share(part), checksum: None }));
+    let chain = out.len();
+    for (i, part) in out[first..].iter_mut().enumerate() {
+        part.frame.set_more(first + i + 1 < chain);
+    }
+    true
+}

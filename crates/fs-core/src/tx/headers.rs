@@ -1,0 +1,87 @@
+//! A connection's headers.
+
+use crate::seq::SeqNum;
+use crate::tcb::Tcb;
+use crate::tcb::flags::Flags;
+use crate::tx::build::{DEFAULT_TTL, OptionBytes, Plain};
+use crate::wire::options::{self, Timestamps};
+use crate::wire::tcp::TcpFlags;
+
+impl Tcb {
+    /// A segment needs nothing but what a [`Plain`] says. `with_sack`: it would carry blocks.
+    #[inline(always)]
+    pub(crate) fn has_plain_headers(&self, with_sack: bool) -> bool {
+        let owes = |e: &crate::tcb::extension::Ext| with_sack && (!e.islands.is_empty() || e.dsack.is_some());
+        !self.flags.has(Flags::V6) && !self.ext.as_ref().is_some_and(owes)
+    }
+
+    /// Headers of a segment without payload.
+    #[inline(always)]
+    pub(crate) fn plain(&mut self, seq: SeqNum, flags: TcpFlags, urgent: u16, ts: u32, frozen: bool) -> Plain {
+        let window = self.offer_window(frozen);
+        Plain { urgent, ttl: self.ttl(), tos: self.tos(), ..self.usual_headers(seq, flags, window, ts) }
+    }
+
+    /// As [`Tcb::plain`], of a connection that is quiet about what leaves: no urgent data, the defaults in the IP header.
+    #[inline(always)]
+    pub(crate) fn usual_headers(&self, seq: SeqNum, flags: TcpFlags, window: u16, ts: u32) -> Plain {
+        Plain {
+            local: self.local,
+            remote: self.remote,
+            local_port: self.local_port,
+            remote_port: self.remote_port,
+            seq,
+            ack: self.rcv_nxt,
+            flags,
+            window,
+            urgent: 0,
+            ts: self.flags.has(Flags::TIMESTAMPS).then_some(Timestamps { val: ts, ecr: self.ts_recent }),
+            ttl: DEFAULT_TTL,
+            tos: 0,
+            payload_len: 0,
+            payload_sum: 0,
+        }
+    }
+
+    /// A segment of this connection can leave now, as far as a glance tells.
+    #[inline]
+    pub(crate) fn may_carry_ack(&self) -> bool {
+        self.has_unsent() && self.flight() < self.window.cwnd && self.snd_wnd > 0
+    }
+
+    #[inline]
+    pub(crate) fn ttl(&self) -> u8 {
+        self.ext.as_ref().and_then(|e| e.ttl).unwrap_or(DEFAULT_TTL)
+    }
+
+    /// Timestamps (on every segment once agreed: RFC 7323 3.2) and SACK blocks.
+    #[inline]
+    pub(crate) fn option_bytes(&mut self, ts: u32, with_sack: bool) -> OptionBytes {
+        let mut options = OptionBytes::NONE;
+        if self.flags.has(Flags::TIMESTAMPS) {
+            let pair = Timestamps { val: ts, ecr: self.ts_recent };
+            options.len = options::emit_timestamps(pair, &mut options.bytes) as u8;
+        }
+        if with_sack
+            && self.flags.has(Flags::SACK)
+            && let Some(ext) = self.ext.as_mut()
+            && (!ext.islands.is_empty() || ext.dsack.is_some())
+        {
+            let mut blocks = [(SeqNum(0), SeqNum(0)); 4];
+            // With timestamps 40 bytes of options leave room for three.
+            let room = if options.len > 0 { 3 } else { 4 };
+            let mut n = 0;
+            if let Some(range) = ext.dsack.take() {
+                // RFC 2883 section 4: the duplicate range comes first.
+                blocks[0] = range;
+                n = 1;
+                // ... and the block that it lies in second.
+                ext.islands.touch(range.0);
+            }
+            n += ext.islands.sack_blocks(&mut blocks[n..room]);
+            let at = options.len as usize;
+            options.len += options::emit_sack(&blocks[..n], &mut options.bytes[at..]) as u8;
+        }
+        options
+    }
+}
