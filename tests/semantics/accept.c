@@ -270,6 +270,81 @@ static void accept_of_one_that_left(void) {
     CALL(recv(s, text, 8, 0));
 }
 
+static int get_int(int fd, int level, int name) {
+    int value = -1;
+    socklen_t len = sizeof value;
+    MUST(getsockopt(fd, level, name, &value, &len));
+    return value;
+}
+
+static void say_options(const char *who, int fd) {
+    struct linger linger = {0};
+    struct timeval limit = {0};
+    socklen_t linger_len = sizeof linger, limit_len = sizeof limit;
+    MUST(getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &linger_len));
+    MUST(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &limit_len));
+    say("%s: keepalive %d, nodelay %d, idle %d, rcvbuf %d, rcvlowat %d, oobinline %d, user timeout %d, cork %d, linger %d %d, "
+        "rcvtimeo %d, tos %d, priority %d",
+        who, get_int(fd, SOL_SOCKET, SO_KEEPALIVE), get_int(fd, IPPROTO_TCP, TCP_NODELAY),
+        get_int(fd, IPPROTO_TCP, TCP_KEEPIDLE), get_int(fd, SOL_SOCKET, SO_RCVBUF), get_int(fd, SOL_SOCKET, SO_RCVLOWAT),
+        get_int(fd, SOL_SOCKET, SO_OOBINLINE), get_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), get_int(fd, IPPROTO_TCP, TCP_CORK),
+        linger.l_onoff, linger.l_onoff ? linger.l_linger : 0, (int)limit.tv_sec, get_int(fd, IPPROTO_IP, IP_TOS),
+        get_int(fd, SOL_SOCKET, SO_PRIORITY));
+}
+
+static void set_options(int fd, int round) {
+    struct linger linger = {round & 1, round};
+    struct timeval limit = {round, 0};
+    set_int(fd, SOL_SOCKET, SO_KEEPALIVE, round & 1);
+    set_int(fd, IPPROTO_TCP, TCP_NODELAY, round & 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30 + round);
+    set_int(fd, SOL_SOCKET, SO_RCVBUF, 10000 * round);
+    set_int(fd, SOL_SOCKET, SO_RCVLOWAT, round);
+    set_int(fd, SOL_SOCKET, SO_OOBINLINE, round & 1);
+    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * round);
+    set_int(fd, IPPROTO_TCP, TCP_CORK, round & 1);
+    set_int(fd, IPPROTO_IP, IP_TOS, 16 * (round & 1));
+    set_int(fd, SOL_SOCKET, SO_PRIORITY, 2);
+    MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+}
+
+/* A connection has the options that its listener had when it came. */
+static void options_in_backlog(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 8, &at, &len);
+    set_options(l, 3);
+    dial(&at, len);
+    dial(&at, len);
+    set_options(l, 4);
+    say_options("listener", l);
+    say_options("first", MUST(accept(l, NULL, NULL)));
+    say_options("second", MUST(accept(l, NULL, NULL)));
+    dial(&at, len);
+    say_options("third", MUST(accept(l, NULL, NULL)));
+    set_options(l, 5);
+    dial(&at, len);
+    say_options("fourth", MUST(accept(l, NULL, NULL)));
+}
+
+/* IPV6_V6ONLY of a listener on an address is set by bind(2). */
+static void accepted_v6only(void) {
+    const char *const addresses[] = {"::1", "::", "::ffff:127.0.0.1"};
+    for (int i = 0; i < 3; i++) {
+        struct sockaddr_in6 at = {.sin6_family = AF_INET6};
+        socklen_t len = sizeof at;
+        int l = tcp(AF_INET6, 0), c = tcp(AF_INET6, 0);
+        inet_pton(AF_INET6, addresses[i], &at.sin6_addr);
+        MUST(bind(l, (struct sockaddr *)&at, len));
+        MUST(listen(l, 4));
+        MUST(getsockname(l, (struct sockaddr *)&at, &len));
+        MUST(connect(c, (struct sockaddr *)&at, len));
+        int s = MUST(accept(l, NULL, NULL));
+        say("%s: %d %d", addresses[i], get_int(l, IPPROTO_IPV6, IPV6_V6ONLY), get_int(s, IPPROTO_IPV6, IPV6_V6ONLY));
+    }
+}
+
 const struct test accept_cases[] = {
     {"accept_inheritance", accept_inheritance},
     {"accept_addresses", accept_addresses},
@@ -281,4 +356,6 @@ const struct test accept_cases[] = {
     {"accept_order", accept_order},
     {"accept_order_of_processes", accept_order_of_processes},
     {"accept_of_one_that_left", accept_of_one_that_left},
+    {"accept_options_in_backlog", options_in_backlog},
+    {"accept_v6only_of_address", accepted_v6only},
     {NULL, NULL, false}};

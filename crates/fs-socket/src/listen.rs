@@ -31,6 +31,7 @@ use crate::{
     arenas::{self, Mapped, Shared},
     connect,
     held::{Held, Note},
+    options,
     poll::{self, spin::Spin},
     process::{self, Attachment, Poller},
     socket::{Kind, Socket, mark},
@@ -82,6 +83,9 @@ struct Listener {
     entered: AtomicU32,
     /// The attachment whose connection the poller's set tells of the end of, and the poller.
     control: AtomicU64,
+    /// What the socket's options were, for connections that came before some of them changed; until when that was.
+    before: Pointer<Socket>,
+    before_until: AtomicU64,
     /// Threads of this process that sleep in accept.
     waiters: AtomicU32,
     /// Those of them that look again after a long time only.
@@ -113,6 +117,12 @@ pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
     Some(call::bind(fd, address).inspect(|()| {
         let wish = address::parse(address, socket.family());
         socket.mark(mark::BOUND);
+        if wish.is_some_and(|wish| {
+            wish.ip().is_ipv6() && wish.ip().to_canonical().is_ipv6() && !wish.ip().is_unspecified()
+        }) {
+            // __inet6_bind() of the kernel.
+            socket.remember_option(options::SOL_IPV6, options::IPV6_V6ONLY, 1);
+        }
         if wish.is_some_and(|wish| wish.port() != 0 && wish.ip().to_canonical().is_unspecified()) {
             socket.mark(mark::PORT);
         }
@@ -218,6 +228,13 @@ fn tell_daemon(socket: &Socket, tell: impl FnOnce(&Client, u32) -> Result<(), Er
         && let Err(error) = tell(attachment.client(), id)
     {
         attachment.failed(&error);
+    }
+}
+
+/// See [`Listener::keep_options`].
+pub(crate) fn keep_options(socket: &Socket) {
+    if let Some(listener) = of(socket) {
+        listener.keep_options(socket);
     }
 }
 
@@ -637,6 +654,50 @@ impl Listener {
             Some((mapped.arena().waiting_since()?, place))
         };
         (0..count).filter_map(since).min().map(|(_, place)| place)
+    }
+
+    /// Options are about to change: those who wait have them as they are (tcp_create_openreq_child() of the kernel).
+    fn keep_options(&self, socket: &Socket) {
+        self.refresh();
+        let until = self.before_until.load(Relaxed);
+        let mut waits = false;
+        let waits_from_before = self.each(|mapped| {
+            let since = mapped.arena().waiting_since();
+            waits |= since.is_some();
+            since.is_some_and(|since| since < until)
+        });
+        if waits_from_before && self.before.load().is_some() {
+            // Those that came since that change are taken for later ones.
+            return;
+        }
+        self.before_until.store(0, Relaxed);
+        self.forget_options();
+        if waits && let Some(copy) = socket.copy() {
+            self.before.store(Some(copy));
+            self.before_until.store(process::now(), Release);
+        }
+    }
+
+    fn forget_options(&self) {
+        if let Some(copy) = self.before.swap(None) {
+            copy.drop_copy();
+        }
+    }
+
+    /// When the next connection came, if that matters.
+    fn came_of_next(&self) -> Option<u64> {
+        if self.before_until.load(Acquire) == 0 {
+            return None;
+        }
+        let place = self.longest_waiting()?;
+        self.arenas.at(place as usize)?.load()?.arena().waiting_since()
+    }
+
+    /// The options that a connection has which came then, where they are not the socket's own.
+    fn options_of(&self, came: Option<u64>) -> Option<table::SocketRef> {
+        let until = self.before_until.load(Acquire);
+        came.filter(|&came| came < until)?;
+        table::hold(self.before.load()?)
     }
 
     /// Takes the next connection.

@@ -18,8 +18,10 @@ use crate::{
 };
 
 const SOL_SOCKET: i32 = 1;
+const SOL_IP: i32 = 0;
+const IP_TOS: i32 = 1;
 const SOL_TCP: i32 = 6;
-const SOL_IPV6: i32 = 41;
+pub(crate) const SOL_IPV6: i32 = 41;
 
 /// Names of SOL_SOCKET (asm-generic/socket.h).
 mod so {
@@ -54,7 +56,7 @@ mod tcp {
 
 /// linux/in6.h.
 const IPV6_ADDRFORM: i32 = 1;
-const IPV6_V6ONLY: i32 = 26;
+pub(crate) const IPV6_V6ONLY: i32 = 26;
 
 /// What getsockopt(TCP_MAXSEG) says of a connection over loopback: its MTU of 65536 less headers.
 const LOCAL_MSS: i32 = 65483;
@@ -153,10 +155,16 @@ fn sync(fd: Fd, socket: &Socket) {
         // As above.
         let _ = call::setsockopt(fd, SOL_SOCKET, so::LINGER, &value);
     }
+    let mut has_tos = false;
     socket.take_options(|level, name, value| {
         // It was valid on the listener; on a fresh socket it is too, and what it is for is done by us.
         let _ = call::setsockopt(fd, level, name, &value.to_ne_bytes());
+        has_tos |= (level, name) == (SOL_IP, IP_TOS);
     });
+    if has_tos {
+        // Setting it sets this too, which is not inherited (sk_clone_lock() of the kernel).
+        let _ = call::setsockopt(fd, SOL_SOCKET, so::PRIORITY, &0_i32.to_ne_bytes());
+    }
 }
 
 /// `setsockopt(2)`.
@@ -184,6 +192,9 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
     sync(fd, socket);
     if let Some(answer) = tcp_options::set_first(socket, level, name, value) {
         return Some(answer);
+    }
+    if socket.kind() == Kind::Listener {
+        crate::listen::keep_options(socket);
     }
     Some(call::setsockopt(fd, level, name, value).inspect(|()| {
         act(fd, socket, level, name, value);
@@ -353,6 +364,9 @@ pub(crate) fn recall(fd: Fd, socket: &Socket) {
     }
     if call::int_option(fd, SOL_TCP, tcp::CORK).is_ok_and(|on| on != 0) {
         socket.mark(mark::CORK);
+    }
+    if socket.family() == address::AF_INET6 && call::int_option(fd, SOL_IPV6, IPV6_V6ONLY) == Ok(1) {
+        socket.remember_option(SOL_IPV6, IPV6_V6ONLY, 1);
     }
     beside::recall(fd, socket);
     socket.wishes().store(tcp_options::inherited(), Relaxed);

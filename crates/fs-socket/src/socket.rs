@@ -129,8 +129,8 @@ pub struct Socket {
 // All fields are atomics or pointers.
 crate::sys::array::zeroed!(Socket);
 
-/// Options remembered for accepted sockets; programs set three or four.
-const OPTIONS: usize = 10;
+/// Options remembered for accepted sockets; programs set three or four. As many as fit into the two lines.
+const OPTIONS: usize = 18;
 
 /// Bits of `marks`.
 pub(crate) mod mark {
@@ -378,6 +378,20 @@ impl Socket {
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {
             own.store(theirs.load(Relaxed), Relaxed);
         }
+    }
+
+    /// What [`Socket::inherit`] takes of a socket, as of now; `None`: no memory.
+    pub(crate) fn copy(&self) -> Option<&'static Socket> {
+        let copy = Self::make(Kind::Internal)?;
+        copy.inherit(self);
+        copy.mark(self.marks() & mark::OOB_INLINE);
+        Some(copy)
+    }
+
+    /// A copy is needed no more, but by who holds it.
+    pub(crate) fn drop_copy(&'static self) {
+        process::begin_change();
+        self.release();
     }
 
     /// Remembers an option that sockets accepted from this one have too.

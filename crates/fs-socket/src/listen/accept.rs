@@ -146,6 +146,7 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
         Ok(fd) => fd,
         Err(errno) => return Some(Err(errno)),
     };
+    let came = listener.came_of_next();
     let taken = listener.take();
     let give_up = || {
         // Made above.
@@ -163,7 +164,10 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
     };
     new.set_status(flags as u32 & O_NONBLOCK);
     new.mark(mark::ACCEPTED);
-    new.inherit(socket);
+    match listener.options_of(came) {
+        Some(before) => new.inherit(before.unheld()),
+        None => new.inherit(socket),
+    }
     if let Err(errno) = connect::adopt(attachment, fd, new, mapped, &channel) {
         crate::descriptor::forget(fd);
         give_up();

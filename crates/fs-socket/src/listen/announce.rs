@@ -248,7 +248,9 @@ impl Drop for Place {
 impl Listener {
     /// One hold less of the place; with the last one it is free.
     pub(super) fn let_go(&self) {
-        self.used.fetch_sub(1, AcqRel);
+        if self.used.fetch_sub(1, AcqRel) == 1 {
+            self.forget_options();
+        }
     }
 
     /// Whether a thread holds the place besides the socket: one that tells the daemon of it.
