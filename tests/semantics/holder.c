@@ -243,6 +243,78 @@ static void corked_name(void) {
     say("same %d", own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr);
 }
 
+static int in_group(void) {
+    int fd = tcp(AF_INET, SOCK_NONBLOCK);
+    set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+    if (bind(fd, (struct sockaddr *)&at, at_len) < 0) {
+        say("bind: %s", name_of(errno));
+        close(fd);
+        return -1;
+    }
+    MUST(listen(fd, 64));
+    return fd;
+}
+
+static int accept_all(int fd) {
+    int n = 0;
+    for (int s; (s = accept(fd, NULL, NULL)) >= 0; n++) close(s);
+    return n;
+}
+
+/* SO_REUSEPORT: a group of two processes of one user; another user is kept out. */
+static void group_of_processes(void) {
+    at_len = sizeof(struct sockaddr_in);
+    memset(&at, 0, sizeof at);
+    *(struct sockaddr_in *)&at = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    l = in_group();
+    MUST(getsockname(l, (struct sockaddr *)&at, &at_len));
+    int report_to[2], clients[64], theirs = 0, mine;
+    MUST(pipe(report_to));
+    pid_t child = split();
+    if (is_child) {
+        close(l);
+        l = in_group();
+        yield();
+        await_turn();
+        theirs = accept_all(l);
+        if (write(report_to[1], &theirs, sizeof theirs) != sizeof theirs) die("write");
+        await_turn();
+        close(l);
+        yield();
+        await_turn();
+        _exit(0);
+    }
+    await_turn();
+    for (int i = 0; i < 64; i++) clients[i] = dial(&at, at_len);
+    yield();
+    if (read(report_to[0], &theirs, sizeof theirs) != sizeof theirs) die("read");
+    mine = accept_all(l);
+    say("all %d, both %d", mine + theirs, mine > 8 && theirs > 8);
+    for (int i = 0; i < 64; i++) close(clients[i]);
+    for (int i = 0; i < 64; i++) clients[i] = dial(&at, at_len);
+    yield();
+    await_turn();
+    /* Those that waited in the child's are reset, and new ones are this one's. */
+    int reset = 0;
+    mine = accept_all(l);
+    for (int i = 0; i < 64; i++) {
+        char byte;
+        reset += recv(clients[i], &byte, 1, 0) < 0 && errno == ECONNRESET;
+    }
+    say("all %d, some reset %d", mine + reset, reset > 8 && mine > 8);
+    for (int i = 0; i < 8; i++) dial(&at, at_len);
+    say("%d", accept_all(l));
+    pid_t other = MUST(fork());
+    if (!other) {
+        if (geteuid() == 0) MUST(setuid(65534));
+        in_group();
+        _exit(0);
+    }
+    reap(other);
+    yield();
+    reap(child);
+}
+
 const struct test holder_cases[] = {{"holder_shut_by_child", shut_by_child, true},
                                     {"holder_listens_again_in_child", listens_again_in_child, true},
                                     {"holder_shut_wakes_accept", shut_wakes_accept, true},
@@ -251,4 +323,5 @@ const struct test holder_cases[] = {{"holder_shut_by_child", shut_by_child, true
                                     {"holder_kernel_option", kernel_option, true},
                                     {"holder_nonblocking", nonblocking, false},
                                     {"holder_corked_name", corked_name, false},
+                                    {"holder_group_of_processes", group_of_processes, true},
                                     {NULL, NULL, false}};
