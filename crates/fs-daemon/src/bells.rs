@@ -11,6 +11,7 @@
 //! A process that cannot call epoll_wait(2), because it has confined itself, has an eventfd that the daemon alone rings,
 //! without waiting for it ([`Ringer`]).
 
+use crate::server::{Command, Commands};
 use crate::sys::Ringer;
 use fs_shm::Bells;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -19,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bells of one poller that one attachment may be given. It needs one; it asks again when the number was closed behind its
 /// back, or its place in a table was taken.
@@ -79,6 +80,8 @@ pub(crate) struct Pollers {
     /// The last number given. Numbers are not given twice: a process keeps the eventfd of a number that it has asked
     /// for, and would ring the one of a poller that is gone.
     last: AtomicU32,
+    /// The way to the control thread; none in tests.
+    commands: OnceLock<Arc<Commands>>,
 }
 
 impl Default for Pollers {
@@ -88,11 +91,18 @@ impl Default for Pollers {
                 tracing::warn!(%error, "no asynchronous requests (io_setup): a hostile program can keep the daemon waiting");
             })
             .ok();
-        Self { all: Mutex::new(All { pollers: HashMap::new(), ringer }), last: AtomicU32::new(0) }
+        let all = Mutex::new(All { pollers: HashMap::new(), ringer });
+        Self { all, last: AtomicU32::new(0), commands: OnceLock::new() }
     }
 }
 
 impl Pollers {
+    /// The control thread is told by these.
+    pub(crate) fn tell_by(&self, commands: Arc<Commands>) {
+        // Once in a daemon's life.
+        let _again = self.commands.set(commands);
+    }
+
     fn lock(&self) -> MutexGuard<'_, All> {
         // Every change is one insert or remove.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
@@ -257,6 +267,13 @@ impl Pollers {
 impl Bells for Pollers {
     fn ring(&self, poller: u32) {
         self.lock().ring(poller);
+    }
+
+    fn trim(&self, number: u32) -> bool {
+        self.commands.get().is_some_and(|commands| {
+            commands.send(Command::Trim { arena: number });
+            true
+        })
     }
 }
 

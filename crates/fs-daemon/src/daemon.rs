@@ -179,6 +179,7 @@ impl Builder {
         let commands = Arc::new(Commands::new().map_err(system("make an eventfd"))?);
         // Arenas keep it for good: a process has few daemons in its life.
         let pollers: &'static Pollers = Box::leak(Box::default());
+        pollers.tell_by(commands.clone());
         let (wire, cores) = match device {
             Some(Device { name: device, queues, partial_checksums }) => {
                 let options = Options { device, queues, partial_checksums, geometry };

@@ -590,3 +590,21 @@ fn a_drain_waits_for_connections() {
     daemon.join().unwrap();
     assert!(pair.client.client.is_closed());
 }
+
+#[test]
+fn memory_of_what_was_freed_goes_back() {
+    let daemon = start();
+    let pair = pair(&daemon);
+    let (_, memory) = pair.server.client.arena(pair.arena).unwrap();
+    let kib = || rustix::fs::fstat(memory.as_fd()).unwrap().st_blocks / 2;
+    let before = kib();
+    while pair.a.send_one(&[1; 4000]).is_ok() {}
+    assert!(kib() > before + 900, "{} KiB of {before} before", kib());
+    pair.client.page.clear(7);
+    pair.server.page.clear(4);
+    pair.a.close(false).unwrap();
+    pair.b.close(false).unwrap();
+    assert!(kib() > before + 900, "it is kept for a moment");
+    pair.client.client.trim(pair.arena).unwrap();
+    soon("memory goes back", || kib() < before + 50);
+}

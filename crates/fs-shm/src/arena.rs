@@ -1,5 +1,6 @@
 //! An arena: the memory shared by one opener and one acceptor group, as one side maps it.
 
+use std::mem::offset_of;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
@@ -44,6 +45,14 @@ impl Arena {
         head[8..12].copy_from_slice(&VERSION.to_ne_bytes());
         head[16..].copy_from_slice(&geometry.to_word().to_ne_bytes());
         sealed_memfd(name, geometry.bytes(), &head)
+    }
+
+    /// Writes the daemon's number of an arena into it: what it is told by [`Bells::trim`].
+    ///
+    /// # Errors
+    /// Those of pwrite(2).
+    pub fn set_number(fd: BorrowedFd<'_>, number: u32) -> Result<(), Errno> {
+        rustix::io::pwrite(fd, &number.to_ne_bytes(), offset_of!(Head, number) as u64).map(drop)
     }
 
     /// Maps an arena as `side`. `geometry` as the control plane told it. `bells`: of the process.

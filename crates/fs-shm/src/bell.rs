@@ -9,6 +9,14 @@
 pub trait Bells: Send + Sync {
     /// Wakes the poller (writes 1 to its eventfd).
     fn ring(&self, poller: u32);
+
+    /// Has the daemon look soon what of this arena's memory can go back ([`crate::Arena::trim`]). Called seldom, from any thread
+    /// that receives, sends or closes; must not wait. `number` was read from memory that the peer can write. `false`: it could
+    /// not be told now.
+    fn trim(&self, number: u32) -> bool {
+        let _number = number;
+        true
+    }
 }
 
 /// For sides whose peers never sleep in a poller, and for tests.

@@ -24,9 +24,9 @@ use crate::layout::{Geometry, POSITION_BITS};
 use crate::ring::{Broken, POSITION_MASK, Ring, is_before};
 
 /// `Head::larges`: whom a ring was taken for.
-const OWNER: u64 = (1 << 20) - 1;
+pub(crate) const OWNER: u64 = (1 << 20) - 1;
 /// `Head::larges`: there may be memory behind it.
-const TOUCHED: u64 = 1 << 20;
+pub(crate) const TOUCHED: u64 = 1 << 20;
 /// `Head::larges`: one in the number of times that it was taken.
 const ONCE: u64 = 1 << 32;
 
@@ -171,6 +171,7 @@ impl Ring<'_> {
             && taken & OWNER == self.owner()
         {
             self.arena.give_large(large.number, taken);
+            self.arena.ask_trim();
         }
     }
 }
@@ -210,6 +211,7 @@ impl Arena {
                 tx.lease.load(SeqCst) != 0 && word.is_ok_and(|large| large.is_some_and(|large| large.number == number));
             if !named && idle {
                 self.give_large(number, taken);
+                self.ask_trim();
             }
             all &= named || idle;
         }

@@ -190,7 +190,11 @@ pub struct Head {
     pub(crate) _pad0: AtomicU32,
     /// [`Geometry::to_word`].
     pub geometry: AtomicU64,
-    pub(crate) _pad1: [AtomicU64; 5],
+    /// The daemon's number of the arena, which it writes. A hint.
+    pub number: AtomicU32,
+    /// 1: the daemon has been told that memory can go back (`trim.rs`).
+    pub trim: AtomicU32,
+    pub(crate) _pad1: [AtomicU64; 4],
     /// Not 0: no new channels (listener closed, side gone). Anyone sets it, nobody clears it.
     pub closed: AtomicU32,
     /// Connections that may wait for accept (the listener's backlog and one); 0: any number. Those behind them are still being

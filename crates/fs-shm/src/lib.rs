@@ -73,6 +73,7 @@ mod reap;
 mod region_unsafe;
 mod ring;
 mod sleep;
+mod trim;
 pub mod wait;
 pub mod word;
 

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Who opens connections in an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +42,8 @@ pub(super) struct ArenaEntry {
     pub(super) members: HashSet<u32>,
     /// It has lost a side, or a process that took part in it.
     pub(super) look: Option<Look>,
+    /// When memory goes back that is not used any more.
+    pub(super) trim: Option<Instant>,
 }
 
 /// Says what to do about the limit that is met first.
@@ -93,6 +96,7 @@ impl Server {
         }
         let id = self.next_arena;
         self.next_arena += 1;
+        Arena::set_number(memory.as_fd(), id)?;
         let mut members = HashSet::new();
         if let Opener::Process(process) = opener {
             self.attachments.get_mut(&process).ok_or(Errno::NOTCONN)?.arenas.insert(id);
@@ -106,6 +110,7 @@ impl Server {
             wire: matches!(opener, Opener::Core(_)) || matches!(acceptor, Acceptor::Core(_)),
             members,
             look: None,
+            trim: None,
         };
         self.arenas.insert(id, entry);
         self.arena_of.insert(of, id);

@@ -406,6 +406,15 @@ impl Server {
         }
     }
 
+    /// [`Request::Trim`](fs_shm::control::Request::Trim).
+    pub(super) fn asked_to_trim(&mut self, connection: u64, arena: u32) {
+        self.counters.requests += 1;
+        let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
+        if me.and_then(|me| self.attachments.get(&me)).is_some_and(|mine| mine.arenas.contains(&arena)) {
+            self.trim_soon(arena);
+        }
+    }
+
     /// Whoever shares an arena with a poller's process, or with a core, may ring it.
     fn may_ring(&self, me: u32, poller: u32) -> Result<(), Errno> {
         let holders = self.pollers.holders(poller).ok_or(Errno::NOENT)?;

@@ -58,6 +58,7 @@ const FIRST: u64 = 16;
 const NAMESPACE: u64 = 1 << 63;
 
 /// What other threads tell the control thread.
+#[derive(Debug)]
 pub(crate) enum Command {
     /// Take nothing new, and end when nothing is left or the time is over.
     Drain(Duration),
@@ -65,9 +66,12 @@ pub(crate) enum Command {
     Stop,
     /// A core could not listen: the port stays the kernel's alone.
     ListenFailed { listener: u32, errno: i32 },
+    /// Something was freed in an arena.
+    Trim { arena: u32 },
 }
 
 /// The way to the control thread.
+#[derive(Debug)]
 pub(crate) struct Commands {
     queue: Mutex<VecDeque<Command>>,
     wake: OwnedFd,
@@ -303,6 +307,7 @@ impl Server {
                 tracing::info!(attachments = self.attachments.len(), "draining");
             }
             Command::ListenFailed { listener, errno } => self.listen_failed(listener, errno),
+            Command::Trim { arena } => self.trim_soon(arena),
         }
         std::ops::ControlFlow::Continue(())
     }
@@ -400,6 +405,10 @@ impl Server {
                     self.note_due(id, after);
                     continue;
                 }
+                Ok((_, Request::Trim { arena })) => {
+                    self.asked_to_trim(id, arena);
+                    continue;
+                }
                 _ => {}
             }
             let (number, answer) = match request {
@@ -461,7 +470,8 @@ impl Server {
             | Request::Sockets { .. }
             | Request::Counters { .. }
             | Request::Ring { .. }
-            | Request::Due { .. } => Err(Errno::INVAL),
+            | Request::Due { .. }
+            | Request::Trim { .. } => Err(Errno::INVAL),
             Request::Poller => self.poller(me, fd),
             Request::ListenerPoller { listener } => self.listener_poller(me, listener),
             Request::ExclusivePoller { listener, set, told } => self.exclusive_poller(me, listener, set, told),

@@ -17,6 +17,10 @@ const ROUND: Duration = Duration::from_millis(10);
 /// The same for what is on its way between processes: its peer waits this long for the end when the message was thrown away.
 const SHARED: Duration = Duration::from_secs(1);
 
+/// How long after the first that was freed memory goes back. Shorter: what is used again and again is given back and asked for anew.
+/// Longer: other programs lack it.
+const TRIM: Duration = Duration::from_secs(1);
+
 /// When something is looked at next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
@@ -60,6 +64,20 @@ impl Server {
         self.sweep_at(look.at);
     }
 
+    /// Something was freed in an arena: its memory goes back.
+    pub(super) fn trim_soon(&mut self, id: u32) {
+        let Some(entry) = self.arenas.get_mut(&id) else { return };
+        let at = *entry.trim.get_or_insert_with(|| Instant::now() + TRIM);
+        self.sweep_at(at);
+    }
+
+    fn trim(&mut self, id: u32, now: Instant) {
+        let more = self.map(id, Side::A).is_some_and(|arena| arena.trim());
+        if let Some(entry) = self.arenas.get_mut(&id) {
+            entry.trim = more.then(|| now + ROUND);
+        }
+    }
+
     /// Something has to be looked at by then.
     fn sweep_at(&mut self, at: Instant) {
         self.sweep = Some(self.sweep.map_or(at, |before| before.min(at)));
@@ -83,9 +101,15 @@ impl Server {
             entry.look = entry.look.filter(|_| again).map(|look| look.next(now, SLOWEST));
         }
         self.see_to_due(now);
-        let looks = self.arenas.values().filter_map(|entry| entry.look).chain(self.share_look);
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let due: Vec<u32> = self.arenas.iter().filter(|(_, entry)| is_due(entry.trim)).map(|(&id, _)| id).collect();
+        for id in due {
+            self.trim(id, now);
+        }
+        let looks = self.arenas.values().filter_map(|entry| entry.look).chain(self.share_look).map(|look| look.at);
+        let trims = self.arenas.values().filter_map(|entry| entry.trim);
         let dues = self.attachments.values().filter_map(|attachment| attachment.due);
-        if let Some(next) = looks.map(|look| look.at).chain(dues).min() {
+        if let Some(next) = looks.chain(trims).chain(dues).min() {
             self.sweep_at(next.max(now + ROUND));
         }
     }
@@ -141,6 +165,9 @@ impl Server {
         if is_dying && (arena.used() == 0 || is_nobodys()) {
             self.forget_arena(id);
             return false;
+        }
+        if arena.is_trim_asked() {
+            self.trim_soon(id);
         }
         is_dying || !is_right
     }

@@ -44,6 +44,10 @@ impl Bells for Later {
             None => self.0.ring(poller),
         }
     }
+
+    fn trim(&self, number: u32) -> bool {
+        self.0.trim(number)
+    }
 }
 
 #[cfg(test)]

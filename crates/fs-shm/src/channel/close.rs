@@ -207,6 +207,7 @@ impl Channel<'_> {
         }
         self.block().state.store(State::new(self.generation().wrapping_add(1), Phase::Free).0, Release);
         self.arena().give_slot(self.slot());
+        self.arena().ask_trim();
     }
 
     /// Bytes that both directions have carried so far.

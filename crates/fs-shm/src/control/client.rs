@@ -365,6 +365,16 @@ impl Client {
         }
     }
 
+    /// Tells the daemon that something was freed in an arena. Takes no lock and waits neither for an answer nor for room.
+    pub fn trim(&self, arena: u32) -> Result<(), Error> {
+        if self.is_gone() {
+            return Err(Error::Closed);
+        }
+        let mut buffer = [0; 16];
+        let len = Request::Trim { arena }.encode(0, &mut buffer)?;
+        Carrier::Plain.send(self.socket.as_fd(), &buffer[..len]).map_err(Error::System)
+    }
+
     /// Which way a connection of this socket goes.
     pub fn route(&self, to: SocketAddr, placeholder: BorrowedFd<'_>) -> Result<Routed, Error> {
         let (reply, mut fds) = self.request(&Request::Route { to }, &[placeholder])?;

@@ -41,6 +41,7 @@ pub fn requests() -> Vec<Request> {
         Request::Status,
         Request::Ring { poller: 9 },
         Request::Due { after: 200 },
+        Request::Trim { arena: 9 },
         Request::ListenerPoller { listener: 5 },
         Request::ExclusivePoller { listener: 5, set: 3, told: false },
         Request::ExclusivePoller { listener: 1, set: 4, told: true },

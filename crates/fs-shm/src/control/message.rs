@@ -8,7 +8,7 @@ use super::wire::{Malformed, Reader, Text, Writer};
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 6 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 7 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -249,6 +249,11 @@ pub enum Request {
         /// In so many milliseconds.
         after: u32,
     },
+    /// Something was freed in an arena: its memory can go back. Nothing is answered.
+    Trim {
+        /// Its number.
+        arena: u32,
+    },
 }
 
 /// What the daemon answers.
@@ -460,7 +465,7 @@ impl Request {
                 w.u32(set);
                 w.u32(u32::from(told));
             }
-            Request::Arena { arena } => w.u32(arena),
+            Request::Arena { arena } | Request::Trim { arena } => w.u32(arena),
             Request::ForkFailed { child } | Request::Inherit { child } => w.u32(child),
             Request::Share { object, cookie, fd } => {
                 w.u64(object.to_word());
@@ -503,6 +508,7 @@ impl Request {
             Request::Due { .. } => 26,
             Request::Shut { .. } => 27,
             Request::Leave { .. } => 28,
+            Request::Trim { .. } => 29,
         }
     }
 
@@ -535,6 +541,7 @@ impl Request {
             24 => Request::Prepare,
             25 => Request::Inherit { child: r.u32()? },
             26 => Request::Due { after: r.u32()? },
+            29 => Request::Trim { arena: r.u32()? },
             22 => Request::ExclusivePoller { listener: r.u32()?, set: r.u32()?, told: r.u32()? != 0 },
             27 => Request::Shut { listener: r.u32()? },
             28 => Request::Leave { listener: r.u32()? },

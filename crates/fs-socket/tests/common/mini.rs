@@ -419,6 +419,7 @@ fn answer(
         | Request::Status
         | Request::Ring { .. }
         | Request::Due { .. }
+        | Request::Trim { .. }
         | Request::ExclusivePoller { .. } => failed(rustix::io::Errno::NOSYS),
     }
 }

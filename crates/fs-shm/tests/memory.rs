@@ -1,0 +1,117 @@
+//! What an arena costs: nothing for what is not used, and nothing any more for what was freed, once the daemon has looked.
+
+use fs_shm::{Arena, Bells, Channel, Errno, Geometry, OpenArgs, Side};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Counts how often the daemon is told of arena 7.
+struct Told(AtomicU32);
+
+impl Bells for Told {
+    fn ring(&self, _poller: u32) {}
+
+    fn trim(&self, number: u32) -> bool {
+        assert_eq!(number, 7);
+        self.0.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+struct World {
+    memory: OwnedFd,
+    a: Arena,
+    b: Arena,
+    told: &'static Told,
+}
+
+impl World {
+    fn new(geometry: Geometry) -> Self {
+        let told: &'static Told = Box::leak(Box::new(Told(AtomicU32::new(0))));
+        let memory = Arena::create("test", geometry).unwrap();
+        Arena::set_number(memory.as_fd(), 7).unwrap();
+        let map = |side| Arena::map(memory.as_fd(), geometry, side, told).unwrap();
+        let (a, b) = (map(Side::A), map(Side::B));
+        World { memory, a, b, told }
+    }
+
+    fn kib(&self) -> i64 {
+        rustix::fs::fstat(&self.memory).unwrap().st_blocks / 2
+    }
+
+    fn pair(&self) -> (Channel<'_>, Channel<'_>) {
+        (Channel::open(&self.a, &OpenArgs::default()).unwrap(), Channel::accept(&self.b).unwrap())
+    }
+
+    fn trim_all(&self) {
+        while self.a.trim() {}
+    }
+}
+
+fn fill(channel: &Channel<'_>) -> usize {
+    let mut sent = 0;
+    while let Ok(n) = channel.send_one(&[b'x'; 10_000]) {
+        sent += n;
+    }
+    sent
+}
+
+fn drain(channel: &Channel<'_>) -> usize {
+    let (mut got, mut room) = (0, [0; 30_000]);
+    loop {
+        match channel.recv_one(&mut room) {
+            Ok(n) if n > 0 => got += n,
+            Ok(_) | Err(Errno::AGAIN) => return got,
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+}
+
+#[test]
+fn what_a_burst_has_used_goes_back() {
+    let world = World::new(Geometry { slots: 128, stride_log2: 17, ring_log2: 14 });
+    let (kept, its_peer) = world.pair();
+    kept.send_one(&[b'k'; 10_000]).unwrap();
+    let before = world.kib();
+    for _ in 0..2 {
+        let pairs: Vec<_> = (0..100).map(|_| world.pair()).collect();
+        for (a, b) in &pairs {
+            assert_eq!(a.send_one(&[1; 16_000]), Ok(16_000));
+            assert_eq!(b.send_one(&[1; 16_000]), Ok(16_000));
+        }
+        assert!(world.kib() > before + 100 * 32, "{} KiB", world.kib());
+        for (a, b) in pairs {
+            drain(&a);
+            drain(&b);
+            a.close(false).unwrap();
+            b.close(false).unwrap();
+        }
+        assert!(world.a.is_trim_asked());
+        world.trim_all();
+        assert!(world.kib() < before + 200, "{} KiB of {before} before", world.kib());
+        assert!(!world.a.is_trim_asked());
+    }
+    // Once for each burst, not for each connection.
+    assert_eq!(world.told.0.load(Ordering::Relaxed), 2);
+    assert_eq!(drain(&its_peer), 10_000, "what lives keeps its bytes");
+}
+
+#[test]
+fn a_large_rings_memory_goes_back_when_it_is_free_and_not_before() {
+    let world = World::new(Geometry { slots: 64, stride_log2: 17, ring_log2: 12 });
+    let (a, b) = world.pair();
+    // First the ring of the slot as large as it gets.
+    fill(&a);
+    drain(&b);
+    world.trim_all();
+    let before = world.kib();
+    let sent = fill(&a);
+    assert!(sent > 3 << 20);
+    world.trim_all();
+    assert!(world.kib() > before + 3000, "{} KiB while it is full", world.kib());
+    assert_eq!(drain(&b), sent);
+    assert!(world.a.is_trim_asked());
+    world.trim_all();
+    assert!(world.kib() <= before + 300, "{} KiB of {before} before", world.kib());
+    // The connection goes on.
+    assert!(fill(&a) > 3 << 20);
+}
