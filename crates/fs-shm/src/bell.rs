@@ -10,6 +10,12 @@ pub trait Bells: Send + Sync {
     /// Wakes the poller (writes 1 to its eventfd).
     fn ring(&self, poller: u32);
 
+    /// Whether this process may use so many bytes more of memory. Called seldom: before a ring grows.
+    fn may_use(&self, bytes: u64) -> bool {
+        let _bytes = bytes;
+        true
+    }
+
     /// Has the daemon look soon what of this arena's memory can go back ([`crate::Arena::trim`]). Called seldom, from any thread
     /// that receives, sends or closes; must not wait. `number` was read from memory that the peer can write. `false`: it could
     /// not be told now.

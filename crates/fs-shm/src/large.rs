@@ -23,6 +23,10 @@ use crate::arena::Arena;
 use crate::layout::{Geometry, POSITION_BITS};
 use crate::ring::{Broken, POSITION_MASK, Ring, is_before};
 
+/// What is asked for at once ([`crate::Bells::may_use`]). Smaller: more looks. Larger: of several that ask at the same time more
+/// is granted than there is.
+pub(crate) const STEP: u64 = 256 << 10;
+
 /// `Head::larges`: whom a ring was taken for.
 pub(crate) const OWNER: u64 = (1 << 20) - 1;
 /// `Head::larges`: there may be memory behind it.
@@ -116,7 +120,7 @@ impl Ring<'_> {
         self.arena.direction(self.base) as u64 + 1
     }
 
-    /// The producer goes over to a large ring from `tail` on. `None`: there is none left.
+    /// The producer goes over to a large ring from `tail` on; there is memory for the first [`STEP`]. `None`: there is none left.
     #[cold]
     pub(crate) fn enter_large(&self, tail: u64, limit: u64) -> Option<Large> {
         let number = self.arena.take_large(self.owner())?;
@@ -129,9 +133,25 @@ impl Ring<'_> {
         // What is unread in the slot's rings counts as well.
         let log2 = enough.max(most - 2).max(geometry.ring_max_log2() + 1).min(most);
         let large = Large { switch: tail & POSITION_MASK, number, log2 };
+        self.tx.backed.store(STEP, Relaxed);
         self.rare.large.store(large.to_word(), Relaxed);
         self.tx.lease.store(self.next_lease(0), SeqCst);
         Some(large)
+    }
+
+    /// Of `room` bytes from `tail` on those that there is memory for; asks for what `want` bytes take.
+    pub(crate) fn backed(&self, large: Large, tail: u64, room: u64, want: u64) -> u64 {
+        let used = tail.wrapping_sub(large.switch) & POSITION_MASK;
+        let backed = &self.tx.backed;
+        let mut so_far = backed.load(Relaxed);
+        while so_far < large.capacity() && so_far < used.saturating_add(room.min(want)) {
+            if !self.arena.bells().may_use(STEP) {
+                break;
+            }
+            so_far += STEP;
+            backed.store(so_far, Relaxed);
+        }
+        if so_far >= large.capacity() { room } else { room.min(so_far.saturating_sub(used)) }
     }
 
     /// The producer has written, and published it.

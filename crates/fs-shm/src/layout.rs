@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -377,7 +377,10 @@ pub struct TxOwn {
     pub due: AtomicU64,
     /// Bytes behind `tail` that are written, and held back (TCP_CORK, MSG_MORE).
     pub held: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 2],
+    /// Bytes from the large ring's first position on that may be used: there was memory for them.
+    pub backed: AtomicU64,
+    /// Not 0: there was no memory for more when so many bytes were unread. A writer waits until fewer are.
+    pub short: AtomicU64,
 }
 
 /// What all descriptors of one side share.

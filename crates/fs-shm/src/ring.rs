@@ -21,7 +21,7 @@ use std::sync::atomic::fence;
 
 use crate::arena::Arena;
 use crate::copy_unsafe::Chunk;
-use crate::large::Large;
+use crate::large::{Large, STEP};
 use crate::layout::{Geometry, INLINE, In, Out, OutRare, POSITION_BITS, TxOwn};
 use crate::word::AtomicU32;
 
@@ -327,15 +327,36 @@ impl<'a> Ring<'a> {
         };
         let places = Places { map: self.map()?, large };
         let known = self.free(places, tail.wrapping_sub(head))?;
+        if let Some(large) = large {
+            return Ok((self.with_memory(large, tail, head, known, want as u64), places));
+        }
         if known >= want as u64 {
             return Ok((known, places));
         }
         let head = self.head_now();
         let now = self.free(places, tail.wrapping_sub(head))?;
-        if now >= want as u64 || large.is_some() || self.limit() <= places.map.capacity() {
+        if now >= want as u64 || self.limit() <= places.map.capacity() {
+            self.note_short(0);
             return Ok((now, places));
         }
         self.grow(tail, head, want as u64, enter, places)
+    }
+
+    /// Of `room` bytes of a large ring those that there is memory for.
+    fn with_memory(&self, large: Large, tail: u64, head: u64, room: u64, want: u64) -> u64 {
+        let backed = self.backed(large, tail, room, want);
+        if want != 0 {
+            let is_short = backed < room.min(want);
+            self.note_short(if is_short { (tail.wrapping_sub(head) + backed).max(1) } else { 0 });
+        }
+        backed
+    }
+
+    /// There was no memory for more when so many bytes were unread; 0: there was.
+    fn note_short(&self, unread: u64) {
+        if self.tx.short.load(Relaxed) != unread {
+            self.tx.short.store(unread, SeqCst);
+        }
     }
 
     /// The ring is full, and its limit allows a larger one.
@@ -345,20 +366,45 @@ impl<'a> Ring<'a> {
         let used = tail.wrapping_sub(head);
         let needed = (used + want.min(1 << geometry.large_log2())).min(self.limit());
         let mut places = now;
+        let mut memory = true;
         if needed <= 1 << geometry.ring_max_log2() || !enter {
-            places.map = self.next_map(places.map, tail, head, needed);
-            if places.map != now.map {
-                self.rare.map.store(places.map.to_word(), Relaxed);
+            memory = self.grow_map(&mut places.map, tail, head, needed);
+        }
+        if memory && enter && self.free(places, used)? < needed.saturating_sub(used) {
+            memory = self.arena.bells().may_use(STEP);
+            if memory {
+                places.large = self.enter_large(tail, self.limit());
+                memory = places.large.is_some() || self.grow_map(&mut places.map, tail, head, needed);
             }
         }
-        if enter && self.free(places, used)? < needed.saturating_sub(used) {
-            places.large = self.enter_large(tail, self.limit());
-            if places.large.is_none() {
-                places.map = self.next_map(places.map, tail, head, needed);
-                self.rare.map.store(places.map.to_word(), Relaxed);
-            }
+        let room = self.free(places, used)?;
+        if let Some(large) = places.large {
+            return Ok((self.with_memory(large, tail, head, room, want), places));
         }
-        Ok((self.free(places, used)?, places))
+        self.note_short(if memory { 0 } else { (used + room).max(1) });
+        Ok((room, places))
+    }
+
+    /// A larger ring in the stride, if there is one. `false`: there is, and no memory for it.
+    fn grow_map(&self, map: &mut Map, tail: u64, head: u64, needed: u64) -> bool {
+        let next = self.next_map(*map, tail, head, needed);
+        if next == *map {
+            return true;
+        }
+        if !self.arena.bells().may_use(next.capacity()) {
+            return false;
+        }
+        *map = next;
+        self.rare.map.store(next.to_word(), Relaxed);
+        true
+    }
+
+    /// Of how many unread bytes a writer that waits is to be told when a quarter is read, with the rings as they are.
+    fn waits_for(&self, places: Places) -> u64 {
+        match self.tx.short.load(SeqCst) {
+            0 => self.capacity(places),
+            short => short.min(self.capacity(places)),
+        }
     }
 
     /// The map with a larger ring from `tail` on; the same one if there is none, or if bytes before the last switch are unread.
@@ -396,11 +442,11 @@ impl<'a> Ring<'a> {
         let tail = self.out.tail.load(Relaxed);
         let head = self.inn.head.load(Acquire);
         let used = tail.wrapping_sub(head);
-        let mut most = self.capacity(places);
+        let mut most = self.waits_for(places);
         if is_roomy(used, most) {
             return Ok(true);
         }
-        if places.large.is_none() && self.limit() > most {
+        if places.large.is_none() && self.tx.short.load(Relaxed) == 0 && self.limit() > most {
             if enter && self.arena.has_large() {
                 most = self.limit();
             } else if self.next_map(places.map, tail, head, 0) != places.map {
@@ -484,7 +530,7 @@ impl<'a> Ring<'a> {
     fn is_space_due(&self, head: u64) -> bool {
         let (Ok(map), Ok(large)) = (self.map(), self.large()) else { return true };
         let used = self.out.tail.load(Acquire).wrapping_sub(head);
-        is_roomy(used, self.capacity(Places { map, large })) && self.rare.want_space.swap(0, SeqCst) != 0
+        is_roomy(used, self.waits_for(Places { map, large })) && self.rare.want_space.swap(0, SeqCst) != 0
     }
 }
 

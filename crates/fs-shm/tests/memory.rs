@@ -2,7 +2,7 @@
 
 use fs_shm::{Arena, Bells, Channel, Errno, Geometry, OpenArgs, Side};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Counts how often the daemon is told of arena 7.
 struct Told(AtomicU32);
@@ -114,4 +114,51 @@ fn a_large_rings_memory_goes_back_when_it_is_free_and_not_before() {
     assert!(world.kib() <= before + 300, "{} KiB of {before} before", world.kib());
     // The connection goes on.
     assert!(fill(&a) > 3 << 20);
+}
+
+/// Says yes for so many bytes more.
+struct Limited(AtomicU64);
+
+impl Bells for Limited {
+    fn ring(&self, _poller: u32) {}
+
+    fn may_use(&self, bytes: u64) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+}
+
+#[test]
+fn what_there_is_no_memory_for_waits_until_the_reader_has_read() {
+    let geometry = Geometry { slots: 64, stride_log2: 17, ring_log2: 12 };
+    let limited: &'static Limited = Box::leak(Box::new(Limited(AtomicU64::new(0))));
+    let memory = Arena::create("test", geometry).unwrap();
+    let map = |side| Arena::map(memory.as_fd(), geometry, side, limited).unwrap();
+    let (a, b) = (map(Side::A), map(Side::B));
+    let (from, to) = (Channel::open(&a, &OpenArgs::default()).unwrap(), Channel::accept(&b).unwrap());
+    let kib = || rustix::fs::fstat(&memory).unwrap().st_blocks / 2;
+    let is_writable = || from.readiness().contains(fs_shm::Readiness::OUT);
+    for (granted, least, most) in [(0, 4096, 4096), (600 << 10, 512 << 10, 700 << 10), (8 << 20, 3 << 20, 5 << 20)] {
+        limited.0.store(granted, Ordering::Relaxed);
+        let before = kib();
+        let sent = fill(&from);
+        assert!((least..=most).contains(&sent), "{sent} of {granted} granted");
+        assert!(kib() - before <= (granted / 1024) as i64 + 64, "{} KiB of {granted} granted", kib() - before);
+        assert!(!is_writable(), "nobody spins");
+        let (mut got, mut room, mut told) = (0_i64, vec![0; 1000], 0);
+        while got < sent as i64 {
+            got += to.recv_one(&mut room).unwrap() as i64;
+            // A writer that is told and finds no memory is told again later, not at once.
+            if told < 30 && is_writable() && granted < 8 << 20 {
+                told += 1;
+                limited.0.store(0, Ordering::Relaxed);
+                match from.send_one(&[b'y'; 5000]) {
+                    Ok(more) => got -= more as i64,
+                    Err(errno) => assert!(errno == Errno::AGAIN && !is_writable()),
+                }
+            }
+        }
+        assert!(is_writable());
+        drain(&to);
+        while a.trim() {}
+    }
 }

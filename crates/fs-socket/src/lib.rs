@@ -41,6 +41,7 @@ pub mod fork;
 mod held;
 mod ioctl_unsafe;
 pub mod listen;
+mod memory;
 pub mod options;
 pub mod pass;
 pub mod poll;

@@ -488,6 +488,10 @@ impl Bells for Ringer {
         }
     }
 
+    fn may_use(&self, bytes: u64) -> bool {
+        crate::memory::may_use(bytes)
+    }
+
     fn trim(&self, number: u32) -> bool {
         // What goes wrong with the daemon is found out by who needs an answer.
         current().is_some_and(|attachment| attachment.client.trim(number).is_ok())

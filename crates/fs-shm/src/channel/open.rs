@@ -276,6 +276,7 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
         out.rare.map.store(Map::uniform(geometry.ring_log2).to_word(), Relaxed);
         out.rare.large.store(0, Relaxed);
         tx[side].lease.store(0, Relaxed);
+        tx[side].short.store(0, Relaxed);
         out.rare.fin.store(0, Relaxed);
         out.rare.want_space.store(0, Relaxed);
         out.rare.asks.store(0, Relaxed);
