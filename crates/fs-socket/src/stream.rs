@@ -270,7 +270,9 @@ fn recv_more(
             if how.peek && bytes != 0 { patience.nap(channel, bytes) } else { patience.wait(channel, Interest::Read) };
         match waited {
             // Nothing was asked for: it waits once (the loop of tcp_recvmsg_locked() ends by its length).
-            Ok(()) | Err(Errno::AGAIN) if total == 0 => return Ok(Received::default()),
+            Err(Errno::AGAIN) if total == 0 => return Ok(Received::default()),
+            Ok(()) if total == 0 && channel.is_ready(Interest::Read) => return Ok(Received::default()),
+            // For bytes, or to look again: the daemon wakes all when one that shares the connection ends.
             Ok(()) => {}
             Err(errno) => return done(bytes, errno),
         }
