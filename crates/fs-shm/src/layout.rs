@@ -322,7 +322,9 @@ pub struct OutRare {
     /// The large ring in use; 0: none. Low 48 bits: the position from which on bytes are in it; bits 48..58: its number + 1;
     /// bits 58..64: log2 of its size. Means nothing once [`TxOwn::lease`] is 0, until the producer clears it.
     pub large: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 2],
+    /// Unread bytes in front of this position are skipped: urgent ones, each next when another came; 0: none so far.
+    pub skipped: AtomicU64,
+    pub(crate) _pad: AtomicU64,
 }
 
 /// The consumer's line.

@@ -476,7 +476,30 @@ impl<'a> Ring<'a> {
         let head = self.inn.head.load(Relaxed);
         let tail = self.out.tail.load(Acquire);
         let unread = tail.wrapping_sub(head);
-        if unread > 1 << self.arena.geometry().large_log2() { Err(Broken) } else { Ok((head, unread)) }
+        if unread > 1 << self.arena.geometry().large_log2() {
+            return Err(Broken);
+        }
+        let skipped = self.skipped(head).min(unread);
+        Ok((head.wrapping_add(skipped), unread - skipped))
+    }
+
+    /// Bytes from `head` on that the producer has said are not to be read.
+    #[inline]
+    fn skipped(&self, head: u64) -> u64 {
+        match self.rare.skipped.load(Relaxed) {
+            0 => 0,
+            end => end.wrapping_sub(head).cast_signed().max(0).cast_unsigned(),
+        }
+    }
+
+    /// The producer, about to write an urgent byte: one that is next for the reader is not read any more (tcp_check_urg() of the
+    /// kernel).
+    pub(crate) fn skip_urgent(&self) {
+        let mark = self.rare.urgent.load(Relaxed);
+        let head = self.inn.head.load(Acquire);
+        if mark != 0 && head.wrapping_add(self.skipped(head)) == mark.wrapping_sub(1) {
+            self.rare.skipped.store(mark, Relaxed);
+        }
     }
 
     /// The unread bytes from `position` on, in one piece, at most `len` (which must be unread).

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::close::Locks;
 use super::state::{Phase, State};
-use super::{CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SEVERAL, SND_SHUT};
+use super::{CORE, CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SEVERAL, SND_SHUT};
 use crate::holder::{self, Held};
 use crate::ring::{Ring, SEGMENT};
 
@@ -156,8 +156,12 @@ impl<'a> Channel<'a> {
             self.let_go_locked();
         }
         let before = tx.out.tail.load(Relaxed);
-        let mark = tx.rare.urgent.load(Relaxed);
+        let (mark, skipped) = (tx.rare.urgent.load(Relaxed), tx.rare.skipped.load(Relaxed));
         if total != 0 {
+            let peer = &self.block().own[self.side().other().index()].flags;
+            if peer.load(Relaxed) & (OOB_INLINE | CORE) == 0 {
+                tx.skip_urgent();
+            }
             // Before tail is published: whoever sees the byte sees the mark. A mark beyond tail means nothing yet.
             tx.rare.urgent.store(before.wrapping_add(total as u64), Relaxed);
         }
@@ -170,6 +174,7 @@ impl<'a> Channel<'a> {
         }
         if sent < total {
             tx.rare.urgent.store(mark, Relaxed);
+            tx.rare.skipped.store(skipped, Relaxed);
         }
         if sent == 0 && total != 0 {
             return Err(Errno::AGAIN);
@@ -384,8 +389,8 @@ impl<'a> Channel<'a> {
     /// SIOCATMARK: whether the next byte is the urgent one.
     pub fn at_mark(&self) -> bool {
         let rx = self.rx();
-        let (mark, head) = (rx.rare.urgent.load(Acquire), rx.inn.head.load(Relaxed));
-        mark != 0 && mark.wrapping_sub(1) == head
+        let mark = rx.rare.urgent.load(Acquire);
+        mark != 0 && rx.unread().is_ok_and(|(head, _)| mark.wrapping_sub(1) == head)
     }
 
     /// Reading in place: holds the receive side until dropped. Nothing is copied, and nothing consumed but by

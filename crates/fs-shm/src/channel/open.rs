@@ -270,7 +270,8 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
     for side in 0..2 {
         netns[side].store(args.netns[side], Relaxed);
         let out = &out[side];
-        for word in [&out.hot.tail, &out.hot.ack, &out.hot.inline_at, &out.rare.urgent, &out.rare.more] {
+        let rare = [&out.rare.urgent, &out.rare.more, &out.rare.skipped];
+        for word in [&out.hot.tail, &out.hot.ack, &out.hot.inline_at].into_iter().chain(rare) {
             word.store(0, Relaxed);
         }
         out.rare.map.store(Map::uniform(geometry.ring_log2).to_word(), Relaxed);
