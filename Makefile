@@ -40,7 +40,9 @@ build:
 
 differ:
 	cargo build --release -p fs-cli -p fs-capi -p fs-differ
+	bad=0; \
 	target/release/fs-differ run tests/differ --seconds $(or $(SECONDS),60) --jobs 2 --differences 1000 \
-		--allowed tests/differ/allowed.txt --not-yet tests/differ/not-yet.txt $(if $(COVERAGE),--coverage $(COVERAGE))
+		--allowed tests/differ/allowed.txt --not-yet tests/differ/not-yet.txt $(if $(COVERAGE),--coverage $(COVERAGE)) || bad=1; \
 	target/release/fs-differ run tests/differ/wire --wire --seconds $(or $(SECONDS),60) --jobs 2 --differences 1000 \
-		--allowed tests/differ/allowed.txt
+		--allowed tests/differ/allowed.txt --not-yet tests/differ/not-yet.txt || bad=1; \
+	exit $$bad

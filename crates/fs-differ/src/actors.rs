@@ -18,6 +18,7 @@ impl Maker {
     pub(crate) fn several(&mut self, others: Others) -> Mode {
         let mixed = others != Others::Ours;
         self.wire = others == Others::Away;
+        self.several = true;
         let mut sketches: Vec<Sketch> = vec![(self.held, self.six); ACTORS];
         if mixed {
             self.push(Call::Fork, &[1]);
@@ -109,7 +110,9 @@ impl Maker {
                 }
                 31..34 => {
                     let (slot, which) = (self.any(), self.random.one(&[libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]));
-                    let time = self.random.one(&[0, 15, -1]);
+                    // One that is over at once is not known of a listener to others than who has set it.
+                    let is_listener = matches!(self.held[slot], Held::Listener(_) | Held::Short);
+                    let time = if is_listener { self.random.one(&[0, 15]) } else { self.random.one(&[0, 15, -1]) };
                     self.push(Call::SetTimeout, &[slot as i32, which, time]);
                 }
                 34..40 => {

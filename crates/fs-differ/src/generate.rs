@@ -25,6 +25,8 @@ pub(crate) enum Held {
     Fresh,
     Bound(i32),
     Listener(i32),
+    /// A listener of the program's last port, whose queue is short: nobody else connects to it.
+    Short,
     Connection,
     Set,
     Reader,
@@ -41,10 +43,15 @@ pub(crate) struct Maker {
     pub(crate) actor: u8,
     /// Descriptors may wait: for programs with several actors.
     pub(crate) blocking: bool,
+    /// There are other actors.
+    pub(crate) several: bool,
     /// Actors are at both ends of a wire: 0 here, 1 there.
     pub(crate) wire: bool,
     /// Bytes that nobody may have read.
     pub(crate) unread: i32,
+    /// Somebody waits for room in a listener's queue: nothing may make any, as the kernel's client asks again after a second, and
+    /// ours at once.
+    pub(crate) full: bool,
 }
 
 /// The program of this seed; `profile` empty: of any.
@@ -62,8 +69,10 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         six: [false; SLOTS],
         actor: 0,
         blocking: false,
+        several: false,
         wire: false,
         unread: 0,
+        full: false,
     };
     let mode = match profile {
         "actors" => maker.several(Others::Ours),
@@ -170,7 +179,7 @@ impl Maker {
         }
         let host = self.host(six, true);
         self.push(Call::Bind, &[slot as i32, host, port]);
-        let backlog = self.random.weighted(&[(20, 16), (5, 128), (1, 8), (1, -1)]);
+        let backlog = self.random.weighted(&[(20, 32), (5, 128), (1, 64), (1, -1)]);
         self.push(Call::Listen, &[slot as i32, backlog]);
         self.held[slot] = Held::Listener(port);
         slot
@@ -183,7 +192,7 @@ impl Maker {
                 _ => 0,
             },
             _ if self.wire => self.random.one(&[0, 0, 0, 0, 1]),
-            _ => self.random.one(&[0, 0, 1, 2, 3, -1]),
+            _ => self.random.one(&[0, 0, 1, 2, -1]),
         }
     }
 
@@ -209,7 +218,7 @@ impl Maker {
     }
 
     pub(crate) fn accept(&mut self) {
-        let listener = match self.which(|held| matches!(held, Held::Listener(_))) {
+        let listener = match self.which(|held| matches!(held, Held::Listener(_) | Held::Short)) {
             Some(slot) if !self.random.percent(3) => slot,
             _ => self.any(),
         };
@@ -347,6 +356,9 @@ impl Maker {
 
     /// One more step, or a few that belong together.
     pub(crate) fn step(&mut self, profile: &str) {
+        if self.full {
+            return self.step_beside_full();
+        }
         let ready = if profile == "ready" { 30 } else { 4 };
         let options = if profile == "options" { 40 } else { 4 };
         let buffers = if profile == "buffers" { 12 } else { 0 };
@@ -406,25 +418,44 @@ impl Maker {
                 }
             }),
             (1, |maker| {
-                // One connection beyond the backlog.
-                let (six, port) = (false, maker.random.one(&[2, 3]));
-                let listener = maker.new_socket(six);
-                maker.push(Call::Bind, &[listener as i32, 1, port]);
+                // As many connections as the queue takes, or one more.
+                if maker.blocking || maker.which(|held| held == Held::Short).is_some() {
+                    return;
+                }
+                let listener = maker.new_socket(false);
+                maker.push(Call::Bind, &[listener as i32, 1, 3]);
                 let backlog = maker.random.below(3) as i32;
                 maker.push(Call::Listen, &[listener as i32, backlog]);
-                for _ in 0..backlog + 2 {
-                    let slot = maker.new_socket(six);
-                    maker.push(Call::Connect, &[slot as i32, 1, port]);
+                let full = maker.actor == 0 && !maker.several && maker.random.percent(50);
+                for _ in 0..backlog + 1 + i32::from(full) {
+                    let slot = maker.new_socket(false);
+                    maker.push(Call::Connect, &[slot as i32, 1, 3]);
                     maker.held[slot] = Held::Connection;
                 }
-                maker.held[listener] = Held::Listener(port);
-                if maker.random.percent(50) {
+                maker.held[listener] = Held::Short;
+                maker.full = full;
+                if !full && maker.random.percent(50) {
                     maker.accept();
                 }
             }),
             (buffers, |maker| {
-                let (slot, length) = (maker.connection(), maker.random.one(&[30_000, 200_000, 600_000, 1_200_000]));
-                maker.push(Call::Fill, &[slot as i32, length]);
+                // What has come of it before it is read, and what is lost when it is reset, is the clock's to say.
+                let Some(listener) = maker.which(|held| matches!(held, Held::Listener(_))) else { return };
+                if maker.six[listener] {
+                    return;
+                }
+                let Held::Listener(port) = maker.held[listener] else { return };
+                let client = maker.new_socket(false);
+                maker.push(Call::Connect, &[client as i32, 1, port]);
+                let server = maker.free();
+                maker.push(Call::Accept, &[listener as i32, server as i32, 1, libc::SOCK_NONBLOCK]);
+                let (from, to) = if maker.random.percent(50) { (client, server) } else { (server, client) };
+                let length = maker.random.one(&[30_000, 200_000, 600_000, 1_200_000]);
+                maker.push(Call::Fill, &[from as i32, length]);
+                maker.push(Call::Poll, &[from as i32, to as i32, 1, 0, 0]);
+                maker.push(Call::Drain, &[to as i32]);
+                maker.push(Call::Poll, &[from as i32, to as i32, 5, 0, 0]);
+                (maker.held[client], maker.held[server]) = (Held::Connection, Held::Connection);
             }),
             (buffers + 2, |maker| {
                 let slot = maker.connection();
@@ -434,5 +465,23 @@ impl Maker {
         ];
         let way = self.random.weighted(ways);
         way(self);
+    }
+
+    /// A step that leaves listeners as they are.
+    fn step_beside_full(&mut self) {
+        let Some(slot) = self.which(|held| held == Held::Connection) else { return self.poll() };
+        match self.random.below(8) {
+            0 => self.send(),
+            1 => self.receive(),
+            2 => self.poll(),
+            3 => self.wait(),
+            4 => self.push(Call::Peer, &[slot as i32]),
+            5 => self.push(Call::Name, &[slot as i32]),
+            6 => {
+                let how = self.random.below(3) as i32;
+                self.push(Call::Shutdown, &[slot as i32, how]);
+            }
+            _ => self.push(Call::GetOption, &[slot as i32, 5]),
+        }
     }
 }

@@ -33,6 +33,35 @@ impl Allowed {
     }
 }
 
+/// Programs and differences that are known, until they are mended: what the judge finds again and does not count.
+#[derive(Clone, Debug, Default)]
+pub struct NotYet {
+    names: Vec<String>,
+    signatures: Vec<String>,
+}
+
+impl NotYet {
+    /// A line each: `NAME # REASON` of a file or of `seed-N`, or `~ SIGNATURE # REASON`, in which * is anything.
+    pub fn parse(text: &str) -> Result<NotYet> {
+        let mut all = NotYet::default();
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (what, reason) = line.rsplit_once(" # ").unwrap_or((line, ""));
+            ensure!(!reason.trim().is_empty(), "{line}: no reason");
+            match what.trim().strip_prefix("~ ") {
+                Some(signature) => all.signatures.push(signature.into()),
+                None => all.names.push(what.trim().into()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether a difference of the program of this name is known.
+    pub fn has(&self, name: &str, signature: &str) -> bool {
+        let known = |pattern: &String| matches(pattern, signature);
+        self.names.iter().any(|known| known == name) || self.signatures.iter().any(known)
+    }
+}
+
 /// Whether a text is as a pattern says, in which `*` is anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');

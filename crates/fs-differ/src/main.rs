@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use fs_differ::coverage::Coverage;
 use fs_differ::emit::python;
 use fs_differ::generate::generate;
-use fs_differ::judge::{Allowed, Found, Judge, report};
+use fs_differ::judge::{Allowed, Found, Judge, NotYet, report};
 use fs_differ::program::Program;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ struct Run {
     /// Differences that are known and have a reason.
     #[arg(long)]
     allowed: Option<PathBuf>,
-    /// Names of files and `seed-N`: programs that are known to differ, and not counted.
+    /// What is known to differ and not counted: names of files, `seed-N`, and `~ SIGNATURE`, in which * is anything.
     #[arg(long)]
     not_yet: Option<PathBuf>,
     /// Appends the names of programs that differ to this file: lines for `--not-yet`.
@@ -107,8 +107,8 @@ struct Work {
     first: u64,
     until: Instant,
     most: usize,
-    /// What is known to differ: names of files, and `seed-N`.
-    not_yet: Vec<String>,
+    /// What is known to differ.
+    not_yet: NotYet,
     found: Found,
     known: usize,
     unsteady: Vec<String>,
@@ -178,7 +178,7 @@ fn one_judge(name: &str, arguments: &Run, work: &Mutex<Work>, begin: Instant) ->
         let Some(difference) = judge.judge(&program)? else { continue };
         let number = {
             let mut work = lock();
-            if work.not_yet.contains(&name) {
+            if work.not_yet.has(&name, &difference.signature) {
                 work.known += 1;
                 continue;
             }
@@ -213,8 +213,6 @@ fn run(arguments: &Run) -> Result<bool> {
         None => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs() << 20,
     };
     println!("seed {first}");
-    let lines =
-        |text: String| text.lines().map(|line| line.split('#').next().unwrap_or("").trim().to_owned()).collect();
     let bounded = arguments.seconds.is_some() || arguments.programs.is_some();
     let seconds = arguments.seconds.unwrap_or(if arguments.programs.is_some() { 86_400 } else { 60 });
     let work = Mutex::new(Work {
@@ -224,8 +222,8 @@ fn run(arguments: &Run) -> Result<bool> {
         until: begin + Duration::from_secs(seconds),
         most: if arguments.files.is_empty() || bounded { arguments.programs.unwrap_or(usize::MAX) } else { 0 },
         not_yet: match &arguments.not_yet {
-            Some(path) => lines(std::fs::read_to_string(path).with_context(|| path.display().to_string())?),
-            None => Vec::new(),
+            Some(path) => NotYet::parse(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)?,
+            None => NotYet::default(),
         },
         found: Found::new(),
         known: 0,

@@ -12,6 +12,11 @@ impl Maker {
         if matches!(OPTION[option as usize].0, "quickack" | "incoming_cpu") {
             return;
         }
+        // Bytes that came before it was set have a time only where some other socket of the machine asks for times.
+        let no_bytes = matches!(self.held[slot], Held::Fresh | Held::Bound(_) | Held::Listener(_));
+        if OPTION[option as usize].0 == "timestamp" && !no_bytes {
+            return;
+        }
         if self.random.percent(45) {
             self.push(Call::GetOption, &[slot as i32, option]);
             return;
@@ -141,7 +146,10 @@ impl Maker {
                 }
             }
             _ => {
-                let backlog = self.random.one(&[16, 16, 9, 128]);
+                if self.held[slot] == Held::Short {
+                    return;
+                }
+                let backlog = self.random.one(&[32, 32, 64, 128]);
                 self.push(Call::Listen, &[slot as i32, backlog]);
                 if let Held::Bound(port) = self.held[slot] {
                     self.held[slot] = Held::Listener(port);

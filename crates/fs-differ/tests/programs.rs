@@ -2,7 +2,7 @@
 
 use fs_differ::emit::python;
 use fs_differ::generate::{PROFILES, generate};
-use fs_differ::judge::Allowed;
+use fs_differ::judge::{Allowed, NotYet};
 use fs_differ::program::{ACTORS, Call, Program, Step};
 use fs_differ::shrink::shrink;
 
@@ -51,4 +51,13 @@ fn a_rule_without_a_reason_is_refused() {
     assert!(Allowed::parse("getsockopt sndbuf | * | * | it grows\n# a comment\n").is_ok());
     assert!(Allowed::parse("getsockopt sndbuf | * | *").is_err());
     assert!(Allowed::parse("getsockopt sndbuf | * | * | ").is_err());
+}
+
+#[test]
+fn what_is_known_has_a_name_or_a_signature_and_a_reason() {
+    let known = NotYet::parse("# these\none # why\n~ bind *: kernel EADDRINUSE, ours 0 # why\n").expect("reads");
+    assert!(known.has("one", "anything") && !known.has("two", "anything"));
+    assert!(known.has("two", "bind lo4 p0: kernel EADDRINUSE, ours 0"));
+    assert!(!known.has("two", "bind lo4 p0: kernel EADDRINUSE, ours EINVAL"));
+    assert!(NotYet::parse("one").is_err() && NotYet::parse("~ bind *").is_err());
 }
