@@ -29,8 +29,8 @@
 
 mod address;
 pub mod adopt;
+mod ancillary;
 mod arenas;
-mod beside;
 mod buffers;
 pub mod channel;
 pub mod connect;
@@ -56,7 +56,7 @@ mod tcp_options;
 mod types;
 
 pub use adopt::{adopt, confirm, hand_over};
-pub use beside::{Beside, beside};
+pub use ancillary::{Ancillary, ancillary};
 pub use connect::{connect, shutdown, socket};
 pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};
 pub use exec::{after_exec_failed, before_exec, before_spawn, start};

@@ -9,7 +9,7 @@ use fs_shm::channel::state::Phase;
 use rustix::io::Errno;
 
 use crate::{
-    address, beside, poll,
+    address, ancillary, poll,
     socket::{Kind, Readiness, Socket, mark},
     source,
     sys::call,
@@ -323,7 +323,7 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
                 socket.remember_option(level, name, int);
             }
         }
-        _ if beside::was_set(socket, level, name, int != 0) && channel.is_some() => {}
+        _ if ancillary::was_set(socket, level, name, int != 0) && channel.is_some() => {}
         (SOL_SOCKET, so::PRIORITY | so::ZEROCOPY) => {}
         _ if channel.is_none() && (4..=8).contains(&value.len()) => socket.remember_option(level, name, int),
         _ => {}
@@ -368,7 +368,7 @@ pub(crate) fn recall(fd: Fd, socket: &Socket) {
     if socket.family() == address::AF_INET6 && call::int_option(fd, SOL_IPV6, IPV6_V6ONLY) == Ok(1) {
         socket.remember_option(SOL_IPV6, IPV6_V6ONLY, 1);
     }
-    beside::recall(fd, socket);
+    ancillary::recall(fd, socket);
     socket.wishes().store(tcp_options::inherited(), Relaxed);
 }
 

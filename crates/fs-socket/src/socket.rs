@@ -152,7 +152,7 @@ pub(crate) mod mark {
     pub(crate) const SYNCED: u32 = 128;
     /// The placeholder is connected ([`crate::source`]).
     pub(crate) const RESERVED: u32 = 256;
-    /// What recvmsg(2) tells besides ([`crate::beside`]): TCP_INQ, SO_TIMESTAMP, as a timespec, by the name of the new form.
+    /// What recvmsg(2) tells besides ([`crate::ancillary`]): TCP_INQ, SO_TIMESTAMP, as a timespec, by the name of the new form.
     pub(crate) const INQ: u32 = 512;
     pub(crate) const STAMP: u32 = 1024;
     pub(crate) const STAMP_NS: u32 = 2048;
@@ -345,7 +345,7 @@ impl Socket {
             };
             channel.set_buffer(sending, bytes);
         }
-        crate::beside::apply(self, channel);
+        crate::ancillary::apply(self, channel);
         if self.marked(mark::CORK) && !channel.is_wire() {
             channel.set_cork(true);
         }
@@ -372,7 +372,7 @@ impl Socket {
         if listener.marked(mark::OOB_INLINE) {
             self.mark(mark::OOB_INLINE);
         }
-        crate::beside::inherit(self, listener);
+        crate::ancillary::inherit(self, listener);
         self.mark(listener.marks() & mark::CORK);
         let count = (listener.options_count.load(Relaxed) as usize).min(OPTIONS);
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {
@@ -614,7 +614,7 @@ impl Socket {
     }
 }
 
-/// The words of [`Channel::user`]; `beside` has the first one.
+/// The words of [`Channel::user`]; `ancillary` has the first one.
 fn timeout_of<'a>(channel: &'a Channel<'static>, sending: bool) -> &'a AtomicU64 {
     &channel.user()[1 + usize::from(sending)]
 }

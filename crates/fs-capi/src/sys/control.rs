@@ -4,7 +4,7 @@ use core::slice;
 
 use super::answer::is_bad;
 use super::errno::{errno, set_errno};
-use fs_socket::Beside;
+use fs_socket::Ancillary;
 use libc::{
     CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE, MSG_CTRUNC, MSG_PEEK, SCM_RIGHTS, SOL_SOCKET, c_int,
     cmsghdr, msghdr,
@@ -83,7 +83,7 @@ pub(super) unsafe fn claim(message: *const msghdr, flags: c_int) {
 ///
 /// # Safety
 /// As recvmsg(2); the control pointer and length of `header` are null or valid.
-pub(super) unsafe fn put(header: &mut msghdr, messages: impl Iterator<Item = Beside>) {
+pub(super) unsafe fn put(header: &mut msghdr, messages: impl Iterator<Item = Ancillary>) {
     let room = if is_bad(header.msg_control) { 0 } else { header.msg_controllen };
     let mut used = 0;
     for message in messages {

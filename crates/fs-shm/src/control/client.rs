@@ -2,8 +2,9 @@
 
 use super::fd_unsafe::Fd;
 use super::lock::Lock;
-use super::message::{ADMIN_MAX, ArenaGeometry, KernelReason, MESSAGE_MAX, Reply, Request, Row, VERSION};
+use super::message::{ADMIN_MAX, ArenaGeometry, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};
 use super::object::{Object, PeerSide};
+use super::rows::Row;
 use super::socket::{self, Fds};
 use super::wire::{Malformed, Text};
 use crate::pages::is_held;

@@ -8,22 +8,22 @@
 //! allocation, no libc function (each could be one of ours), only system calls.
 
 mod client;
+mod encoding;
 #[doc(hidden)]
 pub mod examples;
 mod fd_unsafe;
 mod lock;
 mod message;
 mod object;
+mod rows;
 pub mod socket;
 mod wire;
 
 pub use client::{Client, Error, Listening, Routed, TIMEOUT, Way, Welcome};
 pub use fd_unsafe::Fd;
-pub use message::{
-    ADMIN_MAX, ArenaGeometry, CounterRow, FDS_MAX, GROUP_MAX, KernelReason, Kind, MESSAGE_MAX, Reply, Request, Row,
-    SocketRow, VERSION,
-};
+pub use message::{ADMIN_MAX, ArenaGeometry, FDS_MAX, GROUP_MAX, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};
 pub use object::{Object, PeerSide};
+pub use rows::{CounterRow, Kind, Row, SocketRow};
 pub use wire::{Malformed, Text};
 
 /// Environment variable that names the daemon's socket.

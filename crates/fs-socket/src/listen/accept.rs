@@ -17,7 +17,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Armed, Listener, live, of};
+use super::{Listener, live, of, wake::Armed};
 use crate::{
     address,
     arenas::Shared,

@@ -133,7 +133,7 @@ unsafe fn recvmsg_ours(fd: c_int, message: *mut msghdr, recv_flags: c_int) -> Ou
             // ____sys_recvmsg() of the kernel leaves this flag in.
             header.msg_flags = received.flags as c_int | recv_flags & libc::MSG_CMSG_CLOEXEC;
             if recv_flags & libc::MSG_ERRQUEUE == 0 {
-                control::put(header, fs_socket::beside(fd, received.bytes));
+                control::put(header, fs_socket::ancillary(fd, received.bytes));
             }
         }
         Some(answer)

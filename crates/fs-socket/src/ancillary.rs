@@ -38,7 +38,7 @@ const WORD: usize = 0;
 
 /// A control message, of which C's header is the caller's to write.
 #[derive(Clone, Copy, Debug)]
-pub struct Beside {
+pub struct Ancillary {
     /// `cmsg_level`.
     pub level: i32,
     /// `cmsg_type`.
@@ -47,7 +47,7 @@ pub struct Beside {
     len: usize,
 }
 
-impl Beside {
+impl Ancillary {
     /// Its data.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -55,7 +55,7 @@ impl Beside {
 }
 
 /// What the call that has just received `bytes` tells, in the order of the kernel (tcp_recvmsg()).
-pub fn beside(fd: Fd, bytes: usize) -> impl Iterator<Item = Beside> {
+pub fn ancillary(fd: Fd, bytes: usize) -> impl Iterator<Item = Ancillary> {
     let channel = table::find(fd).and_then(Socket::channel);
     let asked = channel.map_or(0, |channel| channel.user()[WORD].load(Relaxed) as u32);
     let stamp = (asked & mark::STAMP != 0 && bytes != 0).then(|| stamp(asked));
@@ -64,21 +64,21 @@ pub fn beside(fd: Fd, bytes: usize) -> impl Iterator<Item = Beside> {
 }
 
 /// tcp_inq_hint() of the kernel: the end of the stream counts as a byte.
-fn left(channel: &Channel<'static>) -> Beside {
+fn left(channel: &Channel<'static>) -> Ancillary {
     let left = channel.queued_in() as i32 + i32::from(channel.has_ended());
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&left.to_ne_bytes());
-    Beside { level: SOL_TCP, kind: TCP_INQ, bytes, len: 4 }
+    Ancillary { level: SOL_TCP, kind: TCP_INQ, bytes, len: 4 }
 }
 
-fn stamp(asked: u32) -> Beside {
+fn stamp(asked: u32) -> Ancillary {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let fraction = if asked & mark::STAMP_NS != 0 { now.tv_nsec } else { now.tv_nsec / 1000 };
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&now.tv_sec.to_ne_bytes());
     bytes[8..].copy_from_slice(&fraction.to_ne_bytes());
     let option = NAMES.iter().find(|&&(.., bits)| bits == asked & STAMPS);
-    Beside { level: SOL_SOCKET, kind: option.map_or(SO_TIMESTAMP_OLD, |&(_, name, _)| name), bytes, len: 16 }
+    Ancillary { level: SOL_SOCKET, kind: option.map_or(SO_TIMESTAMP_OLD, |&(_, name, _)| name), bytes, len: 16 }
 }
 
 /// The kernel has taken an option; false: it is none of these.

@@ -1,0 +1,330 @@
+//! From bind(2) and listen(2) to the last close: what a socket is, and what the daemon is told of it.
+
+use core::sync::atomic::{
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
+};
+
+use fs_shm::{
+    control::{Client, Error, KernelReason, Object},
+    pages::ListenerPage,
+};
+use rustix::io::Errno;
+
+use super::{
+    ALL, HIGHEST, LISTENERS, Listener,
+    announce::{announce, announce_anyway, clear_pages, enter_pages},
+    live, of,
+    wake::poller_of_word,
+};
+use crate::{
+    address, connect, options, poll,
+    process::{self, Attachment},
+    socket::{Kind, Socket, mark},
+    sys::{self, call},
+    table,
+    types::{Fd, Ours},
+};
+
+const SHUT_RDWR: i32 = 2;
+
+/// `bind(2)`.
+pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
+    let socket = table::find(fd)?;
+    match socket.kind() {
+        Kind::Fresh => {}
+        Kind::Channel => return Some(connect::bind(fd, socket, address)),
+        _ => return None,
+    }
+    Some(call::bind(fd, address).inspect(|()| {
+        let wish = address::parse(address, socket.family());
+        socket.mark(mark::BOUND);
+        if wish.is_some_and(|wish| {
+            wish.ip().is_ipv6() && wish.ip().to_canonical().is_ipv6() && !wish.ip().is_unspecified()
+        }) {
+            // __inet6_bind() of the kernel.
+            socket.remember_option(options::SOL_IPV6, options::IPV6_V6ONLY, 1);
+        }
+        if wish.is_some_and(|wish| wish.port() != 0 && wish.ip().to_canonical().is_unspecified()) {
+            socket.mark(mark::PORT);
+        }
+    }))
+}
+
+/// `listen(2)`: the kernel listens too; what connects over the kernel and what connects through us come out of one accept.
+pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
+    let socket = table::socket(fd)?;
+    match socket.kind() {
+        Kind::Fresh | Kind::Listener => {}
+        Kind::Channel => return Some(Err(Errno::INVAL)),
+        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
+    }
+    if let Err(errno) = call::listen(fd, backlog) {
+        return Some(Err(errno));
+    }
+    let socket = socket.unheld();
+    if socket.marked(mark::KERNEL_ONLY) && object(socket).is_none() || !become_listener(socket) {
+        if let Some(attachment) = process::attached() {
+            let reason = if socket.marked(mark::KERNEL_ONLY) { KernelReason::Option } else { KernelReason::Limit };
+            enter_pages(attachment, socket, Object::Kernel(reason));
+        }
+        return Some(Ok(()));
+    }
+    if let Some(attachment) = process::attached()
+        && let Err(errno) = announce(attachment, fd, socket)
+    {
+        // A rule: it must not listen on the kernel either. (A socket that listens and is shut down is closed again.)
+        if let Some(fd) = live(fd, socket) {
+            stop(fd, socket);
+            let _closed = call::shutdown(fd, SHUT_RDWR);
+        }
+        return Some(Err(errno));
+    }
+    Some(Ok(()))
+}
+
+/// A socket that has been made to listen by somebody else's system call.
+pub(crate) fn adopt(fd: Fd, socket: &'static Socket) {
+    if !become_listener(socket) {
+        return;
+    }
+    if let Some(attachment) = process::attached() {
+        announce_anyway(attachment, fd, socket);
+    }
+}
+
+/// Makes a listening socket a [`Kind::Listener`]; false: no room, it is the kernel's alone.
+pub(super) fn become_listener(socket: &'static Socket) -> bool {
+    if socket.kind() == Kind::Listener {
+        return true;
+    }
+    let free = |place: &usize| {
+        ALL.make(*place).is_some_and(|listener| listener.used.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
+    };
+    let Some(place) = (0..LISTENERS).find(free) else { return false };
+    HIGHEST.fetch_max(place + 1, Relaxed);
+    socket.set_listener(place as u32);
+    sys::family::prepare();
+    socket.become_kind(Kind::Listener);
+    poll::changed(socket);
+    true
+}
+
+/// An option that only the kernel has was set on a listener: new connections are the kernel's from here on. Those that wait
+/// are accepted, as on the kernel.
+pub(crate) fn leave_to_kernel(socket: &'static Socket) {
+    tell_daemon(socket, Client::leave);
+}
+
+/// shutdown(2) of a listener. It stays one, for all that hold it: the kernel's answers are those of a socket that is closed, and
+/// the page says so as well, until one of them calls listen(2) again.
+pub(crate) fn shut(fd: Fd, socket: &'static Socket) {
+    if id(socket) == 0 {
+        return stop(fd, socket);
+    }
+    tell_daemon(socket, Client::shut);
+}
+
+pub(super) fn tell_daemon(socket: &Socket, tell: impl FnOnce(&Client, u32) -> Result<(), Error>) {
+    let id = id(socket);
+    if let Some(attachment) = process::current().filter(|now| id != 0 && now.life() == socket.life())
+        && let Err(error) = tell(attachment.client(), id)
+    {
+        attachment.failed(&error);
+    }
+}
+
+/// See [`Listener::keep_options`].
+pub(crate) fn keep_options(socket: &Socket) {
+    if let Some(listener) = of(socket) {
+        listener.keep_options(socket);
+    }
+}
+
+/// Whether it was shut down, by this process or another.
+pub(crate) fn is_shut(socket: &Socket) -> bool {
+    let page = of(socket).filter(|listener| listener.id.load(Acquire) != 0).and_then(|listener| listener.page.load());
+    page.is_some_and(ListenerPage::is_closed)
+}
+
+/// What the attachment page says of a listener; `None`: it is not announced.
+pub(crate) fn object(socket: &Socket) -> Option<Object> {
+    let id = of(socket)?.id.load(Acquire);
+    (id != 0).then_some(Object::Listener(id))
+}
+
+/// A listener that was inherited or received. The caller holds [`table::Changing`].
+pub(crate) fn resume(attachment: &Attachment, socket: &'static Socket, id: u32, page: ListenerPage) {
+    if !become_listener(socket) {
+        return;
+    }
+    let Some(listener) = of(socket) else { return };
+    listener.take_page(id, attachment.life(), page);
+    socket.set_life(attachment.life());
+    enter_pages(attachment, socket, Object::Listener(id));
+}
+
+/// The daemon is gone: the kernel's queue is left.
+pub(crate) fn lost(socket: &'static Socket) {
+    if let Some(listener) = of(socket) {
+        listener.id.store(0, Release);
+        listener.empty();
+    }
+    poll::changed(socket);
+}
+
+/// close(2) of the last number: when it returns nobody can connect any more, though other threads may hold the socket still.
+/// One that tells the daemon of it just now (of all there are, when a process attaches) is waited for. After a tenth of a second
+/// this goes on: it may be this thread, below a signal handler, or the daemon may be slow; then the other one takes it back.
+pub(crate) fn last_number_gone(socket: &Socket) {
+    let Some(listener) = of(socket) else { return };
+    for rounds in 0..1200 {
+        if !listener.is_announced_now() {
+            break;
+        }
+        table::pause(rounds);
+    }
+    listener.withdraw();
+}
+
+/// Nobody holds it any more.
+pub(crate) fn let_go(socket: &'static Socket) {
+    let Some(listener) = of(socket) else { return };
+    listener.withdraw();
+    listener.let_go();
+}
+
+/// A number has gone. Who sleeps in accept is told if it was the last.
+pub(crate) fn number_gone(fd: Fd, socket: &'static Socket) {
+    if let Some(listener) = of(socket).filter(|listener| listener.long.load(SeqCst) != 0)
+        && live(fd, socket).is_none()
+    {
+        listener.recall();
+    }
+}
+
+/// Threads may be cancelled from now on: who sleeps in accept has to look.
+pub(crate) fn recall() {
+    for place in 0..HIGHEST.load(Relaxed) {
+        if let Some(listener) = ALL.at(place).filter(|listener| listener.is_used()) {
+            listener.recall();
+        }
+    }
+}
+
+/// It is this process's listener no more, but a socket that neither listens nor is connected.
+pub(crate) fn stop(fd: Fd, socket: &'static Socket) {
+    let Some(listener) = of(socket) else { return };
+    let _changing = table::Changing::begin();
+    let announced = object(socket);
+    // First: who announces it just now takes that back when he sees this, or it is here to be taken back.
+    socket.become_kind(Kind::Fresh);
+    fence(SeqCst);
+    // While there is a poller to wake them by.
+    listener.recall();
+    listener.withdraw();
+    connect::clear_page(fd);
+    if let (Some(announced), Some(attachment)) = (announced, process::current()) {
+        clear_pages(attachment, socket, announced);
+    }
+    listener.let_go();
+    poll::changed(socket);
+}
+
+/// The listener of this process that the daemon has under this number, held.
+pub(crate) fn of_id(attachment: &Attachment, wanted: u32) -> Option<table::SocketRef> {
+    let mut found = None;
+    Socket::each(|socket| {
+        if found.is_none() && id(socket) == wanted && socket.life() == attachment.life() {
+            found = table::hold(socket).filter(|held| id(held.unheld()) == wanted);
+        }
+    });
+    found
+}
+
+/// The daemon's number of a listener; 0: it is not announced.
+pub(crate) fn id(socket: &Socket) -> u32 {
+    of(socket).map_or(0, |listener| listener.id.load(Acquire))
+}
+
+impl Listener {
+    pub(super) fn take_page(&self, id: u32, life: u32, page: ListenerPage) {
+        self.empty();
+        self.life.store(life, Relaxed);
+        // Looked at without a lock, so never unmapped; the place's next listener takes its place.
+        let put = match self.page.load() {
+            Some(old) => page.put_over(old),
+            None => Err(page),
+        };
+        if let Err(page) = put {
+            self.page.store(Some(Box::leak(Box::new(page))));
+        }
+        self.seen.store(u64::MAX, Relaxed);
+        self.id.store(id, Release);
+    }
+
+    /// Takes it back from the daemon, and its poller.
+    pub(super) fn withdraw(&self) {
+        let id = self.id.swap(0, AcqRel);
+        let attachment = process::current().filter(|attachment| attachment.life() == self.life.load(Relaxed));
+        if let Some(attachment) = attachment {
+            for (poller, life) in [(&self.poller, &self.poller_life), (&self.exclusive, &self.exclusive_life)] {
+                let poller = poller.swap(0, AcqRel);
+                if poller != 0 && life.load(Relaxed) == attachment.life() {
+                    // Its lanes are other processes' too: the daemon frees them after the last one.
+                    process::poller_gone(poller_of_word(poller, attachment.life()));
+                }
+            }
+            if id != 0
+                && let Err(error) = attachment.client().unlisten(id)
+            {
+                attachment.failed(&error);
+            }
+        }
+        self.empty();
+    }
+
+    /// Options are about to change: those who wait have them as they are (tcp_create_openreq_child() of the kernel).
+    pub(super) fn keep_options(&self, socket: &Socket) {
+        self.refresh();
+        let until = self.before_until.load(Relaxed);
+        let mut waits = false;
+        let waits_from_before = self.each(|mapped| {
+            let since = mapped.arena().waiting_since();
+            waits |= since.is_some();
+            since.is_some_and(|since| since < until)
+        });
+        if waits_from_before && self.before.load().is_some() {
+            // Those that came since that change are taken for later ones.
+            return;
+        }
+        self.before_until.store(0, Relaxed);
+        self.forget_options();
+        if waits && let Some(copy) = socket.copy() {
+            self.before.store(Some(copy));
+            self.before_until.store(process::now(), Release);
+        }
+    }
+
+    pub(super) fn forget_options(&self) {
+        if let Some(copy) = self.before.swap(None) {
+            copy.drop_copy();
+        }
+    }
+
+    /// When the next connection came, if that matters.
+    pub(super) fn came_of_next(&self) -> Option<u64> {
+        if self.before_until.load(Acquire) == 0 {
+            return None;
+        }
+        let place = self.longest_waiting()?;
+        self.arenas.at(place as usize)?.load()?.arena().waiting_since()
+    }
+
+    /// The options that a connection has which came then, where they are not the socket's own.
+    pub(super) fn options_of(&self, came: Option<u64>) -> Option<table::SocketRef> {
+        let until = self.before_until.load(Acquire);
+        came.filter(|&came| came < until)?;
+        table::hold(self.before.load()?)
+    }
+}
