@@ -10,7 +10,7 @@ use core::sync::atomic::{
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use fs_shm::{
-    control::{Client, Object},
+    control::{Client, Fd as OwnedFd, Object},
     pages::ListenerPage,
 };
 use rustix::{
@@ -191,8 +191,8 @@ pub fn start() {
     let number = number.to_str().and_then(|number| number.parse::<Fd>().ok());
     let Some(control) = number.filter(|&fd| is_control(fd)) else { return };
     let client = Client::from_fd(sys::owned(control));
-    if let Some(attachment) = process::enter(client, true) {
-        take_over(attachment);
+    if let Some((attachment, memory)) = process::enter(client, true) {
+        take_over(attachment, &memory);
     }
 }
 
@@ -218,10 +218,12 @@ fn open_numbers(highest: Fd) -> Vec<Fd> {
 }
 
 /// Finds the page's sockets among the descriptors that there are.
-fn take_over(attachment: &Attachment) {
+fn take_over(attachment: &Attachment, memory: &OwnedFd) {
     let _changing = table::Changing::begin();
+    // A look at entries that nobody has written gives them memory: 16 MiB for all.
+    let entries = attachment.page().entries(Some(memory.as_fd()));
     let entries: Vec<(Fd, Object, u64)> =
-        attachment.page().entries(None).filter(|(_, object, _)| !matches!(object, Object::Kernel(_))).collect();
+        entries.filter(|(_, object, _)| !matches!(object, Object::Kernel(_))).collect();
     let highest = entries.iter().map(|(fd, ..)| *fd).max().unwrap_or(0);
     let open: Vec<(Fd, u64)> = open_numbers(highest).into_iter().filter_map(|fd| Some((fd, cookie(fd)?))).collect();
     for (fd, ..) in &entries {

@@ -225,11 +225,11 @@ pub(crate) fn jumped() {
 fn attach() -> Option<&'static Attachment> {
     NEXT_TRY.store(now() + RETRY_NS, Relaxed);
     let client = reach()?;
-    enter(client, false)
+    enter(client, false).map(|(attachment, _)| attachment)
 }
 
-/// Introduces this process (or its new image) on a connection.
-pub(crate) fn enter(mut client: Client, resume: bool) -> Option<&'static Attachment> {
+/// Introduces this process (or its new image) on a connection; its page's memory comes with it.
+pub(crate) fn enter(mut client: Client, resume: bool) -> Option<(&'static Attachment, OwnedFd)> {
     let _high = client.move_from(high()).ok()?;
     let mut room = [0; 64];
     let name = program(&mut room);
@@ -252,7 +252,7 @@ pub(crate) fn enter(mut client: Client, resume: bool) -> Option<&'static Attachm
     let attachment: &'static Attachment = Box::leak(Box::new(attachment));
     CURRENT.store(Some(attachment));
     crate::listen::announce_again(attachment);
-    Some(attachment)
+    Some((attachment, welcome.page))
 }
 
 /// In a forked child: `attachment` was made for it.

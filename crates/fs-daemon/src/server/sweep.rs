@@ -177,8 +177,12 @@ impl Server {
     /// middle of a change.
     fn reconcile(&mut self, id: u32, arena: &Arena) -> bool {
         let Some(other) = self.map(id, Side::A) else { return false };
-        for _ in 0..TRIES {
+        for round in 0..TRIES {
             let before = self.changes(id);
+            if before.is_none() && round > 0 {
+                std::thread::yield_now();
+                continue;
+            }
             let held = self.held(id);
             let Some(entry) = self.arenas.get(&id) else { return true };
             let is_core = |side| match side {
