@@ -293,3 +293,40 @@ fn an_acceptor_that_sleeps_is_woken_by_either_kind() {
     });
     Way::Ours.close(listener).unwrap();
 }
+
+/// The answers to other threads' requests come on a connection that everybody watches for its end.
+#[test]
+fn who_polls_sleeps_on_while_others_ask_the_daemon() {
+    use std::time::Duration;
+
+    common::daemon();
+    let way = Way::Ours;
+    let pairs = [way.pair(), way.pair()];
+    let (told, tells) = std::sync::mpsc::channel();
+    let polls = std::thread::spawn(move || {
+        told.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+        let mut fds = pairs.map(|(_, fd)| fs_socket::poll::PollFd { fd, events: 1, revents: 0 });
+        fs_socket::poll::poll(&mut fds, None, None)
+    });
+    let thread = tells.recv().unwrap();
+    let slept = || -> u32 {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        count.trim().parse().unwrap()
+    };
+    std::thread::sleep(Duration::from_millis(200));
+    let before = slept();
+    for _ in 0..50 {
+        let (listener, _) = way.listener(0);
+        std::thread::sleep(Duration::from_millis(2));
+        way.close(listener).unwrap();
+    }
+    let woken = slept() - before;
+    way.send(pairs[0].0, b"x", 0).unwrap();
+    assert_eq!(polls.join().unwrap(), Some(Ok(1)));
+    assert!(woken < 20, "woken {woken} times by what was not for it");
+    for (client, server) in pairs {
+        way.close(client).unwrap();
+        way.close(server).unwrap();
+    }
+}

@@ -38,6 +38,8 @@ use crate::{
 const IN: i16 = 0x1;
 const ERR: i16 = 0x8;
 const HUP: i16 = 0x10;
+/// The end of the control connection: it is readable as well for as long as another thread has not read an answer.
+const RDHUP: i16 = 0x2000;
 /// Entries of the kernel's poll that are ours: doorbell and control connection.
 const OWN: usize = 2;
 /// Arenas that one poll can watch; more are asked at short intervals.
@@ -344,7 +346,7 @@ fn sleep_on_lane(
         return Some(Ok(()));
     }
     let control = attachment.client().fd().as_raw_fd();
-    let mut room = [poller.fd, control].map(|fd| PollFd { fd, events: IN, revents: 0 });
+    let mut room = [(poller.fd, IN), (control, RDHUP)].map(|(fd, events)| PollFd { fd, events, revents: 0 });
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let answer = kernel::ppoll(&mut room, left, None).map(|_| ());
     if room[0].revents != 0 {
@@ -442,7 +444,7 @@ impl Watching<'_> {
         let room = &mut room[..first + dozes];
         let control = process::current().map_or(-1, |attachment| attachment.client().fd().as_raw_fd());
         room[kernel] = PollFd { fd: self.poller.fd, events: IN, revents: 0 };
-        room[kernel + 1] = PollFd { fd: control, events: IN, revents: 0 };
+        room[kernel + 1] = PollFd { fd: control, events: RDHUP, revents: 0 };
         let left = deadline.left();
         let endless = Endless::begin(self.poller);
         let cancels = CANCELS.load(SeqCst);

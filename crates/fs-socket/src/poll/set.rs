@@ -53,6 +53,8 @@ pub(super) const DEL: i32 = 2;
 pub(super) const MOD: i32 = 3;
 
 const IN: u32 = 0x1;
+/// The end of the control connection, which is readable with each answer as well.
+const RDHUP: u32 = 0x2000;
 
 /// A set of this process.
 #[derive(Debug)]
@@ -324,7 +326,7 @@ impl Inner {
         let outer = poller.fd;
         let watch = |fd, events, data| kernel::epoll_ctl(outer, ADD, fd, Some(EpollEvent { events, data }));
         let control = || match process::current() {
-            Some(attachment) => watch(attachment.client().fd().as_raw_fd(), IN | ET, CONTROL),
+            Some(attachment) => watch(attachment.client().fd().as_raw_fd(), RDHUP | ET, CONTROL),
             None => Ok(()),
         };
         if !poller.is_none()
