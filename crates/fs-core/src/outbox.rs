@@ -2,6 +2,7 @@
 
 use crate::flow::CoreId;
 use crate::frame::{IfaceId, RxFrame};
+use crate::socket::event::{Event, Ready, TcpId};
 use crate::tcb::handover::Handover;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -60,5 +61,67 @@ impl Packet {
     /// All its frames, in order.
     pub fn into_frames(self) -> impl Iterator<Item = RxFrame> {
         core::iter::once(self.head).chain(self.rest)
+    }
+}
+
+/// Events and messages, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    events: Vec<Event>,
+    messages: Vec<Outbound>,
+}
+
+impl Outbox {
+    /// The application of the connection in slot `index` is told what it is ready for, if anything.
+    #[inline(always)]
+    pub(crate) fn ready(&mut self, index: u32, generation: u32, ready: Ready) {
+        if ready.0 != 0 {
+            self.events.push(Event::Tcp(TcpId { index, generation }, ready));
+        }
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    pub(crate) fn send(&mut self, to: CoreId, message: CoreMessage) {
+        self.messages.push(Outbound { to, message });
+    }
+
+    #[inline]
+    pub(crate) fn drain_events(&mut self, into: &mut Vec<Event>) {
+        into.append(&mut self.events);
+    }
+
+    #[inline]
+    pub(crate) fn drain_messages(&mut self, into: &mut Vec<Outbound>) {
+        into.append(&mut self.messages);
+    }
+
+    /// Entries of both.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn len(&self) -> usize {
+        self.events.len() + self.messages.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_comes_out_once_and_in_order() {
+        let mut outbox = Outbox::default();
+        outbox.ready(3, 1, Ready::default());
+        assert_eq!(outbox.len(), 0, "ready for nothing is no event");
+        outbox.ready(3, 1, Ready::READ);
+        outbox.event(Event::Udp(crate::socket::event::UdpId { index: 0, generation: 1 }, Ready::WRITE));
+        let at = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 80);
+        outbox.send(CoreId(1), CoreMessage::Listen { core: CoreId(0), at, up: true });
+        let (mut events, mut messages) = (Vec::new(), Vec::new());
+        outbox.drain_events(&mut events);
+        outbox.drain_messages(&mut messages);
+        assert_eq!(events[0], Event::Tcp(TcpId { index: 3, generation: 1 }, Ready::READ));
+        assert_eq!((events.len(), messages.len(), messages[0].to, outbox.len()), (2, 1, CoreId(1), 0));
     }
 }

@@ -3,6 +3,8 @@
 pub(crate) mod batch;
 pub(crate) mod cookie;
 pub(crate) mod fast_open;
+pub(crate) mod isn;
+pub(crate) mod limits;
 pub(crate) mod owner;
 pub mod parse;
 pub mod steer;

@@ -295,7 +295,7 @@ impl<P: FramePool> Stack<P> {
         let handshakes = self.handshakes.capacity_bytes();
         let lists: usize = self.net.lists.iter().map(|l| l.acks.len() + l.data.len() + l.control.len()).sum();
         let paths = self.net.paths.len() * 64;
-        slots + handshakes + paths + (lists + self.events.len() + self.outbound.len()) * 16 + self.wheel.len() * 16
+        slots + handshakes + paths + (lists + self.outbox.len()) * 16 + self.deadlines.len() * 16
     }
 
     /// Flow-table hash of a key: for tests that aim at one bucket.

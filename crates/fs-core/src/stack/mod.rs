@@ -16,10 +16,12 @@ use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::frame_queue::FrameNodes;
 use crate::net::Net;
 use crate::net::neigh::PathState;
-use crate::outbox::{CoreMessage, Outbound};
+use crate::outbox::{CoreMessage, Outbound, Outbox};
 use crate::rx::batch::Batch;
 use crate::rx::cookie::CookieJar;
 use crate::rx::fast_open::FastOpenCookies;
+use crate::rx::isn::InitialSequence;
+use crate::rx::limits::RateLimits;
 use crate::rx::owner::Owner;
 use crate::rx::steer::{Rfd, TsClock};
 use crate::rx::syn::SynCache;
@@ -30,8 +32,7 @@ use crate::socket::listener::ListenTable;
 use crate::socket::ports::{PortAllocator, PortSet};
 use crate::socket::udp::UdpTable;
 use crate::stats::Stats;
-use crate::tcb::cc::pacing::PacingQueue;
-use crate::tcb::extension::Quiet;
+use crate::tcb::deadlines::{Deadlines, Token};
 use crate::tcb::flags::Flags;
 use crate::tcb::handover::Moved;
 use crate::tcb::send::buffer::TxStore;
@@ -40,22 +41,13 @@ use crate::tcb::time_wait::TimeWaits;
 use crate::tcb::timers::shortest_rto;
 use crate::tcb::{Dead, Slot, Tcb};
 use crate::time::{Instant, micros};
-use crate::timer::fifo::Fifo;
-use crate::timer::tick::{Turn, current_tick, tick_before, tick_instant};
-use crate::timer::wheel::Wheel;
+use crate::timer::tick::{Turn, current_tick};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
 /// Decides whether replies to a flow's local port will reach this core: see [`Stack::set_port_filter`].
 pub type PortFilter = Box<dyn Fn(&FlowKey) -> bool + Send>;
-
-/// What an entry of the timer wheel wakes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Token {
-    Connection { index: u32, generation: u32 },
-    Handshake { index: u32, generation: u32 },
-}
 
 /// One core's TCP/IP engine. See the crate's documentation for the way in and out.
 ///
@@ -74,8 +66,8 @@ pub struct Stack<P: FramePool> {
     // ---- demux
     table: FlowTable,
     hasher: FlowHasher,
-    /// For initial sequence numbers: RFC 6528's F.
-    isn_hasher: FlowHasher,
+    isn: InitialSequence,
+    limits: RateLimits,
     rfd: Rfd,
     ts_clock: TsClock,
     ts_offset: u32,
@@ -85,8 +77,6 @@ pub struct Stack<P: FramePool> {
     nodes: FrameNodes,
     store: TxStore,
     handshakes: SynCache,
-    /// The next connection's ISN: it follows one in TIME-WAIT.
-    isn_floor: Option<crate::seq::SeqNum>,
     fast_open: FastOpenCookies,
     /// Cookies that servers have given us.
     fast_open_peers: Peers,
@@ -99,26 +89,15 @@ pub struct Stack<P: FramePool> {
     port_filter: Option<PortFilter>,
     udp: UdpTable,
     // ---- time
-    wheel: Wheel<Token>,
+    deadlines: Deadlines,
+    /// Who is due, kept from turn to turn.
     due: Vec<Token>,
-    /// ACKs that came to wait at `now`. Those that wait still when the next time comes go into `delayed_acks`.
-    new_delays: Vec<(u32, u32)>,
-    delayed_acks: Fifo<(u32, u32)>,
-    paced: PacingQueue,
-    /// Challenge ACKs left in the current second (RFC 5961 section 7).
-    challenges_left: u32,
-    challenge_second: u64,
-    /// News of neighbours that may still go to other cores in the current second.
-    news_left: u32,
     // ---- out
-    events: Vec<Event>,
-    outbound: Vec<Outbound>,
+    outbox: Outbox,
     /// Connections whose application was refused room for want of frames.
     pool_waiters: Vec<(u32, u32)>,
     /// Frames that receive queues may hold.
     receive_frames: usize,
-    /// Frames that send queues may hold.
-    send_frames: usize,
     /// Ordinary packets go the long way too.
     #[cfg(any(test, feature = "check"))]
     no_shortcuts: bool,
@@ -126,10 +105,6 @@ pub struct Stack<P: FramePool> {
     #[cfg(any(test, feature = "check"))]
     shortcuts: u64,
 }
-
-/// News of neighbours a second that go to other cores: far above what a link's real neighbours cause, and a bound
-/// for what a flood of ARP can.
-pub(crate) const NEWS_PER_SECOND: u32 = 1024;
 
 impl<P: FramePool> core::fmt::Debug for Stack<P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -175,14 +150,14 @@ impl<P: FramePool> Stack<P> {
             // hand-overs, and hides the uptime (RFC 7323 section 7.1).
             ts_offset: isn_hasher.hash(Protocol::Udp, &anchor) as u32,
             hasher,
-            isn_hasher,
+            isn: InitialSequence::new(isn_hasher),
+            limits: RateLimits::new(isn_hasher, config.tcp.challenge_acks),
             ts_clock: TsClock::new(config.core, config.cores),
             batch: Batch::default(),
             slots,
             nodes: FrameNodes::new(),
             store: TxStore::new(send_frames, config.large_table),
             handshakes: SynCache::new(limits.syn_cache),
-            isn_floor: None,
             fast_open: FastOpenCookies::new(&config.secret),
             fast_open_peers: Peers::default(),
             cookies: CookieJar::new(isn_hasher),
@@ -193,20 +168,12 @@ impl<P: FramePool> Stack<P> {
             rfd,
             port_filter: None,
             udp: UdpTable::new(limits, frames),
-            wheel: Wheel::new(Instant::ZERO),
+            deadlines: Deadlines::new(),
             due: Vec::new(),
-            new_delays: Vec::new(),
-            delayed_acks: Fifo::new(),
             moved: Moved::default(),
-            paced: PacingQueue::default(),
-            challenges_left: config.tcp.challenge_acks,
-            challenge_second: 0,
-            news_left: NEWS_PER_SECOND,
-            events: Vec::new(),
-            outbound: Vec::new(),
+            outbox: Outbox::default(),
             pool_waiters: Vec::new(),
             receive_frames: frames * limits.receive_pool_percent.min(100) as usize / 100,
-            send_frames,
             now: Instant::ZERO,
             turn: Turn::default(),
             shortest_rto: shortest_rto(&config.tcp),
@@ -297,7 +264,7 @@ impl<P: FramePool> Stack<P> {
     /// Time never goes back: an earlier `now` is ignored.
     #[inline]
     pub fn set_now(&mut self, now: Instant) {
-        if !self.new_delays.is_empty() {
+        if self.deadlines.has_new_delays() {
             self.keep_delays();
         }
         if now > self.now {
@@ -319,13 +286,13 @@ impl<P: FramePool> Stack<P> {
     /// Moves all events out, oldest first.
     #[inline]
     pub fn drain_events(&mut self, into: &mut Vec<Event>) {
-        into.append(&mut self.events);
+        self.outbox.drain_events(into);
     }
 
     /// Moves all messages to other cores out.
     #[inline]
     pub fn drain_outbound(&mut self, into: &mut Vec<Outbound>) {
-        into.append(&mut self.outbound);
+        self.outbox.drain_messages(into);
     }
 
     /// Counts packets lost between cores because a mailbox was full; their frames are the caller's.
@@ -339,8 +306,7 @@ impl<P: FramePool> Stack<P> {
     #[inline]
     pub(crate) fn notify(&mut self, index: u32, ready: Ready) {
         if ready.0 != 0 {
-            let generation = self.slots.generation(index);
-            self.events.push(Event::Tcp(crate::socket::event::TcpId { index, generation }, ready));
+            self.outbox.ready(index, self.slots.generation(index), ready);
         }
     }
 
@@ -348,7 +314,7 @@ impl<P: FramePool> Stack<P> {
     /// the application.
     #[inline]
     pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
-        let Self { slots, net, wheel, new_delays, now, events, .. } = self;
+        let Self { slots, net, deadlines, now, outbox, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
             reroute(tcb, net, index);
@@ -363,7 +329,7 @@ impl<P: FramePool> Stack<P> {
             }
         } else if tcb.flags.has(Flags::ACK_DELAYED) && !tcb.flags.has(Flags::IN_DELAY_QUEUE) {
             tcb.flags.set(Flags::IN_DELAY_QUEUE);
-            new_delays.push((index, generation));
+            deadlines.delay_ack(index, generation);
         }
         if (tcb.has_unsent() || tcb.has_lost()) && !tcb.flags.has(Flags::IN_DATA_LIST) {
             tcb.flags.set(Flags::IN_DATA_LIST);
@@ -371,12 +337,12 @@ impl<P: FramePool> Stack<P> {
                 lists.data.push_back(index);
             }
         }
-        arm(tcb, wheel, index, *now);
+        deadlines.arm(tcb, index, *now);
         if ready.0 != 0 {
             if ready.intersects(Ready::CONFIRMED) {
                 return self.settle_confirmed(index, ready);
             }
-            events.push(Event::Tcp(crate::socket::event::TcpId { index, generation }, ready));
+            outbox.ready(index, generation, ready);
         }
     }
 
@@ -428,15 +394,6 @@ impl<P: FramePool> Stack<P> {
         self.net.is_local(ip)
     }
 
-    /// RFC 6528: ISN = M + F(connection), M a clock of 4 µs; later than that after `reuse_time_wait`.
-    pub(crate) fn initial_sequence(&mut self, key: &FlowKey) -> crate::seq::SeqNum {
-        if let Some(floor) = self.isn_floor.take() {
-            return floor;
-        }
-        let f = self.isn_hasher.hash(Protocol::Tcp, key) as u32;
-        crate::seq::SeqNum(f.wrapping_add((self.now.as_micros() / 4) as u32))
-    }
-
     /// Our timestamp now.
     #[inline]
     pub(crate) fn timestamp(&self) -> u32 {
@@ -466,26 +423,4 @@ fn reroute(tcb: &mut Tcb, net: &mut Net, index: u32) {
         tcb.flags.clear(listed);
     }
     tcb.path = path;
-}
-
-/// Puts a connection's earliest deadline into the wheel, unless an entry that is as early is there.
-#[inline]
-pub(crate) fn arm(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
-    // Nearly always: nothing rare, and no timer or one that an entry stands for. It happens several times a packet.
-    let stands = tcb.armed_at != 0 && !tick_before(tcb.rto_at, tcb.armed_at);
-    if !tcb.ext.is_known_quiet(Quiet::SETTLING) || tcb.timer_runs() && !stands {
-        arm_anew(tcb, wheel, index, now);
-    }
-}
-
-#[inline(never)]
-fn arm_anew(tcb: &mut Tcb, wheel: &mut Wheel<Token>, index: u32, now: Instant) {
-    let Some(deadline) = tcb.deadline(now) else { return };
-    if tcb.armed_at != 0 && !tick_before(deadline, tcb.armed_at) {
-        return;
-    }
-    tcb.armed_at = deadline;
-    let at = tick_instant(deadline, now).max(now);
-    debug_assert!(tick_before(deadline, current_tick(at).wrapping_add(2)));
-    wheel.insert(at, Token::Connection { index, generation: tcb.generation });
 }

@@ -3,7 +3,8 @@
 use crate::error::Error;
 use crate::frame::FramePool;
 use crate::socket::event::Ready;
-use crate::stack::{Stack, Token, arm};
+use crate::stack::Stack;
+use crate::tcb::deadlines::{Id, Token};
 use crate::tcb::flags::Flags;
 use crate::tcb::send::path::R1;
 use crate::tcb::timers::{Due, give_up_after};
@@ -22,7 +23,7 @@ impl<P: FramePool> Stack<P> {
         self.end_pacing_waits();
         self.end_time_waits();
         let mut due = core::mem::take(&mut self.due);
-        self.wheel.expire(self.now, &mut due);
+        self.deadlines.expire(self.now, &mut due);
         if !due.is_empty() {
             self.run_timers(&due);
             due.clear();
@@ -55,11 +56,12 @@ impl<P: FramePool> Stack<P> {
     /// Earliest time at which `tick` has something to do; `None`: not before something else happens.
     pub fn next_deadline(&self) -> Option<Instant> {
         let now = |waits: bool| waits.then_some(self.now);
+        let [timer, delay, burst] = self.deadlines.next();
         [
-            self.wheel.next_deadline(),
-            self.delayed_acks.next_deadline(),
-            self.new_delays.iter().any(|d| self.open_of(d).is_some_and(Tcb::delay_counts)).then(|| self.delay_end()),
-            self.paced.next_deadline(),
+            timer,
+            delay,
+            burst,
+            self.waits_for_answer().then(|| self.delay_end()),
             self.time_waits.next_deadline(),
             self.net.paths.next_deadline(),
             now(!self.net.wanted.is_empty()),
@@ -75,40 +77,39 @@ impl<P: FramePool> Stack<P> {
         self.now + self.config.tcp.delayed_ack
     }
 
-    fn open_of(&self, (index, generation): &(u32, u32)) -> Option<&Tcb> {
-        self.slots.open(*index).filter(|t| t.generation == *generation)
+    /// An ACK came to wait in this turn, and no answer has carried it.
+    fn waits_for_answer(&self) -> bool {
+        let open = |&(index, generation): &Id| self.slots.open(index).filter(|t| t.generation == generation);
+        self.deadlines.new_delays().iter().any(|id| open(id).is_some_and(Tcb::delay_counts))
     }
 
-    /// The turn in which `new_delays` came to wait is over. Answers have carried most ACKs of interactive connections by
-    /// now: an entry of the queue for each would be written for nothing, and its connection fetched into the cache again
-    /// when it ends.
+    /// The turn in which delays began is over.
     #[inline(never)]
-    pub(crate) fn keep_delays(&mut self) {
+    pub(super) fn keep_delays(&mut self) {
         let until = self.delay_end();
-        let Self { slots, new_delays, delayed_acks, turn, .. } = self;
-        for &(index, generation) in new_delays.iter() {
+        let Self { slots, deadlines, turn, .. } = self;
+        deadlines.keep_delays(until, |(index, generation)| {
             let Some((tcb, tally)) = slots.open_and_untold(index).filter(|(t, _)| t.generation == generation) else {
-                continue;
+                return false;
             };
             if tcb.exchanges.is_begun() {
                 // Not answered in its turn.
                 tcb.exchanges.tell(tally, turn.tick);
             }
-            if tcb.delay_counts() {
-                delayed_acks.push(until, (index, generation));
-            } else {
+            let counts = tcb.delay_counts();
+            if !counts {
                 tcb.flags.clear(Flags::IN_DELAY_QUEUE);
             }
-        }
-        new_delays.clear();
+            counts
+        });
     }
 
     fn end_delays(&mut self) {
-        while self.delayed_acks.next_deadline().is_some_and(|at| at <= self.now) {
-            let due = self.delayed_acks.due(self.now).take(TOGETHER);
-            let count = due.inspect(|(index, _)| self.slots.expect_slot(*index)).count();
+        while self.deadlines.has_ended_delay(self.now) {
+            let ended = self.deadlines.ended_delays(self.now, TOGETHER);
+            let count = ended.inspect(|(index, _)| self.slots.expect_slot(*index)).count();
             for _ in 0..count {
-                let Some((index, generation)) = self.delayed_acks.pop() else { return };
+                let Some((index, generation)) = self.deadlines.pop_delay(self.now) else { return };
                 let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
                 tcb.flags.clear(Flags::IN_DELAY_QUEUE);
                 if tcb.flags.has(Flags::ACK_DELAYED) {
@@ -121,7 +122,7 @@ impl<P: FramePool> Stack<P> {
 
     /// Connections whose next burst may leave.
     fn end_pacing_waits(&mut self) {
-        while let Some((index, generation)) = self.paced.pop_due(self.now) {
+        while let Some((index, generation)) = self.deadlines.pop_paced(self.now) {
             let now = self.now;
             let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
             tcb.pacing_wake(now);
@@ -151,7 +152,7 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.armed_at = 0;
         match tcb.due(now) {
-            None => arm(tcb, &mut self.wheel, index, now),
+            None => self.deadlines.arm(tcb, index, now),
             Some(Due::Orphan) => {
                 // FIN-WAIT-2: the peer never closed; nothing of ours is unsent.
                 self.stats.timeouts += 1;
@@ -239,7 +240,7 @@ impl<P: FramePool> Stack<P> {
 
     /// Send queues may take more frames.
     fn may_send(&self) -> bool {
-        self.store.frames() < self.send_frames - self.send_frames / 8 && self.pool.available() > 0
+        self.store.has_room() && self.pool.available() > 0
     }
 
     fn wake_pool_waiters(&mut self) {

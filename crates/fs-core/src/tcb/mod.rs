@@ -8,6 +8,7 @@
 //! ACK, and TIME-WAIT is a compact record (`time_wait`): neither costs a slot.
 
 pub mod cc;
+pub(crate) mod deadlines;
 pub(crate) mod ecn;
 pub(crate) mod exchanges;
 pub(crate) mod extension;

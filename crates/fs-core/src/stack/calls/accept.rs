@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::flow::CoreId;
 use crate::frame::FramePool;
-use crate::outbox::{CoreMessage, Outbound};
+use crate::outbox::CoreMessage;
 use crate::socket::event::{ListenerId, TcpId};
 use crate::socket::options::{Listen, TcpOptions};
 use crate::stack::Stack;
@@ -63,7 +63,7 @@ impl<P: FramePool> Stack<P> {
         let Some(at) = self.listeners.listener(listener).map(|l| l.at) else { return };
         let core = self.config.core;
         for to in (0..self.config.cores).map(CoreId).filter(|&to| to != core) {
-            self.outbound.push(Outbound { to, message: CoreMessage::Listen { core, at, up } });
+            self.outbox.send(to, CoreMessage::Listen { core, at, up });
         }
     }
 

@@ -10,8 +10,9 @@ use crate::rx::parse::Segment;
 use crate::seq::SeqNum;
 use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{Connect, TcpOptions};
+use crate::stack::Stack;
 use crate::stack::receive::handshake::{Syn, SynOwn};
-use crate::stack::{Stack, Token};
+use crate::tcb::deadlines::Token;
 use crate::tcb::flags::Flags;
 use crate::tcb::open::{Opening, syn_window};
 use crate::tcb::syn_sent::{FastSyn, PeerSyn, SynSent};
@@ -60,7 +61,7 @@ impl<P: FramePool> Stack<P> {
             0 => self.choose_port(source, remote)?,
             port => self.claim_port(source, port, remote)?,
         };
-        let iss = self.initial_sequence(&key);
+        let iss = self.isn.choose(&key, self.now);
         let retry_at = self.now + self.config.tcp.rto_initial;
         let sent_us = micros(self.now);
         let ecn = self.config.tcp.ecn == Ecn::Active;
@@ -94,7 +95,7 @@ impl<P: FramePool> Stack<P> {
             return Err(Error::NoBuffers);
         }
         let generation = self.slots.generation(index);
-        self.wheel.insert(retry_at, Token::Connection { index, generation });
+        self.deadlines.wake(retry_at, Token::Connection { index, generation });
         self.send_syn(index);
         Ok((TcpId { index, generation }, taken))
     }
@@ -193,7 +194,7 @@ impl<P: FramePool> Stack<P> {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
         if s.retry_at > now {
             let (at, generation) = (s.retry_at, s.generation);
-            self.wheel.insert(at, Token::Connection { index, generation });
+            self.deadlines.wake(at, Token::Connection { index, generation });
             return;
         }
         // TCP_USER_TIMEOUT, from the first SYN on.
@@ -215,7 +216,7 @@ impl<P: FramePool> Stack<P> {
         s.retry_at = now + s.options.user_timeout.map_or(wait, |limit| wait.min(limit.saturating_sub(waited)));
         let (at, generation) = (s.retry_at, s.generation);
         self.stats.retransmits += 1;
-        self.wheel.insert(at, Token::Connection { index, generation });
+        self.deadlines.wake(at, Token::Connection { index, generation });
         if was_fast {
             self.fast_open_peers.lost(server, now);
         }

@@ -30,11 +30,11 @@ impl<P: FramePool> Stack<P> {
             return Some(FastSyn { carried: true, cookie: Some(Cookie::REQUEST), data: queue, sent: 0 });
         }
         let mss = known.map_or(u16::MAX, |(_, mss)| mss).min(max_segment.unwrap_or(u16::MAX));
-        let Self { net, pool, store, send_frames, .. } = self;
+        let Self { net, pool, store, .. } = self;
         // 40 bytes of options: a SYN has more of them than a segment of the agreed size.
         let most = net.mss_to(path, server, now).min(mss).saturating_sub(40) as usize;
         let n = data.len().min(most).min(pool.payload_room());
-        if n > 0 && store.frames() < *send_frames {
+        if n > 0 && !store.is_full() {
             let summed = !net.path(path).tx_checksum();
             queue.write(
                 store,

@@ -61,7 +61,7 @@ impl<P: FramePool> Stack<P> {
         if self.no_shortcuts {
             return None;
         }
-        let Self { slots, store, pool, net, send_frames, .. } = self;
+        let Self { slots, store, pool, net, .. } = self;
         let tcb = slots.open_mut(id.index)?;
         let path = net.path(tcb.path);
         let len = buf.len();
@@ -73,7 +73,7 @@ impl<P: FramePool> Stack<P> {
             || len == 0
             || len > usize::from(tcb.mss).min(pool.payload_room())
             || tcb.tx.bytes as usize + len > tcb.write_mark() as usize
-            || store.frames() >= *send_frames
+            || store.is_full()
             || tcb.route_epoch != net.route_epoch
             || path.state() == PathState::Stale
         {

@@ -78,7 +78,7 @@ impl<P: FramePool> Stack<P> {
         if buf.is_empty() {
             return Ok((index, 0));
         }
-        let frames_left = self.send_frames.saturating_sub(self.store.frames());
+        let frames_left = self.store.frames_left();
         let Self { slots, store, pool, net, pool_waiters, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
         tcb.check_app_limited();
@@ -128,7 +128,7 @@ impl<P: FramePool> Stack<P> {
             self.pool.free(frame);
             return Ok(());
         }
-        let full = self.store.frames() >= self.send_frames;
+        let full = self.store.is_full();
         let Self { slots, store, pool, net, pool_waiters, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
         if full {

@@ -4,7 +4,7 @@
 use crate::drop_reason::DropReason;
 use crate::flow::{CoreId, FlowKey, Protocol};
 use crate::frame::{FramePool, RxFrame};
-use crate::outbox::{CoreMessage, Outbound, Packet};
+use crate::outbox::{CoreMessage, Packet};
 use crate::rx::batch::{Batch, Item};
 use crate::rx::owner::Owner;
 use crate::rx::parse::{self, Parsed, Segment, View};
@@ -423,28 +423,11 @@ impl<P: FramePool> Stack<P> {
 
     /// RFC 5961 section 7: at most so many challenge ACKs a second.
     pub(crate) fn may_challenge(&mut self) -> bool {
-        self.refill_limits();
-        if self.challenges_left == 0 {
+        let allowed = self.limits.take_challenge(self.config.tcp.challenge_acks, self.now);
+        if !allowed {
             self.stats.drop(DropReason::ChallengeLimited);
-            return false;
         }
-        self.challenges_left -= 1;
-        true
-    }
-
-    /// Starts a new second of everything that is limited per second.
-    pub(crate) fn refill_limits(&mut self) {
-        let second = self.now.as_millis() / 1000;
-        if self.challenge_second != second {
-            self.challenge_second = second;
-            // Half of it to one and a half times as much: who counts the answers that are missing must not learn how many
-            // others got (CVE-2016-5696).
-            let limit = self.config.tcp.challenge_acks;
-            let anchor = FlowKey::V4 { local: second as u32, remote: limit, local_port: 0, remote_port: 1 };
-            let spread = (self.isn_hasher.hash(Protocol::Udp, &anchor) % (limit as u64 + 1)) as u32;
-            self.challenges_left = (limit / 2).saturating_add(spread);
-            self.news_left = crate::stack::NEWS_PER_SECOND;
-        }
+        allowed
     }
 
     /// No connection, handshake or TIME-WAIT of this core: another core's, a SYN for a listener, or nobody's.
@@ -545,6 +528,6 @@ impl<P: FramePool> Stack<P> {
     fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
         let (head, rest) = Arrival::new(frames).into_head_and_rest();
         let packet = Packet { head, rest, hops };
-        self.outbound.push(Outbound { to, message: CoreMessage::Packet(packet) });
+        self.outbox.send(to, CoreMessage::Packet(packet));
     }
 }

@@ -7,8 +7,9 @@ use crate::frame::{FramePool, RxFrame};
 use crate::rx::owner::Owner;
 use crate::rx::parse::Segment;
 use crate::rx::syn::SynEntry;
-use crate::stack::{Stack, Token};
+use crate::stack::Stack;
 use crate::tcb::Slot;
+use crate::tcb::deadlines::Token;
 use crate::tcb::flags::Flags;
 use crate::tcb::open::Opening;
 use crate::tcb::tally::Tally;
@@ -77,7 +78,7 @@ impl<P: FramePool> Stack<P> {
             listener.fast_pending += 1;
         }
         let wait = handshake_wait(self.config.tcp.rto_initial, 0, self.config.tcp.rto_max);
-        self.wheel.insert(self.now + wait, Token::Handshake { index, generation });
+        self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         self.stats.accepted += 1;
         self.enqueue_accept(listener, slot);
         // The SYN itself is done; what is behind it is taken as any segment's text.
@@ -112,7 +113,7 @@ impl<P: FramePool> Stack<P> {
         let wait = handshake_wait(tcp.rto_initial, retries + 1, tcp.rto_max);
         self.handshakes.entry_mut(index).retries += 1;
         self.stats.retransmits += 1;
-        self.wheel.insert(self.now + wait, Token::Handshake { index, generation });
+        self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         self.send_syn_ack(index, None);
     }
 

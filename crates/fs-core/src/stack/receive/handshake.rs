@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::{FramePool, RxFrame};
 use crate::net::neigh::PathId;
-use crate::outbox::{CoreMessage, Outbound};
+use crate::outbox::CoreMessage;
 use crate::rx::fast_open::Verdict;
 use crate::rx::owner::Owner;
 use crate::rx::parse::Segment;
@@ -16,7 +16,8 @@ use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::socket::event::{Event, ListenerId, Ready};
 use crate::socket::options::TcpOptions;
-use crate::stack::{Stack, Token};
+use crate::stack::Stack;
+use crate::tcb::deadlines::Token;
 use crate::tcb::exchanges::Exchanges;
 use crate::tcb::flags::Flags;
 use crate::tcb::handover::Handover;
@@ -85,7 +86,7 @@ impl<P: FramePool> Stack<P> {
         let asks = entry.fast_open > 0 && self.config.tcp.fast_open.server;
         let opts = segment.options(self.pool.bytes(&frames[0].frame));
         let (peer, cookie) = (options::parse_syn(opts), if asks { options::fast_open(opts) } else { None });
-        let iss = self.initial_sequence(&segment.key);
+        let iss = self.isn.choose(&segment.key, self.now);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
         (syn.path, syn.sent_us, syn.shift) = (path, micros(self.now), shift);
         syn.ecn = self.config.tcp.ecn != Ecn::Off && ecn::is_setup_syn(segment);
@@ -117,7 +118,7 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::NoSlots);
         }
         let wait = handshake_wait(self.config.tcp.rto_initial, 0, self.config.tcp.rto_max);
-        self.wheel.insert(self.now + wait, Token::Handshake { index, generation });
+        self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         self.send_syn_ack(index, grant);
         // Data in a SYN without a valid cookie is not acknowledged: the client sends it again.
         Arrival::new(frames).discard(&mut self.pool);
@@ -229,7 +230,7 @@ impl<P: FramePool> Stack<P> {
         }
         self.handshakes.entry_mut(index).retries += 1;
         let wait = handshake_wait(initial, retries + 1, max);
-        self.wheel.insert(self.now + wait, Token::Handshake { index, generation });
+        self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         // A client whose ACK is here, but no data yet, is asked again at the end of its time (as Linux).
         if !deferred || retries + 1 >= defer {
             self.stats.retransmits += 1;
@@ -434,7 +435,7 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn enqueue_accept(&mut self, listener: u32, slot: u32) {
         let Some(entry) = self.listeners.at_mut(listener) else { return };
         if entry.queue.is_empty() {
-            self.events.push(Event::Accept(ListenerId { index: listener, generation: entry.generation }));
+            self.outbox.event(Event::Accept(ListenerId { index: listener, generation: entry.generation }));
         }
         entry.queue.push_back(slot);
     }
@@ -483,7 +484,7 @@ impl<P: FramePool> Stack<P> {
         self.stats.handovers += 1;
         self.moved.note(hash, to, self.now);
         let handover = Handover { key, tcb, tally, received };
-        self.outbound.push(Outbound { to, message: CoreMessage::Handover(Box::new(handover)) });
+        self.outbox.send(to, CoreMessage::Handover(Box::new(handover)));
     }
 
     /// A connection arrives from another core.

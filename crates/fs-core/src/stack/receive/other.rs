@@ -9,7 +9,7 @@ use crate::frame::{FramePool, IfaceId, RxFrame, TxFrame};
 use crate::net::neigh::{NeighbourChange, PathId};
 use crate::net::path_mtu::believed;
 use crate::net::standalone;
-use crate::outbox::{CoreMessage, Outbound};
+use crate::outbox::CoreMessage;
 use crate::rx::owner::Owner;
 use crate::rx::parse::Parsed;
 use crate::socket::event::{Event, Ready};
@@ -39,7 +39,9 @@ impl<P: FramePool> Stack<P> {
                 match self.udp.deliver(&mut self.pool, &datagram, owned) {
                     Ok(readable) => {
                         self.stats.udp_received += 1;
-                        self.events.extend(readable.map(|id| Event::Udp(id, Ready::READ)));
+                        if let Some(id) = readable {
+                            self.outbox.event(Event::Udp(id, Ready::READ));
+                        }
                     }
                     Err(reason) => self.stats.drop(reason),
                 }
@@ -79,12 +81,10 @@ impl<P: FramePool> Stack<P> {
         if let Some(learned) = response.learned {
             let (iface, addr, mac) = (learned.iface, learned.addr, learned.mac);
             self.learn(iface, addr, mac);
-            self.refill_limits();
-            if self.config.cores > 1 && self.news_left > 0 {
-                self.news_left -= 1;
+            if self.config.cores > 1 && self.limits.take_news(self.config.tcp.challenge_acks, self.now) {
                 let me = self.config.core;
                 for to in (0..self.config.cores).map(CoreId).filter(|&to| to != me) {
-                    self.outbound.push(Outbound { to, message: CoreMessage::Neighbour { iface, addr, mac } });
+                    self.outbox.send(to, CoreMessage::Neighbour { iface, addr, mac });
                 }
             }
         }
@@ -122,7 +122,9 @@ impl<P: FramePool> Stack<P> {
             }
             let id = self.udp.on_icmp(error);
             self.stats.icmp_errors += id.is_some() as u64;
-            self.events.extend(id.map(|id| Event::Udp(id, Ready::READ | Ready::WRITE)));
+            if let Some(id) = id {
+                self.outbox.event(Event::Udp(id, Ready::READ | Ready::WRITE));
+            }
             return None;
         }
         let index = match self.owner_of(&error.key) {
@@ -209,11 +211,12 @@ impl<P: FramePool> Stack<P> {
         if !self.net.is_standalone(iface) {
             return;
         }
-        self.refill_limits();
-        let Some(interface) = self.net.interfaces.get(iface.0 as usize).filter(|_| self.news_left > 0) else { return };
+        if !self.limits.take_news(self.config.tcp.challenge_acks, self.now) {
+            return;
+        }
+        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else { return };
         let mut reply = [0u8; REPLY_MAX];
         let len = standalone::port_unreachable(interface, self.pool.bytes(&frames[0].frame), &mut reply).unwrap_or(0);
-        self.news_left -= 1;
         self.send_raw(iface, &reply[..len]);
     }
 
@@ -292,7 +295,7 @@ impl<P: FramePool> Stack<P> {
                 continue;
             }
             if interface.addressing != Addressing::Standalone {
-                self.events.push(Event::NeighbourNeeded(iface, addr));
+                self.outbox.event(Event::NeighbourNeeded(iface, addr));
                 continue;
             }
             let mut request = [0u8; REPLY_MAX];

@@ -8,8 +8,8 @@ use crate::net::neigh::PathState;
 use crate::rx::parse::Segment;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
-use crate::socket::event::{Event, Ready, TcpId};
-use crate::stack::{Stack, arm};
+use crate::socket::event::Ready;
+use crate::stack::Stack;
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::{Arrival, COALESCE};
@@ -172,7 +172,7 @@ impl<P: FramePool> Stack<P> {
     /// As [`Stack::settle`] for an open connection whose route stands and of which all else is usual.
     #[inline(always)]
     pub(crate) fn settle_plain(&mut self, index: u32, ready: Ready) {
-        let Self { slots, net, wheel, new_delays, now, events, .. } = self;
+        let Self { slots, net, deadlines, now, outbox, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         let flags = tcb.flags;
         let listed = |need: Flags, list: Flags| !flags.has(need) || flags.has(list);
@@ -191,12 +191,10 @@ impl<P: FramePool> Stack<P> {
         }
         if !flags.has(Flags::ACK_NOW) && !listed(Flags::ACK_DELAYED, Flags::IN_DELAY_QUEUE) {
             tcb.flags.set(Flags::IN_DELAY_QUEUE);
-            new_delays.push((index, generation));
+            deadlines.delay_ack(index, generation);
         }
-        arm(tcb, wheel, index, *now);
-        if ready.0 != 0 {
-            events.push(Event::Tcp(TcpId { index, generation }, ready));
-        }
+        deadlines.arm(tcb, index, *now);
+        outbox.ready(index, generation, ready);
     }
 }
 

@@ -64,7 +64,7 @@ impl<P: FramePool> Stack<P> {
             // RFC 6191: a new incarnation. Whoever listens here takes it.
             self.reuse_time_wait(index);
             self.on_unowned(segment, hash, frames, hops);
-            self.isn_floor = None;
+            self.isn.follow_none();
             return;
         }
         if segment.flags.fin() && segment.seq + segment.payload_len + 1 == rcv_nxt {
@@ -112,10 +112,9 @@ impl<P: FramePool> Stack<P> {
         self.send_bare(path, &spec);
     }
 
-    /// Ends TIME-WAIT in favour of a new connection between the same ports. A fast transfer's numbers overtake the ISN
-    /// clock: the new ones begin beyond all that the old connection can have sent (RFC 9293 MAY-2; as Linux).
+    /// Ends TIME-WAIT in favour of a new connection between the same ports.
     pub(crate) fn reuse_time_wait(&mut self, index: u32) {
-        self.isn_floor = Some(self.time_waits.record(index).snd_nxt + 65_537);
+        self.isn.follow(self.time_waits.record(index).snd_nxt);
         self.forget_time_wait(index);
     }
 

@@ -6,7 +6,7 @@ use crate::net::neigh::PathState;
 use crate::seq::SeqNum;
 use crate::stack::Stack;
 use crate::tcb::Tcb;
-use crate::tcb::cc::pacing::PacingQueue;
+use crate::tcb::deadlines::Deadlines;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::mark;
 use crate::tcb::send::segmenter::Next;
@@ -225,7 +225,7 @@ impl<P: FramePool> Stack<P> {
             self.settle(index, crate::socket::event::Ready::default());
             return Visit::Done;
         }
-        let Self { slots, pool, net, stats, store, config, now, turn, paced, .. } = self;
+        let Self { slots, pool, net, stats, store, config, now, turn, deadlines, .. } = self;
         let Some((tcb, tally)) = slots.open_and_tally(index, turn.tick) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
@@ -274,7 +274,7 @@ impl<P: FramePool> Stack<P> {
             };
             if let Some(at) = tcb.pacing_wait(*now) {
                 waits = true;
-                queue_paced(tcb, paced, index, at);
+                queue_paced(tcb, deadlines, index, at);
                 break Visit::Done;
             }
             let before = out.len();
@@ -305,7 +305,7 @@ impl<P: FramePool> Stack<P> {
             tcb.note_limit(store, *now);
             tcb.persist_if_stuck(&config.tcp, *now);
         }
-        crate::stack::arm(tcb, &mut self.wheel, index, self.now);
+        self.deadlines.arm(tcb, index, self.now);
         if tcb.flags.has(Flags::ACK_NOW) && !tcb.flags.has(Flags::IN_ACK_LIST) {
             *sent += self.pure_ack(index, out);
         }
@@ -315,10 +315,10 @@ impl<P: FramePool> Stack<P> {
 
 /// The connection's next burst leaves at `at`.
 #[cold]
-fn queue_paced(tcb: &mut Tcb, paced: &mut PacingQueue, index: u32, at: Instant) {
+fn queue_paced(tcb: &mut Tcb, deadlines: &mut Deadlines, index: u32, at: Instant) {
     if let Some(ext) = tcb.ext.as_mut()
         && !core::mem::replace(&mut ext.pacing.queued, true)
     {
-        paced.push(at, index, tcb.generation);
+        deadlines.pace(at, index, tcb.generation);
     }
 }

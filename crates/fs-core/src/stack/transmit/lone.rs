@@ -5,7 +5,7 @@
 use crate::frame::{FramePool, TxFrame};
 use crate::net::neigh::PathState;
 use crate::slab::NIL;
-use crate::stack::{Stack, arm};
+use crate::stack::Stack;
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::mark;
@@ -29,7 +29,7 @@ impl<P: FramePool> Stack<P> {
         let frozen = self.nodes.len() >= self.receive_frames;
         // With few connections the store's segments are in the cache. Tests have few, and are to see it.
         let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
-        let Self { slots, pool, net, stats, store, config, now, turn, wheel, shortest_rto, .. } = self;
+        let Self { slots, pool, net, stats, store, config, now, turn, deadlines, shortest_rto, .. } = self;
         let Some((tcb, tally)) = slots.open_and_untold(index) else { return false };
         if !tcb.flags.are(ODD.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
             || tcb.tx.next == NIL
@@ -137,7 +137,7 @@ impl<P: FramePool> Stack<P> {
         if flight + u32::from(tcb.mss) > tcb.window.cwnd {
             tcb.flags.set(Flags::WINDOW_LIMITED);
         }
-        arm(tcb, wheel, index, *now);
+        deadlines.arm(tcb, index, *now);
         #[cfg(any(test, feature = "check"))]
         {
             self.shortcuts += 1;

@@ -107,8 +107,8 @@ impl TxSegment {
 /// All send queues of a core.
 #[derive(Debug)]
 pub(crate) struct TxStore {
-    /// Half of the frames that it is for.
-    half: usize,
+    /// Frames that it is for: the core's share for sending.
+    most: usize,
     /// Segments that their queues hold themselves: see [`TxQueue::fold`].
     lone: usize,
     pub(crate) segments: Slab<TxSegment>,
@@ -121,7 +121,7 @@ impl TxStore {
     /// For `frames` frames at most; `tell` as in [`crate::config::StackConfig::large_table`].
     pub(crate) fn new(frames: usize, tell: Option<fn(*const u8, usize)>) -> Self {
         Self {
-            half: frames / 2,
+            most: frames,
             lone: 0,
             segments: Slab::growing_to(frames, tell),
             rest: FrameNodes::new(),
@@ -136,7 +136,22 @@ impl TxStore {
 
     /// Half of the core's frames for sending are held.
     pub(crate) fn is_half_full(&self) -> bool {
-        self.frames() >= self.half
+        self.frames() >= self.most / 2
+    }
+
+    /// Frames that may still be taken.
+    pub(crate) fn frames_left(&self) -> usize {
+        self.most.saturating_sub(self.frames())
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.frames() >= self.most
+    }
+
+    /// An eighth is free: enough for those who wait to go on.
+    pub(crate) fn has_room(&self) -> bool {
+        self.frames() < self.most - self.most / 8
     }
 }
 

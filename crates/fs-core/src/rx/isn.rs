@@ -1,0 +1,65 @@
+//! Initial sequence numbers (RFC 6528).
+
+use crate::flow::{FlowKey, Protocol};
+use crate::rx::table::FlowHasher;
+use crate::seq::SeqNum;
+use crate::time::Instant;
+
+/// Beyond all that a connection of these ports can have sent: a largest window without scale.
+const BEYOND: u32 = 65_537;
+
+/// Chooses the sequence numbers that connections begin with.
+#[derive(Debug)]
+pub(crate) struct InitialSequence {
+    /// RFC 6528's F.
+    hasher: FlowHasher,
+    /// The next connection follows one in TIME-WAIT: where it begins.
+    floor: Option<SeqNum>,
+}
+
+impl InitialSequence {
+    pub(crate) fn new(hasher: FlowHasher) -> Self {
+        Self { hasher, floor: None }
+    }
+
+    /// ISN = M + F(connection), M a clock of 4 µs; beyond the connection before, if it follows one.
+    pub(crate) fn choose(&mut self, key: &FlowKey, now: Instant) -> SeqNum {
+        if let Some(floor) = self.floor.take() {
+            return floor;
+        }
+        let f = self.hasher.hash(Protocol::Tcp, key) as u32;
+        SeqNum(f.wrapping_add((now.as_micros() / 4) as u32))
+    }
+
+    /// The next connection takes the ports of one that has sent up to `snd_nxt`. A fast transfer's numbers overtake the
+    /// clock: the new ones begin beyond all that the old connection can have sent (RFC 9293 MAY-2; as Linux).
+    pub(crate) fn follow(&mut self, snd_nxt: SeqNum) {
+        self.floor = Some(snd_nxt + BEYOND);
+    }
+
+    /// The next connection follows none.
+    pub(crate) fn follow_none(&mut self) {
+        self.floor = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Secret;
+
+    #[test]
+    fn a_clock_by_flow_and_once_beyond_the_connection_before() {
+        let mut isn = InitialSequence::new(FlowHasher::new(&Secret([9; 32])));
+        let key = |port| FlowKey::V4 { local: 1, remote: 2, local_port: 80, remote_port: port };
+        let first = isn.choose(&key(1), Instant::ZERO);
+        assert_eq!(isn.choose(&key(1), Instant::from_micros(400)), first + 100);
+        assert_ne!(isn.choose(&key(2), Instant::ZERO), first);
+        isn.follow(SeqNum(u32::MAX));
+        assert_eq!(isn.choose(&key(1), Instant::ZERO), SeqNum(65_536));
+        assert_eq!(isn.choose(&key(1), Instant::ZERO), first, "once");
+        isn.follow(SeqNum(7));
+        isn.follow_none();
+        assert_eq!(isn.choose(&key(1), Instant::ZERO), first);
+    }
+}
