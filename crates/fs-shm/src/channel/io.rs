@@ -366,7 +366,7 @@ impl<'a> Channel<'a> {
     /// recv(2) with MSG_OOB: the urgent byte.
     ///
     /// # Errors
-    /// `EINVAL`: none came, it was read already or skipped, or SO_OOBINLINE. `EBADF`: closed.
+    /// `EINVAL`: none came, it was read already or skipped, or SO_OOBINLINE. `ENOTCONN`: reset since. `EBADF`: closed.
     pub fn recv_urgent(&self, peek: bool) -> Result<u8, Errno> {
         let rx = self.rx();
         let _held = self.lock_recv()?;
@@ -377,6 +377,10 @@ impl<'a> Channel<'a> {
         let gone = mark == 0 || rx.inn.urgent_read.load(Relaxed) == mark || at.wrapping_sub(head) >= unread;
         if gone || self.own().flags.load(Acquire) & OOB_INLINE != 0 {
             return Err(Errno::INVAL);
+        }
+        if self.is_reset() && !self.has_ended() {
+            // TCP_CLOSE without SOCK_DONE (tcp_recv_urg() of the kernel).
+            return Err(Errno::NOTCONN);
         }
         let mut byte = [0];
         rx.piece(at, 1).map_err(|broken| self.broken(broken))?.copy_to(&mut byte);
