@@ -279,6 +279,14 @@ fn recv_more(
     }
 }
 
+/// Bytes that one call may count: those in front of the urgent one, or behind it if that is next.
+fn to_mark(channel: &Channel<'static>) -> usize {
+    match channel.queued_to_mark() {
+        0 => channel.queued_in().saturating_sub(1),
+        some => some,
+    }
+}
+
 /// MSG_TRUNC: `want` bytes leave the queue (or are counted, with `peek`), and no buffer is looked at.
 fn discard(channel: &Channel<'static>, want: usize, peek: bool) -> Result<usize, Errno> {
     let mut scratch = [0; 4096];
@@ -286,7 +294,7 @@ fn discard(channel: &Channel<'static>, want: usize, peek: bool) -> Result<usize,
     loop {
         let room = &mut scratch[..(want - dropped).min(4096)];
         match channel.recv(&mut [IoSliceMut::new(room)], RecvFlags { peek, discard: true }) {
-            Ok(some) if peek && some != 0 => return Ok(channel.queued_in().min(want)),
+            Ok(some) if peek && some != 0 => return Ok(to_mark(channel).min(want)),
             Ok(some) => {
                 dropped += some;
                 if some == 0 || dropped == want {
