@@ -450,7 +450,7 @@ impl Maker {
                 let server = maker.free();
                 maker.push(Call::Accept, &[listener as i32, server as i32, 1, libc::SOCK_NONBLOCK]);
                 let (from, to) = if maker.random.percent(50) { (client, server) } else { (server, client) };
-                let length = maker.random.one(&[30_000, 200_000, 600_000, 1_200_000]);
+                let length = maker.random.one(&[30_000, 100_000, 200_000, 400_000]);
                 maker.push(Call::Fill, &[from as i32, length]);
                 maker.push(Call::Poll, &[from as i32, to as i32, 1, 0, 0]);
                 maker.push(Call::Drain, &[to as i32]);
