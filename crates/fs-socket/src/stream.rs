@@ -297,7 +297,8 @@ fn discard(channel: &Channel<'static>, want: usize, peek: bool) -> Result<usize,
             Ok(some) if peek && some != 0 => return Ok(to_mark(channel).min(want)),
             Ok(some) => {
                 dropped += some;
-                if some == 0 || dropped == want {
+                // A read ends at the urgent mark.
+                if some == 0 || dropped == want || channel.at_mark() {
                     return Ok(dropped);
                 }
             }
