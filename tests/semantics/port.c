@@ -127,10 +127,146 @@ static void address_only(void) {
     say("address %#x port %d", ntohl(now.sin_addr.s_addr), now.sin_port != 0);
 }
 
+/* Who binds a port that a listener had, with SO_REUSEADDR and without. */
+static void bind_again(struct sockaddr_in at) {
+    for (int reuse = 0; reuse < 2; reuse++) {
+        int fd = tcp(AF_INET, 0);
+        set_int(fd, SOL_SOCKET, SO_REUSEADDR, reuse);
+        say("reuse %d", reuse);
+        BIND(fd, at);
+        MUST(close(fd));
+    }
+}
+
+enum end { SERVER_FIRST, CLIENT_FIRST, SERVER_SHUTS, CLIENT_SHUTS, RESET, UNREAD };
+
+/* A connection of a listener that is closed before it, or after it. */
+static void of_a_listener(bool reuse, bool before, enum end end) {
+    struct sockaddr_in at = loopback(0);
+    int l = tcp(AF_INET, 0), c = tcp(AF_INET, 0);
+    set_int(l, SOL_SOCKET, SO_REUSEADDR, reuse);
+    MUST(bind(l, (struct sockaddr *)&at, sizeof at));
+    MUST(listen(l, 8));
+    at = name_of_socket(l);
+    MUST(connect(c, (struct sockaddr *)&at, sizeof at));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    say("reuse %d before %d end %d", reuse, before, end);
+    if (before) {
+        MUST(close(l));
+        bind_again(at);
+    }
+    struct linger none = {1, 0};
+    switch (end) {
+    case SERVER_FIRST:
+        MUST(close(s));
+        if (before) bind_again(at);
+        MUST(close(c));
+        break;
+    case CLIENT_FIRST:
+        MUST(close(c));
+        if (before) bind_again(at);
+        MUST(close(s));
+        break;
+    case SERVER_SHUTS:
+        MUST(shutdown(s, SHUT_WR));
+        MUST(close(c));
+        MUST(close(s));
+        break;
+    case CLIENT_SHUTS:
+        MUST(shutdown(c, SHUT_WR));
+        MUST(close(s));
+        MUST(close(c));
+        break;
+    case RESET:
+        MUST(setsockopt(c, SOL_SOCKET, SO_LINGER, &none, sizeof none));
+        MUST(close(c));
+        if (before) bind_again(at);
+        MUST(close(s));
+        break;
+    case UNREAD:
+        put(s, "unread", 6);
+        await_bytes(c, 6);
+        MUST(close(s));
+        MUST(close(c));
+        break;
+    }
+    if (!before) MUST(close(l));
+    bind_again(at);
+}
+static void after_listener(void) {
+    for (int end = SERVER_FIRST; end <= UNREAD; end++) of_a_listener(false, true, end);
+}
+static void after_listener_reuse(void) {
+    for (int end = SERVER_FIRST; end <= UNREAD; end++) of_a_listener(true, true, end);
+}
+static void waits(void) {
+    for (int end = SERVER_FIRST; end <= UNREAD; end++) of_a_listener(end & 1, false, end);
+}
+
+/* The connections of a listener on all addresses have one each. */
+static void after_any(void) {
+    struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+    socklen_t len = sizeof any;
+    int l = tcp(AF_INET6, 0), c = tcp(AF_INET, 0);
+    MUST(bind(l, (struct sockaddr *)&any, len));
+    MUST(listen(l, 8));
+    MUST(getsockname(l, (struct sockaddr *)&any, &len));
+    struct sockaddr_in at = loopback(ntohs(any.sin6_port)), other = at;
+    other.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    MUST(connect(c, (struct sockaddr *)&at, sizeof at));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    MUST(close(l));
+    bind_again(at);
+    bind_again(other);
+    MUST(close(c));
+    MUST(close(s));
+    bind_again(at);
+}
+
+/* A server restarts: what it had closed first keeps it from its port, but for SO_REUSEADDR. */
+static void restart(bool reuse) {
+    struct sockaddr_in at = loopback(0);
+    for (int round = 0; round < 2; round++) {
+        int told[2];
+        MUST(pipe(told));
+        pid_t server = fork();
+        if (!server) {
+            int l = tcp(AF_INET, 0);
+            set_int(l, SOL_SOCKET, SO_REUSEADDR, reuse);
+            if (BIND(l, at)) _exit(1);
+            MUST(listen(l, 8));
+            at = name_of_socket(l);
+            MUST(write(told[1], &at, sizeof at));
+            int s = (int)MUST(accept(l, NULL, NULL));
+            put(s, "bye", 3);
+            _exit(0);
+        }
+        MUST(close(told[1]));
+        if (read(told[0], &at, sizeof at) == sizeof at) {
+            char byte[3];
+            int c = tcp(AF_INET, 0);
+            MUST(connect(c, (struct sockaddr *)&at, sizeof at));
+            get(c, byte, 3);
+            CALL(recv(c, byte, 1, 0));
+            MUST(close(c));
+        }
+        reap(server);
+        usleep(300000);
+    }
+}
+static void restarted(void) { restart(false); }
+static void restarted_reuse(void) { restart(true); }
+
 const struct test port_cases[] = {{"port_of_a_connection", of_a_connection},
                                   {"port_tuple_reuseaddr", tuple_reuseaddr, true},
                                   {"port_tuple_reuseport", tuple_reuseport, true},
                                   {"port_range", range, true},
                                   {"port_disconnected", disconnected, true},
                                   {"port_address_only", address_only, true},
+                                  {"port_after_listener", after_listener},
+                                  {"port_after_listener_reuse", after_listener_reuse},
+                                  {"port_waits", waits},
+                                  {"port_after_any", after_any},
+                                  {"port_of_a_restarted_server", restarted},
+                                  {"port_of_a_restarted_server_reuse", restarted_reuse},
                                   {NULL, NULL, false}};

@@ -343,12 +343,21 @@ static void spawn_cloexec(void) {
 
 static int spawned_all;
 
+/* A loaded machine may have no process to spare for a moment. */
+static pid_t started(const char *path, const posix_spawn_file_actions_t *actions, char **arguments) {
+    pid_t child;
+    for (int i = 0; posix_spawnp(&child, path, actions, NULL, arguments, environ); i++) {
+        if (i == 100) die("spawn");
+        usleep(1000);
+    }
+    return child;
+}
+
 /* Children that inherit nothing and stay for a while, one after the other. */
 static void *spawn_sleepers(void *unused) {
     char *arguments[] = {"sleep", "3", NULL};
     for (int i = 0; i < 100 && !__atomic_load_n(&spawned_all, __ATOMIC_RELAXED); i++) {
-        pid_t child;
-        if (posix_spawnp(&child, "sleep", NULL, NULL, arguments, environ)) die("spawn");
+        started("sleep", NULL, arguments);
         usleep(1000);
     }
     return unused;
@@ -368,11 +377,9 @@ static void spawn_by_threads(void) {
         posix_spawn_file_actions_adddup2(&actions, b, 0);
         MUST(fcntl(b, F_SETFD, FD_CLOEXEC));
         char *arguments[] = {"semantics", "--role", "killed", NULL};
-        pid_t child;
-        if (posix_spawn(&child, self_path, &actions, NULL, arguments, environ)) die("spawn");
+        pid_t child = started(self_path, &actions, arguments);
         MUST(close(b));
-        int status;
-        MUST(waitpid(child, &status, 0));
+        MUST(waitpid(child, NULL, 0));
         int64_t since = now_ms();
         if (recv(a, text, 1, 0)) die("no end");
         since = now_ms() - since;

@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// The calling thread's namespace.
 pub(crate) fn own() -> io::Result<Netns> {
@@ -50,15 +51,19 @@ pub(crate) struct KernelRoute {
 pub(crate) struct Namespace {
     addresses: HashSet<IpAddr>,
     netlink: Netlink,
+    /// It, unless it is the daemon's own.
+    home: Option<Arc<File>>,
 }
 
 impl Namespace {
     /// Opens namespace `netns`, which process `pid` has sockets of: ours, or else the process's own.
     pub(crate) fn open(pid: u32, netns: Netns) -> io::Result<Self> {
+        let mut home = None;
         let netlink = if own()? == netns {
             Netlink::open(GROUPS)?
         } else {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
+            home = Some(Arc::new(file.try_clone()?));
             inside(file, move || {
                 if own()? == netns {
                     Netlink::open(GROUPS)
@@ -67,9 +72,14 @@ impl Namespace {
                 }
             })?
         };
-        let mut namespace = Self { addresses: HashSet::new(), netlink };
+        let mut namespace = Self { addresses: HashSet::new(), netlink, home };
         namespace.reread()?;
         Ok(namespace)
+    }
+
+    /// The namespace; `None`: the daemon's own.
+    pub(crate) fn home(&self) -> Option<Arc<File>> {
+        self.home.clone()
     }
 
     /// Whether the kernel of this namespace takes packets to `ip` itself.

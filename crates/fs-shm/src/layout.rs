@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -228,7 +228,9 @@ pub struct Head {
     pub ended: AtomicU64,
     /// Bytes that they carried, both directions.
     pub ended_bytes: AtomicU64,
-    pub(crate) _pad6: [AtomicU64; 6],
+    /// When one ended that side B had ended first, as TCP would have it wait there: nanoseconds of CLOCK_MONOTONIC.
+    pub waits: AtomicU64,
+    pub(crate) _pad6: [AtomicU64; 5],
     /// Large rings: who has each. Bits 0..20: 0: nobody, or (slot * 2 + producer's side) + 1; bit 20: has been used since its
     /// memory was last given back; bits 32..: how often it was taken.
     pub larges: [AtomicU64; LARGES],

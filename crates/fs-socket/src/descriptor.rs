@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use crate::{
     channel::{self, O_NONBLOCK},
-    connect, poll,
+    connect, poll, ports,
     process::{self, enter_page},
     socket::{Kind, Socket},
     sys::call,
@@ -30,9 +30,12 @@ pub fn close(fd: Fd) -> Ours<()> {
         Some(_) => {}
     }
     crate::tcp_options::before_close(fd);
-    let _changing = Changing::begin();
+    let changing = Changing::begin();
     forget(fd);
-    Some(call::close(fd))
+    let answer = call::close(fd);
+    drop(changing);
+    ports::closed();
+    Some(answer)
 }
 
 /// Takes a number out of the table and the attachment page, with what hangs on it. The kernel's side is the caller's.
@@ -73,10 +76,9 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Ours<()> {
     if let Some(errno) = failed {
         return Some(Err(errno));
     }
-    if next > last {
-        return Some(Ok(()));
-    }
-    Some(call::close_range(next, last, flags))
+    let answer = if next > last { Ok(()) } else { call::close_range(next, last, flags) };
+    ports::closed();
+    Some(answer)
 }
 
 /// `dup(2)`.
@@ -155,6 +157,7 @@ pub fn dup3(old: Fd, new: Fd, flags: i32) -> Ours<Fd> {
         return Some(Err(errno));
     }
     forget(new);
+    ports::closed();
     if let Some(socket) = socket {
         enter(new, socket.unheld());
     }

@@ -45,6 +45,7 @@ mod memory;
 pub mod options;
 pub mod pass;
 pub mod poll;
+mod ports;
 pub mod process;
 mod route;
 pub mod socket;

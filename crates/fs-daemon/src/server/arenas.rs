@@ -265,6 +265,11 @@ impl Server {
             let wire = self.arenas.get(&id).is_some_and(|entry| entry.wire);
             self.counters.arena_ended(wire, arena.totals());
             arena.close();
+            let listener = match self.arenas.get(&id).and_then(|entry| entry.acceptor) {
+                Some(Acceptor::Listener(listener)) => Some(listener),
+                _ => None,
+            };
+            self.note_waits(id, listener, arena.last_wait());
         }
         let Some(entry) = self.arenas.remove(&id) else { return };
         if self.arena_of.get(&entry.of) == Some(&id) {

@@ -307,8 +307,13 @@ impl Server {
             .collect::<HashSet<_>>()
             .into_iter()
             .for_each(|poller| self.pollers.ring(poller));
+        let mut in_use = false;
         for listener in attachment.listeners {
-            self.release_listener(id, listener);
+            in_use |= self.release_listener(id, listener);
+        }
+        if in_use {
+            // Its sockets may be closed already.
+            self.see_to_ports(0);
         }
         for netns in attachment.namespaces {
             self.release_namespace(netns);
@@ -438,8 +443,9 @@ impl Server {
     fn release_namespace(&mut self, netns: Netns) {
         let used = self.attachments.values().any(|attachment| attachment.namespaces.contains(&netns));
         if !used && netns != self.own_netns {
-            // Its sockets would keep it alive. Closing them takes them out of the epoll set.
+            // Our sockets in it would keep it alive. Closing them takes them out of the epoll set.
             self.namespaces.remove(&netns);
+            self.forget_ports(netns);
         }
     }
 }

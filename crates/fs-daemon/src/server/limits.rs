@@ -21,3 +21,7 @@ pub(super) const NAMESPACES: usize = 64;
 
 /// Network namespaces together; one user has half of them at most.
 pub(super) const NAMESPACES_MAX: usize = 1024;
+
+/// Ports that connections keep in use after their listener has gone; one user has half of them at most. Each is a socket of the
+/// daemon's.
+pub(super) const PORTS: usize = 1024;

@@ -10,6 +10,7 @@ mod attach;
 mod in_flight;
 mod limits;
 mod place;
+mod ports;
 mod route;
 mod share;
 mod strangers;
@@ -31,6 +32,7 @@ use fs_shm::control::{ADMIN_MAX, MESSAGE_MAX, Reply, Request, socket};
 use fs_shm::pages::{DirectoryPage, ListenerPage};
 use in_flight::InFlight;
 use place::Untouched;
+use ports::{Port, Shares};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 use share::Share;
@@ -113,6 +115,13 @@ pub(crate) struct ListenerMemory {
     defer: u32,
     /// The cores listen for it too.
     on_wire: bool,
+    /// Who has listened first.
+    uid: u32,
+    shares: Shares,
+    /// The arenas that it had when it was closed or shut.
+    ended: Vec<u32>,
+    /// When a connection ended that waits, in arenas that are gone.
+    waits: u64,
     /// The poller that all who accept share, and what they sleep on.
     poller: Option<(u32, Arc<OwnedFd>)>,
     /// The same of all epoll sets that watch it with EPOLLEXCLUSIVE.
@@ -173,13 +182,15 @@ pub(crate) struct Server {
     untouched: Untouched,
     shares: HashMap<u64, Vec<Share>>,
     in_flight: InFlight,
+    ports: Vec<Port>,
     strangers: Strangers,
     wire: Option<Arc<dyn Wire>>,
     counters: Counters,
     counted: Option<admin::Counted>,
-    /// When an arena or a share has to be looked at.
+    /// When an arena, a share or a port has to be looked at.
     sweep: Option<Instant>,
     share_look: Option<Look>,
+    port_look: Option<Look>,
     /// Until when a drain may take.
     draining: Option<Instant>,
 }
@@ -231,12 +242,14 @@ impl Server {
             untouched: Untouched::new(),
             shares: HashMap::new(),
             in_flight: InFlight::default(),
+            ports: Vec::new(),
             strangers: Strangers::default(),
             wire,
             counters: Counters::default(),
             counted: None,
             sweep: None,
             share_look: None,
+            port_look: None,
             draining: None,
         };
         server.open_namespace(own_netns, std::process::id());
@@ -485,7 +498,11 @@ impl Server {
             Request::Route { to } => self.route(me, to, fd.ok_or(Errno::BADF)?),
             Request::Listen => self.listen(me, fd.ok_or(Errno::BADF)?),
             Request::Unlisten { listener } => {
-                self.unlisten(me, listener);
+                let in_use = self.unlisten(me, listener);
+                Ok(if in_use { Reply::PortInUse } else { Reply::Done }.into())
+            }
+            Request::Ports { port } => {
+                self.see_to_ports(port);
                 Ok(Reply::Done.into())
             }
             Request::Shut { listener } => self.shut_listener(me, listener),

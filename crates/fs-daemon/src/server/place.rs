@@ -1,5 +1,6 @@
 //! What a placeholder is: read from the socket itself, so that a process cannot say anything else.
 
+use super::ports::Shares;
 use crate::listeners::Netns;
 use crate::sys::{netns_cookie, raw_option};
 use crate::wire::ListenerOptions;
@@ -18,6 +19,7 @@ pub(super) struct Placeholder {
     pub(super) local: SocketAddr,
     pub(super) listens: bool,
     pub(super) v6_only: bool,
+    pub(super) shares: Shares,
 }
 
 impl Placeholder {
@@ -37,6 +39,7 @@ impl Placeholder {
             local: SocketAddr::try_from(local).map_err(|_| Errno::AFNOSUPPORT)?,
             listens: sockopt::socket_acceptconn(socket)?,
             v6_only: domain == AddressFamily::INET6 && sockopt::ipv6_v6only(socket)?,
+            shares: Shares { address: sockopt::socket_reuseaddr(socket)?, port: sockopt::socket_reuseport(socket)? },
         })
     }
 }

@@ -201,6 +201,7 @@ impl Server {
             let memory = listener.more.memory.clone();
             let options = self.untouched.changed_on(socket.as_fd());
             listener.more.defer = options.defer_accept;
+            listener.more.shares = place.shares;
             if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
                 wire.change(wire_listener(id, listener, options));
             }
@@ -224,9 +225,19 @@ impl Server {
         page.set_holders(1);
         let options = self.untouched.changed_on(socket.as_fd());
         let defer = options.defer_accept;
-        let more =
-            ListenerMemory { page, memory: memory.clone(), defer, on_wire: false, poller: None, exclusive: None };
-        let Placeholder { netns, cookie, local: at, v6_only, listens: _ } = place;
+        let Placeholder { netns, cookie, local: at, v6_only, shares, listens: _ } = place;
+        let more = ListenerMemory {
+            page,
+            memory: memory.clone(),
+            defer,
+            on_wire: false,
+            uid,
+            shares,
+            ended: Vec::new(),
+            waits: 0,
+            poller: None,
+            exclusive: None,
+        };
         let holders = HashSet::from([me]);
         let backlog = backlog(socket.as_fd());
         let id =
@@ -278,28 +289,31 @@ impl Server {
         Ok(Answer::with(Reply::Listener { listener: id }, [listener.more.memory.clone()]))
     }
 
-    pub(super) fn unlisten(&mut self, me: u32, id: u32) {
+    /// `true`: its connections keep its port in use.
+    pub(super) fn unlisten(&mut self, me: u32, id: u32) -> bool {
         if let Some(attachment) = self.attachments.get_mut(&me) {
             attachment.listeners.remove(&id);
         }
-        self.release_listener(me, id);
+        self.release_listener(me, id)
     }
 
-    /// One holder less; the last one closes the listener.
-    pub(super) fn release_listener(&mut self, me: u32, id: u32) {
-        let Some(listener) = self.listeners.get_mut(id) else { return };
+    /// One holder less; the last one closes the listener. `true`: its connections keep its port in use.
+    pub(super) fn release_listener(&mut self, me: u32, id: u32) -> bool {
+        let Some(listener) = self.listeners.get_mut(id) else { return false };
         listener.holders.remove(&me);
         listener.more.page.set_holders(listener.holders.len() as u32);
         if listener.holders.is_empty() && !self.is_shared_listener(id) {
-            self.close_listener(id);
-        } else {
-            self.wake_another(id);
+            return self.close_listener(id);
         }
+        self.wake_another(id);
+        false
     }
 
-    pub(super) fn close_listener(&mut self, id: u32) {
+    /// Nobody holds it any more. `true`: its connections keep its port in use.
+    pub(super) fn close_listener(&mut self, id: u32) -> bool {
         self.end_listener(id);
-        self.listeners.remove(id);
+        let Some(listener) = self.listeners.remove(id) else { return false };
+        self.keep_port(listener)
     }
 
     /// Answers [`fs_shm::control::Request::Shut`].
@@ -336,8 +350,10 @@ impl Server {
     /// Connections that nobody accepted are reset, as the kernel does.
     fn end_listener(&mut self, id: u32) {
         let of_it: Vec<u32> = self.arenas_of(id).collect();
-        let Some(listener) = self.listeners.get(id) else { return };
+        let Some(listener) = self.listeners.get_mut(id) else { return };
         listener.more.page.close();
+        listener.more.ended.retain(|arena| self.arenas.contains_key(arena));
+        listener.more.ended.extend(&of_it);
         self.leave_wire(id);
         for arena in of_it {
             if let Some(mapped) = self.map(arena, Side::B) {

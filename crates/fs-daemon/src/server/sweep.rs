@@ -21,6 +21,9 @@ const SHARED: Duration = Duration::from_secs(1);
 /// Longer: other programs lack it.
 const TRIM: Duration = Duration::from_secs(1);
 
+/// The same for ports that connections keep in use: so much later others than preloaded processes can bind them.
+const PORT: Duration = Duration::from_secs(1);
+
 /// When something is looked at next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
@@ -78,6 +81,13 @@ impl Server {
         }
     }
 
+    /// Looks after ports that connections keep in use from now on.
+    pub(super) fn look_at_ports_soon(&mut self) {
+        let look = Look { at: Instant::now() + ROUND, pause: ROUND };
+        self.port_look = Some(look);
+        self.sweep_at(look.at);
+    }
+
     /// Something has to be looked at by then.
     fn sweep_at(&mut self, at: Instant) {
         self.sweep = Some(self.sweep.map_or(at, |before| before.min(at)));
@@ -94,6 +104,10 @@ impl Server {
             let again = self.expire_shares(now);
             self.share_look = self.share_look.filter(|_| again).map(|look| look.next(now, SHARED));
         }
+        if is_due(self.port_look) {
+            let again = self.see_to_all_ports();
+            self.port_look = self.port_look.filter(|_| again).map(|look| look.next(now, PORT));
+        }
         let due: Vec<u32> = self.arenas.iter().filter(|(_, entry)| is_due(entry.look)).map(|(&id, _)| id).collect();
         for id in due {
             let again = self.look_at(id);
@@ -106,7 +120,8 @@ impl Server {
         for id in due {
             self.trim(id, now);
         }
-        let looks = self.arenas.values().filter_map(|entry| entry.look).chain(self.share_look).map(|look| look.at);
+        let looks = self.arenas.values().filter_map(|entry| entry.look)
+            .chain(self.share_look).chain(self.port_look).map(|look| look.at);
         let trims = self.arenas.values().filter_map(|entry| entry.trim);
         let dues = self.attachments.values().filter_map(|attachment| attachment.due);
         if let Some(next) = looks.chain(trims).chain(dues).min() {

@@ -49,7 +49,7 @@ impl Channel<'_> {
             if self.is_holding() {
                 self.let_go_locked();
             }
-            self.own().flags.fetch_or(flags, SeqCst);
+            self.own().flags.fetch_or(flags | self.is_first_to_end(), SeqCst);
             if self.own().flags.load(Acquire) & RESET_SEEN != 0 {
                 // What was held back has met a peer that takes no more: no FIN behind the reset.
                 return Ok(());
@@ -146,19 +146,21 @@ impl Channel<'_> {
         // Held bytes go before the FIN, and are answered by a reset where the peer takes none.
         let refused = self.is_holding() && self.state().is_some_and(|state| state.is_refusing(me.other()));
         let reset = reset || unread || refused;
+        let mut first = 0;
         // No FIN behind a reset: the peer is to find the error.
         let mut had_ended = false;
         if !reset && !self.is_reset() {
             if self.is_holding() {
                 self.tx().let_go();
             }
+            first = self.is_first_to_end();
             had_ended = self.tx().rare.fin.swap(1, SeqCst) != 0;
             self.announce_deferred(locks);
         } else if self.own().flags.fetch_and(!DEFERRED, SeqCst) & DEFERRED != 0 {
             // Its acceptor never hears of it.
             self.change(|state| Some(state.with(closed_bit(me.other()))));
         }
-        self.own().flags.fetch_or(RCV_SHUT | SND_SHUT, SeqCst);
+        self.own().flags.fetch_or(RCV_SHUT | SND_SHUT | first, SeqCst);
         let before = self.change(|state| {
             let mut next = state.with(closed_bit(me));
             if reset {
@@ -174,7 +176,12 @@ impl Channel<'_> {
             // Somebody else did it at the same time.
             None => {}
             Some(state) if state.is_closed(me) => {}
-            Some(state) if state.is_closed(me.other()) => self.free(),
+            Some(state) if state.is_closed(me.other()) => {
+                if !reset {
+                    self.note_wait(state);
+                }
+                self.free();
+            }
             // Nothing comes that has not come before (FIN_WAIT2). A core hears of it all the same, and who was killed may not have
             // told of the end.
             Some(_) if had_ended && !self.is_wire() && matches!(locks, Locks::Take) => {}

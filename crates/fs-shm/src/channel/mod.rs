@@ -10,6 +10,7 @@ mod due;
 mod io;
 mod open;
 mod options;
+mod port;
 mod ready;
 mod short;
 mod sockopt;
@@ -28,6 +29,7 @@ pub use self::due::now;
 pub use self::io::{Marks, Reading, RecvFlags, Writing};
 pub use self::open::OpenArgs;
 pub use self::options::{Algorithm, Answer, INFO, Options};
+pub use self::port::PortUse;
 pub use self::ready::{Progress, Readiness};
 use self::state::State;
 use crate::addr::Addr;
@@ -57,6 +59,8 @@ pub(crate) const DEFERRED: u32 = 64;
 pub(crate) const CORKED: u32 = 128;
 /// `SideOwn::flags`: some bytes are held back.
 pub(crate) const HOLDING: u32 = 256;
+/// `SideOwn::flags`: it has ended its direction before the peer did.
+pub(crate) const ENDED_FIRST: u32 = 512;
 
 /// A handle to one side of a channel: three words, copied freely.
 #[derive(Clone, Copy)]

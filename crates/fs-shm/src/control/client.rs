@@ -407,9 +407,19 @@ impl Client {
         }
     }
 
-    /// This process has closed its last descriptor of a listener.
-    pub fn unlisten(&self, listener: u32) -> Result<(), Error> {
-        self.done(&Request::Unlisten { listener }, &[])
+    /// This process has closed its last descriptor of a listener. `true`: connections keep its port in use; [`Client::ports`]
+    /// is due when the socket is closed.
+    pub fn unlisten(&self, listener: u32) -> Result<bool, Error> {
+        match self.plain(&Request::Unlisten { listener }, &[])? {
+            Reply::Done => Ok(false),
+            Reply::PortInUse => Ok(true),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// A port that connections have kept in use is let go if they do not any more; 0: those that are to be kept are taken now.
+    pub fn ports(&self, port: u16) -> Result<(), Error> {
+        self.done(&Request::Ports { port }, &[])
     }
 
     /// A listener of this process was shut down.
@@ -508,13 +518,19 @@ impl Client {
     }
 
     fn done(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        match self.plain(request, fds)? {
+            Reply::Done => Ok(()),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// A request whose answer has no descriptors.
+    fn plain(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply, Error> {
         let plain = fds.is_empty() && crate::wait::is_confined() && !self.is_gone();
         let carrier = if plain { Carrier::Plain } else { Carrier::Descriptors(fds) };
         let mut buffer = [0; MESSAGE_MAX];
-        match self.exchange(request, &carrier, &mut buffer)? {
-            (Reply::Done, ..) => Ok(()),
-            _ => Err(UNEXPECTED),
-        }
+        let (reply, ..) = self.exchange(request, &carrier, &mut buffer)?;
+        Ok(reply)
     }
 
     /// Calls `each` with every row of a list: `ask` is [`Request::Sockets`] or [`Request::Counters`] from a place on.

@@ -46,6 +46,7 @@ impl Request {
             | Request::Status => {}
             Request::PollerGone { poller } | Request::Bell { poller } | Request::Ring { poller } => w.u32(poller),
             Request::Due { after } => w.u32(after),
+            Request::Ports { port } => w.u16(port),
             Request::Route { to } => w.addr(to),
             Request::Unlisten { listener }
             | Request::Shut { listener }
@@ -101,6 +102,7 @@ impl Request {
             Request::Shut { .. } => 27,
             Request::Leave { .. } => 28,
             Request::Trim { .. } => 29,
+            Request::Ports { .. } => 30,
         }
     }
 
@@ -137,6 +139,7 @@ impl Request {
             22 => Request::ExclusivePoller { listener: r.u32()?, set: r.u32()?, told: r.u32()? != 0 },
             27 => Request::Shut { listener: r.u32()? },
             28 => Request::Leave { listener: r.u32()? },
+            30 => Request::Ports { port: r.u16()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))
@@ -153,7 +156,7 @@ impl Reply {
         let mut w = Writer::new(buffer);
         header(&mut w, self.kind(), number);
         match *self {
-            Reply::Done => {}
+            Reply::Done | Reply::PortInUse => {}
             Reply::Failed { errno } => w.u32(errno as u32),
             Reply::Welcome { attachment, epoch, geometry } => {
                 w.u32(attachment);
@@ -221,6 +224,7 @@ impl Reply {
                 Reply::Sockets { .. } => 13,
                 Reply::Counters { .. } => 14,
                 Reply::Status { .. } => 15,
+                Reply::PortInUse => 16,
             }
     }
 
@@ -268,6 +272,7 @@ impl Reply {
                 attachments: r.u32()?,
                 device: r.text()?,
             },
+            16 => Reply::PortInUse,
             _ => return Err(Malformed("unknown kind of reply")),
         };
         r.finish((number, reply, &[]))

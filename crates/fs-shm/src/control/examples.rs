@@ -42,6 +42,8 @@ pub fn requests() -> Vec<Request> {
         Request::Ring { poller: 9 },
         Request::Due { after: 200 },
         Request::Trim { arena: 9 },
+        Request::Ports { port: 0 },
+        Request::Ports { port: 80 },
         Request::ListenerPoller { listener: 5 },
         Request::ExclusivePoller { listener: 5, set: 3, told: false },
         Request::ExclusivePoller { listener: 1, set: 4, told: true },

@@ -152,7 +152,7 @@ pub enum Request {
     /// read from it, so nobody announces a port that the kernel did not give him. Again: backlog and options are read anew.
     /// → [`Reply::Listener`] and its page, [`Reply::Kernel`], [`Reply::Refused`]
     Listen,
-    /// This process has closed its last descriptor of a listener. → [`Reply::Done`]
+    /// This process has closed its last descriptor of a listener. → [`Reply::Done`], [`Reply::PortInUse`]
     Unlisten {
         /// Its number.
         listener: u32,
@@ -251,6 +251,12 @@ pub enum Request {
         /// Its number.
         arena: u32,
     },
+    /// A port that connections have kept in use is let go if they do not any more; 0: those that are to be kept are taken now.
+    /// → [`Reply::Done`]
+    Ports {
+        /// Its number.
+        port: u16,
+    },
 }
 
 /// What the daemon answers.
@@ -258,6 +264,9 @@ pub enum Request {
 pub enum Reply {
     /// Done.
     Done,
+    /// Done, and connections keep the listener's port in use: the daemon is to take it when the socket is closed
+    /// ([`Request::Ports`]).
+    PortInUse,
     /// It did not work.
     Failed {
         /// Why, as an errno.

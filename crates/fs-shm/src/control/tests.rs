@@ -14,6 +14,7 @@ fn replies() -> Vec<Reply> {
     let geometry = crate::Geometry::STANDARD.to_welcome();
     vec![
         Reply::Done,
+        Reply::PortInUse,
         Reply::Failed { errno: 2 },
         Reply::Welcome { attachment: 1, epoch: 2, geometry },
         Reply::Poller { poller: 3 },
@@ -199,7 +200,7 @@ fn a_late_answer_is_not_taken_for_the_next_one() {
     assert_eq!(client.bell(1).unwrap_err(), Error::TimedOut);
     client.set_timeout(Duration::from_millis(200));
     assert_eq!(client.unlisten(1), Err(Error::TimedOut));
-    assert_eq!(client.unlisten(1), Ok(()));
+    assert_eq!(client.unlisten(1), Ok(false));
 }
 
 #[test]

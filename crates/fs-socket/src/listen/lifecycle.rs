@@ -18,7 +18,7 @@ use super::{
     wake::poller_of_word,
 };
 use crate::{
-    address, connect, options, poll,
+    address, connect, options, poll, ports,
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
     sys::{self, call},
@@ -36,7 +36,7 @@ pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
         Kind::Channel => return Some(connect::bind(fd, socket, address)),
         _ => return None,
     }
-    Some(call::bind(fd, address).inspect(|()| {
+    Some(ports::bind(fd, socket, address).inspect(|()| {
         let wish = address::parse(address, socket.family());
         socket.mark(mark::BOUND);
         if wish.is_some_and(|wish| {
@@ -275,10 +275,12 @@ impl Listener {
                     process::poller_gone(poller_of_word(poller, attachment.life()));
                 }
             }
-            if id != 0
-                && let Err(error) = attachment.client().unlisten(id)
-            {
-                attachment.failed(&error);
+            if id != 0 {
+                match attachment.client().unlisten(id) {
+                    Ok(in_use) if in_use => ports::close_is_due(),
+                    Ok(_) => {}
+                    Err(error) => attachment.failed(&error),
+                }
             }
         }
         self.empty();

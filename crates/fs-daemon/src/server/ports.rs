@@ -1,0 +1,237 @@
+//! Ports that connections keep in use after their listener was closed. The kernel's accepted sockets have their listener's port,
+//! and the end that closes first has it for a minute more (TIME_WAIT); ours are known to the kernel by nothing but that port's
+//! absence. So the daemon binds a socket to it, with the listener's SO_REUSEADDR and SO_REUSEPORT: whoever else binds meets the
+//! same conflict.
+//!
+//! It can be bound only when the listener's last descriptor is closed, which the process tells of ([`Request::Ports`]); a
+//! process that ends does not, so this is tried again until it works, or nothing keeps the port any more. In another namespace
+//! than the daemon's it is kept only while a process with this library is there: such a socket keeps its namespace alive.
+//!
+//! [`Request::Ports`]: fs_shm::control::Request::Ports
+
+use super::limits::PORTS;
+use super::{ListenerMemory, Server};
+use crate::listeners::{Listener, Netns, unmapped};
+use fs_shm::channel::{PortUse, now};
+use fs_shm::{Channel, Side};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use std::collections::HashSet;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// TCP_TIMEWAIT_LEN of the kernel, and what net.ipv4.tcp_fin_timeout begins with.
+const TIME_WAIT: Duration = Duration::from_secs(60);
+
+/// Addresses of one listener that are bound one by one. More: a listener on all addresses takes as many sockets of the daemon's.
+/// Fewer: with more than these the port is kept for all addresses.
+const ADDRESSES: usize = 8;
+
+/// A place that connections keep in use.
+#[derive(Debug)]
+pub(super) struct Port {
+    netns: Netns,
+    /// The namespace, if it is not the daemon's.
+    home: Option<Arc<File>>,
+    uid: u32,
+    place: Place,
+    /// Where the connections are.
+    arenas: Vec<u32>,
+    /// When the last one ended that waits.
+    waits: u64,
+    /// Since when none is open.
+    ending: Option<Instant>,
+    socket: Option<OwnedFd>,
+}
+
+/// What the socket is bound to, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    at: SocketAddr,
+    v6_only: bool,
+    shares: Shares,
+}
+
+/// With whom a listener shares its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// SO_REUSEADDR.
+    pub(super) address: bool,
+    /// SO_REUSEPORT.
+    pub(super) port: bool,
+}
+
+impl Place {
+    fn bind(self) -> Result<OwnedFd, Errno> {
+        let family = if self.at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
+        if self.at.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, self.v6_only)?;
+        }
+        sockopt::set_socket_reuseaddr(&socket, self.shares.address)?;
+        sockopt::set_socket_reuseport(&socket, self.shares.port)?;
+        rustix::net::bind(&socket, &self.at)?;
+        Ok(socket)
+    }
+}
+
+impl Server {
+    /// A listener has been closed. `true`: its connections keep its port in use.
+    pub(super) fn keep_port(&mut self, listener: Listener<ListenerMemory>) -> bool {
+        let ListenerMemory { waits, shares, uid, ended: arenas, .. } = listener.more;
+        let netns = listener.netns;
+        let place = Place { at: listener.at, v6_only: listener.v6_only, shares };
+        let home = self.namespaces.get(&netns).and_then(Option::as_ref).and_then(|namespace| namespace.home());
+        let mut port = Port { netns, home, uid, place, arenas, waits, ending: None, socket: None };
+        if !self.is_kept(&mut port) {
+            return false;
+        }
+        let mut is_due = false;
+        for at in self.addresses(&port) {
+            let place = Place { at, ..place };
+            let arenas = port.arenas.clone();
+            is_due |= self.keep(Port {
+                netns,
+                home: port.home.clone(),
+                uid,
+                place,
+                arenas,
+                waits,
+                ending: None,
+                socket: None,
+            });
+        }
+        is_due
+    }
+
+    /// The addresses that its connections use.
+    fn addresses(&self, port: &Port) -> Vec<SocketAddr> {
+        let at = port.place.at;
+        if !unmapped(at.ip()).is_unspecified() {
+            return vec![at];
+        }
+        let mut found = HashSet::new();
+        for arena in port.arenas.iter().filter_map(|&id| self.map(id, Side::B)) {
+            let used = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot));
+            let used = used.filter(|channel| channel.port_use() != PortUse::No);
+            found.extend(used.filter_map(|channel| channel.local_addr().to_std()).map(|local| unmapped(local.ip())));
+        }
+        match found.len() {
+            1..=ADDRESSES => found.into_iter().map(|ip| SocketAddr::new(ip, at.port())).collect(),
+            // Which ones it was is not known of those that wait.
+            _ => vec![at],
+        }
+    }
+
+    /// `true`: it is to be taken.
+    fn keep(&mut self, port: Port) -> bool {
+        let (netns, place, uid) = (port.netns, port.place, port.uid);
+        if let Some(same) = self.ports.iter_mut().find(|other| other.netns == netns && other.place == place) {
+            same.arenas.extend(port.arenas);
+            same.waits = same.waits.max(port.waits);
+            same.ending = None;
+            return same.socket.is_none();
+        }
+        let theirs = || self.ports.iter().filter(|port| port.uid == uid).count();
+        if self.ports.len() >= PORTS || !self.has_room(uid, PORTS, theirs) {
+            return false;
+        }
+        self.ports.push(port);
+        self.look_at_ports_soon();
+        true
+    }
+
+    /// An arena that is about to be forgotten: what waits in it does so without it.
+    pub(super) fn note_waits(&mut self, arena: u32, listener: Option<u32>, waits: u64) {
+        if let Some(listener) = listener.and_then(|id| self.listeners.get_mut(id)) {
+            listener.more.waits = listener.more.waits.max(waits);
+        }
+        for port in self.ports.iter_mut().filter(|port| port.arenas.contains(&arena)) {
+            port.waits = port.waits.max(waits);
+            port.arenas.retain(|&other| other != arena);
+        }
+    }
+
+    /// Nobody is in a namespace any more.
+    pub(super) fn forget_ports(&mut self, netns: Netns) {
+        self.ports.retain(|port| port.netns != netns);
+    }
+
+    /// Answers [`fs_shm::control::Request::Ports`].
+    pub(super) fn see_to_ports(&mut self, number: u16) {
+        self.see_to_ports_that(|port| match number {
+            0 => port.socket.is_none(),
+            number => port.place.at.port() == number,
+        });
+    }
+
+    /// The same for all; answers whether some are left.
+    pub(super) fn see_to_all_ports(&mut self) -> bool {
+        self.see_to_ports_that(|_| true);
+        !self.ports.is_empty()
+    }
+
+    fn see_to_ports_that(&mut self, is_meant: impl Fn(&Port) -> bool) {
+        let mut ports = std::mem::take(&mut self.ports);
+        ports.retain_mut(|port| !is_meant(port) || self.is_kept(port) && self.take_port(port));
+        self.ports = ports;
+    }
+
+    /// Whether connections keep it in use.
+    fn is_kept(&self, port: &mut Port) -> bool {
+        let mut uses = Vec::new();
+        let mut waits = port.waits;
+        let ip = unmapped(port.place.at.ip());
+        let is_there = |channel: &Channel<'_>| {
+            ip.is_unspecified() || channel.local_addr().to_std().is_some_and(|local| unmapped(local.ip()) == ip)
+        };
+        for arena in port.arenas.iter().filter_map(|&id| self.map(id, Side::B)) {
+            let channels = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot)).filter(is_there);
+            uses.extend(channels.map(|channel| channel.port_use()));
+            waits = waits.max(arena.last_wait());
+        }
+        if uses.contains(&PortUse::Open) {
+            port.ending = None;
+            return true;
+        }
+        // What a peer writes keeps it for as long as two ends of a connection can wait, one after the other.
+        let ending = *port.ending.get_or_insert_with(Instant::now);
+        if ending.elapsed() > 2 * TIME_WAIT {
+            return false;
+        }
+        let waited = now().checked_sub(waits).map(Duration::from_nanos);
+        uses.contains(&PortUse::Ending) || waits != 0 && waited.is_some_and(|waited| waited < TIME_WAIT)
+    }
+
+    /// Binds a socket to it, if there is none yet. `false`: that will never work.
+    fn take_port(&self, port: &mut Port) -> bool {
+        if port.socket.is_some() {
+            return true;
+        }
+        let (place, home) = (port.place, port.home.as_ref().map(|home| home.try_clone()));
+        let bound = match home {
+            None if port.netns == self.own_netns => place.bind(),
+            None => Err(Errno::ACCESS),
+            Some(home) => home
+                .and_then(|home| crate::netns::inside(home, move || Ok(place.bind()?)))
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        };
+        match bound {
+            Ok(socket) => {
+                // So that SO_REUSEPORT is its user's. A daemon that may not is that user's, or does without.
+                let _ = rustix::fs::fchown(&socket, Some(rustix::fs::Uid::from_raw(port.uid)), None);
+                port.socket = Some(socket);
+                true
+            }
+            // Somebody has it still, and keeps it himself.
+            Err(Errno::ADDRINUSE) => true,
+            Err(error) => {
+                tracing::debug!(at = %place.at, %error, "a port that connections keep in use is not taken");
+                false
+            }
+        }
+    }
+}
