@@ -416,6 +416,77 @@ static void exec_of_the_listener(void) {
     CALL(recv(later, text, 1, 0));
 }
 
+/* The environment of a program that the library does not reach. */
+static char **plain_environment(void) {
+    static char *kept[1000];
+    size_t n = 0;
+    for (char **one = environ; *one && n < 998; one++)
+        if (strncmp(*one, "LD_PRELOAD=", 11)) kept[n++] = *one;
+    /* Where it is left out the library adds it. */
+    kept[n] = "LD_PRELOAD=";
+    return kept;
+}
+
+/* Its listener goes on with a program that the library does not reach. */
+static void exec_plain_listener(void) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int started[2], l = listener(AF_INET, 16, &at, &len);
+    char number[16];
+    snprintf(number, sizeof number, "%d", l);
+    close(dial(&at, len));
+    close((int)MUST(accept(l, NULL, NULL)));
+    MUST(pipe2(started, O_CLOEXEC));
+    pid_t child = fork();
+    if (!child) {
+        execle(self_path, "semantics", "--role", "quietly", number, "2", (char *)NULL, plain_environment());
+        _exit(127);
+    }
+    close(l);
+    close(started[1]);
+    CALL(read(started[0], text, 1));
+    usleep(200000);
+    for (int i = 0; i < 2; i++) {
+        int c = dial(&at, len);
+        put(c, "later", 5);
+        get(c, text, 5);
+        say("%.5s", text);
+        CALL(recv(c, text, 1, 0));
+        close(c);
+    }
+    reap(child);
+    CALL(connect(tcp(AF_INET, 0), (struct sockaddr *)&at, len));
+}
+
+/* What is close-on-exec ends with the exec, what is not with the program that has it. */
+static void exec_plain_closes(bool by_spawn) {
+    int a, b, c, d;
+    pair(&a, &b);
+    pair(&c, &d);
+    MUST(fcntl(a, F_SETFD, FD_CLOEXEC));
+    MUST(fcntl(b, F_SETFD, FD_CLOEXEC));
+    MUST(fcntl(c, F_SETFD, FD_CLOEXEC));
+    char *arguments[] = {"sleep", "1", NULL};
+    pid_t child;
+    int64_t begun = now_ms();
+    if (by_spawn) {
+        CALL(posix_spawnp(&child, "sleep", NULL, NULL, arguments, plain_environment()));
+    } else if (!(child = fork())) {
+        execvpe("sleep", arguments, plain_environment());
+        _exit(127);
+    }
+    close(b);
+    close(d);
+    CALL(recv(a, text, 1, 0));
+    say("at once %d", now_ms() - begun < 800);
+    CALL(recv(c, text, 1, MSG_DONTWAIT));
+    CALL(recv(c, text, 1, 0));
+    say("at its end %d", now_ms() - begun > 900);
+    reap(child);
+}
+static void exec_plain(void) { exec_plain_closes(false); }
+static void spawn_plain(void) { exec_plain_closes(true); }
+
 /* A process that has used all its descriptor numbers forks and spawns: the child's sockets work. */
 static void without_numbers(void) {
     int a, b;
@@ -560,11 +631,11 @@ int run_role(int argc, char **argv) {
     }
     if (!strcmp(argv[0], "killed")) raise(SIGKILL);
     if (!strcmp(argv[0], "closed")) return fcntl(fd, F_GETFD) == -1 && errno == EBADF ? 0 : 1;
-    if (!strcmp(argv[0], "serve")) {
+    if (!strcmp(argv[0], "serve") || !strcmp(argv[0], "quietly")) {
         int accepting = 0;
         socklen_t len = sizeof accepting;
         MUST(getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &len));
-        say("listens %d", accepting);
+        if (argv[0][0] == 's') say("listens %d", accepting);
         for (int i = 0; i < atoi(argv[2]); i++) {
             int s = (int)MUST(accept(fd, NULL, NULL));
             get(s, text, 5);
@@ -588,6 +659,9 @@ const struct test process_cases[] = {{"fork_shares", fork_shares},
                                      {"exec_closes_cloexec", exec_closes_cloexec},
                                      {"exec_as_stdio", exec_as_stdio},
                                      {"exec_of_the_listener", exec_of_the_listener},
+                                     {"exec_plain_listener", exec_plain_listener, true},
+                                     {"exec_plain", exec_plain},
+                                     {"posix_spawn_plain", spawn_plain},
                                      {"posix_spawn", spawn},
                                      {"posix_spawn_cloexec", spawn_cloexec},
                                      {"posix_spawn_by_threads", spawn_by_threads},

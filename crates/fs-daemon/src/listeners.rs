@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Instant;
 
 /// A network namespace's cookie (SO_NETNS_COOKIE).
 pub(crate) type Netns = u64;
@@ -17,6 +18,8 @@ pub(crate) enum Takes {
     All,
     /// Those that wait are accepted; new ones are the kernel's, as an option was set that only it has.
     Waiting,
+    /// All who hold it have had new images since then, which have not taken it over: new ones are the kernel's.
+    Suspended(Instant),
     /// It was shut down, and listens no more.
     None,
 }
@@ -93,6 +96,11 @@ impl<M> Listeners<M> {
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Listener<M>> {
         self.all.values()
+    }
+
+    /// The numbers of those that fit.
+    pub(crate) fn ids_where(&self, fits: impl Fn(&Listener<M>) -> bool) -> Vec<u32> {
+        self.all.iter().filter(|(_, listener)| fits(listener)).map(|(&id, _)| id).collect()
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&Listener<M>> {

@@ -321,7 +321,7 @@ fn a_fork_that_did_not_happen_is_taken_back() {
 fn the_new_image_finds_its_page() {
     let daemon = start();
     let Pair { client, server, b, .. } = pair(&daemon);
-    client.client.exec().unwrap();
+    client.client.exec(None).unwrap();
     let welcome = client.client.resume(b"new image").unwrap();
     assert_eq!(welcome.attachment, client.id);
     let page = AttachmentPage::map(welcome.page.as_fd()).unwrap();

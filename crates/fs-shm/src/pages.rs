@@ -116,6 +116,13 @@ impl AttachmentPage {
         Some(entry.object.compare_exchange(word(from), word(to), SeqCst, Relaxed).is_ok())
     }
 
+    /// Takes the cookie from the entry of `fd`.
+    pub fn clear_cookie(&self, fd: i32) {
+        if let Some(entry) = self.at(fd) {
+            entry.cookie.store(0, Relaxed);
+        }
+    }
+
     /// Clears the entry of `fd`.
     pub fn clear(&self, fd: i32) {
         if let Some(entry) = self.at(fd) {

@@ -10,12 +10,13 @@ use core::sync::atomic::{
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use fs_shm::{
-    control::{Client, Fd as OwnedFd, Object},
-    pages::ListenerPage,
+    control::{Client, Fd as PageFd, Object},
+    pages::{AttachmentPage, ListenerPage},
 };
 use rustix::{
-    fd::{AsFd, AsRawFd},
+    fd::{AsFd, AsRawFd, OwnedFd},
     io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType},
 };
 
 use crate::{
@@ -45,6 +46,8 @@ pub struct Surviving {
     /// leave the environment alone.
     pub control: Option<Fd>,
     child: Option<Box<Attachment>>,
+    /// Close-on-exec: its end tells the daemon that there is a new image.
+    moment: Option<OwnedFd>,
     /// Dropped last: the child's connection is closed here by then.
     _alone: Alone,
 }
@@ -90,22 +93,31 @@ fn is_duplicated(fd: Fd) -> bool {
 /// Before exec(3)'s kernel call.
 pub fn before_exec() -> Surviving {
     let alone = Alone::begin();
-    let control = process::current().and_then(tell_of_exec);
-    if let Some(control) = control {
-        // A number of ours, open.
-        let _ = call::fcntl(control, F_SETFD, 0);
+    let mut surviving = Surviving { control: None, child: None, moment: None, _alone: alone };
+    let Some(attachment) = process::current() else { return surviving };
+    if prepare(attachment, |_| false).is_none() {
+        return surviving;
     }
-    Surviving { control, child: None, _alone: alone }
+    forget_others(attachment.page(), |_| false);
+    let (here, there) = moment().unzip();
+    if let Err(error) = attachment.client().exec(there.as_ref().map(AsFd::as_fd)) {
+        attachment.failed(&error);
+        return surviving;
+    }
+    let control = attachment.client().fd().as_raw_fd();
+    // A number of ours, open.
+    let _ = call::fcntl(control, F_SETFD, 0);
+    (surviving.control, surviving.moment) = (Some(control), here);
+    surviving
 }
 
-/// The control connection, if it is to survive.
-fn tell_of_exec(attachment: &Attachment) -> Option<Fd> {
-    prepare(attachment, |_| false)?;
-    if let Err(error) = attachment.client().exec() {
-        attachment.failed(&error);
-        return None;
-    }
-    Some(attachment.client().fd().as_raw_fd())
+/// Two ends, both close-on-exec; `None`: no number is free.
+fn moment() -> Option<(OwnedFd, OwnedFd)> {
+    let pair = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()
+    };
+    pair().or_else(|| fork::beyond_soft_limit(pair)?)
 }
 
 /// When exec came back with an error.
@@ -124,9 +136,10 @@ pub fn after_exec_failed(surviving: Surviving) {
 /// # Errors
 /// `EAGAIN`: none can be made, and what the child inherits would be dead in it.
 pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
-    let mut surviving = Surviving { control: None, child: None, _alone: Alone::begin() };
+    let mut surviving = Surviving { control: None, child: None, moment: None, _alone: Alone::begin() };
     let Some(attachment) = process::current() else { return Ok(surviving) };
-    if prepare(attachment, |fd| actions && is_duplicated(fd)).is_none() {
+    let stays = |fd| actions && is_duplicated(fd);
+    if prepare(attachment, stays).is_none() {
         return Ok(surviving);
     }
     let still = table::Still::begin();
@@ -136,6 +149,7 @@ pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
     let Some(child) = child else {
         return if attachment.is_dead() { Ok(surviving) } else { Err(Errno::AGAIN) };
     };
+    forget_others(child.page(), stays);
     let control = child.client().fd().as_raw_fd();
     // A number of ours, open.
     let _ = call::fcntl(control, F_SETFD, 0);
@@ -143,8 +157,14 @@ pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
     Ok(surviving)
 }
 
-/// After the spawn (made or failed): the child's end is closed here.
-pub fn after_spawn(surviving: Surviving) {
+/// After the spawn: the child's end is closed here. `made`: there is a child, which has its image.
+pub fn after_spawn(surviving: Surviving, made: bool) {
+    // A child without this library does not say that what was close-on-exec is closed.
+    if let (true, Some(child), Some(parent)) = (made, &surviving.child, process::current())
+        && let Err(error) = parent.client().spawned(child.id())
+    {
+        parent.failed(&error);
+    }
     // With the last copy of the connection the daemon lets go what the child did not take over.
     drop(surviving);
 }
@@ -153,20 +173,35 @@ pub fn after_spawn(surviving: Surviving) {
 /// nothing does.
 fn prepare(attachment: &Attachment, stays: impl Fn(Fd) -> bool) -> Option<()> {
     let mut any = false;
+    each_object(stays, |fd, object, survives| {
+        any |= survives && cookie(fd).is_some_and(|cookie| attachment.page().set(fd, object, cookie));
+    });
+    any.then_some(())
+}
+
+/// Takes the cookies of what does not survive from the page of the process that is about to have a new image: the daemon closes
+/// that.
+fn forget_others(page: &AttachmentPage, stays: impl Fn(Fd) -> bool) {
+    each_object(stays, |fd, _, survives| {
+        if !survives {
+            page.clear_cookie(fd);
+        }
+    });
+}
+
+/// Each number of ours, what it stands for, and whether it survives an exec.
+fn each_object(stays: impl Fn(Fd) -> bool, mut visit: impl FnMut(Fd, Object, bool)) {
     table::each(0, u32::MAX, |fd, socket| {
         let object = match (socket.kind(), socket.channel()) {
             (Kind::Channel, Some(channel)) => socket.mapped().map(|mapped| mapped.object(channel.slot())),
             (Kind::Listener, _) => listen::object(socket),
             _ => None,
         };
-        let Some(object) = object else { return };
-        let survives = stays(fd) || call::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
-        if !survives {
-            return;
+        if let Some(object) = object {
+            let survives = stays(fd) || call::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
+            visit(fd, object, survives);
         }
-        any |= cookie(fd).is_some_and(|cookie| attachment.page().set(fd, object, cookie));
     });
-    any.then_some(())
 }
 
 /// SO_COOKIE: one number for each socket that the kernel ever made.
@@ -218,7 +253,7 @@ fn open_numbers(highest: Fd) -> Vec<Fd> {
 }
 
 /// Finds the page's sockets among the descriptors that there are.
-fn take_over(attachment: &Attachment, memory: &OwnedFd) {
+fn take_over(attachment: &Attachment, memory: &PageFd) {
     let _changing = table::Changing::begin();
     // A look at entries that nobody has written gives them memory: 16 MiB for all.
     let entries = attachment.page().entries(Some(memory.as_fd()));

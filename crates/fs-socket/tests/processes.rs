@@ -210,7 +210,7 @@ fn a_spawned_program_takes_a_listener_over() {
     let surviving = fs_socket::before_spawn(false).unwrap();
     let control = surviving.control.expect("a listener survives");
     let mut child = new_image(listener).env(fs_socket::exec::CONTROL_VARIABLE, control.to_string()).spawn().unwrap();
-    fs_socket::exec::after_spawn(surviving);
+    fs_socket::exec::after_spawn(surviving, true);
     way.close(listener).unwrap();
     let client = way.socket(0);
     way.connect(client, at).unwrap();

@@ -39,6 +39,10 @@ pub(super) struct Attachment {
     inherits: bool,
     /// When what it holds is to be seen to.
     pub(super) due: Option<Instant>,
+    /// Ends when the exec happens that it is about to do.
+    pub(super) exec: Option<OwnedFd>,
+    /// Its image has gone, and the new one has said nothing: it may not have this library.
+    pub(super) is_bare: bool,
 }
 
 /// Children that a process may have prepared at once. More: each costs three descriptors here. Fewer: so often can a process that
@@ -134,6 +138,8 @@ impl Server {
             forked_from: parent,
             inherits: false,
             due: None,
+            exec: None,
+            is_bare: false,
         };
         self.attachments.insert(id, attachment);
         if let Some(entry) = self.connections.get_mut(&connection) {
@@ -155,6 +161,15 @@ impl Server {
         }
         let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
         attachment.name = name;
+        self.end_image(me);
+        self.has_image(me);
+        self.welcome(me)
+    }
+
+    /// The threads and pollers of a process are gone: what they held is freed.
+    pub(super) fn end_image(&mut self, me: u32) {
+        let Some(attachment) = self.attachments.get_mut(&me) else { return };
+        attachment.exec = None;
         let parent = attachment.forked_from.take();
         // Threads may have been in the middle of anything.
         attachment.page.end_all_changes();
@@ -162,7 +177,6 @@ impl Server {
         let heirs = self.heirs_of(me, parent);
         let pollers = self.pollers.leave_all(me, &heirs);
         self.free_locks(me, &pollers);
-        self.welcome(me)
     }
 
     pub(super) fn fork(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {

@@ -7,6 +7,7 @@
 mod admin;
 mod arenas;
 mod attach;
+mod exec;
 mod in_flight;
 mod limits;
 mod place;
@@ -24,7 +25,7 @@ use crate::listeners::{Listeners, Netns};
 use crate::netns::{self, Namespace};
 use crate::seldom::Seldom;
 use crate::sys::{self, Alarm, Credentials};
-use crate::wire::Wire;
+use crate::wire::{ListenerOptions, Wire};
 use arenas::{Acceptor, ArenaEntry, Opener};
 use attach::Attachment;
 use fs_shm::Geometry;
@@ -53,10 +54,12 @@ const LONG: Duration = Duration::from_micros(500);
 /// What the close of a descriptor that a process has passed may take: its linger time is the process's to choose.
 const LINGER: Duration = Duration::from_millis(2);
 
-/// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, namespaces with `NAMESPACE`.
+/// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, execs of attachments with `EXEC`, namespaces with
+/// `NAMESPACE`.
 const CONTROL: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST: u64 = 16;
+const EXEC: u64 = 1 << 62;
 const NAMESPACE: u64 = 1 << 63;
 
 /// What other threads tell the control thread.
@@ -120,6 +123,8 @@ pub(crate) struct ListenerMemory {
     shares: Shares,
     /// The arenas that it had when it was closed or shut.
     ended: Vec<u32>,
+    /// What its connections over the wire have.
+    options: ListenerOptions,
     /// When a connection ended that waits, in arenas that are gone.
     waits: u64,
     /// The poller that all who accept share, and what they sleep on.
@@ -288,6 +293,7 @@ impl Server {
                         }
                     }
                     token if token & NAMESPACE != 0 => self.namespace_changed(token & !NAMESPACE),
+                    token if token & EXEC != 0 => self.execs((token & !EXEC) as u32),
                     token => self.serve(token),
                 }
             }
@@ -513,11 +519,9 @@ impl Server {
             Request::Prepare => self.prepare(me, fd.ok_or(Errno::BADF)?),
             Request::Inherit { child } => self.inherit_prepared(me, child),
             Request::ForkFailed { child } => self.fork_failed(me, child),
-            Request::Exec => {
-                self.pollers.ring_for(me);
-                Ok(Reply::Done.into())
-            }
-            Request::ExecFailed => Ok(Reply::Done.into()),
+            Request::Exec => self.exec(me, fd),
+            Request::ExecFailed => self.exec_failed(me),
+            Request::Spawned { child } => self.spawned(me, child),
             Request::Resume { version, name } => self.resume(me, version, name),
             Request::Share { object, cookie, fd: number } => self.share(me, object, cookie, number, fd),
             Request::Unshare { cookie } => self.unshare(me, cookie),

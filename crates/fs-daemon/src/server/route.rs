@@ -201,14 +201,15 @@ impl Server {
             let memory = listener.more.memory.clone();
             let options = self.untouched.changed_on(socket.as_fd());
             listener.more.defer = options.defer_accept;
-            listener.more.shares = place.shares;
+            (listener.more.shares, listener.more.options) = (place.shares, options);
             if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
                 wire.change(wire_listener(id, listener, options));
             }
+            self.resume_listener(id);
             self.limit_waiting_everywhere(id);
             self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
             if was_shut {
-                self.listen_on_wire(id, options);
+                self.listen_on_wire(id);
                 self.directory.bump();
             }
             return Ok(Answer::with(Reply::Listener { listener: id }, [memory]));
@@ -234,6 +235,7 @@ impl Server {
             uid,
             shares,
             ended: Vec::new(),
+            options,
             waits: 0,
             poller: None,
             exclusive: None,
@@ -243,13 +245,13 @@ impl Server {
         let id =
             self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, takes: Takes::All, holders, more });
         self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
-        self.listen_on_wire(id, options);
+        self.listen_on_wire(id);
         self.directory.bump();
         Ok(Answer::with(Reply::Listener { listener: id }, [memory]))
     }
 
     /// The cores listen too, for addresses that the device has.
-    fn listen_on_wire(&mut self, id: u32, options: ListenerOptions) {
+    pub(super) fn listen_on_wire(&mut self, id: u32) {
         let Some(wire) = self.wire.clone() else { return };
         let own = self.own_netns;
         let Some(listener) = self.listeners.get_mut(id).filter(|listener| listener.netns == own) else { return };
@@ -257,7 +259,7 @@ impl Server {
             return;
         }
         listener.more.on_wire = true;
-        let wanted = wire_listener(id, listener, options);
+        let wanted = wire_listener(id, listener, listener.more.options);
         for core in 0..wire.cores() {
             match self.arena_of(Opener::Core(core), Acceptor::Listener(id)) {
                 Ok((arena, memory, _)) => wire.listen(core, wanted.clone(), arena, memory),
@@ -306,6 +308,7 @@ impl Server {
             return self.close_listener(id);
         }
         self.wake_another(id);
+        self.suspend_if_bare(id);
         false
     }
 
@@ -340,7 +343,7 @@ impl Server {
         if listener.holders.contains(&me) { Ok(listener) } else { Err(Errno::ACCESS) }
     }
 
-    fn leave_wire(&mut self, id: u32) {
+    pub(super) fn leave_wire(&mut self, id: u32) {
         let on_wire = self.listeners.get_mut(id).is_some_and(|listener| core::mem::take(&mut listener.more.on_wire));
         if let (Some(wire), true) = (&self.wire, on_wire) {
             wire.unlisten(id);

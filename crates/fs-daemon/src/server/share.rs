@@ -139,7 +139,9 @@ impl Server {
                 attachment.listeners.insert(listener);
                 entry.holders.insert(me);
                 entry.more.page.set_holders(entry.holders.len() as u32);
-                Ok(entry.more.memory.clone())
+                let memory = entry.more.memory.clone();
+                self.resume_listener(listener);
+                Ok(memory)
             }
             Object::Kernel(_) => Err(Errno::NOENT),
         }

@@ -89,7 +89,7 @@ impl Server {
     }
 
     /// Something has to be looked at by then.
-    fn sweep_at(&mut self, at: Instant) {
+    pub(super) fn sweep_at(&mut self, at: Instant) {
         self.sweep = Some(self.sweep.map_or(at, |before| before.min(at)));
     }
 
@@ -115,16 +115,22 @@ impl Server {
             entry.look = entry.look.filter(|_| again).map(|look| look.next(now, SLOWEST));
         }
         self.see_to_due(now);
+        let suspended = self.see_to_suspended(now);
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let due: Vec<u32> = self.arenas.iter().filter(|(_, entry)| is_due(entry.trim)).map(|(&id, _)| id).collect();
         for id in due {
             self.trim(id, now);
         }
-        let looks = self.arenas.values().filter_map(|entry| entry.look)
-            .chain(self.share_look).chain(self.port_look).map(|look| look.at);
+        let looks = self
+            .arenas
+            .values()
+            .filter_map(|entry| entry.look)
+            .chain(self.share_look)
+            .chain(self.port_look)
+            .map(|look| look.at);
         let trims = self.arenas.values().filter_map(|entry| entry.trim);
         let dues = self.attachments.values().filter_map(|attachment| attachment.due);
-        if let Some(next) = looks.chain(trims).chain(dues).min() {
+        if let Some(next) = looks.chain(trims).chain(dues).chain(suspended).min() {
             self.sweep_at(next.max(now + ROUND));
         }
     }

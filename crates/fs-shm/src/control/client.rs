@@ -478,14 +478,22 @@ impl Client {
         self.done(&Request::ForkFailed { child }, &[])
     }
 
-    /// This process is about to exec; the connection has to be left open (not close-on-exec) for the new image.
-    pub fn exec(&self) -> Result<(), Error> {
-        self.done(&Request::Exec, &[])
+    /// This process is about to exec; the connection has to be left open (not close-on-exec) for the new image. `moment`: one end
+    /// of a socketpair whose other end is close-on-exec; without it the daemon does not know when.
+    pub fn exec(&self, moment: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        // A process that has confined itself may not pass descriptors.
+        let moment = moment.filter(|_| !crate::wait::is_confined());
+        self.done(&Request::Exec, moment.as_slice())
     }
 
     /// The exec did not happen.
     pub fn exec_failed(&self) -> Result<(), Error> {
         self.done(&Request::ExecFailed, &[])
+    }
+
+    /// A child whose connection was left open for it was made by posix_spawn(3): it has its new image.
+    pub fn spawned(&self, child: u32) -> Result<(), Error> {
+        self.done(&Request::Spawned { child }, &[])
     }
 
     /// A descriptor is about to be sent to another process: what it stands for, its placeholder's cookie, its number, and

@@ -59,7 +59,7 @@ impl Request {
                 w.u32(u32::from(told));
             }
             Request::Arena { arena } | Request::Trim { arena } => w.u32(arena),
-            Request::ForkFailed { child } | Request::Inherit { child } => w.u32(child),
+            Request::ForkFailed { child } | Request::Inherit { child } | Request::Spawned { child } => w.u32(child),
             Request::Share { object, cookie, fd } => {
                 w.u64(object.to_word());
                 w.u64(cookie);
@@ -103,6 +103,7 @@ impl Request {
             Request::Leave { .. } => 28,
             Request::Trim { .. } => 29,
             Request::Ports { .. } => 30,
+            Request::Spawned { .. } => 31,
         }
     }
 
@@ -140,6 +141,7 @@ impl Request {
             27 => Request::Shut { listener: r.u32()? },
             28 => Request::Leave { listener: r.u32()? },
             30 => Request::Ports { port: r.u16()? },
+            31 => Request::Spawned { child: r.u32()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

@@ -27,6 +27,7 @@ pub fn requests() -> Vec<Request> {
         Request::Inherit { child: 2 },
         Request::Exec,
         Request::ExecFailed,
+        Request::Spawned { child: 2 },
         Request::Resume { version: VERSION, name: Text::default() },
         Request::Resume { version: 7, name: Text::default() },
         Request::Share { object, cookie: 12, fd: 3 },

@@ -194,10 +194,16 @@ pub enum Request {
         /// The child's attachment.
         child: u32,
     },
-    /// This process is about to exec, and this connection lives on. → [`Reply::Done`]
+    /// This process is about to exec, and this connection lives on. One end of a socketpair comes along whose other end is
+    /// close-on-exec: it ends when the exec happens. → [`Reply::Done`]
     Exec,
     /// The exec did not happen. → [`Reply::Done`]
     ExecFailed,
+    /// A child was made by posix_spawn(3): it has its new image. → [`Reply::Done`]
+    Spawned {
+        /// The child's attachment.
+        child: u32,
+    },
     /// First message of a new image on the connection that it was left. → [`Reply::Welcome`], pages as for `Hello`
     Resume {
         /// [`VERSION`].

@@ -217,7 +217,7 @@ fn a_ring_waits_for_no_answer_and_disturbs_none() {
     for poller in 1..=100 {
         assert_eq!(client.ring(poller), Ok(()));
     }
-    assert_eq!(client.exec(), Ok(()));
+    assert_eq!(client.exec(None), Ok(()));
     assert!(heard.try_iter().eq(1..=100));
     let (client, daemon) = Client::pair().unwrap();
     drop(daemon);
@@ -230,7 +230,7 @@ fn the_end_of_the_daemon_is_seen() {
     assert!(!client.is_closed());
     drop(daemon);
     assert!(client.is_closed());
-    assert_eq!(client.exec(), Err(Error::Closed));
+    assert_eq!(client.exec(None), Err(Error::Closed));
     let nowhere = Client::connect(b"/nonexistent/control.sock");
     assert_eq!(nowhere.unwrap_err(), Error::NoDaemon(Errno::NOENT));
 }
@@ -246,7 +246,7 @@ fn an_answer_to_something_else_is_an_error_and_so_is_a_missing_descriptor() {
         };
         Some((number, reply))
     });
-    assert!(matches!(client.exec(), Err(Error::Malformed(_))));
+    assert!(matches!(client.exec(None), Err(Error::Malformed(_))));
     assert_eq!(client.exec_failed(), Err(Error::Failed(Errno::PERM)));
     assert!(matches!(client.listener(1), Err(Error::Malformed(_))));
 }
@@ -257,7 +257,7 @@ fn threads_take_turns() {
     server(daemon, |number, _, _| Some((number, Reply::Done)));
     thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..200).for_each(|_| client.exec().unwrap()));
+            scope.spawn(|| (0..200).for_each(|_| client.exec(None).unwrap()));
         }
     });
 }

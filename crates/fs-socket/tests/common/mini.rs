@@ -386,9 +386,11 @@ fn answer(
             (Reply::Forked { child: id }, vec![copy, given.unwrap().into_owned_fd()])
         }
         Request::Prepare | Request::Inherit { .. } => failed(rustix::io::Errno::NOSYS),
-        Request::ForkFailed { .. } | Request::Exec | Request::ExecFailed | Request::Ports { .. } => {
-            (Reply::Done, vec![])
-        }
+        Request::ForkFailed { .. }
+        | Request::Exec
+        | Request::ExecFailed
+        | Request::Ports { .. }
+        | Request::Spawned { .. } => (Reply::Done, vec![]),
         Request::Unshare { .. } => failed(rustix::io::Errno::NOENT),
         Request::Share { object, cookie, fd: _ } => {
             world.shared.insert(cookie, object);

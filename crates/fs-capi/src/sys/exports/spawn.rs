@@ -40,6 +40,6 @@ unsafe fn spawned(
             None => libc::ENOMEM,
         },
     };
-    fs_socket::exec::after_spawn(surviving);
+    fs_socket::exec::after_spawn(surviving, answer == 0);
     answer
 }
