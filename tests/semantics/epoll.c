@@ -103,6 +103,37 @@ static void order_of_additions(void) {
     wait_order(e, 16);
 }
 
+/* What this process does to a socket is no later than what the peer did to it before, and gives it a place of its own. */
+static void order_of_own_changes(void) {
+    int a, b, c, d, e = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    MUST(add(e, a, EPOLLIN, 1));
+    MUST(add(e, b, EPOLLIN | EPOLLRDHUP, 2));
+    send_to(a, b);
+    MUST(shutdown(b, SHUT_WR));
+    await(a, POLLIN);
+    wait_order(e, 16);
+    /* Shut while nothing can be read: its place is that of the shutdown, not that of the message. */
+    int f = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    pair(&c, &d);
+    MUST(add(f, b, EPOLLIN, 1));
+    MUST(add(f, d, EPOLLIN, 2));
+    MUST(shutdown(b, SHUT_WR));
+    send_to(c, d);
+    send_to(a, b);
+    wait_order(f, 16);
+    /* The first client of a listener that is in the set, and another descriptor after it. */
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len), g = (int)MUST(epoll_create1(0));
+    MUST(add(g, l, EPOLLIN, 3));
+    int client = dial(&at, len);
+    await(l, POLLIN);
+    MUST(add(g, client, EPOLLOUT, 4));
+    wait_order(g, 16);
+}
+
 /* A listener has its place like any other; a message on a connection is no news for it. */
 static void order_with_listener(void) {
     struct sockaddr_storage at;
@@ -581,6 +612,7 @@ const struct test epoll_cases[] = {{"epoll_level", level},
                                    {"epoll_fewer_slots_than_ready", fewer_slots_than_ready},
                                    {"epoll_arrival_order", arrival_order},
                                    {"epoll_order_of_additions", order_of_additions},
+                                   {"epoll_order_of_own_changes", order_of_own_changes},
                                    {"epoll_order_with_listener", order_with_listener},
                                    {"epoll_close_and_dup", close_and_dup},
                                    {"epoll_two_sets", one_socket_in_two_sets},

@@ -124,6 +124,12 @@ impl Arena {
         if is_one { self.block(slot).inn[self.side().index()].wake.changed.load(Relaxed) } else { 0 }
     }
 
+    /// Whether [`Arena::drain`] will name this slot.
+    pub fn is_marked(&self, lane: Lane, slot: u32) -> bool {
+        let dirty = self.lane_dirty(self.side(), lane.index()).get((slot / 64) as usize);
+        dirty.is_some_and(|word| word.load(Relaxed) & 1 << (slot % 64) != 0)
+    }
+
     /// Whether the connection in this slot waits for accept, as far as anyone knows who has not taken it.
     pub fn is_waiting(&self, slot: u32) -> bool {
         let is_one = slot < self.geometry().slots;

@@ -21,8 +21,13 @@ const IN: u32 = 0x1;
 const ERRORS: u32 = 0x8 | 0x10;
 
 impl Inner {
-    /// Makes an entry a candidate, from now on. What is told of by a lane is none while it has nothing.
+    /// Makes an entry a candidate, from now on.
     pub(super) fn enqueue(&mut self, at: u32) {
+        self.enqueue_since(at, process::now);
+    }
+
+    /// The same of one that has been ready since. What is told of by a lane is none while it has nothing.
+    pub(super) fn enqueue_since(&mut self, at: u32, since: impl FnOnce() -> u64) {
         let is_idle = |entry: &Entry| match entry.source {
             Source::Channel { .. } => entry.is_valid() && now(entry) == 0,
             Source::Listener => !entry.shares && entry.is_valid() && now(entry) == 0,
@@ -32,7 +37,7 @@ impl Inner {
             return;
         }
         if let Some(candidate) = self.interest.queue(at) {
-            self.ready.push_back(candidate.since(process::now()));
+            self.ready.push_back(candidate.since(since()));
             self.unsettled += 1;
         }
     }

@@ -62,12 +62,20 @@ impl Inner {
                 // Announced, perhaps, by now.
                 if self.interest.get(at).is_some_and(|entry| !entry.shares) {
                     self.begin_share(at, socket);
-                    self.join_listener(at, socket);
+                    self.join_listener(at, socket, true);
                 }
                 self.enqueue(at);
             }
+            // What its lane will tell was there before, or is this very change.
+            (Source::Channel { arena, slot }, _) if self.is_marked(arena, slot) => {}
             (Source::Channel { .. } | Source::Nested(_), _) => self.enqueue(at),
         }
+    }
+
+    /// Whether the lane of a channel will make its entries candidates.
+    fn is_marked(&self, arena: u32, slot: u32) -> bool {
+        let joined = self.arenas.get(arena as usize);
+        joined.is_some_and(|joined| joined.lane.is_some_and(|lane| joined.arena.is_marked(lane, slot)))
     }
 
     /// Finds where the entry's readiness comes from, and begins to watch it. The kernel's registration is made already.
@@ -86,7 +94,7 @@ impl Inner {
                     // First, so that no arena comes unheard of in between.
                     self.begin_share(at, socket);
                     self.special.push(at);
-                    self.join_listener(at, socket);
+                    self.join_listener(at, socket, true);
                     self.enqueue(at);
                 }
             }
@@ -184,7 +192,7 @@ impl Inner {
     pub(super) fn follow_listener(&mut self, at: u32, socket: &'static Socket, seen: u32) {
         listen::refresh(socket);
         if listen::changes(socket) != seen {
-            self.join_listener(at, socket);
+            self.join_listener(at, socket, false);
         }
     }
 
@@ -227,12 +235,12 @@ impl Inner {
         entry.news = !listen::woken(entry.socket);
         let (socket, seen) = (entry.socket, entry.seen);
         if listen::changes(socket) != seen {
-            self.join_listener(at, socket);
+            self.join_listener(at, socket, false);
         }
     }
 
-    /// Joins the arenas that feed a listener.
-    pub(super) fn join_listener(&mut self, at: u32, socket: &'static Socket) {
+    /// Joins the arenas that feed a listener. `is_new`: the entry is; else what waits there was ready when it came.
+    pub(super) fn join_listener(&mut self, at: u32, socket: &'static Socket, is_new: bool) {
         let count = listen::refresh(socket);
         // What changes from here on is followed next time.
         if let Some(entry) = self.interest.get_mut(at) {
@@ -261,7 +269,10 @@ impl Inner {
                         joined.arena.share_inbox(lane, false);
                     }
                 }
-                self.enqueue(at);
+                match joined.arena.waiting_since().filter(|_| !is_new) {
+                    Some(since) => self.enqueue_since(at, || since),
+                    None => self.enqueue(at),
+                }
             }
         }
         if self.arenas.iter().any(|joined| joined.lane.is_none() && joined.listeners.contains(&at)) {
