@@ -382,7 +382,7 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
                 _ => return Some(Err(Errno::INVAL)),
             };
             if crate::options::is_over(socket) {
-                return Some(Err(Errno::NOTCONN));
+                return Some(Err(socket.channel()?.shut_in_vain()));
             }
             if socket.channel()?.state().is_some_and(|state| state.phase() == Phase::Connecting) {
                 // Either direction: there is no connection to be made any more (inet_shutdown() of the kernel, TCP_SYN_SENT).

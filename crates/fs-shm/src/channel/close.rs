@@ -36,7 +36,7 @@ impl Channel<'_> {
         let state = self.live()?;
         self.absorb_reset(state);
         if state.phase() != Phase::Open || self.own().flags.load(Acquire) & RESET_SEEN != 0 {
-            return Err(Errno::NOTCONN);
+            return Err(self.shut_in_vain());
         }
         let flags = match how {
             Shutdown::Read => RCV_SHUT,
@@ -69,6 +69,12 @@ impl Channel<'_> {
         }
         self.notify(self.side(), true, true);
         Ok(())
+    }
+
+    /// What shutdown(2) answers of a connection that is over: who waits is woken all the same (inet_shutdown() of the kernel).
+    pub fn shut_in_vain(&self) -> Errno {
+        self.notify(self.side(), true, true);
+        Errno::NOTCONN
     }
 
     /// Gives one reference back. With the last one the side closes: FIN, or a reset if unread bytes are left or
@@ -145,7 +151,13 @@ impl Channel<'_> {
         let unread = self.rx().unread().map_or(true, |(_, unread)| unread != 0);
         // Held bytes go before the FIN, and are answered by a reset where the peer takes none.
         let refused = self.is_holding() && self.state().is_some_and(|state| state.is_refusing(me.other()));
-        let reset = reset || unread || refused;
+        // Both directions had ended before: nobody is left to be reset (__tcp_close() of the kernel, TCP_CLOSE).
+        let is_over = errno.is_none()
+            && !self.is_wire()
+            && self.rx().rare.fin.load(Acquire) != 0
+            && self.own().flags.load(Acquire) & SND_SHUT != 0
+            && self.own().flags.load(Acquire) & RESET_SEEN == 0;
+        let reset = (reset || unread || refused) && !is_over;
         let mut first = 0;
         // No FIN behind a reset: the peer is to find the error.
         let mut had_ended = false;
@@ -182,9 +194,12 @@ impl Channel<'_> {
                 }
                 self.free();
             }
-            // Nothing comes that has not come before (FIN_WAIT2). A core hears of it all the same, and who was killed may not have
+            // Nothing comes that has not come before (FIN_WAIT2, or a reset). A core hears of it all the same, and who was killed may not have
             // told of the end.
-            Some(_) if had_ended && !self.is_wire() && matches!(locks, Locks::Take) => {}
+            Some(state)
+                if (had_ended || state.is_reset(me) || state.is_reset(me.other()))
+                    && !self.is_wire()
+                    && matches!(locks, Locks::Take) => {}
             Some(_) => self.notify(me.other(), true, true),
         }
         Ok(())
