@@ -164,6 +164,75 @@ static void order_with_listener(void) {
     close(d), close(g);
 }
 
+/* A change is news for those that ask for its kind: what was reported once is not again by the other kind. */
+static void kinds_of_changes(void) {
+    int a, b, e = (int)MUST(epoll_create1(0)), f = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    MUST(add(e, b, EPOLLOUT | EPOLLET, 1));
+    MUST(add(e, a, EPOLLIN | EPOLLET, 2));
+    wait_order(e, 16);
+    send_to(a, b);
+    wait_order(e, 16);
+    MUST(modify(e, b, EPOLLIN | EPOLLOUT | EPOLLET, 3));
+    wait_order(e, 16);
+    send_to(a, b);
+    wait_order(e, 16);
+    MUST(modify(e, b, EPOLLOUT | EPOLLET, 4));
+    wait_order(e, 16);
+    /* An end is news for everybody; the second one, by close, is none. */
+    MUST(shutdown(a, SHUT_WR));
+    await(b, POLLRDHUP);
+    wait_order(e, 16);
+    MUST(add(f, b, EPOLLIN | EPOLLRDHUP | EPOLLET, 5));
+    wait_order(f, 16);
+    MUST(close(a));
+    wait_order(f, 16);
+    /* Over: shutdown(2) fails, and wakes. */
+    int c, d;
+    pair(&c, &d);
+    MUST(add(f, c, EPOLLIN | EPOLLET, 6));
+    MUST(shutdown(c, SHUT_WR));
+    MUST(shutdown(d, SHUT_WR));
+    await(c, POLLHUP);
+    wait_order(f, 16);
+    CALL(shutdown(c, SHUT_WR));
+    wait_order(f, 16);
+    wait_order(f, 16);
+}
+
+/* A set within a set has its place by what happened in it, and an edge with each change, at any depth. */
+static void order_of_nested(void) {
+    int a, b, c, d, e[4];
+    for (int i = 0; i < 4; i++) e[i] = (int)MUST(epoll_create1(0));
+    pair(&a, &b);
+    pair(&c, &d);
+    MUST(add(e[0], b, EPOLLIN, 1));
+    MUST(add(e[1], d, EPOLLIN, 2));
+    MUST(add(e[0], e[1], EPOLLIN, 3));
+    send_to(a, b);
+    send_to(c, d);
+    wait_order(e[0], 1);
+    wait_order(e[0], 1);
+    get(d, text, 1);
+    get(b, text, 1);
+    send_to(c, d);
+    send_to(a, b);
+    wait_order(e[0], 16);
+    MUST(add(e[2], e[0], EPOLLIN | EPOLLET, 4));
+    MUST(add(e[3], e[2], EPOLLIN | EPOLLET, 5));
+    wait_order(e[3], 16);
+    wait_order(e[3], 16);
+    send_to(c, d);
+    wait_order(e[3], 16);
+    wait_order(e[3], 16);
+    MUST(shutdown(b, SHUT_WR));
+    wait_order(e[3], 16);
+    /* Adding what is ready is an edge too. */
+    MUST(add(e[1], c, EPOLLOUT, 6));
+    wait_order(e[3], 16);
+    wait_order(e[3], 16);
+}
+
 static void level(void) {
     int a, b, e = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
     pair(&a, &b);
@@ -613,6 +682,8 @@ const struct test epoll_cases[] = {{"epoll_level", level},
                                    {"epoll_arrival_order", arrival_order},
                                    {"epoll_order_of_additions", order_of_additions},
                                    {"epoll_order_of_own_changes", order_of_own_changes},
+                                   {"epoll_kinds_of_changes", kinds_of_changes},
+                                   {"epoll_order_of_nested", order_of_nested},
                                    {"epoll_order_with_listener", order_with_listener},
                                    {"epoll_close_and_dup", close_and_dup},
                                    {"epoll_two_sets", one_socket_in_two_sets},

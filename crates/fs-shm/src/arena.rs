@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::bell::Bells;
-use crate::lanes::Dirty;
+use crate::lanes::{Changes, Dirty};
 use crate::layout::{Block, Geometry, Head, LaneHead, MAGIC, Side, VERSION};
 use crate::region_unsafe::Region;
 use crate::word::AtomicU64;
@@ -226,8 +226,10 @@ impl Arena {
         self.region.at(self.geometry.lane(side, lane))
     }
 
-    pub(crate) fn lane_dirty(&self, side: Side, lane: usize) -> &Dirty {
-        self.region.slice(self.geometry.lane(side, lane) + size_of::<LaneHead>(), self.geometry.words())
+    pub(crate) fn lane_dirty(&self, side: Side, lane: usize, kind: Changes) -> &Dirty {
+        let words = self.geometry.words();
+        let first = self.geometry.lane(side, lane) + size_of::<LaneHead>();
+        self.region.slice(first + kind.index() * words * 8, words)
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::arena::Arena;
 use crate::channel::Channel;
 use crate::holder::Held;
-use crate::layout::{Head, Side};
+use crate::layout::Head;
 
 impl Arena {
     /// Entries that wait for accept. Hostile values are cut to the number of slots.
@@ -63,7 +63,7 @@ impl Arena {
         if !is_in {
             keep_out();
         }
-        self.note_time(Side::B, entry as u32);
+        self.note_time(entry as u32);
         self.inbox_entry(tail).store(entry, Relaxed);
         head.inbox_tail.store(next, Release);
         drop(held);
@@ -100,7 +100,7 @@ impl Arena {
             let channel = Channel::with_generation(self, entry as u32, (entry >> 32) as u32);
             if channel.is_some_and(|channel| channel.let_in()) {
                 // The kernel's queue has it from here on.
-                self.note_time(Side::B, entry as u32);
+                self.note_time(entry as u32);
                 let_in = Some(entry as u32);
             }
             // Lost: another has done the same.
@@ -123,7 +123,7 @@ impl Arena {
     /// Since when the oldest entry waits, by the clock of [`Arena::changed`]; `None`: there is none. Good for order only: the
     /// opener may write anything.
     pub fn waiting_since(&self) -> Option<u64> {
-        self.oldest().map(|(_, entry)| self.changed(entry as u32))
+        self.oldest().map(|(_, entry)| self.came(entry as u32))
     }
 
     /// The oldest entry and its position. It stays until [`Arena::pass`].

@@ -11,7 +11,7 @@ use std::sync::atomic::fence;
 
 use crate::arena::Arena;
 use crate::channel::state::{Phase, State};
-use crate::layout::{LANES, LaneHead, Side};
+use crate::layout::{LANES, Side};
 use crate::sleep;
 use crate::word::{AtomicU32, AtomicU64};
 
@@ -32,6 +32,55 @@ impl Lane {
 
     pub(crate) fn bit(self) -> u32 {
         1 << self.0
+    }
+}
+
+/// What changed of a channel, as the kernel's wake-ups say it (EPOLLIN, EPOLLOUT, or neither, which is for all).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Changes(u8);
+
+impl Changes {
+    /// Something to read.
+    pub const READ: Changes = Changes(1);
+    /// Room to write.
+    pub const WRITE: Changes = Changes(2);
+    /// What is no more of one than of the other: an end, an error.
+    pub const ALL: Changes = Changes(3);
+    const KINDS: [Changes; 2] = [Changes::READ, Changes::WRITE];
+
+    /// From what a change is for; what is for nobody in particular is for all.
+    pub fn new(readers: bool, writers: bool) -> Changes {
+        if readers == writers { Changes::ALL } else { Changes(u8::from(readers) | (u8::from(writers) << 1)) }
+    }
+
+    /// What of these one hears of that asks for `asked`; `None`: nothing. An end or an error is for everybody.
+    pub fn of(self, asked: Changes) -> Option<Changes> {
+        match Changes(self.0 & asked.0) {
+            Changes(0) => (self == Changes::ALL).then_some(self),
+            some => Some(some),
+        }
+    }
+
+    /// For one that asks for neither.
+    pub const NONE: Changes = Changes(0);
+
+    /// As a number below 4.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The reverse; what is no such number is all.
+    pub fn from_bits(bits: u8) -> Changes {
+        if bits < 4 { Changes(bits) } else { Changes::ALL }
+    }
+
+    fn has(self, other: Changes) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Which of a lane's bitmaps one of the kinds has.
+    pub(crate) fn index(self) -> usize {
+        usize::from((self.0 >> 1) & 1)
     }
 }
 
@@ -96,17 +145,27 @@ impl Arena {
 
     /// Takes the dirty bits: calls `look` for each slot that changed since.
     pub fn drain(&self, lane: Lane, mut look: impl FnMut(u32)) {
+        self.drain_changes(lane, |slot, _| look(slot));
+    }
+
+    /// The same, with what changed.
+    pub fn drain_changes(&self, lane: Lane, mut look: impl FnMut(u32, Changes)) {
         let head = self.lane_head(self.side(), lane.index());
-        let dirty = self.lane_dirty(self.side(), lane.index());
-        for (s, summary) in head.summary.iter().take(dirty.len().div_ceil(64)).enumerate() {
+        let dirty = Changes::KINDS.map(|kind| self.lane_dirty(self.side(), lane.index(), kind));
+        for (s, summary) in head.summary.iter().take(self.geometry().words().div_ceil(64)).enumerate() {
             if summary.load(Relaxed) == 0 {
                 continue;
             }
             for word in bits(summary.swap(0, SeqCst)) {
                 let index = s * 64 + word;
-                let Some(word) = dirty.get(index) else { continue };
-                for bit in bits(word.swap(0, SeqCst)) {
-                    look((index * 64 + bit) as u32);
+                let [read, write] = dirty.map(|dirty| dirty.get(index));
+                let (Some(read), Some(write)) = (read, write) else { continue };
+                // Seldom is there room to tell of: the line stays everybody's.
+                let room = if write.load(SeqCst) == 0 { 0 } else { write.swap(0, SeqCst) };
+                let read = read.swap(0, SeqCst);
+                for bit in bits(read | room) {
+                    let changes = ((read >> bit) & 1) | (((room >> bit) & 1) << 1);
+                    look((index * 64 + bit) as u32, Changes(changes as u8));
                 }
             }
         }
@@ -117,17 +176,37 @@ impl Arena {
         self.lane_head(self.side(), lane.index()).ordered.store(1, SeqCst);
     }
 
-    /// When the channel in a slot that [`Arena::drain`] named, changed first after the drain before: CLOCK_MONOTONIC in
-    /// nanoseconds, of ordered lanes only. Where several lanes watch it, of the one that was drained last.
-    pub fn changed(&self, slot: u32) -> u64 {
+    /// When the first of these changes came to the channel in a slot that [`Arena::drain_changes`] named, after the drain before:
+    /// CLOCK_MONOTONIC in nanoseconds, of ordered lanes only. Where more lanes watch the channel than have a word there
+    /// ([`Wake`](crate::layout::Wake)), of the one that was drained last.
+    pub fn changed(&self, lane: Lane, slot: u32, changes: Changes) -> u64 {
+        if slot >= self.geometry().slots {
+            return 0;
+        }
+        let time = |kind| self.time(self.side(), lane.index(), slot, kind).load(Relaxed);
+        Changes::KINDS.into_iter().filter(|&kind| changes.has(kind)).map(time).min().unwrap_or(0)
+    }
+
+    fn time(&self, side: Side, lane: usize, slot: u32, kind: Changes) -> &AtomicU64 {
+        let wake = &self.block(slot).inn[side.index()].wake;
+        match kind {
+            Changes::WRITE => &wake.writable[lane % wake.writable.len()],
+            _ => &wake.readable[lane % wake.readable.len()],
+        }
+    }
+
+    /// When the connection in this slot came into the inbox.
+    pub(crate) fn came(&self, slot: u32) -> u64 {
         let is_one = slot < self.geometry().slots;
-        if is_one { self.block(slot).inn[self.side().index()].wake.changed.load(Relaxed) } else { 0 }
+        if is_one { self.time(Side::B, 0, slot, Changes::READ).load(Relaxed) } else { 0 }
     }
 
     /// Whether [`Arena::drain`] will name this slot.
     pub fn is_marked(&self, lane: Lane, slot: u32) -> bool {
-        let dirty = self.lane_dirty(self.side(), lane.index()).get((slot / 64) as usize);
-        dirty.is_some_and(|word| word.load(Relaxed) & 1 << (slot % 64) != 0)
+        Changes::KINDS.into_iter().any(|kind| {
+            let dirty = self.lane_dirty(self.side(), lane.index(), kind).get((slot / 64) as usize);
+            dirty.is_some_and(|word| word.load(Relaxed) & 1 << (slot % 64) != 0)
+        })
     }
 
     /// Whether the connection in this slot waits for accept, as far as anyone knows who has not taken it.
@@ -191,10 +270,10 @@ impl Arena {
 
     /// Marks `slot` dirty in every lane of `side` that `mask` names, and rings those that sleep. The caller published
     /// and fenced before it read `mask`.
-    pub(crate) fn mark(&self, side: Side, mask: u32, slot: u32) {
-        let mut stamped = false;
+    pub(crate) fn mark(&self, side: Side, mask: u32, slot: u32, changes: Changes) {
+        let mut time = 0;
         for lane in bits(u64::from(mask)) {
-            self.mark_dirty(self.lane_head(side, lane), (side, lane), slot, &mut stamped);
+            self.mark_dirty((side, lane), slot, changes, &mut time);
             self.wake(side, lane);
         }
     }
@@ -212,19 +291,24 @@ impl Arena {
         slept
     }
 
-    fn mark_dirty(&self, head: &LaneHead, (side, lane): (Side, usize), slot: u32, stamped: &mut bool) {
-        let word = (slot / 64) as usize;
-        let Some(dirty) = self.lane_dirty(side, lane).get(word) else { return };
-        let bit = 1u64 << (slot % 64);
-        // Set already and not taken yet: the poller will look after this fence-ordered load.
-        if dirty.load(SeqCst) & bit == 0 {
-            // Before the bit, so that who takes that finds it. Only with a new bit: the kernel's list has a descriptor at the
-            // place of its first event too.
-            if head.ordered.load(Relaxed) != 0 && !*stamped {
-                self.note_time(side, slot);
-                *stamped = true;
+    /// `time`: of this change; 0: not read yet.
+    fn mark_dirty(&self, (side, lane): (Side, usize), slot: u32, changes: Changes, time: &mut u64) {
+        let head = self.lane_head(side, lane);
+        let (word, bit) = ((slot / 64) as usize, 1u64 << (slot % 64));
+        for kind in Changes::KINDS.into_iter().filter(|&kind| changes.has(kind)) {
+            let Some(dirty) = self.lane_dirty(side, lane, kind).get(word) else { return };
+            // Set already and not taken yet: the poller will look after this fence-ordered load.
+            if dirty.load(SeqCst) & bit == 0 {
+                // Before the bit, so that who takes that finds it. Only with a new bit: the kernel's list has a descriptor at the
+                // place of its first event too.
+                if head.ordered.load(Relaxed) != 0 {
+                    if *time == 0 {
+                        *time = now();
+                    }
+                    self.time(side, lane, slot, kind).store(*time, Relaxed);
+                }
+                dirty.fetch_or(bit, SeqCst);
             }
-            dirty.fetch_or(bit, SeqCst);
         }
         let (summary, bit) = (&head.summary[word / 64], 1u64 << (word % 64));
         if summary.load(SeqCst) & bit == 0 {
@@ -232,9 +316,9 @@ impl Arena {
         }
     }
 
-    /// What [`Arena::changed`] of that side answers from here on.
-    pub(crate) fn note_time(&self, side: Side, slot: u32) {
-        self.block(slot).inn[side.index()].wake.changed.store(now(), Relaxed);
+    /// What [`Arena::came`] answers from here on.
+    pub(crate) fn note_time(&self, slot: u32) {
+        self.time(Side::B, 0, slot, Changes::READ).store(now(), Relaxed);
     }
 
     pub(crate) fn notify_inbox(&self, slot: u32) {
@@ -246,14 +330,14 @@ impl Arena {
         }
         let watch = head.inbox_watch.load(Relaxed);
         let one_of = head.inbox_one_of.load(Relaxed) & watch;
-        self.mark(Side::B, watch & !one_of, slot);
+        self.mark(Side::B, watch & !one_of, slot, Changes::READ);
         if one_of == 0 {
             return;
         }
         // All of them look when they are awake next.
-        let mut stamped = false;
+        let mut time = 0;
         for lane in bits(u64::from(one_of)) {
-            self.mark_dirty(self.lane_head(Side::B, lane), (Side::B, lane), slot, &mut stamped);
+            self.mark_dirty((Side::B, lane), slot, Changes::READ, &mut time);
         }
         // As after any publication: who announces its sleep from here on finds the bit.
         fence(SeqCst);

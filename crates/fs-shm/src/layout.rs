@@ -138,7 +138,7 @@ impl Geometry {
     }
 
     pub(crate) const fn lane_bytes(self) -> usize {
-        size_of::<LaneHead>() + (self.words() * 8).next_multiple_of(64)
+        size_of::<LaneHead>() + (2 * self.words() * 8).next_multiple_of(64)
     }
 
     pub(crate) const fn slot_map(self) -> usize {
@@ -236,7 +236,8 @@ pub struct Head {
     pub larges: [AtomicU64; LARGES],
 }
 
-/// One lane: what one poller has to look at. Followed by the dirty bitmap, `slots / 64` words.
+/// One lane: what one poller has to look at. Followed by its two dirty bitmaps of `slots / 64` words each: something to read, and
+/// room to write. What is no more of one than of the other (an end, an error) is in both.
 #[repr(C, align(64))]
 pub struct LaneHead {
     /// Poller id; 0: the lane is free.
@@ -247,7 +248,7 @@ pub struct LaneHead {
     pub ordered: AtomicU32,
     pub(crate) _pad0: AtomicU32,
     pub(crate) _pad: [AtomicU64; 6],
-    /// Bit w of this bitmap: word w of the dirty bitmap is perhaps not 0.
+    /// Bit w of this bitmap: word w of a dirty bitmap is perhaps not 0.
     pub summary: [AtomicU64; 16],
 }
 
@@ -358,11 +359,11 @@ pub struct Wake {
     pub tx_word: AtomicU32,
     /// CPU + 1 on which this side last began to wait; 0: unknown.
     pub cpu: AtomicU32,
-    /// When the channel came into the inbox (side B), or was last marked as changed in an ordered lane of this side:
-    /// CLOCK_MONOTONIC in nanoseconds. A hint:
-    /// it decides what is reported first, nothing else.
-    pub changed: AtomicU64,
-    pub(crate) _pad: [AtomicU32; 8],
+    /// When the channel came into the inbox (side B), or was last marked as readable in an ordered lane of this side whose
+    /// number has this remainder: CLOCK_MONOTONIC in nanoseconds. A hint: it decides what is reported first, nothing else.
+    pub readable: [AtomicU64; 3],
+    /// The same for room to write.
+    pub writable: [AtomicU64; 2],
 }
 
 /// The producer's private line.

@@ -30,12 +30,12 @@ pub use self::io::{Marks, Reading, RecvFlags, Writing};
 pub use self::open::OpenArgs;
 pub use self::options::{Algorithm, Answer, INFO, Options};
 pub use self::port::PortUse;
-pub use self::ready::{Progress, Readiness};
+pub use self::ready::Readiness;
 use self::state::State;
 use crate::addr::Addr;
 use crate::arena::Arena;
 use crate::holder::{self, Users};
-use crate::lanes::{Lane, set_bit};
+use crate::lanes::{Changes, Lane, set_bit};
 use crate::layout::{Block, Out, OutPair, Side, SideOwn};
 use crate::ring::{Broken, DEFAULT_BUFFERS, Ring};
 use crate::sleep;
@@ -330,7 +330,7 @@ impl<'a> Channel<'a> {
                 crate::futex::wake_all(word);
             }
             let watch = wake.watch.load(SeqCst);
-            self.arena.mark(side, watch, self.slot);
+            self.arena.mark(side, watch, self.slot, Changes::ALL);
         }
     }
 
@@ -355,7 +355,7 @@ impl<'a> Channel<'a> {
         }
         let watch = wake.watch.load(SeqCst);
         if watch != 0 {
-            self.arena.mark(side, watch, self.slot);
+            self.arena.mark(side, watch, self.slot, Changes::new(readers, writers));
         }
     }
 

@@ -61,21 +61,6 @@ impl std::fmt::Debug for Readiness {
     }
 }
 
-/// See [`Channel::progress`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes that have come.
-    pub received: u64,
-    /// Bytes that were sent.
-    pub sent: u64,
-    /// Urgent marks that have come.
-    pub urgent: u64,
-    /// Phase, ends, errors.
-    pub state: u64,
-    /// SO_RCVLOWAT.
-    pub low_water: u32,
-}
-
 impl Channel<'_> {
     /// What poll(2) would say. If OUT is not in it, the peer will tell when it is (lanes and waiters of this side).
     /// A closed or stale handle is `ERR | HUP`.
@@ -117,26 +102,6 @@ impl Channel<'_> {
             | Readiness::RDHUP.when(rx_shut)
             | Readiness::HUP.when(reset || rx_shut && tx_shut))
         .with_error(self)
-    }
-
-    /// What has come and gone until now, to tell an edge from a look without news.
-    pub fn progress(&self) -> Progress {
-        let Ok(state) = self.live() else { return Progress::default() };
-        self.absorb_reset(state);
-        let (own, rx, tx) = (self.own(), self.rx(), self.tx());
-        let fin = rx.rare.fin.load(Acquire) != 0;
-        let flags = own.flags.load(Acquire) & (RCV_SHUT | SND_SHUT | RESET_SEEN);
-        let error = own.error.load(Relaxed);
-        Progress {
-            received: rx.out.tail.load(Acquire),
-            sent: tx.out.tail.load(Relaxed),
-            urgent: rx.rare.urgent.load(Relaxed),
-            state: u64::from(fin) << 63
-                | u64::from(flags) << 40
-                | u64::from(error as u16) << 16
-                | u64::from(state.phase() as u8),
-            low_water: own.rcvlowat.load(Relaxed),
-        }
     }
 
     /// The state as TCP_INFO and ss name it (`include/net/tcp_states.h`).

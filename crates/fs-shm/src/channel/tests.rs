@@ -244,36 +244,73 @@ fn the_next_poller_of_a_lane_takes_no_rings_for_others() {
     assert_eq!(*bells.0.lock().unwrap(), [2]);
 }
 
-/// The time of the first change since the lane was drained, not of the last; and none in a lane that does not ask.
+/// The time of the first change since the lane was drained, not of the last, whatever another lane does; and none in a lane that
+/// does not ask.
 #[test]
 fn an_ordered_lane_knows_when_each_channel_changed() {
     let (a, b) = Arena::in_memory(Geometry::SMALL, &crate::NoBells);
     let (a, b) = (leak(a), leak(b));
     let opened: Vec<_> = (0..3).map(|_| Channel::open(a, &OpenArgs::default()).unwrap()).collect();
     let taken: Vec<_> = (0..3).map(|_| Channel::accept(b).unwrap()).collect();
-    let came = b.changed(taken[0].slot());
-    let lane = b.join(1).unwrap();
-    taken.iter().for_each(|channel| channel.watch(lane));
+    let other = b.join(1).unwrap();
+    let lane = b.join(2).unwrap();
+    for channel in &taken {
+        channel.watch(lane);
+        channel.watch(other);
+    }
+    let changed = |slot| b.changed(lane, slot, Changes::READ);
     opened[0].send_one(b"x").unwrap();
     b.drain(lane, |_| {});
-    assert_eq!(b.changed(taken[0].slot()), came);
+    assert_eq!(changed(taken[0].slot()), 0);
     b.set_ordered(lane);
+    b.set_ordered(other);
     for which in [2, 0, 1, 2] {
         opened[which].send_one(b"x").unwrap();
+        b.drain(other, |_| {});
         std::thread::sleep(std::time::Duration::from_micros(1));
     }
     let mut slots = Vec::new();
     b.drain(lane, |slot| slots.push(slot));
-    slots.sort_by_key(|&slot| b.changed(slot));
+    slots.sort_by_key(|&slot| changed(slot));
     assert_eq!(slots, [2, 0, 1].map(|which| taken[which].slot()));
     // A lane that is given up and taken again asks anew.
     b.leave(lane);
-    let lane = b.join(2).unwrap();
-    let before = b.changed(taken[0].slot());
+    let lane = b.join(3).unwrap();
+    let before = changed(taken[0].slot());
     opened[0].send_one(b"x").unwrap();
     b.drain(lane, |_| {});
-    assert_eq!(b.changed(taken[0].slot()), before);
-    assert_eq!(b.changed(u32::MAX), 0);
+    assert_eq!(changed(taken[0].slot()), before);
+    assert_eq!(b.changed(lane, u32::MAX, Changes::ALL), 0);
+}
+
+#[test]
+fn a_lane_tells_something_to_read_from_room_and_from_the_end() {
+    let (a, b) = Arena::in_memory(Geometry::SMALL, &crate::NoBells);
+    let (a, b) = (leak(a), leak(b));
+    let client = Channel::open(a, &OpenArgs::default()).unwrap();
+    let server = Channel::accept(b).unwrap();
+    let lane = b.join(1).unwrap();
+    server.watch(lane);
+    let told = || {
+        let mut told = Vec::new();
+        b.drain_changes(lane, |slot, changes| told.push((slot, changes)));
+        told
+    };
+    client.send_one(b"x").unwrap();
+    assert_eq!(told(), [(server.slot(), Changes::READ)]);
+    server.rouse_writers();
+    assert_eq!(told(), [(server.slot(), Changes::WRITE)]);
+    server.rouse_writers();
+    client.send_one(b"x").unwrap();
+    assert_eq!(told(), [(server.slot(), Changes::ALL)]);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(told(), [(server.slot(), Changes::ALL)]);
+    assert_eq!(told(), []);
+    // Who asks for neither hears of the end, and of nothing else.
+    assert_eq!(Changes::READ.of(Changes::NONE), None);
+    assert_eq!(Changes::READ.of(Changes::WRITE), None);
+    assert_eq!(Changes::ALL.of(Changes::NONE), Some(Changes::ALL));
+    assert_eq!(Changes::ALL.of(Changes::WRITE), Some(Changes::WRITE));
 }
 
 /// Who accepts may end after it has marked a connection as accepted: it is passed over, and the next one is found.

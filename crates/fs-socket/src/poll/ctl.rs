@@ -84,12 +84,11 @@ fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Opt
         }
         (DEL, Some(at)) => inner.delete(at),
         // The kernel's from before the set was ours, or in no set at all: it knows.
-        (MOD | DEL, None) => {
-            inner.waits = LOOK;
-            kernel::epoll_ctl(inner.number, operation, fd, Some(event))
-        }
+        (MOD | DEL, None) => kernel::epoll_ctl(inner.number, operation, fd, Some(event)),
         _ => Err(Errno::INVAL),
     };
+    // What the kernel's set holds of it may be ready at once.
+    inner.waits = LOOK;
     if inner.sleepers > 0 && answer.is_ok() && operation != DEL {
         inner.ring();
     }

@@ -3,17 +3,15 @@
 //! An entry of a socket that has been closed stays until it is met: its identity no longer fits
 //! ([`Socket::identity`] is never repeated). So closing needs no lock that a signal handler could not have.
 
-use fs_shm::channel::Progress;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fs_shm::lanes::Changes;
 
 use super::EpollEvent;
 use crate::{socket::Socket, types::Fd};
 
 /// Edge-triggered.
 pub(super) const ET: u32 = 1 << 31;
-/// EPOLLIN, PRI, RDNORM, RDBAND: what data has waiters told of (sock_def_readable() of the kernel).
-const OF_DATA: u32 = 0x1 | 0x2 | 0x40 | 0x80;
-/// EPOLLOUT, WRNORM, WRBAND: the same of space (sk_stream_write_space()).
-const OF_SPACE: u32 = 0x4 | 0x100 | 0x200;
 /// Reported once, then asleep until EPOLL_CTL_MOD.
 pub(super) const ONESHOT: u32 = 1 << 30;
 /// Wakes one of several sets.
@@ -52,12 +50,10 @@ pub(super) struct Entry {
     pub(super) source: Source,
     /// In the list of candidates.
     pub(super) queued: bool,
-    /// Never repeated in a set: places are, and a candidate of a place's former entry is not one of the next.
+    /// Never repeated in a process: places are, and a candidate of a place's former entry is not one of the next.
     serial: u64,
     /// A one-shot that has fired.
     pub(super) spent: bool,
-    /// Edge-triggered, of a channel: what the last report was of. `None`: whatever there is is news.
-    pub(super) told: Option<Progress>,
     /// Of a nested set: what of it the outer kernel set holds; 0: nothing yet. Of a listener: of a poller that several share,
     /// what is watched; without EPOLLEXCLUSIVE only if its arenas have too few lanes, and then the poller of those who sleep
     /// in accept.
@@ -89,34 +85,15 @@ impl Entry {
         (self.watched, self.shares, self.news, self.blind) = (0, false, false, false);
     }
 
-    /// An edge-triggered entry is reported for what has waiters of its events told on the kernel (ep_poll_callback()): data if it
-    /// asks for that, space if it asks for that, and each change of state. Of data and space there is one lane: which it was
-    /// is told by what has come, and by what was sent, without which there can be no wish for space. `None`: no news; else what
-    /// the report is of, to be looked at before what is ready.
-    pub(super) fn news(&self) -> Option<Option<Progress>> {
-        if self.event.events & ET == 0 {
-            return Some(None);
+    /// Which changes make it a candidate (ep_poll_callback() of the kernel compares what is asked with what the wake-up is for).
+    pub(super) fn hears(&self) -> Changes {
+        // EPOLLIN, EPOLLPRI, EPOLLRDNORM, EPOLLRDBAND; EPOLLOUT, EPOLLWRNORM, EPOLLWRBAND.
+        const READ: u32 = 0x1 | 0x2 | 0x40 | 0x80;
+        const WRITE: u32 = 0x4 | 0x100 | 0x200;
+        match (self.event.events & READ != 0, self.event.events & WRITE != 0) {
+            (false, false) => Changes::NONE,
+            (read, write) => Changes::new(read, write),
         }
-        let Some(channel) = self.socket.channel() else { return Some(None) };
-        let now = channel.progress();
-        let Some(told) = self.told else { return Some(Some(now)) };
-        let Progress { received, sent, urgent, state, low_water } = told;
-        let (data, space) = (self.event.events & OF_DATA != 0, self.event.events & OF_SPACE != 0);
-        let is_news = now.state != state
-            || data && (now.received != received || now.urgent != urgent || now.low_water != low_water)
-            || space && now.sent != sent;
-        is_news.then_some(Some(now))
-    }
-
-    /// `ready` is reported, which is of that.
-    pub(super) fn report(&mut self, ready: u32, of: Option<Progress>) {
-        // What could not be reported yet is news whenever it can.
-        const UNTOLD: u64 = u64::MAX;
-        self.told = of.map(|of| Progress {
-            received: if ready & OF_DATA != 0 { of.received } else { UNTOLD },
-            sent: if ready & OF_SPACE != 0 { of.sent } else { UNTOLD },
-            ..of
-        });
     }
 
     /// What is asked for; errors and hang-ups always are (epoll_ctl(2)).
@@ -126,6 +103,8 @@ impl Entry {
     }
 }
 
+static SERIALS: AtomicU64 = AtomicU64::new(1);
+
 /// All registrations of a set.
 #[derive(Debug, Default)]
 pub(super) struct Interest {
@@ -133,7 +112,6 @@ pub(super) struct Interest {
     free: Vec<u32>,
     /// By descriptor number: an entry + 1.
     by_fd: Vec<u32>,
-    serials: u64,
 }
 
 /// An entry in the list of candidates.
@@ -141,9 +119,12 @@ pub(super) struct Interest {
 pub(super) struct Candidate {
     pub(super) at: u32,
     serial: u64,
-    /// When it became one, on the clock of [`now`](crate::process::now); [`UNREAD`]: its channel knows; [`SETTLED`]: it has its
-    /// place in the list.
+    /// When it became one, on the clock of [`now`](crate::process::now); [`unread`]: its channel knows; [`SETTLED`]: it has its
+    /// place in the list; [`UNKNOWN`]: nobody knows.
     pub(super) since: u64,
+    /// Which registration a change came by: of those that one change makes candidates the newest is first (add_wait_queue() of
+    /// the kernel puts in front).
+    pub(super) by: u64,
 }
 
 impl Candidate {
@@ -151,12 +132,28 @@ impl Candidate {
     pub(super) fn since(self, since: u64) -> Self {
         Candidate { since, ..self }
     }
+
+    /// The same, by another registration.
+    pub(super) fn by(self, by: u64) -> Self {
+        Candidate { by, ..self }
+    }
 }
 
 /// Of a candidate: its place in the list is right.
 pub(super) const SETTLED: u64 = 0;
-/// Of a candidate that a lane named: when its channel changed has not been read yet.
-pub(super) const UNREAD: u64 = u64::MAX;
+/// Of a candidate that was asked and not told of: behind all others.
+pub(super) const UNKNOWN: u64 = u64::MAX;
+
+/// Of a candidate that a lane named for these changes: when they came has not been read yet.
+pub(super) fn unread(changes: Changes) -> u64 {
+    UNKNOWN - 1 - u64::from(changes.bits())
+}
+
+/// The changes of [`unread`].
+pub(super) fn unread_changes(since: u64) -> Option<Changes> {
+    let bits = (UNKNOWN - 1).checked_sub(since).filter(|&bits| bits < 4)?;
+    Some(Changes::from_bits(bits as u8))
+}
 
 impl Interest {
     /// Makes the entry a candidate; `None` when it is one already, or sleeps.
@@ -166,7 +163,12 @@ impl Interest {
             return None;
         }
         entry.queued = true;
-        Some(Candidate { at, serial: entry.serial, since: SETTLED })
+        Some(Candidate { at, serial: entry.serial, since: SETTLED, by: entry.serial })
+    }
+
+    /// The entry's serial number; 0: there is none.
+    pub(super) fn serial(&self, at: u32) -> u64 {
+        self.get(at).map_or(0, |entry| entry.serial)
     }
 
     /// The candidate's entry, taken off the list; `None` when it has been removed meanwhile.
@@ -216,7 +218,7 @@ impl Interest {
         if self.by_fd.len() <= index {
             self.by_fd.resize(index + 1, 0);
         }
-        self.serials += 1;
+        let serial = SERIALS.fetch_add(1, Relaxed);
         let entry = Entry {
             fd,
             socket,
@@ -224,9 +226,8 @@ impl Interest {
             event,
             source: Source::Kernel,
             queued: false,
-            serial: self.serials,
+            serial,
             spent: false,
-            told: None,
             watched: 0,
             seen: 0,
             pushed: 0,

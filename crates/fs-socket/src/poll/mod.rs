@@ -152,8 +152,7 @@ pub(crate) fn tell(socket: &Socket, what: u32) {
         return;
     }
     each_entry(socket, true, |inner, at| {
-        if let Some(entry) = inner.interest.get_mut(at).filter(|entry| entry.event.events & what != 0) {
-            entry.told = None;
+        if inner.interest.get(at).is_some_and(|entry| entry.event.events & what != 0) {
             inner.moved(at);
             if inner.sleepers > 0 {
                 inner.ring();

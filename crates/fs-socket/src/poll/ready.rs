@@ -1,13 +1,16 @@
 //! What is ready, and sleeping without missing anything.
 
 use core::{
+    cmp::Reverse,
     sync::atomic::{Ordering::SeqCst, fence},
     time::Duration,
 };
 
+use fs_shm::lanes::Changes;
+
 use super::{
     EpollEvent, PollFd, expand,
-    interest::{ET, Entry, ONESHOT, SETTLED, Source, UNREAD},
+    interest::{ET, Entry, Interest, ONESHOT, SETTLED, Source, UNKNOWN, unread, unread_changes},
     registry,
     set::{Inner, KERNEL, MOD, Set},
     sys::kernel,
@@ -21,25 +24,31 @@ const IN: u32 = 0x1;
 const ERRORS: u32 = 0x8 | 0x10;
 
 impl Inner {
-    /// Makes an entry a candidate, from now on.
+    /// Makes an entry a candidate, from now on, if it has something.
     pub(super) fn enqueue(&mut self, at: u32) {
         self.enqueue_since(at, process::now);
     }
 
-    /// The same of one that has been ready since. What is told of by a lane is none while it has nothing.
+    /// The same of one that has been ready since.
     pub(super) fn enqueue_since(&mut self, at: u32, since: impl FnOnce() -> u64) {
         let is_idle = |entry: &Entry| match entry.source {
-            Source::Channel { .. } => entry.is_valid() && now(entry) == 0,
-            Source::Listener => !entry.shares && entry.is_valid() && now(entry) == 0,
-            Source::Kernel | Source::Nested(_) => false,
+            Source::Channel { .. } | Source::Listener | Source::Nested(_) => entry.is_valid() && now(entry) == 0,
+            Source::Kernel => false,
         };
         if self.interest.get(at).is_some_and(is_idle) {
             return;
         }
         if let Some(candidate) = self.interest.queue(at) {
-            self.ready.push_back(candidate.since(since()));
+            let since = since();
+            self.ready.push_back(candidate.since(since));
             self.unsettled += 1;
+            self.changed(since, candidate.by);
         }
+    }
+
+    /// An edge for the sets that this one is in.
+    fn changed(&mut self, since: u64, by: u64) {
+        self.edges.add((since, by));
     }
 
     /// What is watched for an entry beside the lanes has an event.
@@ -52,65 +61,96 @@ impl Inner {
 
     /// Makes candidates of all that changed.
     pub(super) fn collect(&mut self) {
-        let (interest, ready) = (&mut self.interest, &mut self.ready);
-        let before = ready.len();
-        let mut queue = |at: u32, since: u64| {
-            if let Some(candidate) = interest.queue(at) {
-                ready.push_back(candidate.since(since));
-            }
-            interest.get(at).map_or(u32::MAX, |entry| entry.beside)
-        };
-        for joined in &self.arenas {
-            let Some(lane) = joined.lane else {
-                for &first in joined.slots.iter().filter(|&&first| first != 0) {
-                    let mut at = first - 1;
-                    while at != u32::MAX {
-                        at = queue(at, UNREAD);
-                    }
-                }
-                for &at in &joined.listeners {
-                    queue(at, UNREAD);
-                }
-                continue;
-            };
-            joined.arena.drain(lane, |slot| {
-                self.changes = self.changes.wrapping_add(1);
-                let mut at = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
-                while at != u32::MAX {
-                    at = queue(at, UNREAD);
-                }
-                // Not the message of a connection that was accepted.
-                if !joined.listeners.is_empty() && joined.arena.is_waiting(slot) {
-                    for &at in &joined.listeners {
-                        queue(at, joined.arena.changed(slot));
-                    }
-                }
-            });
-        }
-        self.unsettled += self.ready.len() - before;
+        self.drain();
         for i in 0..self.special.len() {
             let at = self.special[i];
             let Some(entry) = self.interest.get(at) else { continue };
             match entry.source {
                 Source::Listener if entry.shares => self.follow_shared(at),
                 Source::Listener => self.follow_listener(at, entry.socket, entry.seen),
-                Source::Nested(_) if entry.event.events & ET == 0 => self.enqueue(at),
-                Source::Nested(index) => {
-                    let changes = registry::find(index).and_then(Set::lock).map_or(0, |mut inner| {
-                        inner.collect();
-                        inner.changes
-                    });
-                    if changes != entry.seen {
-                        self.enqueue(at);
-                        if let Some(entry) = self.interest.get_mut(at) {
-                            entry.seen = changes;
-                        }
-                    }
-                }
+                Source::Nested(index) => self.follow_nested(at, index),
                 Source::Kernel | Source::Channel { .. } => {}
             }
         }
         self.settle();
+    }
+
+    /// Makes candidates of what the lanes name.
+    fn drain(&mut self) {
+        let (interest, ready) = (&mut self.interest, &mut self.ready);
+        let before = ready.len();
+        let edges = &mut self.edges;
+        let mut queue = |interest: &mut Interest, at: u32, since: u64| {
+            if let Some(candidate) = interest.queue(at) {
+                ready.push_back(candidate.since(since));
+            }
+        };
+        for joined in &self.arenas {
+            let Some(lane) = joined.lane else {
+                for &first in joined.slots.iter().filter(|&&first| first != 0) {
+                    let mut at = first - 1;
+                    while at != u32::MAX {
+                        queue(interest, at, UNKNOWN);
+                        at = interest.get(at).map_or(u32::MAX, |entry| entry.beside);
+                    }
+                }
+                for &at in &joined.listeners {
+                    queue(interest, at, UNKNOWN);
+                }
+                continue;
+            };
+            joined.arena.drain_changes(lane, |slot, changes| {
+                let mut told: Option<(Changes, u64)> = None;
+                let mut at = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
+                while let Some(entry) = interest.get(at) {
+                    let beside = entry.beside;
+                    if let Some(changes) = changes.of(entry.hears()).filter(|_| !entry.spent) {
+                        told = Some((changes, interest.serial(at).max(told.map_or(0, |(_, by)| by))));
+                        queue(interest, at, unread(changes));
+                    }
+                    at = beside;
+                }
+                // Not the message of a connection that was accepted.
+                if !joined.listeners.is_empty() && joined.arena.is_waiting(slot) {
+                    for &at in &joined.listeners {
+                        if interest.get(at).is_some_and(|entry| Changes::READ.of(entry.hears()).is_some()) {
+                            told = Some((Changes::READ, interest.serial(at)));
+                            queue(interest, at, joined.arena.changed(lane, slot, Changes::READ));
+                        }
+                    }
+                }
+                if let Some((changes, by)) = told {
+                    // When it came is read for a set that has to know.
+                    let since = if self.is_inner { joined.arena.changed(lane, slot, changes) } else { u64::MAX };
+                    edges.add((since, by));
+                }
+            });
+        }
+        self.unsettled += self.ready.len() - before;
+    }
+
+    /// What happened in a set within this one. Its own edge is one of this set's too.
+    fn follow_nested(&mut self, at: u32, index: u32) {
+        let Some(seen) = self.interest.get(at).map(|entry| entry.seen) else { return };
+        let (changes, first) = look_into(index, seen);
+        let Some(entry) = self.interest.get_mut(at) else { return };
+        if changes == entry.seen {
+            // Descriptors of the kernel's in it do not tell.
+            if entry.event.events & ET == 0 {
+                self.enqueue(at);
+            }
+            return;
+        }
+        entry.seen = changes;
+        if entry.spent || Changes::READ.of(entry.hears()).is_none() {
+            return;
+        }
+        let (since, by) = if first.0 == u64::MAX { (process::now(), self.interest.serial(at)) } else { first };
+        self.changed(since, by);
+        if let Some(candidate) = self.interest.queue(at) {
+            self.ready.push_back(candidate.since(since).by(by));
+            self.unsettled += 1;
+        }
     }
 
     /// Puts the new candidates at the end of the list into the order in which they became some. A lone one is in order: when its
@@ -123,15 +163,17 @@ impl Inner {
         let first = self.ready.len().saturating_sub(new);
         let (interest, arenas) = (&self.interest, &self.arenas);
         let new = &mut self.ready.make_contiguous()[first..];
-        for candidate in new.iter_mut().filter(|candidate| candidate.since == UNREAD) {
-            if let Some(Source::Channel { arena, slot }) = interest.get(candidate.at).map(|entry| entry.source)
-                && let Some(joined) = arenas.get(arena as usize).filter(|joined| joined.lane.is_some())
+        for candidate in new.iter_mut() {
+            if let Some(changes) = unread_changes(candidate.since)
+                && let Some(Source::Channel { arena, slot }) = interest.get(candidate.at).map(|entry| entry.source)
+                && let Some(joined) = arenas.get(arena as usize)
+                && let Some(lane) = joined.lane
             {
-                candidate.since = joined.arena.changed(slot);
+                candidate.since = joined.arena.changed(lane, slot, changes);
             }
         }
         // Few, and never the heap: epoll_wait may run in a signal handler, so no sort that allocates.
-        new.sort_unstable_by_key(|candidate| candidate.since);
+        new.sort_unstable_by_key(|candidate| (candidate.since, Reverse(candidate.by)));
         new.iter_mut().for_each(|candidate| candidate.since = SETTLED);
     }
 
@@ -164,12 +206,10 @@ impl Inner {
                 self.drop_entry(candidate.at);
                 continue;
             }
-            let Some(of) = entry.news() else { continue };
             let ready = now(entry);
             if ready == 0 {
                 continue;
             }
-            entry.report(ready, of);
             events[n] = EpollEvent { events: ready, data: entry.event.data };
             n += 1;
             if entry.event.events & ONESHOT != 0 {
@@ -197,7 +237,7 @@ impl Inner {
         for _ in 0..self.ready.len() {
             let Some(candidate) = self.ready.pop_front() else { break };
             let Some(entry) = self.interest.dequeue(candidate) else { continue };
-            if entry.is_valid() && entry.news().is_some() && now(entry) != 0 {
+            if entry.is_valid() && now(entry) != 0 {
                 entry.queued = true;
                 self.ready.push_front(candidate);
                 return true;
@@ -375,6 +415,44 @@ impl Inner {
     /// Whether others sleep on while something may be ready: they are to be woken.
     pub(super) fn others_needed(&mut self) -> bool {
         self.sleepers > 0 && (!self.ready.is_empty() || !self.arm())
+    }
+}
+
+/// How many edges a set has had, and the first of those that were not `seen`.
+pub(super) fn look_into(index: u32, seen: u32) -> (u32, Edge) {
+    let Some(mut inner) = registry::find(index).and_then(Set::lock) else { return (0, NO_EDGE) };
+    inner.is_inner = true;
+    inner.collect();
+    (inner.edges.count, inner.edges.first_after(seen))
+}
+
+/// When a change came, `u64::MAX`: not known; and the newest registration that it came by.
+pub(super) type Edge = (u64, u64);
+
+const NO_EDGE: Edge = (u64::MAX, 0);
+
+/// A set's changes, each an edge for the sets that it is in.
+#[derive(Debug)]
+pub(super) struct Edges {
+    count: u32,
+    last: [Edge; 8],
+}
+
+impl Edges {
+    pub(super) const fn new() -> Self {
+        Edges { count: 0, last: [NO_EDGE; 8] }
+    }
+
+    fn add(&mut self, edge: Edge) {
+        self.count = self.count.wrapping_add(1);
+        self.last[self.count as usize % self.last.len()] = edge;
+    }
+
+    /// Of those that are kept. Lanes are not drained in the order of time.
+    fn first_after(&self, seen: u32) -> Edge {
+        let new = (self.count.wrapping_sub(seen) as usize).min(self.last.len());
+        let new = (0..new as u32).map(|i| self.last[self.count.wrapping_sub(i) as usize % self.last.len()]);
+        new.min_by_key(|&(since, by)| (since, Reverse(by))).unwrap_or(NO_EDGE)
     }
 }
 

@@ -22,6 +22,7 @@ use rustix::{fd::AsRawFd, io::Errno};
 use super::{
     EpollEvent, forget,
     interest::{Candidate, ET, Interest, ONESHOT, Source},
+    ready::Edges,
     registry,
     spin::Spin,
     sys::kernel,
@@ -99,8 +100,10 @@ pub(super) struct Inner {
     pub(super) looked: u64,
     /// The last look at the kernel's set found something.
     pub(super) busy: bool,
-    /// Counts changes of our sockets: the edges of this set in another.
-    pub(super) changes: u32,
+    /// Changes of our sockets: the edges of this set in another.
+    pub(super) edges: Edges,
+    /// It is, or was, in another set.
+    pub(super) is_inner: bool,
     /// Whose turn it is when there is room for one event only: ours.
     pub(super) turn: bool,
     pub(super) kick: Option<(Fd, u32)>,
@@ -231,7 +234,8 @@ impl Inner {
             looked: 0,
             turn: false,
             busy: false,
-            changes: 0,
+            edges: Edges::new(),
+            is_inner: false,
             kick: None,
         }
     }
@@ -262,13 +266,14 @@ impl Inner {
 
     /// Changes a registration.
     pub(super) fn modify(&mut self, at: u32, event: EpollEvent) -> Result<(), Errno> {
+        // By what was asked for until now.
+        self.collect();
         let Some(entry) = self.interest.get_mut(at) else { return Err(Errno::NOENT) };
         if matches!(entry.source, Source::Kernel | Source::Listener) {
             kernel::epoll_ctl(self.number, MOD, entry.fd, Some(event))?;
         }
         entry.event = event;
         entry.spent = false;
-        entry.told = None;
         self.enqueue(at);
         Ok(())
     }

@@ -7,6 +7,7 @@ use fs_shm::Arena;
 use super::{
     EpollEvent, forget,
     interest::{ET, EXCLUSIVE, Entry, Interest, Source},
+    ready::look_into,
     registry,
     set::{ADD, DEL, Inner, Joined, Live, Set},
     sys::kernel,
@@ -106,6 +107,10 @@ impl Inner {
             self.set_source(at, Source::Nested(index));
             self.watch_nested(at, index);
             self.special.push(at);
+            let (changes, _) = look_into(index, 0);
+            if let Some(entry) = self.interest.get_mut(at) {
+                entry.seen = changes;
+            }
             self.enqueue(at);
         }
     }
@@ -126,7 +131,6 @@ impl Inner {
         let first = core::mem::replace(&mut joined.slots[slot as usize], at + 1);
         if let Some(entry) = self.interest.get_mut(at) {
             entry.beside = first.wrapping_sub(1);
-            entry.told = None;
         }
         self.set_source(at, Source::Channel { arena, slot });
         self.enqueue(at);
@@ -335,7 +339,6 @@ impl Inner {
             let Some(entry) = self.interest.get_mut(at) else { continue };
             entry.queued = false;
             entry.beside = u32::MAX;
-            entry.told = None;
             entry.unwatch();
             match entry.source {
                 Source::Nested(index) => self.attach_nested(at, index),
