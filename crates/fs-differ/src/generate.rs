@@ -4,8 +4,16 @@ use crate::program::{Call, Mode, Program, SLOTS, Step};
 use crate::random::Random;
 
 /// Kinds of programs.
-pub const PROFILES: &[(&str, usize)] =
-    &[("single", 56), ("options", 14), ("ready", 25), ("buffers", 1), ("actors", 3), ("racing", 1), ("mixed", 1)];
+pub const PROFILES: &[(&str, usize)] = &[
+    ("single", 46),
+    ("options", 14),
+    ("ready", 25),
+    ("sets", 10),
+    ("buffers", 1),
+    ("actors", 3),
+    ("racing", 1),
+    ("mixed", 1),
+];
 
 /// Who the actors are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +87,7 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         "mixed" => maker.several(Others::Kernel),
         "wire" => maker.several(Others::Away),
         "racing" => maker.race(),
+        "sets" => maker.sets(),
         _ => maker.single(profile),
     };
     Program { profile: profile.into(), seed, mode, steps: maker.steps }

@@ -11,6 +11,7 @@ pub mod judge;
 pub mod program;
 pub mod random;
 pub mod serve;
+mod sets;
 pub mod shrink;
 pub mod side;
 pub mod sys;
