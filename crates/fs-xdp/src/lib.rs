@@ -28,6 +28,7 @@ mod chain;
 mod checksum;
 mod copying;
 pub mod device;
+mod drivers;
 pub mod error;
 mod lent;
 pub mod link;

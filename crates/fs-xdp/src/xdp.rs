@@ -69,14 +69,25 @@ enum Placed {
 }
 
 impl XdpLink {
-    pub(crate) fn new(socket: Socket, caps: LinkCaps, umem: Arc<Umem>, lent: Lent, program: Arc<Program>) -> XdpLink {
+    /// Of a socket in whose fill ring `frames` are.
+    pub(crate) fn new(
+        socket: Socket,
+        caps: LinkCaps,
+        umem: Arc<Umem>,
+        lent: Lent,
+        frames: Vec<Frame>,
+        program: Arc<Program>,
+    ) -> XdpLink {
+        let mut held = Held::new(umem.clone());
+        let fill_level = frames.len() as u32;
+        frames.into_iter().for_each(|frame| held.add(frame.into_raw().0));
         XdpLink {
-            held: Held::new(umem.clone()),
+            held,
             chunk_size: umem.config().chunk_size,
             tx_metadata_len: socket.registration.tx_metadata_len.into(),
             longest: caps.mtu as usize + LINK_HEADER_MAX as usize,
             lent,
-            fill_level: 0,
+            fill_level,
             outstanding: 0,
             stats: LinkStats::default(),
             dead: None,

@@ -10,7 +10,7 @@ use crate::socket_group::Registration;
 use crate::umem::{Umem, UmemPool};
 use crate::xdp::XdpLink;
 use crate::xsk_socket::{Socket, SocketRequest};
-use fs_core::{FramePool, Framing};
+use fs_core::{Frame, FramePool, Framing};
 use std::sync::Arc;
 
 /// Bytes that the kernel keeps free in front of a received packet in its chunk: `XDP_PACKET_HEADROOM` of
@@ -122,7 +122,7 @@ impl XdpDevice {
     ///
     /// # Errors
     /// See [`XdpError`].
-    pub fn attach(name: &str, config: XdpConfig) -> Result<XdpDevice, XdpError> {
+    pub fn attach(name: &str, mut config: XdpConfig) -> Result<XdpDevice, XdpError> {
         let device = NetDevice::find(name)?;
         if !device.is_ethernet() {
             return Err(XdpError::NotEthernet { device: device.name, hardware_type: device.hardware_type });
@@ -161,6 +161,15 @@ impl XdpDevice {
                 "more receive than send queues: those beyond cannot be opened, and what arrives there is the kernel's"
             );
         }
+        if let Some(reason) = device.must_copy().filter(|_| config.zero_copy && program.attached == Attached::Native) {
+            tracing::warn!(
+                device = device.name,
+                driver = device.driver,
+                reason,
+                "no zero copy here: packets are copied"
+            );
+            config.zero_copy = false;
+        }
         Ok(XdpDevice { device, config, counts, program: Arc::new(program), ports })
     }
 
@@ -198,8 +207,39 @@ impl XdpDevice {
     ) -> Result<XdpLink, XdpError> {
         let lent = self.check_queue(queue, umem, pool, config)?;
         let multi_buffer = self.wants_multi_buffer(umem.config().chunk_size)?;
+        let frames: Vec<Frame> = (0..lent.target()).map_while(|_| pool.alloc()).collect();
+        let opened = self.open_socket(queue, umem, config, multi_buffer, &frames);
+        let socket = match opened {
+            Ok(socket) => socket,
+            Err(error) => {
+                frames.into_iter().for_each(|frame| pool.free(frame));
+                return Err(error);
+            }
+        };
+        let registration = socket.registration;
+        let caps = self.caps(registration);
+        tracing::debug!(device = self.device.name, queue, ?registration, ?lent, "AF_XDP queue opened");
+        let link = XdpLink::new(socket, caps, umem.clone(), lent, frames, self.program.clone());
+        if let Err(error) = self.program.set_socket(queue, link.socket_fd()) {
+            crate::Link::close(Box::new(link), pool);
+            return Err(error);
+        }
+        Ok(link)
+    }
+
+    /// The queue's socket, bound, with `frames` to receive into.
+    fn open_socket(
+        &self,
+        queue: u32,
+        umem: &Arc<Umem>,
+        config: QueueConfig,
+        multi_buffer: bool,
+        frames: &[Frame],
+    ) -> Result<Socket, XdpError> {
+        let chunk_size = u64::from(umem.config().chunk_size);
+        let chunks: Vec<u64> = frames.iter().map(|frame| u64::from(frame.chunk()) * chunk_size).collect();
         let mut group = umem.sockets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let socket = Socket::open(
+        Socket::open(
             umem,
             &mut group,
             SocketRequest {
@@ -207,21 +247,16 @@ impl XdpDevice {
                 queue,
                 rings: config,
                 multi_buffer,
-                force_copy: !self.is_native() || !self.config.zero_copy,
-                tx_metadata: self.config.tx_checksum,
+                force_copy: !self.is_native() || !self.config.zero_copy || !self.fits(umem.config().chunk_size),
+                tx_metadata: self.config.tx_checksum && self.device.hears_metadata(),
+                chunks: &chunks,
             },
-        )?;
-        drop(group);
-        let registration = socket.registration;
-        let caps = self.caps(registration);
-        tracing::debug!(device = self.device.name, queue, ?registration, ?lent, "AF_XDP queue opened");
-        let mut link = XdpLink::new(socket, caps, umem.clone(), lent, self.program.clone());
-        link.refill_all(pool);
-        if let Err(error) = self.program.set_socket(queue, link.socket_fd()) {
-            crate::Link::close(Box::new(link), pool);
-            return Err(error);
-        }
-        Ok(link)
+        )
+    }
+
+    /// Whether chunks of this size take what comes without copies; multi-buffer takes what does not fit one.
+    fn fits(&self, chunk_size: u32) -> bool {
+        self.program.frags || self.device.fits_chunk(chunk_size)
     }
 
     /// Checks a request to open a queue; how many chunks the device shall get.

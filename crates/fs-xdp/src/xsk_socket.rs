@@ -30,6 +30,10 @@ pub(crate) struct SocketRequest<'a> {
     pub(crate) multi_buffer: bool,
     pub(crate) force_copy: bool,
     pub(crate) tx_metadata: bool,
+    /// Addresses of chunks to receive into, not more than the fill ring has room for. They are in the ring before the socket
+    /// is bound: a driver without copies takes its receive buffers while it is bound to, and not every one finds those that
+    /// come later (igb of Linux 6.17 with an interrupt for each direction wakes the sending half only).
+    pub(crate) chunks: &'a [u64],
 }
 
 /// A bound socket with its rings.
@@ -107,6 +111,10 @@ impl Socket {
             registration,
             joined: join.is_some(),
         };
+        for &address in request.chunks.iter().take(socket.fill.free(fill) as usize) {
+            socket.fill.push(address);
+        }
+        socket.fill.publish();
         bind(&socket.fd, request, join.map(|(peer, _)| peer))?;
         registration.zero_copy = xsk::is_zero_copy(socket.fd.as_fd());
         socket.registration = registration;
