@@ -244,7 +244,7 @@ pub struct LaneHead {
     pub poller: AtomicU32,
     /// 1: the poller sleeps, whoever swaps it to 0 rings its bell.
     pub sleeping: AtomicU32,
-    /// 1: the poller asks in which order the channels changed ([`Wake::changed`]).
+    /// 1: the poller asks in which order the channels changed ([`Wake::readable`]).
     pub ordered: AtomicU32,
     pub(crate) _pad0: AtomicU32,
     pub(crate) _pad: [AtomicU64; 6],

@@ -90,15 +90,24 @@ fn under_attack(seed: u64, place: impl Fn(&mut Random) -> (u64, u64) + Sync) -> 
             });
             let mut random = Random(seed ^ 0xabcd);
             let end = Instant::now() + Duration::from_millis(230);
+            // A panic here ends the attack too.
+            let _end = Done(&done);
             while Instant::now() < end {
                 harmed += u32::from(one_connection(&a, &b, &mut random).is_err());
                 clear_up(&a, &b);
             }
-            done.store(true, Ordering::Relaxed);
         });
     }
     // Where nothing is written the connections have no error; with every word that is written far more than this.
     harmed
+}
+
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What the daemon does about connections that nobody holds any more: without it the attacked slot would be lost with the
@@ -170,9 +179,9 @@ fn map(memory: &OwnedFd, side: Side) -> Arena {
     Arena::map(memory.as_fd(), GEOMETRY, side, &NoBells).unwrap()
 }
 
-/// As in `docs/SHM.md`: head, slot map, 64 lanes of 192 + slots / 8 bytes, inbox, each at a multiple of 4096.
+/// As in `docs/SHM.md`: head, slot map, 64 lanes of 192 + 2 slots / 8 bytes, inbox, each at a multiple of 4096.
 fn blocks_offset() -> u64 {
-    let lane = 192 + (u64::from(GEOMETRY.slots) / 8).next_multiple_of(64);
+    let lane = 192 + (2 * u64::from(GEOMETRY.slots) / 8).next_multiple_of(64);
     let lanes = (4096 + u64::from(GEOMETRY.slots) / 8).next_multiple_of(4096);
     let inbox = (lanes + 64 * lane).next_multiple_of(4096);
     (inbox + u64::from(GEOMETRY.slots) * 8).next_multiple_of(4096)

@@ -70,7 +70,7 @@ impl<'a> Channel<'a> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
         let stays = || {
             let hold = more || self.own().flags.load(Relaxed) & CORKED != 0;
-            hold && self.tx().held() + (total as u64) < SEGMENT
+            hold && self.tx().held().saturating_add(total as u64) < SEGMENT
         };
         let Some(_held) = self.begin_send(total, held, stays)? else { return Ok(total) };
         let tx = self.tx();
