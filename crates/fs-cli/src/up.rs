@@ -2,7 +2,7 @@
 
 use crate::control::ControlArgs;
 use anyhow::Context;
-use fs_daemon::{Config, Daemon};
+use fs_daemon::{Config, Daemon, XdpMode};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// Accept packets whose checksum is only partial: on virtual links to kernels, as veth.
     #[arg(long, requires = "device")]
     partial_checksums: bool,
+    /// Which way packets come from the device.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t, requires = "device")]
+    xdp: Xdp,
     /// Rules, limits, and network namespaces to join (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -32,6 +35,18 @@ pub(crate) struct Args {
     drain: u64,
     #[command(flatten)]
     control: ControlArgs,
+}
+
+/// See [`XdpMode`].
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default)]
+enum Xdp {
+    /// The fastest that the card and its driver have.
+    #[default]
+    Auto,
+    /// In the driver, with each packet copied: for a driver whose zero copy does not hold.
+    Copy,
+    /// In front of the kernel's stack: any driver.
+    Generic,
 }
 
 pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
@@ -43,6 +58,11 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         if let Some(queues) = args.queues {
             builder = builder.queues(queues);
         }
+        builder = builder.xdp(match args.xdp {
+            Xdp::Auto => XdpMode::Auto,
+            Xdp::Copy => XdpMode::Copy,
+            Xdp::Generic => XdpMode::Generic,
+        });
         if args.partial_checksums {
             builder = builder.accept_partial_checksum(true);
         }

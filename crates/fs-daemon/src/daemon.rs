@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::joins::{JoinError, Joins};
 use crate::server::{Command, Commands, Server, Start};
 use crate::wire::{Cores, Options, Wire, WireError};
+use fs_rt::XdpMode;
 use fs_shm::Geometry;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -81,6 +82,7 @@ struct Device {
     name: String,
     queues: Option<usize>,
     partial_checksums: Option<bool>,
+    xdp: XdpMode,
 }
 
 /// A running daemon. Dropping it ends it at once: its processes find their connections reset.
@@ -147,7 +149,7 @@ impl Builder {
 
     /// Serves the world on this device too.
     pub fn device(mut self, name: impl Into<String>) -> Self {
-        self.device = Some(Device { name: name.into(), queues: None, partial_checksums: None });
+        self.device = Some(Device { name: name.into(), queues: None, partial_checksums: None, xdp: XdpMode::Auto });
         self
     }
 
@@ -167,6 +169,14 @@ impl Builder {
         self
     }
 
+    /// Which way packets come from the device (default: the fastest that it has). After [`Builder::device`].
+    pub fn xdp(mut self, mode: XdpMode) -> Self {
+        if let Some(device) = &mut self.device {
+            device.xdp = mode;
+        }
+        self
+    }
+
     /// Starts it, serving connections between the processes of this host. Processes can attach when this returns.
     pub fn start(self) -> Result<Daemon, StartError> {
         let Self { control: path, config, geometry, drain, device } = self;
@@ -181,8 +191,8 @@ impl Builder {
         let pollers: &'static Pollers = Box::leak(Box::default());
         pollers.tell_by(commands.clone());
         let (wire, cores) = match device {
-            Some(Device { name: device, queues, partial_checksums }) => {
-                let options = Options { device, queues, partial_checksums, geometry };
+            Some(Device { name: device, queues, partial_checksums, xdp }) => {
+                let options = Options { device, queues, partial_checksums, xdp, geometry };
                 let (wire, thread) = Cores::start(options, pollers, commands.clone())?;
                 let wire: Arc<dyn Wire> = Arc::new(wire);
                 unfinished.wire = Some(wire.clone());

@@ -17,5 +17,6 @@ mod wire;
 pub use access::{Action, Call, PortRange, Rule, Rules, Who};
 pub use config::{Config, ConfigError, Limits};
 pub use daemon::{Builder, Daemon, Handle, StartError};
+pub use fs_rt::XdpMode;
 pub use joins::JoinError;
 pub use wire::WireError;

@@ -37,6 +37,8 @@ pub enum XdpMode {
     Auto,
     /// In the driver, or fail.
     Native,
+    /// Native where the driver can, else generic; packets are always copied.
+    Copy,
     /// On skbs.
     Generic,
 }

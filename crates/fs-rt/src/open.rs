@@ -66,11 +66,8 @@ pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opene
     Ok(opened)
 }
 
-/// Bytes that a packet may have with 2 KiB frames: the device needs 256 in front, and a link header 18.
-const MTU_OF_SMALL_FRAMES: u32 = 2048 - 256 - 18;
-
 fn memory(builder: &Builder, devices: &[NetDevice]) -> Result<(Arc<Umem>, Vec<UmemPool>), BuildError> {
-    let small = devices.iter().all(|device| device.mtu <= MTU_OF_SMALL_FRAMES);
+    let small = devices.iter().all(|device| device.fits_chunk(2048));
     let chunk_size = builder.frame_size.unwrap_or(if small { 2048 } else { 4096 });
     let cores = builder.cores.len() as u32;
     let megabytes = (builder.frames as usize * builder.cores.len() * chunk_size as usize) >> 20;
@@ -82,8 +79,9 @@ fn memory(builder: &Builder, devices: &[NetDevice]) -> Result<(Arc<Umem>, Vec<Um
 }
 
 fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Opened) -> Result<(), BuildError> {
+    let zero_copy = mode != XdpMode::Copy;
     let mode = match mode {
-        XdpMode::Auto => fs_xdp::XdpMode::Auto,
+        XdpMode::Auto | XdpMode::Copy => fs_xdp::XdpMode::Auto,
         XdpMode::Native => fs_xdp::XdpMode::Native,
         XdpMode::Generic => fs_xdp::XdpMode::Generic,
     };
@@ -94,7 +92,7 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
     let rings = QueueConfig { lent, ..rings };
     for (n, name) in builder.devices.iter().enumerate() {
         let failed = |error| link_error(name, error);
-        let device = XdpDevice::attach(name, XdpConfig { mode, ..XdpConfig::default() }).map_err(failed)?;
+        let device = XdpDevice::attach(name, XdpConfig { mode, zero_copy, ..XdpConfig::default() }).map_err(failed)?;
         let queues = device.queue_count() as usize;
         if queues < cores {
             return Err(BuildError::TooFewQueues { device: name.clone(), queues, cores });

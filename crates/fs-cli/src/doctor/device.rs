@@ -9,7 +9,10 @@ pub(super) fn look(named: Option<&str>) -> Vec<Finding> {
         return vec![Finding::bad("device", "no default route, so no device to look at", "name one with --device")];
     };
     match NetDevice::find(&name) {
-        Ok(device) => [interface(&device), mtu(&device)].into_iter().chain(queues(&device)).collect(),
+        Ok(device) => {
+            let limits = device.must_copy().map(|why| Finding::note("zero copy", why, "nothing: packets are copied"));
+            [interface(&device), mtu(&device)].into_iter().chain(limits).chain(queues(&device)).collect()
+        }
         Err(error) => {
             vec![Finding::bad("device", error.to_string(), "name another with --device (`ip link` lists them)")]
         }

@@ -55,5 +55,11 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     // asm-generic/socket.h; not in the libc crate for all targets.
     const SO_NETNS_COOKIE: i32 = 71;
-    option(socket, SO_NETNS_COOKIE)
+    option(socket, SO_NETNS_COOKIE).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this kernel has no SO_NETNS_COOKIE, by which network namespaces are told apart: Linux 5.14 and later have it",
+        ),
+        _ => error,
+    })
 }

@@ -7,7 +7,7 @@ use super::former::Former;
 use super::{Wire, WireListener};
 use crate::bells::Pollers;
 use crate::server::{Command, Commands};
-use fs_rt::{BuildError, CoreCtx, CoreRef, Handle, Runtime};
+use fs_rt::{BuildError, CoreCtx, CoreRef, Handle, LinkChoice, Runtime, XdpMode};
 use fs_shm::{Arena, Geometry, Side};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -47,6 +47,7 @@ pub(crate) struct Options {
     pub(crate) device: String,
     pub(crate) queues: Option<usize>,
     pub(crate) partial_checksums: Option<bool>,
+    pub(crate) xdp: XdpMode,
     pub(crate) geometry: Geometry,
 }
 
@@ -87,12 +88,13 @@ impl Cores {
         pollers: &'static Pollers,
         commands: Arc<Commands>,
     ) -> Result<(Self, JoinHandle<io::Result<()>>), WireError> {
-        let Options { device, queues, partial_checksums, geometry } = options;
+        let Options { device, queues, partial_checksums, xdp, geometry } = options;
         let system = |what| move |source| WireError::System { what, source };
         let cpus = cpus().map_err(system("read the set of CPUs"))?;
         let wanted = queues.unwrap_or_else(|| queue_count(&device)).clamp(1, cpus.len());
         let mut builder = Runtime::builder()
             .device(&device)
+            .link(LinkChoice::Xdp { mode: xdp })
             .cores(cpus.into_iter().take(wanted))
             // The programs that it serves run on these CPUs too: the scheduler may move it to the one that is free, and it
             // spins only on one that is.
