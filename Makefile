@@ -8,9 +8,11 @@
 # lifetimes  CONNECTIONS (1000000) between processes that exit and are killed on both sides; none may be lost or hang
 # compat  servers and proxies under load, reloads and kills, on the kernel's sockets and on ours: REQUESTS (100000) for each of
 #        PROGRAMS (all; parts of names, see the table that it writes into docs/COMPATIBILITY.md)
+# vm     this tree on other kernels and cards, in QEMU: the table of docs/PLATFORMS.md; QUICK=1 for a short one, ONLY=6.12/virtio4 for
+#        some cells
 # build  the examples, optimised
 
-.PHONY: demo test bench soak fuzz differ lifetimes compat build
+.PHONY: demo test bench soak fuzz differ lifetimes compat vm build
 
 demo:
 	@lab/demo
@@ -34,6 +36,10 @@ compat:
 	@lab/install compat
 	cargo build --release -p fs-cli -p fs-capi -p fs-tests
 	cargo run --release --quiet -p fs-tests --bin compat -- --requests $(or $(REQUESTS),100000) $(PROGRAMS)
+
+vm:
+	@lab/install vm
+	@lab/vm matrix $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 build:
 	cargo build --release --workspace --bins

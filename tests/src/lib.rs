@@ -13,6 +13,7 @@ pub mod process;
 pub mod proxy;
 pub mod servers;
 pub mod unmodified;
+pub mod vm;
 pub mod wire;
 
 pub use apps::{Nginx, Program, Stack};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 const TICKS: f64 = 100.0;
 
 /// A running program; killed when dropped.
+#[derive(Debug)]
 pub struct Proc {
     name: String,
     child: Child,

@@ -1,0 +1,75 @@
+//! `lab/vm`: other kernels and other cards, in QEMU.
+//!
+//! A guest boots a kernel of Debian's with a card of QEMU's, and sees the machine's own files: the programs of this tree run
+//! in it as they were built. Its peer is this machine's kernel in a network namespace. The guest runs the steps and asks its
+//! host, through a folder that both see, for what the peer has to do: a card that has gone deaf cannot keep a run from
+//! ending.
+
+pub mod cards;
+pub mod echo;
+pub mod guest;
+pub mod initramfs;
+pub mod kernels;
+pub mod machine;
+pub mod packages;
+pub mod peer;
+pub mod table;
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Address of the guest.
+pub const GUEST: &str = "10.78.0.2";
+/// Address of its peer.
+pub const PEER: &str = "10.78.0.1";
+/// Port of the peer's echo server.
+pub const PEER_PORT: u16 = 7100;
+/// Ports of the guest's echo servers: on our sockets, and on the kernel's.
+pub const OURS_PORT: u16 = 7000;
+/// See [`OURS_PORT`].
+pub const KERNELS_PORT: u16 = 7001;
+/// VLAN of the card `vlan`.
+pub const VLAN: &str = "5";
+
+/// How long a guest may take, from the start of QEMU to its end.
+pub const GUEST_LIMIT: Duration = Duration::from_secs(420);
+
+/// How much of the steps is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub enum Extent {
+    /// The program loads and attaches, and is gone after a kill.
+    Attach,
+    /// And 1 MiB both ways, 100 connections.
+    Quick,
+    /// And 1,000 connections, active ones, and a restart with traffic.
+    Full,
+    /// And 100 MiB.
+    Long,
+}
+
+/// What the guest is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Which card of [`cards::CARDS`].
+    pub card: String,
+    /// What `fastsock up --xdp` gets.
+    pub mode: String,
+    /// How much.
+    pub extent: Extent,
+    /// Run by a shell in place of the steps, once the network is up.
+    pub script: Option<String>,
+    /// The folder of the tree's programs.
+    pub programs: PathBuf,
+}
+
+/// What became of a step.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// Its name.
+    pub name: String,
+    /// It went as it should.
+    pub ok: bool,
+    /// What there is to say.
+    pub says: String,
+}

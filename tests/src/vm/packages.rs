@@ -1,0 +1,135 @@
+//! Debian's packages of any suite, without touching what the machine has configured or installed: apt with directories of
+//! its own. Which mirror, the machine's own sources say; only the suite differs.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How old a list of packages may be.
+const LISTS_LAST: Duration = Duration::from_hours(24);
+
+/// The packages of a suite.
+#[derive(Debug)]
+pub struct Apt {
+    folder: PathBuf,
+}
+
+/// Runs a command to its end; what it printed.
+pub fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, error.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Debian's keys, where the machine's sources name them; without the file apt has its own list of trusted ones.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Where the machine gets Debian's main packages.
+fn mirror() -> Result<String> {
+    let format = "$(REPO_URI)|$(COMPONENT)";
+    let targets = run(Command::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))
+        .context("no apt here")?;
+    for target in targets.lines() {
+        let mut fields = target.split('|');
+        if let (Some(uri), Some("main")) = (fields.next(), fields.next())
+            && uri.trim_end_matches('/').ends_with("/debian")
+        {
+            return Ok(uri.to_owned());
+        }
+    }
+    bail!("the machine's package sources have no mirror of Debian's main packages")
+}
+
+impl Apt {
+    /// Reads the list of a suite's packages; that of backports comes with that of the suite below.
+    pub fn of(cache: &Path, suite: &str) -> Result<Apt> {
+        let folder = cache.join("apt").join(suite);
+        let apt = Apt { folder };
+        for part in ["lists/partial", "archives/partial", "download"] {
+            std::fs::create_dir_all(apt.folder.join(part))?;
+        }
+        let fresh = apt.folder.join("fresh");
+        let age = fresh.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
+        if age.is_some_and(|age| age < LISTS_LAST) {
+            return Ok(apt);
+        }
+        let uri = mirror()?;
+        let base = suite.strip_suffix("-backports");
+        let signed = if Path::new(KEYS).exists() { format!("[signed-by={KEYS}] ") } else { String::new() };
+        let sources =
+            [Some(suite), base].into_iter().flatten().map(|suite| format!("deb {signed}{uri} {suite} main\n"));
+        std::fs::write(apt.folder.join("sources.list"), sources.collect::<String>())?;
+        let at = apt.folder.display();
+        let config = format!(
+            "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
+             Dir::State::lists \"{at}/lists\";\nDir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
+             Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
+             APT::Sandbox::User \"root\";\n"
+        );
+        std::fs::write(apt.folder.join("config"), config)?;
+        run(apt.command("apt-get").args(["-q", "update"])).with_context(|| format!("the packages of {suite}"))?;
+        std::fs::write(fresh, "")?;
+        Ok(apt)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("APT_CONFIG", self.folder.join("config"));
+        command
+    }
+
+    /// Packages whose names begin so.
+    pub fn names(&self, begin: &str) -> Result<Vec<String>> {
+        Ok(run(self.command("apt-cache").args(["pkgnames", begin]))?.lines().map(str::to_owned).collect())
+    }
+
+    /// Fetches packages, without what they depend on.
+    pub fn download(&self, packages: &[String]) -> Result<Vec<PathBuf>> {
+        let folder = self.folder.join("download");
+        run(self.command("apt-get").arg("-q").arg("download").args(packages).current_dir(&folder))?;
+        files(&folder)
+    }
+
+    /// Fetches packages with what of their dependencies the machine has not.
+    pub fn download_for_use(&self, packages: &[String]) -> Result<Vec<PathBuf>> {
+        let options = ["-q", "-y", "--no-install-recommends", "--download-only", "install"];
+        run(self.command("apt-get").args(options).args(packages))?;
+        files(&self.folder.join("archives"))
+    }
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let paths = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "deb")).collect())
+}
+
+/// Unpacks a package.
+pub fn unpack(package: &Path, into: &Path) -> Result<()> {
+    std::fs::create_dir_all(into)?;
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(into)).map(drop)
+}
+
+/// Orders names with numbers in them by the numbers.
+pub fn version_order(a: &str, b: &str) -> Ordering {
+    let pieces = |text: &str| -> Vec<(u64, String)> {
+        let numbers = text.split(|c: char| !c.is_ascii_digit());
+        numbers.filter(|piece| !piece.is_empty()).map(|piece| (piece.parse().unwrap_or(0), piece.to_owned())).collect()
+    };
+    pieces(a).cmp(&pieces(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_ordered_by_their_numbers() {
+        let mut names =
+            ["linux-image-6.12.9+deb13-amd64", "linux-image-7.3.4+deb13-amd64", "linux-image-6.12.107+deb13-amd64"];
+        names.sort_by(|a, b| version_order(a, b));
+        assert_eq!(names.map(|name| &name[12..20]), ["6.12.9+d", "6.12.107", "7.3.4+de"]);
+    }
+}

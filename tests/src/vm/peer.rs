@@ -1,0 +1,174 @@
+//! The other end of the wire: this machine's kernel in a namespace of its own; or, for a veth in the guest, the guest's.
+
+use super::packages::run;
+use super::{PEER, PEER_PORT, VLAN, cards::Card, cards::Made};
+use crate::process::Proc;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What a guest asks its peer to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Ping so often; answers how many came back.
+    Ping {
+        /// Whom.
+        to: String,
+        /// How often.
+        count: u32,
+    },
+    /// Begin to ping, five times a second.
+    PingBeside {
+        /// Whom.
+        to: String,
+    },
+    /// End that; answers as [`Ask::Ping`].
+    PingEnd,
+    /// [`super::echo::echo`]
+    Echo {
+        /// Whom, with the port.
+        to: String,
+        /// How much.
+        bytes: u64,
+    },
+    /// [`super::echo::connections`]
+    Connections {
+        /// Whom, with the port.
+        to: String,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// A namespace that does what is asked; gone when dropped.
+#[derive(Debug)]
+pub struct Peer {
+    namespace: String,
+    folder: PathBuf,
+    server: Option<Proc>,
+    beside: Option<Child>,
+}
+
+impl Peer {
+    /// Makes the namespace; logs go to `folder`.
+    pub fn new(namespace: String, folder: &Path) -> Result<Peer> {
+        let peer = Peer { namespace, folder: folder.to_owned(), server: None, beside: None };
+        run(Command::new("ip").args(["netns", "add", &peer.namespace]))?;
+        peer.ip(&["link", "set", "lo", "up"])?;
+        Ok(peer)
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// A device of the namespace gets the peer's address, and the echo server starts.
+    pub fn begin(&mut self, device: &str) -> Result<()> {
+        self.ip(&["link", "set", device, "up"])?;
+        self.ip(&["addr", "add", &format!("{PEER}/24"), "dev", device])?;
+        let server = self.command(&std::env::current_exe()?, &["serve", &PEER_PORT.to_string()]);
+        self.server = Some(Proc::spawn("peer-server", &self.folder.join("peer-server.log"), &mut { server })?);
+        Ok(())
+    }
+
+    /// The TAPs of a card, and what the peer has on them.
+    pub fn wire(&mut self, card: &Card) -> Result<()> {
+        for number in 0..card.count() {
+            let tap = format!("tap{number}");
+            let mut args = vec!["tuntap", "add", &tap, "mode", "tap"];
+            if card.is_multi_queue() {
+                args.push("multi_queue");
+            }
+            if card.device == "virtio-net-pci" {
+                args.push("vnet_hdr");
+            }
+            self.ip(&args)?;
+            self.ip(&["link", "set", &tap, "up"])?;
+        }
+        match card.made {
+            Made::Veth => Ok(()),
+            Made::Card => self.begin("tap0"),
+            Made::Vlan => {
+                self.ip(&["link", "add", "link", "tap0", "name", "tap0.5", "type", "vlan", "id", VLAN])?;
+                self.begin("tap0.5")
+            }
+            Made::Bond => {
+                self.ip(&["link", "add", "bridge0", "type", "bridge"])?;
+                self.ip(&["link", "set", "tap0", "master", "bridge0"])?;
+                self.ip(&["link", "set", "tap1", "master", "bridge0"])?;
+                self.begin("bridge0")
+            }
+        }
+    }
+
+    /// `ip` in the namespace.
+    pub fn ip(&self, args: &[&str]) -> Result<String> {
+        run(Command::new("ip").args(["-n", &self.namespace]).args(args))
+    }
+
+    /// A program in the namespace.
+    pub fn command(&self, program: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace]).arg(program).args(args);
+        command
+    }
+
+    /// Does what is asked. Every act has an end.
+    pub fn act(&mut self, ask: &Ask) -> Result<String> {
+        let own = std::env::current_exe()?;
+        let own = own.to_str().context("a path of this program that is no text")?;
+        let limited = |args: &[&str]| self.command(Path::new("timeout"), &[&["150"], args].concat());
+        match ask {
+            Ask::Ping { to, count } => {
+                let output = limited(&["ping", "-n", "-i", "0.3", "-W", "2", "-c", &count.to_string(), to]).output()?;
+                answered(&String::from_utf8_lossy(&output.stdout))
+            }
+            Ask::PingBeside { to } => {
+                let mut ping = limited(&["ping", "-n", "-q", "-i", "0.2", to]);
+                self.beside = Some(ping.stdout(Stdio::piped()).spawn()?);
+                Ok(String::new())
+            }
+            Ask::PingEnd => {
+                let child = self.beside.take().context("no ping is under way")?;
+                // ping prints its sum on SIGINT, which `timeout` hands on.
+                run(Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]))?;
+                answered(&String::from_utf8_lossy(&child.wait_with_output()?.stdout))
+            }
+            Ask::Echo { to, bytes } => run(&mut limited(&[own, "echo", to, &bytes.to_string()])),
+            Ask::Connections { to, count } => run(&mut limited(&[own, "connections", to, &count.to_string()])),
+        }
+        .map(|text| text.trim().to_owned())
+    }
+}
+
+/// Of ping's sum: fails when more than a twentieth is lost.
+fn answered(text: &str) -> Result<String> {
+    let line = text.lines().find(|line| line.contains("packets transmitted")).context("ping says nothing")?;
+    let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|piece| piece.parse::<u32>().ok());
+    let (sent, received) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    // Those under way at the end count as lost.
+    ensure!(received > 0 && sent <= received + 2 + sent / 20, "{received} of {sent} pings answered");
+    Ok(format!("{received} of {sent} pings"))
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.beside {
+            let _gone = child.kill();
+            let _gone = child.wait();
+        }
+        drop(self.server.take());
+        // What a guest or a server leaves there ends with it.
+        for _ in 0..100 {
+            let pids = Command::new("ip").args(["netns", "pids", &self.namespace]).output();
+            if pids.is_ok_and(|output| output.stdout.is_empty()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _gone = Command::new("ip").args(["netns", "del", &self.namespace]).output();
+    }
+}
