@@ -23,6 +23,16 @@ static void wait_for(const char *what) {
     say("%s: %d %s", what, n, n ? events(event.events) : "");
 }
 
+/* Reads all of what fill() has sent. */
+static void empty(int fd, size_t left) {
+    static char block[65536];
+    while (left) {
+        size_t n = left < sizeof block ? left : sizeof block;
+        get(fd, block, n);
+        left -= n;
+    }
+}
+
 /* One that asks for space is not told of data. */
 static void out_only(void) {
     begin(EPOLLOUT);
@@ -35,12 +45,12 @@ static void out_only(void) {
     get(c, text, 2);
     put(s, "data", 4);
     look("more");
-    fill(c);
+    size_t sent = fill(c);
     look("full");
     put(s, "data", 4);
     look("full, and data");
     MUST(fcntl(s, F_SETFL, O_NONBLOCK));
-    drain(s);
+    empty(s, sent);
     wait_for("space");
     look("again");
     put(c, "x", 1);
@@ -67,9 +77,9 @@ static void in_only(void) {
     put(s, "data", 4);
     wait_for("data");
     look("again");
-    fill(c);
+    size_t sent = fill(c);
     MUST(fcntl(s, F_SETFL, O_NONBLOCK));
-    drain(s);
+    empty(s, sent);
     await(c, POLLOUT);
     look("space");
     char text[8];
