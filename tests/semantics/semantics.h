@@ -103,6 +103,8 @@ int listener(int family, int backlog, struct sockaddr_storage *at, socklen_t *le
 int dial(const struct sockaddr_storage *at, socklen_t len);
 /* Two ends of a TCP connection over 127.0.0.1. */
 void pair(int *client, int *server);
+/* Close-on-exec from their birth: no exec of another thread keeps them. */
+void pair_closed_by_exec(int *client, int *server);
 void pair_of(int family, int *client, int *server);
 /* Sends all / receives exactly that many, or ends the case. */
 void put(int fd, const void *data, size_t len);

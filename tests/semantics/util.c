@@ -77,6 +77,17 @@ void pair_of(int family, int *client, int *server) {
 
 void pair(int *client, int *server) { pair_of(AF_INET, client, server); }
 
+void pair_closed_by_exec(int *client, int *server) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 16, &at, &len);
+    MUST(fcntl(l, F_SETFD, FD_CLOEXEC));
+    *client = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    MUST(connect(*client, (struct sockaddr *)&at, len));
+    *server = (int)MUST(accept4(l, NULL, NULL, SOCK_CLOEXEC));
+    MUST(close(l));
+}
+
 void put(int fd, const void *data, size_t len) {
     for (const char *p = data; len;) {
         ssize_t n = send(fd, p, len, MSG_NOSIGNAL);
