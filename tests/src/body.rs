@@ -55,9 +55,16 @@ pub fn body((name, len): (&'static str, u64)) -> Result<Body> {
     Ok(Body { name, path, len, sha256 })
 }
 
-/// xorshift64*: no two of a file's 8-byte words are likely to be equal, so a lost, doubled or moved piece shows.
 fn write(path: &Path, len: u64) -> Result<String> {
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    let sha256 = write_to(&mut out, len)?;
+    out.flush()?;
+    Ok(sha256)
+}
+
+/// Writes `len` bytes of xorshift64* and returns their SHA-256: no two of the 8-byte words are likely to be equal, so a lost,
+/// doubled or moved piece shows.
+pub fn write_to(out: &mut impl Write, len: u64) -> Result<String> {
     let mut hash = Sha256::new();
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut block = vec![0_u8; 64 << 10];
@@ -74,7 +81,6 @@ fn write(path: &Path, len: u64) -> Result<String> {
         out.write_all(&block[..n])?;
         left -= n as u64;
     }
-    out.flush()?;
     Ok(hex(&hash.finalize()))
 }
 

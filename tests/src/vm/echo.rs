@@ -1,15 +1,14 @@
 //! An echo server and its clients, on whatever sockets they are run: in the guest on ours by `fastsock run`, beside it and on
 //! the peer on the kernel's.
 
+use crate::body;
 use anyhow::{Context, Result, ensure};
-use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 /// A thread for each of a thousand connections.
 const STACK: usize = 256 << 10;
-const BLOCK: usize = 64 << 10;
 /// No peer of a guest that is alive is silent for so long.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -50,37 +49,14 @@ pub fn echo(to: SocketAddr, bytes: u64) -> Result<String> {
     let mut receiver = connect(to)?;
     let mut sender = receiver.try_clone()?;
     let sending = std::thread::spawn(move || -> Result<_> {
-        let (mut digest, mut left, mut state) = (Sha256::new(), bytes, 0x9E37_79B9_7F4A_7C15_u64);
-        let mut block = vec![0; BLOCK];
-        while left > 0 {
-            for word in block.chunks_exact_mut(8) {
-                // xorshift64*
-                state ^= state >> 12;
-                state ^= state << 25;
-                state ^= state >> 27;
-                word.copy_from_slice(&state.wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes());
-            }
-            let n = left.min(BLOCK as u64) as usize;
-            digest.update(&block[..n]);
-            sender.write_all(&block[..n]).context("send")?;
-            left -= n as u64;
-        }
+        let sent = body::write_to(&mut sender, bytes).context("send")?;
         sender.shutdown(Shutdown::Write)?;
-        Ok(digest.finalize())
+        Ok(sent)
     });
-    let (mut digest, mut received, mut block) = (Sha256::new(), 0, vec![0; BLOCK]);
-    loop {
-        match receiver.read(&mut block).with_context(|| format!("receive after {received} bytes"))? {
-            0 => break,
-            n => {
-                digest.update(&block[..n]);
-                received += n as u64;
-            }
-        }
-    }
+    let (returned, received) = body::sha256(&mut receiver).context("receive")?;
     let sent = sending.join().map_err(|_| anyhow::anyhow!("the sender has panicked"))??;
     ensure!(received == bytes, "{received} of {bytes} bytes came back");
-    ensure!(digest.finalize() == sent, "other bytes came back than were sent");
+    ensure!(returned == sent, "other bytes came back than were sent");
     Ok(format!("{bytes} bytes"))
 }
 
