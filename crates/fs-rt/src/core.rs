@@ -259,9 +259,10 @@ impl CoreRef {
     }
 }
 
-/// What `accept` and `listen` answer during a shutdown: the kernel's answer for a listener after `shutdown(2)`.
+/// What `accept` and `listen` answer during a shutdown. The kind is the kernel's for a listener after `shutdown(2)`
+/// (`EINVAL`); the reason is said, as no argument was wrong.
 pub fn shut_down() -> io::Error {
-    io::Error::from_raw_os_error(libc::EINVAL)
+    io::Error::new(io::ErrorKind::InvalidInput, "the runtime is shutting down: no new connections are accepted")
 }
 
 impl CoreShared {

@@ -1,9 +1,9 @@
 //! Why a runtime could not be built, or ended early. Each message says the cause and the cure.
 
-use std::io;
+use std::{fmt, io};
 
 /// Why a runtime could not be built. Nothing is left half set up.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// No `.device(…)` was given.
@@ -102,7 +102,7 @@ pub enum BuildError {
 }
 
 /// Why a runtime ended without its applications' futures having finished.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// A core's thread could not be set up.
@@ -116,8 +116,13 @@ pub enum RunError {
         source: io::Error,
     },
     /// A device is gone.
-    #[error("interface {interface}: the link is down for good: {source}")]
+    #[error(
+        "{device}: the device is gone, and with it all connections over it ({source}): build the runtime again once there is \
+         one of this name"
+    )]
     Link {
+        /// The device's name.
+        device: String,
         /// The interface's number (the order of `.device(…)`).
         interface: u8,
         /// The system's error.
@@ -137,4 +142,18 @@ pub enum RunError {
         /// The core.
         core: usize,
     },
+}
+
+/// As the message: what a `main` returns is printed by `Debug`, and the cure is in the message.
+impl fmt::Debug for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// As the message, for the same reason.
+impl fmt::Debug for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

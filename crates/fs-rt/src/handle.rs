@@ -69,10 +69,24 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// The runtime has ended.
+/// Why a task could not be given to a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the runtime has ended")]
-pub struct Ended;
+#[non_exhaustive]
+pub enum SpawnError {
+    /// The runtime has ended.
+    #[error("the runtime has ended")]
+    Ended,
+    /// There is no such core.
+    #[error(
+        "no core {core}: the runtime has {cores}, counted from 0 in the order of .cores(…), whatever their CPUs are"
+    )]
+    NoSuchCore {
+        /// The core asked for.
+        core: usize,
+        /// How many there are.
+        cores: usize,
+    },
+}
 
 impl Handle {
     /// Number of cores.
@@ -121,15 +135,16 @@ impl Handle {
     }
 
     /// Runs `make()` on a core, as a task of its own. Before `Runtime::run` the task waits for it.
-    pub fn spawn_on<F, Fut>(&self, core: usize, make: F) -> Result<(), Ended>
+    pub fn spawn_on<F, Fut>(&self, core: usize, make: F) -> Result<(), SpawnError>
     where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = ()> + 'static,
     {
+        let cores = self.cores();
+        let inbox = self.shared.inboxes.get(core).ok_or(SpawnError::NoSuchCore { core, cores })?;
         if matches!(*self.shared.phase.borrow(), Phase::Ended) {
-            return Err(Ended);
+            return Err(SpawnError::Ended);
         }
-        let inbox = self.shared.inboxes.get(core).ok_or(Ended)?;
         inbox.send(Control::Spawn(Box::new(move || drop(tokio::task::spawn_local(make())))));
         Ok(())
     }

@@ -41,7 +41,7 @@ pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
 pub use control::netlink;
 pub use error::{BuildError, RunError};
 pub use fs_xdp::Share;
-pub use handle::{CoreStats, Ended, Handle, RuntimeStats};
+pub use handle::{CoreStats, Handle, RuntimeStats, SpawnError};
 pub use runtime::{CoreCtx, Runtime};
 pub use source::Source;
 pub use wakers::Interest;

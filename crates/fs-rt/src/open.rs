@@ -40,6 +40,9 @@ impl Opened {
 pub(crate) fn link_error(device: &str, error: XdpError) -> BuildError {
     match error {
         XdpError::NoSuchDevice { device } => BuildError::NoSuchDevice { device },
+        XdpError::PoolTooSmall { available, needed } => BuildError::Config(format!(
+            "{device}: a queue needs {needed} frames and its core has {available} left: raise .frames(…)"
+        )),
         error => {
             let message = error.to_string();
             BuildError::Link { device: device.into(), message, source: error.into() }

@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) ports: Ports,
     pub(crate) control: ControlPlane,
+    /// The devices' names, by interface.
+    devices: Vec<String>,
     pub(crate) published: Box<[Mutex<CoreStats>]>,
     /// Cores whose application's future has not finished.
     apps_left: AtomicUsize,
@@ -68,13 +70,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(inboxes: Inboxes<Control>, ports: Ports, control: ControlPlane) -> Self {
+    pub(crate) fn new(inboxes: Inboxes<Control>, ports: Ports, control: ControlPlane, devices: Vec<String>) -> Self {
         let cores = inboxes.len();
         Self {
             inboxes,
             phase: watch::Sender::new(Phase::Running),
             ports,
             control,
+            devices,
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
@@ -94,7 +97,12 @@ impl Shared {
             self.phase.send_replace(Phase::Ended);
             return;
         }
-        self.fail(RunError::Link { interface, source });
+        self.device_gone(interface, source);
+    }
+
+    pub(crate) fn device_gone(&self, interface: u8, source: std::io::Error) {
+        let device = self.devices.get(usize::from(interface)).cloned().unwrap_or_else(|| format!("link {interface}"));
+        self.fail(RunError::Link { device, interface, source });
     }
 }
 

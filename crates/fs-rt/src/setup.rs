@@ -32,7 +32,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
     let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
     let control = if mirror.is_some() { Control::new().map_err(bell)? } else { Control::none() };
-    let shared = Arc::new(Shared::new(inboxes.into(), ports, control));
+    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, builder.devices.clone()));
     if let Some(mirror) = mirror {
         follow(&shared, mirror)?;
     }
@@ -70,6 +70,9 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     });
     Ok(Runtime { cores: setups.collect(), shared, keep })
 }
+
+/// Frames of a core: what a queue needs at least to receive, and as many in flight. Lower: no link opens.
+const FRAMES_LEAST: u32 = 128;
 
 fn check(builder: &Builder) -> Result<(), BuildError> {
     let memory_links = matches!(builder.link, LinkChoice::Memory(_));
@@ -115,7 +118,28 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
     {
         return Err(BuildError::Config(format!("frame size {size}: it has to be 2048 or 4096")));
     }
+    if builder.frames < FRAMES_LEAST {
+        return Err(BuildError::Config(format!(
+            "{} frames for each core: it needs {FRAMES_LEAST} at least; leave .frames(…) out for 16384",
+            builder.frames
+        )));
+    }
+    let ports_left = usize::from(u16::MAX - builder.active_first) + 1;
+    if builder.active_ports > 0 && (builder.active_first == 0 || builder.active_ports > ports_left) {
+        return Err(BuildError::Config(format!(
+            "{} active ports from {}: a port is a number from 1 to 65535; lower .active_ports(…), or choose another first one \
+             with .active_ports_from(…)",
+            builder.active_ports, builder.active_first
+        )));
+    }
     if builder.pin {
+        let mut seen = std::collections::BTreeSet::new();
+        if let Some(&cpu) = builder.cores.iter().find(|cpu| !seen.insert(**cpu)) {
+            return Err(BuildError::Config(format!(
+                "CPU {cpu} is named twice in .cores(…): its two threads would wait for each other; name each CPU once, or let the \
+                 kernel place them with .pin(false)"
+            )));
+        }
         let available =
             online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
         if let Some(&cpu) = builder.cores.iter().find(|cpu| !available.contains(cpu)) {

@@ -1,7 +1,7 @@
 //! Building and ending runtimes.
 
 use crate::sys::EventFd;
-use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, Standalone};
+use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
 use fs_core::{FramePool, Framing, TxFrame};
 use fs_xdp::{Link, Umem, UmemConfig};
 use std::cell::{Cell, RefCell};
@@ -67,6 +67,39 @@ fn bad_requests_name_cause_and_cure() {
     assert!(error.to_string().contains("AF_XDP uses the host's addresses"), "{error}");
     let error = Runtime::builder().device("lo").cores([0]).frame_size(1000).build().unwrap_err();
     assert!(error.to_string().contains("2048 or 4096"), "{error}");
+    let veth = || Runtime::builder().device("nosuch0").cores([0]);
+    for (builder, cure) in [
+        (veth().cores([0, 0]), "name each CPU once"),
+        (veth().frames(10), "leave .frames(…) out"),
+        (veth().active_ports(70_000), "lower .active_ports(…)"),
+        (veth().active_ports_from(60_000), ".active_ports_from(…)"),
+        (veth().active_ports_from(0), ".active_ports_from(…)"),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert!(matches!(error, BuildError::Config(_)) && error.to_string().contains(cure), "{error}");
+    }
+}
+
+/// `fn main() -> Result<(), Box<dyn Error>>` prints by `Debug`.
+#[test]
+fn an_error_that_main_returns_shows_its_cure() {
+    let error = Runtime::builder().device("nosuch0").cores([0]).build().unwrap_err();
+    let error: Box<dyn std::error::Error> = error.into();
+    assert!(format!("{error:?}").contains("`ip link` lists"), "{error:?}");
+    let (runtime, _peer) = runtime();
+    let error = runtime.run(|_| async { panic!("on purpose") }).unwrap_err();
+    assert_eq!(format!("{error:?}"), "core 0 panicked: on purpose");
+}
+
+#[test]
+fn a_task_for_a_core_that_is_not_there_is_told_so() {
+    let (runtime, _peer) = runtime();
+    let handle = runtime.handle();
+    let error = handle.spawn_on(7, || async {}).unwrap_err();
+    assert_eq!(error, SpawnError::NoSuchCore { core: 7, cores: 1 });
+    assert!(error.to_string().contains("the runtime has 1"), "{error}");
+    runtime.run(|_| async {}).unwrap();
+    assert_eq!(handle.spawn_on(0, || async {}), Err(SpawnError::Ended));
 }
 
 #[test]
@@ -113,7 +146,8 @@ fn a_dead_link_ends_the_run() {
         core.stack(|stack| stack.tcp_connect(connect)).unwrap();
         std::future::pending::<()>().await
     });
-    assert!(matches!(error.unwrap_err(), RunError::Link { interface: 0, .. }));
+    let error = error.unwrap_err();
+    assert!(matches!(&error, RunError::Link { interface: 0, device, .. } if device == "link 0"), "{error}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl TcpListener {
         Ok(TcpListener { core, id, lease })
     }
 
-    /// The next connection and its peer. `EINVAL` once the runtime is being shut down.
+    /// The next connection and its peer. An error of kind `InvalidInput` once the runtime is being shut down.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }

@@ -134,7 +134,7 @@ fn run(line: &Line, mut mirror: Mirror, shared: &Weak<Shared>) -> io::Result<()>
         shared.ports.sweep(now);
         if let Some(gone) = mirror.devices.iter().position(|device| device.gone) {
             let source = io::Error::from_raw_os_error(libc::ENODEV);
-            shared.fail(RunError::Link { interface: gone as u8, source });
+            shared.device_gone(gone as u8, source);
         }
         for change in changes {
             tracing::debug!(?change, "the kernel's tables changed");
