@@ -1,13 +1,16 @@
 //! Local ports in use: reserved in the kernel, entered in the devices' XDP tables, and counted over the cores,
 //! which may all listen at the same address.
 
+use crate::sys::own_descriptor_table;
 use crate::sys::reserve::Reservation;
 use fs_core::{Cidr, IfaceId, Protocol};
 use fs_xdp::Share;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Where a device's program is told what is ours.
@@ -38,7 +41,7 @@ pub(crate) struct Ports {
     sinks: Vec<Box<dyn PortSink>>,
     used: Mutex<HashMap<(Protocol, SocketAddr), Used>>,
     /// Active ports: held for the kernel's eyes only, until the runtime ends.
-    _active: Vec<Reservation>,
+    _active: Active,
     /// How long a port stays ours after its last connection's socket is gone: FIN-WAIT and TIME-WAIT.
     cool_down: Duration,
     /// Ports without users, and until when they stay.
@@ -50,12 +53,7 @@ const PRIVATE_FIRST: u16 = 10_000;
 const PRIVATE_LAST: u16 = 19_999;
 
 impl Ports {
-    pub(crate) fn new(
-        in_kernel: bool,
-        sinks: Vec<Box<dyn PortSink>>,
-        active: Vec<Reservation>,
-        cool_down: Duration,
-    ) -> Self {
+    pub(crate) fn new(in_kernel: bool, sinks: Vec<Box<dyn PortSink>>, active: Active, cool_down: Duration) -> Self {
         Self {
             in_kernel,
             sinks,
@@ -197,15 +195,86 @@ impl Ports {
     }
 }
 
-/// Reserves up to `count` ports upwards from `first`, leaving busy ones out. Addresses of both families are
-/// covered: the kernel's dual-stack wildcard conflicts with every bind to the port.
-pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Vec<(u16, Reservation)>> {
-    let mut held = Vec::with_capacity(count);
+/// Ports that are reserved until this is dropped.
+///
+/// A reservation is a descriptor, and thousands of them would leave a program with the usual limit of 1,024 none for itself.
+/// The limit counts for each table of descriptors, so they are in tables of their own: each that of a thread which holds
+/// them and does nothing else.
+#[derive(Default)]
+pub(crate) struct Active {
+    /// In ascending order.
+    pub(crate) ports: Vec<u16>,
+    holders: Vec<Holder>,
+}
+
+struct Holder {
+    /// Its end is what the thread waits for.
+    hold: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.hold = None;
+        // The ports are free when this returns. The thread does not panic, and would have let go of them too.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// What one table of descriptors had room for.
+struct Batch {
+    ports: Vec<u16>,
+    /// Where to go on; `None` at the end of the port space.
+    next: Option<u16>,
+}
+
+/// Reserves up to `count` ports upwards from `first`, leaving busy ones out.
+pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Active> {
+    let mut active = Active::default();
+    let mut next = Some(first);
+    while let Some(first) = next.filter(|_| active.ports.len() < count) {
+        let (holder, batch) = hold(first, count - active.ports.len())?;
+        if batch.ports.is_empty() && batch.next.is_some() {
+            // The system, not this process, has no more descriptors: what is held has to do; the caller judges.
+            break;
+        }
+        active.ports.extend(&batch.ports);
+        active.holders.push(holder);
+        next = batch.next;
+    }
+    Ok(active)
+}
+
+fn hold(first: u16, count: usize) -> io::Result<(Holder, Batch)> {
+    let (answer, answered) = channel();
+    let (hold, held) = channel::<()>();
+    let thread = std::thread::Builder::new().name("fs-ports".into()).stack_size(64 << 10).spawn(move || {
+        let (batch, reservations) = match own_descriptor_table().and_then(|()| reserve_batch(first, count)) {
+            Ok((batch, reservations)) => (Ok(batch), reservations),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        if answer.send(batch).is_ok() {
+            // Nothing is ever sent: it ends when the holder is dropped.
+            let _ = held.recv();
+        }
+        drop(reservations);
+    })?;
+    let holder = Holder { hold: Some(hold), thread: Some(thread) };
+    let batch = answered.recv().map_err(|_| io::Error::other("the thread that reserves ports has ended"))??;
+    Ok((holder, batch))
+}
+
+/// Addresses of both families are covered: the kernel's dual-stack wildcard conflicts with every bind to the port.
+fn reserve_batch(first: u16, count: usize) -> io::Result<(Batch, Vec<Reservation>)> {
+    let (mut ports, mut held) = (Vec::new(), Vec::new());
     let mut any: std::net::IpAddr = std::net::Ipv6Addr::UNSPECIFIED.into();
-    let mut port = first;
-    while held.len() < count {
+    let mut next = Some(first);
+    while let Some(port) = next.filter(|_| held.len() < count) {
         match Reservation::new(Protocol::Tcp, SocketAddr::new(any, port), false) {
-            Ok(reservation) => held.push((port, reservation)),
+            Ok(reservation) => {
+                ports.push(port);
+                held.push(reservation);
+            }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             // No IPv6 in this kernel or namespace: IPv4 alone.
             Err(error)
@@ -214,16 +283,12 @@ pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Vec<(u16, R
                 any = std::net::Ipv4Addr::UNSPECIFIED.into();
                 continue;
             }
-            // Out of descriptors: what is held has to do; the caller judges.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => break,
             Err(error) => return Err(error),
         }
-        match port.checked_add(1) {
-            Some(next) => port = next,
-            None => break,
-        }
+        next = port.checked_add(1);
     }
-    Ok(held)
+    Ok((Batch { ports, next }, held))
 }
 
 #[cfg(test)]

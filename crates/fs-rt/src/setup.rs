@@ -6,10 +6,9 @@ use crate::control::{Control, Mirror};
 use crate::error::BuildError;
 use crate::mailbox::{Inbox, matrix};
 use crate::open::{Opened, link_error, open};
-use crate::ports::{PortSink, Ports, reserve_active};
+use crate::ports::{Active, PortSink, Ports, reserve_active};
 use crate::rss::Steering;
 use crate::runtime::{Control as Message, CoreSetup, Runtime, Shared};
-use crate::sys::reserve::Reservation;
 use crate::sys::{Clock, online_cpus, raise_open_files};
 use fs_core::PortSet;
 use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, StackConfig};
@@ -201,40 +200,35 @@ fn interfaces(builder: &Builder, opened: &Opened, mirror: Option<&Mirror>) -> Ve
     caps.iter().enumerate().map(interface).collect()
 }
 
-/// Descriptors that are left to the application when active ports take the others.
-const DESCRIPTORS_SPARED: usize = 512;
-
 /// The ports for connects. In the host's addressing each is held by a kernel socket.
-fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Vec<Reservation>), BuildError> {
+fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Active), BuildError> {
     let wanted = builder.active_ports;
     let first = builder.active_first;
+    let mut set = PortSet::new();
     if !in_kernel {
-        let mut set = PortSet::new();
         (first..=u16::MAX).take(wanted).for_each(|port| {
             set.insert(port);
         });
-        return Ok((set, Vec::new()));
+        return Ok((set, Active::default()));
     }
-    let files = |source| BuildError::System { what: "cannot raise RLIMIT_NOFILE", source };
-    let room = raise_open_files(wanted + DESCRIPTORS_SPARED).map_err(files)?.saturating_sub(DESCRIPTORS_SPARED);
-    let held = reserve_active(first, wanted.min(room))
+    // The higher the limit, the fewer threads hold them.
+    if let Err(error) = raise_open_files(wanted) {
+        tracing::debug!(%error, "cannot raise RLIMIT_NOFILE");
+    }
+    let held = reserve_active(first, wanted)
         .map_err(|source| BuildError::System { what: "cannot reserve active ports", source })?;
-    if held.len() < wanted {
-        let reason = if room < wanted {
-            "RLIMIT_NOFILE is too low (each port is held by a descriptor): raise its hard limit"
-        } else {
-            "no more are free above the first one: choose another with .active_ports_from(…)"
-        };
-        if held.is_empty() {
-            return Err(BuildError::ActivePorts { wanted, got: 0, reason: reason.into() });
+    let got = held.ports.len();
+    if got < wanted {
+        let reason = "others are taken, or the system is out of descriptors: choose another first one with .active_ports_from(…)";
+        if got == 0 {
+            return Err(BuildError::ActivePorts { wanted, got, reason: reason.into() });
         }
-        tracing::warn!(wanted, got = held.len(), "fewer active ports than wanted: {reason}");
+        tracing::warn!(wanted, got, "fewer active ports than wanted: {reason}");
     }
-    let mut set = PortSet::new();
-    for (port, _) in &held {
+    held.ports.iter().for_each(|port| {
         set.insert(*port);
-    }
-    Ok((set, held.into_iter().map(|(_, reservation)| reservation).collect()))
+    });
+    Ok((set, held))
 }
 
 /// Tells the devices' programs what is ours.
@@ -243,7 +237,7 @@ fn announce(
     opened: &mut Opened,
     interfaces: &[Interface],
     active: &PortSet,
-    reservations: Vec<Reservation>,
+    reservations: Active,
 ) -> Result<Ports, BuildError> {
     let mut sinks: Vec<Box<dyn PortSink>> = Vec::new();
     for ((n, table), interface) in opened.tables.drain(..).enumerate().zip(interfaces) {

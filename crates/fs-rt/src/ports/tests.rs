@@ -24,7 +24,7 @@ fn a_held_port_is_shared_with_the_kernel() {
     let last = Arc::new(Mutex::new(Share::Ours));
     let now = || *last.lock().unwrap();
     let cool_down = Duration::from_secs(60);
-    let ours = Ports::new(true, vec![Box::new(Sharing(last.clone()))], Vec::new(), cool_down);
+    let ours = Ports::new(true, vec![Box::new(Sharing(last.clone()))], Active::default(), cool_down);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     ours.acquire_held(Protocol::Tcp, at).unwrap();
@@ -73,13 +73,13 @@ fn any_port() -> SocketAddr {
 #[test]
 fn cores_share_a_port_and_strangers_do_not() {
     let entered = Arc::new(AtomicI32::new(0));
-    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Vec::new(), Duration::ZERO);
+    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Active::default(), Duration::ZERO);
     let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     assert_ne!(at.port(), 0);
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), at);
     assert_eq!(entered.load(Ordering::Relaxed), 1);
 
-    let theirs = Ports::new(true, Vec::new(), Vec::new(), Duration::ZERO);
+    let theirs = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
     assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 
@@ -93,7 +93,7 @@ fn cores_share_a_port_and_strangers_do_not() {
 #[test]
 fn a_port_that_another_holds_is_served_and_stays_his() {
     let entered = Arc::new(AtomicI32::new(0));
-    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Vec::new(), Duration::ZERO);
+    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Active::default(), Duration::ZERO);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -118,9 +118,9 @@ fn a_port_with_only_time_waits_is_free_and_stays_exclusive() {
     std::io::Read::read(&mut &client, &mut [0]).unwrap();
     drop((client, listener));
 
-    let ours = Ports::new(true, Vec::new(), Vec::new(), Duration::ZERO);
+    let ours = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
     ours.acquire(Protocol::Tcp, at, false).unwrap();
-    let theirs = Ports::new(true, Vec::new(), Vec::new(), Duration::ZERO);
+    let theirs = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
     assert_eq!(theirs.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 }
@@ -129,7 +129,7 @@ fn a_port_with_only_time_waits_is_free_and_stays_exclusive() {
 fn a_kernel_server_is_not_pushed_aside() {
     let listener = std::net::TcpListener::bind(any_port()).unwrap();
     let at = listener.local_addr().unwrap();
-    let ours = Ports::new(true, Vec::new(), Vec::new(), Duration::ZERO);
+    let ours = Ports::new(true, Vec::new(), Active::default(), Duration::ZERO);
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     let udp = std::net::UdpSocket::bind(any_port()).unwrap();
     let at = udp.local_addr().unwrap();
@@ -144,14 +144,17 @@ fn active_ports_skip_busy_ones() {
         return; // too near the end of the port space for this test's arithmetic
     }
     let held = reserve_active(first, 16).unwrap();
-    assert_eq!(held.len(), 16);
-    assert!(held.iter().all(|(port, r)| *port != first && r.port().unwrap() == *port));
-    assert!(std::net::TcpListener::bind(("127.0.0.1", held[0].0)).is_err());
+    assert_eq!(held.ports.len(), 16);
+    assert!(held.ports.iter().all(|port| *port != first));
+    let port = held.ports[0];
+    assert!(std::net::TcpListener::bind(("127.0.0.1", port)).is_err());
+    drop(held);
+    std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
 }
 
 #[test]
 fn standalone_ports_ask_no_kernel() {
-    let ports = Ports::new(false, Vec::new(), Vec::new(), Duration::ZERO);
+    let ports = Ports::new(false, Vec::new(), Active::default(), Duration::ZERO);
     let foreign: SocketAddr = "192.0.2.1:0".parse().unwrap();
     let a = ports.acquire(Protocol::Tcp, foreign, false).unwrap();
     let b = ports.acquire(Protocol::Tcp, foreign, false).unwrap();
@@ -161,7 +164,7 @@ fn standalone_ports_ask_no_kernel() {
 #[test]
 fn a_port_cools_down_after_its_last_use() {
     let cool_down = Duration::from_millis(500);
-    let ours = Ports::new(true, Vec::new(), Vec::new(), cool_down);
+    let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
     let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     ours.release(Protocol::Tcp, at, true);
     let first = Instant::now() + cool_down;
@@ -177,7 +180,7 @@ fn a_port_cools_down_after_its_last_use() {
 #[test]
 fn a_port_that_carried_connections_stays_ours_for_a_while() {
     let cool_down = Duration::from_secs(60);
-    let ours = Ports::new(true, Vec::new(), Vec::new(), cool_down);
+    let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
     let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     ours.release(Protocol::Tcp, at, true);
     ours.sweep(Instant::now());

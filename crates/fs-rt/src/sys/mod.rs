@@ -3,6 +3,7 @@
 mod affinity;
 mod clock;
 mod contention;
+mod descriptors;
 mod eventfd;
 mod nap;
 mod poll;
@@ -14,6 +15,7 @@ mod watch;
 pub(crate) use affinity::{online_cpus, pin_to_cpu};
 pub(crate) use clock::Clock;
 pub(crate) use contention::{Contention, Witness};
+pub(crate) use descriptors::own_descriptor_table;
 pub(crate) use eventfd::EventFd;
 pub(crate) use nap::{exact_timers, nap};
 pub(crate) use poll::wait_readable;
