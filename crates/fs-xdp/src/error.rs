@@ -33,14 +33,15 @@ pub enum XdpError {
     },
     /// Another XDP program is attached.
     #[error(
-        "another XDP program is attached to {device}: {program}; stop its owner \
-         (`bpftool net show dev {device}`, `ip link set dev {device} xdp off`)"
+        "{device} has an XDP program, {program}: a device has one program at a time, so one fastsock runtime or daemon; {cure}"
     )]
     ProgramAttached {
         /// The device.
         device: String,
-        /// Its number and name, as far as they are known.
+        /// Its number and name, as far as they are known, and who holds it there.
         program: String,
+        /// What takes it away.
+        cure: String,
     },
     /// Another AF_XDP socket is bound to the queue.
     #[error(

@@ -30,6 +30,7 @@ mod copying;
 pub mod device;
 mod drivers;
 pub mod error;
+mod holder;
 mod lent;
 pub mod link;
 pub mod memory;

@@ -5,6 +5,7 @@
 
 use crate::device::NetDevice;
 use crate::error::XdpError;
+use crate::holder;
 use crate::port_table::PortTable;
 use crate::sys::capabilities;
 use aya::maps::{MapData, XskMap};
@@ -142,11 +143,10 @@ fn attach_in(
         Err(error) => error,
     };
     match errno(&error) {
-        Some(libc::EBUSY | libc::EEXIST) => Err(XdpError::ProgramAttached {
-            device: device.name.clone(),
-            program: crate::sys::netlink::attached_program(device.index)
-                .map_or_else(|_| "of unknown owner".to_owned(), describe_program),
-        }),
+        Some(libc::EBUSY | libc::EEXIST) => {
+            let (program, cure) = holder::describe(device);
+            Err(XdpError::ProgramAttached { device: device.name.clone(), program, cure })
+        }
         Some(libc::EPERM | libc::EACCES) | None => Err(refused("attach the XDP program", &error)),
         Some(libc::ENODEV) => Err(XdpError::NoSuchDevice { device: device.name.clone() }),
         Some(number) => Ok(Err(io::Error::from_raw_os_error(number))),
@@ -162,19 +162,6 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, XdpError> 
 
 pub(crate) fn take_map(ebpf: &mut Ebpf, name: &str) -> Result<aya::maps::Map, XdpError> {
     ebpf.take_map(name).ok_or_else(|| XdpError::Program(format!("no map {name} in the object")))
-}
-
-fn describe_program(id: Option<u32>) -> String {
-    let Some(id) = id else { return "gone again meanwhile".to_owned() };
-    let name = aya::programs::loaded_programs()
-        .filter_map(Result::ok)
-        .find(|program| program.id() == id)
-        .and_then(|program| program.name_as_str().map(str::to_owned));
-    match name {
-        Some(name) if name.starts_with("fastsock") => format!("number {id}, {name:?}: another fastsock process"),
-        Some(name) => format!("number {id}, {name:?}"),
-        None => format!("number {id}"),
-    }
 }
 
 /// The error number at the bottom of an error of the loader.

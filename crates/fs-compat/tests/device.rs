@@ -1,0 +1,73 @@
+//! What a program is told of its device, over veth.
+
+#[path = "common/veth.rs"]
+mod veth;
+
+use fs_rt::Runtime;
+use std::process::{Command, Stdio};
+use veth::{DEVICE, Wire};
+
+/// Set in the process that a test starts to hold the device.
+const HOLD: &str = "FS_TEST_HOLD";
+
+fn refusal() -> String {
+    Runtime::builder()
+        .device(DEVICE)
+        .cores([0])
+        .pin(false)
+        .frames(4096)
+        .active_ports(0)
+        .build()
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn who_holds_the_device_is_named_with_a_cure_that_works() {
+    if std::env::var_os(HOLD).is_some() {
+        let _runtime = Wire::runtime();
+        println!("held");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        return;
+    }
+    let Some(wire) = Wire::up("who holds the device") else { return };
+    wire.ours.enter(|| {
+        let held = Wire::runtime();
+        let said = refusal();
+        assert!(said.contains("of this process"), "{said}");
+        assert!(said.contains("end its earlier runtime"), "{said}");
+        drop(held);
+        let mut other = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "who_holds_the_device_is_named_with_a_cure_that_works", "--nocapture"])
+            .env(HOLD, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = std::io::BufReader::new(other.stdout.take().unwrap());
+        assert!(std::io::BufRead::lines(out).map_while(Result::ok).any(|line| line.contains("held")));
+        let said = refusal();
+        let cure = format!("`kill {}`", other.id());
+        assert!(said.contains(&format!("of process {} (", other.id())) && said.contains(&cure), "{said}");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        drop(Wire::runtime());
+    });
+}
+
+#[test]
+fn a_device_that_is_deleted_is_named() {
+    let Some(wire) = Wire::up("a deleted device") else { return };
+    let ended = wire.ours.enter(|| {
+        let runtime = Wire::runtime();
+        let deleting = std::thread::spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            assert!(Command::new("ip").args(["link", "del", DEVICE]).status().unwrap().success());
+        });
+        let ended = runtime.run(|_| std::future::pending::<()>());
+        deleting.join().unwrap();
+        ended
+    });
+    let said = ended.unwrap_err().to_string();
+    assert!(said.contains(DEVICE) && said.contains("build the runtime again"), "{said}");
+}

@@ -1,0 +1,93 @@
+//! Who holds the XDP program of a device, for an error message.
+
+use crate::device::NetDevice;
+use crate::sys::netlink::attached_program;
+use std::fs;
+use std::path::Path;
+
+/// The program on `device`, and how it is taken away.
+pub(crate) fn describe(device: &NetDevice) -> (String, String) {
+    let again = || "try again".to_owned();
+    let id = match attached_program(device.index) {
+        Ok(Some(id)) => id,
+        Ok(None) => return ("gone again meanwhile".to_owned(), again()),
+        Err(error) => {
+            return (format!("of unknown owner ({error})"), format!("`ip link show dev {}` tells more", device.name));
+        }
+    };
+    let name = aya::programs::loaded_programs()
+        .filter_map(Result::ok)
+        .find(|program| program.id() == id)
+        .and_then(|program| program.name_as_str().map(str::to_owned));
+    let mut program = format!("number {id}");
+    if let Some(name) = name {
+        program += &format!(" {name:?}");
+    }
+    let Some(pid) = holder(id) else {
+        // Attached over netlink, where it needs no process; a link pinned to a file, or held in another process namespace,
+        // resists that.
+        return (
+            program,
+            format!(
+                "take it away: `ip link set dev {0} xdp off` (or `xdpgeneric off`), or end what `bpftool link` shows",
+                device.name
+            ),
+        );
+    };
+    if pid == std::process::id() {
+        return (
+            format!("{program}, of this process"),
+            "end its earlier runtime (drop it, or let its run return), or add .device(…) to that one".to_owned(),
+        );
+    }
+    let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let by =
+        if command.is_empty() { format!("process {pid}") } else { format!("process {pid} ({})", command.trim_end()) };
+    (format!("{program}, of {by}"), format!("end that process (`kill {pid}`): the program goes with it"))
+}
+
+/// The process with a descriptor of the link that attaches program `id` (proc(5), /proc/pid/fdinfo), as far as we may see.
+fn holder(id: u32) -> Option<u32> {
+    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // This process first: a child that has inherited the descriptor from it is not who has to act.
+    let own = std::process::id();
+    std::iter::once(own)
+        .chain(pids.filter(|&pid| pid != own))
+        .find(|pid| holds(&Path::new("/proc").join(pid.to_string()), id))
+}
+
+fn holds(process: &Path, id: u32) -> bool {
+    let Ok(descriptors) = fs::read_dir(process.join("fd")) else { return false };
+    descriptors.flatten().any(|entry| {
+        let is_link = fs::read_link(entry.path()).is_ok_and(|to| {
+            let to = to.to_string_lossy();
+            to.starts_with("anon_inode:") && to.contains("bpf") && to.contains("link")
+        });
+        is_link
+            && fs::read_to_string(process.join("fdinfo").join(entry.file_name()))
+                .is_ok_and(|info| is_xdp_link_of(&info, id))
+    })
+}
+
+fn is_xdp_link_of(info: &str, id: u32) -> bool {
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.split_once(':').filter(|(key, _)| *key == name))
+            .map(|(_, value)| value.trim())
+    };
+    field("link_type") == Some("xdp") && field("prog_id") == Some(id.to_string().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_known_by_its_kind_and_program() {
+        let info = "pos:\t0\nflags:\t02000000\nlink_type:\txdp\nlink_id:\t7\nprog_tag:\tdbabf0bcf9d1cab6\nprog_id:\t41\nifindex:\t2\n";
+        assert!(is_xdp_link_of(info, 41));
+        assert!(!is_xdp_link_of(info, 4));
+        assert!(!is_xdp_link_of(&info.replace("xdp", "tcx"), 41));
+        assert!(!is_xdp_link_of("", 0));
+    }
+}
