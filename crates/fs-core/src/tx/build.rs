@@ -258,14 +258,7 @@ fn write_v4<P: FramePool>(
     path.tx_checksum().then_some(TxChecksum { start, offset: tcp::CHECKSUM_OFFSET })
 }
 
-/// As [`bare`], of a [`Plain`] segment.
-pub(crate) fn bare_plain<P: FramePool>(pool: &mut P, path: &Path, plain: &Plain) -> Option<TxFrame> {
-    let mut frame = pool.alloc()?;
-    let checksum = write_plain(pool, &mut frame, path, plain);
-    Some(TxFrame { frame, checksum })
-}
-
-/// As [`bare_plain`], of a SYN or SYN-ACK with these options; `plain` has none.
+/// As [`bare`], over IPv4, of a SYN or SYN-ACK with these options; `plain` has none.
 pub(crate) fn bare_syn<P: FramePool>(pool: &mut P, path: &Path, plain: &Plain, offer: &SynOptions) -> Option<TxFrame> {
     let mut frame = pool.alloc()?;
     let words = SynWords::of(offer);

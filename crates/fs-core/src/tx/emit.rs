@@ -9,9 +9,7 @@ use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::{TxSegment, TxStore};
 use crate::time::Instant;
-use crate::tx::build::{self, Plain, SegmentSpec};
-use crate::wire::options::{self};
-use crate::wire::tcp::TcpFlags;
+use crate::tx::build::{self, SegmentSpec};
 use alloc::vec::Vec;
 
 /// Builds one segment of the send queue. The frame is shared with the queue; if the device still holds it
@@ -39,70 +37,6 @@ pub(crate) fn emit_segment<P: FramePool>(
     // Blocks go along only where a full segment leaves room; a pure ACK carries them otherwise.
     let with_sack = segment.len + 36 <= tcb.mss as u32;
     let first = out.len();
-    let in_place = segment.len > 0 && !pool.is_shared(&segment.head);
-    let stamps = if tcb.flags.has(Flags::TIMESTAMPS) { options::TIMESTAMPS_LEN } else { 0 };
-    let bytes;
-    if segment.len == 0 && tcb.has_plain_headers(with_sack) {
-        // A bare FIN.
-        let urgent = tcb.urgent_pointer(segment.seq);
-        let plain = Plain { tos, ..tcb.plain(segment.seq, flags, urgent, ts, frozen) };
-        let Some(frame) = build::bare_plain(pool, path, &plain) else { return false };
-        bytes = frame.frame.len() as u64;
-        out.push(frame);
-    } else if in_place
-        && tcb.has_plain_headers(with_sack)
-        && segment.head.off() >= build::header_len(path, false, stamps as u8)
-    {
-        let urgent = tcb.urgent_pointer(segment.seq);
-        let plain =
-            Plain { payload_len: segment.len, payload_sum, tos, ..tcb.plain(segment.seq, flags, urgent, ts, frozen) };
-        let off = segment.head.off();
-        let checksum = build::write_plain(pool, &mut segment.head, path, &plain);
-        let headers = off - segment.head.off();
-        bytes = headers as u64 + u64::from(segment.len);
-        push_shared(pool, segment, rest, headers, checksum, out);
-    } else {
-        let emit = Emit { ts, frozen, flags, tos, with_sack, payload_sum };
-        let Some(any) = emit_any(tcb, pool, path, segment, rest, out, &emit) else { return false };
-        bytes = any;
-    }
-    if tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED) {
-        stats.acks_piggybacked += 1;
-    }
-    let owes_blocks = !with_sack && tcb.ext.as_ref().is_some_and(|e| !e.islands.is_empty());
-    if !owes_blocks {
-        tcb.ack_carried();
-    }
-    if known {
-        stats.tx_bytes += bytes;
-    } else {
-        let packet = out.drain(first..).collect();
-        net.wait_for_neighbour(pool, stats, tcb.path, now, packet);
-    }
-    true
-}
-
-/// What [`emit_segment`] has found out.
-struct Emit {
-    ts: u32,
-    frozen: bool,
-    flags: TcpFlags,
-    tos: u8,
-    with_sack: bool,
-    payload_sum: u16,
-}
-
-/// A segment with any headers, in whatever frames: its length. `None`: the pool is dry.
-fn emit_any<P: FramePool>(
-    tcb: &mut Tcb,
-    pool: &mut P,
-    path: &Path,
-    segment: &mut TxSegment,
-    rest: &FrameNodes,
-    out: &mut Vec<TxFrame>,
-    emit: &Emit,
-) -> Option<u64> {
-    let Emit { ts, frozen, flags, tos, with_sack, payload_sum } = *emit;
     let options = tcb.option_bytes(ts, with_sack);
     let key = tcb.key();
     let spec = SegmentSpec {
@@ -121,14 +55,30 @@ fn emit_any<P: FramePool>(
     };
     let headers = build::header_len(path, key.is_v6(), options.len);
     if segment.len == 0 {
-        out.push(build::bare(pool, path, &spec)?);
+        // A bare FIN.
+        let Some(frame) = build::bare(pool, path, &spec) else { return false };
+        out.push(frame);
     } else if !pool.is_shared(&segment.head) && segment.head.off() >= headers {
         let checksum = build::write_headers(pool, &mut segment.head, path, &spec);
         push_shared(pool, segment, rest, headers, checksum, out);
     } else if !emit_copy(pool, path, &spec, segment, rest, out) {
-        return None;
+        return false;
     }
-    Some(headers as u64 + u64::from(segment.len))
+    let bytes = headers as u64 + u64::from(segment.len);
+    if tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED) {
+        stats.acks_piggybacked += 1;
+    }
+    let owes_blocks = !with_sack && tcb.ext.as_ref().is_some_and(|e| !e.islands.is_empty());
+    if !owes_blocks {
+        tcb.ack_carried();
+    }
+    if known {
+        stats.tx_bytes += bytes;
+    } else {
+        let packet = out.drain(first..).collect();
+        net.wait_for_neighbour(pool, stats, tcb.path, now, packet);
+    }
+    true
 }
 
 /// A segment whose headers are written leaves; the send queue keeps the same frames.

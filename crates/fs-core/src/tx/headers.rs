@@ -8,21 +8,7 @@ use crate::wire::options::{self, Timestamps};
 use crate::wire::tcp::TcpFlags;
 
 impl Tcb {
-    /// A segment needs nothing but what a [`Plain`] says. `with_sack`: it would carry blocks.
-    #[inline(always)]
-    pub(crate) fn has_plain_headers(&self, with_sack: bool) -> bool {
-        let owes = |e: &crate::tcb::extension::Ext| with_sack && (!e.islands.is_empty() || e.dsack.is_some());
-        !self.flags.has(Flags::V6) && !self.ext.as_ref().is_some_and(owes)
-    }
-
-    /// Headers of a segment without payload.
-    #[inline(always)]
-    pub(crate) fn plain(&mut self, seq: SeqNum, flags: TcpFlags, urgent: u16, ts: u32, frozen: bool) -> Plain {
-        let window = self.offer_window(frozen);
-        Plain { urgent, ttl: self.ttl(), tos: self.tos(), ..self.usual_headers(seq, flags, window, ts) }
-    }
-
-    /// As [`Tcb::plain`], of a connection that is quiet about what leaves: no urgent data, the defaults in the IP header.
+    /// Headers of a segment of a connection that is quiet about what leaves: no urgent data, the defaults in the IP header.
     #[inline(always)]
     pub(crate) fn usual_headers(&self, seq: SeqNum, flags: TcpFlags, window: u16, ts: u32) -> Plain {
         Plain {

@@ -159,29 +159,23 @@ impl<P: FramePool> Stack<P> {
         let flags = flags | tcb.echo_flags();
         let path = net.path(tcb.path);
         let known = path.state() == PathState::Known;
-        let frame = if tcb.has_plain_headers(true) {
-            let plain = tcb.plain(seq, flags, urgent, ts, frozen);
-            build::bare_plain(pool, path, &plain)
-        } else {
-            let options = tcb.option_bytes(ts, true);
-            let key = tcb.key();
-            let spec = SegmentSpec {
-                key: &key,
-                seq,
-                ack: tcb.rcv_nxt,
-                flags,
-                window: tcb.offer_window(frozen),
-                urgent,
-                options: &options,
-                ttl: tcb.ttl(),
-                tos: tcb.tos(),
-                flow_label: tcb.flow_label(),
-                payload_len: 0,
-                payload_sum: 0,
-            };
-            build::bare(pool, path, &spec)
+        let options = tcb.option_bytes(ts, true);
+        let key = tcb.key();
+        let spec = SegmentSpec {
+            key: &key,
+            seq,
+            ack: tcb.rcv_nxt,
+            flags,
+            window: tcb.offer_window(frozen),
+            urgent,
+            options: &options,
+            ttl: tcb.ttl(),
+            tos: tcb.tos(),
+            flow_label: tcb.flow_label(),
+            payload_len: 0,
+            payload_sum: 0,
         };
-        let Some(frame) = frame else { return false };
+        let Some(frame) = build::bare(pool, path, &spec) else { return false };
         tcb.ack_sent();
         tally.segments_out = tally.segments_out.wrapping_add(1);
         match out {
