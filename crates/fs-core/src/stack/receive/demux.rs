@@ -261,7 +261,7 @@ impl<P: FramePool> Stack<P> {
 
     #[inline]
     pub(crate) fn on_connection(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) {
-        if !self.predicted(index, segment, frames) && !self.ended(index, segment, hash, frames) {
+        if !self.predicted(index, segment, frames) {
             self.process::<false>(index, segment, hash, frames);
         }
     }

@@ -12,7 +12,7 @@ use crate::socket::event::Ready;
 use crate::stack::Stack;
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
-use crate::tcb::input::{Arrival, COALESCE};
+use crate::tcb::input::COALESCE;
 use crate::tcb::recv::ack::INTERACTIVE;
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
@@ -23,8 +23,6 @@ use crate::wire::tcp::TcpFlags;
 
 /// None of these holds of a connection that is predicted.
 const ODD: Flags = Flags::ORPHAN.with(Flags::PERSIST).with(Flags::ECN).with(Flags::SYN_RECEIVED);
-
-const ORPHAN_OR_OPENING: Flags = Flags::ORPHAN.with(Flags::SYN_RECEIVED);
 
 impl<P: FramePool> Stack<P> {
     /// Takes a segment in if it is what was expected; else nothing has happened.
@@ -133,39 +131,6 @@ impl<P: FramePool> Stack<P> {
             self.shortcuts += 1;
         }
         self.settle_plain(index, ready);
-        true
-    }
-
-    /// Takes a segment in if it is the ACK of our FIN that the peer's has come before, of a connection that nobody holds: nothing
-    /// is left to be told to anybody, nor to be reckoned. Else nothing has happened.
-    #[inline]
-    pub(crate) fn ended(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
-        #[cfg(any(test, feature = "check"))]
-        if self.no_shortcuts {
-            return false;
-        }
-        let Some(tcb) = self.slots.open(index) else { return false };
-        let expected = tcb.state == State::LastAck
-            && tcb.flags.are(ORPHAN_OR_OPENING, Flags::ORPHAN)
-            && segment.flags.without(TcpFlags::PSH) == TcpFlags::ACK
-            && segment.seq == tcb.rcv_nxt
-            && segment.payload_len == 0
-            && segment.ack == tcb.snd_nxt
-            && tcb.tx.next == NIL;
-        let fresh = match segment.ts {
-            _ if !tcb.flags.has(Flags::TIMESTAMPS) => true,
-            Some(ts) => ts.val.wrapping_sub(tcb.ts_recent) as i32 >= 0,
-            None => false,
-        };
-        if !expected || !fresh {
-            return false;
-        }
-        Arrival::new(frames).discard(&mut self.pool);
-        self.forget(index, hash, None);
-        #[cfg(any(test, feature = "check"))]
-        {
-            self.shortcuts += 1;
-        }
         true
     }
 
