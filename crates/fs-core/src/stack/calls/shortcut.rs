@@ -48,7 +48,7 @@ impl<P: FramePool> Stack<P> {
             self.shortcuts += 1;
         }
         if owes {
-            self.settle_plain(id.index, Ready::default());
+            self.settle(id.index, Ready::default());
         }
         Some(n)
     }
@@ -86,7 +86,7 @@ impl<P: FramePool> Stack<P> {
         {
             self.shortcuts += 1;
         }
-        self.settle_plain(id.index, Ready::default());
+        self.settle(id.index, Ready::default());
         Some(len)
     }
 }

@@ -4,7 +4,6 @@
 //! [`crate::tcb::input`], which would come to the same.
 
 use crate::frame::{FramePool, RxFrame};
-use crate::net::neigh::PathState;
 use crate::rx::parse::Segment;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
@@ -130,36 +129,8 @@ impl<P: FramePool> Stack<P> {
         {
             self.shortcuts += 1;
         }
-        self.settle_plain(index, ready);
+        self.settle(index, ready);
         true
-    }
-
-    /// As [`Stack::settle`] for an open connection whose route stands and of which all else is usual.
-    #[inline(always)]
-    pub(crate) fn settle_plain(&mut self, index: u32, ready: Ready) {
-        let Self { slots, net, deadlines, now, outbox, .. } = self;
-        let Some(tcb) = slots.open_mut(index) else { return };
-        let flags = tcb.flags;
-        let listed = |need: Flags, list: Flags| !flags.has(need) || flags.has(list);
-        if !tcb.ext.is_quiet(Quiet::SETTLING) || !listed(Flags::ACK_NOW, Flags::IN_ACK_LIST) {
-            return self.settle(index, ready);
-        }
-        let generation = tcb.generation;
-        if tcb.tx.next != NIL && !flags.has(Flags::IN_DATA_LIST) {
-            if net.path(tcb.path).state() == PathState::Stale {
-                return self.settle(index, ready);
-            }
-            tcb.flags.set(Flags::IN_DATA_LIST);
-            if let Some(lists) = net.lists_of(tcb.path) {
-                lists.data.push_back(index);
-            }
-        }
-        if !flags.has(Flags::ACK_NOW) && !listed(Flags::ACK_DELAYED, Flags::IN_DELAY_QUEUE) {
-            tcb.flags.set(Flags::IN_DELAY_QUEUE);
-            deadlines.delay_ack(index, generation);
-        }
-        deadlines.arm(tcb, index, *now);
-        outbox.ready(index, generation, ready);
     }
 }
 
