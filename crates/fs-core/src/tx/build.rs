@@ -54,16 +54,6 @@ pub(crate) fn header_len(path: &Path, v6: bool, options: u8) -> usize {
     path.link_header().len() + ip + tcp::HEADER_LEN + options as usize
 }
 
-/// What [`header_len`] probably comes to: at most, if there is IPv6 or there are timestamps, so that they are `long`.
-#[inline]
-pub(crate) fn likely_header_len(long: bool) -> usize {
-    if long {
-        eth::HEADER_LEN + ipv6::HEADER_LEN + tcp::HEADER_LEN + options::TIMESTAMPS_LEN
-    } else {
-        eth::HEADER_LEN + ipv4::HEADER_LEN + tcp::HEADER_LEN
-    }
-}
-
 /// Writes all headers into the head room of `head` (which grows to include them). Returns the checksum
 /// request if the device is to finish it.
 #[inline]

@@ -1,16 +1,12 @@
-//! The ordinary read and the ordinary write: all of a request that came in one frame, and an answer that fits one segment.
-//! Everything else goes the ways of [`super::receive`] and [`super::stream`], which would come to the same.
+//! The ordinary read: all of a request that came in one frame. Every other read is [`super::receive`]'s, which would come to
+//! the same.
 
 use crate::frame::FramePool;
-use crate::net::neigh::PathState;
-use crate::slab::NIL;
 use crate::socket::event::{Ready, TcpId};
 use crate::stack::Stack;
-use crate::tcb::State;
 use crate::tcb::extension::Quiet;
 use crate::tcb::flags::Flags;
 use crate::tcb::recv::autotune::Read;
-use crate::tx::build;
 
 impl<P: FramePool> Stack<P> {
     /// Reads all that there is, out of one frame; `None`: it is otherwise, and nothing has happened.
@@ -51,42 +47,5 @@ impl<P: FramePool> Stack<P> {
             self.settle(id.index, Ready::default());
         }
         Some(n)
-    }
-
-    /// Queues a write as a segment of its own, behind nothing that is unsent; `None`: it is otherwise, and nothing has
-    /// happened.
-    #[inline(always)]
-    pub(super) fn write_segment(&mut self, id: TcpId, buf: &[u8]) -> Option<usize> {
-        #[cfg(any(test, feature = "check"))]
-        if self.no_shortcuts {
-            return None;
-        }
-        let Self { slots, store, pool, net, .. } = self;
-        let tcb = slots.open_mut(id.index)?;
-        let path = net.path(tcb.path);
-        let len = buf.len();
-        if tcb.generation != id.generation
-            || tcb.flags.any(Flags::ORPHAN.with(Flags::FIN_QUEUED).with(Flags::HOLD))
-            || tcb.state != State::Established
-            || !tcb.ext.is_quiet(Quiet::WRITING)
-            || tcb.tx.next != NIL
-            || len == 0
-            || len > usize::from(tcb.mss).min(pool.payload_room())
-            || tcb.tx.bytes as usize + len > tcb.write_mark() as usize
-            || store.is_full()
-            || tcb.route_epoch != net.route_epoch
-            || path.state() == PathState::Stale
-        {
-            return None;
-        }
-        let summed = !path.tx_checksum();
-        let headers = build::likely_header_len(tcb.flags.any(Flags::V6 | Flags::TIMESTAMPS));
-        tcb.tx.write_one(store, pool, tcb.snd_nxt, buf, summed, headers)?;
-        #[cfg(any(test, feature = "check"))]
-        {
-            self.shortcuts += 1;
-        }
-        self.settle(id.index, Ready::default());
-        Some(len)
     }
 }

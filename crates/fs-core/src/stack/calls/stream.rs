@@ -42,10 +42,7 @@ impl<P: FramePool> Stack<P> {
     /// Copies as much as fits into the send queue. Never waits. An empty `buf` is `Ok(0)`.
     #[inline]
     pub fn tcp_send(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
-        match self.write_segment(id, buf) {
-            Some(n) => Ok(n),
-            None => self.send_bytes(id, buf, Then::Unsaid).map(|(_, n)| n),
-        }
+        self.send_bytes(id, buf, Then::Unsaid).map(|(_, n)| n)
     }
 
     /// As `tcp_send`, with more to follow (MSG_MORE): what does not fill a segment waits for the next write, at most 200 ms

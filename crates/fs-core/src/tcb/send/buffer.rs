@@ -11,7 +11,9 @@ use crate::seq::SeqNum;
 use crate::slab::{Hollow, NIL, Slab};
 use crate::tcb::cc::rate;
 use crate::wire::checksum::{Sum, copy_and_sum};
-use crate::wire::tcp::TcpFlags;
+use crate::wire::options::TIMESTAMPS_LEN;
+use crate::wire::tcp::{self, TcpFlags};
+use crate::wire::{eth, ipv6};
 
 /// Marks of a segment.
 pub(crate) mod mark {
@@ -167,6 +169,9 @@ pub(crate) struct Cut {
     /// PSH on a full segment when more bytes than these were written since the last.
     pub(crate) push_every: u32,
 }
+
+/// Bytes that will be written in front of a segment's payload: mostly no more.
+const HEADERS: usize = eth::HEADER_LEN + ipv6::HEADER_LEN + tcp::HEADER_LEN + TIMESTAMPS_LEN;
 
 /// What is no index of a segment. See [`TxQueue::fold`].
 const LONE: u32 = 1 << 31;
@@ -404,7 +409,10 @@ impl TxQueue {
             let Some(mut head) = pool.alloc() else { break };
             let n = (buf.len() - done).min(mss as usize).min(pool.payload_room());
             head.grow_back(n);
-            let sum = copy(pool.bytes_mut(&mut head), &buf[done..done + n], summed);
+            let payload = pool.bytes_mut(&mut head);
+            // The chunk was used for something else long ago.
+            fs_prefetch::before(payload, HEADERS);
+            let sum = copy(payload, &buf[done..done + n], summed);
             let seq = self.write_seq(store, snd_nxt);
             let marks = if summed { mark::SUMMED } else { 0 };
             let segment = TxSegment { head, seq, len: n as u32, sum, marks, ..TxSegment::hollow() };
@@ -417,30 +425,6 @@ impl TxQueue {
             store.segments[self.tail].marks |= mark::PUSH;
         }
         done
-    }
-
-    /// [`TxQueue::write`] of what is a segment, with nothing unsent before it. Its headers will take so many bytes, whose
-    /// lines are asked for: the chunk was used for something else long ago. `None`: the pool is dry.
-    #[inline(always)]
-    pub(crate) fn write_one<P: FramePool>(
-        &mut self,
-        store: &mut TxStore,
-        pool: &mut P,
-        seq: SeqNum,
-        buf: &[u8],
-        summed: bool,
-        headers: usize,
-    ) -> Option<()> {
-        let mut head = pool.alloc()?;
-        head.grow_back(buf.len());
-        let payload = pool.bytes_mut(&mut head);
-        fs_prefetch::before(payload, headers);
-        let sum = copy(payload, buf, summed);
-        let marks = if summed { mark::SUMMED | mark::PUSH } else { mark::PUSH };
-        let len = buf.len() as u32;
-        self.link(store, TxSegment { head, seq, len, sum, marks, ..TxSegment::hollow() });
-        self.bytes += len;
-        Some(())
     }
 
     /// A receiver that waits for PSH must not wait while its window fills (Linux `forced_push`).
