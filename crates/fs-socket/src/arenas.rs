@@ -13,6 +13,7 @@ use fs_shm::{
 use rustix::fd::AsFd;
 
 use crate::{
+    numbers,
     process::{self, Attachment},
     sys::{array::Array, pointer::Pointer},
 };
@@ -195,6 +196,7 @@ pub(crate) fn ask(attachment: &Attachment, id: u32, side: Side) -> Option<&'stat
         return Some(mapped);
     }
     // The side in the answer is of no use: a process may hold both (it connected to itself, or its listener has gone).
-    let (_, memory) = attachment.client().arena(id).inspect_err(|error| attachment.failed(error)).ok()?;
+    let (_, memory) =
+        numbers::make(|| attachment.client().arena(id)).inspect_err(|error| attachment.failed(error)).ok()?;
     map(attachment, id, side, &memory)
 }

@@ -21,6 +21,7 @@ use rustix::{
 
 use crate::{
     address, arenas, channel, connect, fork, listen,
+    numbers::{self, Room, Turn},
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
     sys::{self, call},
@@ -58,7 +59,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// See [`ALONE`].
 #[derive(Debug)]
-pub(crate) struct Alone(#[allow(dead_code, reason = "is let go")] Option<MutexGuard<'static, ()>>);
+pub(crate) struct Alone(
+    #[allow(dead_code, reason = "is let go")] Option<MutexGuard<'static, ()>>,
+    #[allow(dead_code, reason = "is let go")] Option<Turn>,
+);
 
 impl Alone {
     /// Waits for a second: the one who holds it may be stopped, or this very thread below a signal handler.
@@ -66,12 +70,12 @@ impl Alone {
         const ROUNDS: u32 = 20_000;
         for rounds in 0..ROUNDS {
             match ALONE.try_lock() {
-                Ok(guard) => return Alone(Some(guard)),
-                Err(TryLockError::Poisoned(poisoned)) => return Alone(Some(poisoned.into_inner())),
+                Ok(guard) => return Alone(Some(guard), Turn::begin()),
+                Err(TryLockError::Poisoned(poisoned)) => return Alone(Some(poisoned.into_inner()), Turn::begin()),
                 Err(TryLockError::WouldBlock) => table::pause(rounds),
             }
         }
-        Alone(None)
+        Alone(None, Turn::begin())
     }
 }
 
@@ -117,7 +121,8 @@ fn moment() -> Option<(OwnedFd, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()
     };
-    pair().or_else(|| fork::beyond_soft_limit(pair)?)
+    let _room = Room::open();
+    pair()
 }
 
 /// When exec came back with an error.
@@ -307,7 +312,9 @@ fn resume(attachment: &Attachment, object: Object, numbers: &[Fd], references: u
                 }
                 return;
             };
-            let page = attachment.client().listener(id).ok().and_then(|page| ListenerPage::map(page.as_fd()).ok());
+            let page = numbers::make(|| attachment.client().listener(id))
+                .ok()
+                .and_then(|page| ListenerPage::map(page.as_fd()).ok());
             let (Some(page), Some(socket)) = (page, enter(first)) else { return };
             others.iter().for_each(|fd| connect::enter_again(*fd, socket));
             listen::resume(attachment, socket, id, page);

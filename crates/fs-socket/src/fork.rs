@@ -10,12 +10,12 @@ use fs_shm::control::{Client, Error, Fd as OwnedFd};
 use rustix::{
     fd::AsRawFd,
     io::Errno,
-    process::{Resource, Rlimit, getrlimit, setrlimit},
+    process::{Resource, getrlimit},
 };
 
 use crate::{
     exec::Alone,
-    listen, poll,
+    listen, numbers, poll,
     process::{self, Attachment},
     route,
     socket::{Kind, Socket},
@@ -63,11 +63,8 @@ pub(crate) fn make_child(parent: &Attachment) -> Option<Box<Attachment>> {
     if fs_shm::wait::is_confined() {
         return take_prepared(parent);
     }
-    let answer = match ask_for_child(parent, Client::fork) {
-        // No number for one of the three descriptors that are needed until the child runs.
-        Err(Error::System(Errno::MFILE | Errno::MSGSIZE)) => beyond_soft_limit(|| ask_for_child(parent, Client::fork))?,
-        answer => answer,
-    };
+    // For three descriptors that are needed until the child runs.
+    let answer = numbers::make(|| ask_for_child(parent, Client::fork));
     answer.inspect_err(|error| parent.failed(error)).ok()
 }
 
@@ -75,7 +72,7 @@ type Ask = fn(&Client, OwnedFd) -> Result<(u32, OwnedFd), Error>;
 
 fn ask_for_child(parent: &Attachment, ask: Ask) -> Result<Box<Attachment>, Error> {
     let (mut client, end) = Client::pair()?;
-    client.move_from(process::high())?;
+    client.move_from(numbers::first())?;
     let (id, page) = ask(parent.client(), end)?;
     parent.for_child(client, id, &page).map_err(|errno| {
         give_up(parent, id);
@@ -100,7 +97,7 @@ pub(crate) fn prepare() {
     let (Some(parent), Ok(mut prepared)) = (process::current(), PREPARED.try_lock()) else { return };
     while prepared.len() < CHILDREN {
         // No descriptor free, for one: then such a fork fails.
-        let Ok(child) = ask_for_child(parent, Client::prepare) else { break };
+        let Ok(child) = numbers::make(|| ask_for_child(parent, Client::prepare)) else { break };
         table::set_internal(child.client().fd().as_raw_fd());
         prepared.push(child);
     }
@@ -129,21 +126,6 @@ fn forget(child: Box<Attachment>) {
     core::mem::forget(child);
 }
 
-/// A process that has used all its descriptor numbers can fork: what is needed for it is taken beyond the soft limit, as far as
-/// the hard one allows.
-pub(crate) fn beyond_soft_limit<T>(make: impl FnOnce() -> T) -> Option<T> {
-    if fs_shm::wait::is_confined() {
-        return None;
-    }
-    let limit = getrlimit(Resource::Nofile);
-    // Another thread that opens something just now may get a number beyond the limit, which works as any other.
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok()?;
-    let made = make();
-    // What was in force a moment ago.
-    let _ = setrlimit(Resource::Nofile, limit);
-    Some(made)
-}
-
 fn give_up(parent: &Attachment, child: u32) {
     if let Err(error) = parent.client().fork_failed(child) {
         parent.failed(&error);
@@ -168,6 +150,7 @@ pub fn after_fork_parent(forking: Forking, made: bool) {
 /// In the child, before anything else. No allocation, no lock that another thread could have held.
 pub fn after_fork_child(forking: Forking) {
     let Forking { still, child, alone: _alone } = forking;
+    numbers::forked();
     still.end_in_child();
     Socket::each(Socket::forked);
     route::forked();

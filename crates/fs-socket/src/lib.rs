@@ -42,6 +42,7 @@ mod held;
 mod ioctl_unsafe;
 pub mod listen;
 mod memory;
+mod numbers;
 pub mod options;
 pub mod pass;
 pub mod poll;

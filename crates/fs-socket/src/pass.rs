@@ -4,7 +4,7 @@ use fs_shm::{Channel, control::Object, pages::ListenerPage};
 use rustix::fd::AsFd;
 
 use crate::{
-    address, arenas, channel, connect, exec, listen,
+    address, arenas, channel, connect, exec, listen, numbers,
     process::{self, Attachment},
     socket::{Kind, mark},
     sys::{self, call},
@@ -92,7 +92,8 @@ fn is_bound_only(fd: Fd) -> bool {
 
 fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
     let placeholder = sys::borrowed(fd)?;
-    let claimed = attachment.client().claim(placeholder).inspect_err(|error| attachment.failed(error));
+    let claimed =
+        numbers::make(|| attachment.client().claim(placeholder)).inspect_err(|error| attachment.failed(error));
     let (object, memory) = claimed.ok()??;
     match object {
         Object::Channel { arena, slot, side } => {

@@ -19,7 +19,7 @@ use fs_shm::{
 };
 use rustix::{
     event::EventfdFlags,
-    fd::{AsFd, AsRawFd, IntoRawFd},
+    fd::{AsFd, AsRawFd},
     fs::{Mode, OFlags},
     io::Errno,
 };
@@ -27,6 +27,7 @@ use std::{ffi::OsString, sync::OnceLock};
 
 use crate::{
     channel,
+    numbers::{self, Room},
     socket::{Kind, Socket},
     sys::{self, array::Array, pointer::Pointer, signals, thread},
     table,
@@ -217,6 +218,7 @@ pub fn attached() -> Option<&'static Attachment> {
 pub(crate) fn jumped() {
     // Lost: it was in the middle of nothing.
     let _ = ATTACHING.compare_exchange(thread::me(), 0, AcqRel, Relaxed);
+    numbers::jumped();
     if let Some(attachment) = current() {
         attachment.client.break_own_lock();
     }
@@ -224,13 +226,14 @@ pub(crate) fn jumped() {
 
 fn attach() -> Option<&'static Attachment> {
     NEXT_TRY.store(now() + RETRY_NS, Relaxed);
+    let _room = Room::open();
     let client = reach()?;
     enter(client, false).map(|(attachment, _)| attachment)
 }
 
 /// Introduces this process (or its new image) on a connection; its page's memory comes with it.
 pub(crate) fn enter(mut client: Client, resume: bool) -> Option<(&'static Attachment, OwnedFd)> {
-    let _high = client.move_from(high()).ok()?;
+    let _high = client.move_from(numbers::first()).ok()?;
     let mut room = [0; 64];
     let name = program(&mut room);
     let welcome = if resume { client.resume(name) } else { client.hello(name) }.ok()?;
@@ -340,23 +343,6 @@ pub(crate) fn now() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// From which number on our own descriptors lie: out of the way of programs that count on low ones, not so high that the
-/// kernel's descriptor table grows.
-pub(crate) fn high() -> Fd {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
-    (limit / 4 * 3).min(960) as Fd
-}
-
-/// Moves a descriptor of ours up and keeps the application's close and dup2 away from it.
-pub(crate) fn keep(fd: OwnedFd) -> Fd {
-    let number = match rustix::io::fcntl_dupfd_cloexec(&fd, high()) {
-        Ok(moved) => moved.into_raw_fd(),
-        Err(_) => fd.into_raw_fd(),
-    };
-    table::set_internal(number);
-    number
-}
-
 /// Writes what a descriptor stands for into the attachment page. False: it cannot have an entry.
 #[must_use]
 pub(crate) fn enter_page(attachment: &Attachment, fd: Fd, object: Object) -> bool {
@@ -380,28 +366,24 @@ pub struct Poller {
 /// Makes a poller. `None`: no daemon (then there is nothing to watch either), or no descriptor number.
 pub fn poller() -> Option<Poller> {
     let attachment = attached()?;
-    let answer = match attachment.client.poller() {
-        Err(control::Error::System(Errno::MFILE | Errno::MSGSIZE)) => {
-            crate::fork::beyond_soft_limit(|| attachment.client.poller())?
-        }
-        answer => answer,
-    };
+    let answer = numbers::make(|| attachment.client.poller());
     let (id, set) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
-    Some(Poller { id, fd: keep(set), private: false, life: attachment.life })
+    Some(Poller { id, fd: numbers::keep(set), private: false, life: attachment.life })
 }
 
 /// The poller of all who sleep in accept on a listener.
 pub(crate) fn listener_poller(attachment: &Attachment, listener: u32) -> Option<Poller> {
-    let (id, set) = attachment.client.listener_poller(listener).inspect_err(|error| attachment.failed(error)).ok()?;
-    Some(Poller { id, fd: keep(set), private: false, life: attachment.life })
+    let answer = numbers::make(|| attachment.client.listener_poller(listener));
+    let (id, set) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
+    Some(Poller { id, fd: numbers::keep(set), private: false, life: attachment.life })
 }
 
 /// The poller of all epoll sets that watch a listener with EPOLLEXCLUSIVE, for the set with the poller `set`; whether that
 /// is rung for new arenas all the same.
 pub(crate) fn exclusive_poller(attachment: &Attachment, listener: u32, set: u32, told: bool) -> Option<Poller> {
-    let answer = attachment.client.exclusive_poller(listener, set, told);
+    let answer = numbers::make(|| attachment.client.exclusive_poller(listener, set, told));
     let (id, eventfd) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
-    Some(Poller { id, fd: keep(eventfd), private: true, life: attachment.life })
+    Some(Poller { id, fd: numbers::keep(eventfd), private: true, life: attachment.life })
 }
 
 /// One descriptor less of a poller, which is used on.
@@ -412,10 +394,11 @@ pub(crate) fn drop_poller(poller: Poller) {
 /// Makes a poller that works without epoll_wait(2).
 pub(crate) fn private_poller() -> Option<Poller> {
     let attachment = attached()?;
+    let _room = Room::open();
     let eventfd: OwnedFd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?.into();
     let made = attachment.client.private_poller(eventfd.as_fd());
     let id = made.inspect_err(|error| attachment.failed(error)).ok()?;
-    Some(Poller { id, fd: keep(eventfd), private: true, life: attachment.life })
+    Some(Poller { id, fd: numbers::keep(eventfd), private: true, life: attachment.life })
 }
 
 impl Poller {
@@ -515,8 +498,8 @@ fn ask(poller: u32) -> Known {
     if fs_shm::wait::is_confined() {
         return Known::Unreachable;
     }
-    let known = match attachment.client.bell(poller) {
-        Ok(bell) => Known::Bell(keep(bell)),
+    let known = match numbers::make(|| attachment.client.bell(poller)) {
+        Ok(bell) => Known::Bell(numbers::keep(bell)),
         Err(error @ (control::Error::Closed | control::Error::Failed(Errno::NOENT | Errno::ACCESS))) => {
             attachment.failed(&error);
             return Known::Gone;

@@ -20,6 +20,7 @@ use rustix::{fd::BorrowedFd, io::Errno};
 
 use crate::{
     arenas::{self, Mapped},
+    numbers,
     process::Attachment,
     sys::{array::Array, pointer::Pointer},
 };
@@ -72,7 +73,7 @@ pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placehol
     if !bound && let Some(way) = entry.and_then(|entry| entry.read(attachment, &key)) {
         return way;
     }
-    let routed = match attachment.client().route(to, placeholder) {
+    let routed = match numbers::make(|| attachment.client().route(to, placeholder)) {
         Ok(routed) => routed,
         Err(error) => {
             attachment.failed(&error);

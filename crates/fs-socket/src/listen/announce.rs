@@ -23,15 +23,13 @@ use rustix::{
 
 use super::{Listener, live, lost, of};
 use crate::{
-    poll,
+    numbers, poll,
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
-    sys::{self, call},
+    sys,
     table::{self, Changing},
     types::Fd,
 };
-
-const F_DUPFD_CLOEXEC: i32 = 1030;
 
 /// Tells the daemon of a listener. Where it cannot serve it, the kernel alone listens.
 ///
@@ -76,12 +74,12 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
 /// the daemon says what it has.
 fn listen(attachment: &Attachment, placeholder: BorrowedFd<'_>) -> Result<Listening, Error> {
     const TRIES: u32 = 3;
-    let mut answer = attachment.client().listen(placeholder);
+    let mut answer = numbers::make(|| attachment.client().listen(placeholder));
     for _ in 1..TRIES {
         if !matches!(answer, Err(Error::TimedOut)) {
             break;
         }
-        answer = attachment.client().listen(placeholder);
+        answer = numbers::make(|| attachment.client().listen(placeholder));
     }
     answer
 }
@@ -206,7 +204,7 @@ impl Number {
     fn of(fd: Fd, socket: &'static Socket) -> Option<Self> {
         loop {
             let fd = live(fd, socket)?;
-            let Ok(own) = call::fcntl(fd, F_DUPFD_CLOEXEC, process::high() as usize) else {
+            let Ok(own) = numbers::duplicate(fd) else {
                 // No number free: it has to be that one.
                 return Some(Number { number: fd, _own: None });
             };

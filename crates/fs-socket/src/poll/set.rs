@@ -30,7 +30,7 @@ use super::{
     turn::Turn,
 };
 use crate::{
-    fork,
+    numbers,
     process::{self, Poller},
     socket::{Socket, Watch},
     sys, table,
@@ -152,8 +152,7 @@ const F_DUPFD_CLOEXEC: i32 = 1030;
 
 /// A number of ours for the application's set. `None`: none is free.
 pub(super) fn own_number(set: Fd) -> Option<Fd> {
-    let duplicate = || sys::call::fcntl(set, F_DUPFD_CLOEXEC, process::high() as usize);
-    let number = duplicate().or_else(|errno| fork::beyond_soft_limit(duplicate).unwrap_or(Err(errno))).ok()?;
+    let number = numbers::duplicate(set).ok()?;
     table::set_internal(number);
     Some(number)
 }
@@ -357,7 +356,7 @@ impl Inner {
             return;
         }
         if let Ok(fd) = kernel::eventfd(1) {
-            let fd = process::keep(sys::owned(fd));
+            let fd = numbers::keep(sys::owned(fd));
             self.kick = Some((fd, KICKS));
             self.rearm_kick(ADD);
         }
