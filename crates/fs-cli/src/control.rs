@@ -50,6 +50,7 @@ pub(crate) fn connect(path: &Path) -> Result<Client, Error> {
 }
 
 /// What a daemon says of itself.
+#[derive(Debug)]
 pub(crate) struct Status {
     pub(crate) pid: u32,
     pub(crate) cores: u16,

@@ -1,19 +1,21 @@
-//! The `fastsock` program: up, run, ss, stat, doctor.
+//! The `fastsock` program: up, run, ss, stat, top, doctor.
 
 mod control;
+mod docs;
 mod doctor;
 mod program;
 mod run;
 mod ss;
 mod stat;
+mod top;
 mod up;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// User-space TCP/IP for unmodified programs.
 #[derive(Parser, Debug)]
-#[command(version)]
+#[command(name = "fastsock", version)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -29,8 +31,14 @@ enum Command {
     Ss(ss::Args),
     /// Prints counters.
     Stat(stat::Args),
+    /// Shows connections, cores, rates, drops, and why sockets are not accelerated, anew every second.
+    Top(top::Args),
     /// Checks what acceleration needs, and says what to do.
     Doctor(doctor::Args),
+    /// Prints manual pages, for packages.
+    Man(docs::ManArgs),
+    /// Prints completions for a shell.
+    Completions(docs::CompletionsArgs),
     /// Starts a daemon in the background, for `run`.
     #[command(hide = true)]
     Start(run::StartArgs),
@@ -54,6 +62,9 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Ss(args) => ss::ss(args),
         Command::Stat(args) => stat::stat(args),
+        Command::Top(args) => top::top(args),
+        Command::Man(args) => docs::man(args, Args::command()),
+        Command::Completions(args) => docs::completions(args, Args::command()),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Start(args) => run::start_daemon(args),
     };

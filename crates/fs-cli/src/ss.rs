@@ -29,7 +29,7 @@ pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Asks the kernel for what it carries. Descriptors of one socket are one row.
-fn complete(rows: &mut Vec<SocketRow>) {
+pub(crate) fn complete(rows: &mut Vec<SocketRow>) {
     let mut tables = kernel::Tables::default();
     let mut seen = HashSet::new();
     rows.retain_mut(|row| {
@@ -40,7 +40,7 @@ fn complete(rows: &mut Vec<SocketRow>) {
 const HEADINGS: [&str; 9] =
     ["State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port", "Kind", "Core", "Reason", "Process"];
 
-fn table(rows: &[SocketRow], header: bool) -> String {
+pub(crate) fn table(rows: &[SocketRow], header: bool) -> String {
     let mut lines: Vec<[String; 9]> = Vec::new();
     if header {
         lines.push(HEADINGS.map(str::to_owned));

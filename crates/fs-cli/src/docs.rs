@@ -1,0 +1,49 @@
+//! `fastsock man` and `fastsock completions`: written from the options themselves, so they are never behind them.
+
+use anyhow::Context;
+use clap::Command;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ManArgs {
+    /// Writes the pages of all commands into this directory, and not one to standard output.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "page")]
+    to: Option<PathBuf>,
+    /// The command whose page is printed [default: that of all].
+    #[arg(value_name = "COMMAND")]
+    page: Option<String>,
+}
+
+pub(crate) fn man(args: ManArgs, command: Command) -> anyhow::Result<ExitCode> {
+    if let Some(directory) = args.to {
+        std::fs::create_dir_all(&directory).with_context(|| format!("{}", directory.display()))?;
+        clap_mangen::generate_to(command, &directory).with_context(|| format!("{}", directory.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut command = command;
+    // Gives each command its whole name.
+    command.build();
+    let command = match &args.page {
+        None => command,
+        Some(name) => command.find_subcommand(name).with_context(|| format!("there is no command `{name}`"))?.clone(),
+    };
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page).context("write the page")?;
+    std::io::stdout().write_all(&page).context("standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell that they are for.
+    shell: clap_complete::Shell,
+}
+
+pub(crate) fn completions(args: CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "fastsock", &mut script);
+    std::io::stdout().write_all(&script).context("standard output")?;
+    Ok(ExitCode::SUCCESS)
+}

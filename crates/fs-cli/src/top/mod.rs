@@ -1,0 +1,70 @@
+//! `fastsock top`: what the daemon is doing now, anew every second.
+
+mod report;
+mod screen;
+
+use crate::control::{ControlArgs, status};
+use crate::ss;
+use anyhow::Context;
+use fs_shm::control::{CounterRow, Request, SocketRow};
+use report::{Report, Sample};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Prints one report as text, of the time of one interval, and ends. So it is, again and again, where standard output is
+    /// no terminal.
+    #[arg(long)]
+    once: bool,
+    /// How long a report's time is.
+    #[arg(long, short = 'i', value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.1..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("0.1 to 3600".into()) }
+}
+
+pub(crate) fn top(args: Args) -> anyhow::Result<ExitCode> {
+    let interval = Duration::from_secs_f64(args.interval);
+    // Where there is none, that is said at once, and not on a screen.
+    let first = sample(&args.control)?;
+    if !args.once && std::io::stdout().is_terminal() {
+        return screen::show(&args.control, interval, first);
+    }
+    let mut before = first;
+    loop {
+        std::thread::sleep(interval);
+        let now = sample(&args.control)?;
+        let text = report::text(&Report::between(&before, &now));
+        let mut output = std::io::stdout();
+        let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+        match written {
+            // `fastsock top | head` has seen enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            written => written.context("standard output")?,
+        }
+        if args.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        before = now;
+    }
+}
+
+/// Asks the daemon for all of it.
+fn sample(control: &ControlArgs) -> anyhow::Result<Sample> {
+    let client = control.connect()?;
+    let status = status(&client).context("the daemon's status")?;
+    let at = Instant::now();
+    let mut counters: Vec<CounterRow> = Vec::new();
+    client.rows(|cursor| Request::Counters { cursor }, |row| counters.push(row)).context("the daemon's counters")?;
+    let mut sockets: Vec<SocketRow> = Vec::new();
+    client.rows(|cursor| Request::Sockets { cursor }, |row| sockets.push(row)).context("the daemon's sockets")?;
+    ss::complete(&mut sockets);
+    Ok(Sample { at, status, counters, sockets })
+}
