@@ -18,6 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -64,6 +65,13 @@ impl PortLease {
     /// The address, with the port that was chosen.
     pub fn addr(&self) -> SocketAddr {
         self.0.at
+    }
+
+    /// Another descriptor of the kernel's socket that is bound there for us, and non-blocking; `None` in standalone
+    /// addressing, and where another process holds the port. Of UDP it is where the kernel delivers what the XDP program
+    /// leaves to it: fragmented datagrams, once they are whole, broadcasts and multicasts.
+    pub fn kernel_socket(&self) -> io::Result<Option<OwnedFd>> {
+        self.0.shared.ports.kernel_socket(self.0.protocol, self.0.at)
     }
 
     /// For a connection on this port.

@@ -8,6 +8,7 @@ use fs_xdp::Share;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -33,7 +34,7 @@ struct Used {
     /// Somebody else holds it in the kernel, and may have connections there.
     held: bool,
     /// `None` where the address is not the kernel's (standalone addressing), or somebody else holds it.
-    _reservation: Option<Reservation>,
+    reservation: Option<Reservation>,
 }
 
 pub(crate) struct Ports {
@@ -119,7 +120,7 @@ impl Ports {
                 return Err(error);
             }
         }
-        used.insert((protocol, at), Used { users: 1, carried: false, until: None, held, _reservation: reservation });
+        used.insert((protocol, at), Used { users: 1, carried: false, until: None, held, reservation });
         Ok(at)
     }
 
@@ -156,6 +157,13 @@ impl Ports {
         if used.get(&(protocol, at)).is_some_and(|entry| entry.held && entry.users > 0) {
             self.sinks.iter().for_each(|sink| sink.share(protocol, at, share));
         }
+    }
+
+    /// Another descriptor of the kernel's socket that reserves `at`; `None` where there is none of ours.
+    pub(crate) fn kernel_socket(&self, protocol: Protocol, at: SocketAddr) -> io::Result<Option<OwnedFd>> {
+        let used = self.lock();
+        let reservation = used.get(&(protocol, at)).and_then(|entry| entry.reservation.as_ref());
+        reservation.map(|reservation| reservation.as_fd().try_clone_to_owned()).transpose()
     }
 
     /// Somebody uses it.

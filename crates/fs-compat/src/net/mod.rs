@@ -34,6 +34,8 @@ mod tcp_listener;
 mod tcp_options;
 mod tcp_socket;
 mod tcp_stream;
+mod udp_groups;
+mod udp_kernel;
 mod udp_socket;
 
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};

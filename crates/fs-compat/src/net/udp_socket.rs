@@ -2,21 +2,26 @@
 
 use crate::error::{IntoIo, to_io_error};
 use crate::net::each_addr;
+use crate::net::udp_kernel::KernelSide;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
 /// A UDP socket of one core; see `tokio::net::UdpSocket`. Datagrams come from the queues of this core: sockets on
 /// several cores at one address share the load.
+///
+/// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host pass the kernel's socket of the
+/// same port, which joins the groups and is what fragments (not in standalone addressing: there they are refused).
 #[derive(Debug)]
 pub struct UdpSocket {
     core: CoreRef,
     id: UdpId,
+    pub(super) kernel: Option<KernelSide>,
     _lease: PortLease,
 }
 
@@ -26,7 +31,10 @@ impl UdpSocket {
         each_addr(addr, async |at| {
             let core = CoreRef::require()?;
             let (id, lease) = core.bind_udp(at)?.io()?;
-            Ok(UdpSocket { core, id, _lease: lease })
+            // From here on the socket is closed on an error.
+            let mut socket = UdpSocket { core, id, kernel: None, _lease: lease };
+            socket.kernel = KernelSide::of(&socket._lease)?;
+            Ok(socket)
         })
         .await
     }
@@ -34,6 +42,53 @@ impl UdpSocket {
     /// Sets the peer: `send` goes there, and only its datagrams are received.
     pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
         each_addr(addr, async |remote| self.call(|stack, id| stack.udp_connect(id, remote))).await
+    }
+
+    /// The kernel's side where it is the way of a datagram that the engine refused.
+    fn other_way(&self, refused: &io::Error, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
+        if !matches!(refused.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
+            return None;
+        }
+        self.kernel.as_ref().zip(target.or_else(|| self.peer_addr().ok()))
+    }
+
+    fn send_now(&self, buf: &[u8], target: Option<SocketAddr>) -> io::Result<usize> {
+        let sent = self.call(|stack, id| send(stack, id, buf, target));
+        let Err(refused) = &sent else { return sent };
+        match self.other_way(refused, target) {
+            Some((kernel, target)) => kernel.try_send(buf, target),
+            None => sent,
+        }
+    }
+
+    fn poll_send_any(&self, cx: &mut Context<'_>, buf: &[u8], target: Option<SocketAddr>) -> Poll<io::Result<usize>> {
+        let sent = self.poll_op(cx, Wait::UdpWrite, |stack, id| send(stack, id, buf, target));
+        let Poll::Ready(Err(refused)) = &sent else { return sent };
+        match self.other_way(refused, target) {
+            Some((kernel, target)) => kernel.poll_send(cx, buf, target),
+            None => sent,
+        }
+    }
+
+    fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
+        match (self.call(|stack, id| receive(stack, id, buf, peek)), &self.kernel) {
+            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
+                kernel.try_recv(buf, peek, self.peer_addr().ok())
+            }
+            (received, _) => received,
+        }
+    }
+
+    fn poll_receive(&self, cx: &mut Context<'_>, buf: &mut [u8], peek: bool) -> Poll<io::Result<(usize, SocketAddr)>> {
+        let received = self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, peek));
+        let (Poll::Pending, Some(kernel)) = (&received, &self.kernel) else { return received };
+        loop {
+            ready!(kernel.poll_readable(cx))?;
+            match kernel.try_recv(buf, peek, self.peer_addr().ok()) {
+                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
+                received => return Poll::Ready(received),
+            }
+        }
     }
 
     fn call<R>(&self, f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>) -> io::Result<R> {
@@ -64,6 +119,11 @@ impl UdpSocket {
         }
         if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
             answer |= Ready::WRITABLE;
+        }
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| interest.is_readable() && answer.is_empty())
+            && kernel.poll_readable(cx)?.is_ready()
+        {
+            answer |= Ready::READABLE;
         }
         if !answer.is_empty() {
             return Poll::Ready(Ok(answer));
@@ -106,12 +166,12 @@ impl UdpSocket {
 
     /// As [`UdpSocket::send`].
     pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_op(cx, Wait::UdpWrite, |stack, id| stack.udp_send(id, buf, None))
+        self.poll_send_any(cx, buf, None)
     }
 
     /// As [`UdpSocket::send`], or `WouldBlock`.
     pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
-        self.call(|stack, id| stack.udp_send(id, buf, None))
+        self.send_now(buf, None)
     }
 
     /// Sends a datagram.
@@ -124,12 +184,12 @@ impl UdpSocket {
 
     /// As [`UdpSocket::send_to`].
     pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
-        self.poll_op(cx, Wait::UdpWrite, |stack, id| stack.udp_send(id, buf, Some(target)))
+        self.poll_send_any(cx, buf, Some(target))
     }
 
     /// As [`UdpSocket::send_to`], or `WouldBlock`.
     pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
-        self.call(|stack, id| stack.udp_send(id, buf, Some(target)))
+        self.send_now(buf, Some(target))
     }
 
     /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one of what is left: all of them or none. `target:
@@ -146,13 +206,26 @@ impl UdpSocket {
     /// Receives datagrams, one to each buffer, as many as wait (recvmmsg): at least one, or `WouldBlock`. `metas` gets an
     /// entry for each.
     pub fn try_recv_batch(&self, bufs: &mut [&mut [u8]], metas: &mut Vec<UdpMeta>) -> io::Result<usize> {
-        self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas))
+        match (self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas)), &self.kernel, bufs.first_mut()) {
+            (Err(nothing), Some(kernel), Some(buf)) if nothing.kind() == io::ErrorKind::WouldBlock => {
+                let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
+                metas.push(UdpMeta { len, from, to: self.local_addr()? });
+                Ok(1)
+            }
+            (received, ..) => received,
+        }
     }
 
     /// Receives as many datagrams of one sender and size as fit into `buf` (UDP_GRO): all bytes' description, and the
     /// size of each (the last may be shorter).
     pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
-        self.call(|stack, id| stack.udp_recv_segments(id, buf))
+        match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
+            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
+                let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
+                Ok((UdpMeta { len, from, to: self.local_addr()? }, len))
+            }
+            (received, _) => received,
+        }
     }
 
     // ---- receiving: what does not fit into the buffer is lost, as with recvfrom(2)
@@ -174,7 +247,7 @@ impl UdpSocket {
 
     /// Receives a datagram, and says from whom.
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|cx| self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, false))).await
+        poll_fn(|cx| self.poll_receive(cx, buf, false)).await
     }
 
     /// As [`UdpSocket::recv_from`].
@@ -184,7 +257,7 @@ impl UdpSocket {
 
     /// As [`UdpSocket::recv_from`], or `WouldBlock`.
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.call(|stack, id| receive(stack, id, buf, false))
+        self.receive_now(buf, false)
     }
 
     /// Receives a datagram from the peer that was set, without taking it.
@@ -194,7 +267,7 @@ impl UdpSocket {
 
     /// Receives a datagram without taking it.
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|cx| self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, true))).await
+        poll_fn(|cx| self.poll_receive(cx, buf, true)).await
     }
 
     /// As [`UdpSocket::peek_from`].
@@ -203,11 +276,9 @@ impl UdpSocket {
     }
 
     fn poll_into(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>, peek: bool) -> Poll<io::Result<SocketAddr>> {
-        self.poll_op(cx, Wait::UdpRead, |stack, id| {
-            let (n, from) = receive(stack, id, buf.initialize_unfilled(), peek)?;
-            buf.advance(n);
-            Ok(from)
-        })
+        let (n, from) = ready!(self.poll_receive(cx, buf.initialize_unfilled(), peek))?;
+        buf.advance(n);
+        Poll::Ready(Ok(from))
     }
 
     // ---- addresses and options
@@ -231,6 +302,9 @@ impl UdpSocket {
     /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         let ttl = super::tcp_stream::ttl_in_range(ttl)?;
+        if let Some(kernel) = &self.kernel {
+            kernel.options().set_ttl(ttl.into())?;
+        }
         self.call(|stack, id| stack.udp_set_ttl(id, Some(ttl)))
     }
 
@@ -238,6 +312,15 @@ impl UdpSocket {
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.call(|stack, id| stack.udp_take_error(id))?.map(to_io_error))
     }
+}
+
+/// One that does not leave this host is no datagram for the engine.
+fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>) -> Result<usize, Error> {
+    let to = target.or(stack.udp_remote(id)?).map(|to| to.ip().to_canonical());
+    if to.is_some_and(|to| to.is_loopback() || stack.is_local(to)) {
+        return Err(Error::InvalidInput);
+    }
+    stack.udp_send(id, buf, target)
 }
 
 fn receive(stack: &mut CoreStack, id: UdpId, buf: &mut [u8], peek: bool) -> Result<(usize, SocketAddr), Error> {

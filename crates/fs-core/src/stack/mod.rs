@@ -390,7 +390,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Addresses of ours.
-    pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
+    pub fn is_local(&self, ip: IpAddr) -> bool {
         self.net.is_local(ip)
     }
 

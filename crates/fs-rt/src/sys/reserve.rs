@@ -4,7 +4,7 @@
 use fs_core::Protocol;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A reserved port. Dropping it gives the port back.
 #[derive(Debug)]
@@ -103,6 +103,12 @@ impl Reservation {
         check(unsafe { libc::getsockname(self.fd.as_raw_fd(), raw.as_mut_ptr().cast(), &mut len) })?;
         // sockaddr_in and sockaddr_in6 both hold the port in bytes 2 and 3, in network order.
         Ok(u16::from_be_bytes([raw[2], raw[3]]))
+    }
+}
+
+impl AsFd for Reservation {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
