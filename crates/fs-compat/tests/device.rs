@@ -55,6 +55,43 @@ fn who_holds_the_device_is_named_with_a_cure_that_works() {
     });
 }
 
+/// Capabilities of linux/capability.h.
+const CAP_IPC_LOCK: u32 = 14;
+
+#[test]
+fn memory_that_may_not_be_locked_is_told_with_its_cures() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let Some(wire) = Wire::up("RLIMIT_MEMLOCK") else { return };
+    // The other tests here have the capability.
+    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), maximum: Some(8 << 20) }).unwrap();
+    let build = || Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(512).active_ports(0).build();
+    wire.ours.enter(|| {
+        // All but the four that the README names.
+        let keep = [12, 13, 38, 39];
+        let taken: Vec<u32> = (0..=40).filter(|capability| !keep.contains(capability)).collect();
+        assert!(taken.contains(&CAP_IPC_LOCK));
+        veth::netns_unsafe::drop_capabilities(&taken);
+        let said = build().unwrap_err().to_string();
+        assert!(said.contains("RLIMIT_MEMLOCK is too small") && said.contains("CAP_IPC_LOCK"), "{said}");
+        setrlimit(Resource::Memlock, Rlimit { current: Some(8 << 20), maximum: Some(8 << 20) }).unwrap();
+        drop(build().unwrap());
+    });
+}
+
+#[test]
+fn a_connection_to_this_host_is_refused_with_a_hint() {
+    let Some(wire) = Wire::up("this host's addresses") else { return };
+    let run = wire.ours.enter(|| {
+        Wire::runtime().run(|_| async {
+            for own in [veth::OURS, "127.0.0.1".parse().unwrap(), "::1".parse().unwrap()] {
+                let error = fs_compat::TcpStream::connect((own, 80)).await.unwrap_err();
+                assert!(error.to_string().contains("fs_compat::blocking"), "{own}: {error}");
+            }
+        })
+    });
+    run.unwrap();
+}
+
 #[test]
 fn a_device_that_is_deleted_is_named() {
     let Some(wire) = Wire::up("a deleted device") else { return };

@@ -46,6 +46,8 @@ pub(crate) struct CoreShared {
     pub(crate) reactor: RefCell<Option<Waker>>,
     pub(crate) shutting_down: Cell<bool>,
     pub(crate) new_sources: NewSources,
+    /// In a child of fork(2) its memory is a copy, and the links, the threads and the connections are the parent's.
+    pub(crate) in_child: Cell<bool>,
 }
 
 /// A local port that is ours as long as a clone of this lives: listeners hold one, and so do the connections
@@ -103,6 +105,16 @@ impl std::fmt::Debug for CoreRef {
     }
 }
 
+/// Runs in a child of fork(2), on its only thread.
+fn in_child() {
+    // Borrowed or gone: the fork was made by a signal handler within a call, or outside a run.
+    let _ = CURRENT.try_with(|current| {
+        if let Ok(Some(core)) = current.try_borrow().as_deref() {
+            core.0.in_child.set(true);
+        }
+    });
+}
+
 /// Takes the thread's core away when the thread's run ends.
 pub(crate) struct Entered;
 
@@ -128,6 +140,7 @@ impl CoreRef {
     }
 
     pub(crate) fn enter(&self) -> Entered {
+        crate::sys::after_fork_in_child(in_child);
         CURRENT.with_borrow_mut(|current| *current = Some(self.clone()));
         Entered
     }
@@ -159,6 +172,12 @@ impl CoreRef {
         }
     }
 
+    /// False in a child of fork(2): the sockets of this core are the parent's, and the child's copies of them carry nothing.
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        !self.0.in_child.get()
+    }
+
     /// Calls the stack, and waits for `interest` in slot `index` when it answers `WouldBlock`.
     #[inline]
     pub fn poll_op<R>(
@@ -168,6 +187,9 @@ impl CoreRef {
         index: u32,
         f: impl FnOnce(&mut CoreStack) -> Result<R, Error>,
     ) -> Poll<Result<R, Error>> {
+        if !self.is_here() {
+            return Poll::Ready(Err(Error::BadSocket));
+        }
         match self.stack(f) {
             Err(Error::WouldBlock) => {
                 self.wait(interest, index, cx.waker());

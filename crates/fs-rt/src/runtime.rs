@@ -326,6 +326,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         reactor: RefCell::new(None),
         shutting_down: Cell::new(false),
         new_sources: NewSources::default(),
+        in_child: Cell::new(false),
     })
 }
 

@@ -5,6 +5,9 @@
 //! Linux kernel would give. What differs:
 //!
 //! - They belong to their core: none of them is `Send`. Tasks are spawned with `tokio::task::spawn_local`.
+//! - A child of fork(2) has none of them: what it does with its copies is `EBADF`, and the parent's connections go on. One
+//!   that executes another program is no matter.
+//! - Connections to this host's own addresses and to 127.0.0.1 are refused with a hint: no device carries them.
 //! - On a thread that is not a core of a `fs_rt::Runtime` they answer an error.
 //! - Several cores may listen at one address; each accepts the connections that its queue receives.
 //! - [`TcpStream::recv_borrowed`] and [`TcpStream::send_buffer`] move data without a copy.

@@ -50,6 +50,16 @@ impl TcpStream {
         data: &[u8],
     ) -> io::Result<(TcpStream, usize)> {
         let core = CoreRef::require()?;
+        if core.look(|stack| within_host(stack, connect.remote.ip().to_canonical())) {
+            return Err(io::Error::new(
+                io::ErrorKind::NetworkUnreachable,
+                format!(
+                    "{} is this host itself, which packets on its devices do not reach: connect by tokio::net, or by \
+                     fs_compat::blocking, whose sockets share memory where both ends have them",
+                    connect.remote
+                ),
+            ));
+        }
         let (id, taken) = core.stack(|stack| stack.tcp_connect_with(connect, data)).io()?;
         let lease = lease.map(|lease| lease.for_connection());
         // From here on a cancelled connect closes the socket.
@@ -80,6 +90,9 @@ impl TcpStream {
     }
 
     pub(super) fn call<R>(&self, f: impl FnOnce(&mut CoreStack, TcpId) -> Result<R, Error>) -> io::Result<R> {
+        if !self.core.is_here() {
+            return Err(to_io_error(Error::BadSocket));
+        }
         self.core.stack(|stack| f(stack, self.id)).io()
     }
 
@@ -402,6 +415,11 @@ impl TcpStream {
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         self.change(|options| options.keepalive = keepalive)
     }
+}
+
+/// The host delivers to these itself. Of a standalone stack loopback is nobody's.
+pub(super) fn within_host(stack: &CoreStack, to: std::net::IpAddr) -> bool {
+    to.is_loopback() || stack.is_local(to)
 }
 
 pub(crate) fn ttl_in_range(ttl: u32) -> io::Result<u8> {

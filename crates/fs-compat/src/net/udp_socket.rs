@@ -92,6 +92,9 @@ impl UdpSocket {
     }
 
     fn call<R>(&self, f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>) -> io::Result<R> {
+        if !self.core.is_here() {
+            return Err(to_io_error(Error::BadSocket));
+        }
         self.core.stack(|stack| f(stack, self.id)).io()
     }
 
@@ -317,7 +320,7 @@ impl UdpSocket {
 /// One that does not leave this host is no datagram for the engine.
 fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>) -> Result<usize, Error> {
     let to = target.or(stack.udp_remote(id)?).map(|to| to.ip().to_canonical());
-    if to.is_some_and(|to| to.is_loopback() || stack.is_local(to)) {
+    if to.is_some_and(|to| super::tcp_stream::within_host(stack, to)) {
         return Err(Error::InvalidInput);
     }
     stack.udp_send(id, buf, target)
