@@ -2,11 +2,11 @@
 
 use fs_daemon::{Config, Daemon};
 use fs_shm::control::{
-    Client, CounterRow, Error, Fd, KernelReason, Listening, MESSAGE_MAX, Object, PeerSide, Request, Way, examples,
-    socket,
+    Client, CounterRow, Error, Fd, KernelReason, Listening, MESSAGE_MAX, Object, PeerSide, Request, Text, VERSION, Way,
+    examples, socket,
 };
 use fs_shm::pages::AttachmentPage;
-use fs_shm::{Arena, Channel, Geometry, NoBells, OpenArgs, Side};
+use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Side};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -135,6 +135,17 @@ impl Honest {
         // Not a measurement: a daemon that is stuck on somebody is stuck for seconds.
         assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     }
+}
+
+/// As after an upgrade of one of the two: its program is the kernel's, and the next one of the right version is served.
+#[test]
+fn a_library_of_another_version_is_refused() {
+    let daemon = start("version");
+    for version in [VERSION - 1, VERSION + 1, VERSION ^ 1 << 16] {
+        let refused = connect(daemon.path()).request(&Request::Hello { version, name: Text::new(b"old") }, &[]);
+        assert_eq!(refused.err(), Some(Error::Failed(Errno::PROTONOSUPPORT)), "{version:#x}");
+    }
+    connect(daemon.path()).hello(b"new").unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::limits::{FOUND_BELOW, POLLERS, pollers_max};
 use super::strangers::is_eventfd;
 use super::{Answer, Server};
 use crate::listeners::Netns;
+use crate::seldom::Seldom;
 use crate::sys::Credentials;
 use fs_shm::control::{Object, Reply, Text, VERSION};
 use fs_shm::pages::AttachmentPage;
@@ -97,12 +98,35 @@ impl Attachment {
     }
 }
 
+/// A library of another version would read the shared memory wrongly: its program is served by the kernel, and nobody but the
+/// log can say why.
+fn same_version(theirs: u32, pid: u32, name: Text<32>) -> Result<(), Errno> {
+    if theirs == VERSION {
+        return Ok(());
+    }
+    static SELDOM: Seldom = Seldom::new();
+    if let Some(left_out) = SELDOM.due() {
+        tracing::warn!(
+            pid,
+            name = name.as_str(),
+            left_out,
+            "its libfastsock.so has protocol version {}, this daemon {}: its connections stay the kernel's. Install \
+             the library and the daemon of one release, and restart the program",
+            version_text(theirs),
+            version_text(VERSION),
+        );
+    }
+    Err(Errno::PROTONOSUPPORT)
+}
+
+fn version_text(version: u32) -> String {
+    format!("{}.{}", version >> 16, version & 0xffff)
+}
+
 impl Server {
     pub(super) fn hello(&mut self, connection: u64, version: u32, name: Text<32>) -> Result<Answer, Errno> {
-        if version != VERSION {
-            return Err(Errno::PROTONOSUPPORT);
-        }
         let entry = self.connections.get(&connection).ok_or(Errno::BADF)?;
+        same_version(version, entry.who.pid, name)?;
         if entry.attachment.is_some() {
             return Err(Errno::ISCONN);
         }
@@ -156,10 +180,8 @@ impl Server {
 
     /// The new image after exec: its threads and pollers are new, so what the old ones held is freed.
     pub(super) fn resume(&mut self, me: u32, version: u32, name: Text<32>) -> Result<Answer, Errno> {
-        if version != VERSION {
-            return Err(Errno::PROTONOSUPPORT);
-        }
         let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        same_version(version, attachment.who.pid, name)?;
         attachment.name = name;
         self.end_image(me);
         self.has_image(me);
