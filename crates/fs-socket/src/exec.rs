@@ -22,6 +22,7 @@ use rustix::{
 use crate::{
     address, arenas, channel, connect, fork, listen,
     numbers::{self, Room, Turn},
+    poll,
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
     sys::{self, call},
@@ -39,13 +40,16 @@ const SOL_SOCKET: i32 = 1;
 const SO_COOKIE: i32 = 57;
 const SO_DOMAIN: i32 = 39;
 
-/// What the new image must be given: `FASTSOCK_CTL=<control>` in its environment (replacing one that is there).
+/// What the new image must be given: `FASTSOCK_CTL=<control>` or `FASTSOCK_CTL=<control>,<sets>` in its environment (replacing one
+/// that is there).
 #[derive(Debug)]
 #[must_use]
 pub struct Surviving {
     /// The descriptor number of the control connection; not close-on-exec while this stands. `None`: no socket of ours survives,
     /// leave the environment alone.
     pub control: Option<Fd>,
+    /// What the epoll sets hold that survive, if that is anything of ours.
+    sets: Option<PageFd>,
     child: Option<Box<Attachment>>,
     /// Close-on-exec: its end tells the daemon that there is a new image.
     moment: Option<OwnedFd>,
@@ -97,7 +101,7 @@ fn is_duplicated(fd: Fd) -> bool {
 /// Before exec(3)'s kernel call.
 pub fn before_exec() -> Surviving {
     let alone = Alone::begin();
-    let mut surviving = Surviving { control: None, child: None, moment: None, _alone: alone };
+    let mut surviving = Surviving { control: None, sets: None, child: None, moment: None, _alone: alone };
     let Some(attachment) = process::current() else { return surviving };
     if prepare(attachment, |_| false).is_none() {
         return surviving;
@@ -112,7 +116,23 @@ pub fn before_exec() -> Surviving {
     // A number of ours, open.
     let _ = call::fcntl(control, F_SETFD, 0);
     (surviving.control, surviving.moment) = (Some(control), here);
+    surviving.sets = sets_that_survive(|_| false);
     surviving
+}
+
+impl Surviving {
+    /// The number of what the surviving epoll sets hold.
+    pub fn sets(&self) -> Option<Fd> {
+        self.sets.as_ref().map(|sets| sets.as_fd().as_raw_fd())
+    }
+}
+
+/// What those sets hold, in a file that survives too.
+fn sets_that_survive(stays: impl Fn(Fd) -> bool) -> Option<PageFd> {
+    let sets = poll::inherit::leave(|fd| does_survive(fd, &stays))?;
+    // A number of ours, open.
+    let _ = call::fcntl(sets.as_fd().as_raw_fd(), F_SETFD, 0);
+    Some(sets)
 }
 
 /// Two ends, both close-on-exec; `None`: no number is free.
@@ -141,7 +161,7 @@ pub fn after_exec_failed(surviving: Surviving) {
 /// # Errors
 /// `EAGAIN`: none can be made, and what the child inherits would be dead in it.
 pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
-    let mut surviving = Surviving { control: None, child: None, moment: None, _alone: Alone::begin() };
+    let mut surviving = Surviving { control: None, sets: None, child: None, moment: None, _alone: Alone::begin() };
     let Some(attachment) = process::current() else { return Ok(surviving) };
     let stays = |fd| actions && is_duplicated(fd);
     if prepare(attachment, stays).is_none() {
@@ -159,6 +179,7 @@ pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
     // A number of ours, open.
     let _ = call::fcntl(control, F_SETFD, 0);
     (surviving.control, surviving.child) = (Some(control), Some(child));
+    surviving.sets = sets_that_survive(stays);
     Ok(surviving)
 }
 
@@ -203,10 +224,13 @@ fn each_object(stays: impl Fn(Fd) -> bool, mut visit: impl FnMut(Fd, Object, boo
             _ => None,
         };
         if let Some(object) = object {
-            let survives = stays(fd) || call::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0);
-            visit(fd, object, survives);
+            visit(fd, object, does_survive(fd, &stays));
         }
     });
+}
+
+fn does_survive(fd: Fd, stays: &impl Fn(Fd) -> bool) -> bool {
+    stays(fd) || call::fcntl(fd, F_GETFD, 0).is_ok_and(|flags| flags & FD_CLOEXEC == 0)
 }
 
 /// SO_COOKIE: one number for each socket that the kernel ever made.
@@ -228,11 +252,16 @@ pub fn start() {
     process::start();
     let Some(number) = std::env::var_os(CONTROL_VARIABLE) else { return };
     sys::remove_variable(CONTROL_VARIABLE);
-    let number = number.to_str().and_then(|number| number.parse::<Fd>().ok());
-    let Some(control) = number.filter(|&fd| is_control(fd)) else { return };
+    let Some(text) = number.to_str() else { return };
+    let (number, sets) = text.split_once(',').unwrap_or((text, ""));
+    let Some(control) = number.parse::<Fd>().ok().filter(|&fd| is_control(fd)) else { return };
+    let sets = sets.parse::<Fd>().ok().filter(|&fd| is_memory(fd)).map(sys::owned);
     let client = Client::from_fd(sys::owned(control));
     if let Some((attachment, memory)) = process::enter(client, true) {
         take_over(attachment, &memory);
+        if let Some(sets) = sets {
+            poll::inherit::resume(sets.as_fd());
+        }
     }
 }
 
@@ -243,6 +272,12 @@ fn is_control(fd: Fd) -> bool {
     const SOCK_SEQPACKET: i32 = 5;
     call::int_option(fd, SOL_SOCKET, SO_DOMAIN) == Ok(AF_UNIX)
         && call::int_option(fd, SOL_SOCKET, SO_TYPE) == Ok(SOCK_SEQPACKET)
+}
+
+/// Whether the number is a memory file, which alone can be sealed.
+fn is_memory(fd: Fd) -> bool {
+    const F_GET_SEALS: i32 = 1034;
+    call::fcntl(fd, F_GET_SEALS, 0).is_ok()
 }
 
 /// Numbers that are looked at, beside the page's own, where /proc does not tell which there are.

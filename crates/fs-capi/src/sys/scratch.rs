@@ -85,22 +85,24 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// `envp` with the control descriptor's variable (replacing one that is there) and, when the caller has left them
+    /// `envp` with the variable of the control descriptor and of `sets` (replacing one that is there) and, when the caller has left them
     /// out, LD_PRELOAD and FASTSOCK_CONTROL as this process has them: a program that empties the environment for its
     /// successor (nginx, upgrading its binary) hands its sockets on nevertheless. `None`: no memory.
     ///
     /// # Safety
     /// `envp` is null or an array of strings ended by null.
-    pub(super) unsafe fn with_control(envp: *const *const c_char, control: c_int) -> Option<Self> {
+    pub(super) unsafe fn with_control(envp: *const *const c_char, control: c_int, sets: Option<c_int>) -> Option<Self> {
         // SAFETY: by contract.
         let given = unsafe { length(envp) };
         let mut pointers = Pointers::new(given + 3)?;
         let text = Pointers::new(8)?;
         let variable = text.base.cast::<u8>();
-        let mut digits = [0u8; 10];
+        let (mut digits, mut more) = ([0u8; 10], [0u8; 10]);
+        let sets = sets.map(|sets| decimal(sets, &mut more)).unwrap_or_default();
+        let comma: &[u8] = if sets.is_empty() { b"" } else { b"," };
         let name = fs_socket::exec::CONTROL_VARIABLE.as_bytes().iter();
-        for (i, &byte) in name.chain(b"=").chain(decimal(control, &mut digits)).enumerate() {
-            // SAFETY: the mapping is zeroed and holds 72 bytes; name, '=' and ten digits are fewer.
+        for (i, &byte) in name.chain(b"=").chain(decimal(control, &mut digits)).chain(comma).chain(sets).enumerate() {
+            // SAFETY: the mapping is zeroed and holds 72 bytes; name, '=', twenty digits and a comma are fewer.
             unsafe { *variable.add(i) = byte };
         }
         for i in 0..given {

@@ -100,7 +100,7 @@ fn apply(set_fd: Fd, operation: i32, fd: Fd, socket: &'static Socket, event: Opt
 }
 
 /// The instance behind the application's epoll descriptor, made now if there is none.
-fn instance(set_fd: Fd) -> Result<u32, Errno> {
+pub(super) fn instance(set_fd: Fd) -> Result<u32, Errno> {
     if let Some(index) = table::epoll(set_fd) {
         return Ok(index);
     }

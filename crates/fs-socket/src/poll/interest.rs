@@ -171,6 +171,11 @@ impl Interest {
         self.get(at).map_or(0, |entry| entry.serial)
     }
 
+    /// The candidate's entry; `None` when it has been removed meanwhile.
+    pub(super) fn of(&self, candidate: Candidate) -> Option<&Entry> {
+        self.get(candidate.at).filter(|entry| entry.serial == candidate.serial)
+    }
+
     /// The candidate's entry, taken off the list; `None` when it has been removed meanwhile.
     pub(super) fn dequeue(&mut self, candidate: Candidate) -> Option<&mut Entry> {
         let entry = self.get_mut(candidate.at).filter(|entry| entry.serial == candidate.serial)?;

@@ -8,6 +8,7 @@
 //! | [`interest`] | its registrations |
 //! | [`ctl`], [`wait`] | epoll_ctl, epoll_wait |
 //! | [`descriptors`], [`select`] | poll, select |
+//! | [`inherit`] | the sets of a new image |
 //! | [`spin`] | how long to look before sleeping |
 //! | [`registry`] | the sets of the process |
 //!
@@ -15,6 +16,7 @@
 
 mod ctl;
 mod descriptors;
+pub(crate) mod inherit;
 mod interest;
 mod ready;
 mod registry;

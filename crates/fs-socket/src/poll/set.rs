@@ -192,12 +192,17 @@ impl Set {
         Some(inner)
     }
 
-    /// In a forked child.
+    /// The same as it is: what was made in the parent is not built anew.
+    pub(super) fn lock_as_it_is(&self) -> Option<Guard<'_, Inner>> {
+        self.inner.lock()
+    }
+
     /// This thread has jumped out of what it was in the middle of.
     pub(super) fn break_own_lock(&self) {
         self.inner.break_own();
     }
 
+    /// In a forked child.
     pub(super) fn forked(&self) {
         let whole = self.inner.reset();
         if let Some(mut inner) = self.inner.lock() {

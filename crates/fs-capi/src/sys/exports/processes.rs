@@ -171,7 +171,7 @@ unsafe fn exec(envp: *const *const c_char, exec: impl FnOnce(*const *const c_cha
     let answer = match surviving.control {
         None => exec(envp),
         // SAFETY: by contract.
-        Some(control) => match unsafe { Environment::with_control(envp, control) } {
+        Some(control) => match unsafe { Environment::with_control(envp, control, surviving.sets()) } {
             Some(environment) => {
                 let answer = exec(environment.as_ptr());
                 let reason = errno();

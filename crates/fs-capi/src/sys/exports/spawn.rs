@@ -35,7 +35,7 @@ unsafe fn spawned(
     let answer = match surviving.control {
         None => spawn(envp),
         // SAFETY: by contract.
-        Some(control) => match unsafe { Environment::with_control(envp.cast(), control) } {
+        Some(control) => match unsafe { Environment::with_control(envp.cast(), control, surviving.sets()) } {
             Some(environment) => spawn(environment.as_ptr().cast()),
             None => libc::ENOMEM,
         },
