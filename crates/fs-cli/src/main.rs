@@ -5,6 +5,8 @@ mod docs;
 mod doctor;
 mod program;
 mod run;
+mod service;
+mod socket_unsafe;
 mod ss;
 mod stat;
 mod top;

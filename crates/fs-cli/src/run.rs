@@ -93,7 +93,7 @@ fn summary(daemon: &Status) -> String {
     format!("{what} (daemon {})", daemon.pid)
 }
 
-/// The library beside this program, or in `../lib`, or as `FASTSOCK_LIB` says.
+/// The library beside this program, or in `../lib` or `../lib/fastsock`, or as `FASTSOCK_LIB` says.
 pub(crate) fn library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
@@ -104,9 +104,13 @@ pub(crate) fn library() -> anyhow::Result<PathBuf> {
     }
     let program = std::env::current_exe().context("cannot find out where this program is")?;
     let directory = program.parent().unwrap_or(Path::new("/"));
-    let places = [directory.join(LIBRARY), directory.join("../lib").join(LIBRARY)];
+    // Beside it in target/, and as packages install both.
+    let places = ["", "../lib", "../lib/fastsock"].map(|place| directory.join(place).join(LIBRARY));
     places.iter().find(|path| path.is_file()).cloned().with_context(|| {
-        format!("{LIBRARY} is neither in {} nor in ../lib: name it with {LIBRARY_VARIABLE}", directory.display())
+        format!(
+            "{LIBRARY} is neither in {} nor in ../lib or ../lib/fastsock: name it with {LIBRARY_VARIABLE}",
+            directory.display()
+        )
     })
 }
 

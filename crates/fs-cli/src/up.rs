@@ -1,16 +1,17 @@
 //! `fastsock up`: the daemon.
 
 use crate::control::ControlArgs;
-use anyhow::Context;
-use fs_daemon::{Config, Daemon, XdpMode};
+use crate::{said, service};
+use anyhow::{Context, bail};
+use fs_daemon::{Config, Daemon, Handle, XdpMode};
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(clap::Args, Debug)]
-#[command(group(clap::ArgGroup::new("what").required(true).args(["device", "only_local"])))]
+#[command(group(clap::ArgGroup::new("what").args(["device", "only_local"])))]
 pub(crate) struct Args {
     /// Serve connections to and from the world on this device too (needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON).
     #[arg(long, value_name = "DEVICE")]
@@ -27,12 +28,16 @@ pub(crate) struct Args {
     /// Which way packets come from the device.
     #[arg(long, value_enum, value_name = "MODE", default_value_t, requires = "device")]
     xdp: Xdp,
-    /// Rules, limits, and network namespaces to join (TOML).
+    /// Device, rules, policies, limits, and network namespaces to join (TOML). Options come before what it says. SIGHUP: rules,
+    /// policies and limits are read again.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How long open connections may go on after SIGTERM, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    drain: u64,
+    /// Says what is wrong with the configuration, and starts nothing.
+    #[arg(long, requires = "config")]
+    check: bool,
+    /// How long open connections may go on after SIGTERM, in seconds [default: 10].
+    #[arg(long, value_name = "SECONDS")]
+    drain: Option<u64>,
     #[command(flatten)]
     control: ControlArgs,
 }
@@ -51,8 +56,22 @@ enum Xdp {
 
 pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     init_log();
-    let config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
-    let mut builder = Daemon::builder(args.control.path()?).config(config).drain_for(Duration::from_secs(args.drain));
+    let mut config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    if args.check {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.only_local {
+        config.device = None;
+    } else if args.device.is_none() && args.config.is_none() {
+        bail!("nothing to serve: --device DEVICE, or --only-local, or --config FILE");
+    }
+    let mut builder = Daemon::builder(args.control.path()?).config(config);
+    if let Some(drain) = args.drain {
+        builder = builder.drain_for(Duration::from_secs(drain));
+    }
+    if let Some(socket) = service::socket()? {
+        builder = builder.socket(socket);
+    }
     if let Some(device) = args.device {
         builder = builder.device(device);
         if let Some(queues) = args.queues {
@@ -79,6 +98,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut output = std::io::stdout();
     writeln!(output, "ready").and_then(|()| output.flush()).context("standard output")?;
+    service::ready("serving");
     let handle = daemon.handle();
     runtime.block_on(async move {
         let mut ended = tokio::task::spawn_blocking(move || daemon.join());
@@ -94,15 +114,31 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
                         if std::io::stdin().is_terminal() {
                             break;
                         }
-                        let _unheard = writeln!(std::io::stderr(), "fastsock: SIGHUP: the configuration is read at the start only");
+                        reload(args.config.as_deref(), &handle);
                     }
                 }
             }
+            service::stopping();
             if stop { handle.stop() } else { handle.drain() }
         }
         ended.await
     })??;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A configuration that is wrong changes nothing.
+fn reload(config: Option<&Path>, handle: &Handle) {
+    service::reloading();
+    let result = config.context("there is no configuration (--config)").and_then(|path| Ok(Config::load(path)?));
+    let says = match result {
+        Ok(config) => {
+            handle.reload(config);
+            "rules, policies and limits were read again".to_owned()
+        }
+        Err(error) => format!("the configuration stays as it was: {}", said(&error)),
+    };
+    let _unheard = writeln!(std::io::stderr(), "fastsock: SIGHUP: {says}");
+    service::ready(&says);
 }
 
 /// `RUST_LOG` says how much is logged (default: warnings).

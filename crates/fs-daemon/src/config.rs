@@ -1,10 +1,19 @@
 //! The configuration file: TOML, every key checked, every error with its line.
 //!
 //! ```toml
+//! policy_dir = "policy.d"        # files *.toml with `program = "…"` and policies of that program; before those of this file
+//!
 //! [limits]                       # one user (other than root and the daemon's) may have half of each
 //! attachments = 8192             # processes
 //! arenas = 4096                  # pairs of processes that talk (or process and core)
 //! listeners = 16384
+//!
+//! [daemon]                       # what the options of `fastsock up` say otherwise; read at the start only
+//! device = "eth0"                # connections to and from the world on it, too
+//! queues = 2                     # of the device, each with a core of its own; all without it
+//! xdp = "auto"                   # or "copy", "generic"
+//! partial_checksums = true       # on virtual links to kernels, as veth
+//! drain = 10                     # seconds
 //!
 //! [[join]]                       # namespaces whose processes reach each other by memory; none are without it
 //! namespaces = ["self", "web", "/run/docker/netns/1a2b"]   # the daemon's own, names of ip-netns(8), mounted files
@@ -15,11 +24,21 @@
 //! user = "www-data"              # or a number; everybody without it
 //! cgroup = "/system.slice/web.service"    # and everything below it; every one without it
 //! ports = "1-1023"               # or 80, or [80, "8000-8999"]; all without it
+//!
+//! [[policy]]                     # the first one that fits decides; without one it is fastsock's
+//! carrier = "kernel"             # or "fastsock"
+//! program = "psql"               # its file's name; every one without it
+//! call = "connect"               # or "bind"; both without it
+//! to = ["10.0.0.0/8", "::1"]     # destinations of connections; all without it
+//! ports = 5432
 //! ```
 
 use crate::access::{Action, Call, PortRange, Rule, Rules};
+use crate::policy::{Carrier, Network, Policies, Policy};
+use fs_rt::XdpMode;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::Spanned;
 
 /// Why a configuration file is no use.
@@ -46,12 +65,31 @@ pub enum ConfigError {
 /// The whole file.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    /// What the daemon serves beside this host.
+    pub device: Option<Device>,
+    /// How long open connections may go on after the daemon was told to end.
+    pub drain: Option<Duration>,
     /// Who may use which port.
     pub rules: Rules,
+    /// What is left to the kernel.
+    pub policies: Policies,
     /// Upper bounds.
     pub limits: Limits,
     /// Groups of network namespaces that are joined by memory, by name.
     pub joins: Vec<Vec<String>>,
+}
+
+/// A device and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// How many of its queues. `None`: all.
+    pub queues: Option<usize>,
+    /// Which way packets come from it.
+    pub xdp: XdpMode,
+    /// Whether packets with a partial checksum are accepted. `None`: as the device says.
+    pub partial_checksums: Option<bool>,
 }
 
 /// Upper bounds of what processes can make the daemon hold.
@@ -76,11 +114,60 @@ impl Default for Limits {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
+    daemon: Option<Spanned<DaemonFile>>,
+    #[serde(default)]
     limits: Option<Spanned<Limits>>,
+    policy_dir: Option<Spanned<PathBuf>>,
+    #[serde(rename = "policy", default)]
+    policies: Vec<PolicyFile>,
     #[serde(rename = "rule", default)]
     rules: Vec<RuleFile>,
     #[serde(rename = "join", default)]
     joins: Vec<JoinFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DaemonFile {
+    device: Option<String>,
+    queues: Option<usize>,
+    xdp: Option<Xdp>,
+    partial_checksums: Option<bool>,
+    drain: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Xdp {
+    Auto,
+    Copy,
+    Generic,
+}
+
+/// A file of the directory of policies.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProgramFile {
+    program: Spanned<String>,
+    #[serde(rename = "policy", default)]
+    policies: Vec<PolicyFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyFile {
+    carrier: Carrier,
+    program: Option<Spanned<String>>,
+    call: Option<Call>,
+    to: Option<Spanned<Networks>>,
+    ports: Option<Spanned<Ports>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "an address, a network like \"10.0.0.0/8\", or a list of these")]
+enum Networks {
+    One(String),
+    Several(Vec<String>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -124,20 +211,61 @@ enum Port {
 type Wrong = (usize, String);
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file, and the policies' files that it names.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        Self::parse(&text, &users).map_err(|message| ConfigError::Wrong { path: path.into(), message })
+        let (mut config, policies) = Self::parse(&read(path)?, &users).map_err(wrong(path))?;
+        let Some((line, directory)) = policies else { return Ok(config) };
+        // As the file says it, from where the file is.
+        let directory = path.parent().unwrap_or(Path::new("")).join(directory);
+        let named = |error: std::io::Error| {
+            wrong(path)(format!("line {line}: cannot read the directory {}: {error}", directory.display()))
+        };
+        let files = std::fs::read_dir(&directory).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let mut files: Vec<PathBuf> = files.map_err(named)?.iter().map(std::fs::DirEntry::path).collect();
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+        files.sort();
+        let mut all = Vec::new();
+        for file in files {
+            all.extend(program(&read(&file)?).map_err(wrong(&file))?);
+        }
+        all.append(&mut config.policies.0);
+        config.policies = Policies(all);
+        Ok(config)
     }
 
-    /// `uid` knows users' names.
-    fn parse(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
-        file.check(uid).map_err(|(at, message)| {
-            let line = text[..at].matches('\n').count() + 1;
-            format!("line {line}: {message}")
-        })
+    /// `uid` knows users' names. The directory of policies, and the line that names it, are answered as well.
+    fn parse(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<(Self, Option<(usize, PathBuf)>), String> {
+        let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let directory = file.policy_dir.take().map(|path| (line(text, path.span().start), path.into_inner()));
+        let config = file.check(uid).map_err(at_line(text))?;
+        Ok((config, directory))
     }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })
+}
+
+fn wrong(path: &Path) -> impl Fn(String) -> ConfigError {
+    |message| ConfigError::Wrong { path: path.into(), message }
+}
+
+fn line(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
+}
+
+fn at_line(text: &str) -> impl Fn(Wrong) -> String {
+    |(at, message)| format!("line {}: {message}", line(text, at))
+}
+
+/// The policies of one program's file.
+fn program(text: &str) -> Result<Vec<Policy>, String> {
+    let ProgramFile { program, policies } = toml::from_str(text).map_err(|error| error.to_string())?;
+    let of_it = |policy: PolicyFile| match &policy.program {
+        Some(other) => Err((other.span().start, "the program of all policies of this file is named at its top".into())),
+        None => PolicyFile { program: Some(program.clone()), ..policy }.check(),
+    };
+    policies.into_iter().map(of_it).collect::<Result<_, _>>().map_err(at_line(text))
 }
 
 impl File {
@@ -156,9 +284,68 @@ impl File {
             }
             None => Limits::default(),
         };
+        let (device, drain) = match self.daemon {
+            Some(daemon) => {
+                let at = daemon.span().start;
+                daemon.into_inner().check().map_err(|message| (at, message))?
+            }
+            None => (None, None),
+        };
+        let policies = self.policies.into_iter().map(PolicyFile::check).collect::<Result<_, _>>()?;
         let rules = self.rules.into_iter().map(|rule| rule.check(uid)).collect::<Result<_, _>>()?;
         let joins = self.joins.into_iter().map(JoinFile::check).collect::<Result<_, _>>()?;
-        Ok(Config { rules: Rules(rules), limits, joins })
+        Ok(Config { device, drain, rules: Rules(rules), policies: Policies(policies), limits, joins })
+    }
+}
+
+impl DaemonFile {
+    fn check(self) -> Result<(Option<Device>, Option<Duration>), String> {
+        let Self { device, queues, xdp, partial_checksums, drain } = self;
+        let drain = drain.map(|seconds| Duration::from_secs(seconds.into()));
+        let Some(name) = device else {
+            if queues.is_some() || xdp.is_some() || partial_checksums.is_some() {
+                return Err("queues, xdp and partial_checksums are of a device, and none is named".into());
+            }
+            return Ok((None, drain));
+        };
+        if queues == Some(0) {
+            return Err("queues = 0: one or more".into());
+        }
+        let xdp = match xdp {
+            None | Some(Xdp::Auto) => XdpMode::Auto,
+            Some(Xdp::Copy) => XdpMode::Copy,
+            Some(Xdp::Generic) => XdpMode::Generic,
+        };
+        Ok((Some(Device { name, queues, xdp, partial_checksums }), drain))
+    }
+}
+
+impl PolicyFile {
+    fn check(self) -> Result<Policy, Wrong> {
+        let Self { carrier, program, call, to, ports } = self;
+        if let Some(name) = program.as_ref().filter(|name| name.get_ref().is_empty() || name.get_ref().contains('/')) {
+            return Err((name.span().start, format!("`{}` is not the name of a program's file", name.get_ref())));
+        }
+        let mut networks = Vec::new();
+        if let Some(given) = to {
+            let at = given.span().start;
+            if call == Some(Call::Bind) {
+                return Err((at, "what listens has no destination: `to` is for call = \"connect\"".into()));
+            }
+            let several = match given.into_inner() {
+                Networks::One(one) => vec![one],
+                Networks::Several(several) if several.is_empty() => {
+                    return Err((at, "an empty list of destinations".into()));
+                }
+                Networks::Several(several) => several,
+            };
+            for text in several {
+                let network = Network::parse(&text);
+                networks.push(network.ok_or_else(|| (at, format!("`{text}` is neither an address nor a network")))?);
+            }
+        }
+        let ports = ports.map_or(Ok(Vec::new()), port_ranges)?;
+        Ok(Policy { carrier, program: program.map(Spanned::into_inner), call, to: networks, ports })
     }
 }
 
@@ -193,20 +380,20 @@ impl RuleFile {
             }
             path => path.map(|path| path.into_inner().trim_end_matches('/').to_owned()),
         };
-        let mut ports = Vec::new();
-        if let Some(given) = self.ports {
-            let at = given.span().start;
-            let several = match given.into_inner() {
-                Ports::One(port) => vec![port],
-                Ports::Several(several) if several.is_empty() => return Err((at, "an empty list of ports".into())),
-                Ports::Several(several) => several,
-            };
-            for port in several {
-                ports.push(port.range().ok_or_else(|| (at, format!("{port:?} is not a port or a range of ports")))?);
-            }
-        }
+        let ports = self.ports.map_or(Ok(Vec::new()), port_ranges)?;
         Ok(Rule { action: self.action, call: self.call, user, cgroup, ports })
     }
+}
+
+fn port_ranges(given: Spanned<Ports>) -> Result<Vec<PortRange>, Wrong> {
+    let at = given.span().start;
+    let several = match given.into_inner() {
+        Ports::One(port) => vec![port],
+        Ports::Several(several) if several.is_empty() => return Err((at, "an empty list of ports".into())),
+        Ports::Several(several) => several,
+    };
+    let range = |port: Port| port.range().ok_or_else(|| (at, format!("{port:?} is not a port or a range of ports")));
+    several.into_iter().map(range).collect()
 }
 
 impl Port {

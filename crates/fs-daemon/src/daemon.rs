@@ -1,7 +1,7 @@
 //! [`Daemon`]: starting and ending one.
 
 use crate::bells::Pollers;
-use crate::config::Config;
+use crate::config::{Config, Device};
 use crate::joins::{JoinError, Joins};
 use crate::server::{Command, Commands, Server, Start};
 use crate::wire::{Cores, Options, Wire, WireError};
@@ -19,6 +19,9 @@ use std::time::Duration;
 
 /// Connections that may wait for the control thread.
 const BACKLOG: i32 = 1024;
+
+/// How long a drain may take if nobody says.
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
@@ -72,17 +75,9 @@ pub struct Builder {
     control: PathBuf,
     config: Config,
     geometry: Geometry,
-    drain: Duration,
+    drain: Option<Duration>,
     device: Option<Device>,
-}
-
-/// What the cores are made of.
-#[derive(Debug)]
-struct Device {
-    name: String,
-    queues: Option<usize>,
-    partial_checksums: Option<bool>,
-    xdp: XdpMode,
+    socket: Option<OwnedFd>,
 }
 
 /// A running daemon. Dropping it ends it at once: its processes find their connections reset.
@@ -100,6 +95,8 @@ pub struct Daemon {
     thread: Option<JoinHandle<io::Result<()>>>,
     cores: Option<JoinHandle<io::Result<()>>>,
     path: PathBuf,
+    /// The control socket is this daemon's to remove.
+    is_own: bool,
     joined: String,
 }
 
@@ -122,6 +119,12 @@ impl Handle {
         self.commands.send(Command::Drain(self.drain));
     }
 
+    /// Rules, policies and limits of `config` hold from here on for what is asked; connections and listeners that there are stay as
+    /// they are, also those over a limit. The rest of it is for the start only.
+    pub fn reload(&self, config: Config) {
+        self.commands.send(Command::Reload(Box::new(config)));
+    }
+
     /// Ends at once.
     pub fn stop(&self) {
         self.commands.send(Command::Stop);
@@ -141,13 +144,20 @@ impl Builder {
         self
     }
 
-    /// How long a drain may take (default: 10 s).
+    /// How long a drain may take (default: what the configuration says, or 10 s).
     pub fn drain_for(mut self, time: Duration) -> Self {
-        self.drain = time;
+        self.drain = Some(time);
         self
     }
 
-    /// Serves the world on this device too.
+    /// Takes connections from this socket, which listens at the control socket's path already, instead of making one. It stays
+    /// when the daemon ends.
+    pub fn socket(mut self, socket: OwnedFd) -> Self {
+        self.socket = Some(socket);
+        self
+    }
+
+    /// Serves the world on this device too, whatever the configuration says.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(Device { name: name.into(), queues: None, partial_checksums: None, xdp: XdpMode::Auto });
         self
@@ -179,12 +189,15 @@ impl Builder {
 
     /// Starts it, serving connections between the processes of this host. Processes can attach when this returns.
     pub fn start(self) -> Result<Daemon, StartError> {
-        let Self { control: path, config, geometry, drain, device } = self;
+        let Self { control: path, config, geometry, drain, device, socket } = self;
+        let device = device.or_else(|| config.device.clone());
+        let drain = drain.or(config.drain).unwrap_or(DRAIN);
 
         let joins = Joins::resolve(&config.joins)?;
         crate::limits::prepare(geometry)?;
-        let control = listen(&path)?;
-        let mut unfinished = Unfinished { path: Some(&path), wire: None };
+        let is_own = socket.is_none();
+        let control = socket.map_or_else(|| listen(&path), |socket| given(socket, &path))?;
+        let mut unfinished = Unfinished { path: is_own.then_some(&path), wire: None };
         let system = |what| move |source| StartError::System { what, source };
         let commands = Arc::new(Commands::new().map_err(system("make an eventfd"))?);
         // Arenas keep it for good: a process has few daemons in its life.
@@ -209,7 +222,7 @@ impl Builder {
             .map_err(system("start the control thread"))?;
         (unfinished.path, unfinished.wire) = (None, None);
         drop(unfinished);
-        Ok(Daemon { handle: Handle { commands, drain }, thread: Some(thread), cores, path, joined })
+        Ok(Daemon { handle: Handle { commands, drain }, thread: Some(thread), cores, path, is_own, joined })
     }
 }
 
@@ -241,8 +254,9 @@ impl Daemon {
             control: control.into(),
             config: Config::default(),
             geometry: Geometry::STANDARD,
-            drain: Duration::from_secs(10),
+            drain: None,
             device: None,
+            socket: None,
         }
     }
 
@@ -277,6 +291,9 @@ impl Daemon {
         if let Some(cores) = self.cores.take() {
             let cores = cores.join().unwrap_or_else(|_| Err(io::Error::other("the cores' thread panicked")));
             result = result.and(cores);
+        }
+        if !self.is_own {
+            return result;
         }
         // A daemon that was started since has the path now, if the socket there answers.
         let _alone = alone(&self.path);
@@ -327,6 +344,25 @@ fn alone(path: &Path) -> Option<OwnedFd> {
     }
     tracing::warn!(path = %parent.display(), "somebody locks the control socket's directory");
     None
+}
+
+/// A socket that listens already, as systemd makes them.
+fn given(socket: OwnedFd, path: &Path) -> Result<OwnedFd, StartError> {
+    use rustix::net::sockopt;
+    let failed = |source: io::Error| StartError::Control { path: path.into(), source };
+    let is_ours = sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET)
+        && sockopt::socket_acceptconn(&socket) == Ok(true)
+        && rustix::net::getsockname(&socket)
+            .and_then(SocketAddrUnix::try_from)
+            .is_ok_and(|at| at.path_bytes() == Some(path.as_os_str().as_encoded_bytes()));
+    if !is_ours {
+        return Err(failed(io::Error::other(
+            "the socket that was passed is not a listening one of type SEQPACKET there",
+        )));
+    }
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    rustix::io::ioctl_fionbio(&socket, true).map_err(|error| failed(error.into()))?;
+    Ok(socket)
 }
 
 /// Makes the control socket. Everybody may connect: what a process may do is decided by its credentials.

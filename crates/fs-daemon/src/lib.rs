@@ -9,14 +9,16 @@ mod joins;
 mod limits;
 mod listeners;
 mod netns;
+mod policy;
 mod seldom;
 mod server;
 mod sys;
 mod wire;
 
 pub use access::{Action, Call, PortRange, Rule, Rules, Who};
-pub use config::{Config, ConfigError, Limits};
+pub use config::{Config, ConfigError, Device, Limits};
 pub use daemon::{Builder, Daemon, Handle, StartError};
 pub use fs_rt::XdpMode;
 pub use joins::JoinError;
+pub use policy::{Carrier, Network, Policies, Policy};
 pub use wire::WireError;

@@ -1,7 +1,7 @@
 //! The daemon's local part, with clients that speak the protocol themselves.
 
 use fs_daemon::{Config, Daemon};
-use fs_shm::control::{Client, Error, Fd, Listening, Object, PeerSide, Request, Way, Welcome};
+use fs_shm::control::{Client, Error, Fd, KernelReason, Listening, Object, PeerSide, Request, Way, Welcome};
 use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
 use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Readiness, Side};
 use std::net::{SocketAddr, TcpListener};
@@ -607,4 +607,80 @@ fn memory_of_what_was_freed_goes_back() {
     assert!(kib() > before + 900, "it is kept for a moment");
     pair.client.client.trim(pair.arena).unwrap();
     soon("memory goes back", || kib() < before + 50);
+}
+
+/// A configuration from a file of the test's own.
+fn config(name: &str, text: &str) -> Config {
+    let file = std::env::temp_dir().join(format!("fs-daemon-{name}-{}.toml", std::process::id()));
+    std::fs::write(&file, text).unwrap();
+    let config = Config::load(&file).unwrap();
+    std::fs::remove_file(file).unwrap();
+    config
+}
+
+#[test]
+fn a_policy_leaves_a_program_to_the_kernel() {
+    let policy = |program: &str, call: &str| {
+        start_with(config(
+            "policy",
+            &format!("[[policy]]\ncarrier = \"kernel\"\nprogram = \"{program}\"\ncall = \"{call}\""),
+        ))
+    };
+    let daemon = policy("test", "bind");
+    let (socket, ..) = placeholder();
+    let listening = attach(&daemon).client.listen(socket.as_fd()).unwrap();
+    assert!(matches!(listening, Listening::Kernel(KernelReason::Policy)), "{listening:?}");
+    for (program, is_left) in [("test", true), ("other", false)] {
+        let daemon = policy(program, "connect");
+        let (server, client) = (attach(&daemon), attach(&daemon));
+        let (socket, to, _) = placeholder();
+        listen(&server, &socket);
+        let way = client.client.route(to, fresh().as_fd()).unwrap().way;
+        assert_eq!(matches!(way, Way::Kernel(KernelReason::Policy)), is_left, "{program}: {way:?}");
+    }
+}
+
+#[test]
+fn a_reload_touches_no_connection() {
+    let daemon = start();
+    let pair = pair(&daemon);
+    let generation = pair.client.directory.generation();
+    let way = || pair.client.client.route(pair.to, fresh().as_fd()).unwrap().way;
+    daemon.handle().reload(config("deny", "[[rule]]\naction = \"deny\"\n[limits]\nlisteners = 1"));
+    soon("the new rules hold", || matches!(way(), Way::Refused(Errno::ACCESS)));
+    assert!(pair.client.directory.generation() > generation, "known ways are asked for anew");
+    // Another listener is over the limit; the one that there is listens on.
+    daemon.handle().reload(config("limit", "[limits]\nlisteners = 1"));
+    soon("the new rules hold", || matches!(way(), Way::Local { .. }));
+    let (socket, ..) = placeholder();
+    let listening = attach(&daemon).client.listen(socket.as_fd()).unwrap();
+    assert!(matches!(listening, Listening::Kernel(KernelReason::Limit)), "{listening:?}");
+    assert_eq!(pair.a.send_one(b"goes on"), Ok(7));
+    let mut buffer = [0; 16];
+    assert_eq!(pair.b.recv_one(&mut buffer), Ok(7));
+}
+
+#[test]
+fn a_socket_that_was_passed_is_served_and_left() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let path = std::env::temp_dir().join(format!("fs-daemon-passed-{}.sock", std::process::id()));
+    let make = |kind: SocketType| {
+        let _absent = std::fs::remove_file(&path);
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 16).unwrap();
+        socket
+    };
+    let builder = || Daemon::builder(&path).geometry(Geometry::SMALL);
+    assert!(builder().socket(make(SocketType::STREAM)).start().is_err(), "of another type");
+    let socket = make(SocketType::SEQPACKET);
+    let other = Daemon::builder("/another/path").socket(rustix::io::dup(&socket).unwrap()).start();
+    assert!(other.is_err(), "elsewhere");
+    for _ in 0..2 {
+        let daemon = builder().socket(rustix::io::dup(&socket).unwrap()).start().unwrap();
+        drop(pair(&daemon));
+        drop(daemon);
+        assert!(path.exists(), "it is who passed it that removes it");
+    }
+    std::fs::remove_file(path).unwrap();
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::access::Who;
 
 fn parse(text: &str) -> Result<Config, String> {
-    Config::parse(text, &|name| (name == "web").then_some(33))
+    Config::parse(text, &|name| (name == "web").then_some(33)).map(|(config, _)| config)
 }
 
 /// What the README shows is a configuration.
@@ -11,7 +11,7 @@ fn the_file_of_the_readme() {
     let readme = include_str!("../../../../README.md");
     let block = readme.split("```toml\n").find(|block| block.contains("[[rule]]")).unwrap();
     let block = block.split("```").next().unwrap();
-    let config = Config::parse(block, &|name| (name == "www-data").then_some(33)).unwrap();
+    let config = Config::parse(block, &|name| (name == "www-data").then_some(33)).unwrap().0;
     assert_eq!(config.joins, [["self", "web"]]);
     assert!(!config.rules.allow(&Who { uid: 33, cgroup: Some("/") }, Call::Bind, 80));
     assert!(config.rules.allow(&Who { uid: 0, cgroup: Some("/") }, Call::Bind, 80));
@@ -78,6 +78,16 @@ fn errors_name_line_and_cause() {
         ("[[join]]\nnamespaces = [\"self\"]", "line 2: a join has two namespaces"),
         ("[[join]]\nnamespaces = [\"self\", \"a/b\"]", "line 2: `a/b` is neither `self`"),
         ("[[join]]", "missing field `namespaces`"),
+        ("[daemon]\nqueues = 2", "line 1: queues, xdp and partial_checksums are of a device"),
+        ("[daemon]\ndevice = \"x\"\nqueues = 0", "line 1: queues = 0"),
+        ("[daemon]\ndevice = \"x\"\nxdp = \"fast\"", "unknown variant `fast`"),
+        ("[[policy]]\nprogram = \"x\"", "missing field `carrier`"),
+        ("[[policy]]\ncarrier = \"memory\"", "unknown variant `memory`"),
+        ("[[policy]]\ncarrier = \"kernel\"\nprogram = \"/bin/x\"", "line 3: `/bin/x` is not the name of a program's"),
+        ("[[policy]]\ncarrier = \"kernel\"\nto = \"10.0.0.0/33\"", "line 3: `10.0.0.0/33` is neither"),
+        ("[[policy]]\ncarrier = \"kernel\"\nto = []", "line 3: an empty list of destinations"),
+        ("[[policy]]\ncarrier = \"kernel\"\ncall = \"bind\"\nto = \"::1\"", "line 4: what listens has no destination"),
+        ("[[policy]]\ncarrier = \"kernel\"\nports = \"9-1\"", "line 3: Range(\"9-1\") is not a port"),
     ];
     for (text, expected) in cases {
         let error = parse(text).unwrap_err();
@@ -99,7 +109,7 @@ fn who_hides_his_cgroup_gains_nothing_by_it() {
         let text = format!(
             "[[rule]]\naction = \"{first}\"\ncgroup = \"/web\"\n[[rule]]\naction = \"{second}\"\nports = \"1-65535\""
         );
-        Config::parse(&text, &|_| None).unwrap().rules
+        Config::parse(&text, &|_| None).unwrap().0.rules
     };
     let unknown = Who { uid: 7, cgroup: None };
     assert!(!rules("deny", "allow").allow(&unknown, Call::Bind, 80));
@@ -107,4 +117,71 @@ fn who_hides_his_cgroup_gains_nothing_by_it() {
     let web = Who { uid: 7, cgroup: Some("/web/inner") };
     assert!(rules("allow", "deny").allow(&web, Call::Bind, 80));
     assert!(rules("deny", "allow").allow(&Who { uid: 7, cgroup: Some("/webserver") }, Call::Bind, 80));
+}
+
+#[test]
+fn what_the_daemon_is_made_of() {
+    let config = parse("[daemon]\ndevice = \"eth0\"\nqueues = 2\nxdp = \"copy\"\ndrain = 3").unwrap();
+    let device = Device { name: "eth0".into(), queues: Some(2), xdp: XdpMode::Copy, partial_checksums: None };
+    assert_eq!((config.device, config.drain), (Some(device), Some(Duration::from_secs(3))));
+    assert_eq!(parse("[daemon]").unwrap().device, None);
+}
+
+#[test]
+fn the_first_policy_that_fits_decides() {
+    let config = parse(
+        r#"
+        [[policy]]
+        carrier = "fastsock"
+        program = "psql"
+        to = "10.1.0.0/16"
+        [[policy]]
+        carrier = "kernel"
+        program = "psql"
+        to = ["10.0.0.0/8", "2001:db8::/32", "::1"]
+        ports = 5432
+        [[policy]]
+        carrier = "kernel"
+        program = "a-name-that-is-cut"
+        call = "bind"
+        "#,
+    )
+    .unwrap();
+    let kernel =
+        |program, call, at: &str| config.policies.carrier(program, call, at.parse().unwrap()) == Carrier::Kernel;
+    assert!(kernel("psql", Call::Connect, "10.2.0.1:5432"));
+    assert!(kernel("psql", Call::Connect, "[2001:db8::7]:5432") && kernel("psql", Call::Connect, "[::1]:5432"));
+    assert!(!kernel("psql", Call::Connect, "10.1.0.1:5432"), "an earlier one fits");
+    assert!(!kernel("psql", Call::Connect, "10.2.0.1:5433"), "another port");
+    assert!(!kernel("psql", Call::Connect, "11.0.0.1:5432"), "another network");
+    assert!(!kernel("psql", Call::Bind, "10.2.0.1:5432"), "what listens has no destination");
+    assert!(!kernel("redis", Call::Connect, "10.2.0.1:5432"), "another program");
+    assert!(kernel("a-name-that-is-", Call::Bind, "0.0.0.0:1") && !kernel("a-name", Call::Bind, "0.0.0.0:1"));
+}
+
+#[test]
+fn policies_of_programs_have_files() {
+    let directory = std::env::temp_dir().join(format!("fastsock-policies-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("d")).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
+    let main = directory.join("fastsock.toml");
+    write("fastsock.toml", "policy_dir = \"d\"\n[[policy]]\ncarrier = \"kernel\"");
+    write("d/nginx.toml", "program = \"nginx\"\n[[policy]]\ncarrier = \"fastsock\"\ncall = \"bind\"");
+    write("d/notes.txt", "not read");
+    let config = Config::load(&main).unwrap();
+    let carrier = |program| config.policies.carrier(program, Call::Bind, "0.0.0.0:80".parse().unwrap());
+    assert_eq!((carrier("nginx"), carrier("redis")), (Carrier::Fastsock, Carrier::Kernel));
+    for (text, expected) in [
+        ("[[policy]]\ncarrier = \"kernel\"", "missing field `program`"),
+        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nprogram = \"y\"", "line 4: the program of all policies"),
+        ("program = \"x\"\n[[policy]]\ncarrier = \"kernel\"\nports = 0", "line 4: Number(0) is not a port"),
+    ] {
+        write("d/wrong.toml", text);
+        let error = Config::load(&main).unwrap_err().to_string();
+        assert!(error.contains("d/wrong.toml: ") && error.contains(expected), "{error}");
+    }
+    write("fastsock.toml", "\npolicy_dir = \"none\"");
+    let error = Config::load(&main).unwrap_err().to_string();
+    assert!(error.contains("line 2: cannot read the directory") && error.contains("none"), "{error}");
+    std::fs::remove_dir_all(directory).unwrap();
 }

@@ -69,6 +69,8 @@ pub(crate) enum Command {
     Drain(Duration),
     /// End now.
     Stop,
+    /// Rules, policies and limits are these from here on.
+    Reload(Box<Config>),
     /// A core could not listen: the port stays the kernel's alone.
     ListenFailed { listener: u32, errno: i32 },
     /// Something was freed in an arena.
@@ -324,6 +326,12 @@ impl Server {
                     wire.leave();
                 }
                 tracing::info!(attachments = self.attachments.len(), "draining");
+            }
+            Command::Reload(config) => {
+                let Config { rules, policies, limits, device: _, drain: _, joins: _ } = *config;
+                self.config = Config { rules, policies, limits, ..std::mem::take(&mut self.config) };
+                // Ways that processes know are asked for anew.
+                self.directory.bump();
             }
             Command::ListenFailed { listener, errno } => self.listen_failed(listener, errno),
             Command::Trim { arena } => self.trim_soon(arena),

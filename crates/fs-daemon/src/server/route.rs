@@ -7,6 +7,7 @@ use super::{Answer, ListenerMemory, Server};
 use crate::access::{Call, Who};
 use crate::listeners::{Listener, Netns, Takes, unmapped};
 use crate::netns::{KernelRoute, Namespace};
+use crate::policy::Carrier;
 use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
 use fs_shm::control::{GROUP_MAX, KernelReason, Reply};
@@ -34,6 +35,13 @@ impl Server {
         let rules = &self.config.rules;
         let cgroup = if rules.0.iter().any(|rule| rule.cgroup.is_some()) { cgroup(who.pid) } else { None };
         Ok(rules.allow(&Who { uid: who.uid, cgroup: cgroup.as_deref() }, call, port))
+    }
+
+    /// Whether the policy leaves it to the kernel.
+    fn is_left(&self, me: u32, call: Call, at: SocketAddr) -> bool {
+        let policies = &self.config.policies;
+        let name = self.attachments.get(&me).map(|attachment| attachment.name);
+        name.is_some_and(|name| policies.carrier(name.as_str(), call, at) == Carrier::Kernel)
     }
 
     /// Reads the socket that came along, and opens its namespace. An error: why it is the kernel's.
@@ -87,6 +95,9 @@ impl Server {
             return Ok(self.refused());
         }
         let to = SocketAddr::new(ip, to.port());
+        if self.is_left(me, Call::Connect, to) {
+            return Ok(self.kernel(KernelReason::Policy));
+        }
         if self.is_local(from.netns, ip) {
             return self.route_local(me, from, from.netns, to);
         }
@@ -186,6 +197,9 @@ impl Server {
         }
         if !self.may(me, Call::Bind, place.local.port())? {
             return Ok(self.refused());
+        }
+        if self.is_left(me, Call::Bind, place.local) {
+            return Ok(self.kernel(KernelReason::Policy));
         }
         if let Some(id) = self.listeners.again(place.netns, place.local, place.cookie)
             && let Some(listener) = self.listeners.get_mut(id)

@@ -5,7 +5,7 @@ use super::wire::Text;
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 7 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 8 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -46,11 +46,13 @@ pub enum KernelReason {
     Port = 10,
     /// The socket came from outside (inherited or received) and the daemon does not know it.
     Foreign = 11,
+    /// The daemon's configuration leaves it to the kernel.
+    Policy = 12,
 }
 
 impl KernelReason {
     /// All, in the order of their codes.
-    pub const ALL: [KernelReason; 11] = [
+    pub const ALL: [KernelReason; 12] = [
         KernelReason::NoDaemon,
         KernelReason::NoListener,
         KernelReason::NotServed,
@@ -62,6 +64,7 @@ impl KernelReason {
         KernelReason::Accepted,
         KernelReason::Port,
         KernelReason::Foreign,
+        KernelReason::Policy,
     ];
 
     /// The reason of a code in messages and objects.
@@ -83,6 +86,7 @@ impl KernelReason {
             KernelReason::Accepted => "accepted-from-kernel",
             KernelReason::Port => "port",
             KernelReason::Foreign => "foreign",
+            KernelReason::Policy => "policy",
         }
     }
 }

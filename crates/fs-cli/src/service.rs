@@ -1,0 +1,42 @@
+//! What systemd and the daemon tell each other (sd_notify(3), sd_listen_fds(3)). Without systemd nothing is told.
+
+use crate::socket_unsafe::take;
+use anyhow::{Context, bail};
+use sd_notify::NotifyState;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+/// The control socket, if this process was started with it.
+pub(crate) fn socket() -> anyhow::Result<Option<OwnedFd>> {
+    let passed: Vec<_> = sd_notify::listen_fds().context("the sockets that systemd passes")?.collect();
+    match passed[..] {
+        [] => Ok(None),
+        [number] => take(number).map(Some).context("the socket that systemd passes"),
+        _ => bail!("systemd passes {} sockets: one was expected, the control socket", passed.len()),
+    }
+}
+
+pub(crate) fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+pub(crate) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => not_told(&error),
+    }
+}
+
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("connections that are open may end")]);
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        not_told(&error);
+    }
+}
+
+fn not_told(error: &std::io::Error) {
+    let _unheard = writeln!(std::io::stderr(), "fastsock: systemd cannot be told: {error}");
+}

@@ -1,0 +1,93 @@
+//! The daemon as a service: what it tells the service manager, and its configuration while it runs.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A daemon with a configuration in a directory of its own; both end with it.
+struct Service {
+    daemon: Child,
+    directory: PathBuf,
+    manager: UnixDatagram,
+}
+
+impl Service {
+    fn start(test: &str, config: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("fastsock-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let manager = UnixDatagram::bind(directory.join("notify")).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        std::fs::write(directory.join("fastsock.toml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+        command.arg("up").arg("--config").arg(directory.join("fastsock.toml"));
+        command.arg("--control").arg(directory.join("control.sock"));
+        command.env_remove("LD_PRELOAD").env("NOTIFY_SOCKET", directory.join("notify"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { daemon: command.spawn().unwrap(), directory, manager }
+    }
+
+    /// The next thing that the manager is told.
+    fn told(&self) -> String {
+        let mut buffer = [0; 4096];
+        let len = self.manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..len].to_vec()).unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.daemon.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _dead = self.daemon.kill().and_then(|()| self.daemon.wait());
+        let _gone = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[test]
+fn the_manager_is_told_of_start_reload_and_end() {
+    let mut service = Service::start("service", "[daemon]\ndrain = 1\n");
+    assert_eq!(service.told(), "READY=1\nSTATUS=serving\n");
+    assert!(service.directory.join("control.sock").exists());
+    for (config, says) in [
+        ("[[rule]]\naction = \"deny\"\n", "rules, policies and limits were read again"),
+        ("[limits]\n\narenas = 0\n", "the configuration stays as it was: "),
+    ] {
+        std::fs::write(service.directory.join("fastsock.toml"), config).unwrap();
+        service.signal("-HUP");
+        let told = service.told();
+        assert!(told.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{told}");
+        let told = service.told();
+        assert!(told.starts_with("READY=1\nSTATUS=") && told.contains(says), "{told}");
+    }
+    service.signal("-TERM");
+    assert!(service.told().starts_with("STOPPING=1\n"));
+    assert!(service.daemon.wait().unwrap().success());
+}
+
+#[test]
+fn a_configuration_is_checked_without_a_daemon() {
+    let file = std::env::temp_dir().join(format!("fastsock-check-{}.toml", std::process::id()));
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+        let output = command.args(["up", "--check", "--config"]).arg(&file).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    // What packages install.
+    assert_eq!(check(include_str!("../../../packaging/fastsock.toml")), (true, String::new()));
+    // The same with all that it shows in force.
+    let shown = include_str!("../../../packaging/fastsock.toml").lines().skip(3);
+    let shown = shown.map(|line| line.strip_prefix("# ").filter(|line| !line.contains("*.toml")).unwrap_or(line));
+    let shown = shown.filter(|line| !line.starts_with("policy_dir")).collect::<Vec<_>>().join("\n");
+    let shown = shown.replace("user = \"www-data\"", "user = 33");
+    assert_eq!(check(&shown), (true, String::new()), "{shown}");
+    let (good, says) = check("[[rule]]\naction = \"deny\"\nports = 0\n");
+    assert!(!good && says.contains("line 3: ") && says.contains(file.to_str().unwrap()), "{says}");
+    std::fs::remove_file(&file).unwrap();
+}
