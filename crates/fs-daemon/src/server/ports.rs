@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::collections::HashSet;
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +29,10 @@ const TIME_WAIT: Duration = Duration::from_secs(60);
 /// Addresses of one listener that are bound one by one. More: a listener on all addresses takes as many sockets of the daemon's.
 /// Fewer: with more than these the port is kept for all addresses.
 const ADDRESSES: usize = 8;
+
+/// What an IPv6 address other than `::` is to the kernel's comparison with IPv4 addresses (LOOPBACK4_IPV6): the accepted sockets of a
+/// dual-stack listener conflict with 0.0.0.0 by it, which a socket bound to their address does not.
+const AS_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6));
 
 /// A place that connections keep in use.
 #[derive(Debug)]
@@ -119,6 +123,9 @@ impl Server {
             let used = used.filter(|channel| channel.port_use() != PortUse::No);
             found.extend(used.filter_map(|channel| channel.local_addr().to_std()).map(|local| unmapped(local.ip())));
         }
+        if !port.place.v6_only && found.iter().any(IpAddr::is_ipv6) {
+            found.insert(AS_V4);
+        }
         match found.len() {
             1..=ADDRESSES => found.into_iter().map(|ip| SocketAddr::new(ip, at.port())).collect(),
             // Which ones it was is not known of those that wait.
@@ -185,8 +192,9 @@ impl Server {
         let mut uses = Vec::new();
         let mut waits = port.waits;
         let ip = unmapped(port.place.at.ip());
+        let is_it = |local: IpAddr| local == ip || ip == AS_V4 && local.is_ipv6();
         let is_there = |channel: &Channel<'_>| {
-            ip.is_unspecified() || channel.local_addr().to_std().is_some_and(|local| unmapped(local.ip()) == ip)
+            ip.is_unspecified() || channel.local_addr().to_std().is_some_and(|local| is_it(unmapped(local.ip())))
         };
         for arena in port.arenas.iter().filter_map(|&id| self.map(id, Side::B)) {
             let channels = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot)).filter(is_there);

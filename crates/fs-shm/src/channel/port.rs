@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::state::{Phase, State};
-use super::{Channel, ENDED_FIRST};
+use super::{Channel, ENDED_FIRST, RESET_SEEN};
 use crate::arena::Arena;
 use crate::layout::Side;
 
@@ -15,7 +15,7 @@ use crate::layout::Side;
 pub enum PortUse {
     /// Not any more.
     No,
-    /// It was closed there first, and the peer has not closed yet (FIN_WAIT2).
+    /// It ended there first, and a side has not closed yet (FIN_WAIT2, TIME_WAIT).
     Ending,
     /// It is open there.
     Open,
@@ -30,8 +30,7 @@ impl Channel<'_> {
 
     /// Both sides have closed. With `state` before the second one did.
     pub(super) fn note_wait(&self, state: State) {
-        let b = &self.block().own[Side::B.index()];
-        if state.phase() == Phase::Open && !is_reset(state) && b.flags.load(Relaxed) & ENDED_FIRST != 0 {
+        if state.phase() == Phase::Open && !self.was_reset(state) && self.b_ended_first() {
             // To 4 ms: it is about a minute.
             let now = clock_gettime(ClockId::MonotonicCoarse);
             let now = now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned());
@@ -42,19 +41,27 @@ impl Channel<'_> {
     /// How it uses the port of side B.
     pub fn port_use(&self) -> PortUse {
         let Some(state) = self.state() else { return PortUse::No };
-        if state.phase() != Phase::Open || !state.is_accepted() || is_reset(state) {
+        if state.phase() != Phase::Open || !state.is_accepted() || self.was_reset(state) {
             return PortUse::No;
         }
-        if !state.is_closed(Side::B) {
+        let ended = |side: Side| self.ring(side).rare.fin.load(Acquire) != 0;
+        // The kernel's socket has no port from then on, open or not (tcp_set_state(), TCP_CLOSE).
+        let is_over = ended(Side::A) && ended(Side::B);
+        if !state.is_closed(Side::B) && !is_over {
             return PortUse::Open;
         }
-        let first = self.block().own[Side::B.index()].flags.load(Relaxed) & ENDED_FIRST != 0;
-        if first { PortUse::Ending } else { PortUse::No }
+        if self.b_ended_first() { PortUse::Ending } else { PortUse::No }
     }
-}
 
-fn is_reset(state: State) -> bool {
-    state.is_reset(Side::A) || state.is_reset(Side::B)
+    fn b_ended_first(&self) -> bool {
+        self.block().own[Side::B.index()].flags.load(Relaxed) & ENDED_FIRST != 0
+    }
+
+    /// By a side, or because a side sent to one that takes nothing any more: both ends of the kernel's are closed then.
+    fn was_reset(&self, state: State) -> bool {
+        let seen = |side: Side| self.block().own[side.index()].flags.load(Acquire) & RESET_SEEN != 0;
+        state.is_reset(Side::A) || state.is_reset(Side::B) || seen(Side::A) || seen(Side::B)
+    }
 }
 
 impl Arena {
