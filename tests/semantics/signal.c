@@ -370,9 +370,32 @@ static void jumped_anywhere(void) {
     reap(child);
 }
 
+/* A stop and SIGCONT, where a handler without SA_RESTART is installed that does not run: accept(2) goes on. */
+static void stopped(void) {
+    install(0);
+    int l = listener(AF_INET, 8, &where, &where_len);
+    pid_t child = fork();
+    if (!child) {
+        OPEN(accept(l, NULL, NULL));
+        _exit(0);
+    }
+    await_asleep(child);
+    int status;
+    for (int i = 0; i < 3; i++) {
+        MUST(kill(child, SIGSTOP));
+        MUST(waitpid(child, &status, WUNTRACED));
+        MUST(kill(child, SIGCONT));
+        await_asleep(child);
+    }
+    int c = dial(&where, where_len);
+    reap(child);
+    MUST(close(c));
+}
+
 const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal_restarts", restarted},
                                     {"signal_time_limits", time_limits}, {"signal_calls_in_handler", calls_in_handler},
                                     {"signal_storm", storm},             {"signal_sigio", asynchronous},
                                     {"signal_by_handler", by_handler},   {"signal_as_given", as_given},
                                     {"signal_jumped", jumped, true},     {"signal_jumped_anywhere", jumped_anywhere},
+                                    {"signal_stopped", stopped},
                                     {NULL, NULL, false}};

@@ -23,7 +23,7 @@
 //! 3. A request to the daemon within a handler that interrupted one of its own thread is refused: the call is the kernel's.
 //! 4. A forked child makes no request and takes no lock before it runs on: its attachment was made before the fork.
 //! 5. A wait that handlers interrupted is restarted if all that ran had SA_RESTART: whoever installs handlers for the application
-//!    tells when they begin and end ([`handler_begins`]). Of others it is not known: then all that are installed must have it.
+//!    tells when they begin and end ([`handler_begins`]). Of others it is not known: then all of those that are installed must have it.
 //! 6. What a call holds that a handler jumps out of is let go ([`jumped`]).
 #![deny(unsafe_code)]
 
@@ -74,5 +74,5 @@ pub use pass::{claim, share, unshare};
 pub use process::confine;
 pub use rustix::io::Errno;
 pub use stream::{recv, send};
-pub use sys::signals::{defer, handler_begins, handler_ends};
+pub use sys::signals::{defer, handler_begins, handler_ends, runs_handlers};
 pub use types::{Address, Fd, IoVec, IoVecMut, Ours, Received, flags};

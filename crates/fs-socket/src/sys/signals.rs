@@ -3,7 +3,7 @@
 use core::{
     cell::Cell,
     sync::atomic::{
-        AtomicU8,
+        AtomicU8, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
         compiler_fence,
     },
@@ -50,6 +50,14 @@ thread_local! {
     static ENDING: Cell<u32> = const { Cell::new(0) };
     /// Handlers that this thread is in.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The function that calls [`handler_begins`] for handlers without SA_RESTART, as the kernel has it.
+static ENDING_RUNNER: AtomicUsize = AtomicUsize::new(0);
+
+/// Handlers without SA_RESTART are run by this function from here on, which tells of each ([`handler_begins`]).
+pub fn runs_handlers(ending: usize) {
+    ENDING_RUNNER.store(ending, Relaxed);
 }
 
 /// A handler of the application's begins in this thread: one that is installed with SA_RESTART, or one that is not. Answers what
@@ -197,12 +205,15 @@ impl Seen {
 
     /// After a handler interrupted a wait: whether the call is to be restarted, as the kernel does for SA_RESTART.
     ///
-    /// Where no handler is known to have run (it was installed by a system call of the program's own) it is restarted if every handler
-    /// that is installed asks for it (32 and 33 are the C library's): in a confined process, as it was when that began, for
-    /// rt_sigaction(2) may be forbidden.
+    /// Where no handler is known to have run it was a stop and SIGCONT, which restarts most calls, or one that was installed by a
+    /// system call of the program's own: it is restarted if every such handler asks for it (32 and 33 are the C library's); in a
+    /// confined process, as it was when that began, for rt_sigaction(2) may be forbidden.
     pub fn restarted(self) -> bool {
         if self.has_any() {
             return !self.has_ended();
+        }
+        if LATE.with(|late| late.iter().any(|place| place.get().is_some())) {
+            return false;
         }
         match REMEMBERED.load(Relaxed) {
             0 => restart_now(),
@@ -226,7 +237,8 @@ fn restart_now() -> bool {
         // SAFETY: the kernel writes one `struct sigaction`, with masks of eight bytes.
         let known = unsafe { call(RT_SIGACTION, arguments) };
         // 0: SIG_DFL, 1: SIG_IGN.
-        known.is_err() || action.handler <= 1 || action.flags & SA_RESTART != 0
+        let is_told_of = action.handler <= 1 || action.handler == ENDING_RUNNER.load(Relaxed);
+        known.is_err() || is_told_of || action.flags & SA_RESTART != 0
     })
 }
 

@@ -144,6 +144,9 @@ define! {
 }
 
 fn note_flags(signal: c_int, flags: c_int) {
+    if flags & SA_RESTART == 0 {
+        fs_socket::runs_handlers(runner(0));
+    }
     if let Some(place) = FLAGS.get(signal as usize) {
         place.store(flags, Relaxed);
     }
