@@ -10,8 +10,9 @@
 //! [`Request::Ports`]: fs_shm::control::Request::Ports
 
 use super::limits::PORTS;
+use super::place::Placeholder;
 use super::{ListenerMemory, Server};
-use crate::listeners::{Listener, Netns, unmapped};
+use crate::listeners::{Listener, Netns, Takes, unmapped};
 use fs_shm::channel::{PortUse, now};
 use fs_shm::{Channel, Side};
 use rustix::io::Errno;
@@ -109,6 +110,29 @@ impl Server {
             });
         }
         is_due
+    }
+
+    /// It was shut down and is to listen again where connections of it keep the port: the kernel binds it once more then
+    /// (inet_csk_listen_start()).
+    pub(super) fn is_taken_by_own(&self, place: &Placeholder) -> bool {
+        let Some(id) = self.listeners.of_cookie(place.netns, place.local.port(), place.cookie) else { return false };
+        let Some(listener) = self.listeners.get(id).filter(|listener| listener.takes == Takes::None) else {
+            return false;
+        };
+        let (now, before) = (place.shares, listener.more.shares);
+        if now.address && before.address || now.port && before.port {
+            return false;
+        }
+        self.is_kept(&mut Port {
+            netns: listener.netns,
+            home: None,
+            uid: listener.more.uid,
+            place: Place { at: listener.at, v6_only: listener.v6_only, shares: before },
+            arenas: listener.more.ended.clone(),
+            waits: listener.more.waits,
+            ending: None,
+            socket: None,
+        })
     }
 
     /// The addresses that its connections use.

@@ -24,9 +24,9 @@ impl Server {
         Reply::Kernel { generation: self.directory.generation(), reason }.into()
     }
 
-    fn refused(&mut self) -> Answer {
+    fn refused(&mut self, errno: Errno) -> Answer {
         self.counters.refused += 1;
-        Reply::Refused { generation: self.directory.generation(), errno: Errno::ACCESS.raw_os_error() }.into()
+        Reply::Refused { generation: self.directory.generation(), errno: errno.raw_os_error() }.into()
     }
 
     /// Whether the rules let an attachment use a port.
@@ -92,7 +92,7 @@ impl Server {
             return Ok(self.kernel(KernelReason::NotServed));
         }
         if !self.may(me, Call::Connect, to.port())? {
-            return Ok(self.refused());
+            return Ok(self.refused(Errno::ACCESS));
         }
         let to = SocketAddr::new(ip, to.port());
         if self.is_left(me, Call::Connect, to) {
@@ -196,7 +196,10 @@ impl Server {
             return Err(Errno::INVAL);
         }
         if !self.may(me, Call::Bind, place.local.port())? {
-            return Ok(self.refused());
+            return Ok(self.refused(Errno::ACCESS));
+        }
+        if self.is_taken_by_own(&place) {
+            return Ok(self.refused(Errno::ADDRINUSE));
         }
         if self.is_left(me, Call::Bind, place.local) {
             return Ok(self.kernel(KernelReason::Policy));

@@ -73,9 +73,13 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
     if let Some(attachment) = process::attached()
         && let Err(errno) = announce(attachment, fd, socket)
     {
-        // A rule: it must not listen on the kernel either. (A socket that listens and is shut down is closed again.)
+        // A rule, or its connections have the port: it must not listen on the kernel either. (A socket that listens and is shut
+        // down is closed again.)
         if let Some(fd) = live(fd, socket) {
-            stop(fd, socket);
+            // Shut down it was before.
+            if errno != Errno::ADDRINUSE {
+                stop(fd, socket);
+            }
             let _closed = call::shutdown(fd, SHUT_RDWR);
         }
         return Some(Err(errno));
