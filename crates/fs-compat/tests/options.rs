@@ -4,9 +4,10 @@ mod common;
 
 use common::{CLIENT, SERVER, both, server};
 use fs_compat::{TcpListener, TcpSocket, UdpSocket};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 #[test]
 fn options_reach_the_connection_and_urgent_data_the_peer() {
@@ -42,6 +43,76 @@ fn options_reach_the_connection_and_urgent_data_the_peer() {
         },
     );
     assert_eq!(&got, b"abcX");
+}
+
+#[test]
+fn options_have_tokios_names_and_types() {
+    let ((), ..) = both(
+        |_| async {
+            let listener = TcpListener::bind(server(80)).await.unwrap();
+            assert_eq!(listener.ttl().unwrap(), 64);
+            listener.set_ttl(7).unwrap();
+            assert!(listener.set_ttl(0).is_err());
+            let (stream, _) = listener.accept().await.unwrap();
+            assert_eq!((listener.ttl().unwrap(), stream.ttl().unwrap()), (7, 7));
+            let mut buf = [0; 4];
+            let read = stream.async_io(Interest::READABLE, || stream.try_read(&mut buf)).await;
+            assert_eq!(read.unwrap(), 4);
+        },
+        |_| async {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_reuseaddr(true).unwrap();
+            assert_eq!((socket.reuseaddr().unwrap(), socket.reuseport().unwrap()), (true, false));
+            assert_eq!((socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap()), (64 << 10, 6 << 20));
+            socket.set_recv_buffer_size(100_000).unwrap();
+            assert_eq!(socket.recv_buffer_size().unwrap(), 100_000);
+            socket.set_tos_v4(0x2f).unwrap();
+            assert_eq!((socket.tos_v4().unwrap(), socket.tclass_v6().unwrap()), (0x2c, 0x2c));
+            assert_eq!(socket.set_tos_v4(256).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert!(socket.take_error().unwrap().is_none());
+            let mut stream = socket.connect(server(80)).await.unwrap();
+            assert_eq!(stream.tos_v4().unwrap(), 0x2c);
+            // The listener's option first.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            stream.write_all(b"four").await.unwrap();
+            assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        },
+    );
+}
+
+#[test]
+fn datagrams_are_looked_at_and_put_into_vectors() {
+    both(
+        |_| async {
+            let socket = UdpSocket::bind(server(53)).await.unwrap();
+            assert_eq!(socket.try_peek_sender().unwrap_err().kind(), ErrorKind::WouldBlock);
+            assert_eq!(socket.try_io(Interest::READABLE, || Ok(())).unwrap_err().kind(), ErrorKind::WouldBlock);
+            let from = socket.peek_sender().await.unwrap();
+            assert_eq!(socket.try_peek_sender().unwrap(), from);
+            let mut buf = [0; 8];
+            assert_eq!((socket.try_peek(&mut buf).unwrap(), socket.try_peek_from(&mut buf).unwrap()), (3, (3, from)));
+            socket.try_io(Interest::READABLE, || Ok(())).unwrap();
+            let mut vector = Vec::with_capacity(100);
+            vector.push(b'>');
+            assert_eq!(socket.recv_buf_from(&mut vector).await.unwrap(), (3, from));
+            assert_eq!(vector, b">one");
+            assert_eq!(socket.try_recv_buf(&mut vector).unwrap_err().kind(), ErrorKind::WouldBlock);
+            socket.send_to(&vector, from).await.unwrap();
+        },
+        |_| async {
+            let socket = UdpSocket::bind(SocketAddr::new(CLIENT, 99)).await.unwrap();
+            // The server is there first.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            socket.send_to(b"one", server(53)).await.unwrap();
+            let mut buf = [0; 8];
+            let got = socket.async_io(Interest::READABLE, || socket.try_recv_from(&mut buf)).await;
+            assert_eq!(got.unwrap(), (4, server(53)));
+            assert_eq!(
+                socket.join_multicast_v4([239, 0, 0, 1].into(), [0; 4].into()).unwrap_err().raw_os_error(),
+                Some(libc::EOPNOTSUPP)
+            );
+        },
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::error::IntoIo;
 use crate::net::{TcpStream, each_addr};
 use fs_core::{Listen, ListenerId, TcpOptions};
 use fs_rt::{CoreRef, CoreStack, Interest, PortLease, shut_down};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +22,8 @@ pub struct TcpListener {
     core: CoreRef,
     id: ListenerId,
     lease: PortLease,
+    /// Of the connections that come.
+    pub(super) options: Box<Cell<TcpOptions>>,
 }
 
 impl TcpListener {
@@ -40,8 +43,9 @@ impl TcpListener {
 
     pub(crate) fn listen(listen: Listen) -> io::Result<TcpListener> {
         let core = CoreRef::require()?;
+        let options = Box::new(Cell::new(listen.options));
         let (id, lease) = core.listen(listen)?.io()?;
-        Ok(TcpListener { core, id, lease })
+        Ok(TcpListener { core, id, lease, options })
     }
 
     /// The next connection and its peer. An error of kind `InvalidInput` once the runtime is being shut down.
@@ -69,6 +73,17 @@ impl TcpListener {
             return Err(shut_down());
         }
         self.core.stack(|stack| f(stack, self.id)).io()
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS of the connections that come.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.options.get().ttl.unwrap_or(64).into())
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS of the connections that come from now on; 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        let ttl = super::tcp_stream::ttl_in_range(ttl)?;
+        self.set_options(TcpOptions { ttl: Some(ttl), ..self.options.get() })
     }
 
     /// Where it listens.

@@ -56,13 +56,60 @@ options! {
     out_of_band_inline, set_out_of_band_inline, oob_inline: bool;
     /// SO_RCVLOWAT: readable only from this many bytes on (or at the end of the stream).
     recv_lowat, set_recv_lowat, receive_low: u32;
-    /// IP_TOS or IPV6_TCLASS without its two ECN bits.
-    tos, set_tos, tos: u8;
     /// SO_MAX_PACING_RATE in bytes a second.
     max_pacing_rate, set_max_pacing_rate, pacing_max: Option<u64>;
     /// TCP_CONGESTION; `None` is the runtime's.
     tcp_congestion, set_tcp_congestion, congestion_control: Option<CongestionControl>;
 }
+
+macro_rules! traffic_class {
+    ($socket:ty, $self:ident, $options:expr, $change:ident) => {
+        impl $socket {
+            /// IP_TOS or IPV6_TCLASS without its two ECN bits, which are the stack's.
+            pub fn tos(&$self) -> io::Result<u32> {
+                Ok($options.tos.into())
+            }
+
+            /// IP_TOS or IPV6_TCLASS: `EINVAL` above 255. Its two ECN bits are the stack's.
+            pub fn set_tos(&$self, tos: u32) -> io::Result<()> {
+                let tos = u8::try_from(tos).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+                $change($self, tos & !3)
+            }
+
+            /// IP_TOS: see [`Self::tos`].
+            pub fn tos_v4(&self) -> io::Result<u32> {
+                self.tos()
+            }
+
+            /// IP_TOS: see [`Self::set_tos`].
+            pub fn set_tos_v4(&self, tos: u32) -> io::Result<()> {
+                self.set_tos(tos)
+            }
+
+            /// IPV6_TCLASS: see [`Self::tos`].
+            pub fn tclass_v6(&self) -> io::Result<u32> {
+                self.tos()
+            }
+
+            /// IPV6_TCLASS: see [`Self::set_tos`].
+            pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
+                self.set_tos(tclass)
+            }
+        }
+    };
+}
+
+fn change_stream(stream: &TcpStream, tos: u8) -> io::Result<()> {
+    stream.change(|options| options.tos = tos)
+}
+
+fn change_socket(socket: &TcpSocket, tos: u8) -> io::Result<()> {
+    socket.change(|options| options.tos = tos);
+    Ok(())
+}
+
+traffic_class!(TcpStream, self, self.options()?, change_stream);
+traffic_class!(TcpSocket, self, self.options(), change_socket);
 
 impl TcpSocket {
     /// Sets all options.
@@ -95,7 +142,9 @@ impl TcpSocket {
 impl TcpListener {
     /// Options of the connections that come from now on.
     pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
-        self.call(|stack, id| stack.tcp_set_listener_options(id, options))
+        self.call(|stack, id| stack.tcp_set_listener_options(id, options))?;
+        self.options.set(options);
+        Ok(())
     }
 
     /// As another listen(2) does: how many established connections may wait to be accepted.

@@ -3,7 +3,7 @@
 use crate::net::{TcpListener, TcpStream};
 use fs_core::{Connect, Keepalive, Linger, Listen, Protocol, TcpOptions};
 use fs_rt::{CoreRef, PortLease};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -18,6 +18,8 @@ pub struct TcpSocket {
     options: RefCell<TcpOptions>,
     v6_only: RefCell<bool>,
     local: RefCell<Local>,
+    /// SO_REUSEADDR and SO_REUSEPORT as they were set.
+    reuse: Cell<(bool, bool)>,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +44,13 @@ impl TcpSocket {
 
     fn new(v6: bool) -> io::Result<TcpSocket> {
         CoreRef::require()?;
-        Ok(Self { v6, options: RefCell::default(), v6_only: RefCell::new(false), local: RefCell::default() })
+        Ok(Self {
+            v6,
+            options: RefCell::default(),
+            v6_only: RefCell::new(false),
+            local: RefCell::default(),
+            reuse: Cell::default(),
+        })
     }
 
     /// Binds the local address. The port is reserved at once, unless it is 0.
@@ -190,9 +198,12 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// SO_SNDBUF as set; `None` is the configuration's.
-    pub fn send_buffer_size(&self) -> Option<u32> {
-        self.options.borrow().send_buffer
+    /// SO_SNDBUF: as set, else what the runtime is configured for.
+    pub fn send_buffer_size(&self) -> io::Result<u32> {
+        Ok(match self.options.borrow().send_buffer {
+            Some(bytes) => bytes,
+            None => CoreRef::require()?.look(|stack| stack.config().tcp.send_buffer),
+        })
     }
 
     /// SO_RCVBUF.
@@ -201,9 +212,40 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// SO_RCVBUF as set; `None` is tuned automatically.
-    pub fn recv_buffer_size(&self) -> Option<u32> {
-        self.options.borrow().receive_buffer
+    /// SO_RCVBUF: as set, else what a connection starts with before it is tuned.
+    pub fn recv_buffer_size(&self) -> io::Result<u32> {
+        Ok(match self.options.borrow().receive_buffer {
+            Some(bytes) => bytes,
+            None => CoreRef::require()?.look(|stack| stack.config().tcp.receive_buffer_initial),
+        })
+    }
+
+    /// SO_REUSEADDR: as set. Ports behave as if it were on in any case.
+    pub fn reuseaddr(&self) -> io::Result<bool> {
+        Ok(self.reuse.get().0)
+    }
+
+    /// SO_REUSEADDR: kept. Ports behave as if it were on in any case.
+    pub fn set_reuseaddr(&self, on: bool) -> io::Result<()> {
+        self.reuse.set((on, self.reuse.get().1));
+        Ok(())
+    }
+
+    /// SO_REUSEPORT: as set.
+    pub fn reuseport(&self) -> io::Result<bool> {
+        Ok(self.reuse.get().1)
+    }
+
+    /// SO_REUSEPORT: kept. The cores of a runtime share their listening ports in any case; with other processes they share
+    /// none.
+    pub fn set_reuseport(&self, on: bool) -> io::Result<()> {
+        self.reuse.set((self.reuse.get().0, on));
+        Ok(())
+    }
+
+    /// SO_ERROR: a socket that is not connected yet has none.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(None)
     }
 
     /// IPV6_V6ONLY, before `bind`.

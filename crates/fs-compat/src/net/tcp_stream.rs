@@ -251,6 +251,17 @@ impl TcpStream {
         if readable || writable { f() } else { Err(to_io_error(Error::WouldBlock)) }
     }
 
+    /// Calls `f` each time that the connection is ready for some of `interest`, until it does not answer `WouldBlock`.
+    pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        loop {
+            self.ready(interest).await?;
+            match f() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => fs_rt::turn().await,
+                answer => return answer,
+            }
+        }
+    }
+
     pub(crate) fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));

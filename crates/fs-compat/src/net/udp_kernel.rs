@@ -54,6 +54,11 @@ impl KernelSide {
         }
     }
 
+    /// There may be a datagram.
+    pub(super) fn is_readable(&self) -> bool {
+        self.socket.try_io(tokio::io::Interest::READABLE, || Ok(())).is_ok()
+    }
+
     /// Ready when there may be a datagram.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_recv_ready(cx)

@@ -3,6 +3,7 @@
 use crate::error::{IntoIo, to_io_error};
 use crate::net::each_addr;
 use crate::net::udp_kernel::KernelSide;
+use bytes::BufMut;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
@@ -114,7 +115,8 @@ impl UdpSocket {
         poll_fn(|cx| self.poll_ready(cx, interest)).await
     }
 
-    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+    /// What the engine's side is ready for.
+    fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
         let ready = self.core.look(|stack| stack.udp_ready(self.id)).io()?;
         let mut answer = Ready::EMPTY;
         if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
@@ -123,6 +125,11 @@ impl UdpSocket {
         if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
             answer |= Ready::WRITABLE;
         }
+        Ok(answer)
+    }
+
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+        let mut answer = self.ready_now(interest)?;
         if let Some(kernel) = self.kernel.as_ref().filter(|_| interest.is_readable() && answer.is_empty())
             && kernel.poll_readable(cx)?.is_ready()
         {
@@ -282,6 +289,93 @@ impl UdpSocket {
         let (n, from) = ready!(self.poll_receive(cx, buf.initialize_unfilled(), peek))?;
         buf.advance(n);
         Poll::Ready(Ok(from))
+    }
+
+    /// As [`UdpSocket::recv_from`], into spare room of a growing buffer: what does not fit there is lost.
+    pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
+        poll_fn(|cx| self.poll_grow(buf, |part| self.poll_receive(cx, part, false))).await
+    }
+
+    /// As [`UdpSocket::recv_buf_from`].
+    pub async fn recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        self.recv_buf_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// As [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
+        match self.poll_grow(buf, |part| Poll::Ready(self.receive_now(part, false))) {
+            Poll::Ready(received) => received,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// As [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        self.try_recv_buf_from(buf).map(|(n, _)| n)
+    }
+
+    /// Receives into a buffer between, as much as `buf` has spare room for.
+    fn poll_grow<B: BufMut>(
+        &self,
+        buf: &mut B,
+        receive: impl FnOnce(&mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>>,
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        // Largest UDP payload; a vector's room without a next allocation, as tokio takes it.
+        let most = buf.chunk_mut().len().min(usize::from(u16::MAX));
+        let mut part = vec![0; most];
+        let (n, from) = ready!(receive(&mut part))?;
+        buf.put_slice(&part[..n]);
+        Poll::Ready(Ok((n, from)))
+    }
+
+    /// As [`UdpSocket::peek`].
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_into(cx, buf, true).map_ok(drop)
+    }
+
+    /// As [`UdpSocket::peek`], or `WouldBlock`.
+    pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_peek_from(buf).map(|(n, _)| n)
+    }
+
+    /// As [`UdpSocket::peek_from`], or `WouldBlock`.
+    pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_now(buf, true)
+    }
+
+    /// Waits for a datagram, and says from whom it is.
+    pub async fn peek_sender(&self) -> io::Result<SocketAddr> {
+        poll_fn(|cx| self.poll_peek_sender(cx)).await
+    }
+
+    /// As [`UdpSocket::peek_sender`].
+    pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.poll_receive(cx, &mut [0], true).map_ok(|(_, from)| from)
+    }
+
+    /// As [`UdpSocket::peek_sender`], or `WouldBlock`.
+    pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
+        self.receive_now(&mut [0], true).map(|(_, from)| from)
+    }
+
+    /// Calls `f` if the socket is ready for some of `interest`; else `WouldBlock`.
+    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        let mut ready = self.ready_now(interest)?;
+        if interest.is_readable() && self.kernel.as_ref().is_some_and(KernelSide::is_readable) {
+            ready |= Ready::READABLE;
+        }
+        if ready.is_empty() { Err(to_io_error(Error::WouldBlock)) } else { f() }
+    }
+
+    /// Calls `f` each time that the socket is ready for some of `interest`, until it does not answer `WouldBlock`.
+    pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        loop {
+            self.ready(interest).await?;
+            match f() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => fs_rt::turn().await,
+                answer => return answer,
+            }
+        }
     }
 
     // ---- addresses and options

@@ -2,7 +2,7 @@
 
 use super::Socket;
 use crate::call;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::fd::AsRawFd;
 use std::{fmt, io};
 
@@ -38,6 +38,28 @@ impl Socket {
     /// SO_BINDTODEVICE; `None`: any device.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
         call::set_option(self.fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, interface.unwrap_or_default())
+    }
+
+    /// SO_BINDTOIFINDEX: the device's index, if the socket is bound to one.
+    pub fn device_index_v4(&self) -> io::Result<Option<NonZeroU32>> {
+        let index = call::int_option(self.fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)?;
+        Ok(NonZeroU32::new(index as u32))
+    }
+
+    /// As [`Socket::device_index_v4`]: on Linux it is one option.
+    pub fn device_index_v6(&self) -> io::Result<Option<NonZeroU32>> {
+        self.device_index_v4()
+    }
+
+    /// SO_BINDTOIFINDEX; `None`: any device.
+    pub fn bind_device_by_index_v4(&self, interface: Option<NonZeroU32>) -> io::Result<()> {
+        let index = interface.map_or(0, NonZeroU32::get) as i32;
+        call::set_int_option(self.fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
+    }
+
+    /// As [`Socket::bind_device_by_index_v4`].
+    pub fn bind_device_by_index_v6(&self, interface: Option<NonZeroU32>) -> io::Result<()> {
+        self.bind_device_by_index_v4(interface)
     }
 
     /// SO_ATTACH_FILTER.

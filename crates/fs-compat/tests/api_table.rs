@@ -1,0 +1,169 @@
+//! docs/API.md: the methods of tokio's and socket2's sockets, and which of them are here. `lab/api-table` writes it; as a test
+//! this fails where it is not true, or a method is missing without a reason.
+//!
+//! Read from the crates' sources, which rustfmt has brought into a form that needs no parser: an `impl` begins and ends in
+//! column 0, and its methods are indented by 4, or by 8 within a macro.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const NO_DESCRIPTOR: &str =
+    "a socket of the runtime is no descriptor of the kernel: `blocking` and `socket2` have sockets that are";
+const DEVICES: &str = "the runtime's devices and the kernel's routes decide; `bind` to a device's address";
+const UDP_CLASS: &str = "the engine sends datagrams with class 0";
+const NOT_LINUX: &str = "not on Linux";
+
+/// Type, method, why it is not here.
+const MISSING: &[(&str, &str, &str)] = &[
+    ("TcpStream", "from_std", NO_DESCRIPTOR),
+    ("TcpStream", "into_std", NO_DESCRIPTOR),
+    ("TcpListener", "from_std", NO_DESCRIPTOR),
+    ("TcpListener", "into_std", NO_DESCRIPTOR),
+    ("TcpSocket", "from_std_stream", NO_DESCRIPTOR),
+    ("TcpSocket", "bind_device", DEVICES),
+    ("TcpSocket", "device", DEVICES),
+    ("UdpSocket", "from_std", NO_DESCRIPTOR),
+    ("UdpSocket", "into_std", NO_DESCRIPTOR),
+    ("UdpSocket", "bind_device", DEVICES),
+    ("UdpSocket", "device", DEVICES),
+    ("UdpSocket", "tos", UDP_CLASS),
+    ("UdpSocket", "set_tos", UDP_CLASS),
+    ("UdpSocket", "tos_v4", UDP_CLASS),
+    ("UdpSocket", "set_tos_v4", UDP_CLASS),
+    ("UdpSocket", "tclass_v6", UDP_CLASS),
+    ("UdpSocket", "set_tclass_v6", UDP_CLASS),
+    ("Socket", "set_fib", NOT_LINUX),
+    ("Socket", "set_no_peercred", NOT_LINUX),
+    ("Socket", "set_nosigpipe", NOT_LINUX),
+    ("Socket", "reuse_port_lb", NOT_LINUX),
+    ("Socket", "set_reuse_port_lb", NOT_LINUX),
+    ("Socket", "set_tcp_ack_frequency", NOT_LINUX),
+];
+
+/// Type, crate, the crate's files, our folder.
+const TYPES: &[(&str, &str, &[&str], &str)] = &[
+    ("TcpStream", "tokio", &["src/net/tcp/stream.rs"], "net"),
+    ("TcpListener", "tokio", &["src/net/tcp/listener.rs"], "net"),
+    ("TcpSocket", "tokio", &["src/net/tcp/socket.rs"], "net"),
+    ("UdpSocket", "tokio", &["src/net/udp.rs"], "net"),
+    ("Socket", "socket2", &["src/socket.rs", "src/sys/unix.rs"], "socket2"),
+];
+
+/// Fewer methods than these types have: the sources were not understood.
+const FEWEST: usize = 8;
+
+#[test]
+fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let peers = peers(here);
+    let mut wrong = String::new();
+    let mut table = String::from(
+        "# Methods beside tokio and socket2\n\n\
+         Written by `lab/api-table` from the sources of the crates that this tree is built with; `cargo test -p fs-compat` fails\n\
+         where it is not true. Names are compared, not signatures.\n",
+    );
+    for (name, peer, files, folder) in TYPES {
+        let (version, root) = &peers[*peer];
+        let theirs: BTreeSet<String> = files.iter().flat_map(|file| methods(&root.join(file), name)).collect();
+        assert!(theirs.len() >= FEWEST, "{peer} {version}: {name} has only {theirs:?}");
+        let ours: BTreeSet<String> =
+            rust_files(&here.join("src").join(folder)).iter().flat_map(|file| methods(file, name)).collect();
+        let reason = |method: &str| MISSING.iter().find(|(of, m, _)| of == name && *m == method).map(|(.., why)| *why);
+        let missing: BTreeSet<&String> = theirs.difference(&ours).collect();
+        let own: Vec<_> = ours.difference(&theirs).map(|method| format!("`{method}`")).collect();
+        writeln!(table, "\n## {folder}::{name}, beside {peer} {version}\n").unwrap();
+        writeln!(table, "{} of {} are here.\n", theirs.len() - missing.len(), theirs.len()).unwrap();
+        writeln!(table, "| method | |\n|---|---|").unwrap();
+        for method in &theirs {
+            let state = match (missing.contains(method), reason(method)) {
+                (false, None) => "here",
+                (true, Some(why)) => why,
+                (true, None) => {
+                    writeln!(wrong, "{name}::{method} is missing, and has no reason").unwrap();
+                    "missing"
+                }
+                (false, Some(_)) => {
+                    writeln!(wrong, "{name}::{method} has a reason why it is missing, and is here").unwrap();
+                    "here"
+                }
+            };
+            writeln!(table, "| `{method}` | {state} |").unwrap();
+        }
+        if !own.is_empty() {
+            writeln!(table, "\nHere alone: {}.", own.join(", ")).unwrap();
+        }
+        for (_, method, _) in MISSING.iter().filter(|(of, m, _)| of == name && !theirs.contains(*m)) {
+            writeln!(wrong, "{name}::{method} has a reason why it is missing, and {peer} has none").unwrap();
+        }
+    }
+    let path = here.join("../../docs/API.md");
+    if std::env::var_os("WRITE_API_TABLE").is_some() {
+        std::fs::write(&path, &table).unwrap();
+    } else if std::fs::read_to_string(&path).unwrap_or_default() != table {
+        wrong.push_str("docs/API.md is not what lab/api-table writes now\n");
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// Version and folder of the crates that we are built beside.
+fn peers(here: &Path) -> BTreeMap<String, (String, PathBuf)> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--offline"])
+        .current_dir(here)
+        .output()
+        .expect("cargo metadata");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata's JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let known = packages.iter().map(|package| {
+        let text = |key: &str| package[key].as_str().expect("a string").to_owned();
+        let root = Path::new(&text("manifest_path")).parent().expect("a folder").to_owned();
+        (text("name"), (text("version"), root))
+    });
+    known.filter(|(name, _)| ["tokio", "socket2"].contains(&name.as_str())).collect()
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("our sources").map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|kind| kind == "rs")).collect()
+}
+
+/// The public methods of `name` that a file has.
+fn methods(path: &Path, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut found = Vec::new();
+    // Of whom the lines are: an `impl` of this type, or a list of options that a macro makes methods of.
+    let (mut within, mut listed) = (false, false);
+    for line in text.lines() {
+        let impl_of = line.trim_start().strip_prefix("impl ").and_then(|rest| rest.strip_suffix(" {"));
+        match impl_of {
+            Some(of) if !line.starts_with(' ') => within = of == name || of == format!("crate::{name}"),
+            // In a macro of ours, for both types that it is called for.
+            Some("$socket") => within = matches!(name, "TcpStream" | "TcpSocket"),
+            _ => {}
+        }
+        if line == "options! {" {
+            listed = matches!(name, "TcpStream" | "TcpSocket");
+        } else if line == "int_options! {" {
+            listed = name == "Socket";
+        } else if line == "}" {
+            (within, listed) = (false, false);
+        }
+        let words = line.trim_start();
+        if listed && let Some((names, _)) = words.split_once([':', '=']).filter(|_| !words.starts_with('/')) {
+            found.extend(names.split(',').take(2).map(|name| name.trim().to_owned()).filter(|name| is_name(name)));
+        }
+        let Some(rest) = words.strip_prefix("pub ").filter(|_| within) else { continue };
+        if let Some(at) =
+            rest.find("fn ").filter(|&at| rest[..at].split(' ').all(|w| matches!(w, "" | "const" | "async" | "unsafe")))
+        {
+            found.extend(rest[at + 3..].split(['(', '<']).next().map(str::to_owned));
+        }
+    }
+    found
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
