@@ -75,6 +75,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Of the registrations that one change makes candidates the one with the highest is first: the newest, as add_wait_queue() of
+    /// the kernel puts in front, and those with EPOLLEXCLUSIVE behind all others, the oldest first (add_wait_queue_exclusive()).
+    fn turn(&self) -> u64 {
+        const EXCLUSIVES: u64 = 1 << 62;
+        if self.event.events & EXCLUSIVE != 0 { EXCLUSIVES - self.serial } else { EXCLUSIVES + self.serial }
+    }
+
     /// Whether the socket is still the one that was registered.
     pub(super) fn is_valid(&self) -> bool {
         self.socket.identity() == self.identity
@@ -163,12 +170,12 @@ impl Interest {
             return None;
         }
         entry.queued = true;
-        Some(Candidate { at, serial: entry.serial, since: SETTLED, by: entry.serial })
+        Some(Candidate { at, serial: entry.serial, since: SETTLED, by: entry.turn() })
     }
 
-    /// The entry's serial number; 0: there is none.
-    pub(super) fn serial(&self, at: u32) -> u64 {
-        self.get(at).map_or(0, |entry| entry.serial)
+    /// The entry's [`Candidate::by`]; 0: there is none.
+    pub(super) fn turn(&self, at: u32) -> u64 {
+        self.get(at).map_or(0, Entry::turn)
     }
 
     /// The candidate's entry; `None` when it has been removed meanwhile.

@@ -132,7 +132,10 @@ fn forget(fd: Fd) {
 pub(crate) fn closed(_fd: Fd, socket: &Socket, last: bool) {
     if last {
         // As on the kernel, where a registration ends with the open file, not with a descriptor of it.
-        each_entry(socket, false, |inner, at| inner.drop_entry(at));
+        each_entry(socket, false, |inner, at| {
+            inner.count_edges();
+            inner.drop_entry(at);
+        });
     }
 }
 

@@ -105,7 +105,7 @@ impl Inner {
                 while let Some(entry) = interest.get(at) {
                     let beside = entry.beside;
                     if let Some(changes) = changes.of(entry.hears()).filter(|_| !entry.spent) {
-                        told = Some((changes, interest.serial(at).max(told.map_or(0, |(_, by)| by))));
+                        told = Some((changes, interest.turn(at).max(told.map_or(0, |(_, by)| by))));
                         queue(interest, at, unread(changes));
                     }
                     at = beside;
@@ -114,7 +114,7 @@ impl Inner {
                 if !joined.listeners.is_empty() && joined.arena.is_waiting(slot) {
                     for &at in &joined.listeners {
                         if interest.get(at).is_some_and(|entry| Changes::READ.of(entry.hears()).is_some()) {
-                            told = Some((Changes::READ, interest.serial(at)));
+                            told = Some((Changes::READ, interest.turn(at)));
                             queue(interest, at, joined.arena.changed(lane, slot, Changes::READ));
                         }
                     }
@@ -145,7 +145,7 @@ impl Inner {
         if entry.spent || Changes::READ.of(entry.hears()).is_none() {
             return;
         }
-        let (since, by) = if first.0 == u64::MAX { (process::now(), self.interest.serial(at)) } else { first };
+        let (since, by) = if first.0 == u64::MAX { (process::now(), self.interest.turn(at)) } else { first };
         self.changed(since, by);
         if let Some(candidate) = self.interest.queue(at) {
             self.ready.push_back(candidate.since(since).by(by));

@@ -286,12 +286,20 @@ impl Inner {
     pub(super) fn delete(&mut self, at: u32) -> Result<(), Errno> {
         let Some(entry) = self.interest.get(at) else { return Err(Errno::NOENT) };
         let (fd, source) = (entry.fd, entry.source);
+        self.count_edges();
         let answer = match source {
             Source::Kernel | Source::Listener => kernel::epoll_ctl(self.number, DEL, fd, None),
             Source::Channel { .. } | Source::Nested(_) => Ok(()),
         };
         self.drop_entry(at);
         answer
+    }
+
+    /// Changes that have not been looked at are edges for the sets that this one is in, also those of an entry that goes.
+    pub(super) fn count_edges(&mut self) {
+        if self.is_inner {
+            self.collect();
+        }
     }
 
     /// Forgets an entry; its kernel registration is gone or dealt with by the caller.
