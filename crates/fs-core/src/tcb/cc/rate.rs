@@ -1,6 +1,6 @@
 //! Delivery rate samples: draft-ietf-ccwg-bbr section 4.1 (formerly draft-cheng-iccrg-delivery-rate-estimation).
 //!
-//! Only connections whose algorithm asks for it keep this state; the per-segment part, [`Stamp`], lies in an
+//! Only connections whose algorithm asks for it keep this state; the per-segment part, `Stamp`, lies in an
 //! array beside the segments that grows with the first such connection.
 //!
 //! Counts are bytes, times microseconds, both modulo 2^32: what is compared is never further apart than a

@@ -2,13 +2,13 @@
 //!
 //! A model of the path (what it delivers at most, its shortest round trip, how much may be in flight) is fed by every
 //! ACK's [`super::rate::RateSample`] and every lost segment; the model sets the pacing rate and the window. This module holds the
-//! state and the order of things; [`model`] measures, [`probe`] decides what to try next, [`control`] sets rate and
+//! state and the order of things; `model` measures, `probe` decides what to try next, `control` sets rate and
 //! window.
 //!
 //! Three things are not the draft's. Losses that come without a queue: the draft takes more than 2 % of loss for too much
 //! in flight, whatever it comes from, so that on a path that loses 5 % at random it ends at a hundredth of what its
 //! first version carries. Here that holds where the round-trip times at the losses show a queue; where they do not,
-//! only from [`RANDOM_LOSS_MAX`] on (a policer's drops: no queue either, but a fifth of all when probing). What is delivered
+//! only from `RANDOM_LOSS_MAX` on (a policer's drops: no queue either, but a fifth of all when probing). What is delivered
 //! while a hole keeps the peer's window where it is, so that it holds us back, counts as an application's limit does
 //! (`Tcb::check_window_limited`). And any sample of a round may show growth, as in the authors' implementation for Linux.
 //!
@@ -352,7 +352,7 @@ fn percent_of(value: u32, by: u32) -> u32 {
 }
 
 impl Algorithm for Bbr {
-    /// The window follows from [`Bbr::on_ack_end`], which is called for every ACK, in recovery too.
+    /// The window follows from `Bbr::on_ack_end`, which is called for every ACK, in recovery too.
     fn on_ack(&mut self, _w: &mut Window, _ack: &AckSample) {}
 
     /// Fast recovery begins: no reduction here, but what was known is kept (draft 5.6.4.4).
