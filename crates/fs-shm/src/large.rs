@@ -17,7 +17,6 @@
 //!    lease, has a ring that its words do not name; so one that nobody holds the lock of was left by who has died in between.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::fence;
 
 use crate::arena::Arena;
 use crate::layout::{Geometry, POSITION_BITS};
@@ -161,8 +160,8 @@ impl Ring<'_> {
         if held & 1 == 0 {
             return;
         }
-        self.tx.lease.store(held.wrapping_add(1), SeqCst);
-        fence(SeqCst);
+        // With the loads that follow a full barrier, as all are sequentially consistent.
+        self.tx.lease.swap(held.wrapping_add(1), SeqCst);
         self.leave_large();
     }
 

@@ -145,6 +145,13 @@ impl Channel<'_> {
         doze(flag, word, how, ready)
     }
 
+    /// Gives the CPU to a reader that last waited on it, before what it has not read goes into a large ring. True: it has read.
+    pub(crate) fn let_reader_run(&self) -> bool {
+        let peer = &self.block().inn[self.side().other().index()].wake;
+        let tx = self.tx();
+        peer.cpu.load(Relaxed) == this_cpu() && tx.rare.large.load(Relaxed) == 0 && yield_until(|| tx.is_near_room())
+    }
+
     /// Pauses between two looks. A side that only receives looks seldom: each look takes the producer's line away from
     /// it, and a stream goes faster in batches; a side that answers looks all the time.
     fn pace(&self, interest: Interest) -> u32 {

@@ -29,7 +29,41 @@ impl<'a> Channel<'a> {
     /// `EINTR`: a signal handler interrupted its own thread's send on this channel.
     #[inline]
     pub fn send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        self.send_within(bufs, true)
+        let [buf] = bufs else { return self.send_within(bufs, true) };
+        match self.send_near(bufs) {
+            Ok(sent) if sent < buf.len() => self.send_far(buf, sent),
+            Err(Errno::AGAIN) => self.send_far(buf, 0),
+            answer => answer,
+        }
+    }
+
+    /// What is behind the first `sent` bytes, which the slot's ring had no room for: a reader on this CPU that is ready to run may
+    /// read first, so that the queue does not leave the caches.
+    #[cold]
+    fn send_far(&self, buf: &[u8], mut sent: usize) -> Result<usize, Errno> {
+        while sent < buf.len() && self.let_reader_run() {
+            match self.send_near(&[IoSlice::new(&buf[sent..])]) {
+                Ok(more) => sent += more,
+                Err(Errno::AGAIN) => break,
+                Err(errno) => return self.sent_before(sent, errno),
+            }
+        }
+        if sent == buf.len() {
+            return Ok(sent);
+        }
+        let rest = self.send_within(&[IoSlice::new(&buf[sent..])], true);
+        rest.map(|more| sent + more).or_else(|errno| self.sent_before(sent, errno))
+    }
+
+    /// What a call answers that met an error behind its first `sent` bytes: the next call tells it.
+    fn sent_before(&self, sent: usize, errno: Errno) -> Result<usize, Errno> {
+        if sent == 0 {
+            return Err(errno);
+        }
+        if !matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::BADF | Errno::INTR) {
+            self.set_error(errno);
+        }
+        Ok(sent)
     }
 
     /// [`Channel::send`] that takes no large ring: who gets less than it asked for either waits a moment for the reader
@@ -293,7 +327,7 @@ impl<'a> Channel<'a> {
             rx.copy_out(head, len, bufs).map_err(|broken| self.broken(broken))?
         };
         let taken = head.wrapping_sub(before) + n as u64;
-        if !flags.peek && taken != 0 && rx.consume(before, taken) {
+        if !flags.peek && taken != 0 && rx.consume(before, taken, unread) {
             self.notify(self.side().other(), false, true);
         }
         Ok(n)
@@ -353,7 +387,7 @@ impl<'a> Channel<'a> {
             return match self.empty(self.live()?) {
                 Ok(()) => Ok(0),
                 Err(errno) => {
-                    if !flags.peek && rx.consume(head.wrapping_sub(1), 1) {
+                    if !flags.peek && rx.consume(head.wrapping_sub(1), 1, unread) {
                         self.notify(self.side().other(), false, true);
                     }
                     Err(errno)
@@ -480,7 +514,7 @@ impl Reading<'_> {
     /// Gives the first `n` bytes of what is unread back to the peer (at most what is unread).
     pub fn consume(&mut self, n: usize) {
         let Ok((head, unread)) = self.unread() else { return };
-        self.space |= self.ring.consume(head, unread.min(n as u64));
+        self.space |= self.ring.consume(head, unread.min(n as u64), unread);
     }
 
     fn unread(&self) -> Result<(u64, u64), Errno> {
