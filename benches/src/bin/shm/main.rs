@@ -8,18 +8,21 @@
 mod raw_unsafe;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fs_benches::parts::{Plan, in_turns};
 use fs_benches::report::{self, Goal, Row};
 use fs_example_common::sys::pin_to_cpu;
-use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side, Wait};
+use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side, Wait, WaitEnd};
 use raw_unsafe::Raw;
+
+/// As that of the library's blocking send (crates/fs-socket/src/stream.rs).
+const NEAR: Duration = Duration::from_millis(1);
 
 fn main() -> Result<()> {
     raw_unsafe::tell_threads();
@@ -188,11 +191,22 @@ impl End {
         match self {
             End::Raw(raw) => raw.send(),
             End::Channel(channel) => {
+                // As a blocking send of a program does: a moment for the reader before a large ring is taken.
+                let mut near = true;
                 while !message.is_empty() {
-                    match channel.send_one(message) {
+                    let bufs = [IoSlice::new(message)];
+                    match if near { channel.send_near(&bufs) } else { channel.send(&bufs) } {
+                        Ok(n) if n == message.len() => break,
                         Ok(n) => message = &message[n..],
-                        Err(Errno::AGAIN) => drop(channel.wait(Interest::Write, Wait::default())),
+                        Err(Errno::AGAIN) => {}
                         Err(errno) => bail!("send: {errno}"),
+                    }
+                    if near {
+                        let deadline = Instant::now().checked_add(NEAR);
+                        near = channel.wait(Interest::Room, Wait { deadline, ..Wait::default() }) == WaitEnd::Ready;
+                    } else {
+                        channel.wait(Interest::Write, Wait::default());
+                        near = true;
                     }
                 }
             }
