@@ -10,9 +10,11 @@
 #        PROGRAMS (all; parts of names, see the table that it writes into docs/COMPATIBILITY.md)
 # vm     this tree on other kernels and cards, in QEMU: the table of docs/PLATFORMS.md; QUICK=1 for a short one, ONLY=6.12/virtio4 for
 #        some cells
+# deb    Debian packages in target/debian: daemon, library and program; debug symbols
+# deb-test  the same in clean roots of Debian 12 and 13 under systemd (root; the first time debootstrap loads them)
 # build  the examples, optimised
 
-.PHONY: demo test bench soak fuzz differ lifetimes compat vm build
+.PHONY: demo test bench soak fuzz differ lifetimes compat vm deb deb-test build
 
 demo:
 	@lab/demo
@@ -40,6 +42,12 @@ compat:
 vm:
 	@lab/install vm
 	@lab/vm matrix $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+deb:
+	@lab/deb
+
+deb-test:
+	@lab/deb-test
 
 build:
 	cargo build --release --workspace --bins

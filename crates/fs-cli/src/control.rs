@@ -30,7 +30,11 @@ impl ControlArgs {
 
     /// A connection to the daemon that serves this user: its own, else the system's.
     pub(crate) fn connect(&self) -> anyhow::Result<Client> {
-        let path = self.path()?;
+        let path = match self.path() {
+            Ok(path) => path,
+            // Services have no directory for sockets of their own, and so no daemon.
+            Err(error) => return connect(Path::new(SYSTEM_PATH)).map_err(|_| error),
+        };
         match connect(&path) {
             Err(Error::NoDaemon(_)) if self.control.is_none() && path != Path::new(SYSTEM_PATH) => {
                 connect(Path::new(SYSTEM_PATH)).map_err(|_| no_daemon(&path))
