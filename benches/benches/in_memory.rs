@@ -148,7 +148,7 @@ impl Bench {
             let began = std::time::Instant::now();
             for i in 0..n as usize {
                 let from = &std::hint::black_box(&from)[i % 64][..FULL];
-                std::hint::black_box(fs_core::wire::checksum::Sum::of(from).fold());
+                std::hint::black_box(fs_core::internals::Sum::of(from).fold());
                 to.copy_from_slice(from);
                 std::hint::black_box(&to);
             }

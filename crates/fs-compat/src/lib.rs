@@ -24,9 +24,9 @@ pub use borrowed_unsafe::{BorrowedBytes, SendBuffer};
 #[cfg(feature = "async")]
 pub use error::to_io_error;
 #[cfg(feature = "async")]
-pub use fs_core::config::CongestionControl;
+pub use fs_core::CongestionControl;
 #[cfg(feature = "async")]
-pub use fs_core::socket::info::TcpInfo;
+pub use fs_core::TcpInfo;
 #[cfg(feature = "async")]
 pub use fs_core::{Keepalive, TcpOptions, UdpMeta};
 #[cfg(feature = "async")]

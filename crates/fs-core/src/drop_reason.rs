@@ -5,7 +5,8 @@ macro_rules! reasons {
         /// Why a packet, or a part of it, was thrown away.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum DropReason { $($(#[$doc])* $name,)* }
+        #[non_exhaustive]
+pub enum DropReason { $($(#[$doc])* $name,)* }
 
         impl DropReason {
             /// All reasons, in counter order.
@@ -82,4 +83,4 @@ reasons! {
 }
 
 /// Number of reasons.
-pub const DROP_REASONS: usize = DropReason::ALL.len();
+pub(crate) const DROP_REASONS: usize = DropReason::ALL.len();

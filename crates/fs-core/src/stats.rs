@@ -6,7 +6,8 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one core's stack since its start.
         #[derive(Clone, Debug)]
-        pub struct Stats {
+        #[non_exhaustive]
+pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
             /// Discards by reason, indexed by `DropReason as usize`.
             pub drops: [u64; DROP_REASONS],

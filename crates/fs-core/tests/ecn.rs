@@ -2,9 +2,9 @@
 
 mod common;
 
-use fs_core::config::Ecn;
-use fs_core::socket::info::{CaState, TcpInfo};
+use fs_core::Ecn;
 use fs_core::*;
+use fs_core::{CaState, TcpInfo};
 use std::net::{IpAddr, SocketAddr};
 
 const ECT_0: u8 = 2;

@@ -603,7 +603,7 @@ fn info_counts_time_outs_in_a_row() {
         world.settle(1, &mut |_| true);
     }
     let a = info(&world.a, client);
-    assert_eq!((a.retransmits, a.backoff, a.ca_state), (3, 3, socket::info::CaState::Loss));
+    assert_eq!((a.retransmits, a.backoff, a.ca_state), (3, 3, CaState::Loss));
     assert_eq!(a.rto_us, before.rto_us * 8);
     assert_eq!((a.bytes_acked, a.unacked, a.last_data_sent_ms), (0, 1, 0));
     assert_eq!(a.bytes_sent, 1000 + a.bytes_retrans);

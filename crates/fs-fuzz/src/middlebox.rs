@@ -1,6 +1,6 @@
 //! What somebody on the way does to the packets of two honest ends: fields rewritten, sums right; ICMP errors about them.
 
-use fs_core::wire::checksum::Sum;
+use fs_core::internals::Sum;
 
 /// IP protocol numbers.
 const TCP: u8 = 6;

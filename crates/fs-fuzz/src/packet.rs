@@ -1,9 +1,9 @@
 //! Packets as a hostile peer writes them, and a reader for what the stack answers.
 
-use fs_core::frame::{RxChecksum, TxFrame};
-use fs_core::rx::parse::{Parsed, View, parse};
-use fs_core::wire::checksum::Sum;
+use fs_core::internals::Sum;
+use fs_core::internals::{Parsed, View, parse};
 use fs_core::{Frame, FramePool, Framing, IfaceId, RxFrame};
+use fs_core::{RxChecksum, TxFrame};
 
 /// Our stack's address in every target, and the hostile peer's.
 pub const LOCAL: [u8; 4] = [10, 0, 0, 2];

@@ -2,9 +2,9 @@
 
 use crate::host::Host;
 use crate::packet::{self, ACK, SYN, Tcp, timestamps};
-use fs_core::rx::parse::{Parsed, Segment};
-use fs_core::seq::SeqNum;
-use fs_core::wire::options::{self, SynOptions, Timestamps};
+use fs_core::internals::SeqNum;
+use fs_core::internals::{self, SynOptions, Timestamps};
+use fs_core::internals::{Parsed, Segment};
 use fs_core::{Instant, ListenerId, TcpId};
 use std::sync::OnceLock;
 
@@ -57,7 +57,7 @@ impl Offer {
             timestamps: self.timestamps.then_some(Timestamps { val: 1000, ecr: 0 }),
         };
         let mut out = [0; 40];
-        let n = options::emit_syn(&syn, &mut out);
+        let n = internals::emit_syn(&syn, &mut out);
         out[..n].to_vec()
     }
 }
@@ -105,7 +105,7 @@ impl Peer {
         host.receive(&out, true);
         let mut answer = None;
         host.transmit(64, false, |packet| {
-            answer = segment(packet).map(|s| (s, options::parse_syn(s.options(packet))));
+            answer = segment(packet).map(|s| (s, internals::parse_syn(s.options(packet))));
         });
         let (answer, agreed) = answer.filter(|(s, _)| s.flags.syn() && s.flags.ack())?;
         let mut peer = Peer {
@@ -139,7 +139,7 @@ impl Peer {
             bytes[..12].copy_from_slice(&timestamps(val, ecr));
             n = 12;
         }
-        n += options::emit_sack(sack, &mut bytes[n..]);
+        n += internals::emit_sack(sack, &mut bytes[n..]);
         let (from, window) = (self.from, self.window);
         let tcp = Tcp { from, to: PORT, seq, ack, flags, window, options: &bytes[..n], payload, ..Tcp::default() };
         let mut out = Vec::with_capacity(payload.len() + 80);

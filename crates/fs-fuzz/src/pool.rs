@@ -1,7 +1,7 @@
 //! A frame pool that checks the access rules of [`fs_core::frame`] and costs next to nothing to make: its memory
 //! goes from one execution to the next.
 
-use fs_core::frame::HEADROOM;
+use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool};
 use std::cell::RefCell;
 

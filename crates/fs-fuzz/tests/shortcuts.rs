@@ -2,9 +2,9 @@
 //! usual packet's parser) come to what the long ones come to: the same scripts with and without them give the same packets,
 //! events, deadlines and counters.
 
-use fs_core::config::Ecn;
-use fs_core::rx::parse::{Parsed, View, parse};
-use fs_core::wire::checksum::Sum;
+use fs_core::Ecn;
+use fs_core::internals::Sum;
+use fs_core::internals::{Parsed, View, parse};
 use fs_core::{
     CongestionControl, Connect, Duration, Framing, Keepalive, Linger, Listen, RxChecksum, TcpConfig, TcpId, TcpOptions,
 };

@@ -237,8 +237,7 @@ impl Host {
         crate::pattern::fill(rng.next(), 0, &mut secret);
         let mut config = config;
         if config.fast_open {
-            config.tcp.fast_open =
-                fs_core::config::FastOpen { client: true, server: true, ..fs_core::config::FastOpen::OFF };
+            config.tcp.fast_open = fs_core::FastOpen { client: true, server: true, ..fs_core::FastOpen::OFF };
         }
         let pools = SharedPool::split(config.cores.into(), config.frames, config.frame_size);
         let shard = |(core, pool)| {

@@ -10,7 +10,7 @@
 //! 4. A freed chunk goes back to the shard whose share it is, so `in_use` says what a shard's share is doing,
 //!    wherever its frames are.
 
-use fs_core::frame::HEADROOM;
+use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool};
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::rc::Rc;

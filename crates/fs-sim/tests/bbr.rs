@@ -1,6 +1,6 @@
 //! BBR, pacing and HyStart++ in simulation: what a path carries, how flows share it, and that nobody else pays.
 
-use fs_core::config::Ecn;
+use fs_core::Ecn;
 use fs_core::{CongestionControl, Duration};
 use fs_sim::Aqm;
 use fs_sim::measure::{Experiment, Flow, Measured, Path};

@@ -1,7 +1,7 @@
 //! Long flows through one bottleneck share it and fill it. In virtual time and from fixed seeds, so nothing here
 //! depends on the machine; bounds leave room for changes of the engine that are none of fairness.
 
-use fs_core::config::Ecn;
+use fs_core::Ecn;
 use fs_core::{CongestionControl, Duration};
 use fs_sim::measure::{Experiment, Flow, Measured, Path};
 use fs_sim::{Aqm, Failure};

@@ -13,7 +13,7 @@
 
 use crate::umem_unsafe::Area;
 use crossbeam::queue::ArrayQueue;
-use fs_core::frame::HEADROOM;
+use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool};
 use std::fmt;
 use std::io;

@@ -16,7 +16,7 @@ use crate::sys::xsk;
 use crate::umem::{Umem, UmemPool};
 use crate::xdp_device::LINK_HEADER_MAX;
 use crate::xsk_socket::Socket;
-use fs_core::frame::HEADROOM;
+use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool, IfaceId, RxChecksum, RxFrame, TxChecksum, TxFrame};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -2,7 +2,7 @@
 
 use crate::Flooded;
 use anyhow::{Context, Result, ensure};
-use fs_core::wire::checksum::Sum;
+use fs_core::internals::Sum;
 use fs_core::{FramePool, TxFrame};
 use fs_tests::servers::HTTPD_PORT;
 use fs_xdp::{Link, QueueConfig, Umem, UmemConfig, XdpConfig, XdpDevice};

@@ -2,8 +2,8 @@
 
 use crate::error::IntoIo;
 use crate::net::{TcpListener, TcpSocket, TcpStream};
-use fs_core::config::CongestionControl;
-use fs_core::socket::info::TcpInfo;
+use fs_core::CongestionControl;
+use fs_core::TcpInfo;
 use fs_core::{Connect, Listen, Ready as CoreReady, TcpOptions};
 use fs_rt::Interest as Wait;
 use std::future::poll_fn;

@@ -1,9 +1,9 @@
 //! The world as one core sees it: interfaces, addresses, routes, neighbours, and what waits to leave by each.
 
-pub mod neigh;
+pub(crate) mod neigh;
 pub(crate) mod path_mtu;
-pub mod route;
-pub mod standalone;
+pub(crate) mod route;
+pub(crate) mod standalone;
 
 use crate::config::{Addressing, Interface, Limits, Route};
 use crate::drop_reason::DropReason;

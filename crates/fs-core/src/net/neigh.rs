@@ -12,7 +12,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use path::{Path, PathState};
+pub(crate) use path::{Path, PathState};
 
 use crate::config::{Framing, Interface, Limits};
 use crate::frame::{FramePool, IfaceId, TxFrame};
@@ -25,12 +25,12 @@ use path::{Link, STALE};
 use queue::{Due, Waiting};
 
 /// Paths at most: 64 bytes each, so 1 MiB. Linux keeps 1024 neighbours per family (`gc_thresh3`).
-pub const PATHS_MAX: usize = 1 << INDEX_BITS;
+pub(crate) const PATHS_MAX: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 14;
 
 /// Time between two requests for a neighbour: RFC 1122 2.3.2.1 allows one a second, RFC 4861 section 10
 /// (RETRANS_TIMER) says the same.
-pub const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests before a neighbour is given up: RFC 4861 section 10, MAX_MULTICAST_SOLICIT.
 const TRIES_STANDALONE: u8 = 3;
 /// In host addressing the kernel gives up and says so. This is for the case that its message gets lost.
@@ -40,11 +40,11 @@ const TRIES_HOST: u8 = 10;
 const HOLD_DOWN: Duration = Duration::from_secs(3);
 /// Standalone: how long an answer is trusted before the neighbour is asked again, one to two times this (its
 /// old address stays in use meanwhile). RFC 1122 2.3.2.1 asks for "on the order of a minute".
-pub const REFRESH: Duration = Duration::from_secs(60);
+pub(crate) const REFRESH: Duration = Duration::from_secs(60);
 
 /// Names a path. A connection may keep it for ever: see [`PathState::Stale`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PathId(u32);
+pub(crate) struct PathId(u32);
 
 impl PathId {
     fn new(index: usize, generation: u32) -> Self {
@@ -65,7 +65,7 @@ impl PathId {
 /// What [`PathTable::enqueue`] did.
 #[derive(Debug, Default)]
 #[must_use = "a request may have to be sent, and frames freed"]
-pub struct Enqueued {
+pub(crate) struct Enqueued {
     /// Ask for the neighbour now: `Event::NeighbourNeeded`, or ARP and NDISC in standalone addressing.
     pub request: bool,
     /// A packet that cannot wait (the oldest, when the queue overflowed): free its frames and count
@@ -76,7 +76,7 @@ pub struct Enqueued {
 /// What news of a neighbour changed.
 #[derive(Debug)]
 #[must_use = "packets may be waiting"]
-pub enum NeighbourChange {
+pub(crate) enum NeighbourChange {
     /// Nothing that anybody waits for.
     None,
     /// The path can be used now: fetch what waits with [`PathTable::resolved`].
@@ -87,7 +87,7 @@ pub enum NeighbourChange {
 
 /// What [`PathTable::resolved`] did, in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drained {
+pub(crate) struct Drained {
     /// Now in the caller's list, link header written.
     pub sent: usize,
     /// Freed, because a copy was needed (the send queue shares the chunk) and the pool is dry.
@@ -96,7 +96,7 @@ pub struct Drained {
 
 /// Paths, and the packets that wait for their neighbours.
 #[derive(Debug)]
-pub struct PathTable {
+pub(crate) struct PathTable {
     paths: Vec<Path>,
     by_hop: BTreeMap<NextHop, PathId>,
     /// The latest answer of [`PathTable::path`]: behind one gateway each connection asks for the same.
@@ -109,7 +109,7 @@ pub struct PathTable {
 
 impl PathTable {
     /// An empty table; `limits.neighbour_queue` bounds the packets that wait for one neighbour.
-    pub fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             paths: Vec::new(),
             by_hop: BTreeMap::new(),
@@ -121,12 +121,12 @@ impl PathTable {
     }
 
     /// Lowers the number of packets that may wait in all, for a small pool of frames.
-    pub fn limit_waiting(&mut self, packets: usize) {
+    pub(crate) fn limit_waiting(&mut self, packets: usize) {
         self.waiting.limit(packets);
     }
 
     /// Tells of an interface, or of a change to it. Existing paths are brought up to date.
-    pub fn set_interface(&mut self, iface: IfaceId, interface: &Interface) {
+    pub(crate) fn set_interface(&mut self, iface: IfaceId, interface: &Interface) {
         let slot = usize::from(iface.0);
         if self.links.len() <= slot {
             self.links.resize(slot + 1, None);
@@ -142,7 +142,7 @@ impl PathTable {
     /// The path to a next hop, made if there is none yet. `None` when the table is full of paths that
     /// work (answer `Error::NoBuffers`), or the interface is unknown.
     #[inline]
-    pub fn path(&mut self, hop: NextHop) -> Option<PathId> {
+    pub(crate) fn path(&mut self, hop: NextHop) -> Option<PathId> {
         match self.latest {
             Some((latest, id)) if latest == hop => Some(id),
             _ => {
@@ -181,7 +181,7 @@ impl PathTable {
 
     /// The path. One that is gone is answered by a path in state `Stale`.
     #[inline]
-    pub fn get(&self, id: PathId) -> &Path {
+    pub(crate) fn get(&self, id: PathId) -> &Path {
         match self.paths.get(id.index()) {
             Some(path) if path.generation == id.generation() => path,
             _ => &STALE,
@@ -189,7 +189,7 @@ impl PathTable {
     }
 
     /// A neighbour's address (`Some`), or the news that it has none. `now` dates it.
-    pub fn set_neighbour(
+    pub(crate) fn set_neighbour(
         &mut self,
         iface: IfaceId,
         addr: IpAddr,
@@ -231,7 +231,7 @@ impl PathTable {
 
     /// As [`PathTable::set_neighbour`] for what a neighbour says without being asked: changes paths that
     /// are in use and makes none, so that nobody on the link can fill the table.
-    pub fn learn(&mut self, iface: IfaceId, addr: IpAddr, mac: [u8; 6], now: Instant) -> NeighbourChange {
+    pub(crate) fn learn(&mut self, iface: IfaceId, addr: IpAddr, mac: [u8; 6], now: Instant) -> NeighbourChange {
         if !self.by_hop.contains_key(&NextHop { iface, addr: addr.to_canonical() }) {
             return NeighbourChange::None;
         }
@@ -239,7 +239,7 @@ impl PathTable {
     }
 
     /// Forgets a neighbour's address: the next packet asks for it again.
-    pub fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
+    pub(crate) fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
         let hop = NextHop { iface, addr: addr.to_canonical() };
         let Some(id) = self.by_hop.get(&hop) else { return };
         let Some(Some(link)) = self.links.get(usize::from(iface.0)) else { return };
@@ -249,7 +249,7 @@ impl PathTable {
 
     /// Lets a packet (IP header first, no link header) wait for its neighbour. For paths that are not
     /// `Known`; a packet for one that is, or is `Stale`, comes back as dropped.
-    pub fn enqueue(&mut self, id: PathId, packet: Vec<TxFrame>, now: Instant) -> Enqueued {
+    pub(crate) fn enqueue(&mut self, id: PathId, packet: Vec<TxFrame>, now: Instant) -> Enqueued {
         if !self.wants_neighbour(id, now) {
             return Enqueued { request: false, dropped: packet };
         }
@@ -258,7 +258,7 @@ impl PathTable {
 
     /// As [`PathTable::enqueue`] without a packet, for senders that keep theirs: starts asking. True when
     /// a request must be sent now.
-    pub fn need(&mut self, id: PathId, now: Instant) -> bool {
+    pub(crate) fn need(&mut self, id: PathId, now: Instant) -> bool {
         self.wants_neighbour(id, now) && self.waiting.ask(id, now)
     }
 
@@ -274,7 +274,7 @@ impl PathTable {
     }
 
     /// Moves what waited for a path that is now `Known` to `out`, link headers written, oldest first.
-    pub fn resolved<P: FramePool>(&mut self, id: PathId, pool: &mut P, out: &mut Vec<TxFrame>) -> Drained {
+    pub(crate) fn resolved<P: FramePool>(&mut self, id: PathId, pool: &mut P, out: &mut Vec<TxFrame>) -> Drained {
         let mut drained = Drained::default();
         if self.get(id).state != PathState::Known {
             return drained;
@@ -296,7 +296,12 @@ impl PathTable {
 
     /// Runs what is due. `requests` gets the paths whose neighbour must be asked for (again), `failed` those
     /// that were given up with what waited for them (to be freed: `DropReason::NeighbourUnresolved`).
-    pub fn tick(&mut self, now: Instant, requests: &mut Vec<PathId>, failed: &mut Vec<(PathId, Vec<Vec<TxFrame>>)>) {
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        requests: &mut Vec<PathId>,
+        failed: &mut Vec<(PathId, Vec<Vec<TxFrame>>)>,
+    ) {
         while let Some(due) = self.waiting.due(now) {
             let (Due::Repeat(id, _) | Due::Refresh(id)) = due;
             let path = match self.paths.get_mut(id.index()) {
@@ -332,17 +337,18 @@ impl PathTable {
 
     /// When `tick` has something to do; may be early.
     #[inline]
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.waiting.next_deadline()
     }
 
     /// Gives back everything that waits, for shutting down.
-    pub fn drain(&mut self) -> Vec<Vec<TxFrame>> {
+    #[cfg(test)]
+    pub(crate) fn drain(&mut self) -> Vec<Vec<TxFrame>> {
         self.waiting.drain()
     }
 
     /// Packets that wait for a neighbour.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting.packets()
     }
 

@@ -11,7 +11,7 @@ mod tests;
 
 /// Where a packet goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NextHop {
+pub(crate) struct NextHop {
     /// The interface that it leaves by.
     pub iface: IfaceId,
     /// The neighbour on that interface's link: the gateway, or the destination itself.
@@ -21,14 +21,14 @@ pub struct NextHop {
 /// Routes, longest prefix first. Lookups walk the list: a host has a handful of routes, connections look
 /// once, and a list of that size beats any tree.
 #[derive(Clone, Debug, Default)]
-pub struct RouteTable {
+pub(crate) struct RouteTable {
     routes: Vec<Route>,
 }
 
 impl RouteTable {
     /// Replaces all routes. Answers how many of them were left out because they cannot be used: a prefix
     /// longer than an address, or a gateway of the other family (RFC 8950).
-    pub fn set(&mut self, mut routes: Vec<Route>) -> usize {
+    pub(crate) fn set(&mut self, mut routes: Vec<Route>) -> usize {
         let given = routes.len();
         routes.retain(|route| {
             let width = if route.to.addr.is_ipv4() { 32 } else { 128 };
@@ -40,25 +40,21 @@ impl RouteTable {
     }
 
     /// The next hop of the longest matching prefix; among equals the lowest metric, then the first given.
-    pub fn lookup(&self, to: IpAddr) -> Option<NextHop> {
+    pub(crate) fn lookup(&self, to: IpAddr) -> Option<NextHop> {
         let to = to.to_canonical();
         let route = self.routes.iter().find(|route| contains(&route.to, to))?;
         Some(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) })
     }
 
     /// The routes in the order in which they are tried.
-    pub fn routes(&self) -> &[Route] {
+    #[cfg(test)]
+    pub(crate) fn routes(&self) -> &[Route] {
         &self.routes
     }
 }
 
-/// The routes that an interface's own addresses imply: each prefix is on the link.
-pub fn connected(iface: IfaceId, interface: &Interface) -> Vec<Route> {
-    interface.addrs.iter().map(|&to| Route { to, gateway: None, iface, metric: 0 }).collect()
-}
-
 /// True when `addr` is inside the network of `cidr` (whose host bits do not count).
-pub fn contains(cidr: &Cidr, addr: IpAddr) -> bool {
+pub(crate) fn contains(cidr: &Cidr, addr: IpAddr) -> bool {
     match (cidr.addr, addr) {
         (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
             common_prefix(cidr.addr, addr) >= u32::from(cidr.prefix)
@@ -79,7 +75,7 @@ fn common_prefix(a: IpAddr, b: IpAddr) -> u32 {
 /// The address of ours to talk to `remote` from, for packets that leave by `iface`. An address of another
 /// interface is taken only when `iface` has none of that family (as Linux does). RFC 6724 section 5 in
 /// short: rule 1 (the same address), rule 2 (scope), then rule 8 (longest matching prefix), then the first.
-pub fn source_for(interfaces: &[Interface], iface: IfaceId, remote: IpAddr) -> Option<IpAddr> {
+pub(crate) fn source_for(interfaces: &[Interface], iface: IfaceId, remote: IpAddr) -> Option<IpAddr> {
     let remote = remote.to_canonical();
     let outgoing = interfaces.get(usize::from(iface.0));
     let best = |interface: &Interface| best_source(&interface.addrs, remote);

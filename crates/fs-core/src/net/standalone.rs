@@ -21,7 +21,8 @@ use smoltcp::wire::{
 
 /// Most bytes that [`request`] and [`announce`] write: Ethernet, VLAN tag, IPv6, neighbour solicitation with
 /// one option.
-pub const REQUEST_LEN_MAX: usize = eth::TAGGED_HEADER_LEN + ipv6::HEADER_LEN + 32;
+#[cfg(test)]
+pub(crate) const REQUEST_LEN_MAX: usize = eth::TAGGED_HEADER_LEN + ipv6::HEADER_LEN + 32;
 
 /// Hop limit of echo replies.
 const TTL: u8 = 64;
@@ -32,7 +33,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// A neighbour's address, as it said itself: hand it to `PathTable::learn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Learned {
+pub(crate) struct Learned {
     /// Where it is.
     pub iface: IfaceId,
     /// Its IP address.
@@ -43,7 +44,7 @@ pub struct Learned {
 
 /// What a packet led to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Response {
+pub(crate) struct Response {
     /// News of a neighbour.
     pub learned: Option<Learned>,
     /// Length of the packet in the reply buffer, from the link header on; 0 when there is nothing to send.
@@ -54,7 +55,13 @@ pub struct Response {
 ///
 /// The reply is at most [`REQUEST_LEN_MAX`] or `head.len() + 4` bytes long, whichever is more; one that does
 /// not fit into `reply` is not sent.
-pub fn respond(iface: IfaceId, interface: &Interface, head: &[u8], parsed: &Parsed, reply: &mut [u8]) -> Response {
+pub(crate) fn respond(
+    iface: IfaceId,
+    interface: &Interface,
+    head: &[u8],
+    parsed: &Parsed,
+    reply: &mut [u8],
+) -> Response {
     match *parsed {
         Parsed::Arp { off } => {
             head.get(usize::from(off)..).and_then(|packet| arp(iface, interface, packet, reply)).unwrap_or_default()
@@ -74,7 +81,7 @@ pub fn respond(iface: IfaceId, interface: &Interface, head: &[u8], parsed: &Pars
 /// Writes the request for a neighbour: an ARP request, or a neighbour solicitation to its solicited-node
 /// group. Answers its length. `None` when the interface has no address of that family to ask from, is
 /// a raw IP link, or `out` is too small ([`REQUEST_LEN_MAX`] suffices).
-pub fn request(interface: &Interface, target: IpAddr, out: &mut [u8]) -> Option<usize> {
+pub(crate) fn request(interface: &Interface, target: IpAddr, out: &mut [u8]) -> Option<usize> {
     let source = crate::net::route::source_for(core::slice::from_ref(interface), IfaceId(0), target)?;
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
@@ -94,7 +101,8 @@ pub fn request(interface: &Interface, target: IpAddr, out: &mut [u8]) -> Option<
 /// Writes the unasked announcement of one of our addresses, so that neighbours that knew its last owner
 /// learn: a gratuitous ARP request (RFC 5227 section 3), or an unsolicited neighbour advertisement (RFC 4861
 /// 7.2.6). As for [`request`] otherwise.
-pub fn announce(interface: &Interface, addr: IpAddr, out: &mut [u8]) -> Option<usize> {
+#[cfg(test)]
+pub(crate) fn announce(interface: &Interface, addr: IpAddr, out: &mut [u8]) -> Option<usize> {
     match addr {
         IpAddr::V4(addr) => {
             let repr = arp_repr(interface, ArpOperation::Request, addr, [0; 6], addr);
@@ -269,7 +277,7 @@ fn echo(interface: &Interface, head: &[u8], v6: bool, ip: &[u8], message: &[u8],
 
 /// Writes an ICMP "port unreachable" (RFC 792, RFC 4443 3.1) about the UDP packet in `head`, quoting of it what fits the
 /// smallest MTU. Answers its length; `None` for a packet that must not be answered so, or if `out` is too small.
-pub fn port_unreachable(interface: &Interface, head: &[u8], out: &mut [u8]) -> Option<usize> {
+pub(crate) fn port_unreachable(interface: &Interface, head: &[u8], out: &mut [u8]) -> Option<usize> {
     let (sender, link) = match interface.framing {
         Framing::Ethernet => {
             let (header, len) = EthHeader::parse(head)?;

@@ -5,15 +5,13 @@
 //! Connections" (Fastsocket), ASPLOS 2016, section 3.3: the core that opens a connection writes its number
 //! into bits of the source port, so that whoever receives a reply can tell the owner without a shared table.
 
-mod rss;
 mod timestamp;
 
 use crate::config::Secret;
 use crate::flow::CoreId;
 use crate::rx::table::derive_key;
 
-pub use rss::{RssView, toeplitz};
-pub use timestamp::TsClock;
+pub(crate) use timestamp::TsClock;
 
 /// Ports below this are well known: only servers have them.
 const WELL_KNOWN: u16 = 1024;
@@ -25,7 +23,7 @@ const PORT_BITS: u32 = 12;
 
 /// Who opened the connection that a packet belongs to, as far as its ports tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub(crate) enum Class {
     /// We did: the local port names the owner.
     Active,
     /// The peer did: the owner is where the SYN came in.
@@ -37,7 +35,7 @@ pub enum Class {
 /// Which port bits hold the number, and what it is XORed with, is drawn from the secret at each start, so
 /// that an outsider cannot aim at one core by choosing ports.
 #[derive(Clone, Copy)]
-pub struct Rfd {
+pub(crate) struct Rfd {
     cores: u16,
     /// Number of port bits in use: log2 of `cores`, rounded up.
     count: u8,
@@ -55,7 +53,7 @@ impl core::fmt::Debug for Rfd {
 
 impl Rfd {
     /// For `cores` cores (0 is taken as 1); equal on all cores that share the secret.
-    pub fn new(cores: u16, secret: &Secret) -> Self {
+    pub(crate) fn new(cores: u16, secret: &Secret) -> Self {
         let cores = cores.max(1);
         // 16 at most: 65535 cores need all of the port.
         let count = u32::from(cores).next_power_of_two().trailing_zeros();
@@ -74,7 +72,7 @@ impl Rfd {
     /// The core that a local port of an active connection names; `None` if there is no such core (their
     /// number is not a power of two): such ports are not used for active connections.
     #[inline]
-    pub fn core_of_port(&self, port: u16) -> Option<CoreId> {
+    pub(crate) fn core_of_port(&self, port: u16) -> Option<CoreId> {
         let mut core = 0;
         for (i, bit) in self.bits[..usize::from(self.count)].iter().enumerate() {
             core |= (port >> bit & 1) << i;
@@ -87,7 +85,7 @@ impl Rfd {
     /// well-known port comes a server's reply; to a well-known port goes a client's request; else the
     /// listen table decides: `listening` says whether anybody, on any core, listens on the local port.
     #[inline]
-    pub fn classify(&self, local_port: u16, remote_port: u16, listening: impl FnOnce() -> bool) -> Class {
+    pub(crate) fn classify(&self, local_port: u16, remote_port: u16, listening: impl FnOnce() -> bool) -> Class {
         if remote_port < WELL_KNOWN {
             Class::Active
         } else if local_port < WELL_KNOWN || listening() {

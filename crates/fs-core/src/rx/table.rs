@@ -19,13 +19,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use hasher::FlowHasher;
+pub(crate) use hasher::FlowHasher;
 pub(crate) use hasher::derive_key;
 
 /// Entries a bucket has on average when the table is at its limit. What counts is how often an entry
 /// that comes into a full table finds its home full: 3 % with 5, 7 % with 6, 23 % with 7 (measured under
 /// churn; a table that is only filled up looks far better). Fewer: memory.
 const LOAD: usize = 5;
+#[cfg(test)]
 const SLOTS: usize = 10;
 /// A bucket's 64-bit words.
 const WORDS: usize = 8;
@@ -37,7 +38,7 @@ const LANES: u64 = 0x0001_0001_0001_0001;
 
 /// The table has reached the number of entries that it was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub(crate) struct Full;
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,7 +51,7 @@ impl core::error::Error for Full {}
 /// A multimap from 64-bit hashes to 32-bit values (slot numbers). It neither stores nor compares keys.
 ///
 /// The hash must be keyed (see [`FlowHasher`]): who can choose it can fill one chain of buckets.
-pub struct FlowTable {
+pub(crate) struct FlowTable {
     /// Zeroed by the allocator, so that what is not used is not backed by memory. `u64`s and not a bucket
     /// type, because the standard library asks for zeroed pages only for plain integers.
     words: Vec<u64>,
@@ -70,7 +71,7 @@ impl fmt::Debug for FlowTable {
 
 impl FlowTable {
     /// Room for `n` entries (at least one); the only allocation there will be, 12.8 bytes an entry.
-    pub fn with_capacity(n: usize) -> Self {
+    pub(crate) fn with_capacity(n: usize) -> Self {
         let capacity = n.max(1);
         let buckets = capacity.div_ceil(LOAD);
         let words = vec![0u64; buckets * WORDS + WORDS - 1];
@@ -79,25 +80,25 @@ impl FlowTable {
     }
 
     /// Address and bytes of its memory.
-    pub fn memory(&self) -> (*const u8, usize) {
+    pub(crate) fn memory(&self) -> (*const u8, usize) {
         (self.words.as_ptr().cast(), size_of_val(self.words.as_slice()))
     }
 
     /// The first value under `hash` that `is_it` accepts.
     #[inline]
-    pub fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         self.position(hash, is_it).map(|(index, slot)| value_of(self.bucket(index), slot))
     }
 
     /// There will be a search for `hash` soon.
     #[inline]
-    pub fn expect(&self, hash: u64) {
+    pub(crate) fn expect(&self, hash: u64) {
         fs_prefetch::lines(self.bucket(self.home(hash)));
     }
 
     /// A value that is probably under `hash`: its tag matches. Looks at the first bucket only, where nearly all are.
     #[inline(always)]
-    pub fn candidate(&self, hash: u64) -> Option<u32> {
+    pub(crate) fn candidate(&self, hash: u64) -> Option<u32> {
         let bucket = self.bucket(self.home(hash));
         let found = matches(bucket, tag_of(hash));
         if found == 0 { None } else { Some(value_of(bucket, slot_of(found))) }
@@ -105,12 +106,12 @@ impl FlowTable {
 
     /// A search for `hash` does not end in the bucket where it begins.
     #[inline]
-    pub fn goes_on(&self, hash: u64) -> bool {
+    pub(crate) fn goes_on(&self, hash: u64) -> bool {
         self.bucket(self.home(hash))[META] >> 32 != 0
     }
 
     /// Adds `value` under `hash`, without looking whether it is there already.
-    pub fn insert(&mut self, hash: u64, value: u32) -> Result<(), Full> {
+    pub(crate) fn insert(&mut self, hash: u64, value: u32) -> Result<(), Full> {
         if self.len == self.capacity {
             return Err(Full);
         }
@@ -133,7 +134,7 @@ impl FlowTable {
     }
 
     /// Removes `value` from under `hash`; false if it is not there.
-    pub fn remove(&mut self, hash: u64, value: u32) -> bool {
+    pub(crate) fn remove(&mut self, hash: u64, value: u32) -> bool {
         let Some((found, slot)) = self.position(hash, |v| v == value) else { return false };
         let bucket = self.bucket_mut(found);
         set_tag(bucket, slot, 0);
@@ -148,14 +149,15 @@ impl FlowTable {
     }
 
     /// Puts `new` in `old`'s place under `hash`; false if `old` is not there.
-    pub fn replace(&mut self, hash: u64, old: u32, new: u32) -> bool {
+    pub(crate) fn replace(&mut self, hash: u64, old: u32, new: u32) -> bool {
         let Some((index, slot)) = self.position(hash, |v| v == old) else { return false };
         set_value(self.bucket_mut(index), slot, new);
         true
     }
 
     /// All values, in no particular order.
-    pub fn values(&self) -> impl Iterator<Item = u32> + '_ {
+    #[cfg(test)]
+    pub(crate) fn values(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.buckets).flat_map(move |index| {
             let bucket = self.bucket(index);
             (0..SLOTS).filter(move |&slot| tag_at(bucket, slot) != 0).map(move |slot| value_of(bucket, slot))
@@ -163,17 +165,13 @@ impl FlowTable {
     }
 
     /// Entries inside.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// True when no entry is inside.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Entries that it can hold.
-    pub fn capacity(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
@@ -254,6 +252,7 @@ fn zero_lanes(x: u64) -> u64 {
 }
 
 #[inline]
+#[cfg(test)]
 fn tag_at(bucket: &[u64; WORDS], slot: usize) -> u64 {
     bucket[slot / 4] >> (slot % 4 * 16) & 0xffff
 }

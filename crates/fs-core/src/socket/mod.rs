@@ -1,9 +1,9 @@
 //! Sockets: what applications set, are told and ask for, and the tables of what they listen and wait at.
 
-pub mod event;
+pub(crate) mod event;
 pub(crate) mod fast_open;
-pub mod info;
+pub(crate) mod info;
 pub(crate) mod listener;
-pub mod options;
-pub mod ports;
-pub mod udp;
+pub(crate) mod options;
+pub(crate) mod ports;
+pub(crate) mod udp;

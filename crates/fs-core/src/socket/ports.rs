@@ -10,7 +10,7 @@ use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
 use siphasher::sip::SipHasher13;
 
-pub use crate::port_set::PortSet;
+pub(crate) use crate::port_set::PortSet;
 
 /// Counters that destinations share by hash (RFC 6056 3.3.4 calls it TABLE_LENGTH). More: a destination
 /// learns less about how often we connect to others; fewer: less memory. 4 KiB.
@@ -29,7 +29,7 @@ const TRIES_AT_RANDOM: u32 = 512;
 /// whoever does not know the secret the sequence looks random. A port can serve many destinations at
 /// once: `free` decides by the full flow.
 #[derive(Clone)]
-pub struct PortAllocator {
+pub(crate) struct PortAllocator {
     core: CoreId,
     rfd: Rfd,
     keys: (u64, u64),
@@ -47,7 +47,7 @@ impl core::fmt::Debug for PortAllocator {
 
 impl PortAllocator {
     /// For the ports of `ports` that name `core`.
-    pub fn new(secret: &Secret, core: CoreId, rfd: Rfd, ports: &PortSet) -> Self {
+    pub(crate) fn new(secret: &Secret, core: CoreId, rfd: Rfd, ports: &PortSet) -> Self {
         // Another start of the sequences on each core, or two cores would use theirs in the same order.
         let mut label = *b"ephemeral ports ..";
         label[16..].copy_from_slice(&core.0.to_be_bytes());
@@ -65,7 +65,7 @@ impl PortAllocator {
     }
 
     /// Uses other ports from now on.
-    pub fn set_ports(&mut self, ports: &PortSet) {
+    pub(crate) fn set_ports(&mut self, ports: &PortSet) {
         let Self { core, rfd, ports: mine, .. } = self;
         mine.clear();
         mine.extend(ports.iter().filter(|&port| port != 0 && rfd.core_of_port(port) == Some(*core)));
@@ -73,13 +73,19 @@ impl PortAllocator {
     }
 
     /// Ports that this core can use.
-    pub fn ports(&self) -> &[u16] {
+    #[cfg(test)]
+    pub(crate) fn ports(&self) -> &[u16] {
         &self.ports
     }
 
     /// A port for a connection from `local_ip` to `remote` that `free` accepts; `None` if none of a bounded
     /// number of candidates (1024) is.
-    pub fn pick(&mut self, local_ip: IpAddr, remote: SocketAddr, mut free: impl FnMut(u16) -> bool) -> Option<u16> {
+    pub(crate) fn pick(
+        &mut self,
+        local_ip: IpAddr,
+        remote: SocketAddr,
+        mut free: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
         let len = u32::try_from(self.ports.len()).unwrap_or(u32::MAX);
         if len == 0 {
             return None;

@@ -11,7 +11,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use build::build_udp;
+pub(crate) use build::build_udp;
 
 use crate::config::Limits;
 use crate::drop_reason::DropReason;
@@ -26,10 +26,10 @@ use queue::ReceiveQueue;
 use table::{PortTable, Sockets};
 
 /// Datagrams that one `udp_send_segments` makes at most: Linux's `UDP_MAX_SEGMENTS`.
-pub const SEGMENTS_MAX: usize = 128;
+pub(crate) const SEGMENTS_MAX: usize = 128;
 
 /// Hop limit of what we send unless told otherwise: RFC 1122 3.2.1.7, and Linux's default.
-pub const DEFAULT_TTL: u8 = 64;
+pub(crate) const DEFAULT_TTL: u8 = 64;
 
 /// What goes with a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ struct QueueLimits {
 
 /// All UDP sockets of one core.
 #[derive(Debug)]
-pub struct UdpTable {
+pub(crate) struct UdpTable {
     sockets: Sockets,
     ports: PortTable,
     limits: QueueLimits,
@@ -111,7 +111,7 @@ pub struct UdpTable {
 impl UdpTable {
     /// An empty table. `pool_frames` is the capacity of the core's frame pool: UDP may hold half of what
     /// receive queues may (the other half is TCP's, whose peers do stop when told to).
-    pub fn new(limits: &Limits, pool_frames: usize) -> Self {
+    pub(crate) fn new(limits: &Limits, pool_frames: usize) -> Self {
         let frames = (pool_frames * usize::from(limits.receive_pool_percent) / 200).max(1);
         Self {
             sockets: Sockets::new(limits.udp_sockets as usize),
@@ -124,7 +124,7 @@ impl UdpTable {
     /// Binds a new socket. For port 0 `choose` is asked: it gets a test for "free at this address".
     ///
     /// Errors: `AddrInUse`, `AddrNotAvailable` (no port was chosen), `NoBuffers` (too many sockets).
-    pub fn bind(
+    pub(crate) fn bind(
         &mut self,
         at: SocketAddr,
         v6_only: bool,
@@ -154,7 +154,7 @@ impl UdpTable {
     ///
     /// Errors: `InvalidInput` for a remote without port or address or of the wrong family, `BadSocket`,
     /// `AddrInUse` when another socket has that flow.
-    pub fn connect(&mut self, id: UdpId, remote: SocketAddr, source: IpAddr) -> Result<(), Error> {
+    pub(crate) fn connect(&mut self, id: UdpId, remote: SocketAddr, source: IpAddr) -> Result<(), Error> {
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let source = source.to_canonical();
         let socket = self.sockets.find(id)?;
@@ -182,7 +182,7 @@ impl UdpTable {
 
     /// The socket that gets what arrives for this flow: connected before bound address before wildcard.
     #[inline]
-    pub fn lookup(&self, key: &FlowKey) -> Option<UdpId> {
+    pub(crate) fn lookup(&self, key: &FlowKey) -> Option<UdpId> {
         let candidates = self.ports.at(key.local_port());
         if candidates.is_empty() {
             return None;
@@ -197,7 +197,7 @@ impl UdpTable {
     ///
     /// Answers the socket if it became readable by this (it was not before). On error the frames have
     /// been given back to the pool; look up first if they are still needed (for an ICMP answer).
-    pub fn deliver<P: FramePool>(
+    pub(crate) fn deliver<P: FramePool>(
         &mut self,
         pool: &mut P,
         datagram: &Datagram,
@@ -223,7 +223,7 @@ impl UdpTable {
     /// Reads the next datagram into `buf`; what does not fit is lost (unless `peek`), as with `recvfrom`.
     ///
     /// Errors: the socket's pending error (once), `WouldBlock`, `BadSocket`.
-    pub fn recv<P: FramePool>(
+    pub(crate) fn recv<P: FramePool>(
         &mut self,
         pool: &mut P,
         id: UdpId,
@@ -254,7 +254,7 @@ impl UdpTable {
     /// An ICMP error about a datagram of ours. As in Linux without `IP_RECVERR`, only a connected socket
     /// hears of it, and only of what trying again does not mend (or of a datagram that was too large).
     /// Answers the socket if it became readable by this.
-    pub fn on_icmp(&mut self, error: &IcmpError) -> Option<UdpId> {
+    pub(crate) fn on_icmp(&mut self, error: &IcmpError) -> Option<UdpId> {
         let counts = error.kind.is_hard()
             || matches!(error.kind, IcmpErrorKind::FragmentationNeeded { .. } | IcmpErrorKind::PacketTooBig { .. });
         if error.protocol != Protocol::Udp || !counts {
@@ -268,7 +268,8 @@ impl UdpTable {
     }
 
     /// Sets a socket's pending error. Answers true if it became readable by this.
-    pub fn set_error(&mut self, id: UdpId, error: Error) -> Result<bool, Error> {
+    #[cfg(test)]
+    pub(crate) fn set_error(&mut self, id: UdpId, error: Error) -> Result<bool, Error> {
         let socket = self.sockets.find_mut(id)?;
         let newly = !socket.ready().contains(Ready::READ);
         socket.error = Some(error);
@@ -276,37 +277,32 @@ impl UdpTable {
     }
 
     /// SO_ERROR: takes the pending error.
-    pub fn take_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> {
+    pub(crate) fn take_error(&mut self, id: UdpId) -> Result<Option<Error>, Error> {
         Ok(self.sockets.find_mut(id)?.error.take())
     }
 
     /// What the socket is ready for. Always `WRITE`: nothing is queued on the way out.
-    pub fn ready(&self, id: UdpId) -> Result<Ready, Error> {
+    pub(crate) fn ready(&self, id: UdpId) -> Result<Ready, Error> {
         Ok(self.sockets.find(id)?.ready())
     }
 
     /// Where the socket is bound.
-    pub fn local(&self, id: UdpId) -> Result<SocketAddr, Error> {
+    pub(crate) fn local(&self, id: UdpId) -> Result<SocketAddr, Error> {
         Ok(self.sockets.find(id)?.local)
     }
 
     /// Whom it is connected to.
-    pub fn remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> {
+    pub(crate) fn remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> {
         Ok(self.sockets.find(id)?.remote)
     }
 
-    /// True when a socket that is bound to an IPv6 wildcard takes no IPv4.
-    pub fn v6_only(&self, id: UdpId) -> Result<bool, Error> {
-        Ok(self.sockets.find(id)?.v6_only)
-    }
-
     /// TTL or hop limit of what it sends.
-    pub fn ttl(&self, id: UdpId) -> Result<u8, Error> {
+    pub(crate) fn ttl(&self, id: UdpId) -> Result<u8, Error> {
         Ok(self.sockets.find(id)?.ttl.unwrap_or(DEFAULT_TTL))
     }
 
     /// Sets it; `None` is [`DEFAULT_TTL`]. `InvalidInput` for 0.
-    pub fn set_ttl(&mut self, id: UdpId, ttl: Option<u8>) -> Result<(), Error> {
+    pub(crate) fn set_ttl(&mut self, id: UdpId, ttl: Option<u8>) -> Result<(), Error> {
         let socket = self.sockets.find_mut(id)?;
         if ttl == Some(0) {
             return Err(Error::InvalidInput);
@@ -316,7 +312,7 @@ impl UdpTable {
     }
 
     /// Closes a socket; what waited in it goes back to the pool. A stale id does nothing.
-    pub fn close<P: FramePool>(&mut self, pool: &mut P, id: UdpId) {
+    pub(crate) fn close<P: FramePool>(&mut self, pool: &mut P, id: UdpId) {
         if let Some(mut socket) = self.sockets.remove(id) {
             self.ports.remove(socket.local.port(), id.index);
             while !socket.queue.is_empty() {
@@ -326,22 +322,18 @@ impl UdpTable {
     }
 
     /// Local ports in use, each once, ascending.
-    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
+    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + '_ {
         self.ports.used()
     }
 
     /// Sockets that are open.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.sockets.len()
     }
 
-    /// True when no socket is open.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Frames that receive queues hold.
-    pub fn frames_held(&self) -> usize {
+    pub(crate) fn frames_held(&self) -> usize {
         self.frames_held
     }
 }

@@ -7,7 +7,7 @@
 //! its handle) → `Free`. A passive open is an entry of the SYN cache (`rx::syn`) until its final
 //! ACK, and TIME-WAIT is a compact record (`time_wait`): neither costs a slot.
 
-pub mod cc;
+pub(crate) mod cc;
 pub(crate) mod deadlines;
 pub(crate) mod ecn;
 pub(crate) mod exchanges;
@@ -19,7 +19,7 @@ pub(crate) mod input;
 pub(crate) mod model;
 pub(crate) mod open;
 pub(crate) mod recv;
-pub mod send;
+pub(crate) mod send;
 pub(crate) mod slots;
 pub(crate) mod syn_sent;
 pub(crate) mod tally;

@@ -12,7 +12,7 @@ const CAPACITY_KEPT: usize = 256;
 /// Deadlines must be pushed in their order (which a constant delay and a clock that never goes back
 /// give); one that is pushed too early only waits behind those before it, so it is late and never early.
 #[derive(Clone, Debug)]
-pub struct Fifo<T> {
+pub(crate) struct Fifo<T> {
     queue: VecDeque<(Instant, T)>,
 }
 
@@ -24,19 +24,19 @@ impl<T> Default for Fifo<T> {
 
 impl<T> Fifo<T> {
     /// An empty queue; allocates nothing.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { queue: VecDeque::new() }
     }
 
     /// Adds a token that is due at `at`.
     #[inline]
-    pub fn push(&mut self, at: Instant, token: T) {
+    pub(crate) fn push(&mut self, at: Instant, token: T) {
         self.queue.push_back((at, token));
     }
 
     /// Takes the oldest token if it is due at `now`.
     #[inline]
-    pub fn pop_due(&mut self, now: Instant) -> Option<T> {
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<T> {
         if self.queue.front()?.0 > now {
             return None;
         }
@@ -45,12 +45,12 @@ impl<T> Fifo<T> {
 
     /// What [`Fifo::pop_due`] will give, in this order.
     #[inline]
-    pub fn due(&self, now: Instant) -> impl Iterator<Item = &T> {
+    pub(crate) fn due(&self, now: Instant) -> impl Iterator<Item = &T> {
         self.queue.iter().take_while(move |entry| entry.0 <= now).map(|entry| &entry.1)
     }
 
     /// Takes the oldest token whether it is due or not (making room, shutting down).
-    pub fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         let (_, token) = self.queue.pop_front()?;
         // A burst's memory goes back in halves, so that a queue whose length swings does not allocate.
         let capacity = self.queue.capacity();
@@ -61,23 +61,26 @@ impl<T> Fifo<T> {
     }
 
     /// The oldest token and its deadline.
-    pub fn peek(&self) -> Option<&(Instant, T)> {
+    #[cfg(test)]
+    pub(crate) fn peek(&self) -> Option<&(Instant, T)> {
         self.queue.front()
     }
 
     /// When [`Fifo::pop_due`] has something to give.
     #[inline]
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.queue.front().map(|entry| entry.0)
     }
 
     /// Tokens inside.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
     /// True when no token is inside.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 }

@@ -5,6 +5,6 @@
 //! the truth about a deadline lives with its owner, who ignores a token that comes too soon or too late.
 
 mod bitmap;
-pub mod fifo;
+pub(crate) mod fifo;
 pub(crate) mod tick;
-pub mod wheel;
+pub(crate) mod wheel;

@@ -22,7 +22,8 @@ use alloc::vec::Vec;
 /// own queue) by far. Smaller: more slots to pass; larger: time-outs late by more.
 const TICK_SHIFT: u32 = 20;
 /// Width of a tick: a token is delivered at most this much after its deadline.
-pub const GRANULE: core::time::Duration = core::time::Duration::from_nanos(1 << TICK_SHIFT);
+#[cfg(test)]
+pub(crate) const GRANULE: core::time::Duration = core::time::Duration::from_nanos(1 << TICK_SHIFT);
 /// log2 of the near level's slots: the most that one summary word covers.
 const NEAR_SHIFT: u32 = 12;
 const NEAR: u64 = 1 << NEAR_SHIFT;
@@ -42,7 +43,7 @@ const SPARE_PERIOD: usize = NEAR as usize;
 /// A token is never delivered before its deadline, and by the first [`Wheel::expire`] that is called a
 /// [`GRANULE`] or more after it. Tokens that come out together are in no particular order.
 #[derive(Clone, Debug)]
-pub struct Wheel<T: Copy> {
+pub(crate) struct Wheel<T: Copy> {
     /// Ticks up to this one have been delivered.
     tick: u64,
     len: usize,
@@ -61,7 +62,7 @@ pub struct Wheel<T: Copy> {
 
 impl<T: Copy> Wheel<T> {
     /// An empty wheel that starts at `now`.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             tick: now.as_nanos() >> TICK_SHIFT,
             len: 0,
@@ -77,7 +78,7 @@ impl<T: Copy> Wheel<T> {
 
     /// Adds a token that is due at `at`. A deadline in the past is due at the next [`Wheel::expire`].
     #[inline]
-    pub fn insert(&mut self, at: Instant, token: T) {
+    pub(crate) fn insert(&mut self, at: Instant, token: T) {
         self.len += 1;
         // Rounded up: a tick has passed only when all its deadlines have.
         let tick = at.as_nanos().div_ceil(1 << TICK_SHIFT);
@@ -89,7 +90,7 @@ impl<T: Copy> Wheel<T> {
     /// Moves all tokens that are due at `now` to the end of `out`. The cost is in the tokens that move and
     /// the slots that hold something, not in the time that has passed. An earlier `now` than before only
     /// delivers what was due then.
-    pub fn expire(&mut self, now: Instant, out: &mut Vec<T>) {
+    pub(crate) fn expire(&mut self, now: Instant, out: &mut Vec<T>) {
         let before = out.len();
         out.append(&mut self.due);
         let (from, to) = (self.tick, now.as_nanos() >> TICK_SHIFT);
@@ -104,7 +105,7 @@ impl<T: Copy> Wheel<T> {
     /// No later than the earliest deadline's tick; `None` when the wheel is empty. Calling
     /// [`Wheel::expire`] then delivers something or moves it from the far level to the near one, so a loop
     /// that sleeps until this time always gets on.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
             return None;
         }
@@ -120,12 +121,13 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// Tokens inside, stale ones included.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// True when no token is inside.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 

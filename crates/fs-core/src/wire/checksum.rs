@@ -199,7 +199,7 @@ impl Sum {
 
 /// A sum over pieces of any length, in order: keeps track of odd offsets.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RunningSum {
+pub(crate) struct RunningSum {
     sum: Sum,
     odd: bool,
 }
@@ -207,27 +207,27 @@ pub struct RunningSum {
 impl RunningSum {
     /// Adds the next bytes.
     #[inline]
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.push_sum(Sum::of(bytes), bytes.len());
     }
 
     /// Adds the sum of the next `len` bytes.
     #[inline]
-    pub fn push_sum(&mut self, sum: Sum, len: usize) {
+    pub(crate) fn push_sum(&mut self, sum: Sum, len: usize) {
         self.sum = self.sum.add(sum.swap_if(self.odd));
         self.odd ^= len % 2 == 1;
     }
 
     /// The sum of all of them.
     #[inline]
-    pub fn sum(self) -> Sum {
+    pub(crate) fn sum(self) -> Sum {
         self.sum
     }
 }
 
 /// Copies `src` to the start of `dst` (as far as both reach) and sums what was copied, reading it once.
 #[inline]
-pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
+pub(crate) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     let len = dst.len().min(src.len());
     let (dst, src) = (&mut dst[..len], &src[..len]);
     if len < LANES_FROM {

@@ -4,23 +4,23 @@
 mod tests;
 
 /// Length of an untagged header in bytes.
-pub const HEADER_LEN: usize = 14;
+pub(crate) const HEADER_LEN: usize = 14;
 /// Length of a tagged header in bytes.
-pub const TAGGED_HEADER_LEN: usize = 18;
+pub(crate) const TAGGED_HEADER_LEN: usize = 18;
 /// EtherType of IPv4.
-pub const IPV4: u16 = 0x0800;
+pub(crate) const IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
-pub const IPV6: u16 = 0x86dd;
+pub(crate) const IPV6: u16 = 0x86dd;
 /// EtherType of ARP.
-pub const ARP: u16 = 0x0806;
+pub(crate) const ARP: u16 = 0x0806;
 /// The tag of IEEE 802.1Q.
-pub const VLAN: u16 = 0x8100;
+pub(crate) const VLAN: u16 = 0x8100;
 /// The address of all stations.
-pub const BROADCAST: [u8; 6] = [0xff; 6];
+pub(crate) const BROADCAST: [u8; 6] = [0xff; 6];
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EthHeader {
+pub(crate) struct EthHeader {
     /// Destination address.
     pub dst: [u8; 6],
     /// Source address.
@@ -34,7 +34,7 @@ pub struct EthHeader {
 impl EthHeader {
     /// Reads a header; the second value is its length. `None` when `bytes` is too short.
     #[inline]
-    pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let h = bytes.first_chunk::<HEADER_LEN>()?;
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *h;
         let (dst, src) = ([d0, d1, d2, d3, d4, d5], [s0, s1, s2, s3, s4, s5]);
@@ -49,18 +49,13 @@ impl EthHeader {
 
     /// The header's length in bytes.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         if self.vlan.is_some() { TAGGED_HEADER_LEN } else { HEADER_LEN }
-    }
-
-    /// A header is never empty.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// Writes the header to the start of `out` and answers its length; 0 when it does not fit.
     #[inline]
-    pub fn emit(&self, out: &mut [u8]) -> usize {
+    pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
         let len = self.len();
         let Some(out) = out.get_mut(..len) else { return 0 };
         out[0..6].copy_from_slice(&self.dst);
@@ -76,6 +71,6 @@ impl EthHeader {
 
 /// True for group addresses: multicast and broadcast.
 #[inline]
-pub fn is_group(mac: &[u8; 6]) -> bool {
+pub(crate) fn is_group(mac: &[u8; 6]) -> bool {
     mac[0] & 1 != 0
 }

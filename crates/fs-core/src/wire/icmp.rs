@@ -178,7 +178,7 @@ fn quoted_transport(protocol: u8, bytes: &[u8]) -> Option<(Protocol, u16, u16, O
 
 /// Writes the answer to an ICMPv4 echo request (message from its type octet on) and answers its length.
 /// `None` when `request` is none, or `out` is too small.
-pub fn echo_reply_v4(request: &[u8], out: &mut [u8]) -> Option<usize> {
+pub(crate) fn echo_reply_v4(request: &[u8], out: &mut [u8]) -> Option<usize> {
     let caps = ChecksumCapabilities::ignored();
     let Icmpv4Repr::EchoRequest { ident, seq_no, data } =
         Icmpv4Repr::parse(&Icmpv4Packet::new_checked(request).ok()?, &caps).ok()?
@@ -192,7 +192,7 @@ pub fn echo_reply_v4(request: &[u8], out: &mut [u8]) -> Option<usize> {
 }
 
 /// As [`echo_reply_v4`] for ICMPv6. `from` sends the reply (it was asked), `to` gets it.
-pub fn echo_reply_v6(request: &[u8], from: Ipv6Address, to: Ipv6Address, out: &mut [u8]) -> Option<usize> {
+pub(crate) fn echo_reply_v6(request: &[u8], from: Ipv6Address, to: Ipv6Address, out: &mut [u8]) -> Option<usize> {
     let caps = ChecksumCapabilities::ignored();
     let Icmpv6Repr::EchoRequest { ident, seq_no, data } =
         Icmpv6Repr::parse(&to, &from, &Icmpv6Packet::new_checked(request).ok()?, &caps).ok()?

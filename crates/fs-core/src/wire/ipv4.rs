@@ -7,17 +7,17 @@ use crate::wire::checksum::Sum;
 mod tests;
 
 /// Length of a header without options in bytes.
-pub const HEADER_LEN: usize = 20;
+pub(crate) const HEADER_LEN: usize = 20;
 /// Protocol number of ICMP.
-pub const ICMP: u8 = 1;
+pub(crate) const ICMP: u8 = 1;
 /// Protocol number of TCP.
-pub const TCP: u8 = 6;
+pub(crate) const TCP: u8 = 6;
 /// Protocol number of UDP.
-pub const UDP: u8 = 17;
+pub(crate) const UDP: u8 = 17;
 
 /// A header that has been checked: lengths agree, the checksum is right, the packet is not a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv4View {
+pub(crate) struct Ipv4View {
     /// Source address, host order.
     pub src: u32,
     /// Destination address, host order.
@@ -37,7 +37,7 @@ pub struct Ipv4View {
 /// Reads and checks the header at the start of `packet`. `available` is the packet's length with all its
 /// continuations, which may be longer than what the header says (Ethernet padding).
 #[inline(always)]
-pub fn parse(packet: &[u8], available: usize) -> Result<Ipv4View, DropReason> {
+pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv4View, DropReason> {
     let h = packet.first_chunk::<HEADER_LEN>().ok_or(DropReason::Malformed)?;
     let header_len = usize::from(h[0] & 0x0f) * 4;
     let total_len = u16::from_be_bytes([h[2], h[3]]);
@@ -72,7 +72,7 @@ pub fn parse(packet: &[u8], available: usize) -> Result<Ipv4View, DropReason> {
 /// What a header to send holds. There are never options, and Don't Fragment is always set: path MTU
 /// discovery (RFC 1191) needs it, and it allows the identification to be zero (RFC 6864 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv4Header {
+pub(crate) struct Ipv4Header {
     /// Source address, host order.
     pub src: u32,
     /// Destination address, host order.
@@ -90,7 +90,7 @@ pub struct Ipv4Header {
 impl Ipv4Header {
     /// Writes the header with its checksum.
     #[inline]
-    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+    pub(crate) fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         let [l0, l1] = self.total_len.to_be_bytes();
         let [s0, s1, s2, s3] = self.src.to_be_bytes();
         let [d0, d1, d2, d3] = self.dst.to_be_bytes();
@@ -103,13 +103,13 @@ impl Ipv4Header {
 /// True for a source address that a packet from the network must not have (RFC 1122 3.2.1.3): "this
 /// network", loopback (unless the destination is loopback too, as on `lo`), multicast, reserved, broadcast.
 #[inline]
-pub fn is_bad_source(src: u32, dst: u32) -> bool {
+pub(crate) fn is_bad_source(src: u32, dst: u32) -> bool {
     let first = src >> 24;
     first.wrapping_sub(1) >= 223 || (first == 127 && dst >> 24 != 127)
 }
 
 /// True for a unicast destination address.
 #[inline]
-pub fn is_unicast(dst: u32) -> bool {
+pub(crate) fn is_unicast(dst: u32) -> bool {
     (dst >> 24).wrapping_sub(1) < 223
 }

@@ -7,9 +7,9 @@ use crate::drop_reason::DropReason;
 mod tests;
 
 /// Length of the fixed header in bytes.
-pub const HEADER_LEN: usize = 40;
+pub(crate) const HEADER_LEN: usize = 40;
 /// Next-header number of ICMPv6.
-pub const ICMP: u8 = 58;
+pub(crate) const ICMP: u8 = 58;
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
@@ -22,7 +22,7 @@ const EXTENSION_HEADERS_MAX: usize = 6;
 
 /// A header that has been checked: lengths agree and the packet is not a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv6View {
+pub(crate) struct Ipv6View {
     /// Source address.
     pub src: [u8; 16],
     /// Destination address.
@@ -42,7 +42,7 @@ pub struct Ipv6View {
 /// Reads and checks the headers at the start of `packet`. `available` is the packet's length with all its
 /// continuations, which may be longer than what the header says (Ethernet padding).
 #[inline]
-pub fn parse(packet: &[u8], available: usize) -> Result<Ipv6View, DropReason> {
+pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv6View, DropReason> {
     let h = packet.first_chunk::<HEADER_LEN>().ok_or(DropReason::Malformed)?;
     let total_len = HEADER_LEN as u32 + u32::from(u16::from_be_bytes([h[4], h[5]]));
     if h[0] >> 4 != 6 || total_len as usize > available {
@@ -108,7 +108,7 @@ fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
 
 /// What a header to send holds. There are never extension headers; the flow label is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv6Header {
+pub(crate) struct Ipv6Header {
     /// Source address.
     pub src: [u8; 16],
     /// Destination address.
@@ -126,7 +126,7 @@ pub struct Ipv6Header {
 impl Ipv6Header {
     /// Writes the header.
     #[inline]
-    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+    pub(crate) fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         let [l0, l1] = self.payload_len.to_be_bytes();
         let start =
             [0x60 | self.traffic_class >> 4, self.traffic_class << 4, 0, 0, l0, l1, self.protocol, self.hop_limit];
@@ -138,7 +138,7 @@ impl Ipv6Header {
 
 /// Puts a flow label (its low 20 bits) into a header that has none (RFC 6437).
 #[inline]
-pub fn set_flow_label(header: &mut [u8; HEADER_LEN], label: u32) {
+pub(crate) fn set_flow_label(header: &mut [u8; HEADER_LEN], label: u32) {
     header[1] = header[1] & 0xf0 | (label >> 16) as u8 & 0x0f;
     header[2] = (label >> 8) as u8;
     header[3] = label as u8;
@@ -150,7 +150,7 @@ const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 /// IPv4-mapped (RFC 4291 2.5.5.2 knows no such packets; it would alias an IPv4 flow), loopback (unless the
 /// destination is loopback too, as on `lo`).
 #[inline]
-pub fn is_bad_source(src: &[u8; 16], dst: &[u8; 16]) -> bool {
+pub(crate) fn is_bad_source(src: &[u8; 16], dst: &[u8; 16]) -> bool {
     if src[0] == 0xff {
         return true;
     }
@@ -159,13 +159,13 @@ pub fn is_bad_source(src: &[u8; 16], dst: &[u8; 16]) -> bool {
 
 /// True for a destination that one host owns.
 #[inline]
-pub fn is_unicast(dst: &[u8; 16]) -> bool {
+pub(crate) fn is_unicast(dst: &[u8; 16]) -> bool {
     dst[0] != 0xff && !(dst[0] == 0 && (*dst == [0; 16] || is_mapped(dst)))
 }
 
 /// True for `::1`.
 #[inline]
-pub fn is_loopback(addr: &[u8; 16]) -> bool {
+pub(crate) fn is_loopback(addr: &[u8; 16]) -> bool {
     *addr == LOOPBACK
 }
 

@@ -1,10 +1,10 @@
 //! One header each: parse and emit. Fast path by hand; smoltcp's `wire` where speed does not matter.
 
-pub mod checksum;
-pub mod eth;
-pub mod icmp;
-pub mod ipv4;
-pub mod ipv6;
-pub mod options;
-pub mod tcp;
-pub mod udp;
+pub(crate) mod checksum;
+pub(crate) mod eth;
+pub(crate) mod icmp;
+pub(crate) mod ipv4;
+pub(crate) mod ipv6;
+pub(crate) mod options;
+pub(crate) mod tcp;
+pub(crate) mod udp;

@@ -22,9 +22,9 @@ const EXPERIMENT: u8 = 254;
 const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
 
 /// Largest shift: RFC 7323 2.3.
-pub const WINDOW_SCALE_MAX: u8 = 14;
+pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
 /// Length of the timestamps option with its two NOPs in front.
-pub const TIMESTAMPS_LEN: usize = 12;
+pub(crate) const TIMESTAMPS_LEN: usize = 12;
 
 /// How they begin.
 pub(crate) const TIMESTAMPS_HEAD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
@@ -43,7 +43,7 @@ pub struct Timestamps {
 pub struct SynOptions {
     /// Maximum segment size, as written.
     pub mss: Option<u16>,
-    /// Window scale, at most [`WINDOW_SCALE_MAX`]: RFC 7323 2.3 says to use 14 for more.
+    /// Window scale, at most 14: RFC 7323 2.3 says to use that for more.
     pub window_scale: Option<u8>,
     /// SACK permitted.
     pub sack_permitted: bool,
@@ -211,7 +211,7 @@ impl Cookie {
 }
 
 /// Reads the fast open option of a SYN or SYN-ACK. `None`: it is not there, or of a length that none has.
-pub fn fast_open(options: &[u8]) -> Option<Cookie> {
+pub(crate) fn fast_open(options: &[u8]) -> Option<Cookie> {
     let (data, experimental) = Walk(options).find_map(|(kind, data)| match kind {
         FAST_OPEN => Some((data, false)),
         EXPERIMENT => data.strip_prefix(&FAST_OPEN_MAGIC).map(|data| (data, true)),
@@ -222,7 +222,7 @@ pub fn fast_open(options: &[u8]) -> Option<Cookie> {
 }
 
 /// Writes the fast open option, padded to 4 bytes. Answers the length, 0 when `out` is too small.
-pub fn emit_fast_open(cookie: &Cookie, out: &mut [u8]) -> usize {
+pub(crate) fn emit_fast_open(cookie: &Cookie, out: &mut [u8]) -> usize {
     let bytes = cookie.as_bytes();
     let magic = if cookie.experimental { &FAST_OPEN_MAGIC[..] } else { &[] };
     let kind = if cookie.experimental { EXPERIMENT } else { FAST_OPEN };
@@ -310,7 +310,7 @@ impl SynWords {
     }
 }
 
-/// Writes NOP NOP TS. Answers [`TIMESTAMPS_LEN`], or 0 when `out` is too small.
+/// Writes NOP NOP TS. Answers 12, or 0 when `out` is too small.
 #[inline]
 pub fn emit_timestamps(ts: Timestamps, out: &mut [u8]) -> usize {
     let Some(out) = out.first_chunk_mut::<TIMESTAMPS_LEN>() else { return 0 };

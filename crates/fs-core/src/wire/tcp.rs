@@ -8,11 +8,11 @@ use core::ops::{BitOr, BitOrAssign};
 mod tests;
 
 /// Length of a header without options in bytes.
-pub const HEADER_LEN: usize = 20;
+pub(crate) const HEADER_LEN: usize = 20;
 /// Most bytes of options that fit.
-pub const OPTIONS_MAX: usize = 40;
+pub(crate) const OPTIONS_MAX: usize = 40;
 /// Where the checksum is in the header.
-pub const CHECKSUM_OFFSET: u16 = 16;
+pub(crate) const CHECKSUM_OFFSET: u16 = 16;
 
 /// The control bits; a set.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -120,7 +120,7 @@ impl fmt::Debug for TcpFlags {
 
 /// What a header to send holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TcpHeader {
+pub(crate) struct TcpHeader {
     /// Source port.
     pub src_port: u16,
     /// Destination port.
@@ -142,7 +142,7 @@ pub struct TcpHeader {
 impl TcpHeader {
     /// Writes the fixed 20 bytes. The checksum field is left zero, so that the segment can be summed.
     #[inline]
-    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+    pub(crate) fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         debug_assert!(self.options_len.is_multiple_of(4) && usize::from(self.options_len) <= OPTIONS_MAX);
         let [s0, s1] = self.src_port.to_be_bytes();
         let [d0, d1] = self.dst_port.to_be_bytes();
@@ -157,6 +157,6 @@ impl TcpHeader {
 
 /// Writes a checksum into the header that begins at the start of `segment`.
 #[inline]
-pub fn set_checksum(segment: &mut [u8; HEADER_LEN], checksum: u16) {
+pub(crate) fn set_checksum(segment: &mut [u8; HEADER_LEN], checksum: u16) {
     segment[16..18].copy_from_slice(&checksum.to_be_bytes());
 }

@@ -4,13 +4,13 @@
 mod tests;
 
 /// Length of the header in bytes.
-pub const HEADER_LEN: usize = 8;
+pub(crate) const HEADER_LEN: usize = 8;
 /// Where the checksum is in the header.
-pub const CHECKSUM_OFFSET: u16 = 6;
+pub(crate) const CHECKSUM_OFFSET: u16 = 6;
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpHeader {
+pub(crate) struct UdpHeader {
     /// Source port; 0 means that no answer is wanted.
     pub src_port: u16,
     /// Destination port.
@@ -24,7 +24,7 @@ pub struct UdpHeader {
 impl UdpHeader {
     /// Reads the header; `None` when `bytes` is too short or the length field less than the header's.
     #[inline]
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let [s0, s1, d0, d1, l0, l1, c0, c1] = *bytes.first_chunk::<HEADER_LEN>()?;
         let header = Self {
             src_port: u16::from_be_bytes([s0, s1]),
@@ -37,7 +37,7 @@ impl UdpHeader {
 
     /// Writes the header as it is.
     #[inline]
-    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+    pub(crate) fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         let [s0, s1] = self.src_port.to_be_bytes();
         let [d0, d1] = self.dst_port.to_be_bytes();
         let [l0, l1] = self.len.to_be_bytes();
@@ -48,6 +48,6 @@ impl UdpHeader {
 
 /// The field's value for a computed checksum: zero is sent as all ones (RFC 768).
 #[inline]
-pub fn nonzero(checksum: u16) -> u16 {
+pub(crate) fn nonzero(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }

@@ -1,7 +1,7 @@
 //! Receivers that lie or hold back: what they say of what they have got, and of the room that they have.
 
 use crate::{connected, plan, sent};
-use fs_core::seq::SeqNum;
+use fs_core::internals::SeqNum;
 use fs_core::{CongestionControl, DropReason, Duration, Error, FramePool, Shutdown, TcpId, TcpOptions, TcpState};
 use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::packet::ACK;

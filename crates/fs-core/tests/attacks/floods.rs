@@ -1,7 +1,7 @@
 //! Many packets from nobody: what they may take, and that honest peers get in meanwhile.
 
 use crate::{OFFER, connected, listening, plan, sent, works};
-use fs_core::wire::options::parse_syn;
+use fs_core::internals::parse_syn;
 use fs_core::{DropReason, Duration, FramePool, Framing};
 use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::packet::{ACK, LOCAL, SYN, Tcp, ipv4_from};
@@ -260,7 +260,7 @@ fn fragment_flood() {
         out[4..6].copy_from_slice(&n.to_be_bytes());
         out[6..8].copy_from_slice(&(0x2000 | (n % 100)).to_be_bytes());
         out[10..12].copy_from_slice(&[0, 0]);
-        let sum = fs_core::wire::checksum::Sum::of(&out[..20]).finish();
+        let sum = fs_core::internals::Sum::of(&out[..20]).finish();
         out[10..12].copy_from_slice(&sum.to_be_bytes());
         out.resize(1020, 0);
         host.receive(&out, true);

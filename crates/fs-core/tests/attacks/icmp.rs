@@ -1,7 +1,7 @@
 //! ICMP that somebody made up: RFC 5927.
 
 use crate::{connected, listening, plan, works};
-use fs_core::wire::checksum::Sum;
+use fs_core::internals::Sum;
 use fs_core::{Connect, DropReason, Error, TcpOptions, TcpState};
 use fs_fuzz::host::Host;
 use fs_fuzz::packet::{LOCAL, PEER, SYN, Tcp, ipv4};

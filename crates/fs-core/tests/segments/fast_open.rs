@@ -1,7 +1,7 @@
 //! TCP Fast Open: RFC 7413.
 
 use crate::lab::*;
-use fs_core::config::FastOpen;
+use fs_core::FastOpen;
 use fs_core::*;
 use std::net::SocketAddr;
 

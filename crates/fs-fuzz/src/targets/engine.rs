@@ -7,10 +7,10 @@ use crate::host::{Host, Plan};
 use crate::input::Input;
 use crate::packet::{self, ACK, FIN, LOCAL, PEER, PSH, RST, SYN, Tcp, timestamps};
 use crate::peer::{Offer, PORT, listen, quiesce};
-use fs_core::rx::parse::Parsed;
-use fs_core::seq::SeqNum;
-use fs_core::wire::checksum::Sum;
-use fs_core::wire::options::emit_sack;
+use fs_core::internals::Parsed;
+use fs_core::internals::SeqNum;
+use fs_core::internals::Sum;
+use fs_core::internals::emit_sack;
 use fs_core::{
     Connect, Duration, FramePool, IfaceId, Keepalive, Linger, Listen, ListenerId, Received, Shutdown, TcpId,
     TcpOptions, UdpId,

@@ -9,8 +9,8 @@ pub(crate) mod scoreboard;
 pub(crate) mod two_ended;
 
 use crate::input::Input;
-use fs_core::config::{Ecn, FastOpen};
 use fs_core::{CongestionControl, Duration, TcpConfig};
+use fs_core::{Ecn, FastOpen};
 
 /// A configuration out of two bytes: what an operator may set, with the edges in it.
 fn tcp_config(input: &mut Input<'_>) -> TcpConfig {

@@ -2,8 +2,8 @@
 //! slow reader that is written from RFC 9293 3.1 alone.
 
 use crate::input::Input;
-use fs_core::seq::SeqNum;
-use fs_core::wire::options::{
+use fs_core::internals::SeqNum;
+use fs_core::internals::{
     SynOptions, Timestamps, emit_sack, emit_syn, emit_timestamps, parse_syn, sack_blocks, syn_len, timestamps,
 };
 

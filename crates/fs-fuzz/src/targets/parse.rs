@@ -3,10 +3,10 @@
 
 use crate::input::Input;
 use fs_core::Framing;
-use fs_core::frame::RxChecksum;
-use fs_core::rx::parse::{Parsed, View};
-use fs_core::wire::checksum::Sum;
-use fs_core::wire::icmp;
+use fs_core::RxChecksum;
+use fs_core::internals::Sum;
+use fs_core::internals::{Parsed, View};
+use fs_core::internals::{parse_error_v4, parse_error_v6};
 
 /// See the module.
 pub fn parse(data: &[u8]) -> u64 {
@@ -21,12 +21,12 @@ pub fn parse(data: &[u8]) -> u64 {
     if choice & 32 == 0 {
         repair(&mut packet, framing, tail);
     }
-    let result = fs_core::rx::parse::parse(&view, &packet, tail, checksum, || Sum::ZERO);
+    let result = fs_core::internals::parse(&view, &packet, tail, checksum, || Sum::ZERO);
     if let Ok(parsed) = &result {
         consistent(parsed, &packet, tail);
     }
     // ICMP errors are read from the message wherever it came from.
-    let errors = (icmp::parse_error_v4(&packet).is_some(), icmp::parse_error_v6(&packet).is_some());
+    let errors = (parse_error_v4(&packet).is_some(), parse_error_v6(&packet).is_some());
     let kind = match result {
         Err(reason) => 100 + reason as u64,
         Ok(Parsed::Tcp(s)) => u64::from(s.flags.0) + 1000 + 1000 * u64::from(s.ts.is_some()),
@@ -94,7 +94,7 @@ fn consistent(parsed: &Parsed, packet: &[u8], tail: usize) {
                 "options end at the text"
             );
             assert_eq!(s.options(packet).len(), usize::from(s.opt_len));
-            assert_eq!(s.ts, fs_core::wire::options::timestamps(s.options(packet)));
+            assert_eq!(s.ts, fs_core::internals::timestamps(s.options(packet)));
         }
         Parsed::Udp(d) => {
             assert!(usize::from(d.payload_off) <= packet.len(), "the header is in the first frame");

@@ -7,8 +7,8 @@ use crate::host::{Host, Plan};
 use crate::input::Input;
 use crate::packet::{ACK, FIN};
 use crate::peer::{self, Offer, Peer, segment};
-use fs_core::seq::SeqNum;
-use fs_core::wire::options::sack_blocks;
+use fs_core::internals::SeqNum;
+use fs_core::internals::sack_blocks;
 use fs_core::{Duration, Error, FramePool, TcpId};
 
 /// Bytes of the stream that the model has room for.

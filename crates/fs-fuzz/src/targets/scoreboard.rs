@@ -7,7 +7,7 @@ use crate::host::{Host, Plan};
 use crate::input::Input;
 use crate::packet::ACK;
 use crate::peer::{Offer, Peer, quiesce, segment, time_of};
-use fs_core::seq::SeqNum;
+use fs_core::internals::SeqNum;
 use fs_core::{Duration, Error, TcpId, TcpOptions};
 
 /// See the module.

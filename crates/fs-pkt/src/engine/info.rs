@@ -2,8 +2,8 @@
 
 use super::Engine;
 use super::fds::State;
+use fs_core::TcpInfo;
 use fs_core::TcpState;
-use fs_core::socket::info::TcpInfo;
 
 /// Linux's number of a state.
 fn state_number(state: TcpState) -> i64 {

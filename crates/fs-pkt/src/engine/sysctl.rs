@@ -1,8 +1,8 @@
 //! Linux's sysctls as settings of the engine.
 
 use super::{Engine, SYN_CACHE};
-use fs_core::config::{Ecn, FastOpen};
 use fs_core::{CongestionControl, Duration, TcpConfig};
+use fs_core::{Ecn, FastOpen};
 
 /// Values that are not the engine's but of the socket calls made here, or that several settings come from.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ pub(crate) mod flags;
 pub mod option;
 pub(crate) mod verify;
 
-use fs_core::wire::checksum::Sum;
+use fs_core::internals::Sum;
 use option::TcpOption;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

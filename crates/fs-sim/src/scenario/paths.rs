@@ -8,7 +8,7 @@ use crate::plan::Kind;
 use crate::rng::Rng;
 use crate::rss::Rss;
 use crate::topology::Topology;
-use fs_core::config::Ecn;
+use fs_core::Ecn;
 use fs_core::{CongestionControl, Duration};
 
 const MS: Duration = Duration::from_millis(1);

@@ -5,7 +5,7 @@ pub mod alloc_unsafe;
 pub mod netns_unsafe;
 pub mod suite;
 
-use fs_core::frame::HEADROOM;
+use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool, Framing, IfaceId, RxFrame, TxFrame};
 use fs_xdp::{Link, Umem, UmemConfig, UmemPool};
 use netns_unsafe::NetNs;

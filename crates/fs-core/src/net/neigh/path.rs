@@ -11,7 +11,7 @@ use core::net::{IpAddr, Ipv4Addr};
 
 /// Whether packets can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathState {
+pub(crate) enum PathState {
     /// The link header is complete: write it in front and send.
     Known,
     /// The neighbour's address has to be found: [`enqueue`](super::PathTable::enqueue).
@@ -25,7 +25,7 @@ pub enum PathState {
 /// All that building a packet needs to know of its way. One cache line.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
-pub struct Path {
+pub(crate) struct Path {
     link_header: [u8; eth::TAGGED_HEADER_LEN],
     link_len: u8,
     pub(super) state: PathState,
@@ -55,45 +55,45 @@ pub(super) static STALE: Path = Path {
 impl Path {
     /// Whether packets can be sent.
     #[inline]
-    pub fn state(&self) -> PathState {
+    pub(crate) fn state(&self) -> PathState {
         self.state
     }
 
     /// The interface that packets leave by.
     #[inline]
-    pub fn iface(&self) -> IfaceId {
+    pub(crate) fn iface(&self) -> IfaceId {
         self.iface
     }
 
     /// The neighbour.
     #[inline]
-    pub fn addr(&self) -> IpAddr {
+    pub(crate) fn addr(&self) -> IpAddr {
         self.addr
     }
 
     /// The link header with its EtherType, to be written in front of the IP header. Empty on raw IP links,
     /// and unless the path is `Known`.
     #[inline]
-    pub fn link_header(&self) -> &[u8] {
+    pub(crate) fn link_header(&self) -> &[u8] {
         &self.link_header[..usize::from(self.link_len)]
     }
 
     /// Largest IP packet in bytes.
     #[inline]
-    pub fn mtu(&self) -> u16 {
+    pub(crate) fn mtu(&self) -> u16 {
         self.mtu
     }
 
     /// The link can finish TCP and UDP checksums.
     #[inline]
-    pub fn tx_checksum(&self) -> bool {
+    pub(crate) fn tx_checksum(&self) -> bool {
         self.tx_checksum
     }
 
     /// Writes the link header in front of a packet whose bytes begin with the IP header. The caller holds
     /// frame access rule 3: the chunk is not shared.
     #[inline]
-    pub fn prepend<P: FramePool>(&self, pool: &mut P, head: &mut TxFrame) {
+    pub(crate) fn prepend<P: FramePool>(&self, pool: &mut P, head: &mut TxFrame) {
         let len = usize::from(self.link_len);
         head.frame.grow_front(len);
         pool.bytes_mut(&mut head.frame)[..len].copy_from_slice(&self.link_header[..len]);

@@ -112,6 +112,7 @@ impl Waiting {
         packets
     }
 
+    #[cfg(test)]
     pub(super) fn drain(&mut self) -> Vec<Vec<TxFrame>> {
         self.packets = 0;
         self.repeats.clear();

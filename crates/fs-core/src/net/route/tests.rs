@@ -84,15 +84,6 @@ fn unusable_routes_are_counted() {
 }
 
 #[test]
-fn connected_routes() {
-    let routes = connected(IfaceId(3), &interface(&["10.77.1.1/24", "fd77:1::1/64"]));
-    let table = table(routes);
-    assert_eq!(hop(&table, "10.77.1.200"), Some((3, "10.77.1.200".into())));
-    assert_eq!(hop(&table, "fd77:1::200"), Some((3, "fd77:1::200".into())));
-    assert_eq!(hop(&table, "10.77.2.1"), None);
-}
-
-#[test]
 fn source_addresses() {
     let interfaces = [
         interface(&["10.0.0.5/24", "10.77.1.1/24", "169.254.3.3/16", "fe80::1/64", "fd77:1::1/64", "2001:db8:1::1/64"]),

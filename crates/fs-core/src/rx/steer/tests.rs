@@ -1,64 +1,9 @@
 use super::*;
-use crate::flow::FlowKey;
 use crate::time::Instant;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use proptest::prelude::*;
 use std::collections::HashSet;
-
-/// The key of Microsoft's "Verifying the RSS hash calculation".
-const KEY: [u8; 40] = [
-    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
-    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
-    0x01, 0xfa,
-];
-
-/// Destination (local), source (remote), hash with ports; all of Microsoft's examples.
-const VECTORS: [(&str, &str, u32); 8] = [
-    ("161.142.100.80:1766", "66.9.149.187:2794", 0x51ccc178),
-    ("65.69.140.83:4739", "199.92.111.2:14230", 0xc626b0ea),
-    ("12.22.207.184:38024", "24.19.198.95:12898", 0x5c2b394a),
-    ("209.142.163.6:2217", "38.27.205.30:48228", 0xafc7327f),
-    ("202.188.127.2:1303", "153.39.163.191:44251", 0x10e828a2),
-    ("[3ffe:2501:200:3::1]:1766", "[3ffe:2501:200:1fff::7]:2794", 0x40207d3d),
-    ("[ff02::1]:4739", "[3ffe:501:8::260:97ff:fe40:efab]:14230", 0xdde51bbf),
-    ("[fe80::200:f8ff:fe21:67cf]:38024", "[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", 0x02d1feef),
-];
-
-fn flow(local: &str, remote: &str) -> FlowKey {
-    let parse = |s: &str| s.parse::<SocketAddr>().unwrap();
-    FlowKey::new(parse(local), parse(remote)).unwrap()
-}
-
-#[test]
-fn toeplitz_gives_microsofts_vectors() {
-    for (local, remote, expected) in VECTORS {
-        assert_eq!(toeplitz(&KEY, &flow(local, remote)), expected, "{remote} -> {local}");
-    }
-}
-
-#[test]
-fn toeplitz_takes_any_key() {
-    let (local, remote, _) = VECTORS[5];
-    let flow = flow(local, remote);
-    assert_eq!(toeplitz(&[], &flow), 0);
-    let mut padded = [0; 40];
-    padded[..10].copy_from_slice(&KEY[..10]);
-    assert_eq!(toeplitz(&KEY[..10], &flow), toeplitz(&padded, &flow));
-    let long: Vec<u8> = KEY.iter().copied().chain([0xff; 12]).collect();
-    assert_eq!(toeplitz(&long, &flow), toeplitz(&KEY, &flow), "only the first 40 bytes count");
-}
-
-#[test]
-fn queue_by_indirection() {
-    let mut view = RssView { key: KEY.to_vec(), indirection: (0..128).map(|i| i % 3).collect() };
-    for (local, remote, hash) in VECTORS {
-        assert_eq!(view.queue_of(&flow(local, remote)), (hash % 128 % 3) as u16);
-    }
-    view.indirection = vec![];
-    assert_eq!(view.queue_of(&flow(VECTORS[0].0, VECTORS[0].1)), 0);
-}
 
 fn secret(seed: u8) -> Secret {
     Secret([seed; 32])

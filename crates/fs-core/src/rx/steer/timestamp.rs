@@ -20,7 +20,7 @@ use crate::time::Instant;
 /// would fail the peer's PAWS test and hang. What it costs is resolution, which only the peer's echo has:
 /// round trips are measured from the times that segments were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TsClock {
+pub(crate) struct TsClock {
     core: u16,
     bits: u8,
 }
@@ -28,7 +28,7 @@ pub struct TsClock {
 impl TsClock {
     /// For `core` of `cores` cores. All of a connection's timestamps come from one clock, or from another
     /// with the same number of cores.
-    pub fn new(core: CoreId, cores: u16) -> Self {
+    pub(crate) fn new(core: CoreId, cores: u16) -> Self {
         let bits = u32::from(cores.max(1)).next_power_of_two().trailing_zeros() as u8;
         Self { core: core.0 & mask(bits) as u16, bits }
     }
@@ -38,7 +38,7 @@ impl TsClock {
     ///
     /// A random offset per connection keeps the clock, and with it the host's uptime, private (RFC 7323 7.1).
     #[inline]
-    pub fn value(&self, now: Instant, offset: u32) -> u32 {
+    pub(crate) fn value(&self, now: Instant, offset: u32) -> u32 {
         let low = mask(self.bits);
         ((now.as_millis() as u32 & !low) | u32::from(self.core)).wrapping_add(offset & !low)
     }
@@ -46,13 +46,13 @@ impl TsClock {
     /// The core that an echoed timestamp names. `ecr` is as it came: the offset does not touch the low bits,
     /// so it must not be taken off first. What a peer makes up may name a core that does not exist.
     #[inline]
-    pub fn owner(&self, ecr: u32) -> CoreId {
+    pub(crate) fn owner(&self, ecr: u32) -> CoreId {
         CoreId((ecr & mask(self.bits)) as u16)
     }
 
     /// Milliseconds from one tick to the next: two values that differ by less tell no order in time.
     #[inline]
-    pub fn tick_ms(&self) -> u32 {
+    pub(crate) fn tick_ms(&self) -> u32 {
         1 << self.bits
     }
 }

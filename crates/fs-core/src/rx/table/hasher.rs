@@ -25,7 +25,7 @@ pub(crate) fn derive_key(secret: &Secret, label: &[u8]) -> (u64, u64) {
 /// protocol number: 13 bytes for IPv4, 37 for IPv6. With the lengths known there is nothing to buffer; the
 /// result is what any SipHash-1-3 gives for those bytes.
 #[derive(Clone, Copy)]
-pub struct FlowHasher {
+pub(crate) struct FlowHasher {
     /// What the keys make of SipHash's initial state.
     initial: Sip13,
 }
@@ -38,13 +38,13 @@ impl core::fmt::Debug for FlowHasher {
 
 impl FlowHasher {
     /// Equal on all cores that share the secret.
-    pub fn new(secret: &Secret) -> Self {
+    pub(crate) fn new(secret: &Secret) -> Self {
         Self { initial: Sip13::new(derive_key(secret, b"flow table")) }
     }
 
     /// The flow's hash.
     #[inline]
-    pub fn hash(&self, protocol: Protocol, key: &FlowKey) -> u64 {
+    pub(crate) fn hash(&self, protocol: Protocol, key: &FlowKey) -> u64 {
         let protocol = match protocol {
             Protocol::Tcp => 6,
             Protocol::Udp => 17,

@@ -116,7 +116,7 @@ fn run_model(capacity: usize, spread: impl Fn(u16) -> u64, ops: Vec<Op>) {
             assert!(table.remove(hash, value));
         }
     }
-    assert!(table.is_empty());
+    assert_eq!(table.len(), 0);
     assert!(table.words.iter().all(|word| *word == 0));
 }
 

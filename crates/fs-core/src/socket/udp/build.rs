@@ -18,7 +18,7 @@ const LENGTH_MAX: usize = 65_535;
 ///
 /// Errors (`out` is as before, all frames are back in the pool): `MessageSize` when the packet would exceed the path's
 /// MTU (there is no IP fragmentation), `NoBuffers` when the pool is dry.
-pub fn build_udp<P: FramePool>(
+pub(crate) fn build_udp<P: FramePool>(
     pool: &mut P,
     path: &Path,
     key: &FlowKey,

@@ -19,6 +19,7 @@ impl Sockets {
         Self { slots: Vec::new(), free: Vec::new(), max }
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

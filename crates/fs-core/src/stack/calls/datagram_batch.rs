@@ -22,7 +22,7 @@ impl<P: FramePool> Stack<P> {
     /// Sends `buf` as datagrams of `size` bytes, the last one of what is left: all of them or none. Returns
     /// `buf.len()`.
     ///
-    /// `InvalidInput`: `size` is 0, or more than [`crate::socket::udp::SEGMENTS_MAX`] datagrams; `MessageSize`: `size` does not fit the path.
+    /// `InvalidInput`: `size` is 0, or more than `SEGMENTS_MAX` datagrams; `MessageSize`: `size` does not fit the path.
     pub fn udp_send_segments(
         &mut self,
         id: UdpId,

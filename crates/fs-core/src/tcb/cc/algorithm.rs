@@ -4,11 +4,11 @@ use crate::time::{Duration, Instant};
 
 /// Congestion windows grow to this many bytes: the largest window that TCP's header can offer (RFC 7323
 /// 2.3), so more would mean nothing; and it leaves sums room in 32 bits.
-pub const CWND_MAX: u32 = 1 << 30;
+pub(crate) const CWND_MAX: u32 = 1 << 30;
 
 /// A connection's congestion window, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     /// Most that may be in flight.
     pub cwnd: u32,
     /// Slow start below, congestion avoidance from here on.
@@ -17,20 +17,20 @@ pub struct Window {
 
 impl Window {
     /// Of a new connection. "The initial value of ssthresh SHOULD be set arbitrarily high" (RFC 5681 3.1).
-    pub const fn new(cwnd: u32) -> Self {
+    pub(crate) const fn new(cwnd: u32) -> Self {
         Self { cwnd, ssthresh: u32::MAX }
     }
 
     /// True below the slow-start threshold.
     #[inline]
-    pub const fn in_slow_start(&self) -> bool {
+    pub(crate) const fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 }
 
 /// What an ACK of new data says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AckSample {
+pub(crate) struct AckSample {
     /// When it came.
     pub now: Instant,
     /// Bytes newly acknowledged, cumulatively or by SACK.
@@ -50,7 +50,7 @@ pub struct AckSample {
 ///
 /// `flight` is RFC 5681's FlightSize when the loss was noticed: bytes sent and not cumulatively acknowledged.
 /// Limited transmit (RFC 3042) may have taken it beyond `cwnd`; that part does not count.
-pub trait Algorithm {
+pub(crate) trait Algorithm {
     /// New data was acknowledged outside of fast recovery.
     fn on_ack(&mut self, w: &mut Window, ack: &AckSample);
     /// Fast recovery begins, or the peer echoed ECN: at most once for each window of data.
@@ -82,7 +82,7 @@ pub(super) enum Phase {
 
 /// RFC 6928 section 2: `min(segments * MSS, max(2 * MSS, segments * 1460))` bytes; the RFC's `segments` is 10.
 /// At least one segment.
-pub fn initial_window(mss: u32, segments: u32) -> u32 {
+pub(crate) fn initial_window(mss: u32, segments: u32) -> u32 {
     let segments = segments.max(1);
     let bound = mss.saturating_mul(2).max(segments.saturating_mul(1460));
     segments.saturating_mul(mss).min(bound).clamp(mss, CWND_MAX.max(mss))
@@ -97,7 +97,7 @@ pub fn initial_window(mss: u32, segments: u32) -> u32 {
 /// left the network. As Linux does (`tcp_slow_start`), bytes are counted without it: dividing ACKs gains
 /// nothing, and merged ones lose nothing.
 #[inline]
-pub fn slow_start(w: &mut Window, acked: u32, mss: u32) -> u32 {
+pub(crate) fn slow_start(w: &mut Window, acked: u32, mss: u32) -> u32 {
     let target = w.cwnd.saturating_add(acked).min(w.ssthresh).min(CWND_MAX.max(mss));
     let used = target.saturating_sub(w.cwnd);
     w.cwnd += used;
@@ -107,7 +107,7 @@ pub fn slow_start(w: &mut Window, acked: u32, mss: u32) -> u32 {
 /// The window after `idle` without sending: nothing is known of the path any more, so it is halved for each
 /// time-out that has passed, down to the restart window (RFC 5681 4.1, RFC 2861); the threshold remembers what
 /// it was.
-pub fn restart_after_idle(w: &mut Window, idle: Duration, rto: Duration, initial_window: u32) {
+pub(crate) fn restart_after_idle(w: &mut Window, idle: Duration, rto: Duration, initial_window: u32) {
     if idle <= rto {
         return;
     }

@@ -41,7 +41,7 @@ enum Epoch {
 
 /// CUBIC's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cubic {
+pub(crate) struct Cubic {
     curve: Curve,
     /// Fraction of a byte that `cwnd` and `w_est` have grown by beyond their values, in 65536ths.
     cwnd_fraction: u16,

@@ -10,26 +10,27 @@
 //! retransmission timer fires, then `on_ack` again (slow start), and `on_recovery_exit` likewise; `undo` if the
 //! loss turns out to be none.
 
-pub mod algorithm;
-pub mod bbr;
-pub mod cubic;
+pub(crate) mod algorithm;
+pub(crate) mod bbr;
+pub(crate) mod cubic;
 pub(crate) mod hystart;
 pub(crate) mod pacing;
-pub mod rate;
-pub mod reno;
+pub(crate) mod rate;
+pub(crate) mod reno;
 
+#[cfg(test)]
 use crate::config::CongestionControl;
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
-pub use algorithm::{AckSample, Algorithm, CWND_MAX, Window, initial_window, restart_after_idle, slow_start};
-pub use bbr::Bbr;
-pub use cubic::Cubic;
-pub use reno::NewReno;
+pub(crate) use algorithm::{AckSample, Algorithm, Window, initial_window, restart_after_idle, slow_start};
+pub(crate) use bbr::Bbr;
+pub(crate) use cubic::Cubic;
+pub(crate) use reno::NewReno;
 
 /// An algorithm's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Control {
+pub(crate) enum Control {
     /// RFC 5681 and 6582.
     NewReno(NewReno),
     /// RFC 9438.
@@ -43,12 +44,13 @@ const _: () = assert!(size_of::<Control>() <= 48);
 
 impl Control {
     /// The state of an algorithm that reacts to losses and has seen none yet.
-    pub fn loss_based(new_reno: bool) -> Self {
+    pub(crate) fn loss_based(new_reno: bool) -> Self {
         if new_reno { Control::NewReno(NewReno::default()) } else { Control::Cubic(Cubic::default()) }
     }
 
     /// Which algorithm it is.
-    pub fn algorithm(&self) -> CongestionControl {
+    #[cfg(test)]
+    pub(crate) fn algorithm(&self) -> CongestionControl {
         match self {
             Control::NewReno(_) => CongestionControl::NewReno,
             Control::Cubic(_) => CongestionControl::Cubic,

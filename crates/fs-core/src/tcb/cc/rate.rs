@@ -47,7 +47,7 @@ pub(crate) struct Sent {
 
 /// What an ACK said about the rate of delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RateSample {
+pub(crate) struct RateSample {
     /// Bytes newly acknowledged, cumulatively or by SACK.
     pub newly_acked: u32,
     /// Bytes newly taken for lost.

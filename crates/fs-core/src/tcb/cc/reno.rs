@@ -6,7 +6,7 @@ use crate::time::{Duration, Instant};
 
 /// NewReno's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NewReno {
+pub(crate) struct NewReno {
     phase: Phase,
     /// Bytes acknowledged since the window last grew.
     acked: u32,

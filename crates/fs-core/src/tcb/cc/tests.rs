@@ -1,3 +1,4 @@
+use super::algorithm::CWND_MAX;
 use super::*;
 use alloc::vec::Vec;
 use proptest::prelude::*;

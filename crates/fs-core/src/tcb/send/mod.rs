@@ -12,7 +12,7 @@ pub(crate) mod place;
 pub(crate) mod rack;
 pub(crate) mod recovery;
 pub(crate) mod room;
-pub mod rto;
+pub(crate) mod rto;
 pub(crate) mod sack;
 pub(crate) mod segmenter;
 pub(crate) mod sender;

@@ -13,7 +13,7 @@ const FALLBACK_US: u32 = 3_000_000;
 /// Kept scaled as in the paper that the RFC cites (Jacobson, appendix A): in whole microseconds the RFC's
 /// eighths would be rounded away at the round trips of one rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RttEstimator {
+pub(crate) struct RttEstimator {
     /// SRTT in eighths of a microsecond; zero before the first sample.
     srtt_8: u32,
     /// RTTVAR in quarters of a microsecond.
@@ -22,14 +22,14 @@ pub struct RttEstimator {
 
 impl RttEstimator {
     /// Without a sample.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { srtt_8: 0, rttvar_4: 0 }
     }
 
     /// Takes a measured round trip in microseconds. It must not come from a retransmitted segment unless a
     /// timestamp told the transmissions apart (Karn; RFC 6298 section 3).
     #[inline]
-    pub fn sample(&mut self, rtt_us: u32) {
+    pub(crate) fn sample(&mut self, rtt_us: u32) {
         // Zero would read as "no sample yet"; the clock's granularity is a microsecond.
         let r = rtt_us.clamp(1, SAMPLE_MAX_US);
         if self.srtt_8 == 0 {
@@ -46,7 +46,7 @@ impl RttEstimator {
     }
 
     /// The handshake gave no sample, because its segments were sent again: RFC 6298 5.7 raises the first time-out.
-    pub fn distrust(&mut self) {
+    pub(crate) fn distrust(&mut self) {
         if !self.has_sample() {
             // Without a sample RTTVAR holds it: 3 s in quarters of a microsecond.
             self.rttvar_4 = FALLBACK_US * 4;
@@ -55,19 +55,19 @@ impl RttEstimator {
 
     /// True once a round trip has been measured.
     #[inline]
-    pub fn has_sample(&self) -> bool {
+    pub(crate) fn has_sample(&self) -> bool {
         self.srtt_8 != 0
     }
 
     /// SRTT in microseconds (at least 1); zero before the first sample.
     #[inline]
-    pub fn srtt_us(&self) -> u32 {
+    pub(crate) fn srtt_us(&self) -> u32 {
         nearest(self.srtt_8, 8)
     }
 
     /// RTTVAR in microseconds.
     #[inline]
-    pub fn rttvar_us(&self) -> u32 {
+    pub(crate) fn rttvar_us(&self) -> u32 {
         if self.has_sample() { self.rttvar_4 >> 2 } else { 0 }
     }
 
@@ -78,7 +78,8 @@ impl RttEstimator {
     /// early on a steady path of, say, 190 ms whose receiver then delays one ACK, so it is applied to the
     /// variation, as Linux does (`tcp_rtt_estimator`, `tcp_rto_min`): never less than the RFC's sum.
     #[inline]
-    pub fn rto(&self, min: Duration, max: Duration, initial: Duration) -> Duration {
+    #[cfg(test)]
+    pub(crate) fn rto(&self, min: Duration, max: Duration, initial: Duration) -> Duration {
         Duration::from_nanos(self.rto_ns(min, max, initial))
     }
 
@@ -103,7 +104,7 @@ fn nearest(value: u32, divisor: u32) -> u32 {
 
 /// The time-out after `n` retransmissions: doubled each time, at most `max` (RFC 6298 5.5).
 #[inline]
-pub fn backoff(rto: Duration, n: u8, max: Duration) -> Duration {
+pub(crate) fn backoff(rto: Duration, n: u8, max: Duration) -> Duration {
     // From 2^31 on a factor is beyond any maximum unless rto is zero.
     rto.saturating_mul(1 << n.min(31)).min(max)
 }

@@ -1,7 +1,7 @@
 //! The TUN device: raw IP packets with a virtio header, so that large segments come as they were sent.
 
 use super::check;
-use fs_core::wire::checksum::Sum;
+use fs_core::internals::Sum;
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -83,7 +83,7 @@ struct Undo {
 
 /// The connection as BBR sees it when an ACK has been processed.
 #[derive(Clone, Copy, Debug)]
-pub struct Ack {
+pub(crate) struct Ack {
     /// When it came.
     pub now: Instant,
     /// Bytes in flight: sent, neither acknowledged nor lost.
@@ -94,7 +94,7 @@ pub struct Ack {
 
 /// BBR's state. Large, so it is boxed, and only connections that use it have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bbr {
+pub(crate) struct Bbr {
     pub(crate) rate: Rate,
     mode: Mode,
     mss: u32,
@@ -173,7 +173,7 @@ pub struct Bbr {
 
 impl Bbr {
     /// A connection whose next new byte is `snd_nxt`; `srtt_us` is zero before the first sample.
-    pub fn new(window: Window, srtt_us: u32, mss: u32, sack: bool, now: Instant, snd_nxt: SeqNum) -> Self {
+    pub(crate) fn new(window: Window, srtt_us: u32, mss: u32, sack: bool, now: Instant, snd_nxt: SeqNum) -> Self {
         let min_rtt_us = if srtt_us > 0 { srtt_us } else { u32::MAX };
         let mut bbr = Self {
             rate: Rate::new(snd_nxt, now.as_micros() as u32),
@@ -246,17 +246,17 @@ impl Bbr {
     }
 
     /// The rate at which segments shall leave, in bytes a second.
-    pub fn pacing_rate(&self) -> u64 {
+    pub(crate) fn pacing_rate(&self) -> u64 {
         self.pacing_rate
     }
 
     /// What the path is thought to deliver to this connection, in bytes a second.
-    pub fn bandwidth(&self) -> u64 {
+    pub(crate) fn bandwidth(&self) -> u64 {
         self.bw
     }
 
     /// Shortest round trip of the last ten seconds.
-    pub fn min_rtt_us(&self) -> Option<u32> {
+    pub(crate) fn min_rtt_us(&self) -> Option<u32> {
         (self.min_rtt_us != u32::MAX).then_some(self.min_rtt_us)
     }
 
