@@ -143,7 +143,7 @@ pub trait FramePool {
     /// Gives a handle back; the chunk is free again when its last handle is.
     fn free(&mut self, frame: Frame);
     /// The frame's handles will be counted soon (by `share`, `is_shared` or `free`): a hint to the processor.
-    fn expect(&self, _frame: &Frame) {}
+    fn prefetch(&self, _frame: &Frame) {}
     /// Size of every chunk in bytes, at most 4096.
     fn chunk_size(&self) -> usize;
     /// The frame's used bytes. Panics if the handle reaches over its chunk (a bug, not an input).
@@ -237,7 +237,7 @@ impl FramePool for HeapPool {
     }
 
     #[inline]
-    fn expect(&self, frame: &Frame) {
+    fn prefetch(&self, frame: &Frame) {
         if let Some(handles) = self.handles.get(frame.chunk() as usize) {
             fs_prefetch::line(handles);
         }

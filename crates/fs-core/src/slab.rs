@@ -99,7 +99,7 @@ impl<T: Hollow> Slab<T> {
 
     /// The entry will be needed soon, unless it is [`NIL`].
     #[inline]
-    pub(crate) fn expect(&self, index: u32) {
+    pub(crate) fn prefetch(&self, index: u32) {
         if let Some(entry) = self.get(index) {
             fs_prefetch::lines(entry);
         }

@@ -255,7 +255,7 @@ impl FramePool for UmemPool {
     }
 
     #[inline]
-    fn expect(&self, frame: &Frame) {
+    fn prefetch(&self, frame: &Frame) {
         if let Some(handles) = self.umem.handles.get(frame.chunk() as usize) {
             fs_prefetch::line(handles);
         }

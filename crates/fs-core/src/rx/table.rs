@@ -92,7 +92,7 @@ impl FlowTable {
 
     /// There will be a search for `hash` soon.
     #[inline]
-    pub(crate) fn expect(&self, hash: u64) {
+    pub(crate) fn prefetch(&self, hash: u64) {
         fs_prefetch::lines(self.bucket(self.home(hash)));
     }
 

@@ -41,7 +41,7 @@ impl<P: FramePool> Stack<P> {
         for tokens in due.chunks(TOGETHER) {
             for token in tokens {
                 if let Token::Connection { index, .. } = token {
-                    self.slots.expect_slot(*index);
+                    self.slots.prefetch_slot(*index);
                 }
             }
             for token in tokens {
@@ -107,7 +107,7 @@ impl<P: FramePool> Stack<P> {
     fn end_delays(&mut self) {
         while self.deadlines.has_ended_delay(self.now) {
             let ended = self.deadlines.ended_delays(self.now, TOGETHER);
-            let count = ended.inspect(|(index, _)| self.slots.expect_slot(*index)).count();
+            let count = ended.inspect(|(index, _)| self.slots.prefetch_slot(*index)).count();
             for _ in 0..count {
                 let Some((index, generation)) = self.deadlines.pop_delay(self.now) else { return };
                 let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };

@@ -150,7 +150,7 @@ impl Extension {
 
     /// What is behind the pointer will be needed soon.
     #[inline]
-    pub(crate) fn expect(&self) {
+    pub(crate) fn prefetch(&self) {
         if let Some(parts) = &self.0 {
             fs_prefetch::line(&parts.addresses);
             fs_prefetch::line(&parts.quiet);

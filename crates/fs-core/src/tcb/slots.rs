@@ -111,9 +111,9 @@ impl Slots {
         }
     }
 
-    /// A packet for this slot will be processed soon; once [`Slots::expect_slot`] has been answered.
+    /// A packet for this slot will be processed soon; once [`Slots::prefetch_slot`] has been answered.
     #[inline]
-    pub(crate) fn expect_tally(&self, index: u32) {
+    pub(crate) fn prefetch_tally(&self, index: u32) {
         if let Some(ConnectionSlot { slot: Slot::Open(tcb), tally }) = self.places.get(index as usize)
             && !tcb.exchanges.is_open()
         {
@@ -123,7 +123,7 @@ impl Slots {
 
     /// The connection's control block will be needed soon.
     #[inline]
-    pub(crate) fn expect_slot(&self, index: u32) {
+    pub(crate) fn prefetch_slot(&self, index: u32) {
         if let Some(place) = self.places.get(index as usize) {
             fs_prefetch::lines(&place.slot);
         }

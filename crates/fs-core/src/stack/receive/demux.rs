@@ -83,7 +83,7 @@ impl<P: FramePool> Stack<P> {
                 let hash = self.hash_after(packets.last(), &segment);
                 // Under way while the next packet is parsed. A new connection's bucket was long not looked at, however few
                 // there are.
-                self.table.expect(hash);
+                self.table.prefetch(hash);
                 packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed: Ok(Parsed::Tcp(segment)) });
             } else {
                 let parsed = self.parse_unusual(view, packet);
@@ -141,16 +141,16 @@ impl<P: FramePool> Stack<P> {
         }
         for item in packets.iter_mut() {
             item.candidate = self.table.candidate(item.hash).unwrap_or(NIL);
-            self.slots.expect_slot(item.candidate);
+            self.slots.prefetch_slot(item.candidate);
         }
         let connections = || packets.iter().filter_map(|item| self.slots.open(item.candidate));
-        packets.iter().for_each(|item| self.slots.expect_tally(item.candidate));
+        packets.iter().for_each(|item| self.slots.prefetch_tally(item.candidate));
         for tcb in connections() {
-            tcb.ext.expect();
-            tcb.tx.expect(&self.store, &self.pool);
+            tcb.ext.prefetch();
+            tcb.tx.prefetch(&self.store, &self.pool);
         }
         for tcb in connections() {
-            tcb.tx.expect_frame(&self.store, &self.pool);
+            tcb.tx.prefetch_frame(&self.store, &self.pool);
         }
     }
 

@@ -324,19 +324,19 @@ impl TxQueue {
 
     /// An ACK will be looked at soon.
     #[inline]
-    pub(crate) fn expect<P: FramePool>(&self, store: &TxStore, pool: &P) {
+    pub(crate) fn prefetch<P: FramePool>(&self, store: &TxStore, pool: &P) {
         if self.is_folded() {
-            pool.expect(&self.folded_frame());
+            pool.prefetch(&self.folded_frame());
         } else {
-            store.segments.expect(self.head);
+            store.segments.prefetch(self.head);
         }
     }
 
-    /// The same, once what [`TxQueue::expect`] has asked for is there.
+    /// The same, once what [`TxQueue::prefetch`] has asked for is there.
     #[inline]
-    pub(crate) fn expect_frame<P: FramePool>(&self, store: &TxStore, pool: &P) {
+    pub(crate) fn prefetch_frame<P: FramePool>(&self, store: &TxStore, pool: &P) {
         if let Some(segment) = store.segments.get(self.head) {
-            pool.expect(&segment.head);
+            pool.prefetch(&segment.head);
         }
     }
 
