@@ -41,11 +41,16 @@ fn lock_waits(lab: &Lab, proxy: &Proxy, seconds: u32) -> Result<usize> {
     let text = std::fs::read_to_string(&trace).with_context(|| format!("strace: {said}"))?;
     // A thread that waits for another's end waits for the value of that thread's id.
     let joins = |line: &str| line.split(", ").nth(2).is_some_and(|value| threads.iter().any(|id| id == value));
-    let waits: Vec<&str> = text.lines().filter(|line| line.contains("FUTEX_WAIT") && !joins(line)).collect();
+    let name = |line: &str| {
+        let thread = line.split(' ').next().unwrap_or_default();
+        std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default().trim().to_owned()
+    };
+    // One that keeps reserved ports open waits for the runtime's end.
+    let keeps_ports = |line: &str| name(line) == "fs-ports";
+    let waits = text.lines().filter(|line| line.contains("FUTEX_WAIT") && !joins(line) && !keeps_ports(line));
+    let waits: Vec<&str> = waits.collect();
     for wait in waits.iter().take(5) {
-        let thread = wait.split(' ').next().unwrap_or_default();
-        let name = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default();
-        println!("{} waits: {wait}", name.trim());
+        println!("{} waits: {wait}", name(wait));
     }
     Ok(waits.len())
 }
