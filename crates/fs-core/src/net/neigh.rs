@@ -348,6 +348,7 @@ impl PathTable {
     }
 
     /// Packets that wait for a neighbour.
+    #[cfg(any(test, feature = "check"))]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.packets()
     }

@@ -333,6 +333,7 @@ impl UdpTable {
     }
 
     /// Frames that receive queues hold.
+    #[cfg(any(test, feature = "check"))]
     pub(crate) fn frames_held(&self) -> usize {
         self.frames_held
     }

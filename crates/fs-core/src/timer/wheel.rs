@@ -121,6 +121,7 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// Tokens inside, stale ones included.
+    #[cfg(any(test, feature = "check"))]
     pub(crate) fn len(&self) -> usize {
         self.len
     }

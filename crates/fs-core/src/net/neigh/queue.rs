@@ -123,6 +123,7 @@ impl Waiting {
         self.entries.contains_key(&id)
     }
 
+    #[cfg(any(test, feature = "check"))]
     pub(super) fn packets(&self) -> usize {
         self.packets
     }
