@@ -1,22 +1,21 @@
 //! The XDP program of `bpf/steer.bpf.c`: loading, attaching, and the socket map.
 //!
 //! It is attached by a bpf_link, which the kernel takes down when its last descriptor is closed: whatever way our
-//! process dies, the program goes with it.
+//! process dies, the program goes with it. A child of ours holds copies of our descriptors from fork until exec or exit,
+//! so the process that attached takes the program off by `BPF_LINK_DETACH`, not only by closing.
 
 use crate::device::NetDevice;
 use crate::error::XdpError;
 use crate::holder;
 use crate::port_table::PortTable;
-use crate::sys::capabilities;
+use crate::sys::{bpf, capabilities};
 use aya::maps::{MapData, XskMap};
-use aya::programs::links::FdLink;
-use aya::programs::xdp::XdpMode as AyaMode;
 use aya::programs::{ProgramError, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use std::error::Error;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 /// Compiled from `bpf/steer.bpf.c` by `bpf/build.sh`; CI rebuilds and compares.
@@ -34,13 +33,35 @@ pub(crate) enum Attached {
 /// The program, attached to one device for as long as this lives.
 pub(crate) struct Program {
     // Dropped in this order: first the device is left alone, then program and maps go.
-    _link: FdLink,
+    _link: Link,
     _ebpf: Ebpf,
     sockets: Mutex<XskMap<MapData>>,
     pub(crate) attached: Attached,
     /// Takes packets in several buffers.
     pub(crate) frags: bool,
 }
+
+/// The attachment: a bpf_link.
+struct Link {
+    fd: OwnedFd,
+    /// Who attached.
+    process: u32,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // A forked child has a copy of this, and of the descriptor; the program stays for its parent.
+        if self.process == std::process::id()
+            && let Err(error) = bpf::link_detach(self.fd.as_fd())
+        {
+            tracing::debug!(%error, "the XDP program's link goes when its descriptor is closed everywhere");
+        }
+    }
+}
+
+/// `XDP_FLAGS_*` of `linux/if_link.h`: on socket buffers; in the driver.
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// Which modes may be tried, native first, and whether with packets in several buffers.
 #[derive(Clone, Copy, Debug)]
@@ -99,11 +120,11 @@ fn load(ebpf: &mut Ebpf, Frags(frags): Frags) -> Result<&'static str, XdpError> 
     }
 }
 
-fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(FdLink, Attached, bool), XdpError> {
+fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(Link, Attached, bool), XdpError> {
     let mut native_error = None;
     if let Some(frags) = wanted.native {
         let name = load(ebpf, frags)?;
-        match attach_in(ebpf, name, device, AyaMode::Driver)? {
+        match attach_in(ebpf, name, device, XDP_FLAGS_DRV_MODE)? {
             Ok(link) => return Ok((link, Attached::Native, frags.0)),
             Err(error) => native_error = Some(error),
         }
@@ -114,7 +135,7 @@ fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(FdLink
             tracing::info!(device = name, driver, %reason, "no native XDP here: using the generic mode");
         }
         let name = load(ebpf, frags)?;
-        return match attach_in(ebpf, name, device, AyaMode::Skb)? {
+        return match attach_in(ebpf, name, device, XDP_FLAGS_SKB_MODE)? {
             Ok(link) => Ok((link, Attached::Generic, frags.0)),
             Err(error) => Err(XdpError::system(format!("attach the XDP program to {}", device.name), error)),
         };
@@ -126,30 +147,21 @@ fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(FdLink
     })
 }
 
-/// Attaches in one mode. The outer error is one that no other mode would cure.
-fn attach_in(
-    ebpf: &mut Ebpf,
-    name: &str,
-    device: &NetDevice,
-    mode: AyaMode,
-) -> Result<Result<FdLink, io::Error>, XdpError> {
-    let xdp = program(ebpf, name)?;
-    let error = match xdp.attach_to_if_index(device.index, mode) {
-        Ok(id) => {
-            let link = xdp.take_link(id).map_err(|error| broken(&error))?;
-            // Never a netlink attachment here: the kernel is 5.9 or later.
-            return FdLink::try_from(link).map(Ok).map_err(|error| broken(&error));
-        }
+/// Attaches in one mode (`XDP_FLAGS_*`). The outer error is one that no other mode would cure.
+fn attach_in(ebpf: &mut Ebpf, name: &str, device: &NetDevice, mode: u32) -> Result<Result<Link, io::Error>, XdpError> {
+    let fd = program(ebpf, name)?.fd().map_err(|error| broken(&error))?;
+    let error = match bpf::link_xdp(fd.as_fd(), device.index, mode) {
+        Ok(link) => return Ok(Ok(Link { fd: link, process: std::process::id() })),
         Err(error) => error,
     };
-    match errno(&error) {
+    match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => {
             let (program, cure) = holder::describe(device);
             Err(XdpError::ProgramAttached { device: device.name.clone(), program, cure })
         }
-        Some(libc::EPERM | libc::EACCES) | None => Err(refused("attach the XDP program", &error)),
+        Some(libc::EPERM | libc::EACCES) => Err(refused("attach the XDP program", &error)),
         Some(libc::ENODEV) => Err(XdpError::NoSuchDevice { device: device.name.clone() }),
-        Some(number) => Ok(Err(io::Error::from_raw_os_error(number))),
+        _ => Ok(Err(error)),
     }
 }
 

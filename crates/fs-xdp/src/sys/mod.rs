@@ -1,5 +1,6 @@
 //! System calls and memory shared with the kernel, behind safe functions.
 
+pub(crate) mod bpf;
 pub(crate) mod capabilities;
 pub(crate) mod eventfd;
 pub(crate) mod ioctl;

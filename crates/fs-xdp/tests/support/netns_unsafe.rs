@@ -92,3 +92,30 @@ pub fn drop_capabilities(drop: &[u32]) {
         assert_eq!(libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()), 0);
     }
 }
+
+/// A child of this process that holds copies of all our descriptors and does nothing; it is ended with this value.
+pub struct PausedChild(libc::pid_t);
+
+impl PausedChild {
+    pub fn fork() -> Self {
+        // SAFETY: the child calls nothing but pause(2), which is async-signal-safe.
+        match unsafe { libc::fork() } {
+            -1 => panic!("fork: {}", io::Error::last_os_error()),
+            0 => loop {
+                // SAFETY: no arguments.
+                unsafe { libc::pause() };
+            },
+            child => Self(child),
+        }
+    }
+}
+
+impl Drop for PausedChild {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not waited for yet; waitpid(2) takes a null status.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
