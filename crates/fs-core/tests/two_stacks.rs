@@ -678,3 +678,44 @@ fn a_lone_segment_waits_for_a_neighbour_that_is_gone() {
     let mut buf = [0; 10];
     assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(5));
 }
+
+/// Runs `test`, which fails if it does not end.
+#[allow(clippy::disallowed_methods, reason = "the engine starts no thread; this watches a test that could hang")]
+fn ends(test: fn()) {
+    let (done, ended) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        // Nobody listens where the deadline has passed.
+        let _ = done.send(());
+    });
+    let answer = ended.recv_timeout(std::time::Duration::from_secs(60));
+    assert!(answer != Err(std::sync::mpsc::RecvTimeoutError::Timeout), "it does not end");
+    assert!(thread.join().is_ok(), "see its message above");
+}
+
+/// More neighbours than a table of paths has places push out the path of a connection whose neighbour is forgotten. With
+/// no room for another its data have no way: the turn ends all the same, and they go once there is room.
+#[test]
+fn a_turn_ends_where_a_connection_has_no_path() {
+    ends(|| {
+        let mut world = World::new(TcpConfig::default());
+        let (client, server, _) = connected(&mut world, false);
+        let stack = &mut world.a.stack;
+        stack.remove_neighbour(IfaceId(0), addr(false, 2, 0).ip());
+        let other = |n: u32| IpAddr::from((0x0a01_0000 + n).to_be_bytes());
+        for n in 0..1 << 14 {
+            stack.set_neighbour(IfaceId(0), other(n), Some([2, 0, 0, 0, 1, 1]));
+        }
+        assert_eq!(stack.tcp_send(client, b"hello"), Ok(5));
+        stack.tick();
+        let mut out = Vec::new();
+        stack.tx_batch(IfaceId(0), 64, &mut out);
+        assert!(out.is_empty(), "{} frames with nowhere to go", out.len());
+        stack.check(Some(0));
+        world.a.stack.remove_neighbour(IfaceId(0), other(0));
+        world.settle(100, &mut never);
+        let mut buf = [0; 8];
+        assert_eq!(world.b.stack.tcp_recv(server, &mut buf), Ok(5));
+        assert_eq!(&buf[..5], b"hello");
+    });
+}

@@ -4,7 +4,7 @@
 use crate::frame::{FramePool, IfaceId, TxFrame};
 use crate::net::neigh::PathState;
 use crate::seq::SeqNum;
-use crate::stack::Stack;
+use crate::stack::{Stack, reroute};
 use crate::tcb::Tcb;
 use crate::tcb::deadlines::Deadlines;
 use crate::tcb::flags::Flags;
@@ -210,14 +210,20 @@ impl<P: FramePool> Stack<P> {
     fn send_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
-        let epoch = self.net.route_epoch;
-        if let Some(tcb) = self.slots.open_mut(index)
+        let Self { slots, net, .. } = self;
+        if let Some(tcb) = slots.open_mut(index)
             && tcb.flags.has(Flags::IN_DATA_LIST)
-            && (tcb.route_epoch != epoch || self.net.path(tcb.path).state() == PathState::Stale)
+            && (tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale)
         {
             tcb.flags.clear(Flags::IN_DATA_LIST);
-            self.settle(index, crate::socket::event::Ready::default());
-            return Visit::Done;
+            reroute(tcb, net, index);
+            if net.path(tcb.path).state() != PathState::Stale {
+                self.settle(index, crate::socket::event::Ready::default());
+                return Visit::Done;
+            }
+            // No route leads there. Its segments are dropped and its timer sends them again; back on the list without
+            // having sent, it would be visited for ever.
+            tcb.flags.set(Flags::IN_DATA_LIST);
         }
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, .. } = self;
         let Some((tcb, tally)) = slots.open_and_tally(index, turn.tick) else { return Visit::Done };
