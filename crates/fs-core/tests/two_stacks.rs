@@ -719,3 +719,39 @@ fn a_turn_ends_where_a_connection_has_no_path() {
         assert_eq!(&buf[..5], b"hello");
     });
 }
+
+/// A connection that moves to a core without a free slot ends there, and what it had received is given back.
+#[test]
+fn what_a_refused_handover_had_received_is_given_back() {
+    let tcp = TcpConfig::default();
+    let limits = common::limits(1, 8, 8);
+    let (framing, addressing) = (Framing::Ethernet, Addressing::Standalone);
+    let plan = common::Plan { last: 2, seed: 2, tcp: tcp.clone(), limits, frames: 64, framing, addressing };
+    let b = Host { stack: common::stack_of(2, plan), events: Vec::new() };
+    let mut world = World { a: host(1, 1, tcp), b, now: Instant::from_millis(1), packets: 0 };
+    let at = addr(false, 2, 80);
+    let options = TcpOptions::default();
+    let listen = Listen { at, backlog: 16, v6_only: false, fast_open: 0, options };
+    let listener = world.b.stack.tcp_listen(listen).unwrap();
+    let connect = Connect { remote: at, local: None, options };
+    let client = world.a.stack.tcp_connect(connect).unwrap();
+    world.settle(2, &mut never);
+    assert_eq!(world.a.stack.tcp_send(client, b"hello"), Ok(5));
+    world.settle(0, &mut never);
+    let stack = &mut world.b.stack;
+    let mut messages = Vec::new();
+    stack.drain_outbound(&mut messages);
+    messages.clear();
+    stack.deliver(CoreMessage::Listen { core: CoreId(1), at, up: true });
+    stack.tcp_close_listener(listener);
+    stack.drain_outbound(&mut messages);
+    let moved = messages.into_iter().find(|m| matches!(m.message, CoreMessage::Handover(_)));
+    // Here it stands for the other core: the slot that became free is taken again.
+    let busy = Connect { remote: addr(false, 1, 81), local: None, options };
+    stack.tcp_connect(busy).unwrap();
+    let (dropped, used) = (stack.stats().drops[DropReason::NoSlots as usize], stack.pool().in_use());
+    stack.deliver(moved.expect("it moves to the other listener").message);
+    assert_eq!(stack.stats().drops[DropReason::NoSlots as usize], dropped + 1);
+    assert_eq!(stack.pool().in_use(), used - 1);
+    stack.check(Some(0));
+}

@@ -22,9 +22,14 @@ pub(crate) fn limits(connections: u32, time_wait: u32, syn_cache: u32) -> Limits
 }
 
 pub(crate) fn stack(plan: Plan) -> Stack<HeapPool> {
+    stack_of(1, plan)
+}
+
+/// The first of several cores' stacks.
+pub(crate) fn stack_of(cores: u16, plan: Plan) -> Stack<HeapPool> {
     let Plan { last, seed, tcp, limits, frames, framing, addressing } = plan;
     let mut config = StackConfig::new(Secret([seed; 32]));
-    (config.tcp, config.limits) = (tcp, limits);
+    (config.tcp, config.limits, config.cores) = (tcp, limits, cores);
     let mut stack = Stack::new(config, HeapPool::new(frames, 2048));
     let v4 = Cidr { addr: IpAddr::from([10, 0, 0, last]), prefix: 24 };
     let v6 = Cidr { addr: IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last as u16]), prefix: 64 };

@@ -490,9 +490,6 @@ impl<P: FramePool> Stack<P> {
     /// A connection arrives from another core.
     pub(crate) fn take_over(&mut self, handover: Handover) {
         let Handover { key, mut tcb, tally, received } = handover;
-        for frame in received {
-            tcb.rx.push(&mut self.nodes, frame);
-        }
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
         tcb.armed_at = 0;
         tcb.exchanges = Exchanges::default();
@@ -504,28 +501,21 @@ impl<P: FramePool> Stack<P> {
         let path = self.net.path_to(key.remote_ip());
         let hash = self.hasher.hash(Protocol::Tcp, &key);
         let listener = self.listeners.find(key.local_ip(), key.local_port());
-        let slot = self.slots.insert(|generation| {
-            tcb.generation = generation;
-            Slot::Open(tcb)
+        let slot = path.ok().and_then(|path| {
+            self.slots.insert(|generation| {
+                (tcb.generation, tcb.path) = (generation, path);
+                Slot::Open(tcb)
+            })
         });
-        let (Ok(path), Some(slot)) = (path, slot) else {
-            if let Some(slot) = slot
-                && let Slot::Open(mut tcb) = self.slots.remove(slot)
-            {
-                tcb.rx.clear(&mut self.nodes, &mut self.pool);
-            }
-            self.stats.drop(DropReason::NoSlots);
-            return;
+        let Some(slot) = slot.filter(|slot| self.enter_moved(*slot, hash)) else {
+            received.into_iter().for_each(|frame| self.pool.free(frame));
+            return self.stats.drop(DropReason::NoSlots);
         };
         *self.slots.tally_mut(slot) = tally;
         if let Some(tcb) = self.slots.open_mut(slot) {
-            tcb.path = path;
-        }
-        if self.table.insert(hash, Owner::Connection(slot).value()).is_err() {
-            if let Slot::Open(mut tcb) = self.slots.remove(slot) {
-                tcb.rx.clear(&mut self.nodes, &mut self.pool);
+            for frame in received {
+                tcb.rx.push(&mut self.nodes, frame);
             }
-            return self.stats.drop(DropReason::NoSlots);
         }
         match listener {
             Some(listener) => {
@@ -535,5 +525,14 @@ impl<P: FramePool> Stack<P> {
             // Its listener has gone, too, meanwhile.
             None => self.pass_on(slot),
         }
+    }
+
+    /// Makes a connection that has moved here known by its key; false when the table is full, and its slot is free again.
+    fn enter_moved(&mut self, slot: u32, hash: u64) -> bool {
+        let entered = self.table.insert(hash, Owner::Connection(slot).value()).is_ok();
+        if !entered {
+            self.slots.vacate(slot);
+        }
+        entered
     }
 }
