@@ -1,6 +1,8 @@
 //! What the programs of this package share: their command lines' manners, rounds in turns, rows with a peer and a goal.
 
+pub mod figures;
 pub mod parts;
+pub mod plot;
 pub mod report;
 
 use anyhow::Result;

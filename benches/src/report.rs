@@ -113,11 +113,15 @@ struct Saved<'a> {
     ratio: f64,
 }
 
+/// The running kernel's release.
+pub fn kernel() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
 /// Writes a part's rows.
 pub fn save(path: &Path, rows: &[Row], plan: &Plan) -> Result<()> {
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     let rows = rows.iter().map(|row| Saved { row, ratio: row.ratio() }).collect();
-    let file = File { rounds: plan.rounds, seconds: plan.seconds, kernel, rows };
+    let file = File { rounds: plan.rounds, seconds: plan.seconds, kernel: kernel(), rows };
     let text = serde_json::to_string_pretty(&file)?;
     std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }

@@ -66,16 +66,18 @@ pub fn publish(rows: &[Row], quick: bool) -> std::io::Result<bool> {
         .iter()
         .map(|r| {
             json!({
-                "what": r.what, "unit": r.unit, "measured": r.ours, "budget": r.budget,
+                "what": r.what, "unit": r.unit, "ours": r.ours, "budget": r.budget,
                 "budget_here": r.budget_here(), "stage_factor": STAGE,
                 "ratio_to_budget_here": r.budget_here().map(|b| r.ours / b),
-                "peer": r.peer.map(|p| p.0), "peer_measured": r.peer.map(|p| p.1),
+                "peer_name": r.peer.map(|p| p.0), "peer": r.peer.map(|p| p.1),
             })
         })
         .collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
     std::fs::create_dir_all(&folder)?;
-    let text = serde_json::to_string_pretty(&json!({ "quick": quick, "rows": lines }))?;
+    let text = serde_json::to_string_pretty(
+        &json!({ "quick": quick, "kernel": fs_benches::report::kernel(), "rows": lines }),
+    )?;
     std::fs::write(folder.join("in_memory.json"), text + "\n")?;
     Ok(good)
 }

@@ -10,7 +10,7 @@ const ENDS: usize = 4;
 
 impl Maker {
     /// One process, and nothing in its sets but connections, their listener and sets: in which order a descriptor of the
-    /// kernel's comes among those is no promise of ours (README).
+    /// kernel's comes among those is no promise of ours (docs/LIMITS.md).
     pub(crate) fn sets(&mut self) -> Mode {
         let (host, family) = if self.random.percent(20) { (4, libc::AF_INET6) } else { (1, libc::AF_INET) };
         self.push(Call::Socket, &[LISTENER as i32, family, libc::SOCK_NONBLOCK]);

@@ -4,7 +4,6 @@
 //! Started by `lab/demo`, which installs and builds first. `FS_DEMO_LINK=packet` runs fastsock over AF_PACKET, as
 //! without root.
 
-mod plot;
 mod report;
 
 use anyhow::{Context, Result};

@@ -1,18 +1,14 @@
 //! The report: one HTML file that needs nothing else.
 
-use crate::plot;
 use crate::{Sample, Setting, pairs};
 use anyhow::Result;
+use fs_benches::plot::{self, SCHEMES};
 use fs_tests::apps::LinkChoice;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 const STYLE: &str = "
-:root { color-scheme: light dark; --ours: #0b7285; --kernel: #e8890c; --faint: #dcdfe4; --paper: #fff; --ink: #1b1e23; }
-@media (prefers-color-scheme: dark) {
-  :root { --ours: #3bc9db; --kernel: #ffa94d; --faint: #3a3f47; --paper: #16181c; --ink: #e6e8eb; }
-}
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
   background: var(--paper); color: var(--ink); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
@@ -33,7 +29,7 @@ pub(crate) fn write(path: &Path, samples: &[Sample], setting: &Setting) -> Resul
         page,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>fastsock: demo</title>\n\
-         <style>{STYLE}\n</style></head><body>\n<h1>One proxy, two stacks</h1>\n\
+         <style>{SCHEMES}{STYLE}\n</style></head><body>\n<h1>One proxy, two stacks</h1>\n\
          <p>The same proxy between the same clients (curl, wrk) and the same nginx, over veth pairs between network \
          namespaces: once on <b class=\"ours\">fastsock over {link}</b>, once on <b class=\"kernel\">kernel sockets</b>. \
          Proxy, clients and backend share the machine's cores, so requests per second also hold what wrk and nginx cost; \

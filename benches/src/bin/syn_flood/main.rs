@@ -9,6 +9,8 @@ mod memory;
 mod visit;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_benches::parts::Plan;
+use fs_benches::report::{self, Goal, Row};
 use fs_tests::apps::StackOptions;
 use fs_tests::lab::FRONT;
 use fs_tests::servers::{self, HTTPD_PORT};
@@ -102,7 +104,17 @@ fn bench(options: &[&str]) -> Result<()> {
     let folder = fs_tests::apps::target_dir().join("bench");
     std::fs::create_dir_all(&folder)?;
     let json = serde_json::json!({ "reports": reports, "memory_ns_per_syn": ns, "rate": rate, "seconds": seconds });
-    std::fs::write(folder.join("syn_flood.json"), serde_json::to_vec_pretty(&json)?)?;
+    std::fs::write(folder.join("syn_flood_reports.json"), serde_json::to_vec_pretty(&json)?)?;
+    let row = |what: &str, unit, of: &dyn Fn(&Report) -> f64, goal| {
+        Row::new(&format!("{what} under {rate} SYN/s"), unit, &[of(ours)], "kernel", &[of(kernel)], goal)
+    };
+    let served = |report: &Report| report.visited.served as f64 * 100.0 / report.visited.tried.max(1) as f64;
+    let rows = [
+        row("connections served within 1 s", "%", &served, Goal::None),
+        row("CPU of the machine a SYN", "µs", &|report| report.machine_us, Goal::None),
+    ];
+    let plan = Plan { rounds: 1, seconds: u32::try_from(seconds)? };
+    report::save(&folder.join("syn_flood.json"), &rows, &plan)?;
     let share = ours.visited.served as f64 / ours.visited.tried.max(1) as f64;
     println!("  goal, ≥ 99.9 % served within a second: {}", if share >= 0.999 { "reached" } else { "MISSED" });
     Ok(())

@@ -5,11 +5,11 @@ fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, &|name| (name == "web").then_some(33)).map(|(config, _)| config)
 }
 
-/// What the README shows is a configuration.
+/// What docs/OPERATING.md shows is a configuration.
 #[test]
-fn the_file_of_the_readme() {
-    let readme = include_str!("../../../../README.md");
-    let block = readme.split("```toml\n").find(|block| block.contains("[[rule]]")).unwrap();
+fn the_file_of_the_documentation() {
+    let page = include_str!("../../../../docs/OPERATING.md");
+    let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[rule]]")).unwrap();
     let block = block.split("```").next().unwrap();
     let config = Config::parse(block, &|name| (name == "www-data").then_some(33)).unwrap().0;
     assert_eq!(config.joins, [["self", "web"]]);

@@ -31,11 +31,11 @@ health_check = { path = "/health", interval = "1s", fall = 1 }
 keepalive = { connections = 4 }
 "#;
 
-/// What the README shows is a configuration.
+/// What docs/PROXY.md shows is a configuration.
 #[test]
-fn the_file_of_the_readme() {
-    let readme = include_str!("../../../../README.md");
-    let block = readme.split("```toml\n").find(|block| block.contains("[[upstream]]")).unwrap();
+fn the_file_of_the_documentation() {
+    let page = include_str!("../../../../docs/PROXY.md");
+    let block = page.split("```toml\n").skip(1).find(|block| block.contains("[[upstream]]")).unwrap();
     let config = load(block.split("```").next().unwrap()).unwrap();
     assert_eq!((config.listeners.len(), config.upstreams[0].servers.get_ref().len()), (1, 2));
 }

@@ -1,4 +1,4 @@
-//! Bar charts as inline SVG whose colours follow the page's, light or dark.
+//! Bar charts as SVG: inline, with the colours of the page around them; as a file, with those of the reader's scheme, light or dark.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
@@ -11,8 +11,23 @@ const KERNEL: RGBColor = RGBColor(1, 2, 5);
 const FAINT: RGBColor = RGBColor(1, 2, 6);
 const SIZE: (u32, u32) = (640, 280);
 
-/// Two bars for each label: ours and the kernel's.
-pub(crate) fn bars(title: &str, rows: &[(String, f64, f64)]) -> Result<String> {
+/// The colours by the reader's scheme.
+pub const SCHEMES: &str = "
+:root { color-scheme: light dark; --ours: #0b7285; --kernel: #e8890c; --faint: #dcdfe4; --paper: #fff; --ink: #1b1e23; }
+@media (prefers-color-scheme: dark) {
+  :root { --ours: #3bc9db; --kernel: #ffa94d; --faint: #3a3f47; --paper: #16181c; --ink: #e6e8eb; }
+}
+";
+
+/// As [`bars`], for a file of its own.
+pub fn file(title: &str, rows: &[(String, f64, f64)]) -> Result<String> {
+    let svg = bars(title, rows)?;
+    let head = svg.find('>').map_or(0, |end| end + 1);
+    Ok(format!("{}<style>{SCHEMES}svg {{ color: var(--ink); }}</style>{}\n", &svg[..head], &svg[head..]))
+}
+
+/// Two bars for each label: ours and the kernel's. The colours are the page's `currentColor`, `--ours`, `--kernel` and `--faint`.
+pub fn bars(title: &str, rows: &[(String, f64, f64)]) -> Result<String> {
     let mut svg = String::new();
     draw(&mut svg, title, rows).map_err(|error| anyhow!("plot {title}: {error}"))?;
     for (stand_in, css) in
@@ -67,7 +82,7 @@ fn draw(svg: &mut String, title: &str, rows: &[(String, f64, f64)]) -> Result<()
 }
 
 /// Three significant digits with k and M.
-pub(crate) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),
         v if v >= 1e5 => format!("{:.0}k", v / 1e3),

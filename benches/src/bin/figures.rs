@@ -1,0 +1,52 @@
+//! Writes the figures of kept runs into README.md, docs/PERFORMANCE.md and docs/plots; with `--check` it only says whether they
+//! stand there.
+
+use anyhow::{Context, Result, ensure};
+use fs_benches::figures;
+use fs_tests::apps::workspace;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: figures [--check]";
+
+fn main() -> ExitCode {
+    fs_benches::run(USAGE, |words| {
+        let check = match &words[..] {
+            [] => false,
+            [word] if word == "--check" => true,
+            _ => anyhow::bail!("{USAGE}"),
+        };
+        run(check).map(|()| true)
+    })
+}
+
+fn run(check: bool) -> Result<()> {
+    let root = workspace();
+    let runs = figures::runs(&root.join("benches/results"))?;
+    let mut files: Vec<(PathBuf, String)> = Vec::new();
+    for page in ["README.md", "docs/PERFORMANCE.md"] {
+        let path = root.join(page);
+        let text = std::fs::read_to_string(&path).context(page)?;
+        files.push((path, figures::fill(&text, &runs).context(page)?));
+    }
+    let plots = root.join("docs/plots");
+    for (file, svg) in figures::charts(&runs)? {
+        files.push((plots.join(file), svg));
+    }
+    if !check {
+        std::fs::create_dir_all(&plots)?;
+    }
+    for (path, text) in files {
+        if check {
+            let there = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            ensure!(
+                there == text,
+                "{} has other figures than benches/results: run `cargo run -p fs-benches --bin figures`",
+                path.display()
+            );
+        } else {
+            std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! The figures of README.md and docs/PERFORMANCE.md are those of benches/results.
+
+use std::process::Command;
+
+#[test]
+fn pages_and_charts_have_the_figures_that_are_kept() {
+    let output = Command::new(env!("CARGO_BIN_EXE_figures")).arg("--check").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
