@@ -11,7 +11,7 @@ use crate::park::Reactor;
 use crate::ports::Ports;
 use crate::source::NewSources;
 use crate::spin::Spin;
-use crate::sys::{Clock, pin_to_cpu};
+use crate::sys::{Clock, Cpus, pin_to_cpu};
 use crate::wakers::Wakers;
 use fs_core::{IfaceId, Interface, Route, StackConfig};
 use fs_xdp::{Link, UmemPool};
@@ -264,6 +264,7 @@ where
     F: FnOnce(CoreCtx) -> Fut,
     Fut: Future<Output = T> + 'static,
 {
+    let cpus = Cpus::of_this_thread().map_err(|e| ("cannot ask where its thread may run", e))?;
     if setup.pin {
         pin_to_cpu(setup.cpu).map_err(|e| ("cannot pin its thread", e))?;
     }
@@ -274,6 +275,9 @@ where
     let tokio = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .event_interval(EVENT_INTERVAL)
+        // Those of `spawn_blocking`, who would have this core's CPU for their own otherwise and take it from the core. Where the
+        // kernel refuses they stay on it.
+        .on_thread_start(move || drop(cpus.allow()))
         .build_local(Default::default())
         .map_err(|e| ("cannot start tokio", e))?;
     let output = tokio.block_on(async {

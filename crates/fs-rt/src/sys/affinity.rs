@@ -13,21 +13,37 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
         libc::CPU_SET(cpu, &mut set);
         set
     };
-    // SAFETY: `set` outlives the call and the size is its own; 0 means the calling thread.
-    let answer = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Cpus(set).allow()
 }
 
-/// CPUs that the calling thread may run on.
-pub(crate) fn online_cpus() -> io::Result<Vec<usize>> {
-    // SAFETY: an all-zero cpu_set_t is valid, and the call fills at most its size.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
-            return Err(io::Error::last_os_error());
+/// CPUs that a thread may run on.
+#[derive(Clone, Copy)]
+pub(crate) struct Cpus(libc::cpu_set_t);
+
+impl Cpus {
+    /// Those of the calling thread.
+    pub(crate) fn of_this_thread() -> io::Result<Self> {
+        // SAFETY: an all-zero cpu_set_t is valid, and the call fills at most its size.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self(set))
         }
-        set
-    };
+    }
+
+    /// Lets the calling thread run on these.
+    pub(crate) fn allow(&self) -> io::Result<()> {
+        // SAFETY: the set outlives the call and the size is its own; 0 means the calling thread.
+        let answer = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// The numbers of the CPUs that the calling thread may run on.
+pub(crate) fn online_cpus() -> io::Result<Vec<usize>> {
+    let Cpus(set) = Cpus::of_this_thread()?;
     // SAFETY: every index is below CPU_SETSIZE.
     Ok((0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }

@@ -13,7 +13,7 @@ pub(crate) mod reserve;
 mod rlimit;
 mod watch;
 
-pub(crate) use affinity::{online_cpus, pin_to_cpu};
+pub(crate) use affinity::{Cpus, online_cpus, pin_to_cpu};
 pub(crate) use clock::Clock;
 pub(crate) use contention::{Contention, Witness};
 pub(crate) use descriptors::own_descriptor_table;
