@@ -185,6 +185,13 @@ impl Lab {
         self.stack.drain_events(&mut self.events);
     }
 
+    /// What `f` does with the pool dry.
+    pub(crate) fn without_frames(&mut self, f: impl FnOnce(&mut Self)) {
+        let held: Vec<_> = std::iter::from_fn(|| self.stack.pool_mut().alloc()).collect();
+        f(self);
+        held.into_iter().for_each(|frame| self.stack.pool_mut().free(frame));
+    }
+
     /// A whole packet, its transport checksum taken for verified.
     pub(crate) fn inject(&mut self, bytes: &[u8]) {
         let mut frame = self.stack.pool_mut().alloc().expect("a frame");
@@ -300,7 +307,7 @@ fn read(packet: &[u8]) -> Option<Seg> {
     })
 }
 
-fn write(seg: &Seg, v6: bool) -> Vec<u8> {
+pub(crate) fn write(seg: &Seg, v6: bool) -> Vec<u8> {
     let mut options = seg.options.clone();
     options.resize(options.len().next_multiple_of(4), 0);
     let len = 20 + options.len() + seg.payload.len();
@@ -320,8 +327,14 @@ fn write(seg: &Seg, v6: bool) -> Vec<u8> {
 
 /// IPv4 header from host 2 to host 1.
 pub(crate) fn ip4(protocol: u8, len: usize) -> Vec<u8> {
+    ip4_from([10, 0, 0, 2], protocol, len)
+}
+
+/// IPv4 header to host 1.
+pub(crate) fn ip4_from(from: [u8; 4], protocol: u8, len: usize) -> Vec<u8> {
     let [l0, l1] = (20 + len as u16).to_be_bytes();
-    let mut h = vec![0x45, 0, l0, l1, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+    let mut h = vec![0x45, 0, l0, l1, 0, 0, 0x40, 0, 64, protocol, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1];
+    h[12..16].copy_from_slice(&from);
     let sum: u32 = h.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;

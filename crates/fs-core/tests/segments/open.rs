@@ -251,3 +251,20 @@ fn the_scale_is_the_syns() {
     lab.send(&Seg { options: syn_options(None, false, Some(7)), ..answer(&syn, SYN | ACK) });
     assert_eq!(lab.stack.tcp_info(id).unwrap().rcv_wscale, 0);
 }
+
+#[test]
+fn a_syn_from_the_broadcast_address_of_our_network_is_not_answered() {
+    let mut lab = Lab::new(TcpConfig::default());
+    lab.listen(TcpOptions::default(), 0);
+    let syn = Seg { from: 4000, to: 80, seq: PEER_ISN, flags: SYN, window: 65535, ..Seg::default() };
+    let mut packet = write(&syn, false);
+    let from_broadcast = ip4_from([10, 0, 0, 255], 6, packet.len() - 20);
+    packet[..20].copy_from_slice(&from_broadcast);
+    lab.inject(&packet);
+    lab.silence();
+    assert_eq!(lab.dropped(DropReason::BadAddress), 1);
+    let from_a_neighbour = ip4_from([10, 0, 0, 254], 6, packet.len() - 20);
+    packet[..20].copy_from_slice(&from_a_neighbour);
+    lab.inject(&packet);
+    assert!(lab.one().has(SYN | ACK));
+}

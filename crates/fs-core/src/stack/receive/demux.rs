@@ -437,8 +437,9 @@ impl<P: FramePool> Stack<P> {
         if !self.is_local(local) {
             return self.discard(frames, DropReason::NotOurAddress);
         }
-        // RFC 9293 MUST-57 and the LAND attack: nobody talks to itself through a link.
-        if segment.key.remote_ip() == local && segment.key.remote_port() == port {
+        // RFC 9293 MUST-57 and the LAND attack: nobody talks to itself through a link, nor from a network's broadcast address.
+        let remote = segment.key.remote_ip();
+        if remote == local && segment.key.remote_port() == port || !self.net.is_unicast(remote) {
             return self.discard(frames, DropReason::BadAddress);
         }
         if self.on_cookie(segment, hash, frames) {
