@@ -120,9 +120,9 @@ impl Tcb {
     }
 
     /// Bits and TOS of a data segment. Only new data is ECN-capable (RFC 3168 6.1.5, 6.1.6): not retransmissions,
-    /// window probes or bare FINs.
+    /// window probes or bare FINs. CWR is owed until a segment with it has been built.
     #[inline]
-    pub(crate) fn mark_data(&mut self, flags: TcpFlags, new: bool, len: u32) -> (TcpFlags, u8) {
+    pub(crate) fn mark_data(&self, flags: TcpFlags, new: bool, len: u32) -> (TcpFlags, u8) {
         let tos = self.tos();
         if !self.flags.has(Flags::ECN) {
             return (flags, tos);
@@ -132,7 +132,6 @@ impl Tcb {
             return (flags, tos);
         }
         if self.flags.has(Flags::ECN_CWR) {
-            self.flags.clear(Flags::ECN_CWR);
             flags |= TcpFlags::CWR;
         }
         (flags, tos | ECT_0)

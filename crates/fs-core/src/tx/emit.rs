@@ -10,6 +10,7 @@ use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::{TxSegment, TxStore};
 use crate::time::Instant;
 use crate::tx::build::{self, SegmentSpec};
+use crate::wire::tcp::TcpFlags;
 use alloc::vec::Vec;
 
 /// Builds one segment of the send queue. The frame is shared with the queue; if the device still holds it
@@ -68,7 +69,15 @@ pub(crate) fn emit_segment<P: FramePool>(
     if tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED) {
         stats.acks_piggybacked += 1;
     }
-    let owes_blocks = !with_sack && tcb.ext.as_ref().is_some_and(|e| !e.islands.is_empty());
+    if flags.contains(TcpFlags::CWR) {
+        tcb.flags.clear(Flags::ECN_CWR);
+    }
+    if with_sack {
+        tcb.blocks_told();
+    }
+    let owes_blocks = tcb.flags.has(Flags::SACK)
+        && !with_sack
+        && tcb.ext.as_ref().is_some_and(|e| !e.islands.is_empty() || e.dsack.is_some());
     if !owes_blocks {
         tcb.ack_carried();
     }

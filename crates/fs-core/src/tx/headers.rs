@@ -40,7 +40,8 @@ impl Tcb {
         self.ext.as_ref().and_then(|e| e.ttl).unwrap_or(DEFAULT_TTL)
     }
 
-    /// Timestamps (on every segment once agreed: RFC 7323 3.2) and SACK blocks.
+    /// Timestamps (on every segment once agreed: RFC 7323 3.2) and SACK blocks. Once a segment with blocks has been built they
+    /// have been told: [`Tcb::blocks_told`].
     #[inline]
     pub(crate) fn option_bytes(&mut self, ts: u32, with_sack: bool) -> OptionBytes {
         let mut options = OptionBytes::NONE;
@@ -57,7 +58,7 @@ impl Tcb {
             // With timestamps 40 bytes of options leave room for three.
             let room = if options.len > 0 { 3 } else { 4 };
             let mut n = 0;
-            if let Some(range) = ext.dsack.take() {
+            if let Some(range) = ext.dsack {
                 // RFC 2883 section 4: the duplicate range comes first.
                 blocks[0] = range;
                 n = 1;
@@ -69,5 +70,16 @@ impl Tcb {
             options.len += options::emit_sack(&blocks[..n], &mut options.bytes[at..]) as u8;
         }
         options
+    }
+
+    /// A segment has left with the SACK blocks that there were: a later one does not repeat the duplicate.
+    #[inline]
+    pub(crate) fn blocks_told(&mut self) {
+        if self.flags.has(Flags::SACK)
+            && let Some(ext) = self.ext.as_mut()
+        {
+            ext.dsack = None;
+            ext.islands.told();
+        }
     }
 }

@@ -252,6 +252,40 @@ fn gaps_duplicates_and_filled_gaps_are_acknowledged_at_once() {
 }
 
 #[test]
+fn what_an_ack_tells_waits_with_it_for_a_frame() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = slow(&mut lab);
+    lab.send(&conn.data_at(100, &[2; 100]));
+    lab.one();
+    let block: Vec<u8> = [100u32, 200].iter().flat_map(|o| conn.seq.wrapping_add(*o).to_be_bytes()).collect();
+    lab.send(&conn.data_at(100, &[2; 100]));
+    lab.without_frames(|lab| lab.silence());
+    assert_eq!(lab.one().option(5).unwrap(), [block.clone(), block.clone()].concat(), "D-SACK first");
+    // By a FIN without data.
+    lab.send(&conn.data_at(100, &[2; 100]));
+    lab.stack.tcp_shutdown(conn.id, Shutdown::Write).unwrap();
+    lab.without_frames(|lab| lab.silence());
+    let fin = lab.one();
+    assert!(fin.has(FIN), "{fin:?}");
+    assert_eq!(fin.option(5).unwrap(), [block.clone(), block].concat(), "D-SACK first");
+}
+
+#[test]
+fn a_full_segment_without_room_for_it_leaves_a_duplicate_to_an_ack() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = slow(&mut lab);
+    lab.send(&conn.data(&[1; 100]));
+    lab.read(&conn);
+    lab.sent();
+    lab.send(&conn.data(&[1; 100]));
+    let block: Vec<u8> = [0u32, 100].iter().flat_map(|o| conn.seq.wrapping_add(*o).to_be_bytes()).collect();
+    lab.stack.tcp_send(conn.id, &[3; 1448]).unwrap();
+    let sent = lab.sent();
+    assert!(sent.iter().any(|s| s.payload.len() == 1448), "{sent:#?}");
+    assert_eq!(sent.iter().filter_map(|s| s.option(5)).collect::<Vec<_>>(), [block], "{sent:#?}");
+}
+
+#[test]
 fn the_first_bytes_win() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = slow(&mut lab);

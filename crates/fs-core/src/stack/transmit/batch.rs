@@ -176,6 +176,7 @@ impl<P: FramePool> Stack<P> {
             payload_sum: 0,
         };
         let Some(frame) = build::bare(pool, path, &spec) else { return false };
+        tcb.blocks_told();
         tcb.ack_sent();
         tally.segments_out = tally.segments_out.wrapping_add(1);
         match out {

@@ -244,9 +244,13 @@ impl Islands {
         self.news && self.find(self.recent[0]).is_some_and(apart)
     }
 
-    /// SACK blocks for our next ACK, most recent first (RFC 2018 section 4), then the lowest. Returns how many.
-    pub(crate) fn sack_blocks(&mut self, out: &mut [(SeqNum, SeqNum)]) -> usize {
+    /// An ACK has left with the blocks.
+    pub(crate) fn told(&mut self) {
         self.news = false;
+    }
+
+    /// SACK blocks for our next ACK, most recent first (RFC 2018 section 4), then the lowest. Returns how many.
+    pub(crate) fn sack_blocks(&self, out: &mut [(SeqNum, SeqNum)]) -> usize {
         let mut n = 0;
         let recent = self.recent.iter().filter_map(|&at| self.find(at));
         for island in recent.chain(self.list.iter().take(2 * out.len())) {
