@@ -1,7 +1,7 @@
 //! libfastsock.so: the BSD socket symbols for unmodified binaries (LD_PRELOAD).
 //!
-//! A call's way: the exported C symbol ([`sys::exports`]) looks the descriptor up in fs-socket's table. What is not
-//! accelerated goes to the next definition of the symbol, the C library's ([`sys::real`]), with the caller's own
+//! A call's way: the exported C symbol (`sys::exports`) looks the descriptor up in fs-socket's table. What is not
+//! accelerated goes to the next definition of the symbol, the C library's (`sys::real`), with the caller's own
 //! arguments: its errno, its cancellation points, its restart after signals stay what they are. What is accelerated
 //! is translated (C arrays to slices, `Errno` to `errno`, `EPIPE` to a SIGPIPE) and answered by fs-socket.
 //!
@@ -13,7 +13,7 @@
 //!    library: a cancelled thread unwinds through them.
 //! 4. Variadic C functions (`fcntl`, `ioctl`, `syscall`) are defined with the fixed number of arguments that they read:
 //!    on x86-64 and aarch64 Linux variable arguments of integer class travel like fixed ones. `execl` and its kin,
-//!    whose number of arguments is open, are entered through assembly that lays the registers out ([`sys::variadic`]).
+//!    whose number of arguments is open, are entered through assembly that lays the registers out (`sys::variadic`).
 
 #[cfg(not(all(
     target_os = "linux",

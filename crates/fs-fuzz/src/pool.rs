@@ -1,4 +1,4 @@
-//! A frame pool that checks the access rules of [`fs_core::frame`] and costs next to nothing to make: its memory
+//! A frame pool that checks the access rules of `fs_core::frame` and costs next to nothing to make: its memory
 //! goes from one execution to the next.
 
 use fs_core::HEADROOM;

@@ -2,7 +2,7 @@
 //! limit that the kernel has is the application's and what is mapped here.
 //!
 //! 1. The soft limit goes up before each mapping of ours and down after it ([`take`], [`give`]), while there is one.
-//! 2. So that it may go up, the hard limit that the kernel has is the application's and [`RESERVE`]. No process can use as
+//! 2. So that it may go up, the hard limit that the kernel has is the application's and `RESERVE`. No process can use as
 //!    much; so a new image knows what it was given ([`view`]).
 //! 3. A hard limit that the process was started with by somebody else stays: what does not fit below it is not mapped, and
 //!    connections are the kernel's.

@@ -5,7 +5,7 @@
 //! each instant (a message is published by one store), so breaking a dead holder's lock needs no repair.
 //!
 //! The compare-exchange is left out where nobody could be met: the process has one thread, as its C library says
-//! ([`tell_threads`]), and no other process ever held the side ([`Users::One`]). The word is written all the same, for
+//! ([`tell_threads`]), and no other process ever held the side (`Users::One`). The word is written all the same, for
 //! signal handlers of that thread: what they take between the load and the store here they have given back by then.
 
 use std::cell::Cell;

@@ -1,5 +1,5 @@
 //! A host's frames: one area, each shard with its own share, as a UMEM on real devices. On top of what a
-//! pool must do it checks the access rules of [`fs_core::frame`]: nothing is freed twice, read after its
+//! pool must do it checks the access rules of `fs_core::frame`: nothing is freed twice, read after its
 //! end or written while shared, and freed memory is overwritten so that a stale reader sees rubbish.
 //!
 //! ## Access rules

@@ -9,8 +9,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`table`] | descriptor number → socket, wait-free to read |
-//! | [`socket`] | one socket: what it is, what is ready, what to watch |
-//! | [`connect`], [`listen`], [`stream`], [`options`], [`descriptor`], [`file`] | the calls |
+//! | [`mod@socket`] | one socket: what it is, what is ready, what to watch |
+//! | [`mod@connect`], [`mod@listen`], [`stream`], [`options`], [`descriptor`], `file` | the calls |
 //! | [`fork`], [`exec`], [`pass`] | sockets that live in several processes |
 //! | [`mod@adopt`] | numbers from and to code that makes real calls |
 //! | [`poll`] | epoll, poll, select |

@@ -2,9 +2,9 @@
 //!
 //! 1. An entry is written only by the call that got the number from the kernel (socket, accept, dup) or that is giving it
 //!    back (close), so writers of one entry never race unless the application closes what another thread is making.
-//! 2. Readers load the entry and nothing else. What they get never goes away ([`crate::socket`]), but may have become
+//! 2. Readers load the entry and nothing else. What they get never goes away ([`mod@crate::socket`]), but may have become
 //!    another socket meanwhile: calls on the channel find that out by its generation, under the channel's own lock.
-//! 3. While a fork is being prepared no entry changes ([`Changing`]).
+//! 3. While a fork is being prepared no entry changes (`Changing`).
 
 use core::{
     ops::Deref,
@@ -170,7 +170,7 @@ pub fn epoll_made(fd: Fd) {
 }
 
 /// `fd` is an epoll instance of [`crate::poll`]. Its duplicates and closing are followed:
-/// [`crate::poll::epoll_closed`] is called when the last number in this process is gone. False: no room, the kernel's alone.
+/// `crate::poll::epoll_closed` is called when the last number in this process is gone. False: no room, the kernel's alone.
 pub fn set_epoll(fd: Fd, index: u32) -> bool {
     let _changing = Changing::begin();
     if let Some(known) = find(fd).filter(|socket| socket.kind() == Kind::Epoll) {

@@ -1,7 +1,7 @@
 //! `make compat`: real programs under load and faults, on the kernel's sockets and on ours, and what differs.
 //!
 //! A [`Program`] says how a server is started, what its clients ask (`src/bin/asker`), and which faults it meets meanwhile.
-//! [`run`] does that in one placement and answers with an [`Outcome`]; [`judge`](judge::judge) compares the kernel's with ours.
+//! [`run()`] does that in one placement and answers with an [`Outcome`]; [`judge`](judge::judge) compares the kernel's with ours.
 
 pub mod judge;
 pub mod programs;

@@ -1,6 +1,6 @@
 //! The kernel as a target: a TUN device in a network namespace of its own, real system calls, real time.
 //!
-//! A script has a thread of its own, which leaves for a new network namespace ([`sys::enter_namespace`]); what it
+//! A script has a thread of its own, which leaves for a new network namespace (`sys::enter_namespace`); what it
 //! starts (the reader of the device, the threads that make system calls, shell commands) is born there, and the
 //! namespace ends with the last of them.
 

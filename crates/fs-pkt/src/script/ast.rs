@@ -127,7 +127,7 @@ pub enum Body {
 /// A TCP segment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpSpec {
-    /// As [`crate::packet::flags`].
+    /// As `crate::packet::flags`.
     pub flags: u16,
     /// The ECN bits were given as one number, the ACE field of accurate ECN.
     pub ace: bool,

@@ -350,14 +350,14 @@ pub enum Reply {
         /// The object.
         object: Object,
     },
-    /// A part of the list of sockets: `rows[..len]` are [`SocketRow`]s.
+    /// A part of the list of sockets: `rows[..len]` are `SocketRow`s.
     Sockets {
         /// Where the next part begins; 0 at the end.
         next: u64,
         /// Rows that follow in the message's tail.
         count: u16,
     },
-    /// A part of the counters: `count` [`CounterRow`]s are the message's tail.
+    /// A part of the counters: `count` `CounterRow`s are the message's tail.
     Counters {
         /// Where the next part begins; 0 at the end.
         next: u64,

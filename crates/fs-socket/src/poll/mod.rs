@@ -2,15 +2,15 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`set`] | an epoll set: registrations, what it sleeps on |
-//! | [`sources`] | where the readiness of a registration comes from |
-//! | [`ready`] | what is ready, and sleeping without missing anything |
-//! | [`interest`] | its registrations |
-//! | [`ctl`], [`wait`] | epoll_ctl, epoll_wait |
-//! | [`descriptors`], [`select`] | poll, select |
-//! | [`inherit`] | the sets of a new image |
-//! | [`spin`] | how long to look before sleeping |
-//! | [`registry`] | the sets of the process |
+//! | `set` | an epoll set: registrations, what it sleeps on |
+//! | `sources` | where the readiness of a registration comes from |
+//! | `ready` | what is ready, and sleeping without missing anything |
+//! | `interest` | its registrations |
+//! | `ctl`, `wait` | epoll_ctl, epoll_wait |
+//! | `descriptors`, [`select`] | poll, select |
+//! | `inherit` | the sets of a new image |
+//! | `spin` | how long to look before sleeping |
+//! | `registry` | the sets of the process |
 //!
 //! The functions at the end are called by the rest of the crate.
 
