@@ -60,6 +60,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     if args.check {
         return Ok(ExitCode::SUCCESS);
     }
+    let as_read = config.clone();
     if args.only_local {
         config.device = None;
     } else if args.device.is_none() && args.config.is_none() {
@@ -114,7 +115,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
                         if std::io::stdin().is_terminal() {
                             break;
                         }
-                        reload(args.config.as_deref(), &handle);
+                        reload(args.config.as_deref(), &as_read, &handle);
                     }
                 }
             }
@@ -126,14 +127,20 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A configuration that is wrong changes nothing.
-fn reload(config: Option<&Path>, handle: &Handle) {
+/// A configuration that is wrong changes nothing. `at_start` is the file as the daemon's start read it.
+fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
     service::reloading();
     let result = config.context("there is no configuration (--config)").and_then(|path| Ok(Config::load(path)?));
     let says = match result {
         Ok(config) => {
+            let waiting = at_start.waits_for_restart(&config);
             handle.reload(config);
-            "rules, policies and limits were read again".to_owned()
+            let read = "rules, policies and limits were read again";
+            if waiting.is_empty() {
+                read.to_owned()
+            } else {
+                format!("{read}; changed since the start and waiting for a restart: {}", waiting.join(", "))
+            }
         }
         Err(error) => format!("the configuration stays as it was: {}", said(&error)),
     };

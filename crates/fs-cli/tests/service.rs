@@ -54,16 +54,20 @@ fn the_manager_is_told_of_start_reload_and_end() {
     let mut service = Service::start("service", "[daemon]\ndrain = 1\n");
     assert_eq!(service.told(), "READY=1\nSTATUS=serving\n");
     assert!(service.directory.join("control.sock").exists());
+    let waits = |what: &str| format!("changed since the start and waiting for a restart: {what}\n");
     for (config, says) in [
-        ("[[rule]]\naction = \"deny\"\n", "rules, policies and limits were read again"),
-        ("[limits]\n\narenas = 0\n", "the configuration stays as it was: "),
+        // Without the section that it was started with.
+        ("[[rule]]\naction = \"deny\"\n", waits("[daemon]")),
+        ("[daemon]\ndrain = 1\n", "STATUS=rules, policies and limits were read again\n".to_owned()),
+        ("[daemon]\ndrain = 2\n[[join]]\nnamespaces = [\"self\", \"web\"]\n", waits("[daemon], [[join]]")),
+        ("[limits]\n\narenas = 0\n", "the configuration stays as it was: ".to_owned()),
     ] {
         std::fs::write(service.directory.join("fastsock.toml"), config).unwrap();
         service.signal("-HUP");
         let told = service.told();
         assert!(told.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{told}");
         let told = service.told();
-        assert!(told.starts_with("READY=1\nSTATUS=") && told.contains(says), "{told}");
+        assert!(told.starts_with("READY=1\nSTATUS=") && told.contains(&says), "{told}");
     }
     service.signal("-TERM");
     assert!(service.told().starts_with("STOPPING=1\n"));

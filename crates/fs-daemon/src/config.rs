@@ -233,6 +233,15 @@ impl Config {
         Ok(config)
     }
 
+    /// The sections of the file in which `changed` differs from this one, that of the daemon's start, and which are
+    /// followed from a start only.
+    pub fn waits_for_restart(&self, changed: &Self) -> Vec<&'static str> {
+        let Config { device, drain, joins, rules: _, policies: _, limits: _ } = self;
+        let sections =
+            [("[daemon]", *device != changed.device || *drain != changed.drain), ("[[join]]", *joins != changed.joins)];
+        sections.into_iter().filter_map(|(section, differs)| differs.then_some(section)).collect()
+    }
+
     /// `uid` knows users' names. The directory of policies, and the line that names it, are answered as well.
     fn parse(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<(Self, Option<(usize, PathBuf)>), String> {
         let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
