@@ -51,6 +51,21 @@ pub use udp_socket::UdpSocket;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use tokio::io::Ready;
+
+/// Calls `f` each time that `ready` has come back, until it does not answer `WouldBlock`.
+pub(crate) async fn when_ready<R>(
+    ready: impl AsyncFn() -> io::Result<Ready>,
+    mut f: impl FnMut() -> io::Result<R>,
+) -> io::Result<R> {
+    loop {
+        ready().await?;
+        match f() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => fs_rt::turn().await,
+            answer => return answer,
+        }
+    }
+}
 
 /// Tries `f` with every address that `addrs` stands for, until one succeeds; else the last error.
 pub(crate) async fn each_addr<A, F, Fut, T>(addrs: A, mut f: F) -> io::Result<T>

@@ -2,7 +2,7 @@
 
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
 use crate::error::{IntoIo, to_io_error};
-use crate::net::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, each_addr, split};
+use crate::net::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, each_addr, split, when_ready};
 use bytes::BufMut;
 use fs_core::{Connect, Error, Keepalive, Linger, Ready as CoreReady, Received, Shutdown, TcpId, TcpOptions};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
@@ -252,14 +252,8 @@ impl TcpStream {
     }
 
     /// Calls `f` each time that the connection is ready for some of `interest`, until it does not answer `WouldBlock`.
-    pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        loop {
-            self.ready(interest).await?;
-            match f() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => fs_rt::turn().await,
-                answer => return answer,
-            }
-        }
+    pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        when_ready(async || self.ready(interest).await, f).await
     }
 
     pub(crate) fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {

@@ -1,8 +1,8 @@
 //! [`UdpSocket`].
 
 use crate::error::{IntoIo, to_io_error};
-use crate::net::each_addr;
 use crate::net::udp_kernel::KernelSide;
+use crate::net::{each_addr, when_ready};
 use bytes::BufMut;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
@@ -368,14 +368,8 @@ impl UdpSocket {
     }
 
     /// Calls `f` each time that the socket is ready for some of `interest`, until it does not answer `WouldBlock`.
-    pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        loop {
-            self.ready(interest).await?;
-            match f() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => fs_rt::turn().await,
-                answer => return answer,
-            }
-        }
+    pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        when_ready(async || self.ready(interest).await, f).await
     }
 
     // ---- addresses and options
