@@ -109,11 +109,13 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
 
 /// Version and folder of the crates that we are built beside.
 fn peers(here: &Path) -> BTreeMap<String, (String, PathBuf)> {
+    // Not offline: a fresh machine has the crates that this build needed, and not those of the workspace's other members.
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline"])
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])
         .current_dir(here)
         .output()
         .expect("cargo metadata");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata's JSON");
     let packages = metadata["packages"].as_array().expect("packages");
     let known = packages.iter().map(|package| {
