@@ -137,11 +137,13 @@ impl Geometry {
         self.slots as usize / 64
     }
 
-    pub(crate) const fn lane_bytes(self) -> usize {
+    /// Bytes of a lane with its bitmaps.
+    pub const fn lane_bytes(self) -> usize {
         size_of::<LaneHead>() + (2 * self.words() * 8).next_multiple_of(64)
     }
 
-    pub(crate) const fn slot_map(self) -> usize {
+    /// Where the bitmap of taken slots begins.
+    pub const fn slot_map(self) -> usize {
         4096
     }
 
@@ -149,7 +151,8 @@ impl Geometry {
         self.slot_map() + self.words() * 8
     }
 
-    pub(crate) const fn lanes(self) -> usize {
+    /// Where the lanes begin.
+    pub const fn lanes(self) -> usize {
         (self.touched() + self.words() * 8).next_multiple_of(4096)
     }
 
@@ -157,11 +160,13 @@ impl Geometry {
         self.lanes() + (side.index() * LANES + lane) * self.lane_bytes()
     }
 
-    pub(crate) const fn inbox(self) -> usize {
+    /// Where the entries of the inbox begin.
+    pub const fn inbox(self) -> usize {
         (self.lanes() + 2 * LANES * self.lane_bytes()).next_multiple_of(4096)
     }
 
-    pub(crate) const fn blocks(self) -> usize {
+    /// Where the blocks begin.
+    pub const fn blocks(self) -> usize {
         (self.inbox() + self.slots as usize * 8).next_multiple_of(4096)
     }
 

@@ -1,0 +1,377 @@
+"""Who is at the other end: attacks that make one party take another for somebody else."""
+
+from attacks import attack
+from stage import CLIENT, SERVER, Broken
+
+# Binds, listens, says so, and closes by a raw system call what the library believes to have.
+SQUATTER = """
+import ctypes, socket, sys, time
+s = socket.create_server((sys.argv[1], int(sys.argv[2])))
+ctypes.CDLL(None).syscall(3, s.fileno())
+print('ready', flush=True)
+while True:
+    try:
+        c, a = s.accept(); c.sendall(b'EVIL'); c.close()
+    except OSError: time.sleep(0.01)
+"""
+
+
+def expect(said, real, what):
+    if real not in said:
+        raise Broken(f"{what}: the client was given {said!r}")
+
+
+@attack("1: a namespace's own address")
+def namespace_takes_an_address(t):
+    """nobody gives the address of a real host to a namespace of his own, and listens there."""
+    t.start()
+    t.pair()
+    t.py(SERVER, "10.9.0.2", 7001, "REAL", ns=t.world, preload=False)
+    inside = "import os, sys; os.system('ip link set lo up; ip address add 10.9.0.2/32 dev lo')\n" + SERVER
+    t.py(inside, "10.9.0.2", 7001, "EVIL", user="nobody", userns=True)
+    expect(t.run(CLIENT, "10.9.0.2", 7001), "REAL", "10.9.0.2 is nobody's namespace")
+
+
+@attack("1: a namespace's own address")
+def namespace_takes_the_own_address(t):
+    """The same with an address that the host itself has, in whose place no accelerated server listens."""
+    t.start()
+    t.ip("address", "add", "10.9.9.1/32", "dev", "lo")
+    t.py(SERVER, "10.9.9.1", 7001, "REAL", preload=False)
+    inside = "import os, sys; os.system('ip link set lo up; ip address add 10.9.9.1/32 dev lo')\n" + SERVER
+    t.py(inside, "10.9.9.1", 7001, "EVIL", user="nobody", userns=True)
+    expect(t.run(CLIENT, "10.9.9.1", 7001), "REAL", "the host's address is nobody's namespace")
+
+
+@attack("2: a port that is not held")
+def port_is_closed_behind_the_back(t):
+    """nobody announces a listener and closes its placeholder; the port is another's, and its clients are nobody's."""
+    t.start()
+    t.py(SQUATTER, "127.0.0.1", 15432, user="nobody")
+    t.py(SERVER, "127.0.0.1", 15432, "REAL", preload=False)
+    expect(t.run(CLIENT, "127.0.0.1", 15432), "REAL", "127.0.0.1:15432 is nobody's, who has closed it")
+
+
+def squat(t, let_go):
+    """A liar that announces a listener, lets the port go, and serves who comes to it all the same."""
+    t.start()
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    liar("reuse", fd, "addr")
+    liar("bind", fd, "127.0.0.1:15432")
+    liar("klisten", fd, 16)
+    listener = liar("listen", fd)[0]
+    let_go(liar, fd)
+    real = t.py(SERVER, "127.0.0.1", 15432, "REAL")
+    client = t.py(CLIENT, "127.0.0.1", 15432, wait=None)
+    for arena in range(1, 8):
+        memory = liar.may("arena", arena)
+        if memory and memory[0] == "B":
+            side = liar("map", memory[1], "B")[0]
+            for _ in range(100):
+                channel = liar.may("accept", side)
+                if channel:
+                    liar("send", channel[0], "EVIL")
+                    break
+                if client.popen.poll() is not None:
+                    break
+    expect(client.end(6), "REAL", f"listener {listener}, which the kernel knows no more, still gets connections")
+    del real
+
+
+@attack("2: a port that is not held")
+def port_is_closed_by_a_liar(t):
+    squat(t, lambda liar, fd: liar("close", fd))
+
+
+@attack("2: a port that is not held")
+def port_is_shut_and_kept(t):
+    """The descriptor stays open, and its cookie true: but the socket listens no more, and SO_REUSEADDR lets another in."""
+    squat(t, lambda liar, fd: liar("kshutdown", fd))
+
+
+@attack("2: a port that is not held")
+def port_is_left_for_another(t):
+    """The placeholder is disconnected, which frees the port, and listens on another one."""
+    def go_elsewhere(liar, fd):
+        liar("kunconnect", fd)
+        liar.may("klisten", fd, 16)
+        liar.may("close", fd)
+    squat(t, go_elsewhere)
+
+
+@attack("2: a port that is not held")
+def port_of_a_dead_exec(t):
+    """Announced, then handed on by exec to a program that has not this library, whose image closes nothing: another binds."""
+    t.start()
+    script = SQUATTER.replace("while True:", "import os\nos.execv('/bin/sleep', ['sleep', '20'])\nwhile True:")
+    t.py(script, "127.0.0.1", 15433, user="nobody")
+    t.py(SERVER, "127.0.0.1", 15433, "REAL", preload=False)
+    expect(t.run(CLIENT, "127.0.0.1", 15433), "REAL", "a listener of a program that is gone gets connections")
+
+
+def lied_address(t, lie, listen="127.0.0.1", family="v4"):
+    """What a server sees of a liar's connection that says it comes from `lie`."""
+    t.start()
+    server = t.py(SERVER, listen, 7002, "HELLO")
+    liar = t.liar().attach()
+    fd = liar("socket", family)[0]
+    ip = f"[{listen}]" if family == "v6" else listen
+    route = liar.may("route", fd, f"{ip}:7002")
+    if not route or route[0] != "local":
+        raise RuntimeError(f"not routed: {route}")
+    memory = route[1].split(",")[0].split(":")[1]
+    side = liar("map", memory, "A")[0]
+    try:
+        channel = liar("open", side, lie, f"{ip}:7002")[0]
+        liar.may("recv", channel)
+    except Exception as error:  # refused: nothing was gained
+        print(error)
+    t.run(CLIENT, listen, 7002)
+    return [tuple(line.split()) for line in server.lines("peer")]
+
+
+def reject(peers, gained):
+    for ip, port in peers:
+        if gained(ip, int(port)):
+            raise Broken(f"the server was told that its peer is {ip}:{port}")
+
+
+@attack("4: the peer's address is what the opener says")
+def peer_address_of_another_host(t):
+    reject(lied_address(t, "10.1.2.3:40000"), lambda ip, _: ip == "10.1.2.3")
+
+
+@attack("4: the peer's address is what the opener says")
+def peer_port_of_the_superuser(t):
+    """A source port below 1024, which only root can bind: what rsh and NFS take for a proof."""
+    reject(lied_address(t, "127.0.0.1:600"), lambda _, port: port == 600)
+
+
+@attack("4: the peer's address is what the opener says")
+def peer_port_of_another_connection(t):
+    """The source port of a connection that somebody else has: servers that know clients by it confuse them."""
+    script = CLIENT.replace("print(c", "c2 = socket.socket(); c2.bind(('127.0.0.1', 41234)); c2.listen(); print(c")
+    reject(lied_address(t, "127.0.0.1:41234"), lambda _, port: port == 41234)
+    del script
+
+
+@attack("4: the peer's address is what the opener says")
+def peer_address_of_another_family(t):
+    """An IPv6 peer at an IPv4 listener: who reads a sockaddr_in reads beside it."""
+    def wrong(ip, _):
+        return ":" in ip
+    reject(lied_address(t, "[2001:db8::1]:40000"), wrong)
+
+
+@attack("4: the peer's address changes")
+def peer_address_changes_after_accept(t):
+    """accept(2) was told the truth, and getpeername(2) is told something else."""
+    t.start()
+    script = SERVER.replace("c.sendall(sys.argv[3].encode())", "c.sendall(b'HELLO'); c.recv(1); print('peer', *c.getpeername(), flush=True)")
+    server = t.py(script, "127.0.0.1", 7003, "HELLO")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    route = liar("route", fd, "127.0.0.1:7003")
+    memory = route[1].split(",")[0].split(":")[1]
+    channel, slot = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", "127.0.0.1:7003")
+    liar("recv", channel)
+    liar("addr", memory, slot, 0, "10.1.2.3:1")
+    liar("send", channel, "x")
+    server.wait_for("peer")
+    for _ in range(200):
+        if len(server.lines("peer")) > 1:
+            break
+        __import__("time").sleep(0.01)
+    reject([tuple(line.split()) for line in server.lines("peer")], lambda ip, _: ip == "10.1.2.3")
+
+
+@attack("4: the peer's address is what the acceptor says")
+def server_changes_the_clients_peer(t):
+    """A server of nobody's writes another address for itself: its client's getpeername(2) is not whom it connected to."""
+    t.start()
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    liar("bind", fd, "127.0.0.1:7004")
+    liar("klisten", fd, 16)
+    liar("listen", fd)
+    script = CLIENT.replace("print(c.recv(100)", "c.recv(1); print('peer', *c.getpeername()); print(c.recv(0)")
+    client = t.py(script, "127.0.0.1", 7004, wait=None)
+    memory = None
+    for _ in range(400):
+        memory = next(filter(None, (liar.may("arena", arena) for arena in range(1, 4))), None)
+        channel = liar.may("accept", liar("map", memory[1], "B")[0]) if memory else None
+        if channel:
+            break
+        __import__("time").sleep(0.005)
+    else:
+        raise RuntimeError("the client did not come by memory")
+    liar("addr", memory[1], channel[1], 1, "10.1.2.3:443")
+    liar("send", channel[0], "xx")
+    reject([tuple(line.split()) for line in client.end() and client.lines("peer")], lambda ip, _: ip == "10.1.2.3")
+
+
+# A parent that passes a connection of its to a child over a Unix socket, as systemd, haproxy and nginx do. With the library.
+PASSER = """
+import array, os, socket, sys, time
+s = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+pid = os.fork()
+if pid == 0:
+    a.close(); s.close()
+    data, fds, _, _ = socket.recv_fds(b, 1, 1)
+    c = socket.socket(fileno=fds[0])
+    c.settimeout(3)
+    try: c.sendall(b'SECRET-OF-THE-CLIENT'); print('passed', c.recv(100), flush=True)
+    except OSError as e: print('passed', e, flush=True)
+    os._exit(0)
+print('ready', flush=True)
+c, _ = s.accept()
+import struct
+print('cookie', struct.unpack('Q', c.getsockopt(socket.SOL_SOCKET, 57, 8))[0], flush=True)
+sys.stdout.flush(); time.sleep(float(sys.argv[2]))
+socket.send_fds(a, [b'x'], [c.fileno()])
+c.close()
+os.waitpid(pid, 0)
+time.sleep(1)
+"""
+
+
+def own_channel(t, liar, port):
+    """A connection from a liar to itself: arena, slot, memory, and both ends."""
+    fd = liar("socket", "v4")[0]
+    liar("bind", fd, f"127.0.0.1:{port}")
+    liar("klisten", fd, 16)
+    listener = liar("listen", fd)[0]
+    client = liar("socket", "v4")[0]
+    arena, memory = liar("route", client, f"127.0.0.1:{port}")[1].split(":")
+    near = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
+    far = liar("accept", liar("map", memory, "B")[0])
+    return arena, near[1], near[0], far[0], listener, client
+
+
+@attack("5: a cookie that the page says")
+def passed_socket_is_another(t):
+    """nobody writes the cookie of somebody's socket into his own page and shares that: who receives it gets nobody's channel."""
+    t.start()
+    victim = t.py(PASSER, 7005, 1.0)
+    client = t.py("import socket, sys, time\nc = socket.create_connection(('127.0.0.1', 7005)); c.settimeout(4)\n"
+                  "c.sendall(b'FROM-THE-CLIENT')\ntry: print('got', c.recv(100))\nexcept OSError as e: print('got', e)", wait=None)
+    victim.wait_for("cookie")
+    cookie = victim.lines("cookie")[0]
+    liar = t.liar().attach()
+    arena, slot, near, far, _, _ = own_channel(t, liar, 7006)
+    liar("entry", 5, f"{arena}/{slot}/B", cookie)
+    for _ in range(8):
+        liar.may("share", f"{arena}/{slot}/B", cookie, 5)
+    liar("send", near, "EVIL")
+    victim.wait_for("passed", 8)
+    stolen = liar.may("recv", near)
+    if stolen and "SECRET" in stolen[0] or "EVIL" in victim.said():
+        raise Broken(f"the receiver talks to nobody: {victim.lines('passed')}, who read {stolen}")
+    client.end()
+
+
+@attack("5: a cookie that the page says")
+def inherited_socket_is_another(t):
+    """The same where nothing was shared: a socket of the kernel's, whose cookie stands in nobody's page."""
+    t.start()
+    liar = t.liar().attach()
+    arena, slot, near, _, _, _ = own_channel(t, liar, 7006)
+    t.py(SERVER, "127.0.0.1", 7007, "REAL", preload=False)
+    parent = ("import os, socket, struct, sys, time\nc = socket.create_connection(('127.0.0.1', 7007))\n"
+              "print('cookie', struct.unpack('Q', c.getsockopt(socket.SOL_SOCKET, 57, 8))[0], flush=True)\ntime.sleep(1)\n"
+              "c.set_inheritable(True)\nos.environ.update(LD_PRELOAD=sys.argv[1])\n"
+              "os.execv(sys.executable, ['python3', '-c', "
+              "'import socket, sys; c = socket.socket(fileno=int(sys.argv[1])); c.settimeout(3); print(\"got\", c.recv(100))', str(c.fileno())])")
+    victim = t.py(parent, f"{t.dir}/libfastsock.so", preload=False, wait="cookie")
+    liar("entry", 5, f"{arena}/{slot}/B", victim.lines("cookie")[0])
+    liar("send", near, "EVIL")
+    if "EVIL" in victim.end():
+        raise Broken("a kernel connection that was inherited reads nobody's bytes")
+
+
+@attack("5: a cookie that the page says")
+def listener_of_another_is_claimed(t):
+    """nobody passes a listener of his own for another's: its cookie in his page, its holder the next who inherits it."""
+    t.start()
+    liar = t.liar().attach()
+    _, _, _, _, listener, _ = own_channel(t, liar, 7006)
+    parent = ("import os, socket, struct, sys, time\nc = socket.create_server(('127.0.0.1', 7008))\n"
+              "print('cookie', struct.unpack('Q', c.getsockopt(socket.SOL_SOCKET, 57, 8))[0], flush=True)\ntime.sleep(1)\n"
+              "c.set_inheritable(True)\nos.environ.update(LD_PRELOAD=sys.argv[1])\n"
+              "os.execv(sys.executable, ['python3', '-c', "
+              "'import socket, sys; c = socket.socket(fileno=int(sys.argv[1])); c.settimeout(2); c, _ = c.accept(); print(\"got\", c.recv(100), c.getsockname()[1])', str(c.fileno())])")
+    victim = t.py(parent, f"{t.dir}/libfastsock.so", preload=False, wait="cookie")
+    liar("entry", 6, listener, victim.lines("cookie")[0])
+    __import__("time").sleep(1.2)
+    client = liar("socket", "v4")[0]
+    _, memory = liar("route", client, "127.0.0.1:7006")[1].split(":")
+    liar("send", liar("open", liar("map", memory, "A")[0], "10.1.2.3:1", "127.0.0.1:7008")[0], "EVIL")
+    if "EVIL" in victim.end():
+        raise Broken("a server that inherited its listener accepts from nobody's")
+
+
+@attack("5: a descriptor that is not held")
+def share_of_what_is_not_held(t):
+    """A channel of a victim's arena, whose number is guessed, in the liar's page: shared and claimed."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7009, "REAL", "wait")
+    t.py("import socket, time\nc = socket.create_connection(('127.0.0.1', 7009)); print('ready', flush=True); time.sleep(9)")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    cookie = liar("cookie", fd)[0]
+    for arena in range(1, 4):
+        for side in "AB":
+            liar("entry", 7, f"{arena}/0/{side}", cookie)
+            if liar.may("share", f"{arena}/0/{side}", cookie, 7) or liar.may("claim", fd):
+                raise Broken(f"nobody has a channel of arena {arena}, which is others'")
+
+
+@attack("arenas are given to who belongs to them")
+def arena_of_others(t):
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7009, "REAL", "wait")
+    t.py("import socket, time\nc = socket.create_connection(('127.0.0.1', 7009)); print('ready', flush=True); time.sleep(9)")
+    liar = t.liar().attach()
+    for number in range(0, 20):
+        for what in ("arena", "lpage", "lpoller", "leave", "shut", "bell"):
+            answer = liar.may(what, number)
+            if answer:
+                raise Broken(f"{what} {number} of others: {answer}")
+
+
+@attack("a listener is its holder's to end")
+def listener_of_others_ends(t):
+    """nobody ends, shuts and leaves all listeners, and has all ports seen to."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7010, "REAL")
+    liar = t.liar().attach()
+    for number in range(0, 20):
+        for what in ("unlisten", "shut", "leave", "trim", "spawned", "inherit", "ports"):
+            liar.may(what, number)
+    before = t.counter("local_connections")
+    said = t.run(CLIENT, "127.0.0.1", 7010)
+    if "REAL" not in said or t.counter("local_connections") == before:
+        raise Broken(f"a listener of root's was ended: {said}")
+
+
+@attack("a daemon is root's or one's own")
+def daemon_of_another_user(t):
+    """A program of root's that finds the control socket of nobody's daemon (XDG_RUNTIME_DIR kept by su(1)) is led by nobody."""
+    runtime = f"{t.dir}/runtime"
+    __import__("os").makedirs(f"{runtime}/fastsock")
+    __import__("shutil").chown(f"{runtime}/fastsock", "nobody")
+    control = f"{runtime}/fastsock/control.sock"
+    evil = t.command(f"{t.dir}/fastsock", "up", "--only-local", user="nobody", preload=False, control=control)
+    from stage import Proc
+    daemon = Proc(t, evil).wait_for("ready")
+    t.control = control
+    t.daemon = daemon
+    t.py(SERVER, "127.0.0.1", 7011, "NOBODY", user="nobody")
+    before = t.counter("attached")
+    command = t.command("env", "-u", "FASTSOCK_CONTROL", f"XDG_RUNTIME_DIR={runtime}", f"LD_PRELOAD={t.dir}/libfastsock.so",
+                        "/usr/bin/python3", "-c", CLIENT, "127.0.0.1", 7011, preload=False)
+    Proc(t, command).end()
+    if t.counter("attached") != before:
+        raise Broken("a program of root's has attached itself to nobody's daemon")

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Plays the attacks; see lab/redteam."""
+
+import argparse
+import concurrent.futures
+import os
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import attacks  # noqa: E402
+from stage import Broken, Inapplicable, Stage  # noqa: E402
+
+for module in ("identity", "isolation", "kernel_rules", "control", "wire"):
+    if os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), module + ".py")):
+        __import__(module)
+
+
+def expected_open():
+    """Attacks that work on this tree, and why: `name: reason`."""
+    rows = {}
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "open.txt")) as file:
+        for line in file:
+            if line.strip() and not line.startswith("#"):
+                name, reason = line.split(":", 1)
+                rows[name.strip()] = reason.strip()
+    return rows
+
+
+def play(name):
+    begun = time.monotonic()
+    try:
+        with Stage(name) as stage:
+            attacks.ALL[name][1](stage)
+        verdict = "held"
+    except Broken as gained:
+        verdict = f"BROKEN: {gained}"
+    except Inapplicable as why:
+        verdict = f"not here: {why}"
+    except Exception as error:  # noqa: BLE001: whatever it is, the attack did not take place
+        where = traceback.extract_tb(error.__traceback__)
+        ours = [frame for frame in where if "redteam" in frame.filename][-3:]
+        at = " < ".join(f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in reversed(ours))
+        verdict = f"ERROR: {type(error).__name__}: {error} ({at})"
+    return name, verdict, time.monotonic() - begun
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Plays attacks on the daemon and its processes as unprivileged users.")
+    parser.add_argument("names", nargs="*", help="attacks, or beginnings of their names; all without it")
+    parser.add_argument("--list", action="store_true", help="names what there is")
+    parser.add_argument("--jobs", type=int, default=3)
+    options = parser.parse_args()
+    names = [name for name in attacks.ALL if not options.names or any(name.startswith(start) for start in options.names)]
+    if options.list:
+        for name in names:
+            print(f"{name:44} {attacks.ALL[name][0]}")
+        return 0
+    if os.geteuid() != 0:
+        print("skipped: redteam: not root (it starts programs as other users, in network namespaces)")
+        return 0
+    known = expected_open()
+    wrong = [f"{name} is in open.txt, and there is no such attack" for name in known if name not in attacks.ALL]
+    held = broken = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for name, verdict, seconds in pool.map(play, names):
+            print(f"{name:44} {seconds:4.1f} s  {verdict}", flush=True)
+            held += verdict == "held"
+            broken += verdict.startswith("BROKEN")
+            if verdict.startswith("ERROR"):
+                wrong.append(f"{name} did not take place")
+            elif verdict.startswith("BROKEN") and name not in known:
+                wrong.append(f"{name} is BROKEN")
+            elif verdict == "held" and name in known:
+                wrong.append(f"{name} is held, and must leave open.txt")
+    print(f"{len(names)} attacks, {held} held, {broken} broken ({sum(name in known for name in names)} expected)")
+    for line in wrong:
+        print(f"WRONG: {line}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
