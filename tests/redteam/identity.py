@@ -1,13 +1,18 @@
 """Who is at the other end: attacks that make one party take another for somebody else."""
 
+import time
+
 from attacks import attack
 from stage import CLIENT, SERVER, Broken
 
-# Binds, listens, says so, and closes by a raw system call what the library believes to have.
+# Binds, listens, says so, and closes by a system call of its own what the library believes to have: mov eax, 3; syscall; ret.
 SQUATTER = """
-import ctypes, socket, sys, time
+import ctypes, mmap, socket, sys, time
 s = socket.create_server((sys.argv[1], int(sys.argv[2])))
-ctypes.CDLL(None).syscall(3, s.fileno())
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(b'\\xb8\\x03\\0\\0\\0\\x0f\\x05\\xc3')
+at = ctypes.addressof(ctypes.c_char.from_buffer(code))
+ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_long)(at)(s.fileno())
 print('ready', flush=True)
 while True:
     try:
@@ -64,17 +69,17 @@ def squat(t, let_go):
     let_go(liar, fd)
     real = t.py(SERVER, "127.0.0.1", 15432, "REAL")
     client = t.py(CLIENT, "127.0.0.1", 15432, wait=None)
-    for arena in range(1, 8):
-        memory = liar.may("arena", arena)
-        if memory and memory[0] == "B":
-            side = liar("map", memory[1], "B")[0]
-            for _ in range(100):
-                channel = liar.may("accept", side)
-                if channel:
-                    liar("send", channel[0], "EVIL")
-                    break
-                if client.popen.poll() is not None:
-                    break
+    sides = {}
+    while client.popen.poll() is None:
+        for arena in range(1, 6):
+            if arena not in sides:
+                memory = liar.may("arena", arena)
+                if memory and memory[0] == "B":
+                    sides[arena] = liar("map", memory[1], "B")[0]
+            channel = liar.may("accept", sides[arena]) if arena in sides else None
+            if channel:
+                liar("send", channel[0], "EVIL")
+        time.sleep(0.005)
     expect(client.end(6), "REAL", f"listener {listener}, which the kernel knows no more, still gets connections")
     del real
 
@@ -182,7 +187,7 @@ def peer_address_changes_after_accept(t):
     for _ in range(200):
         if len(server.lines("peer")) > 1:
             break
-        __import__("time").sleep(0.01)
+        time.sleep(0.01)
     reject([tuple(line.split()) for line in server.lines("peer")], lambda ip, _: ip == "10.1.2.3")
 
 
@@ -203,7 +208,7 @@ def server_changes_the_clients_peer(t):
         channel = liar.may("accept", liar("map", memory[1], "B")[0]) if memory else None
         if channel:
             break
-        __import__("time").sleep(0.005)
+        time.sleep(0.005)
     else:
         raise RuntimeError("the client did not come by memory")
     liar("addr", memory[1], channel[1], 1, "10.1.2.3:443")
@@ -256,7 +261,8 @@ def passed_socket_is_another(t):
     t.start()
     victim = t.py(PASSER, 7005, 1.0)
     client = t.py("import socket, sys, time\nc = socket.create_connection(('127.0.0.1', 7005)); c.settimeout(4)\n"
-                  "c.sendall(b'FROM-THE-CLIENT')\ntry: print('got', c.recv(100))\nexcept OSError as e: print('got', e)", wait=None)
+                  "c.sendall(b'FROM-THE-CLIENT')\ntry: print('got', c.recv(100))\nexcept OSError as e: print('got', e)", wait=None,
+                  preload=False)
     victim.wait_for("cookie")
     cookie = victim.lines("cookie")[0]
     liar = t.liar().attach()
@@ -304,7 +310,7 @@ def listener_of_another_is_claimed(t):
               "'import socket, sys; c = socket.socket(fileno=int(sys.argv[1])); c.settimeout(2); c, _ = c.accept(); print(\"got\", c.recv(100), c.getsockname()[1])', str(c.fileno())])")
     victim = t.py(parent, f"{t.dir}/libfastsock.so", preload=False, wait="cookie")
     liar("entry", 6, listener, victim.lines("cookie")[0])
-    __import__("time").sleep(1.2)
+    time.sleep(1.2)
     client = liar("socket", "v4")[0]
     _, memory = liar("route", client, "127.0.0.1:7006")[1].split(":")
     liar("send", liar("open", liar("map", memory, "A")[0], "10.1.2.3:1", "127.0.0.1:7008")[0], "EVIL")

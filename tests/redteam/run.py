@@ -11,7 +11,10 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attacks  # noqa: E402
-from stage import Broken, Inapplicable, Stage  # noqa: E402
+from stage import ROOT, Broken, Inapplicable, Stage  # noqa: E402
+
+PAGE = "docs/KNOWN_ATTACKS.md"
+MARKS = "<!-- lab/redteam --table -->\n", "<!-- end of the table -->\n"
 
 for module in ("identity", "isolation", "kernel_rules", "control", "wire"):
     if os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), module + ".py")):
@@ -27,6 +30,18 @@ def expected_open():
                 name, reason = line.split(":", 1)
                 rows[name.strip()] = reason.strip()
     return rows
+
+
+def table():
+    """The attacks as docs/KNOWN_ATTACKS.md lists them."""
+    known = expected_open()
+    rows = ["| attack | what it is about | |", "|---|---|---|"]
+    for name, (row, play) in attacks.ALL.items():
+        about = row + (f": {' '.join(play.__doc__.split())}" if play.__doc__ else "")
+        # The numbers are those of the list that the classes come from.
+        about = about.split(": ", 1)[1] if about[:1].isdigit() else about
+        rows.append(f"| `{name}` | {about.replace('|', '/')} | {'**works**: ' + known[name] if name in known else 'held'} |")
+    return "\n".join(rows) + "\n"
 
 
 def play(name):
@@ -51,6 +66,7 @@ def main():
     parser = argparse.ArgumentParser(description="Plays attacks on the daemon and its processes as unprivileged users.")
     parser.add_argument("names", nargs="*", help="attacks, or beginnings of their names; all without it")
     parser.add_argument("--list", action="store_true", help="names what there is")
+    parser.add_argument("--table", action="store_true", help=f"writes the table of {PAGE} anew")
     parser.add_argument("--jobs", type=int, default=3)
     options = parser.parse_args()
     names = [name for name in attacks.ALL if not options.names or any(name.startswith(start) for start in options.names)]
@@ -58,11 +74,20 @@ def main():
         for name in names:
             print(f"{name:44} {attacks.ALL[name][0]}")
         return 0
+    with open(os.path.join(ROOT, PAGE)) as file:
+        before, rest = file.read().split(MARKS[0])
+    written, after = rest.split(MARKS[1])
+    if options.table:
+        with open(os.path.join(ROOT, PAGE), "w") as file:
+            file.write(before + MARKS[0] + table() + MARKS[1] + after)
+        return 0
     if os.geteuid() != 0:
         print("skipped: redteam: not root (it starts programs as other users, in network namespaces)")
         return 0
     known = expected_open()
     wrong = [f"{name} is in open.txt, and there is no such attack" for name in known if name not in attacks.ALL]
+    if written != table():
+        wrong.append(f"the table of {PAGE} is not that of the attacks: lab/redteam --table")
     held = broken = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for name, verdict, seconds in pool.map(play, names):

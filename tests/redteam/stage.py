@@ -172,7 +172,8 @@ class Stage:
             options += ("--device", "w0", "--partial-checksums")
         else:
             options += ("--only-local",)
-        command = ["nsenter", f"--net=/run/netns/{self.home}", "env", f"FASTSOCK_CONTROL={self.control}", *env,
+        # ip(8), and not nsenter(1): the daemon reads its namespace's /sys.
+        command = ["ip", "netns", "exec", self.home, "env", f"FASTSOCK_CONTROL={self.control}", *env,
                    os.path.join(self.dir, "fastsock"), "up", *options]
         self.daemon = Proc(self, command).wait_for("ready")
         return self.daemon
@@ -212,11 +213,13 @@ class Stage:
                 return int(line.split()[-1])
         return 0
 
-    def cpu(self):
-        """Seconds of CPU that the daemon has used."""
-        with open(f"/proc/{self.daemon.pid}/stat") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def wanted(self):
+        """Seconds that the daemon's threads have run, or waited for a CPU."""
+        total = 0
+        for task in os.listdir(f"/proc/{self.daemon.pid}/task"):
+            with open(f"/proc/{self.daemon.pid}/task/{task}/schedstat") as file:
+                total += sum(int(word) for word in file.read().split()[:2])
+        return total / 1e9
 
     def memory(self):
         """Bytes of the daemon's memory, shared memory too."""

@@ -171,7 +171,7 @@ impl Geometry {
     }
 
     /// Where the rings begin: a multiple of the stride, so that each is aligned to its size.
-    pub(crate) const fn rings(self) -> usize {
+    pub const fn rings(self) -> usize {
         (self.blocks() + self.slots as usize * size_of::<Block>()).next_multiple_of(1 << self.stride_log2)
     }
 

@@ -103,13 +103,17 @@ impl Liar {
     /// Does one command.
     pub(crate) fn obey(&mut self, command: &str, words: &[&str]) -> Result<String> {
         match command {
-            "connect" | "hello" | "hello-as" | "status" | "counters" | "sockets" | "more" => self.attach(command, words),
+            "connect" | "hello" | "hello-as" | "raw" | "status" | "counters" | "sockets" | "more" => {
+                self.attach(command, words)
+            }
             "socket" | "reuse" | "bind" | "klisten" | "kconnect" | "kunconnect" | "kshutdown" | "kaccept" | "close"
             | "cookie" | "name" | "dup" | "pair" | "adopt" | "unix" => self.socket(command, words),
             "listen" | "route" | "arena" | "unlisten" | "shut" | "leave" | "lpage" | "bell" | "ring" | "poller"
-            | "lpoller" | "ports" | "due" | "trim" | "claim" | "share" | "unshare" | "fork" | "prepare" | "inherit"
-            | "exec" | "execfailed" | "spawned" | "entry" | "fill" => self.ask(command, words),
-            "map" | "open" | "accept" | "send" | "recv" | "peer" | "local" | "state" | "closech" => self.talk(command, words),
+            | "lpoller" | "rings" | "ports" | "due" | "trim" | "claim" | "share" | "unshare" | "fork" | "prepare"
+            | "inherit" | "exec" | "execfailed" | "spawned" | "entry" | "fill" => self.ask(command, words),
+            "map" | "open" | "at" | "accept" | "send" | "recv" | "peer" | "local" | "state" | "closech" => {
+                self.talk(command, words)
+            }
             "poke" | "poke4" | "peek" | "find" | "read" | "scribble" | "place" | "addr" | "writable" => {
                 self.scribble(command, words)
             }
@@ -156,10 +160,19 @@ impl Liar {
                 self.page = Some(AttachmentPage::map(page.as_fd())?);
                 Ok(format!("{attachment}"))
             }
+            // A record of these bytes; answered is not waited for.
+            "raw" => {
+                let digits = word(words, 0)?;
+                let bytes: Result<Vec<u8>, _> =
+                    (0..digits.len() / 2).map(|n| u8::from_str_radix(&digits[2 * n..2 * n + 2], 16)).collect();
+                let to = if words.len() > 1 { self.fd(words, 1)? } else { client()?.fd() };
+                Ok(control::socket::send(to, &bytes?, &[]).map(|()| String::new())?)
+            }
             "status" => Ok(format!("{:?}", client()?.request(&Request::Status, &[])?.0)),
             "counters" => {
                 let mut said = String::new();
-                let each = |row: CounterRow| said += &format!("{}{}={} ", row.name.as_str(), row.label.as_str(), row.value);
+                let each =
+                    |row: CounterRow| said += &format!("{}{}={} ", row.name.as_str(), row.label.as_str(), row.value);
                 client()?.rows(|cursor| Request::Counters { cursor }, each)?;
                 Ok(said)
             }
@@ -193,7 +206,8 @@ impl Liar {
                 let _ = std::fs::read_link(&path)?;
                 let pid = rustix::process::getpid();
                 let me = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-                let fd = rustix::process::pidfd_getfd(&me, number(words, 0)?, rustix::process::PidfdGetfdFlags::empty())?;
+                let fd =
+                    rustix::process::pidfd_getfd(&me, number(words, 0)?, rustix::process::PidfdGetfdFlags::empty())?;
                 Ok(self.keep(fd).to_string())
             }
             "reuse" => {
@@ -268,8 +282,16 @@ impl Liar {
                 None => bail!("not ours"),
             },
             "share" => {
-                let fds: Vec<BorrowedFd<'_>> = words.get(3).map(|_| self.fd(words, 3)).transpose()?.into_iter().collect();
-                done(Request::Share { object: object(word(words, 0)?)?, cookie: number(words, 1)?, fd: number(words, 2)? }, &fds)
+                let fds: Vec<BorrowedFd<'_>> =
+                    words.get(3).map(|_| self.fd(words, 3)).transpose()?.into_iter().collect();
+                done(
+                    Request::Share {
+                        object: object(word(words, 0)?)?,
+                        cookie: number(words, 1)?,
+                        fd: number(words, 2)?,
+                    },
+                    &fds,
+                )
             }
             "unshare" => done(Request::Unshare { cookie: number(words, 0)? }, &[]),
             "fork" => done(Request::Fork, &[self.fd(words, 0)?]),
@@ -283,6 +305,11 @@ impl Liar {
             "leave" => done(Request::Leave { listener: number(words, 0)? }, &[]),
             "lpage" => done(Request::Listener { listener: number(words, 0)? }, &[]),
             "lpoller" => done(Request::ListenerPoller { listener: number(words, 0)? }, &[]),
+            "rings" => {
+                let (reply, mut fds) = client.request(&Request::Bell { poller: number(words, 0)? }, &[])?;
+                let bell = fds.take().with_context(|| format!("{reply:?}"))?;
+                Ok(self.keep(bell.into_owned_fd()).to_string())
+            }
             "bell" => done(Request::Bell { poller: number(words, 0)? }, &[]),
             "poller" => done(Request::Poller, &[]),
             "ports" => done(Request::Ports { port: number(words, 0)? }, &[]),
@@ -292,7 +319,10 @@ impl Liar {
             // The entry of a number of this process's page: object, cookie.
             "entry" => {
                 let page = self.page.as_ref().context("no page")?;
-                anyhow::ensure!(page.set(number(words, 0)?, object(word(words, 1)?)?, number(words, 2)?), "out of range");
+                anyhow::ensure!(
+                    page.set(number(words, 0)?, object(word(words, 1)?)?, number(words, 2)?),
+                    "out of range"
+                );
                 Ok(String::new())
             }
             // So many entries, all sockets of the kernel's.
@@ -349,6 +379,12 @@ impl Liar {
                 let said = format!("{} {}", self.channels.len(), channel.slot());
                 self.channels.push(channel);
                 Ok(said)
+            }
+            // A connection that is there: whoever has the memory has a handle of it.
+            "at" => {
+                let channel = Channel::at(self.arena(words, 0)?, number(words, 1)?).context("nobody's slot")?;
+                self.channels.push(channel);
+                Ok((self.channels.len() - 1).to_string())
             }
             "send" => Ok(self.channel(words, 0)?.send_one(words[1..].join(" ").as_bytes())?.to_string()),
             "recv" => {
@@ -420,19 +456,24 @@ impl Liar {
             _ => {
                 let fd = self.fd(words, 0)?;
                 let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-                let reopened = std::fs::OpenOptions::new().write(true).open(path).is_ok_and(|file| {
-                    rustix::io::pwrite(&file, &[0xff; 8], 0).is_ok()
-                });
+                let reopened = std::fs::OpenOptions::new()
+                    .write(true)
+                    .open(path)
+                    .is_ok_and(|file| rustix::io::pwrite(&file, &[0xff; 8], 0).is_ok());
                 let ways = [
                     ("pwrite", rustix::io::pwrite(fd, &[0xff; 8], 0).is_ok()),
                     ("open and pwrite", reopened),
                     ("ftruncate", rustix::fs::ftruncate(fd, 0).is_ok()),
-                    ("fallocate", rustix::fs::fallocate(
-                        fd,
-                        rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
-                        0,
-                        4096,
-                    ).is_ok()),
+                    (
+                        "fallocate",
+                        rustix::fs::fallocate(
+                            fd,
+                            rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+                            0,
+                            4096,
+                        )
+                        .is_ok(),
+                    ),
                 ];
                 match ways.iter().find(|(_, works)| *works) {
                     Some((way, _)) => Ok((*way).to_owned()),

@@ -28,6 +28,7 @@ pub(crate) fn place(geometry: Geometry, name: &str, slot: u32, side: usize) -> R
         "head.inbox_watch" => offset_of!(Head, inbox_watch),
         "lanes" => geometry.lanes(),
         "inbox" => geometry.inbox(),
+        "rings" => geometry.rings(),
         "slots" => geometry.slot_map(),
         "block" => block,
         "block.state" => block + offset_of!(Block, state),

@@ -1,0 +1,312 @@
+"""The daemon's control thread: what a user may ask of it, and how much."""
+
+import time
+
+from attacks import attack
+from stage import CLIENT, PYTHON, SERVER, Broken, Proc
+
+
+def busy(t, what, most=0.4, seconds=0.8):
+    """The daemon must be idle when nobody asks it anything."""
+    before = t.wanted()
+    time.sleep(seconds)
+    share = (t.wanted() - before) / seconds
+    if share > most:
+        raise Broken(f"{what}: the daemon uses {share:.0%} of a CPU for nothing, for as long as the attacker likes")
+
+
+@attack("9: the control thread")
+def exec_that_never_ends(t):
+    """The moment of an exec is a socket of which the attacker keeps a copy: its end is told for ever."""
+    t.start()
+    liar = t.liar().attach()
+    near, far = liar("pair")
+    liar("exec", near)
+    liar("close", far)
+    time.sleep(0.1)
+    busy(t, "Exec with a socket that stays open")
+
+
+@attack("9: the control thread")
+def exec_that_is_taken_back(t):
+    t.start()
+    liar = t.liar().attach()
+    near, far = liar("pair")
+    liar("exec", near)
+    liar("execfailed")
+    liar("close", far)
+    busy(t, "ExecFailed after Exec with a socket that stays open")
+
+
+@attack("9: the control thread")
+def fork_that_ends(t):
+    """The same by the child's connection: it is hung up on, and its socket stays readable."""
+    t.start()
+    liar = t.liar().attach()
+    near, far = liar("pair")
+    copy = liar("dup", far)[0]
+    liar("fork", far)
+    liar("raw", "00" * 8, near)
+    liar("close", near)
+    time.sleep(0.2)
+    busy(t, "Fork with a socket that stays open")
+    del copy
+
+
+@attack("9: the control thread")
+def fork_into_the_daemon_itself(t):
+    """The child's connection is one to the daemon's own control socket: it talks to itself, with its own credentials."""
+    t.start()
+    liar = t.liar().attach()
+    loop = liar("unix")[0]
+    copy = liar("dup", loop)[0]
+    liar.may("fork", loop)
+    liar.may("raw", "ff000000" + "01000000", copy)
+    time.sleep(0.1)
+    busy(t, "the daemon answers its own answers")
+
+
+@attack("9: the daemon's memory")
+def fork_of_a_full_page(t):
+    """Each child's page is a copy of its parent's, which the daemon writes: 16 MiB of its own memory for a message."""
+    t.start()
+    liar = t.liar().attach()
+    liar("fill", 1 << 20)
+    before = t.memory()
+    for _ in range(12):
+        liar.may("fork", liar("pair")[1])
+    grown = t.memory() - before
+    if grown > 100 << 20:
+        raise Broken(f"twelve messages made the daemon {grown >> 20} MiB larger; half of all attachments may do so")
+
+
+@attack("9: the control thread")
+def list_of_a_full_page(t):
+    """Lists of a process with a million entries, asked for all the time by some connections: how long honest ones wait."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7201, "REAL")
+    liar = t.liar().attach()
+    liar("fill", (1 << 20) - 1)
+    ask = """
+import socket, struct, sys, time
+conns = []
+for _ in range(60):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(sys.argv[1]); s.setblocking(False); conns.append(s)
+# Request::Sockets from the last entry of the attacker's page on
+ask = struct.pack('<HHIQ', 17, 0, 1, int(sys.argv[2]) << 32 | (1 << 20) - 10)
+print('ready', flush=True)
+until = time.monotonic() + 8
+while time.monotonic() < until:
+    for s in conns:
+        try: s.send(ask)
+        except OSError: pass
+        try:
+            while s.recv(16384): pass
+        except OSError: pass
+    time.sleep(0.001)
+"""
+    t.py(ask, t.control, liar.number, user="nobody", preload=False)
+    time.sleep(0.5)
+    begun = time.monotonic()
+    said = t.run(CLIENT, "127.0.0.1", 7201)
+    waited = time.monotonic() - begun
+    if waited > 1.5:
+        raise Broken(f"a connect(2) of somebody else took {waited:.1f} s ({said})")
+
+
+@attack("9: everybody's sockets are shown to anybody")
+def list_of_others_sockets(t):
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7202, "REAL")
+    liar = t.liar().attach()
+    row = [word for word in liar("sockets") if ":7202" in word]
+    if row:
+        raise Broken(f"nobody is told process and descriptor of root's socket: {row[0]}")
+
+
+@attack("9: everybody's sockets are shown to anybody")
+def list_of_other_namespaces(t):
+    """A listener in another network namespace, which nobody's tools would not show at all."""
+    t.start()
+    other = t.space("other")
+    t.py(SERVER, "127.0.0.1", 7203, "REAL", ns=other)
+    liar = t.liar().attach()
+    if any(":7203" in word for word in liar("sockets")):
+        raise Broken("nobody is shown the listener of another network namespace")
+
+
+@attack("names are shown to root")
+def name_with_an_escape(t):
+    """A name that commands the terminal of who looks at the list."""
+    t.start()
+    liar = t.liar()
+    liar("connect")
+    liar("hello-as", b"\x1b]0;owned\x07\x1b[2J".hex())
+    fd = liar("socket", "v4")[0]
+    liar("bind", fd, "127.0.0.1:7204")
+    liar("klisten", fd, 1)
+    listener = liar("listen", fd)[0]
+    liar("entry", 3, listener, 0)
+    shown = t.fastsock("ss").stdout
+    if "7204" not in shown:
+        raise RuntimeError(f"not in the list: {shown}")
+    if "\x1b" in shown or "\x07" in shown:
+        raise Broken("`fastsock ss` writes a user's escape sequences to root's terminal")
+
+
+@attack("9: two users fill the limit")
+def two_users_take_all_attachments(t):
+    t.start(config="[limits]\nattachments = 16\n")
+    for user in ("nobody", "games"):
+        liar = t.liar(user=user)
+        for _ in range(20):
+            liar.may("more")
+        t.keep = liar
+    root = t.liar(user=None)
+    root("connect")
+    if not root.may("hello"):
+        raise Broken("two users have all attachments, and root has none")
+
+
+@attack("9: two users fill the limit")
+def two_users_take_all_listeners(t):
+    t.start(config="[limits]\nlisteners = 16\n")
+    for n, user in enumerate(("nobody", "games")):
+        liar = t.liar(user=user).attach()
+        for port in range(20):
+            fd = liar("socket", "v4")[0]
+            liar("bind", fd, f"127.0.0.1:{7300 + 20 * n + port}")
+            liar("klisten", fd, 1)
+            liar.may("listen", fd)
+    root = t.liar(user=None).attach()
+    fd = root("socket", "v4")[0]
+    root("bind", fd, "127.0.0.1:7399")
+    root("klisten", fd, 1)
+    if not root.may("listen", fd):
+        raise Broken("two users have all listeners, and root has none")
+
+
+@attack("9: namespaces")
+def namespace_that_changes_all_the_time(t):
+    """nobody adds and removes an address in a namespace of his own: everybody's routes are asked for anew, and all addresses read."""
+    t.start()
+    churn = """
+import os, socket, subprocess, sys
+subprocess.run('ip link set lo up', shell=True)
+batch = ''.join(f'address add 10.{n >> 8}.{n & 255}.1/32 dev lo\\n' for n in range(1500))
+subprocess.run(['ip', '-batch', '-'], input=batch, text=True)
+s = socket.create_server(('127.0.0.1', 7205))
+print('ready', flush=True)
+flap = 'address add 192.0.2.1/32 dev lo\\naddress del 192.0.2.1/32 dev lo\\n' * 20000
+subprocess.run(['ip', '-batch', '-'], input=flap, text=True)
+"""
+    t.py(churn, user="nobody", userns=True)
+    time.sleep(0.3)
+    busy(t, "addresses that come and go in a user's namespace", seconds=1.0)
+
+
+@attack("9: namespaces")
+def routes_are_forgotten_for_a_strangers_namespace(t):
+    """The same, seen by a client: whether its cached way stays good."""
+    t.start()
+    liar = t.liar(user=None).attach()
+    churn = ("import socket, subprocess\nsubprocess.run('ip link set lo up', shell=True)\n"
+             "s = socket.create_server(('127.0.0.1', 7206)); print('ready', flush=True)\n"
+             "flap = 'address add 192.0.2.1/32 dev lo\\naddress del 192.0.2.1/32 dev lo\\n' * 20000\n"
+             "subprocess.run(['ip', '-batch', '-'], input=flap, text=True)")
+    t.py(churn, user="nobody", userns=True)
+    time.sleep(0.2)
+    before = int(liar("peek", liar.directory, 0)[0])
+    time.sleep(0.5)
+    changes = int(liar("peek", liar.directory, 0)[0]) - before
+    if changes > 20:
+        raise Broken(f"what root's processes know of their ways was made void {changes} times in half a second, by nobody")
+
+
+@attack("a rule that is new")
+def reload_denies_and_a_liar_goes_on(t):
+    """A rule that is loaded later forbids it: a client that does not look at the generation connects all the same."""
+    t.start(config="")
+    t.py(SERVER, "127.0.0.1", 7207, "REAL")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    memory = liar("route", fd, "127.0.0.1:7207")[1].split(":")[1]
+    side = liar("map", memory, "A")[0]
+    with open(t.config, "w") as file:
+        file.write('[[rule]]\naction = "deny"\ncall = "connect"\nuser = "nobody"\nports = 7207\n')
+    t.daemon.popen.send_signal(1)
+    other = t.liar().attach()
+    fd = other("socket", "v4")[0]
+    for _ in range(100):
+        if not other.may("route", fd, "127.0.0.1:7207"):
+            break
+        time.sleep(0.02)
+    else:
+        raise RuntimeError("the rule is not in force")
+    channel = liar.may("open", side, "127.0.0.1:40000", "127.0.0.1:7207")
+    if channel and "REAL" in (liar.may("recv", channel[0]) or [""])[0]:
+        raise Broken("nobody connects to a port that a rule has forbidden him since")
+
+
+@attack("a daemon that does not answer")
+def stuck_daemon(t):
+    """It is stopped: a client has lost a time-out once, and goes on by the kernel."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7208, "REAL", preload=False)
+    script = ("import socket, time, sys\n"
+              "def once():\n    c = socket.create_connection(('127.0.0.1', 7208), 20); return c.recv(10)\n"
+              "once(); print('first', flush=True); sys.stdin.readline()\nb = time.monotonic()\n"
+              "for _ in range(4):\n    s = socket.create_server(('127.0.0.1', 0)); s.close(); once()\nprint('took', time.monotonic() - b)")
+    import subprocess
+    victim = Proc(t, t.command(PYTHON, "-c", script), stdin=subprocess.PIPE).wait_for("first")
+    t.daemon.popen.send_signal(19)
+    try:
+        victim.popen.stdin.write(b"\n")
+        victim.popen.stdin.close()
+        said = victim.end(7)
+    finally:
+        t.daemon.popen.send_signal(18)
+    took = float(victim.lines("took")[0]) if "took" in said else 7
+    if took > 4.5:
+        raise Broken(f"a stuck daemon costs a program {took:.1f} s and more for four listeners and connections: more than one time-out")
+
+
+@attack("messages that make no sense")
+def malformed_messages(t):
+    """All kinds with any bytes behind them, from several users: the daemon lives, and serves."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7209, "REAL")
+    script = ("import os, socket, struct, sys, random\nrandom.seed(5)\n"
+              "for n in range(3000):\n"
+              "    if n % 50 == 0:\n"
+              "        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(sys.argv[1]); s.setblocking(False)\n"
+              "    kind = random.randrange(0, 40)\n"
+              "    try: s.send(struct.pack('<HHI', kind, random.choice((0, 0, 0, 9)), n) + random.randbytes(random.randrange(0, 60)))\n"
+              "    except OSError: pass\n"
+              "    try:\n"
+              "        while s.recv(20000): pass\n"
+              "    except OSError: pass\nprint('done')")
+    t.run(script, t.control, user="nobody", preload=False)
+    said = t.run(CLIENT, "127.0.0.1", 7209)
+    if t.daemon.popen.poll() is not None or "REAL" not in said:
+        raise Broken(f"the daemon does not serve any more: {t.daemon.said()[-300:]}")
+
+
+@attack("answers that nobody takes")
+def answers_are_not_taken(t):
+    """Connections that ask and never read: nobody waits for them."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7210, "REAL")
+    script = ("import socket, struct, sys, time\nkeep = []\n"
+              "for n in range(100):\n"
+              "    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(sys.argv[1]); s.setblocking(False)\n"
+              "    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)\n"
+              "    keep.append(s)\n"
+              "    try:\n"
+              "        while True: s.send(struct.pack('<HHIQ', 18, 0, n, 0))\n"
+              "    except OSError: pass\nprint('ready', flush=True); time.sleep(5)")
+    t.py(script, t.control, user="nobody", preload=False)
+    begun = time.monotonic()
+    said = t.run(CLIENT, "127.0.0.1", 7210)
+    if "REAL" not in said or time.monotonic() - begun > 1.5:
+        raise Broken(f"a connect took {time.monotonic() - begun:.1f} s: {said}")

@@ -1,0 +1,279 @@
+"""Holders of one listener: a worker, or a child that has given up its rights, and the sessions of the others."""
+
+import time
+
+from attacks import attack
+from stage import PYTHON, Broken, Liar
+
+SECRET = "THE-SECRET-OF-A-SESSION-" * 4
+
+# A server of root's with a worker, nobody, that holds the listener and nothing else: at number 50, in a program without the library.
+MASTER = """
+import os, socket, sys
+s = socket.create_server(('127.0.0.1', int(sys.argv[2])))
+os.dup2(s.fileno(), 50, inheritable=True)
+if os.fork() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    del os.environ['LD_PRELOAD']
+    os.execv(sys.argv[1], [sys.argv[1]])
+os.close(50)
+while True:
+    c, _ = s.accept()
+    if os.fork() == 0:
+        while True:
+            data = c.recv(1000)
+            if not data: os._exit(0)
+            c.sendall(data)
+"""
+
+# Sends what it is told, says what comes back, and at the end how it ended.
+TALK = """
+import socket, sys, time
+c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+c.settimeout(4)
+c.sendall(sys.argv[2].encode())
+print('echo', c.recv(1000), flush=True)
+try:
+    print('then', c.recv(1000), flush=True)
+except OSError as e: print('end', e, flush=True)
+"""
+
+
+def worker(t, port):
+    t.start()
+    liar = Liar(t, t.command(PYTHON, "-c", MASTER, f"{t.dir}/fs-redteam", port))
+    liar.attach()
+    liar("adopt", 50)
+    return liar
+
+
+def sessions(liar):
+    """The memory of all arenas that the worker can have."""
+    found = []
+    for arena in range(1, 12):
+        memory = liar.may("arena", arena)
+        if memory:
+            found.append((arena, memory[0], memory[1]))
+    return found
+
+
+@attack("6: one worker reads the others' sessions")
+def worker_reads_a_session(t):
+    liar = worker(t, 7101)
+    client = t.py(TALK, 7101, SECRET, wait="echo")
+    claimed = liar.may("claim", 2)
+    for _, _, memory in sessions(liar) if claimed else ():
+        if liar.may("find", memory, SECRET):
+            raise Broken("a worker that only holds the listener reads a session that another process has accepted")
+    client.stop()
+
+
+@attack("6: one worker writes into the others' sessions")
+def worker_writes_into_a_session(t):
+    liar = worker(t, 7102)
+    client = t.py(TALK, 7102, SECRET, wait="echo")
+    claimed = liar.may("claim", 2)
+    for _, _, memory in sessions(liar) if claimed else ():
+        side = liar.may("map", memory, "B")
+        for slot in range(2) if side else ():
+            channel = liar.may("at", side[0], slot)
+            if channel:
+                liar.may("send", channel[0], "INJECTED")
+    if "INJECTED" in client.end(5):
+        raise Broken("a worker that only holds the listener has written to another's client")
+
+
+@attack("6: one worker ends the others' sessions")
+def worker_ends_a_session(t):
+    """By the daemon's own hand: its page says that it holds the channel, and it ends."""
+    liar = worker(t, 7103)
+    client = t.py(TALK, 7103, SECRET, wait="echo")
+    claimed = liar.may("claim", 2)
+    for arena, _, _ in sessions(liar) if claimed else ():
+        for entry in range(4):
+            liar("entry", 8 + entry, f"{arena}/0/B", 1)
+    liar.stop()
+    time.sleep(0.5)
+    said = client.said()
+    if "then" in said or "end" in said:
+        raise Broken(f"a worker that only holds the listener has ended another's session: {said.splitlines()[-1]}")
+
+
+@attack("6: what is left of a session")
+def late_worker_reads_the_past(t):
+    """It begins when the session is over, and its client gone to the next one."""
+    liar = worker(t, 7104)
+    script = TALK.replace("try:", "c.close(); c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); c.settimeout(4); "
+                          "c.sendall(b'x'); c.recv(1); print('second', flush=True)\ntry:")
+    t.py(script, 7104, SECRET, wait="second")
+    claimed = liar.may("claim", 2)
+    for _, _, memory in sessions(liar) if claimed else ():
+        if liar.may("find", memory, SECRET):
+            raise Broken("a worker reads what a session carried that ended before it held anything")
+
+
+# A server that forks a child which gives up everything, as sshd's before authentication; the child looks at what it has mapped.
+SEPARATED = """
+import ctypes, os, socket, sys, time
+s = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+print('ready', flush=True)
+c, _ = s.accept(); c.recv(1)
+if os.fork() == 0:
+    out = os.dup2(1, 60)
+    os.closerange(3, 60); os.closerange(61, 4096)
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    time.sleep(1.5)
+    rings, found = int(sys.argv[2]), b''
+    with open('/proc/self/maps') as maps:
+        for line in maps:
+            if 'fastsock-arena' not in line: continue
+            ends, perms, offset = line.split()[:3]
+            begin, end = (int(n, 16) for n in ends.split('-'))
+            offset = int(offset, 16)
+            for slot in range(4):
+                at = rings + slot * (1 << 20) + (1 << 14)
+                if 'r' in perms and offset <= at and at + 4096 <= offset + end - begin:
+                    found += ctypes.string_at(begin + at - offset, 4096)
+    os.write(60, b'child read %s\\n' % (b'SECRET' if sys.argv[3].encode() in found else b'nothing'))
+    os._exit(0)
+d, _ = s.accept()
+d.recv(1000)
+time.sleep(5)
+"""
+
+
+@attack("6: a child that has given up its rights")
+def privilege_separated_child_reads(t):
+    """It has closed every descriptor and is nobody; a session that begins afterwards lies in memory that it was born with."""
+    t.start()
+    liar = t.liar().attach()
+    server = t.py(SEPARATED, 7105, liar("place", "rings")[0], SECRET)
+    t.py("import socket, sys, time\nc = socket.create_connection(('127.0.0.1', 7105)); c.sendall(b'1'); time.sleep(0.7)\n"
+         "d = socket.create_connection(('127.0.0.1', 7105)); d.sendall(sys.argv[1].encode()); time.sleep(5)", SECRET, wait=None)
+    server.wait_for("child read", 8)
+    if "child read SECRET" in server.said():
+        raise Broken("a child that has closed all descriptors reads the sessions that its parent accepts afterwards")
+
+
+@attack("a peer that writes anything")
+def scribbling_client(t):
+    """A client of nobody's writes anything anywhere into the memory that it shares with a server; another client is served."""
+    t.start()
+    server = t.py("""
+import selectors, socket
+s = socket.create_server(('127.0.0.1', 7106)); s.setblocking(False)
+e = selectors.DefaultSelector(); e.register(s, selectors.EVENT_READ)
+print('ready', flush=True)
+while True:
+    for key, _ in e.select():
+        try:
+            if key.fileobj is s:
+                c, _ = s.accept(); c.setblocking(False); e.register(c, selectors.EVENT_READ)
+            else:
+                data = key.fileobj.recv(1000)
+                if data: key.fileobj.send(data)
+                else: e.unregister(key.fileobj); key.fileobj.close()
+        except BlockingIOError: pass
+        except OSError:
+            if key.fileobj is not s: e.unregister(key.fileobj); key.fileobj.close()
+""")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    memory = liar("route", fd, "127.0.0.1:7106")[1].split(":")[1]
+    side = liar("map", memory, "A")[0]
+    for n in range(20):
+        channel = liar.may("open", side, f"127.0.0.1:{40000 + n}", "127.0.0.1:7106")
+        if channel:
+            liar.may("send", channel[0], "x" * 50)
+        liar.may("scribble", memory, 7 + n, 3000)
+    begun = time.monotonic()
+    said = t.run("import socket\nc = socket.create_connection(('127.0.0.1', 7106), 5); c.sendall(b'hello'); print(c.recv(100))")
+    if "hello" not in said or server.popen.poll() is not None or time.monotonic() - begun > 2:
+        raise Broken(f"a server was kept from its other clients for {time.monotonic() - begun:.1f} s: {said!r} {server.said()[-200:]!r}")
+
+
+def locked(t, port, fields):
+    """A client that holds locks of its server's for ever; how long another client waits."""
+    t.start()
+    t.py(f"""
+import selectors, socket
+s = socket.create_server(('127.0.0.1', {port})); s.setblocking(False)
+e = selectors.DefaultSelector(); e.register(s, selectors.EVENT_READ)
+print('ready', flush=True)
+while True:
+    for key, _ in e.select():
+        try:
+            if key.fileobj is s:
+                c, _ = s.accept(); c.setblocking(False); e.register(c, selectors.EVENT_READ)
+            else:
+                data = key.fileobj.recv(1000)
+                if data: key.fileobj.send(data)
+                else: e.unregister(key.fileobj); key.fileobj.close()
+        except BlockingIOError: pass
+        except OSError:
+            if key.fileobj is not s: e.unregister(key.fileobj); key.fileobj.close()
+""")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    memory = liar("route", fd, f"127.0.0.1:{port}")[1].split(":")[1]
+    channel, slot = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
+    liar("send", channel, "1")
+    liar("recv", channel)
+    for field in fields:
+        liar("poke", memory, f"{field},{slot},1", 1 << 32 | 1)
+    liar("send", channel, "2")
+    time.sleep(0.2)
+    begun = time.monotonic()
+    said = t.run(f"import socket\nc = socket.create_connection(('127.0.0.1', {port}), 5); c.settimeout(3); c.sendall(b'hello')\n"
+                 "print(c.recv(100))")
+    waited = time.monotonic() - begun
+    if "hello" not in said or waited > 1.5:
+        raise Broken(f"a server that never blocks was kept for {waited:.1f} s by a lock in a client's memory ({said!r})")
+
+
+@attack("a peer that holds locks")
+def lock_of_the_receiver_is_held(t):
+    locked(t, 7107, ["in.lock"])
+
+
+@attack("a peer that holds locks")
+def lock_of_the_sender_is_held(t):
+    locked(t, 7108, ["tx.lock"])
+
+
+@attack("a peer that fills the queue")
+def backlog_is_the_listeners(t):
+    """The limit of those that wait for accept lies in memory that the client can write: a backlog of 1 takes thousands."""
+    t.start()
+    t.py("import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 7109)); s.listen(1); print('ready', flush=True); time.sleep(20)")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    memory = liar("route", fd, "127.0.0.1:7109")[1].split(":")[1]
+    side = liar("map", memory, "A")[0]
+    liar("poke4", memory, "head.limit", 0)
+    open_ones = 0
+    for n in range(200):
+        channel = liar.may("open", side, f"127.0.0.1:{40000 + n}", "127.0.0.1:7109")
+        state = liar("state", channel[0]) if channel else []
+        if state:
+            liar("poke4", memory, "head.limit", 0)
+            open_ones += 1
+    rows = [line for line in t.fastsock("ss").stdout.splitlines() if "LISTEN" in line]
+    waiting = max((int(word) for row in rows for word in row.split() if word.isdigit() and int(word) in range(100, 201)), default=0)
+    if waiting:
+        raise Broken(f"a listener with a backlog of 1 has {waiting} connections that wait, of one client")
+
+
+@attack("memory that is given for reading")
+def pages_for_reading(t):
+    """The directory and a listener's page: no way of the kernel's changes them."""
+    t.start()
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    liar("bind", fd, "127.0.0.1:7110")
+    liar("klisten", fd, 1)
+    page = liar("listen", fd)[1]
+    for name, handle in (("directory", liar.directory), ("listener's page", page)):
+        way = liar.may("writable", handle)
+        if way:
+            raise Broken(f"the {name} can be written by {' '.join(way)}")

@@ -1,0 +1,281 @@
+"""What the kernel of this host would have said: rules, routes, hooks and options that a connection by memory must not pass by."""
+
+import os
+import time
+
+from attacks import attack
+from stage import CLIENT, PYTHON, SERVER, Broken, Inapplicable, Proc
+
+
+def same(t, client, *arguments, **how):
+    """The program with the library is told what it is told without."""
+    kernel = t.run(client, *arguments, preload=False, **how)
+    ours = t.run(client, *arguments, **how)
+    if kernel.split()[:1] != ours.split()[:1]:
+        raise Broken(f"the kernel's answer is {kernel!r}, ours {ours!r}")
+    return kernel
+
+
+def served(t, port, text="REAL", script=SERVER, **how):
+    t.start()
+    return t.py(script, "127.0.0.1", port, text, **how)
+
+
+@attack("8: netfilter")
+def output_rule_of_a_user(t):
+    """nft output, meta skuid: nobody may not connect there."""
+    served(t, 7401)
+    t.sh("nft", "add table inet t; add chain inet t c { type filter hook output priority 0; }; "
+         "add rule inet t c meta skuid nobody tcp dport 7401 reject with tcp reset")
+    same(t, CLIENT, "127.0.0.1", 7401, user="nobody")
+
+
+@attack("8: netfilter")
+def input_rule_through_a_jump(t):
+    served(t, 7402)
+    t.sh("nft", "add table ip t; add chain ip t deep; add set ip t ports { type inet_service; elements = { 7402 }; }; "
+         "add rule ip t deep tcp dport @ports reject with tcp reset; "
+         "add chain ip t c { type filter hook input priority 0; }; add rule ip t c iifname lo jump deep")
+    same(t, CLIENT, "127.0.0.1", 7402)
+
+
+@attack("8: netfilter")
+def rule_of_iptables_legacy(t):
+    served(t, 7403)
+    if t.sh("iptables-legacy", "-A", "OUTPUT", "-p", "tcp", "--dport", "7403", "-j", "REJECT", "--reject-with", "tcp-reset",
+            check=False).returncode != 0:
+        raise Inapplicable("no iptables-legacy in this kernel")
+    same(t, CLIENT, "127.0.0.1", 7403)
+
+
+@attack("8: netfilter")
+def address_translation(t):
+    """A redirect in output: the kernel leads the client to another server."""
+    served(t, 7404, "DIRECT")
+    t.py(SERVER, "127.0.0.1", 7405, "TRANSLATED")
+    t.sh("nft", "add table ip t; add chain ip t c { type nat hook output priority -100; }; "
+         "add rule ip t c tcp dport 7404 dnat to 127.0.0.1:7405")
+    same(t, CLIENT, "127.0.0.1", 7404)
+
+
+@attack("8: netfilter")
+def rule_that_ends_an_open_connection(t):
+    """A rule that begins to drop stops a connection that is open, within a second."""
+    t.start()
+    echo = ("import socket\ns = socket.create_server(('127.0.0.1', 7406)); print('ready', flush=True)\nwhile True:\n"
+            "    c, _ = s.accept()\n    while True:\n        d = c.recv(100)\n        if not d: break\n        c.sendall(d)")
+    t.py(echo)
+    client = t.py("import socket, time\nc = socket.create_connection(('127.0.0.1', 7406)); c.settimeout(0.5)\n"
+                  "for n in range(60):\n    c.sendall(b'x')\n    try: c.recv(1)\n    except OSError: print('stopped', flush=True); break\n"
+                  "    print('turn', n, flush=True); time.sleep(0.05)", wait="turn 3")
+    t.sh("nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c tcp dport 7406 drop")
+    until = time.monotonic() + 1
+    while time.monotonic() < until and "stopped" not in client.said():
+        time.sleep(0.05)
+    before = client.said().count("turn")
+    time.sleep(0.4)
+    if client.said().count("turn") > before + 1:
+        raise Broken("a connection that a rule drops goes on for more than a second")
+
+
+# Attaches a program that refuses to the cgroup of a path, and prints `ready`; a second argument is the attach type.
+CGROUP = """
+import ctypes, os, struct, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+code = struct.pack('<QQ', 0xb7, 0x95)  # r0 = 0; exit
+insns = ctypes.create_string_buffer(code); licence = ctypes.create_string_buffer(b'GPL')
+attr = struct.pack('<IIQQIIQIIII', 18, 2, ctypes.addressof(insns), ctypes.addressof(licence), 0, 0, 0, 0, 0, 0, 0)
+attr = struct.pack('<IIQQIIQII16sII', 18, 2, ctypes.addressof(insns), ctypes.addressof(licence), 0, 0, 0, 0, 0, b'', 0, int(sys.argv[2]))
+buffer = ctypes.create_string_buffer(attr + bytes(60))
+program = libc.syscall(321, 5, buffer, len(attr))
+if program < 0: print('no BPF', os.strerror(ctypes.get_errno()), flush=True); sys.exit(1)
+group = os.open(sys.argv[1], os.O_RDONLY)
+attach = ctypes.create_string_buffer(struct.pack('<IIII', group, program, int(sys.argv[2]), 0))
+if libc.syscall(321, 8, attach, 16) < 0: print('no attach', os.strerror(ctypes.get_errno()), flush=True); sys.exit(1)
+print('ready', flush=True); time.sleep(30)
+"""
+
+
+def cgroup(t, kind):
+    """A cgroup of its own with such a program; what enters it."""
+    root = os.path.join(t.dir, "cgroup")
+    os.makedirs(root)
+    made = f"{root}/fastsock-red-{os.path.basename(t.dir)}"
+    script = f"mount -t cgroup2 none {root} && mkdir {made} && {PYTHON} -c \"$0\" {made} {kind}; rmdir {made}"
+    holder = Proc(t, ["unshare", "--mount", "sh", "-c", script, CGROUP])
+    until = time.monotonic() + 5
+    while "ready" not in holder.said():
+        if holder.popen.poll() is not None or time.monotonic() > until:
+            raise Inapplicable(f"no cgroup programs: {holder.said()[-100:]}")
+        time.sleep(0.02)
+    mount = f"mount -t cgroup2 none {root} && echo $$ > {made}/cgroup.procs && exec \"$@\""
+
+    def run(script, *arguments, preload=True):
+        inner = t.command(PYTHON, "-c", script, *arguments, preload=preload)
+        return Proc(t, ["unshare", "--mount", "sh", "-c", mount, "sh", *inner]).end().strip()
+    return run
+
+
+@attack("8: cgroup-BPF")
+def cgroup_program_at_connect(t):
+    """BPF_CGROUP_INET4_CONNECT says no, as systemd's IPAddressDeny= and Cilium do."""
+    served(t, 7407)
+    run = cgroup(t, 10)
+    kernel, ours = run(CLIENT, "127.0.0.1", 7407, preload=False), run(CLIENT, "127.0.0.1", 7407)
+    if kernel.startswith("ERR") and not ours.startswith("ERR"):
+        raise Broken(f"a program of the cgroup refuses ({kernel}); ours: {ours}")
+
+
+@attack("8: Landlock")
+def landlock_at_connect(t):
+    """A process that has confined itself: no TCP connect at all (LANDLOCK_ACCESS_NET_CONNECT_TCP)."""
+    served(t, 7408)
+    confine = """
+import ctypes, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+rules = libc.syscall(444, ctypes.create_string_buffer(struct.pack('<QQ', 0, 2)), 16, 0)
+if rules < 0: print('none', flush=True); sys.exit()
+libc.prctl(38, 1, 0, 0, 0)
+libc.syscall(446, rules, 0)
+""" + CLIENT
+    if same(t, confine, "127.0.0.1", 7408) == "none":
+        raise Inapplicable("no Landlock in this kernel")
+
+
+@attack("8: seccomp")
+def seccomp_at_connect(t):
+    """A filter of system calls answers EPERM to connect(2)."""
+    served(t, 7409)
+    confine = """
+import ctypes, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+code = struct.pack('<HBBI', 0x20, 0, 0, 0) + struct.pack('<HBBI', 0x15, 0, 1, 42) + struct.pack('<HBBI', 6, 0, 0, 0x50001) \\
+    + struct.pack('<HBBI', 6, 0, 0, 0x7fff0000)
+keep = ctypes.create_string_buffer(code)
+libc.prctl(38, 1, 0, 0, 0)
+if libc.prctl(22, 2, ctypes.create_string_buffer(struct.pack('<HxxxxxxQ', 4, ctypes.addressof(keep))), 0, 0): print('no filter')
+""" + CLIENT
+    same(t, confine, "127.0.0.1", 7409)
+
+
+def device(t):
+    """One more, d0, that no packet of the loopback's comes by."""
+    t.ip("link", "add", "d0", "type", "veth", "peer", "name", "d1")
+    t.ip("link", "set", "d1", "up")
+    t.ip("address", "add", "10.8.0.1/24", "dev", "d0")
+    t.ip("link", "set", "d0", "up")
+
+
+@attack("7: SO_BINDTODEVICE")
+def client_is_bound_to_a_device(t):
+    served(t, 7410)
+    device(t)
+    script = CLIENT.replace("c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)",
+                            "c = socket.socket(); c.settimeout(1); c.setsockopt(socket.SOL_SOCKET, 25, b'd0'); "
+                            "c.connect((sys.argv[1], int(sys.argv[2])))")
+    same(t, script, "127.0.0.1", 7410)
+
+
+@attack("7: SO_BINDTODEVICE")
+def listener_is_bound_to_a_device(t):
+    t.start()
+    device(t)
+    script = SERVER.replace("s = socket.create_server((sys.argv[1], int(sys.argv[2])))",
+                            "s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, 25, b'd0'); s.bind(('', int(sys.argv[2]))); s.listen()")
+    t.py(script, "", 7411, "BOUND")
+    same(t, CLIENT, "127.0.0.1", 7411)
+
+
+@attack("7: SO_BINDTODEVICE")
+def listener_is_bound_to_a_device_afterwards(t):
+    """Announced first, and bound to a device when it is known already."""
+    t.start()
+    device(t)
+    script = SERVER.replace("s = socket.create_server((sys.argv[1], int(sys.argv[2])))",
+                            "s = socket.create_server(('', int(sys.argv[2]))); s.setsockopt(socket.SOL_SOCKET, 25, b'd0')")
+    t.py(script, "", 7412, "BOUND")
+    same(t, CLIENT, "127.0.0.1", 7412)
+
+
+def local_rules(t, *rule):
+    """A rule in front of the table of local addresses."""
+    t.ip("rule", "add", "pref", "100", "lookup", "local")
+    t.ip("rule", "del", "pref", "0")
+    t.ip("rule", "add", "pref", "50", *rule)
+
+
+@attack("7: rules of routing")
+def routing_rule_of_a_user(t):
+    served(t, 7413)
+    local_rules(t, "uidrange", "65534-65534", "prohibit")
+    same(t, CLIENT, "127.0.0.1", 7413, user="nobody")
+
+
+@attack("7: rules of routing")
+def routing_rule_of_a_mark(t):
+    served(t, 7414)
+    local_rules(t, "fwmark", "7", "prohibit")
+    script = CLIENT.replace("c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)",
+                            "c = socket.socket(); c.settimeout(1); c.setsockopt(socket.SOL_SOCKET, 36, 7); "
+                            "c.connect((sys.argv[1], int(sys.argv[2])))")
+    same(t, script, "127.0.0.1", 7414)
+
+
+@attack("7: rules of routing")
+def routing_rule_of_a_port(t):
+    served(t, 7415)
+    local_rules(t, "ipproto", "tcp", "dport", "7415", "unreachable")
+    same(t, CLIENT, "127.0.0.1", 7415)
+
+
+@attack("options of a listener")
+def reuseport_group_with_a_program(t):
+    """SO_ATTACH_REUSEPORT_CBPF leads every connection to the first of a group."""
+    t.start()
+    script = SERVER.replace("s = socket.create_server((sys.argv[1], int(sys.argv[2])))", """
+import ctypes, struct
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1); s.bind((sys.argv[1], int(sys.argv[2]))); s.listen()
+if sys.argv[3] == 'FIRST':
+    code = ctypes.create_string_buffer(struct.pack('<HBBI', 6, 0, 0, 0))
+    s.setsockopt(socket.SOL_SOCKET, 51, struct.pack('<HxxxxxxQ', 1, ctypes.addressof(code)))""")
+    t.py(script, "127.0.0.1", 7416, "FIRST")
+    t.py(script, "127.0.0.1", 7416, "SECOND")
+    many = "import socket\nprint({socket.create_connection(('127.0.0.1', 7416)).recv(10) for _ in range(12)})"
+    kernel, ours = t.run(many, preload=False), t.run(many)
+    if kernel != ours:
+        raise Broken(f"the group's program is not asked: the kernel's clients reach {kernel}, ours {ours}")
+
+
+@attack("options of a listener")
+def socket_filter_of_a_listener(t):
+    """SO_ATTACH_FILTER that takes no packet: nobody connects."""
+    t.start()
+    script = SERVER.replace("print('ready'", """import ctypes, struct
+code = ctypes.create_string_buffer(struct.pack('<HBBI', 6, 0, 0, 0))
+s.setsockopt(socket.SOL_SOCKET, 26, struct.pack('<HxxxxxxQ', 1, ctypes.addressof(code)))
+print('ready'""")
+    t.py(script, "127.0.0.1", 7417, "FILTERED")
+    same(t, CLIENT.replace(", 3)", ", 0.7)"), "127.0.0.1", 7417)
+
+
+@attack("options of a listener")
+def signed_segments_of_a_listener(t):
+    """TCP_MD5SIG for the client's address: who does not sign is not heard."""
+    t.start()
+    script = SERVER.replace("print('ready'", """import struct
+address = struct.pack('<HH4s', 2, 0, socket.inet_aton('127.0.0.1')).ljust(128, b'\\0')
+try: s.setsockopt(socket.IPPROTO_TCP, 14, address + struct.pack('<BBHi80s', 0, 0, 6, 0, b'secret'))
+except OSError as e: print('no MD5', e, flush=True)
+print('ready'""")
+    if "no MD5" in t.py(script, "127.0.0.1", 7418, "SIGNED").said():
+        raise Inapplicable("no TCP_MD5SIG in this kernel")
+    same(t, CLIENT.replace(", 3)", ", 0.7)"), "127.0.0.1", 7418)
+
+
+@attack("options of a listener")
+def least_ttl_of_a_listener(t):
+    """IP_MINTTL of 255: only who is near is heard, as BGP wants it."""
+    t.start()
+    script = SERVER.replace("print('ready'", "s.setsockopt(socket.IPPROTO_IP, 21, 255)\nprint('ready'")
+    t.py(script, "127.0.0.1", 7419, "NEAR")
+    same(t, CLIENT.replace(", 3)", ", 0.7)"), "127.0.0.1", 7419)
