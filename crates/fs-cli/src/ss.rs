@@ -72,8 +72,13 @@ fn line(row: &SocketRow) -> [String; 9] {
         kind.into(),
         row.core.map_or("-".into(), |core| core.to_string()),
         row.reason.map_or("-".into(), |reason| reason.name().into()),
-        format!("users:((\"{}\",pid={},fd={}))", row.name.as_str(), row.pid, row.fd),
+        format!("users:((\"{}\",pid={},fd={}))", printable(row.name.as_str()), row.pid, row.fd),
     ]
+}
+
+/// A name is its process's to choose: nothing in it may command the terminal, or look like the end of it.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() || c == '"' { '?' } else { c }).collect()
 }
 
 /// As ss writes them: `*` where nothing is known.
