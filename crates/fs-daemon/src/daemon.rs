@@ -195,6 +195,7 @@ impl Builder {
 
         let joins = Joins::resolve(&config.joins)?;
         crate::limits::prepare(geometry)?;
+        fs_shm::holder::wait_for_nobody();
         let is_own = socket.is_none();
         let control = socket.map_or_else(|| listen(&path), |socket| given(socket, &path))?;
         let mut unfinished = Unfinished { path: is_own.then_some(&path), wire: None };

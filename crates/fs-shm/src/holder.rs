@@ -72,6 +72,18 @@ pub(crate) enum Users {
     Several,
 }
 
+/// Naps of 60 µs that a lock is waited for: about 6 s in all. A holder that is stopped (SIGSTOP, a debugger) for longer makes an
+/// error.
+const NAPS: u32 = 100_000;
+
+static PATIENCE: AtomicU32 = AtomicU32::new(NAPS);
+
+/// For the daemon: a thread that serves many must not wait for the words of one of them. Who holds a lock of a core's side is the
+/// core, or the daemon's control thread, for microseconds; what stands there for a millisecond was scribbled by the peer.
+pub fn wait_for_nobody() {
+    PATIENCE.store(16, Ordering::Relaxed);
+}
+
 /// A held lock; released on drop.
 #[must_use]
 pub(crate) struct Held<'a> {
@@ -89,7 +101,8 @@ impl Drop for Held<'_> {
 ///
 /// # Errors
 /// `EINTR`: this very thread holds it: a signal handler interrupted its own thread's call on this socket.
-/// `EIO`: not to be had within seconds: the peer scribbles on it, or its holder is stopped.
+/// `EIO`: not to be had within seconds, or in the daemon ([`wait_for_nobody`]) a millisecond: the peer scribbles on it, or its
+/// holder is stopped.
 #[inline]
 pub(crate) fn lock(word: &AtomicU64, users: Users) -> Result<Held<'_>, Errno> {
     let mine = u64::from(attachment()) << 32 | u64::from(thread());
@@ -114,9 +127,7 @@ pub(crate) fn try_lock(word: &AtomicU64) -> Option<Held<'_>> {
 fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
     const SPINS: u32 = 200;
     const YIELDS: u32 = 400;
-    // 60 µs each: about 6 s in all. A holder that is stopped (SIGSTOP, a debugger) for longer makes an error.
-    const NAPS: u32 = 100_000;
-    for round in 0..NAPS {
+    for round in 0..YIELDS + PATIENCE.load(Ordering::Relaxed) {
         match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Ok(Held { word }),
             Err(holder) if holder == mine => return Err(Errno::INTR),
