@@ -324,7 +324,12 @@ fn reach() -> Option<Client> {
         let mut path = directory.into_encoded_bytes();
         path.push(b'/');
         path.extend_from_slice(control::USER_PATH.as_bytes());
-        Client::connect(&path).ok()
+        // su(1) leaves another user's directory in the environment: who runs a daemon there could lead this program anywhere.
+        let is_own = |client: &Client| {
+            let mine = rustix::process::geteuid().as_raw();
+            client.runs_as().is_some_and(|user| user == mine || user == 0)
+        };
+        Client::connect(&path).ok().filter(is_own)
     });
     user.or_else(|| Client::connect(control::SYSTEM_PATH.as_bytes()).ok())
 }

@@ -158,6 +158,11 @@ impl Client {
     }
 
     /// The connection's two ends for a child that is to be forked: the child's client, and what goes to
+    /// Who runs the daemon, as the kernel says: the user at the time of its listen(2). `None`: it cannot be asked.
+    pub fn runs_as(&self) -> Option<u32> {
+        rustix::net::sockopt::socket_peercred(&self.socket).ok().map(|peer| peer.uid.as_raw())
+    }
+
     /// [`Client::fork`].
     pub fn pair() -> Result<(Client, Fd), Error> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
