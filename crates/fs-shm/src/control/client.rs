@@ -9,7 +9,7 @@ use super::socket::{self, Fds};
 use super::wire::{Malformed, Text};
 use crate::pages::is_held;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,6 +19,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// A request that is not answered within this time fails: the daemon answers in microseconds, and an application
 /// must not hang on one that is stuck. Lower: a loaded host loses acceleration. Higher: a stuck daemon is felt.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The same once a request was not answered, until anything comes from the daemon: a program loses [`TIMEOUT`] once to one that
+/// is stuck, and not with each of its calls. Higher: each costs more. Lower: one that is busy is taken for stuck for longer.
+const STUCK: Duration = Duration::from_millis(10);
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +135,8 @@ pub struct Client {
     lock: Lock,
     number: AtomicU32,
     timeout: Duration,
+    /// The last request was not answered in time.
+    stuck: AtomicBool,
     /// Tells of the daemon's end without a system call, see [`crate::pages::DirectoryPage::life`].
     life: Option<&'static AtomicU32>,
 }
@@ -152,17 +158,24 @@ impl Client {
         }
     }
 
-    /// Takes a connected socket: the one that was left by exec, or a forked child's end.
-    pub fn from_fd(socket: Fd) -> Self {
-        Self { socket, lock: Lock::default(), number: AtomicU32::new(1), timeout: TIMEOUT, life: None }
-    }
-
-    /// The connection's two ends for a child that is to be forked: the child's client, and what goes to
     /// Who runs the daemon, as the kernel says: the user at the time of its listen(2). `None`: it cannot be asked.
     pub fn runs_as(&self) -> Option<u32> {
         rustix::net::sockopt::socket_peercred(&self.socket).ok().map(|peer| peer.uid.as_raw())
     }
 
+    /// Takes a connected socket: the one that was left by exec, or a forked child's end.
+    pub fn from_fd(socket: Fd) -> Self {
+        Self {
+            socket,
+            lock: Lock::default(),
+            number: AtomicU32::new(1),
+            timeout: TIMEOUT,
+            stuck: AtomicBool::new(false),
+            life: None,
+        }
+    }
+
+    /// The connection's two ends for a child that is to be forked: the child's client, and what goes to
     /// [`Client::fork`].
     pub fn pair() -> Result<(Client, Fd), Error> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -229,10 +242,10 @@ impl Client {
         let _guard = self.lock.lock().map_err(|_| Error::Busy)?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let len = request.encode(number, buffer)?;
-        let until = Deadline::after(self.timeout);
+        let mut until = self.deadline();
         while let Err(error) = carrier.send(self.socket.as_fd(), &buffer[..len]) {
             match error {
-                Errno::AGAIN => self.wait(PollFlags::OUT, &until)?,
+                Errno::AGAIN => self.wait(PollFlags::OUT, &until).inspect_err(|error| self.not_answered(error))?,
                 Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => return Err(Error::Closed),
                 error => return Err(Error::System(error)),
             }
@@ -242,6 +255,10 @@ impl Client {
             match carrier.receive(self.socket.as_fd(), buffer) {
                 Ok(received) if received.len == 0 => return Err(Error::Closed),
                 Ok(received) => {
+                    if self.stuck.swap(false, Ordering::Relaxed) {
+                        // It goes on: this one may be answered behind those that were given up.
+                        until = Deadline::after(self.timeout);
+                    }
                     let answered = u32::from_le_bytes(buffer.get(4..8).map_or([0; 4], |b| [b[0], b[1], b[2], b[3]]));
                     if received.len >= 8 && answered != number {
                         // The late answer to a request that was given up.
@@ -254,10 +271,21 @@ impl Client {
                         reply => Ok((reply, received.fds, rows)),
                     };
                 }
-                Err(Errno::AGAIN) => self.wait(PollFlags::IN, &until)?,
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, &until).inspect_err(|error| self.not_answered(error))?,
                 Err(Errno::CONNRESET | Errno::PIPE) => return Err(Error::Closed),
                 Err(error) => return Err(Error::System(error)),
             }
+        }
+    }
+
+    fn deadline(&self) -> Deadline {
+        let is_stuck = self.stuck.load(Ordering::Relaxed);
+        Deadline::after(if is_stuck { self.timeout.min(STUCK) } else { self.timeout })
+    }
+
+    fn not_answered(&self, error: &Error) {
+        if *error == Error::TimedOut {
+            self.stuck.store(true, Ordering::Relaxed);
         }
     }
 
@@ -360,11 +388,11 @@ impl Client {
         }
         let mut buffer = [0; 16];
         let len = request.encode(0, &mut buffer)?;
-        let until = Deadline::after(self.timeout);
+        let until = self.deadline();
         loop {
             match Carrier::Plain.send(self.socket.as_fd(), &buffer[..len]) {
                 Ok(()) => return Ok(()),
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, &until)?,
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, &until).inspect_err(|error| self.not_answered(error))?,
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(Error::Closed),
                 Err(error) => return Err(Error::System(error)),
             }
