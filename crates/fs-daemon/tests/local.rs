@@ -364,6 +364,21 @@ fn a_descriptor_on_its_way_lives_on() {
     assert_eq!(mine.refs(), 2);
 }
 
+/// Another's socket, which is about to be passed, cannot be made to stand for a connection of one's own.
+#[test]
+fn a_share_is_of_the_socket_that_is_shown() {
+    let daemon = start();
+    let Pair { client, server: _server, a, b: _b, arena, .. } = pair(&daemon);
+    let (victims, own) = (fresh(), fresh());
+    let cookie = rustix::net::sockopt::socket_cookie(&victims).unwrap();
+    let object = Object::Channel { arena, slot: a.slot(), side: PeerSide::A };
+    assert!(client.page.set(7, object, cookie));
+    assert_eq!(client.client.share(object, cookie, 7, Some(own.as_fd())), Err(Error::Failed(Errno::ACCESS)));
+    client.page.clear(7);
+    let receiver = attach(&daemon);
+    assert!(receiver.client.claim(victims.as_fd()).unwrap().is_none(), "it is nobody's");
+}
+
 /// Whether the poller with this set was rung since, taken.
 fn was_rung(set: &Fd) -> bool {
     let mut events = Vec::with_capacity(1);
