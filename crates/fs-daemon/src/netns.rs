@@ -3,6 +3,7 @@
 //! A netlink socket keeps talking to the namespace that it was made in, so one short-lived thread enters the namespace
 //! (that needs CAP_SYS_ADMIN unless it is our own) and brings the sockets back.
 
+use crate::diag::Diag;
 use crate::listeners::{Netns, unmapped};
 use crate::sys::netns_cookie;
 use fs_rt::netlink::{GROUPS, Netlink, Notices};
@@ -13,7 +14,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -51,6 +52,7 @@ pub(crate) struct KernelRoute {
 pub(crate) struct Namespace {
     addresses: HashSet<IpAddr>,
     netlink: Netlink,
+    diag: Diag,
     /// It, unless it is the daemon's own.
     home: Option<Arc<File>>,
 }
@@ -59,20 +61,17 @@ impl Namespace {
     /// Opens namespace `netns`, which process `pid` has sockets of: ours, or else the process's own.
     pub(crate) fn open(pid: u32, netns: Netns) -> io::Result<Self> {
         let mut home = None;
-        let netlink = if own()? == netns {
-            Netlink::open(GROUPS)?
+        let sockets = || Ok((Netlink::open(GROUPS)?, Diag::open()?));
+        let (netlink, diag) = if own()? == netns {
+            sockets()?
         } else {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
             home = Some(Arc::new(file.try_clone()?));
             inside(file, move || {
-                if own()? == netns {
-                    Netlink::open(GROUPS)
-                } else {
-                    Err(io::Error::other("not the namespace of its process"))
-                }
+                if own()? == netns { sockets() } else { Err(io::Error::other("not the namespace of its process")) }
             })?
         };
-        let mut namespace = Self { addresses: HashSet::new(), netlink, home };
+        let mut namespace = Self { addresses: HashSet::new(), netlink, diag, home };
         namespace.reread()?;
         Ok(namespace)
     }
@@ -86,6 +85,11 @@ impl Namespace {
     pub(crate) fn has(&self, ip: IpAddr) -> bool {
         let ip = unmapped(ip);
         ip.is_loopback() || self.addresses.contains(&ip)
+    }
+
+    /// See [`Diag::listener`].
+    pub(crate) fn listener(&self, from: IpAddr, to: SocketAddr, device: u32) -> io::Result<Option<u64>> {
+        self.diag.listener(from, to, device)
     }
 
     /// Takes the notices that came; answers whether anything changed that routes depend on.

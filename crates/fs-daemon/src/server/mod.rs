@@ -54,11 +54,12 @@ const LONG: Duration = Duration::from_micros(500);
 /// What the close of a descriptor that a process has passed may take: its linger time is the process's to choose.
 const LINGER: Duration = Duration::from_millis(2);
 
-/// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, execs of attachments with `EXEC`, namespaces with
-/// `NAMESPACE`.
+/// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, listeners with `LISTENER`, execs of attachments with
+/// `EXEC`, namespaces with `NAMESPACE`.
 const CONTROL: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST: u64 = 16;
+const LISTENER: u64 = 1 << 61;
 const EXEC: u64 = 1 << 62;
 const NAMESPACE: u64 = 1 << 63;
 
@@ -116,6 +117,9 @@ struct Connection {
 pub(crate) struct ListenerMemory {
     page: ListenerPage,
     memory: Arc<OwnedFd>,
+    /// The socket itself, so that nobody else can have its place in the kernel while connections are led here, whatever the process
+    /// does with its own descriptors. The control thread's epoll set tells when it listens no more.
+    placeholder: OwnedFd,
     /// TCP_DEFER_ACCEPT in seconds.
     defer: u32,
     /// The cores listen for it too.
@@ -296,6 +300,7 @@ impl Server {
                     }
                     token if token & NAMESPACE != 0 => self.namespace_changed(token & !NAMESPACE),
                     token if token & EXEC != 0 => self.execs((token & !EXEC) as u32),
+                    token if token & LISTENER != 0 => self.listens_no_more((token & !LISTENER) as u32),
                     token => self.serve(token),
                 }
             }

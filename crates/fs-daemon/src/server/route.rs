@@ -2,8 +2,8 @@
 
 use super::arenas::{Acceptor, Opener};
 use super::limits::{NAMESPACES, NAMESPACES_MAX};
-use super::place::{Placeholder, backlog};
-use super::{Answer, ListenerMemory, Server};
+use super::place::{Placeholder, backlog, bound_device};
+use super::{Answer, LISTENER, ListenerMemory, Server};
 use crate::access::{Call, Who};
 use crate::listeners::{Listener, Netns, Takes, unmapped};
 use crate::netns::{KernelRoute, Namespace};
@@ -12,7 +12,9 @@ use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
 use fs_shm::control::{GROUP_MAX, KernelReason, Reply};
 use fs_shm::pages::ListenerPage;
+use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -136,6 +138,17 @@ impl Server {
         if group.is_empty() {
             return Ok(self.kernel(KernelReason::NoListener));
         }
+        let bound = unmapped(from.local.ip());
+        let source = if !bound.is_unspecified() {
+            bound
+        } else {
+            // 127.0.0.1 for all of 127/8, else the address itself, as the local table has it.
+            let usual = if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
+            self.kernel_route(from, to.ip()).and_then(|route| route.source).unwrap_or(usual)
+        };
+        if !self.is_kernels_choice(&from, source, netns, to, &group) {
+            return Ok(self.kernel(KernelReason::NoListener));
+        }
         let mut arenas = [0; GROUP_MAX];
         let mut memory = Vec::new();
         for listener in group.into_iter().take(GROUP_MAX) {
@@ -151,14 +164,6 @@ impl Server {
         if memory.is_empty() {
             return Ok(self.kernel(KernelReason::Limit));
         }
-        let bound = unmapped(from.local.ip());
-        let source = if !bound.is_unspecified() {
-            bound
-        } else {
-            // 127.0.0.1 for all of 127/8, else the address itself, as the local table has it.
-            let usual = if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
-            self.kernel_route(from, to.ip()).and_then(|route| route.source).unwrap_or(usual)
-        };
         self.counters.routes_local += 1;
         let generation = self.directory.generation();
         let reply = Reply::Local { generation, source, arenas, count: memory.len() as u8 };
@@ -226,6 +231,7 @@ impl Server {
             self.limit_waiting_everywhere(id);
             self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
             if was_shut {
+                self.watch_placeholder(id)?;
                 self.listen_on_wire(id);
                 self.directory.bump();
             }
@@ -238,15 +244,17 @@ impl Server {
         if self.listeners.len() >= limit || !self.has_room(uid, limit, theirs) {
             return Ok(self.kernel(KernelReason::Limit));
         }
+        let backlog = backlog(socket.as_fd());
         let (memory, page) = ListenerPage::create()?;
         let memory = Arc::new(memory);
         page.set_holders(1);
         let options = self.untouched.changed_on(socket.as_fd());
         let defer = options.defer_accept;
-        let Placeholder { netns, cookie, local: at, v6_only, shares, listens: _ } = place;
+        let Placeholder { netns, cookie, local: at, v6_only, shares, .. } = place;
         let more = ListenerMemory {
             page,
             memory: memory.clone(),
+            placeholder: socket,
             defer,
             on_wire: false,
             uid,
@@ -258,13 +266,82 @@ impl Server {
             exclusive: None,
         };
         let holders = HashSet::from([me]);
-        let backlog = backlog(socket.as_fd());
         let id =
             self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, takes: Takes::All, holders, more });
         self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
+        if let Err(error) = self.watch_placeholder(id) {
+            self.close_listener(id);
+            return Err(error);
+        }
         self.listen_on_wire(id);
         self.directory.bump();
         Ok(Answer::with(Reply::Listener { listener: id }, [memory]))
+    }
+
+    /// The kernel is to tell when a listener listens no more.
+    fn watch_placeholder(&self, id: u32) -> Result<(), Errno> {
+        let Some(listener) = self.listeners.get(id) else { return Ok(()) };
+        let (socket, token) = (&listener.more.placeholder, epoll::EventData::new_u64(LISTENER | u64::from(id)));
+        // What says that it has ended is always told; that somebody waits in its queue is not asked.
+        epoll::add(&self.epoll, socket, token, epoll::EventFlags::empty())?;
+        // Or it was shut down just before.
+        if !sockopt::socket_acceptconn(socket)? {
+            let _unwatched = epoll::delete(&self.epoll, socket);
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// The placeholder of a listener was shut down or connected, by whatever system call: its place may be another's soon.
+    pub(super) fn listens_no_more(&mut self, id: u32) {
+        let Some(listener) = self.listeners.get_mut(id) else { return };
+        let socket = &listener.more.placeholder;
+        if sockopt::socket_acceptconn(socket).unwrap_or(false) {
+            // Listens again.
+            return;
+        }
+        let _unwatched = epoll::delete(&self.epoll, socket);
+        if std::mem::replace(&mut listener.takes, Takes::None) != Takes::None {
+            self.end_listener(id);
+            self.list_arenas(id);
+        }
+    }
+
+    /// Whether the kernel would give a connection to one of these listeners.
+    fn is_kernels_choice(
+        &self,
+        from: &Placeholder,
+        source: IpAddr,
+        netns: Netns,
+        to: SocketAddr,
+        group: &[u32],
+    ) -> bool {
+        /// Of `lo` in each namespace.
+        const LOOPBACK: u32 = 1;
+        let Some(namespace) = self.namespaces.get(&netns).and_then(Option::as_ref) else {
+            // It cannot be asked. Those of the group listen (their sockets are held), so at their place no other user does, unless
+            // it is one device's place.
+            let is_one_devices = |&id: &u32| {
+                self.listeners.get(id).is_none_or(|listener| bound_device(listener.more.placeholder.as_fd()) != 0)
+            };
+            return !group.iter().any(is_one_devices);
+        };
+        let device = if from.netns == netns {
+            LOOPBACK
+        } else {
+            // What the answer goes out by is what the SYN came in by.
+            namespace.route(source, Some(to.ip())).map_or(0, |route| route.device)
+        };
+        match namespace.listener(source, to, device) {
+            Ok(Some(cookie)) => {
+                group.iter().any(|&id| self.listeners.get(id).is_some_and(|listener| listener.cookie == cookie))
+            }
+            Ok(None) => false,
+            Err(error) => {
+                tracing::warn!(%error, %to, "cannot ask the kernel who listens: the connection is its own");
+                false
+            }
+        }
     }
 
     /// The cores listen too, for addresses that the device has.
