@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_an_error() {
         let whole = question(7, Ipv4Addr::LOCALHOST.into(), "127.0.0.1:1".parse().unwrap(), 1);
-        for len in 0..whole.len() {
+        for len in 0..HEADER + COOKIE + 8 {
             assert!(answer(&whole[..len], 7).is_none_or(|answer| answer.is_err()), "{len}");
         }
         assert!(answer(&whole, 8).is_none());

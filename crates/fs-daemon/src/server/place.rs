@@ -2,6 +2,7 @@
 
 use super::ports::Shares;
 use crate::listeners::Netns;
+use crate::netns::Flow;
 use crate::sys::{netns_cookie, raw_option};
 use crate::wire::ListenerOptions;
 use fs_shm::channel::Options;
@@ -54,6 +55,14 @@ impl Placeholder {
             mark: word(socket, MARK).unwrap_or(u32::MAX),
             shares: Shares { address: sockopt::socket_reuseaddr(socket)?, port: sockopt::socket_reuseport(socket)? },
         })
+    }
+}
+
+impl Placeholder {
+    /// A connection of it, to the kernel's routes.
+    pub(super) fn flow(&self, to: SocketAddr) -> Flow {
+        let Self { local, uid, mark, device, .. } = *self;
+        Flow { to, from: Some(local.ip()), port: local.port(), uid, mark, device }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Which way a connection goes, and who listens where.
 
-use super::arenas::{Acceptor, Opener};
+use super::arenas::{Acceptor, Opener, Source};
 use super::limits::{NAMESPACES, NAMESPACES_MAX};
 use super::place::{Placeholder, backlog, bound_device};
 use super::{Answer, LISTENER, ListenerMemory, Server};
 use crate::access::{Call, Who};
 use crate::listeners::{Listener, Netns, Takes, unmapped};
-use crate::netns::{KernelRoute, Namespace};
+use crate::netns::{Flow, KernelRoute, Namespace};
 use crate::policy::Carrier;
 use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
@@ -19,6 +19,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 impl Server {
     fn kernel(&mut self, reason: KernelReason) -> Answer {
@@ -100,17 +101,20 @@ impl Server {
         if self.is_left(me, Call::Connect, to) {
             return Ok(self.kernel(KernelReason::Policy));
         }
+        if from.device != 0 || from.mark != 0 {
+            return Ok(self.kernel(KernelReason::Option));
+        }
         if self.is_local(from.netns, ip) {
             return self.route_local(me, from, from.netns, to);
         }
         if let Some(other) = self.namespace_with(from.netns, ip) {
             // The kernel of the client's namespace would have to have a way there, too.
-            let known = self.kernel_route(from, ip).is_some_and(|route| !route.local);
+            let known = self.kernel_route(from, to).is_some_and(|route| route.unicast);
             if known && !self.listeners.find(other, to).is_empty() {
                 return self.route_local(me, from, other, to);
             }
         }
-        self.route_wire(me, from, ip)
+        self.route_wire(me, from, to, socket)
     }
 
     fn is_local(&self, netns: Netns, ip: IpAddr) -> bool {
@@ -127,10 +131,16 @@ impl Server {
         found.next().is_none().then_some(first)
     }
 
-    fn kernel_route(&self, from: Placeholder, to: IpAddr) -> Option<KernelRoute> {
-        let bound = unmapped(from.local.ip());
-        let bound = (!bound.is_unspecified() && bound.is_ipv4() == to.is_ipv4()).then_some(bound);
-        self.namespaces.get(&from.netns)?.as_ref()?.route(to, bound).ok()
+    fn kernel_route(&self, from: Placeholder, to: SocketAddr) -> Option<KernelRoute> {
+        self.namespaces.get(&from.netns)?.as_ref()?.route(from.flow(to)).ok()
+    }
+
+    /// Whether the kernel would send a connection of the daemon's own namespace by the device, whatever port it comes from.
+    fn goes_by_device(&self, flow: Flow) -> bool {
+        let Some(device) = self.wire.as_ref().map(|wire| wire.device().0) else { return false };
+        let Some(own) = self.namespaces.get(&self.own_netns).and_then(Option::as_ref) else { return false };
+        let route = own.route(flow);
+        route.is_ok_and(|route| route.unicast && route.device == device) && matches!(own.has_ways(flow), Ok(false))
     }
 
     fn route_local(&mut self, me: u32, from: Placeholder, netns: Netns, to: SocketAddr) -> Result<Answer, Errno> {
@@ -144,7 +154,7 @@ impl Server {
         } else {
             // 127.0.0.1 for all of 127/8, else the address itself, as the local table has it.
             let usual = if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
-            self.kernel_route(from, to.ip()).and_then(|route| route.source).unwrap_or(usual)
+            self.kernel_route(from, to).and_then(|route| route.source).unwrap_or(usual)
         };
         if !self.is_kernels_choice(&from, source, netns, to, &group) {
             return Ok(self.kernel(KernelReason::NoListener));
@@ -170,12 +180,11 @@ impl Server {
         Ok(Answer::with(reply, memory))
     }
 
-    fn route_wire(&mut self, me: u32, from: Placeholder, ip: IpAddr) -> Result<Answer, Errno> {
+    fn route_wire(&mut self, me: u32, from: Placeholder, to: SocketAddr, socket: OwnedFd) -> Result<Answer, Errno> {
         let Some(wire) = self.wire.clone().filter(|_| from.netns == self.own_netns) else {
             return Ok(self.kernel(KernelReason::NotServed));
         };
-        let by_device = |route: KernelRoute| !route.local && route.device == wire.device().0;
-        if !self.kernel_route(from, ip).is_some_and(by_device) {
+        if !self.goes_by_device(from.flow(to)) {
             return Ok(self.kernel(KernelReason::NotServed));
         }
         let core = (self.counters.routes_wire % u64::from(wire.cores().max(1))) as u16;
@@ -185,8 +194,62 @@ impl Server {
         if new {
             wire.outgoing(core, arena, memory.clone());
         }
+        if from.local.port() != 0 {
+            self.keep_source(arena, from.local, socket);
+        }
         self.counters.routes_wire += 1;
         Ok(Answer::with(Reply::Wire { generation: self.directory.generation(), arena, core }, [memory]))
+    }
+
+    /// A process is about to connect from a place that its socket is bound to: the socket is held, so that nobody else has it in the
+    /// kernel, until the connection has ended.
+    fn keep_source(&mut self, arena: u32, at: SocketAddr, socket: OwnedFd) {
+        /// Connections that one process begins at once from such places. More: it holds as many of the daemon's descriptors.
+        const MOST: usize = 64;
+        /// One that was not opened after all.
+        const LONGEST: Duration = Duration::from_secs(5);
+        let Some(entry) = self.arenas.get_mut(&arena) else { return };
+        let now = Instant::now();
+        entry.sources.retain(|source| now.duration_since(source.asked) < LONGEST);
+        if entry.sources.len() >= MOST {
+            entry.sources.remove(0);
+        }
+        let at = SocketAddr::new(unmapped(at.ip()), at.port());
+        entry.sources.push(Source { at, socket, asked: now });
+    }
+
+    /// A core asks whether it may connect as the memory of an arena says, which the arena's process wrote: it may if [`Self::route`]
+    /// would lead there. Answers the socket that holds the place where it comes from, if that is a port's.
+    pub(super) fn judge(
+        &mut self,
+        arena: u32,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+    ) -> Result<Option<OwnedFd>, Errno> {
+        let to = SocketAddr::new(unmapped(to.ip()), to.port());
+        let entry = self.arenas.get_mut(&arena).ok_or(Errno::CONNRESET)?;
+        let Some(Opener::Process(me)) = entry.opener else { return Err(Errno::CONNRESET) };
+        let held = match from.filter(|from| from.port() != 0) {
+            None => None,
+            Some(from) => {
+                let place = entry.sources.iter().position(|source| source.at == from).ok_or(Errno::ADDRNOTAVAIL)?;
+                Some(entry.sources.remove(place).socket)
+            }
+        };
+        if to.port() == 0 || !self.may(me, Call::Connect, to.port())? {
+            return Err(Errno::ACCESS);
+        }
+        if from.is_some_and(|from| !self.is_local(self.own_netns, from.ip())) {
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        let uid = self.attachments.get(&me).ok_or(Errno::CONNRESET)?.who.uid;
+        let port = from.map_or(0, |from| from.port());
+        let flow = Flow { to, from: from.map(|from| from.ip()), port, uid, mark: 0, device: 0 };
+        let is_own = self.is_local(self.own_netns, to.ip());
+        if is_own || self.is_left(me, Call::Connect, to) || !self.goes_by_device(flow) {
+            return Err(Errno::NETUNREACH);
+        }
+        Ok(held)
     }
 
     pub(super) fn listen(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
@@ -233,7 +296,7 @@ impl Server {
             if was_shut {
                 self.watch_placeholder(id)?;
                 self.listen_on_wire(id);
-                self.directory.bump();
+                self.bump();
             }
             return Ok(Answer::with(Reply::Listener { listener: id }, [memory]));
         }
@@ -274,7 +337,7 @@ impl Server {
             return Err(error);
         }
         self.listen_on_wire(id);
-        self.directory.bump();
+        self.bump();
         Ok(Answer::with(Reply::Listener { listener: id }, [memory]))
     }
 
@@ -330,7 +393,9 @@ impl Server {
             LOOPBACK
         } else {
             // What the answer goes out by is what the SYN came in by.
-            namespace.route(source, Some(to.ip())).map_or(0, |route| route.device)
+            let back = SocketAddr::new(source, 0);
+            let flow = Flow { to: back, from: Some(to.ip()), port: to.port(), uid: 0, mark: 0, device: 0 };
+            namespace.route(flow).map_or(0, |route| route.device)
         };
         match namespace.listener(source, to, device) {
             Ok(Some(cookie)) => {
@@ -427,7 +492,7 @@ impl Server {
         if listener.takes == Takes::All {
             listener.takes = Takes::Waiting;
             self.leave_wire(id);
-            self.directory.bump();
+            self.bump();
         }
         Ok(Reply::Done.into())
     }
@@ -462,7 +527,7 @@ impl Server {
             }
             self.look_soon(arena);
         }
-        self.directory.bump();
+        self.bump();
     }
 }
 
