@@ -5,6 +5,7 @@ mod bells;
 mod config;
 mod counters;
 mod daemon;
+mod diag;
 mod joins;
 mod limits;
 mod listeners;

@@ -3,17 +3,19 @@
 //! A netlink socket keeps talking to the namespace that it was made in, so one short-lived thread enters the namespace
 //! (that needs CAP_SYS_ADMIN unless it is our own) and brings the sockets back.
 
+use crate::diag::Diag;
 use crate::listeners::{Netns, unmapped};
 use crate::sys::netns_cookie;
 use fs_rt::netlink::{GROUPS, Netlink, Notices};
+use netlink_packet_core::DefaultNla;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -44,6 +46,8 @@ pub(crate) struct KernelRoute {
     pub(crate) source: Option<IpAddr>,
     /// It stays in this namespace.
     pub(crate) local: bool,
+    /// It goes to one host behind the device (not blackhole, prohibit …).
+    pub(crate) unicast: bool,
 }
 
 /// A namespace that can be asked.
@@ -51,6 +55,7 @@ pub(crate) struct KernelRoute {
 pub(crate) struct Namespace {
     addresses: HashSet<IpAddr>,
     netlink: Netlink,
+    diag: Diag,
     /// It, unless it is the daemon's own.
     home: Option<Arc<File>>,
 }
@@ -59,20 +64,17 @@ impl Namespace {
     /// Opens namespace `netns`, which process `pid` has sockets of: ours, or else the process's own.
     pub(crate) fn open(pid: u32, netns: Netns) -> io::Result<Self> {
         let mut home = None;
-        let netlink = if own()? == netns {
-            Netlink::open(GROUPS)?
+        let sockets = || Ok((Netlink::open(GROUPS)?, Diag::open()?));
+        let (netlink, diag) = if own()? == netns {
+            sockets()?
         } else {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
             home = Some(Arc::new(file.try_clone()?));
             inside(file, move || {
-                if own()? == netns {
-                    Netlink::open(GROUPS)
-                } else {
-                    Err(io::Error::other("not the namespace of its process"))
-                }
+                if own()? == netns { sockets() } else { Err(io::Error::other("not the namespace of its process")) }
             })?
         };
-        let mut namespace = Self { addresses: HashSet::new(), netlink, home };
+        let mut namespace = Self { addresses: HashSet::new(), netlink, diag, home };
         namespace.reread()?;
         Ok(namespace)
     }
@@ -86,6 +88,11 @@ impl Namespace {
     pub(crate) fn has(&self, ip: IpAddr) -> bool {
         let ip = unmapped(ip);
         ip.is_loopback() || self.addresses.contains(&ip)
+    }
+
+    /// See [`Diag::listener`].
+    pub(crate) fn listener(&self, from: IpAddr, to: SocketAddr, device: u32) -> io::Result<Option<u64>> {
+        self.diag.listener(from, to, device)
     }
 
     /// Takes the notices that came; answers whether anything changed that routes depend on.
@@ -124,27 +131,15 @@ impl Namespace {
         Ok(())
     }
 
-    /// Asks the kernel for its way to `to`. An error is what connect(2) would answer.
-    pub(crate) fn route(&self, to: IpAddr, from: Option<IpAddr>) -> io::Result<KernelRoute> {
-        let mut question = RouteMessage::default();
-        let address = |ip| match unmapped(ip) {
-            IpAddr::V4(v4) => RouteAddress::Inet(v4),
-            IpAddr::V6(v6) => RouteAddress::Inet6(v6),
-        };
-        let to = unmapped(to);
-        let bits = if to.is_ipv4() { 32 } else { 128 };
-        question.header.address_family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        question.header.destination_prefix_length = bits;
-        question.attributes.push(RouteAttribute::Destination(address(to)));
-        if let Some(from) = from.filter(|from| !from.is_unspecified()) {
-            question.header.source_prefix_length = bits;
-            question.attributes.push(RouteAttribute::Source(address(from)));
-        }
-        let answers = self.netlink.question(Message::GetRoute(question))?;
+    /// Asks the kernel for its way of a connection: all that routes and `ip rule` look at. An error is what connect(2) would answer.
+    pub(crate) fn route(&self, flow: Flow) -> io::Result<KernelRoute> {
+        let answers = self.netlink.question(Message::GetRoute(flow.question()))?;
         let [Message::NewRoute(route), ..] = &answers[..] else {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::NETUNREACH.raw_os_error()));
         };
-        let mut answer = KernelRoute { device: 0, source: None, local: matches!(route.header.kind, RouteType::Local) };
+        let kind = route.header.kind;
+        let (local, unicast) = (kind == RouteType::Local, kind == RouteType::Unicast);
+        let mut answer = KernelRoute { device: 0, source: None, local, unicast };
         for attribute in &route.attributes {
             match attribute {
                 RouteAttribute::Oif(device) => answer.device = *device,
@@ -154,6 +149,72 @@ impl Namespace {
             }
         }
         Ok(answer)
+    }
+
+    /// Whether the route of a connection has several ways, of which its source port or the state of neighbours chooses one.
+    pub(crate) fn has_ways(&self, flow: Flow) -> io::Result<bool> {
+        let mut question = flow.question();
+        question.header.flags |= RouteFlags::FibMatch;
+        let answers = self.netlink.question(Message::GetRoute(question))?;
+        let several = |attribute: &RouteAttribute| matches!(attribute, RouteAttribute::MultiPath(_));
+        Ok(answers.iter().any(|answer| match answer {
+            Message::NewRoute(route) => route.attributes.iter().any(several),
+            _ => true,
+        }))
+    }
+}
+
+/// A connection, as far as the kernel's routes depend on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    pub(crate) to: SocketAddr,
+    /// What its socket is bound to.
+    pub(crate) from: Option<IpAddr>,
+    pub(crate) port: u16,
+    /// Its socket's user, mark (SO_MARK) and device (SO_BINDTODEVICE).
+    pub(crate) uid: u32,
+    pub(crate) mark: u32,
+    pub(crate) device: u32,
+}
+
+impl Flow {
+    fn question(self) -> RouteMessage {
+        /// Of linux/rtnetlink.h.
+        const IP_PROTO: u16 = 27;
+        const SOURCE_PORT: u16 = 28;
+        const DESTINATION_PORT: u16 = 29;
+        const TCP: u8 = 6;
+        let other = |kind, value: &[u8]| RouteAttribute::Other(DefaultNla::new(kind, value.to_vec()));
+        let address = |ip| match ip {
+            IpAddr::V4(v4) => RouteAddress::Inet(v4),
+            IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+        };
+        let mut question = RouteMessage::default();
+        let to = unmapped(self.to.ip());
+        let bits = if to.is_ipv4() { 32 } else { 128 };
+        question.header.address_family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        question.header.destination_prefix_length = bits;
+        question.attributes = vec![
+            RouteAttribute::Destination(address(to)),
+            RouteAttribute::Uid(self.uid),
+            other(IP_PROTO, &[TCP]),
+            other(DESTINATION_PORT, &self.to.port().to_be_bytes()),
+        ];
+        let from = self.from.map(unmapped);
+        if let Some(from) = from.filter(|from| !from.is_unspecified() && from.is_ipv4() == to.is_ipv4()) {
+            question.header.source_prefix_length = bits;
+            question.attributes.push(RouteAttribute::Source(address(from)));
+        }
+        if self.port != 0 {
+            question.attributes.push(other(SOURCE_PORT, &self.port.to_be_bytes()));
+        }
+        if self.mark != 0 {
+            question.attributes.push(RouteAttribute::Mark(self.mark));
+        }
+        if self.device != 0 {
+            question.attributes.push(RouteAttribute::Oif(self.device));
+        }
+        question
     }
 }
 
@@ -182,7 +243,9 @@ mod tests {
             assert!(namespace.has(ip.parse().unwrap()), "{ip}");
         }
         assert!(!namespace.has("192.0.2.1".parse().unwrap()));
-        let route = namespace.route("127.0.0.1".parse().unwrap(), None).unwrap();
+        let to = "127.0.0.1:80".parse().unwrap();
+        let flow = Flow { to, from: None, port: 0, uid: 0, mark: 0, device: 0 };
+        let route = namespace.route(flow).unwrap();
         assert!(route.local && route.source == Some("127.0.0.1".parse().unwrap()), "{route:?}");
         namespace.follow();
     }

@@ -364,6 +364,21 @@ fn a_descriptor_on_its_way_lives_on() {
     assert_eq!(mine.refs(), 2);
 }
 
+/// Another's socket, which is about to be passed, cannot be made to stand for a connection of one's own.
+#[test]
+fn a_share_is_of_the_socket_that_is_shown() {
+    let daemon = start();
+    let Pair { client, server: _server, a, b: _b, arena, .. } = pair(&daemon);
+    let (victims, own) = (fresh(), fresh());
+    let cookie = rustix::net::sockopt::socket_cookie(&victims).unwrap();
+    let object = Object::Channel { arena, slot: a.slot(), side: PeerSide::A };
+    assert!(client.page.set(7, object, cookie));
+    assert_eq!(client.client.share(object, cookie, 7, Some(own.as_fd())), Err(Error::Failed(Errno::ACCESS)));
+    client.page.clear(7);
+    let receiver = attach(&daemon);
+    assert!(receiver.client.claim(victims.as_fd()).unwrap().is_none(), "it is nobody's");
+}
+
 /// Whether the poller with this set was rung since, taken.
 fn was_rung(set: &Fd) -> bool {
     let mut events = Vec::with_capacity(1);
@@ -492,6 +507,59 @@ fn nobody_announces_what_the_kernel_did_not_give_him() {
     assert!(matches!(process.client.listen(udp.as_fd()).unwrap(), Listening::Kernel(_)));
     assert!(matches!(process.client.route("127.0.0.1:1".parse().unwrap(), udp.as_fd()).unwrap().way, Way::Kernel(_)));
     assert_eq!(counter(&daemon, "listeners"), 0);
+}
+
+/// Known attack: a process announces a listener, closes the placeholder behind the library's back, and another user's server takes
+/// the address. The daemon holds the socket, so nobody can; the kernel's own answer for the place is still the process's.
+#[test]
+fn a_place_is_not_anothers_while_connections_are_led_to_its_listener() {
+    let daemon = start();
+    let (server, client) = (attach(&daemon), attach(&daemon));
+    let (socket, to, _) = placeholder();
+    let (listener, ..) = listen(&server, &socket);
+    route(&client, to);
+    // By whatever system call.
+    drop(socket);
+    let error = TcpListener::bind(to).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    server.client.unlisten(listener).unwrap();
+    let other = TcpListener::bind(to).expect("it is free as soon as the daemon answers");
+    let way = client.client.route(to, fresh().as_fd()).unwrap().way;
+    assert!(matches!(way, Way::Kernel(KernelReason::NoListener)), "{way:?}");
+    drop(other);
+    // A process that ends closes what it had.
+    let (socket, to, _) = placeholder();
+    listen(&server, &socket);
+    drop((socket, server));
+    soon("the place is free", || TcpListener::bind(to).is_ok());
+}
+
+/// The same, by shutdown(2): then the address may be bound by others although the descriptor is held.
+#[test]
+fn a_listener_that_was_shut_behind_the_librarys_back_is_none() {
+    let daemon = start();
+    let (server, client) = (attach(&daemon), attach(&daemon));
+    let (socket, to, _) = placeholder();
+    let (id, page, _) = listen(&server, &socket);
+    let (_, arena) = route(&client, to);
+    let generation = client.directory.generation();
+    rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+    soon("the arena is closed", || arena.is_closed());
+    soon("cached ways are asked for anew", || client.directory.generation() != generation);
+    assert!(page.is_closed());
+    let way = client.client.route(to, fresh().as_fd()).unwrap().way;
+    assert!(matches!(way, Way::Kernel(KernelReason::NoListener)), "{way:?}");
+    // It may listen again, which is to be told, and be shut once more.
+    for _ in 0..3 {
+        rustix::net::listen(&socket, 5).unwrap();
+        assert_eq!(listen(&server, &socket).0, id);
+        // The kernel may have chosen another port.
+        let (_, arena) = route(&client, socket.local_addr().unwrap());
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+        soon("the arena is closed", || arena.is_closed());
+    }
+    // One that does not listen at all is not announced.
+    assert_eq!(server.client.listen(socket.as_fd()).unwrap_err(), Error::Failed(Errno::INVAL));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use fs_shm::control::{PeerSide, Reply};
 use fs_shm::{Arena, Bells, Side};
 use rustix::io::Errno;
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +29,14 @@ pub(super) enum Acceptor {
     Core(u16),
 }
 
+/// A bound socket, and where.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) at: SocketAddr,
+    pub(super) socket: OwnedFd,
+    pub(super) asked: Instant,
+}
+
 /// An arena. `None` for a side that is gone; then it lives on until its last connection has ended.
 #[derive(Debug)]
 pub(super) struct ArenaEntry {
@@ -42,6 +51,8 @@ pub(super) struct ArenaEntry {
     pub(super) members: HashSet<u32>,
     /// It has lost a side, or a process that took part in it.
     pub(super) look: Option<Look>,
+    /// Places that its opener is about to connect from, over the wire.
+    pub(super) sources: Vec<Source>,
     /// When memory goes back that is not used any more.
     pub(super) trim: Option<Instant>,
 }
@@ -110,6 +121,7 @@ impl Server {
             wire: matches!(opener, Opener::Core(_)) || matches!(acceptor, Acceptor::Core(_)),
             members,
             look: None,
+            sources: Vec::new(),
             trim: None,
         };
         self.arenas.insert(id, entry);

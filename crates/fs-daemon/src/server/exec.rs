@@ -90,7 +90,7 @@ impl Server {
             listener.takes = Takes::Suspended(now);
         }
         self.leave_wire(id);
-        self.directory.bump();
+        self.bump();
         self.sweep_at(now + BEGIN);
     }
 
@@ -107,7 +107,7 @@ impl Server {
         if matches!(listener.takes, Takes::Suspended(_)) {
             listener.takes = Takes::All;
             self.listen_on_wire(id);
-            self.directory.bump();
+            self.bump();
         }
     }
 

@@ -39,11 +39,15 @@ use rustix::io::Errno;
 use share::Share;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use strangers::Strangers;
 use sweep::Look;
+use tokio::sync::oneshot;
 
 /// Requests of one connection that are answered before the next connection's turn.
 const TURN: usize = 16;
@@ -54,11 +58,12 @@ const LONG: Duration = Duration::from_micros(500);
 /// What the close of a descriptor that a process has passed may take: its linger time is the process's to choose.
 const LINGER: Duration = Duration::from_millis(2);
 
-/// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, execs of attachments with `EXEC`, namespaces with
-/// `NAMESPACE`.
+/// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, listeners with `LISTENER`, execs of attachments with
+/// `EXEC`, namespaces with `NAMESPACE`.
 const CONTROL: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST: u64 = 16;
+const LISTENER: u64 = 1 << 61;
 const EXEC: u64 = 1 << 62;
 const NAMESPACE: u64 = 1 << 63;
 
@@ -75,25 +80,36 @@ pub(crate) enum Command {
     ListenFailed { listener: u32, errno: i32 },
     /// Something was freed in an arena.
     Trim { arena: u32 },
+    /// Whether a core may connect as an arena's process wants it.
+    Judge { arena: u32, from: Option<SocketAddr>, to: SocketAddr, answer: oneshot::Sender<Verdict> },
 }
+
+/// What a core may: the socket that holds the port where it connects from, if there is one.
+pub(crate) type Verdict = Result<Option<OwnedFd>, Errno>;
 
 /// The way to the control thread.
 #[derive(Debug)]
 pub(crate) struct Commands {
     queue: Mutex<VecDeque<Command>>,
     wake: OwnedFd,
+    /// Changes whenever another verdict may be given.
+    generation: AtomicU64,
 }
 
 impl Commands {
     pub(crate) fn new() -> io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { queue: Mutex::default(), wake })
+        Ok(Self { queue: Mutex::default(), wake, generation: AtomicU64::new(0) })
     }
 
     pub(crate) fn send(&self, command: Command) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
         // Fails only when it is full, and then the thread is awake already.
         let _full = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Acquire)
     }
 
     fn take(&self) -> VecDeque<Command> {
@@ -116,6 +132,9 @@ struct Connection {
 pub(crate) struct ListenerMemory {
     page: ListenerPage,
     memory: Arc<OwnedFd>,
+    /// The socket itself, so that nobody else can have its place in the kernel while connections are led here, whatever the process
+    /// does with its own descriptors. The control thread's epoll set tells when it listens no more.
+    placeholder: OwnedFd,
     /// TCP_DEFER_ACCEPT in seconds.
     defer: u32,
     /// The cores listen for it too.
@@ -296,6 +315,7 @@ impl Server {
                     }
                     token if token & NAMESPACE != 0 => self.namespace_changed(token & !NAMESPACE),
                     token if token & EXEC != 0 => self.execs((token & !EXEC) as u32),
+                    token if token & LISTENER != 0 => self.listens_no_more((token & !LISTENER) as u32),
                     token => self.serve(token),
                 }
             }
@@ -331,10 +351,12 @@ impl Server {
                 let Config { rules, policies, limits, device: _, drain: _, joins: _ } = *config;
                 self.config = Config { rules, policies, limits, ..std::mem::take(&mut self.config) };
                 // Ways that processes know are asked for anew.
-                self.directory.bump();
+                self.bump();
             }
             Command::ListenFailed { listener, errno } => self.listen_failed(listener, errno),
             Command::Trim { arena } => self.trim_soon(arena),
+            // Who has asked may have given up.
+            Command::Judge { arena, from, to, answer } => drop(answer.send(self.judge(arena, from, to))),
         }
         std::ops::ControlFlow::Continue(())
     }
@@ -580,8 +602,14 @@ impl Server {
         if let Some(Some(namespace)) = self.namespaces.get_mut(&netns)
             && namespace.follow()
         {
-            self.directory.bump();
+            self.bump();
         }
+    }
+
+    /// Whatever was answered before is asked anew.
+    fn bump(&self) {
+        self.directory.bump();
+        self.commands.generation.fetch_add(1, Release);
     }
 }
 

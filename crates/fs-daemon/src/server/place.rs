@@ -2,6 +2,7 @@
 
 use super::ports::Shares;
 use crate::listeners::Netns;
+use crate::netns::Flow;
 use crate::sys::{netns_cookie, raw_option};
 use crate::wire::ListenerOptions;
 use fs_shm::channel::Options;
@@ -20,7 +21,17 @@ pub(super) struct Placeholder {
     pub(super) listens: bool,
     pub(super) v6_only: bool,
     pub(super) shares: Shares,
+    /// Its user to the kernel's rules.
+    pub(super) uid: u32,
+    /// What it is bound to, and marked with (SO_MARK); 0: nothing.
+    pub(super) device: u32,
+    pub(super) mark: u32,
 }
+
+/// Of asm-generic/socket.h.
+const SOL_SOCKET: i32 = 1;
+const MARK: i32 = 36;
+const BINDTOIFINDEX: i32 = 62;
 
 impl Placeholder {
     /// `EPROTONOSUPPORT`: it is something else.
@@ -39,9 +50,32 @@ impl Placeholder {
             local: SocketAddr::try_from(local).map_err(|_| Errno::AFNOSUPPORT)?,
             listens: sockopt::socket_acceptconn(socket)?,
             v6_only: domain == AddressFamily::INET6 && sockopt::ipv6_v6only(socket)?,
+            uid: rustix::fs::fstat(socket)?.st_uid,
+            device: bound_device(socket),
+            mark: word(socket, MARK).unwrap_or(u32::MAX),
             shares: Shares { address: sockopt::socket_reuseaddr(socket)?, port: sockopt::socket_reuseport(socket)? },
         })
     }
+}
+
+impl Placeholder {
+    /// A connection of it, to the kernel's routes.
+    pub(super) fn flow(&self, to: SocketAddr) -> Flow {
+        let Self { local, uid, mark, device, .. } = *self;
+        Flow { to, from: Some(local.ip()), port: local.port(), uid, mark, device }
+    }
+}
+
+/// The index of the device that a socket is bound to (SO_BINDTODEVICE, a VRF's device); 0: none. Where the kernel does not tell
+/// it counts as bound.
+pub(super) fn bound_device(socket: BorrowedFd<'_>) -> u32 {
+    word(socket, BINDTOIFINDEX).unwrap_or(u32::MAX)
+}
+
+fn word(socket: BorrowedFd<'_>, name: i32) -> Option<u32> {
+    let mut value = [0; 4];
+    let len = raw_option(socket, SOL_SOCKET, name, &mut value).ok()?;
+    (len == value.len()).then(|| u32::from_ne_bytes(value))
 }
 
 /// The backlog of a socket that listens, cut to the kernel's limit (net.core.somaxconn) as it was then.

@@ -1,22 +1,25 @@
 //! Which way a connection goes, and who listens where.
 
-use super::arenas::{Acceptor, Opener};
+use super::arenas::{Acceptor, Opener, Source};
 use super::limits::{NAMESPACES, NAMESPACES_MAX};
-use super::place::{Placeholder, backlog};
-use super::{Answer, ListenerMemory, Server};
+use super::place::{Placeholder, backlog, bound_device};
+use super::{Answer, LISTENER, ListenerMemory, Server};
 use crate::access::{Call, Who};
 use crate::listeners::{Listener, Netns, Takes, unmapped};
-use crate::netns::{KernelRoute, Namespace};
+use crate::netns::{Flow, KernelRoute, Namespace};
 use crate::policy::Carrier;
 use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
 use fs_shm::control::{GROUP_MAX, KernelReason, Reply};
 use fs_shm::pages::ListenerPage;
+use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 impl Server {
     fn kernel(&mut self, reason: KernelReason) -> Answer {
@@ -98,17 +101,20 @@ impl Server {
         if self.is_left(me, Call::Connect, to) {
             return Ok(self.kernel(KernelReason::Policy));
         }
+        if from.device != 0 || from.mark != 0 {
+            return Ok(self.kernel(KernelReason::Option));
+        }
         if self.is_local(from.netns, ip) {
             return self.route_local(me, from, from.netns, to);
         }
         if let Some(other) = self.namespace_with(from.netns, ip) {
             // The kernel of the client's namespace would have to have a way there, too.
-            let known = self.kernel_route(from, ip).is_some_and(|route| !route.local);
+            let known = self.kernel_route(from, to).is_some_and(|route| route.unicast);
             if known && !self.listeners.find(other, to).is_empty() {
                 return self.route_local(me, from, other, to);
             }
         }
-        self.route_wire(me, from, ip)
+        self.route_wire(me, from, to, socket)
     }
 
     fn is_local(&self, netns: Netns, ip: IpAddr) -> bool {
@@ -125,15 +131,32 @@ impl Server {
         found.next().is_none().then_some(first)
     }
 
-    fn kernel_route(&self, from: Placeholder, to: IpAddr) -> Option<KernelRoute> {
-        let bound = unmapped(from.local.ip());
-        let bound = (!bound.is_unspecified() && bound.is_ipv4() == to.is_ipv4()).then_some(bound);
-        self.namespaces.get(&from.netns)?.as_ref()?.route(to, bound).ok()
+    fn kernel_route(&self, from: Placeholder, to: SocketAddr) -> Option<KernelRoute> {
+        self.namespaces.get(&from.netns)?.as_ref()?.route(from.flow(to)).ok()
+    }
+
+    /// Whether the kernel would send a connection of the daemon's own namespace by the device, whatever port it comes from.
+    fn goes_by_device(&self, flow: Flow) -> bool {
+        let Some(device) = self.wire.as_ref().map(|wire| wire.device().0) else { return false };
+        let Some(own) = self.namespaces.get(&self.own_netns).and_then(Option::as_ref) else { return false };
+        let route = own.route(flow);
+        route.is_ok_and(|route| route.unicast && route.device == device) && matches!(own.has_ways(flow), Ok(false))
     }
 
     fn route_local(&mut self, me: u32, from: Placeholder, netns: Netns, to: SocketAddr) -> Result<Answer, Errno> {
         let group = self.listeners.find(netns, to);
         if group.is_empty() {
+            return Ok(self.kernel(KernelReason::NoListener));
+        }
+        let bound = unmapped(from.local.ip());
+        let source = if !bound.is_unspecified() {
+            bound
+        } else {
+            // 127.0.0.1 for all of 127/8, else the address itself, as the local table has it.
+            let usual = if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
+            self.kernel_route(from, to).and_then(|route| route.source).unwrap_or(usual)
+        };
+        if !self.is_kernels_choice(&from, source, netns, to, &group) {
             return Ok(self.kernel(KernelReason::NoListener));
         }
         let mut arenas = [0; GROUP_MAX];
@@ -151,26 +174,17 @@ impl Server {
         if memory.is_empty() {
             return Ok(self.kernel(KernelReason::Limit));
         }
-        let bound = unmapped(from.local.ip());
-        let source = if !bound.is_unspecified() {
-            bound
-        } else {
-            // 127.0.0.1 for all of 127/8, else the address itself, as the local table has it.
-            let usual = if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
-            self.kernel_route(from, to.ip()).and_then(|route| route.source).unwrap_or(usual)
-        };
         self.counters.routes_local += 1;
         let generation = self.directory.generation();
         let reply = Reply::Local { generation, source, arenas, count: memory.len() as u8 };
         Ok(Answer::with(reply, memory))
     }
 
-    fn route_wire(&mut self, me: u32, from: Placeholder, ip: IpAddr) -> Result<Answer, Errno> {
+    fn route_wire(&mut self, me: u32, from: Placeholder, to: SocketAddr, socket: OwnedFd) -> Result<Answer, Errno> {
         let Some(wire) = self.wire.clone().filter(|_| from.netns == self.own_netns) else {
             return Ok(self.kernel(KernelReason::NotServed));
         };
-        let by_device = |route: KernelRoute| !route.local && route.device == wire.device().0;
-        if !self.kernel_route(from, ip).is_some_and(by_device) {
+        if !self.goes_by_device(from.flow(to)) {
             return Ok(self.kernel(KernelReason::NotServed));
         }
         let core = (self.counters.routes_wire % u64::from(wire.cores().max(1))) as u16;
@@ -180,8 +194,62 @@ impl Server {
         if new {
             wire.outgoing(core, arena, memory.clone());
         }
+        if from.local.port() != 0 {
+            self.keep_source(arena, from.local, socket);
+        }
         self.counters.routes_wire += 1;
         Ok(Answer::with(Reply::Wire { generation: self.directory.generation(), arena, core }, [memory]))
+    }
+
+    /// A process is about to connect from a place that its socket is bound to: the socket is held, so that nobody else has it in the
+    /// kernel, until the connection has ended.
+    fn keep_source(&mut self, arena: u32, at: SocketAddr, socket: OwnedFd) {
+        /// Connections that one process begins at once from such places. More: it holds as many of the daemon's descriptors.
+        const MOST: usize = 64;
+        /// One that was not opened after all.
+        const LONGEST: Duration = Duration::from_secs(5);
+        let Some(entry) = self.arenas.get_mut(&arena) else { return };
+        let now = Instant::now();
+        entry.sources.retain(|source| now.duration_since(source.asked) < LONGEST);
+        if entry.sources.len() >= MOST {
+            entry.sources.remove(0);
+        }
+        let at = SocketAddr::new(unmapped(at.ip()), at.port());
+        entry.sources.push(Source { at, socket, asked: now });
+    }
+
+    /// A core asks whether it may connect as the memory of an arena says, which the arena's process wrote: it may if [`Self::route`]
+    /// would lead there. Answers the socket that holds the place where it comes from, if that is a port's.
+    pub(super) fn judge(
+        &mut self,
+        arena: u32,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+    ) -> Result<Option<OwnedFd>, Errno> {
+        let to = SocketAddr::new(unmapped(to.ip()), to.port());
+        let entry = self.arenas.get_mut(&arena).ok_or(Errno::CONNRESET)?;
+        let Some(Opener::Process(me)) = entry.opener else { return Err(Errno::CONNRESET) };
+        let held = match from.filter(|from| from.port() != 0) {
+            None => None,
+            Some(from) => {
+                let place = entry.sources.iter().position(|source| source.at == from).ok_or(Errno::ADDRNOTAVAIL)?;
+                Some(entry.sources.remove(place).socket)
+            }
+        };
+        if to.port() == 0 || !self.may(me, Call::Connect, to.port())? {
+            return Err(Errno::ACCESS);
+        }
+        if from.is_some_and(|from| !self.is_local(self.own_netns, from.ip())) {
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        let uid = self.attachments.get(&me).ok_or(Errno::CONNRESET)?.who.uid;
+        let port = from.map_or(0, |from| from.port());
+        let flow = Flow { to, from: from.map(|from| from.ip()), port, uid, mark: 0, device: 0 };
+        let is_own = self.is_local(self.own_netns, to.ip());
+        if is_own || self.is_left(me, Call::Connect, to) || !self.goes_by_device(flow) {
+            return Err(Errno::NETUNREACH);
+        }
+        Ok(held)
     }
 
     pub(super) fn listen(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
@@ -226,8 +294,9 @@ impl Server {
             self.limit_waiting_everywhere(id);
             self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
             if was_shut {
+                self.watch_placeholder(id)?;
                 self.listen_on_wire(id);
-                self.directory.bump();
+                self.bump();
             }
             return Ok(Answer::with(Reply::Listener { listener: id }, [memory]));
         }
@@ -238,15 +307,17 @@ impl Server {
         if self.listeners.len() >= limit || !self.has_room(uid, limit, theirs) {
             return Ok(self.kernel(KernelReason::Limit));
         }
+        let backlog = backlog(socket.as_fd());
         let (memory, page) = ListenerPage::create()?;
         let memory = Arc::new(memory);
         page.set_holders(1);
         let options = self.untouched.changed_on(socket.as_fd());
         let defer = options.defer_accept;
-        let Placeholder { netns, cookie, local: at, v6_only, shares, listens: _ } = place;
+        let Placeholder { netns, cookie, local: at, v6_only, shares, .. } = place;
         let more = ListenerMemory {
             page,
             memory: memory.clone(),
+            placeholder: socket,
             defer,
             on_wire: false,
             uid,
@@ -258,13 +329,84 @@ impl Server {
             exclusive: None,
         };
         let holders = HashSet::from([me]);
-        let backlog = backlog(socket.as_fd());
         let id =
             self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, takes: Takes::All, holders, more });
         self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
+        if let Err(error) = self.watch_placeholder(id) {
+            self.close_listener(id);
+            return Err(error);
+        }
         self.listen_on_wire(id);
-        self.directory.bump();
+        self.bump();
         Ok(Answer::with(Reply::Listener { listener: id }, [memory]))
+    }
+
+    /// The kernel is to tell when a listener listens no more.
+    fn watch_placeholder(&self, id: u32) -> Result<(), Errno> {
+        let Some(listener) = self.listeners.get(id) else { return Ok(()) };
+        let (socket, token) = (&listener.more.placeholder, epoll::EventData::new_u64(LISTENER | u64::from(id)));
+        // What says that it has ended is always told; that somebody waits in its queue is not asked.
+        epoll::add(&self.epoll, socket, token, epoll::EventFlags::empty())?;
+        // Or it was shut down just before.
+        if !sockopt::socket_acceptconn(socket)? {
+            let _unwatched = epoll::delete(&self.epoll, socket);
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// The placeholder of a listener was shut down or connected, by whatever system call: its place may be another's soon.
+    pub(super) fn listens_no_more(&mut self, id: u32) {
+        let Some(listener) = self.listeners.get_mut(id) else { return };
+        let socket = &listener.more.placeholder;
+        if sockopt::socket_acceptconn(socket).unwrap_or(false) {
+            // Listens again.
+            return;
+        }
+        let _unwatched = epoll::delete(&self.epoll, socket);
+        if std::mem::replace(&mut listener.takes, Takes::None) != Takes::None {
+            self.end_listener(id);
+            self.list_arenas(id);
+        }
+    }
+
+    /// Whether the kernel would give a connection to one of these listeners.
+    fn is_kernels_choice(
+        &self,
+        from: &Placeholder,
+        source: IpAddr,
+        netns: Netns,
+        to: SocketAddr,
+        group: &[u32],
+    ) -> bool {
+        /// Of `lo` in each namespace.
+        const LOOPBACK: u32 = 1;
+        let Some(namespace) = self.namespaces.get(&netns).and_then(Option::as_ref) else {
+            // It cannot be asked. Those of the group listen (their sockets are held), so at their place no other user does, unless
+            // it is one device's place.
+            let is_one_devices = |&id: &u32| {
+                self.listeners.get(id).is_none_or(|listener| bound_device(listener.more.placeholder.as_fd()) != 0)
+            };
+            return !group.iter().any(is_one_devices);
+        };
+        let device = if from.netns == netns {
+            LOOPBACK
+        } else {
+            // What the answer goes out by is what the SYN came in by.
+            let back = SocketAddr::new(source, 0);
+            let flow = Flow { to: back, from: Some(to.ip()), port: to.port(), uid: 0, mark: 0, device: 0 };
+            namespace.route(flow).map_or(0, |route| route.device)
+        };
+        match namespace.listener(source, to, device) {
+            Ok(Some(cookie)) => {
+                group.iter().any(|&id| self.listeners.get(id).is_some_and(|listener| listener.cookie == cookie))
+            }
+            Ok(None) => false,
+            Err(error) => {
+                tracing::warn!(%error, %to, "cannot ask the kernel who listens: the connection is its own");
+                false
+            }
+        }
     }
 
     /// The cores listen too, for addresses that the device has.
@@ -350,7 +492,7 @@ impl Server {
         if listener.takes == Takes::All {
             listener.takes = Takes::Waiting;
             self.leave_wire(id);
-            self.directory.bump();
+            self.bump();
         }
         Ok(Reply::Done.into())
     }
@@ -385,7 +527,7 @@ impl Server {
             }
             self.look_soon(arena);
         }
-        self.directory.bump();
+        self.bump();
     }
 }
 

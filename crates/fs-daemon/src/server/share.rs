@@ -1,5 +1,6 @@
 //! Descriptors on their way from one process to another (SCM_RIGHTS), and those of unknown origin.
 
+use super::attach::Attachment;
 use super::limits::SHARES;
 use super::place::Placeholder;
 use super::{Answer, Server};
@@ -20,6 +21,9 @@ const HOLD: Duration = Duration::from_secs(60);
 pub(super) struct Share {
     object: Object,
     by: u32,
+    /// The sharer's user, if it has not shown the socket: then the cookie is its word alone, which counts for that user, and for
+    /// all if it is trusted.
+    word_of: Option<u32>,
     /// `None`: for as long as its socket exists.
     until: Option<Instant>,
 }
@@ -33,7 +37,15 @@ impl Server {
         fd: u32,
         socket: Option<OwnedFd>,
     ) -> Result<Answer, Errno> {
+        // The page's cookie is the process's word: another socket, which somebody else is about to pass, could have it. A process
+        // that may not pass descriptors (seccomp) shows none.
+        if let Some(socket) = &socket
+            && Placeholder::read(socket.as_fd())?.cookie != cookie
+        {
+            return Err(Errno::ACCESS);
+        }
         let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        let word_of = socket.is_none().then_some(attachment.who.uid);
         // A process can share only what it holds.
         if attachment.holds_at(fd.cast_signed()) != Some((object, cookie)) {
             return Err(Errno::NOENT);
@@ -43,11 +55,8 @@ impl Server {
         }
         attachment.shares += 1;
         self.retain(object);
-        // A process that may not pass descriptors (seccomp) sends none, and another socket's says nothing of this one.
-        let told = socket.as_ref().and_then(|socket| Placeholder::read(socket.as_fd()).ok());
-        let watched = told.is_some_and(|told| told.cookie == cookie)
-            && socket.is_some_and(|socket| self.in_flight.add(socket.as_fd(), cookie));
-        let share = Share { object, by: me, until: (!watched).then(|| Instant::now() + HOLD) };
+        let watched = socket.is_some_and(|socket| self.in_flight.add(socket.as_fd(), cookie));
+        let share = Share { object, by: me, word_of, until: (!watched).then(|| Instant::now() + HOLD) };
         self.shares.entry(cookie).or_default().push(share);
         self.look_at_shares_soon();
         Ok(Reply::Done.into())
@@ -57,7 +66,14 @@ impl Server {
         let foreign = Reply::Kernel { generation: self.directory.generation(), reason: KernelReason::Foreign };
         let Ok(placeholder) = Placeholder::read(socket.as_fd()) else { return Ok(foreign.into()) };
         let cookie = placeholder.cookie;
-        let shared = self.shares.get_mut(&cookie).and_then(Vec::pop);
+        let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
+        // What only a page says counts among processes of one user, who can do more to each other than that.
+        let counts = |of: u32| of == uid || self.is_trusted(of);
+        let is_good = |share: &Share| share.word_of.is_none_or(counts);
+        let good = self.shares.get(&cookie).and_then(|shares| shares.iter().rposition(is_good));
+        let found = |attachment: &Attachment| counts(attachment.who.uid).then(|| attachment.finds(cookie)).flatten();
+        let unannounced = if good.is_none() { self.attachments.values().find_map(found) } else { None };
+        let shared = good.zip(self.shares.get_mut(&cookie)).map(|(place, shares)| shares.remove(place));
         if self.shares.get(&cookie).is_some_and(Vec::is_empty) {
             self.shares.remove(&cookie);
         }
@@ -67,7 +83,7 @@ impl Server {
                 self.is_shared_no_more(share.by);
                 share.object
             }
-            None => match self.attachments.values().find_map(|attachment| attachment.finds(cookie)) {
+            None => match unannounced {
                 Some(object @ (Object::Channel { .. } | Object::Listener(_))) => {
                     self.retain(object);
                     object

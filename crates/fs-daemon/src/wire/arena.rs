@@ -8,6 +8,8 @@ use fs_rt::Source;
 use fs_shm::lanes::Lane;
 use fs_shm::{Arena, Channel, Side};
 use std::cell::RefCell;
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -18,6 +20,32 @@ pub(super) struct CoreArena {
     lane: Lane,
     /// The tasks of its connections, by slot.
     tasks: RefCell<Vec<Option<Waker>>>,
+    pub(super) allowed: RefCell<Allowed>,
+}
+
+/// Connections that the control thread has allowed the arena's process.
+#[derive(Debug, Default)]
+pub(super) struct Allowed {
+    generation: u64,
+    to: HashSet<(Option<IpAddr>, SocketAddr)>,
+}
+
+impl Allowed {
+    /// More than these are asked for again: their memory is the process's to use up.
+    const MOST: usize = 4096;
+
+    pub(super) fn has(&self, generation: u64, from: Option<IpAddr>, to: SocketAddr) -> bool {
+        self.generation == generation && self.to.contains(&(from, to))
+    }
+
+    /// Notes an answer to what was asked in that generation.
+    pub(super) fn add(&mut self, generation: u64, from: Option<IpAddr>, to: SocketAddr) {
+        if self.generation != generation || self.to.len() >= Self::MOST {
+            self.to.clear();
+            self.generation = generation;
+        }
+        self.to.insert((from, to));
+    }
 }
 
 impl CoreArena {
@@ -27,7 +55,7 @@ impl CoreArena {
         if arena.side() == Side::B {
             arena.watch_inbox(lane, true);
         }
-        Some(Rc::new(Self { id, arena, lane, tasks: RefCell::default() }))
+        Some(Rc::new(Self { id, arena, lane, tasks: RefCell::default(), allowed: RefCell::default() }))
     }
 
     /// The task of a connection is woken whenever the connection changes, from here on.

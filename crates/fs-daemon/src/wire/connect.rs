@@ -4,6 +4,7 @@ use super::WireListener;
 use super::arena::CoreArena;
 use super::options::{ListenerOptions, Wishes};
 use super::relay::{errno, relay};
+use crate::server::{Command, Commands};
 use fs_compat::{TcpListener, TcpSocket, TcpStream};
 use fs_shm::channel::Options;
 use fs_shm::{Addr, Channel, Errno, OpenArgs};
@@ -11,23 +12,29 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Connects for a process, then moves the bytes.
-pub(super) async fn outgoing(home: Rc<CoreArena>, slot: u32, generation: u32) {
+pub(super) async fn outgoing(commands: Arc<Commands>, home: Rc<CoreArena>, slot: u32, generation: u32) {
     let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else { return };
     let wishes = Wishes::of(&channel);
     let connected = match (channel.local_addr().to_std(), channel.peer_addr().to_std()) {
-        (Some(to), from) => unless_closed(&home, slot, generation, connect(to, from, &wishes)).await,
+        (Some(to), from) => {
+            let work = connect_if_allowed(&commands, &home, to, from, &wishes);
+            unless_closed(&home, slot, generation, work).await
+        }
         // The process scribbled.
         (None, _) => Some(Err(io::Error::from_raw_os_error(Errno::INVAL.raw_os_error()))),
     };
     let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else { return };
     match connected {
-        Some(Ok(stream)) => {
+        Some(Ok((stream, _held))) => {
             let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else {
                 home.forget(&channel);
                 channel.set_failed(Errno::CONNRESET);
@@ -64,13 +71,42 @@ async fn unless_closed<T>(home: &CoreArena, slot: u32, generation: u32, work: im
     .await
 }
 
-async fn connect(to: SocketAddr, from: Option<SocketAddr>, wishes: &Wishes) -> io::Result<TcpStream> {
+/// What the process wrote is its wish; the control thread says what it may. The socket that holds the port is to be held as long
+/// as the connection.
+async fn connect_if_allowed(
+    commands: &Commands,
+    home: &CoreArena,
+    to: SocketAddr,
+    from: Option<SocketAddr>,
+    wishes: &Wishes,
+) -> io::Result<(TcpStream, Option<OwnedFd>)> {
     let to = SocketAddr::new(to.ip().to_canonical(), to.port());
-    let socket = socket(to.ip())?;
-    socket.set_options(wishes.options());
     // Without an address the port is nobody's wish: the process made it up to have one.
     let from = from.map(|from| SocketAddr::new(from.ip().to_canonical(), from.port()));
-    if let Some(from) = from.filter(|from| !from.ip().is_unspecified() && from.is_ipv4() == to.is_ipv4()) {
+    let from = from.filter(|from| !from.ip().is_unspecified() && from.is_ipv4() == to.is_ipv4());
+    let from_ip = from.map(|from| from.ip());
+    let has_port = from.is_some_and(|from| from.port() != 0);
+    let held = if !has_port && home.allowed.borrow().has(commands.generation(), from_ip, to) {
+        None
+    } else {
+        let asked = commands.generation();
+        let (answer, verdict) = oneshot::channel();
+        commands.send(Command::Judge { arena: home.id, from, to, answer });
+        // The control thread has ended, and so does everything.
+        let verdict = verdict.await.unwrap_or(Err(rustix::io::Errno::CONNRESET));
+        let held = verdict.map_err(io::Error::from)?;
+        if !has_port {
+            home.allowed.borrow_mut().add(asked, from_ip, to);
+        }
+        held
+    };
+    Ok((connect(to, from, wishes).await?, held))
+}
+
+async fn connect(to: SocketAddr, from: Option<SocketAddr>, wishes: &Wishes) -> io::Result<TcpStream> {
+    let socket = socket(to.ip())?;
+    socket.set_options(wishes.options());
+    if let Some(from) = from {
         if from.port() == 0 { socket.bind(from)? } else { socket.bind_held(from)? }
     }
     socket.connect(to).await

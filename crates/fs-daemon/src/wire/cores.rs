@@ -158,8 +158,9 @@ impl Core {
             return Ok(core);
         }
         let (id, bell) = shared.pollers.add_core()?;
-        let opened = |arena: &Rc<CoreArena>, channel: fs_shm::Channel<'_>| {
-            fs_rt::spawn_local(outgoing(arena.clone(), channel.slot(), channel.generation()));
+        let commands = shared.commands.clone();
+        let opened = move |arena: &Rc<CoreArena>, channel: fs_shm::Channel<'_>| {
+            fs_rt::spawn_local(outgoing(commands.clone(), arena.clone(), channel.slot(), channel.generation()));
         };
         let poller = Rc::new(Poller::new(shared.bells, opened));
         CoreRef::require()?.add_source(poller.clone(), bell)?;
