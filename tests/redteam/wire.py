@@ -22,7 +22,7 @@ def to_the_world(t, local, peer, asked="10.9.0.2:7501", user="nobody"):
     while time.monotonic() < until:
         said = liar.may("recv", channel[0])
         if said:
-            return said[0]
+            return " ".join(said)
         time.sleep(0.02)
     return ""
 
@@ -79,6 +79,8 @@ def source_address_of_another_host(t):
     # The world finds that address at this host, as a switch that was led astray would.
     card = json.loads(t.ip("-j", "link", "show", "w0").stdout)[0]["address"]
     t.ip("neigh", "replace", "10.9.0.77", "lladdr", card, "dev", "w1", ns=t.world)
+    if "HELLO" not in to_the_world(t, "0.0.0.0:0", "10.9.0.2:7507"):
+        raise RuntimeError("the world is not reached at all")
     to_the_world(t, "10.9.0.77:0", "10.9.0.2:7507")
     if any("10.9.0.77" in line for line in server.lines("peer")):
         raise Broken("nobody connects from the address of another host")

@@ -4,16 +4,28 @@ use anyhow::{Context, Result, ensure};
 use fs_tests::apps::workspace;
 use std::process::Command;
 
-#[test]
-fn attacks_are_held_or_known() -> Result<()> {
+/// Runs lab/redteam; what it said.
+fn redteam(arguments: &[&str]) -> Result<String> {
     let lab = std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id()));
-    let output = Command::new(workspace().join("lab/redteam"))
-        .env("FS_LAB", lab + "-red")
-        .output()
-        .context("cannot run lab/redteam")?;
+    let mut command = Command::new(workspace().join("lab/redteam"));
+    let output = command.args(arguments).env("FS_LAB", lab + "-red").output().context("cannot run lab/redteam")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "lab/redteam: {}", output.status);
+    ensure!(output.status.success(), "lab/redteam {}: {}", arguments.join(" "), output.status);
+    Ok(said)
+}
+
+#[test]
+fn attacks_are_held_or_known() -> Result<()> {
+    let said = redteam(&[])?;
     ensure!(said.contains("skipped: ") || said.contains(" attacks, "), "nothing was played");
+    Ok(())
+}
+
+/// Users, namespaces, addresses, devices, rules and options by chance: a connection is made, refused and seen as on the kernel.
+#[test]
+fn random_worlds_are_as_on_the_kernel() -> Result<()> {
+    let said = redteam(&["--worlds", "100000", "--seconds", "25"])?;
+    ensure!(said.contains("skipped: ") || said.contains(" worlds from seed "), "nothing was played");
     Ok(())
 }
