@@ -562,6 +562,35 @@ fn a_listener_that_was_shut_behind_the_librarys_back_is_none() {
     assert_eq!(server.client.listen(socket.as_fd()).unwrap_err(), Error::Failed(Errno::INVAL));
 }
 
+/// What an opener may write as the ends of a connection, as far as its acceptor can be told.
+#[test]
+fn ends_are_those_that_the_daemon_has_led_from_and_to() {
+    let daemon = start();
+    let Pair { client, server, arena, to, socket: _socket, .. } = pair(&daemon);
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let denied = Err(Error::Failed(Errno::ACCESS));
+    for side in [&client, &server] {
+        assert_eq!(side.client.vouch(arena, [at("127.0.0.1:40000"), to]), Ok(false));
+        assert_eq!(side.client.vouch(arena, [at("[::ffff:127.0.0.1]:40000"), to]), Ok(false));
+        for lie in ["10.0.0.1:40000", "127.0.0.2:40000", "127.0.0.1:1023", "[::1]:40000"] {
+            assert_eq!(side.client.vouch(arena, [at(lie), to]), denied, "{lie}");
+        }
+        assert_eq!(side.client.vouch(arena, [at("127.0.0.1:40000"), at("127.0.0.1:1")]), denied);
+        let elsewhere = SocketAddr::new(at("127.0.0.2:1").ip(), to.port());
+        assert_eq!(side.client.vouch(arena, [at("127.0.0.1:40000"), elsewhere]), denied);
+    }
+    assert_eq!(attach(&daemon).client.vouch(arena, [at("127.0.0.1:40000"), to]), denied, "not its arena");
+    // One that is bound somewhere else, and asks for that.
+    let bound = fresh();
+    let here = if rustix::process::geteuid().is_root() { at("127.0.0.3:1021") } else { at("127.0.0.3:41021") };
+    rustix::net::bind(&bound, &here).unwrap();
+    assert_eq!(server.client.vouch(arena, [here, to]), denied);
+    let Way::Local { source, .. } = client.client.route(to, bound.as_fd()).unwrap().way else { panic!() };
+    assert_eq!(source, here.ip());
+    assert_eq!(server.client.vouch(arena, [here, to]), Ok(false));
+    assert_eq!(server.client.vouch(arena, [at("127.0.0.3:1020"), to]), denied);
+}
+
 #[test]
 fn groups_take_turns_and_wildcards_are_found() {
     let daemon = start();

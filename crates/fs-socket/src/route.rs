@@ -85,11 +85,12 @@ pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placehol
         Answer::Local { source, arenas } => {
             let given = arenas.iter().flatten();
             let mapped = given.filter_map(|(id, memory)| arenas::map(attachment, *id, Side::A, memory));
+            let mapped = mapped.inspect(|mapped| mapped.note_ends(*source, to));
             known.iter_mut().zip(mapped).for_each(|(place, arena)| *place = Some(arena));
             (LOCAL, *source)
         }
         Answer::Wire { arena, memory, core: _ } => {
-            known[0] = arenas::map(attachment, *arena, Side::A, memory);
+            known[0] = arenas::map(attachment, *arena, Side::A, memory).inspect(|mapped| mapped.trust());
             (WIRE, to.ip())
         }
         Answer::Kernel(reason) => (KERNEL | (*reason as u32) << 16, to.ip()),

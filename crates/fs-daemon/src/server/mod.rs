@@ -555,6 +555,7 @@ impl Server {
             Request::Resume { version, name } => self.resume(me, version, name),
             Request::Share { object, cookie, fd: number } => self.share(me, object, cookie, number, fd),
             Request::Unshare { cookie } => self.unshare(me, cookie),
+            Request::Vouch { arena, ends } => self.vouch(me, arena, ends),
             Request::Claim => self.claim(me, fd.ok_or(Errno::BADF)?),
         }
     }

@@ -163,10 +163,11 @@ impl Server {
         let mut memory = Vec::new();
         for listener in group.into_iter().take(GROUP_MAX) {
             match self.arena_of(Opener::Process(me), Acceptor::Listener(listener)) {
-                Ok((id, fd, _)) => {
+                Ok((id, fd, _)) if self.note_ends(id, SocketAddr::new(source, from.local.port()), to) => {
                     arenas[memory.len()] = id;
                     memory.push(fd);
                 }
+                Ok(_) => tracing::debug!(%to, "a process connects from too many addresses"),
                 // At a limit; the reason is counted, and said where it is ours to mend.
                 Err(error) => tracing::debug!(%error, "no arena"),
             }
