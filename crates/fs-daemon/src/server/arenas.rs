@@ -101,10 +101,10 @@ impl Server {
             let uid_of = |id: u32| self.attachments.get(&id).map(|attachment| attachment.who.uid);
             let uid = uid_of(process).ok_or(Errno::NOTCONN)?;
             let is_theirs = |entry: &&ArenaEntry| match entry.opener {
-                Some(Opener::Process(other)) => uid_of(other) == Some(uid),
+                Some(Opener::Process(other)) => uid_of(other).is_some_and(|other| self.is_one_user(other, uid)),
                 _ => false,
             };
-            if !self.has_room(uid, limit, || self.arenas.values().filter(is_theirs).count()) {
+            if !self.has_room(uid, limit, self.arenas.len(), || self.arenas.values().filter(is_theirs).count()) {
                 return Err(Errno::NOBUFS);
             }
         }

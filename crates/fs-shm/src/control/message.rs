@@ -48,11 +48,13 @@ pub enum KernelReason {
     Foreign = 11,
     /// The daemon's configuration leaves it to the kernel.
     Policy = 12,
+    /// Rules of the kernel's firewall, or programs of its cgroup, could have a say in it.
+    Firewall = 13,
 }
 
 impl KernelReason {
     /// All, in the order of their codes.
-    pub const ALL: [KernelReason; 12] = [
+    pub const ALL: [KernelReason; 13] = [
         KernelReason::NoDaemon,
         KernelReason::NoListener,
         KernelReason::NotServed,
@@ -65,6 +67,7 @@ impl KernelReason {
         KernelReason::Port,
         KernelReason::Foreign,
         KernelReason::Policy,
+        KernelReason::Firewall,
     ];
 
     /// The reason of a code in messages and objects.
@@ -87,6 +90,7 @@ impl KernelReason {
             KernelReason::Port => "port",
             KernelReason::Foreign => "foreign",
             KernelReason::Policy => "policy",
+            KernelReason::Firewall => "firewall",
         }
     }
 }
