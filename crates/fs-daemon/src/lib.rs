@@ -3,6 +3,7 @@
 mod access;
 mod bells;
 mod config;
+mod confine;
 mod counters;
 mod daemon;
 mod diag;
@@ -20,6 +21,7 @@ mod wire;
 
 pub use access::{Action, Call, PortRange, Rule, Rules, Who};
 pub use config::{Config, ConfigError, Device, Heed, Limits};
+pub use confine::confine;
 pub use daemon::{Builder, Daemon, Handle, StartError};
 pub use fs_rt::XdpMode;
 pub use joins::JoinError;
