@@ -60,6 +60,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     if args.check {
         return Ok(ExitCode::SUCCESS);
     }
+    fs_daemon::confine().context("cannot give up rights that are not needed")?;
     let as_read = config.clone();
     if args.only_local {
         config.device = None;

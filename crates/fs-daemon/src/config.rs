@@ -1,6 +1,7 @@
 //! The configuration file: TOML, every key checked, every error with its line.
 //!
 //! ```toml
+//! firewall = "obey"              # where nftables or iptables have rules, connections are the kernel's; or "ignore"
 //! policy_dir = "policy.d"        # files *.toml with `program = "…"` and policies of that program; before those of this file
 //!
 //! [limits]                       # one user (other than root and the daemon's) may have half of each
@@ -69,6 +70,8 @@ pub struct Config {
     pub device: Option<Device>,
     /// How long open connections may go on after the daemon was told to end.
     pub drain: Option<Duration>,
+    /// Whether the kernel's firewall is obeyed.
+    pub firewall: Heed,
     /// Who may use which port.
     pub rules: Rules,
     /// What is left to the kernel.
@@ -77,6 +80,17 @@ pub struct Config {
     pub limits: Limits,
     /// Groups of network namespaces that are joined by memory, by name.
     pub joins: Vec<Vec<String>>,
+}
+
+/// What becomes of connections in which rules of the kernel's firewall could have a say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Heed {
+    /// They are the kernel's.
+    #[default]
+    Obey,
+    /// They are accelerated, and no rule sees them.
+    Ignore,
 }
 
 /// A device and how it is used.
@@ -118,6 +132,8 @@ struct File {
     #[serde(default)]
     limits: Option<Spanned<Limits>>,
     policy_dir: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    firewall: Heed,
     #[serde(rename = "policy", default)]
     policies: Vec<PolicyFile>,
     #[serde(rename = "rule", default)]
@@ -236,7 +252,7 @@ impl Config {
     /// The sections of the file in which `changed` differs from this one, that of the daemon's start, and which are
     /// followed from a start only.
     pub fn waits_for_restart(&self, changed: &Self) -> Vec<&'static str> {
-        let Config { device, drain, joins, rules: _, policies: _, limits: _ } = self;
+        let Config { device, drain, joins, firewall: _, rules: _, policies: _, limits: _ } = self;
         let sections =
             [("[daemon]", *device != changed.device || *drain != changed.drain), ("[[join]]", *joins != changed.joins)];
         sections.into_iter().filter_map(|(section, differs)| differs.then_some(section)).collect()
@@ -303,7 +319,8 @@ impl File {
         let policies = self.policies.into_iter().map(PolicyFile::check).collect::<Result<_, _>>()?;
         let rules = self.rules.into_iter().map(|rule| rule.check(uid)).collect::<Result<_, _>>()?;
         let joins = self.joins.into_iter().map(JoinFile::check).collect::<Result<_, _>>()?;
-        Ok(Config { device, drain, rules: Rules(rules), policies: Policies(policies), limits, joins })
+        let firewall = self.firewall;
+        Ok(Config { device, drain, firewall, rules: Rules(rules), policies: Policies(policies), limits, joins })
     }
 }
 
@@ -419,7 +436,7 @@ impl Port {
 }
 
 /// Looks a name up in /etc/passwd (other sources of users need their number).
-fn users(name: &str) -> Option<u32> {
+pub(crate) fn users(name: &str) -> Option<u32> {
     let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
     let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
     line.split(':').nth(2)?.parse().ok()

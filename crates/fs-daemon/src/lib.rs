@@ -3,13 +3,16 @@
 mod access;
 mod bells;
 mod config;
+mod confine;
 mod counters;
 mod daemon;
 mod diag;
+mod firewall;
 mod joins;
 mod limits;
 mod listeners;
 mod netns;
+mod owners;
 mod policy;
 mod seldom;
 mod server;
@@ -17,7 +20,8 @@ mod sys;
 mod wire;
 
 pub use access::{Action, Call, PortRange, Rule, Rules, Who};
-pub use config::{Config, ConfigError, Device, Limits};
+pub use config::{Config, ConfigError, Device, Heed, Limits};
+pub use confine::confine;
 pub use daemon::{Builder, Daemon, Handle, StartError};
 pub use fs_rt::XdpMode;
 pub use joins::JoinError;

@@ -1,18 +1,18 @@
-//! Network namespaces: which addresses are local to each, and which way its kernel would send a packet.
+//! Network namespaces: which addresses are local to each, and which way its kernel would send a packet. The kernel is asked each
+//! time: what is kept of a namespace could be as large as who administers it likes.
 //!
 //! A netlink socket keeps talking to the namespace that it was made in, so one short-lived thread enters the namespace
 //! (that needs CAP_SYS_ADMIN unless it is our own) and brings the sockets back.
 
 use crate::diag::Diag;
+use crate::firewall::Firewall;
 use crate::listeners::{Netns, unmapped};
 use crate::sys::netns_cookie;
 use fs_rt::netlink::{GROUPS, Netlink, Notices};
 use netlink_packet_core::DefaultNla;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -53,9 +53,10 @@ pub(crate) struct KernelRoute {
 /// A namespace that can be asked.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    addresses: HashSet<IpAddr>,
     netlink: Netlink,
     diag: Diag,
+    /// `None`: it may not be asked.
+    firewall: Option<Firewall>,
     /// It, unless it is the daemon's own.
     home: Option<Arc<File>>,
 }
@@ -64,8 +65,8 @@ impl Namespace {
     /// Opens namespace `netns`, which process `pid` has sockets of: ours, or else the process's own.
     pub(crate) fn open(pid: u32, netns: Netns) -> io::Result<Self> {
         let mut home = None;
-        let sockets = || Ok((Netlink::open(GROUPS)?, Diag::open()?));
-        let (netlink, diag) = if own()? == netns {
+        let sockets = || Ok((Netlink::open(GROUPS)?, Diag::open()?, Firewall::open()?));
+        let (netlink, diag, firewall) = if own()? == netns {
             sockets()?
         } else {
             let file = File::open(format!("/proc/{pid}/ns/net"))?;
@@ -74,9 +75,7 @@ impl Namespace {
                 if own()? == netns { sockets() } else { Err(io::Error::other("not the namespace of its process")) }
             })?
         };
-        let mut namespace = Self { addresses: HashSet::new(), netlink, diag, home };
-        namespace.reread()?;
-        Ok(namespace)
+        Ok(Self { netlink, diag, firewall, home })
     }
 
     /// The namespace; `None`: the daemon's own.
@@ -86,8 +85,24 @@ impl Namespace {
 
     /// Whether the kernel of this namespace takes packets to `ip` itself.
     pub(crate) fn has(&self, ip: IpAddr) -> bool {
-        let ip = unmapped(ip);
-        ip.is_loopback() || self.addresses.contains(&ip)
+        let flow = Flow { to: SocketAddr::new(ip, 0), from: None, port: 0, uid: 0, mark: 0, device: 0 };
+        unmapped(ip).is_loopback() || self.route(flow).is_ok_and(|route| route.local)
+    }
+
+    /// Whether the firewall's rules could have a say in connections. A daemon that may not ask has no more rights than its user, who
+    /// could share memory with whom he likes without it.
+    pub(crate) fn is_ruled(&mut self) -> bool {
+        self.firewall.as_mut().is_some_and(Firewall::speaks)
+    }
+
+    /// See [`Firewall::follow`].
+    pub(crate) fn follow_firewall(&mut self) -> bool {
+        self.firewall.as_mut().is_some_and(Firewall::follow)
+    }
+
+    /// Readable when rules have changed.
+    pub(crate) fn firewall(&self) -> Option<BorrowedFd<'_>> {
+        self.firewall.as_ref().map(Firewall::as_fd)
     }
 
     /// See [`Diag::listener`].
@@ -97,38 +112,14 @@ impl Namespace {
 
     /// Takes the notices that came; answers whether anything changed that routes depend on.
     pub(crate) fn follow(&mut self) -> bool {
-        let noticed = match self.netlink.notices() {
+        match self.netlink.notices() {
             Ok(Notices::Messages(messages)) => !messages.is_empty(),
             Ok(Notices::Lost) => true,
             Err(error) => {
                 tracing::warn!(%error, "a namespace's notices");
-                // Reading anew makes up for what is not understood.
                 true
             }
-        };
-        if noticed && let Err(error) = self.reread() {
-            tracing::warn!(%error, "cannot read a namespace's addresses");
         }
-        noticed
-    }
-
-    fn reread(&mut self) -> io::Result<()> {
-        let answers = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
-        self.addresses.clear();
-        for message in &answers {
-            let Message::NewAddress(address) = message else { continue };
-            // The local address where there is a peer's (point to point); else there is only "address".
-            let mut found = None;
-            for attribute in &address.attributes {
-                match attribute {
-                    AddressAttribute::Local(ip) => found = Some(*ip),
-                    AddressAttribute::Address(ip) => found = found.or(Some(*ip)),
-                    _ => {}
-                }
-            }
-            self.addresses.extend(found.map(unmapped));
-        }
-        Ok(())
     }
 
     /// Asks the kernel for its way of a connection: all that routes and `ip rule` look at. An error is what connect(2) would answer.

@@ -562,6 +562,100 @@ fn a_listener_that_was_shut_behind_the_librarys_back_is_none() {
     assert_eq!(server.client.listen(socket.as_fd()).unwrap_err(), Error::Failed(Errno::INVAL));
 }
 
+/// What an opener may write as the ends of a connection, as far as its acceptor can be told.
+#[test]
+fn ends_are_those_that_the_daemon_has_led_from_and_to() {
+    let daemon = start();
+    let Pair { client, server, arena, to, socket: _socket, .. } = pair(&daemon);
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let denied = Err(Error::Failed(Errno::ACCESS));
+    for side in [&client, &server] {
+        assert_eq!(side.client.vouch(arena, [at("127.0.0.1:40000"), to]), Ok(false));
+        assert_eq!(side.client.vouch(arena, [at("[::ffff:127.0.0.1]:40000"), to]), Ok(false));
+        for lie in ["10.0.0.1:40000", "127.0.0.2:40000", "127.0.0.1:1023", "[::1]:40000"] {
+            assert_eq!(side.client.vouch(arena, [at(lie), to]), denied, "{lie}");
+        }
+        assert_eq!(side.client.vouch(arena, [at("127.0.0.1:40000"), at("127.0.0.1:1")]), denied);
+        let elsewhere = SocketAddr::new(at("127.0.0.2:1").ip(), to.port());
+        assert_eq!(side.client.vouch(arena, [at("127.0.0.1:40000"), elsewhere]), denied);
+    }
+    assert_eq!(attach(&daemon).client.vouch(arena, [at("127.0.0.1:40000"), to]), denied, "not its arena");
+    // One that is bound somewhere else, and asks for that.
+    let bound = fresh();
+    let here = if rustix::process::geteuid().is_root() { at("127.0.0.3:1021") } else { at("127.0.0.3:41021") };
+    rustix::net::bind(&bound, &here).unwrap();
+    assert_eq!(server.client.vouch(arena, [here, to]), denied);
+    let Way::Local { source, .. } = client.client.route(to, bound.as_fd()).unwrap().way else { panic!() };
+    assert_eq!(source, here.ip());
+    assert_eq!(server.client.vouch(arena, [here, to]), Ok(false));
+    assert_eq!(server.client.vouch(arena, [at("127.0.0.3:1020"), to]), denied);
+}
+
+/// Runs `work` in a network namespace of its own.
+fn in_new_namespace(work: impl FnOnce() + Send + 'static) {
+    use std::process::{Command, Stdio};
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a network namespace is wanted)");
+        return;
+    }
+    let mut maker = Command::new("unshare")
+        .args(["--net", "sh", "-c", "ip link set lo up; echo made; read -r _"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let made = std::io::Read::read(maker.stdout.as_mut().unwrap(), &mut [0; 8]);
+    assert!(made.is_ok_and(|read| read != 0), "no namespace was made");
+    let namespace = std::fs::File::open(format!("/proc/{}/ns/net", maker.id())).unwrap();
+    let visit = std::thread::spawn(move || {
+        rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
+        work();
+    });
+    let done = visit.join();
+    drop(maker.stdin.take());
+    maker.wait().unwrap();
+    done.unwrap();
+}
+
+fn nft(commands: &str) {
+    assert!(std::process::Command::new("nft").arg(commands).status().unwrap().success(), "{commands}");
+}
+
+#[test]
+fn where_a_firewall_could_have_a_say_connections_are_the_kernels() {
+    const RULE: &str = "add table inet t; add chain inet t c { type filter hook output priority 0; }; \
+                        add rule inet t c tcp dport 1 drop";
+    in_new_namespace(|| {
+        let daemon = start();
+        let Pair { client, server, a, b, to, socket, .. } = pair(&daemon);
+        let (_, arena) = route(&client, to);
+        let generation = client.directory.generation();
+        nft(RULE);
+        soon("nothing new comes by the arena", || arena.is_closed());
+        soon("cached ways are asked for anew", || client.directory.generation() != generation);
+        let way = || client.client.route(to, fresh().as_fd()).unwrap().way;
+        assert!(matches!(way(), Way::Kernel(KernelReason::Firewall)), "{:?}", way());
+        // What is open goes on, and what listens then is told of later.
+        let mut buf = [0; 4];
+        a.send_one(b"on").unwrap();
+        assert_eq!(b.recv_one(&mut buf), Ok(2));
+        let (other, at, _) = placeholder();
+        listen(&server, &other);
+        assert!(matches!(client.client.route(at, fresh().as_fd()).unwrap().way, Way::Kernel(KernelReason::Firewall)));
+        nft("flush ruleset");
+        let (_, arena) = route(&client, to);
+        assert!(!arena.is_closed());
+        route(&client, at);
+        // Who says that rules are to be ignored has them ignored.
+        let careless = config("careless", "firewall = \"ignore\"");
+        nft(RULE);
+        soon("the rule is heeded", || matches!(way(), Way::Kernel(KernelReason::Firewall)));
+        daemon.handle().reload(careless);
+        soon("it is not", || matches!(way(), Way::Local { .. }));
+        drop(socket);
+    });
+}
+
 #[test]
 fn groups_take_turns_and_wildcards_are_found() {
     let daemon = start();

@@ -3,14 +3,18 @@
 //! An [`Arena`] lives for ever: a thread that looked a socket up just before another closed it, and pollers, may still look
 //! at it. Its memory goes when it is closed and nothing of it is in use ([`sweep`]).
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use fs_shm::{
     Arena, Channel, Side,
     control::{Fd as OwnedFd, Object, PeerSide},
     lanes::Lane,
 };
-use rustix::fd::AsFd;
+use rustix::{fd::AsFd, io::Errno};
 
 use crate::{
     numbers,
@@ -31,6 +35,54 @@ pub(crate) struct Mapped {
     place: AtomicU32,
     /// The same, by [`Shared`]: poller << 32 | its lane.
     lanes: [AtomicU64; 2],
+    /// Not 0: whatever its memory says of ends is a core's word.
+    trusted: AtomicU32,
+    /// Ends that are true, as the daemon says.
+    ends: [Ends; ENDS],
+}
+
+/// Pairs of addresses that one client and one listener use; others are asked for each time.
+const ENDS: usize = 4;
+
+/// The address of side A and that of side B with its port; written once.
+#[derive(Debug)]
+struct Ends {
+    /// 0: free, 1: being written, 2: written.
+    written: AtomicU32,
+    words: [AtomicU64; 5],
+}
+
+impl Ends {
+    const fn new() -> Self {
+        Ends { written: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; 5] }
+    }
+
+    fn is(&self, words: &[u64; 5]) -> bool {
+        self.written.load(Acquire) == 2 && self.words.iter().zip(words).all(|(have, want)| have.load(Relaxed) == *want)
+    }
+
+    /// `false`: it is another's.
+    fn take(&self, words: &[u64; 5]) -> bool {
+        if self.written.compare_exchange(0, 1, Relaxed, Relaxed).is_err() {
+            return false;
+        }
+        self.words.iter().zip(words).for_each(|(place, word)| place.store(*word, Relaxed));
+        self.written.store(2, Release);
+        true
+    }
+}
+
+/// In the form that the daemon compares them in: mapped IPv4 is IPv4.
+fn words(from: IpAddr, to: SocketAddr) -> [u64; 5] {
+    let halves = |ip: IpAddr| {
+        let bits = match ip.to_canonical() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        [(bits >> 64) as u64, bits as u64]
+    };
+    let ([a, b], [c, d]) = (halves(from), halves(to.ip()));
+    [a, b, c, d, to.port().into()]
 }
 
 /// A poller that several share, in all processes that hold a listener.
@@ -90,6 +142,49 @@ impl Mapped {
             Side::B => PeerSide::B,
         };
         Object::Channel { arena: self.id, slot, side }
+    }
+
+    /// Its memory is a core's.
+    pub(crate) fn trust(&self) {
+        self.trusted.store(1, Relaxed);
+    }
+
+    /// The daemon has said that connections by it come from this address and go there.
+    pub(crate) fn note_ends(&self, from: IpAddr, to: SocketAddr) {
+        let words = words(from, to);
+        if !self.ends.iter().any(|ends| ends.is(&words)) {
+            // Without a place they are asked for.
+            let _noted = self.ends.iter().any(|ends| ends.take(&words));
+        }
+    }
+
+    /// The own address of a connection and its peer's. They are what its memory says, which others write, if the daemon says the
+    /// same.
+    ///
+    /// # Errors
+    /// They are not true, or nobody can say.
+    pub(crate) fn ends_of(&self, channel: &Channel<'static>) -> Result<(SocketAddr, SocketAddr), Errno> {
+        let ends = channel.local_addr().to_std().zip(channel.peer_addr().to_std()).ok_or(Errno::NOTCONN)?;
+        if self.trusted.load(Relaxed) != 0 {
+            return Ok(ends);
+        }
+        let (a, b) = if channel.side() == Side::A { ends } else { (ends.1, ends.0) };
+        // What a port below 1024 says of its process is asked for each time.
+        let is_low = (1..1024).contains(&a.port());
+        let words = words(a.ip(), b);
+        if !is_low && self.ends.iter().any(|ends| ends.is(&words)) {
+            return Ok(ends);
+        }
+        let attachment = process::current().filter(|now| now.life() == self.life).ok_or(Errno::NOTCONN)?;
+        match attachment.client().vouch(self.id, [a, b]) {
+            Ok(true) => self.trust(),
+            Ok(false) => self.note_ends(a.ip(), b),
+            Err(error) => {
+                attachment.failed(&error);
+                return Err(Errno::NOTCONN);
+            }
+        }
+        Ok(ends)
     }
 
     /// Its place among its listener's arenas, as last noted.
@@ -175,6 +270,8 @@ pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &OwnedFd
         slot: AtomicU32::new(0),
         place: AtomicU32::new(0),
         lanes: [const { AtomicU64::new(0) }; 2],
+        trusted: AtomicU32::new(0),
+        ends: [const { Ends::new() }; ENDS],
     };
     let mapped: &'static Mapped = Box::leak(Box::new(mapped));
     for place in places(attachment.life(), id, side) {

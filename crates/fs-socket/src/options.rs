@@ -3,6 +3,7 @@
 //! Every option goes to the placeholder first: the kernel has the errno, the limits and the value that getsockopt gives.
 //! What means something to a channel is done besides.
 
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use fs_shm::channel::state::Phase;
@@ -256,7 +257,7 @@ fn to_ipv4(fd: Fd, socket: &Socket, family: i32) -> Result<(), Errno> {
     if tcp_state(socket) != ESTABLISHED {
         return Err(Errno::NOTCONN);
     }
-    let peer = socket.channel().and_then(|channel| channel.peer_addr().to_std());
+    let peer = ends(socket).map(|(_, peer)| peer);
     let is_mapped = peer.is_some_and(|peer| peer.ip().to_canonical().is_ipv4());
     if !is_mapped || call::int_option(fd, SOL_IPV6, IPV6_V6ONLY)? != 0 {
         return Err(Errno::ADDRNOTAVAIL);
@@ -399,8 +400,18 @@ pub fn getsockname(fd: Fd) -> Ours<Address> {
         return None;
     }
     // Being connected over the wire: what the placeholder is bound to.
-    let local = channel.local_addr().to_std()?;
+    if channel.state().is_some_and(|state| state.phase() == Phase::Connecting) {
+        let local = channel.local_addr().to_std()?;
+        return Some(Ok(address::raw(local, socket.family())));
+    }
+    let (local, _) = ends(socket)?;
     Some(Ok(address::raw(local, socket.family())))
+}
+
+/// Own address and peer's; `None`: what the connection's memory says is not true.
+fn ends(socket: &Socket) -> Option<(SocketAddr, SocketAddr)> {
+    let (mapped, channel) = socket.mapped().zip(socket.channel())?;
+    mapped.ends_of(&channel).ok()
 }
 
 /// `getpeername(2)`.
@@ -411,6 +422,6 @@ pub fn getpeername(fd: Fd) -> Ours<Address> {
     if !connected {
         return Some(Err(Errno::NOTCONN));
     }
-    let peer = channel.peer_addr().to_std()?;
-    Some(Ok(address::raw(peer, socket.family())))
+    let answer = ends(socket).ok_or(Errno::NOTCONN);
+    Some(answer.map(|(_, peer)| address::raw(peer, socket.family())))
 }

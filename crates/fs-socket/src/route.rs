@@ -16,13 +16,16 @@ use fs_shm::{
     Side,
     control::{GROUP_MAX, KernelReason, Way as Answer},
 };
-use rustix::{fd::BorrowedFd, io::Errno};
+use rustix::{
+    fd::{AsRawFd, BorrowedFd},
+    io::Errno,
+};
 
 use crate::{
     arenas::{self, Mapped},
-    numbers,
+    numbers, probe,
     process::Attachment,
-    sys::{array::Array, pointer::Pointer},
+    sys::{array::Array, call, pointer::Pointer},
 };
 
 /// Where a connection goes.
@@ -46,8 +49,8 @@ struct Entry {
     /// Life of the attachment.
     life: AtomicU32,
     generation: AtomicU64,
-    /// Destination: address, then port | family << 16.
-    key: [AtomicU64; 3],
+    /// Destination: address, then port | family << 16; the socket's network namespace.
+    key: [AtomicU64; 4],
     /// Source address, then its family.
     source: [AtomicU64; 3],
     /// 1 local, 2 wire, 3 kernel; count of arenas << 8; reason << 16.
@@ -68,9 +71,16 @@ const KERNEL: u32 = 3;
 
 /// The way to `to` for a socket; when it is bound the answer is its own, and not kept.
 pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placeholder: BorrowedFd<'_>) -> Way {
-    let key = key(to);
+    let key = key(to, namespace(placeholder));
     let entry = ENTRIES.make(hash(&key));
-    if !bound && let Some(way) = entry.and_then(|entry| entry.read(attachment, &key)) {
+    let known = if bound { None } else { entry.and_then(|entry| entry.read(attachment, &key)) };
+    let is_kernels = matches!(known, Some(Way::Kernel(_) | Way::Refused(_)));
+    if (known.is_none() || probe::is_restricted() && !is_kernels)
+        && let Some(reason) = probe::refused(to)
+    {
+        return Way::Kernel(reason);
+    }
+    if let Some(way) = known {
         return way;
     }
     let routed = match numbers::make(|| attachment.client().route(to, placeholder)) {
@@ -85,11 +95,12 @@ pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placehol
         Answer::Local { source, arenas } => {
             let given = arenas.iter().flatten();
             let mapped = given.filter_map(|(id, memory)| arenas::map(attachment, *id, Side::A, memory));
+            let mapped = mapped.inspect(|mapped| mapped.note_ends(*source, to));
             known.iter_mut().zip(mapped).for_each(|(place, arena)| *place = Some(arena));
             (LOCAL, *source)
         }
         Answer::Wire { arena, memory, core: _ } => {
-            known[0] = arenas::map(attachment, *arena, Side::A, memory);
+            known[0] = arenas::map(attachment, *arena, Side::A, memory).inspect(|mapped| mapped.trust());
             (WIRE, to.ip())
         }
         Answer::Kernel(reason) => (KERNEL | (*reason as u32) << 16, to.ip()),
@@ -120,7 +131,7 @@ fn choose(way: u32, source: IpAddr, known: &[Option<&'static Mapped>; GROUP_MAX]
 }
 
 impl Entry {
-    fn read(&self, attachment: &Attachment, key: &[u64; 3]) -> Option<Way> {
+    fn read(&self, attachment: &Attachment, key: &[u64; 4]) -> Option<Way> {
         let sequence = self.sequence.load(Acquire);
         let same = sequence & 1 == 0
             && self.life.load(Relaxed) == attachment.life()
@@ -142,7 +153,7 @@ impl Entry {
         &self,
         attachment: &Attachment,
         generation: u64,
-        key: &[u64; 3],
+        key: &[u64; 4],
         way: u32,
         source: IpAddr,
         known: &[Option<&'static Mapped>; GROUP_MAX],
@@ -179,20 +190,44 @@ fn address([high, low, family]: [u64; 3]) -> IpAddr {
     if family == 4 { ip.to_ipv4_mapped().map_or(ip.into(), IpAddr::V4) } else { ip.into() }
 }
 
-fn key(to: SocketAddr) -> [u64; 3] {
-    let [high, low, family] = words(to.ip());
-    let scope = if let SocketAddr::V6(to) = to { to.scope_id() } else { 0 };
-    [high, low, family << 16 | u64::from(to.port()) | u64::from(scope) << 32]
+/// The network namespace of a socket: what is behind an address in another one is somebody else. A process goes from one to the
+/// other by unshare(2) and setns(2), by whatever system call.
+fn namespace(placeholder: BorrowedFd<'_>) -> u64 {
+    const SOL_SOCKET: i32 = 1;
+    const SO_NETNS_COOKIE: i32 = 71;
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    if fs_shm::wait::is_confined() {
+        // The filter may end the process for asking.
+        return LAST.load(Relaxed);
+    }
+    let mut cookie = [0; 8];
+    match call::getsockopt(placeholder.as_raw_fd(), SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie) {
+        Ok(8) => {
+            let cookie = u64::from_ne_bytes(cookie);
+            LAST.store(cookie, Relaxed);
+            cookie
+        }
+        // The daemon does not start on such a kernel.
+        _ => 0,
+    }
 }
 
-fn hash(key: &[u64; 3]) -> usize {
-    let mixed = key.iter().fold(0_u64, |sum, word| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+fn key(to: SocketAddr, namespace: u64) -> [u64; 4] {
+    let [high, low, family] = words(to.ip());
+    let scope = if let SocketAddr::V6(to) = to { to.scope_id() } else { 0 };
+    [high, low, family << 16 | u64::from(to.port()) | u64::from(scope) << 32, namespace]
+}
+
+/// By the destination: the same in all namespaces.
+fn hash([destination @ .., _]: &[u64; 4]) -> usize {
+    let mixed =
+        destination.iter().fold(0_u64, |sum, word| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
     (mixed >> 20) as usize % COUNT
 }
 
 /// Forgets an answer that turned out to be wrong (its arena was closed).
 pub(crate) fn forget(to: SocketAddr) {
-    if let Some(entry) = ENTRIES.at(hash(&key(to))) {
+    if let Some(entry) = ENTRIES.at(hash(&key(to, 0))) {
         entry.generation.store(0, Relaxed);
     }
 }

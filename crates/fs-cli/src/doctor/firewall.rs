@@ -1,4 +1,5 @@
-//! Rules of the kernel's firewall, which XDP comes before: accelerated connections do not meet them.
+//! Rules of the kernel's firewall. XDP and shared memory go around them, so where there are any the daemon leaves connections to
+//! the kernel (`firewall = "obey"`, fs-daemon/src/firewall.rs); this says so, and which.
 
 use super::Finding;
 use std::process::Command;
@@ -15,17 +16,18 @@ pub(super) fn look() -> Vec<Finding> {
         return vec![Finding::note(
             "firewall",
             "neither nft nor iptables-save can be asked (not installed, or no privilege)",
-            "see that no rule is meant for accelerated ports: they do not meet the kernel's firewall",
+            "a daemon that may not ask either (no CAP_NET_ADMIN) accelerates whatever rules there are",
         )];
     }
     if rules == 0 {
-        return vec![Finding::good("firewall", "no rule that accelerated connections would go around")];
+        return vec![Finding::good("firewall", "no rule that could have a say in connections: they are accelerated")];
     }
     let by: Vec<_> = told.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}: {n}")).collect();
     vec![Finding::note(
         "firewall",
-        format!("accelerated connections do not meet these input rules ({})", by.join(", ")),
-        "repeat what they forbid in the daemon's rules (`fastsock up --config`), or keep those ports on the kernel",
+        format!("connections of this namespace are left to the kernel, as rules could have a say ({})", by.join(", ")),
+        "remove the rules if none is needed; or repeat what they forbid in [[rule]] of the daemon's configuration, and set \
+         firewall = \"ignore\" there",
     )]
 }
 
@@ -35,35 +37,35 @@ fn ask(tool: &'static str, args: &[&str], count: fn(&str) -> usize) -> Option<(&
     output.status.success().then(|| (tool, count(&String::from_utf8_lossy(&output.stdout))))
 }
 
-/// Lines with a verdict in chains that hook into the way in.
+/// Rules of chains that a host's own packets pass, and policies that drop; not those of chains that they jump to.
 fn nft(ruleset: &str) -> usize {
+    const HOOKS: [&str; 6] = ["input", "output", "prerouting", "postrouting", "ingress", "egress"];
     let mut inside = false;
+    let mut family = "";
     let mut rules = 0;
     for line in ruleset.lines().map(str::trim) {
-        if line.starts_with("chain ") {
+        if let Some(table) = line.strip_prefix("table ") {
+            family = table.split(' ').next().unwrap_or_default();
+        } else if line.starts_with("chain ") || line.is_empty() || line == "}" {
             inside = false;
-        } else if line.starts_with("type ") {
-            inside = line.contains("hook input") || line.contains("hook prerouting");
+        } else if line.starts_with("type ") && line.contains(" hook ") {
+            let hook = line.split_once(" hook ").and_then(|(_, rest)| rest.split(' ').next());
+            inside = !matches!(family, "arp" | "bridge") && hook.is_some_and(|hook| HOOKS.contains(&hook));
             rules += usize::from(inside && line.contains("policy drop"));
-        } else if inside
-            && ["drop", "reject", "dnat", "redirect"]
-                .iter()
-                .any(|verdict| line.split([' ', ';']).any(|w| w == *verdict))
-        {
-            rules += 1;
+        } else {
+            rules += usize::from(inside);
         }
     }
     rules
 }
 
-/// What drops, refuses or redirects on the way in.
+/// The same; the daemon does not look at the rules of iptables-legacy: a table is enough.
 fn iptables(saved: &str) -> usize {
-    let policy = |line: &&str| line.starts_with(":INPUT DROP") || line.starts_with(":PREROUTING DROP");
-    let rule = |line: &&str| {
-        (line.starts_with("-A INPUT") || line.starts_with("-A PREROUTING"))
-            && ["-j DROP", "-j REJECT", "-j DNAT", "-j REDIRECT"].iter().any(|verdict| line.contains(verdict))
+    const CHAINS: [&str; 4] = ["INPUT", "OUTPUT", "PREROUTING", "POSTROUTING"];
+    let of = |line: &str, before: &str, after: &str| {
+        CHAINS.iter().any(|chain| line.starts_with(&format!("{before}{chain}{after}")))
     };
-    saved.lines().filter(|line| policy(line) || rule(line)).count()
+    saved.lines().filter(|line| of(line, ":", " DROP") || of(line, "-A ", " ")).count()
 }
 
 #[cfg(test)]
@@ -71,14 +73,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_that_are_gone_around_are_counted() {
+    fn rules_that_could_have_a_say_are_counted() {
         let ruleset = "table inet filter {\n\tchain input {\n\t\ttype filter hook input priority 0; policy drop;\n\
                        \t\ttcp dport 22 accept\n\t\ttcp dport 8080 drop\n\t}\n\tchain output {\n\
                        \t\ttype filter hook output priority 0; policy accept;\n\t\ttcp dport 25 drop\n\t}\n}\n";
-        assert_eq!(nft(ruleset), 2);
-        assert_eq!(nft(""), 0);
+        assert_eq!(nft(ruleset), 4);
+        let silent = "table inet filter {\n\tchain input {\n\t\ttype filter hook input priority 0; policy accept;\n\t}\n\n\
+                      \tchain forward {\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tdrop\n\t}\n\n\
+                      \tchain unused {\n\t\tdrop\n\t}\n}\ntable arp a {\n\tchain input {\n\
+                      \t\ttype filter hook input priority 0; policy drop;\n\t}\n}\n";
+        assert_eq!((nft(""), nft(silent)), (0, 0));
         let saved = "*filter\n:INPUT DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n-A INPUT -p tcp --dport 22 -j ACCEPT\n\
-                     -A INPUT -p tcp --dport 23 -j REJECT\n-A OUTPUT -j DROP\nCOMMIT\n";
-        assert_eq!(iptables(saved), 2);
+                     -A INPUT -p tcp --dport 23 -j REJECT\n-A OUTPUT -j DROP\n-A FORWARD -j DROP\nCOMMIT\n";
+        assert_eq!(iptables(saved), 4);
     }
 }

@@ -1,6 +1,7 @@
 //! Lists for `fastsock ss` and `fastsock stat`.
 
 use super::arenas::{Acceptor, Opener};
+use super::attach::Attachment;
 use super::{Answer, Server};
 use crate::counters::add;
 use crate::listeners::Takes;
@@ -94,10 +95,14 @@ impl Server {
         rows
     }
 
+    /// Those of a user, or all for one who is trusted, as /proc shows descriptors.
+    ///
     /// From a process and a place among what it holds on: the cursor is the attachment's number << 32 | the place.
-    pub(super) fn sockets(&self, cursor: u64) -> Answer {
+    pub(super) fn sockets(&self, cursor: u64, uid: u32) -> Answer {
         let (first, mut place) = ((cursor >> 32) as u32, cursor as u32 as usize);
-        let mut ids: Vec<u32> = self.attachments.keys().copied().filter(|&id| id >= first).collect();
+        let all = self.is_trusted(uid);
+        let may_see = |(&id, of): (&u32, &Attachment)| (id >= first && (all || of.who.uid == uid)).then_some(id);
+        let mut ids: Vec<u32> = self.attachments.iter().filter_map(may_see).collect();
         ids.sort_unstable();
         let mut page = Page::new();
         let mut next = 0;

@@ -5,12 +5,13 @@
 use super::sweep::Look;
 use super::{Answer, Server};
 use crate::bells::new_bell;
+use crate::listeners::unmapped;
 use crate::seldom::Seldom;
 use fs_shm::control::{PeerSide, Reply};
 use fs_shm::{Arena, Bells, Side};
 use rustix::io::Errno;
-use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::collections::{HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,6 +52,11 @@ pub(super) struct ArenaEntry {
     pub(super) members: HashSet<u32>,
     /// It has lost a side, or a process that took part in it.
     pub(super) look: Option<Look>,
+    /// Between two processes: the addresses that its connections come from, as their sockets have them, and where they go. No others
+    /// are true.
+    pub(super) ends: HashSet<(IpAddr, SocketAddr)>,
+    /// Of those, places at ports that not everybody may bind.
+    pub(super) low_ports: VecDeque<SocketAddr>,
     /// Places that its opener is about to connect from, over the wire.
     pub(super) sources: Vec<Source>,
     /// When memory goes back that is not used any more.
@@ -66,6 +72,11 @@ pub(super) fn no_descriptor(error: &Errno) {
         let limit = if *error == Errno::MFILE { "RLIMIT_NOFILE (LimitNOFILE= of systemd)" } else { "fs.file-max" };
         tracing::warn!(%error, left_out, "no descriptor is left, so that connections stay the kernel's: raise {limit}");
     }
+}
+
+/// PROT_SOCK of the kernel: such a port says that root, or who has CAP_NET_BIND_SERVICE, has bound it.
+fn is_low(port: u16) -> bool {
+    (1..1024).contains(&port)
 }
 
 impl ArenaEntry {
@@ -90,10 +101,10 @@ impl Server {
             let uid_of = |id: u32| self.attachments.get(&id).map(|attachment| attachment.who.uid);
             let uid = uid_of(process).ok_or(Errno::NOTCONN)?;
             let is_theirs = |entry: &&ArenaEntry| match entry.opener {
-                Some(Opener::Process(other)) => uid_of(other) == Some(uid),
+                Some(Opener::Process(other)) => uid_of(other).is_some_and(|other| self.is_one_user(other, uid)),
                 _ => false,
             };
-            if !self.has_room(uid, limit, || self.arenas.values().filter(is_theirs).count()) {
+            if !self.has_room(uid, limit, self.arenas.len(), || self.arenas.values().filter(is_theirs).count()) {
                 return Err(Errno::NOBUFS);
             }
         }
@@ -121,6 +132,8 @@ impl Server {
             wire: matches!(opener, Opener::Core(_)) || matches!(acceptor, Acceptor::Core(_)),
             members,
             look: None,
+            ends: HashSet::new(),
+            low_ports: VecDeque::new(),
             sources: Vec::new(),
             trim: None,
         };
@@ -269,6 +282,47 @@ impl Server {
         let memory = entry.memory.clone();
         self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.arenas.insert(id);
         Ok(Answer::with(Reply::Arena { side }, [memory]))
+    }
+
+    /// A process is told to connect from here to there by this arena. `false`: it has too many of these.
+    pub(super) fn note_ends(&mut self, id: u32, from: SocketAddr, to: SocketAddr) -> bool {
+        /// Each address that a client is bound to, with each that it reaches one listener by. More: as much memory of the daemon's.
+        const MOST: usize = 128;
+        const LOW: usize = 64;
+        let Some(entry) = self.arenas.get_mut(&id) else { return false };
+        let ends = (unmapped(from.ip()), SocketAddr::new(unmapped(to.ip()), to.port()));
+        if entry.ends.len() >= MOST && !entry.ends.contains(&ends) {
+            return false;
+        }
+        entry.ends.insert(ends);
+        let from = SocketAddr::new(ends.0, from.port());
+        if is_low(from.port()) && !entry.low_ports.contains(&from) {
+            if entry.low_ports.len() >= LOW {
+                entry.low_ports.pop_front();
+            }
+            entry.low_ports.push_back(from);
+        }
+        true
+    }
+
+    /// Answers [`fs_shm::control::Request::Vouch`].
+    pub(super) fn vouch(&self, me: u32, id: u32, [from, to]: [SocketAddr; 2]) -> Result<Answer, Errno> {
+        let entry = self.arenas.get(&id).ok_or(Errno::NOENT)?;
+        let accepts = match entry.of.1 {
+            Acceptor::Listener(listener) => self.listeners.get(listener).is_some_and(|it| it.holders.contains(&me)),
+            Acceptor::Core(_) => false,
+        };
+        if !accepts && !entry.members.contains(&me) {
+            return Err(Errno::ACCESS);
+        }
+        if entry.wire {
+            // A core writes them, and only who holds the connection's own end could write others.
+            return Ok(Reply::Vouched { all: true }.into());
+        }
+        let from = SocketAddr::new(unmapped(from.ip()), from.port());
+        let ends = (from.ip(), SocketAddr::new(unmapped(to.ip()), to.port()));
+        let is_true = entry.ends.contains(&ends) && (!is_low(from.port()) || entry.low_ports.contains(&from));
+        if is_true { Ok(Reply::Vouched { all: false }.into()) } else { Err(Errno::ACCESS) }
     }
 
     /// An arena is over: nobody has a connection in it any more.

@@ -402,11 +402,12 @@ impl Server {
     pub(super) fn room_for_poller(&self, me: u32) -> Result<(), Errno> {
         let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
         let theirs = || {
-            let of_user = self.attachments.iter().filter(|(_, attachment)| attachment.who.uid == uid);
+            let of_user = self.attachments.iter().filter(|(_, attachment)| self.is_one_user(attachment.who.uid, uid));
             self.pollers.count_of(&of_user.map(|(&id, _)| id).collect())
         };
         let most = pollers_max();
-        let room = self.pollers.len() < most && self.has_room(uid, most, theirs);
+        let all = self.pollers.len();
+        let room = all < most && self.has_room(uid, most, all, theirs);
         if !room || self.pollers.count(me) >= POLLERS {
             return Err(Errno::NOBUFS);
         }

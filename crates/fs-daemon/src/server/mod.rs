@@ -18,11 +18,12 @@ mod strangers;
 mod sweep;
 
 use crate::bells::Pollers;
-use crate::config::Config;
+use crate::config::{Config, users};
 use crate::counters::Counters;
 use crate::joins::Joins;
 use crate::listeners::{Listeners, Netns};
 use crate::netns::{self, Namespace};
+use crate::owners::Owners;
 use crate::seldom::Seldom;
 use crate::sys::{self, Alarm, Credentials};
 use crate::wire::{ListenerOptions, Wire};
@@ -37,10 +38,11 @@ use ports::{Port, Shares};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 use share::Share;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,11 +60,15 @@ const LONG: Duration = Duration::from_micros(500);
 /// What the close of a descriptor that a process has passed may take: its linger time is the process's to choose.
 const LINGER: Duration = Duration::from_millis(2);
 
+/// See [`Server::changed`].
+const EASE: Duration = Duration::from_millis(100);
+
 /// epoll's tokens: the control socket, the wake-up, connections from `FIRST` on, listeners with `LISTENER`, execs of attachments with
-/// `EXEC`, namespaces with `NAMESPACE`.
+/// `EXEC`, namespaces with `NAMESPACE`, their firewalls with `FIREWALL`.
 const CONTROL: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST: u64 = 16;
+const FIREWALL: u64 = 1 << 60;
 const LISTENER: u64 = 1 << 61;
 const EXEC: u64 = 1 << 62;
 const NAMESPACE: u64 = 1 << 63;
@@ -184,6 +190,9 @@ impl Answer {
 pub(crate) struct Server {
     config: Config,
     joins: Joins,
+    owners: Owners,
+    /// Where cgroups with programs are.
+    cgroups: Option<PathBuf>,
     geometry: Geometry,
     epoch: u64,
     /// Never unmapped: the kernel tells of this thread's end in it.
@@ -205,6 +214,9 @@ pub(crate) struct Server {
     /// `None`: it cannot be opened (then only its loopback addresses are known).
     namespaces: HashMap<Netns, Option<Namespace>>,
     own_netns: Netns,
+    /// Namespaces of others in which something has changed since `eased`.
+    late: HashSet<Netns>,
+    eased: Instant,
     untouched: Untouched,
     shares: HashMap<u64, Vec<Share>>,
     in_flight: InFlight,
@@ -246,6 +258,8 @@ impl Server {
         let mut server = Self {
             config,
             joins,
+            owners: Owners::read(&users),
+            cgroups: route::cgroup_mount(),
             geometry,
             epoch,
             directory: Box::leak(Box::new(directory)),
@@ -265,6 +279,8 @@ impl Server {
             listeners: Listeners::default(),
             namespaces: HashMap::new(),
             own_netns,
+            late: HashSet::new(),
+            eased: Instant::now(),
             untouched: Untouched::new(),
             shares: HashMap::new(),
             in_flight: InFlight::default(),
@@ -315,6 +331,7 @@ impl Server {
                     }
                     token if token & NAMESPACE != 0 => self.namespace_changed(token & !NAMESPACE),
                     token if token & EXEC != 0 => self.execs((token & !EXEC) as u32),
+                    token if token & FIREWALL != 0 => self.rules_changed(token & !FIREWALL),
                     token if token & LISTENER != 0 => self.listens_no_more((token & !LISTENER) as u32),
                     token => self.serve(token),
                 }
@@ -348,8 +365,10 @@ impl Server {
                 tracing::info!(attachments = self.attachments.len(), "draining");
             }
             Command::Reload(config) => {
-                let Config { rules, policies, limits, device: _, drain: _, joins: _ } = *config;
-                self.config = Config { rules, policies, limits, ..std::mem::take(&mut self.config) };
+                let Config { firewall, rules, policies, limits, device: _, drain: _, joins: _ } = *config;
+                self.config = Config { firewall, rules, policies, limits, ..std::mem::take(&mut self.config) };
+                self.owners = Owners::read(&users);
+                self.heed_rules_everywhere();
                 // Ways that processes know are asked for anew.
                 self.bump();
             }
@@ -390,16 +409,16 @@ impl Server {
     /// Enters a connection; answers its number.
     fn connect(&mut self, socket: OwnedFd) -> io::Result<u64> {
         let limit = self.config.limits.attachments;
-        if self.connections.len() >= limit {
+        let who = sys::peer(socket.as_fd())?;
+        if self.connections.len() >= limit && !self.is_trusted(who.uid) {
             return Err(io::Error::other("as many connections as the limit on attachments allows"));
         }
-        let who = sys::peer(socket.as_fd())?;
         if self.strangers.is_full(who.uid) {
             return Err(io::Error::other(format!("user {} has descriptors here that cannot be closed", who.uid)));
         }
-        let theirs = || self.connections.values().filter(|other| other.who.uid == who.uid).count();
-        if !self.has_room(who.uid, limit, theirs) {
-            return Err(io::Error::other(format!("user {} has half of all connections", who.uid)));
+        let theirs = || self.connections.values().filter(|other| self.is_one_user(other.who.uid, who.uid)).count();
+        if !self.has_room(who.uid, limit, self.connections.len(), theirs) {
+            return Err(io::Error::other(format!("user {} has half of all connections", self.owners.of(who.uid))));
         }
         rustix::net::sockopt::set_socket_passcred(&socket, true)?;
         let id = self.next_connection;
@@ -502,7 +521,10 @@ impl Server {
         match request {
             Request::Hello { version, name } => return self.hello(id, version, name),
             Request::Status => return Ok(self.status().into()),
-            Request::Sockets { cursor } => return Ok(self.sockets(cursor)),
+            Request::Sockets { cursor } => {
+                let who = self.connections.get(&id).ok_or(Errno::BADF)?.who;
+                return Ok(self.sockets(cursor, who.uid));
+            }
             Request::Counters { cursor } => return Ok(self.counter_rows(cursor)),
             _ => {}
         }
@@ -555,6 +577,7 @@ impl Server {
             Request::Resume { version, name } => self.resume(me, version, name),
             Request::Share { object, cookie, fd: number } => self.share(me, object, cookie, number, fd),
             Request::Unshare { cookie } => self.unshare(me, cookie),
+            Request::Vouch { arena, ends } => self.vouch(me, arena, ends),
             Request::Claim => self.claim(me, fd.ok_or(Errno::BADF)?),
         }
     }
@@ -564,9 +587,15 @@ impl Server {
         uid == 0 || uid == rustix::process::geteuid().as_raw()
     }
 
-    /// Whether a user may have one more of something, of which there may be `limit`: nobody else can use up all.
-    fn has_room(&self, uid: u32, limit: usize, theirs: impl FnOnce() -> usize) -> bool {
-        self.is_trusted(uid) || theirs() < share_of(limit)
+    /// Whether a user may have one more of something, of which there may be `limit`, and are `all`: nobody can use up all, and all
+    /// together not what root may need.
+    fn has_room(&self, uid: u32, limit: usize, all: usize, theirs: impl FnOnce() -> usize) -> bool {
+        self.is_trusted(uid) || all < limit - limit / 16 && theirs() < share_of(limit)
+    }
+
+    /// Numbers of one user's.
+    fn is_one_user(&self, one: u32, other: u32) -> bool {
+        one == other || self.owners.of(one) == self.owners.of(other)
     }
 
     fn disconnect(&mut self, id: u64) {
@@ -583,7 +612,7 @@ impl Server {
             return;
         }
         let namespace = match Namespace::open(pid, netns) {
-            Ok(namespace) => match watch(&self.epoll, namespace.as_fd(), NAMESPACE | netns) {
+            Ok(namespace) => match self.watch_namespace(&namespace, netns) {
                 Ok(()) => Some(namespace),
                 Err(error) => {
                     tracing::warn!(%error, "cannot watch a namespace");
@@ -598,12 +627,42 @@ impl Server {
         self.namespaces.insert(netns, namespace);
     }
 
+    fn watch_namespace(&self, namespace: &Namespace, netns: Netns) -> Result<(), Errno> {
+        watch(&self.epoll, namespace.as_fd(), NAMESPACE | netns)?;
+        namespace.firewall().map_or(Ok(()), |firewall| watch(&self.epoll, firewall, FIREWALL | netns))
+    }
+
     fn namespace_changed(&mut self, netns: Netns) {
         if let Some(Some(namespace)) = self.namespaces.get_mut(&netns)
             && namespace.follow()
         {
+            self.changed(netns);
+        }
+    }
+
+    /// Addresses, routes or rules of a namespace have changed. What others do in theirs is seen to ten times a second at most: each time
+    /// all processes ask anew.
+    fn changed(&mut self, netns: Netns) {
+        let now = Instant::now();
+        let is_own = netns == self.own_netns;
+        if is_own || now >= self.eased + EASE {
+            self.eased = if is_own { self.eased } else { now };
+            self.heed_rules(netns);
+            self.bump();
+        } else {
+            self.late.insert(netns);
+            self.sweep_at(self.eased + EASE);
+        }
+    }
+
+    /// What was put off; answers when more is due.
+    fn see_to_late(&mut self, now: Instant) -> Option<Instant> {
+        if !self.late.is_empty() && now >= self.eased + EASE {
+            self.eased = now;
+            std::mem::take(&mut self.late).into_iter().for_each(|netns| self.heed_rules(netns));
             self.bump();
         }
+        (!self.late.is_empty()).then_some(self.eased + EASE)
     }
 
     /// Whatever was answered before is asked anew.

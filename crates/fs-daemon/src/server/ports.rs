@@ -166,8 +166,8 @@ impl Server {
             same.ending = None;
             return same.socket.is_none();
         }
-        let theirs = || self.ports.iter().filter(|port| port.uid == uid).count();
-        if self.ports.len() >= PORTS || !self.has_room(uid, PORTS, theirs) {
+        let theirs = || self.ports.iter().filter(|port| self.is_one_user(port.uid, uid)).count();
+        if self.ports.len() >= PORTS || !self.has_room(uid, PORTS, self.ports.len(), theirs) {
             return false;
         }
         self.ports.push(port);

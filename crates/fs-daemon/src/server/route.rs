@@ -5,9 +5,11 @@ use super::limits::{NAMESPACES, NAMESPACES_MAX};
 use super::place::{Placeholder, backlog, bound_device};
 use super::{Answer, LISTENER, ListenerMemory, Server};
 use crate::access::{Call, Who};
+use crate::config::Heed;
 use crate::listeners::{Listener, Netns, Takes, unmapped};
 use crate::netns::{Flow, KernelRoute, Namespace};
 use crate::policy::Carrier;
+use crate::sys;
 use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
 use fs_shm::control::{GROUP_MAX, KernelReason, Reply};
@@ -16,8 +18,10 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::collections::HashSet;
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,10 +67,11 @@ impl Server {
             return true;
         }
         let who = attachment.who;
-        let of_user = self.attachments.values().filter(|attachment| attachment.who.uid == who.uid);
+        let of_user = self.attachments.values().filter(|attachment| self.is_one_user(attachment.who.uid, who.uid));
         let theirs = || of_user.flat_map(|attachment| &attachment.namespaces).collect::<HashSet<_>>().len();
         let is_known = self.namespaces.contains_key(&netns);
-        let is_full = self.namespaces.len() >= NAMESPACES_MAX || !self.has_room(who.uid, NAMESPACES_MAX, theirs);
+        let all = self.namespaces.len();
+        let is_full = all >= NAMESPACES_MAX || !self.has_room(who.uid, NAMESPACES_MAX, all, theirs);
         if attachment.namespaces.len() >= NAMESPACES || !is_known && is_full {
             return false;
         }
@@ -104,6 +109,14 @@ impl Server {
         if from.device != 0 || from.mark != 0 {
             return Ok(self.kernel(KernelReason::Option));
         }
+        let is_known = self.namespaces.get(&from.netns).is_some_and(Option::is_some);
+        if !is_known && rustix::process::geteuid().is_root() {
+            // Neither its listeners nor its rules can be asked about.
+            return Ok(self.kernel(KernelReason::Namespace));
+        }
+        if self.is_ruled(from.netns) || self.is_ruled_by_cgroup(me) {
+            return Ok(self.kernel(KernelReason::Firewall));
+        }
         if self.is_local(from.netns, ip) {
             return self.route_local(me, from, from.netns, to);
         }
@@ -111,10 +124,75 @@ impl Server {
             // The kernel of the client's namespace would have to have a way there, too.
             let known = self.kernel_route(from, to).is_some_and(|route| route.unicast);
             if known && !self.listeners.find(other, to).is_empty() {
+                if self.is_ruled(other) {
+                    return Ok(self.kernel(KernelReason::Firewall));
+                }
                 return self.route_local(me, from, other, to);
             }
         }
         self.route_wire(me, from, to, socket)
+    }
+
+    /// Whether rules of the kernel's firewall could have a say in connections of a namespace.
+    fn is_ruled(&mut self, netns: Netns) -> bool {
+        self.config.firewall == Heed::Obey
+            && self.namespaces.get_mut(&netns).and_then(Option::as_mut).is_some_and(Namespace::is_ruled)
+    }
+
+    /// Whether programs of a process's cgroup, or of those above it, could have a say in its packets and connections (IPAddressDeny=
+    /// of systemd). A daemon that may not ask has no more rights than its user.
+    fn is_ruled_by_cgroup(&self, me: u32) -> bool {
+        let (Some(attachment), Heed::Obey) = (self.attachments.get(&me), self.config.firewall) else { return false };
+        let Some(mount) = &self.cgroups else { return false };
+        let pid = attachment.who.pid;
+        let has = cgroup(pid).ok_or(Errno::SRCH).map_err(std::io::Error::from).and_then(|path| {
+            let directory = File::open(mount.join(path.trim_start_matches('/')))?;
+            sys::has_programs(directory.as_fd())
+        });
+        match has {
+            Ok(has) => has,
+            // Or a kernel without such programs (EINVAL, ENOSYS).
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::PERM | Errno::INVAL | Errno::NOSYS) => false,
+                _ => {
+                    tracing::debug!(%error, pid, "a process's cgroup is unknown: its connections are the kernel's");
+                    true
+                }
+            },
+        }
+    }
+
+    /// Rules of the kernel's firewall have changed.
+    pub(super) fn rules_changed(&mut self, netns: Netns) {
+        let namespace = self.namespaces.get_mut(&netns).and_then(Option::as_mut);
+        if namespace.is_some_and(Namespace::follow_firewall) {
+            self.changed(netns);
+        }
+    }
+
+    pub(super) fn heed_rules_everywhere(&mut self) {
+        let all: Vec<Netns> = self.namespaces.keys().copied().collect();
+        all.into_iter().for_each(|netns| self.heed_rules(netns));
+    }
+
+    /// Nothing new is accelerated in a namespace whose rules could have a say in it, whatever its processes remember or were given;
+    /// where they could no more, it is again. What is open goes on.
+    pub(super) fn heed_rules(&mut self, netns: Netns) {
+        let is_ruled = self.is_ruled(netns);
+        let its = |listener: &Listener<ListenerMemory>| listener.netns == netns && listener.takes == Takes::All;
+        for id in self.listeners.ids_where(its) {
+            match is_ruled {
+                true => {
+                    self.leave_wire(id);
+                    self.end_arenas(id);
+                    self.list_arenas(id);
+                }
+                false if self.listeners.get(id).is_some_and(|listener| !listener.more.on_wire) => {
+                    self.listen_on_wire(id)
+                }
+                false => {}
+            }
+        }
     }
 
     fn is_local(&self, netns: Netns, ip: IpAddr) -> bool {
@@ -163,10 +241,11 @@ impl Server {
         let mut memory = Vec::new();
         for listener in group.into_iter().take(GROUP_MAX) {
             match self.arena_of(Opener::Process(me), Acceptor::Listener(listener)) {
-                Ok((id, fd, _)) => {
+                Ok((id, fd, _)) if self.note_ends(id, SocketAddr::new(source, from.local.port()), to) => {
                     arenas[memory.len()] = id;
                     memory.push(fd);
                 }
+                Ok(_) => tracing::debug!(%to, "a process connects from too many addresses"),
                 // At a limit; the reason is counted, and said where it is ours to mend.
                 Err(error) => tracing::debug!(%error, "no arena"),
             }
@@ -245,8 +324,9 @@ impl Server {
         let uid = self.attachments.get(&me).ok_or(Errno::CONNRESET)?.who.uid;
         let port = from.map_or(0, |from| from.port());
         let flow = Flow { to, from: from.map(|from| from.ip()), port, uid, mark: 0, device: 0 };
-        let is_own = self.is_local(self.own_netns, to.ip());
-        if is_own || self.is_left(me, Call::Connect, to) || !self.goes_by_device(flow) {
+        let is_ruled = self.is_ruled(self.own_netns) || self.is_ruled_by_cgroup(me);
+        let is_kernels = is_ruled || self.is_local(self.own_netns, to.ip());
+        if is_kernels || self.is_left(me, Call::Connect, to) || !self.goes_by_device(flow) {
             return Err(Errno::NETUNREACH);
         }
         Ok(held)
@@ -271,6 +351,9 @@ impl Server {
         }
         if self.is_left(me, Call::Bind, place.local) {
             return Ok(self.kernel(KernelReason::Policy));
+        }
+        if self.is_ruled_by_cgroup(me) {
+            return Ok(self.kernel(KernelReason::Firewall));
         }
         if let Some(id) = self.listeners.again(place.netns, place.local, place.cookie)
             && let Some(listener) = self.listeners.get_mut(id)
@@ -302,9 +385,9 @@ impl Server {
         }
         let limit = self.config.limits.listeners;
         let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
-        let of_user = self.attachments.values().filter(|attachment| attachment.who.uid == uid);
+        let of_user = self.attachments.values().filter(|attachment| self.is_one_user(attachment.who.uid, uid));
         let theirs = || of_user.map(|attachment| attachment.listeners.len()).sum();
-        if self.listeners.len() >= limit || !self.has_room(uid, limit, theirs) {
+        if self.listeners.len() >= limit || !self.has_room(uid, limit, self.listeners.len(), theirs) {
             return Ok(self.kernel(KernelReason::Limit));
         }
         let backlog = backlog(socket.as_fd());
@@ -413,10 +496,15 @@ impl Server {
     pub(super) fn listen_on_wire(&mut self, id: u32) {
         let Some(wire) = self.wire.clone() else { return };
         let own = self.own_netns;
-        let Some(listener) = self.listeners.get_mut(id).filter(|listener| listener.netns == own) else { return };
+        let Some(listener) = self.listeners.get(id).filter(|listener| listener.netns == own) else { return };
         if unmapped(listener.at.ip()).is_loopback() {
             return;
         }
+        if self.is_ruled(own) {
+            self.counters.kernel(KernelReason::Firewall);
+            return;
+        }
+        let Some(listener) = self.listeners.get_mut(id) else { return };
         listener.more.on_wire = true;
         let wanted = wire_listener(id, listener, listener.more.options);
         for core in 0..wire.cores() {
@@ -509,14 +597,20 @@ impl Server {
         }
     }
 
-    /// Connections that nobody accepted are reset, as the kernel does.
     fn end_listener(&mut self, id: u32) {
-        let of_it: Vec<u32> = self.arenas_of(id).collect();
         let Some(listener) = self.listeners.get_mut(id) else { return };
         listener.more.page.close();
+        self.leave_wire(id);
+        self.end_arenas(id);
+        self.bump();
+    }
+
+    /// No new connection comes by the arenas that lead to a listener. Those that nobody accepted are reset, as the kernel does.
+    fn end_arenas(&mut self, id: u32) {
+        let of_it: Vec<u32> = self.arenas_of(id).collect();
+        let Some(listener) = self.listeners.get_mut(id) else { return };
         listener.more.ended.retain(|arena| self.arenas.contains_key(arena));
         listener.more.ended.extend(&of_it);
-        self.leave_wire(id);
         for arena in of_it {
             if let Some(mapped) = self.map(arena, Side::B) {
                 mapped.close();
@@ -527,13 +621,19 @@ impl Server {
             }
             self.look_soon(arena);
         }
-        self.bump();
     }
 }
 
 fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: ListenerOptions) -> WireListener {
     let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
     WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog, options }
+}
+
+/// Where the unified hierarchy is mounted; programs are attached to cgroups of that one only.
+pub(super) fn cgroup_mount() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let is_it = |line: &&str| line.split_once(" - ").is_some_and(|(_, rest)| rest.starts_with("cgroup2 "));
+    Some(mounts.lines().find(is_it)?.split(' ').nth(4)?.into())
 }
 
 /// The process's path in the unified hierarchy; `None` when it cannot be read.

@@ -116,6 +116,7 @@ impl Server {
         }
         self.see_to_due(now);
         let suspended = self.see_to_suspended(now);
+        let late = self.see_to_late(now);
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let due: Vec<u32> = self.arenas.iter().filter(|(_, entry)| is_due(entry.trim)).map(|(&id, _)| id).collect();
         for id in due {
@@ -130,7 +131,7 @@ impl Server {
             .map(|look| look.at);
         let trims = self.arenas.values().filter_map(|entry| entry.trim);
         let dues = self.attachments.values().filter_map(|attachment| attachment.due);
-        if let Some(next) = looks.chain(trims).chain(dues).chain(suspended).min() {
+        if let Some(next) = looks.chain(trims).chain(dues).chain(suspended).chain(late).min() {
             self.sweep_at(next.max(now + ROUND));
         }
     }

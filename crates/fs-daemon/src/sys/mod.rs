@@ -1,6 +1,7 @@
 //! System calls that rustix has no safe form of.
 
 mod alarm;
+mod cgroup;
 mod credentials;
 mod life;
 mod receive;
@@ -8,6 +9,7 @@ mod ringer;
 mod signals;
 
 pub(crate) use alarm::Alarm;
+pub(crate) use cgroup::has_programs;
 pub(crate) use credentials::{Credentials, netns_cookie, peer, raw_option};
 pub(crate) use life::hold;
 pub(crate) use receive::receive;

@@ -481,6 +481,17 @@ impl Client {
         }
     }
 
+    /// Whether the ends that a connection's memory names (side A's, side B's) are true; all that this arena names, if the answer is.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with `EACCES`: they are not.
+    pub fn vouch(&self, arena: u32, ends: [SocketAddr; 2]) -> Result<bool, Error> {
+        match self.plain(&Request::Vouch { arena, ends }, &[])? {
+            Reply::Vouched { all } => Ok(all),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
     /// This process is about to fork. The daemon copies its attachment page and counts the child's references, so
     /// the page must not change until the fork is done. Answers the child's number and its page.
     ///

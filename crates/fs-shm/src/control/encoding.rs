@@ -58,6 +58,11 @@ impl Request {
                 w.u32(set);
                 w.u32(u32::from(told));
             }
+            Request::Vouch { arena, ends: [a, b] } => {
+                w.u32(arena);
+                w.addr(a);
+                w.addr(b);
+            }
             Request::Arena { arena } | Request::Trim { arena } => w.u32(arena),
             Request::ForkFailed { child } | Request::Inherit { child } | Request::Spawned { child } => w.u32(child),
             Request::Share { object, cookie, fd } => {
@@ -104,6 +109,7 @@ impl Request {
             Request::Trim { .. } => 29,
             Request::Ports { .. } => 30,
             Request::Spawned { .. } => 31,
+            Request::Vouch { .. } => 32,
         }
     }
 
@@ -142,6 +148,7 @@ impl Request {
             28 => Request::Leave { listener: r.u32()? },
             30 => Request::Ports { port: r.u16()? },
             31 => Request::Spawned { child: r.u32()? },
+            32 => Request::Vouch { arena: r.u32()?, ends: [r.addr()?, r.addr()?] },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))
@@ -191,6 +198,7 @@ impl Reply {
             }
             Reply::Listener { listener } => w.u32(listener),
             Reply::Arena { side } => w.u8(side as u8),
+            Reply::Vouched { all } => w.bool(all),
             Reply::Forked { child } => w.u32(child),
             Reply::Claimed { object } => w.u64(object.to_word()),
             Reply::Sockets { next, count } | Reply::Counters { next, count } => {
@@ -227,6 +235,7 @@ impl Reply {
                 Reply::Counters { .. } => 14,
                 Reply::Status { .. } => 15,
                 Reply::PortInUse => 16,
+                Reply::Vouched { .. } => 17,
             }
     }
 
@@ -275,6 +284,7 @@ impl Reply {
                 device: r.text()?,
             },
             16 => Reply::PortInUse,
+            17 => Reply::Vouched { all: r.bool()? },
             _ => return Err(Malformed("unknown kind of reply")),
         };
         r.finish((number, reply, &[]))

@@ -35,6 +35,7 @@ pub fn requests() -> Vec<Request> {
         Request::Share { object: Object::Channel { arena: 1, slot: 3, side: PeerSide::A }, cookie: 1, fd: u32::MAX },
         Request::Share { object: Object::Listener(8), cookie: 12, fd: 3 },
         Request::Claim,
+        Request::Vouch { arena: 7, ends: [SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80), link_local.into()] },
         Request::Sockets { cursor: 5 },
         Request::Sockets { cursor: u64::MAX },
         Request::Counters { cursor: 0 },

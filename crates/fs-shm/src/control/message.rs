@@ -5,7 +5,7 @@ use super::wire::Text;
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 8 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 9 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -48,11 +48,13 @@ pub enum KernelReason {
     Foreign = 11,
     /// The daemon's configuration leaves it to the kernel.
     Policy = 12,
+    /// Rules of the kernel's firewall, or programs of its cgroup, could have a say in it.
+    Firewall = 13,
 }
 
 impl KernelReason {
     /// All, in the order of their codes.
-    pub const ALL: [KernelReason; 12] = [
+    pub const ALL: [KernelReason; 13] = [
         KernelReason::NoDaemon,
         KernelReason::NoListener,
         KernelReason::NotServed,
@@ -65,6 +67,7 @@ impl KernelReason {
         KernelReason::Port,
         KernelReason::Foreign,
         KernelReason::Policy,
+        KernelReason::Firewall,
     ];
 
     /// The reason of a code in messages and objects.
@@ -87,6 +90,7 @@ impl KernelReason {
             KernelReason::Port => "port",
             KernelReason::Foreign => "foreign",
             KernelReason::Policy => "policy",
+            KernelReason::Firewall => "firewall",
         }
     }
 }
@@ -233,7 +237,15 @@ pub enum Request {
     /// The descriptor that comes along was received or inherited; what is it? Holding it is the proof that asking is
     /// allowed. → [`Reply::Claimed`] and the arena's memory or listener's page; [`Reply::Kernel`] when it is not ours
     Claim,
-    /// Sockets of all processes, from a place in the list on. → [`Reply::Sockets`]
+    /// Whether the ends that a connection's memory names (its opener's, its acceptor's) are true of an arena that this process
+    /// takes part in: the opener could have written any. → [`Reply::Vouched`]; `EACCES` when they are not
+    Vouch {
+        /// Its number.
+        arena: u32,
+        /// Address of side A, address of side B.
+        ends: [SocketAddr; 2],
+    },
+    /// Sockets of all processes, for root and who runs the daemon, or else of this user's, from a place in the list on. → [`Reply::Sockets`]
     Sockets {
         /// 0, or what the last answer gave.
         cursor: u64,
@@ -349,6 +361,11 @@ pub enum Reply {
     Claimed {
         /// The object.
         object: Object,
+    },
+    /// They are.
+    Vouched {
+        /// So is whatever else this arena's memory names: a core of the daemon's writes it.
+        all: bool,
     },
     /// A part of the list of sockets: `rows[..len]` are `SocketRow`s.
     Sockets {

@@ -156,6 +156,12 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
         give_up();
         return None;
     };
+    // The opener may have written what it likes; nobody is told that it is somebody else.
+    let Ok((_, peer)) = mapped.ends_of(&channel) else {
+        channel::give_back(&channel, true);
+        give_up();
+        return None;
+    };
     let new = process::current().zip(connect::enter(fd, Kind::Fresh, socket.family()));
     let Some((attachment, new)) = new else {
         channel::give_back(&channel, true);
@@ -173,9 +179,7 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
         give_up();
         return Some(Err(errno));
     }
-    let peer = channel.peer_addr().to_std();
-    let peer = peer.map_or_else(|| Address::new(&[]), |peer| address::raw(peer, socket.family()));
-    Some(Ok((fd, peer)))
+    Some(Ok((fd, address::raw(peer, socket.family()))))
 }
 
 /// One of the kernel's; `EAGAIN`: none.

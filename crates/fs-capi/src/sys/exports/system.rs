@@ -131,6 +131,10 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
                 set_errno(libc::ENOSYS);
                 return Some(-1);
             }
+            libc::SYS_landlock_restrict_self => {
+                fs_socket::restrict();
+                return None;
+            }
             libc::SYS_seccomp => {
                 fs_socket::confine();
                 return None;

@@ -1,0 +1,152 @@
+//! The kernel is the judge: what it would refuse a program is refused under fastsock, with programs and rules of the host's own.
+//! Attacks by programs that lie are in `lab/redteam`.
+
+use anyhow::{Result, ensure};
+use fs_tests::Lab;
+use fs_tests::apps::READY_LIMIT;
+use fs_tests::lab::{FRONT, Ns};
+use fs_tests::process::Proc;
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::unmodified::stage::finish;
+use std::process::Command;
+
+/// A server that answers each of its clients for as long as they ask.
+const SERVER: &str = "import socket, sys, threading
+s = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print('ready', flush=True)
+def serve(c):
+    while data := c.recv(100):
+        c.sendall(data)
+while True:
+    threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()";
+
+/// What clients begin with: `ask(c)` says whether the server answers.
+const HEAD: &str = "import ctypes, os, socket, sys
+at = (sys.argv[1], int(sys.argv[2]))
+libc = ctypes.CDLL(None, use_errno=True)
+def connect():
+    return socket.create_connection(at, 10)
+def ask(c):
+    c.sendall(b'x' * 100)
+    assert c.recv(100, socket.MSG_WAITALL) == b'x' * 100
+def refused(error):
+    try:
+        c = connect()
+    except error as e:
+        return
+    ask(c)
+    sys.exit('it was connected')
+first = connect()
+ask(first)
+";
+
+/// Landlock's rules for TCP ports (Linux 6.7): none may be connected to. (`landlock_create_ruleset`, `landlock_restrict_self`.)
+const LANDLOCK: &str = "
+class Attr(ctypes.Structure):
+    _fields_ = [('fs', ctypes.c_uint64), ('net', ctypes.c_uint64)]
+ruleset = libc.syscall(444, ctypes.byref(Attr(0, 2)), 16, 0)
+if ruleset < 0:
+    print('no landlock')
+    sys.exit()
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.syscall(446, ruleset, 0) == 0
+refused(PermissionError)
+if len(sys.argv) == 3:
+    # What it executes has them too.
+    os.execv(sys.executable, [sys.executable, '-c', CODE, *sys.argv[1:], 'again'])
+";
+
+/// The same after exec: nothing was connected there before.
+const AFTER: &str = "import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+except PermissionError:
+    sys.exit()
+sys.exit('it was connected')";
+
+/// A namespace of its own: nobody is at that address there.
+const UNSHARE: &str = "
+assert libc.unshare(0x40000000) == 0
+refused(OSError)";
+
+fn server(lab: &Lab, daemon: &Daemon, at: &str, port: u16) -> Result<Proc> {
+    let mut command = daemon.command(lab, "/usr/bin/python3");
+    let mut server = lab.spawn("server", command.args(["-c", SERVER, at, &port.to_string()]))?;
+    let log = server.log_path().to_owned();
+    server
+        .wait_for("answer", READY_LIMIT, || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")))?;
+    Ok(server)
+}
+
+fn client(lab: &Lab, daemon: &Daemon, script: &str, at: &str, port: u16) -> Command {
+    let mut command = daemon.command(lab, "timeout");
+    command.args(["60", "/usr/bin/python3", "-c", script, at, &port.to_string()]);
+    command
+}
+
+/// Runs `script` behind [`HEAD`]; its first connection is by memory.
+fn accelerated(lab: &Lab, daemon: &Daemon, script: &str, at: &str, port: u16) -> Result<String> {
+    let before = daemon.counters(lab)?;
+    let said = finish(&mut client(lab, daemon, &format!("{HEAD}{script}"), at, port), "client")?;
+    let bytes = daemon.counters(lab)?.since(&before, "local_bytes");
+    ensure!(bytes >= 200, "{bytes} bytes went through memory: the kernel carried them, and nothing is shown");
+    Ok(said)
+}
+
+#[test]
+fn who_has_given_up_connections_has_none() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut server = server(lab, &daemon, "127.0.0.1", 7610)?;
+        let code = LANDLOCK.replace("CODE", &format!("{AFTER:?}"));
+        let said = accelerated(lab, &daemon, &code, "127.0.0.1", 7610)?;
+        if said.contains("no landlock") {
+            println!("skipped: this kernel has no Landlock for TCP");
+        }
+        server.kill()?;
+        daemon.stop()
+    })
+}
+
+#[test]
+fn who_leaves_a_namespace_leaves_its_servers() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut server = server(lab, &daemon, FRONT, 7611)?;
+        accelerated(lab, &daemon, UNSHARE, FRONT, 7611)?;
+        server.kill()?;
+        daemon.stop()
+    })
+}
+
+#[test]
+fn rules_of_the_firewall_hold() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut server = server(lab, &daemon, "127.0.0.1", 7612)?;
+        accelerated(lab, &daemon, "", "127.0.0.1", 7612)?;
+        for chain in ["output", "input", "prerouting"] {
+            let verdict = if chain == "prerouting" { "drop" } else { "reject with tcp reset" };
+            let rules = format!(
+                "add table inet t; add chain inet t c {{ type filter hook {chain} priority 0; }}; \
+                 add rule inet t c tcp dport 7612 {verdict}"
+            );
+            // The rule comes while a process knows the way.
+            let load = format!(
+                "import subprocess\nsubprocess.run(['nft', {rules:?}], check=True)\nimport time\ntime.sleep(1)\n\
+                 socket.setdefaulttimeout(1)\ndef connect(): return socket.create_connection(at, 1)\nrefused(OSError)"
+            );
+            accelerated(lab, &daemon, &load, "127.0.0.1", 7612)?;
+            let lost = client(lab, &daemon, &format!("{HEAD}"), "127.0.0.1", 7612).output()?;
+            ensure!(!lost.status.success(), "a rule of {chain} let a new process through");
+            lab.run(Ns::Host, "nft", &["flush", "ruleset"])?;
+        }
+        // Nothing is lost by rules that were there.
+        accelerated(lab, &daemon, "", "127.0.0.1", 7612)?;
+        server.kill()?;
+        daemon.stop()
+    })
+}
