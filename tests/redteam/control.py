@@ -54,6 +54,20 @@ def fork_that_ends(t):
 
 
 @attack("9: the control thread")
+def listener_that_is_given_up(t):
+    """Announced, given up, and shut down afterwards: the daemon has looked at its socket meanwhile."""
+    t.start()
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    liar("bind", fd, "127.0.0.1:7211")
+    liar("klisten", fd, 16)
+    liar("unlisten", liar("listen", fd)[0])
+    liar("kshutdown", fd)
+    time.sleep(0.1)
+    busy(t, "a listener that was given up and shut down")
+
+
+@attack("9: the control thread")
 def fork_into_the_daemon_itself(t):
     """The child's connection is one to the daemon's own control socket: it talks to itself, with its own credentials."""
     t.start()

@@ -16,7 +16,7 @@ from stage import ROOT, Broken, Inapplicable, Stage  # noqa: E402
 
 # What is not yet a part of worlds, as the attack of this name works.
 OPEN_FEATURES = {"netfilter": "output-rule-of-a-user", "routing": "routing-rule-of-a-port"}
-PAGE = "docs/KNOWN_ATTACKS.md"
+PAGE = "docs/SECURITY.md"
 MARKS = "<!-- lab/redteam --table -->\n", "<!-- end of the table -->\n"
 
 for module in ("identity", "isolation", "kernel_rules", "control", "wire", "library"):
