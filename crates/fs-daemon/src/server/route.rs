@@ -96,6 +96,10 @@ impl Server {
         let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let family = to.is_ipv6() && from.local.is_ipv4();
+        // Nor where a bound socket reaches only what is of its address's family, or "any" means that address.
+        let bound = unmapped(from.local.ip());
+        let is_any = unmapped(to.ip()).is_unspecified();
+        let family = family || !bound.is_unspecified() && (is_any || bound.is_ipv4() != ip.is_ipv4());
         if to.port() == 0 || family || ip.is_multicast() || broadcast || link_local {
             return Ok(self.kernel(KernelReason::NotServed));
         }
