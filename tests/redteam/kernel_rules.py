@@ -212,6 +212,14 @@ def routing_rule_of_a_user(t):
 
 
 @attack("7: rules of routing")
+def routing_rule_of_the_servers_user(t):
+    """The server's user has no way back: the kernel's SYN-ACK is not sent, and nobody is connected to it."""
+    served(t, 7420, user="nobody")
+    local_rules(t, "uidrange", "65534-65534", "blackhole")
+    same(t, CLIENT.replace(", 3)", ", 0.7)"), "127.0.0.1", 7420)
+
+
+@attack("7: rules of routing")
 def routing_rule_of_a_mark(t):
     served(t, 7414)
     local_rules(t, "fwmark", "7", "prohibit")

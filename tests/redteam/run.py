@@ -15,7 +15,7 @@ import worlds  # noqa: E402
 from stage import ROOT, Broken, Inapplicable, Stage  # noqa: E402
 
 # What is not yet a part of worlds, as the attack of this name works.
-OPEN_FEATURES = {"netfilter": "output-rule-of-a-user", "routing": "routing-rule-of-a-port"}
+OPEN_FEATURES = {"netfilter": "output-rule-of-a-user", "routing": "routing-rule-of-a-port", "users": "routing-rule-of-the-servers-user"}
 PAGE = "docs/SECURITY.md"
 MARKS = "<!-- lab/redteam --table -->\n", "<!-- end of the table -->\n"
 
@@ -79,7 +79,7 @@ def main():
         if os.geteuid() != 0:
             print("skipped: redteam: not root")
             return 0
-        features = {"routing", "netfilter"} - {feature for feature, name in OPEN_FEATURES.items() if name in expected_open()}
+        features = OPEN_FEATURES.keys() - {feature for feature, name in OPEN_FEATURES.items() if name in expected_open()}
         played, different, fast = worlds.run(options.seed, options.worlds, options.seconds, features, options.jobs)
         return 1 if different or not played or not fast else 0
     names = [name for name in attacks.ALL if not options.names or any(name.startswith(start) for start in options.names)]

@@ -47,9 +47,13 @@ class Proc:
             return log.read()
 
     def wait_for(self, text, limit=LIMIT):
+        """Waits for a line that begins so."""
         until = time.monotonic() + limit
-        while text not in self.said():
-            if time.monotonic() > until or self.popen.poll() is not None and text not in self.said():
+
+        def is_said():
+            return any(line.startswith(text) for line in self.said().splitlines())
+        while not is_said():
+            if time.monotonic() > until or self.popen.poll() is not None and not is_said():
                 raise RuntimeError(f"no {text!r}: {self.said()[-800:]}")
             time.sleep(0.01)
         return self
@@ -195,6 +199,16 @@ class Stage:
         proc = Proc(self, self.command(PYTHON, "-c", script, *arguments, **how))
         return proc.wait_for(wait) if wait else proc
 
+    def rival(self, script, host, port, *arguments, **how):
+        """A server at a place that somebody has let go of; nothing where the kernel still has it as taken, so that nobody is misled."""
+        proc = Proc(self, self.command(PYTHON, "-c", script, host, port, *arguments, **how))
+        try:
+            return proc.wait_for("ready")
+        except RuntimeError:
+            if "Errno 98" in proc.said():
+                return None
+            raise
+
     def run(self, script, *arguments, **how):
         """Runs one to its end; its output."""
         return Proc(self, self.command(PYTHON, "-c", script, *arguments, **how)).end().strip()
@@ -213,12 +227,12 @@ class Stage:
                 return int(line.split()[-1])
         return 0
 
-    def wanted(self):
-        """Seconds that the daemon's threads have run, or waited for a CPU."""
+    def wanted(self, waiting=True):
+        """Seconds that the daemon's threads have run, or also waited for a CPU."""
         total = 0
         for task in os.listdir(f"/proc/{self.daemon.pid}/task"):
             with open(f"/proc/{self.daemon.pid}/task/{task}/schedstat") as file:
-                total += sum(int(word) for word in file.read().split()[:2])
+                total += sum(int(word) for word in file.read().split()[:1 + waiting])
         return total / 1e9
 
     def memory(self):

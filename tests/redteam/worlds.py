@@ -141,7 +141,8 @@ def world(seed, features):
             "port": pick((0, 0, 0, 0, 1)), "bind": bind, "device": pick(DEVICES), "mark": pick((0,) * 7 + (7,)),
             "fast": chance.random() < 0.85})
     if "routing" in features and chance.random() < 0.3:
-        which = pick((["uidrange", "65534-65534"], ["fwmark", "7"], ["ipproto", "tcp", "dport", "PORT"], ["to", "127.0.0.2"],
+        user = ["uidrange", "65534-65534"] if "users" in features else ["uidrange", "1-1"]
+        which = pick((user, ["fwmark", "7"], ["ipproto", "tcp", "dport", "PORT"], ["to", "127.0.0.2"],
                       ["from", "10.8.0.1"]))
         rules.append(("routing", which + [pick(("prohibit", "unreachable", "blackhole"))]))
     if "netfilter" in features and chance.random() < 0.3:
