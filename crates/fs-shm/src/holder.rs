@@ -72,16 +72,19 @@ pub(crate) enum Users {
     Several,
 }
 
-/// Naps of 60 µs that a lock is waited for: about 6 s in all. A holder that is stopped (SIGSTOP, a debugger) for longer makes an
-/// error.
+/// A lock that is not free is looked at so often in a row, then so often while other threads run, then between naps of 60 µs.
+const SPINS: u32 = 200;
+const YIELDS: u32 = 200;
+/// About 6 s in all. A holder that is stopped (SIGSTOP, a debugger) for longer makes an error.
 const NAPS: u32 = 100_000;
 
-static PATIENCE: AtomicU32 = AtomicU32::new(NAPS);
+/// Looks until it is an error.
+static PATIENCE: AtomicU32 = AtomicU32::new(SPINS + YIELDS + NAPS);
 
 /// For the daemon: a thread that serves many must not wait for the words of one of them. Who holds a lock of a core's side is the
-/// core, or the daemon's control thread, for microseconds; what stands there for a millisecond was scribbled by the peer.
+/// core, or the daemon's control thread, for microseconds; what stands there after a few naps was scribbled by the peer.
 pub fn wait_for_nobody() {
-    PATIENCE.store(16, Ordering::Relaxed);
+    PATIENCE.store(SPINS + 4, Ordering::Relaxed);
 }
 
 /// A held lock; released on drop.
@@ -125,9 +128,9 @@ pub(crate) fn try_lock(word: &AtomicU64) -> Option<Held<'_>> {
 
 #[cold]
 fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
-    const SPINS: u32 = 200;
-    const YIELDS: u32 = 400;
-    for round in 0..YIELDS + PATIENCE.load(Ordering::Relaxed) {
+    let most = PATIENCE.load(Ordering::Relaxed);
+    let yields = if most < SPINS + YIELDS { 0 } else { YIELDS };
+    for round in 0..most {
         match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Ok(Held { word }),
             Err(holder) if holder == mine => return Err(Errno::INTR),
@@ -135,7 +138,7 @@ fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
         }
         if round < SPINS {
             std::hint::spin_loop();
-        } else if round < YIELDS && crate::wait::give_way() {
+        } else if round < SPINS + yields && crate::wait::give_way() {
             // Another thread has run.
         } else {
             crate::futex::nap();
