@@ -51,7 +51,7 @@ pub use socket::options::{Connect, Keepalive, Linger, Listen, Shutdown, TcpOptio
 pub use socket::udp::UdpMeta;
 #[cfg(any(test, feature = "check"))]
 pub use stack::check;
-pub use stack::{PortFilter, Stack};
+pub use stack::{Stack, Steering};
 pub use stats::Stats;
 pub use tcb::handover::Handover;
 pub use time::{Duration, Instant};

@@ -11,7 +11,7 @@ mod transmit;
 use crate::config::{Interface, Route, StackConfig, TcpConfig};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
-use crate::flow::{FlowKey, Protocol};
+use crate::flow::{CoreId, FlowKey, Protocol};
 use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::frame_queue::FrameNodes;
 use crate::net::Net;
@@ -46,8 +46,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// Decides whether replies to a flow's local port will reach this core: see [`Stack::set_port_filter`].
-pub type PortFilter = Box<dyn Fn(&FlowKey) -> bool + Send>;
+/// The core to which the device brings a flow's packets, where that is known: see [`Stack::set_steering`].
+pub type Steering = Box<dyn Fn(&FlowKey) -> Option<CoreId> + Send>;
 
 /// One core's TCP/IP engine. See the crate's documentation for the way in and out.
 ///
@@ -86,7 +86,7 @@ pub struct Stack<P: FramePool> {
     moved: Moved,
     ports: PortAllocator,
     active_ports: PortSet,
-    port_filter: Option<PortFilter>,
+    steering: Option<Steering>,
     udp: UdpTable,
     // ---- time
     deadlines: Deadlines,
@@ -166,7 +166,7 @@ impl<P: FramePool> Stack<P> {
             ports: PortAllocator::new(&config.secret, config.core, rfd, &config.ephemeral_ports),
             active_ports: config.ephemeral_ports.clone(),
             rfd,
-            port_filter: None,
+            steering: None,
             udp: UdpTable::new(limits, frames),
             deadlines: Deadlines::new(),
             due: Vec::new(),
@@ -241,10 +241,14 @@ impl<P: FramePool> Stack<P> {
         self.net.set_routes(routes);
     }
 
-    /// Restricts source ports of active connections to flows that `filter` accepts, for example because the
-    /// NIC's hash puts their replies on this core's queue.
-    pub fn set_port_filter(&mut self, filter: Option<PortFilter>) {
-        self.port_filter = filter;
+    /// Tells to which core the device brings a flow's packets (its RSS hash). Source ports of active connections are
+    /// chosen by it, and their RFD bits do not matter where it knows the answer.
+    ///
+    /// It divides the flows of a destination among the cores: `steering` has to answer the same on all cores for as long
+    /// as the runtime lives, also when the device's table has changed since (packets are forwarded then). Whether it knows
+    /// may depend on a flow's addresses, not on its ports.
+    pub fn set_steering(&mut self, steering: Option<Steering>) {
+        self.steering = steering;
     }
 
     /// Replaces the ports for active connections (all cores' together; RFD bits pick this core's).

@@ -5,6 +5,7 @@ use crate::flow::FlowKey;
 use crate::frame::FramePool;
 use crate::net::neigh::{PathId, PathState};
 use crate::socket::event::{Ready, UdpId};
+use crate::socket::ports::Choice;
 use crate::socket::udp::{UdpMeta, build_udp};
 use crate::stack::Stack;
 use alloc::vec::Vec;
