@@ -200,3 +200,116 @@ fn where_the_device_is_known_replies_come_to_their_core() {
     assert!(ids.iter().all(|&(core, id)| pair.is_open(core, id)));
     assert_eq!((sum!(pair.client, packets_forwarded), sum!(pair.client, packets_asked)), (200, 0));
 }
+
+#[test]
+fn icmp_errors_reach_the_core_that_has_the_flow() {
+    for knows_the_device in [true, false] {
+        let mut pair = Pair::new(4);
+        pair.listen();
+        if knows_the_device {
+            pair.client.know_the_device();
+        }
+        let id = pair.connect(2);
+        pair.run(|_| 2);
+        let written = pair.client.host.shards[2].stack.tcp_send(id, &[7; 20_000]).unwrap();
+        assert!(written > 4000, "{written}");
+        pair.client.run();
+        let packets = std::mem::take(&mut pair.client.sent);
+        let large = packets.iter().find(|packet| packet.len() == 1500).expect("a full segment");
+        // Linux quotes more; 576 bytes are what each router sends.
+        let error = icmp::too_big(large, Framing::Ip, 1400).unwrap();
+        pair.client.arrive(0, &error);
+        pair.client.run();
+        let again = std::mem::take(&mut pair.client.sent);
+        assert!(again.iter().any(|packet| packet.len() == 1400), "sent again, no larger than 1400");
+        assert_eq!((sum!(pair.client, icmp_errors), pair.client.host.shards[2].stack.stats().icmp_errors), (1, 1));
+        // Another core's connection to the same destination begins with what this one has learned.
+        again.iter().for_each(|packet| pair.server.arrive(0, packet));
+        let other = pair.connect(3);
+        pair.run(|packet| if Rss::Flow.queue(packet, Framing::Ip, 2, 0, &mut Rng::new(1)) == 0 { 3 } else { 1 });
+        assert!(pair.is_open(3, other));
+        pair.client.host.shards[3].stack.tcp_send(other, &[7; 20_000]).unwrap();
+        pair.client.run();
+        let longest = pair.client.sent.iter().map(Vec::len).max();
+        assert_eq!(longest, Some(1400));
+        pair.client.sent.clear();
+        // Nobody is there: the connect fails at once, whatever queue says so.
+        let refused = pair.connect(1);
+        pair.client.run();
+        let syn = pair.client.sent.iter().find(|packet| packet[33] == 2).expect("a SYN").clone();
+        pair.client.arrive(3, &icmp_error(&syn, 3, 3));
+        pair.client.run();
+        let stack = &mut pair.client.host.shards[1].stack;
+        assert_eq!(stack.tcp_take_error(refused), Ok(Some(Error::ConnectionRefused)));
+        // Of a flow that nobody has: once around, and it is dropped.
+        let mut stray = syn;
+        stray[20..22].copy_from_slice(&[0x27, 0x10]);
+        pair.client.arrive(3, &icmp_error(&stray, 3, 3));
+        pair.client.run();
+        let dropped: u64 =
+            pair.client.host.shards.iter().map(|shard| shard.stack.stats().dropped(DropReason::IcmpUnmatched)).sum();
+        assert_eq!(dropped, 1);
+    }
+}
+
+fn at(host: usize, port: u16) -> SocketAddr {
+    SocketAddr::new(ipv4(host), port)
+}
+
+/// Datagrams that a core's socket has.
+fn received(cores: &mut Cores, core: usize, id: UdpId) -> usize {
+    let stack = &mut cores.host.shards[core].stack;
+    std::iter::from_fn(|| stack.udp_recv(id, &mut [0; 100], false).ok()).count()
+}
+
+#[test]
+fn a_datagram_finds_its_socket_whatever_queue_it_came_by() {
+    let mut pair = Pair::new(4);
+    let peers = [4000, 4001, 4002].map(|port| pair.server.host.shards[0].stack.udp_bind(at(1, port)).unwrap());
+    let wildcard = SocketAddr::new(IpAddr::from([0; 16]), 53);
+    let bind = |pair: &mut Pair, core: usize, at| pair.client.host.shards[core].stack.udp_bind(at).unwrap();
+    let send = |pair: &mut Pair, peer: usize, to| {
+        for queue in 0..4 {
+            pair.server.host.shards[0].stack.udp_send(peers[peer], b"hello", Some(to)).unwrap();
+            pair.run(|_| queue);
+        }
+    };
+    // One socket.
+    let single = bind(&mut pair, 1, wildcard);
+    send(&mut pair, 0, at(0, 53));
+    assert_eq!(received(&mut pair.client, 1, single), 4);
+    assert_eq!(sum!(pair.client, packets_forwarded), 3);
+    // Another core's socket hears one peer only, and that one alone is its.
+    let connected = bind(&mut pair, 3, at(0, 53));
+    pair.client.host.shards[3].stack.udp_connect(connected, at(1, 4001)).unwrap();
+    send(&mut pair, 0, at(0, 53));
+    send(&mut pair, 1, at(0, 53));
+    assert_eq!((received(&mut pair.client, 1, single), received(&mut pair.client, 3, connected)), (4, 4));
+    // Told on whichever queue: its peer's port is closed.
+    pair.server.host.shards[0].stack.udp_close(peers[1]);
+    pair.client.host.shards[3].stack.udp_send(connected, b"hello", None).unwrap();
+    pair.client.run();
+    let sent = std::mem::take(&mut pair.client.sent);
+    pair.client.arrive(0, &icmp_error(&sent[0], 3, 3));
+    pair.client.run();
+    let stack = &mut pair.client.host.shards[3].stack;
+    assert_eq!(stack.udp_take_error(connected), Ok(Some(Error::ConnectionRefused)));
+    // One on each core: what comes to a core stays there.
+    let ids = [0, 1, 2, 3].map(|core| bind(&mut pair, core, SocketAddr::new(IpAddr::from([0; 4]), 5353)));
+    let before = sum!(pair.client, packets_forwarded);
+    send(&mut pair, 2, at(0, 5353));
+    assert_eq!([0, 1, 2, 3].map(|core| received(&mut pair.client, core, ids[core])), [1; 4]);
+    assert_eq!(sum!(pair.client, packets_forwarded), before);
+    // Some are closed: those that are left get all.
+    pair.client.host.shards[0].stack.udp_close(ids[0]);
+    pair.client.host.shards[2].stack.udp_close(ids[2]);
+    send(&mut pair, 2, at(0, 5353));
+    assert_eq!([1, 3].map(|core| received(&mut pair.client, core, ids[core])).iter().sum::<usize>(), 4);
+    // And none.
+    for core in [1, 3] {
+        pair.client.host.shards[core].stack.udp_close(ids[core]);
+    }
+    let before = sum!(pair.client, packets_forwarded);
+    send(&mut pair, 2, at(0, 5353));
+    assert_eq!(sum!(pair.client, packets_forwarded), before);
+}

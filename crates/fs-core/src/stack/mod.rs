@@ -284,6 +284,8 @@ impl<P: FramePool> Stack<P> {
             CoreMessage::Handover(handover) => self.take_over(*handover),
             CoreMessage::Neighbour { iface, addr, mac } => self.learn(iface, addr, mac),
             CoreMessage::Listen { core, at, up } => self.listeners.set_elsewhere(core, at, up),
+            CoreMessage::Datagrams { core, binding, up } => self.udp.set_elsewhere(core, binding, up),
+            CoreMessage::PathMtu { to, mtu } => _ = self.net.path_mtus.learn(to, mtu, self.now),
         }
     }
 
@@ -305,6 +307,14 @@ impl<P: FramePool> Stack<P> {
     }
 
     // ---- shared by the paths
+
+    /// Sends every other core a message.
+    pub(crate) fn tell_others(&mut self, message: impl Fn() -> CoreMessage) {
+        let me = self.config.core;
+        for to in (0..self.config.cores).map(CoreId).filter(|&to| to != me) {
+            self.outbox.send(to, message());
+        }
+    }
 
     /// Tells the application.
     #[inline]

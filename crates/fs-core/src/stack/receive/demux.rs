@@ -48,7 +48,7 @@ impl<P: FramePool> Stack<P> {
                     }
                     self.on_tcp(last, segment, *hash, frames, 0);
                 }
-                Ok(other) => self.on_other(frames[0].iface, *other, frames),
+                Ok(other) => self.on_other(frames[0].iface, *other, frames, 0),
                 Err(reason) => self.discard(frames, *reason),
             }
         }
@@ -206,7 +206,7 @@ impl<P: FramePool> Stack<P> {
                 let owner = self.owner_by_hash(hash, &segment.key);
                 self.on_tcp(owner, &segment, hash, frames, hops);
             }
-            Ok(other) => self.on_other(iface, other, frames),
+            Ok(other) => self.on_other(iface, other, frames, hops),
             Err(reason) => self.discard(frames, reason),
         }
     }
