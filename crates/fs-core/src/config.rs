@@ -298,4 +298,6 @@ pub struct Route {
     pub iface: crate::frame::IfaceId,
     /// Lower wins among equal prefixes.
     pub metric: u32,
+    /// The address of ours that packets come from, unless a socket has its own (`ip route … src`).
+    pub source: Option<IpAddr>,
 }

@@ -128,7 +128,8 @@ impl Net {
 
     /// Our address for a destination reached by `path`.
     pub(crate) fn source_for(&self, path: PathId, remote: IpAddr) -> Option<IpAddr> {
-        source_for(&self.interfaces, self.paths.get(path).iface(), remote)
+        let named = self.routes.source(remote).filter(|source| self.is_local(*source));
+        named.or_else(|| source_for(&self.interfaces, self.paths.get(path).iface(), remote))
     }
 
     /// The lists of the interface that `path` leaves by; those of the first one for a path that is gone,

@@ -158,7 +158,10 @@ impl Mirror {
         }
         let addresses = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
         for device in &mut devices {
-            device.addrs = addresses.iter().filter_map(|message| address(message, device.index)).collect();
+            let mut addrs: Vec<_> = addresses.iter().filter_map(|message| address(message, device.index)).collect();
+            // RFC 6724 rule 3: a deprecated address is taken where there is no other.
+            addrs.sort_by_key(|(_, deprecated)| *deprecated);
+            device.addrs = addrs.into_iter().map(|(cidr, _)| cidr).collect();
         }
         let mut routes = Vec::new();
         for message in &self.netlink.dump(Message::GetRoute(RouteMessage::default()))? {
@@ -256,6 +259,7 @@ impl Mirror {
         let mut table = u32::from(table);
         let mut to = None;
         let mut metric = 0;
+        let mut source = None;
         let mut hop = Hop::default();
         let mut hops: &[RouteNextHop] = &[];
         for attribute in &message.attributes {
@@ -263,6 +267,7 @@ impl Mirror {
                 RouteAttribute::Destination(addr) => to = ip(addr),
                 RouteAttribute::Table(t) => table = *t,
                 RouteAttribute::Priority(m) => metric = *m,
+                RouteAttribute::PrefSource(addr) => source = ip(addr),
                 RouteAttribute::MultiPath(paths) => hops = paths,
                 other => hop.take(other),
             }
@@ -276,7 +281,7 @@ impl Mirror {
         let to = Cidr { addr: to.unwrap_or(any), prefix };
         let mut add = |hop: Hop| {
             if let Some(iface) = hop.device.and_then(|index| self.iface_of(index)) {
-                into.push(Route { to, gateway: hop.gateway, iface, metric });
+                into.push(Route { to, gateway: hop.gateway, iface, metric, source });
             }
         };
         add(hop);
@@ -319,8 +324,9 @@ fn ip(addr: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// The address in `message` if it is one of device `index`'s and may be used (RFC 4862: not while tentative).
-fn address(message: &Message, index: u32) -> Option<Cidr> {
+/// The address in `message` if it is one of device `index`'s and may be used (RFC 4862: not while tentative), and whether it
+/// is deprecated. One that is has no prefix: it is nearer to nobody than another (RFC 6724 rule 3 comes before rule 8).
+fn address(message: &Message, index: u32) -> Option<(Cidr, bool)> {
     let Message::NewAddress(AddressMessage { header, attributes, .. }) = message else { return None };
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if header.index != index || header.flags.intersects(unusable) {
@@ -335,5 +341,7 @@ fn address(message: &Message, index: u32) -> Option<Cidr> {
             _ => {}
         }
     }
-    addr.map(|addr| Cidr { addr, prefix: header.prefix_len })
+    let addr: IpAddr = addr?;
+    let deprecated = addr.is_ipv6() && header.flags.contains(AddressHeaderFlags::Deprecated);
+    Some((Cidr { addr, prefix: if deprecated { 0 } else { header.prefix_len } }, deprecated))
 }
