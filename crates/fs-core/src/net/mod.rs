@@ -129,7 +129,17 @@ impl Net {
         self.paths.path(hop).ok_or(Error::NoBuffers)
     }
 
-    /// Our address for a destination reached by `path`.
+    /// Looks the way to a destination up again if it is not as of today's routes, or leads nowhere any more.
+    pub(crate) fn renew(&mut self, path: &mut PathId, epoch: &mut u8, remote: IpAddr) {
+        let is_stale = self.path(*path).state() == PathState::Stale;
+        if (is_stale || *epoch != self.route_epoch)
+            && let Ok(found) = self.path_to(remote)
+        {
+            (*path, *epoch) = (found, self.route_epoch);
+        }
+    }
+
+    /// Our address for a destination reached by `path`: the route's, else as RFC 6724 has it.
     pub(crate) fn source_for(&self, path: PathId, remote: IpAddr) -> Option<IpAddr> {
         let named = self.routes.source(remote).filter(|source| self.is_local(*source));
         named.or_else(|| source_for(&self.interfaces, self.paths.get(path).iface(), remote))

@@ -328,10 +328,10 @@ impl<P: FramePool> Stack<P> {
     /// the application.
     #[inline]
     pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
-        let Self { slots, net, deadlines, now, outbox, .. } = self;
+        let Self { slots, net, store, deadlines, now, outbox, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
-            reroute(tcb, net, index);
+            reroute(tcb, net, store, *now, index);
         }
         let generation = tcb.generation;
         if tcb.flags.has(Flags::ACK_NOW) {
@@ -422,12 +422,13 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
-/// Looks a connection's path up again after routes or addresses have changed. It leaves the lists of the interface that it
+/// Looks a connection's path up again after routes, addresses or MTUs have changed. It leaves the lists of the interface that it
 /// was on: who is on a list is sent by that interface.
 #[cold]
-fn reroute(tcb: &mut Tcb, net: &mut Net, index: u32) {
+fn reroute(tcb: &mut Tcb, net: &mut Net, store: &mut TxStore, now: Instant, index: u32) {
     tcb.route_epoch = net.route_epoch;
-    let Ok(path) = net.path_to(tcb.key().remote_ip()) else { return };
+    let remote = tcb.key().remote_ip();
+    let Ok(path) = net.path_to(remote) else { return };
     let listed = Flags::IN_ACK_LIST.with(Flags::IN_DATA_LIST);
     if path != tcb.path && tcb.flags.any(listed) {
         for lists in &mut net.lists {
@@ -437,4 +438,6 @@ fn reroute(tcb: &mut Tcb, net: &mut Net, index: u32) {
         tcb.flags.clear(listed);
     }
     tcb.path = path;
+    let mss = net.mss_to(path, remote, now) - tcb.stamps_len();
+    tcb.fit_path(store, mss, now);
 }

@@ -67,6 +67,7 @@ impl<P: FramePool> Stack<P> {
         let sent_us = micros(self.now);
         let ecn = self.config.tcp.ecn == Ecn::Active;
         let shift = options.offered_scale(&self.config.tcp);
+        let route_epoch = self.net.route_epoch;
         let fast = self.fast_syn(remote.ip(), path, iss, data, options.max_segment);
         let taken = fast.as_ref().map_or(0, |f| f.sent as usize);
         let open = |generation| {
@@ -77,6 +78,7 @@ impl<P: FramePool> Stack<P> {
                 path,
                 options,
                 shift,
+                route_epoch,
                 ecn,
                 retries: 0,
                 retry_at,
@@ -212,6 +214,7 @@ impl<P: FramePool> Stack<P> {
         }
         s.retries += 1;
         s.ecn = false;
+        self.net.renew(&mut s.path, &mut s.route_epoch, s.key.remote_ip());
         // RFC 7413 4.2.1: again without data and option, which something on the way may not like. The first one may still
         // be answered.
         let was_fast = s.fast.as_mut().is_some_and(|f| core::mem::replace(&mut f.carried, false));
@@ -386,6 +389,7 @@ impl<P: FramePool> Stack<P> {
             shift: s.shift,
             window: peer.window,
             path: s.path,
+            route_epoch: s.route_epoch,
             sample_from_us: (s.retries == 0).then_some(s.sent_us),
             retries: s.retries,
             ecn: peer.ecn,

@@ -360,7 +360,7 @@ impl<P: FramePool> Stack<P> {
 impl Tcb {
     /// Sent segments that exceed the segment size are cut and sent again. The congestion window stays as it is: nothing was
     /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
-    fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
+    pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
         use crate::tcb::send::buffer::mark;
         self.tx.unfold(store, self.snd_nxt);
         let (queue, high) = (self.tx, self.snd_nxt);

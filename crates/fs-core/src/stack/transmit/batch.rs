@@ -229,13 +229,13 @@ impl<P: FramePool> Stack<P> {
     fn send_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
-        let Self { slots, net, .. } = self;
+        let Self { slots, net, store, now, .. } = self;
         if let Some(tcb) = slots.open_mut(index)
             && tcb.flags.has(Flags::IN_DATA_LIST)
             && (tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale)
         {
             tcb.flags.clear(Flags::IN_DATA_LIST);
-            reroute(tcb, net, index);
+            reroute(tcb, net, store, *now, index);
             if net.path(tcb.path).state() != PathState::Stale {
                 self.settle(index, crate::socket::event::Ready::default());
                 return Visit::Done;
