@@ -32,7 +32,8 @@ pub struct StackConfig {
     pub tcp: TcpConfig,
     /// Upper bounds.
     pub limits: Limits,
-    /// Ports for active connections; Linux's range is 32768..=60999. Only those whose RFD bits name this core are used here.
+    /// Ports for active connections, of all cores together; Linux's range is 32768..=60999. Of a destination's, this core uses
+    /// those that `Stack::set_steering` gives it, or whose RFD bits name it.
     pub ephemeral_ports: PortSet,
     /// Is told address and bytes of each table that is large when there are many connections, before it is used: a runtime asks
     /// for huge pages there, since each connection's next segment meets a page that was long not needed.
@@ -297,4 +298,6 @@ pub struct Route {
     pub iface: crate::frame::IfaceId,
     /// Lower wins among equal prefixes.
     pub metric: u32,
+    /// The address of ours that packets come from, unless a socket has its own (`ip route … src`).
+    pub source: Option<IpAddr>,
 }

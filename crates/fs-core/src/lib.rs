@@ -48,10 +48,10 @@ pub use port_set::PortSet;
 pub use socket::event::{Event, ListenerId, Ready, Received, TcpId, UdpId};
 pub use socket::info::{CaState, TcpInfo};
 pub use socket::options::{Connect, Keepalive, Linger, Listen, Shutdown, TcpOptions, TcpState};
-pub use socket::udp::UdpMeta;
+pub use socket::udp::{UdpBinding, UdpMeta};
 #[cfg(any(test, feature = "check"))]
 pub use stack::check;
-pub use stack::{PortFilter, Stack};
+pub use stack::{Stack, Steering};
 pub use stats::Stats;
 pub use tcb::handover::Handover;
 pub use time::{Duration, Instant};

@@ -3,6 +3,7 @@
 use crate::flow::CoreId;
 use crate::frame::{IfaceId, RxFrame};
 use crate::socket::event::{Event, Ready, TcpId};
+use crate::socket::udp::UdpBinding;
 use crate::tcb::handover::Handover;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,6 +34,22 @@ pub enum CoreMessage {
         addr: IpAddr,
         /// Its link address.
         mac: [u8; 6],
+    },
+    /// A router has told the sender how large packets to a destination may be.
+    PathMtu {
+        /// The destination.
+        to: IpAddr,
+        /// Bytes of a packet.
+        mtu: u16,
+    },
+    /// The sender has now, or no longer has, a UDP socket that hears this.
+    Datagrams {
+        /// The sender.
+        core: CoreId,
+        /// What the socket hears.
+        binding: UdpBinding,
+        /// It is there, or no longer.
+        up: bool,
     },
     /// The sender has now, or no longer has, a listener on this port (the global listen table).
     Listen {

@@ -23,8 +23,14 @@ const FRAMES: u32 = 16_384;
 const NEIGHBOUR_QUEUE: u32 = 256;
 
 /// Active ports reserved: each is one kernel socket (about 3 µs and 1.5 KiB). One port serves one connection per
-/// destination, so this bounds connections to one server, not in all.
+/// destination, so this bounds connections to one server, not in all. With up to four cores they end below Linux's own
+/// ephemeral range.
 const ACTIVE_PORTS: usize = 8192;
+
+/// Those of each core beyond four: the cores divide the ports among them. 16 cores and more have 28,672, as many as Linux's
+/// ephemeral range, of which they take about half then.
+const ACTIVE_PORTS_EACH: usize = 2048;
+const ACTIVE_PORTS_MOST: usize = 28_672;
 
 /// The first active port: below Linux's ephemeral range (32768), above where services live.
 const ACTIVE_FIRST: u16 = 20_000;
@@ -129,7 +135,7 @@ pub struct Builder {
     pub(crate) frame_size: Option<u32>,
     pub(crate) tcp: TcpConfig,
     pub(crate) limits: Limits,
-    pub(crate) active_ports: usize,
+    pub(crate) active_ports: Option<usize>,
     pub(crate) active_first: u16,
     pub(crate) secret: Option<Secret>,
     pub(crate) accept_partial_checksum: Option<bool>,
@@ -150,7 +156,7 @@ impl Default for Builder {
             frame_size: None,
             tcp: TcpConfig::default(),
             limits: Limits { neighbour_queue: NEIGHBOUR_QUEUE, ..Limits::default() },
-            active_ports: ACTIVE_PORTS,
+            active_ports: None,
             active_first: ACTIVE_FIRST,
             secret: None,
             accept_partial_checksum: None,
@@ -233,9 +239,10 @@ impl Builder {
         self
     }
 
-    /// Local ports to reserve for connects. Default: 8192. 0: no connects without a bound port.
+    /// Local ports to reserve for connects, which the cores divide among them. Default: 2048 for each core, but at least
+    /// 8192 and at most 28672. 0: no connects without a bound port.
     pub fn active_ports(mut self, count: usize) -> Self {
-        self.active_ports = count;
+        self.active_ports = Some(count);
         self
     }
 
@@ -256,6 +263,12 @@ impl Builder {
     pub fn accept_partial_checksum(mut self, accept: bool) -> Self {
         self.accept_partial_checksum = Some(accept);
         self
+    }
+
+    /// Local ports to reserve.
+    pub(crate) fn ports_to_reserve(&self) -> usize {
+        let default = (ACTIVE_PORTS_EACH * self.cores.len()).clamp(ACTIVE_PORTS, ACTIVE_PORTS_MOST);
+        self.active_ports.unwrap_or(default)
     }
 
     /// Opens everything: frames, devices, queues, ports. On an error nothing stays set up.

@@ -225,7 +225,10 @@ fn discard(stack: &mut CoreStack, message: CoreMessage) {
         CoreMessage::Handover(handover) => {
             handover.into_frames().into_iter().for_each(|frame| stack.pool_mut().free(frame));
         }
-        CoreMessage::Listen { .. } | CoreMessage::Neighbour { .. } => {}
+        CoreMessage::Listen { .. }
+        | CoreMessage::Neighbour { .. }
+        | CoreMessage::Datagrams { .. }
+        | CoreMessage::PathMtu { .. } => {}
     }
 }
 

@@ -89,17 +89,22 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
         XdpMode::Generic => fs_xdp::XdpMode::Generic,
     };
     let cores = builder.cores.len();
-    let rings = QueueConfig::default();
-    // As many bytes with large frames: it is what caches hold that counts (decision 0012).
-    let lent = if umem.config().chunk_size > 2048 { rings.lent / 2 } else { rings.lent };
-    let rings = QueueConfig { lent, ..rings };
-    for (n, name) in builder.devices.iter().enumerate() {
-        let failed = |error| link_error(name, error);
-        let device = XdpDevice::attach(name, XdpConfig { mode, zero_copy, ..XdpConfig::default() }).map_err(failed)?;
+    let mut devices = Vec::with_capacity(builder.devices.len());
+    for name in &builder.devices {
+        let config = XdpConfig { mode, zero_copy, ..XdpConfig::default() };
+        let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
         let queues = device.queue_count() as usize;
         if queues < cores {
             return Err(BuildError::TooFewQueues { device: name.clone(), queues, cores });
         }
+        devices.push(device);
+    }
+    // A core's most: the first ones serve what does not divide evenly.
+    let each = devices.iter().map(|device| device.queue_count().div_ceil(cores as u32)).sum();
+    let rings = rings(builder.frames, each, umem.config().chunk_size)?;
+    for (n, (name, device)) in builder.devices.iter().zip(devices).enumerate() {
+        let failed = |error| link_error(name, error);
+        let queues = device.queue_count() as usize;
         // Every queue has to be somebody's: what arrives on one without a socket is the kernel's, which would reset
         // connections of ours.
         for queue in 0..queues {
@@ -111,6 +116,38 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
         opened.keep.push(Box::new(device));
     }
     Ok(())
+}
+
+/// Chunks that a queue's device needs at least to receive into, and as many again on their way.
+const FRAMES_OF_QUEUE: u32 = 128;
+
+/// The rings of each of `queues` queues of a core, which divide half of its frames among them; the other half is for packets
+/// on their way.
+fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, BuildError> {
+    let usual = QueueConfig::default();
+    // As many bytes with large frames: it is what caches hold that counts (decision 0012).
+    let wanted = if chunk_size > 2048 { usual.lent / 2 } else { usual.lent };
+    let share = frames / 2 / queues.max(1);
+    if share < FRAMES_OF_QUEUE / 2 {
+        return Err(BuildError::Config(format!(
+            "{queues} queues of a core need {} frames at least, and it has {frames}: raise .frames(…), name more cores, or give \
+             the device fewer queues (ethtool -L)",
+            queues * FRAMES_OF_QUEUE
+        )));
+    }
+    // A power of two, as rings are.
+    let share = 1 << share.ilog2();
+    if share < wanted {
+        tracing::info!(
+            queues,
+            frames,
+            each = share,
+            wanted = 2 * wanted * queues,
+            "a core's queues have fewer frames to receive into than one alone would: bursts are dropped sooner; with as many \
+             frames as wanted they would not"
+        );
+    }
+    Ok(QueueConfig { lent: wanted.min(share), fill: usual.fill.min(share), ..usual })
 }
 
 fn open_packet(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
@@ -161,5 +198,23 @@ impl PortSink for PortTable {
 
     fn set_addresses(&self, addrs: &[IpAddr]) -> io::Result<()> {
         Ok(PortTable::set_addresses(self, addrs)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_of_a_core_divide_half_of_its_frames() {
+        let of = |frames, queues, chunk| rings(frames, queues, chunk).map(|rings| (rings.lent, rings.fill)).unwrap();
+        assert_eq!((of(16_384, 1, 2048), of(16_384, 1, 4096)), ((1024, 4096), (512, 4096)));
+        // 64 queues, 4 cores.
+        assert_eq!((of(16_384, 16, 2048), of(16_384, 16, 4096)), ((512, 512), (512, 512)));
+        assert_eq!((of(16_384, 128, 2048), of(128, 1, 2048)), ((64, 64), (64, 64)));
+        for (frames, queues) in [(16_384, 129), (128, 2), (0, 1)] {
+            let error = rings(frames, queues, 2048).unwrap_err().to_string();
+            assert!(error.contains(&format!("{} frames at least", queues * 128)), "{error}");
+        }
     }
 }

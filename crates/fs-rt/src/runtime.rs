@@ -13,7 +13,7 @@ use crate::source::NewSources;
 use crate::spin::Spin;
 use crate::sys::{Clock, Cpus, pin_to_cpu};
 use crate::wakers::Wakers;
-use fs_core::{IfaceId, Interface, Route, StackConfig};
+use fs_core::{IfaceId, Interface, Route, StackConfig, Steering};
 use fs_xdp::{Link, UmemPool};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -114,7 +114,7 @@ pub(crate) struct CoreSetup {
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) routes: Vec<Route>,
     pub(crate) mail: Mailboxes,
-    pub(crate) filter: Option<PortFilter>,
+    pub(crate) steering: Option<Steering>,
     pub(crate) cpu: usize,
     pub(crate) pin: bool,
     pub(crate) busy_poll: bool,
@@ -122,9 +122,6 @@ pub(crate) struct CoreSetup {
     pub(crate) drain: Duration,
     pub(crate) clock: Clock,
 }
-
-/// Which flows' replies the NIC will put on this core's queue.
-pub(crate) type PortFilter = Box<dyn Fn(&fs_core::FlowKey) -> bool + Send>;
 
 /// A built runtime: devices, queues and ports are taken; threads start with [`Runtime::run`].
 #[must_use = "a runtime does nothing until it is run"]
@@ -308,14 +305,14 @@ where
 }
 
 fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShared> {
-    let CoreSetup { config, pool, links, interfaces, routes, mail, filter, cpu, clock, .. } = setup;
+    let CoreSetup { config, pool, links, interfaces, routes, mail, steering, cpu, clock, .. } = setup;
     let mut stack = CoreStack::new(config, pool);
     stack.set_now(clock.now());
     for interface in interfaces {
         stack.add_interface(interface);
     }
     stack.set_routes(routes);
-    stack.set_port_filter(filter);
+    stack.set_steering(steering);
     Rc::new(CoreShared {
         index,
         cpu,

@@ -7,7 +7,7 @@ use crate::error::BuildError;
 use crate::mailbox::{Inbox, matrix};
 use crate::open::{Opened, link_error, open};
 use crate::ports::{Active, PortSink, Ports, reserve_active};
-use crate::rss::Steering;
+use crate::rss::Known;
 use crate::runtime::{Control as Message, CoreSetup, Runtime, Shared};
 use crate::sys::{Clock, online_cpus, raise_open_files};
 use fs_core::PortSet;
@@ -40,7 +40,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         Some(secret) => secret,
         None => random_secret().map_err(|source| BuildError::System { what: "cannot read /dev/urandom", source })?,
     };
-    let steering = Steering::read(&devices, &interfaces);
+    let rss = Known::read(&devices, &interfaces);
     let clock = Clock::start();
     let Opened { links, pools, keep, .. } = opened;
     let setups = links.into_iter().zip(pools).zip(matrix(cores)).enumerate();
@@ -59,7 +59,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         interfaces: interfaces.clone(),
         routes: routes.clone(),
         mail,
-        filter: steering.filter(index, cores),
+        steering: rss.steering(cores),
         cpu: builder.cores[index],
         pin: builder.pin,
         busy_poll: builder.busy_poll,
@@ -124,11 +124,12 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
         )));
     }
     let ports_left = usize::from(u16::MAX - builder.active_first) + 1;
-    if builder.active_ports > 0 && (builder.active_first == 0 || builder.active_ports > ports_left) {
+    let active_ports = builder.ports_to_reserve();
+    if active_ports > 0 && (builder.active_first == 0 || active_ports > ports_left) {
         return Err(BuildError::Config(format!(
             "{} active ports from {}: a port is a number from 1 to 65535; lower .active_ports(…), or choose another first one \
              with .active_ports_from(…)",
-            builder.active_ports, builder.active_first
+            active_ports, builder.active_first
         )));
     }
     if builder.pin {
@@ -202,7 +203,7 @@ fn interfaces(builder: &Builder, opened: &Opened, mirror: Option<&Mirror>) -> Ve
 
 /// The ports for connects. In the host's addressing each is held by a kernel socket.
 fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Active), BuildError> {
-    let wanted = builder.active_ports;
+    let wanted = builder.ports_to_reserve();
     let first = builder.active_first;
     let mut set = PortSet::new();
     if !in_kernel {
@@ -267,11 +268,11 @@ fn standalone_routes(standalone: &[Standalone]) -> Vec<Route> {
     let mut routes = Vec::new();
     for (n, own) in standalone.iter().enumerate() {
         let iface = IfaceId(n as u8);
-        routes.extend(own.addrs.iter().map(|&to| Route { to, gateway: None, iface, metric: 0 }));
+        routes.extend(own.addrs.iter().map(|&to| Route { to, gateway: None, iface, metric: 0, source: None }));
         routes.extend(own.gateways.iter().map(|&gateway| {
             let any: IpAddr =
                 if gateway.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            Route { to: Cidr { addr: any, prefix: 0 }, gateway: Some(gateway), iface, metric: 0 }
+            Route { to: Cidr { addr: any, prefix: 0 }, gateway: Some(gateway), iface, metric: 0, source: None }
         }));
     }
     routes

@@ -2,7 +2,8 @@
 //! hash nothing. The engine must cope with all of it.
 
 use crate::rng::{Rng, mix};
-use fs_core::Framing;
+use fs_core::{FlowKey, Framing};
+use std::net::IpAddr;
 
 /// How a host's device spreads packets over its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,5 +61,24 @@ fn flow_hash(packet: &[u8], framing: Framing, key: u64) -> u64 {
         Some(b) if b >> 4 == 6 && ip.len() >= 44 => &ip[8..44],
         _ => return 0,
     };
+    tuple_hash(tuple, key)
+}
+
+fn tuple_hash(tuple: &[u8], key: u64) -> u64 {
     tuple.chunks(4).fold(key, |h, w| mix(h ^ u64::from(u32::from_be_bytes([w[0], w[1], w[2], w[3]]))))
+}
+
+/// The queue on which [`Rss::Flow`] puts what the remote end of `flow` sends: what a host knows whose device tells its
+/// key and its table.
+pub fn queue_of(flow: &FlowKey, queues: usize) -> usize {
+    let mut tuple = Vec::with_capacity(36);
+    for ip in [flow.remote_ip(), flow.local_ip()] {
+        match ip {
+            IpAddr::V4(ip) => tuple.extend(ip.octets()),
+            IpAddr::V6(ip) => tuple.extend(ip.octets()),
+        }
+    }
+    tuple.extend(flow.remote_port().to_be_bytes());
+    tuple.extend(flow.local_port().to_be_bytes());
+    (tuple_hash(&tuple, 0) % queues as u64) as usize
 }

@@ -134,7 +134,9 @@ impl Ours {
             tx_checksum: false,
             accept_partial_checksum: false,
         });
-        stack.set_routes(addrs.iter().map(|&to| Route { to, gateway: None, iface: IFACE, metric: 0 }).collect());
+        stack.set_routes(
+            addrs.iter().map(|&to| Route { to, gateway: None, iface: IFACE, metric: 0, source: None }).collect(),
+        );
         let (we, they) = (SocketAddr::new(address(case, OURS), PORT), SocketAddr::new(address(case, SMOL), PORT));
         let exchange =
             vec![Step::Exchange(case.we_send, case.smol_sends), Step::ShutdownWrite, Step::ExpectEof, Step::Close];

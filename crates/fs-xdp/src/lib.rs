@@ -56,7 +56,7 @@ pub use link::{Link, LinkCaps, LinkKind, LinkStats};
 pub use memory::{MemoryConfig, MemoryLink};
 pub use packet::{PacketConfig, PacketLink};
 pub use port_table::{PortTable, Share, SteerCounters};
-pub use steering::{FlowMatch, FlowRule, Rss, SteeringReport};
+pub use steering::{FlowMatch, FlowRule, Rss, RssFlows, SteeringReport};
 pub use tap::{TapConfig, TapKind, TapLink};
 pub use umem::{Umem, UmemConfig, UmemPool};
 pub use umem_unsafe::huge_pages;

@@ -1,8 +1,9 @@
 //! Which queue a NIC puts a flow on, and how to tell it: RSS key and indirection table, ntuple rules (`ethtool(8)`).
 //!
 //! A core that opens a connection wants the replies on its own queue. Where the NIC's RSS can be read, a source port can
-//! be chosen for which [`Rss::queue_of`] says so; where it takes ntuple rules, a [`FlowRule`] says it exactly; where
-//! neither is possible, packets are forwarded between cores. [`report`] tells which of these it is, and why.
+//! be chosen for which [`Rss::queue_of`] says so; where it takes ntuple rules, a [`FlowRule`] says it exactly, which
+//! the runtime leaves to its user; where neither is done, packets are forwarded between cores. [`report`] tells what a runtime
+//! will do, and why.
 
 use crate::device::{NetDevice, QueueCounts};
 use crate::error::XdpError;
@@ -83,6 +84,23 @@ impl Rss {
         })
     }
 
+    /// [`Rss::queue_of`] made ready for many flows; `None` when the hash function is not known, or the key not told.
+    pub fn flows(&self) -> Option<RssFlows> {
+        if self.function != HashFunction::Toeplitz || self.table.is_empty() || self.key.len() < V4_KEY {
+            return None;
+        }
+        // Addresses and ports of IPv6 are the longest input.
+        let bytes = (0..self.key.len().saturating_sub(4).min(36)).map(|at| {
+            let mut input = [0; 36];
+            let of = |byte| {
+                input[at] = byte as u8;
+                toeplitz(&self.key, &input[..=at]).unwrap_or(0)
+            };
+            (0..256u32).map(of).collect()
+        });
+        Some(RssFlows { bytes: bytes.collect(), table: self.table.clone() })
+    }
+
     /// The queue on which packets of `flow` arrive (from its remote end to its local one), if the NIC hashes addresses
     /// and ports; `None` when its hash function is not known.
     pub fn queue_of(&self, flow: &FlowKey) -> Option<u32> {
@@ -93,6 +111,37 @@ impl Rss {
         Some(self.table[hash as usize % self.table.len()])
     }
 }
+
+/// The queues of a NIC's flows: the hash is linear, so what each byte adds to it is looked up (36 KiB).
+#[derive(Clone, Debug)]
+pub struct RssFlows {
+    bytes: Vec<Box<[u32]>>,
+    table: Vec<u32>,
+}
+
+impl RssFlows {
+    /// As [`Rss::queue_of`]; `None` where the key is too short for the flow's addresses.
+    pub fn queue_of(&self, flow: &FlowKey) -> Option<u32> {
+        let (ports, mut at) = ([flow.remote_port(), flow.local_port()], 0);
+        let mut hash = 0;
+        let mut add = |byte: u8| {
+            hash ^= self.bytes.get(at)?[usize::from(byte)];
+            at += 1;
+            Some(())
+        };
+        for address in [flow.remote_ip(), flow.local_ip()] {
+            match address {
+                IpAddr::V4(v4) => v4.octets().into_iter().try_for_each(&mut add)?,
+                IpAddr::V6(v6) => v6.octets().into_iter().try_for_each(&mut add)?,
+            }
+        }
+        ports.into_iter().flat_map(u16::to_be_bytes).try_for_each(&mut add)?;
+        Some(self.table[hash as usize % self.table.len()])
+    }
+}
+
+/// Bytes of a key for IPv4's addresses and ports.
+const V4_KEY: usize = 16;
 
 /// What is hashed, as it is in the packet: source, destination (ours), source port, destination port.
 fn input(flow: &FlowKey) -> Vec<u8> {
@@ -281,12 +330,9 @@ impl SteeringReport {
     /// A sentence on what that means for active connections.
     pub fn conclusion(&self) -> &'static str {
         let one = self.queues.rx <= 1;
-        match (&self.ntuple, &self.rss) {
+        match &self.rss {
             _ if one => "one queue: every packet arrives on its core",
-            (Ok(_), _) => "ntuple rules bring replies to their core exactly",
-            (_, Ok(rss)) if rss.function == HashFunction::Toeplitz => {
-                "source ports are chosen so that RSS brings replies to their core"
-            }
+            Ok(rss) if rss.flows().is_some() => "source ports are chosen so that RSS brings replies to their core",
             _ => "replies may arrive on another core, which forwards them",
         }
     }

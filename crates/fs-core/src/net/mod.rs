@@ -18,11 +18,14 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// What waits to leave by an interface, served in this order.
+/// What waits to leave by an interface.
 #[derive(Debug, Default)]
 pub(crate) struct TxLists {
-    /// Packets built already: SYN, SYN-ACK, RST, ARP, NDISC, ICMP, UDP.
+    /// Segments that are built already, in their order: SYN, SYN-ACK, RST, single ACKs. What a connection sends later must not
+    /// overtake them.
     pub(crate) control: VecDeque<TxFrame>,
+    /// Packets of no connection: UDP, ARP, NDISC, ICMP. How many there are, no window decides.
+    pub(crate) loose: VecDeque<TxFrame>,
     /// Connections that owe an ACK.
     pub(crate) acks: VecDeque<u32>,
     /// Connections that may have data to send.
@@ -126,9 +129,20 @@ impl Net {
         self.paths.path(hop).ok_or(Error::NoBuffers)
     }
 
-    /// Our address for a destination reached by `path`.
+    /// Looks the way to a destination up again if it is not as of today's routes, or leads nowhere any more.
+    pub(crate) fn renew(&mut self, path: &mut PathId, epoch: &mut u8, remote: IpAddr) {
+        let is_stale = self.path(*path).state() == PathState::Stale;
+        if (is_stale || *epoch != self.route_epoch)
+            && let Ok(found) = self.path_to(remote)
+        {
+            (*path, *epoch) = (found, self.route_epoch);
+        }
+    }
+
+    /// Our address for a destination reached by `path`: the route's, else as RFC 6724 has it.
     pub(crate) fn source_for(&self, path: PathId, remote: IpAddr) -> Option<IpAddr> {
-        source_for(&self.interfaces, self.paths.get(path).iface(), remote)
+        let named = self.routes.source(remote).filter(|source| self.is_local(*source));
+        named.or_else(|| source_for(&self.interfaces, self.paths.get(path).iface(), remote))
     }
 
     /// The lists of the interface that `path` leaves by; those of the first one for a path that is gone,

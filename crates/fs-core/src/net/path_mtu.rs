@@ -45,8 +45,8 @@ impl PathMtus {
         }
     }
 
-    /// A router says that packets to `to` must be no larger than `mtu`.
-    pub(crate) fn learn(&mut self, to: IpAddr, mtu: u16, now: Instant) {
+    /// A router says that packets to `to` must be no larger than `mtu`. Answers whether that is new.
+    pub(crate) fn learn(&mut self, to: IpAddr, mtu: u16, now: Instant) -> bool {
         if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&to) {
             self.0.retain(|_, (_, until)| *until > now);
             if self.0.len() >= ENTRIES_MAX
@@ -55,7 +55,8 @@ impl PathMtus {
                 self.0.remove(&oldest);
             }
         }
-        self.0.insert(to, (mtu, now + LIFETIME));
+        let before = self.0.insert(to, (mtu, now + LIFETIME));
+        before.is_none_or(|(known, until)| known != mtu || until <= now)
     }
 }
 
@@ -69,7 +70,8 @@ mod tests {
         let to = |i: u32| IpAddr::from(i.to_be_bytes());
         let at = |s| Instant::ZERO + Duration::from_secs(s);
         assert_eq!(mtus.get(to(1), 1500, at(0)), 1500);
-        mtus.learn(to(1), 1400, at(0));
+        assert!(mtus.learn(to(1), 1400, at(0)));
+        assert!(!mtus.learn(to(1), 1400, at(0)) && mtus.learn(to(1), 1300, at(0)) && mtus.learn(to(1), 1400, at(0)));
         assert_eq!((mtus.get(to(1), 1500, at(599)), mtus.get(to(1), 1300, at(1))), (1400, 1300));
         assert_eq!(mtus.get(to(1), 1500, at(600)), 1500);
         for i in 2..3000 {

@@ -39,10 +39,20 @@ impl RouteTable {
         given - self.routes.len()
     }
 
-    /// The next hop of the longest matching prefix; among equals the lowest metric, then the first given.
+    /// The route of the longest matching prefix; among equals the lowest metric, then the first given.
+    fn route(&self, to: IpAddr) -> Option<&Route> {
+        self.routes.iter().find(|route| contains(&route.to, to))
+    }
+
+    /// The address of ours that the route to a destination names.
+    pub(crate) fn source(&self, to: IpAddr) -> Option<IpAddr> {
+        self.route(to.to_canonical())?.source
+    }
+
+    /// The next hop by the route to a destination.
     pub(crate) fn lookup(&self, to: IpAddr) -> Option<NextHop> {
         let to = to.to_canonical();
-        let route = self.routes.iter().find(|route| contains(&route.to, to))?;
+        let route = self.route(to)?;
         Some(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) })
     }
 

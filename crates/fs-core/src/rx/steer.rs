@@ -69,6 +69,11 @@ impl Rfd {
         Self { cores, count: count as u8, bits, xor: xor as u16 & ((1u32 << count) - 1) as u16 }
     }
 
+    /// Of how many.
+    pub(crate) fn cores(&self) -> u16 {
+        self.cores
+    }
+
     /// The core that a local port of an active connection names; `None` if there is no such core (their
     /// number is not a power of two): such ports are not used for active connections.
     #[inline]

@@ -20,6 +20,8 @@ pub(crate) struct SynEntry {
     /// The listener's slot when the SYN came.
     pub(crate) listener: u32,
     pub(crate) path: PathId,
+    /// As of which routes.
+    pub(crate) route_epoch: u8,
     pub(crate) retries: u8,
     /// The window scale of our SYN-ACK, if the peer takes one: as the listener's options were when the SYN came.
     pub(crate) shift: u8,
@@ -50,6 +52,7 @@ impl Hollow for SynEntry {
             window: 0,
             listener: NIL,
             path: PathId::default(),
+            route_epoch: 0,
             retries: 0,
             shift: 0,
             ecn: false,

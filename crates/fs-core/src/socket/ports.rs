@@ -16,14 +16,22 @@ pub(crate) use crate::port_set::PortSet;
 /// learns less about how often we connect to others; fewer: less memory. 4 KiB.
 const COUNTERS: usize = 1024;
 
-/// Ports tried one after the other. Under steady churn the first one is free, since it is the one that was
-/// left longest ago; but ports held for long may stand in a row.
+/// Of its own ports, those that a core tries one after the other. Under steady churn the first one is free, since it is the
+/// one that was left longest ago; but ports held for long may stand in a row.
 const TRIES_IN_ORDER: u32 = 512;
 /// Ports tried at random after that. With one port in 50 free, all fail in 3 of 100,000 calls.
 const TRIES_AT_RANDOM: u32 = 512;
 
-/// Chooses source ports of active connections on one core: the double-hash algorithm of RFC 6056 (3.3.4), over
-/// only those ports whose RFD bits name the core.
+/// Which ports are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// Those whose RFD bits name the core.
+    Named,
+    /// All; `free` knows by other means which are this core's, and that no other core takes them.
+    All,
+}
+
+/// Chooses source ports of active connections on one core: the double-hash algorithm of RFC 6056 (3.3.4).
 ///
 /// A port is reused for one destination as late as possible (so that TIME-WAIT at the peer is over), and to
 /// whoever does not know the secret the sequence looks random. A port can serve many destinations at
@@ -33,8 +41,10 @@ pub(crate) struct PortAllocator {
     core: CoreId,
     rfd: Rfd,
     keys: (u64, u64),
-    /// This core's ports.
+    /// This core's ports, as RFD has it.
     ports: Vec<u16>,
+    /// All cores' ports.
+    all: Vec<u16>,
     counters: Box<[u32]>,
     random: u64,
 }
@@ -57,6 +67,7 @@ impl PortAllocator {
             rfd,
             keys: derive_key(secret, &label),
             ports: Vec::new(),
+            all: Vec::new(),
             counters: alloc::vec![0; COUNTERS].into_boxed_slice(),
             random,
         };
@@ -66,10 +77,9 @@ impl PortAllocator {
 
     /// Uses other ports from now on.
     pub(crate) fn set_ports(&mut self, ports: &PortSet) {
-        let Self { core, rfd, ports: mine, .. } = self;
-        mine.clear();
-        mine.extend(ports.iter().filter(|&port| port != 0 && rfd.core_of_port(port) == Some(*core)));
-        mine.shrink_to_fit();
+        let Self { core, rfd, ports: mine, all, .. } = self;
+        *all = ports.iter().filter(|&port| port != 0).collect();
+        *mine = all.iter().copied().filter(|&port| rfd.core_of_port(port) == Some(*core)).collect();
     }
 
     /// Ports that this core can use.
@@ -79,24 +89,30 @@ impl PortAllocator {
     }
 
     /// A port for a connection from `local_ip` to `remote` that `free` accepts; `None` if none of a bounded
-    /// number of candidates (1024) is.
+    /// number of candidates (1024 of this core's) is.
     pub(crate) fn pick(
         &mut self,
         local_ip: IpAddr,
         remote: SocketAddr,
+        choice: Choice,
         mut free: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        let len = u32::try_from(self.ports.len()).unwrap_or(u32::MAX);
+        // Of all ports, one in as many as there are cores is this one's.
+        let (len, cores) = match choice {
+            Choice::Named => (self.ports.len() as u32, 1),
+            Choice::All => (self.all.len() as u32, u32::from(self.rfd.cores())),
+        };
         if len == 0 {
             return None;
         }
+        let in_order = TRIES_IN_ORDER * cores;
         // F and G of RFC 6056 are two halves of one hash.
         let hash = self.hash(local_ip, remote);
         let offset = (hash >> 32) as u32;
         let counter = hash as usize % COUNTERS;
-        for step in 0..TRIES_IN_ORDER.min(len) {
+        for step in 0..in_order.min(len) {
             let at = self.counters[counter].wrapping_add(step);
-            let port = self.port_at(offset, at);
+            let port = self.port_at(choice, offset, at);
             if free(port) {
                 // Now and then one more, so that who shares the counter cannot count our connections exactly.
                 let noise = u32::from(self.next_random().is_multiple_of(16));
@@ -104,12 +120,12 @@ impl PortAllocator {
                 return Some(port);
             }
         }
-        if len <= TRIES_IN_ORDER {
+        if len <= in_order {
             return None;
         }
-        for _ in 0..TRIES_AT_RANDOM {
+        for _ in 0..TRIES_AT_RANDOM * cores {
             let at = self.next_random();
-            let port = self.port_at(offset, at);
+            let port = self.port_at(choice, offset, at);
             if free(port) {
                 self.counters[counter] = at.wrapping_add(1);
                 return Some(port);
@@ -120,9 +136,13 @@ impl PortAllocator {
 
     /// The sequence of one destination: all ports in turn, from a place of its own.
     #[inline]
-    fn port_at(&self, offset: u32, counter: u32) -> u16 {
+    fn port_at(&self, choice: Choice, offset: u32, counter: u32) -> u16 {
+        let ports = match choice {
+            Choice::Named => &self.ports,
+            Choice::All => &self.all,
+        };
         // In 64 bits: a sum that wrapped at 2^32 would jump back in the sequence.
-        self.ports[((u64::from(offset) + u64::from(counter)) % self.ports.len() as u64) as usize]
+        ports[((u64::from(offset) + u64::from(counter)) % ports.len() as u64) as usize]
     }
 
     fn hash(&self, local_ip: IpAddr, remote: SocketAddr) -> u64 {

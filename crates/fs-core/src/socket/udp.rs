@@ -4,6 +4,7 @@
 //! that does not fit the path's MTU is refused with `Error::MessageSize`, as Linux does with
 //! `IP_PMTUDISC_DO`.
 
+mod binding;
 mod build;
 mod queue;
 mod table;
@@ -11,16 +12,18 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use binding::UdpBinding;
 pub(crate) use build::build_udp;
 
 use crate::config::Limits;
 use crate::drop_reason::DropReason;
 use crate::error::Error;
-use crate::flow::{FlowKey, Protocol};
+use crate::flow::{CoreId, FlowKey, Protocol};
 use crate::frame::{FramePool, RxFrame};
 use crate::rx::parse::Datagram;
 use crate::socket::event::{Ready, UdpId};
 use crate::wire::icmp::{IcmpError, IcmpErrorKind};
+use binding::Elsewhere;
 use core::net::{IpAddr, SocketAddr};
 use queue::ReceiveQueue;
 use table::{PortTable, Sockets};
@@ -45,48 +48,13 @@ pub struct UdpMeta {
 /// A socket.
 #[derive(Debug)]
 struct Socket {
-    /// Where it is bound; an unspecified address is a wildcard, and `[::]` takes IPv4 too unless `v6_only`.
-    local: SocketAddr,
-    v6_only: bool,
-    /// The only peer it hears, if connected.
-    remote: Option<SocketAddr>,
+    binding: UdpBinding,
     ttl: Option<u8>,
     error: Option<Error>,
     queue: ReceiveQueue,
 }
 
 impl Socket {
-    /// True when the socket is at `ip` (or everywhere).
-    fn is_at(&self, ip: IpAddr) -> bool {
-        match (self.local.ip(), ip) {
-            (IpAddr::V4(own), IpAddr::V4(ip)) => own.is_unspecified() || own == ip,
-            (IpAddr::V6(own), IpAddr::V6(ip)) => own.is_unspecified() || own == ip,
-            (IpAddr::V6(own), IpAddr::V4(_)) => own.is_unspecified() && !self.v6_only,
-            (IpAddr::V4(_), IpAddr::V6(_)) => false,
-        }
-    }
-
-    /// How well the socket fits a flow to its port: connected before bound address before wildcard.
-    fn score(&self, local: IpAddr, remote: SocketAddr) -> Option<u8> {
-        if !self.is_at(local) || self.remote.is_some_and(|own| own != remote) {
-            return None;
-        }
-        Some(u8::from(self.remote.is_some()) * 2 + u8::from(!self.local.ip().is_unspecified()))
-    }
-
-    /// True when both cannot be bound to the same port: their addresses are one, or one covers the other.
-    fn conflicts(&self, at: SocketAddr, v6_only: bool) -> bool {
-        let covers_v4 = |at: SocketAddr, v6_only: bool| at.ip().is_unspecified() && (at.is_ipv4() || !v6_only);
-        if at.ip().is_unspecified() {
-            // A wildcard: everything of its family (or families).
-            self.local.is_ipv6() == at.is_ipv6()
-                || (at.is_ipv6() && !v6_only)
-                || (at.is_ipv4() && covers_v4(self.local, self.v6_only))
-        } else {
-            self.is_at(at.ip())
-        }
-    }
-
     fn ready(&self) -> Ready {
         if self.error.is_some() || !self.queue.is_empty() { Ready::READ | Ready::WRITE } else { Ready::WRITE }
     }
@@ -104,6 +72,7 @@ struct QueueLimits {
 pub(crate) struct UdpTable {
     sockets: Sockets,
     ports: PortTable,
+    elsewhere: Elsewhere,
     limits: QueueLimits,
     frames_held: usize,
 }
@@ -116,6 +85,7 @@ impl UdpTable {
         Self {
             sockets: Sockets::new(limits.udp_sockets as usize),
             ports: PortTable::default(),
+            elsewhere: Elsewhere::default(),
             limits: QueueLimits { frames },
             frames_held: 0,
         }
@@ -138,14 +108,15 @@ impl UdpTable {
         } else if !self.is_free(local, v6_only) {
             return Err(Error::AddrInUse);
         }
-        let socket = Socket { local, v6_only, remote: None, ttl: None, error: None, queue: ReceiveQueue::default() };
+        let binding = UdpBinding { local, v6_only, remote: None };
+        let socket = Socket { binding, ttl: None, error: None, queue: ReceiveQueue::default() };
         let id = self.sockets.insert(socket).ok_or(Error::NoBuffers)?;
         self.ports.insert(local.port(), id.index);
         Ok(id)
     }
 
     fn is_free(&self, at: SocketAddr, v6_only: bool) -> bool {
-        let taken = |index: &u32| self.sockets.at(*index).is_some_and(|socket| socket.conflicts(at, v6_only));
+        let taken = |index: &u32| self.sockets.at(*index).is_some_and(|socket| socket.binding.conflicts(at, v6_only));
         !self.ports.at(at.port()).iter().any(taken)
     }
 
@@ -161,20 +132,23 @@ impl UdpTable {
         if remote.port() == 0 || remote.ip().is_unspecified() || source.is_ipv4() != remote.is_ipv4() {
             return Err(Error::InvalidInput);
         }
-        if !socket.is_at(source) {
+        if !socket.binding.is_at(source) {
             return Err(Error::InvalidInput);
         }
-        let local = SocketAddr::new(source, socket.local.port());
+        let local = SocketAddr::new(source, socket.binding.local.port());
         let same_flow = |index: &u32| {
             *index != id.index
-                && self.sockets.at(*index).is_some_and(|other| other.local == local && other.remote == Some(remote))
+                && self
+                    .sockets
+                    .at(*index)
+                    .is_some_and(|other| other.binding.local == local && other.binding.remote == Some(remote))
         };
         if self.ports.at(local.port()).iter().any(same_flow) {
             return Err(Error::AddrInUse);
         }
         let socket = self.sockets.find_mut(id)?;
-        socket.local = local;
-        socket.remote = Some(remote);
+        socket.binding.local = local;
+        socket.binding.remote = Some(remote);
         // Linux: a successful connect clears what earlier peers did.
         socket.error = None;
         Ok(())
@@ -183,14 +157,36 @@ impl UdpTable {
     /// The socket that gets what arrives for this flow: connected before bound address before wildcard.
     #[inline]
     pub(crate) fn lookup(&self, key: &FlowKey) -> Option<UdpId> {
+        self.best(key).and_then(|(_, index)| self.sockets.id(index))
+    }
+
+    /// Its score, and its slot.
+    #[inline]
+    fn best(&self, key: &FlowKey) -> Option<(u8, u32)> {
         let candidates = self.ports.at(key.local_port());
         if candidates.is_empty() {
             return None;
         }
         let (local, remote) = (key.local_ip(), key.remote());
-        let score = |index: &u32| self.sockets.at(*index)?.score(local, remote).map(|score| (score, *index));
-        let (_, index) = candidates.iter().filter_map(score).max_by_key(|(score, _)| *score)?;
-        self.sockets.id(index)
+        let score = |index: &u32| self.sockets.at(*index)?.binding.score(local, remote).map(|score| (score, *index));
+        candidates.iter().filter_map(score).max_by_key(|(score, _)| *score)
+    }
+
+    /// The core whose socket gets what arrives for this flow, if that is not a socket of this core: one that fits better
+    /// than any here. `choice` spreads flows over the cores that have one each.
+    #[inline]
+    pub(crate) fn elsewhere(&self, key: &FlowKey, choice: impl FnOnce() -> u64) -> Option<CoreId> {
+        self.elsewhere.better(key, self.best(key).map(|(score, _)| score), choice)
+    }
+
+    /// Another core's news.
+    pub(crate) fn set_elsewhere(&mut self, core: CoreId, binding: UdpBinding, up: bool) {
+        self.elsewhere.set(core, binding, up);
+    }
+
+    /// What a socket hears.
+    pub(crate) fn binding(&self, id: UdpId) -> Option<UdpBinding> {
+        self.sockets.find(id).ok().map(|socket| socket.binding)
     }
 
     /// Puts a datagram into its socket's queue. `frames` is its packet, in order, as it was parsed.
@@ -261,7 +257,7 @@ impl UdpTable {
             return None;
         }
         let id = self.lookup(&error.key)?;
-        let socket = self.sockets.find_mut(id).ok().filter(|socket| socket.remote.is_some())?;
+        let socket = self.sockets.find_mut(id).ok().filter(|socket| socket.binding.remote.is_some())?;
         let newly = !socket.ready().contains(Ready::READ);
         socket.error = Some(error.kind.error());
         newly.then_some(id)
@@ -288,12 +284,12 @@ impl UdpTable {
 
     /// Where the socket is bound.
     pub(crate) fn local(&self, id: UdpId) -> Result<SocketAddr, Error> {
-        Ok(self.sockets.find(id)?.local)
+        Ok(self.sockets.find(id)?.binding.local)
     }
 
     /// Whom it is connected to.
     pub(crate) fn remote(&self, id: UdpId) -> Result<Option<SocketAddr>, Error> {
-        Ok(self.sockets.find(id)?.remote)
+        Ok(self.sockets.find(id)?.binding.remote)
     }
 
     /// TTL or hop limit of what it sends.
@@ -314,7 +310,7 @@ impl UdpTable {
     /// Closes a socket; what waited in it goes back to the pool. A stale id does nothing.
     pub(crate) fn close<P: FramePool>(&mut self, pool: &mut P, id: UdpId) {
         if let Some(mut socket) = self.sockets.remove(id) {
-            self.ports.remove(socket.local.port(), id.index);
+            self.ports.remove(socket.binding.local.port(), id.index);
             while !socket.queue.is_empty() {
                 self.frames_held -= socket.queue.pop(pool);
             }

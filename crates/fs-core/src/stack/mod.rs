@@ -11,7 +11,7 @@ mod transmit;
 use crate::config::{Interface, Route, StackConfig, TcpConfig};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
-use crate::flow::{FlowKey, Protocol};
+use crate::flow::{CoreId, FlowKey, Protocol};
 use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::frame_queue::FrameNodes;
 use crate::net::Net;
@@ -46,8 +46,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// Decides whether replies to a flow's local port will reach this core: see [`Stack::set_port_filter`].
-pub type PortFilter = Box<dyn Fn(&FlowKey) -> bool + Send>;
+/// The core to which the device brings a flow's packets, where that is known: see [`Stack::set_steering`].
+pub type Steering = Box<dyn Fn(&FlowKey) -> Option<CoreId> + Send>;
 
 /// One core's TCP/IP engine. See the crate's documentation for the way in and out.
 ///
@@ -86,7 +86,7 @@ pub struct Stack<P: FramePool> {
     moved: Moved,
     ports: PortAllocator,
     active_ports: PortSet,
-    port_filter: Option<PortFilter>,
+    steering: Option<Steering>,
     udp: UdpTable,
     // ---- time
     deadlines: Deadlines,
@@ -166,7 +166,7 @@ impl<P: FramePool> Stack<P> {
             ports: PortAllocator::new(&config.secret, config.core, rfd, &config.ephemeral_ports),
             active_ports: config.ephemeral_ports.clone(),
             rfd,
-            port_filter: None,
+            steering: None,
             udp: UdpTable::new(limits, frames),
             deadlines: Deadlines::new(),
             due: Vec::new(),
@@ -241,10 +241,14 @@ impl<P: FramePool> Stack<P> {
         self.net.set_routes(routes);
     }
 
-    /// Restricts source ports of active connections to flows that `filter` accepts, for example because the
-    /// NIC's hash puts their replies on this core's queue.
-    pub fn set_port_filter(&mut self, filter: Option<PortFilter>) {
-        self.port_filter = filter;
+    /// Tells to which core the device brings a flow's packets (its RSS hash). Source ports of active connections are
+    /// chosen by it, and their RFD bits do not matter where it knows the answer.
+    ///
+    /// It divides the flows of a destination among the cores: `steering` has to answer the same on all cores for as long
+    /// as the runtime lives, also when the device's table has changed since (packets are forwarded then). Whether it knows
+    /// may depend on a flow's addresses, not on its ports.
+    pub fn set_steering(&mut self, steering: Option<Steering>) {
+        self.steering = steering;
     }
 
     /// Replaces the ports for active connections (all cores' together; RFD bits pick this core's).
@@ -280,6 +284,8 @@ impl<P: FramePool> Stack<P> {
             CoreMessage::Handover(handover) => self.take_over(*handover),
             CoreMessage::Neighbour { iface, addr, mac } => self.learn(iface, addr, mac),
             CoreMessage::Listen { core, at, up } => self.listeners.set_elsewhere(core, at, up),
+            CoreMessage::Datagrams { core, binding, up } => self.udp.set_elsewhere(core, binding, up),
+            CoreMessage::PathMtu { to, mtu } => _ = self.net.path_mtus.learn(to, mtu, self.now),
         }
     }
 
@@ -302,6 +308,14 @@ impl<P: FramePool> Stack<P> {
 
     // ---- shared by the paths
 
+    /// Sends every other core a message.
+    pub(crate) fn tell_others(&mut self, message: impl Fn() -> CoreMessage) {
+        let me = self.config.core;
+        for to in (0..self.config.cores).map(CoreId).filter(|&to| to != me) {
+            self.outbox.send(to, message());
+        }
+    }
+
     /// Tells the application.
     #[inline]
     pub(crate) fn notify(&mut self, index: u32, ready: Ready) {
@@ -314,10 +328,10 @@ impl<P: FramePool> Stack<P> {
     /// the application.
     #[inline]
     pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
-        let Self { slots, net, deadlines, now, outbox, .. } = self;
+        let Self { slots, net, store, deadlines, now, outbox, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
-            reroute(tcb, net, index);
+            reroute(tcb, net, store, *now, index);
         }
         let generation = tcb.generation;
         if tcb.flags.has(Flags::ACK_NOW) {
@@ -408,12 +422,13 @@ impl<P: FramePool> Stack<P> {
     }
 }
 
-/// Looks a connection's path up again after routes or addresses have changed. It leaves the lists of the interface that it
+/// Looks a connection's path up again after routes, addresses or MTUs have changed. It leaves the lists of the interface that it
 /// was on: who is on a list is sent by that interface.
 #[cold]
-fn reroute(tcb: &mut Tcb, net: &mut Net, index: u32) {
+fn reroute(tcb: &mut Tcb, net: &mut Net, store: &mut TxStore, now: Instant, index: u32) {
     tcb.route_epoch = net.route_epoch;
-    let Ok(path) = net.path_to(tcb.key().remote_ip()) else { return };
+    let remote = tcb.key().remote_ip();
+    let Ok(path) = net.path_to(remote) else { return };
     let listed = Flags::IN_ACK_LIST.with(Flags::IN_DATA_LIST);
     if path != tcb.path && tcb.flags.any(listed) {
         for lists in &mut net.lists {
@@ -423,4 +438,6 @@ fn reroute(tcb: &mut Tcb, net: &mut Net, index: u32) {
         tcb.flags.clear(listed);
     }
     tcb.path = path;
+    let mss = net.mss_to(path, remote, now) - tcb.stamps_len();
+    tcb.fit_path(store, mss, now);
 }

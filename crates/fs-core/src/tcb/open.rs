@@ -37,6 +37,8 @@ pub(crate) struct Opening<'a> {
     /// The window field of the segment that completed it: not scaled if it was a SYN.
     pub(crate) window: u16,
     pub(crate) path: PathId,
+    /// As of which routes.
+    pub(crate) route_epoch: u8,
     /// When our SYN (or SYN-ACK) left, if it was sent only once.
     pub(crate) sample_from_us: Option<u32>,
     /// How often it was sent again.
@@ -69,7 +71,7 @@ impl Opening<'_> {
     /// Makes the control block, in ESTABLISHED. `flow_label`: RFC 6437, of IPv6 packets.
     pub(crate) fn tcb(self, tcp: &TcpConfig, net: &Net, now: Instant, flow_label: impl FnOnce(&FlowKey) -> u32) -> Tcb {
         let Opening { key, generation, iss, irs, peer, shift, window, path, sample_from_us, retries, .. } = self;
-        let Opening { ecn, options, is_plain, .. } = self;
+        let Opening { ecn, options, is_plain, route_epoch, .. } = self;
         let v6 = key.is_v6();
         let mut flags = Flags::default();
         flags.put(Flags::V6, v6);
@@ -134,7 +136,7 @@ impl Opening<'_> {
             armed_at: 0,
             mss,
             backoff: 0,
-            route_epoch: net.route_epoch,
+            route_epoch,
             path,
             rcv_buf_k: 0,
             unacked: 0,

@@ -18,6 +18,8 @@ pub(crate) struct SynSent {
     pub(crate) options: TcpOptions,
     /// The window scale that our SYNs offer: an option that is set meanwhile does not change it.
     pub(crate) shift: u8,
+    /// As of which routes `path` is.
+    pub(crate) route_epoch: u8,
     /// Our last SYN asked for ECN: one that is sent again does not, in case the path drops such SYNs (RFC 3168
     /// 6.1.1.1, Linux `tcp_ecn_fallback`).
     pub(crate) ecn: bool,

@@ -285,7 +285,7 @@ impl Conn {
     }
 }
 
-fn read(packet: &[u8]) -> Option<Seg> {
+pub(crate) fn read(packet: &[u8]) -> Option<Seg> {
     let (off, protocol) = if packet[0] >> 4 == 4 { (20, packet[9]) } else { (40, packet[6]) };
     if protocol != 6 {
         return None;

@@ -1,7 +1,9 @@
 //! What a path carries, as it changes.
 
+use crate::common;
 use crate::lab::*;
 use fs_core::*;
+use std::net::SocketAddr;
 
 /// "Fragmentation needed" for the connection's segment at `seq` (RFC 1191 4).
 fn too_big(conn: &Conn, seq: u32, mtu: u16) -> Vec<u8> {
@@ -101,4 +103,97 @@ fn without_probing_a_black_hole_is_none() {
     lab.pass(Duration::from_secs(30));
     let sent = sizes(&mut lab);
     assert!(sent.len() > 4 && sent.iter().all(|&n| n == 1460), "{sent:?}");
+}
+
+/// The link's MTU goes down and up again while a connection is open: what was sent and is too large goes again, and what comes
+/// then is as large as it was.
+#[test]
+fn segments_follow_the_links_mtu() {
+    for timestamps in [None, Some(7)] {
+        let stamps = if timestamps.is_some() { 12 } else { 0 };
+        let mut lab = Lab::new(TcpConfig::default());
+        let mut conn = lab.accept_with(4000, syn_options(timestamps, true, Some(7)), TcpOptions::default());
+        lab.stack.tcp_send(conn.id, &[1; 1400]).unwrap();
+        assert_eq!(sizes(&mut lab), [1400]);
+        let mtu = |lab: &mut Lab, mtu| lab.stack.update_interface(IfaceId(0), |interface| interface.mtu = mtu);
+        mtu(&mut lab, 1000);
+        lab.pass(Duration::from_millis(600));
+        let sent = sizes(&mut lab);
+        assert!(sent.contains(&(960 - stamps)) && sent.iter().all(|&n| n <= 960 - stamps), "{sent:?}");
+        acknowledge(&mut lab, &mut conn, 1400);
+        lab.stack.tcp_send(conn.id, &[1; 1200]).unwrap();
+        assert_eq!(sizes(&mut lab), [960 - stamps, 240 + stamps]);
+        acknowledge(&mut lab, &mut conn, 1200);
+        // Not by trial after ten minutes: larger ones do not leave.
+        lab.pass(Duration::from_secs(700));
+        lab.stack.tcp_send(conn.id, &[1; 1200]).unwrap();
+        assert_eq!(sizes(&mut lab), [960 - stamps, 240 + stamps]);
+        acknowledge(&mut lab, &mut conn, 1200);
+        mtu(&mut lab, 1300);
+        lab.stack.tcp_send(conn.id, &[1; 100]).unwrap();
+        assert_eq!(sizes(&mut lab), [100]);
+        acknowledge(&mut lab, &mut conn, 100);
+        mtu(&mut lab, 9000);
+        acknowledge(&mut lab, &mut conn, 0);
+        lab.stack.tcp_send(conn.id, &[1; 2000]).unwrap();
+        assert_eq!(sizes(&mut lab), [1460 - stamps, 540 + stamps]);
+    }
+}
+
+/// Another gateway takes over while handshakes are under way: what is sent again goes by it, and so does all of the connection.
+#[test]
+fn handshakes_follow_another_gateway() {
+    let (framing, addressing) = (Framing::Ethernet, Addressing::Host);
+    let (tcp, limits) = (TcpConfig::default(), common::limits(100, 100, 50));
+    let stack = common::stack(common::Plan { last: 1, seed: 7, tcp, limits, frames: 1024, framing, addressing });
+    let mut lab = Lab { stack, now: Instant::ZERO, events: Vec::new(), v6: false, raw: Vec::new() };
+    lab.pass(Duration::from_secs(1000));
+    let mac = |gateway: u8| [2, 0, 0, 0, 1, gateway];
+    let by = |lab: &mut Lab, gateway: u8| {
+        let to = Cidr { addr: Lab::host(false, 2), prefix: 32 };
+        let gateway = Some(Lab::host(false, gateway));
+        lab.stack.set_routes(vec![Route { to, gateway, iface: IfaceId(0), metric: 0, source: None }]);
+    };
+    for gateway in [253, 254] {
+        lab.stack.set_neighbour(IfaceId(0), Lab::host(false, gateway), Some(mac(gateway)));
+    }
+    // What leaves, and to whom.
+    let sent = |lab: &mut Lab| -> Vec<([u8; 6], Seg)> {
+        lab.pass(Duration::ZERO);
+        let packets = std::mem::take(&mut lab.raw);
+        packets.iter().map(|bytes| (bytes[..6].try_into().unwrap(), read(&bytes[14..]).unwrap())).collect()
+    };
+    let arrive = |lab: &mut Lab, seg: &Seg| {
+        let header = [[2, 0, 0, 0, 0, 1], mac(254)].concat();
+        lab.inject(&[header, vec![8, 0], write(seg, false)].concat());
+    };
+    by(&mut lab, 253);
+    let remote = SocketAddr::new(Lab::host(false, 2), 4000);
+    let id = lab.stack.tcp_connect(Connect { remote, local: None, options: TcpOptions::default() }).unwrap();
+    let listener = lab.listen(TcpOptions::default(), 0);
+    let syn = Seg { from: 4001, to: 80, seq: PEER_ISN, flags: SYN, window: 65535, ..Seg::default() };
+    arrive(&mut lab, &syn);
+    let first = sent(&mut lab);
+    assert_eq!(
+        first.iter().map(|(to, seg)| (*to, seg.flags & 0x3f)).collect::<Vec<_>>(),
+        [(mac(253), SYN), (mac(253), SYN | ACK)]
+    );
+    by(&mut lab, 254);
+    lab.pass(Duration::from_secs(2));
+    let again = sent(&mut lab);
+    assert!(again.len() >= 2 && again.iter().all(|(to, _)| *to == mac(254)), "{again:?}");
+    // Both are opened as of the routes before, and send by the new gateway from the first segment on.
+    by(&mut lab, 253);
+    let (ours, answer) = (&first[0].1, &first[1].1);
+    let theirs = Seg { from: 4000, to: ours.from, seq: 9, window: 65535, ..Seg::default() };
+    arrive(&mut lab, &Seg { ack: ours.seq.wrapping_add(1), flags: SYN | ACK, ..theirs });
+    let ack = answer.seq.wrapping_add(1);
+    arrive(&mut lab, &Seg { seq: PEER_ISN.wrapping_add(1), ack, flags: ACK, ..syn });
+    let accepted = lab.stack.tcp_accept(listener).unwrap().0;
+    for id in [id, accepted] {
+        lab.stack.tcp_send(id, b"hello").unwrap();
+    }
+    let last = sent(&mut lab);
+    assert!(last.len() >= 2 && last.iter().all(|(to, _)| *to == mac(253)), "{last:?}");
+    assert_eq!(last.iter().filter(|(_, seg)| seg.payload == b"hello").count(), 2, "{last:?}");
 }

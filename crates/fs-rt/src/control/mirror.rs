@@ -34,6 +34,12 @@ struct Neighbour {
     stale: bool,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Stale {
+    tables: bool,
+    neighbours: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Mirror {
     pub(crate) netlink: Netlink,
@@ -43,19 +49,22 @@ pub(crate) struct Mirror {
     neighbours: HashMap<(IfaceId, IpAddr), Neighbour>,
     /// Asked for by a core, without an answer so far.
     asked: Vec<(IfaceId, IpAddr)>,
+    /// Devices, addresses and routes, or neighbours, may not be what they were when they were read.
+    stale: Stale,
 }
 
 impl Mirror {
     /// Reads everything about the devices with these indexes.
     pub(crate) fn read(indexes: &[u32]) -> io::Result<Self> {
         let mut mirror = Self {
-            netlink: Netlink::open(GROUPS.into_iter().chain([NEIGHBOURS]))?,
+            netlink: subscribe()?,
             devices: indexes.iter().map(|&index| Device { index, ..Device::default() }).collect(),
             routes: Vec::new(),
             neighbours: HashMap::new(),
             asked: Vec::new(),
+            stale: Stale::default(),
         };
-        mirror.reread()?;
+        (mirror.devices, mirror.routes) = mirror.read_tables()?;
         mirror.reread_neighbours(&mut Vec::new())?;
         Ok(mirror)
     }
@@ -72,31 +81,48 @@ impl Mirror {
             .map(|(&(iface, addr), known)| WorldChange::Neighbour { iface, addr, mac: known.mac })
     }
 
-    /// Takes the kernel's notices; answers what changed for the cores.
-    pub(crate) fn follow(&mut self) -> io::Result<Vec<WorldChange>> {
-        let mut changes = Vec::new();
-        let (mut reread, mut neighbours_lost) = (false, false);
-        match self.netlink.notices()? {
-            Notices::Lost => (reread, neighbours_lost) = (true, true),
-            Notices::Messages(messages) => {
+    /// Takes the kernel's notices; adds what changed for the cores. On an error nothing is lost: it is read again the next time.
+    pub(crate) fn follow(&mut self, changes: &mut Vec<WorldChange>) -> io::Result<()> {
+        let notices = self.netlink.notices();
+        self.take(notices, changes)
+    }
+
+    pub(super) fn take(&mut self, notices: io::Result<Notices>, changes: &mut Vec<WorldChange>) -> io::Result<()> {
+        match notices {
+            Ok(Notices::Messages(messages)) => {
                 for message in messages {
                     match message {
-                        Message::NewNeighbour(neighbour) => self.neighbour(&neighbour, false, &mut changes),
-                        Message::DelNeighbour(neighbour) => self.neighbour(&neighbour, true, &mut changes),
-                        _ => reread = true,
+                        Message::NewNeighbour(neighbour) => self.neighbour(&neighbour, false, changes),
+                        Message::DelNeighbour(neighbour) => self.neighbour(&neighbour, true, changes),
+                        _ => self.stale.tables = true,
                     }
                 }
             }
+            Ok(Notices::Lost) => self.stale = Stale { tables: true, neighbours: true },
+            Err(error) => {
+                self.stale = Stale { tables: true, neighbours: true };
+                return Err(error);
+            }
         }
-        if reread {
-            let (devices, routes) = (self.devices.clone(), self.routes.clone());
-            self.reread()?;
-            self.compare(&devices, &routes, &mut changes);
+        if self.stale.tables {
+            let (devices, routes) = self.read_tables()?;
+            let (devices, routes) =
+                (std::mem::replace(&mut self.devices, devices), std::mem::replace(&mut self.routes, routes));
+            self.compare(&devices, &routes, changes);
+            self.stale.tables = false;
         }
-        if neighbours_lost {
-            self.reread_neighbours(&mut changes)?;
+        if self.stale.neighbours {
+            self.reread_neighbours(changes)?;
+            self.stale.neighbours = false;
         }
-        Ok(changes)
+        Ok(())
+    }
+
+    /// Begins to listen to the kernel anew, after an error.
+    pub(crate) fn reopen(&mut self) -> io::Result<()> {
+        self.netlink = subscribe()?;
+        self.stale = Stale { tables: true, neighbours: true };
+        Ok(())
     }
 
     fn compare(&self, devices: &[Device], routes: &[Route], changes: &mut Vec<WorldChange>) {
@@ -115,9 +141,10 @@ impl Mirror {
     }
 
     /// Reads devices, addresses and routes.
-    fn reread(&mut self) -> io::Result<()> {
+    fn read_tables(&self) -> io::Result<(Vec<Device>, Vec<Route>)> {
+        let mut devices = self.devices.clone();
         let links = self.netlink.dump(Message::GetLink(LinkMessage::default()))?;
-        for device in &mut self.devices {
+        for device in &mut devices {
             let link = links.iter().find_map(|message| match message {
                 Message::NewLink(link) if link.header.index == device.index => Some(link),
                 _ => None,
@@ -130,23 +157,24 @@ impl Mirror {
             });
         }
         let addresses = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
-        for device in &mut self.devices {
-            device.addrs = addresses.iter().filter_map(|message| address(message, device.index)).collect();
+        for device in &mut devices {
+            let mut addrs: Vec<_> = addresses.iter().filter_map(|message| address(message, device.index)).collect();
+            // RFC 6724 rule 3: a deprecated address is taken where there is no other.
+            addrs.sort_by_key(|(_, deprecated)| *deprecated);
+            device.addrs = addrs.into_iter().map(|(cidr, _)| cidr).collect();
         }
-        let routes = self.netlink.dump(Message::GetRoute(RouteMessage::default()))?;
-        let mut found = Vec::new();
-        for message in &routes {
+        let mut routes = Vec::new();
+        for message in &self.netlink.dump(Message::GetRoute(RouteMessage::default()))? {
             if let Message::NewRoute(route) = message {
-                self.route(route, &mut found);
+                self.route(route, &mut routes);
             }
         }
-        self.routes = found;
-        Ok(())
+        Ok((devices, routes))
     }
 
     fn reread_neighbours(&mut self, changes: &mut Vec<WorldChange>) -> io::Result<()> {
-        let before = std::mem::take(&mut self.neighbours);
         let messages = self.netlink.dump(Message::GetNeighbour(NeighbourMessage::default()))?;
+        let before = std::mem::take(&mut self.neighbours);
         let mut all = Vec::new();
         for message in messages {
             if let Message::NewNeighbour(neighbour) = message {
@@ -231,6 +259,7 @@ impl Mirror {
         let mut table = u32::from(table);
         let mut to = None;
         let mut metric = 0;
+        let mut source = None;
         let mut hop = Hop::default();
         let mut hops: &[RouteNextHop] = &[];
         for attribute in &message.attributes {
@@ -238,6 +267,7 @@ impl Mirror {
                 RouteAttribute::Destination(addr) => to = ip(addr),
                 RouteAttribute::Table(t) => table = *t,
                 RouteAttribute::Priority(m) => metric = *m,
+                RouteAttribute::PrefSource(addr) => source = ip(addr),
                 RouteAttribute::MultiPath(paths) => hops = paths,
                 other => hop.take(other),
             }
@@ -251,7 +281,7 @@ impl Mirror {
         let to = Cidr { addr: to.unwrap_or(any), prefix };
         let mut add = |hop: Hop| {
             if let Some(iface) = hop.device.and_then(|index| self.iface_of(index)) {
-                into.push(Route { to, gateway: hop.gateway, iface, metric });
+                into.push(Route { to, gateway: hop.gateway, iface, metric, source });
             }
         };
         add(hop);
@@ -261,6 +291,10 @@ impl Mirror {
             add(hop);
         }
     }
+}
+
+fn subscribe() -> io::Result<Netlink> {
+    Netlink::open(GROUPS.into_iter().chain([NEIGHBOURS]))
 }
 
 #[derive(Default)]
@@ -290,8 +324,9 @@ fn ip(addr: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// The address in `message` if it is one of device `index`'s and may be used (RFC 4862: not while tentative).
-fn address(message: &Message, index: u32) -> Option<Cidr> {
+/// The address in `message` if it is one of device `index`'s and may be used (RFC 4862: not while tentative), and whether it
+/// is deprecated. One that is has no prefix: it is nearer to nobody than another (RFC 6724 rule 3 comes before rule 8).
+fn address(message: &Message, index: u32) -> Option<(Cidr, bool)> {
     let Message::NewAddress(AddressMessage { header, attributes, .. }) = message else { return None };
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if header.index != index || header.flags.intersects(unusable) {
@@ -306,5 +341,7 @@ fn address(message: &Message, index: u32) -> Option<Cidr> {
             _ => {}
         }
     }
-    addr.map(|addr| Cidr { addr, prefix: header.prefix_len })
+    let addr: IpAddr = addr?;
+    let deprecated = addr.is_ipv6() && header.flags.contains(AddressHeaderFlags::Deprecated);
+    Some((Cidr { addr, prefix: if deprecated { 0 } else { header.prefix_len } }, deprecated))
 }

@@ -9,7 +9,6 @@ pub mod netlink;
 pub(crate) use mirror::Mirror;
 
 use crate::core::CoreStack;
-use crate::error::RunError;
 use crate::runtime::{Control as Message, Shared};
 use crate::sys::{EventFd, wait_readable};
 use fs_core::{Cidr, IfaceId, Route};
@@ -25,6 +24,8 @@ use std::time::{Duration, Instant};
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// Stale neighbours refreshed at a time: one ARP or NDISC exchange each.
 const REFRESH_MOST: usize = 256;
+/// How long after an error the kernel is asked again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// How late a port may be given back after its cool-down.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
@@ -79,11 +80,7 @@ impl Control {
     pub(crate) fn start(&self, mirror: Mirror, shared: Weak<Shared>) -> io::Result<()> {
         let Some(line) = self.line.clone() else { return Ok(()) };
         std::thread::Builder::new().name("fs-control".into()).spawn(move || {
-            if let Err(source) = run(&line, mirror, &shared)
-                && let Some(shared) = shared.upgrade()
-            {
-                shared.fail(RunError::Core { core: 0, what: "the kernel's tables can no longer be followed", source });
-            }
+            run(&line, mirror, &shared);
         })?;
         Ok(())
     }
@@ -107,12 +104,26 @@ impl Control {
     }
 }
 
-fn run(line: &Line, mut mirror: Mirror, shared: &Weak<Shared>) -> io::Result<()> {
+fn run(line: &Line, mut mirror: Mirror, shared: &Weak<Shared>) {
     let mut refreshed = Instant::now();
+    let mut failing = false;
     while !line.over.load(Ordering::Acquire) {
-        wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY)?;
-        let Some(shared) = shared.upgrade() else { return Ok(()) };
-        let mut changes = mirror.follow()?;
+        let mut changes = Vec::new();
+        let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
+        let Some(shared) = shared.upgrade() else { return };
+        // Connections do not end for it: the cores go on with what they know, until the kernel answers again.
+        match waited.and_then(|()| mirror.follow(&mut changes)) {
+            Ok(()) => failing = false,
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "the kernel's addresses, routes and neighbours cannot be read; trying again");
+                }
+                std::thread::sleep(RETRY_AFTER);
+                if let Err(error) = mirror.reopen() {
+                    tracing::debug!(%error, "no netlink socket");
+                }
+            }
+        }
         line.bell.clear();
         let questions = std::mem::take(&mut *line.questions.lock().unwrap_or_else(PoisonError::into_inner));
         for (iface, addr) in questions {
@@ -146,7 +157,6 @@ fn run(line: &Line, mut mirror: Mirror, shared: &Weak<Shared>) -> io::Result<()>
             }
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

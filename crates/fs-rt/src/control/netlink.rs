@@ -1,7 +1,7 @@
 //! Talking rtnetlink: dumps, questions, change notices, and the request to resolve a neighbour.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
@@ -17,6 +17,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
 /// `RTNLGRP_NEIGH`.
 pub(crate) const NEIGHBOURS: u32 = 3;
+
+/// How often a dump is asked for that changes interrupt. The last one is taken as it is: what changed meanwhile comes as a
+/// notice too, and is a reason to read again.
+const DUMPS_MOST: usize = 8;
 
 /// One socket for questions, one for notices; both talk to the network namespace that the calling thread was in.
 pub struct Netlink {
@@ -50,17 +54,17 @@ impl Netlink {
         Ok(Self { questions, notices, asked: AtomicU32::new(0) })
     }
 
-    /// All that the kernel has of the kind that `question` asks for.
+    /// All that the kernel has of the kind that `question` asks for, as it is at one time.
     pub fn dump(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.ask(question, NLM_F_REQUEST | NLM_F_DUMP)
+        uninterrupted(|| self.ask(question.clone(), NLM_F_REQUEST | NLM_F_DUMP))
     }
 
     /// The kernel's answer to one question; its errors are those of the system call that would need to know.
     pub fn question(&self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.ask(question, NLM_F_REQUEST | NLM_F_ACK)
+        Ok(self.ask(question, NLM_F_REQUEST | NLM_F_ACK)?.messages)
     }
 
-    fn ask(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    fn ask(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Answer> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         let number = self.asked.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -70,11 +74,11 @@ impl Netlink {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         self.questions.send(&bytes, 0)?;
-        let mut answers = Vec::new();
+        let mut answer = Answer::default();
         loop {
             let (datagram, _) = self.questions.recv_from_full()?;
-            if parse(&datagram, Some(number), &mut answers)? {
-                return Ok(answers);
+            if parse(&datagram, Some(number), &mut answer)? {
+                return Ok(answer);
             }
         }
     }
@@ -102,13 +106,15 @@ impl Netlink {
 
     /// What has changed since the last call.
     pub fn notices(&self) -> io::Result<Notices> {
-        let mut messages = Vec::new();
+        let mut notices = Answer::default();
         loop {
             match self.notices.recv_from_full() {
                 Ok((datagram, _)) => {
-                    parse(&datagram, None, &mut messages)?;
+                    parse(&datagram, None, &mut notices)?;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Notices::Messages(messages)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Notices::Messages(notices.messages));
+                }
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Notices::Lost),
                 Err(error) => return Err(error),
             }
@@ -128,9 +134,32 @@ impl std::fmt::Debug for Netlink {
     }
 }
 
+/// What the kernel has said.
+#[derive(Debug, Default)]
+struct Answer {
+    messages: Vec<RouteNetlinkMessage>,
+    /// A table changed while it was read (`NLM_F_DUMP_INTR`): entries may be missing, or be there twice.
+    interrupted: bool,
+}
+
+/// What `ask` answers without having been interrupted, or the last of many tries.
+fn uninterrupted(mut ask: impl FnMut() -> io::Result<Answer>) -> io::Result<Vec<RouteNetlinkMessage>> {
+    for _ in 1..DUMPS_MOST {
+        let answer = ask()?;
+        if !answer.interrupted {
+            return Ok(answer.messages);
+        }
+    }
+    let answer = ask()?;
+    if answer.interrupted {
+        tracing::debug!(tries = DUMPS_MOST, "a table of the kernel's changes faster than it can be read");
+    }
+    Ok(answer.messages)
+}
+
 /// Reads a datagram's messages; `true` when one of them ends an answer. A message that the parser does not
 /// understand (a newer kernel's) is left out, and so are answers to another question than `answer_to`.
-fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Answer) -> io::Result<bool> {
     while let Some(length) = datagram.first_chunk::<4>() {
         let length = u32::from_ne_bytes(*length) as usize;
         let Some(bytes) = datagram.get(..length).filter(|bytes| !bytes.is_empty()) else {
@@ -138,18 +167,63 @@ fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Vec<RouteNetlin
         };
         match NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
             Ok(message) if answer_to.is_some_and(|number| number != message.header.sequence_number) => {}
-            Ok(message) => match message.payload {
-                NetlinkPayload::Done(_) => return Ok(true),
-                NetlinkPayload::Error(error) => {
-                    return if error.code.is_none() { Ok(true) } else { Err(error.to_io()) };
+            Ok(message) => {
+                into.interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
+                match message.payload {
+                    NetlinkPayload::Done(_) => return Ok(true),
+                    NetlinkPayload::Error(error) => {
+                        return if error.code.is_none() { Ok(true) } else { Err(error.to_io()) };
+                    }
+                    NetlinkPayload::InnerMessage(message) => into.messages.push(message),
+                    _ => {}
                 }
-                NetlinkPayload::InnerMessage(message) => into.push(message),
-                _ => {}
-            },
+            }
             Err(error) => tracing::debug!(%error, "a netlink message that is not understood"),
         }
         // Messages are aligned to four bytes.
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_core::DoneMessage;
+
+    /// The end of a dump, as the kernel sends it.
+    fn done(number: u32, flags: u16) -> Vec<u8> {
+        let mut header = NetlinkHeader::default();
+        (header.sequence_number, header.flags) = (number, flags);
+        let payload = NetlinkPayload::<RouteNetlinkMessage>::Done(DoneMessage::default());
+        let mut message = NetlinkMessage::new(header, payload);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_dump_that_was_interrupted_is_asked_for_again() {
+        let mut flags = [NLM_F_DUMP_INTR, NLM_F_DUMP_INTR, 0].into_iter();
+        let mut asked = 0;
+        let mut ask = |flags: u16| {
+            asked += 1;
+            let mut answer = Answer::default();
+            assert!(!parse(&done(4, flags), Some(3), &mut answer)?, "the answer to another question");
+            assert!(!answer.interrupted);
+            assert!(parse(&done(3, flags), Some(3), &mut answer)?);
+            Ok(answer)
+        };
+        assert!(uninterrupted(|| ask(flags.next().unwrap())).is_ok());
+        assert_eq!(asked, 3);
+        // But not for ever.
+        let mut asked = 0;
+        let always = || {
+            asked += 1;
+            Ok(Answer { interrupted: true, ..Answer::default() })
+        };
+        assert!(uninterrupted(always).is_ok());
+        assert_eq!(asked, DUMPS_MOST);
+    }
 }

@@ -17,3 +17,20 @@ fn a_device_that_does_not_exist_is_gone() {
     assert!(mirror.devices[0].gone);
     assert!(mirror.devices[0].addrs.is_empty());
 }
+
+/// The kernel could not be asked: what has changed is found when it can again.
+#[test]
+fn an_error_loses_no_change() {
+    let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mut mirror = Mirror::read(&[index]).unwrap();
+    let addrs = std::mem::take(&mut mirror.devices[0].addrs);
+    let mut changes = Vec::new();
+    mirror.take(Err(io::Error::from_raw_os_error(libc::ENOMEM)), &mut changes).unwrap_err();
+    assert_eq!(changes, []);
+    mirror.reopen().unwrap();
+    mirror.take(Ok(netlink::Notices::Messages(Vec::new())), &mut changes).unwrap();
+    assert!(changes.contains(&WorldChange::Addresses { iface: IfaceId(0), addrs }), "{changes:?}");
+    changes.clear();
+    mirror.follow(&mut changes).unwrap();
+    assert_eq!(changes, [], "nothing twice");
+}

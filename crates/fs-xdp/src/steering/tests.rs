@@ -33,6 +33,36 @@ fn the_table_names_the_queue() {
 }
 
 #[test]
+fn what_is_looked_up_is_what_is_reckoned() {
+    let table: Vec<u32> = (0..128).map(|i| i * 7 % 64).collect();
+    let rss = Rss { function: HashFunction::Toeplitz, key: KEY.to_vec(), table };
+    let flows = rss.flows().unwrap();
+    for n in 0..2000u32 {
+        let port = (n.wrapping_mul(0x9e37_79b1) >> 16) as u16 | 1;
+        for (local, remote) in [("161.142.100.80", "66.9.149.187"), ("3ffe:2501:200:3::1", "3ffe:2501:200:1fff::7")] {
+            let local = std::net::SocketAddr::new(local.parse().unwrap(), port);
+            let remote = std::net::SocketAddr::new(remote.parse().unwrap(), n as u16 | 1);
+            let flow = FlowKey::new(local, remote).unwrap();
+            assert_eq!(flows.queue_of(&flow), rss.queue_of(&flow), "{flow:?}");
+        }
+    }
+    let short = Rss { key: KEY[..20].to_vec(), ..rss.clone() }.flows().unwrap();
+    assert!(short.queue_of(&flow("1.2.3.4:5", "6.7.8.9:10")).is_some());
+    assert_eq!(short.queue_of(&flow("[fd00::1]:5", "[fd00::2]:10")), None, "the key is too short");
+    assert!(Rss { function: HashFunction::Other(2), ..rss.clone() }.flows().is_none());
+    let report = |rss: Rss| SteeringReport {
+        device: "card0".into(),
+        driver: "igb".into(),
+        queues: QueueCounts { rx: 4, tx: 4 },
+        rss: Ok(rss),
+        ntuple: Ok((0, 0)),
+    };
+    assert!(report(rss.clone()).conclusion().contains("source ports are chosen"));
+    // Some drivers have a table and tell no key.
+    assert!(report(Rss { key: Vec::new(), ..rss }).conclusion().contains("forwards them"));
+}
+
+#[test]
 fn a_rule_has_the_kernels_layout() {
     let what = FlowMatch {
         protocol: Protocol::Tcp,

@@ -14,7 +14,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn route(to: &str, gateway: Option<&str>, iface: u8, metric: u32) -> Route {
-    Route { to: cidr(to), gateway: gateway.map(ip), iface: IfaceId(iface), metric }
+    Route { to: cidr(to), gateway: gateway.map(ip), iface: IfaceId(iface), metric, source: None }
 }
 
 fn interface(addrs: &[&str]) -> Interface {
@@ -107,6 +107,20 @@ fn source_addresses() {
 }
 
 #[test]
+fn a_route_may_name_the_source() {
+    let mut table = RouteTable::default();
+    let named = Route { source: Some(ip("10.0.0.7")), ..route("10.5.0.0/16", Some("10.0.0.1"), 0, 0) };
+    table.set(alloc::vec![named, route("10.5.5.0/24", None, 0, 0)]);
+    assert_eq!(table.source(ip("10.5.1.1")), Some(ip("10.0.0.7")));
+    assert_eq!((table.source(ip("10.5.5.1")), table.source(ip("10.6.0.1"))), (None, None));
+    // How the mirror says that an address is deprecated.
+    let interfaces = [interface(&["2001:db8:1::1/64", "2001:db8:2::1/0", "fd77::1/0"])];
+    let source = |to: &str| source_for(&interfaces, IfaceId(0), ip(to));
+    assert_eq!(source("2001:db8:2::9"), Some(ip("2001:db8:1::1")));
+    assert_eq!(source("fd77::9"), Some(ip("2001:db8:1::1")));
+}
+
+#[test]
 fn only_a_link_local_address_is_better_than_none() {
     let only = [interface(&["fe80::1/64"])];
     assert_eq!(source_for(&only, IfaceId(0), ip("2001:db8::1")), Some(ip("fe80::1")));
@@ -123,7 +137,7 @@ proptest! {
         let routes: Vec<Route> = cidrs
             .iter()
             .enumerate()
-            .map(|(n, (to, metric))| Route { to: *to, gateway: None, iface: IfaceId(n as u8), metric: *metric })
+            .map(|(n, (to, metric))| Route { to: *to, gateway: None, iface: IfaceId(n as u8), metric: *metric, source: None })
             .collect();
         let inside = |cidr: &Cidr| {
             let IpAddr::V4(addr) = cidr.addr else { unreachable!() };

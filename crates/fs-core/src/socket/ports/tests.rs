@@ -67,7 +67,7 @@ fn ports_name_their_core_and_cores_share_all() {
         let mut allocator = allocator(core, 4, &range);
         all.extend(allocator.ports().iter().copied());
         for host in 0..200 {
-            let port = allocator.pick(local(), remote(host), |_| true).unwrap();
+            let port = allocator.pick(local(), remote(host), Choice::Named, |_| true).unwrap();
             assert_eq!(rfd.core_of_port(port), Some(CoreId(core)));
             assert!(range.contains(port));
         }
@@ -80,7 +80,7 @@ fn every_port_of_a_destination_can_be_taken() {
     let mut allocator = allocator(0, 1, &default_range());
     let mut taken = HashSet::new();
     let mut tries = 0;
-    while let Some(port) = allocator.pick(local(), remote(1), |port| {
+    while let Some(port) = allocator.pick(local(), remote(1), Choice::Named, |port| {
         tries += 1;
         !taken.contains(&port)
     }) {
@@ -90,7 +90,30 @@ fn every_port_of_a_destination_can_be_taken() {
     assert!(taken.len() > 28232 * 98 / 100, "only {} ports", taken.len());
     assert!(tries < 28232 * 12, "{tries} tries");
     // Another destination has all of them again.
-    assert!(allocator.pick(local(), remote(2), |_| true).is_some());
+    assert!(allocator.pick(local(), remote(2), Choice::Named, |_| true).is_some());
+}
+
+/// 16 cores, whose replies the device brings by a hash that ports do not show: together they can use nearly all ports for one
+/// destination, and none takes another's.
+#[test]
+fn cores_share_all_ports_by_another_rule() {
+    let range = PortSet::from_range(20_000..=48_671);
+    let owner = |port: u16| (u32::from(port).wrapping_mul(0x9e37_79b1) >> 28) as u16;
+    let mut taken = HashSet::new();
+    let mut worst = 0;
+    for core in 0..16 {
+        let mut allocator = allocator(core, 16, &range);
+        let mut tries = 0;
+        while let Some(port) = allocator.pick(local(), remote(1), Choice::All, |port| {
+            tries += 1;
+            owner(port) == core && !taken.contains(&port)
+        }) {
+            assert!(taken.insert(port));
+            worst = worst.max(std::mem::take(&mut tries));
+        }
+    }
+    assert!(taken.len() >= 28_000, "{} of {}", taken.len(), range.len());
+    assert!(worst <= 2 * 16 * 512, "{worst} tries for one port");
 }
 
 #[test]
@@ -99,7 +122,7 @@ fn steady_churn_takes_one_try_and_reuses_late() {
     let (mut open, mut order, mut tries) = (HashSet::new(), VecDeque::new(), 0);
     for _ in 0..100_000 {
         let port = allocator
-            .pick(local(), remote(1), |port| {
+            .pick(local(), remote(1), Choice::Named, |port| {
                 tries += 1;
                 !open.contains(&port)
             })
@@ -118,12 +141,12 @@ fn a_row_of_taken_ports_does_not_end_the_search() {
     let mut allocator = allocator(0, 1, &default_range());
     for _ in 0..1000 {
         // The last 5 % only: 26,820 taken ports in a row.
-        let port = allocator.pick(local(), remote(1), |port| port > 59_588).unwrap();
+        let port = allocator.pick(local(), remote(1), Choice::Named, |port| port > 59_588).unwrap();
         assert!(port > 59_588);
     }
     let mut tries = 0;
     assert_eq!(
-        allocator.pick(local(), remote(1), |_| {
+        allocator.pick(local(), remote(1), Choice::Named, |_| {
             tries += 1;
             false
         }),
@@ -135,12 +158,13 @@ fn a_row_of_taken_ports_does_not_end_the_search() {
 #[test]
 fn destinations_start_at_different_places() {
     let mut allocator = allocator(0, 1, &default_range());
-    let firsts: HashSet<u16> = (0..=255).map(|host| allocator.pick(local(), remote(host), |_| true).unwrap()).collect();
+    let firsts: HashSet<u16> =
+        (0..=255).map(|host| allocator.pick(local(), remote(host), Choice::Named, |_| true).unwrap()).collect();
     assert!(firsts.len() > 240, "only {} different ones of 256", firsts.len());
     let mut other = PortAllocator::new(&Secret([43; 32]), CoreId(0), Rfd::new(1, &SECRET), &default_range());
     let same = (0..=255)
         .filter(|host| {
-            let pick = |allocator: &mut PortAllocator| allocator.pick(local(), remote(*host), |_| true);
+            let pick = |allocator: &mut PortAllocator| allocator.pick(local(), remote(*host), Choice::Named, |_| true);
             pick(&mut allocator) == pick(&mut other)
         })
         .count();
@@ -160,7 +184,7 @@ fn few_ports_and_none() {
     assert_eq!(allocator.ports(), [5000, 5001], "port 0 is no port");
     let mut tried = vec![];
     assert_eq!(
-        allocator.pick(local(), remote(1), |port| {
+        allocator.pick(local(), remote(1), Choice::Named, |port| {
             tried.push(port);
             false
         }),
@@ -169,7 +193,7 @@ fn few_ports_and_none() {
     tried.sort_unstable();
     assert_eq!(tried, [5000, 5001], "each port once");
     allocator.set_ports(&PortSet::new());
-    assert_eq!(allocator.pick(local(), remote(1), |_| true), None);
+    assert_eq!(allocator.pick(local(), remote(1), Choice::Named, |_| true), None);
     allocator.set_ports(&PortSet::from_range(7..=7));
-    assert_eq!(allocator.pick(local(), remote(1), |_| true), Some(7));
+    assert_eq!(allocator.pick(local(), remote(1), Choice::Named, |_| true), Some(7));
 }

@@ -1,7 +1,7 @@
 //! Calls on a listener.
 
 use crate::error::Error;
-use crate::flow::CoreId;
+
 use crate::frame::FramePool;
 use crate::outbox::CoreMessage;
 use crate::socket::event::{ListenerId, TcpId};
@@ -62,9 +62,7 @@ impl<P: FramePool> Stack<P> {
     fn announce(&mut self, listener: ListenerId, up: bool) {
         let Some(at) = self.listeners.listener(listener).map(|l| l.at) else { return };
         let core = self.config.core;
-        for to in (0..self.config.cores).map(CoreId).filter(|&to| to != core) {
-            self.outbox.send(to, CoreMessage::Listen { core, at, up });
-        }
+        self.tell_others(|| CoreMessage::Listen { core, at, up });
     }
 
     /// The next established connection; WouldBlock when none waits.

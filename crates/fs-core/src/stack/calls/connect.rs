@@ -1,4 +1,4 @@
-//! Active opens: RFC 9293 3.10.1 and 3.10.7.3, with source ports by RFC 6056 over this core's RFD bits.
+//! Active opens: RFC 9293 3.10.1 and 3.10.7.3, with source ports by RFC 6056 over those that bring replies to this core.
 
 use crate::config::Ecn;
 use crate::drop_reason::DropReason;
@@ -10,6 +10,7 @@ use crate::rx::parse::Segment;
 use crate::seq::SeqNum;
 use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{Connect, TcpOptions};
+use crate::socket::ports::Choice;
 use crate::stack::Stack;
 use crate::stack::receive::handshake::{Syn, SynOwn};
 use crate::tcb::deadlines::Token;
@@ -66,6 +67,7 @@ impl<P: FramePool> Stack<P> {
         let sent_us = micros(self.now);
         let ecn = self.config.tcp.ecn == Ecn::Active;
         let shift = options.offered_scale(&self.config.tcp);
+        let route_epoch = self.net.route_epoch;
         let fast = self.fast_syn(remote.ip(), path, iss, data, options.max_segment);
         let taken = fast.as_ref().map_or(0, |f| f.sent as usize);
         let open = |generation| {
@@ -76,6 +78,7 @@ impl<P: FramePool> Stack<P> {
                 path,
                 options,
                 shift,
+                route_epoch,
                 ecn,
                 retries: 0,
                 retry_at,
@@ -112,12 +115,15 @@ impl<P: FramePool> Stack<P> {
 
     /// An ephemeral port whose flow is free, and whose replies reach this core: the flow and its hash.
     fn choose_port(&mut self, source: IpAddr, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
-        let Self { ports, table, hasher, slots, handshakes, time_waits, port_filter, listeners, .. } = self;
+        let Self { ports, table, hasher, slots, handshakes, time_waits, steering, listeners, config, .. } = self;
         let mut recycled = None;
         let mut found = None;
-        ports.pick(source, remote, |port| {
-            let Some(key) = FlowKey::new(SocketAddr::new(source, port), remote) else { return false };
-            if listeners.port_in_use(port) || port_filter.as_ref().is_some_and(|f| !f(&key)) {
+        let key_of = |port| FlowKey::new(SocketAddr::new(source, port), remote);
+        let steering = steering.as_ref().filter(|core_of| key_of(1).and_then(|key| core_of(&key)).is_some());
+        let choice = if steering.is_some() { Choice::All } else { Choice::Named };
+        ports.pick(source, remote, choice, |port| {
+            let Some(key) = key_of(port) else { return false };
+            if steering.is_some_and(|core_of| core_of(&key) != Some(config.core)) || listeners.port_in_use(port) {
                 return false;
             }
             let hash = hasher.hash(Protocol::Tcp, &key);
@@ -208,6 +214,7 @@ impl<P: FramePool> Stack<P> {
         }
         s.retries += 1;
         s.ecn = false;
+        self.net.renew(&mut s.path, &mut s.route_epoch, s.key.remote_ip());
         // RFC 7413 4.2.1: again without data and option, which something on the way may not like. The first one may still
         // be answered.
         let was_fast = s.fast.as_mut().is_some_and(|f| core::mem::replace(&mut f.carried, false));
@@ -382,6 +389,7 @@ impl<P: FramePool> Stack<P> {
             shift: s.shift,
             window: peer.window,
             path: s.path,
+            route_epoch: s.route_epoch,
             sample_from_us: (s.retries == 0).then_some(s.sent_us),
             retries: s.retries,
             ecn: peer.ecn,

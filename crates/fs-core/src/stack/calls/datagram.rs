@@ -4,7 +4,9 @@ use crate::error::Error;
 use crate::flow::FlowKey;
 use crate::frame::FramePool;
 use crate::net::neigh::{PathId, PathState};
+use crate::outbox::CoreMessage;
 use crate::socket::event::{Ready, UdpId};
+use crate::socket::ports::Choice;
 use crate::socket::udp::{UdpMeta, build_udp};
 use crate::stack::Stack;
 use alloc::vec::Vec;
@@ -28,7 +30,16 @@ impl<P: FramePool> Stack<P> {
         }
         let Self { udp, ports, .. } = self;
         let peer = SocketAddr::new(if ip.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }, 0);
-        udp.bind(at, false, |free| ports.pick(ip, peer, free))
+        let id = udp.bind(at, false, |free| ports.pick(ip, peer, Choice::Named, free))?;
+        self.announce_datagrams(id, true);
+        Ok(id)
+    }
+
+    /// The other cores learn what a socket hears: their queues may get it.
+    fn announce_datagrams(&mut self, id: UdpId, up: bool) {
+        let Some(binding) = self.udp.binding(id) else { return };
+        let core = self.config.core;
+        self.tell_others(|| CoreMessage::Datagrams { core, binding, up });
     }
 
     /// connect(2): the default destination, and the only sender heard.
@@ -39,7 +50,10 @@ impl<P: FramePool> Stack<P> {
         }
         let local = self.udp.local(id)?.ip();
         let source = self.udp_source(local, remote.ip())?;
-        self.udp.connect(id, remote, source)
+        self.announce_datagrams(id, false);
+        let connected = self.udp.connect(id, remote, source);
+        self.announce_datagrams(id, true);
+        connected
     }
 
     /// Sends one datagram. `to: None` needs a connected socket. There is no broadcast and no multicast
@@ -99,7 +113,7 @@ impl<P: FramePool> Stack<P> {
         if net.path(way.path).state() == PathState::Known
             && let Some(lists) = net.lists_of(way.path)
         {
-            lists.control.extend(packets);
+            lists.loose.extend(packets);
             return Ok(());
         }
         let mut packet = Vec::new();
@@ -158,6 +172,7 @@ impl<P: FramePool> Stack<P> {
 
     /// Closes the socket; what it holds is dropped.
     pub fn udp_close(&mut self, id: UdpId) {
+        self.announce_datagrams(id, false);
         self.udp.close(&mut self.pool, id);
     }
 }

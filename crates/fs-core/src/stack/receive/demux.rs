@@ -48,7 +48,7 @@ impl<P: FramePool> Stack<P> {
                     }
                     self.on_tcp(last, segment, *hash, frames, 0);
                 }
-                Ok(other) => self.on_other(frames[0].iface, *other, frames),
+                Ok(other) => self.on_other(frames[0].iface, *other, frames, 0),
                 Err(reason) => self.discard(frames, *reason),
             }
         }
@@ -206,7 +206,7 @@ impl<P: FramePool> Stack<P> {
                 let owner = self.owner_by_hash(hash, &segment.key);
                 self.on_tcp(owner, &segment, hash, frames, hops);
             }
-            Ok(other) => self.on_other(iface, other, frames),
+            Ok(other) => self.on_other(iface, other, frames, hops),
             Err(reason) => self.discard(frames, reason),
         }
     }
@@ -483,7 +483,7 @@ impl<P: FramePool> Stack<P> {
         let class = rfd.classify(port, segment.key.remote_port(), || listeners.port_in_use(port));
         let initial = segment.flags.syn() && !segment.flags.ack();
         if class == Class::Active && active_ports.contains(port) && !listeners.port_in_use(port) {
-            let owner = rfd.core_of_port(port)?;
+            let owner = self.opener_of(&segment.key)?;
             if owner != me && hops == 0 {
                 self.stats.packets_forwarded += 1;
                 return Some(owner);
@@ -526,7 +526,13 @@ impl<P: FramePool> Stack<P> {
         None
     }
 
-    fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
+    /// The core that opened a flow from a port which the engine chose: by the rule by which such ports are chosen.
+    pub(super) fn opener_of(&self, key: &FlowKey) -> Option<CoreId> {
+        let by_device = self.steering.as_ref().and_then(|core_of| core_of(key));
+        by_device.or_else(|| self.rfd.core_of_port(key.local_port())).filter(|core| core.0 < self.config.cores)
+    }
+
+    pub(super) fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
         let (head, rest) = Arrival::new(frames).into_head_and_rest();
         let packet = Packet { head, rest, hops };
         self.outbox.send(to, CoreMessage::Packet(packet));

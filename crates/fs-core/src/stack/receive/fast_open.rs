@@ -47,6 +47,7 @@ impl<P: FramePool> Stack<P> {
             shift: syn.shift,
             window: syn.window,
             path: syn.path,
+            route_epoch: syn.route_epoch,
             sample_from_us: None,
             retries: 0,
             ecn: syn.ecn,

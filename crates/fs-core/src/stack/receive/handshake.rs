@@ -88,7 +88,7 @@ impl<P: FramePool> Stack<P> {
         let (peer, cookie) = (options::parse_syn(opts), if asks { options::fast_open(opts) } else { None });
         let iss = self.isn.choose(&segment.key, self.now);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
-        (syn.path, syn.sent_us, syn.shift) = (path, micros(self.now), shift);
+        (syn.path, syn.route_epoch, syn.sent_us, syn.shift) = (path, self.net.route_epoch, micros(self.now), shift);
         syn.ecn = self.config.tcp.ecn != Ecn::Off && ecn::is_setup_syn(segment);
         if self.handshakes.is_full() {
             self.send_cookie(syn);
@@ -228,7 +228,9 @@ impl<P: FramePool> Stack<P> {
             self.stats.timeouts += 1;
             return self.forget_handshake(index);
         }
-        self.handshakes.entry_mut(index).retries += 1;
+        let entry = self.handshakes.entry_mut(index);
+        entry.retries += 1;
+        self.net.renew(&mut entry.path, &mut entry.route_epoch, key.remote_ip());
         let wait = handshake_wait(initial, retries + 1, max);
         self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         // A client whose ACK is here, but no data yet, is asked again at the end of its time (as Linux).
@@ -399,6 +401,7 @@ impl<P: FramePool> Stack<P> {
             shift: entry.shift,
             window: entry.window,
             path: entry.path,
+            route_epoch: entry.route_epoch,
             sample_from_us: (entry.retries == 0).then_some(entry.sent_us),
             retries: entry.retries,
             ecn: entry.ecn,

@@ -4,7 +4,7 @@
 use crate::config::{Addressing, Framing};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
-use crate::flow::{CoreId, Protocol};
+use crate::flow::{CoreId, FlowKey, Protocol};
 use crate::frame::{FramePool, IfaceId, RxFrame, TxFrame};
 use crate::net::neigh::{NeighbourChange, PathId};
 use crate::net::path_mtu::believed;
@@ -25,11 +25,18 @@ use core::net::IpAddr;
 const REPLY_MAX: usize = 1600;
 
 impl<P: FramePool> Stack<P> {
-    pub(crate) fn on_other(&mut self, iface: IfaceId, parsed: Parsed, frames: &mut [RxFrame]) {
+    /// `hops`: cores that have seen the packet before.
+    pub(crate) fn on_other(&mut self, iface: IfaceId, parsed: Parsed, frames: &mut [RxFrame], hops: u16) {
         match parsed {
             Parsed::Udp(datagram) => {
                 if !self.is_local(datagram.key.local_ip()) {
                     return self.discard(frames, DropReason::NotOurAddress);
+                }
+                if hops == 0
+                    && let Some(to) = self.udp_elsewhere(&datagram.key)
+                {
+                    self.stats.packets_forwarded += 1;
+                    return self.forward(to, frames, 1);
                 }
                 if !self.udp.has_socket(&datagram.key) {
                     self.refuse_datagram(iface, frames);
@@ -52,6 +59,11 @@ impl<P: FramePool> Stack<P> {
                 let error = if v6 { icmp::parse_error_v6(message) } else { icmp::parse_error_v4(message) };
                 match error {
                     Some(error) => {
+                        if self.config.cores > 1
+                            && let Some(to) = self.icmp_elsewhere(&error, hops)
+                        {
+                            return self.forward(to, frames, hops + 1);
+                        }
                         let reason = self.on_icmp_error(&error);
                         match reason {
                             None => Arrival::new(frames).discard(&mut self.pool),
@@ -82,10 +94,7 @@ impl<P: FramePool> Stack<P> {
             let (iface, addr, mac) = (learned.iface, learned.addr, learned.mac);
             self.learn(iface, addr, mac);
             if self.config.cores > 1 && self.limits.take_news(self.config.tcp.challenge_acks, self.now) {
-                let me = self.config.core;
-                for to in (0..self.config.cores).map(CoreId).filter(|&to| to != me) {
-                    self.outbox.send(to, CoreMessage::Neighbour { iface, addr, mac });
-                }
+                self.tell_others(|| CoreMessage::Neighbour { iface, addr, mac });
             }
         }
     }
@@ -105,8 +114,49 @@ impl<P: FramePool> Stack<P> {
         frame.grow_back(bytes.len());
         self.pool.bytes_mut(&mut frame).copy_from_slice(bytes);
         match self.net.lists.get_mut(iface.0 as usize) {
-            Some(lists) => lists.control.push_back(TxFrame { frame, checksum: None }),
+            Some(lists) => lists.loose.push_back(TxFrame { frame, checksum: None }),
             None => self.pool.free(frame),
+        }
+    }
+
+    /// The core whose socket is to have a datagram, if not this one.
+    #[inline]
+    fn udp_elsewhere(&self, key: &FlowKey) -> Option<CoreId> {
+        self.udp.elsewhere(key, || self.hasher.hash(Protocol::Udp, key))
+    }
+
+    /// The core to ask about the flow that an ICMP error quotes, if it is not this one's. Devices do not look at what is
+    /// quoted: the error comes by any queue.
+    fn icmp_elsewhere(&mut self, error: &IcmpError, hops: u16) -> Option<CoreId> {
+        let (key, port) = (&error.key, error.key.local_port());
+        if error.protocol == Protocol::Udp {
+            let to = self.udp_elsewhere(key).filter(|_| hops == 0)?;
+            self.stats.packets_forwarded += 1;
+            return Some(to);
+        }
+        let (me, cores) = (self.config.core, self.config.cores);
+        let hash = self.hasher.hash(Protocol::Tcp, key);
+        if !self.is_local(key.local_ip()) || self.owner_by_hash(hash, key).is_some() {
+            return None;
+        }
+        let opened = hops == 0 && self.active_ports.contains(port) && !self.listeners.port_in_use(port);
+        let known = if opened { self.opener_of(key).filter(|&owner| owner != me) } else { None };
+        if let Some(to) = known.or_else(|| self.moved.find(hash, self.now).filter(|_| hops < 4 * cores)) {
+            self.stats.packets_forwarded += 1;
+            return Some(to);
+        }
+        // Once around, as with segments.
+        if hops >= cores {
+            return None;
+        }
+        self.stats.packets_asked += 1;
+        Some(CoreId((me.0 + 1) % cores))
+    }
+
+    /// A router's word on a destination, which connections of other cores may have too.
+    fn learn_mtu(&mut self, to: IpAddr, mtu: u16) {
+        if self.net.path_mtus.learn(to, mtu, self.now) {
+            self.tell_others(|| CoreMessage::PathMtu { to, mtu });
         }
     }
 
@@ -118,7 +168,7 @@ impl<P: FramePool> Stack<P> {
                 let Some(mtu) = believed(error.key.is_v6(), mtu).filter(|_| self.udp.has_socket(&error.key)) else {
                     return Some(DropReason::IcmpUnmatched);
                 };
-                self.net.path_mtus.learn(error.key.remote_ip(), mtu, self.now);
+                self.learn_mtu(error.key.remote_ip(), mtu);
             }
             let id = self.udp.on_icmp(error);
             self.stats.icmp_errors += id.is_some() as u64;
@@ -146,7 +196,7 @@ impl<P: FramePool> Stack<P> {
                     error.kind
                 {
                     if let Some(mtu) = believed(remote.is_ipv6(), mtu) {
-                        self.net.path_mtus.learn(remote, mtu, self.now);
+                        self.learn_mtu(remote, mtu);
                         self.shrink_syn(index);
                     }
                 } else if let Slot::SynSent(s) = self.slots.slot_mut(index) {
@@ -222,11 +272,11 @@ impl<P: FramePool> Stack<P> {
 
     /// Path MTU discovery (RFC 1191, RFC 8201): segments over the new size are cut and sent again.
     fn shrink_mss(&mut self, index: u32, mtu: u32) {
-        let Self { slots, store, config, now, net, .. } = self;
-        let Some(tcb) = slots.open_mut(index) else { return };
-        let remote = tcb.key().remote_ip();
+        let Some(remote) = self.slots.open(index).map(|tcb| tcb.key().remote_ip()) else { return };
         let Some(mtu) = believed(remote.is_ipv6(), mtu) else { return self.stats.drop(DropReason::IcmpUnmatched) };
-        net.path_mtus.learn(remote, mtu, *now);
+        self.learn_mtu(remote, mtu);
+        let Self { slots, store, config, now, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
         let (mtu, headers) = (u32::from(mtu), if remote.is_ipv6() { 60 } else { 40 });
         let mss = (mtu - headers).min(u16::MAX as u32) as u16 - tcb.stamps_len();
         let mss = mss.max(tcb.mss_floor(&config.tcp));
@@ -310,7 +360,7 @@ impl<P: FramePool> Stack<P> {
 impl Tcb {
     /// Sent segments that exceed the segment size are cut and sent again. The congestion window stays as it is: nothing was
     /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
-    fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
+    pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
         use crate::tcb::send::buffer::mark;
         self.tx.unfold(store, self.snd_nxt);
         let (queue, high) = (self.tx, self.snd_nxt);

@@ -1,7 +1,9 @@
-//! A turn's packets for one interface, in three lists (mTCP section 4.2): control, ACK, data. Data goes round
-//! robin by a byte quota; an ACK that data carries is not sent on its own.
+//! A turn's packets for one interface, in lists (mTCP section 4.2): those of no connection, control, ACK, data, each with a
+//! share of the batch that those before it leave to it. Data goes round robin by a byte quota; an ACK that data carries is not sent on
+//! its own.
 
 use crate::frame::{FramePool, IfaceId, TxFrame};
+use crate::net::TxLists;
 use crate::net::neigh::PathState;
 use crate::seq::SeqNum;
 use crate::stack::{Stack, reroute};
@@ -15,6 +17,7 @@ use crate::tx::build::{self, SegmentSpec};
 use crate::tx::emit::emit_segment;
 use crate::tx::run::Run;
 use crate::wire::tcp::TcpFlags;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Bytes that a connection may send before the next one has its turn. Linux's TSO quantum is 64 KiB; a
@@ -41,11 +44,17 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn fill_batch(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
-        let mut sent = self.control_packets(at, budget, out);
+        let TxLists { control, acks, data, .. } = &self.net.lists[at];
+        let (acks, has_data) = (acks.len(), !data.is_empty());
+        // Datagrams without end leave half of the batch to connections.
+        let for_loose = if acks > 0 || has_data || !control.is_empty() { budget.div_ceil(2) } else { budget };
+        let mut sent = self.built_packets(at, |lists| &mut lists.loose, for_loose, out);
+        sent += self.built_packets(at, |lists| &mut lists.control, budget - sent, out);
         let several = self.net.lists.len() > 1;
-        let acks = self.net.lists[at].acks.len();
+        // And ACKs half of the rest to data.
+        let most = if has_data { budget - (budget - sent) / 2 } else { budget };
         for _ in 0..acks {
-            if sent >= budget {
+            if sent >= most {
                 break;
             }
             let Some(index) = self.net.lists[at].acks.pop_front() else { break };
@@ -74,6 +83,9 @@ impl<P: FramePool> Stack<P> {
                 }
             }
         }
+        if sent < budget {
+            sent += self.built_packets(at, |lists| &mut lists.loose, budget - sent, out);
+        }
         self.stats.tx_packets += sent as u64;
         sent
     }
@@ -92,14 +104,20 @@ impl<P: FramePool> Stack<P> {
         self.net
             .lists
             .get(iface.0 as usize)
-            .is_some_and(|l| !l.control.is_empty() || !l.acks.is_empty() || !l.data.is_empty())
+            .is_some_and(|l| !(l.loose.is_empty() && l.control.is_empty() && l.acks.is_empty() && l.data.is_empty()))
     }
 
-    fn control_packets(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
+    fn built_packets(
+        &mut self,
+        at: usize,
+        list: impl FnOnce(&mut TxLists) -> &mut VecDeque<TxFrame>,
+        budget: usize,
+        out: &mut Vec<TxFrame>,
+    ) -> usize {
         let mut sent = 0;
-        let control = &mut self.net.lists[at].control;
+        let list = list(&mut self.net.lists[at]);
         while sent < budget {
-            let Some(frame) = control.pop_front() else { break };
+            let Some(frame) = list.pop_front() else { break };
             self.stats.tx_bytes += frame.frame.len() as u64;
             sent += !frame.frame.more() as usize;
             out.push(frame);
@@ -211,13 +229,13 @@ impl<P: FramePool> Stack<P> {
     fn send_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
-        let Self { slots, net, .. } = self;
+        let Self { slots, net, store, now, .. } = self;
         if let Some(tcb) = slots.open_mut(index)
             && tcb.flags.has(Flags::IN_DATA_LIST)
             && (tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale)
         {
             tcb.flags.clear(Flags::IN_DATA_LIST);
-            reroute(tcb, net, index);
+            reroute(tcb, net, store, *now, index);
             if net.path(tcb.path).state() != PathState::Stale {
                 self.settle(index, crate::socket::event::Ready::default());
                 return Visit::Done;

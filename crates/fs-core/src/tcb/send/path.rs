@@ -34,7 +34,24 @@ impl Tcb {
         path.full = path.full.max(old);
         (path.proven, path.trial_end) = (0, None);
         path.raise_at = Some(now + RAISE_AFTER);
+        path.by_link = false;
         self.mss = mss;
+    }
+
+    /// The way has changed, or what is known of it: segments have to fit it. Sent ones that are larger are sent again.
+    #[cold]
+    pub(crate) fn fit_path(&mut self, store: &mut TxStore, mss: u16, now: Instant) {
+        if mss < self.mss {
+            self.reduce_mss(mss, now);
+            let path = &mut self.ext_mut().sender.path;
+            (path.raise_at, path.by_link) = (None, true);
+            self.resend_oversized(store);
+        } else if mss > self.mss
+            && let Some(ext) = self.ext.as_mut().filter(|ext| ext.sender.path.by_link)
+        {
+            self.mss = ext.sender.path.full.min(mss);
+            ext.sender.path.by_link = self.mss < ext.sender.path.full;
+        }
     }
 
     /// Before new data is cut: after a while the old size is tried again. True: what is cut now may be the trial, and

@@ -54,6 +54,8 @@ pub(crate) struct PathSize {
     pub(super) trial_end: Option<SeqNum>,
     /// When to try a larger one.
     pub(super) raise_at: Option<Instant>,
+    /// It was reduced to what our own link takes: that is certain, and so is it when the link takes more.
+    pub(super) by_link: bool,
 }
 
 impl PathSize {

@@ -30,14 +30,12 @@ fn connected_before_bound_before_wildcard() {
 #[test]
 fn scores() {
     let socket = |local: &str, remote: Option<&str>| Socket {
-        local: at(local),
-        v6_only: false,
-        remote: remote.map(at),
+        binding: UdpBinding { local: at(local), v6_only: false, remote: remote.map(at) },
         ttl: None,
         error: None,
         queue: ReceiveQueue::default(),
     };
-    let score = |socket: Socket| socket.score("10.77.1.1".parse().unwrap(), at(PEER));
+    let score = |socket: Socket| socket.binding.score("10.77.1.1".parse().unwrap(), at(PEER));
     assert_eq!(score(socket("10.77.1.1:53", Some(PEER))), Some(3));
     assert_eq!(score(socket("0.0.0.0:53", Some(PEER))), Some(2));
     assert_eq!(score(socket("10.77.1.1:53", None)), Some(1));

@@ -50,7 +50,7 @@ fn lab() -> Lab {
         tx_checksum: false,
         accept_partial_checksum: false,
     });
-    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0 }]);
+    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None }]);
     let mut now = Instant::from_millis(10_000);
     let path = net.path_to(address(2, 0).ip()).unwrap_or_default();
     let peer =
@@ -64,6 +64,7 @@ fn lab() -> Lab {
         shift: 7,
         window: 60_000,
         path,
+        route_epoch: net.route_epoch,
         sample_from_us: Some(micros(now) - 5000),
         retries: 0,
         ecn: false,

@@ -1,0 +1,348 @@
+//! A host of several cores, its queues' packets handed to it one by one: which core gets what, and by which way.
+
+use fs_core::{
+    Connect, CoreId, DropReason, Error, FlowKey, FramePool, Framing, Instant, Listen, Outbound, RxChecksum, RxFrame,
+    TcpId, TcpOptions, TcpState, TxFrame, UdpId,
+};
+use fs_sim::host::{Host, HostConfig, IFACE, ipv4};
+use fs_sim::icmp;
+use fs_sim::rng::Rng;
+use fs_sim::rss::{self, Rss};
+use fs_sim::wire;
+use std::net::{IpAddr, SocketAddr};
+
+/// The ports of a runtime of 16 cores.
+const PORTS: (u16, u16) = (20_000, 48_671);
+
+/// A host and what its cores have sent.
+struct Cores {
+    host: Host,
+    sent: Vec<Vec<u8>>,
+    now: Instant,
+}
+
+impl Cores {
+    fn new(number: usize, config: HostConfig) -> Self {
+        let host = Host::new(number, config, Framing::Ip, None, 1500, Rng::new(1 + number as u64));
+        Self { host, sent: Vec::new(), now: Instant::from_millis(1) }
+    }
+
+    fn count(&self) -> usize {
+        self.host.shards.len()
+    }
+
+    /// A packet arrives on the queue of `core`.
+    fn arrive(&mut self, core: usize, packet: &[u8]) {
+        let shard = &mut self.host.shards[core];
+        let mut frame = shard.stack.pool_mut().alloc().expect("a frame");
+        frame.grow_back(packet.len());
+        shard.stack.pool_mut().bytes_mut(&mut frame).copy_from_slice(packet);
+        let mut frames = vec![RxFrame { frame, iface: IFACE, checksum: RxChecksum::Unknown }];
+        shard.stack.rx_batch(&mut frames);
+    }
+
+    /// Turns of all cores until none has anything to say to another or to the link.
+    fn run(&mut self) {
+        loop {
+            let mut quiet = true;
+            for core in 0..self.count() {
+                let stack = &mut self.host.shards[core].stack;
+                stack.set_now(self.now);
+                stack.tick();
+                let mut out = Vec::new();
+                while stack.tx_batch(IFACE, 64, &mut out) > 0 {}
+                quiet &= out.is_empty();
+                for TxFrame { frame, checksum } in out {
+                    let mut bytes = stack.pool().bytes(&frame).to_vec();
+                    if let Some(request) = checksum {
+                        wire::finish_checksum(&mut bytes, request).expect("a request that fits");
+                    }
+                    stack.pool_mut().free(frame);
+                    self.sent.push(bytes);
+                }
+                let mut messages = Vec::new();
+                stack.drain_outbound(&mut messages);
+                quiet &= messages.is_empty();
+                for Outbound { to, message } in messages {
+                    self.host.shards[usize::from(to.0)].stack.deliver(message);
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// Each core knows to which one the device brings a flow: by a hash that the ports do not show.
+    fn know_the_device(&mut self) {
+        let cores = self.count();
+        for shard in &mut self.host.shards {
+            let steering = move |flow: &FlowKey| Some(CoreId(rss::queue_of(flow, cores) as u16));
+            shard.stack.set_steering(Some(Box::new(steering)));
+        }
+    }
+}
+
+/// What of a counter all cores have together.
+macro_rules! sum {
+    ($cores:expr, $counter:ident) => {
+        $cores.host.shards.iter().map(|shard| shard.stack.stats().$counter).sum::<u64>()
+    };
+}
+
+/// A client of several cores, and a server of one.
+struct Pair {
+    client: Cores,
+    server: Cores,
+}
+
+impl Pair {
+    fn new(cores: u16) -> Self {
+        let config = HostConfig { cores, ephemeral_ports: PORTS, ..HostConfig::plain() };
+        Self { client: Cores::new(0, config), server: Cores::new(1, HostConfig::plain()) }
+    }
+
+    fn listen(&mut self) {
+        let at = SocketAddr::new(IpAddr::from([0; 4]), 80);
+        let listen = Listen { at, backlog: 1000, v6_only: false, fast_open: 0, options: TcpOptions::default() };
+        self.server.host.shards[0].stack.tcp_listen(listen).unwrap();
+    }
+
+    /// Packets go to and fro until nobody has any more. `queue`: on which of the client's a packet arrives.
+    fn run(&mut self, mut queue: impl FnMut(&[u8]) -> usize) {
+        loop {
+            self.client.run();
+            let there = std::mem::take(&mut self.client.sent);
+            there.iter().for_each(|packet| self.server.arrive(0, packet));
+            self.server.run();
+            let back = std::mem::take(&mut self.server.sent);
+            back.iter().for_each(|packet| self.client.arrive(queue(packet), packet));
+            if there.is_empty() && back.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn connect(&mut self, core: usize) -> TcpId {
+        let connect = Connect { remote: server(80), local: None, options: TcpOptions::default() };
+        self.client.host.shards[core].stack.tcp_connect(connect).unwrap()
+    }
+
+    fn is_open(&self, core: usize, id: TcpId) -> bool {
+        self.client.host.shards[core].stack.tcp_state(id) == Ok(TcpState::Established)
+    }
+}
+
+/// The error of `kind` and `code` about an IPv4 packet, for its sender.
+fn icmp_error(packet: &[u8], kind: u8, code: u8) -> Vec<u8> {
+    // Its form is that of "too big", where only what stands here differs.
+    let mut about = packet.to_vec();
+    about[6] |= 0x40;
+    let mut error = icmp::too_big(&about, Framing::Ip, 0).expect("an error");
+    error[28..].copy_from_slice(&packet[..packet.len().min(548)]);
+    (error[20], error[21]) = (kind, code);
+    error[22..24].fill(0);
+    let sum = wire::checksum(&error[20..], 0);
+    error[22..24].copy_from_slice(&sum.to_be_bytes());
+    error
+}
+
+/// A server's address.
+fn server(port: u16) -> SocketAddr {
+    SocketAddr::new(ipv4(1), port)
+}
+
+#[test]
+fn sixteen_cores_offer_28_000_connections_to_one_destination() {
+    for knows_the_device in [true, false] {
+        let mut config = HostConfig { cores: 16, frames: 16 * 128, ephemeral_ports: PORTS, ..HostConfig::plain() };
+        config.limits.connections = 1 << 12;
+        let mut client = Cores::new(0, config);
+        if knows_the_device {
+            client.know_the_device();
+        }
+        let mut opened = vec![0; 16];
+        for (core, opened) in opened.iter_mut().enumerate() {
+            loop {
+                match client.host.shards[core].stack.tcp_connect(Connect {
+                    remote: server(80),
+                    local: None,
+                    options: TcpOptions::default(),
+                }) {
+                    Ok(_) => *opened += 1,
+                    Err(Error::AddrNotAvailable) => break,
+                    Err(error) => panic!("{error}"),
+                }
+                if *opened % 32 == 0 {
+                    client.run();
+                    client.sent.clear();
+                }
+            }
+        }
+        let all: usize = opened.iter().sum();
+        assert!(all >= 28_000, "{all} connections, the device's hash known: {knows_the_device}, by core: {opened:?}");
+    }
+}
+
+#[test]
+fn where_the_device_is_known_replies_come_to_their_core() {
+    let mut pair = Pair::new(4);
+    pair.listen();
+    pair.client.know_the_device();
+    let ids: Vec<_> = (0..200).map(|n| (n % 4, pair.connect(n % 4))).collect();
+    let mut rng = Rng::new(1);
+    pair.run(|packet| Rss::Flow.queue(packet, Framing::Ip, 4, 0, &mut rng));
+    assert!(ids.iter().all(|&(core, id)| pair.is_open(core, id)));
+    assert_eq!((sum!(pair.client, packets_forwarded), sum!(pair.client, packets_asked)), (0, 0));
+    // The device has got another table since: the cores do not have to ask one another whose a packet is.
+    let ids: Vec<_> = (0..200).map(|n| (n % 4, pair.connect(n % 4))).collect();
+    pair.run(|packet| (Rss::Flow.queue(packet, Framing::Ip, 4, 0, &mut rng) + 1) % 4);
+    assert!(ids.iter().all(|&(core, id)| pair.is_open(core, id)));
+    assert_eq!((sum!(pair.client, packets_forwarded), sum!(pair.client, packets_asked)), (200, 0));
+}
+
+#[test]
+fn icmp_errors_reach_the_core_that_has_the_flow() {
+    for knows_the_device in [true, false] {
+        let mut pair = Pair::new(4);
+        pair.listen();
+        if knows_the_device {
+            pair.client.know_the_device();
+        }
+        let id = pair.connect(2);
+        pair.run(|_| 2);
+        let written = pair.client.host.shards[2].stack.tcp_send(id, &[7; 20_000]).unwrap();
+        assert!(written > 4000, "{written}");
+        pair.client.run();
+        let packets = std::mem::take(&mut pair.client.sent);
+        let large = packets.iter().find(|packet| packet.len() == 1500).expect("a full segment");
+        // Linux quotes more; 576 bytes are what each router sends.
+        let error = icmp::too_big(large, Framing::Ip, 1400).unwrap();
+        pair.client.arrive(0, &error);
+        pair.client.run();
+        let again = std::mem::take(&mut pair.client.sent);
+        assert!(again.iter().any(|packet| packet.len() == 1400), "sent again, no larger than 1400");
+        assert_eq!((sum!(pair.client, icmp_errors), pair.client.host.shards[2].stack.stats().icmp_errors), (1, 1));
+        // Another core's connection to the same destination begins with what this one has learned.
+        again.iter().for_each(|packet| pair.server.arrive(0, packet));
+        let other = pair.connect(3);
+        pair.run(|packet| if Rss::Flow.queue(packet, Framing::Ip, 2, 0, &mut Rng::new(1)) == 0 { 3 } else { 1 });
+        assert!(pair.is_open(3, other));
+        pair.client.host.shards[3].stack.tcp_send(other, &[7; 20_000]).unwrap();
+        pair.client.run();
+        let longest = pair.client.sent.iter().map(Vec::len).max();
+        assert_eq!(longest, Some(1400));
+        pair.client.sent.clear();
+        // Nobody is there: the connect fails at once, whatever queue says so.
+        let refused = pair.connect(1);
+        pair.client.run();
+        let syn = pair.client.sent.iter().find(|packet| packet[33] == 2).expect("a SYN").clone();
+        pair.client.arrive(3, &icmp_error(&syn, 3, 3));
+        pair.client.run();
+        let stack = &mut pair.client.host.shards[1].stack;
+        assert_eq!(stack.tcp_take_error(refused), Ok(Some(Error::ConnectionRefused)));
+        // Of a flow that nobody has: once around, and it is dropped.
+        let mut stray = syn;
+        stray[20..22].copy_from_slice(&[0x27, 0x10]);
+        pair.client.arrive(3, &icmp_error(&stray, 3, 3));
+        pair.client.run();
+        let dropped: u64 =
+            pair.client.host.shards.iter().map(|shard| shard.stack.stats().dropped(DropReason::IcmpUnmatched)).sum();
+        assert_eq!(dropped, 1);
+    }
+}
+
+fn at(host: usize, port: u16) -> SocketAddr {
+    SocketAddr::new(ipv4(host), port)
+}
+
+/// Datagrams that a core's socket has.
+fn received(cores: &mut Cores, core: usize, id: UdpId) -> usize {
+    let stack = &mut cores.host.shards[core].stack;
+    std::iter::from_fn(|| stack.udp_recv(id, &mut [0; 100], false).ok()).count()
+}
+
+#[test]
+fn a_datagram_finds_its_socket_whatever_queue_it_came_by() {
+    let mut pair = Pair::new(4);
+    let peers = [4000, 4001, 4002].map(|port| pair.server.host.shards[0].stack.udp_bind(at(1, port)).unwrap());
+    let wildcard = SocketAddr::new(IpAddr::from([0; 16]), 53);
+    let bind = |pair: &mut Pair, core: usize, at| pair.client.host.shards[core].stack.udp_bind(at).unwrap();
+    let send = |pair: &mut Pair, peer: usize, to| {
+        for queue in 0..4 {
+            pair.server.host.shards[0].stack.udp_send(peers[peer], b"hello", Some(to)).unwrap();
+            pair.run(|_| queue);
+        }
+    };
+    // One socket.
+    let single = bind(&mut pair, 1, wildcard);
+    send(&mut pair, 0, at(0, 53));
+    assert_eq!(received(&mut pair.client, 1, single), 4);
+    assert_eq!(sum!(pair.client, packets_forwarded), 3);
+    // Another core's socket hears one peer only, and that one alone is its.
+    let connected = bind(&mut pair, 3, at(0, 53));
+    pair.client.host.shards[3].stack.udp_connect(connected, at(1, 4001)).unwrap();
+    send(&mut pair, 0, at(0, 53));
+    send(&mut pair, 1, at(0, 53));
+    assert_eq!((received(&mut pair.client, 1, single), received(&mut pair.client, 3, connected)), (4, 4));
+    // Told on whichever queue: its peer's port is closed.
+    pair.server.host.shards[0].stack.udp_close(peers[1]);
+    pair.client.host.shards[3].stack.udp_send(connected, b"hello", None).unwrap();
+    pair.client.run();
+    let sent = std::mem::take(&mut pair.client.sent);
+    pair.client.arrive(0, &icmp_error(&sent[0], 3, 3));
+    pair.client.run();
+    let stack = &mut pair.client.host.shards[3].stack;
+    assert_eq!(stack.udp_take_error(connected), Ok(Some(Error::ConnectionRefused)));
+    // One on each core: what comes to a core stays there.
+    let ids = [0, 1, 2, 3].map(|core| bind(&mut pair, core, SocketAddr::new(IpAddr::from([0; 4]), 5353)));
+    let before = sum!(pair.client, packets_forwarded);
+    send(&mut pair, 2, at(0, 5353));
+    assert_eq!([0, 1, 2, 3].map(|core| received(&mut pair.client, core, ids[core])), [1; 4]);
+    assert_eq!(sum!(pair.client, packets_forwarded), before);
+    // Some are closed: those that are left get all.
+    pair.client.host.shards[0].stack.udp_close(ids[0]);
+    pair.client.host.shards[2].stack.udp_close(ids[2]);
+    send(&mut pair, 2, at(0, 5353));
+    assert_eq!([1, 3].map(|core| received(&mut pair.client, core, ids[core])).iter().sum::<usize>(), 4);
+    // And none.
+    for core in [1, 3] {
+        pair.client.host.shards[core].stack.udp_close(ids[core]);
+    }
+    let before = sum!(pair.client, packets_forwarded);
+    send(&mut pair, 2, at(0, 5353));
+    assert_eq!(sum!(pair.client, packets_forwarded), before);
+}
+
+#[test]
+fn datagrams_without_end_leave_room_for_acks_and_data() {
+    let mut pair = Pair::new(1);
+    pair.listen();
+    let listener_side = |pair: &mut Pair| pair.client.host.shards[0].stack.udp_bind(at(0, 9)).unwrap();
+    let udp = listener_side(&mut pair);
+    let ids: Vec<_> = (0..8).map(|_| pair.connect(0)).collect();
+    pair.run(|_| 0);
+    let stack = &mut pair.client.host.shards[0].stack;
+    for &id in &ids {
+        stack.tcp_send(id, &[1; 5000]).unwrap();
+    }
+    for _ in 0..500 {
+        stack.udp_send(udp, b"flood", Some(at(1, 9))).unwrap();
+    }
+    let mut out = Vec::new();
+    assert_eq!(stack.tx_batch(IFACE, 64, &mut out), 64);
+    let kinds: Vec<u8> = out.iter().map(|tx| stack.pool().bytes(&tx.frame)[9]).collect();
+    out.into_iter().for_each(|tx| stack.pool_mut().free(tx.frame));
+    let datagrams = kinds.iter().filter(|&&kind| kind == 17).count();
+    assert_eq!(datagrams, 64 - 8 * 4, "half of the batch, and what data leaves");
+    let mut all = 0;
+    loop {
+        let mut out = Vec::new();
+        if stack.tx_batch(IFACE, 64, &mut out) == 0 {
+            break;
+        }
+        all += out.len();
+        out.into_iter().for_each(|tx| stack.pool_mut().free(tx.frame));
+    }
+    assert_eq!(all, 500 - datagrams, "the rest, with the whole batch");
+}
