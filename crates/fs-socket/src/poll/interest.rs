@@ -126,7 +126,7 @@ pub(super) struct Interest {
 pub(super) struct Candidate {
     pub(super) at: u32,
     serial: u64,
-    /// When it became one, on the clock of [`now`](crate::process::now); [`unread`]: its channel knows; [`SETTLED`]: it has its
+    /// When it became one, on the clock of [`fs_shm::now`]; [`unread`]: its channel knows; [`SETTLED`]: it has its
     /// place in the list; [`UNKNOWN`]: nobody knows.
     pub(super) since: u64,
     /// Which registration a change came by: of those that one change makes candidates the newest is first (add_wait_queue() of

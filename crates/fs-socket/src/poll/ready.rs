@@ -16,7 +16,7 @@ use super::{
     sys::kernel,
     wait::LOOK,
 };
-use crate::{arenas::Shared, listen, process, table};
+use crate::{arenas::Shared, listen, table};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -26,7 +26,7 @@ const ERRORS: u32 = 0x8 | 0x10;
 impl Inner {
     /// Makes an entry a candidate, from now on, if it has something.
     pub(super) fn enqueue(&mut self, at: u32) {
-        self.enqueue_since(at, process::now);
+        self.enqueue_since(at, fs_shm::now);
     }
 
     /// The same of one that has been ready since.
@@ -145,7 +145,7 @@ impl Inner {
         if entry.spent || Changes::READ.of(entry.hears()).is_none() {
             return;
         }
-        let (since, by) = if first.0 == u64::MAX { (process::now(), self.interest.turn(at)) } else { first };
+        let (since, by) = if first.0 == u64::MAX { (fs_shm::now(), self.interest.turn(at)) } else { first };
         self.changed(since, by);
         if let Some(candidate) = self.interest.queue(at) {
             self.ready.push_back(candidate.since(since).by(by));
