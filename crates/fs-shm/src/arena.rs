@@ -8,8 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::bell::Bells;
-use crate::lanes::{Changes, Dirty};
-use crate::layout::{Block, Geometry, Head, LaneHead, MAGIC, Side, VERSION};
+use crate::layout::{Block, Geometry, Head, LaneHead, Lanes, MAGIC, Marks, Side, VERSION};
 use crate::region_unsafe::Region;
 use crate::word::AtomicU64;
 
@@ -17,7 +16,8 @@ use crate::word::AtomicU64;
 pub struct Arena {
     region: Region,
     geometry: Geometry,
-    /// Offsets of the blocks, of the rings and of the large rings: computed once.
+    /// Offsets of the lanes, of the blocks, of the rings and of the large rings: computed once.
+    lanes: Lanes,
     blocks: usize,
     rings: usize,
     larges: usize,
@@ -83,16 +83,18 @@ impl Arena {
         }
         // The rings by themselves: see `retire`.
         let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), true)?;
-        let (blocks, rings, larges) = (geometry.blocks(), geometry.rings(), geometry.large_rings());
-        Ok(Arena { region, geometry, blocks, rings, larges, side, bells })
+        let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
+        let (rings, larges) = (geometry.rings(), geometry.large_rings());
+        Ok(Arena { region, geometry, lanes, blocks, rings, larges, side, bells })
     }
 
     /// Both sides of an arena in ordinary memory, for Miri.
     #[cfg(test)]
     pub(crate) fn in_memory(geometry: Geometry, bells: &'static dyn Bells) -> (Self, Self) {
         let (a, b) = Region::in_memory(geometry.bytes());
-        let (blocks, rings, larges) = (geometry.blocks(), geometry.rings(), geometry.large_rings());
-        let arena = |region, side| Arena { region, geometry, blocks, rings, larges, side, bells };
+        let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
+        let (rings, larges) = (geometry.rings(), geometry.large_rings());
+        let arena = |region, side| Arena { region, geometry, lanes, blocks, rings, larges, side, bells };
         (arena(a, Side::A), arena(b, Side::B))
     }
 
@@ -223,13 +225,13 @@ impl Arena {
 
     /// `lane` < 32.
     pub(crate) fn lane_head(&self, side: Side, lane: usize) -> &LaneHead {
-        self.region.at(self.geometry.lane(side, lane))
+        self.region.at(self.lanes.head(side, lane))
     }
 
-    pub(crate) fn lane_dirty(&self, side: Side, lane: usize, kind: Changes) -> &Dirty {
-        let words = self.geometry.words();
-        let first = self.geometry.lane(side, lane) + size_of::<LaneHead>();
-        self.region.slice(first + kind.index() * words * 8, words)
+    /// `lane` < 32; `None`: there are no such 64 slots.
+    #[inline]
+    pub(crate) fn marks(&self, side: Side, lane: usize, word: usize) -> Option<&Marks> {
+        (word < self.geometry.words()).then(|| self.region.at(self.lanes.marks(side, lane, word)))
     }
 }
 
@@ -250,7 +252,28 @@ mod tests {
 
     use super::*;
     use crate::bell::NoBells;
+    use crate::channel::{Channel, OpenArgs};
     use crate::lanes::Lane;
+
+    /// What each client process costs.
+    #[test]
+    fn an_arena_with_one_connection_takes_few_pages() {
+        let geometry = Geometry::default();
+        let memory = Arena::create("fastsock-test", geometry).unwrap();
+        let [a, b] = [Side::A, Side::B].map(|side| Arena::map(memory.as_fd(), geometry, side, &NoBells).unwrap());
+        let (near, far) = (a.join(1).unwrap(), b.join(2).unwrap());
+        b.watch_inbox(far, true);
+        let client = Channel::open(&a, &OpenArgs::default()).unwrap();
+        let server = Channel::accept(&b).unwrap();
+        client.watch(near);
+        server.watch(far);
+        client.send_one(b"x").unwrap();
+        server.send_one(b"y").unwrap();
+        a.drain(near, |_| {});
+        b.drain(far, |_| {});
+        let bytes = rustix::fs::fstat(&memory).unwrap().st_blocks * 512;
+        assert!(bytes <= 48 << 10, "{bytes} bytes");
+    }
 
     /// A server that is never restarted maps an arena for each client process.
     #[test]

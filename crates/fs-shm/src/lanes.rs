@@ -11,9 +11,10 @@ use std::sync::atomic::fence;
 
 use crate::arena::Arena;
 use crate::channel::state::{Phase, State};
-use crate::layout::{LANES, Side};
+use crate::instant_unsafe::now;
+use crate::layout::{LANES, LaneHead, Marks, Side};
 use crate::sleep;
-use crate::word::{AtomicU32, AtomicU64};
+use crate::word::AtomicU32;
 
 /// A lane of the mapping's own side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -151,16 +152,16 @@ impl Arena {
     /// The same, with what changed.
     pub fn drain_changes(&self, lane: Lane, mut look: impl FnMut(u32, Changes)) {
         let head = self.lane_head(self.side(), lane.index());
-        let dirty = Changes::KINDS.map(|kind| self.lane_dirty(self.side(), lane.index(), kind));
         for (s, summary) in head.summary.iter().take(self.geometry().words().div_ceil(64)).enumerate() {
             if summary.load(Relaxed) == 0 {
                 continue;
             }
             for word in bits(summary.swap(0, SeqCst)) {
                 let index = s * 64 + word;
-                let [read, write] = dirty.map(|dirty| dirty.get(index));
-                let (Some(read), Some(write)) = (read, write) else { continue };
-                // Seldom is there room to tell of: the line stays everybody's.
+                let Some(Marks { dirty: [read, write], .. }) = self.marks(self.side(), lane.index(), index) else {
+                    continue;
+                };
+                // Seldom is there room to tell of, and a swap costs more than a look.
                 let room = if write.load(SeqCst) == 0 { 0 } else { write.swap(0, SeqCst) };
                 let read = read.swap(0, SeqCst);
                 for bit in bits(read | room) {
@@ -176,37 +177,24 @@ impl Arena {
         self.lane_head(self.side(), lane.index()).ordered.store(1, SeqCst);
     }
 
-    /// When the first of these changes came to the channel in a slot that [`Arena::drain_changes`] named, after the drain before:
-    /// CLOCK_MONOTONIC in nanoseconds, of ordered lanes only. Where more lanes watch the channel than have a word there
-    /// ([`Wake`](crate::layout::Wake)), of the one that was drained last.
+    /// When the first of these changes came to the channel in a slot that [`Arena::drain_changes`] named, after the drain before,
+    /// on the clock of [`now`](crate::now()); of ordered lanes only.
     pub fn changed(&self, lane: Lane, slot: u32, changes: Changes) -> u64 {
-        if slot >= self.geometry().slots {
-            return 0;
-        }
-        let time = |kind| self.time(self.side(), lane.index(), slot, kind).load(Relaxed);
+        let Some(marks) = self.marks(self.side(), lane.index(), (slot / 64) as usize) else { return 0 };
+        let time = |kind: Changes| marks.since[kind.index()][(slot % 64) as usize].load(Relaxed);
         Changes::KINDS.into_iter().filter(|&kind| changes.has(kind)).map(time).min().unwrap_or(0)
-    }
-
-    fn time(&self, side: Side, lane: usize, slot: u32, kind: Changes) -> &AtomicU64 {
-        let wake = &self.block(slot).inn[side.index()].wake;
-        match kind {
-            Changes::WRITE => &wake.writable[lane % wake.writable.len()],
-            _ => &wake.readable[lane % wake.readable.len()],
-        }
     }
 
     /// When the connection in this slot came into the inbox.
     pub(crate) fn came(&self, slot: u32) -> u64 {
         let is_one = slot < self.geometry().slots;
-        if is_one { self.time(Side::B, 0, slot, Changes::READ).load(Relaxed) } else { 0 }
+        if is_one { self.block(slot).inn[Side::B.index()].wake.came.load(Relaxed) } else { 0 }
     }
 
     /// Whether [`Arena::drain`] will name this slot.
     pub fn is_marked(&self, lane: Lane, slot: u32) -> bool {
-        Changes::KINDS.into_iter().any(|kind| {
-            let dirty = self.lane_dirty(self.side(), lane.index(), kind).get((slot / 64) as usize);
-            dirty.is_some_and(|word| word.load(Relaxed) & 1 << (slot % 64) != 0)
-        })
+        let marks = self.marks(self.side(), lane.index(), (slot / 64) as usize);
+        marks.is_some_and(|marks| marks.dirty.iter().any(|word| word.load(Relaxed) & 1 << (slot % 64) != 0))
     }
 
     /// Whether the connection in this slot waits for accept, as far as anyone knows who has not taken it.
@@ -273,14 +261,15 @@ impl Arena {
     pub(crate) fn mark(&self, side: Side, mask: u32, slot: u32, changes: Changes) {
         let mut time = 0;
         for lane in bits(u64::from(mask)) {
-            self.mark_dirty((side, lane), slot, changes, &mut time);
-            self.wake(side, lane);
+            let head = self.lane_head(side, lane);
+            self.mark_dirty(head, (side, lane), slot, changes, &mut time);
+            self.wake(head);
         }
     }
 
     /// Rings the lane's poller if it sleeps; whether it did.
-    fn wake(&self, side: Side, lane: usize) -> bool {
-        let head = self.lane_head(side, lane);
+    #[inline]
+    fn wake(&self, head: &LaneHead) -> bool {
         let slept = sleep::claim(&head.sleeping);
         if slept {
             let poller = head.poller.load(Relaxed);
@@ -292,11 +281,12 @@ impl Arena {
     }
 
     /// `time`: of this change; 0: not read yet.
-    fn mark_dirty(&self, (side, lane): (Side, usize), slot: u32, changes: Changes, time: &mut u64) {
-        let head = self.lane_head(side, lane);
-        let (word, bit) = ((slot / 64) as usize, 1u64 << (slot % 64));
-        for kind in Changes::KINDS.into_iter().filter(|&kind| changes.has(kind)) {
-            let Some(dirty) = self.lane_dirty(side, lane, kind).get(word) else { return };
+    #[inline]
+    fn mark_dirty(&self, head: &LaneHead, at: (Side, usize), slot: u32, changes: Changes, time: &mut u64) {
+        let (word, place) = ((slot / 64) as usize, (slot % 64) as usize);
+        let bit = 1u64 << place;
+        let Some(marks) = self.marks(at.0, at.1, word) else { return };
+        for (kind, dirty) in marks.dirty.iter().enumerate().filter(|&(kind, _)| changes.0 & 1 << kind != 0) {
             // Set already and not taken yet: the poller will look after this fence-ordered load.
             if dirty.load(SeqCst) & bit == 0 {
                 // Before the bit, so that who takes that finds it. Only with a new bit: the kernel's list has a descriptor at the
@@ -305,7 +295,7 @@ impl Arena {
                     if *time == 0 {
                         *time = now();
                     }
-                    self.time(side, lane, slot, kind).store(*time, Relaxed);
+                    marks.since[kind][place].store(*time, Relaxed);
                 }
                 dirty.fetch_or(bit, SeqCst);
             }
@@ -318,7 +308,7 @@ impl Arena {
 
     /// What [`Arena::came`] answers from here on.
     pub(crate) fn note_time(&self, slot: u32) {
-        self.time(Side::B, 0, slot, Changes::READ).store(now(), Relaxed);
+        self.block(slot).inn[Side::B.index()].wake.came.store(now(), Relaxed);
     }
 
     pub(crate) fn notify_inbox(&self, slot: u32) {
@@ -337,24 +327,18 @@ impl Arena {
         // All of them look when they are awake next.
         let mut time = 0;
         for lane in bits(u64::from(one_of)) {
-            self.mark_dirty((Side::B, lane), slot, Changes::READ, &mut time);
+            self.mark_dirty(self.lane_head(Side::B, lane), (Side::B, lane), slot, Changes::READ, &mut time);
         }
         // As after any publication: who announces its sleep from here on finds the bit.
         fence(SeqCst);
         let last = head.inbox_last.load(Relaxed) & one_of;
-        if !bits(u64::from(one_of & !last)).any(|lane| self.wake(Side::B, lane)) {
+        if !bits(u64::from(one_of & !last)).any(|lane| self.wake(self.lane_head(Side::B, lane))) {
             // Whether anybody sleeps on a poller that several share is not known here.
             bits(u64::from(last)).for_each(|lane| {
-                self.wake(Side::B, lane);
+                self.wake(self.lane_head(Side::B, lane));
             });
         }
     }
-}
-
-/// CLOCK_MONOTONIC in nanoseconds.
-fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 pub(crate) fn set_bit(mask: &AtomicU32, lane: Lane, on: bool) {
@@ -372,6 +356,3 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
         Some(bit)
     })
 }
-
-/// The dirty words are read by one poller; kept as a type so that the region hands them out as a slice.
-pub(crate) type Dirty = [AtomicU64];

@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -137,11 +137,6 @@ impl Geometry {
         self.slots as usize / 64
     }
 
-    /// Bytes of a lane with its bitmaps.
-    pub const fn lane_bytes(self) -> usize {
-        size_of::<LaneHead>() + (2 * self.words() * 8).next_multiple_of(64)
-    }
-
     /// Where the bitmap of taken slots begins.
     pub const fn slot_map(self) -> usize {
         4096
@@ -151,18 +146,14 @@ impl Geometry {
         self.slot_map() + self.words() * 8
     }
 
-    /// Where the lanes begin.
-    pub const fn lanes(self) -> usize {
-        (self.touched() + self.words() * 8).next_multiple_of(4096)
-    }
-
-    pub(crate) const fn lane(self, side: Side, lane: usize) -> usize {
-        self.lanes() + (side.index() * LANES + lane) * self.lane_bytes()
+    /// Where the lanes are.
+    pub const fn lanes(self) -> Lanes {
+        Lanes((self.touched() + self.words() * 8).next_multiple_of(4096))
     }
 
     /// Where the entries of the inbox begin.
     pub const fn inbox(self) -> usize {
-        (self.lanes() + 2 * LANES * self.lane_bytes()).next_multiple_of(4096)
+        self.lanes().marks(Side::A, 0, self.words()).next_multiple_of(4096)
     }
 
     /// Where the blocks begin.
@@ -182,6 +173,27 @@ impl Geometry {
     /// Size of the memfd, in bytes; nearly all of it holes.
     pub const fn bytes(self) -> usize {
         self.large_rings() + (self.larges() << self.large_log2())
+    }
+}
+
+/// Where the lanes are: the heads of side A's and of side B's, then, for each 64 slots, the [`Marks`] of all. So few slots in use
+/// take few pages, however many lanes there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Lanes(usize);
+
+impl Lanes {
+    const HEADS: usize = (2 * LANES * size_of::<LaneHead>()).next_multiple_of(4096);
+
+    /// Where the head of one begins.
+    #[inline]
+    pub const fn head(self, side: Side, lane: usize) -> usize {
+        self.0 + (side.index() * LANES + lane) * size_of::<LaneHead>()
+    }
+
+    /// Where the marks of one for the 64 slots of `word` begin.
+    #[inline]
+    pub const fn marks(self, side: Side, lane: usize, word: usize) -> usize {
+        self.0 + Self::HEADS + ((word * 2 + side.index()) * LANES + lane) * size_of::<Marks>()
     }
 }
 
@@ -241,20 +253,30 @@ pub struct Head {
     pub larges: [AtomicU64; LARGES],
 }
 
-/// One lane: what one poller has to look at. Followed by its two dirty bitmaps of `slots / 64` words each: something to read, and
-/// room to write. What is no more of one than of the other (an end, an error) is in both.
+/// One lane: what one poller has to look at.
 #[repr(C, align(64))]
 pub struct LaneHead {
     /// Poller id; 0: the lane is free.
     pub poller: AtomicU32,
     /// 1: the poller sleeps, whoever swaps it to 0 rings its bell.
     pub sleeping: AtomicU32,
-    /// 1: the poller asks in which order the channels changed ([`Wake::readable`]).
+    /// 1: the poller asks in which order the channels changed ([`Marks::since`]).
     pub ordered: AtomicU32,
     pub(crate) _pad0: AtomicU32,
     pub(crate) _pad: [AtomicU64; 6],
-    /// Bit w of this bitmap: word w of a dirty bitmap is perhaps not 0.
+    /// Bit w of this bitmap: a dirty word of the lane's [`Marks`] w is perhaps not 0.
     pub summary: [AtomicU64; 16],
+}
+
+/// Of one lane and 64 slots: which of them changed, in two ways: something to read, and room to write. What is no more of one
+/// than of the other (an end, an error) is in both.
+#[repr(C, align(64))]
+pub struct Marks {
+    /// Bit s: slot s of the 64.
+    pub dirty: [AtomicU64; 2],
+    pub(crate) _pad: [AtomicU64; 6],
+    /// In an ordered lane: when the bit was set ([`now`](crate::now())). A hint: it decides what is reported first, nothing else. Here, and not in the channel's block, as the poller looks at several at once: eight of them are one line.
+    pub since: [[AtomicU64; 64]; 2],
 }
 
 /// A slot's block.
@@ -364,11 +386,9 @@ pub struct Wake {
     pub tx_word: AtomicU32,
     /// CPU + 1 on which this side last began to wait; 0: unknown.
     pub cpu: AtomicU32,
-    /// When the channel came into the inbox (side B), or was last marked as readable in an ordered lane of this side whose
-    /// number has this remainder: CLOCK_MONOTONIC in nanoseconds. A hint: it decides what is reported first, nothing else.
-    pub readable: [AtomicU64; 3],
-    /// The same for room to write.
-    pub writable: [AtomicU64; 2],
+    /// When the channel came into the inbox (side B), on the same clock, and a hint, as [`Marks::since`].
+    pub came: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 4],
 }
 
 /// The producer's private line.
@@ -440,6 +460,7 @@ const _: () = {
     assert!(size_of::<TxOwn>() == 64);
     assert!(size_of::<SideOwn>() == 64);
     assert!(size_of::<LaneHead>() == 192);
+    assert!(size_of::<Marks>() == 1088);
     assert!(size_of::<Head>() <= 4096);
     assert!(Geometry::STANDARD.is_valid() && Geometry::SMALL.is_valid());
 };

@@ -29,6 +29,8 @@ unsafe impl Shared for layout::Head {}
 // SAFETY: as above.
 unsafe impl Shared for layout::LaneHead {}
 // SAFETY: as above.
+unsafe impl Shared for layout::Marks {}
+// SAFETY: as above.
 unsafe impl Shared for layout::Block {}
 // SAFETY: atomics only.
 unsafe impl Shared for AtomicU64 {}

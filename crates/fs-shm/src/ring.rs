@@ -482,7 +482,21 @@ impl<'a> Ring<'a> {
 
     /// Whether a writer need not wait: a quarter is free, or would be in a larger ring (`enter`: also in one of the large ones).
     /// If not, asks to be told. Without the tx lock, so it writes nothing but the wish.
+    #[inline]
     pub(crate) fn writable(&self, enter: bool) -> Result<bool, Broken> {
+        let tail = self.out.tail.load(Relaxed);
+        let known = self.tx.head_seen.load(Relaxed);
+        let ack = self.back.ack.load(Acquire);
+        let used = tail.wrapping_sub(known).min(tail.wrapping_sub(ack));
+        // Every ring is as large as the first, and no limit is lower. The consumer's line stays where it is.
+        if self.tx.short.load(Relaxed) == 0 && is_roomy(used, 1 << self.arena.geometry().ring_log2) {
+            return Ok(true);
+        }
+        self.writable_now(enter)
+    }
+
+    /// The same by what the consumer has read until now.
+    fn writable_now(&self, enter: bool) -> Result<bool, Broken> {
         let geometry = self.arena.geometry();
         // One that has been given back is found out by the next write; nothing is unread then.
         let places = Places { map: self.map()?, large: self.large()? };

@@ -181,10 +181,11 @@ fn map(memory: &OwnedFd, side: Side) -> Arena {
 
 /// As in `docs/SHM.md`: head, slot map, 64 lanes of 192 + 2 slots / 8 bytes, inbox, each at a multiple of 4096.
 fn blocks_offset() -> u64 {
-    let lane = 192 + (2 * u64::from(GEOMETRY.slots) / 8).next_multiple_of(64);
-    let lanes = (4096 + u64::from(GEOMETRY.slots) / 8).next_multiple_of(4096);
-    let inbox = (lanes + 64 * lane).next_multiple_of(4096);
-    (inbox + u64::from(GEOMETRY.slots) * 8).next_multiple_of(4096)
+    let slots = u64::from(GEOMETRY.slots);
+    let heads = (4096 + slots / 4).next_multiple_of(4096);
+    let marks = (heads + 64 * 192).next_multiple_of(4096);
+    let inbox = (marks + slots / 64 * 64 * 1088).next_multiple_of(4096);
+    (inbox + slots * 8).next_multiple_of(4096)
 }
 
 struct Random(u64);

@@ -350,7 +350,9 @@ pub(crate) fn bind(fd: Fd, socket: &Socket, address: &[u8]) -> Result<(), Errno>
     if crate::options::is_over(socket) && !socket.marked(mark::BOUND) {
         // Its port was the kernel's choice and has gone with the connection (tcp_set_state(), TCP_CLOSE).
         source::give_up(fd, socket);
-        call::bind(fd, address)?;
+        // SO_REUSEADDR of an accepted one is its listener's.
+        crate::options::sync(fd, socket);
+        crate::ports::bind(fd, socket, address)?;
         socket.mark(mark::BOUND | mark::MOVED);
         return Ok(());
     }

@@ -138,7 +138,8 @@ pub fn dup2(old: Fd, new: Fd) -> Ours<Fd> {
 pub fn dup3(old: Fd, new: Fd, flags: i32) -> Ours<Fd> {
     let socket = table::socket(old);
     if table::is_internal(new) {
-        return Some(Err(Errno::BADF));
+        // do_dup2() of the kernel: EBUSY for a number that an accept has taken and not filled yet.
+        return Some(Err(if crate::listen::number::is_taken(new) { Errno::BUSY } else { Errno::BADF }));
     }
     if socket.is_none() && table::find(new).is_none() {
         if old != new {

@@ -10,11 +10,12 @@ use core::{
 };
 
 use crate::{
-    arenas, poll,
+    arenas, listen, poll,
     process::{self, Attachment},
     socket::{Kind, Socket},
     sys::signals,
     table,
+    types::Fd,
 };
 
 /// One thing that is held.
@@ -28,6 +29,8 @@ pub(crate) enum Held {
     Counted(&'static AtomicU32),
     /// A poller, and with it lanes.
     Poller(process::Poller),
+    /// The number of an accept that waits.
+    Number(Fd),
 }
 
 /// A call holds two or three things; handlers in the middle of it as many more.
@@ -100,6 +103,7 @@ pub fn jumped() {
                 count.fetch_sub(1, SeqCst);
             }
             Held::Poller(poller) => poll::abandon(poller),
+            Held::Number(number) => listen::number::let_go(number),
         }
     }
     Socket::each(|socket| {

@@ -9,6 +9,7 @@ mod accept;
 mod announce;
 mod inbox;
 mod lifecycle;
+pub(crate) mod number;
 mod wake;
 
 pub use accept::accept4;

@@ -133,7 +133,7 @@ pub(crate) fn is_over(socket: &Socket) -> bool {
 }
 
 /// Sets on an accepted socket's placeholder what its listener had set: when it is first looked at.
-fn sync(fd: Fd, socket: &Socket) {
+pub(crate) fn sync(fd: Fd, socket: &Socket) {
     if !socket.marked(mark::ACCEPTED) || socket.marked(mark::SYNCED) {
         return;
     }

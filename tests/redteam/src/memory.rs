@@ -1,8 +1,8 @@
 //! Shared memory as a hostile process sees it: bytes of a file that it may read and write anywhere.
 
 use anyhow::{Context, Result, ensure};
-use fs_shm::Geometry;
-use fs_shm::layout::{Block, Head, In, InPair, LaneHead, Out, OutPair, OutRare, SideOwn, TxOwn, Wake, Wish};
+use fs_shm::{Geometry, Side};
+use fs_shm::layout::{Block, Head, In, InPair, Out, OutPair, OutRare, SideOwn, TxOwn, Wake, Wish};
 use rustix::fd::BorrowedFd;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ pub(crate) fn place(geometry: Geometry, name: &str, slot: u32, side: usize) -> R
         "head.inbox_admitted" => offset_of!(Head, inbox_admitted),
         "head.inbox_head" => offset_of!(Head, inbox_head),
         "head.inbox_watch" => offset_of!(Head, inbox_watch),
-        "lanes" => geometry.lanes(),
+        "lanes" => geometry.lanes().head(Side::A, 0),
         "inbox" => geometry.inbox(),
         "rings" => geometry.rings(),
         "slots" => geometry.slot_map(),
@@ -46,8 +46,6 @@ pub(crate) fn place(geometry: Geometry, name: &str, slot: u32, side: usize) -> R
         "own.status" => own + offset_of!(SideOwn, status),
         "own.flags" => own + offset_of!(SideOwn, flags),
         "wish" => block + offset_of!(Block, wish) + side * size_of::<Wish>(),
-        "lane.bytes" => geometry.lane_bytes(),
-        "lane.sleeping" => geometry.lanes() + offset_of!(LaneHead, sleeping),
         _ => anyhow::bail!("no field {name}"),
     } as u64)
 }

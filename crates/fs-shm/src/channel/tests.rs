@@ -252,8 +252,7 @@ fn an_ordered_lane_knows_when_each_channel_changed() {
     let (a, b) = (leak(a), leak(b));
     let opened: Vec<_> = (0..3).map(|_| Channel::open(a, &OpenArgs::default()).unwrap()).collect();
     let taken: Vec<_> = (0..3).map(|_| Channel::accept(b).unwrap()).collect();
-    let other = b.join(1).unwrap();
-    let lane = b.join(2).unwrap();
+    let [other, .., lane] = [1, 4, 5, 2].map(|poller| b.join(poller).unwrap());
     for channel in &taken {
         channel.watch(lane);
         channel.watch(other);

@@ -17,7 +17,12 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Listener, live, of, wake::Armed};
+use super::{
+    Listener, live,
+    number::{Number, beside},
+    of,
+    wake::Armed,
+};
 use crate::{
     address,
     arenas::Shared,
@@ -59,6 +64,8 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let waits = socket.status_of(fd) & O_NONBLOCK == 0;
     // Slept, and woken by the kernel's queue.
     let (mut slept, mut edge) = (false, false);
+    // Taken before the first sleep.
+    let mut number = None;
     // The listener's arenas as of the last sleep.
     let mut changes = 0;
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
@@ -83,12 +90,12 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             }
         }
         if !kernel_first && listener.pending() {
-            match take(listener, socket, flags) {
+            match take(listener, socket, flags, &mut number) {
                 None => {}
                 Some(answer) => break answer,
             }
         }
-        match from_kernel(fd, socket, flags, waits) {
+        match from_kernel(fd, socket, flags, waits, &mut number) {
             Err(Errno::AGAIN) => {}
             answer => break answer,
         }
@@ -103,10 +110,11 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         if !waits {
             break Err(Errno::AGAIN);
         }
-        if !slept && let Err(errno) = a_number(fd) {
-            break Err(errno);
-        }
         if !slept {
+            match Number::take() {
+                Ok(taken) => number = taken,
+                Err(errno) => break Err(errno),
+            }
             recall_timeout(fd, socket);
             patience.set_timeout(socket.timeout(false));
         }
@@ -139,10 +147,16 @@ fn a_number(fd: Fd) -> Result<(), Errno> {
 }
 
 /// One of ours; `None`: another thread or process was faster.
-fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Result<(Fd, Address), Errno>> {
+fn take(
+    listener: &Listener,
+    socket: &'static Socket,
+    flags: i32,
+    number: &mut Option<Number>,
+) -> Option<Result<(Fd, Address), Errno>> {
     let _changing = table::Changing::begin();
     // The number first: without one the connection stays where it is (accept4() of the kernel).
-    let fd = match call::socket(socket.family() as i32, SOCK_STREAM | flags, 0) {
+    let made = beside(number.is_some(), || call::socket(socket.family() as i32, SOCK_STREAM | flags, 0));
+    let fd = match made {
         Ok(fd) => fd,
         Err(errno) => return Some(Err(errno)),
     };
@@ -161,6 +175,11 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
         channel::give_back(&channel, true);
         give_up();
         return None;
+    };
+    let fd = number.take().map_or(fd, |number| number.give_to(fd, flags));
+    let give_up = || {
+        // Made above.
+        let _ = call::close(fd);
     };
     let new = process::current().zip(connect::enter(fd, Kind::Fresh, socket.family()));
     let Some((attachment, new)) = new else {
@@ -183,7 +202,13 @@ fn take(listener: &Listener, socket: &'static Socket, flags: i32) -> Option<Resu
 }
 
 /// One of the kernel's; `EAGAIN`: none.
-fn from_kernel(fd: Fd, socket: &Socket, flags: i32, waits: bool) -> Result<(Fd, Address), Errno> {
+fn from_kernel(
+    fd: Fd,
+    socket: &Socket,
+    flags: i32,
+    waits: bool,
+    number: &mut Option<Number>,
+) -> Result<(Fd, Address), Errno> {
     let _changing = table::Changing::begin();
     let (new, peer) = if !waits {
         call::accept4(fd, flags)?
@@ -192,8 +217,9 @@ fn from_kernel(fd: Fd, socket: &Socket, flags: i32, waits: bool) -> Result<(Fd, 
         if !sleep(fd, Duration::ZERO)? {
             return Err(Errno::AGAIN);
         }
-        call::accept4(fd, flags)?
+        beside(number.is_some(), || call::accept4(fd, flags))?
     };
+    let new = number.take().map_or(new, |number| number.give_to(new, flags));
     table::displaced(new);
     if let Some(attachment) = process::current()
         && let Some(_kernels) = connect::enter(new, Kind::Kernel, socket.family())

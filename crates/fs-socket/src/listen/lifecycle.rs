@@ -308,7 +308,7 @@ impl Listener {
         self.forget_options();
         if waits && let Some(copy) = socket.copy() {
             self.before.store(Some(copy));
-            self.before_until.store(process::now(), Release);
+            self.before_until.store(fs_shm::now(), Release);
         }
     }
 

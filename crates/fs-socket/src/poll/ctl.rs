@@ -31,6 +31,7 @@ pub(super) fn control(set_fd: Fd, operation: i32, fd: Fd, event: Option<EpollEve
         if operation == MOD || operation == ADD {
             // A kernel descriptor: the set that everybody sleeps in, or under, has it.
             if let Some(mut inner) = set.lock() {
+                inner.look_before();
                 inner.waits = LOOK;
             }
         }

@@ -77,9 +77,19 @@ pub(super) struct Entry {
 impl Entry {
     /// Of the registrations that one change makes candidates the one with the highest is first: the newest, as add_wait_queue() of
     /// the kernel puts in front, and those with EPOLLEXCLUSIVE behind all others, the oldest first (add_wait_queue_exclusive()).
-    fn turn(&self) -> u64 {
+    pub(super) fn turn(&self) -> u64 {
         const EXCLUSIVES: u64 = 1 << 62;
         if self.event.events & EXCLUSIVE != 0 { EXCLUSIVES - self.serial } else { EXCLUSIVES + self.serial }
+    }
+
+    /// Makes it, which is at this place, a candidate; `None` when it is one already, or sleeps.
+    #[inline]
+    pub(super) fn queue(&mut self, at: u32) -> Option<Candidate> {
+        if self.queued || self.spent {
+            return None;
+        }
+        self.queued = true;
+        Some(Candidate { at, serial: self.serial, since: UNKNOWN, by: self.turn() })
     }
 
     /// Whether the socket is still the one that was registered.
@@ -126,8 +136,7 @@ pub(super) struct Interest {
 pub(super) struct Candidate {
     pub(super) at: u32,
     serial: u64,
-    /// When it became one, on the clock of [`now`](crate::process::now); [`unread`]: its channel knows; [`SETTLED`]: it has its
-    /// place in the list; [`UNKNOWN`]: nobody knows.
+    /// When it became one, on the clock of [`fs_shm::now`]; [`unread`]: its lane knows; [`UNKNOWN`]: nobody does.
     pub(super) since: u64,
     /// Which registration a change came by: of those that one change makes candidates the newest is first (add_wait_queue() of
     /// the kernel puts in front).
@@ -146,8 +155,6 @@ impl Candidate {
     }
 }
 
-/// Of a candidate: its place in the list is right.
-pub(super) const SETTLED: u64 = 0;
 /// Of a candidate that was asked and not told of: behind all others.
 pub(super) const UNKNOWN: u64 = u64::MAX;
 
@@ -165,12 +172,7 @@ pub(super) fn unread_changes(since: u64) -> Option<Changes> {
 impl Interest {
     /// Makes the entry a candidate; `None` when it is one already, or sleeps.
     pub(super) fn queue(&mut self, at: u32) -> Option<Candidate> {
-        let entry = self.get_mut(at)?;
-        if entry.queued || entry.spent {
-            return None;
-        }
-        entry.queued = true;
-        Some(Candidate { at, serial: entry.serial, since: SETTLED, by: entry.turn() })
+        self.get_mut(at)?.queue(at)
     }
 
     /// The entry's [`Candidate::by`]; 0: there is none.

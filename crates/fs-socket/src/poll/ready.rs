@@ -5,18 +5,19 @@ use core::{
     sync::atomic::{Ordering::SeqCst, fence},
     time::Duration,
 };
+use std::collections::VecDeque;
 
 use fs_shm::lanes::Changes;
 
 use super::{
     EpollEvent, PollFd, expand,
-    interest::{ET, Entry, Interest, ONESHOT, SETTLED, Source, UNKNOWN, unread, unread_changes},
+    interest::{Candidate, ET, Entry, Interest, ONESHOT, Source, UNKNOWN, unread, unread_changes},
     registry,
-    set::{Inner, KERNEL, MOD, Set},
+    set::{Inner, Joined, KERNEL, MOD, Set},
     sys::kernel,
     wait::LOOK,
 };
-use crate::{arenas::Shared, listen, process, table};
+use crate::{arenas::Shared, listen, table};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;
@@ -26,7 +27,7 @@ const ERRORS: u32 = 0x8 | 0x10;
 impl Inner {
     /// Makes an entry a candidate, from now on, if it has something.
     pub(super) fn enqueue(&mut self, at: u32) {
-        self.enqueue_since(at, process::now);
+        self.enqueue_since(at, fs_shm::now);
     }
 
     /// The same of one that has been ready since.
@@ -79,34 +80,32 @@ impl Inner {
     fn drain(&mut self) {
         let (interest, ready) = (&mut self.interest, &mut self.ready);
         let before = ready.len();
-        let edges = &mut self.edges;
-        let mut queue = |interest: &mut Interest, at: u32, since: u64| {
-            if let Some(candidate) = interest.queue(at) {
-                ready.push_back(candidate.since(since));
-            }
-        };
+        // Only who has this set within another asks for its edges.
+        let mut edges = self.is_inner.then_some(&mut self.edges);
         for joined in &self.arenas {
             let Some(lane) = joined.lane else {
                 for &first in joined.slots.iter().filter(|&&first| first != 0) {
                     let mut at = first - 1;
                     while at != u32::MAX {
-                        queue(interest, at, UNKNOWN);
+                        queue(interest.get_mut(at), at, UNKNOWN, ready);
                         at = interest.get(at).map_or(u32::MAX, |entry| entry.beside);
                     }
                 }
                 for &at in &joined.listeners {
-                    queue(interest, at, UNKNOWN);
+                    queue(interest.get_mut(at), at, UNKNOWN, ready);
                 }
                 continue;
             };
             joined.arena.drain_changes(lane, |slot, changes| {
                 let mut told: Option<(Changes, u64)> = None;
                 let mut at = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
-                while let Some(entry) = interest.get(at) {
+                while let Some(entry) = interest.get_mut(at) {
                     let beside = entry.beside;
                     if let Some(changes) = changes.of(entry.hears()).filter(|_| !entry.spent) {
-                        told = Some((changes, interest.turn(at).max(told.map_or(0, |(_, by)| by))));
-                        queue(interest, at, unread(changes));
+                        if edges.is_some() {
+                            told = Some((changes, entry.turn().max(told.map_or(0, |(_, by)| by))));
+                        }
+                        queue(Some(entry), at, unread(changes), ready);
                     }
                     at = beside;
                 }
@@ -115,14 +114,13 @@ impl Inner {
                     for &at in &joined.listeners {
                         if interest.get(at).is_some_and(|entry| Changes::READ.of(entry.hears()).is_some()) {
                             told = Some((Changes::READ, interest.turn(at)));
-                            queue(interest, at, joined.arena.changed(lane, slot, Changes::READ));
+                            let since = joined.arena.changed(lane, slot, Changes::READ);
+                            queue(interest.get_mut(at), at, since, ready);
                         }
                     }
                 }
-                if let Some((changes, by)) = told {
-                    // When it came is read for a set that has to know.
-                    let since = if self.is_inner { joined.arena.changed(lane, slot, changes) } else { u64::MAX };
-                    edges.add((since, by));
+                if let (Some((changes, by)), Some(edges)) = (told, edges.as_mut()) {
+                    edges.add((joined.arena.changed(lane, slot, changes), by));
                 }
             });
         }
@@ -145,7 +143,7 @@ impl Inner {
         if entry.spent || Changes::READ.of(entry.hears()).is_none() {
             return;
         }
-        let (since, by) = if first.0 == u64::MAX { (process::now(), self.interest.turn(at)) } else { first };
+        let (since, by) = if first.0 == u64::MAX { (fs_shm::now(), self.interest.turn(at)) } else { first };
         self.changed(since, by);
         if let Some(candidate) = self.interest.queue(at) {
             self.ready.push_back(candidate.since(since).by(by));
@@ -163,18 +161,27 @@ impl Inner {
         let first = self.ready.len().saturating_sub(new);
         let (interest, arenas) = (&self.interest, &self.arenas);
         let new = &mut self.ready.make_contiguous()[first..];
-        for candidate in new.iter_mut() {
-            if let Some(changes) = unread_changes(candidate.since)
-                && let Some(Source::Channel { arena, slot }) = interest.get(candidate.at).map(|entry| entry.source)
-                && let Some(joined) = arenas.get(arena as usize)
-                && let Some(lane) = joined.lane
-            {
-                candidate.since = joined.arena.changed(lane, slot, changes);
-            }
-        }
+        new.iter_mut().for_each(|candidate| candidate.since = when(interest, arenas, *candidate));
         // Few, and never the heap: epoll_wait may run in a signal handler, so no sort that allocates.
         new.sort_unstable_by_key(|candidate| (candidate.since, Reverse(candidate.by)));
-        new.iter_mut().for_each(|candidate| candidate.since = SETTLED);
+    }
+
+    /// How many candidates became some before anything that the kernel's set has now.
+    pub(super) fn in_front(&self) -> usize {
+        let is_before = |candidate: &&Candidate| when(&self.interest, &self.arenas, **candidate) < self.quiet;
+        self.ready.iter().take_while(is_before).count()
+    }
+
+    /// The kernel's set is about to get something that may be ready: what of ours is so now was before it, if nothing else is there.
+    pub(super) fn look_before(&mut self) {
+        if self.ready.is_empty() && !self.any_dirty() {
+            return;
+        }
+        let before = fs_shm::now();
+        let mut kernel = [PollFd { fd: self.number, events: IN as i16, revents: 0 }];
+        if matches!(kernel::ppoll(&mut kernel, Some(Duration::ZERO), None), Ok(0)) {
+            self.quiet = before;
+        }
     }
 
     /// Whether nothing is a candidate.
@@ -198,6 +205,7 @@ impl Inner {
     /// The same of the first `left` candidates, less those that were asked; reported ones go behind them.
     pub(super) fn take(&mut self, events: &mut [EpollEvent], left: &mut usize) -> usize {
         let mut n = 0;
+        let mut reported = 0;
         while *left > 0 && n < events.len() {
             *left -= 1;
             let Some(candidate) = self.ready.pop_front() else { break };
@@ -222,7 +230,10 @@ impl Inner {
                 }
             } else if entry.event.events & ET == 0 {
                 entry.queued = true;
-                self.ready.push_back(candidate.since(SETTLED));
+                if reported == 0 {
+                    reported = fs_shm::now();
+                }
+                self.ready.push_back(candidate.since(reported));
             }
         }
         n
@@ -424,6 +435,26 @@ pub(super) fn look_into(index: u32, seen: u32) -> (u32, Edge) {
     inner.is_inner = true;
     inner.collect();
     (inner.edges.count, inner.edges.first_after(seen))
+}
+
+/// Makes an entry a candidate.
+#[inline]
+fn queue(entry: Option<&mut Entry>, at: u32, since: u64, ready: &mut VecDeque<Candidate>) {
+    if let Some(candidate) = entry.and_then(|entry| entry.queue(at)) {
+        ready.push_back(candidate.since(since));
+    }
+}
+
+/// When it became a candidate.
+fn when(interest: &Interest, arenas: &[Joined], candidate: Candidate) -> u64 {
+    if let Some(changes) = unread_changes(candidate.since)
+        && let Some(Source::Channel { arena, slot }) = interest.get(candidate.at).map(|entry| entry.source)
+        && let Some(joined) = arenas.get(arena as usize)
+        && let Some(lane) = joined.lane
+    {
+        return joined.arena.changed(lane, slot, changes);
+    }
+    candidate.since
 }
 
 /// When a change came, `u64::MAX`: not known; and the newest registration that it came by.

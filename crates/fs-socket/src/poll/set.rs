@@ -11,7 +11,8 @@
 //! wait asks each candidate what is ready now. A level-triggered entry that was reported stays a candidate, an
 //! edge-triggered one waits for the next change: each change of a channel is an edge, as each wake-up is in the kernel.
 //! Candidates stand in the order of their first change, as in the kernel's list (ep_poll_callback()), and reported ones go to the
-//! end (ep_send_events()). Who changes a channel notes when; between descriptors of ours and the kernel's there is no order.
+//! end (ep_send_events()). Who changes a channel notes when. When a descriptor of the kernel's became ready is not known, only when the
+//! kernel's set had nothing ([`Inner::quiet`]): ours from before stand in front of its, and the others behind.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +22,7 @@ use rustix::{fd::AsRawFd, io::Errno};
 
 use super::{
     EpollEvent, forget,
-    interest::{Candidate, ET, Interest, ONESHOT, Source},
+    interest::{Candidate, ET, Entry, Interest, ONESHOT, Source},
     ready::Edges,
     registry,
     spin::Spin,
@@ -104,8 +105,10 @@ pub(super) struct Inner {
     pub(super) edges: Edges,
     /// It is, or was, in another set.
     pub(super) is_inner: bool,
-    /// Whose turn it is when there is room for one event only: ours.
+    /// The kernel's set filled all of the room that it was given: there may be more, and it is our turn.
     pub(super) turn: bool,
+    /// What is ready in the kernel's set has become so after this, on the clock of [`fs_shm::now`].
+    pub(super) quiet: u64,
     pub(super) kick: Option<(Fd, u32)>,
 }
 
@@ -237,6 +240,7 @@ impl Inner {
             waits: 0,
             looked: 0,
             turn: false,
+            quiet: 0,
             busy: false,
             edges: Edges::new(),
             is_inner: false,
@@ -261,6 +265,7 @@ impl Inner {
             return Err(errno);
         }
         if nested.is_none() && matches!(socket.watch(), Watch::Kernel | Watch::Listener) {
+            self.look_before();
             kernel::epoll_ctl(self.number, ADD, fd, Some(event))?;
         }
         let at = self.interest.add(fd, socket, event);
@@ -272,8 +277,12 @@ impl Inner {
     pub(super) fn modify(&mut self, at: u32, event: EpollEvent) -> Result<(), Errno> {
         // By what was asked for until now.
         self.collect();
+        let is_kernels = |entry: &Entry| matches!(entry.source, Source::Kernel | Source::Listener);
+        if self.interest.get(at).is_some_and(is_kernels) {
+            self.look_before();
+        }
         let Some(entry) = self.interest.get_mut(at) else { return Err(Errno::NOENT) };
-        if matches!(entry.source, Source::Kernel | Source::Listener) {
+        if is_kernels(&*entry) {
             kernel::epoll_ctl(self.number, MOD, entry.fd, Some(event))?;
         }
         entry.event = event;

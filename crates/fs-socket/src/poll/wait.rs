@@ -122,11 +122,10 @@ fn lock(set: &'static Set) -> Result<Guard<'static, Inner>, Errno> {
     set.lock().ok_or(Errno::INTR)
 }
 
-/// Fills in what is ready: ours, and the kernel's if it is time to look or nothing of ours is there. The kernel has half
-/// of the room when it is asked, so that neither starves the other.
+/// Fills in what is ready: ours, and the kernel's if it is time to look or nothing of ours is there. Ours that were ready before the
+/// kernel's come first, once: what was reported is ready anew. So neither starves the other.
 fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) -> Result<usize, Errno> {
     // What was ready there probably is still, level-triggered.
-    let len = events.len();
     let due = inner.busy || inner.waits >= WAITS || now.saturating_sub(inner.looked) >= LOOK_NS;
     if !due {
         inner.waits += 1;
@@ -135,32 +134,30 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
             return Ok(n);
         }
     }
-    if let [_] = events {
-        // They take turns.
-        inner.turn = !inner.turn;
-        let ours_first = !inner.turn;
-        let n = if ours_first { inner.gather(events) } else { from_kernel(inner, events)? };
-        return match n {
-            0 if ours_first => from_kernel(inner, events),
-            0 => Ok(inner.gather(events)),
-            n => Ok(n),
-        };
+    inner.collect();
+    let all = inner.ready.len();
+    let mut first = if core::mem::take(&mut inner.turn) { all } else { inner.in_front() };
+    let mut rest = all - first;
+    let mut n = inner.take(events, &mut first);
+    if n == events.len() {
+        return Ok(n);
     }
     // The kernel's set is asked once: what is level-triggered there it would report again.
-    inner.collect();
-    let mut left = inner.ready.len();
-    let ours = inner.take(&mut events[..len / 2], &mut left);
-    let n = ours + from_kernel(inner, &mut events[ours..])?;
-    // The kernel's in front.
-    events[..n].rotate_left(ours);
-    Ok(n + inner.take(&mut events[n..], &mut left))
+    n += from_kernel(inner, &mut events[n..])?;
+    Ok(n + inner.take(&mut events[n..], &mut rest))
 }
 
 /// What the application's kernel set has.
 fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Errno> {
     inner.waits = 0;
     inner.looked = now();
+    let before = fs_shm::now();
     let got = kernel::epoll_wait(inner.number, events, Some(Duration::ZERO), None)?;
+    inner.turn = got == events.len();
+    if !inner.turn {
+        // All was reported, and what is level-triggered is at the end of the kernel's list since.
+        inner.quiet = before;
+    }
     let got = strip(inner, &mut events[..got]);
     inner.delivered(&events[..got]);
     inner.busy = got > 0;

@@ -206,8 +206,9 @@ impl Seen {
     /// After a handler interrupted a wait: whether the call is to be restarted, as the kernel does for SA_RESTART.
     ///
     /// Where no handler is known to have run it was a stop and SIGCONT, which restarts most calls, or one that was installed by a
-    /// system call of the program's own: it is restarted if every such handler asks for it (32 and 33 are the C library's); in a
-    /// confined process, as it was when that began, for rt_sigaction(2) may be forbidden.
+    /// system call of the program's own: it is restarted if every such handler asks for it (32 and 33 are the C library's; those of
+    /// faults, which every Rust program has, are for what the thread does itself); in a confined process, as it was when that began,
+    /// for rt_sigaction(2) may be forbidden.
     pub fn restarted(self) -> bool {
         if self.has_any() {
             return !self.has_ended();
@@ -231,7 +232,9 @@ pub fn remember() {
 }
 
 fn restart_now() -> bool {
-    (1..=64_usize).filter(|signal| !matches!(signal, 32 | 33)).all(|signal| {
+    // SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS; the C library's own.
+    let is_asked = |signal: &usize| !matches!(signal, 4..=8 | 11 | 31 | 32 | 33);
+    (1..=64_usize).filter(is_asked).all(|signal| {
         let mut action = Action::default();
         let arguments = [signal, 0, &raw mut action as usize, 8, 0, 0];
         // SAFETY: the kernel writes one `struct sigaction`, with masks of eight bytes.

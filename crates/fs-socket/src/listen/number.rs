@@ -1,0 +1,145 @@
+//! The number that an accept which waits has taken already, as accept4() of the kernel does before it looks for a connection:
+//! what is opened meanwhile gets another one.
+
+use core::sync::atomic::{
+    AtomicI32, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use rustix::{
+    fd::IntoRawFd,
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+
+use crate::{
+    held::{Held, Note},
+    numbers,
+    sys::{call, thread},
+    table,
+    types::Fd,
+};
+
+const SOCK_CLOEXEC: i32 = 0o2000000;
+
+/// Accepts that have a number while they wait; more take theirs at the end.
+const MOST: usize = 64;
+
+/// Whose number, and which: a forked child has it, and not the thread.
+struct Place {
+    thread: AtomicUsize,
+    number: AtomicI32,
+}
+
+static PLACES: [Place; MOST] = [const { Place { thread: AtomicUsize::new(0), number: AtomicI32::new(-1) } }; MOST];
+
+/// Stands while the call waits. Behind the number is what all calls but a few answer EBADF to, as they do on the kernel (O_PATH of
+/// open(2)).
+#[derive(Debug)]
+pub(super) struct Number {
+    fd: Fd,
+    note: Option<Note>,
+}
+
+impl Number {
+    /// `Ok(None)`: it is taken at the end.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn take() -> Result<Option<Self>, Errno> {
+        if fs_shm::wait::is_confined() {
+            // It may be allowed accept(2) and not open(2).
+            return Ok(None);
+        }
+        let _changing = table::Changing::begin();
+        let fd = match rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => fd.into_raw_fd(),
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => return Err(errno),
+            Err(_) => return Ok(None),
+        };
+        let me = thread::me();
+        let free = |place: &&Place| place.thread.compare_exchange(0, me, AcqRel, Relaxed).is_ok();
+        let Some(place) = PLACES.iter().find(free) else {
+            // Made above.
+            let _ = call::close(fd);
+            return Ok(None);
+        };
+        place.number.store(fd, Release);
+        table::set_internal(fd);
+        Ok(Some(Number { fd, note: Some(Note::new(Held::Number(fd))) }))
+    }
+
+    /// Gives the number to a new descriptor.
+    pub(super) fn give_to(mut self, new: Fd, flags: i32) -> Fd {
+        self.note = None;
+        let number = self.fd;
+        core::mem::forget(self);
+        unlist(number);
+        match call::dup3(new, number, flags & SOCK_CLOEXEC) {
+            Ok(number) => {
+                // The caller's, which has two numbers now.
+                let _ = call::close(new);
+                number
+            }
+            Err(_) => {
+                // Ours until now.
+                let _ = call::close(number);
+                new
+            }
+        }
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.note = None;
+        let_go(self.fd);
+    }
+}
+
+fn place_of(number: Fd) -> Option<&'static Place> {
+    PLACES.iter().find(|place| place.number.load(Acquire) == number && place.thread.load(Acquire) != 0)
+}
+
+/// Whether an accept that waits has it.
+pub(crate) fn is_taken(number: Fd) -> bool {
+    place_of(number).is_some()
+}
+
+fn unlist(number: Fd) {
+    table::unset_internal(number);
+    if let Some(place) = place_of(number) {
+        place.number.store(-1, Relaxed);
+        place.thread.store(0, Release);
+    }
+}
+
+/// The call ends without a connection, or a handler jumped out of it.
+pub(crate) fn let_go(number: Fd) {
+    let _changing = table::Changing::begin();
+    unlist(number);
+    // Ours until now.
+    let _ = call::close(number);
+}
+
+/// In a forked child: the other threads' calls go on in the parent only.
+pub(crate) fn forked() {
+    let me = thread::me();
+    for place in &PLACES {
+        let (thread, number) = (place.thread.load(Acquire), place.number.load(Acquire));
+        if thread != 0 && thread != me && number >= 0 {
+            let_go(number);
+        }
+    }
+}
+
+/// A new descriptor for a call that has its number already: one more may be needed for a moment.
+pub(super) fn beside<T>(has: bool, mut make: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    match make() {
+        Err(Errno::MFILE) if has => {
+            let _room = numbers::Room::open();
+            make()
+        }
+        answer => answer,
+    }
+}
