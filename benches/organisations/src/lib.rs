@@ -14,7 +14,7 @@
 //! `fs-core` does no I/O and takes itself by `&mut`, so fine-grained locks cannot be put into it: MsgP's connection is an
 //! instance of its own, and what the paper's stack shares stands around the instances. So MsgP looks a connection up twice, in
 //! the shared table and in the instance's own, which has one entry; and its frames are the connection's own, where FreeBSD's
-//! came from a pool of all.
+//! came from a pool of all. Beyond 1,024 connections, some share an instance and its lock: an instance has tables for many.
 //!
 //! Each core has a queue of the device. A connection's packets come in on one core's; its application runs on a core that is as
 //! often another as the same, but in UP and ours.

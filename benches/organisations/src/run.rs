@@ -64,7 +64,8 @@ impl Outcome {
     }
 }
 
-const WARM: u32 = 0;
+/// Virtual time of a turn.
+const TURN: Duration = Duration::from_micros(50);
 const MEASURE: u32 = 1;
 const STOP: u32 = 2;
 
@@ -73,12 +74,18 @@ fn engine_time(since: Duration) -> fs_core::Instant {
     fs_core::Instant::from_millis(1000) + since
 }
 
-fn opened(setting: Setting, sleeps: bool) -> Result<(Shared, Vec<Worker>, Vec<Protocol>)> {
+/// Where a run is, and how many threads have begun to measure.
+#[derive(Default)]
+struct Phase {
+    at: AtomicU32,
+    begun: AtomicU32,
+}
+
+fn opened(setting: Setting) -> Result<(Shared, Vec<Worker>, Vec<Protocol>)> {
     let Setting { kind, cores, connections, load } = setting;
     ensure!(kind != Kind::Up || cores == 1, "UP has one core");
     ensure!(connections >= cores, "fewer connections than cores");
-    let mut shared = Shared::new(kind, cores, connections, load);
-    shared.sleeps = sleeps && kind == Kind::ConnPT;
+    let shared = Shared::new(kind, cores, connections, load);
     let mut workers: Vec<Worker> = (0..cores).map(|core| Worker::new(&shared, core, connections)).collect();
     for worker in &mut workers {
         worker.open(&shared, connections, engine_time(Duration::ZERO));
@@ -92,11 +99,15 @@ fn opened(setting: Setting, sleeps: bool) -> Result<(Shared, Vec<Worker>, Vec<Pr
 
 /// A thread for each core (and a protocol thread beside it in ConnP-T), pinned, for so long after `warm_up`.
 pub fn timed(setting: Setting, warm_up: Duration, time: Duration) -> Result<Outcome> {
-    let (shared, mut workers, mut protocols) = opened(setting, true)?;
-    let phase = AtomicU32::new(WARM);
     let start = Instant::now();
+    let (mut shared, mut workers, mut protocols) = opened(setting)?;
+    // Each connection's first bytes, before threads compete.
+    for _ in 0..16 + setting.connections / 16 {
+        turns(&shared, &mut workers, &mut protocols, engine_time(start.elapsed()));
+    }
+    shared.sleeps = setting.kind == Kind::ConnPT;
     let shared = &shared;
-    let phase = &phase;
+    let phase = &Phase::default();
     let mut all = Counters::default();
     let mut seconds: f64 = 0.0;
     std::thread::scope(|scope| {
@@ -124,9 +135,12 @@ pub fn timed(setting: Setting, warm_up: Duration, time: Duration) -> Result<Outc
             }));
         }
         std::thread::sleep(warm_up);
-        phase.store(MEASURE, Ordering::Release);
+        phase.at.store(MEASURE, Ordering::Release);
+        while (phase.begun.load(Ordering::Acquire) as usize) < threads.len() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         std::thread::sleep(time);
-        phase.store(STOP, Ordering::Release);
+        phase.at.store(STOP, Ordering::Release);
         for thread in threads {
             if let Ok((counters, took)) = thread.join() {
                 all.add(&counters);
@@ -141,17 +155,20 @@ pub fn timed(setting: Setting, warm_up: Duration, time: Duration) -> Result<Outc
 
 /// Calls `turn` until the end, and says what was counted while all measured, and how long that was.
 fn measured(
-    phase: &AtomicU32,
+    phase: &Phase,
     start: Instant,
     mut turn: impl FnMut(fs_core::Instant, u32) -> Counters,
 ) -> (Counters, Duration) {
     let mut began: Option<(Counters, Instant)> = None;
     loop {
-        let at = phase.load(Ordering::Acquire);
+        let at = phase.at.load(Ordering::Acquire);
         let now = Instant::now();
         let counters = turn(engine_time(now - start), at);
         match (at, &began) {
-            (MEASURE, None) => began = Some((counters, now)),
+            (MEASURE, None) => {
+                began = Some((counters, Instant::now()));
+                phase.begun.fetch_add(1, Ordering::AcqRel);
+            }
             (STOP, Some((before, since))) => return (counters.since(before), since.elapsed()),
             (STOP, None) => return (Counters::default(), Duration::ZERO),
             _ => {}
@@ -162,10 +179,13 @@ fn measured(
 /// All cores' turns one after the other on this thread, in virtual time, until so many packets have gone in; what is counted is
 /// what happens within [`counted_turns`].
 pub fn counted(setting: Setting, packets: u64) -> Result<Outcome> {
-    let (shared, mut workers, mut protocols) = opened(setting, false)?;
+    let (shared, mut workers, mut protocols) = opened(setting)?;
     let mut clock = Duration::ZERO;
     let mut before = Counters::default();
-    turns(&shared, &mut workers, &mut protocols, &mut clock, 256);
+    for _ in 0..256 {
+        clock += TURN;
+        turns(&shared, &mut workers, &mut protocols, engine_time(clock));
+    }
     workers.iter().for_each(|worker| before.add(&worker.counters));
     protocols.iter().for_each(|protocol| before.add(&protocol.counters));
     let total = |workers: &[Worker], protocols: &[Protocol]| {
@@ -174,12 +194,13 @@ pub fn counted(setting: Setting, packets: u64) -> Result<Outcome> {
         protocols.iter().for_each(|protocol| all.add(&protocol.counters));
         all
     };
-    let mut last = 0;
+    let mut turns = 0;
     loop {
-        counted_turns(&shared, &mut workers, &mut protocols, &mut clock, 16);
+        clock += TURN;
+        counted_turns(&shared, &mut workers, &mut protocols, engine_time(clock));
+        turns += 1;
         let all = total(&workers, &protocols).since(&before);
-        ensure!(all.packets_in > last, "nothing moves any more after {last} packets");
-        last = all.packets_in;
+        ensure!(turns < 1000 + packets, "{} of {packets} packets in {turns} turns", all.packets_in);
         if all.packets_in >= packets {
             let drops = workers.iter().map(|worker| worker.connections().1).sum::<u64>() + shared.connections().1;
             return Ok(Outcome { seconds: 0.0, counters: all, drops });
@@ -189,33 +210,17 @@ pub fn counted(setting: Setting, packets: u64) -> Result<Outcome> {
 
 /// [`turns`] under the name that callgrind counts by.
 #[inline(never)]
-fn counted_turns(
-    shared: &Shared,
-    workers: &mut [Worker],
-    protocols: &mut [Protocol],
-    clock: &mut Duration,
-    rounds: usize,
-) {
-    turns(shared, workers, protocols, clock, rounds);
+fn counted_turns(shared: &Shared, workers: &mut [Worker], protocols: &mut [Protocol], now: fs_core::Instant) {
+    turns(shared, workers, protocols, now);
 }
 
-/// Rounds of all cores' turns.
-fn turns(
-    shared: &Shared,
-    workers: &mut [Worker],
-    protocols: &mut [Protocol],
-    clock: &mut Duration,
-    rounds: usize,
-) {
-    for _ in 0..rounds {
-        *clock += Duration::from_micros(50);
-        let now = engine_time(*clock);
-        for worker in &mut *workers {
-            worker.turn(shared, now);
-        }
-        for protocol in &mut *protocols {
-            protocol.turn(shared, now);
-        }
+/// All cores' turns, one after the other.
+fn turns(shared: &Shared, workers: &mut [Worker], protocols: &mut [Protocol], now: fs_core::Instant) {
+    for worker in workers {
+        worker.turn(shared, now);
+    }
+    for protocol in protocols {
+        protocol.turn(shared, now);
     }
 }
 
