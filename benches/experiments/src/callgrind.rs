@@ -42,8 +42,13 @@ fn parse(text: &str) -> Result<Costs> {
     let mut file = String::new();
     let mut callee = false;
     for line in text.lines() {
-        if let Some(name) = ["fl=", "fi=", "fe="].iter().find_map(|prefix| line.strip_prefix(prefix)) {
+        if let Some(name) = line.strip_prefix("fl=") {
             name.clone_into(&mut file);
+        } else if let Some(name) = line.strip_prefix("fi=").or_else(|| line.strip_prefix("fe=")) {
+            // What is inlined of Rust's own library counts as what it is inlined into.
+            if !name.contains("/library/") {
+                name.clone_into(&mut file);
+            }
         } else if line.starts_with("calls=") {
             callee = true;
         } else if line.starts_with(|c: char| c.is_ascii_digit()) {
@@ -67,9 +72,10 @@ mod tests {
     #[test]
     fn a_callees_cost_is_its_own() {
         let text = "events: Ir D1mr D1mw\n\nfl=a.rs\nfn=f\n10 5 1\nfi=b.rs\n3 7\nfe=a.rs\n11 1 0 2\ncalls=1 4\n11 100 9 9\n12 2\n\
-                    fl=b.rs\nfn=g\n4 100 9 9\n";
+                    fl=b.rs\nfn=g\n4 100 9 9\nfi=/rustc/1/library/core/src/iter.rs\n9 1\n";
         let costs = parse(text).unwrap();
         assert_eq!(costs["a.rs"], [8, 3]);
-        assert_eq!(costs["b.rs"], [107, 18]);
+        assert_eq!(costs["b.rs"], [108, 18]);
+        assert_eq!(costs.len(), 2);
     }
 }

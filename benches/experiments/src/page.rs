@@ -78,7 +78,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 fn page(latest: &Latest) -> String {
     let mut text = String::from(
         "# The papers' experiments\n\n\
-         fastsock comes from four papers and an evaluation of how stacks are organised. This page has their experiments on ours, each with the\n\
+         fastsock comes from four papers. This page has their experiments on ours, each with the\n\
          paper's number, the kernel's and ours of one run. It is written by `make experiments` (`QUICK=1`: short, at small sizes) from the\n\
          runs that are kept in `benches/experiments/results`; nobody types a figure. `lab/experiments PART` runs a part, with `--keep` into this page.\n\n\
          The papers' machines had 4 to 24 cores and real network cards; this one has what stands beside each part, both ends on it. What needs more\n\
@@ -96,7 +96,11 @@ fn page(latest: &Latest) -> String {
         .collect();
     if !goals.is_empty() {
         let met = goals.iter().filter(|(_, goal)| goal.met).count();
-        let _ = writeln!(text, "\n## Goals\n\n{met} of {} are met.\n\n| part | goal | measured | |\n|---|---|---|---|", goals.len());
+        let _ = writeln!(
+            text,
+            "\n## Goals\n\n{met} of {} are met.\n\n| part | goal | measured | |\n|---|---|---|---|",
+            goals.len()
+        );
         for (part, goal) in goals {
             let met = if goal.met { "met" } else { "**not met**" };
             let _ = writeln!(text, "| {part} | {} | {} | {met} |", goal.goal, goal.measured);
