@@ -1,6 +1,7 @@
 # demo   a proxy on AF_XDP beside the same proxy on kernel sockets, with a report (two minutes)
 # test   everything: unit, model, simulation, link and lab tests
 # bench  in memory, shared memory, veth, unmodified programs, each with a peer measured in the same run; QUICK=1 for a short one
+# experiments  those of the papers: docs/EXPERIMENTS.md is written; QUICK=1 for a short run at small sizes (root)
 # soak   simulated worlds from random seeds for SECONDS (60), every scenario in turn; a failure prints how to replay it
 # fuzz   all fuzz targets for MINUTES (10): hostile frames, options, reassembly, scoreboard, two ends, parser, control messages
 # differ random programs of socket calls for SECONDS (60), on the kernel and under preload; what differs is printed small (root);
@@ -14,7 +15,7 @@
 # deb-test  the same in clean roots of Debian 12 and 13 under systemd (root; the first time debootstrap loads them)
 # build  the examples, optimised
 
-.PHONY: demo test bench soak fuzz differ lifetimes compat vm deb deb-test build
+.PHONY: demo test bench experiments soak fuzz differ lifetimes compat vm deb deb-test build
 
 demo:
 	@lab/demo
@@ -24,6 +25,9 @@ test:
 
 bench:
 	@lab/bench $(if $(QUICK),--quick)
+
+experiments:
+	@lab/experiments --keep $(if $(QUICK),--quick)
 
 soak:
 	cargo run --release -p fs-sim -- soak --seconds $(or $(SECONDS),60)

@@ -108,6 +108,11 @@ impl Clients {
         !self.islands.is_empty()
     }
 
+    /// The flow of the client with this address (its last 32 bits) and port.
+    pub fn flow_of(address: u32, port: u16) -> usize {
+        ((address - FIRST_ADDR) * PORTS + u32::from(port - FIRST_PORT)) as usize
+    }
+
     /// Our address (its last 32 bits), our port and the stack's for a flow.
     fn addr(&self, flow: usize) -> ([u8; 4], u16, u16) {
         match self.role {
@@ -215,7 +220,7 @@ impl Clients {
         let (from_port, port) = (word(ip, at) >> 16, word(ip, at) & 0xffff);
         let flow = match self.role {
             Role::Server => from_port as usize,
-            Role::Clients => ((to - FIRST_ADDR) * PORTS + port - u32::from(FIRST_PORT)) as usize,
+            Role::Clients => Self::flow_of(to, port as u16),
         };
         let tcp = usize::from(ip[at + 12] >> 4) * 4;
         let (flags, payload) = (ip[at + 13], total - at - tcp);

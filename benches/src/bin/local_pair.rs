@@ -7,7 +7,10 @@
 //! local_pair short ADDRESS MS         messages of 8 bytes per second, one way
 //! local_pair long ADDRESS MS          bytes per second in messages of 64 KiB, one way
 //! local_pair connect ADDRESS MS       connections per second: connect, one byte each way, close
+//! local_pair trip:BYTES ADDRESS MS    as round-trip, of messages of so many bytes
+//! local_pair way:BYTES ADDRESS MS     messages of so many bytes per second, one way
 //! ```
+//! An ADDRESS that begins with `/` is a Unix socket's.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,18 +20,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use fs_benches::parts::median;
 
-const USAGE: &str = "usage: local_pair serve ADDRESS | (round-trip | short | long | connect) ADDRESS MS";
+const USAGE: &str =
+    "usage: local_pair serve ADDRESS | (round-trip | short | long | connect | trip:BYTES | way:BYTES) ADDRESS MS";
 
 /// The first byte of a connection says what it is for.
 const ECHO: u8 = b'e';
 const COUNT: u8 = b'c';
 const BYTE: u8 = b'b';
+/// An echo of messages whose size follows, four bytes of it.
+const SIZED: u8 = b'E';
 
 fn main() -> ExitCode {
     fs_benches::run(USAGE, |words| {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let figure = match words[..] {
+            ["serve", path] if path.starts_with('/') => return serve_unix(path).map(|()| true),
             ["serve", address] => return serve(address.parse()?).map(|()| true),
+            ["connect", path, ms] if path.starts_with('/') => {
+                unix_connections(path, Duration::from_millis(ms.parse()?))?
+            }
             [work, address, ms] => measure(work, address.parse()?, Duration::from_millis(ms.parse()?))?,
             _ => bail!("{USAGE}"),
         };
@@ -50,6 +60,31 @@ fn serve(address: SocketAddr) -> Result<()> {
     }
 }
 
+/// Connections by a Unix socket: a byte and back.
+fn serve_unix(path: &str) -> Result<()> {
+    let listener = std::os::unix::net::UnixListener::bind(path).with_context(|| path.to_owned())?;
+    loop {
+        let (mut stream, _) = listener.accept()?;
+        let mut byte = [0];
+        if stream.read(&mut byte)? == 1 {
+            stream.write_all(&byte)?;
+        }
+    }
+}
+
+fn unix_connections(path: &str, time: Duration) -> Result<f64> {
+    let (start, mut count) = (Instant::now(), 0u32);
+    while start.elapsed() < time {
+        let mut stream =
+            std::os::unix::net::UnixStream::connect(path).with_context(|| format!("connection {count}"))?;
+        let mut byte = [BYTE];
+        stream.write_all(&byte)?;
+        stream.read_exact(&mut byte)?;
+        count += 1;
+    }
+    Ok(f64::from(count) / start.elapsed().as_secs_f64())
+}
+
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     let mut kind = [0];
     if stream.read(&mut kind)? == 0 {
@@ -57,9 +92,13 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     }
     match kind[0] {
         BYTE => stream.write_all(&kind),
-        ECHO => {
+        ECHO | SIZED => {
             stream.set_nodelay(true)?;
-            let mut message = [0; 8];
+            let mut len = 8u32.to_ne_bytes();
+            if kind[0] == SIZED {
+                stream.read_exact(&mut len)?;
+            }
+            let mut message = vec![0; (u32::from_ne_bytes(len) as usize).min(1 << 24)];
             while stream.read_exact(&mut message).is_ok() {
                 stream.write_all(&message)?;
             }
@@ -78,8 +117,21 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 fn measure(work: &str, address: SocketAddr, time: Duration) -> Result<f64> {
+    if let Some((work, bytes)) = work.split_once(':') {
+        let bytes: usize = bytes.parse().context(USAGE)?;
+        ensure!((1..=1 << 24).contains(&bytes), "messages of 1 byte to 16 MiB");
+        return match work {
+            "trip" => {
+                let mut stream = connect(address, SIZED)?;
+                stream.write_all(&(bytes as u32).to_ne_bytes())?;
+                round_trip(stream, bytes, time)
+            }
+            "way" => one_way(connect(address, COUNT)?, &vec![7; bytes], time).map(|rate| rate / bytes as f64),
+            _ => bail!("{USAGE}"),
+        };
+    }
     match work {
-        "round-trip" => round_trip(connect(address, ECHO)?, time),
+        "round-trip" => round_trip(connect(address, ECHO)?, 8, time),
         "short" => one_way(connect(address, COUNT)?, &[7; 8], time).map(|bytes| bytes / 8.0),
         "long" => one_way(connect(address, COUNT)?, &[7; 1 << 16], time),
         "connect" => connections(address, time),
@@ -94,9 +146,9 @@ fn connect(address: SocketAddr, kind: u8) -> Result<TcpStream> {
     Ok(stream)
 }
 
-fn round_trip(mut stream: TcpStream, time: Duration) -> Result<f64> {
+fn round_trip(mut stream: TcpStream, bytes: usize, time: Duration) -> Result<f64> {
     const BATCH: u32 = 100;
-    let (mut message, mut batches) = ([1; 8], Vec::new());
+    let (mut message, mut batches) = (vec![1; bytes], Vec::new());
     let start = Instant::now();
     while start.elapsed() < time {
         let batch = Instant::now();
@@ -114,7 +166,7 @@ fn one_way(mut stream: TcpStream, message: &[u8], time: Duration) -> Result<f64>
     let (start, mut sent) = (Instant::now(), 0u64);
     while start.elapsed() < time {
         // The clock is looked at once for many short messages.
-        for _ in 0..(1 << 16) / message.len() {
+        for _ in 0..((1 << 16) / message.len()).max(1) {
             stream.write_all(message)?;
             sent += message.len() as u64;
         }

@@ -33,6 +33,9 @@ struct Args {
     /// Bytes in the body of every response.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     body: usize,
+    /// `GET /N` is answered with N bytes, up to so many; other paths with `--body`.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    by_path: usize,
     /// Serve HTTPS; without `--cert`, with a certificate made for this run and signed by itself.
     #[arg(long)]
     tls: bool,
@@ -68,10 +71,23 @@ fn main() -> anyhow::Result<()> {
 /// What all connections of a core share.
 struct Site {
     body: Bytes,
+    /// What paths that are numbers are answered from.
+    longest: Bytes,
     options: ServeOptions,
     tls: Option<tokio_rustls::TlsAcceptor>,
     stats: Arc<Stats>,
     core: usize,
+}
+
+impl Site {
+    /// The body for a path.
+    fn answer(&self, path: &str) -> Bytes {
+        let bytes = path.strip_prefix('/').and_then(|path| path.parse::<usize>().ok());
+        match bytes {
+            Some(bytes) if bytes <= self.longest.len() && !self.longest.is_empty() => self.longest.slice(..bytes),
+            _ => self.body.clone(),
+        }
+    }
 }
 
 async fn run(core: Core, args: Args, tls: Option<tokio_rustls::TlsAcceptor>, stats: Arc<Stats>) -> anyhow::Result<()> {
@@ -81,6 +97,7 @@ async fn run(core: Core, args: Args, tls: Option<tokio_rustls::TlsAcceptor>, sta
     }
     let site: &'static Site = Box::leak(Box::new(Site {
         body: Bytes::from(vec![b'x'; args.body]),
+        longest: Bytes::from(vec![b'x'; args.by_path]),
         options: ServeOptions { idle_shrink: Duration::from_millis(args.idle_shrink), ..ServeOptions::default() },
         tls,
         stats,
@@ -182,7 +199,7 @@ impl hyper::service::Service<Request<Incoming>> for Answer {
         let stats = request.uri().path() == "/stats";
         let (status, kind, body) = match *request.method() {
             Method::GET | Method::HEAD if stats => (StatusCode::OK, "application/json", site.stats.json().into()),
-            Method::GET | Method::HEAD => (StatusCode::OK, "text/plain", site.body.clone()),
+            Method::GET | Method::HEAD => (StatusCode::OK, "text/plain", site.answer(request.uri().path())),
             _ => (StatusCode::METHOD_NOT_ALLOWED, "text/plain", Bytes::from_static(b"GET or HEAD\n")),
         };
         let mut response = Response::new(Full::new(body));

@@ -10,3 +10,18 @@ fn an_idle_connection_is_small() {
     let size = output_size(connection);
     assert!(size <= 112, "{size} bytes, of which a stream has {}", size_of::<Stream>());
 }
+
+#[test]
+fn a_path_that_is_a_number_is_answered_with_so_many_bytes() {
+    let site = |longest| Site {
+        body: Bytes::from_static(b"body"),
+        longest: Bytes::from(vec![b'x'; longest]),
+        options: ServeOptions::default(),
+        tls: None,
+        stats: Arc::new(Stats::new(1)),
+        core: 0,
+    };
+    let lengths = |longest| ["/0", "/10", "/11", "/", "/a", "*", ""].map(|path| site(longest).answer(path).len());
+    assert_eq!(lengths(10), [0, 10, 4, 4, 4, 4, 4]);
+    assert_eq!(lengths(0), [4; 7]);
+}

@@ -31,8 +31,18 @@ impl Client {
 
     /// Sends the request and takes the whole answer.
     pub(crate) async fn ask(&mut self) -> Result<(), Kind> {
+        self.ask_as(false).await
+    }
+
+    /// The same, after which the server closes.
+    pub(crate) async fn ask_last(&mut self) -> Result<(), Kind> {
+        self.ask_as(true).await
+    }
+
+    async fn ask_as(&mut self, last: bool) -> Result<(), Kind> {
         let Self { stream, session } = self;
-        stream.write_all(&session.plan.request).await?;
+        let request = if last { &session.plan.last_request } else { &session.plan.request };
+        stream.write_all(request).await?;
         let mut answer = Answer::default();
         loop {
             let step = stream.read_with(&session.scratch, |bytes| {

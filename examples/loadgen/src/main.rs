@@ -67,6 +67,9 @@ struct Args {
     /// Path of HTTP requests.
     #[arg(long, default_value = "/")]
     path: String,
+    /// Requests on a connection before it is closed and the next is opened (keepalive); 0: as many as the time allows.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    per_connection: u32,
     /// Receive instead of sending (bulk).
     #[arg(long)]
     reverse: bool,
@@ -104,6 +107,8 @@ fn main() -> anyhow::Result<ExitCode> {
         args.mode = Mode::Hold;
     }
     anyhow::ensure!(!args.reverse || args.mode == Mode::Bulk, "--reverse belongs to --mode bulk");
+    let limited = args.per_connection > 0;
+    anyhow::ensure!(!limited || args.mode == Mode::Keepalive, "--per-connection belongs to --mode keepalive");
     anyhow::ensure!(args.path.starts_with('/') && !args.path.contains([' ', '\r', '\n']), "--path must be a path");
     if let Some(sources) = &args.source {
         anyhow::ensure!(sources.is_v4() == args.connect.is_ipv4(), "--source and --connect differ in their IP version");

@@ -40,11 +40,21 @@ async fn short(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
 
 async fn keepalive(session: &Rc<Session>, waiting: &Waiting) -> Result<(), Kind> {
     let mut client = Client::connect(session, waiting).await?;
+    let mut asked = 0;
     while !session.stopping() {
         let started = Instant::now();
         waiting.set(Some(started));
-        client.ask().await?;
+        asked += 1;
+        let last = asked == session.plan.per_connection;
+        if last {
+            client.ask_last().await?;
+        } else {
+            client.ask().await?;
+        }
         session.answered(started.elapsed());
+        if last {
+            return client.end().await;
+        }
     }
     Ok(())
 }

@@ -33,9 +33,13 @@ pub(crate) struct Plan {
     pub(crate) seconds: Duration,
     pub(crate) timeout: Duration,
     pub(crate) request: Vec<u8>,
+    /// The last one of a connection.
+    pub(crate) last_request: Vec<u8>,
     pub(crate) body: Option<usize>,
     pub(crate) message: Vec<u8>,
     pub(crate) reverse: bool,
+    /// Requests on a connection; 0: no bound.
+    pub(crate) per_connection: u32,
     pub(crate) opening: usize,
     pub(crate) live: Vec<PerCore<Live>>,
     /// Cores that have opened all their connections (hold).
@@ -44,8 +48,9 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(args: &Args) -> Self {
-        let close = if args.mode == Mode::Short { "Connection: close\r\n" } else { "" };
-        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n{close}\r\n", args.path, args.connect);
+        let request = |close| format!("GET {} HTTP/1.1\r\nHost: {}\r\n{close}\r\n", args.path, args.connect);
+        let last_request = request("Connection: close\r\n");
+        let request = if args.mode == Mode::Short { last_request.clone() } else { request("") };
         let message = if args.mode == Mode::Bulk { CHUNK } else { args.body.unwrap_or(PING).max(1) };
         let cores = args.stack.cores.0.len();
         Self {
@@ -57,10 +62,12 @@ impl Plan {
             seconds: args.seconds,
             timeout: args.timeout,
             request: request.into_bytes(),
+            last_request: last_request.into_bytes(),
             body: args.body,
             // Not all alike, so that a wrong offset shows.
             message: (0..message).map(|i| (i * 31 + i / 251) as u8).collect(),
             reverse: args.reverse,
+            per_connection: args.per_connection,
             opening: args.opening as usize,
             live: (0..cores).map(|_| PerCore::default()).collect(),
             opened: AtomicUsize::new(0),

@@ -3,14 +3,18 @@
 //! Two processes, this program twice, each pinned to a core (two cores, or both on one). Figures of short exchanges
 //! are medians of batches, so that a batch in which something else ran does not count.
 //!
-//! usage: shm [--quick] [--dry-run]
+//! usage: shm [--quick] [--dry-run] | shm measure round-trip|one-way channel|tcp|unix|pipe|ring BYTES HERE,THERE MS
+//!
+//! `measure` prints one figure, for lab/experiments: ns of a round trip, or messages a second one way; `ring` is what a raw ring
+//! of one producer and one consumer does with the same bytes.
 
 mod raw_unsafe;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,7 +23,7 @@ use fs_benches::parts::{Plan, in_turns};
 use fs_benches::report::{self, Goal, Row};
 use fs_example_common::sys::pin_to_cpu;
 use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side, Wait, WaitEnd};
-use raw_unsafe::Raw;
+use raw_unsafe::{Raw, Ring};
 
 /// As that of the library's blocking send (crates/fs-socket/src/stream.rs).
 const NEAR: Duration = Duration::from_millis(1);
@@ -32,11 +36,18 @@ fn main() -> Result<()> {
         [] => report(false),
         ["--quick"] => report(true),
         ["--dry-run"] | ["--quick", "--dry-run"] => Ok(()),
-        ["server", work, transport, core, path, count] => {
-            pin_to_cpu(core.parse()?)?;
-            serve(work, transport, path, count.parse()?)
+        ["measure", work, transport, bytes, cores, ms] => {
+            let (here, there) = cores.split_once(',').context("CPUs are HERE,THERE")?;
+            let cores = (here.parse()?, there.parse()?);
+            let figure = measure(work, transport, bytes.parse()?, cores, Duration::from_millis(ms.parse()?))?;
+            println!("{figure:.1}");
+            Ok(())
         }
-        _ => bail!("usage: shm [--quick] [--dry-run]"),
+        ["server", work, transport, core, path, count, len] => {
+            pin_to_cpu(core.parse()?)?;
+            serve(work, transport, path, count.parse()?, len.parse()?)
+        }
+        _ => bail!("usage: shm [--quick] [--dry-run] | shm measure round-trip|one-way TRANSPORT BYTES HERE,THERE MS"),
     }
 }
 
@@ -71,6 +82,26 @@ fn report(quick: bool) -> Result<()> {
     Ok(())
 }
 
+/// One figure of messages of `len` bytes: batches of about a hundredth of the time, their median.
+fn measure(work: &str, transport: &str, len: usize, cores: (usize, usize), time: Duration) -> Result<f64> {
+    ensure!((8..=1 << 24).contains(&len), "messages of 8 bytes to 16 MiB");
+    match work {
+        "round-trip" => {
+            let once = round_trip_of(len, transport, cores, 10, 10)?;
+            let batch = (time.as_nanos() as f64 / 40.0 / once.max(1.0)).clamp(1.0, 1e6) as u32;
+            round_trip_of(len, transport, cores, batch, 40)
+        }
+        "one-way" => {
+            let least = (len as u64).max(1 << 16);
+            let rate = one_way(transport, cores, len, least.next_multiple_of(len as u64), 4)?;
+            let batch = (rate * time.as_secs_f64() / 10.0) as u64;
+            let batch = batch.max(least).next_multiple_of(len as u64);
+            Ok(one_way(transport, cores, len, batch, 10)? / len as f64)
+        }
+        other => bail!("{other}: round-trip or one-way"),
+    }
+}
+
 /// Beside raw shared memory, where each side has a core to spin on, and beside the kernel.
 fn round_trips(plan: &Plan, name: &str, cores: (usize, usize)) -> Result<Vec<Row>> {
     let two = cores.0 != cores.1;
@@ -89,11 +120,16 @@ fn round_trips(plan: &Plan, name: &str, cores: (usize, usize)) -> Result<Vec<Row
 }
 
 /// Median of the batches' mean round trip, in ns.
-fn round_trip(transport: &str, (here, there): (usize, usize), batch: u32, batches: usize) -> Result<f64> {
+fn round_trip(transport: &str, cores: (usize, usize), batch: u32, batches: usize) -> Result<f64> {
+    round_trip_of(8, transport, cores, batch, batches)
+}
+
+/// The same of messages of `len` bytes.
+fn round_trip_of(len: usize, transport: &str, cores: (usize, usize), batch: u32, batches: usize) -> Result<f64> {
     let count = u64::from(batch) * (batches as u64 + 1);
-    let (mut end, server) = start("echo", transport, (here, there), count)?;
+    let (mut end, server) = start("echo", transport, cores, count, len)?;
     let mut times = Vec::with_capacity(batches);
-    let mut message = [0; 8];
+    let mut message = vec![0; len];
     for round in 0..=batches {
         let begin = Instant::now();
         for _ in 0..batch {
@@ -111,7 +147,7 @@ fn round_trip(transport: &str, (here, there): (usize, usize), batch: u32, batche
 
 /// Median over the batches of bytes per second, each from its first byte sent until the reader has confirmed its last.
 fn one_way(transport: &str, cores: (usize, usize), len: usize, batch: u64, batches: usize) -> Result<f64> {
-    let (mut end, server) = start("sink", transport, cores, batch)?;
+    let (mut end, server) = start("sink", transport, cores, batch, len)?;
     let message = vec![7; len];
     let mut rates = Vec::with_capacity(batches);
     for round in 0..=batches {
@@ -129,7 +165,7 @@ fn one_way(transport: &str, cores: (usize, usize), len: usize, batch: u64, batch
     Ok(rates[rates.len() / 2])
 }
 
-fn serve(work: &str, transport: &str, path: &str, count: u64) -> Result<()> {
+fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Result<()> {
     let mut end = match transport {
         "tcp" => {
             let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -138,9 +174,30 @@ fn serve(work: &str, transport: &str, path: &str, count: u64) -> Result<()> {
             stream.set_nodelay(true)?;
             End::Tcp(stream)
         }
-        "raw" => {
+        "unix" => {
+            let name = std::env::temp_dir().join(format!("fs-shm-{}", std::process::id()));
+            let listener = UnixListener::bind(&name)?;
+            println!("{}", name.display());
+            let (stream, _) = listener.accept()?;
+            std::fs::remove_file(&name)?;
+            End::Unix(stream)
+        }
+        "pipe" => {
+            let (read, write) = path.split_once(',').context("two pipes")?;
+            let ends = (File::open(read)?, File::options().write(true).open(write)?);
             println!("ready");
-            End::Raw(Raw::map(open(path)?, 1)?)
+            End::Pipe(ends.0, ends.1)
+        }
+        "raw" => {
+            // Mapped first: the other side closes the descriptor that the path leads to.
+            let raw = Raw::map(open(path)?, 1)?;
+            println!("ready");
+            End::Raw(raw)
+        }
+        "ring" => {
+            let ring = Ring::map(open(path)?, 1)?;
+            println!("ready");
+            End::Ring(ring)
         }
         _ => {
             let arena = map(open(path)?.as_fd(), Side::B)?;
@@ -153,7 +210,7 @@ fn serve(work: &str, transport: &str, path: &str, count: u64) -> Result<()> {
     };
     match work {
         "echo" => {
-            let mut message = [0; 8];
+            let mut message = vec![0; len];
             for _ in 0..count {
                 end.receive(&mut message)?;
                 end.send(&message)?;
@@ -182,14 +239,20 @@ fn serve(work: &str, transport: &str, path: &str, count: u64) -> Result<()> {
 /// A transport's end.
 enum End {
     Raw(Raw),
+    Ring(Ring),
     Channel(Channel<'static>),
     Tcp(TcpStream),
+    Unix(UnixStream),
+    Pipe(File, File),
 }
 
 impl End {
     fn send(&mut self, mut message: &[u8]) -> Result<()> {
         match self {
             End::Raw(raw) => raw.send(),
+            End::Ring(ring) => ring.send(message),
+            End::Unix(stream) => stream.write_all(message)?,
+            End::Pipe(_, write) => write.write_all(message)?,
             End::Channel(channel) => {
                 // As a blocking send of a program does: a moment for the reader before a large ring is taken.
                 let mut near = true;
@@ -215,16 +278,21 @@ impl End {
         Ok(())
     }
 
-    fn receive(&mut self, message: &mut [u8; 8]) -> Result<()> {
+    fn receive(&mut self, message: &mut [u8]) -> Result<()> {
         match self {
             End::Raw(raw) => raw.receive(),
-            End::Channel(_) => {
+            End::Channel(_) | End::Ring(_) => {
                 let mut done = 0;
-                while done < 8 {
-                    done += self.receive_some(&mut message[done..])?;
+                while done < message.len() {
+                    match self.receive_some(&mut message[done..])? {
+                        0 => bail!("the other side has closed"),
+                        n => done += n,
+                    }
                 }
             }
             End::Tcp(stream) => stream.read_exact(message)?,
+            End::Unix(stream) => stream.read_exact(message)?,
+            End::Pipe(read, _) => read.read_exact(message)?,
         }
         Ok(())
     }
@@ -232,6 +300,9 @@ impl End {
     fn receive_some(&mut self, buf: &mut [u8]) -> Result<usize> {
         match self {
             End::Raw(_) => Ok(0),
+            End::Ring(ring) => Ok(ring.receive(buf)),
+            End::Unix(stream) => Ok(stream.read(buf)?),
+            End::Pipe(read, _) => Ok(read.read(buf)?),
             End::Channel(channel) => loop {
                 match channel.recv_one(buf) {
                     Ok(n) => return Ok(n),
@@ -246,32 +317,48 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        if let End::Channel(channel) = self {
+        match self {
             // Fails for a signal handler's close only.
-            let _last = channel.close(false);
+            End::Channel(channel) => drop(channel.close(false)),
+            End::Ring(ring) => ring.close(),
+            _ => {}
         }
     }
 }
 
 /// This end on core `here`, and the process of the other on `there`.
-fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64) -> Result<(End, Child)> {
+fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64, len: usize) -> Result<(End, Child)> {
     pin_to_cpu(here)?;
     // The other process opens our memory by its name in /proc.
+    let name = |fd: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+    let pipes = if transport == "pipe" { Some((pipe()?, pipe()?)) } else { None };
     let memory = match transport {
-        "tcp" => None,
+        "tcp" | "unix" | "pipe" => None,
+        "ring" => Some(Ring::create()?),
         "raw" => Some(raw_unsafe::create()?),
         _ => Some(Arena::create("bench", Geometry::STANDARD)?),
     };
-    let path =
-        memory.as_ref().map_or(String::new(), |fd| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()));
+    let path = match (&memory, &pipes) {
+        (Some(memory), _) => name(memory),
+        (None, Some((there, back))) => format!("{},{}", name(&there.0), name(&back.1)),
+        (None, None) => String::new(),
+    };
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["server", work, transport, &there.to_string(), &path, &count.to_string()])
+        .args(["server", work, transport, &there.to_string(), &path, &count.to_string(), &len.to_string()])
         .stdout(Stdio::piped())
         .spawn()?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
     let end = match (transport, memory) {
         ("raw", Some(memory)) => End::Raw(Raw::map(memory, 0)?),
+        ("ring", Some(memory)) => End::Ring(Ring::map(memory, 0)?),
+        ("unix", _) => End::Unix(UnixStream::connect(line.trim())?),
+        ("pipe", _) => {
+            // The other ends are the other process's, which has opened them.
+            let ((_, write), (read, _)) = pipes.context("no pipes")?;
+            End::Pipe(read.into(), write.into())
+        }
         (_, Some(memory)) => End::Channel(Channel::open(map(memory.as_fd(), Side::A)?, &OpenArgs::default())?),
         (_, None) => {
             let stream = TcpStream::connect(line.trim())?;

@@ -1,0 +1,179 @@
+//! The experiments of the papers that fastsock comes from: `lab/experiments`, `docs/EXPERIMENTS.md`.
+//!
+//! ```text
+//! fs-experiments [--quick | --smoke] [PART…]   runs them; target/experiments/PART.json
+//! fs-experiments page [--check]      writes docs/EXPERIMENTS.md from the kept runs
+//! fs-experiments replay ADDRESS FILE       plays a trace (JSON, .har, .pcap) on the kernel's sockets; a line of JSON
+//! fs-experiments flows ADDRESS N SECONDS   receives on so many connections; a line of JSON
+//! ```
+
+mod callgrind;
+mod chart;
+mod clients;
+mod fastsocket;
+mod messages;
+mod mtcp;
+mod organisations;
+mod outcome;
+mod page;
+mod peers;
+mod replay;
+mod trace;
+
+use anyhow::{Context, Result, bail};
+use fs_tests::apps::{target_dir, workspace};
+use outcome::{Item, Outcome};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+const USAGE: &str = "usage: fs-experiments [--quick | --smoke] [PART…] | page [--check] | replay ADDRESS FILE | flows ADDRESS N SECONDS; \
+                     parts: organisations messages fastsocket mtcp replay peers";
+
+/// One experiment.
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// What is measured, and what differs from the paper.
+    pub(crate) about: &'static str,
+    pub(crate) run: fn(&mut Run) -> Result<()>,
+}
+
+/// A part under way.
+pub(crate) struct Run {
+    pub(crate) quick: bool,
+    /// Only whether all works: the smallest sizes, and what cannot be measured is an error.
+    pub(crate) smoke: bool,
+    pub(crate) failed: bool,
+    pub(crate) items: Vec<Item>,
+    pub(crate) missing: Vec<String>,
+}
+
+impl Run {
+    /// The first in a quick run, else the second.
+    pub(crate) fn choose<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// All, or in a smoke run the first.
+    pub(crate) fn few<'a, T>(&self, all: &'a [T]) -> &'a [T] {
+        if self.smoke { &all[..1] } else { all }
+    }
+
+    /// What `measured` gives; where it cannot be measured, the page says why.
+    pub(crate) fn attempt<T>(&mut self, what: &str, measured: Result<T>) -> Option<T> {
+        match measured {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let said = format!("{error:#}");
+                let line = said.lines().next().unwrap_or_default();
+                println!("  {what}: NOT MEASURED: {said}");
+                self.missing.push(format!("{what}: {line}."));
+                self.failed = true;
+                None
+            }
+        }
+    }
+}
+
+/// All of them, in the page's order.
+pub(crate) const PARTS: &[Part] = &[
+    Part {
+        name: "organisations",
+        title: "Organisations of a network stack (Willmann, Rixner, Cox 2006)",
+        about: organisations::ABOUT,
+        run: organisations::run,
+    },
+    Part {
+        name: "messages",
+        title: "Messages within a host (SocksDirect, SIGCOMM 2019)",
+        about: messages::ABOUT,
+        run: messages::run,
+    },
+    Part {
+        name: "fastsocket",
+        title: "Locality, locks, balance (Fastsocket, ASPLOS 2016)",
+        about: fastsocket::ABOUT,
+        run: fastsocket::run,
+    },
+    Part {
+        name: "mtcp",
+        title: "Short connections, fairness, batching (mTCP, NSDI 2014)",
+        about: mtcp::ABOUT,
+        run: mtcp::run,
+    },
+    Part { name: "replay", title: "WebReplay (mTCP, NSDI 2014)", about: replay::ABOUT, run: replay::run },
+    Part { name: "peers", title: "Peers", about: peers::ABOUT, run: peers::run },
+];
+
+fn main() -> ExitCode {
+    fs_benches::run(USAGE, |words| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words[..] {
+            ["page"] => page::write(&workspace(), false).map(|()| true),
+            ["page", "--check"] => page::write(&workspace(), true).map(|()| true),
+            ["replay", to, file] => {
+                fs_example_common::usage::raise_open_files(1 << 20)?;
+                let replayed = clients::replay(to.parse().context(USAGE)?, trace::read(Path::new(file))?)?;
+                println!("{}", serde_json::to_string(&replayed)?);
+                Ok(true)
+            }
+            ["flows", to, count, seconds] => {
+                fs_example_common::usage::raise_open_files(1 << 20)?;
+                let seconds: f64 = seconds.parse().context(USAGE)?;
+                let flows = clients::flows(to.parse().context(USAGE)?, count.parse().context(USAGE)?, seconds)?;
+                println!("{}", serde_json::to_string(&flows)?);
+                Ok(true)
+            }
+            _ => experiments(&words),
+        }
+    })
+}
+
+fn experiments(words: &[&str]) -> Result<bool> {
+    let (mut quick, mut smoke, mut wanted) = (false, false, Vec::new());
+    for &word in words {
+        match word {
+            "--quick" => quick = true,
+            "--smoke" => (quick, smoke) = (true, true),
+            name if PARTS.iter().any(|part| part.name == name) => wanted.push(name),
+            other => bail!("unknown part or option {other}; {USAGE}"),
+        }
+    }
+    let folder = target_dir().join("experiments");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut complete = true;
+    for part in PARTS {
+        if !wanted.is_empty() && !wanted.contains(&part.name) {
+            continue;
+        }
+        println!("{}:", part.name);
+        let start = Instant::now();
+        let mut run = Run { quick, smoke, failed: false, items: Vec::new(), missing: Vec::new() };
+        if let Err(error) = (part.run)(&mut run) {
+            println!("  {}: FAILED: {error:#}", part.name);
+            complete = false;
+            continue;
+        }
+        complete &= !(smoke && run.failed);
+        let outcome = Outcome {
+            kernel: fs_benches::report::kernel(),
+            processors: std::thread::available_parallelism()?.get(),
+            quick,
+            took_seconds: start.elapsed().as_secs_f64(),
+            items: run.items,
+            missing: run.missing,
+        };
+        for item in &outcome.items {
+            if let Item::Goal(goal) = item {
+                println!("  {}: {} ({})", goal.goal, goal.measured, if goal.met { "met" } else { "NOT met" });
+            }
+        }
+        let path = folder.join(format!("{}.json", part.name));
+        if !smoke {
+            outcome::write(&path, &outcome)?;
+        }
+        println!("  {:.0} s: {}", outcome.took_seconds, path.display());
+    }
+    Ok(complete)
+}

@@ -1,0 +1,134 @@
+//! What an experiment has to say: figures, tables, goals; as JSON beside the run, as a page for readers.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// A part's results.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// The kernel's release.
+    pub(crate) kernel: String,
+    /// CPUs of the machine.
+    pub(crate) processors: usize,
+    /// A short run at small sizes.
+    pub(crate) quick: bool,
+    /// How long it took.
+    pub(crate) took_seconds: f64,
+    /// In the page's order.
+    pub(crate) items: Vec<Item>,
+    /// What could not be measured, and why.
+    pub(crate) missing: Vec<String>,
+}
+
+/// One piece of a page.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Item {
+    Figure(Figure),
+    Table(Table),
+    Goal(Goal),
+}
+
+/// Lines over categories.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    /// File name of the plot, without its ending.
+    pub(crate) name: String,
+    pub(crate) title: String,
+    /// What the paper has, with its figure's number.
+    pub(crate) paper: String,
+    /// One sentence on what it means.
+    pub(crate) means: String,
+    /// What the categories are.
+    pub(crate) over: String,
+    pub(crate) categories: Vec<String>,
+    /// Unit of the values.
+    pub(crate) unit: String,
+    /// Logarithmic.
+    pub(crate) log: bool,
+    pub(crate) series: Vec<Series>,
+}
+
+/// One line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    /// One for each category; `None` where it was not measured.
+    pub(crate) values: Vec<Option<f64>>,
+}
+
+/// Cells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) paper: String,
+    pub(crate) means: String,
+    pub(crate) head: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// A goal with its figure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Goal {
+    pub(crate) goal: String,
+    pub(crate) measured: String,
+    pub(crate) met: bool,
+}
+
+impl Figure {
+    /// The value of a series in a category.
+    pub(crate) fn value(&self, series: &str, category: &str) -> Option<f64> {
+        let at = self.categories.iter().position(|name| name == category)?;
+        *self.series.iter().find(|one| one.name == series)?.values.get(at)?
+    }
+
+    /// Ranges of `of`'s values as multiples of `to`'s, over all categories: least and greatest.
+    pub(crate) fn ratios(&self, of: &str, to: &str) -> Option<(f64, f64)> {
+        let ratio = |category: &String| Some(self.value(of, category)? / self.value(to, category)?);
+        let ratios: Vec<f64> = self.categories.iter().filter_map(ratio).filter(|ratio| ratio.is_finite()).collect();
+        let least = ratios.iter().copied().reduce(f64::min)?;
+        Some((least, ratios.iter().copied().reduce(f64::max)?))
+    }
+}
+
+/// "2.1 to 3 times" for a sentence.
+pub(crate) fn times(ratios: Option<(f64, f64)>) -> String {
+    match ratios {
+        None => "not measured".into(),
+        Some((least, most)) if number(least) == number(most) => format!("{} ×", number(least)),
+        Some((least, most)) => format!("{} to {} ×", number(least), number(most)),
+    }
+}
+
+/// Three significant digits.
+pub(crate) fn number(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude >= 1000.0 {
+        let unit = 10_f64.powi(magnitude.log10().floor() as i32 - 2);
+        let digits = format!("{:.0}", (value / unit).round() * unit);
+        let groups: Vec<&str> =
+            digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).unwrap_or_default()).collect();
+        return groups.join(",");
+    }
+    match magnitude {
+        0.0 => "0".into(),
+        m if m >= 100.0 => format!("{value:.0}"),
+        m if m >= 10.0 => format!("{value:.1}"),
+        m if m >= 1.0 => format!("{value:.2}"),
+        m if m >= 0.001 => format!("{value:.3}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// Reads a part's results.
+pub(crate) fn read(path: &Path) -> Result<Outcome> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// Writes them.
+pub(crate) fn write(path: &Path, outcome: &Outcome) -> Result<()> {
+    let text = serde_json::to_string_pretty(outcome)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,368 @@
+//! What a user would pick instead, in the same table from the same run.
+
+use crate::Run;
+use crate::outcome::{Goal, Item, Table, number};
+use anyhow::{Context, Result, ensure};
+use fs_benches::parts::median;
+use fs_tests::apps::StackOptions;
+use fs_tests::clients::{self, WrkOptions};
+use fs_tests::lab::{BACKEND, BACKEND6, FRONT, Lab, Ns};
+use fs_tests::loadgen::{Load, Mode as LoadMode};
+use fs_tests::proxy::{HTTP_PORT, Mode, Proxy, ProxyOptions, TCP_PORT};
+use fs_tests::servers::{self, ECHO_PORT};
+use fs_tests::unmodified::{Placement, Stage};
+use fs_tests::wire::Gvisor;
+use fs_tests::{Nginx, Proc, Stack, body};
+use std::time::Duration;
+
+pub(crate) const ABOUT: &str = "\
+Proxies: one core on CPU 0 in front of nginx on CPU 1, wrk with 64 connections on the kernel's sockets on CPU 1; HAProxy with `nbthread 1` and `http-reuse always`, nginx with one worker and kept
+upstream connections. Requests per CPU second are of the proxy's own, with the daemon's where there is one. Servers: an echo of 64 bytes on 64 connections, loaded by `fs-loadgen` on the
+kernel's sockets. One host: redis.";
+
+pub(crate) fn run(run: &mut Run) -> Result<()> {
+    proxies(run)?;
+    servers(run);
+    one_host(run);
+    for (what, why) in [
+        ("Pingora, Envoy", "neither is in Debian, and both are larger to build or load than all of this tree"),
+        ("monoio, compio (io_uring)", "no such server is in the tree yet"),
+        ("smoltcp on the wire", "beside our engine in memory: docs/PERFORMANCE.md, `in_memory`"),
+        ("sockmap redirect", "needs a cgroup2 mount and a BPF program of its own, which is not in the tree yet"),
+    ] {
+        run.missing.push(format!("{what}: {why}."));
+    }
+    Ok(())
+}
+
+/// A proxy of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Ours(Stack),
+    Haproxy,
+    HaproxyPreloaded,
+    Nginx,
+}
+
+const PROXIES: [(&str, Which); 5] = [
+    ("fs-proxy on fastsock", Which::Ours(Stack::Fastsock)),
+    ("fs-proxy on the kernel's sockets", Which::Ours(Stack::Kernel)),
+    ("HAProxy", Which::Haproxy),
+    ("HAProxy under fastsock run", Which::HaproxyPreloaded),
+    ("nginx", Which::Nginx),
+];
+
+struct Rates {
+    per_cpu_second: f64,
+    rate: f64,
+    p99_us: f64,
+}
+
+/// Processes whose CPU time counts, and what keeps them.
+struct Running<'a> {
+    pids: Vec<u32>,
+    _stage: Option<Stage<'a>>,
+    proc: Option<Proc>,
+    ours: Option<Proxy>,
+}
+
+fn cpu_seconds(pids: &[u32]) -> Result<f64> {
+    let mut ticks = 0;
+    for pid in pids {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let after = stat.rsplit_once(')').context("/proc/PID/stat")?.1;
+        let fields: Vec<&str> = after.split_whitespace().collect();
+        for field in [11, 12] {
+            ticks += fields.get(field).context("/proc/PID/stat")?.parse::<u64>()?;
+        }
+    }
+    Ok(ticks as f64 / 100.0)
+}
+
+/// A process with its children.
+fn family(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    std::iter::once(pid).chain(children.split_whitespace().filter_map(|child| child.parse().ok())).collect()
+}
+
+fn start<'a>(lab: &'a Lab, which: Which, mode: Mode) -> Result<Running<'a>> {
+    let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
+    let haproxy = || -> Result<std::path::PathBuf> {
+        let path = lab.dir().join("haproxy.cfg");
+        let (kind, reuse) = if mode == Mode::Http { ("http", "  http-reuse always\n") } else { ("tcp", "") };
+        std::fs::write(
+            &path,
+            format!(
+                "global\n  nbthread 1\n  maxconn 4000\ndefaults\n  mode {kind}\n{reuse}  timeout connect 10s\n  timeout client 30s\n  timeout server 30s\n\
+                 listen front\n  bind {FRONT}:{port}\n  server back {BACKEND}:80\n"
+            ),
+        )?;
+        Ok(path)
+    };
+    match which {
+        Which::Ours(stack) => {
+            let proxy = Proxy::start(lab, &ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) })?;
+            Ok(Running { pids: vec![proxy.proc.pid()], _stage: None, proc: None, ours: Some(proxy) })
+        }
+        Which::Haproxy => {
+            let mut command = lab.command(Ns::Host, "taskset");
+            command.args(["-c", "0", "haproxy", "-db", "-f"]).arg(haproxy()?);
+            let mut proc = lab.spawn("haproxy", &mut command)?;
+            proc.wait_for("answer", Duration::from_secs(15), || lab.reaches(Ns::Client, FRONT, port))?;
+            Ok(Running { pids: family(proc.pid()), _stage: None, proc: Some(proc), ours: None })
+        }
+        Which::HaproxyPreloaded => {
+            let mut stage = Stage::set(lab, Placement::Server)?;
+            stage.cpu = Some(0);
+            let mut command = stage.server("haproxy");
+            command.args(["-db", "-f"]).arg(haproxy()?);
+            let proc = stage.serve("haproxy", &mut command, port)?;
+            let mut pids = family(proc.pid());
+            pids.extend(stage.daemon_pid());
+            Ok(Running { pids, _stage: Some(stage), proc: Some(proc), ours: None })
+        }
+        Which::Nginx => {
+            let d = lab.dir().display();
+            let path = lab.dir().join("nginx-proxy.conf");
+            let stream = "/usr/lib/nginx/modules/ngx_stream_module.so";
+            ensure!(
+                mode == Mode::Http || std::path::Path::new(stream).exists(),
+                "nginx's stream module is not installed (libnginx-mod-stream)"
+            );
+            let body = match mode {
+                Mode::Http => format!(
+                    "http {{\n  access_log off;\n  client_body_temp_path {d}/np1;\n  proxy_temp_path {d}/np2;\n  fastcgi_temp_path {d}/np3;\n  uwsgi_temp_path {d}/np4;\n\
+                     scgi_temp_path {d}/np5;\n  keepalive_requests 10000000;\n  upstream back {{ server {BACKEND}:80; keepalive 128; keepalive_requests 10000000; }}\n\
+                     server {{ listen {FRONT}:{port}; location / {{ proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}\n}}\n"
+                ),
+                Mode::Tcp => format!("stream {{ server {{ listen {FRONT}:{port}; proxy_pass {BACKEND}:80; }} }}\n"),
+            };
+            let load = if mode == Mode::Tcp { format!("load_module {stream};\n") } else { String::new() };
+            std::fs::write(
+                &path,
+                format!(
+                    "{load}user root;\nworker_processes 1;\ndaemon off;\npid {d}/np.pid;\nerror_log {d}/np.log;\nevents {{ worker_connections 4096; }}\n{body}"
+                ),
+            )?;
+            let mut command = lab.command(Ns::Host, "taskset");
+            command.args(["-c", "0", "nginx", "-e"]).arg(lab.dir().join("np.log")).arg("-c").arg(&path);
+            let mut proc = lab.spawn("nginx-proxy", &mut command)?;
+            proc.wait_for("answer", Duration::from_secs(15), || lab.reaches(Ns::Client, FRONT, port))?;
+            Ok(Running { pids: family(proc.pid()), _stage: None, proc: Some(proc), ours: None })
+        }
+    }
+}
+
+fn measure(which: Which, mode: Mode, close: bool, seconds: u32) -> Result<Rates> {
+    let lab = Lab::require(&["--queues", "1"])?;
+    let mut rates = None;
+    lab.check(|lab| {
+        let small = body::body(body::SMALL)?;
+        let listen = [format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")];
+        let nginx = Nginx::start(lab, Ns::Backend, "nginx", &listen, &[&small])?;
+        nginx.proc.pin("1")?;
+        let mut running = start(lab, which, mode)?;
+        let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
+        let options =
+            WrkOptions { threads: 1, connections: 64, cpus: Some("1".into()), ..WrkOptions::new(seconds, close) };
+        let before = cpu_seconds(&running.pids)?;
+        let wrk = clients::wrk(lab, &format!("http://{FRONT}:{port}/64"), &options)?;
+        let used = cpu_seconds(&running.pids)? - before;
+        wrk.clean()?;
+        if let Some(proxy) = &mut running.ours {
+            proxy.stop()?;
+        }
+        if let Some(proc) = &mut running.proc {
+            // HAProxy's status after SIGTERM is 143.
+            proc.terminate(Duration::from_secs(15))?;
+        }
+        rates =
+            Some(Rates { per_cpu_second: wrk.requests as f64 / used.max(0.01), rate: wrk.rate(), p99_us: wrk.p99_us });
+        Ok(())
+    })?;
+    rates.context("nothing was measured")
+}
+
+fn proxies(run: &mut Run) -> Result<()> {
+    let (rounds, seconds) = run.choose((1, 1), (3, 3));
+    let mut rows = Vec::new();
+    for (mode, mode_name) in run.few(&[(Mode::Http, "HTTP"), (Mode::Tcp, "TCP")]).to_vec() {
+        for (close, load) in run.few(&[(false, "keep-alive"), (true, "new connections")]).to_vec() {
+            let mut figures: Vec<Vec<Rates>> = PROXIES.iter().map(|_| Vec::new()).collect();
+            for _ in 0..rounds {
+                for ((name, which), figures) in PROXIES.iter().zip(&mut figures) {
+                    // The goal's two are enough to see whether it works.
+                    if run.smoke && !matches!(which, Which::Ours(Stack::Fastsock) | Which::Haproxy) {
+                        continue;
+                    }
+                    let what = format!("{name}, {mode_name}, {load}");
+                    figures.extend(run.attempt(&what, measure(*which, mode, close, seconds)));
+                }
+            }
+            let middle = |rates: &[Rates], of: fn(&Rates) -> f64| median(rates.iter().map(of));
+            for ((name, _), rates) in PROXIES.iter().zip(&figures).filter(|(_, rates)| !rates.is_empty()) {
+                rows.push(vec![
+                    format!("{name}, {mode_name}, {load}"),
+                    number(middle(rates, |rates| rates.per_cpu_second)),
+                    number(middle(rates, |rates| rates.rate)),
+                    number(middle(rates, |rates| rates.p99_us)),
+                ]);
+            }
+            if mode == Mode::Http {
+                let ratio = middle(&figures[0], |rates| rates.per_cpu_second)
+                    / middle(&figures[2], |rates| rates.per_cpu_second);
+                run.items.push(Item::Goal(Goal {
+                    goal: format!("fs-proxy ≥ 1.5 × HAProxy's requests per CPU second, {load}"),
+                    measured: format!("{} ×", number(ratio)),
+                    met: ratio >= 1.5,
+                }));
+            }
+        }
+    }
+    run.items.push(Item::Table(Table {
+        title: "Proxies".into(),
+        paper: "Fastsocket's application is HAProxy. Its paper has 24 cores; one is what a machine with two can give a proxy beside its clients.".into(),
+        means: "A proxy's own CPU seconds leave out the interrupts that run for it on the sender's CPU, alike for all; one that polls uses all of its CPU.".into(),
+        head: ["proxy", "requests per CPU second", "requests/s", "p99, µs"].map(String::from).to_vec(),
+        rows,
+    }));
+    Ok(())
+}
+
+/// Echo servers.
+fn servers(run: &mut Run) {
+    let seconds = run.choose(1, 3);
+    let mut rows = Vec::new();
+    let mut add = |run: &mut Run, name: &str, measured: Result<(f64, f64, f64)>| {
+        if let Some((rate, per_cpu_second, p99)) = run.attempt(name, measured) {
+            rows.push(vec![name.to_owned(), number(rate), number(per_cpu_second), number(p99)]);
+        }
+    };
+    for (name, stack) in
+        [("fs-echo on fastsock", Stack::Fastsock), ("fs-echo on tokio and the kernel's sockets", Stack::Kernel)]
+    {
+        add(run, name, echo(stack, seconds));
+    }
+    // Without Go there is no such peer.
+    if !run.smoke {
+        add(run, "gVisor's netstack over AF_PACKET (gonet)", gvisor(seconds));
+    }
+    run.items.push(Item::Table(Table {
+        title: "Servers over the wire".into(),
+        paper: "User-space stacks that can be had today.".into(),
+        means: "The same client on the kernel's sockets loads each; it is what bounds the fastest.".into(),
+        head: ["server", "messages/s", "messages per CPU second", "p99, µs"].map(String::from).to_vec(),
+        rows,
+    }));
+}
+
+fn echo_load(lab: &Lab, from: Ns, host: &str, seconds: u32, pid: u32) -> Result<(f64, f64, f64)> {
+    let client = StackOptions { cores: vec![1], ..StackOptions::new(Stack::Kernel) };
+    let load =
+        Load { connections: 64, seconds, body: Some(64), ..Load::new(LoadMode::PingPong, host, ECHO_PORT, client) };
+    let before = cpu_seconds(&[pid])?;
+    let result = load.run(lab, from)?;
+    let used = cpu_seconds(&[pid])? - before;
+    Ok((result.requests_per_second, result.requests as f64 / used.max(0.01), result.p99_us))
+}
+
+fn echo(stack: Stack, seconds: u32) -> Result<(f64, f64, f64)> {
+    let lab = Lab::require(&["--queues", "1"])?;
+    let mut result = None;
+    lab.check(|lab| {
+        let on = StackOptions { cores: vec![0], ..StackOptions::new(stack) };
+        let mut server = servers::echo(lab, Ns::Host, FRONT, &[], &on)?;
+        result = Some(echo_load(lab, Ns::Client, FRONT, seconds, server.proc.pid())?);
+        server.stop()
+    })?;
+    result.context("nothing was measured")
+}
+
+fn gvisor(seconds: u32) -> Result<(f64, f64, f64)> {
+    const OWN: &str = "10.77.2.9";
+    let gvisor = Gvisor::build()?.context("gvisor-peer cannot be built (Go 1.23 or newer)")?;
+    // AF_PACKET sees copies of what the kernel sends, whose checksums and segments are still to be made.
+    let lab = Lab::require(&["--queues", "1", "--offload", "off"])?;
+    let mut result = None;
+    lab.check(|lab| {
+        // The last of two options counts: an address beside the backend's own.
+        let mut command = gvisor.command(lab, &["-addr", &format!("{OWN}/24"), "-listen", &ECHO_PORT.to_string()]);
+        let mut proc = lab.spawn("gvisor", &mut command)?;
+        fs_tests::wire::ready(&mut proc)?;
+        proc.pin("0")?;
+        result = Some(echo_load(lab, Ns::Host, OWN, seconds, proc.pid())?);
+        proc.kill()
+    })?;
+    result.context("nothing was measured")
+}
+
+/// redis on one host.
+fn one_host(run: &mut Run) {
+    let requests = if run.smoke { "5000" } else { run.choose("50000", "500000") };
+    let mut rows = Vec::new();
+    let mut ratio = Vec::new();
+    for clients in run.few(&["50", "1"]).to_vec() {
+        let mut rates = Vec::new();
+        for (name, placement, unix) in [
+            ("redis under fastsock run", Placement::OneHost, false),
+            ("redis on loopback TCP", Placement::Kernel, false),
+            ("redis on AF_UNIX", Placement::Kernel, true),
+        ] {
+            let what = format!("{name}, {clients} clients");
+            if let Some(rate) = run.attempt(&what, redis(placement, unix, clients, requests)) {
+                rows.push(vec![what, number(rate)]);
+                rates.push(rate);
+            }
+        }
+        if let [ours, _, unix] = rates[..] {
+            ratio.push(ours / unix);
+        }
+    }
+    let (least, most) =
+        (ratio.iter().copied().fold(f64::INFINITY, f64::min), ratio.iter().copied().fold(0.0, f64::max));
+    run.items.push(Item::Goal(Goal {
+        goal: "redis under fastsock run ahead of AF_UNIX".into(),
+        measured: if ratio.is_empty() {
+            "not measured".into()
+        } else {
+            format!("{} to {} ×", number(least), number(most))
+        },
+        met: !ratio.is_empty() && least > 1.0,
+    }));
+    run.items.push(Item::Table(Table {
+        title: "One host: redis GET".into(),
+        paper: "Paper (SocksDirect): redis' latency falls with the socket's.".into(),
+        means: "AF_UNIX is what a user would configure by hand for a neighbour on the host; under `fastsock run` nothing is configured.".into(),
+        head: ["", "requests/s"].map(String::from).to_vec(),
+        rows,
+    }));
+}
+
+fn redis(placement: Placement, unix: bool, clients: &str, requests: &str) -> Result<f64> {
+    const PORT: u16 = 7800;
+    let lab = Lab::require(&["--queues", "1"])?;
+    let mut rate = None;
+    lab.check(|lab| {
+        let mut stage = Stage::set(lab, placement)?;
+        let socket = lab.dir().join("redis.sock").display().to_string();
+        stage.cpu = Some(1);
+        let mut command = stage.server("redis-server");
+        command.args(["--bind", stage.host, "--port", &PORT.to_string(), "--save", "", "--appendonly", "no"]);
+        command.args(["--unixsocket", &socket, "--protected-mode", "no"]);
+        let server = stage.serve("redis", &mut command, PORT)?;
+        stage.cpu = Some(0);
+        let port = PORT.to_string();
+        let to: &[&str] = if unix { &["-s", &socket] } else { &["-h", stage.host, "-p", &port] };
+        let arguments = [to, &["-n", requests, "-c", clients, "-t", "get", "--csv"]].concat();
+        let text = stage.run("redis-benchmark", &arguments)?;
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("\"GET\""))
+            .with_context(|| format!("redis-benchmark printed {text}"))?;
+        let field = line.split("\",\"").nth(1).map(|field| field.trim_matches('"')).context("no rate")?;
+        rate = Some(field.parse().with_context(|| line.to_owned())?);
+        fs_tests::unmodified::programs::Server::from(server).end()?;
+        stage.end()
+    })?;
+    rate.context("nothing was measured")
+}

@@ -1,0 +1,560 @@
+//! The partitions: how a core gets at the instance that a packet or a call is for.
+
+use crate::lock::{Class, Counters, Lock};
+use crate::shard::{Ready, Shard};
+use crate::wire::{Batch, Load, Sent, Wire};
+use fs_core::Instant;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Thread;
+
+/// Packets of a turn.
+const BATCH: usize = 32;
+
+/// Instances of MsgP: with more connections some share an instance and its lock, by the remainder of their number. An instance
+/// alone takes 0.2 MB, and two of a hundred packets under way rarely meet in one of so many.
+const MSGP_LOCKS: usize = 1024;
+
+/// Who may touch what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One instance, one thread.
+    Up,
+    /// A lock for each connection and for each shared structure.
+    MsgP,
+    /// A protocol thread on each core.
+    ConnPT,
+    /// So many groups of connections, each under a lock.
+    ConnPL(usize),
+    /// A thread and an instance for each core, nothing shared.
+    PerCore,
+}
+
+impl Kind {
+    /// By the names of the command line: `up`, `msgp`, `connp-t`, `connp-l:128`, `per-core`.
+    pub fn parse(name: &str) -> Option<Kind> {
+        Some(match name {
+            "up" => Kind::Up,
+            "msgp" => Kind::MsgP,
+            "connp-t" => Kind::ConnPT,
+            "per-core" => Kind::PerCore,
+            other => Kind::ConnPL(other.strip_prefix("connp-l:")?.parse().ok().filter(|&n| n > 0)?),
+        })
+    }
+}
+
+/// What all threads see.
+pub struct Shared {
+    kind: Kind,
+    cores: usize,
+    load: Load,
+    shards: Vec<Lock<Shard>>,
+    /// Address and port of a client → its connection's place in `shards`.
+    table: Lock<HashMap<(u32, u16), u32>>,
+    timers: Lock<BTreeSet<(Instant, u32)>>,
+    /// For each core: packets on their way to the clients behind its queue.
+    devices: Vec<Lock<Vec<Sent>>>,
+    /// For each core: sockets of its application that are ready.
+    sockets: Vec<Lock<Vec<Ready>>>,
+    /// For each protocol thread.
+    messages: Vec<Lock<VecDeque<Message>>>,
+    bells: Vec<Bell>,
+    /// A thread that finds nothing to do sleeps (ConnP-T, with real threads).
+    pub sleeps: bool,
+    /// Threads end.
+    pub stop: AtomicBool,
+}
+
+/// What a protocol thread is told.
+enum Message {
+    Packets(Batch),
+    Calls(Vec<Ready>),
+}
+
+/// Wakes a thread that sleeps.
+#[derive(Default)]
+struct Bell {
+    asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Bell {
+    fn ring(&self, counters: &mut Counters) {
+        if self.asleep.swap(false, Ordering::AcqRel)
+            && let Some(thread) = self.thread.get()
+        {
+            counters.wakes += 1;
+            thread.unpark();
+        }
+    }
+
+    /// Sleeps unless `busy` says that something has come.
+    fn sleep(&self, busy: impl Fn() -> bool) {
+        let _first = self.thread.set(std::thread::current());
+        self.asleep.store(true, Ordering::SeqCst);
+        if busy() {
+            self.asleep.store(false, Ordering::Release);
+        } else {
+            // With a limit, for the end of the run.
+            std::thread::park_timeout(std::time::Duration::from_millis(20));
+            self.asleep.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl Shared {
+    /// Instances for so many connections.
+    pub fn new(kind: Kind, cores: usize, connections: usize, load: Load) -> Shared {
+        let count = match kind {
+            Kind::Up | Kind::PerCore => 0,
+            Kind::MsgP => connections.min(MSGP_LOCKS),
+            Kind::ConnPT => cores,
+            Kind::ConnPL(groups) => groups,
+        };
+        let mut sizes = vec![0; count];
+        if count > 0 {
+            (0..connections as u32).for_each(|flow| sizes[group(kind, count, flow)] += 1);
+        }
+        let class = if kind == Kind::MsgP { Class::Connection } else { Class::Group };
+        let each = |class: Class| (0..cores).map(|_| Lock::new(class, Vec::new())).collect();
+        Shared {
+            kind,
+            cores,
+            load,
+            shards: sizes.into_iter().map(|size| Lock::new(class, Shard::new(size, load))).collect(),
+            table: Lock::new(Class::Table, HashMap::new()),
+            timers: Lock::new(Class::Timers, BTreeSet::new()),
+            devices: each(Class::Device),
+            sockets: (0..cores).map(|_| Lock::new(Class::Sockets, Vec::new())).collect(),
+            messages: (0..cores).map(|_| Lock::new(Class::Messages, VecDeque::new())).collect(),
+            bells: (0..2 * cores).map(|_| Bell::default()).collect(),
+            sleeps: false,
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// The core whose queue of the device a flow comes in on.
+    fn nic(&self, flow: u32) -> usize {
+        flow as usize % self.cores
+    }
+
+    /// The core that a flow's application runs on: as often another as that of its packets.
+    fn application(&self, flow: u32) -> usize {
+        match self.kind {
+            Kind::Up | Kind::PerCore => self.nic(flow),
+            _ => flow as usize / self.cores % self.cores,
+        }
+    }
+
+    fn group(&self, flow: u32) -> usize {
+        group(self.kind, self.shards.len(), flow)
+    }
+
+    /// Bytes sent go to their devices, ready sockets to their applications; both are empty afterwards.
+    fn deliver(&self, core: usize, sent: &mut Vec<Sent>, ready: &mut Vec<Ready>, counters: &mut Counters) {
+        if !sent.is_empty() {
+            // Most batches go one way.
+            for to in 0..self.cores {
+                if sent.iter().any(|sent| self.nic(sent.flow) == to) {
+                    let mut device = self.devices[to].take(counters);
+                    device.extend(sent.iter().filter(|sent| self.nic(sent.flow) == to));
+                    drop(device);
+                    if self.sleeps && to != core {
+                        self.bells[to].ring(counters);
+                    }
+                }
+            }
+            sent.clear();
+        }
+        if !ready.is_empty() {
+            for to in 0..self.cores {
+                if ready.iter().any(|ready| self.application(ready.flow) == to) {
+                    let mut sockets = self.sockets[to].take(counters);
+                    sockets.extend(ready.iter().filter(|ready| self.application(ready.flow) == to));
+                    drop(sockets);
+                    if self.sleeps {
+                        self.bells[to].ring(counters);
+                    }
+                }
+            }
+            ready.clear();
+        }
+    }
+
+    /// The shared timers learn of an instance's next deadline (MsgP).
+    fn arm(&self, place: u32, shard: &mut Shard, counters: &mut Counters) {
+        let next = shard.next_deadline();
+        if next != shard.armed {
+            let mut timers = self.timers.take(counters);
+            if let Some(at) = shard.armed {
+                timers.remove(&(at, place));
+            }
+            if let Some(at) = next {
+                timers.insert((at, place));
+            }
+            shard.armed = next;
+        }
+    }
+
+    fn send_message(&self, to: usize, message: Message, counters: &mut Counters) {
+        counters.messages += 1;
+        self.messages[to].take(counters).push_back(message);
+        if self.sleeps {
+            self.bells[self.cores + to].ring(counters);
+        }
+    }
+
+    /// Established connections of the shared instances, and packets that they dropped.
+    pub fn connections(&self) -> (usize, u64) {
+        let all = self.shards.iter().map(|shard| {
+            let shard = shard.take_uncounted();
+            (shard.connections(), shard.drops())
+        });
+        all.fold((0, 0), |(count, drops), (c, d)| (count + c, drops + d))
+    }
+}
+
+/// The instance of a flow, by a hash: groups have nothing to do with the device's queues.
+fn group(kind: Kind, count: usize, flow: u32) -> usize {
+    match kind {
+        Kind::MsgP => flow as usize % count,
+        _ => (flow.wrapping_mul(0x9e37_79b1) >> 16) as usize % count,
+    }
+}
+
+/// A core: its queue of the device, its application, and in UP and ours its instance.
+pub struct Worker {
+    core: usize,
+    wire: Wire,
+    own: Option<Shard>,
+    batch: Batch,
+    sent: Vec<Sent>,
+    ready: Vec<Ready>,
+    served: Vec<Ready>,
+    came: Vec<Sent>,
+    buffer: Vec<u8>,
+    idle: u32,
+    /// What it has counted.
+    pub counters: Counters,
+}
+
+impl Worker {
+    /// Of this core; its flows are those whose packets come in there.
+    pub fn new(shared: &Shared, core: usize, connections: usize) -> Worker {
+        let flows = (0..connections as u32).filter(|&flow| shared.nic(flow) == core).count();
+        let alone = matches!(shared.kind, Kind::Up | Kind::PerCore);
+        Worker {
+            core,
+            wire: Wire::new(connections, shared.load),
+            own: alone.then(|| Shard::new(flows, shared.load)),
+            batch: Batch::default(),
+            sent: Vec::new(),
+            ready: Vec::new(),
+            served: Vec::new(),
+            came: Vec::new(),
+            buffer: vec![0; 16 << 10],
+            idle: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Opens this core's connections, before anything is measured.
+    pub fn open(&mut self, shared: &Shared, connections: usize, now: Instant) {
+        let flows: Vec<u32> = (0..connections as u32).filter(|&flow| shared.nic(flow) == self.core).collect();
+        self.wire.set_now(now.as_millis() as u32);
+        for flows in flows.chunks(BATCH) {
+            for step in [Wire::open, Wire::opened] {
+                self.batch.clear();
+                for &flow in flows {
+                    step(&mut self.wire, flow, &mut self.batch);
+                }
+                let mut batch = std::mem::take(&mut self.batch);
+                match &mut self.own {
+                    Some(shard) => {
+                        shard.receive(batch.all(), now, &mut self.ready);
+                        shard.transmit(&mut self.sent);
+                        self.served.append(&mut self.ready);
+                    }
+                    None => {
+                        batch.sort_by_key(|flow| shared.group(flow));
+                        for (group, run) in batch.runs(|flow| shared.group(flow)) {
+                            let mut shard = shared.shards[group].take_uncounted();
+                            shard.receive(run, now, &mut self.ready);
+                            shard.transmit(&mut self.sent);
+                        }
+                        for ready in self.ready.drain(..) {
+                            shared.sockets[shared.application(ready.flow)].take_uncounted().push(ready);
+                        }
+                        let mut table = shared.table.take_uncounted();
+                        if shared.kind == Kind::MsgP {
+                            table.extend(flows.iter().map(|&flow| (key(&batch, flow), shared.group(flow) as u32)));
+                        }
+                    }
+                }
+                self.wire.came(&self.sent, &mut self.counters);
+                self.sent.clear();
+                self.batch = batch;
+            }
+        }
+    }
+
+    /// One turn; false when there was nothing to do.
+    #[inline(never)]
+    pub fn turn(&mut self, shared: &Shared, now: Instant) -> bool {
+        self.wire.set_now(now.as_millis() as u32);
+        self.wire.batch(BATCH, &mut self.batch);
+        let worked = match shared.kind {
+            Kind::Up | Kind::PerCore => self.turn_alone(now),
+            Kind::MsgP => self.turn_msgp(shared, now),
+            Kind::ConnPL(_) => self.turn_locked(shared, now),
+            Kind::ConnPT => self.turn_messages(shared),
+        };
+        if !matches!(shared.kind, Kind::Up | Kind::PerCore) {
+            // The device's own work: uncounted.
+            std::mem::swap(&mut self.came, &mut *shared.devices[self.core].take_uncounted());
+            self.wire.came(&self.came, &mut self.counters);
+        }
+        let worked = worked | !self.came.is_empty();
+        self.came.clear();
+        self.counters.turns += u64::from(worked);
+        worked
+    }
+
+    /// Nothing to do: a protocol thread's partner sleeps, others look again.
+    pub fn rest(&mut self, shared: &Shared) {
+        if shared.sleeps {
+            let core = self.core;
+            shared.bells[core].sleep(|| {
+                !shared.devices[core].take_uncounted().is_empty() || !shared.sockets[core].take_uncounted().is_empty()
+            });
+            return;
+        }
+        self.idle += 1;
+        if self.idle.is_multiple_of(64) {
+            std::thread::yield_now();
+        }
+        std::hint::spin_loop();
+    }
+
+    /// No lock, no message: the instance is this core's.
+    fn turn_alone(&mut self, now: Instant) -> bool {
+        let Some(shard) = &mut self.own else { return false };
+        let worked = !self.batch.is_empty() || !self.served.is_empty();
+        self.counters.packets_in += shard.receive(self.batch.all(), now, &mut self.served);
+        for ready in self.served.drain(..) {
+            shard.serve(ready, &mut self.buffer);
+        }
+        shard.transmit(&mut self.sent);
+        self.wire.came(&self.sent, &mut self.counters);
+        self.sent.clear();
+        worked
+    }
+
+    /// Packet by packet: the table's lock until the connection's is held, as FreeBSD's; each call of the application takes
+    /// the connection's again.
+    fn turn_msgp(&mut self, shared: &Shared, now: Instant) -> bool {
+        let batch = std::mem::take(&mut self.batch);
+        for run in batch.singly() {
+            let Some((flow, bytes)) = run.iter().next() else { continue };
+            let table = shared.table.take(&mut self.counters);
+            let Some(&place) = table.get(&key_of(bytes)) else { continue };
+            let mut shard = shared.shards[place as usize].take(&mut self.counters);
+            drop(table);
+            debug_assert_eq!(place as usize, shared.group(flow));
+            touch(&mut shard, self.core, &mut self.counters);
+            self.counters.packets_in += shard.receive(run, now, &mut self.ready);
+            shard.transmit(&mut self.sent);
+            shared.arm(place, &mut shard, &mut self.counters);
+            drop(shard);
+            shared.deliver(self.core, &mut self.sent, &mut self.ready, &mut self.counters);
+        }
+        let mut worked = !batch.is_empty();
+        self.batch = batch;
+        self.take_sockets(shared);
+        for ready in std::mem::take(&mut self.served) {
+            worked = true;
+            let place = shared.group(ready.flow);
+            let mut shard = shared.shards[place].take(&mut self.counters);
+            touch(&mut shard, self.core, &mut self.counters);
+            shard.serve(ready, &mut self.buffer);
+            shard.transmit(&mut self.sent);
+            shared.arm(place as u32, &mut shard, &mut self.counters);
+            drop(shard);
+            shared.deliver(self.core, &mut self.sent, &mut self.ready, &mut self.counters);
+        }
+        let mut due = Vec::new();
+        {
+            let mut timers = shared.timers.take(&mut self.counters);
+            while let Some(&(at, place)) = timers.first()
+                && at <= now
+            {
+                timers.pop_first();
+                due.push(place);
+            }
+        }
+        for place in due {
+            let mut shard = shared.shards[place as usize].take(&mut self.counters);
+            touch(&mut shard, self.core, &mut self.counters);
+            shard.armed = None;
+            shard.tick(now, &mut self.ready);
+            shard.transmit(&mut self.sent);
+            shared.arm(place, &mut shard, &mut self.counters);
+            drop(shard);
+            shared.deliver(self.core, &mut self.sent, &mut self.ready, &mut self.counters);
+        }
+        worked
+    }
+
+    /// What a batch has for a group goes in under one lock, and so do an application's calls: batching is not what differs.
+    fn turn_locked(&mut self, shared: &Shared, now: Instant) -> bool {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.sort_by_key(|flow| shared.group(flow));
+        for (group, run) in batch.runs(|flow| shared.group(flow)) {
+            let mut shard = shared.shards[group].take(&mut self.counters);
+            touch(&mut shard, self.core, &mut self.counters);
+            self.counters.packets_in += shard.receive(run, now, &mut self.ready);
+            shard.transmit(&mut self.sent);
+            drop(shard);
+            shared.deliver(self.core, &mut self.sent, &mut self.ready, &mut self.counters);
+        }
+        let mut worked = !batch.is_empty();
+        self.batch = batch;
+        self.take_sockets(shared);
+        let mut served = std::mem::take(&mut self.served);
+        served.sort_by_key(|ready| shared.group(ready.flow));
+        for run in served.chunk_by(|a, b| shared.group(a.flow) == shared.group(b.flow)) {
+            worked = true;
+            let mut shard = shared.shards[shared.group(run[0].flow)].take(&mut self.counters);
+            touch(&mut shard, self.core, &mut self.counters);
+            for &ready in run {
+                shard.serve(ready, &mut self.buffer);
+            }
+            shard.transmit(&mut self.sent);
+            drop(shard);
+            shared.deliver(self.core, &mut self.sent, &mut self.ready, &mut self.counters);
+        }
+        served.clear();
+        self.served = served;
+        // Timers of groups that nobody has touched for long.
+        if self.counters.turns.is_multiple_of(1024) {
+            for group in (self.core..shared.shards.len()).step_by(shared.cores) {
+                let mut shard = shared.shards[group].take(&mut self.counters);
+                shard.tick(now, &mut self.ready);
+                shard.transmit(&mut self.sent);
+                drop(shard);
+                shared.deliver(self.core, &mut self.sent, &mut self.ready, &mut self.counters);
+            }
+        }
+        worked
+    }
+
+    /// Packets and calls go to the connection's protocol thread as messages.
+    fn turn_messages(&mut self, shared: &Shared) -> bool {
+        let mut worked = !self.batch.is_empty();
+        self.batch.sort_by_key(|flow| shared.group(flow));
+        for (group, run) in self.batch.runs(|flow| shared.group(flow)) {
+            let mut packets = Batch::default();
+            run.iter().for_each(|(flow, bytes)| packets.push(flow, bytes));
+            shared.send_message(group, Message::Packets(packets), &mut self.counters);
+        }
+        self.take_sockets(shared);
+        let mut served = std::mem::take(&mut self.served);
+        served.sort_by_key(|ready| shared.group(ready.flow));
+        for run in served.chunk_by(|a, b| shared.group(a.flow) == shared.group(b.flow)) {
+            worked = true;
+            shared.send_message(shared.group(run[0].flow), Message::Calls(run.to_vec()), &mut self.counters);
+        }
+        served.clear();
+        self.served = served;
+        worked
+    }
+
+    fn take_sockets(&mut self, shared: &Shared) {
+        let mut sockets = shared.sockets[self.core].take(&mut self.counters);
+        std::mem::swap(&mut *sockets, &mut self.served);
+    }
+
+    /// Connections of its own instance, and packets that it dropped.
+    pub fn connections(&self) -> (usize, u64) {
+        self.own.as_ref().map_or((0, 0), |shard| (shard.connections(), shard.drops()))
+    }
+}
+
+/// A protocol thread (ConnP-T): it alone works on its instance, so the lock that gives it to the thread is held by nobody else.
+pub struct Protocol {
+    core: usize,
+    sent: Vec<Sent>,
+    ready: Vec<Ready>,
+    buffer: Vec<u8>,
+    taken: VecDeque<Message>,
+    /// What it has counted.
+    pub counters: Counters,
+}
+
+impl Protocol {
+    /// Of this core.
+    pub fn new(core: usize) -> Protocol {
+        Protocol {
+            core,
+            sent: Vec::new(),
+            ready: Vec::new(),
+            buffer: vec![0; 16 << 10],
+            taken: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Works on its messages; false when there are none.
+    #[inline(never)]
+    pub fn turn(&mut self, shared: &Shared, now: Instant) -> bool {
+        std::mem::swap(&mut *shared.messages[self.core].take(&mut self.counters), &mut self.taken);
+        if self.taken.is_empty() {
+            return false;
+        }
+        let mut shard = shared.shards[self.core].take_uncounted();
+        touch(&mut shard, self.core, &mut self.counters);
+        for message in self.taken.drain(..) {
+            match message {
+                Message::Packets(batch) => {
+                    self.counters.packets_in += shard.receive(batch.all(), now, &mut self.ready);
+                }
+                Message::Calls(calls) => {
+                    for ready in calls {
+                        shard.serve(ready, &mut self.buffer);
+                    }
+                }
+            }
+        }
+        shard.transmit(&mut self.sent);
+        drop(shard);
+        // None of the threads it tells is itself.
+        shared.deliver(usize::MAX, &mut self.sent, &mut self.ready, &mut self.counters);
+        self.counters.turns += 1;
+        true
+    }
+
+    /// Sleeps until a message comes.
+    pub fn rest(&mut self, shared: &Shared) {
+        let core = self.core;
+        shared.bells[shared.cores + core].sleep(|| !shared.messages[core].take_uncounted().is_empty());
+    }
+}
+
+fn touch(shard: &mut Shard, core: usize, counters: &mut Counters) {
+    if std::mem::replace(&mut shard.last_core, core) != core {
+        counters.moves += 1;
+    }
+}
+
+/// Whose packet this is, as the shared table knows it.
+fn key_of(bytes: &[u8]) -> (u32, u16) {
+    let at = crate::wire::ETHERNET;
+    let ip = u32::from_be_bytes([bytes[at + 12], bytes[at + 13], bytes[at + 14], bytes[at + 15]]);
+    (ip, u16::from_be_bytes([bytes[at + 20], bytes[at + 21]]))
+}
+
+/// The same of a flow that has a packet in this batch.
+fn key(batch: &Batch, flow: u32) -> (u32, u16) {
+    batch.iter().find(|(of, _)| *of == flow).map_or((0, 0), |(_, bytes)| key_of(bytes))
+}
