@@ -135,6 +135,8 @@ pub enum Program {
     Loadgen,
     /// examples/echo
     Echo,
+    /// examples/frameworks
+    Frameworks,
     /// `src/bin/workers.rs` of this package
     Workers,
     /// `src/bin/relay` of this package
@@ -151,6 +153,7 @@ impl Program {
             Program::Httpd => "fs-httpd",
             Program::Loadgen => "fs-loadgen",
             Program::Echo => "fs-echo",
+            Program::Frameworks => "fs-frameworks",
             Program::Workers => "workers",
             Program::Relay => "relay",
             Program::Exchange => "exchange",

@@ -3,6 +3,7 @@
 //! | module | shaped like | runs |
 //! |---|---|---|
 //! | [`net`](mod@net) (feature `async`, on by default) | `tokio::net` | on a core of an `fs_rt::Runtime`, on its own stack |
+//! | [`send`] (the same feature) | `tokio::net` | on any thread: a task on a core does the work. For axum, tonic, quinn and `tokio::spawn` |
 //! | [`blocking`] | `std::net` | on any thread; through the daemon, else on the kernel |
 //! | [`socket2`] | crate `socket2` | on any thread; through the daemon, else on the kernel |
 //!
@@ -17,6 +18,10 @@ mod call;
 mod error;
 #[cfg(feature = "async")]
 pub mod net;
+#[cfg(feature = "async")]
+mod on_core_unsafe;
+#[cfg(feature = "async")]
+pub mod send;
 pub mod socket2;
 
 #[cfg(feature = "async")]

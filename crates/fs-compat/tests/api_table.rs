@@ -13,9 +13,10 @@ const NO_DESCRIPTOR: &str =
     "a socket of the runtime is no descriptor of the kernel: `blocking` and `socket2` have sockets that are";
 const DEVICES: &str = "the runtime's devices and the kernel's routes decide; `bind` to a device's address";
 const UDP_CLASS: &str = "the engine sends datagrams with class 0";
+const A_TURN: &str = "it holds until the core's next turn, which comes before another thread's wish";
 const NOT_LINUX: &str = "not on Linux";
 
-/// Type, method, why it is not here.
+/// Type (those of `send` with its name), method, why it is not here.
 const MISSING: &[(&str, &str, &str)] = &[
     ("TcpStream", "from_std", NO_DESCRIPTOR),
     ("TcpStream", "into_std", NO_DESCRIPTOR),
@@ -34,6 +35,12 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("UdpSocket", "set_tos_v4", UDP_CLASS),
     ("UdpSocket", "tclass_v6", UDP_CLASS),
     ("UdpSocket", "set_tclass_v6", UDP_CLASS),
+    ("send::TcpStream", "from_std", NO_DESCRIPTOR),
+    ("send::TcpStream", "into_std", NO_DESCRIPTOR),
+    ("send::TcpStream", "quickack", A_TURN),
+    ("send::TcpStream", "set_quickack", A_TURN),
+    ("send::TcpListener", "from_std", NO_DESCRIPTOR),
+    ("send::TcpListener", "into_std", NO_DESCRIPTOR),
     ("Socket", "set_fib", NOT_LINUX),
     ("Socket", "set_no_peercred", NOT_LINUX),
     ("Socket", "set_nosigpipe", NOT_LINUX),
@@ -48,6 +55,8 @@ const TYPES: &[(&str, &str, &[&str], &str)] = &[
     ("TcpListener", "tokio", &["src/net/tcp/listener.rs"], "net"),
     ("TcpSocket", "tokio", &["src/net/tcp/socket.rs"], "net"),
     ("UdpSocket", "tokio", &["src/net/udp.rs"], "net"),
+    ("TcpStream", "tokio", &["src/net/tcp/stream.rs"], "send"),
+    ("TcpListener", "tokio", &["src/net/tcp/listener.rs"], "send"),
     ("Socket", "socket2", &["src/socket.rs", "src/sys/unix.rs"], "socket2"),
 ];
 
@@ -70,7 +79,8 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
         assert!(theirs.len() >= FEWEST, "{peer} {version}: {name} has only {theirs:?}");
         let ours: BTreeSet<String> =
             rust_files(&here.join("src").join(folder)).iter().flat_map(|file| methods(file, name)).collect();
-        let reason = |method: &str| MISSING.iter().find(|(of, m, _)| of == name && *m == method).map(|(.., why)| *why);
+        let key = if *folder == "send" { format!("send::{name}") } else { (*name).to_owned() };
+        let reason = |method: &str| MISSING.iter().find(|(of, m, _)| *of == key && *m == method).map(|(.., why)| *why);
         let missing: BTreeSet<&String> = theirs.difference(&ours).collect();
         let own: Vec<_> = ours.difference(&theirs).map(|method| format!("`{method}`")).collect();
         writeln!(table, "\n## {folder}::{name}, beside {peer} {version}\n").unwrap();
@@ -81,11 +91,11 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
                 (false, None) => "here",
                 (true, Some(why)) => why,
                 (true, None) => {
-                    writeln!(wrong, "{name}::{method} is missing, and has no reason").unwrap();
+                    writeln!(wrong, "{key}::{method} is missing, and has no reason").unwrap();
                     "missing"
                 }
                 (false, Some(_)) => {
-                    writeln!(wrong, "{name}::{method} has a reason why it is missing, and is here").unwrap();
+                    writeln!(wrong, "{key}::{method} has a reason why it is missing, and is here").unwrap();
                     "here"
                 }
             };
@@ -94,8 +104,8 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
         if !own.is_empty() {
             writeln!(table, "\nHere alone: {}.", own.join(", ")).unwrap();
         }
-        for (_, method, _) in MISSING.iter().filter(|(of, m, _)| of == name && !theirs.contains(*m)) {
-            writeln!(wrong, "{name}::{method} has a reason why it is missing, and {peer} has none").unwrap();
+        for (_, method, _) in MISSING.iter().filter(|(of, m, _)| *of == key && !theirs.contains(*m)) {
+            writeln!(wrong, "{key}::{method} has a reason why it is missing, and {peer} has none").unwrap();
         }
     }
     let path = here.join("../../docs/API.md");

@@ -8,6 +8,7 @@
 //! 3. Only the reactor (`core_loop`) touches the links.
 
 use crate::core_loop::CoreIo;
+use crate::handle::Handle;
 use crate::runtime::{Control, Shared};
 use crate::source::NewSources;
 use crate::sys::Clock;
@@ -143,6 +144,11 @@ impl CoreRef {
         crate::sys::after_fork_in_child(in_child);
         CURRENT.with_borrow_mut(|current| *current = Some(self.clone()));
         Entered
+    }
+
+    /// The runtime's handle.
+    pub fn handle(&self) -> Handle {
+        Handle { shared: self.0.shared.clone() }
     }
 
     /// This core's number in its runtime, from 0.

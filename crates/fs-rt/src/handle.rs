@@ -134,6 +134,21 @@ impl Handle {
         !self.shared.phase.borrow().is_running()
     }
 
+    /// Completes when a shutdown has begun, or the runtime has ended: on any thread.
+    pub async fn shutdown_begun(&self) {
+        self.reaches(|phase| !phase.is_running()).await;
+    }
+
+    /// Completes when the runtime has ended: on any thread.
+    pub async fn ended(&self) {
+        self.reaches(|phase| matches!(phase, Phase::Ended)).await;
+    }
+
+    async fn reaches(&self, is: impl Fn(&Phase) -> bool) {
+        // The sender is in `shared`, which this holds.
+        let _ = self.shared.phase.subscribe().wait_for(|phase| is(phase)).await;
+    }
+
     /// Runs `make()` on a core, as a task of its own. Before `Runtime::run` the task waits for it.
     pub fn spawn_on<F, Fut>(&self, core: usize, make: F) -> Result<(), SpawnError>
     where

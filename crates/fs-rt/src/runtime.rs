@@ -162,7 +162,7 @@ impl CoreCtx {
 
     /// The runtime's handle.
     pub fn handle(&self) -> Handle {
-        Handle { shared: self.core.0.shared.clone() }
+        self.core.handle()
     }
 
     /// This core's counters, now.

@@ -4,7 +4,8 @@
 //! namesakes, implement `AsyncRead` and `AsyncWrite`, and answer with the errors (kind and OS code) that the
 //! Linux kernel would give. What differs:
 //!
-//! - They belong to their core: none of them is `Send`. Tasks are spawned with `tokio::task::spawn_local`.
+//! - They belong to their core: none of them is `Send`. Tasks are spawned with `tokio::task::spawn_local`. Those of
+//!   [`send`](crate::send) are, for frameworks that ask for it.
 //! - A child of fork(2) has none of them: what it does with its copies is `EBADF`, and the parent's connections go on. One
 //!   that executes another program is no matter.
 //! - Connections to this host's own addresses and to 127.0.0.1 are refused with a hint: no device carries them.
@@ -36,7 +37,7 @@ mod split;
 mod tcp_listener;
 mod tcp_options;
 mod tcp_socket;
-mod tcp_stream;
+pub(crate) mod tcp_stream;
 mod udp_groups;
 mod udp_kernel;
 mod udp_socket;

@@ -2,6 +2,7 @@
 
 use crate::error::IntoIo;
 use crate::net::{TcpStream, each_addr};
+use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Listen, ListenerId, TcpOptions};
 use fs_rt::{CoreRef, CoreStack, Interest, PortLease, shut_down};
 use std::cell::Cell;
@@ -19,6 +20,7 @@ const BACKLOG: u32 = 1024;
 /// Other cores may listen at the same address. Connections that wait here when it is dropped go to them.
 #[derive(Debug)]
 pub struct TcpListener {
+    _stays: OnItsCore<TcpListener>,
     core: CoreRef,
     id: ListenerId,
     lease: PortLease,
@@ -45,7 +47,7 @@ impl TcpListener {
         let core = CoreRef::require()?;
         let options = Box::new(Cell::new(listen.options));
         let (id, lease) = core.listen(listen)?.io()?;
-        Ok(TcpListener { core, id, lease, options })
+        Ok(TcpListener { _stays: OnItsCore::HERE, core, id, lease, options })
     }
 
     /// The next connection and its peer. An error of kind `InvalidInput` once the runtime is being shut down.

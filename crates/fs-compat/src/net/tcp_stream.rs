@@ -3,6 +3,7 @@
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
 use crate::error::{IntoIo, to_io_error};
 use crate::net::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, each_addr, split, when_ready};
+use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
 use fs_core::{Connect, Error, Keepalive, Linger, Ready as CoreReady, Received, Shutdown, TcpId, TcpOptions};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
@@ -20,6 +21,7 @@ use tokio::net::ToSocketAddrs;
 /// sent, and data that was not read resets the connection.
 #[derive(Debug)]
 pub struct TcpStream {
+    _stays: OnItsCore<TcpStream>,
     core: CoreRef,
     id: TcpId,
     /// The bound or listened-on port: it stays ours as long as the connection.
@@ -28,7 +30,7 @@ pub struct TcpStream {
 
 impl TcpStream {
     pub(crate) fn new(core: CoreRef, id: TcpId, lease: Option<PortLease>) -> Self {
-        Self { core, id, _lease: lease }
+        Self { _stays: OnItsCore::HERE, core, id, _lease: lease }
     }
 
     /// Connects to the first address that answers.

@@ -3,6 +3,7 @@
 use crate::error::{IntoIo, to_io_error};
 use crate::net::udp_kernel::KernelSide;
 use crate::net::{each_addr, when_ready};
+use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
@@ -20,6 +21,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 /// same port, which joins the groups and is what fragments (not in standalone addressing: there they are refused).
 #[derive(Debug)]
 pub struct UdpSocket {
+    _stays: OnItsCore<UdpSocket>,
     core: CoreRef,
     id: UdpId,
     pub(super) kernel: Option<KernelSide>,
@@ -33,7 +35,7 @@ impl UdpSocket {
             let core = CoreRef::require()?;
             let (id, lease) = core.bind_udp(at)?.io()?;
             // From here on the socket is closed on an error.
-            let mut socket = UdpSocket { core, id, kernel: None, _lease: lease };
+            let mut socket = UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, _lease: lease };
             socket.kernel = KernelSide::of(&socket._lease)?;
             Ok(socket)
         })

@@ -1,0 +1,32 @@
+//! Why sockets of a core are not `Send`, in words that the compiler shows.
+
+use std::marker::PhantomData;
+
+/// Nothing implements it: what the compiler says then is what it is there for.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` stays on the core that made it: it is not `Send`",
+    label = "not `Send`: see docs/SEND.md of fastsock",
+    note = "docs/SEND.md of fastsock explains it. `fs_compat::send` has a type of the same name that any thread may use, for \
+            axum, tonic, quinn, `tokio::spawn`",
+    note = "or stay on the core: `fs_rt::spawn_local` in place of `tokio::spawn`, and a local executor for hyper"
+)]
+pub(crate) trait LeavesItsCore {}
+
+/// A field of `T` that keeps it from being `Send`. The compiler names the first field that does, so it is the first one.
+pub(crate) struct OnItsCore<T>(PhantomData<*const T>);
+
+// SAFETY: it never holds, as no type is a `LeavesItsCore`.
+unsafe impl<T: LeavesItsCore> Send for OnItsCore<T> {}
+
+// SAFETY: as above.
+unsafe impl<T: LeavesItsCore> Sync for OnItsCore<T> {}
+
+impl<T> OnItsCore<T> {
+    pub(crate) const HERE: Self = Self(PhantomData);
+}
+
+impl<T> std::fmt::Debug for OnItsCore<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnItsCore")
+    }
+}

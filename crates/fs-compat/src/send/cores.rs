@@ -1,0 +1,32 @@
+//! Questions to a runtime's cores, from any thread.
+
+use super::link::runtime_ended;
+use fs_rt::Handle;
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::oneshot;
+
+/// The core that is to connect next: each in its turn.
+pub(super) fn next(runtime: &Handle) -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed) % runtime.cores()
+}
+
+/// Runs `make` as a task of a core, and waits for its answer, or for the end of the runtime. A runtime that is not running
+/// yet is waited for.
+pub(super) async fn ask<T, F, Fut>(runtime: &Handle, core: usize, make: F) -> io::Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce(oneshot::Sender<T>) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + 'static,
+{
+    let (answer, answered) = oneshot::channel();
+    runtime.spawn_on(core, move || make(answer)).map_err(|_| runtime_ended())?;
+    tokio::select! {
+        biased;
+        answer = answered => answer.map_err(|_| runtime_ended()),
+        // It may have ended before it took the task.
+        () = runtime.ended() => Err(runtime_ended()),
+    }
+}

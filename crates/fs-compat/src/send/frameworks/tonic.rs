@@ -1,0 +1,57 @@
+//! tonic's server on [`TcpListener`]; its client connects by [`Connector`](super::Connector).
+
+use crate::send::{TcpListener, TcpStream};
+use futures_core::Stream;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+impl Connected for TcpStream {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        TcpConnectInfo { local_addr: self.local_addr().ok(), remote_addr: self.peer_addr().ok() }
+    }
+}
+
+/// The connections of a listener, for `serve_with_incoming`; as tonic's own `TcpIncoming`. It ends when the runtime is shut
+/// down, and so does the server.
+#[derive(Debug)]
+pub struct TcpIncoming {
+    listener: TcpListener,
+    nodelay: Option<bool>,
+}
+
+impl TcpIncoming {
+    /// TCP_NODELAY of the connections that come; `None` leaves it as it is.
+    pub fn with_nodelay(self, nodelay: Option<bool>) -> Self {
+        Self { nodelay, ..self }
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl From<TcpListener> for TcpIncoming {
+    fn from(listener: TcpListener) -> Self {
+        Self { listener, nodelay: None }
+    }
+}
+
+impl Stream for TcpIncoming {
+    type Item = io::Result<TcpStream>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<TcpStream>>> {
+        let accepted = std::task::ready!(self.listener.poll_accept(cx));
+        // There is one error, the end.
+        let Ok((stream, _)) = accepted else { return Poll::Ready(None) };
+        if let Some(nodelay) = self.nodelay {
+            stream.set_nodelay(nodelay)?;
+        }
+        Poll::Ready(Some(Ok(stream)))
+    }
+}

@@ -1,0 +1,272 @@
+//! What a handle and its connection's task on the core share: a ring of bytes each way, and words about the end.
+
+use super::bell::Call;
+use super::ring_unsafe::{Reader, Writer, ring};
+use atomic_waker::AtomicWaker;
+use fs_core::TcpOptions;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use tokio::sync::Notify;
+
+/// Bytes each way. A core is woken, and wakes, once for as much of it as there is; larger rings fall out of the cache (L2 has
+/// 256 KiB to 2 MiB) before they are read.
+pub(super) const RING: usize = 64 << 10;
+
+/// Task: nothing more comes in.
+pub(super) const IN_OVER: u8 = 1;
+/// Task: nothing more goes out.
+pub(super) const OUT_OVER: u8 = 2;
+/// Handle: FIN after what is in the ring.
+pub(super) const SHUT: u8 = 4;
+/// Task: FIN is queued.
+pub(super) const FIN: u8 = 8;
+/// Handle: it was dropped.
+pub(super) const GONE: u8 = 16;
+/// Handle: options have changed.
+pub(super) const OPTIONS: u8 = 32;
+
+/// In place of an errno: the runtime ended.
+const ENDED: i32 = -1;
+
+/// Who waits on the handle's side: the last task that polled, and any number of `async fn`s.
+#[derive(Default)]
+pub(super) struct Waiting {
+    task: AtomicWaker,
+    others: Notify,
+    /// How many of `others` there may be: `Notify` takes a lock.
+    count: AtomicUsize,
+}
+
+/// One of [`Waiting::others`].
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Waiting {
+    pub(super) fn wake(&self) {
+        self.task.wake();
+        // Pairs with the one in `until`: this sees who waits, or that one sees what was stored before this.
+        fence(Ordering::SeqCst);
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.others.notify_waiters();
+        }
+    }
+
+    /// For a poll: `look` is called again once the task is sure to be woken.
+    pub(super) fn poll<R>(&self, cx: &Context<'_>, mut look: impl FnMut() -> Option<R>) -> Poll<R> {
+        if let Some(answer) = look() {
+            return Poll::Ready(answer);
+        }
+        self.task.register(cx.waker());
+        look().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// For an `async fn`: several may wait at once.
+    pub(super) async fn until<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
+        if let Some(answer) = look() {
+            return answer;
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let _counted = Counted(&self.count);
+        loop {
+            let mut woken = pin!(self.others.notified());
+            woken.as_mut().enable();
+            fence(Ordering::SeqCst);
+            if let Some(answer) = look() {
+                return answer;
+            }
+            woken.await;
+        }
+    }
+}
+
+pub(super) struct Link {
+    pub(super) call: Arc<Call>,
+    flags: AtomicU8,
+    /// Why it is over; taken by who is told.
+    error: AtomicI32,
+    /// The task waits for room in the ring of what comes in.
+    pub(super) full: AtomicBool,
+    pub(super) options: Mutex<TcpOptions>,
+    pub(super) readers: Waiting,
+    pub(super) writers: Waiting,
+    /// The handle's ends. The core never takes these locks.
+    incoming: Mutex<Reader>,
+    outgoing: Mutex<Writer>,
+    pub(super) local: SocketAddr,
+    pub(super) peer: SocketAddr,
+}
+
+/// The task's ends.
+pub(super) struct TaskEnds {
+    pub(super) incoming: Writer,
+    pub(super) outgoing: Reader,
+}
+
+/// A holder that panicked has left whole numbers behind.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn runtime_ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the fastsock runtime has ended, and with it its sockets")
+}
+
+impl Link {
+    pub(super) fn new(
+        call: Arc<Call>,
+        local: SocketAddr,
+        peer: SocketAddr,
+        options: TcpOptions,
+    ) -> (Arc<Self>, TaskEnds) {
+        let (to_handle, incoming) = ring(RING);
+        let (outgoing, from_handle) = ring(RING);
+        let link = Self {
+            call,
+            flags: AtomicU8::new(0),
+            error: AtomicI32::new(0),
+            full: AtomicBool::new(false),
+            options: Mutex::new(options),
+            readers: Waiting::default(),
+            writers: Waiting::default(),
+            incoming: Mutex::new(incoming),
+            outgoing: Mutex::new(outgoing),
+            local,
+            peer,
+        };
+        (Arc::new(link), TaskEnds { incoming: to_handle, outgoing: from_handle })
+    }
+
+    pub(super) fn has(&self, flags: u8) -> bool {
+        self.flags.load(Ordering::Acquire) & flags != 0
+    }
+
+    // ---- the task
+
+    /// The flags, and no news of options from here on.
+    pub(super) fn flags(&self) -> u8 {
+        let flags = self.flags.load(Ordering::Acquire);
+        if flags & OPTIONS != 0 {
+            self.flags.fetch_and(!OPTIONS, Ordering::AcqRel);
+        }
+        flags
+    }
+
+    /// Bytes have come in, or the end.
+    pub(super) fn wake_readers(&self) {
+        self.readers.wake();
+    }
+
+    /// There is room again, or no use for it.
+    pub(super) fn wake_writers(&self) {
+        self.writers.wake();
+    }
+
+    pub(super) fn say(&self, flags: u8) {
+        self.flags.fetch_or(flags, Ordering::AcqRel);
+        if flags & IN_OVER != 0 {
+            self.wake_readers();
+        }
+        if flags & (OUT_OVER | FIN) != 0 {
+            self.wake_writers();
+        }
+    }
+
+    /// The first reason is the one that is told.
+    pub(super) fn fail(&self, error: &io::Error) {
+        let code = error.raw_os_error().unwrap_or(libc::EIO);
+        let _ = self.error.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The core has ended.
+    pub(super) fn end(&self) {
+        let _ = self.error.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Relaxed);
+        self.say(IN_OVER | OUT_OVER);
+    }
+
+    // ---- the handle
+
+    /// What the connection has ended with, once; that the runtime has ended is said each time.
+    pub(super) fn take_error(&self) -> Option<io::Error> {
+        match self.error.load(Ordering::Acquire) {
+            0 => None,
+            ENDED => Some(runtime_ended()),
+            _ => match self.error.swap(0, Ordering::AcqRel) {
+                0 => None,
+                code => Some(io::Error::from_raw_os_error(code)),
+            },
+        }
+    }
+
+    /// Something the task has to look at.
+    pub(super) fn ask(&self, flags: u8) {
+        self.flags.fetch_or(flags, Ordering::AcqRel);
+        self.call.call();
+    }
+
+    /// What has come in: `take` says how much of it it has used. `None`: nothing yet.
+    pub(super) fn read<R>(&self, take: impl FnOnce(&[u8], &[u8]) -> (usize, R)) -> Option<io::Result<R>> {
+        let mut ring = lock(&self.incoming);
+        // Before the look at the ring: what came before the end is in it then.
+        let over = self.has(IN_OVER);
+        let (first, second) = ring.data();
+        if first.is_empty() && !over {
+            return None;
+        }
+        if first.is_empty()
+            && let Some(error) = self.take_error()
+        {
+            return Some(Err(error));
+        }
+        let (n, answer) = take(first, second);
+        ring.consume(n);
+        drop(ring);
+        // Pairs with the one in `Task::take_in`: this sees that the ring was full, or the task that it is not.
+        fence(Ordering::SeqCst);
+        if n > 0 && self.full.load(Ordering::Acquire) && self.full.swap(false, Ordering::AcqRel) {
+            self.call.call();
+        }
+        Some(Ok(answer))
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        self.has(IN_OVER) || !lock(&self.incoming).data().0.is_empty()
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.has(OUT_OVER | SHUT) || lock(&self.outgoing).room() > 0
+    }
+
+    /// Writes what fits of `bufs`. `None`: no room.
+    pub(super) fn write<'a>(&self, bufs: impl Iterator<Item = &'a [u8]>) -> Option<io::Result<usize>> {
+        let mut ring = lock(&self.outgoing);
+        if self.has(SHUT | OUT_OVER) {
+            let error = if self.has(SHUT) { None } else { self.take_error() };
+            return Some(Err(error.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EPIPE))));
+        }
+        let mut total = 0;
+        for buf in bufs.filter(|buf| !buf.is_empty()) {
+            let n = ring.push(buf);
+            total += n;
+            if n < buf.len() {
+                if total == 0 {
+                    return None;
+                }
+                break;
+            }
+        }
+        drop(ring);
+        if total > 0 {
+            self.call.call();
+        }
+        Some(Ok(total))
+    }
+}

@@ -1,0 +1,53 @@
+//! Sockets shaped like tokio's that are `Send` and `Sync`: for axum, tonic, hyper-util, quinn, `tokio::spawn`, and any thread.
+//!
+//! A connection of [`net`](crate::net) never leaves its core, so nothing on its path is locked, and nothing of it is `Send`.
+//! Here a task on the core serves the connection, and the handle that you hold reaches it through a ring of 64 KiB each way.
+//! docs/SEND.md says what that costs, and has an example for each framework.
+//!
+//! The runtime of the cores is
+//!
+//! - the one that is named: [`TcpStream::connect_on`], [`TcpListener::bind_on`], [`UdpSocket::bind_on`];
+//! - else on a core its own;
+//! - else the one that [`Background::start`] was given last, or [`use_runtime`].
+//!
+//! ```no_run
+//! use fs_compat::send::{Background, TcpListener};
+//! use tokio::io::AsyncWriteExt;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let _stack = Background::start(fs_rt::Runtime::builder().device("eth0").cores([0]).build()?)?;
+//!     let listener = TcpListener::bind("0.0.0.0:7777").await?;
+//!     loop {
+//!         let (mut stream, _peer) = listener.accept().await?;
+//!         tokio::spawn(async move { stream.write_all(b"hello").await });
+//!     }
+//! }
+//! ```
+
+mod background;
+mod bell;
+mod cores;
+#[cfg(any(feature = "axum", feature = "hyper-util", feature = "quinn", feature = "tonic"))]
+mod frameworks;
+mod link;
+mod ring_unsafe;
+mod split;
+mod task;
+mod tcp_listener;
+mod tcp_stream;
+mod udp_socket;
+
+pub use background::{Background, use_runtime};
+#[cfg(feature = "axum")]
+pub use frameworks::PeerAddr;
+#[cfg(feature = "tonic")]
+pub use frameworks::TcpIncoming;
+#[cfg(feature = "hyper-util")]
+pub use frameworks::{Connecting, Connector};
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+pub use tcp_listener::TcpListener;
+pub use tcp_stream::TcpStream;
+pub use udp_socket::UdpSocket;
+
+use background::runtime;

@@ -1,0 +1,192 @@
+//! The halves of a [`TcpStream`].
+
+use super::TcpStream;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+
+/// The reading half of [`TcpStream::split`].
+#[derive(Debug)]
+pub struct ReadHalf<'a>(&'a TcpStream);
+
+/// The writing half of [`TcpStream::split`].
+#[derive(Debug)]
+pub struct WriteHalf<'a>(&'a TcpStream);
+
+/// The reading half of [`TcpStream::into_split`].
+#[derive(Debug)]
+pub struct OwnedReadHalf(Arc<TcpStream>);
+
+/// The writing half of [`TcpStream::into_split`]. Dropping it sends FIN.
+#[derive(Debug)]
+pub struct OwnedWriteHalf {
+    stream: Arc<TcpStream>,
+    shutdown_on_drop: bool,
+}
+
+/// The halves belong to different connections.
+#[derive(Debug)]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+
+impl std::fmt::Display for ReuniteError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("tried to reunite halves that are not from the same connection")
+    }
+}
+
+impl std::error::Error for ReuniteError {}
+
+pub(super) fn borrowed(stream: &mut TcpStream) -> (ReadHalf<'_>, WriteHalf<'_>) {
+    (ReadHalf(stream), WriteHalf(stream))
+}
+
+pub(super) fn owned(stream: TcpStream) -> (OwnedReadHalf, OwnedWriteHalf) {
+    let stream = Arc::new(stream);
+    (OwnedReadHalf(stream.clone()), OwnedWriteHalf { stream, shutdown_on_drop: true })
+}
+
+impl OwnedReadHalf {
+    /// Puts the two halves of one connection together again.
+    pub fn reunite(self, other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
+        if !Arc::ptr_eq(&self.0, &other.stream) {
+            return Err(ReuniteError(self, other));
+        }
+        other.forget();
+        // Only the two halves ever hold it.
+        Ok(Arc::into_inner(self.0).expect("a split connection has two owners"))
+    }
+}
+
+impl OwnedWriteHalf {
+    /// See [`OwnedReadHalf::reunite`].
+    pub fn reunite(self, other: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
+        other.reunite(self)
+    }
+
+    /// Drops the half without sending FIN.
+    pub fn forget(mut self) {
+        self.shutdown_on_drop = false;
+    }
+}
+
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        if self.shutdown_on_drop {
+            // An error says that the connection is over already.
+            let _ = self.stream.shut();
+        }
+    }
+}
+
+macro_rules! half {
+    (read $half:ty, $self:ident => $stream:expr) => {
+        half!($half, $self => $stream);
+
+        impl $half {
+            /// See [`TcpStream::readable`].
+            pub async fn readable(&$self) -> io::Result<()> {
+                $stream.readable().await
+            }
+
+            /// See [`TcpStream::try_read`].
+            pub fn try_read(&$self, buf: &mut [u8]) -> io::Result<usize> {
+                $stream.try_read(buf)
+            }
+
+            /// See [`TcpStream::peek`].
+            pub async fn peek(&mut $self, buf: &mut [u8]) -> io::Result<usize> {
+                $stream.peek(buf).await
+            }
+        }
+
+        impl AsyncRead for $half {
+            fn poll_read($self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+                $stream.poll_recv(cx, buf)
+            }
+        }
+    };
+    (write $half:ty, $self:ident => $stream:expr) => {
+        half!($half, $self => $stream);
+
+        impl $half {
+            /// See [`TcpStream::writable`].
+            pub async fn writable(&$self) -> io::Result<()> {
+                $stream.writable().await
+            }
+
+            /// See [`TcpStream::try_write`].
+            pub fn try_write(&$self, buf: &[u8]) -> io::Result<usize> {
+                $stream.try_write(buf)
+            }
+
+            /// See [`TcpStream::try_write_vectored`].
+            pub fn try_write_vectored(&$self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+                $stream.try_write_vectored(bufs)
+            }
+        }
+
+        impl AsyncWrite for $half {
+            fn poll_write($self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+                $stream.poll_send(cx, buf)
+            }
+
+            fn poll_write_vectored(
+                $self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bufs: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                $stream.poll_send_vectored(cx, bufs)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn poll_shutdown($self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready($stream.shut())
+            }
+        }
+    };
+    ($half:ty, $self:ident => $stream:expr) => {
+        impl $half {
+            /// Our address.
+            pub fn local_addr(&$self) -> io::Result<SocketAddr> {
+                $stream.local_addr()
+            }
+
+            /// The peer's address.
+            pub fn peer_addr(&$self) -> io::Result<SocketAddr> {
+                $stream.peer_addr()
+            }
+
+            /// See [`TcpStream::ready`].
+            pub async fn ready(&$self, interest: Interest) -> io::Result<Ready> {
+                $stream.ready(interest).await
+            }
+        }
+    };
+}
+
+half!(read ReadHalf<'_>, self => self.0);
+half!(read OwnedReadHalf, self => self.0);
+half!(write WriteHalf<'_>, self => self.0);
+half!(write OwnedWriteHalf, self => self.stream);
+
+impl AsRef<TcpStream> for OwnedReadHalf {
+    fn as_ref(&self) -> &TcpStream {
+        &self.0
+    }
+}
+
+impl AsRef<TcpStream> for OwnedWriteHalf {
+    fn as_ref(&self) -> &TcpStream {
+        &self.stream
+    }
+}

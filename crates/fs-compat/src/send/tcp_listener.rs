@@ -1,0 +1,185 @@
+//! [`TcpListener`].
+
+use super::link::{Waiting, lock};
+use super::{TcpStream, cores, task};
+use crate::net;
+use crate::net::each_addr;
+use crate::net::tcp_stream::ttl_in_range;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use tokio::net::ToSocketAddrs;
+use tokio::sync::{Semaphore, watch};
+
+/// Connections that wait to be accepted here; as many more wait in each core's own queue, and then SYNs are dropped.
+const BACKLOG: usize = 1024;
+
+/// A listener that any thread may use, on all cores of a runtime at once; see `tokio::net::TcpListener`. Connections are
+/// accepted on the core that their packets come to, and stay there.
+///
+/// Dropping it closes it; connections that nobody has accepted are reset.
+pub struct TcpListener {
+    queue: Arc<Queue>,
+    local: SocketAddr,
+    /// The cores' listeners end with it.
+    _open: watch::Sender<()>,
+}
+
+struct Queue {
+    accepted: Mutex<VecDeque<(TcpStream, SocketAddr)>>,
+    /// Room in `accepted`.
+    room: Semaphore,
+    waiting: Waiting,
+    /// Cores that listen.
+    cores: AtomicUsize,
+    /// 0: what the runtime gives.
+    ttl: AtomicU8,
+}
+
+impl std::fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TcpListener({})", self.local)
+    }
+}
+
+/// A core that listens.
+struct Listening(Arc<Queue>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if self.0.cores.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.waiting.wake();
+        }
+    }
+}
+
+impl Queue {
+    /// On a core: until the listener is dropped or the runtime shut down.
+    async fn fill(self: Arc<Self>, listener: net::TcpListener, mut open: watch::Receiver<()>) {
+        let listening = Listening(self);
+        let queue = &listening.0;
+        loop {
+            let next = async {
+                let room = queue.room.acquire().await.map_err(io::Error::other)?;
+                let (stream, peer) = listener.accept().await?;
+                room.forget();
+                io::Result::Ok((stream, peer))
+            };
+            let accepted = tokio::select! {
+                accepted = next => accepted,
+                // Nothing is ever sent: its end is the listener's.
+                _ = open.changed() => return,
+            };
+            let Ok((stream, peer)) = accepted else { return };
+            let ttl = queue.ttl.load(Ordering::Relaxed);
+            if ttl != 0 {
+                // An error says that it is over already, and the handle will say so too.
+                let _ = stream.set_ttl(ttl.into());
+            }
+            match task::serve(stream) {
+                Ok((handle, task)) => {
+                    tokio::task::spawn_local(task);
+                    lock(&queue.accepted).push_back((handle, peer));
+                    queue.waiting.wake();
+                }
+                // Reset before it was looked at.
+                Err(_) => queue.room.add_permits(1),
+            }
+        }
+    }
+
+    fn take(&self) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+        // Before the look at the queue: what came before the end is in it then.
+        let over = self.cores.load(Ordering::Acquire) == 0;
+        match lock(&self.accepted).pop_front() {
+            Some(accepted) => {
+                self.room.add_permits(1);
+                Some(Ok(accepted))
+            }
+            None => over.then(|| Err(fs_rt::shut_down())),
+        }
+    }
+}
+
+impl TcpListener {
+    /// Listens at the first address that can be had, on every core of the runtime that [`super`] names. As tokio's, it takes
+    /// a port with nothing but TIME-WAITs on it.
+    ///
+    /// # Errors
+    /// Those of [`net::TcpListener::bind`]; `NotConnected` if there is no runtime, or it has ended.
+    pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
+        TcpListener::bind_on(&super::runtime()?, addr).await
+    }
+
+    /// As [`TcpListener::bind`], on every core of `runtime`. One that does not run yet is waited for.
+    pub async fn bind_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpListener> {
+        each_addr(addr, async |at| {
+            let queue = Arc::new(Queue {
+                accepted: Mutex::default(),
+                room: Semaphore::new(BACKLOG),
+                waiting: Waiting::default(),
+                cores: AtomicUsize::new(runtime.cores()),
+                ttl: AtomicU8::new(0),
+            });
+            let (open, is_open) = watch::channel(());
+            let mut local = at;
+            for core in 0..runtime.cores() {
+                let (queue, is_open) = (queue.clone(), is_open.clone());
+                // The first one chooses a port, if it is to be chosen.
+                local = cores::ask(runtime, core, move |answer| async move {
+                    let listener = match net::TcpListener::bind(local).await {
+                        Ok(listener) => listener,
+                        Err(error) => return drop(answer.send(Err(error))),
+                    };
+                    if answer.send(listener.local_addr()).is_ok() {
+                        queue.fill(listener, is_open).await;
+                    }
+                })
+                .await??;
+            }
+            Ok(TcpListener { queue, local, _open: open })
+        })
+        .await
+    }
+
+    /// The next connection and its peer. An error of kind `InvalidInput` once the runtime is being shut down; no other.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.queue.waiting.until(|| self.queue.take()).await
+    }
+
+    /// As [`TcpListener::accept`]; the last task that polls is woken.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        self.queue.waiting.poll(cx, || self.queue.take())
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS of the connections that come.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(match self.queue.ttl.load(Ordering::Relaxed) {
+            0 => 64,
+            ttl => ttl.into(),
+        })
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS of the connections that come from now on; 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.queue.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        // As the kernel does with those that nobody has accepted.
+        for (stream, _) in lock(&self.queue.accepted).drain(..) {
+            let _ = stream.set_zero_linger();
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! [`TcpStream`].
+
+use super::link::{GONE, Link, OPTIONS, OUT_OVER, SHUT, lock};
+use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, borrowed, owned};
+use super::{cores, task};
+use crate::net;
+use crate::net::each_addr;
+use crate::net::tcp_stream::ttl_in_range;
+use bytes::BufMut;
+use fs_core::{Keepalive, Linger, TcpOptions};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::net::ToSocketAddrs;
+
+/// A connection that any thread may use; see `tokio::net::TcpStream`. A task on the connection's core does the work.
+///
+/// Dropping it closes it, as `close(2)` does: what was written is still sent, and data that has come and was not read resets
+/// the connection. When the runtime ends the connection does, with an error of kind `NotConnected`.
+///
+/// Options that are set take effect at the core's next turn, and those read are the ones that were set.
+pub struct TcpStream {
+    link: Arc<Link>,
+}
+
+impl std::fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TcpStream({} to {})", self.link.local, self.link.peer)
+    }
+}
+
+fn would_block() -> io::Error {
+    io::Error::from_raw_os_error(libc::EAGAIN)
+}
+
+impl TcpStream {
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        Self { link }
+    }
+
+    /// Connects to the first address that answers, by a core of the runtime that [`super`] names.
+    ///
+    /// # Errors
+    /// Those of [`net::TcpStream::connect`]; `NotConnected` if there is no runtime, or it has ended.
+    pub async fn connect<A: ToSocketAddrs>(addr: A) -> io::Result<TcpStream> {
+        TcpStream::connect_on(&super::runtime()?, addr).await
+    }
+
+    /// As [`TcpStream::connect`], by a core of `runtime`: by each in its turn.
+    pub async fn connect_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpStream> {
+        each_addr(addr, async |remote| {
+            let core = cores::next(runtime);
+            cores::ask(runtime, core, move |mut answer| async move {
+                let connected = tokio::select! {
+                    connected = net::TcpStream::connect(remote) => connected,
+                    // Nobody waits for it any more.
+                    () = answer.closed() => return,
+                };
+                match connected.and_then(task::serve) {
+                    Ok((handle, task)) => {
+                        // Not sent: the handle is dropped, and the task finds that.
+                        let _ = answer.send(Ok(handle));
+                        task.await;
+                    }
+                    Err(error) => drop(answer.send(Err(error))),
+                }
+            })
+            .await?
+        })
+        .await
+    }
+
+    // ---- readiness
+
+    /// Waits until the connection is ready for some of `interest`.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        let look = || {
+            let mut ready = Ready::EMPTY;
+            if interest.is_readable() && self.link.is_readable() {
+                ready |= Ready::READABLE;
+            }
+            if interest.is_writable() && self.link.is_writable() {
+                ready |= Ready::WRITABLE;
+            }
+            (!ready.is_empty()).then_some(ready)
+        };
+        tokio::select! {
+            ready = self.link.readers.until(look), if !interest.is_writable() || interest.is_readable() => Ok(ready),
+            ready = self.link.writers.until(look), if interest.is_writable() => Ok(ready),
+        }
+    }
+
+    /// Waits until there is something to read.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Waits until something can be written.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// As [`TcpStream::readable`]; the last task that polls is woken.
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.readers.poll(cx, || self.link.is_readable().then_some(Ok(())))
+    }
+
+    /// As [`TcpStream::writable`]; the last task that polls is woken.
+    pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.writers.poll(cx, || self.link.is_writable().then_some(Ok(())))
+    }
+
+    /// Calls `f` if the connection is ready for some of `interest`; else `WouldBlock`.
+    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        let readable = interest.is_readable() && self.link.is_readable();
+        let writable = interest.is_writable() && self.link.is_writable();
+        if readable || writable { f() } else { Err(would_block()) }
+    }
+
+    /// Calls `f` each time that the connection is ready for some of `interest`, until it does not answer `WouldBlock`.
+    pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        loop {
+            self.ready(interest).await?;
+            match f() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::task::yield_now().await,
+                answer => return answer,
+            }
+        }
+    }
+
+    // ---- reading
+
+    /// Reads what is there. `WouldBlock` when nothing is; 0 at the end of the stream.
+    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_read_vectored(&mut [IoSliceMut::new(buf)])
+    }
+
+    /// As [`TcpStream::try_read`], into several buffers.
+    pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let read = self.link.read(|first, second| {
+            let mut data = (first, second);
+            let mut total = 0;
+            for buf in bufs {
+                let mut buf = &mut **buf;
+                while !buf.is_empty() && !data.0.is_empty() {
+                    let n = buf.len().min(data.0.len());
+                    buf[..n].copy_from_slice(&data.0[..n]);
+                    buf = &mut buf[n..];
+                    data.0 = &data.0[n..];
+                    total += n;
+                    if data.0.is_empty() {
+                        data = (data.1, &[]);
+                    }
+                }
+            }
+            (total, total)
+        });
+        read.unwrap_or_else(|| Err(would_block()))
+    }
+
+    /// As [`TcpStream::try_read`], into spare room of a growing buffer.
+    pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        if !buf.has_remaining_mut() {
+            return Ok(0);
+        }
+        let read = self.link.read(|first, second| {
+            let mut total = 0;
+            // As tokio's: into what is there, or one growth of it.
+            let mut most = buf.chunk_mut().len();
+            for data in [first, second] {
+                let n = most.min(data.len());
+                buf.put_slice(&data[..n]);
+                most -= n;
+                total += n;
+            }
+            (total, total)
+        });
+        read.unwrap_or_else(|| Err(would_block()))
+    }
+
+    fn peek_now(&self, buf: &mut ReadBuf<'_>) -> Option<io::Result<usize>> {
+        self.link.read(|first, second| {
+            let before = buf.filled().len();
+            for data in [first, second] {
+                buf.put_slice(&data[..data.len().min(buf.remaining())]);
+            }
+            (0, buf.filled().len() - before)
+        })
+    }
+
+    /// Reads without taking.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut buf = ReadBuf::new(buf);
+        self.link.readers.until(|| self.peek_now(&mut buf)).await
+    }
+
+    /// As [`TcpStream::peek`]; the last task that polls is woken.
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.poll_read_ready(cx))?;
+        // There was something, and who else reads it in between has made this a poll for nothing.
+        match self.peek_now(buf) {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+
+    pub(super) fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let look = || {
+            self.link.read(|first, second| {
+                let before = buf.filled().len();
+                for data in [first, second] {
+                    let n = data.len().min(buf.remaining());
+                    buf.put_slice(&data[..n]);
+                }
+                (buf.filled().len() - before, ())
+            })
+        };
+        self.link.readers.poll(cx, look)
+    }
+
+    // ---- writing
+
+    /// Writes as much as fits. `WouldBlock` when nothing does.
+    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.link.write([buf].into_iter()).unwrap_or_else(|| Err(would_block()))
+    }
+
+    /// As [`TcpStream::try_write`], from several buffers.
+    pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.link.write(bufs.iter().map(|buf| &**buf)).unwrap_or_else(|| Err(would_block()))
+    }
+
+    pub(super) fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.link.writers.poll(cx, || self.link.write([buf].into_iter()))
+    }
+
+    pub(super) fn poll_send_vectored(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.link.writers.poll(cx, || self.link.write(bufs.iter().map(|buf| &**buf)))
+    }
+
+    /// Sends FIN after what was written. `NotConnected` if the connection is over.
+    pub(super) fn shut(&self) -> io::Result<()> {
+        if self.link.has(OUT_OVER) {
+            return Err(self.link.take_error().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN)));
+        }
+        if !self.link.has(SHUT) {
+            self.link.ask(SHUT);
+        }
+        Ok(())
+    }
+
+    // ---- halves
+
+    /// Two halves that borrow the connection.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        borrowed(self)
+    }
+
+    /// Two halves that share the connection. Dropping the write half sends FIN.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        owned(self)
+    }
+
+    // ---- addresses and options
+
+    /// Our address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.link.local)
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.link.peer)
+    }
+
+    /// SO_ERROR: takes what the connection has ended with.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.link.take_error())
+    }
+
+    /// All options, as they were last set.
+    pub fn options(&self) -> io::Result<TcpOptions> {
+        Ok(*lock(&self.link.options))
+    }
+
+    /// Sets all options.
+    pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
+        self.change(|all| *all = options)
+    }
+
+    fn change(&self, f: impl FnOnce(&mut TcpOptions)) -> io::Result<()> {
+        f(&mut lock(&self.link.options));
+        self.link.ask(OPTIONS);
+        Ok(())
+    }
+
+    /// TCP_NODELAY.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.options()?.nodelay)
+    }
+
+    /// TCP_NODELAY.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.change(|options| options.nodelay = nodelay)
+    }
+
+    /// SO_LINGER.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        Ok(match self.options()?.linger {
+            Linger::Background => None,
+            Linger::Timeout(timeout) => Some(timeout),
+        })
+    }
+
+    /// SO_LINGER. Unlike the kernel's, a drop never blocks: it happens in the background in any case.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.change(|options| options.linger = linger.map_or(Linger::Background, Linger::Timeout))
+    }
+
+    /// SO_LINGER with 0: dropping the connection resets it.
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.set_linger(Some(Duration::ZERO))
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(self.options()?.ttl.unwrap_or(64).into())
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        let ttl = ttl_in_range(ttl)?;
+        self.change(|options| options.ttl = Some(ttl))
+    }
+
+    /// SO_KEEPALIVE with its times; `None` when off.
+    pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
+        Ok(self.options()?.keepalive)
+    }
+
+    /// SO_KEEPALIVE with its times.
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        self.change(|options| options.keepalive = keepalive)
+    }
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_recv(cx, buf)
+    }
+}
+
+impl AsyncWrite for TcpStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Nothing is held back here: what is written is on its way to the stack.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.shut())
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.link.ask(GONE);
+    }
+}

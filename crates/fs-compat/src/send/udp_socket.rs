@@ -1,0 +1,473 @@
+//! [`UdpSocket`].
+
+use super::bell::{self, Call};
+use super::cores;
+use super::link::{Waiting, lock, runtime_ended};
+use crate::net;
+use crate::net::each_addr;
+use crossbeam::queue::ArrayQueue;
+use fs_rt::CoreRef;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use tokio::io::ReadBuf;
+use tokio::net::{ToSocketAddrs, lookup_host};
+
+/// Receives that wait for the handle: those of one sender and size that have come together are one. More are dropped, as
+/// when the kernel's receive buffer is full.
+const RECEIVED: usize = 1024;
+
+/// Bytes of them.
+const RECEIVED_BYTES: usize = 4 << 20;
+
+/// Sends that wait for each core; then a sender has to wait.
+const TO_SEND: usize = 256;
+
+/// Datagrams that one poll moves each way before other tasks of the core have their turn.
+const AT_ONCE: usize = 64;
+
+/// Datagrams of one sender: each of `stride` bytes, the last one perhaps shorter.
+pub(super) struct Received {
+    pub(super) data: Vec<u8>,
+    pub(super) stride: usize,
+    pub(super) from: SocketAddr,
+    #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
+    pub(super) to: SocketAddr,
+}
+
+/// Datagrams of `size` bytes, the last one perhaps shorter.
+pub(super) struct Outgoing {
+    pub(super) data: Vec<u8>,
+    pub(super) to: SocketAddr,
+    pub(super) size: usize,
+    /// Rather lost than fragmented.
+    pub(super) whole: bool,
+}
+
+struct Link {
+    received: ArrayQueue<Received>,
+    bytes: AtomicUsize,
+    readers: Waiting,
+    writers: Waiting,
+    /// Cores that serve it.
+    cores: AtomicUsize,
+    gone: AtomicBool,
+    /// Why the last datagram was not sent, for who sends the next.
+    error: AtomicI32,
+}
+
+/// What goes to one core.
+struct Part {
+    call: Arc<Call>,
+    queue: ArrayQueue<Outgoing>,
+}
+
+/// A UDP socket that any thread may use, on all cores of a runtime at once; see `tokio::net::UdpSocket`.
+///
+/// Datagrams pass in queues: 1,024 receives of up to 4 MiB in all wait here, and what comes then is lost; 256 sends wait for
+/// each core. An error of a send is told to the next one, as the kernel tells those that come by ICMP.
+pub struct UdpSocket {
+    link: Arc<Link>,
+    parts: Vec<Arc<Part>>,
+    /// All datagrams of one destination go by one core, in their order.
+    destinations: RandomState,
+    /// Datagrams that were received together with one that was taken, and how far it has come.
+    rest: Mutex<Option<(Received, usize)>>,
+    peer: Mutex<Option<SocketAddr>>,
+    local: SocketAddr,
+}
+
+impl std::fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UdpSocket({})", self.local)
+    }
+}
+
+fn would_block() -> io::Error {
+    io::Error::from_raw_os_error(libc::EAGAIN)
+}
+
+/// A core's side.
+struct Task {
+    socket: net::UdpSocket,
+    link: Arc<Link>,
+    part: Arc<Part>,
+    unsent: Option<Outgoing>,
+    buf: Vec<u8>,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.part.call.end();
+        if self.link.cores.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.link.readers.wake();
+        }
+        self.link.writers.wake();
+    }
+}
+
+impl Task {
+    fn send(&self, cx: &mut Context<'_>, out: &Outgoing) -> Poll<io::Result<usize>> {
+        if out.whole || out.data.len() > out.size {
+            // By the engine alone, which does not fragment.
+            match self.socket.try_send_segments(&out.data, out.size, Some(out.to)) {
+                Err(full) if full.kind() == io::ErrorKind::WouldBlock => {
+                    std::task::ready!(self.socket.poll_send_ready(cx))?;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                // The kernel's to deliver: this host's own, broadcasts, multicasts.
+                Err(not_ours) if not_ours.raw_os_error() == Some(libc::EINVAL) && out.data.len() <= out.size => {}
+                answer => return Poll::Ready(answer),
+            }
+        }
+        self.socket.poll_send_to(cx, &out.data, out.to)
+    }
+
+    fn give_out(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut sent = 0;
+        while let Some(out) = self.unsent.take().or_else(|| self.part.queue.pop()) {
+            if sent == AT_ONCE {
+                self.unsent = Some(out);
+                break;
+            }
+            match self.send(cx, &out) {
+                Poll::Pending => {
+                    self.unsent = Some(out);
+                    break;
+                }
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => {
+                    self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+                }
+            }
+            sent += 1;
+        }
+        if sent > 0 {
+            self.link.writers.wake();
+        }
+        sent == AT_ONCE
+    }
+
+    fn take_in(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut tries = 0;
+        let mut any = false;
+        while tries < AT_ONCE {
+            tries += 1;
+            match self.socket.try_recv_segments(&mut self.buf) {
+                Ok((meta, stride)) => {
+                    let data = self.buf[..meta.len].to_vec();
+                    let stride = stride.max(1);
+                    let waiting = self.link.bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
+                    let received = Received { data, stride, from: meta.from, to: meta.to };
+                    let len = received.data.len();
+                    if waiting > RECEIVED_BYTES || self.link.received.push(received).is_err() {
+                        self.link.bytes.fetch_sub(len, Ordering::Relaxed);
+                    }
+                    any = true;
+                }
+                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {
+                    // It may be ready of what was there before: then the next try knows better.
+                    if self.socket.poll_recv_ready(cx).is_pending() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+                }
+            }
+        }
+        if any {
+            self.link.readers.wake();
+        }
+        tries == AT_ONCE
+    }
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.part.call.answer(cx);
+        let gone = self.link.gone.load(Ordering::Acquire);
+        let more_out = self.give_out(cx);
+        if gone {
+            // What was sent before the drop is still sent.
+            if !more_out && self.unsent.is_none() {
+                return Poll::Ready(());
+            }
+        } else if self.take_in(cx) {
+            cx.waker().wake_by_ref();
+        }
+        if more_out {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl UdpSocket {
+    /// Binds to the first address that can be had, on every core of the runtime that [`super`] names.
+    ///
+    /// # Errors
+    /// Those of [`net::UdpSocket::bind`]; `NotConnected` if there is no runtime, or it has ended.
+    pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
+        UdpSocket::bind_on(&super::runtime()?, addr).await
+    }
+
+    /// As [`UdpSocket::bind`], on every core of `runtime`. One that does not run yet is waited for.
+    pub async fn bind_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<UdpSocket> {
+        each_addr(addr, async |at| {
+            let link = Arc::new(Link {
+                received: ArrayQueue::new(RECEIVED),
+                bytes: AtomicUsize::new(0),
+                readers: Waiting::default(),
+                writers: Waiting::default(),
+                cores: AtomicUsize::new(runtime.cores()),
+                gone: AtomicBool::new(false),
+                error: AtomicI32::new(0),
+            });
+            let mut socket = UdpSocket {
+                link: link.clone(),
+                parts: Vec::new(),
+                destinations: RandomState::new(),
+                rest: Mutex::default(),
+                peer: Mutex::default(),
+                local: at,
+            };
+            for core in 0..runtime.cores() {
+                // The first one chooses a port, if it is to be chosen.
+                let (link, local) = (link.clone(), socket.local);
+                let (local, part) = cores::ask(runtime, core, move |answer| async move {
+                    match Task::bind(link, local).await {
+                        Ok(task) => {
+                            if answer.send(task.socket.local_addr().map(|at| (at, task.part.clone()))).is_ok() {
+                                task.await;
+                            }
+                        }
+                        Err(error) => drop(answer.send(Err(error))),
+                    }
+                })
+                .await??;
+                socket.local = local;
+                socket.parts.push(part);
+            }
+            Ok(socket)
+        })
+        .await
+    }
+
+    /// Our address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    /// The peer that was set.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        lock(&self.peer).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+    }
+
+    /// Sets the peer: `send` goes there, and only its datagrams are received.
+    pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
+        *lock(&self.peer) = Some(first_of(addr).await?);
+        Ok(())
+    }
+
+    /// Why a datagram was not sent, or refused by its receiver; once.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let code = self.link.error.swap(0, Ordering::Relaxed);
+        Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
+    }
+
+    fn is_over(&self) -> bool {
+        self.link.cores.load(Ordering::Acquire) == 0
+    }
+
+    // ---- sending
+
+    fn part(&self, to: SocketAddr) -> &Part {
+        &self.parts[(self.destinations.hash_one(to) % self.parts.len() as u64) as usize]
+    }
+
+    pub(super) fn push(&self, to: SocketAddr, make: impl FnOnce() -> Outgoing) -> Option<io::Result<()>> {
+        if self.is_over() {
+            return Some(Err(runtime_ended()));
+        }
+        let part = self.part(to);
+        // Looked at first: else a datagram would be copied to find no room. Two senders may find it both, and one be refused.
+        if part.queue.is_full() || part.queue.push(make()).is_err() {
+            return None;
+        }
+        part.call.call();
+        Some(Ok(()))
+    }
+
+    fn send_now(&self, buf: &[u8], to: SocketAddr) -> Option<io::Result<usize>> {
+        match self.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Some(Err(error)),
+        }
+        if buf.len() > usize::from(u16::MAX) {
+            return Some(Err(io::Error::from_raw_os_error(libc::EMSGSIZE)));
+        }
+        let sent = self.push(to, || Outgoing { data: buf.to_vec(), to, size: buf.len().max(1), whole: false });
+        sent.map(|sent| sent.map(|()| buf.len()))
+    }
+
+    /// Sends a datagram.
+    pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> io::Result<usize> {
+        let to = first_of(target).await?;
+        self.link.writers.until(|| self.send_now(buf, to)).await
+    }
+
+    /// As [`UdpSocket::send_to`]; the last task that polls is woken.
+    pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
+        self.link.writers.poll(cx, || self.send_now(buf, target))
+    }
+
+    /// As [`UdpSocket::send_to`], or `WouldBlock`.
+    pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
+        self.send_now(buf, target).unwrap_or_else(|| Err(would_block()))
+    }
+
+    /// Sends a datagram to the peer that was set.
+    pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.send_to(buf, self.peer()?).await
+    }
+
+    /// As [`UdpSocket::send`]; the last task that polls is woken.
+    pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send_to(cx, buf, self.peer()?)
+    }
+
+    /// As [`UdpSocket::send`], or `WouldBlock`.
+    pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.try_send_to(buf, self.peer()?)
+    }
+
+    fn peer(&self) -> io::Result<SocketAddr> {
+        lock(&self.peer).ok_or_else(|| io::Error::from_raw_os_error(libc::EDESTADDRREQ))
+    }
+
+    /// Waits until a datagram can be sent, wherever it goes.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.link.writers.until(|| self.is_writable().then_some(Ok(()))).await
+    }
+
+    fn is_writable(&self) -> bool {
+        self.is_over() || self.parts.iter().all(|part| !part.queue.is_full())
+    }
+
+    // ---- receiving: what does not fit into the buffer is lost, as with recvfrom(2)
+
+    /// Takes the next datagrams of one sender that `take` has room for: it is shown all that have come together, with the
+    /// size of each, and says how many bytes it has taken.
+    pub(super) fn pop<R>(&self, take: impl FnOnce(&[u8], &Received) -> (usize, R)) -> Option<io::Result<R>> {
+        let mut rest = lock(&self.rest);
+        let only = *lock(&self.peer);
+        // Before the look at the queue: what came before the end is in it then.
+        let over = self.is_over();
+        let (received, at) = loop {
+            let Some(next) = rest.take().or_else(|| self.link.received.pop().map(|received| (received, 0))) else {
+                return over.then(|| Err(runtime_ended()));
+            };
+            if only.is_none_or(|only| only == next.0.from) {
+                break next;
+            }
+            self.link.bytes.fetch_sub(next.0.data.len(), Ordering::Relaxed);
+        };
+        let (n, answer) = take(&received.data[at..], &received);
+        if n > 0 && at + n < received.data.len() {
+            *rest = Some((received, at + n));
+        } else {
+            self.link.bytes.fetch_sub(received.data.len(), Ordering::Relaxed);
+        }
+        Some(Ok(answer))
+    }
+
+    fn receive_now(&self, buf: &mut ReadBuf<'_>) -> Option<io::Result<(usize, SocketAddr)>> {
+        self.pop(|data, received| {
+            let one = &data[..data.len().min(received.stride)];
+            let n = one.len().min(buf.remaining());
+            buf.put_slice(&one[..n]);
+            (one.len(), (n, received.from))
+        })
+    }
+
+    /// Receives a datagram, and says from whom.
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let mut buf = ReadBuf::new(buf);
+        self.link.readers.until(|| self.receive_now(&mut buf)).await
+    }
+
+    /// As [`UdpSocket::recv_from`]; the last task that polls is woken.
+    pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.link.readers.poll(cx, || self.receive_now(buf)).map_ok(|(_, from)| from)
+    }
+
+    /// As [`UdpSocket::recv_from`], or `WouldBlock`.
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_now(&mut ReadBuf::new(buf)).unwrap_or_else(|| Err(would_block()))
+    }
+
+    /// Receives a datagram.
+    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// As [`UdpSocket::recv`]; the last task that polls is woken.
+    pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_recv_from(cx, buf).map_ok(drop)
+    }
+
+    /// As [`UdpSocket::recv`], or `WouldBlock`.
+    pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_recv_from(buf).map(|(n, _)| n)
+    }
+
+    /// Waits until there is a datagram.
+    pub async fn readable(&self) -> io::Result<()> {
+        let look = || {
+            let any = !self.link.received.is_empty() || lock(&self.rest).is_some() || self.is_over();
+            any.then_some(Ok(()))
+        };
+        self.link.readers.until(look).await
+    }
+
+    #[cfg(feature = "quinn")]
+    pub(super) fn poll_pop<R>(
+        &self,
+        cx: &mut Context<'_>,
+        take: impl FnMut(&[u8], &Received) -> (usize, R),
+    ) -> Poll<io::Result<R>> {
+        let mut take = take;
+        self.link.readers.poll(cx, || self.pop(&mut take))
+    }
+}
+
+impl Task {
+    async fn bind(link: Arc<Link>, at: SocketAddr) -> io::Result<Task> {
+        let socket = net::UdpSocket::bind(at).await?;
+        let call = Call::new(bell::of_this_core(&CoreRef::require()?)?);
+        let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
+        // Largest UDP payload, and as much as is received together.
+        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16] })
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.link.gone.store(true, Ordering::Release);
+        self.parts.iter().for_each(|part| part.call.call());
+    }
+}
+
+async fn first_of(addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to");
+    lookup_host(addr).await?.next().ok_or_else(none)
+}
