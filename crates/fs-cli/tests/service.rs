@@ -32,7 +32,13 @@ impl Service {
     /// The next thing that the manager is told.
     fn told(&self) -> String {
         let mut buffer = [0; 4096];
-        let len = self.manager.recv(&mut buffer).unwrap();
+        let len = loop {
+            match self.manager.recv(&mut buffer) {
+                // With a time-out it is not begun again by itself (signal(7)).
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                received => break received.unwrap(),
+            }
+        };
         String::from_utf8(buffer[..len].to_vec()).unwrap()
     }
 
