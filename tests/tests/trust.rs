@@ -150,3 +150,65 @@ fn rules_of_the_firewall_hold() -> Result<()> {
         daemon.stop()
     })
 }
+
+/// One that asks, holds its connection until its input ends, and asks once more.
+const HOLDER: &str = "import socket, sys
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+def ask():
+    c.sendall(b'x' * 100)
+    assert c.recv(100, socket.MSG_WAITALL) == b'x' * 100
+ask()
+print('ready', flush=True)
+import time, os
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.05)
+ask()
+print('again', flush=True)";
+
+/// On the wire: where there are rules the kernel serves, also while connections from before keep the port on the cores.
+#[test]
+fn the_kernel_serves_the_wire_while_there_are_rules() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        let mut server = server(lab, &daemon, FRONT, 7613)?;
+        let go = lab.dir().join("go-on");
+        let arguments = ["60", "/usr/bin/python3", "-c", HOLDER, FRONT, "7613"];
+        let before = daemon.counters(lab)?;
+        let mut held = lab.spawn("holder", lab.command(Ns::Client, "timeout").args(arguments).arg(&go))?;
+        let log = held.log_path().to_owned();
+        let said = |what: &str| std::fs::read_to_string(&log).is_ok_and(|text| text.contains(what));
+        held.wait_for("connect", READY_LIMIT, || said("ready"))?;
+        let by_cores = |before| anyhow::Ok(daemon.counters(lab)?.since(before, "core_connections{core=\"0\"}"));
+        ensure!(by_cores(&before)? == 1, "the kernel served the first connection");
+        // It lets everything of this test pass.
+        let rules = "add table inet t; add chain inet t c { type filter hook input priority 0; }; \
+                     add rule inet t c tcp dport 1 drop";
+        lab.run(Ns::Host, "nft", &[rules])?;
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let ask = || {
+            finish(
+                lab.command(Ns::Client, "timeout").args(["20", "/usr/bin/python3", "-c", HEAD, FRONT, "7613"]),
+                "a client",
+            )
+        };
+        let now = daemon.counters(lab)?;
+        ask()?;
+        let syns = daemon.counters(lab)?.since(&now, "stack_rx_packets{core=\"0\"}");
+        ensure!(syns < 5, "the cores had {syns} packets: the rule was gone around");
+        std::fs::write(&go, "")?;
+        held.wait_for("go on", READY_LIMIT, || said("again"))?;
+        lab.run(Ns::Host, "nft", &["flush", "ruleset"])?;
+        let until = std::time::Instant::now() + READY_LIMIT;
+        loop {
+            let now = daemon.counters(lab)?;
+            ask()?;
+            if daemon.counters(lab)?.since(&now, "stack_rx_packets{core=\"0\"}") >= 5 {
+                break;
+            }
+            ensure!(std::time::Instant::now() < until, "without rules the port stays the kernel's");
+        }
+        server.kill()?;
+        daemon.stop()
+    })
+}

@@ -167,11 +167,14 @@ impl<M> Listeners<M> {
             return Vec::new();
         };
         let place = self.all[&first].place();
-        let same = |id: &&u32| {
-            let of_group = |l: &Listener<M>| l.score(ip) == Some(best) && l.place() == place;
-            self.all.get(id).is_some_and(|listener| listener.takes == Takes::All && of_group(listener))
-        };
-        let mut group: Vec<u32> = there.iter().filter(same).copied().collect();
+        let of_group = |id: &&u32| self.all.get(id).is_some_and(|it| it.score(ip) == Some(best) && it.place() == place);
+        let takes = |id: &&u32, what: Takes| self.all.get(id).is_some_and(|listener| listener.takes == what);
+        if there.iter().filter(of_group).any(|id| takes(&id, Takes::Waiting)) {
+            // One of them is the kernel's, by an option that may choose for the whole group (SO_ATTACH_REUSEPORT_CBPF): the kernel
+            // chooses.
+            return Vec::new();
+        }
+        let mut group: Vec<u32> = there.iter().filter(of_group).filter(|id| takes(id, Takes::All)).copied().collect();
         let turn = self.turn % group.len().max(1);
         group.rotate_left(turn);
         self.turn = self.turn.wrapping_add(1);

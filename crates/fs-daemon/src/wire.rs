@@ -39,7 +39,7 @@ pub(crate) trait Wire: Send + Sync {
     fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>);
     /// The application has changed the listener's backlog or options; connections that come from now on have them.
     fn change(&self, listener: WireListener);
-    /// The cores listen there no more.
+    /// The cores listen there no more; new connections are the kernel's, whatever is open.
     fn unlisten(&self, listener: u32);
     /// The arena is over.
     fn arena_gone(&self, arena: u32);

@@ -322,6 +322,56 @@ fn a_full_page_costs_the_others_little() {
     honest.check();
 }
 
+/// The processor time that this process has used.
+fn cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Whatever a process passes and keeps a copy of: the daemon does not look at it for ever when it has closed its own.
+#[test]
+fn copies_of_what_was_passed_keep_nobody_busy() {
+    let directory = std::env::temp_dir().join(format!("fs-daemon-copies-{}", std::process::id()));
+    let path = directory.join("control.sock");
+    let daemon = Daemon::builder(&path).geometry(Geometry::SMALL).start().unwrap();
+    let honest = Honest::new(&path);
+    let hostile = connect(&path);
+    hostile.hello(b"hostile").unwrap();
+    // The moment of an exec, which comes, and one that is taken back.
+    for fails in [false, true] {
+        let (near, far) = Client::pair().unwrap();
+        hostile.exec(Some(near.fd())).unwrap();
+        if fails {
+            hostile.exec_failed().unwrap();
+        }
+        drop(far);
+        std::mem::forget(near);
+    }
+    // A child's connection that is hung up on.
+    let (child, end) = Client::pair().unwrap();
+    let copy = rustix::io::dup(&end).unwrap();
+    hostile.fork(end).unwrap();
+    rustix::io::write(child.fd(), &[0; 8]).unwrap();
+    drop(child);
+    // A listener that is given up, and shut then.
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let Listening::Yes(listener, _) = hostile.listen(socket.as_fd()).unwrap() else { panic!() };
+    hostile.unlisten(listener).unwrap();
+    rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+    // A child's connection that leads to the daemon itself.
+    let end = raw(&path);
+    assert!(hostile.fork(rustix::io::dup(&end).unwrap().into()).is_err());
+    honest.check();
+    // Other tests run beside: one moment of rest is enough.
+    let rests = |_| {
+        let before = cpu();
+        std::thread::sleep(Duration::from_millis(300));
+        cpu() - before < Duration::from_millis(150)
+    };
+    assert!((0..40).any(rests), "the control thread is busy");
+    drop((copy, socket, end, daemon));
+}
+
 /// Not a test by itself: a user who wants everything.
 #[test]
 fn crowd() {

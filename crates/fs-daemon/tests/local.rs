@@ -656,6 +656,20 @@ fn where_a_firewall_could_have_a_say_connections_are_the_kernels() {
     });
 }
 
+/// A rule that comes by a reload: who keeps the memory that he was given before connects by it no more.
+#[test]
+fn what_a_new_rule_denies_is_over() {
+    let daemon = start();
+    let Pair { client, a, b, to, socket: _socket, server: _server, .. } = pair(&daemon);
+    let (_, arena) = route(&client, to);
+    let rule = format!("[[rule]]\naction = \"deny\"\ncall = \"connect\"\nports = {}", to.port());
+    daemon.handle().reload(config("denied", &rule));
+    soon("the arena is closed", || arena.is_closed());
+    let mut buf = [0; 4];
+    a.send_one(b"on").unwrap();
+    assert_eq!(b.recv_one(&mut buf), Ok(2), "what is open goes on");
+}
+
 #[test]
 fn groups_take_turns_and_wildcards_are_found() {
     let daemon = start();

@@ -1,5 +1,6 @@
 //! The pages that the daemon shares with one process or with all: attachment, listener, directory.
 
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -133,17 +134,17 @@ impl AttachmentPage {
     /// All entries that are set: fd, object, cookie. Touches only pages that hold something if `fd` (the page's memfd)
     /// is given, by asking for the file's data ranges.
     pub fn entries<'a>(&'a self, fd: Option<BorrowedFd<'a>>) -> impl Iterator<Item = (i32, Object, u64)> + 'a {
-        self.entries_below(DESCRIPTORS, fd)
+        self.entries_among(0..DESCRIPTORS, fd)
     }
 
-    /// The same, of numbers below `end`; the others are not looked at.
-    pub fn entries_below<'a>(
+    /// The same of some numbers; the others are not looked at.
+    pub fn entries_among<'a>(
         &'a self,
-        end: usize,
+        numbers: Range<usize>,
         fd: Option<BorrowedFd<'a>>,
     ) -> impl Iterator<Item = (i32, Object, u64)> + 'a {
-        let end = end.min(DESCRIPTORS);
-        let mut next = 0usize;
+        let end = numbers.end.min(DESCRIPTORS);
+        let mut next = numbers.start;
         let mut data_end = if fd.is_some() { 0 } else { end };
         std::iter::from_fn(move || {
             loop {
@@ -162,6 +163,11 @@ impl AttachmentPage {
                 }
             }
         })
+    }
+
+    /// The first number from `from` on whose place may hold something: one of the file's data ranges. `fd`: the page's memfd.
+    pub fn next_used(&self, from: usize, fd: BorrowedFd<'_>) -> Option<usize> {
+        data_range(fd, from).map(|(first, _)| first).filter(|&first| first < DESCRIPTORS)
     }
 
     fn at(&self, fd: i32) -> Option<&Entry> {

@@ -71,6 +71,10 @@ const KERNEL: u32 = 3;
 
 /// The way to `to` for a socket; when it is bound the answer is its own, and not kept.
 pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placeholder: BorrowedFd<'_>) -> Way {
+    if fs_shm::wait::is_confined() {
+        // Whether the filter lets it connect is seen by calling connect(2).
+        return Way::Kernel(KernelReason::Firewall);
+    }
     let key = key(to, namespace(placeholder));
     let entry = ENTRIES.make(hash(&key));
     let known = if bound { None } else { entry.and_then(|entry| entry.read(attachment, &key)) };
@@ -195,18 +199,9 @@ fn address([high, low, family]: [u64; 3]) -> IpAddr {
 fn namespace(placeholder: BorrowedFd<'_>) -> u64 {
     const SOL_SOCKET: i32 = 1;
     const SO_NETNS_COOKIE: i32 = 71;
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    if fs_shm::wait::is_confined() {
-        // The filter may end the process for asking.
-        return LAST.load(Relaxed);
-    }
     let mut cookie = [0; 8];
     match call::getsockopt(placeholder.as_raw_fd(), SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie) {
-        Ok(8) => {
-            let cookie = u64::from_ne_bytes(cookie);
-            LAST.store(cookie, Relaxed);
-            cookie
-        }
+        Ok(8) => u64::from_ne_bytes(cookie),
         // The daemon does not start on such a kernel.
         _ => 0,
     }

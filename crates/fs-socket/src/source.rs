@@ -49,10 +49,6 @@ pub(crate) fn claim(
     to: SocketAddr,
 ) -> Result<SocketAddr, Errno> {
     let family = socket.family();
-    if !socket.marked(mark::BOUND) && fs_shm::wait::is_confined() {
-        // The filter may allow connect(2) and end the process at bind(2).
-        return Ok(SocketAddr::new(source, mapped.ephemeral_port()));
-    }
     if !socket.marked(mark::BOUND) && mapped.slots_used() < MANY {
         match call::bind(fd, address::raw(any(family, 0), family).as_bytes()) {
             // EINVAL: it has one, of an attempt before this.

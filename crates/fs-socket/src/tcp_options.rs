@@ -52,7 +52,7 @@ enum Matters {
 use Matters::{Everywhere, OnWire};
 
 /// Options that are the kernel's work: it makes or takes other packets, or says more with them, than the stack.
-const KERNEL_ONLY: [(i32, i32, Matters); 26] = [
+const KERNEL_ONLY: [(i32, i32, Matters); 29] = [
     (SOL_SOCKET, 5, OnWire),      // SO_DONTROUTE
     (SOL_SOCKET, 25, OnWire),     // SO_BINDTODEVICE
     (SOL_SOCKET, 26, Everywhere), // SO_ATTACH_FILTER
@@ -60,8 +60,11 @@ const KERNEL_ONLY: [(i32, i32, Matters); 26] = [
     (SOL_SOCKET, 37, Everywhere), // SO_TIMESTAMPING
     (SOL_SOCKET, SO_PEEK_OFF, Everywhere),
     (SOL_SOCKET, 50, Everywhere), // SO_ATTACH_BPF
+    (SOL_SOCKET, 51, Everywhere), // SO_ATTACH_REUSEPORT_CBPF
+    (SOL_SOCKET, 52, Everywhere), // SO_ATTACH_REUSEPORT_EBPF
     (SOL_SOCKET, 60, Everywhere), // SO_ZEROCOPY
     (SOL_SOCKET, 61, Everywhere), // SO_TXTIME
+    (SOL_SOCKET, 62, OnWire),     // SO_BINDTOIFINDEX
     (SOL_SOCKET, 65, Everywhere), // SO_TIMESTAMPING_NEW
     (SOL_TCP, 8, OnWire),         // TCP_LINGER2
     (SOL_TCP, 14, Everywhere),    // TCP_MD5SIG

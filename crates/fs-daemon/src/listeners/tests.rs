@@ -53,6 +53,18 @@ fn a_group_takes_turns() {
 }
 
 #[test]
+fn a_group_of_which_one_is_the_kernels_is_the_kernels() {
+    let mut all = Listeners::default();
+    let group: Vec<u32> = (0..3).map(|_| all.insert(listener("0.0.0.0:80", false, 1))).collect();
+    let exact = all.insert(listener("127.0.0.1:80", false, 1));
+    all.get_mut(group[1]).unwrap().takes = Takes::Waiting;
+    assert!(found(&mut all, "127.0.0.2:80").is_empty());
+    assert_eq!(found(&mut all, "127.0.0.1:80"), [exact]);
+    all.get_mut(group[1]).unwrap().takes = Takes::None;
+    assert_eq!(found(&mut all, "127.0.0.2:80").len(), 2);
+}
+
+#[test]
 fn a_placeholder_is_known_by_its_cookie() {
     let mut all = Listeners::default();
     let id = all.insert(listener("0.0.0.0:80", false, 1));

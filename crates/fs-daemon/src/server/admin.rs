@@ -2,6 +2,7 @@
 
 use super::arenas::{Acceptor, Opener};
 use super::attach::Attachment;
+use super::limits::FOUND_BELOW;
 use super::{Answer, Server};
 use crate::counters::add;
 use crate::listeners::Takes;
@@ -9,6 +10,7 @@ use fs_shm::control::{ADMIN_MAX, CounterRow, KernelReason, Kind, Object, Reply, 
 use fs_shm::{Arena, Channel, Side};
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// `TCP_CLOSE` and `TCP_LISTEN` of `include/net/tcp_states.h`.
@@ -97,7 +99,7 @@ impl Server {
 
     /// Those of a user, or all for one who is trusted, as /proc shows descriptors.
     ///
-    /// From a process and a place among what it holds on: the cursor is the attachment's number << 32 | the place.
+    /// From a process and a descriptor number of it on: the cursor is the attachment's number << 32 | that.
     pub(super) fn sockets(&self, cursor: u64, uid: u32) -> Answer {
         let (first, mut place) = ((cursor >> 32) as u32, cursor as u32 as usize);
         let all = self.is_trusted(uid);
@@ -116,7 +118,7 @@ impl Server {
         Answer { reply: Reply::Sockets { next, count: page.count }, fds: Vec::new(), rows: page.bytes }
     }
 
-    /// Each socket once, however many descriptors the process has of it. Answers where to go on when the page is full.
+    /// Each socket once on a page, however many descriptors the process has of it. Answers where to go on when there is more.
     fn sockets_of(&self, id: u32, from: usize, page: &mut Page) -> Option<usize> {
         let attachment = self.attachments.get(&id)?;
         let plain = SocketRow {
@@ -135,9 +137,12 @@ impl Server {
         let mut seen = HashSet::new();
         // The last arena that was looked into: a process's connections are often in one.
         let mut mapped = None;
-        for (at, (fd, object, _)) in attachment.holds().into_iter().enumerate() {
-            let known = !matches!(object, Object::Kernel(_)) && !seen.insert(object);
-            if at < from || known {
+        // Numbers of one turn: a process that fills its page makes the list longer, and nobody wait.
+        let next = |from| attachment.page.next_used(from, attachment.memory.as_fd());
+        let from = next(from)?;
+        let until = from.saturating_add(FOUND_BELOW);
+        for (fd, object, _) in attachment.holds_among(from..until) {
+            if !matches!(object, Object::Kernel(_)) && !seen.insert(object) {
                 continue;
             }
             let plain = SocketRow { fd: fd.unsigned_abs(), ..plain };
@@ -152,10 +157,10 @@ impl Server {
                 }
             };
             if row.is_some_and(|row| !page.put(&row)) {
-                return Some(at);
+                return usize::try_from(fd).ok();
             }
         }
-        None
+        next(until)
     }
 
     fn listener_row(&self, id: u32, plain: SocketRow) -> Option<SocketRow> {

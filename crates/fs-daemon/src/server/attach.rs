@@ -8,11 +8,12 @@ use crate::listeners::Netns;
 use crate::seldom::Seldom;
 use crate::sys::Credentials;
 use fs_shm::control::{Object, Reply, Text, VERSION};
-use fs_shm::pages::AttachmentPage;
+use fs_shm::pages::{AttachmentPage, DESCRIPTORS};
 use fs_shm::{Bells, Channel, Side};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,6 +54,11 @@ const PREPARED: usize = 8;
 impl Attachment {
     /// What it holds, as far as it may: number, object, cookie.
     pub(super) fn holds(&self) -> Vec<(i32, Object, u64)> {
+        self.holds_among(0..DESCRIPTORS)
+    }
+
+    /// The same of some of its numbers.
+    pub(super) fn holds_among(&self, numbers: Range<usize>) -> Vec<(i32, Object, u64)> {
         // Most are of the arena of the one before.
         let mut last = None;
         let mut may = |object: &Object| match object {
@@ -65,7 +71,7 @@ impl Attachment {
             Object::Listener(listener) => self.listeners.contains(listener),
             Object::Kernel(_) => true,
         };
-        self.page.entries(Some(self.memory.as_fd())).filter(|(_, object, _)| may(object)).collect()
+        self.page.entries_among(numbers, Some(self.memory.as_fd())).filter(|(_, object, _)| may(object)).collect()
     }
 
     /// What a number of it stands for, as far as it may.
@@ -81,7 +87,7 @@ impl Attachment {
 
     /// What a socket of it stands for, as far as it may.
     pub(super) fn finds(&self, cookie: u64) -> Option<Object> {
-        let all = self.page.entries_below(FOUND_BELOW, Some(self.memory.as_fd()));
+        let all = self.page.entries_among(0..FOUND_BELOW, Some(self.memory.as_fd()));
         let mut its = all.filter(|&(_, _, with)| with == cookie);
         its.find_map(|(fd, ..)| self.holds_at(fd).filter(|&(_, with)| with == cookie).map(|(object, _)| object))
     }
@@ -190,8 +196,8 @@ impl Server {
 
     /// The threads and pollers of a process are gone: what they held is freed.
     pub(super) fn end_image(&mut self, me: u32) {
+        self.forget_exec(me);
         let Some(attachment) = self.attachments.get_mut(&me) else { return };
-        attachment.exec = None;
         let parent = attachment.forked_from.take();
         // Threads may have been in the middle of anything.
         attachment.page.end_all_changes();
@@ -241,12 +247,15 @@ impl Server {
         if kind != (AddressFamily::UNIX, SocketType::SEQPACKET) {
             return Err(Errno::PROTOTYPE);
         }
+        // One end of a pair has no name. One that leads to a socket with a name could lead to the daemon's.
+        let is_named = |peer: SocketAddrAny| peer.addr_len() as usize > size_of::<u16>();
+        if rustix::net::getpeername(&socket)?.is_some_and(is_named) {
+            return Err(Errno::PROTOTYPE);
+        }
         let parent = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
         let (who, name) = (parent.who, parent.name);
         let connection = self.connect(socket).map_err(|_| Errno::AGAIN)?;
-        self.attach(connection, who, name, Some(me)).inspect_err(|_| {
-            self.connections.remove(&connection);
-        })
+        self.attach(connection, who, name, Some(me)).inspect_err(|_| self.disconnect(connection))
     }
 
     /// A child that holds nothing yet holds what its parent holds from here on.
@@ -296,6 +305,7 @@ impl Server {
 
     /// A process has gone: what it held is closed as close(2) would, and everybody is woken whom it may have been about to wake.
     pub(super) fn detach(&mut self, id: u32) {
+        self.forget_exec(id);
         let Some(attachment) = self.attachments.remove(&id) else { return };
         let channels = attachment.channels();
         let heirs = self.heirs_of(id, attachment.forked_from);

@@ -19,6 +19,7 @@ impl Server {
     /// Answers [`fs_shm::control::Request::Exec`].
     pub(super) fn exec(&mut self, me: u32, moment: Option<OwnedFd>) -> Result<Answer, Errno> {
         self.pollers.ring_for(me);
+        self.forget_exec(me);
         if let Some(moment) = &moment {
             watch(&self.epoll, moment.as_fd(), EXEC | u64::from(me))?;
         }
@@ -28,8 +29,15 @@ impl Server {
 
     /// Answers [`fs_shm::control::Request::ExecFailed`].
     pub(super) fn exec_failed(&mut self, me: u32) -> Result<Answer, Errno> {
-        self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.exec = None;
+        self.forget_exec(me);
         Ok(Reply::Done.into())
+    }
+
+    /// Nobody waits for the exec of a process any more.
+    pub(super) fn forget_exec(&mut self, me: u32) {
+        if let Some(moment) = self.attachments.get_mut(&me).and_then(|attachment| attachment.exec.take()) {
+            self.unwatch(moment.as_fd());
+        }
     }
 
     /// Answers [`fs_shm::control::Request::Spawned`].

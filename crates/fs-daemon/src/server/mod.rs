@@ -369,6 +369,7 @@ impl Server {
                 self.config = Config { firewall, rules, policies, limits, ..std::mem::take(&mut self.config) };
                 self.owners = Owners::read(&users);
                 self.heed_rules_everywhere();
+                self.end_denied();
                 // Ways that processes know are asked for anew.
                 self.bump();
             }
@@ -600,10 +601,18 @@ impl Server {
 
     fn disconnect(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
+        self.unwatch(connection.socket.as_fd());
         drop(connection.socket);
         if let Some(attachment) = connection.attachment {
             self.detach(attachment);
         }
+    }
+
+    /// A descriptor that a process has passed, or could have a copy of, is about to be closed: the set would keep it for as long as that
+    /// copy is open.
+    fn unwatch(&self, fd: BorrowedFd<'_>) {
+        // Not there: it was taken out before.
+        let _absent = epoll::delete(&self.epoll, fd);
     }
 
     /// Opens a namespace if it can be, and watches its addresses.

@@ -433,10 +433,14 @@ impl Server {
         let Some(listener) = self.listeners.get(id) else { return Ok(()) };
         let (socket, token) = (&listener.more.placeholder, epoll::EventData::new_u64(LISTENER | u64::from(id)));
         // What says that it has ended is always told; that somebody waits in its queue is not asked.
-        epoll::add(&self.epoll, socket, token, epoll::EventFlags::empty())?;
+        match epoll::add(&self.epoll, socket, token, epoll::EventFlags::empty()) {
+            // It listens again before its end was seen.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
         // Or it was shut down just before.
         if !sockopt::socket_acceptconn(socket)? {
-            let _unwatched = epoll::delete(&self.epoll, socket);
+            self.unwatch(socket.as_fd());
             return Err(Errno::INVAL);
         }
         Ok(())
@@ -444,13 +448,13 @@ impl Server {
 
     /// The placeholder of a listener was shut down or connected, by whatever system call: its place may be another's soon.
     pub(super) fn listens_no_more(&mut self, id: u32) {
-        let Some(listener) = self.listeners.get_mut(id) else { return };
-        let socket = &listener.more.placeholder;
+        let Some(socket) = self.listeners.get(id).map(|listener| listener.more.placeholder.as_fd()) else { return };
         if sockopt::socket_acceptconn(socket).unwrap_or(false) {
             // Listens again.
             return;
         }
-        let _unwatched = epoll::delete(&self.epoll, socket);
+        self.unwatch(socket);
+        let Some(listener) = self.listeners.get_mut(id) else { return };
         if std::mem::replace(&mut listener.takes, Takes::None) != Takes::None {
             self.end_listener(id);
             self.list_arenas(id);
@@ -567,6 +571,7 @@ impl Server {
     pub(super) fn close_listener(&mut self, id: u32) -> bool {
         self.end_listener(id);
         let Some(listener) = self.listeners.remove(id) else { return false };
+        self.unwatch(listener.more.placeholder.as_fd());
         self.keep_port(listener)
     }
 
@@ -612,18 +617,42 @@ impl Server {
     /// No new connection comes by the arenas that lead to a listener. Those that nobody accepted are reset, as the kernel does.
     fn end_arenas(&mut self, id: u32) {
         let of_it: Vec<u32> = self.arenas_of(id).collect();
-        let Some(listener) = self.listeners.get_mut(id) else { return };
+        of_it.into_iter().for_each(|arena| self.end_arena(id, arena));
+    }
+
+    /// The same of one of them.
+    fn end_arena(&mut self, listener: u32, arena: u32) {
+        let Some(listener) = self.listeners.get_mut(listener) else { return };
         listener.more.ended.retain(|arena| self.arenas.contains_key(arena));
-        listener.more.ended.extend(&of_it);
-        for arena in of_it {
-            if let Some(mapped) = self.map(arena, Side::B) {
-                mapped.close();
-                mapped.refuse_pending();
+        listener.more.ended.push(arena);
+        if let Some(mapped) = self.map(arena, Side::B) {
+            mapped.close();
+            mapped.refuse_pending();
+        }
+        if let Some(entry) = self.arenas.get_mut(&arena) {
+            entry.acceptor = None;
+        }
+        self.look_soon(arena);
+    }
+
+    /// Rules are others: what processes were given before is no way around them. What is open goes on.
+    pub(super) fn end_denied(&mut self) {
+        let ways: Vec<(u32, u32, u32)> = self
+            .arenas
+            .iter()
+            .filter_map(|(&arena, entry)| match (entry.opener, entry.acceptor) {
+                (Some(Opener::Process(process)), Some(Acceptor::Listener(listener))) => {
+                    Some((arena, process, listener))
+                }
+                _ => None,
+            })
+            .collect();
+        for (arena, process, listener) in ways {
+            let Some(port) = self.listeners.get(listener).map(|listener| listener.at.port()) else { continue };
+            if !self.may(process, Call::Connect, port).unwrap_or(false) {
+                self.end_arena(listener, arena);
+                self.list_arenas(listener);
             }
-            if let Some(entry) = self.arenas.get_mut(&arena) {
-                entry.acceptor = None;
-            }
-            self.look_soon(arena);
         }
     }
 }

@@ -238,7 +238,13 @@ impl Wire for Cores {
     fn unlisten(&self, listener: u32) {
         for core in 0..self.cores() {
             self.on(core, move |core| async move {
-                core.places.borrow_mut().retain(|_, place| place.remove(listener));
+                core.places.borrow_mut().retain(|&(at, _), place| {
+                    let stays = place.remove(listener);
+                    if !stays {
+                        core.shared.former.left(at);
+                    }
+                    stays
+                });
             });
         }
     }

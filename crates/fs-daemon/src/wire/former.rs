@@ -54,12 +54,18 @@ impl Former {
         ports.all.insert(at);
         ports.shared.insert(at);
         ports.forget_unused(|at| self.handle.holds(at));
-        if ports.leaving {
-            self.handle.share_held(at, Share::Leaving);
-        }
+        // One that was left, and has connections from before, is taken again.
+        self.handle.share_held(at, if ports.leaving { Share::Leaving } else { Share::Former });
         drop(ports);
         // Only when the thread has panicked: then ports stay shared.
         let _gone = lock(&self.taken).send(at);
+    }
+
+    /// No core listens there any more: while connections that are open keep the port, new ones are the kernel's, which may listen.
+    pub(super) fn left(&self, at: SocketAddr) {
+        let mut ports = lock(&self.ports);
+        ports.shared.remove(&at);
+        self.handle.share_held(at, Share::Leaving);
     }
 
     /// New connections are the kernel's from here on.
