@@ -17,10 +17,10 @@ use crate::holder::Held;
 use crate::layout::Head;
 
 impl Arena {
-    /// Entries that wait for accept. Hostile values are cut to the number of slots.
+    /// Entries that wait for accept; of more than there are slots, which only a hostile opener says, none is taken.
     pub fn pending(&self) -> u32 {
         let waiting = self.head().inbox_tail.load(Relaxed).wrapping_sub(self.head().inbox_head.load(Relaxed));
-        waiting.min(u64::from(self.geometry().slots)) as u32
+        if waiting <= u64::from(self.geometry().slots) { waiting as u32 } else { 0 }
     }
 
     /// Counts the entries there have been; the opener may write anything.

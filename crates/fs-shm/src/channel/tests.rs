@@ -620,6 +620,16 @@ fn a_connection_without_data_is_kept_from_its_acceptor() {
     assert_eq!(late.take_error(), Some(Errno::CONNRESET));
 }
 
+/// Who asks whether somebody waits and who takes him say the same, whatever the opener writes: else accept(2) looks for ever.
+#[test]
+fn an_inbox_with_more_entries_than_slots_is_empty() {
+    let (_opener, arena) = Arena::in_memory(Geometry::SMALL, &crate::NoBells);
+    for tail in [u64::from(Geometry::SMALL.slots) + 1, 1 << 32, u64::MAX] {
+        arena.head().inbox_tail.store(tail, Relaxed);
+        assert_eq!((arena.pending(), arena.oldest()), (0, None), "{tail}");
+    }
+}
+
 /// Who accepts from several inboxes knows which connection came first, also of those that were kept out for a while.
 #[test]
 fn an_inbox_tells_since_when_its_oldest_entry_waits() {
