@@ -642,6 +642,16 @@ impl Server {
     }
 
     fn namespace_changed(&mut self, netns: Netns) {
+        if netns != self.own_netns && Instant::now() < self.eased + EASE {
+            // Whoever has the namespace decides how many notices there are: they wait in the socket, which holds few and tells that
+            // more were lost. Taken out of the set meanwhile, as a loss is always reported.
+            if let Some(Some(namespace)) = self.namespaces.get(&netns) {
+                self.unwatch(namespace.as_fd());
+            }
+            self.late.insert(netns);
+            self.sweep_at(self.eased + EASE);
+            return;
+        }
         if let Some(Some(namespace)) = self.namespaces.get_mut(&netns)
             && namespace.follow()
         {
@@ -668,7 +678,17 @@ impl Server {
     fn see_to_late(&mut self, now: Instant) -> Option<Instant> {
         if !self.late.is_empty() && now >= self.eased + EASE {
             self.eased = now;
-            std::mem::take(&mut self.late).into_iter().for_each(|netns| self.heed_rules(netns));
+            for netns in std::mem::take(&mut self.late) {
+                if let Some(Some(namespace)) = self.namespaces.get_mut(&netns) {
+                    namespace.follow();
+                    match watch(&self.epoll, namespace.as_fd(), NAMESPACE | netns) {
+                        // It was put off for its rules.
+                        Ok(()) | Err(Errno::EXIST) => {}
+                        Err(error) => tracing::warn!(%error, "cannot watch a namespace any more"),
+                    }
+                }
+                self.heed_rules(netns);
+            }
             self.bump();
         }
         (!self.late.is_empty()).then_some(self.eased + EASE)
