@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import signal
 import subprocess
 import tempfile
 import time
@@ -32,13 +33,22 @@ def sh(*command, check=True):
     return done
 
 
+def end_session(popen):
+    """Ends a program with all that it started: what timeout(1) runs outlives it otherwise."""
+    try:
+        os.killpg(popen.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 class Proc:
     """A program that was started; what it prints goes to a file."""
 
     def __init__(self, stage, command, stdin=None):
         self.path = os.path.join(stage.dir, f"log{len(stage.procs)}")
         with open(self.path, "w") as log:
-            self.popen = subprocess.Popen(command, stdin=stdin or subprocess.DEVNULL, stdout=log, stderr=log, cwd=stage.dir)
+            self.popen = subprocess.Popen(command, stdin=stdin or subprocess.DEVNULL, stdout=log, stderr=log, cwd=stage.dir,
+                                          start_new_session=True)
         self.pid = self.popen.pid
         stage.procs.append(self)
 
@@ -70,8 +80,7 @@ class Proc:
         return self.said()
 
     def stop(self):
-        if self.popen.poll() is None:
-            self.popen.kill()
+        end_session(self.popen)
         self.popen.wait()
 
 
@@ -80,7 +89,8 @@ class Liar:
 
     def __init__(self, stage, command):
         self.popen = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1)
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1,
+            start_new_session=True)
         self.pid = self.popen.pid
         self.popen_said = ""
         stage.procs.append(self)
@@ -106,8 +116,7 @@ class Liar:
         return self
 
     def stop(self):
-        if self.popen.poll() is None:
-            self.popen.kill()
+        end_session(self.popen)
         self.popen.wait()
         self.popen.stdin.close()
         self.popen.stdout.close()

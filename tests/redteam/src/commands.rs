@@ -451,7 +451,10 @@ impl Liar {
                 Some(place) => Ok(place.to_string()),
                 None => bail!("not there"),
             },
-            "scribble" => Ok(memory::scribble(self.fd(words, 0)?, number(words, 1)?, number(words, 2)?)?.to_string()),
+            "scribble" => {
+                Ok(memory::scribble(self.fd(words, 0)?, self.geometry()?, number(words, 1)?, number(words, 2)?)?
+                    .to_string())
+            }
             // Every way to change memory that was given for reading; answers the first that works.
             _ => {
                 let fd = self.fd(words, 0)?;
