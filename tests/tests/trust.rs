@@ -140,7 +140,7 @@ fn rules_of_the_firewall_hold() -> Result<()> {
                  socket.setdefaulttimeout(1)\ndef connect(): return socket.create_connection(at, 1)\nrefused(OSError)"
             );
             accelerated(lab, &daemon, &load, "127.0.0.1", 7612)?;
-            let lost = client(lab, &daemon, &format!("{HEAD}"), "127.0.0.1", 7612).output()?;
+            let lost = client(lab, &daemon, HEAD, "127.0.0.1", 7612).output()?;
             ensure!(!lost.status.success(), "a rule of {chain} let a new process through");
             lab.run(Ns::Host, "nft", &["flush", "ruleset"])?;
         }
