@@ -313,36 +313,3 @@ fn a_datagram_finds_its_socket_whatever_queue_it_came_by() {
     send(&mut pair, 2, at(0, 5353));
     assert_eq!(sum!(pair.client, packets_forwarded), before);
 }
-
-#[test]
-fn datagrams_without_end_leave_room_for_acks_and_data() {
-    let mut pair = Pair::new(1);
-    pair.listen();
-    let listener_side = |pair: &mut Pair| pair.client.host.shards[0].stack.udp_bind(at(0, 9)).unwrap();
-    let udp = listener_side(&mut pair);
-    let ids: Vec<_> = (0..8).map(|_| pair.connect(0)).collect();
-    pair.run(|_| 0);
-    let stack = &mut pair.client.host.shards[0].stack;
-    for &id in &ids {
-        stack.tcp_send(id, &[1; 5000]).unwrap();
-    }
-    for _ in 0..500 {
-        stack.udp_send(udp, b"flood", Some(at(1, 9))).unwrap();
-    }
-    let mut out = Vec::new();
-    assert_eq!(stack.tx_batch(IFACE, 64, &mut out), 64);
-    let kinds: Vec<u8> = out.iter().map(|tx| stack.pool().bytes(&tx.frame)[9]).collect();
-    out.into_iter().for_each(|tx| stack.pool_mut().free(tx.frame));
-    let datagrams = kinds.iter().filter(|&&kind| kind == 17).count();
-    assert_eq!(datagrams, 64 - 8 * 4, "half of the batch, and what data leaves");
-    let mut all = 0;
-    loop {
-        let mut out = Vec::new();
-        if stack.tx_batch(IFACE, 64, &mut out) == 0 {
-            break;
-        }
-        all += out.len();
-        out.into_iter().for_each(|tx| stack.pool_mut().free(tx.frame));
-    }
-    assert_eq!(all, 500 - datagrams, "the rest, with the whole batch");
-}

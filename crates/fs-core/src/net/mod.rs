@@ -18,14 +18,11 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// What waits to leave by an interface.
+/// What waits to leave by an interface, served in this order.
 #[derive(Debug, Default)]
 pub(crate) struct TxLists {
-    /// Segments that are built already, in their order: SYN, SYN-ACK, RST, single ACKs. What a connection sends later must not
-    /// overtake them.
+    /// Packets built already: SYN, SYN-ACK, RST, ARP, NDISC, ICMP, UDP.
     pub(crate) control: VecDeque<TxFrame>,
-    /// Packets of no connection: UDP, ARP, NDISC, ICMP. How many there are, no window decides.
-    pub(crate) loose: VecDeque<TxFrame>,
     /// Connections that owe an ACK.
     pub(crate) acks: VecDeque<u32>,
     /// Connections that may have data to send.

@@ -123,7 +123,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn check_frames(&self, frames: &Frames, outside: usize) {
-        let control: usize = self.net.lists.iter().map(|l| l.control.len() + l.loose.len()).sum();
+        let control: usize = self.net.lists.iter().map(|l| l.control.len()).sum();
         let udp = self.udp.frames_held();
         let queued = frames.receive + frames.segments + frames.lone - frames.bare + frames.rest;
         // Packets that wait for a neighbour: of at most four frames, most of which are a send queue's as well.
@@ -293,8 +293,7 @@ impl<P: FramePool> Stack<P> {
     pub fn footprint(&self) -> usize {
         let slots = self.slots.len() * size_of::<Slot>();
         let handshakes = self.handshakes.capacity_bytes();
-        let lists: usize =
-            self.net.lists.iter().map(|l| l.acks.len() + l.data.len() + l.control.len() + l.loose.len()).sum();
+        let lists: usize = self.net.lists.iter().map(|l| l.acks.len() + l.data.len() + l.control.len()).sum();
         let paths = self.net.paths.len() * 64;
         slots + handshakes + paths + (lists + self.outbox.len()) * 16 + self.deadlines.len() * 16
     }

@@ -113,7 +113,7 @@ impl<P: FramePool> Stack<P> {
         if net.path(way.path).state() == PathState::Known
             && let Some(lists) = net.lists_of(way.path)
         {
-            lists.loose.extend(packets);
+            lists.control.extend(packets);
             return Ok(());
         }
         let mut packet = Vec::new();

@@ -114,7 +114,7 @@ impl<P: FramePool> Stack<P> {
         frame.grow_back(bytes.len());
         self.pool.bytes_mut(&mut frame).copy_from_slice(bytes);
         match self.net.lists.get_mut(iface.0 as usize) {
-            Some(lists) => lists.loose.push_back(TxFrame { frame, checksum: None }),
+            Some(lists) => lists.control.push_back(TxFrame { frame, checksum: None }),
             None => self.pool.free(frame),
         }
     }

@@ -1,9 +1,7 @@
-//! A turn's packets for one interface, in lists (mTCP section 4.2): those of no connection, control, ACK, data, each with a
-//! share of the batch that those before it leave to it. Data goes round robin by a byte quota; an ACK that data carries is not sent on
-//! its own.
+//! A turn's packets for one interface, in three lists (mTCP section 4.2): control, ACK, data. Data goes round
+//! robin by a byte quota; an ACK that data carries is not sent on its own.
 
 use crate::frame::{FramePool, IfaceId, TxFrame};
-use crate::net::TxLists;
 use crate::net::neigh::PathState;
 use crate::seq::SeqNum;
 use crate::stack::{Stack, reroute};
@@ -17,7 +15,6 @@ use crate::tx::build::{self, SegmentSpec};
 use crate::tx::emit::emit_segment;
 use crate::tx::run::Run;
 use crate::wire::tcp::TcpFlags;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Bytes that a connection may send before the next one has its turn. Linux's TSO quantum is 64 KiB; a
@@ -44,17 +41,11 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn fill_batch(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
-        let TxLists { control, acks, data, .. } = &self.net.lists[at];
-        let (acks, has_data) = (acks.len(), !data.is_empty());
-        // Datagrams without end leave half of the batch to connections.
-        let for_loose = if acks > 0 || has_data || !control.is_empty() { budget.div_ceil(2) } else { budget };
-        let mut sent = self.built_packets(at, |lists| &mut lists.loose, for_loose, out);
-        sent += self.built_packets(at, |lists| &mut lists.control, budget - sent, out);
+        let mut sent = self.control_packets(at, budget, out);
         let several = self.net.lists.len() > 1;
-        // And ACKs half of the rest to data.
-        let most = if has_data { budget - (budget - sent) / 2 } else { budget };
+        let acks = self.net.lists[at].acks.len();
         for _ in 0..acks {
-            if sent >= most {
+            if sent >= budget {
                 break;
             }
             let Some(index) = self.net.lists[at].acks.pop_front() else { break };
@@ -83,9 +74,6 @@ impl<P: FramePool> Stack<P> {
                 }
             }
         }
-        if sent < budget {
-            sent += self.built_packets(at, |lists| &mut lists.loose, budget - sent, out);
-        }
         self.stats.tx_packets += sent as u64;
         sent
     }
@@ -104,20 +92,14 @@ impl<P: FramePool> Stack<P> {
         self.net
             .lists
             .get(iface.0 as usize)
-            .is_some_and(|l| !(l.loose.is_empty() && l.control.is_empty() && l.acks.is_empty() && l.data.is_empty()))
+            .is_some_and(|l| !l.control.is_empty() || !l.acks.is_empty() || !l.data.is_empty())
     }
 
-    fn built_packets(
-        &mut self,
-        at: usize,
-        list: impl FnOnce(&mut TxLists) -> &mut VecDeque<TxFrame>,
-        budget: usize,
-        out: &mut Vec<TxFrame>,
-    ) -> usize {
+    fn control_packets(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = 0;
-        let list = list(&mut self.net.lists[at]);
+        let control = &mut self.net.lists[at].control;
         while sent < budget {
-            let Some(frame) = list.pop_front() else { break };
+            let Some(frame) = control.pop_front() else { break };
             self.stats.tx_bytes += frame.frame.len() as u64;
             sent += !frame.frame.more() as usize;
             out.push(frame);
