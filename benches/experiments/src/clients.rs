@@ -1,4 +1,4 @@
-//! Clients on the kernel's sockets, for servers on either stack: `experiments replay` and `experiments flows`. They run on one thread and
+//! Clients on the kernel's sockets, for servers on either stack: `fs-experiments play` and `fs-experiments flows`. They run on one thread and
 //! print a line of JSON.
 
 use crate::trace::{Flow, Trace};

@@ -3,7 +3,7 @@
 //! ```text
 //! fs-experiments [--quick | --smoke] [PART…]   runs them; target/experiments/PART.json
 //! fs-experiments page [--check]      writes docs/EXPERIMENTS.md from the kept runs
-//! fs-experiments replay ADDRESS FILE       plays a trace (JSON, .har, .pcap) on the kernel's sockets; a line of JSON
+//! fs-experiments play ADDRESS FILE         plays a trace (JSON, .har, .pcap) on the kernel's sockets; a line of JSON
 //! fs-experiments flows ADDRESS N SECONDS   receives on so many connections; a line of JSON
 //! ```
 
@@ -27,7 +27,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str = "usage: fs-experiments [--quick | --smoke] [PART…] | page [--check] | replay ADDRESS FILE | flows ADDRESS N SECONDS; \
+const USAGE: &str = "usage: fs-experiments [--quick | --smoke] [PART…] | page [--check] | play ADDRESS FILE | flows ADDRESS N SECONDS; \
                      parts: organisations messages fastsocket mtcp replay peers";
 
 /// One experiment.
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
         match words[..] {
             ["page"] => page::write(&workspace(), false).map(|()| true),
             ["page", "--check"] => page::write(&workspace(), true).map(|()| true),
-            ["replay", to, file] => {
+            ["play", to, file] => {
                 fs_example_common::usage::raise_open_files(1 << 20)?;
                 let replayed = clients::replay(to.parse().context(USAGE)?, trace::read(Path::new(file))?)?;
                 println!("{}", serde_json::to_string(&replayed)?);

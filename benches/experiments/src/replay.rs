@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) const ABOUT: &str = "\
 A trace of HTTP requests is played from the kernel's sockets on one CPU against `fs-httpd` on the other, first on ours, then on the kernel's: each request at its time, or when the answer
 before it on its connection is complete. The trace is made: sizes of answers as the paper says of its cellular network (more than half of the flows below 4 KiB, over nine tenths
-below 32 KiB), starts at random, pauses between requests. `fs-experiments replay ADDRESS FILE` plays a HAR file or a packet capture (`.har`, `.pcap`) as well; the paper's own trace is not public.";
+below 32 KiB), starts at random, pauses between requests. `fs-experiments play ADDRESS FILE` plays a HAR file or a packet capture (`.har`, `.pcap`) as well; the paper's own trace is not public.";
 
 /// Starts `fs-httpd`, plays the trace, and stops it.
 fn play(stack: Stack, trace: &str, seconds: f64) -> Result<Replayed> {
@@ -29,7 +29,7 @@ fn play(stack: Stack, trace: &str, seconds: f64) -> Result<Replayed> {
         std::fs::write(&path, trace)?;
         let program = target_dir().join("release/fs-experiments");
         let mut command = lab.command(Ns::Client, "taskset");
-        command.args(["-c", "1"]).arg(&program).args(["replay", &format!("{FRONT}:{HTTPD_PORT}")]).arg(&path);
+        command.args(["-c", "1"]).arg(&program).args(["play", &format!("{FRONT}:{HTTPD_PORT}")]).arg(&path);
         let mut proc = lab.spawn("replay", &mut command)?;
         let status = proc.wait_end(Duration::from_secs_f64(3.0 * seconds + 30.0))?;
         let log = proc.log();
