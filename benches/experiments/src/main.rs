@@ -110,8 +110,8 @@ fn main() -> ExitCode {
     fs_benches::run(USAGE, |words| {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
-            ["page"] => page::write(&workspace(), false).map(|()| true),
-            ["page", "--check"] => page::write(&workspace(), true).map(|()| true),
+            ["page"] => page::write(workspace(), false).map(|()| true),
+            ["page", "--check"] => page::write(workspace(), true).map(|()| true),
             ["play", to, file] => {
                 fs_example_common::usage::raise_open_files(1 << 20)?;
                 let replayed = clients::replay(to.parse().context(USAGE)?, trace::read(Path::new(file))?)?;

@@ -204,6 +204,6 @@ mod tests {
 
     #[test]
     fn the_page_in_the_tree_is_what_the_kept_runs_make() {
-        write(&fs_tests::apps::workspace(), true).unwrap();
+        write(fs_tests::apps::workspace(), true).unwrap();
     }
 }

@@ -203,8 +203,11 @@ fn pcap(bytes: &[u8]) -> Result<Trace> {
     Ok(from_absolute(order.iter().filter_map(|ends| flows.remove(ends)).collect()))
 }
 
+/// A TCP segment's source, source port, destination, destination port and payload.
+type Segment<'a> = ([u8; 4], u16, [u8; 4], u16, &'a [u8]);
+
 /// Addresses, ports and payload of a TCP packet over IPv4; `None` for all else.
-fn tcp(packet: &[u8], ethernet: bool) -> Option<([u8; 4], u16, [u8; 4], u16, &[u8])> {
+fn tcp(packet: &[u8], ethernet: bool) -> Option<Segment<'_>> {
     let ip = if ethernet {
         if packet.get(12..14)? != [8, 0] {
             return None;
