@@ -22,13 +22,19 @@ pub(crate) struct Wire {
 impl Wire {
     /// `None`, with a line that says so, for others than root.
     pub(crate) fn up(test: &str) -> Option<Wire> {
+        Self::with_queues(test, 1)
+    }
+
+    /// As [`Wire::up`], with that many queues at both ends.
+    pub(crate) fn with_queues(test: &str, queues: u32) -> Option<Wire> {
         if !netns_unsafe::is_root() {
             eprintln!("skipped: {test} (needs root)");
             return None;
         }
         let wire = Wire { ours: NetNs::new(), peer: NetNs::new() };
         let peer = wire.peer.path();
-        wire.ours.run(&format!("ip link add {DEVICE} type veth peer name fsc1 netns {peer}"));
+        let queues = format!("numtxqueues {queues} numrxqueues {queues}");
+        wire.ours.run(&format!("ip link add {DEVICE} {queues} type veth peer name fsc1 {queues} netns {peer}"));
         wire.ours.run(&format!("ip addr add {OURS}/24 dev {DEVICE} && ip link set {DEVICE} up"));
         wire.peer.run(&format!("ip addr add {PEER}/24 dev fsc1 && ip link set fsc1 up"));
         // Until the carrier is there what is sent is dropped.

@@ -1,0 +1,226 @@
+//! Several queues and cores on a real device: veth with AF_XDP on one end, the kernel on the other, while what is known of the
+//! device changes.
+
+#[path = "common/veth.rs"]
+mod veth;
+
+use fs_compat::{TcpListener, TcpStream, UdpSocket};
+use fs_rt::Runtime;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use veth::{DEVICE, OURS, PEER, Wire, at};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// Several segments.
+const BYTES: usize = 20_000;
+
+/// A server of the kernel's, a thread for each connection.
+fn kernel_echo(wire: &Wire, at: SocketAddr) {
+    let listener = wire.peer.enter(|| std::net::TcpListener::bind(at).unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+        }
+    });
+}
+
+/// What is sent comes back.
+fn exchange(stream: &mut std::net::TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).unwrap();
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back).unwrap();
+    assert!(back == bytes);
+}
+
+fn kernel_client(wire: &Wire, to: SocketAddr) -> std::net::TcpStream {
+    let until = Instant::now() + LIMIT;
+    loop {
+        match wire.peer.enter(|| std::net::TcpStream::connect_timeout(&to, LIMIT)) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                return stream;
+            }
+            // Nobody listens yet.
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Echoes on a listener of each core, until `over`; `active` connections of each core to the kernel's server go to and fro
+/// meanwhile, and are counted.
+async fn serve(active: usize, exchanges: Arc<AtomicUsize>, over: Arc<AtomicBool>) {
+    let listener = TcpListener::bind(at(OURS, 7777)).await.unwrap();
+    fs_rt::spawn_local(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            fs_rt::spawn_local(async move {
+                let mut buffer = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut buffer).await {
+                    if stream.write_all(&buffer[..n]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    for _ in 0..active {
+        let mut stream = TcpStream::connect(at(PEER, 80)).await.unwrap();
+        let exchanges = exchanges.clone();
+        fs_rt::spawn_local(async move {
+            let mut back = [0; 2000];
+            loop {
+                stream.write_all(&[7; 2000]).await.unwrap();
+                stream.read_exact(&mut back).await.unwrap();
+                exchanges.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+    while !over.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Once `test` is over, or has panicked, the runtime ends.
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn sixty_four_queues_on_four_cores_with_default_settings() {
+    let Some(wire) = Wire::with_queues("64 queues", 64) else { return };
+    kernel_echo(&wire, at(PEER, 80));
+    let over = Arc::new(AtomicBool::new(false));
+    let exchanges = Arc::new(AtomicUsize::new(0));
+    let builder = Runtime::builder().device(DEVICE).cores([0, 0, 0, 0]).pin(false).active_ports(1000);
+    let runtime = wire.ours.enter(|| builder.build().unwrap());
+    std::thread::scope(|scope| {
+        let (told, counted) = (over.clone(), exchanges.clone());
+        let ours = &wire.ours;
+        let run = scope.spawn(move || {
+            let app = move |core: fs_rt::CoreCtx| async move {
+                let index = core.index();
+                if index == 1 {
+                    // The only socket of its port: its datagrams come by any queue.
+                    let socket = UdpSocket::bind(at(OURS, 5000)).await.unwrap();
+                    fs_rt::spawn_local(async move {
+                        let mut buffer = [0; 100];
+                        while let Ok((n, from)) = socket.recv_from(&mut buffer).await {
+                            let _ = socket.send_to(&buffer[..n], from).await;
+                        }
+                    });
+                }
+                serve(25, counted, told).await;
+                core.stats()
+            };
+            ours.enter(|| runtime.run(app))
+        });
+        let end = Over(over);
+        let until = Instant::now() + LIMIT;
+        while exchanges.load(Ordering::Relaxed) < 1000 {
+            assert!(Instant::now() < until, "{exchanges:?} exchanges");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut streams: Vec<_> = (0..100).map(|_| kernel_client(&wire, at(OURS, 7777))).collect();
+        streams.iter_mut().for_each(|stream| exchange(stream, &vec![3; BYTES]));
+        for _ in 0..100 {
+            let socket = wire.peer.enter(|| std::net::UdpSocket::bind(at(PEER, 0)).unwrap());
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            socket.send_to(b"hello", at(OURS, 5000)).unwrap();
+            assert_eq!(socket.recv(&mut [0; 100]).unwrap(), 5);
+        }
+        drop((streams, end));
+        let cores = run.join().unwrap().unwrap();
+        let queues = cores.iter().flat_map(|core| &core.links).filter(|(_, link)| link.rx_packets > 0).count();
+        assert!(queues > 8, "packets came by {queues} queues only");
+        let forwarded: u64 = cores.iter().map(|core| core.stack.packets_forwarded).sum();
+        assert!(forwarded > 50, "{forwarded} packets forwarded");
+    });
+}
+
+#[test]
+fn connections_outlive_what_changes_about_their_device() {
+    let Some(wire) = Wire::with_queues("changes of a device", 4) else { return };
+    kernel_echo(&wire, at(PEER, 80));
+    let over = Arc::new(AtomicBool::new(false));
+    let exchanges = Arc::new(AtomicUsize::new(0));
+    let builder = Runtime::builder().device(DEVICE).cores([0, 0]).pin(false).frames(4096).active_ports(100);
+    let runtime = wire.ours.enter(|| builder.build().unwrap());
+    std::thread::scope(|scope| {
+        let (told, counted) = (over.clone(), exchanges.clone());
+        let ours = &wire.ours;
+        let run = scope.spawn(move || ours.enter(|| runtime.run(move |_| serve(4, counted, told))));
+        let end = Over(over);
+        let mut streams: Vec<_> = (0..8).map(|_| kernel_client(&wire, at(OURS, 7777))).collect();
+        let bytes: Vec<u8> = (0..BYTES).map(|n| (n * 7 + n / 256) as u8).collect();
+        let mut all_go_on = |after: &str| {
+            let before = exchanges.load(Ordering::Relaxed);
+            streams.iter_mut().for_each(|stream| exchange(stream, &bytes));
+            let until = Instant::now() + LIMIT;
+            while exchanges.load(Ordering::Relaxed) < before + 32 {
+                assert!(Instant::now() < until, "no active connection goes on after {after}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let here = |command: &str| wire.ours.run(&command.replace("DEV", DEVICE));
+        all_go_on("the start");
+        for mtu in [1300, 1500, 1280, 1400, 1500] {
+            here(&format!("ip link set DEV mtu {mtu}"));
+            wire.peer.run(&format!("ip link set fsc1 mtu {mtu}"));
+            all_go_on(&format!("MTU {mtu}"));
+        }
+        for _ in 0..3 {
+            here("ip link set DEV down && sleep 0.1 && ip link set DEV up");
+            all_go_on("a link that was down");
+        }
+        wire.peer.run("ip link set fsc1 down && sleep 0.3 && ip link set fsc1 up");
+        all_go_on("a peer that was down");
+        here("ip addr add 10.89.0.77/24 dev DEV && ip addr del 10.89.0.77/24 dev DEV");
+        all_go_on("another address");
+        here(&format!("ip addr del {OURS}/24 dev DEV && sleep 0.2 && ip addr add {OURS}/24 dev DEV"));
+        all_go_on("an address that was away");
+        here("ip neigh flush dev DEV");
+        all_go_on("neighbours that are forgotten");
+        // The peer has another link address from now on.
+        wire.peer.run("ip link set fsc1 down && ip link set fsc1 address 02:00:00:00:77:01 && ip link set fsc1 up");
+        here("ip neigh flush dev DEV");
+        all_go_on("another link address");
+        // More of the kernel's news than its sockets hold.
+        here("for i in $(seq 1 250); do echo addr add 10.99.$i.1/24 dev DEV; done | ip -batch -");
+        here("for i in $(seq 1 250); do echo addr del 10.99.$i.1/24 dev DEV; done | ip -batch -");
+        all_go_on("500 changes of addresses");
+        drop(end);
+        run.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn connections_come_from_the_address_that_the_kernel_would_take() {
+    let Some(wire) = Wire::up("source addresses") else { return };
+    wire.peer.run("ip addr add 10.50.0.1/24 dev fsc1 && ip addr add fd89::2/64 dev fsc1 nodad");
+    wire.ours.run(&format!(
+        "ip addr add 10.89.0.5/24 dev {DEVICE} && ip route add 10.50.0.0/24 dev {DEVICE} src 10.89.0.5 &&
+         ip addr add fd89::1:1/64 dev {DEVICE} nodad && ip addr add fd89::1/96 dev {DEVICE} nodad preferred_lft 0"
+    ));
+    kernel_echo(&wire, "[::]:80".parse().unwrap());
+    let run = wire.ours.enter(|| {
+        Wire::runtime().run(|_| async {
+            for (to, from) in
+                [("10.50.0.1:80", "10.89.0.5"), ("10.89.0.2:80", "10.89.0.1"), ("[fd89::2]:80", "fd89::1:1")]
+            {
+                let to: SocketAddr = to.parse().unwrap();
+                let stream = TcpStream::connect(to).await.unwrap();
+                assert_eq!(stream.local_addr().unwrap().ip(), from.parse::<std::net::IpAddr>().unwrap(), "to {to}");
+            }
+        })
+    });
+    run.unwrap();
+}

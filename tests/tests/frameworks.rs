@@ -1,0 +1,105 @@
+//! axum, tonic, hyper-util's pooled client, quinn, tokio-rustls, tungstenite, hyper on a core, and reqwest: over AF_XDP, with the
+//! same on the kernel's sockets at the other end, and curl. Every body by its digest, 0 to 100 MB, both ways at once.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::apps::{Program, READY_LIMIT};
+use fs_tests::body::{self, Body};
+use fs_tests::lab::{CLIENT, FRONT};
+use fs_tests::process::Proc;
+use fs_tests::unmodified::daemon::{Daemon, Reach};
+use fs_tests::{Lab, Ns};
+use std::process::Stdio;
+
+const BYTES: &str = "0,1,65537,100000000";
+const BODIES: usize = 4;
+const ON_FASTSOCK: &[&str] = &["--stack", "fastsock", "--device", "front0"];
+const ON_KERNEL: &[&str] = &["--stack", "kernel"];
+
+fn serve(lab: &Lab, ns: Ns, on: &[&str]) -> Result<Proc> {
+    let address = if ns == Ns::Host { FRONT } else { CLIENT };
+    let mut command = Program::Frameworks.command(lab, ns)?;
+    let mut proc = lab.spawn("servers", command.arg("serve").args(on).arg(address))?;
+    let log = proc.log_path().to_owned();
+    let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
+    proc.wait_for("ready", READY_LIMIT, says)?;
+    Ok(proc)
+}
+
+/// The program itself compares the digests; here it is seen that it did, of each body.
+fn ask(said: &str, names: &[&str]) -> Result<()> {
+    for name in names {
+        let answered = said.lines().filter(|line| line.split(' ').next() == Some(*name)).count();
+        ensure!(answered == BODIES, "{name}: {answered} of {BODIES} bodies\n{said}");
+    }
+    print!("{said}");
+    Ok(())
+}
+
+const ALL: &[&str] = &["pooled", "tonic", "quinn", "tls", "tungstenite", "h2"];
+
+/// POSTs a file and compares what comes back.
+fn curl(lab: &Lab, body: &Body) -> Result<()> {
+    let mut curl = lab.command(Ns::Client, "curl");
+    curl.args(["--silent", "--show-error", "--fail", "--max-time", "120", "--header", "Expect:", "--data-binary"]);
+    curl.arg(format!("@{}", body.path.display())).arg(format!("http://{FRONT}:8001/echo"));
+    let mut child = curl.stdout(Stdio::piped()).spawn().context("cannot run curl")?;
+    let (sha256, len) = body::sha256(child.stdout.take().context("curl's output")?)?;
+    ensure!(child.wait()?.success(), "curl failed");
+    ensure!((len, &sha256) == (body.len, &body.sha256), "{} bytes came back as {len} others", body.len);
+    Ok(())
+}
+
+#[test]
+fn servers_on_fastsock() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut servers = serve(lab, Ns::Host, ON_FASTSOCK)?;
+        // The kernel's own tools first: axum as its documentation has it.
+        let who = lab.run(Ns::Client, "curl", &["--silent", "--show-error", &format!("http://{FRONT}:8001/who")])?;
+        ensure!(who.starts_with(&format!("{CLIENT}:")), "axum was told of a peer {who:?}");
+        for of in [body::EMPTY, body::ONE, body::TEN_MIB] {
+            curl(lab, &body::body(of)?)?;
+        }
+        ask(&lab.run(Ns::Client, &path()?, &[&["ask"][..], ON_KERNEL, &["--bytes", BYTES, FRONT]].concat())?, ALL)?;
+        ensure!(servers.ended()?.is_none(), "the servers have ended:\n{}", servers.log());
+        // What the kernel's sockets have carried is not what was measured.
+        let held = lab.run(Ns::Host, "ss", &["-Htn", "state", "established"])?;
+        ensure!(held.trim().is_empty(), "connections of the kernel: {held}");
+        servers.kill()
+    })
+}
+
+#[test]
+fn clients_on_fastsock() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut servers = serve(lab, Ns::Client, ON_KERNEL)?;
+        ask(&lab.run(Ns::Host, &path()?, &[&["ask"][..], ON_FASTSOCK, &["--bytes", BYTES, CLIENT]].concat())?, ALL)?;
+        servers.kill()
+    })
+}
+
+/// reqwest opens its connections itself, and none can be given to it: it runs as it is, under the preloaded library.
+#[test]
+fn reqwest_under_preload() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut servers = serve(lab, Ns::Client, ON_KERNEL)?;
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        let mut command = daemon.command(lab, path()?);
+        command.args([&["ask"][..], ON_KERNEL, &["--only", "reqwest", "--bytes", BYTES, CLIENT]].concat());
+        let before = daemon.counters(lab)?;
+        let output = command.output().context("reqwest")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        ask(&said, &["reqwest"])?;
+        let bytes = daemon.counters(lab)?.since(&before, "wire_bytes");
+        ensure!(bytes >= 200_000_000, "only {bytes} bytes by the daemon: the rest was the kernel's");
+        daemon.stop()?;
+        servers.kill()
+    })
+}
+
+fn path() -> Result<String> {
+    Ok(Program::Frameworks.path()?.display().to_string())
+}
