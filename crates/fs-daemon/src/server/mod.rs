@@ -460,6 +460,10 @@ impl Server {
             if record.len == 0 {
                 return self.disconnect(id);
             }
+            if record.cut && rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0).is_err_and(|error| error == Errno::MFILE) {
+                // The kernel leaves out what there is no number for.
+                arenas::no_descriptor(&Errno::MFILE);
+            }
             let Some(connection) = self.connections.get_mut(&id) else { return };
             if let Some(sender) = record.sender {
                 connection.who = sender;
@@ -629,6 +633,9 @@ impl Server {
                 }
             },
             Err(error) => {
+                if let Some(errno) = Errno::from_io_error(&error) {
+                    arenas::no_descriptor(&errno);
+                }
                 tracing::debug!(%error, netns, pid, "a namespace's addresses are unknown; its loopback is served");
                 None
             }
