@@ -347,7 +347,7 @@ static void accepted_v6only(void) {
 
 const struct test accept_cases[] = {
     {"accept_inheritance", accept_inheritance},
-    {"accept_addresses", accept_addresses},
+    {"accept_addresses", accept_addresses, true},
     {"accept_any_v6_takes_v4", accept_any_v6_takes_v4},
     {"accept_v6only", accept_v6only, true},
     {"bind_conflicts", bind_conflicts},
@@ -357,5 +357,5 @@ const struct test accept_cases[] = {
     {"accept_order_of_processes", accept_order_of_processes},
     {"accept_of_one_that_left", accept_of_one_that_left},
     {"accept_options_in_backlog", options_in_backlog},
-    {"accept_v6only_of_address", accepted_v6only},
+    {"accept_v6only_of_address", accepted_v6only, true},
     {NULL, NULL, false}};

@@ -453,6 +453,8 @@ static void exec_plain_listener(void) {
         close(c);
     }
     reap(child);
+    /* The daemon's copy of the listener is closed once it has seen the end (docs/LIMITS.md). */
+    usleep(200000);
     CALL(connect(tcp(AF_INET, 0), (struct sockaddr *)&at, len));
 }
 

@@ -74,7 +74,8 @@ fn preloaded_calls_need_no_loopback_device() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let program = Semantics::build()?;
-        // The addresses of a device that is down are not local any more; the sockets' numbers are bound all the same.
+        // The addresses of a device that is down are not local any more; the sockets' numbers are bound all the same. There is no way
+        // to ::1 then, on the kernel as here: cases of IPv6 need the device.
         for setting in ["net.ipv4.ip_nonlocal_bind=1", "net.ipv6.ip_nonlocal_bind=1"] {
             lab.run(Ns::Backend, "sysctl", &["-qw", setting])?;
         }

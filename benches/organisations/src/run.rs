@@ -177,7 +177,7 @@ fn measured(
 }
 
 /// All cores' turns one after the other on this thread, in virtual time, until so many packets have gone in; what is counted is
-/// what happens within [`counted_turns`].
+/// what happens within `counted_turns`.
 pub fn counted(setting: Setting, packets: u64) -> Result<Outcome> {
     let (shared, mut workers, mut protocols) = opened(setting)?;
     let mut clock = Duration::ZERO;
