@@ -198,7 +198,8 @@ fn the_kernel_serves_the_wire_while_there_are_rules() -> Result<()> {
         let syns = daemon.counters(lab)?.since(&now, "stack_rx_packets{core=\"0\"}");
         ensure!(syns < 5, "the cores had {syns} packets: the rule was gone around");
         std::fs::write(&go, "")?;
-        held.wait_for("go on", READY_LIMIT, || said("again"))?;
+        let status = held.wait_end(READY_LIMIT)?;
+        ensure!(status.success() && said("again"), "the open connection ended with {status}:\n{}", held.log());
         lab.run(Ns::Host, "nft", &["flush", "ruleset"])?;
         let until = std::time::Instant::now() + READY_LIMIT;
         loop {
