@@ -147,6 +147,62 @@ fn sixty_four_queues_on_four_cores_with_default_settings() {
 }
 
 #[test]
+fn connections_outlive_what_changes_about_their_device() {
+    let Some(wire) = Wire::with_queues("changes of a device", 4) else { return };
+    kernel_echo(&wire, at(PEER, 80));
+    let over = Arc::new(AtomicBool::new(false));
+    let exchanges = Arc::new(AtomicUsize::new(0));
+    let builder = Runtime::builder().device(DEVICE).cores([0, 0]).pin(false).frames(4096).active_ports(100);
+    let runtime = wire.ours.enter(|| builder.build().unwrap());
+    std::thread::scope(|scope| {
+        let (told, counted) = (over.clone(), exchanges.clone());
+        let ours = &wire.ours;
+        let run = scope.spawn(move || ours.enter(|| runtime.run(move |_| serve(4, counted, told))));
+        let end = Over(over);
+        let mut streams: Vec<_> = (0..8).map(|_| kernel_client(&wire, at(OURS, 7777))).collect();
+        let bytes: Vec<u8> = (0..BYTES).map(|n| (n * 7 + n / 256) as u8).collect();
+        let mut all_go_on = |after: &str| {
+            let before = exchanges.load(Ordering::Relaxed);
+            streams.iter_mut().for_each(|stream| exchange(stream, &bytes));
+            let until = Instant::now() + LIMIT;
+            while exchanges.load(Ordering::Relaxed) < before + 32 {
+                assert!(Instant::now() < until, "no active connection goes on after {after}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let here = |command: &str| wire.ours.run(&command.replace("DEV", DEVICE));
+        all_go_on("the start");
+        for mtu in [1300, 1500, 1280, 1400, 1500] {
+            here(&format!("ip link set DEV mtu {mtu}"));
+            wire.peer.run(&format!("ip link set fsc1 mtu {mtu}"));
+            all_go_on(&format!("MTU {mtu}"));
+        }
+        for _ in 0..3 {
+            here("ip link set DEV down && sleep 0.1 && ip link set DEV up");
+            all_go_on("a link that was down");
+        }
+        wire.peer.run("ip link set fsc1 down && sleep 0.3 && ip link set fsc1 up");
+        all_go_on("a peer that was down");
+        here("ip addr add 10.89.0.77/24 dev DEV && ip addr del 10.89.0.77/24 dev DEV");
+        all_go_on("another address");
+        here(&format!("ip addr del {OURS}/24 dev DEV && sleep 0.2 && ip addr add {OURS}/24 dev DEV"));
+        all_go_on("an address that was away");
+        here("ip neigh flush dev DEV");
+        all_go_on("neighbours that are forgotten");
+        // The peer has another link address from now on.
+        wire.peer.run("ip link set fsc1 down && ip link set fsc1 address 02:00:00:00:77:01 && ip link set fsc1 up");
+        here("ip neigh flush dev DEV");
+        all_go_on("another link address");
+        // More of the kernel's news than its sockets hold.
+        here("for i in $(seq 1 250); do echo addr add 10.99.$i.1/24 dev DEV; done | ip -batch -");
+        here("for i in $(seq 1 250); do echo addr del 10.99.$i.1/24 dev DEV; done | ip -batch -");
+        all_go_on("500 changes of addresses");
+        drop(end);
+        run.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn connections_come_from_the_address_that_the_kernel_would_take() {
     let Some(wire) = Wire::up("source addresses") else { return };
     wire.peer.run("ip addr add 10.50.0.1/24 dev fsc1 && ip addr add fd89::2/64 dev fsc1 nodad");

@@ -132,6 +132,14 @@ fn check(builder: &Builder) -> Result<(), BuildError> {
             active_ports, builder.active_first
         )));
     }
+    let least = builder.cores.len().next_power_of_two();
+    if (1..least).contains(&active_ports) {
+        return Err(BuildError::Config(format!(
+            "{active_ports} active ports for {} cores, each of which connects from ports of its own: .active_ports({least}) is the \
+             least; leave it out for the default",
+            builder.cores.len()
+        )));
+    }
     if builder.pin {
         let mut seen = std::collections::BTreeSet::new();
         if let Some(&cpu) = builder.cores.iter().find(|cpu| !seen.insert(**cpu)) {

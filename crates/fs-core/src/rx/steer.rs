@@ -52,15 +52,18 @@ impl core::fmt::Debug for Rfd {
 }
 
 impl Rfd {
-    /// For `cores` cores (0 is taken as 1); equal on all cores that share the secret.
-    pub(crate) fn new(cores: u16, secret: &Secret) -> Self {
+    /// For `cores` cores (0 is taken as 1) that share `ports` source ports; equal on all cores that share the secret.
+    ///
+    /// Ports in a row differ in their low bits only: with fewer ports than 2^[`PORT_BITS`] only bits are used in which
+    /// they do differ, so that each core has its share.
+    pub(crate) fn new(cores: u16, ports: usize, secret: &Secret) -> Self {
         let cores = cores.max(1);
         // 16 at most: 65535 cores need all of the port.
         let count = u32::from(cores).next_power_of_two().trailing_zeros();
         let (mut random, xor) = derive_key(secret, b"receive flow deliver");
         let mut bits = core::array::from_fn(|i| i as u8);
         // Fisher and Yates, as far as needed; 16 draws of less than 4 bits from 64.
-        let candidates = PORT_BITS.max(count);
+        let candidates = ports.max(1).ilog2().min(PORT_BITS).max(count);
         for i in 0..count {
             let left = u64::from(candidates - i);
             bits.swap(i as usize, i as usize + (random % left) as usize);

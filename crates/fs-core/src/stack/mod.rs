@@ -125,7 +125,7 @@ impl<P: FramePool> Stack<P> {
     pub fn new(config: StackConfig, pool: P) -> Self {
         let limits = &config.limits;
         let flows = limits.connections as usize + limits.syn_cache as usize + limits.time_wait as usize;
-        let rfd = Rfd::new(config.cores, &config.secret);
+        let rfd = Rfd::new(config.cores, config.ephemeral_ports.len(), &config.secret);
         let mut isn_secret = config.secret;
         isn_secret.0.iter_mut().for_each(|b| *b ^= 0x5a);
         let hasher = FlowHasher::new(&config.secret);

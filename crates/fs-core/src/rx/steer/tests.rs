@@ -5,6 +5,9 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
+/// In the kernel's default range: 32768 to 60999.
+const DEFAULT_PORTS: usize = 28232;
+
 fn secret(seed: u8) -> Secret {
     Secret([seed; 32])
 }
@@ -12,7 +15,7 @@ fn secret(seed: u8) -> Secret {
 #[test]
 fn one_core_owns_every_port() {
     for cores in [0, 1] {
-        let rfd = Rfd::new(cores, &secret(1));
+        let rfd = Rfd::new(cores, DEFAULT_PORTS, &secret(1));
         assert!((0..=u16::MAX).all(|port| rfd.core_of_port(port) == Some(CoreId(0))));
     }
 }
@@ -21,7 +24,7 @@ fn one_core_owns_every_port() {
 fn cores_share_the_ephemeral_range_evenly() {
     for seed in 0..50 {
         for cores in [2u16, 3, 4, 6, 8, 16, 60, 64] {
-            let rfd = Rfd::new(cores, &secret(seed));
+            let rfd = Rfd::new(cores, DEFAULT_PORTS, &secret(seed));
             let mut shares = vec![0u32; usize::from(cores)];
             for port in 32768..=60999 {
                 if let Some(core) = rfd.core_of_port(port) {
@@ -36,8 +39,25 @@ fn cores_share_the_ephemeral_range_evenly() {
 }
 
 #[test]
+fn cores_share_a_few_ports_too() {
+    for seed in 0..50 {
+        for (cores, ports) in [(2u16, 2u16), (2, 100), (4, 100), (3, 64), (16, 100), (8, 2000), (16, 16)] {
+            let rfd = Rfd::new(cores, usize::from(ports), &secret(seed));
+            let first = 32768 + u16::from(seed) * 3;
+            let mut shares = vec![0u16; usize::from(cores)];
+            (first..first + ports)
+                .filter_map(|port| rfd.core_of_port(port))
+                .for_each(|core| shares[usize::from(core.0)] += 1);
+            let fair = ports / cores.next_power_of_two();
+            // Ports in a row are half of two powers of two at worst.
+            assert!(shares.iter().all(|share| *share >= fair.div_ceil(2)), "{cores} cores, {ports} ports: {shares:?}");
+        }
+    }
+}
+
+#[test]
 fn bits_differ_from_start_to_start() {
-    let rfds: Vec<Rfd> = (0..200).map(|seed| Rfd::new(8, &secret(seed))).collect();
+    let rfds: Vec<Rfd> = (0..200).map(|seed| Rfd::new(8, DEFAULT_PORTS, &secret(seed))).collect();
     // 3 of 12 bits in any order and one of 8 masks.
     let distinct: HashSet<_> = rfds.iter().map(|rfd| (rfd.bits, rfd.xor)).collect();
     assert!(distinct.len() > 190);
@@ -46,14 +66,14 @@ fn bits_differ_from_start_to_start() {
     for rfd in &rfds {
         let bits: HashSet<u8> = rfd.bits[..3].iter().copied().collect();
         assert_eq!(bits.len(), 3, "a bit is used twice");
-        assert_eq!(Rfd::new(8, &secret(3)).bits, rfds[3].bits, "all cores agree");
+        assert_eq!(Rfd::new(8, DEFAULT_PORTS, &secret(3)).bits, rfds[3].bits, "all cores agree");
     }
 }
 
 #[test]
 fn any_number_of_cores_works() {
     for cores in [4095, 4096, 4097, 40_000, u16::MAX] {
-        let rfd = Rfd::new(cores, &secret(9));
+        let rfd = Rfd::new(cores, DEFAULT_PORTS, &secret(9));
         let named: HashSet<u16> = (0..=u16::MAX).filter_map(|port| rfd.core_of_port(port)).map(|core| core.0).collect();
         assert_eq!(named.len(), usize::from(cores));
         assert!(named.iter().all(|core| *core < cores));
@@ -62,7 +82,7 @@ fn any_number_of_cores_works() {
 
 #[test]
 fn classes_follow_the_paper() {
-    let rfd = Rfd::new(4, &secret(1));
+    let rfd = Rfd::new(4, DEFAULT_PORTS, &secret(1));
     let never = || -> bool { panic!("the listen table is asked only when ports do not tell") };
     assert_eq!(rfd.classify(40_000, 443, never), Class::Active);
     assert_eq!(rfd.classify(443, 40_000, never), Class::Passive);

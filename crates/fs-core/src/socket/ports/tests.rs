@@ -7,7 +7,7 @@ use std::collections::HashSet;
 const SECRET: Secret = Secret([42; 32]);
 
 fn allocator(core: u16, cores: u16, ports: &PortSet) -> PortAllocator {
-    PortAllocator::new(&SECRET, CoreId(core), Rfd::new(cores, &SECRET), ports)
+    PortAllocator::new(&SECRET, CoreId(core), Rfd::new(cores, 28232, &SECRET), ports)
 }
 
 fn default_range() -> PortSet {
@@ -61,7 +61,7 @@ fn set_has_both_ends() {
 
 #[test]
 fn ports_name_their_core_and_cores_share_all() {
-    let (rfd, range) = (Rfd::new(4, &SECRET), default_range());
+    let (rfd, range) = (Rfd::new(4, 28232, &SECRET), default_range());
     let mut all = BTreeSet::new();
     for core in 0..4 {
         let mut allocator = allocator(core, 4, &range);
@@ -161,7 +161,7 @@ fn destinations_start_at_different_places() {
     let firsts: HashSet<u16> =
         (0..=255).map(|host| allocator.pick(local(), remote(host), Choice::Named, |_| true).unwrap()).collect();
     assert!(firsts.len() > 240, "only {} different ones of 256", firsts.len());
-    let mut other = PortAllocator::new(&Secret([43; 32]), CoreId(0), Rfd::new(1, &SECRET), &default_range());
+    let mut other = PortAllocator::new(&Secret([43; 32]), CoreId(0), Rfd::new(1, 28232, &SECRET), &default_range());
     let same = (0..=255)
         .filter(|host| {
             let pick = |allocator: &mut PortAllocator| allocator.pick(local(), remote(*host), Choice::Named, |_| true);
