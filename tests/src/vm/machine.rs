@@ -5,7 +5,7 @@ use super::initramfs;
 use super::kernels::Kernel;
 use super::packages::{Apt, run, unpack};
 use super::peer::{Ask, Peer};
-use super::{Extent, GUEST_LIMIT, Job, Step};
+use super::{BOOT_LIMIT, BOOTS, Extent, GUEST_LIMIT, Job, Step};
 use crate::process::{Proc, tail};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -127,10 +127,15 @@ pub fn boot(
     peer.wire(card)?;
     let mut command = tools.command(&peer);
     arguments(&mut command, card, &unpacked.image, &initrd, &results, &own);
-    let mut qemu = Proc::spawn("qemu", &folder.join("console.log"), &mut command)?;
-    let limit = Instant::now() + GUEST_LIMIT;
+    let mut spawn = || Proc::spawn("qemu", &folder.join("console.log"), &mut command);
+    let mut qemu = spawn()?;
+    let (mut booted, mut boots) = (Instant::now(), 1);
     let mut answered = 0;
-    while qemu.ended()?.is_none() && Instant::now() < limit {
+    while qemu.ended()?.is_none() && booted.elapsed() < GUEST_LIMIT {
+        if boots < BOOTS && booted.elapsed() > BOOT_LIMIT && !results.join("steps").exists() {
+            qemu.kill()?;
+            (qemu, booted, boots) = (spawn()?, Instant::now(), boots + 1);
+        }
         let ask = results.join(format!("ask-{answered}"));
         if let Ok(text) = std::fs::read_to_string(&ask) {
             let ask: Ask = serde_json::from_str(&text)?;

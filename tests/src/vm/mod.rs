@@ -35,6 +35,11 @@ pub const VLAN: &str = "5";
 /// How long a guest may take, from the start of QEMU to its end.
 pub const GUEST_LIMIT: Duration = Duration::from_secs(420);
 
+/// How long until its first step; a busy machine's guest may stop before its kernel says a word, and is booted again.
+pub const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// How often a guest is booted.
+pub const BOOTS: usize = 3;
+
 /// How much of the steps is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Extent {
