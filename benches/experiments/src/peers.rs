@@ -13,6 +13,7 @@ use fs_tests::servers::{self, ECHO_PORT};
 use fs_tests::unmodified::{Placement, Stage};
 use fs_tests::wire::Gvisor;
 use fs_tests::{Nginx, Proc, Stack, body};
+use std::process::Command;
 use std::time::Duration;
 
 pub(crate) const ABOUT: &str = "\
@@ -26,8 +27,6 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     one_host(run);
     for (what, why) in [
         ("Pingora, Envoy", "neither is in Debian, and both are larger to build or load than all of this tree"),
-        ("monoio, compio (io_uring)", "no such server is in the tree yet"),
-        ("smoltcp on the wire", "beside our engine in memory: docs/PERFORMANCE.md, `in_memory`"),
         ("sockmap redirect", "needs a cgroup2 mount and a BPF program of its own, which is not in the tree yet"),
     ] {
         run.missing.push(format!("{what}: {why}."));
@@ -243,6 +242,8 @@ fn servers(run: &mut Run) {
     {
         add(run, name, echo(stack, seconds));
     }
+    add(run, "monoio (io_uring, the kernel's TCP)", monoio(seconds));
+    add(run, "smoltcp over AF_PACKET", smoltcp(seconds));
     // Without Go there is no such peer.
     if !run.smoke {
         add(run, "gVisor's netstack over AF_PACKET (gonet)", gvisor(seconds));
@@ -278,8 +279,52 @@ fn echo(stack: Stack, seconds: u32) -> Result<(f64, f64, f64)> {
     result.context("nothing was measured")
 }
 
+/// An address beside the backend's own, for stacks that have theirs.
+const OWN: &str = "10.77.2.9";
+
+/// The program of the servers on other stacks, `experiments-peer`.
+fn peer() -> Result<std::path::PathBuf> {
+    let path = std::env::current_exe()?.with_file_name("experiments-peer");
+    ensure!(path.exists(), "{} is not built", path.display());
+    Ok(path)
+}
+
+/// Loads the server that `command` is, pinned to CPU 0, at `host`.
+fn other(lab: &Lab, command: &mut Command, from: Ns, host: &str, seconds: u32) -> Result<(f64, f64, f64)> {
+    let mut proc = lab.spawn("peer", command)?;
+    fs_tests::wire::ready(&mut proc)?;
+    proc.pin("0")?;
+    let result = echo_load(lab, from, host, seconds, proc.pid())?;
+    proc.kill()?;
+    Ok(result)
+}
+
+fn monoio(seconds: u32) -> Result<(f64, f64, f64)> {
+    let lab = Lab::require(&["--queues", "1"])?;
+    let mut result = None;
+    lab.check(|lab| {
+        let mut command = lab.command(Ns::Host, peer()?);
+        command.args(["monoio", &format!("{FRONT}:{ECHO_PORT}")]);
+        result = Some(other(lab, &mut command, Ns::Client, FRONT, seconds)?);
+        Ok(())
+    })?;
+    result.context("nothing was measured")
+}
+
+fn smoltcp(seconds: u32) -> Result<(f64, f64, f64)> {
+    // As for gVisor's.
+    let lab = Lab::require(&["--queues", "1", "--offload", "off"])?;
+    let mut result = None;
+    lab.check(|lab| {
+        let mut command = lab.command(Ns::Backend, peer()?);
+        command.args(["smoltcp", "backend0", &format!("{OWN}/24"), &ECHO_PORT.to_string()]);
+        result = Some(other(lab, &mut command, Ns::Host, OWN, seconds)?);
+        Ok(())
+    })?;
+    result.context("nothing was measured")
+}
+
 fn gvisor(seconds: u32) -> Result<(f64, f64, f64)> {
-    const OWN: &str = "10.77.2.9";
     let gvisor = Gvisor::build()?.context("gvisor-peer cannot be built (Go 1.23 or newer)")?;
     // AF_PACKET sees copies of what the kernel sends, whose checksums and segments are still to be made.
     let lab = Lab::require(&["--queues", "1", "--offload", "off"])?;
@@ -287,11 +332,8 @@ fn gvisor(seconds: u32) -> Result<(f64, f64, f64)> {
     lab.check(|lab| {
         // The last of two options counts: an address beside the backend's own.
         let mut command = gvisor.command(lab, &["-addr", &format!("{OWN}/24"), "-listen", &ECHO_PORT.to_string()]);
-        let mut proc = lab.spawn("gvisor", &mut command)?;
-        fs_tests::wire::ready(&mut proc)?;
-        proc.pin("0")?;
-        result = Some(echo_load(lab, Ns::Host, OWN, seconds, proc.pid())?);
-        proc.kill()
+        result = Some(other(lab, &mut command, Ns::Host, OWN, seconds)?);
+        Ok(())
     })?;
     result.context("nothing was measured")
 }
