@@ -201,7 +201,7 @@ impl<P: FramePool> Stack<P> {
         assert!(sacked + lost <= nxt.since(una), "more SACKed and lost than sent");
         assert!(tcb.flight() <= nxt.since(una) * 2, "flight");
         if nxt != una {
-            assert!(tcb.rto_at != 0, "data in flight without a timer");
+            assert!(tcb.timer_runs(), "data in flight without a timer");
         }
         if let Some(deadline) = tcb.deadline(self.now) {
             // A connection whose turn to send is not over arms its timer when it is.

@@ -50,7 +50,7 @@ impl Deadlines {
     #[inline]
     pub(crate) fn arm(&mut self, tcb: &mut Tcb, index: u32, now: Instant) {
         // Nearly always: nothing rare, and no timer or one that an entry stands for. It happens several times a packet.
-        let stands = tcb.armed_at != 0 && !tick_before(tcb.rto_at, tcb.armed_at);
+        let stands = tcb.armed_at != 0 && tcb.timer.is_after(tcb.armed_at);
         if !tcb.ext.is_known_quiet(Quiet::SETTLING) || tcb.timer_runs() && !stands {
             self.arm_anew(tcb, index, now);
         }

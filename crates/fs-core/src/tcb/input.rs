@@ -16,6 +16,7 @@ use crate::tcb::recv::reassembly::{self, Inserted};
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::tally::Tally;
+use crate::tcb::timer_kind::TimerKind;
 use crate::tcb::{State, Tcb};
 use crate::time::Instant;
 use crate::wire::options;
@@ -362,9 +363,8 @@ impl Tcb {
         let window = (segment.window as u32) << self.snd_shift();
         let advanced = segment.ack != self.snd_una;
         let bare = segment.payload_len == 0 && !segment.flags.fin() && window == self.snd_wnd;
-        if self.flags.has(Flags::PERSIST) {
-            // The peer answers our probes: do not give up.
-            self.dup_acks = 0;
+        if self.flags.timer_is(TimerKind::Persist) {
+            self.probes_answered();
         }
         let was_writable = self.writable();
         let mut fin = false;
@@ -386,9 +386,8 @@ impl Tcb {
             self.snd_wl1 = segment.seq;
             self.max_window_field = self.max_window_field.max(segment.window);
             if window > 0 {
-                if self.flags.has(Flags::PERSIST) {
-                    self.flags.clear(Flags::PERSIST);
-                    self.rto_at = 0;
+                if self.flags.timer_is(TimerKind::Persist) {
+                    self.clear_timer();
                     self.backoff = 0;
                 }
                 if let Some(ext) = self.ext.as_mut() {

@@ -24,6 +24,7 @@ pub(crate) mod slots;
 pub(crate) mod syn_sent;
 pub(crate) mod tally;
 pub(crate) mod time_wait;
+pub(crate) mod timer_kind;
 pub(crate) mod timers;
 
 use crate::error::Error;
@@ -41,6 +42,7 @@ use flags::Flags;
 use send::buffer::TxQueue;
 use send::loss::Loss;
 use send::rto::RttEstimator;
+use timer_kind::TimerTick;
 
 /// Synchronized states of RFC 9293 3.3.2 that need a control block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +125,8 @@ pub(crate) struct Tcb {
     pub(crate) tx: TxQueue,
     pub(crate) window: cc::Window,
     pub(crate) rtt: RttEstimator,
-    /// When the retransmission or persist timer fires, in wheel ticks; 0 = off.
-    pub(crate) rto_at: u32,
+    /// When the timer fires that [`Flags::timer`] names.
+    pub(crate) timer: TimerTick,
     /// Tick for which an entry of this connection is in the wheel; 0 = none.
     pub(crate) armed_at: u32,
     /// Largest payload that we send in one segment with our usual options.

@@ -14,6 +14,7 @@ use crate::tcb::extension::{Addresses, Extension};
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxQueue;
 use crate::tcb::send::rto::RttEstimator;
+use crate::tcb::timer_kind::TimerTick;
 use crate::tcb::{State, Tcb};
 use crate::time::{Instant, micros};
 use crate::wire::options::SynOptions;
@@ -132,7 +133,7 @@ impl Opening<'_> {
             tx: TxQueue::new(),
             window: Window::new(cc::initial_window(mss as u32, initial_segments)),
             rtt,
-            rto_at: 0,
+            timer: TimerTick::default(),
             armed_at: 0,
             mss,
             backoff: 0,

@@ -14,7 +14,7 @@ use crate::wire::options::TIMESTAMPS_LEN;
 use alloc::vec::Vec;
 
 /// None of these holds of a connection whose segments are sent here.
-const ODD: Flags = Flags::V6.with(Flags::PERSIST).with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
+const ODD: Flags = Flags::V6.with(Flags::RARE_TIMER).with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
 
 /// What a visit's segments have in common.
 pub(crate) struct Run<'a> {

@@ -21,7 +21,7 @@ use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp::TcpFlags;
 
 /// None of these holds of a connection that is predicted.
-const ODD: Flags = Flags::ORPHAN.with(Flags::PERSIST).with(Flags::ECN).with(Flags::SYN_RECEIVED);
+const ODD: Flags = Flags::ORPHAN.with(Flags::RARE_TIMER).with(Flags::ECN).with(Flags::SYN_RECEIVED);
 
 impl<P: FramePool> Stack<P> {
     /// Takes a segment in if it is what was expected; else nothing has happened.

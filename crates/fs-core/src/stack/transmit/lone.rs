@@ -14,8 +14,7 @@ use crate::wire::options::{self, TIMESTAMPS_LEN};
 use alloc::vec::Vec;
 
 /// None of these holds of a connection whose segment is sent here.
-const ODD: Flags = Flags::PERSIST.with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
-const STOPPED: Flags = Flags::PROBE_TIMER.with(Flags::REORDER_TIMER);
+const ODD: Flags = Flags::RARE_TIMER.with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
 
 impl<P: FramePool> Stack<P> {
     /// Sends the only segment that is unsent, if that is all there is to it; else nothing has happened.
@@ -60,9 +59,9 @@ impl<P: FramePool> Stack<P> {
             return false;
         }
         debug_assert!(bare || !pool.is_shared(&segment.head), "nobody else has what was not sent");
-        let resumes = tcb.flags.has(STOPPED) && tcb.rto_at != 0;
+        let idle = tcb.idle_ticks(turn.tick);
         // Sending resumes: RFC 5681 4.1 has nothing to say before the shortest time-out.
-        if resumes && turn.tick.wrapping_sub(tcb.rto_at) as i32 > *shortest_rto {
+        if idle.is_some_and(|ticks| ticks as i32 > *shortest_rto) {
             return false;
         }
         // A FIN by itself has no frame in the queue.
@@ -73,9 +72,8 @@ impl<P: FramePool> Stack<P> {
                 return false;
             }
         }
-        if resumes {
-            tcb.rto_at = 0;
-            tcb.flags.clear(STOPPED);
+        if idle.is_some() {
+            tcb.clear_timer();
         }
         let timer_ran = tcb.timer_runs();
 

@@ -9,6 +9,7 @@ use crate::frame::FramePool;
 use crate::tcb::Tcb;
 use crate::tcb::extension::{Ext, Recovery};
 use crate::tcb::flags::Flags;
+use crate::tcb::timer_kind::TimerKind;
 use crate::time::micros;
 
 impl Ext {
@@ -29,7 +30,7 @@ impl Tcb {
             && input.sack.is_empty()
             && !input.ece
             && self.flags.has(Flags::SACK)
-            && !self.flags.has(Flags::REORDER_TIMER)
+            && !self.flags.timer_is(TimerKind::Reorder)
             && self.ext.as_ref().is_some_and(|e| e.is_calm() && behind(e))
     }
 
@@ -61,7 +62,6 @@ impl Tcb {
         *delivered = delivered.wrapping_add(acked.segments);
         self.snd_una = input.ack;
         self.dup_acks = 0;
-        self.flags.clear(Flags::PERSIST);
         self.follow_trace(&trace, now_us, &mut Acknowledged { echo: input.echo, ..Acknowledged::default() });
         let rtt_us = self.sample_round_trip(&trace, &Sacked::default(), input.echo, now_us);
         self.grow_window(config, advance, flight_before, rtt_us, input.now);

@@ -17,6 +17,7 @@ use crate::tcb::cc::hystart::{self, SlowStartAck};
 use crate::tcb::cc::{self, Control};
 use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
+use crate::tcb::timer_kind::TimerKind;
 use crate::time::{Duration, Instant, later, micros};
 
 /// An acceptable ACK, as far as the sending half is concerned.
@@ -117,7 +118,6 @@ impl Tcb {
             self.backoff = 0;
         }
         self.dup_acks = 0;
-        self.flags.clear(Flags::PERSIST);
         self.grow_window(config, advance, flight_before, rtt_us, input.now);
         self.model_end(input.now);
         if self.snd_una == self.snd_nxt {
@@ -160,7 +160,6 @@ impl Tcb {
             *delivered = delivered.wrapping_add(acked.segments);
             self.snd_una = input.ack;
             self.dup_acks = 0;
-            self.flags.clear(Flags::PERSIST);
         }
         self.book_acknowledged(&acked, advance, &mut facts);
         self.follow_trace(&trace, now_us, &mut facts);
@@ -543,13 +542,17 @@ impl Tcb {
             // RFC 2018 section 8: the ACK stops before what the peer has SACKed. A short wait for one that mends it,
             // then the time-out forgets the SACKs (Linux `tcp_check_sack_reneging`).
             let wait = Duration::from_micros(u64::from(self.rtt.srtt_us() / 2)).max(Duration::from_millis(10));
-            self.set_timer(Flags::default(), now + wait);
+            self.set_timer(TimerKind::Retransmit, now + wait);
         } else if let Some(wait_us) = wait_us {
             let wait = Duration::from_micros(u64::from(wait_us)).min(self.rto(config));
-            self.set_timer(Flags::REORDER_TIMER, now + wait);
+            self.set_timer(TimerKind::Reorder, now + wait);
         } else if advanced {
             self.restart_timer(store, config, now);
-        } else if self.flags.has(Flags::REORDER_TIMER) || self.flags.has(Flags::PROBE_TIMER) && !self.may_begin() {
+        } else if match self.flags.timer() {
+            TimerKind::Reorder => true,
+            TimerKind::Probe => !self.may_begin(),
+            _ => false,
+        } {
             // From the head's own time: duplicate ACKs must not put the time-out off.
             self.resume_rto(store, config, now);
         }
@@ -572,7 +575,7 @@ impl Tcb {
                 self.apply_prr(self.mss as u32, false);
             }
         } else if let Some(wait_us) = found.wait_us {
-            self.set_timer(Flags::REORDER_TIMER, now + Duration::from_micros(u64::from(wait_us)));
+            self.set_timer(TimerKind::Reorder, now + Duration::from_micros(u64::from(wait_us)));
         }
     }
 }

@@ -177,13 +177,12 @@ impl Tcb {
     /// Sending resumes, perhaps after a long time: RFC 5681 4.1, RFC 2861.
     #[inline]
     pub(crate) fn end_idle(&mut self, config: &TcpConfig, initial_window: u32, now: Instant) {
-        if !self.flags.has(Flags::PROBE_TIMER | Flags::REORDER_TIMER) || !self.has_unsent() || self.rto_at == 0 {
+        let Some(ticks) = self.idle_ticks(current_tick(now)) else { return };
+        if !self.has_unsent() {
             return;
         }
-        let ticks = current_tick(now).wrapping_sub(self.rto_at);
         let idle_ns = u64::from(ticks) << crate::timer::tick::TICK_SHIFT;
-        self.rto_at = 0;
-        self.flags.clear(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
+        self.clear_timer();
         if !config.idle_restart || (ticks as i32) <= 0 || idle_ns <= self.rto_ns(config) {
             return;
         }

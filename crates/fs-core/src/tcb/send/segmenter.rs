@@ -9,6 +9,7 @@ use crate::stats::Stats;
 use crate::tcb::Tcb;
 use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
+use crate::tcb::timer_kind::TimerKind;
 use crate::time::Instant;
 
 /// The segmenter's answer.
@@ -185,12 +186,11 @@ impl Tcb {
         now_us: u32,
         now: Instant,
     ) {
-        if self.flags.has(Flags::PERSIST) {
-            // The deadline was the persist timer's.
-            self.rto_at = 0;
+        if self.flags.timer_is(TimerKind::Persist) {
+            self.clear_timer();
             self.backoff = 0;
         }
-        self.flags.clear(Flags::PUSH_OUT | Flags::PERSIST);
+        self.flags.clear(Flags::PUSH_OUT);
         match next {
             Next::New(index) => {
                 let segment = &mut store.segments[index];
@@ -237,7 +237,7 @@ impl Tcb {
         loss.total_retransmits = loss.total_retransmits.saturating_add(1);
         loss.bytes_retransmitted += u64::from(len);
         self.sent_in_trouble(span, true, config, now);
-        if index == self.tx.head() && !self.flags.has(Flags::REORDER_TIMER) {
+        if index == self.tx.head() && !self.flags.timer_is(TimerKind::Reorder) {
             // As Linux: the head's time-out starts when it was last sent.
             self.restart_rto(config, now);
         }

@@ -25,6 +25,8 @@ pub(crate) struct Sender {
     pub(crate) urgent: Option<SeqNum>,
     /// Since when the peer's window is closed.
     pub(crate) closed_since: Option<Instant>,
+    /// Probes of its window that it has not answered.
+    pub(crate) window_probes: u8,
     /// Segment sizes on the path.
     pub(crate) path: PathSize,
     /// What has kept it from sending.

@@ -187,7 +187,7 @@ fn only_where_nothing_is_amiss() {
     lab_.tcb.ext.take();
     assert!(!lab_.tcb.is_calm(&input(ISS + 1 + MSS, lab_.now, None)), "no extension: the ordinary way is shorter");
     assert!(!calm(&|lab, _| lab.tcb.flags.put(Flags::SACK, false)));
-    assert!(!calm(&|lab, _| lab.tcb.flags.set(Flags::REORDER_TIMER)));
+    assert!(!calm(&|lab, _| lab.tcb.set_timer(TimerKind::Reorder, lab.now)));
     assert!(!calm(&|lab, _| lab.tcb.ext_mut().sacked = MSS));
     assert!(!calm(&|lab, _| lab.tcb.ext_mut().lost = MSS));
     assert!(!calm(&|lab, _| lab.tcb.ext_mut().retransmitted = MSS));
