@@ -123,11 +123,11 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn check_frames(&self, frames: &Frames, outside: usize) {
-        let control: usize = self.net.lists.iter().map(|l| l.control.len()).sum();
+        let control: usize = self.net.queues().iter().map(|queue| queue.lens()[0]).sum();
         let udp = self.udp.frames_held();
         let queued = frames.receive + frames.segments + frames.lone - frames.bare + frames.rest;
         // Packets that wait for a neighbour: of at most four frames, most of which are a send queue's as well.
-        let (least, waiting) = (queued + control + udp + outside, 4 * self.net.paths.waiting());
+        let (least, waiting) = (queued + control + udp + outside, 4 * self.net.waiting_and_paths().0);
         let in_use = self.pool.in_use();
         assert!(
             (least..=least + waiting).contains(&in_use),
@@ -241,15 +241,15 @@ impl<P: FramePool> Stack<P> {
         let path = self.net.path(tcb.path);
         // A path that is gone may have been any interface's.
         let own = |at: usize| path.state() == PathState::Stale || at == usize::from(path.iface().0);
-        let mut lists = self.net.lists.iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, lists)| lists);
+        let mut queues = self.net.queues().iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, queue)| queue);
         if tcb.flags.has(Flags::IN_ACK_LIST) {
             assert!(
-                lists.clone().any(|l| l.acks.contains(&index)),
+                queues.clone().any(|queue| queue.has_ack(index)),
                 "marked as in its interface's ACK list, and is not"
             );
         }
         if tcb.flags.has(Flags::IN_DATA_LIST) {
-            assert!(lists.any(|l| l.data.contains(&index)), "marked as in its interface's data list, and is not");
+            assert!(queues.any(|queue| queue.has_data(index)), "marked as in its interface's data list, and is not");
         }
         if tcb.flags.has(Flags::ACK_NOW) {
             assert!(tcb.flags.any(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST), "an ACK is due and nobody will send it");
@@ -293,8 +293,8 @@ impl<P: FramePool> Stack<P> {
     pub fn footprint(&self) -> usize {
         let slots = self.slots.len() * size_of::<Slot>();
         let handshakes = self.handshakes.capacity_bytes();
-        let lists: usize = self.net.lists.iter().map(|l| l.acks.len() + l.data.len() + l.control.len()).sum();
-        let paths = self.net.paths.len() * 64;
+        let lists: usize = self.net.queues().iter().flat_map(|queue| queue.lens()).sum();
+        let paths = self.net.waiting_and_paths().1 * 64;
         slots + handshakes + paths + (lists + self.outbox.len()) * 16 + self.deadlines.len() * 16
     }
 

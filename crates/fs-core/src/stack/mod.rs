@@ -134,7 +134,7 @@ impl<P: FramePool> Stack<P> {
         let frames = pool.capacity();
         let mut net = Net::new(limits);
         // A scan of neighbours that do not exist must leave the pool to those that do.
-        net.paths.limit_waiting(frames / 8);
+        net.limit_waiting(frames / 8);
         let table = FlowTable::with_capacity(flows);
         let slots = Slots::new(limits.connections);
         let send_frames = frames * limits.send_pool_percent.min(100) as usize / 100;
@@ -227,7 +227,7 @@ impl<P: FramePool> Stack<P> {
 
     /// An interface as it is configured.
     pub fn interface(&self, iface: IfaceId) -> Option<&Interface> {
-        self.net.interfaces.get(iface.0 as usize)
+        self.net.interface(iface)
     }
 
     /// Changes an interface: addresses, MTU, MAC. Connections from an address that goes away live on, as on
@@ -285,7 +285,7 @@ impl<P: FramePool> Stack<P> {
             CoreMessage::Neighbour { iface, addr, mac } => self.learn(iface, addr, mac),
             CoreMessage::Listen { core, at, up } => self.listeners.set_elsewhere(core, at, up),
             CoreMessage::Datagrams { core, binding, up } => self.udp.set_elsewhere(core, binding, up),
-            CoreMessage::PathMtu { to, mtu } => _ = self.net.path_mtus.learn(to, mtu, self.now),
+            CoreMessage::PathMtu { to, mtu } => _ = self.net.learn_path_mtu(to, mtu, self.now),
         }
     }
 
@@ -330,15 +330,15 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
         let Self { slots, net, store, deadlines, now, outbox, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
+        if tcb.route_epoch != net.route_epoch() || net.path(tcb.path).state() == PathState::Stale {
             reroute(tcb, net, store, *now, index);
         }
         let generation = tcb.generation;
         if tcb.flags.has(Flags::ACK_NOW) {
             if !tcb.flags.has(Flags::IN_ACK_LIST) {
                 tcb.flags.set(Flags::IN_ACK_LIST);
-                if let Some(lists) = net.lists_of(tcb.path) {
-                    lists.acks.push_back(index);
+                if let Some(queue) = net.queue_of(tcb.path) {
+                    queue.push_ack(index);
                 }
             }
         } else if tcb.flags.has(Flags::ACK_DELAYED) && !tcb.flags.has(Flags::IN_DELAY_QUEUE) {
@@ -347,8 +347,8 @@ impl<P: FramePool> Stack<P> {
         }
         if (tcb.has_unsent() || tcb.has_lost()) && !tcb.flags.has(Flags::IN_DATA_LIST) {
             tcb.flags.set(Flags::IN_DATA_LIST);
-            if let Some(lists) = net.lists_of(tcb.path) {
-                lists.data.push_back(index);
+            if let Some(queue) = net.queue_of(tcb.path) {
+                queue.push_data(index);
             }
         }
         deadlines.arm(tcb, index, *now);
@@ -426,15 +426,12 @@ impl<P: FramePool> Stack<P> {
 /// was on: who is on a list is sent by that interface.
 #[cold]
 fn reroute(tcb: &mut Tcb, net: &mut Net, store: &mut TxStore, now: Instant, index: u32) {
-    tcb.route_epoch = net.route_epoch;
+    tcb.route_epoch = net.route_epoch();
     let remote = tcb.key().remote_ip();
     let Ok(path) = net.path_to(remote) else { return };
     let listed = Flags::IN_ACK_LIST.with(Flags::IN_DATA_LIST);
     if path != tcb.path && tcb.flags.any(listed) {
-        for lists in &mut net.lists {
-            lists.acks.retain(|i| *i != index);
-            lists.data.retain(|i| *i != index);
-        }
+        net.unqueue(index);
         tcb.flags.clear(listed);
     }
     tcb.path = path;

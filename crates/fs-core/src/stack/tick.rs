@@ -30,7 +30,7 @@ impl<P: FramePool> Stack<P> {
             due.clear();
         }
         self.due = due;
-        if !self.net.wanted.is_empty() || self.net.paths.next_deadline().is_some_and(|at| at <= self.now) {
+        if self.net.next_deadline(self.now).is_some_and(|at| at <= self.now) {
             self.request_neighbours();
         }
         if !self.pool_waiters.is_empty() {
@@ -64,8 +64,7 @@ impl<P: FramePool> Stack<P> {
             burst,
             self.waits_for_answer().then(|| self.delay_end()),
             self.time_waits.next_deadline(),
-            self.net.paths.next_deadline(),
-            now(!self.net.wanted.is_empty()),
+            self.net.next_deadline(self.now),
             now(!self.pool_waiters.is_empty() && self.may_send()),
         ]
         .into_iter()
@@ -208,8 +207,8 @@ impl<P: FramePool> Stack<P> {
         tcb.on_retransmission_timeout(store, stats, &config.tcp, *now);
         if tcb.loss().is_some_and(|l| l.time_outs == R1) {
             // RFC 1122 4.2.3.5 (a): the network layer looks for the way again, the route now and the neighbour next.
-            tcb.route_epoch = net.route_epoch.wrapping_sub(1);
-            net.wanted.push(tcb.path);
+            tcb.route_epoch = net.route_epoch().wrapping_sub(1);
+            net.want(tcb.path);
         }
         self.settle(index, Ready::default());
     }

@@ -67,7 +67,7 @@ impl<P: FramePool> Stack<P> {
         let sent_us = micros(self.now);
         let ecn = self.config.tcp.ecn == Ecn::Active;
         let shift = options.offered_scale(&self.config.tcp);
-        let route_epoch = self.net.route_epoch;
+        let route_epoch = self.net.route_epoch();
         let fast = self.fast_syn(remote.ip(), path, iss, data, options.max_segment);
         let taken = fast.as_ref().map_or(0, |f| f.sent as usize);
         let open = |generation| {

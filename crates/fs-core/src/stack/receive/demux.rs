@@ -70,7 +70,7 @@ impl<P: FramePool> Stack<P> {
             let packet = &frames[first..end];
             let iface = packet[0].iface;
             if view_of.as_ref().is_none_or(|(id, _)| *id != iface) {
-                view_of = self.net.interfaces.get(iface.0 as usize).map(|interface| (iface, View::of(interface)));
+                view_of = self.net.interface(iface).map(|interface| (iface, View::of(interface)));
             }
             let (from, to) = (first as u32, end as u32);
             first = end;
@@ -195,7 +195,7 @@ impl<P: FramePool> Stack<P> {
 
     fn on_forwarded(&mut self, frames: &mut [RxFrame], hops: u16) {
         let iface = frames[0].iface;
-        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
+        let Some(interface) = self.net.interface(iface) else {
             return self.discard(frames, DropReason::NotOurProtocol);
         };
         let view = View::of(interface);

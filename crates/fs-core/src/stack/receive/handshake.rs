@@ -88,7 +88,7 @@ impl<P: FramePool> Stack<P> {
         let (peer, cookie) = (options::parse_syn(opts), if asks { options::fast_open(opts) } else { None });
         let iss = self.isn.choose(&segment.key, self.now);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
-        (syn.path, syn.route_epoch, syn.sent_us, syn.shift) = (path, self.net.route_epoch, micros(self.now), shift);
+        (syn.path, syn.route_epoch, syn.sent_us, syn.shift) = (path, self.net.route_epoch(), micros(self.now), shift);
         syn.ecn = self.config.tcp.ecn != Ecn::Off && ecn::is_setup_syn(segment);
         if self.handshakes.is_full() {
             self.send_cookie(syn);
@@ -500,7 +500,7 @@ impl<P: FramePool> Stack<P> {
             ext.pacing.queued = false;
         }
         // Path ids are this core's own.
-        tcb.route_epoch = self.net.route_epoch.wrapping_sub(1);
+        tcb.route_epoch = self.net.route_epoch().wrapping_sub(1);
         let path = self.net.path_to(key.remote_ip());
         let hash = self.hasher.hash(Protocol::Tcp, &key);
         let listener = self.listeners.find(key.local_ip(), key.local_port());

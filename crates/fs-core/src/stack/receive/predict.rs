@@ -50,7 +50,7 @@ impl<P: FramePool> Stack<P> {
             && len <= tcb.rcv_wnd()
             // Of nothing that is out there is no duplicate ACK.
             && (len | acked != 0 || segment.flags.fin() || tcb.snd_una == tcb.snd_nxt)
-            && tcb.route_epoch == net.route_epoch;
+            && tcb.route_epoch == net.route_epoch();
         if !expected {
             return false;
         }

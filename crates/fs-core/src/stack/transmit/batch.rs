@@ -37,27 +37,27 @@ impl<P: FramePool> Stack<P> {
     /// number of packets.
     #[inline]
     pub fn tx_batch(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
-        if self.tx_pending(iface) { self.fill_batch(iface.0 as usize, budget, out) } else { 0 }
+        if self.tx_pending(iface) { self.fill_batch(iface, budget, out) } else { 0 }
     }
 
-    fn fill_batch(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
-        let mut sent = self.control_packets(at, budget, out);
-        let several = self.net.lists.len() > 1;
-        let acks = self.net.lists[at].acks.len();
+    fn fill_batch(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
+        let mut sent = self.control_packets(iface, budget, out);
+        let several = self.net.has_several_interfaces();
+        let acks = self.net.queue(iface).map_or(0, |queue| queue.acks());
         for _ in 0..acks {
             if sent >= budget {
                 break;
             }
-            let Some(index) = self.net.lists[at].acks.pop_front() else { break };
-            if several && self.leaves_elsewhere(index, at) {
+            let Some(index) = self.net.queue_mut(iface).and_then(|queue| queue.pop_ack()) else { break };
+            if several && self.leaves_elsewhere(index, iface) {
                 continue;
             }
             sent += self.visit_ack(index, out);
         }
         // Round robin until the batch is full or nobody can send: a lone bulk flow fills it by itself.
         while sent < budget {
-            let Some(index) = self.net.lists[at].data.pop_front() else { break };
-            if several && self.leaves_elsewhere(index, at) {
+            let Some(index) = self.net.queue_mut(iface).and_then(|queue| queue.pop_data()) else { break };
+            if several && self.leaves_elsewhere(index, iface) {
                 continue;
             }
             // With the batch's last place a visit ends before its end.
@@ -67,10 +67,13 @@ impl<P: FramePool> Stack<P> {
             }
             match self.visit_data(index, budget, &mut sent, out) {
                 Visit::Done => {}
-                Visit::Again => self.net.lists[at].data.push_back(index),
-                Visit::PoolDry => {
-                    self.net.lists[at].data.push_front(index);
-                    break;
+                again => {
+                    let Some(queue) = self.net.queue_mut(iface) else { break };
+                    if matches!(again, Visit::PoolDry) {
+                        queue.push_data_first(index);
+                        break;
+                    }
+                    queue.push_data(index);
                 }
             }
         }
@@ -80,26 +83,23 @@ impl<P: FramePool> Stack<P> {
 
     /// The entry is of a connection that has died since, and the one that has its slot now leaves by another interface, where
     /// it has entries of its own: here it would send with that one's link header.
-    fn leaves_elsewhere(&self, index: u32, at: usize) -> bool {
+    fn leaves_elsewhere(&self, index: u32, iface: IfaceId) -> bool {
         let Some(tcb) = self.slots.open(index) else { return false };
         let path = self.net.path(tcb.path);
-        path.state() != PathState::Stale && usize::from(path.iface().0) != at
+        path.state() != PathState::Stale && path.iface() != iface
     }
 
     /// True when `tx_batch` has something to look at for `iface`.
     #[inline]
     pub fn tx_pending(&self, iface: IfaceId) -> bool {
-        self.net
-            .lists
-            .get(iface.0 as usize)
-            .is_some_and(|l| !l.control.is_empty() || !l.acks.is_empty() || !l.data.is_empty())
+        self.net.queue(iface).is_some_and(|queue| !queue.is_empty())
     }
 
-    fn control_packets(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
+    fn control_packets(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = 0;
-        let control = &mut self.net.lists[at].control;
+        let Some(queue) = self.net.queue_mut(iface) else { return 0 };
         while sent < budget {
-            let Some(frame) = control.pop_front() else { break };
+            let Some(frame) = queue.pop_control() else { break };
             self.stats.tx_bytes += frame.frame.len() as u64;
             sent += !frame.frame.more() as usize;
             out.push(frame);
@@ -133,8 +133,8 @@ impl<P: FramePool> Stack<P> {
         } else if let Some(tcb) = self.slots.open_mut(index) {
             // The pool is dry: the ACK is still owed, and goes when frames come back.
             tcb.flags.set(Flags::IN_ACK_LIST);
-            if let Some(lists) = self.net.lists_of(tcb.path) {
-                lists.acks.push_back(index);
+            if let Some(queue) = self.net.queue_of(tcb.path) {
+                queue.push_ack(index);
             }
         }
         out.len() - before
@@ -214,7 +214,7 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, net, store, now, .. } = self;
         if let Some(tcb) = slots.open_mut(index)
             && tcb.flags.has(Flags::IN_DATA_LIST)
-            && (tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale)
+            && (tcb.route_epoch != net.route_epoch() || net.path(tcb.path).state() == PathState::Stale)
         {
             tcb.flags.clear(Flags::IN_DATA_LIST);
             reroute(tcb, net, store, *now, index);

@@ -34,7 +34,7 @@ impl<P: FramePool> Stack<P> {
             || tcb.tx.next == NIL
             || tcb.tx.next != tcb.tx.tail()
             || !tcb.ext.is_quiet(Quiet::LONE)
-            || tcb.route_epoch != net.route_epoch
+            || tcb.route_epoch != net.route_epoch()
         {
             return false;
         }

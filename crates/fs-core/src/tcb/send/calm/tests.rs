@@ -64,7 +64,7 @@ fn lab() -> Lab {
         shift: 7,
         window: 60_000,
         path,
-        route_epoch: net.route_epoch,
+        route_epoch: net.route_epoch(),
         sample_from_us: Some(micros(now) - 5000),
         retries: 0,
         ecn: false,
