@@ -60,15 +60,15 @@ struct Frames {
 }
 
 impl<P: FramePool> Stack<P> {
-    /// Ordinary packets take the long way as all others do, or (the default) the short one. What comes of it must be the
+    /// Ordinary packets take the slow path as all others do, or (the default) the fast one. What comes of it must be the
     /// same.
-    pub fn set_shortcuts(&mut self, on: bool) {
-        self.no_shortcuts = !on;
+    pub fn set_fast_paths(&mut self, on: bool) {
+        self.no_fast_paths = !on;
     }
 
-    /// Packets that took the short way.
-    pub fn shortcuts_taken(&self) -> u64 {
-        self.shortcuts
+    /// Packets that took the fast path.
+    pub fn fast_paths_taken(&self) -> u64 {
+        self.fast_paths
     }
 
     /// Panics when the stack's parts contradict one another. `outside` is the number of chunks that others
@@ -139,7 +139,7 @@ impl<P: FramePool> Stack<P> {
         let Tcb { snd_una, snd_nxt, tx, .. } = tcb;
         assert!(snd_una.at_or_before(*snd_nxt), "SND.UNA {snd_una:?} after SND.NXT {snd_nxt:?}");
         let (mut at, mut seq, mut bytes, mut sent) = (NIL, *snd_una, 0, true);
-        if tx.is_folded() {
+        if tx.is_inline() {
             assert_eq!(tx.next, NIL, "something unsent behind a segment that the queue holds itself");
             frames.lone += 1;
             (bytes, seq) = (tx.bytes, *snd_una + tx.bytes);
@@ -174,7 +174,7 @@ impl<P: FramePool> Stack<P> {
             retransmitted += segment.span() * segment.has(mark::RETRANSMITTED) as u32;
             (last, at) = (at, segment.next);
         }
-        assert!(tx.is_folded() || last == tx.tail(), "the send queue's tail");
+        assert!(tx.is_inline() || last == tx.tail(), "the send queue's tail");
         assert_eq!(bytes, tx.bytes, "bytes of the send queue");
         if sent {
             assert_eq!(seq, *snd_nxt, "what is queued and sent ends at SND.NXT");
@@ -221,19 +221,19 @@ impl<P: FramePool> Stack<P> {
         assert_eq!(bytes, tcb.rx.bytes, "bytes of the receive queue");
         let Some(ext) = tcb.ext.as_ref() else { return };
         let (mut before, mut held) = (tcb.rcv_nxt, 0);
-        for island in ext.islands.iter() {
-            assert!(island.start.after(before), "islands out of order, touching, or not beyond RCV.NXT");
+        for range in ext.out_of_order.iter() {
+            assert!(range.start.after(before), "ranges out of order, touching, or not beyond RCV.NXT");
             let mut bytes = 0;
-            island.data.for_each(&self.nodes, |frame| {
-                assert!(!frame.is_empty(), "an empty frame in an island");
+            range.data.for_each(&self.nodes, |frame| {
+                assert!(!frame.is_empty(), "an empty frame in a range");
                 bytes += frame.len() as u32;
                 frames.receive += 1;
             });
-            assert!(bytes > 0 && bytes == island.data.bytes, "bytes of an island");
-            before = island.end();
+            assert!(bytes > 0 && bytes == range.data.bytes, "bytes of a range");
+            before = range.end();
             held += bytes;
         }
-        assert!(ext.islands.is_empty() || before.at_or_before(tcb.rcv_edge), "data beyond the window");
+        assert!(ext.out_of_order.is_empty() || before.at_or_before(tcb.rcv_edge), "data beyond the window");
         assert_eq!(held, ext.held, "bytes held out of order");
     }
 
@@ -262,16 +262,16 @@ impl<P: FramePool> Stack<P> {
     /// The receiving half of a connection.
     pub fn receiving(&self, id: TcpId) -> Option<Receiving> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
-        let islands = tcb.ext.as_ref().into_iter().flat_map(|e| e.islands.iter());
-        let held = islands.map(|i| (i.start.0, i.end().0)).collect();
+        let ranges = tcb.ext.as_ref().into_iter().flat_map(|e| e.out_of_order.iter());
+        let held = ranges.map(|i| (i.start.0, i.end().0)).collect();
         Some(Receiving { nxt: tcb.rcv_nxt.0, edge: tcb.rcv_edge.0, held })
     }
 
     /// The sending half of a connection.
     pub fn sending(&self, id: TcpId) -> Option<Sending> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
-        let mut segments = usize::from(tcb.tx.is_folded());
-        let mut at = if tcb.tx.is_folded() { NIL } else { tcb.tx.head() };
+        let mut segments = usize::from(tcb.tx.is_inline());
+        let mut at = if tcb.tx.is_inline() { NIL } else { tcb.tx.head() };
         while at != NIL {
             segments += 1;
             at = self.store.segments[at].next;

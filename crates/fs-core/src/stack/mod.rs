@@ -34,7 +34,7 @@ use crate::socket::udp::UdpTable;
 use crate::stats::Stats;
 use crate::tcb::deadlines::{Deadlines, Token};
 use crate::tcb::flags::Flags;
-use crate::tcb::handover::Moved;
+use crate::tcb::handover::RecentHandovers;
 use crate::tcb::send::buffer::TxStore;
 use crate::tcb::slots::Slots;
 use crate::tcb::time_wait::TimeWaits;
@@ -83,7 +83,7 @@ pub struct Stack<P: FramePool> {
     cookies: CookieJar,
     time_waits: TimeWaits,
     listeners: ListenTable,
-    moved: Moved,
+    handovers: RecentHandovers,
     ports: PortAllocator,
     active_ports: PortSet,
     steering: Option<Steering>,
@@ -98,12 +98,12 @@ pub struct Stack<P: FramePool> {
     pool_waiters: Vec<(u32, u32)>,
     /// Frames that receive queues may hold.
     receive_frames: usize,
-    /// Ordinary packets go the long way too.
+    /// Ordinary packets take the slow path too.
     #[cfg(any(test, feature = "check"))]
-    no_shortcuts: bool,
-    /// Those that went the short way.
+    no_fast_paths: bool,
+    /// Those that took the fast path.
     #[cfg(any(test, feature = "check"))]
-    shortcuts: u64,
+    fast_paths: u64,
 }
 
 impl<P: FramePool> core::fmt::Debug for Stack<P> {
@@ -170,7 +170,7 @@ impl<P: FramePool> Stack<P> {
             udp: UdpTable::new(limits, frames),
             deadlines: Deadlines::new(),
             due: Vec::new(),
-            moved: Moved::default(),
+            handovers: RecentHandovers::default(),
             outbox: Outbox::default(),
             pool_waiters: Vec::new(),
             receive_frames: frames * limits.receive_pool_percent.min(100) as usize / 100,
@@ -178,9 +178,9 @@ impl<P: FramePool> Stack<P> {
             turn: Turn::default(),
             shortest_rto: shortest_rto(&config.tcp),
             #[cfg(any(test, feature = "check"))]
-            no_shortcuts: false,
+            no_fast_paths: false,
             #[cfg(any(test, feature = "check"))]
-            shortcuts: 0,
+            fast_paths: 0,
             stats: Stats::default(),
             pool,
             config,
@@ -327,7 +327,7 @@ impl<P: FramePool> Stack<P> {
     /// After anything has happened to a connection: puts it on the transmit lists, arms its timer, tells
     /// the application.
     #[inline]
-    pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
+    pub(crate) fn schedule(&mut self, index: u32, ready: Ready) {
         let Self { slots, net, store, deadlines, now, outbox, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         if tcb.route_epoch != net.route_epoch() || net.path(tcb.path).state() == PathState::Stale {
@@ -354,14 +354,14 @@ impl<P: FramePool> Stack<P> {
         deadlines.arm(tcb, index, *now);
         if ready.0 != 0 {
             if ready.intersects(Ready::CONFIRMED) {
-                return self.settle_confirmed(index, ready);
+                return self.schedule_confirmed(index, ready);
             }
             outbox.ready(index, generation, ready);
         }
     }
 
     #[cold]
-    fn settle_confirmed(&mut self, index: u32, ready: Ready) {
+    fn schedule_confirmed(&mut self, index: u32, ready: Ready) {
         self.confirm_fast(index);
         self.notify(index, Ready(ready.0 & !Ready::CONFIRMED.0));
     }
@@ -390,7 +390,7 @@ impl<P: FramePool> Stack<P> {
         table.remove(hash, Owner::Connection(index).value());
         tcb.tx.clear(store, pool);
         if let Some(mut ext) = tcb.ext.take() {
-            ext.islands.clear(nodes, pool);
+            ext.out_of_order.clear(nodes, pool);
         }
         if tcb.flags.has(Flags::ORPHAN) {
             tcb.rx.clear(nodes, pool);

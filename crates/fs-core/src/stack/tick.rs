@@ -89,12 +89,13 @@ impl<P: FramePool> Stack<P> {
         let until = self.delay_end();
         let Self { slots, deadlines, turn, .. } = self;
         deadlines.keep_delays(until, |(index, generation)| {
-            let Some((tcb, tally)) = slots.open_and_untold(index).filter(|(t, _)| t.generation == generation) else {
+            let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index).filter(|(t, _)| t.generation == generation)
+            else {
                 return false;
             };
-            if tcb.exchanges.is_begun() {
+            if tcb.deferred.is_begun() {
                 // Not answered in its turn.
-                tcb.exchanges.tell(tally, turn.tick);
+                tcb.deferred.flush(conn_stats, turn.tick);
             }
             let counts = tcb.delay_counts();
             if !counts {
@@ -114,7 +115,7 @@ impl<P: FramePool> Stack<P> {
                 tcb.flags.clear(Flags::IN_DELAY_QUEUE);
                 if tcb.flags.has(Flags::ACK_DELAYED) {
                     tcb.delay_over();
-                    self.settle(index, Ready::default());
+                    self.schedule(index, Ready::default());
                 }
             }
         }
@@ -126,7 +127,7 @@ impl<P: FramePool> Stack<P> {
             let now = self.now;
             let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
             tcb.pacing_wake(now);
-            self.settle(index, Ready::default());
+            self.schedule(index, Ready::default());
         }
     }
 
@@ -162,7 +163,7 @@ impl<P: FramePool> Stack<P> {
     fn on_timer(&mut self, index: u32, kind: TimerKind) {
         let Self { slots, store, stats, config, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        tcb.tx.unfold(store, tcb.snd_nxt);
+        tcb.tx.spill(store, tcb.snd_nxt);
         match kind {
             TimerKind::FinWait2 => {
                 // The peer never closed; nothing of ours is unsent.
@@ -175,7 +176,7 @@ impl<P: FramePool> Stack<P> {
             TimerKind::Reorder => tcb.on_reorder_timeout(store, stats, &config.tcp, *now),
             TimerKind::Retransmit | TimerKind::Idle => return self.on_retransmission_timer(index),
         }
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
     }
 
     fn on_persist_timer(&mut self, index: u32) {
@@ -194,7 +195,7 @@ impl<P: FramePool> Stack<P> {
             let probe = tcb.snd_una - 1;
             self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
         }
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
     }
 
     fn on_retransmission_timer(&mut self, index: u32) {
@@ -210,7 +211,7 @@ impl<P: FramePool> Stack<P> {
             tcb.route_epoch = net.route_epoch().wrapping_sub(1);
             net.want(tcb.path);
         }
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
     }
 
     fn time_out(&mut self, index: u32) {
@@ -241,7 +242,7 @@ impl<P: FramePool> Stack<P> {
         let probe = tcb.snd_una - 1;
         self.stats.keepalive_probes += 1;
         self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
     }
 
     /// Send queues may take more frames.

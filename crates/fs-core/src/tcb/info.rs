@@ -3,15 +3,15 @@
 use crate::seq::SeqNum;
 use crate::socket::info::{CaState, TcpInfo};
 use crate::tcb::cc::Control;
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::place::DUP_THRESH;
-use crate::tcb::tally::Tally;
+use crate::tcb::send::cursor::DUP_THRESH;
 use crate::tcb::timer_kind::TimerKind;
 use crate::tcb::{State, Tcb};
 
 impl Tcb {
-    pub(crate) fn info(&self, origin: &Tally) -> TcpInfo {
+    pub(crate) fn info(&self, origin: &ConnectionStats) -> TcpInfo {
         let mss = self.mss as u32;
         let out = self.snd_nxt.since(self.snd_una);
         let ext = self.ext.as_ref();
@@ -63,7 +63,7 @@ impl Tcb {
     }
 
     /// Bytes since the connection began, and what loss recovery has counted.
-    fn byte_info(&self, origin: &Tally) -> TcpInfo {
+    fn byte_info(&self, origin: &ConnectionStats) -> TcpInfo {
         let past_syn = |at: SeqNum, start: SeqNum| at.since(start + 1);
         // A FIN takes a number too.
         let fin_received = u32::from(!self.state.can_receive());

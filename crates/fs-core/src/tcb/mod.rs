@@ -8,9 +8,10 @@
 //! ACK, and TIME-WAIT is a compact record (`time_wait`): neither costs a slot.
 
 pub(crate) mod cc;
+pub(crate) mod connection_stats;
 pub(crate) mod deadlines;
+pub(crate) mod deferred_stats;
 pub(crate) mod ecn;
-pub(crate) mod exchanges;
 pub(crate) mod extension;
 pub(crate) mod flags;
 pub(crate) mod handover;
@@ -22,7 +23,6 @@ pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod slots;
 pub(crate) mod syn_sent;
-pub(crate) mod tally;
 pub(crate) mod time_wait;
 pub(crate) mod timer_kind;
 pub(crate) mod timers;
@@ -36,7 +36,7 @@ use crate::slab::NIL;
 use crate::socket::info::TcpInfo;
 use crate::socket::options::{RECEIVE_BUFFER_MIN, TcpState};
 use alloc::boxed::Box;
-use exchanges::Exchanges;
+use deferred_stats::DeferredStats;
 use extension::{Ext, Extension, Recovery};
 use flags::Flags;
 use send::buffer::TxQueue;
@@ -112,7 +112,7 @@ pub(crate) struct Tcb {
     pub(crate) ts_recent: u32,
     /// Received and not yet read.
     pub(crate) rx: FrameQueue,
-    pub(crate) exchanges: Exchanges,
+    pub(crate) deferred: DeferredStats,
     /// Window shifts: ours in the low, the peer's in the high four bits.
     pub(crate) shifts: u8,
     pub(crate) dup_acks: u8,
@@ -129,7 +129,7 @@ pub(crate) struct Tcb {
     pub(crate) timer: TimerTick,
     /// Tick for which an entry of this connection is in the wheel; 0 = none.
     pub(crate) armed_at: u32,
-    /// Largest payload that we send in one segment with our usual options.
+    /// Largest payload that we send in one segment with our options of every segment.
     pub(crate) mss: u16,
     /// Consecutive time-outs.
     pub(crate) backoff: u8,

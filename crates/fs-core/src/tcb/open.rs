@@ -9,7 +9,7 @@ use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
 use crate::tcb::cc::algorithm::Window;
 use crate::tcb::cc::{self};
-use crate::tcb::exchanges::Exchanges;
+use crate::tcb::deferred_stats::DeferredStats;
 use crate::tcb::extension::{Addresses, Extension};
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxQueue;
@@ -124,7 +124,7 @@ impl Opening<'_> {
             snd_buf_4k: crate::tcb::send::room::initial_buffer(tcp.send_buffer),
             ts_recent: peer.timestamps.map_or(0, |t| t.val),
             rx: FrameQueue::new(),
-            exchanges: Exchanges::default(),
+            deferred: DeferredStats::default(),
             shifts,
             dup_acks: 0,
             rcv_mss_64: crate::tcb::recv::ack::initial_rcv_mss_64(mss),

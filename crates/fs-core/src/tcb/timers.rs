@@ -152,14 +152,14 @@ impl Tcb {
         self.restart_timer_if(|tcb| tcb.tx.has_one_out(store), config, now);
     }
 
-    /// As [`Tcb::restart_timer`]; `lone`: a single segment is out.
+    /// As [`Tcb::restart_timer`]; `single`: only one segment is out.
     #[inline]
-    pub(crate) fn restart_timer_if(&mut self, lone: impl FnOnce(&Self) -> bool, config: &TcpConfig, now: Instant) {
+    pub(crate) fn restart_timer_if(&mut self, single: impl FnOnce(&Self) -> bool, config: &TcpConfig, now: Instant) {
         if self.backoff > 0 {
             return self.restart_backed_off(config, now);
         }
         let rto = self.rtt.rto_ns(config.rto_min, config.rto_max, config.rto_initial);
-        match self.probe_wait(lone, config) {
+        match self.probe_wait(single, config) {
             Some(wait) => self.set_timer(TimerKind::Probe, now.add_nanos(wait.min(rto))),
             None => self.set_timer(TimerKind::Retransmit, now.add_nanos(rto)),
         }
@@ -223,7 +223,7 @@ impl Tcb {
 
     /// Notes that the peer is alive.
     #[inline]
-    pub(crate) fn heard(&mut self, now: Instant) {
+    pub(crate) fn note_alive(&mut self, now: Instant) {
         if self.ext.as_ref().is_some_and(|ext| ext.keepalive.is_some()) {
             let ext = self.ext_mut();
             ext.last_received = now;

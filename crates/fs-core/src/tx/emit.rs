@@ -77,7 +77,7 @@ pub(crate) fn emit_segment<P: FramePool>(
     }
     let owes_blocks = tcb.flags.has(Flags::SACK)
         && !with_sack
-        && tcb.ext.as_ref().is_some_and(|e| !e.islands.is_empty() || e.dsack.is_some());
+        && tcb.ext.as_ref().is_some_and(|e| !e.out_of_order.is_empty() || e.dsack.is_some());
     if !owes_blocks {
         tcb.ack_carried();
     }

@@ -13,11 +13,11 @@ use crate::socket::options::{Connect, TcpOptions};
 use crate::socket::ports::Choice;
 use crate::stack::Stack;
 use crate::stack::receive::handshake::{Syn, SynOwn};
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::deadlines::Token;
 use crate::tcb::flags::Flags;
 use crate::tcb::open::{Opening, syn_window};
 use crate::tcb::syn_sent::{FastSyn, PeerSyn, SynSent};
-use crate::tcb::tally::Tally;
 use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Dead, Slot, ecn};
 use crate::time::{Duration, micros};
@@ -378,7 +378,7 @@ impl<P: FramePool> Stack<P> {
     fn establish(&mut self, index: u32, peer: PeerSyn, ack: SeqNum, crossed: bool) {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
         let fast = s.fast.take();
-        let tally = Tally::new(s.iss, peer.irs, 1 + u32::from(s.retries), 1, self.now);
+        let conn_stats = ConnectionStats::new(s.iss, peer.irs, 1 + u32::from(s.retries), 1, self.now);
         let options = s.options;
         let opening = Opening {
             key: s.key,
@@ -418,12 +418,12 @@ impl<P: FramePool> Stack<P> {
             }
         }
         *self.slots.slot_mut(index) = Slot::Open(tcb);
-        *self.slots.tally_mut(index) = tally;
+        *self.slots.conn_stats_mut(index) = conn_stats;
         self.stats.connected += 1;
         if fin_wanted {
             self.queue_fin(index);
         }
-        self.settle(index, if orphan { Ready::default() } else { Ready::WRITE });
+        self.schedule(index, if orphan { Ready::default() } else { Ready::WRITE });
     }
 }
 

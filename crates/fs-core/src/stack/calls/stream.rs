@@ -106,7 +106,7 @@ impl<P: FramePool> Stack<P> {
         if n == 0 {
             return Err(Error::WouldBlock);
         }
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
         Ok((index, n))
     }
 
@@ -138,7 +138,7 @@ impl<P: FramePool> Stack<P> {
         }
         let summed = !net.path(tcb.path).tx_checksum();
         tcb.tx.push_frame(store, pool, tcb.snd_nxt, tcb.mss as u32, frame, summed)?;
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
         Ok(())
     }
 
@@ -182,7 +182,7 @@ impl<P: FramePool> Stack<P> {
                     self.queue_fin(index);
                 }
                 let ready = if how == Shutdown::Write { Ready::default() } else { Ready::READ };
-                self.settle(index, ready);
+                self.schedule(index, ready);
                 Ok(())
             }
             Slot::SynSent(s) => {
@@ -229,7 +229,7 @@ impl<P: FramePool> Stack<P> {
                     tcb.wait_for_fin(&self.config.tcp, now);
                 }
                 self.queue_fin(index);
-                self.settle(index, Ready::default());
+                self.schedule(index, Ready::default());
             }
             // SYN-RECEIVED: RFC 9293 3.10.4.
             Slot::SynSent(s)

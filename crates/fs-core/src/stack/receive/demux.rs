@@ -57,7 +57,7 @@ impl<P: FramePool> Stack<P> {
         self.batch = batch;
     }
 
-    /// Pass 1. What is found is written where it stays: the usual packet's from registers.
+    /// Pass 1. What is found is written where it stays: the fast path's from registers.
     fn parse_all(&mut self, batch: &mut Batch) {
         let Batch { frames, packets } = batch;
         let mut view_of = None;
@@ -79,14 +79,14 @@ impl<P: FramePool> Stack<P> {
                 packets.push(Item { first: from, end: to, hash: 0, candidate: NIL, parsed });
                 continue;
             };
-            if let Some(segment) = self.parse_usual(view, packet) {
+            if let Some(segment) = self.parse_fast(view, packet) {
                 let hash = self.hash_after(packets.last(), &segment);
                 // Under way while the next packet is parsed. A new connection's bucket was long not looked at, however few
                 // there are.
                 self.table.prefetch(hash);
                 packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed: Ok(Parsed::Tcp(segment)) });
             } else {
-                let parsed = self.parse_unusual(view, packet);
+                let parsed = self.parse_full(view, packet);
                 let hash = match &parsed {
                     Ok(Parsed::Tcp(segment)) => self.hasher.hash(Protocol::Tcp, &segment.key),
                     _ => 0,
@@ -107,22 +107,22 @@ impl<P: FramePool> Stack<P> {
     }
 
     #[inline(always)]
-    fn parse_usual(&mut self, view: &View, frames: &[RxFrame]) -> Option<Segment> {
+    fn parse_fast(&mut self, view: &View, frames: &[RxFrame]) -> Option<Segment> {
         let Self { pool, stats, .. } = self;
         let [only] = frames else { return None };
-        let segment = parse::usual(view, pool.bytes(&only.frame), only.checksum)?;
+        let segment = parse::fast(view, pool.bytes(&only.frame), only.checksum)?;
         stats.rx_bytes += only.frame.len() as u64;
         Some(segment)
     }
 
-    /// What [`Stack::parse_usual`] does not know.
+    /// What [`Stack::parse_fast`] does not know.
     #[inline]
-    fn parse_unusual(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
+    fn parse_full(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
         let Self { pool, stats, .. } = self;
         let head = pool.bytes(&frames[0].frame);
         let tail_len: usize = frames[1..].iter().map(|f| f.frame.len()).sum();
         stats.rx_bytes += (head.len() + tail_len) as u64;
-        parse::unusual(view, head, tail_len, frames[0].checksum, || {
+        parse::full(view, head, tail_len, frames[0].checksum, || {
             let mut sum = RunningSum::default();
             for rx in &frames[1..] {
                 sum.push(pool.bytes(&rx.frame));
@@ -144,7 +144,7 @@ impl<P: FramePool> Stack<P> {
             self.slots.prefetch_slot(item.candidate);
         }
         let connections = || packets.iter().filter_map(|item| self.slots.open(item.candidate));
-        packets.iter().for_each(|item| self.slots.prefetch_tally(item.candidate));
+        packets.iter().for_each(|item| self.slots.prefetch_stats(item.candidate));
         for tcb in connections() {
             tcb.ext.prefetch();
             tcb.tx.prefetch(&self.store, &self.pool);
@@ -199,8 +199,8 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::NotOurProtocol);
         };
         let view = View::of(interface);
-        let usual = self.parse_usual(&view, frames).map(Parsed::Tcp);
-        match usual.map_or_else(|| self.parse_unusual(&view, frames), Ok) {
+        let fast = self.parse_fast(&view, frames).map(Parsed::Tcp);
+        match fast.map_or_else(|| self.parse_full(&view, frames), Ok) {
             Ok(Parsed::Tcp(segment)) => {
                 let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
                 let owner = self.owner_by_hash(hash, &segment.key);
@@ -292,10 +292,10 @@ impl<P: FramePool> Stack<P> {
             ts_offset,
             ..
         } = self;
-        let (Slot::Open(tcb), tally) = slots.slot_and_tally(index, turn.tick) else {
+        let (Slot::Open(tcb), conn_stats) = slots.slot_and_stats(index, turn.tick) else {
             return self.on_opening(index, segment, hash, frames);
         };
-        tally.received(segment.payload_len, turn.tick);
+        conn_stats.received(segment.payload_len, turn.tick);
         let mut core = Core {
             pool,
             nodes: node_slab,
@@ -307,18 +307,18 @@ impl<P: FramePool> Stack<P> {
             pressure: nodes >= *receive_frames / 2,
             share: *receive_frames,
             exhausted: nodes >= *receive_frames,
-            tally,
+            conn_stats,
         };
         let mut ready = Ready::default();
-        tcb.heard(*now);
+        tcb.note_alive(*now);
         let disposition = if TEXT_ONLY {
             tcb.take_text(&mut core, segment, Arrival::new(frames), &mut ready)
         } else {
             tcb.on_segment(&mut core, segment, Arrival::new(frames), &mut ready)
         };
-        tally.idle_if(tcb.tx.is_empty(), turn.tick);
+        conn_stats.idle_if(tcb.tx.is_empty(), turn.tick);
         match disposition {
-            Disposition::Accepted => self.settle(index, ready),
+            Disposition::Accepted => self.schedule(index, ready),
             other => self.conclude(index, other, ready, segment, hash),
         }
     }
@@ -327,38 +327,38 @@ impl<P: FramePool> Stack<P> {
     #[cold]
     fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, segment: &Segment, hash: u64) {
         match disposition {
-            Disposition::Accepted => self.settle(index, ready),
+            Disposition::Accepted => self.schedule(index, ready),
             Disposition::Discard(reason) => {
                 self.stats.drop(reason);
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::DiscardAndAck(reason) => {
                 self.stats.drop(reason);
                 if let Some(tcb) = self.slots.open_mut(index) {
                     tcb.flags.set(Flags::ACK_NOW);
                 }
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::DiscardAndAckRarely(reason) => {
                 self.stats.drop(reason);
                 self.answer_invalid(index, false);
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::Challenge(reason) => {
                 self.stats.drop(reason);
                 self.answer_invalid(index, true);
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::SynAgain => {
                 self.stats.drop(DropReason::Duplicate);
                 self.repeat_fast(index, segment);
                 // The peer was heard: its keepalive may be due earlier than before.
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::NotOurSyn => {
                 self.stats.drop(DropReason::BadHandshakeAck);
                 self.send_reset_for(segment);
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::PeerReset => {
                 self.stats.resets_received += 1;
@@ -513,7 +513,7 @@ impl<P: FramePool> Stack<P> {
         }
         // It may have been ours until a moment ago. (A stray one of a connection that went to and fro ends its way, too.)
         if hops < 4 * cores
-            && let Some(to) = self.moved.find(hash, self.now)
+            && let Some(to) = self.handovers.find(hash, self.now)
         {
             self.stats.packets_forwarded += 1;
             return Some(to);

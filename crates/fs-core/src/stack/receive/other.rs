@@ -141,7 +141,7 @@ impl<P: FramePool> Stack<P> {
         }
         let opened = hops == 0 && self.active_ports.contains(port) && !self.listeners.port_in_use(port);
         let known = if opened { self.opener_of(key).filter(|&owner| owner != me) } else { None };
-        if let Some(to) = known.or_else(|| self.moved.find(hash, self.now).filter(|_| hops < 4 * cores)) {
+        if let Some(to) = known.or_else(|| self.handovers.find(hash, self.now).filter(|_| hops < 4 * cores)) {
             self.stats.packets_forwarded += 1;
             return Some(to);
         }
@@ -285,7 +285,7 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.reduce_mss(mss, *now);
         tcb.resend_oversized(store);
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
     }
 
     // ---- neighbours
@@ -353,7 +353,7 @@ impl Tcb {
     /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
     pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
         use crate::tcb::send::buffer::mark;
-        self.tx.unfold(store, self.snd_nxt);
+        self.tx.spill(store, self.snd_nxt);
         let (queue, high) = (self.tx, self.snd_nxt);
         let mss = self.mss as u32;
         let ext = self.ext_mut();

@@ -61,7 +61,7 @@ impl<P: FramePool> Stack<P> {
                 continue;
             }
             // With the batch's last place a visit ends before its end.
-            if sent + 1 < budget && self.send_lone(index, out) {
+            if sent + 1 < budget && self.send_single(index, out) {
                 sent += 1;
                 continue;
             }
@@ -153,7 +153,7 @@ impl<P: FramePool> Stack<P> {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
         let Self { slots, pool, net, stats, now, turn, .. } = self;
-        let Some((tcb, tally)) = slots.open_and_tally(index, turn.tick) else { return false };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index, turn.tick) else { return false };
         let urgent = tcb.urgent_pointer(seq.unwrap_or(tcb.snd_nxt));
         let seq = seq.unwrap_or(tcb.acceptable_seq());
         let flags = flags | tcb.echo_flags();
@@ -178,7 +178,7 @@ impl<P: FramePool> Stack<P> {
         let Some(frame) = build::bare(pool, path, &spec) else { return false };
         tcb.blocks_told();
         tcb.ack_sent();
-        tally.segments_out = tally.segments_out.wrapping_add(1);
+        conn_stats.segments_out = conn_stats.segments_out.wrapping_add(1);
         match out {
             Some(out) if known => {
                 stats.tx_bytes += frame.frame.len() as u64;
@@ -219,7 +219,7 @@ impl<P: FramePool> Stack<P> {
             tcb.flags.clear(Flags::IN_DATA_LIST);
             reroute(tcb, net, store, *now, index);
             if net.path(tcb.path).state() != PathState::Stale {
-                self.settle(index, crate::socket::event::Ready::default());
+                self.schedule(index, crate::socket::event::Ready::default());
                 return Visit::Done;
             }
             // No route leads there. Its segments are dropped and its timer sends them again; back on the list without
@@ -227,13 +227,13 @@ impl<P: FramePool> Stack<P> {
             tcb.flags.set(Flags::IN_DATA_LIST);
         }
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, .. } = self;
-        let Some((tcb, tally)) = slots.open_and_tally(index, turn.tick) else { return Visit::Done };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index, turn.tick) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }
-        tcb.tx.unfold(store, tcb.snd_nxt);
+        tcb.tx.spill(store, tcb.snd_nxt);
         if !tcb.tx.is_empty() {
-            tally.busy(turn.tick);
+            conn_stats.busy(turn.tick);
         }
         tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
         let mut left = QUOTA;
@@ -241,23 +241,23 @@ impl<P: FramePool> Stack<P> {
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         // Bytes since the last end of a burst.
         let mut run = 0;
-        let mut usual = Run::of(tcb, net.path(tcb.path), ts, turn.us, frozen);
+        let mut bulk = Run::of(tcb, net.path(tcb.path), ts, turn.us, frozen);
         #[cfg(any(test, feature = "check"))]
-        if self.no_shortcuts {
-            usual = None;
+        if self.no_fast_paths {
+            bulk = None;
         }
-        while let Some(usual) = &mut usual
+        while let Some(bulk) = &mut bulk
             && *sent < budget
             && left > 0
-            && let Some(gone) = usual.send(tcb, store, pool, stats, run, out)
+            && let Some(gone) = bulk.send(tcb, store, pool, stats, run, out)
         {
             if !tcb.timer_runs() {
                 tcb.restart_timer(store, &config.tcp, *now);
             }
-            tally.sent_data(turn.tick);
+            conn_stats.sent_data(turn.tick);
             #[cfg(any(test, feature = "check"))]
             {
-                self.shortcuts += 1;
+                self.fast_paths += 1;
             }
             run = if gone.ends { 0 } else { run + gone.len };
             *sent += 1;
@@ -289,7 +289,7 @@ impl<P: FramePool> Stack<P> {
                 break Visit::PoolDry;
             }
             tcb.sent(store, stats, &config.tcp, next, ts, turn.us, *now);
-            tally.sent_data(turn.tick);
+            conn_stats.sent_data(turn.tick);
             *sent += (out.len() > before) as usize;
             segments += 1;
             left = left.saturating_sub(len.max(1));

@@ -111,8 +111,8 @@ impl TxSegment {
 pub(crate) struct TxStore {
     /// Frames that it is for: the core's share for sending.
     most: usize,
-    /// Segments that their queues hold themselves: see [`TxQueue::fold`].
-    lone: usize,
+    /// Segments that their queues hold themselves: see [`TxQueue::store_inline`].
+    inline: usize,
     pub(crate) segments: Slab<TxSegment>,
     pub(crate) rest: FrameNodes,
     /// Rate samples' stamps, by segment; grows with the first connection that needs them.
@@ -124,7 +124,7 @@ impl TxStore {
     pub(crate) fn new(frames: usize, tell: Option<fn(*const u8, usize)>) -> Self {
         Self {
             most: frames,
-            lone: 0,
+            inline: 0,
             segments: Slab::growing_to(frames, tell),
             rest: FrameNodes::new(),
             stamps: alloc::vec::Vec::new(),
@@ -133,7 +133,7 @@ impl TxStore {
 
     /// Frames held (bare FINs counted too).
     pub(crate) fn frames(&self) -> usize {
-        self.segments.len() + self.rest.len() + self.lone
+        self.segments.len() + self.rest.len() + self.inline
     }
 
     /// Half of the core's frames for sending are held.
@@ -173,18 +173,18 @@ pub(crate) struct Cut {
 /// Bytes that will be written in front of a segment's payload: mostly no more.
 const HEADERS: usize = eth::HEADER_LEN + ipv6::HEADER_LEN + tcp::HEADER_LEN + TIMESTAMPS_LEN;
 
-/// What is no index of a segment. See [`TxQueue::fold`].
-const LONE: u32 = 1 << 31;
+/// What is no index of a segment. See [`TxQueue::store_inline`].
+const INLINE: u32 = 1 << 31;
 
 /// One connection's send queue: head to `next` is sent and unacknowledged, `next` to tail unsent. Or it holds its only
-/// segment itself: see [`TxQueue::fold`].
+/// segment itself: see [`TxQueue::store_inline`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxQueue {
-    /// See [`TxQueue::head`]; of a folded queue the segment's chunk, with `LONE`.
+    /// See [`TxQueue::head`]; of an inline queue the segment's chunk, with `INLINE`.
     head: u32,
     /// First segment never sent; `NIL` when all are.
     pub(crate) next: u32,
-    /// See [`TxQueue::tail`]; of a folded queue when the segment was sent.
+    /// See [`TxQueue::tail`]; of an inline queue when the segment was sent.
     tail: u32,
     /// Payload bytes in the queue.
     pub(crate) bytes: u32,
@@ -219,66 +219,66 @@ impl TxQueue {
         self.head == NIL
     }
 
-    /// The first segment. Not to be asked of a folded queue.
+    /// The first segment. Not to be asked of an inline queue.
     #[inline(always)]
     pub(crate) fn head(&self) -> u32 {
-        debug_assert!(!self.is_folded());
+        debug_assert!(!self.is_inline());
         self.head
     }
 
-    /// The last segment. Not to be asked of a folded queue.
+    /// The last segment. Not to be asked of an inline queue.
     #[inline(always)]
     pub(crate) fn tail(&self) -> u32 {
-        debug_assert!(!self.is_folded());
+        debug_assert!(!self.is_inline());
         self.tail
     }
 
     #[inline(always)]
-    pub(crate) fn is_folded(&self) -> bool {
-        self.head >= LONE && self.head != NIL
+    pub(crate) fn is_inline(&self) -> bool {
+        self.head >= INLINE && self.head != NIL
     }
 
     /// The queue holds its only segment itself from now on, if that is an ordinary one that has been sent: of what is
     /// known of it, what its ACK asks for. That ACK then needs no segment of the store, which of many connections would
-    /// be a cache miss and another page. Whatever else happens needs [`TxQueue::unfold`] first. No place in the queue may
+    /// be a cache miss and another page. Whatever else happens needs [`TxQueue::spill`] first. No place in the queue may
     /// be remembered, nor a stamp of its segment.
     #[inline(always)]
-    pub(crate) fn fold(&mut self, store: &mut TxStore) {
-        if self.is_folded() || self.head == NIL || self.head != self.tail || self.next != NIL {
+    pub(crate) fn store_inline(&mut self, store: &mut TxStore) {
+        if self.is_inline() || self.head == NIL || self.head != self.tail || self.next != NIL {
             return;
         }
         let segment = &mut store.segments[self.head];
         let chunk = segment.head.chunk();
-        let usual = segment.marks & !mark::SUMMED == mark::PUSH
+        let ordinary = segment.marks & !mark::SUMMED == mark::PUSH
             && segment.rest.is_empty()
             && segment.head.off() == usize::from(HEADROOM)
-            && chunk < !LONE;
-        if !usual {
+            && chunk < !INLINE;
+        if !ordinary {
             return;
         }
         let (index, _) = (self.head, segment.head.take());
-        (self.head, self.tail) = (LONE | chunk, segment.sent_us);
+        (self.head, self.tail) = (INLINE | chunk, segment.sent_us);
         store.segments.vacate(index);
-        store.lone += 1;
+        store.inline += 1;
     }
 
-    /// The segment that a folded queue holds, out of it, and when it was sent.
+    /// The segment that an inline queue holds, out of it, and when it was sent.
     #[inline(always)]
-    pub(crate) fn take_folded(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
-        if !self.is_folded() {
+    pub(crate) fn take_inline(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
+        if !self.is_inline() {
             return None;
         }
-        let folded = (self.folded_frame(), self.tail);
-        store.lone -= 1;
+        let inline = (self.inline_frame(), self.tail);
+        store.inline -= 1;
         (self.head, self.tail, self.bytes) = (NIL, NIL, 0);
-        Some(folded)
+        Some(inline)
     }
 
     /// The only segment of a queue without marks and unsent ones, out of it, if it has one frame; and when it was sent.
     #[inline(always)]
     pub(crate) fn take_only(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
-        if self.is_folded() {
-            return self.take_folded(store);
+        if self.is_inline() {
+            return self.take_inline(store);
         }
         let index = self.head;
         if index != self.tail {
@@ -298,25 +298,25 @@ impl TxQueue {
         Some(taken)
     }
 
-    /// Of a folded queue: its segment's frame.
+    /// Of an inline queue: its segment's frame.
     #[inline(always)]
-    fn folded_frame(&self) -> Frame {
-        Frame::from_raw(self.head & !LONE, HEADROOM, self.bytes as u16)
+    fn inline_frame(&self) -> Frame {
+        Frame::from_raw(self.head & !INLINE, HEADROOM, self.bytes as u16)
     }
 
-    /// The opposite of [`TxQueue::fold`], given SND.NXT.
+    /// The opposite of [`TxQueue::store_inline`], given SND.NXT.
     #[inline(always)]
-    pub(crate) fn unfold(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
-        if self.is_folded() {
-            self.unfold_now(store, snd_nxt);
+    pub(crate) fn spill(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
+        if self.is_inline() {
+            self.spill_now(store, snd_nxt);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn unfold_now(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
+    fn spill_now(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
         let len = self.bytes;
-        let Some((head, sent_us)) = self.take_folded(store) else { return };
+        let Some((head, sent_us)) = self.take_inline(store) else { return };
         let segment = TxSegment { head, seq: snd_nxt - len, len, sent_us, marks: mark::PUSH, ..TxSegment::hollow() };
         let index = store.segments.insert(segment);
         (self.head, self.tail, self.bytes) = (index, index, len);
@@ -325,8 +325,8 @@ impl TxQueue {
     /// An ACK will be looked at soon.
     #[inline]
     pub(crate) fn prefetch<P: FramePool>(&self, store: &TxStore, pool: &P) {
-        if self.is_folded() {
-            pool.prefetch(&self.folded_frame());
+        if self.is_inline() {
+            pool.prefetch(&self.inline_frame());
         } else {
             store.segments.prefetch(self.head);
         }
@@ -343,7 +343,7 @@ impl TxQueue {
     /// When the first segment was last sent; `None`: none was.
     #[inline]
     pub(crate) fn head_sent_us(&self, store: &TxStore) -> Option<u32> {
-        if self.is_folded() {
+        if self.is_inline() {
             return Some(self.tail);
         }
         (self.head != self.next).then(|| store.segments[self.head].sent_us)
@@ -352,14 +352,14 @@ impl TxQueue {
     /// A single segment has been sent and waits for its ACK.
     #[inline]
     pub(crate) fn has_one_out(&self, store: &TxStore) -> bool {
-        self.is_folded() || self.head != self.next && store.segments[self.head].next == self.next
+        self.is_inline() || self.head != self.next && store.segments[self.head].next == self.next
     }
 
     /// Inlined for the sake of [`Slab::insert`].
     #[inline(always)]
     fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
         // Nothing is unsent before it: it begins at SND.NXT.
-        self.unfold(store, segment.seq);
+        self.spill(store, segment.seq);
         let index = store.segments.insert(segment);
         if self.tail == NIL {
             self.head = index;
@@ -536,7 +536,7 @@ impl TxQueue {
         mut see: impl FnMut(&TxSegment),
     ) -> Acked {
         let mut acked = Acked::default();
-        debug_assert!(!self.is_folded());
+        debug_assert!(!self.is_inline());
         while self.head != self.next {
             let segment = &mut store.segments[self.head];
             if segment.end().after(una) {
@@ -648,7 +648,7 @@ impl TxQueue {
 
     /// Gives everything back.
     pub(crate) fn clear<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) {
-        if let Some((frame, _)) = self.take_folded(store) {
+        if let Some((frame, _)) = self.take_inline(store) {
             pool.free(frame);
         }
         let TxStore { segments, rest, .. } = store;

@@ -1,14 +1,14 @@
 //! The sending half: a queue of segments, what is sent when, and how loss is found and mended.
 
 pub(crate) mod buffer;
-mod calm;
+mod clean_ack;
+pub(crate) mod cursor;
 mod detect;
 mod fast_recovery;
 pub(crate) mod loss;
 mod old_ack;
 pub(crate) mod path;
 pub(crate) mod persist;
-pub(crate) mod place;
 pub(crate) mod rack;
 pub(crate) mod recovery;
 pub(crate) mod room;

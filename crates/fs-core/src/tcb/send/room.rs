@@ -7,8 +7,8 @@ use crate::socket::options::TcpOptions;
 use crate::tcb::Tcb;
 use crate::tcb::cc::algorithm::Algorithm;
 use crate::tcb::cc::{self};
+use crate::tcb::connection_stats::Limit;
 use crate::tcb::flags::Flags;
-use crate::tcb::tally::Limit;
 use crate::time::{Duration, Instant};
 use crate::timer::tick::current_tick;
 

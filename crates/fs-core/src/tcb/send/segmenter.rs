@@ -199,7 +199,7 @@ impl Tcb {
                 self.snd_nxt = segment.end();
                 self.tx.next = segment.next;
                 if self.ext.is_some() {
-                    self.sent_in_trouble(span, false, config, now);
+                    self.sent_in_recovery(span, false, config, now);
                 }
             }
             Next::Again(index) => {
@@ -236,7 +236,7 @@ impl Tcb {
         loss.undo.sent_again(span, ts);
         loss.total_retransmits = loss.total_retransmits.saturating_add(1);
         loss.bytes_retransmitted += u64::from(len);
-        self.sent_in_trouble(span, true, config, now);
+        self.sent_in_recovery(span, true, config, now);
         if index == self.tx.head() && !self.flags.timer_is(TimerKind::Reorder) {
             // As Linux: the head's time-out starts when it was last sent.
             self.restart_rto(config, now);
@@ -244,7 +244,7 @@ impl Tcb {
     }
 
     #[cold]
-    fn sent_in_trouble(&mut self, span: u32, again: bool, config: &TcpConfig, now: Instant) {
+    fn sent_in_recovery(&mut self, span: u32, again: bool, config: &TcpConfig, now: Instant) {
         let fast = matches!(self.recovery(), Recovery::Fast { .. });
         let Some(loss) = self.loss_if_any() else { return };
         if fast {
