@@ -11,7 +11,7 @@ use crate::slab::NIL;
 use crate::socket::event::TcpId;
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::mark;
+use crate::tcb::send::segment::mark;
 use crate::tcb::{Slot, Tcb};
 use crate::timer::tick::tick_before;
 use alloc::vec::Vec;

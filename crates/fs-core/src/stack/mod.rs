@@ -35,7 +35,7 @@ use crate::stats::Stats;
 use crate::tcb::deadlines::{Deadlines, Token};
 use crate::tcb::flags::Flags;
 use crate::tcb::handover::RecentHandovers;
-use crate::tcb::send::buffer::TxStore;
+use crate::tcb::send::store::TxStore;
 use crate::tcb::slots::Slots;
 use crate::tcb::time_wait::TimeWaits;
 use crate::tcb::timers::shortest_rto;

@@ -4,8 +4,8 @@
 
 use crate::config::TcpConfig;
 use crate::tcb::Tcb;
-use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::rto::backoff;
+use crate::tcb::send::store::TxStore;
 use crate::tcb::timer_kind::{TimerKind, TimerTick};
 use crate::time::{Duration, Instant, micros, nanos};
 use crate::timer::tick::{TICK_SHIFT, Turn, current_tick, deadline_tick, tick_before};

@@ -6,7 +6,8 @@ use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{Linger, Shutdown};
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::{Cut, mark};
+use crate::tcb::send::buffer::Cut;
+use crate::tcb::send::segment::mark;
 use crate::tcb::{Slot, State};
 
 /// What follows a write.

@@ -351,8 +351,8 @@ impl<P: FramePool> Stack<P> {
 impl Tcb {
     /// Sent segments that exceed the segment size are cut and sent again. The congestion window stays as it is: nothing was
     /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
-    pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
-        use crate::tcb::send::buffer::mark;
+    pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::store::TxStore) {
+        use crate::tcb::send::segment::mark;
         self.tx.spill(store, self.snd_nxt);
         let (queue, high) = (self.tx, self.snd_nxt);
         let mss = self.mss as u32;

@@ -8,7 +8,7 @@ use crate::stack::{Stack, reroute};
 use crate::tcb::Tcb;
 use crate::tcb::deadlines::Deadlines;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::mark;
+use crate::tcb::send::segment::mark;
 use crate::tcb::send::segmenter::Next;
 use crate::time::Instant;
 use crate::tx::build::{self, SegmentSpec};

@@ -8,7 +8,7 @@ use crate::slab::NIL;
 use crate::stack::Stack;
 use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::mark;
+use crate::tcb::send::segment::mark;
 use crate::tx::build::{self, OptionBytes, Plain};
 use crate::wire::options::{self, TIMESTAMPS_LEN};
 use alloc::vec::Vec;

@@ -1,9 +1,9 @@
 //! ACKs after trouble: the connection remembers what it has learnt of losses, but nothing is SACKed, lost or sent again, so
 //! that the slow path of [`super::recovery`] would only find that out.
 
-use super::buffer::TxStore;
 use super::recovery::{AckInput, Acknowledged, Trace};
 use super::sack::Sacked;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::tcb::Tcb;

@@ -1,8 +1,9 @@
 //! Looking for losses by time: RACK's step 5 (RFC 8985 6.2).
 
-use super::buffer::{TxStore, mark};
 use super::cursor::{DUP_THRESH, SegmentCursor};
 use super::rack::{Found, Resent, sent_after};
+use super::segment::mark;
+use super::store::TxStore;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::tcb::Tcb;

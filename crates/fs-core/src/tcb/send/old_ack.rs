@@ -1,8 +1,8 @@
 //! SACK blocks of an ACK below SND.UNA: another, which was sent later, has come before it.
 
-use super::buffer::TxStore;
 use super::recovery::Acknowledged;
 use super::sack::duplicate_block;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::stats::Stats;

@@ -1,7 +1,7 @@
 //! Segment sizes on a path: what ICMP says (RFC 1191, RFC 8201), black holes that say nothing (RFC 4821), and the way
 //! up again.
 
-use super::buffer::TxStore;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::slab::NIL;
 use crate::tcb::Tcb;

@@ -4,9 +4,11 @@
 //! A connection without trouble takes [`Tcb::on_ack`]'s fast path; the first SACK, duplicate ACK, probe or time-out gives it
 //! a [`super::loss::Loss`], and from then on ACKs take the long one.
 
-use super::buffer::{Acked, TxSegment, TxStore, mark};
+use super::buffer::Acked;
 use super::cursor::DUP_THRESH;
 use super::sack::{Sacked, duplicate_block};
+use super::segment::{TxSegment, mark};
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::seq::SeqNum;

@@ -1,6 +1,6 @@
 //! Room in the send buffer, and what holds a sender back.
 
-use super::buffer::TxStore;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;

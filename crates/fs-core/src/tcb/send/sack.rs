@@ -3,9 +3,10 @@
 //! The queue is linked forwards only, so what is looked for again and again is remembered as a [`SegmentCursor`]: an ACK then
 //! costs what it changes, not the length of the queue.
 
-use super::buffer::{TxStore, mark};
 use super::cursor::{DUP_THRESH, Known, SegmentCursor};
 use super::loss::Loss;
+use super::segment::mark;
+use super::store::TxStore;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::tcb::extension::Ext;

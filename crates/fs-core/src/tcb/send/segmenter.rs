@@ -1,7 +1,8 @@
 //! What to send next: lost segments first, then new ones, within the congestion window (RFC 5681), the
 //! peer's window with silly-window avoidance (RFC 9293 3.8.6.2.1) and Nagle's rule (RFC 9293 3.7.4).
 
-use super::buffer::{TxSegment, TxStore, mark};
+use super::segment::{TxSegment, mark};
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::slab::NIL;

@@ -1,7 +1,7 @@
 //! The retransmission timer, and whether it was too early: RFC 6298 section 5, RFC 5682, RFC 4015.
 
-use super::buffer::TxStore;
 use super::recovery::Acknowledged;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::stats::Stats;

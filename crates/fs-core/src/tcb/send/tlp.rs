@@ -1,8 +1,8 @@
 //! The tail loss probe (RFC 8985 section 7): when no ACK has come for two round trips, one segment is sent so that
 //! the ACK that it draws tells what is lost, before the retransmission timer has to guess.
 
-use super::buffer::TxStore;
 use super::recovery::Acknowledged;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::tcb::Tcb;

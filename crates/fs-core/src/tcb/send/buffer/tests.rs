@@ -35,7 +35,7 @@ fn sent(bytes: &[u8]) -> Lab {
 }
 
 #[test]
-fn a_folded_queue_comes_back_as_it_was_but_for_its_sum() {
+fn an_inline_queue_comes_back_as_it_was_but_for_its_sum() {
     let mut lab = sent(&[5; 64]);
     let sum = lab.store.segments[lab.queue.head()].sum;
     lab.queue.store_inline(&mut lab.store);
@@ -57,7 +57,7 @@ fn a_folded_queue_comes_back_as_it_was_but_for_its_sum() {
 }
 
 #[test]
-fn what_is_queued_behind_a_folded_segment_unfolds_it() {
+fn what_is_queued_behind_an_inline_segment_spills_it() {
     for fin in [false, true] {
         let mut lab = sent(&[5; 64]);
         lab.queue.store_inline(&mut lab.store);
@@ -72,14 +72,14 @@ fn what_is_queued_behind_a_folded_segment_unfolds_it() {
         assert_eq!((first.next, lab.queue.next), (lab.queue.tail(), lab.queue.tail()));
         assert_eq!((lab.queue.bytes, lab.store.frames()), (if fin { 64 } else { 74 }, 2));
         send(&mut lab);
-        // Two are no lone one.
+        // Two are not one.
         lab.queue.store_inline(&mut lab.store);
         assert!(!lab.queue.is_inline());
     }
 }
 
 #[test]
-fn a_folded_segment_is_taken_or_dropped_with_its_frame() {
+fn an_inline_segment_is_taken_or_dropped_with_its_frame() {
     let mut lab = sent(&[5; 64]);
     lab.queue.store_inline(&mut lab.store);
     let (frame, sent_us) = lab.queue.take_only(&mut lab.store).unwrap();
@@ -97,7 +97,7 @@ fn a_folded_segment_is_taken_or_dropped_with_its_frame() {
 
 /// What its ACK's fast path does not know, or what could not be told again.
 #[test]
-fn what_is_not_ordinary_is_not_folded() {
+fn what_is_not_ordinary_is_not_inline() {
     let folds = |mut lab: Lab| {
         lab.queue.store_inline(&mut lab.store);
         lab.queue.is_inline()
