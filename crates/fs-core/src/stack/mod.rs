@@ -23,6 +23,7 @@ use crate::rx::fast_open::FastOpenCookies;
 use crate::rx::isn::InitialSequence;
 use crate::rx::limits::RateLimits;
 use crate::rx::owner::Owner;
+use crate::rx::steer::delivery::{Delivery, Steering};
 use crate::rx::steer::{Rfd, TsClock};
 use crate::rx::syn::SynCache;
 use crate::rx::table::{FlowHasher, FlowTable};
@@ -46,9 +47,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// The core to which the device brings a flow's packets, where that is known: see [`Stack::set_steering`].
-pub type Steering = Box<dyn Fn(&FlowKey) -> Option<CoreId> + Send>;
-
 /// One core's TCP/IP engine. See the crate's documentation for the way in and out.
 ///
 /// The order of calls in a runtime's turn: `set_now` → `deliver` (messages of other cores) → `rx_batch` →
@@ -68,7 +66,6 @@ pub struct Stack<P: FramePool> {
     hasher: FlowHasher,
     isn: InitialSequence,
     limits: RateLimits,
-    rfd: Rfd,
     ts_clock: TsClock,
     ts_offset: u32,
     batch: Batch,
@@ -85,8 +82,7 @@ pub struct Stack<P: FramePool> {
     listeners: ListenTable,
     handovers: RecentHandovers,
     ports: PortAllocator,
-    active_ports: PortSet,
-    steering: Option<Steering>,
+    delivery: Delivery,
     udp: UdpTable,
     // ---- time
     deadlines: Deadlines,
@@ -164,9 +160,7 @@ impl<P: FramePool> Stack<P> {
             time_waits: TimeWaits::new(config.tcp.time_wait, limits.time_wait),
             listeners: ListenTable::default(),
             ports: PortAllocator::new(&config.secret, config.core, rfd, &config.ephemeral_ports),
-            active_ports: config.ephemeral_ports.clone(),
-            rfd,
-            steering: None,
+            delivery: Delivery::new(config.core, config.cores, rfd, config.ephemeral_ports.clone()),
             udp: UdpTable::new(limits, frames),
             deadlines: Deadlines::new(),
             due: Vec::new(),
@@ -248,13 +242,13 @@ impl<P: FramePool> Stack<P> {
     /// as the runtime lives, also when the device's table has changed since (packets are forwarded then). Whether it knows
     /// may depend on a flow's addresses, not on its ports.
     pub fn set_steering(&mut self, steering: Option<Steering>) {
-        self.steering = steering;
+        self.delivery.set_steering(steering);
     }
 
     /// Replaces the ports for active connections (all cores' together; RFD bits pick this core's).
     pub fn set_ephemeral_ports(&mut self, ports: &PortSet) {
         self.ports.set_ports(ports);
-        self.active_ports = ports.clone();
+        self.delivery.set_active_ports(ports.clone());
     }
 
     /// Ports that this core listens on or has UDP sockets at, for the kernel's and the XDP program's tables.

@@ -115,11 +115,11 @@ impl<P: FramePool> Stack<P> {
 
     /// An ephemeral port whose flow is free, and whose replies reach this core: the flow and its hash.
     fn choose_port(&mut self, source: IpAddr, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
-        let Self { ports, table, hasher, slots, handshakes, time_waits, steering, listeners, config, .. } = self;
+        let Self { ports, table, hasher, slots, handshakes, time_waits, delivery, listeners, config, .. } = self;
         let mut recycled = None;
         let mut found = None;
         let key_of = |port| FlowKey::new(SocketAddr::new(source, port), remote);
-        let steering = steering.as_ref().filter(|core_of| key_of(1).and_then(|key| core_of(&key)).is_some());
+        let steering = delivery.steering().filter(|core_of| key_of(1).and_then(|key| core_of(&key)).is_some());
         let choice = if steering.is_some() { Choice::All } else { Choice::Named };
         ports.pick(source, remote, choice, |port| {
             let Some(key) = key_of(port) else { return false };

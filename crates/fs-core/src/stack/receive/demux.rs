@@ -8,9 +8,10 @@ use crate::outbox::{CoreMessage, Packet};
 use crate::rx::batch::{Batch, Item};
 use crate::rx::owner::Owner;
 use crate::rx::parse::{self, Parsed, Segment, View};
-use crate::rx::steer::Class;
+use crate::rx::steer::delivery::{Deliver, Listening, Unclaimed};
 use crate::slab::NIL;
 use crate::socket::event::Ready;
+use crate::socket::listener::ListenTable;
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::{Arrival, Core, Disposition};
@@ -474,67 +475,47 @@ impl<P: FramePool> Stack<P> {
         self.discard(frames, reason);
     }
 
-    /// Receive Flow Deliver (Fastsocket section 3.3): the core that a packet without owner here belongs to,
-    /// if it is another one.
+    /// The core that a packet without owner here belongs to, if it is another one.
     fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Option<CoreId> {
-        let (cores, me) = (self.config.cores, self.config.core);
-        let (local, port) = (segment.key.local_ip(), segment.key.local_port());
-        let Self { rfd, listeners, active_ports, .. } = self;
-        let class = rfd.classify(port, segment.key.remote_port(), || listeners.port_in_use(port));
+        let Self { delivery, listeners, handovers, ts_clock, stats, now, .. } = self;
+        let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
         let initial = segment.flags.syn() && !segment.flags.ack();
-        if class == Class::Active && active_ports.contains(port) && !listeners.port_in_use(port) {
-            let owner = self.opener_of(&segment.key)?;
-            if owner != me && hops == 0 {
-                self.stats.packets_forwarded += 1;
-                return Some(owner);
-            }
-            // A port that the application chose may belong to any core: ask below.
-        } else if initial {
-            if listeners.find(local, port).is_some() {
-                return None;
-            }
-            // The global listen table: somebody else may listen.
-            let to = listeners.find_elsewhere(local, port, hash)?;
-            if hops >= cores {
-                return None;
-            }
-            self.stats.listen_global += 1;
-            return Some(to);
-        }
-        if hops == 0
-            && let Some(ts) = segment.ts
-            && ts.ecr != 0
-        {
-            let owner = self.ts_clock.owner(ts.ecr);
-            if owner != me && owner.0 < cores {
-                self.stats.packets_forwarded += 1;
-                return Some(owner);
-            }
-        }
-        // It may have been ours until a moment ago. (A stray one of a connection that went to and fro ends its way, too.)
-        if hops < 4 * cores
-            && let Some(to) = self.handovers.find(hash, self.now)
-        {
-            self.stats.packets_forwarded += 1;
-            return Some(to);
-        }
-        // Nothing says whose it is: ask once around.
-        if hops < cores {
-            self.stats.packets_asked += 1;
-            return Some(CoreId((me.0 + 1) % cores));
-        }
-        None
-    }
-
-    /// The core that opened a flow from a port which the engine chose: by the rule by which such ports are chosen.
-    pub(super) fn opener_of(&self, key: &FlowKey) -> Option<CoreId> {
-        let by_device = self.steering.as_ref().and_then(|core_of| core_of(key));
-        by_device.or_else(|| self.rfd.core_of_port(key.local_port())).filter(|core| core.0 < self.config.cores)
+        let packet = Unclaimed { key: &segment.key, initial, echo, hops };
+        let listening = AtDestination { listeners, key: &segment.key, hash };
+        let (to, count) = match delivery.deliver(&packet, &listening, || handovers.find(hash, *now)) {
+            Deliver::Here => return None,
+            Deliver::Owner(to) => (to, &mut stats.packets_forwarded),
+            Deliver::Listener(to) => (to, &mut stats.listen_global),
+            Deliver::Ask(to) => (to, &mut stats.packets_asked),
+        };
+        *count += 1;
+        Some(to)
     }
 
     pub(super) fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
         let (head, rest) = Arrival::new(frames).into_head_and_rest();
         let packet = Packet { head, rest, hops };
         self.outbox.send(to, CoreMessage::Packet(packet));
+    }
+}
+
+/// Who listens where a packet was sent to.
+struct AtDestination<'a> {
+    listeners: &'a ListenTable,
+    key: &'a FlowKey,
+    hash: u64,
+}
+
+impl Listening for AtDestination<'_> {
+    fn port_in_use(&self) -> bool {
+        self.listeners.port_in_use(self.key.local_port())
+    }
+
+    fn here(&self) -> bool {
+        self.listeners.find(self.key.local_ip(), self.key.local_port()).is_some()
+    }
+
+    fn elsewhere(&self) -> Option<CoreId> {
+        self.listeners.find_elsewhere(self.key.local_ip(), self.key.local_port(), self.hash)
     }
 }
