@@ -1,4 +1,4 @@
-//! Consecutive payload bytes in a chain of frames: receive queues, out-of-order islands, and the tails of
+//! Consecutive payload bytes in a chain of frames: receive queues, out-of-order ranges, and the tails of
 //! segments that are larger than a frame.
 
 use crate::frame::{Frame, FramePool};

@@ -45,13 +45,14 @@ pub use flow::{CoreId, FlowKey, Protocol};
 pub use frame::{Frame, FramePool, HEADROOM, HeapPool, IfaceId, RxChecksum, RxFrame, TxChecksum, TxFrame};
 pub use outbox::{CoreMessage, Outbound, Packet};
 pub use port_set::PortSet;
+pub use rx::steer::delivery::Steering;
 pub use socket::event::{Event, ListenerId, Ready, Received, TcpId, UdpId};
 pub use socket::info::{CaState, TcpInfo};
 pub use socket::options::{Connect, Keepalive, Linger, Listen, Shutdown, TcpOptions, TcpState};
 pub use socket::udp::{UdpBinding, UdpMeta};
+pub use stack::Stack;
 #[cfg(any(test, feature = "check"))]
 pub use stack::check;
-pub use stack::{Stack, Steering};
 pub use stats::Stats;
 pub use tcb::handover::Handover;
 pub use time::{Duration, Instant};

@@ -138,7 +138,7 @@ impl Host {
         stack.set_routes(routes);
         let now = Instant::from_millis(5);
         stack.set_now(now);
-        stack.set_shortcuts(trace::shortcuts());
+        stack.set_fast_paths(trace::fast_paths());
         Self {
             stack,
             now,
@@ -271,7 +271,7 @@ impl Host {
         let stats = self.stack.stats();
         if trace::is_on() {
             trace::note(format!("{stats:?}").as_bytes());
-            trace::took(self.stack.shortcuts_taken());
+            trace::took(self.stack.fast_paths_taken());
         }
         let class = |n: u64| u64::from(n.min(3).next_power_of_two().trailing_zeros() + u32::from(n > 0));
         let mut hash = 0xcbf2_9ce4_8422_2325u64;

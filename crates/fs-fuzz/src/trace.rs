@@ -3,32 +3,32 @@
 use std::cell::Cell;
 
 thread_local! {
-    static SHORTCUTS: Cell<bool> = const { Cell::new(true) };
+    static FAST_PATHS: Cell<bool> = const { Cell::new(true) };
     static DIGEST: Cell<Option<u64>> = const { Cell::new(None) };
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A run, and how many packets went the engine's short way.
+/// A run, and how many packets took the engine's fast paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// Of all packets, events, deadlines and counters.
     pub digest: u64,
-    /// See [`fs_core::Stack::set_shortcuts`].
+    /// See [`fs_core::Stack::set_fast_paths`].
     pub taken: u64,
 }
 
-/// Runs a target with the engine's shortcuts or without them.
-pub fn run(target: fn(&[u8]) -> u64, input: &[u8], shortcuts: bool) -> Trace {
-    SHORTCUTS.set(shortcuts);
+/// Runs a target with the engine's fast paths or without them.
+pub fn run(target: fn(&[u8]) -> u64, input: &[u8], fast_paths: bool) -> Trace {
+    FAST_PATHS.set(fast_paths);
     DIGEST.set(Some(0xcbf2_9ce4_8422_2325));
     TAKEN.set(0);
     target(input);
-    SHORTCUTS.set(true);
+    FAST_PATHS.set(true);
     Trace { digest: DIGEST.take().unwrap_or_default(), taken: TAKEN.get() }
 }
 
-pub(crate) fn shortcuts() -> bool {
-    SHORTCUTS.get()
+pub(crate) fn fast_paths() -> bool {
+    FAST_PATHS.get()
 }
 
 pub(crate) fn is_on() -> bool {

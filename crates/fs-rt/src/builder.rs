@@ -1,17 +1,13 @@
 //! What a runtime is made of.
 
 use crate::error::BuildError;
+use crate::poll::PollPolicy;
 use crate::runtime::Runtime;
 use crate::setup;
 use fs_core::{Cidr, Limits, Secret, TcpConfig};
 use fs_xdp::Link;
 use std::net::IpAddr;
 use std::time::Duration;
-
-/// How long an idle core at least looks for work before it sleeps (see `spin.rs`). A sleep and its wake-up cost about
-/// 31 µs of latency (a round trip of 31 µs instead of 3.6): spinning as long as a sleep costs is at most twice the best
-/// possible (the ski-rental rule). Lower: bursts pay for wake-ups. Higher: an idle core burns CPU for longer.
-const SPIN: Duration = Duration::from_micros(30);
 
 /// Frames of a core: 16384 × 2 KiB = 32 MiB. A queue's rings take 3 × 2048 at most, of which 1024 always; the rest is in
 /// flight.
@@ -126,8 +122,8 @@ pub struct Builder {
     pub(crate) devices: Vec<String>,
     pub(crate) cores: Vec<usize>,
     pub(crate) pin: bool,
-    pub(crate) busy_poll: bool,
-    pub(crate) spin: Duration,
+    pub(crate) policy: Option<PollPolicy>,
+    pub(crate) spin: Option<Duration>,
     pub(crate) drain: Duration,
     pub(crate) link: LinkChoice,
     pub(crate) standalone: Vec<Standalone>,
@@ -147,8 +143,8 @@ impl Default for Builder {
             devices: Vec::new(),
             cores: Vec::new(),
             pin: true,
-            busy_poll: false,
-            spin: SPIN,
+            policy: None,
+            spin: None,
             drain: Duration::from_secs(1),
             link: LinkChoice::default(),
             standalone: Vec::new(),
@@ -183,16 +179,23 @@ impl Builder {
         self
     }
 
-    /// Never sleep: lowest latency, 100 % of each core.
-    pub fn busy_poll(mut self, busy_poll: bool) -> Self {
-        self.busy_poll = busy_poll;
+    /// When a core looks for work, and when it sleeps. Default: [`PollPolicy::throughput`], or [`PollPolicy::shared`] where
+    /// threads are not pinned.
+    pub fn poll_policy(mut self, policy: PollPolicy) -> Self {
+        self.policy = Some(policy);
         self
     }
 
-    /// How long an idle core looks for work before it sleeps. Default: 30 µs; while sleeps turn out to be shorter than
-    /// five times as long, up to that.
+    /// Never sleep: lowest latency, 100 % of each core. Short for [`Builder::poll_policy`] with [`PollPolicy::latency`]; `false`
+    /// is the default policy.
+    pub fn busy_poll(mut self, busy_poll: bool) -> Self {
+        self.policy = busy_poll.then(PollPolicy::latency);
+        self
+    }
+
+    /// How long an idle core looks for work before it sleeps, whatever the policy says: [`PollPolicy::spin`].
     pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = spin;
+        self.spin = Some(spin);
         self
     }
 
@@ -265,6 +268,13 @@ impl Builder {
         self
     }
 
+    /// What was chosen.
+    pub(crate) fn policy(&self) -> PollPolicy {
+        let default = if self.pin { PollPolicy::throughput() } else { PollPolicy::shared() };
+        let policy = self.policy.unwrap_or(default);
+        PollPolicy { spin: self.spin.unwrap_or(policy.spin), ..policy }
+    }
+
     /// Local ports to reserve.
     pub(crate) fn ports_to_reserve(&self) -> usize {
         let default = (ACTIVE_PORTS_EACH * self.cores.len()).clamp(ACTIVE_PORTS, ACTIVE_PORTS_MOST);
@@ -274,5 +284,22 @@ impl Builder {
     /// Opens everything: frames, devices, queues, ports. On an error nothing stays set up.
     pub fn build(self) -> Result<Runtime, BuildError> {
         setup::build(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_is_the_one_that_was_chosen() {
+        let builder = Builder::default;
+        assert_eq!(builder().policy(), PollPolicy::throughput());
+        assert_eq!(builder().pin(false).policy(), PollPolicy::shared());
+        assert_eq!(builder().pin(false).poll_policy(PollPolicy::throughput()).policy(), PollPolicy::throughput());
+        assert_eq!(builder().busy_poll(true).policy(), PollPolicy::latency());
+        assert_eq!(builder().busy_poll(true).busy_poll(false).policy(), PollPolicy::throughput());
+        let spin = Duration::from_micros(5);
+        assert_eq!(builder().spin(spin).pin(false).policy(), PollPolicy { spin, ..PollPolicy::shared() });
     }
 }

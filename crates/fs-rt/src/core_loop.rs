@@ -2,9 +2,9 @@
 //! The tasks run between two turns.
 
 use crate::core::{CoreShared, CoreStack};
-use crate::gather::Gather;
 use crate::handle::{CoreStats, RuntimeStats};
 use crate::mailbox::Mailboxes;
+use crate::poll::{PollPolicy, Poller};
 use crate::wakers::{Interest, Wakers};
 use fs_core::{CoreMessage, Event, FramePool, IfaceId, Outbound, Ready, RxFrame, TxFrame};
 use fs_xdp::Link;
@@ -41,11 +41,11 @@ pub(crate) struct CoreIo {
     events: Vec<Event>,
     outbound: Vec<Outbound>,
     woken: Vec<Waker>,
-    pub(crate) gather: Gather,
+    pub(crate) poller: Poller,
 }
 
 impl CoreIo {
-    pub(crate) fn new(links: Vec<(Box<dyn Link>, IfaceId)>, mail: Mailboxes) -> Self {
+    pub(crate) fn new(links: Vec<(Box<dyn Link>, IfaceId)>, mail: Mailboxes, policy: PollPolicy) -> Self {
         let mut ports: Vec<Port> = Vec::with_capacity(links.len());
         for (link, iface) in links {
             let sends = ports.iter().all(|p| p.iface != iface);
@@ -59,7 +59,7 @@ impl CoreIo {
             events: Vec::with_capacity(256),
             outbound: Vec::with_capacity(RX_BATCH),
             woken: Vec::with_capacity(256),
-            gather: Gather::new(),
+            poller: Poller::new(policy),
         }
     }
 
@@ -141,7 +141,7 @@ impl CoreIo {
         for event in self.events.drain(..) {
             match event {
                 Event::Tcp(id, ready) => {
-                    self.gather.heard_of(id.index);
+                    self.poller.on_event(id.index);
                     if ready.intersects(Ready::READ | Ready::PRIORITY | Ready::CLOSED) {
                         wakers.take(Interest::TcpRead, id.index, woken);
                     }
@@ -163,11 +163,6 @@ impl CoreIo {
         }
         self.counters.wakes += woken.len() as u64;
         count
-    }
-
-    /// Whether links have packets that wait for the end of a pause.
-    pub(crate) fn has_packets(&mut self) -> bool {
-        self.ports.iter_mut().any(|p| p.link.has_packets())
     }
 
     /// Asks all links for wake-ups. `false` when there is work after all.
@@ -253,10 +248,10 @@ impl CoreShared {
             io.post(stack, &self.shared);
             work += io.collect(stack);
             let now = stack.now();
-            if io.gather.looks(now, stack.stats()) {
+            if io.poller.is_look_due(now, stack.stats()) {
                 let packets = io.receive(stack);
                 if packets > 0 {
-                    io.gather.found(now);
+                    io.poller.found_packets(now);
                 }
                 work += packets;
             }
@@ -288,7 +283,7 @@ impl CoreShared {
             cpu: self.cpu,
             stack: stack.stats().clone(),
             links: io.ports.iter().map(|p| (p.iface, p.link.stats())).collect(),
-            runtime: RuntimeStats { gatherings: io.gather.begun, ..io.counters },
+            runtime: RuntimeStats { coalescings: io.poller.coalescings(), ..io.counters },
             connections: stack.tcp_connections() as u64,
             time_waits: stack.tcp_time_waits() as u64,
             frames_in_use: stack.pool().in_use() as u64,

@@ -15,10 +15,10 @@ pub struct RuntimeStats {
     pub turns: u64,
     /// Times that it went to sleep.
     pub sleeps: u64,
-    /// Times that it began to let packets gather before it looks at its links, having many connections to serve.
-    pub gatherings: u64,
-    /// Times that it slept by the clock meanwhile, whatever came.
-    pub naps: u64,
+    /// Times that receive coalescing began: it looks at its links at intervals, having many connections or a stream to serve.
+    pub coalescings: u64,
+    /// Times that it slept by the clock between two such looks, whatever came.
+    pub timed_sleeps: u64,
     /// Tasks woken by events.
     pub wakes: u64,
     /// Messages sent to other cores.

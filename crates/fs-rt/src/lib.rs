@@ -13,26 +13,25 @@
 //! ```
 //!
 //! A core's turn, and the modules that it passes: `core_loop` (send, messages, receive, timers, events) →
-//! tasks → `park` (spin, then sleep); `gather` has it look less often under load. `mailbox` carries packets between cores; `control` mirrors the kernel's
-//! addresses, routes and neighbours; `ports` keeps local ports reserved in the kernel.
+//! tasks → `park` (spin, then sleep); `poll` decides what an idle core does, and how often a busy one looks at its links. `mailbox` carries
+//! packets between cores; `control` mirrors the kernel's addresses, routes and neighbours; `ports` keeps local ports reserved in the kernel.
 
 mod builder;
 mod control;
 mod core;
 mod core_loop;
 mod error;
-mod gather;
 mod handle;
 mod mailbox;
 mod mailbox_unsafe;
 mod open;
 mod park;
+mod poll;
 mod ports;
 mod rss;
 mod runtime;
 mod setup;
 mod source;
-mod spin;
 mod sys;
 mod wakers;
 
@@ -42,6 +41,7 @@ pub use control::netlink;
 pub use error::{BuildError, RunError};
 pub use fs_xdp::Share;
 pub use handle::{CoreStats, Handle, RuntimeStats, SpawnError};
+pub use poll::PollPolicy;
 pub use runtime::{CoreCtx, Runtime};
 pub use source::Source;
 pub use wakers::Interest;

@@ -8,9 +8,10 @@
 //! triggered), and the timer is moved only when the next deadline is earlier than the one it is set to.
 
 use crate::core::CoreShared;
+use crate::core_loop::CoreIo;
+use crate::poll::Idle;
 use crate::source::Source;
-use crate::spin::Spin;
-use crate::sys::{Clock, Witness, exact_timers, nap, watch_readable};
+use crate::sys::{Clock, Witness, exact_timers, sleep_for, watch_readable};
 use fs_core::Instant;
 use std::future::Future;
 use std::io;
@@ -26,17 +27,6 @@ use tokio::time::Sleep;
 /// own system calls, so a core that sleeps and wakes 30,000 times a second must not do it each time.
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
-/// A core that has not slept for so long takes the links' descriptors out of the epoll set until it does: with a waiter
-/// there the kernel takes the wait queue's lock and asks the waiter twice a packet, when it arrives and when a sent one
-/// is freed (9 % of the sender's core in a stream of full segments). Shorter: cores that sleep often pay the 2 µs of
-/// putting them back in more often.
-const UNWATCHED_AFTER: Duration = Duration::from_millis(1);
-
-/// A pinned core that finds nothing for so long offers its CPU to who waits for it (sched_yield(2)), and looks again: what
-/// it waits for may be what they would send (decision 0010). Nobody waits: 0.3 µs. Shorter: the answer of a peer that spins
-/// as well is met later.
-const YIELD_AFTER: Duration = Duration::from_micros(4);
-
 /// Sleep when a link has no descriptor to wait on, or its send ring is full: tokio's timer knows no less.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
@@ -46,17 +36,15 @@ const LIVENESS_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Reactor {
     core: Rc<CoreShared>,
-    busy_poll: bool,
-    spin: Spin,
+    /// It sleeps at all.
+    sleeps: bool,
     witness: Witness,
     /// The doorbell, and those of sources.
     wakeups: Vec<AsyncFd<OwnedFd>>,
-    /// The links' descriptors, while they are watched: [`UNWATCHED_AFTER`].
+    /// The links' descriptors, while they are in the epoll set: `Poller::leaves_epoll`.
     links: Vec<AsyncFd<OwnedFd>>,
     /// The same while they are not. They stay open, so that a process without a descriptor left can still sleep.
     unwatched: Vec<OwnedFd>,
-    /// When the core last woke up; `None` while it sleeps.
-    awake_since: Option<Instant>,
     sources: Vec<Rc<dyn Source>>,
     /// Sources have been asked to ring.
     rings: bool,
@@ -64,7 +52,6 @@ pub(crate) struct Reactor {
     must_poll: bool,
     timer: Pin<Box<Sleep>>,
     timer_at: Option<Instant>,
-    idle_since: Option<Instant>,
     published_at: Instant,
     /// Something was done since.
     unpublished: bool,
@@ -72,15 +59,13 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     /// In the tokio runtime of the core's thread.
-    pub(crate) fn new(core: Rc<CoreShared>, busy_poll: bool, spin: Spin) -> io::Result<Self> {
+    pub(crate) fn new(core: Rc<CoreShared>, sleeps: bool) -> io::Result<Self> {
         let mut wakeups = Vec::new();
         let (mut links, mut must_poll) = (Vec::new(), false);
-        if busy_poll {
-            core.io.borrow_mut().gather.forbid();
-        } else {
+        if sleeps {
             must_poll = core.io.borrow().ports.iter().any(|port| port.link.wake_fd().is_none());
             links = watch_links(&core)?;
-            // Else a nap would be twice as long.
+            // Else a sleep by the clock would be twice as long.
             exact_timers();
             let doorbell = &core.shared.inboxes[core.index].doorbell;
             wakeups.push(watch_readable(doorbell.bell().as_fd().try_clone_to_owned()?)?);
@@ -88,19 +73,16 @@ impl Reactor {
         let now = core.clock.now();
         Ok(Self {
             core,
-            busy_poll,
-            spin,
+            sleeps,
             witness: Witness::new(),
             wakeups,
             links,
             unwatched: Vec::new(),
-            awake_since: Some(now),
             sources: Vec::new(),
             rings: false,
             must_poll,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             timer_at: None,
-            idle_since: None,
             published_at: now,
             unpublished: true,
         })
@@ -171,6 +153,24 @@ impl Reactor {
         true
     }
 
+    /// What the core does after a turn.
+    #[inline]
+    fn next(&mut self, worked: bool, now: Instant) -> Idle {
+        let mut io = self.core.io.borrow_mut();
+        let CoreIo { poller, ports, counters, .. } = &mut *io;
+        if poller.leaves_epoll(now) && !self.links.is_empty() {
+            self.unwatched.extend(self.links.drain(..).map(AsyncFd::into_inner));
+        }
+        if worked {
+            poller.on_work(now);
+            return Idle::Look;
+        }
+        let packets = || ports.iter_mut().any(|port| port.link.has_packets());
+        let next = poller.on_idle(now, !self.sources.is_empty(), || self.witness.ask(), packets);
+        counters.timed_sleeps += u64::from(matches!(next, Idle::TimedSleep(_)));
+        next
+    }
+
     /// What sources have brought.
     #[inline]
     fn look(&mut self) -> usize {
@@ -179,7 +179,7 @@ impl Reactor {
         }
         for (source, bell) in self.core.new_sources.take() {
             self.sources.push(source);
-            if !self.busy_poll {
+            if self.sleeps {
                 self.wakeups.push(bell);
             }
         }
@@ -213,63 +213,31 @@ impl Future for Reactor {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        if this.idle_since.is_some() {
+        if this.core.io.borrow().poller.is_idle() {
             this.core.asleep.set(false);
             this.core.shared.inboxes[this.core.index].doorbell.get_up();
         }
         let worked = this.core.turn() + this.look() > 0;
         let now = this.core.stack.borrow().now();
-        if now.since(*this.awake_since.get_or_insert(now)) >= UNWATCHED_AFTER && !this.links.is_empty() {
-            this.unwatched.extend(this.links.drain(..).map(AsyncFd::into_inner));
-        }
         this.unpublished |= worked;
         if this.unpublished && now.since(this.published_at) >= PUBLISH_EVERY {
             this.publish(now);
         }
-        if worked {
-            if let Some(since) = this.idle_since.take() {
-                this.spin.idle_ended(now.since(since));
+        match this.next(worked, now) {
+            Idle::Look => {}
+            Idle::Yield => std::thread::yield_now(),
+            Idle::TimedSleep(time) => {
+                let deadline = this.core.stack.borrow().next_deadline();
+                sleep_for(deadline.map_or(time, |at| time.min(at.since(now))));
             }
-        } else if !this.busy_poll {
-            if this.idle_since.is_none() {
-                this.spin.idle_begins(now, || this.witness.ask());
-            }
-            let since = *this.idle_since.get_or_insert(now);
-            if now.since(since) >= YIELD_AFTER && this.spin.is_pinned() {
-                std::thread::yield_now();
-            }
-            let spin = this.spin.time();
-            let mut io = this.core.io.borrow_mut();
-            if now.since(since) >= io.gather.spin(spin) {
-                if !spin.is_zero()
-                    && this.sources.is_empty()
-                    && let Some(time) = io.gather.nap(now)
-                {
-                    io.counters.naps += 1;
-                    drop(io);
-                    let deadline = this.core.stack.borrow().next_deadline();
-                    nap(deadline.map_or(time, |at| time.min(at.since(now))));
-                    this.idle_since = None;
-                    cx.waker().wake_by_ref();
+            Idle::Sleep => {
+                if this.lie_down(cx, now) {
+                    this.core.fall_asleep(cx.waker());
+                    this.core.io.borrow_mut().poller.on_sleep();
                     return Poll::Pending;
                 }
-                let gathered = io.has_packets();
-                if gathered && spin.is_zero() {
-                    // The CPU is wanted by others: it is not spent on waiting.
-                    io.gather.end_pause();
-                }
-                drop(io);
-                if !gathered {
-                    if this.lie_down(cx, now) {
-                        this.core.fall_asleep(cx.waker());
-                        this.awake_since = None;
-                        return Poll::Pending;
-                    }
-                    this.core.shared.inboxes[this.core.index].doorbell.get_up();
-                    this.idle_since = None;
-                    // Not put in and taken out with each try.
-                    this.awake_since = Some(now);
-                }
+                this.core.shared.inboxes[this.core.index].doorbell.get_up();
+                this.core.io.borrow_mut().poller.on_sleep_refused(now);
             }
         }
         cx.waker().wake_by_ref();

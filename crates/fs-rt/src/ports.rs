@@ -176,13 +176,13 @@ impl Ports {
     }
 
     fn free(&self, used: &mut HashMap<(Protocol, SocketAddr), Used>, key: (Protocol, SocketAddr)) {
-        // First the program, then the kernel: a packet in between finds the reservation, not a stranger.
+        // First the program, then the kernel: a packet in between finds the reservation, and no other program's socket.
         self.sinks.iter().for_each(|sink| sink.remove(key.0, key.1));
         used.remove(&key);
     }
 
     /// Frees what has cooled down. To be called now and then.
-    pub(crate) fn sweep(&self, now: Instant) {
+    pub(crate) fn free_cooled(&self, now: Instant) {
         let mut used = self.lock();
         let due: Vec<_> = self.cooling().extract_if(.., |(until, _)| *until <= now).collect();
         for (_, key) in due {
@@ -205,23 +205,24 @@ impl Ports {
 
 /// Ports that are reserved until this is dropped.
 ///
-/// A reservation is a descriptor, and thousands of them would leave a program with the usual limit of 1,024 none for itself.
+/// A reservation is a descriptor, and thousands of them would leave a program with the default limit of 1,024 none for itself.
 /// The limit counts for each table of descriptors, so they are in tables of their own: each that of a thread which holds
 /// them and does nothing else.
 #[derive(Default)]
 pub(crate) struct Active {
     /// In ascending order.
     pub(crate) ports: Vec<u16>,
-    holders: Vec<Holder>,
+    threads: Vec<ReservationThread>,
 }
 
-struct Holder {
+/// A thread with a table of descriptors of its own, which holds a batch of reservations.
+struct ReservationThread {
     /// Its end is what the thread waits for.
     hold: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Holder {
+impl Drop for ReservationThread {
     fn drop(&mut self) {
         self.hold = None;
         // The ports are free when this returns. The thread does not panic, and would have let go of them too.
@@ -241,19 +242,19 @@ pub(crate) fn reserve_active(first: u16, count: usize) -> io::Result<Active> {
     let mut active = Active::default();
     let mut next = Some(first);
     while let Some(first) = next.filter(|_| active.ports.len() < count) {
-        let (holder, batch) = hold(first, count - active.ports.len())?;
+        let (thread, batch) = reserve_on_thread(first, count - active.ports.len())?;
         if batch.ports.is_empty() && batch.next.is_some() {
-            // The system, not this process, has no more descriptors: what is held has to do; the caller judges.
+            // The system, not this process, has no more descriptors: what is held has to do; the caller decides.
             break;
         }
         active.ports.extend(&batch.ports);
-        active.holders.push(holder);
+        active.threads.push(thread);
         next = batch.next;
     }
     Ok(active)
 }
 
-fn hold(first: u16, count: usize) -> io::Result<(Holder, Batch)> {
+fn reserve_on_thread(first: u16, count: usize) -> io::Result<(ReservationThread, Batch)> {
     let (answer, answered) = channel();
     let (hold, held) = channel::<()>();
     let thread = std::thread::Builder::new().name("fs-ports".into()).stack_size(64 << 10).spawn(move || {
@@ -262,14 +263,14 @@ fn hold(first: u16, count: usize) -> io::Result<(Holder, Batch)> {
             Err(error) => (Err(error), Vec::new()),
         };
         if answer.send(batch).is_ok() {
-            // Nothing is ever sent: it ends when the holder is dropped.
+            // Nothing is ever sent: it ends when the `ReservationThread` is dropped.
             let _ = held.recv();
         }
         drop(reservations);
     })?;
-    let holder = Holder { hold: Some(hold), thread: Some(thread) };
+    let thread = ReservationThread { hold: Some(hold), thread: Some(thread) };
     let batch = answered.recv().map_err(|_| io::Error::other("the thread that reserves ports has ended"))??;
-    Ok((holder, batch))
+    Ok((thread, batch))
 }
 
 /// Addresses of both families are covered: the kernel's dual-stack wildcard conflicts with every bind to the port.

@@ -8,9 +8,9 @@ use crate::error::RunError;
 use crate::handle::{CoreStats, Handle};
 use crate::mailbox::{Inboxes, Mailboxes};
 use crate::park::Reactor;
+use crate::poll::PollPolicy;
 use crate::ports::Ports;
 use crate::source::NewSources;
-use crate::spin::Spin;
 use crate::sys::{Clock, Cpus, pin_to_cpu};
 use crate::wakers::Wakers;
 use fs_core::{IfaceId, Interface, Route, StackConfig, Steering};
@@ -117,8 +117,7 @@ pub(crate) struct CoreSetup {
     pub(crate) steering: Option<Steering>,
     pub(crate) cpu: usize,
     pub(crate) pin: bool,
-    pub(crate) busy_poll: bool,
-    pub(crate) spin: Duration,
+    pub(crate) policy: PollPolicy,
     pub(crate) drain: Duration,
     pub(crate) clock: Clock,
 }
@@ -265,7 +264,7 @@ where
     if setup.pin {
         pin_to_cpu(setup.cpu).map_err(|e| ("cannot pin its thread", e))?;
     }
-    let (busy_poll, spin, drain) = (setup.busy_poll, Spin::new(setup.spin, !setup.pin), setup.drain);
+    let (sleeps, drain) = (setup.policy.sleep, setup.drain);
     let core = make_core(index, setup, shared.clone());
     let core_ref = CoreRef(core.clone());
     let _entered = core_ref.enter();
@@ -278,7 +277,7 @@ where
         .build_local(Default::default())
         .map_err(|e| ("cannot start tokio", e))?;
     let output = tokio.block_on(async {
-        let reactor = Reactor::new(core.clone(), busy_poll, spin).map_err(|e| ("cannot watch the links", e))?;
+        let reactor = Reactor::new(core.clone(), sleeps).map_err(|e| ("cannot watch the links", e))?;
         let reactor = tokio::task::spawn_local(reactor);
         let closer = core.clone();
         tokio::task::spawn_local(async move {
@@ -305,7 +304,7 @@ where
 }
 
 fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShared> {
-    let CoreSetup { config, pool, links, interfaces, routes, mail, steering, cpu, clock, .. } = setup;
+    let CoreSetup { config, pool, links, interfaces, routes, mail, steering, cpu, policy, clock, .. } = setup;
     let mut stack = CoreStack::new(config, pool);
     stack.set_now(clock.now());
     for interface in interfaces {
@@ -319,7 +318,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         clock,
         stack: RefCell::new(stack),
         wakers: RefCell::new(Wakers::default()),
-        io: RefCell::new(CoreIo::new(links, mail)),
+        io: RefCell::new(CoreIo::new(links, mail, policy)),
         shared,
         listeners: RefCell::new(Vec::new()),
         arrived: RefCell::new(Vec::new()),

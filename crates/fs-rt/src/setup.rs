@@ -62,8 +62,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         steering: rss.steering(cores),
         cpu: builder.cores[index],
         pin: builder.pin,
-        busy_poll: builder.busy_poll,
-        spin: builder.spin,
+        policy: builder.policy(),
         drain: builder.drain,
         clock,
     });

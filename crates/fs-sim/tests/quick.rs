@@ -52,7 +52,7 @@ fn what_soaking_found() {
         ("acceptors", 343_707_894_099),
         ("acceptors", 734_258_056_187),
         ("acceptors", 694_733_265_385),
-        // A peer without SACK got an ACK for each change of island, all the same.
+        // A peer without SACK got an ACK for each change of range, all the same.
         ("bursts", 216_323_437_801),
         ("urgent", 358_872_541_746),
     ];

@@ -8,7 +8,7 @@
 
 use crate::chain;
 use crate::checksum;
-use crate::lent::Lent;
+use crate::fill_target::FillTarget;
 use crate::link::{Link, LinkCaps, LinkStats};
 use crate::program::Program;
 use crate::ring::rx::CONTINUED;
@@ -48,7 +48,7 @@ pub struct XdpLink {
     /// Longest packet in bytes, link-layer header included.
     longest: usize,
     /// Chunks that the device shall have for receiving, and has.
-    lent: Lent,
+    fill_target: FillTarget,
     fill_level: u32,
     /// Descriptors sent and not yet completed.
     outstanding: u32,
@@ -74,7 +74,7 @@ impl XdpLink {
         socket: Socket,
         caps: LinkCaps,
         umem: Arc<Umem>,
-        lent: Lent,
+        fill_target: FillTarget,
         frames: Vec<Frame>,
         program: Arc<Program>,
     ) -> XdpLink {
@@ -86,7 +86,7 @@ impl XdpLink {
             chunk_size: umem.config().chunk_size,
             tx_metadata_len: socket.registration.tx_metadata_len.into(),
             longest: caps.mtu as usize + LINK_HEADER_MAX as usize,
-            lent,
+            fill_target,
             fill_level,
             outstanding: 0,
             stats: LinkStats::default(),
@@ -116,7 +116,7 @@ impl XdpLink {
 
     /// Lends chunks to the device until it has its share or the pool is dry.
     pub(crate) fn refill_all(&mut self, pool: &mut UmemPool) {
-        let missing = self.lent.target().saturating_sub(self.fill_level);
+        let missing = self.fill_target.get().saturating_sub(self.fill_level);
         let missing = missing.min(self.socket.fill.free(missing));
         let before = self.fill_level;
         for _ in 0..missing {
@@ -133,7 +133,7 @@ impl XdpLink {
 
     #[inline]
     fn refill(&mut self, pool: &mut UmemPool) {
-        let target = self.lent.target();
+        let target = self.fill_target.get();
         if target.saturating_sub(self.fill_level) >= REFILL_BATCH.min(target) {
             self.refill_all(pool);
         }
@@ -363,7 +363,7 @@ impl Link for XdpLink {
             out.push(RxFrame { frame, iface, checksum: RxChecksum::Unknown });
         }
         if descriptors > 0 {
-            self.lent.saw(waiting, self.fill_level, self.stats.rx_packets);
+            self.fill_target.observe(waiting, self.fill_level, self.stats.rx_packets);
             self.socket.rx.release();
             self.fill_level = self.fill_level.saturating_sub(descriptors);
             self.stats.rx_packets += packets as u64;
@@ -429,7 +429,7 @@ impl Link for XdpLink {
     }
 
     fn stats(&self) -> LinkStats {
-        let mut stats = LinkStats { rx_ran_out: self.lent.used_up, ..self.stats };
+        let mut stats = LinkStats { rx_ran_out: self.fill_target.used_up, ..self.stats };
         if let Ok(kernel) = xsk::statistics(self.socket.fd.as_fd()) {
             stats.rx_dropped += kernel.rx_dropped + kernel.rx_ring_full + kernel.rx_invalid_descs;
             stats.tx_dropped += kernel.tx_invalid_descs;

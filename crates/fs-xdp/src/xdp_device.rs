@@ -2,7 +2,7 @@
 
 use crate::device::{NetDevice, QueueCounts};
 use crate::error::XdpError;
-use crate::lent::Lent;
+use crate::fill_target::FillTarget;
 use crate::link::{LinkCaps, LinkKind};
 use crate::port_table::PortTable;
 use crate::program::{Attached, Frags, Program, Wanted};
@@ -205,9 +205,9 @@ impl XdpDevice {
         pool: &mut UmemPool,
         config: QueueConfig,
     ) -> Result<XdpLink, XdpError> {
-        let lent = self.check_queue(queue, umem, pool, config)?;
+        let fill_target = self.check_queue(queue, umem, pool, config)?;
         let multi_buffer = self.wants_multi_buffer(umem.config().chunk_size)?;
-        let frames: Vec<Frame> = (0..lent.target()).map_while(|_| pool.alloc()).collect();
+        let frames: Vec<Frame> = (0..fill_target.get()).map_while(|_| pool.alloc()).collect();
         let opened = self.open_socket(queue, umem, config, multi_buffer, &frames);
         let socket = match opened {
             Ok(socket) => socket,
@@ -218,8 +218,8 @@ impl XdpDevice {
         };
         let registration = socket.registration;
         let caps = self.caps(registration);
-        tracing::debug!(device = self.device.name, queue, ?registration, ?lent, "AF_XDP queue opened");
-        let link = XdpLink::new(socket, caps, umem.clone(), lent, frames, self.program.clone());
+        tracing::debug!(device = self.device.name, queue, ?registration, ?fill_target, "AF_XDP queue opened");
+        let link = XdpLink::new(socket, caps, umem.clone(), fill_target, frames, self.program.clone());
         if let Err(error) = self.program.set_socket(queue, link.socket_fd()) {
             crate::Link::close(Box::new(link), pool);
             return Err(error);
@@ -266,7 +266,7 @@ impl XdpDevice {
         umem: &Arc<Umem>,
         pool: &UmemPool,
         config: QueueConfig,
-    ) -> Result<Lent, XdpError> {
+    ) -> Result<FillTarget, XdpError> {
         self.check_queue_itself(queue, config)?;
         if !Arc::ptr_eq(umem, pool.umem()) {
             return Err(XdpError::ForeignPool);
@@ -277,7 +277,7 @@ impl XdpDevice {
         if least < needed {
             return Err(XdpError::PoolTooSmall { available: pool.available(), needed: 2 * needed as usize });
         }
-        Ok(Lent::new(least, config.fill.min(available / 6)))
+        Ok(FillTarget::new(least, config.fill.min(available / 6)))
     }
 
     /// The part of it that has nothing to do with memory.

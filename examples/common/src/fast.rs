@@ -104,8 +104,8 @@ pub(crate) fn counters(handle: &fs_rt::Handle) -> Vec<StackCounter> {
         }
         push("runtime_turns", "", core.runtime.turns);
         push("runtime_sleeps", "", core.runtime.sleeps);
-        push("runtime_gatherings", "", core.runtime.gatherings);
-        push("runtime_naps", "", core.runtime.naps);
+        push("runtime_coalescings", "", core.runtime.coalescings);
+        push("runtime_timed_sleeps", "", core.runtime.timed_sleeps);
         push("runtime_wakes", "", core.runtime.wakes);
         push("messages_sent", "", core.runtime.messages_sent);
         push("messages_received", "", core.runtime.messages_received);

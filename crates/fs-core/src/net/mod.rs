@@ -1,5 +1,6 @@
 //! The world as one core sees it: interfaces, addresses, routes, neighbours, and what waits to leave by each.
 
+pub(crate) mod interface_queue;
 pub(crate) mod neigh;
 pub(crate) mod path_mtu;
 pub(crate) mod route;
@@ -9,40 +10,29 @@ use crate::config::{Addressing, Interface, Limits, Route};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::frame::{FramePool, IfaceId, TxFrame};
-use crate::net::neigh::{Path, PathId, PathState, PathTable};
+use crate::net::interface_queue::InterfaceQueue;
+use crate::net::neigh::{NeighbourChange, Path, PathId, PathState, PathTable};
 use crate::net::path_mtu::PathMtus;
 use crate::net::route::{RouteTable, source_for};
 use crate::stats::Stats;
 use crate::time::Instant;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-
-/// What waits to leave by an interface, served in this order.
-#[derive(Debug, Default)]
-pub(crate) struct TxLists {
-    /// Packets built already: SYN, SYN-ACK, RST, ARP, NDISC, ICMP, UDP.
-    pub(crate) control: VecDeque<TxFrame>,
-    /// Connections that owe an ACK.
-    pub(crate) acks: VecDeque<u32>,
-    /// Connections that may have data to send.
-    pub(crate) data: VecDeque<u32>,
-}
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Net {
-    pub(crate) interfaces: Vec<Interface>,
+    interfaces: Vec<Interface>,
     /// One for each interface.
-    pub(crate) lists: Vec<TxLists>,
-    pub(crate) routes: RouteTable,
-    pub(crate) paths: PathTable,
+    queues: Vec<InterfaceQueue>,
+    routes: RouteTable,
+    paths: PathTable,
     /// Changes with every change of the routes; connections look their path up again when theirs differs.
-    pub(crate) route_epoch: u8,
+    route_epoch: u8,
     /// What routers have said of destinations.
-    pub(crate) path_mtus: PathMtus,
+    path_mtus: PathMtus,
     /// Neighbours to ask for.
-    pub(crate) wanted: Vec<PathId>,
+    wanted: Vec<PathId>,
     v4: Vec<u32>,
     v6: Vec<[u8; 16]>,
 }
@@ -51,7 +41,7 @@ impl Net {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             interfaces: Vec::new(),
-            lists: Vec::new(),
+            queues: Vec::new(),
             routes: RouteTable::default(),
             paths: PathTable::new(limits),
             route_epoch: 0,
@@ -62,11 +52,25 @@ impl Net {
         }
     }
 
+    /// All packets together that may wait for neighbours.
+    pub(crate) fn limit_waiting(&mut self, packets: usize) {
+        self.paths.limit_waiting(packets);
+    }
+
+    pub(crate) fn interface(&self, iface: IfaceId) -> Option<&Interface> {
+        self.interfaces.get(iface.0 as usize)
+    }
+
+    /// There is more than one.
+    pub(crate) fn has_several_interfaces(&self) -> bool {
+        self.interfaces.len() > 1
+    }
+
     pub(crate) fn add(&mut self, interface: Interface) -> IfaceId {
         let id = IfaceId(self.interfaces.len() as u8);
         self.paths.set_interface(id, &interface);
         self.interfaces.push(interface);
-        self.lists.push(TxLists::default());
+        self.queues.push(InterfaceQueue::default());
         self.refresh_addresses();
         id
     }
@@ -82,6 +86,12 @@ impl Net {
     pub(crate) fn set_routes(&mut self, routes: Vec<Route>) {
         self.routes.set(routes);
         self.route_epoch = self.route_epoch.wrapping_add(1);
+    }
+
+    /// Who has looked its way up in this epoch, and no earlier, knows today's.
+    #[inline(always)]
+    pub(crate) fn route_epoch(&self) -> u8 {
+        self.route_epoch
     }
 
     fn refresh_addresses(&mut self) {
@@ -142,13 +152,41 @@ impl Net {
         named.or_else(|| source_for(&self.interfaces, self.paths.get(path).iface(), remote))
     }
 
-    /// The lists of the interface that `path` leaves by; those of the first one for a path that is gone,
+    /// What waits to leave by an interface.
+    #[inline]
+    pub(crate) fn queue(&self, iface: IfaceId) -> Option<&InterfaceQueue> {
+        self.queues.get(iface.0 as usize)
+    }
+
+    /// The same, to change.
+    #[inline]
+    pub(crate) fn queue_mut(&mut self, iface: IfaceId) -> Option<&mut InterfaceQueue> {
+        self.queues.get_mut(iface.0 as usize)
+    }
+
+    /// What waits to leave by the interface of `path`; that of the first one for a path that is gone,
     /// where its connection will look for a new path.
     #[inline]
-    pub(crate) fn lists_of(&mut self, path: PathId) -> Option<&mut TxLists> {
+    pub(crate) fn queue_of(&mut self, path: PathId) -> Option<&mut InterfaceQueue> {
         let index = self.paths.get(path).iface().0 as usize;
-        let index = if index < self.lists.len() { index } else { 0 };
-        self.lists.get_mut(index)
+        let index = if index < self.queues.len() { index } else { 0 };
+        self.queues.get_mut(index)
+    }
+
+    /// The connection in slot `index` waits to leave by no interface any more.
+    #[cold]
+    pub(crate) fn unqueue(&mut self, index: u32) {
+        self.queues.iter_mut().for_each(|queue| queue.forget(index));
+    }
+
+    /// The MTU of the way to `remote`, which leaves by `path`.
+    pub(crate) fn path_mtu(&self, path: PathId, remote: IpAddr, now: Instant) -> u16 {
+        self.path_mtus.get(remote, self.paths.get(path).mtu(), now)
+    }
+
+    /// A router's word on a destination. True if it is news.
+    pub(crate) fn learn_path_mtu(&mut self, to: IpAddr, mtu: u16, now: Instant) -> bool {
+        self.path_mtus.learn(to, mtu, now)
     }
 
     /// Largest TCP payload that fits a path's MTU, before options: RFC 6691.
@@ -158,7 +196,7 @@ impl Net {
 
     /// As `mss`, with what is known of the way to `remote`.
     pub(crate) fn mss_to(&self, path: PathId, remote: IpAddr, now: Instant) -> u16 {
-        let mtu = self.path_mtus.get(remote, self.paths.get(path).mtu(), now);
+        let mtu = self.path_mtu(path, remote, now);
         mtu.saturating_sub(if remote.is_ipv6() { 60 } else { 40 }).max(MSS_MIN)
     }
 
@@ -177,9 +215,9 @@ impl Net {
         frame: TxFrame,
     ) {
         if self.paths.get(path).state() == PathState::Known
-            && let Some(lists) = self.lists_of(path)
+            && let Some(queue) = self.queue_of(path)
         {
-            lists.control.push_back(frame);
+            queue.push_control([frame]);
             return;
         }
         self.wait_for_neighbour(pool, stats, path, now, alloc::vec![frame]);
@@ -202,6 +240,85 @@ impl Net {
         free_unresolved(pool, stats, enqueued.dropped);
     }
 
+    /// For who keeps its packet and is told of a failure: starts asking for a neighbour that did not answer, once that may be done
+    /// again. False: not yet, and there is no way there.
+    pub(crate) fn retry(&mut self, path: PathId, now: Instant) -> bool {
+        if self.path(path).state() == PathState::Failed {
+            if !self.paths.need(path, now) && self.path(path).state() == PathState::Failed {
+                return false;
+            }
+            self.want(path);
+        }
+        true
+    }
+
+    /// The neighbour of `path` is to be asked for.
+    pub(crate) fn want(&mut self, path: PathId) {
+        self.wanted.push(path);
+    }
+
+    /// When [`Net::take_wanted`] has something to do; may be early.
+    #[inline]
+    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        if self.wanted.is_empty() { self.paths.next_deadline() } else { Some(now) }
+    }
+
+    /// The paths whose neighbours must be asked for now. `failed` gets those that were given up, with the packets that waited
+    /// for them, which are the caller's to free.
+    pub(crate) fn take_wanted(&mut self, now: Instant, failed: &mut Vec<(PathId, Vec<Vec<TxFrame>>)>) -> Vec<PathId> {
+        let mut wanted = core::mem::take(&mut self.wanted);
+        self.paths.tick(now, &mut wanted, failed);
+        wanted
+    }
+
+    /// A neighbour's link address, or the news that it has none.
+    pub(crate) fn set_neighbour(
+        &mut self,
+        iface: IfaceId,
+        addr: IpAddr,
+        mac: Option<[u8; 6]>,
+        now: Instant,
+    ) -> NeighbourChange {
+        self.paths.set_neighbour(iface, addr, mac, now)
+    }
+
+    /// A neighbour has told its link address without being asked. Never makes a path: nobody on the link can fill the table.
+    pub(crate) fn learn_neighbour(
+        &mut self,
+        iface: IfaceId,
+        addr: IpAddr,
+        mac: [u8; 6],
+        now: Instant,
+    ) -> NeighbourChange {
+        self.paths.learn(iface, addr, mac, now)
+    }
+
+    /// Forgets a neighbour; the next packet asks for it.
+    pub(crate) fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
+        self.paths.remove_neighbour(iface, addr);
+    }
+
+    /// The neighbour of `path` is known: what waited for it waits to leave.
+    pub(crate) fn resolved<P: FramePool>(&mut self, pool: &mut P, stats: &mut Stats, path: PathId) {
+        let mut ready = Vec::new();
+        let drained = self.paths.resolved(path, pool, &mut ready);
+        stats.drops[DropReason::NoFrames as usize] += drained.dropped as u64;
+        if let Some(queue) = self.queue_of(path) {
+            queue.push_control(ready);
+        }
+    }
+
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn queues(&self) -> &[InterfaceQueue] {
+        &self.queues
+    }
+
+    /// Packets that wait for neighbours, and paths.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn waiting_and_paths(&self) -> (usize, usize) {
+        (self.paths.waiting(), self.paths.len())
+    }
+
     pub(crate) fn is_standalone(&self, iface: IfaceId) -> bool {
         self.interfaces.get(iface.0 as usize).is_some_and(|i| i.addressing == Addressing::Standalone)
     }
@@ -220,3 +337,6 @@ pub(crate) fn free_unresolved<P: FramePool>(pool: &mut P, stats: &mut Stats, pac
         pool.free(part.frame);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,7 +37,7 @@ impl FastOpenCookies {
         self.cookie(key, period(now))
     }
 
-    pub(crate) fn judge(&self, key: &FlowKey, cookie: &Cookie, now: Instant) -> Verdict {
+    pub(crate) fn verify(&self, key: &FlowKey, cookie: &Cookie, now: Instant) -> Verdict {
         let period = period(now);
         let is_of = |period| cookie.as_bytes() == self.cookie(key, period).as_bytes();
         if is_of(period) {
@@ -77,10 +77,10 @@ mod tests {
         let key = |remote, remote_port| FlowKey::V4 { local: 1, remote, local_port: 80, remote_port };
         let at = |s| Instant::ZERO + Duration::from_secs(s);
         let cookie = cookies.current(&key(2, 4000), at(3700));
-        assert_eq!(cookies.judge(&key(2, 4001), &cookie, at(3700)), Verdict::Good { renew: false }, "any port");
-        assert_eq!(cookies.judge(&key(2, 4000), &cookie, at(7200)), Verdict::Good { renew: true });
-        assert_eq!(cookies.judge(&key(2, 4000), &cookie, at(10_800)), Verdict::Bad, "two periods later");
-        assert_eq!(cookies.judge(&key(3, 4000), &cookie, at(3700)), Verdict::Bad, "another client");
-        assert_eq!(cookies.judge(&key(2, 4000), &Cookie::REQUEST, at(0)), Verdict::Bad);
+        assert_eq!(cookies.verify(&key(2, 4001), &cookie, at(3700)), Verdict::Good { renew: false }, "any port");
+        assert_eq!(cookies.verify(&key(2, 4000), &cookie, at(7200)), Verdict::Good { renew: true });
+        assert_eq!(cookies.verify(&key(2, 4000), &cookie, at(10_800)), Verdict::Bad, "two periods later");
+        assert_eq!(cookies.verify(&key(3, 4000), &cookie, at(3700)), Verdict::Bad, "another client");
+        assert_eq!(cookies.verify(&key(2, 4000), &Cookie::REQUEST, at(0)), Verdict::Bad);
     }
 }

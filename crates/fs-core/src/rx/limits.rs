@@ -1,4 +1,4 @@
-//! What strangers can make a core send, by the second.
+//! Rate limits of what packets of no connection, or of nobody known, make a core send.
 
 use crate::flow::{FlowKey, Protocol};
 use crate::rx::table::FlowHasher;

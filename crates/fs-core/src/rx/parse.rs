@@ -143,16 +143,16 @@ pub fn parse(
     tail_sum: impl FnOnce() -> Sum,
 ) -> Result<Parsed, DropReason> {
     if tail_len == 0
-        && let Some(segment) = usual(view, head, checksum)
+        && let Some(segment) = fast(view, head, checksum)
     {
         return Ok(Parsed::Tcp(segment));
     }
-    unusual(view, head, tail_len, checksum, tail_sum)
+    full(view, head, tail_len, checksum, tail_sum)
 }
 
-/// [`parse`] of any packet: what [`usual`] does not know.
+/// [`parse`] of any packet: what [`fast`] does not know.
 #[inline]
-pub(crate) fn unusual(
+pub(crate) fn full(
     view: &View,
     head: &[u8],
     tail_len: usize,
@@ -185,10 +185,10 @@ pub(crate) fn unusual(
     }
 }
 
-/// The usual packet: TCP in IPv4 without options, to our address on an Ethernet without tags, complete and undamaged.
+/// The fast path: TCP in IPv4 without options, to our address on an Ethernet without tags, complete and undamaged.
 /// `None`: it is otherwise, and [`parse`] finds out how.
 #[inline(always)]
-pub(crate) fn usual(view: &View, head: &[u8], checksum: RxChecksum) -> Option<Segment> {
+pub(crate) fn fast(view: &View, head: &[u8], checksum: RxChecksum) -> Option<Segment> {
     const IP: usize = eth::HEADER_LEN;
     const TCP: usize = IP + ipv4::HEADER_LEN;
     const DATA: usize = TCP + tcp::HEADER_LEN;

@@ -5,6 +5,7 @@
 //! Connections" (Fastsocket), ASPLOS 2016, section 3.3: the core that opens a connection writes its number
 //! into bits of the source port, so that whoever receives a reply can tell the owner without a shared table.
 
+pub(crate) mod delivery;
 mod timestamp;
 
 use crate::config::Secret;

@@ -11,7 +11,7 @@ use crate::slab::NIL;
 use crate::socket::event::TcpId;
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::mark;
+use crate::tcb::send::segment::mark;
 use crate::tcb::{Slot, Tcb};
 use crate::timer::tick::tick_before;
 use alloc::vec::Vec;
@@ -60,15 +60,15 @@ struct Frames {
 }
 
 impl<P: FramePool> Stack<P> {
-    /// Ordinary packets take the long way as all others do, or (the default) the short one. What comes of it must be the
+    /// Ordinary packets take the slow path as all others do, or (the default) the fast one. What comes of it must be the
     /// same.
-    pub fn set_shortcuts(&mut self, on: bool) {
-        self.no_shortcuts = !on;
+    pub fn set_fast_paths(&mut self, on: bool) {
+        self.no_fast_paths = !on;
     }
 
-    /// Packets that took the short way.
-    pub fn shortcuts_taken(&self) -> u64 {
-        self.shortcuts
+    /// Packets that took the fast path.
+    pub fn fast_paths_taken(&self) -> u64 {
+        self.fast_paths
     }
 
     /// Panics when the stack's parts contradict one another. `outside` is the number of chunks that others
@@ -123,11 +123,11 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn check_frames(&self, frames: &Frames, outside: usize) {
-        let control: usize = self.net.lists.iter().map(|l| l.control.len()).sum();
+        let control: usize = self.net.queues().iter().map(|queue| queue.lens()[0]).sum();
         let udp = self.udp.frames_held();
         let queued = frames.receive + frames.segments + frames.lone - frames.bare + frames.rest;
         // Packets that wait for a neighbour: of at most four frames, most of which are a send queue's as well.
-        let (least, waiting) = (queued + control + udp + outside, 4 * self.net.paths.waiting());
+        let (least, waiting) = (queued + control + udp + outside, 4 * self.net.waiting_and_paths().0);
         let in_use = self.pool.in_use();
         assert!(
             (least..=least + waiting).contains(&in_use),
@@ -139,7 +139,7 @@ impl<P: FramePool> Stack<P> {
         let Tcb { snd_una, snd_nxt, tx, .. } = tcb;
         assert!(snd_una.at_or_before(*snd_nxt), "SND.UNA {snd_una:?} after SND.NXT {snd_nxt:?}");
         let (mut at, mut seq, mut bytes, mut sent) = (NIL, *snd_una, 0, true);
-        if tx.is_folded() {
+        if tx.is_inline() {
             assert_eq!(tx.next, NIL, "something unsent behind a segment that the queue holds itself");
             frames.lone += 1;
             (bytes, seq) = (tx.bytes, *snd_una + tx.bytes);
@@ -174,7 +174,7 @@ impl<P: FramePool> Stack<P> {
             retransmitted += segment.span() * segment.has(mark::RETRANSMITTED) as u32;
             (last, at) = (at, segment.next);
         }
-        assert!(tx.is_folded() || last == tx.tail(), "the send queue's tail");
+        assert!(tx.is_inline() || last == tx.tail(), "the send queue's tail");
         assert_eq!(bytes, tx.bytes, "bytes of the send queue");
         if sent {
             assert_eq!(seq, *snd_nxt, "what is queued and sent ends at SND.NXT");
@@ -201,7 +201,7 @@ impl<P: FramePool> Stack<P> {
         assert!(sacked + lost <= nxt.since(una), "more SACKed and lost than sent");
         assert!(tcb.flight() <= nxt.since(una) * 2, "flight");
         if nxt != una {
-            assert!(tcb.rto_at != 0, "data in flight without a timer");
+            assert!(tcb.timer_runs(), "data in flight without a timer");
         }
         if let Some(deadline) = tcb.deadline(self.now) {
             // A connection whose turn to send is not over arms its timer when it is.
@@ -221,19 +221,19 @@ impl<P: FramePool> Stack<P> {
         assert_eq!(bytes, tcb.rx.bytes, "bytes of the receive queue");
         let Some(ext) = tcb.ext.as_ref() else { return };
         let (mut before, mut held) = (tcb.rcv_nxt, 0);
-        for island in ext.islands.iter() {
-            assert!(island.start.after(before), "islands out of order, touching, or not beyond RCV.NXT");
+        for range in ext.out_of_order.iter() {
+            assert!(range.start.after(before), "ranges out of order, touching, or not beyond RCV.NXT");
             let mut bytes = 0;
-            island.data.for_each(&self.nodes, |frame| {
-                assert!(!frame.is_empty(), "an empty frame in an island");
+            range.data.for_each(&self.nodes, |frame| {
+                assert!(!frame.is_empty(), "an empty frame in a range");
                 bytes += frame.len() as u32;
                 frames.receive += 1;
             });
-            assert!(bytes > 0 && bytes == island.data.bytes, "bytes of an island");
-            before = island.end();
+            assert!(bytes > 0 && bytes == range.data.bytes, "bytes of a range");
+            before = range.end();
             held += bytes;
         }
-        assert!(ext.islands.is_empty() || before.at_or_before(tcb.rcv_edge), "data beyond the window");
+        assert!(ext.out_of_order.is_empty() || before.at_or_before(tcb.rcv_edge), "data beyond the window");
         assert_eq!(held, ext.held, "bytes held out of order");
     }
 
@@ -241,15 +241,15 @@ impl<P: FramePool> Stack<P> {
         let path = self.net.path(tcb.path);
         // A path that is gone may have been any interface's.
         let own = |at: usize| path.state() == PathState::Stale || at == usize::from(path.iface().0);
-        let mut lists = self.net.lists.iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, lists)| lists);
+        let mut queues = self.net.queues().iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, queue)| queue);
         if tcb.flags.has(Flags::IN_ACK_LIST) {
             assert!(
-                lists.clone().any(|l| l.acks.contains(&index)),
+                queues.clone().any(|queue| queue.has_ack(index)),
                 "marked as in its interface's ACK list, and is not"
             );
         }
         if tcb.flags.has(Flags::IN_DATA_LIST) {
-            assert!(lists.any(|l| l.data.contains(&index)), "marked as in its interface's data list, and is not");
+            assert!(queues.any(|queue| queue.has_data(index)), "marked as in its interface's data list, and is not");
         }
         if tcb.flags.has(Flags::ACK_NOW) {
             assert!(tcb.flags.any(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST), "an ACK is due and nobody will send it");
@@ -262,16 +262,16 @@ impl<P: FramePool> Stack<P> {
     /// The receiving half of a connection.
     pub fn receiving(&self, id: TcpId) -> Option<Receiving> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
-        let islands = tcb.ext.as_ref().into_iter().flat_map(|e| e.islands.iter());
-        let held = islands.map(|i| (i.start.0, i.end().0)).collect();
+        let ranges = tcb.ext.as_ref().into_iter().flat_map(|e| e.out_of_order.iter());
+        let held = ranges.map(|i| (i.start.0, i.end().0)).collect();
         Some(Receiving { nxt: tcb.rcv_nxt.0, edge: tcb.rcv_edge.0, held })
     }
 
     /// The sending half of a connection.
     pub fn sending(&self, id: TcpId) -> Option<Sending> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
-        let mut segments = usize::from(tcb.tx.is_folded());
-        let mut at = if tcb.tx.is_folded() { NIL } else { tcb.tx.head() };
+        let mut segments = usize::from(tcb.tx.is_inline());
+        let mut at = if tcb.tx.is_inline() { NIL } else { tcb.tx.head() };
         while at != NIL {
             segments += 1;
             at = self.store.segments[at].next;
@@ -293,8 +293,8 @@ impl<P: FramePool> Stack<P> {
     pub fn footprint(&self) -> usize {
         let slots = self.slots.len() * size_of::<Slot>();
         let handshakes = self.handshakes.capacity_bytes();
-        let lists: usize = self.net.lists.iter().map(|l| l.acks.len() + l.data.len() + l.control.len()).sum();
-        let paths = self.net.paths.len() * 64;
+        let lists: usize = self.net.queues().iter().flat_map(|queue| queue.lens()).sum();
+        let paths = self.net.waiting_and_paths().1 * 64;
         slots + handshakes + paths + (lists + self.outbox.len()) * 16 + self.deadlines.len() * 16
     }
 

@@ -23,6 +23,7 @@ use crate::rx::fast_open::FastOpenCookies;
 use crate::rx::isn::InitialSequence;
 use crate::rx::limits::RateLimits;
 use crate::rx::owner::Owner;
+use crate::rx::steer::delivery::{Delivery, Steering};
 use crate::rx::steer::{Rfd, TsClock};
 use crate::rx::syn::SynCache;
 use crate::rx::table::{FlowHasher, FlowTable};
@@ -34,8 +35,8 @@ use crate::socket::udp::UdpTable;
 use crate::stats::Stats;
 use crate::tcb::deadlines::{Deadlines, Token};
 use crate::tcb::flags::Flags;
-use crate::tcb::handover::Moved;
-use crate::tcb::send::buffer::TxStore;
+use crate::tcb::handover::RecentHandovers;
+use crate::tcb::send::store::TxStore;
 use crate::tcb::slots::Slots;
 use crate::tcb::time_wait::TimeWaits;
 use crate::tcb::timers::shortest_rto;
@@ -45,9 +46,6 @@ use crate::timer::tick::{Turn, current_tick};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-
-/// The core to which the device brings a flow's packets, where that is known: see [`Stack::set_steering`].
-pub type Steering = Box<dyn Fn(&FlowKey) -> Option<CoreId> + Send>;
 
 /// One core's TCP/IP engine. See the crate's documentation for the way in and out.
 ///
@@ -68,7 +66,6 @@ pub struct Stack<P: FramePool> {
     hasher: FlowHasher,
     isn: InitialSequence,
     limits: RateLimits,
-    rfd: Rfd,
     ts_clock: TsClock,
     ts_offset: u32,
     batch: Batch,
@@ -83,10 +80,9 @@ pub struct Stack<P: FramePool> {
     cookies: CookieJar,
     time_waits: TimeWaits,
     listeners: ListenTable,
-    moved: Moved,
+    handovers: RecentHandovers,
     ports: PortAllocator,
-    active_ports: PortSet,
-    steering: Option<Steering>,
+    delivery: Delivery,
     udp: UdpTable,
     // ---- time
     deadlines: Deadlines,
@@ -98,12 +94,12 @@ pub struct Stack<P: FramePool> {
     pool_waiters: Vec<(u32, u32)>,
     /// Frames that receive queues may hold.
     receive_frames: usize,
-    /// Ordinary packets go the long way too.
+    /// Ordinary packets take the slow path too.
     #[cfg(any(test, feature = "check"))]
-    no_shortcuts: bool,
-    /// Those that went the short way.
+    no_fast_paths: bool,
+    /// Those that took the fast path.
     #[cfg(any(test, feature = "check"))]
-    shortcuts: u64,
+    fast_paths: u64,
 }
 
 impl<P: FramePool> core::fmt::Debug for Stack<P> {
@@ -134,7 +130,7 @@ impl<P: FramePool> Stack<P> {
         let frames = pool.capacity();
         let mut net = Net::new(limits);
         // A scan of neighbours that do not exist must leave the pool to those that do.
-        net.paths.limit_waiting(frames / 8);
+        net.limit_waiting(frames / 8);
         let table = FlowTable::with_capacity(flows);
         let slots = Slots::new(limits.connections);
         let send_frames = frames * limits.send_pool_percent.min(100) as usize / 100;
@@ -164,13 +160,11 @@ impl<P: FramePool> Stack<P> {
             time_waits: TimeWaits::new(config.tcp.time_wait, limits.time_wait),
             listeners: ListenTable::default(),
             ports: PortAllocator::new(&config.secret, config.core, rfd, &config.ephemeral_ports),
-            active_ports: config.ephemeral_ports.clone(),
-            rfd,
-            steering: None,
+            delivery: Delivery::new(config.core, config.cores, rfd, config.ephemeral_ports.clone()),
             udp: UdpTable::new(limits, frames),
             deadlines: Deadlines::new(),
             due: Vec::new(),
-            moved: Moved::default(),
+            handovers: RecentHandovers::default(),
             outbox: Outbox::default(),
             pool_waiters: Vec::new(),
             receive_frames: frames * limits.receive_pool_percent.min(100) as usize / 100,
@@ -178,9 +172,9 @@ impl<P: FramePool> Stack<P> {
             turn: Turn::default(),
             shortest_rto: shortest_rto(&config.tcp),
             #[cfg(any(test, feature = "check"))]
-            no_shortcuts: false,
+            no_fast_paths: false,
             #[cfg(any(test, feature = "check"))]
-            shortcuts: 0,
+            fast_paths: 0,
             stats: Stats::default(),
             pool,
             config,
@@ -227,7 +221,7 @@ impl<P: FramePool> Stack<P> {
 
     /// An interface as it is configured.
     pub fn interface(&self, iface: IfaceId) -> Option<&Interface> {
-        self.net.interfaces.get(iface.0 as usize)
+        self.net.interface(iface)
     }
 
     /// Changes an interface: addresses, MTU, MAC. Connections from an address that goes away live on, as on
@@ -248,13 +242,13 @@ impl<P: FramePool> Stack<P> {
     /// as the runtime lives, also when the device's table has changed since (packets are forwarded then). Whether it knows
     /// may depend on a flow's addresses, not on its ports.
     pub fn set_steering(&mut self, steering: Option<Steering>) {
-        self.steering = steering;
+        self.delivery.set_steering(steering);
     }
 
     /// Replaces the ports for active connections (all cores' together; RFD bits pick this core's).
     pub fn set_ephemeral_ports(&mut self, ports: &PortSet) {
         self.ports.set_ports(ports);
-        self.active_ports = ports.clone();
+        self.delivery.set_active_ports(ports.clone());
     }
 
     /// Ports that this core listens on or has UDP sockets at, for the kernel's and the XDP program's tables.
@@ -285,7 +279,7 @@ impl<P: FramePool> Stack<P> {
             CoreMessage::Neighbour { iface, addr, mac } => self.learn(iface, addr, mac),
             CoreMessage::Listen { core, at, up } => self.listeners.set_elsewhere(core, at, up),
             CoreMessage::Datagrams { core, binding, up } => self.udp.set_elsewhere(core, binding, up),
-            CoreMessage::PathMtu { to, mtu } => _ = self.net.path_mtus.learn(to, mtu, self.now),
+            CoreMessage::PathMtu { to, mtu } => _ = self.net.learn_path_mtu(to, mtu, self.now),
         }
     }
 
@@ -327,18 +321,18 @@ impl<P: FramePool> Stack<P> {
     /// After anything has happened to a connection: puts it on the transmit lists, arms its timer, tells
     /// the application.
     #[inline]
-    pub(crate) fn settle(&mut self, index: u32, ready: Ready) {
+    pub(crate) fn schedule(&mut self, index: u32, ready: Ready) {
         let Self { slots, net, store, deadlines, now, outbox, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        if tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale {
+        if tcb.route_epoch != net.route_epoch() || net.path(tcb.path).state() == PathState::Stale {
             reroute(tcb, net, store, *now, index);
         }
         let generation = tcb.generation;
         if tcb.flags.has(Flags::ACK_NOW) {
             if !tcb.flags.has(Flags::IN_ACK_LIST) {
                 tcb.flags.set(Flags::IN_ACK_LIST);
-                if let Some(lists) = net.lists_of(tcb.path) {
-                    lists.acks.push_back(index);
+                if let Some(queue) = net.queue_of(tcb.path) {
+                    queue.push_ack(index);
                 }
             }
         } else if tcb.flags.has(Flags::ACK_DELAYED) && !tcb.flags.has(Flags::IN_DELAY_QUEUE) {
@@ -347,21 +341,21 @@ impl<P: FramePool> Stack<P> {
         }
         if (tcb.has_unsent() || tcb.has_lost()) && !tcb.flags.has(Flags::IN_DATA_LIST) {
             tcb.flags.set(Flags::IN_DATA_LIST);
-            if let Some(lists) = net.lists_of(tcb.path) {
-                lists.data.push_back(index);
+            if let Some(queue) = net.queue_of(tcb.path) {
+                queue.push_data(index);
             }
         }
         deadlines.arm(tcb, index, *now);
         if ready.0 != 0 {
             if ready.intersects(Ready::CONFIRMED) {
-                return self.settle_confirmed(index, ready);
+                return self.schedule_confirmed(index, ready);
             }
             outbox.ready(index, generation, ready);
         }
     }
 
     #[cold]
-    fn settle_confirmed(&mut self, index: u32, ready: Ready) {
+    fn schedule_confirmed(&mut self, index: u32, ready: Ready) {
         self.confirm_fast(index);
         self.notify(index, Ready(ready.0 & !Ready::CONFIRMED.0));
     }
@@ -390,7 +384,7 @@ impl<P: FramePool> Stack<P> {
         table.remove(hash, Owner::Connection(index).value());
         tcb.tx.clear(store, pool);
         if let Some(mut ext) = tcb.ext.take() {
-            ext.islands.clear(nodes, pool);
+            ext.out_of_order.clear(nodes, pool);
         }
         if tcb.flags.has(Flags::ORPHAN) {
             tcb.rx.clear(nodes, pool);
@@ -426,15 +420,12 @@ impl<P: FramePool> Stack<P> {
 /// was on: who is on a list is sent by that interface.
 #[cold]
 fn reroute(tcb: &mut Tcb, net: &mut Net, store: &mut TxStore, now: Instant, index: u32) {
-    tcb.route_epoch = net.route_epoch;
+    tcb.route_epoch = net.route_epoch();
     let remote = tcb.key().remote_ip();
     let Ok(path) = net.path_to(remote) else { return };
     let listed = Flags::IN_ACK_LIST.with(Flags::IN_DATA_LIST);
     if path != tcb.path && tcb.flags.any(listed) {
-        for lists in &mut net.lists {
-            lists.acks.retain(|i| *i != index);
-            lists.data.retain(|i| *i != index);
-        }
+        net.unqueue(index);
         tcb.flags.clear(listed);
     }
     tcb.path = path;

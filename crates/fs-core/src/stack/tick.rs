@@ -7,6 +7,7 @@ use crate::stack::Stack;
 use crate::tcb::deadlines::{Id, Token};
 use crate::tcb::flags::Flags;
 use crate::tcb::send::path::R1;
+use crate::tcb::timer_kind::TimerKind;
 use crate::tcb::timers::{Due, give_up_after};
 use crate::tcb::{Slot, Tcb};
 use crate::time::Instant;
@@ -29,7 +30,7 @@ impl<P: FramePool> Stack<P> {
             due.clear();
         }
         self.due = due;
-        if !self.net.wanted.is_empty() || self.net.paths.next_deadline().is_some_and(|at| at <= self.now) {
+        if self.net.next_deadline(self.now).is_some_and(|at| at <= self.now) {
             self.request_neighbours();
         }
         if !self.pool_waiters.is_empty() {
@@ -46,7 +47,7 @@ impl<P: FramePool> Stack<P> {
             }
             for token in tokens {
                 match *token {
-                    Token::Connection { index, generation } => self.on_timer(index, generation),
+                    Token::Connection { index, generation } => self.on_wheel_entry(index, generation),
                     Token::Handshake { index, generation } => self.retry_handshake(index, generation),
                 }
             }
@@ -63,8 +64,7 @@ impl<P: FramePool> Stack<P> {
             burst,
             self.waits_for_answer().then(|| self.delay_end()),
             self.time_waits.next_deadline(),
-            self.net.paths.next_deadline(),
-            now(!self.net.wanted.is_empty()),
+            self.net.next_deadline(self.now),
             now(!self.pool_waiters.is_empty() && self.may_send()),
         ]
         .into_iter()
@@ -89,12 +89,13 @@ impl<P: FramePool> Stack<P> {
         let until = self.delay_end();
         let Self { slots, deadlines, turn, .. } = self;
         deadlines.keep_delays(until, |(index, generation)| {
-            let Some((tcb, tally)) = slots.open_and_untold(index).filter(|(t, _)| t.generation == generation) else {
+            let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index).filter(|(t, _)| t.generation == generation)
+            else {
                 return false;
             };
-            if tcb.exchanges.is_begun() {
+            if tcb.deferred.is_begun() {
                 // Not answered in its turn.
-                tcb.exchanges.tell(tally, turn.tick);
+                tcb.deferred.flush(conn_stats, turn.tick);
             }
             let counts = tcb.delay_counts();
             if !counts {
@@ -114,7 +115,7 @@ impl<P: FramePool> Stack<P> {
                 tcb.flags.clear(Flags::IN_DELAY_QUEUE);
                 if tcb.flags.has(Flags::ACK_DELAYED) {
                     tcb.delay_over();
-                    self.settle(index, Ready::default());
+                    self.schedule(index, Ready::default());
                 }
             }
         }
@@ -126,7 +127,7 @@ impl<P: FramePool> Stack<P> {
             let now = self.now;
             let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
             tcb.pacing_wake(now);
-            self.settle(index, Ready::default());
+            self.schedule(index, Ready::default());
         }
     }
 
@@ -136,7 +137,8 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    fn on_timer(&mut self, index: u32, generation: u32) {
+    /// A connection's entry of the wheel is due; its deadline may have moved since.
+    fn on_wheel_entry(&mut self, index: u32, generation: u32) {
         if self.slots.generation(index) != generation {
             return;
         }
@@ -153,58 +155,63 @@ impl<P: FramePool> Stack<P> {
         tcb.armed_at = 0;
         match tcb.due(now) {
             None => self.deadlines.arm(tcb, index, now),
-            Some(Due::Orphan) => {
-                // FIN-WAIT-2: the peer never closed; nothing of ours is unsent.
-                self.stats.timeouts += 1;
-                self.kill(index, None, false);
-            }
             Some(Due::Keepalive) => self.on_keepalive(index),
-            Some(Due::Rto) => self.on_rto(index),
+            Some(Due::Timer(kind)) => self.on_timer(index, kind),
         }
     }
 
-    fn on_rto(&mut self, index: u32) {
+    fn on_timer(&mut self, index: u32, kind: TimerKind) {
+        let Self { slots, store, stats, config, now, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        tcb.tx.spill(store, tcb.snd_nxt);
+        match kind {
+            TimerKind::FinWait2 => {
+                // The peer never closed; nothing of ours is unsent.
+                stats.timeouts += 1;
+                return self.kill(index, None, false);
+            }
+            TimerKind::Persist => return self.on_persist_timer(index),
+            _ if tcb.snd_una == tcb.snd_nxt => tcb.clear_timer(),
+            TimerKind::Probe => tcb.on_probe_timeout(store, &config.tcp, *now),
+            TimerKind::Reorder => tcb.on_reorder_timeout(store, stats, &config.tcp, *now),
+            TimerKind::Retransmit | TimerKind::Idle => return self.on_retransmission_timer(index),
+        }
+        self.schedule(index, Ready::default());
+    }
+
+    fn on_persist_timer(&mut self, index: u32) {
+        let Self { slots, stats, config, now, .. } = self;
+        let Some(tcb) = slots.open_mut(index) else { return };
+        let orphan = tcb.flags.has(Flags::ORPHAN);
+        // A peer that answers them for ever holds what nobody waits for any more: once the time between probes has
+        // reached its maximum, after some minutes, an orphan ends (Linux: `tcp_probe_timer`, `alive`).
+        let held = orphan && tcb.rto(&config.tcp) >= config.tcp.rto_max;
+        let unanswered = tcb.window_probes() >= give_up_after(config.tcp.retries, orphan);
+        if unanswered || held || tcb.closed_too_long(&config.tcp, *now) {
+            return self.time_out(index);
+        }
+        if tcb.on_persist_timeout(&config.tcp, *now) {
+            stats.window_probes += 1;
+            let probe = tcb.snd_una - 1;
+            self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
+        }
+        self.schedule(index, Ready::default());
+    }
+
+    fn on_retransmission_timer(&mut self, index: u32) {
         let Self { slots, store, stats, config, now, net, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        tcb.tx.unfold(store, tcb.snd_nxt);
         let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN));
-        if tcb.flags.has(Flags::PERSIST) {
-            // `dup_acks` counts probes without any answer.
-            // A peer that answers them for ever holds what nobody waits for any more: once the time between probes has
-            // reached its maximum, after some minutes, an orphan ends (Linux: `tcp_probe_timer`, `alive`).
-            let held = tcb.flags.has(Flags::ORPHAN) && tcb.rto(&config.tcp) >= config.tcp.rto_max;
-            if tcb.dup_acks >= limit || held || tcb.closed_too_long(&config.tcp, *now) {
-                return self.time_out(index);
-            }
-            if tcb.on_persist_timeout(&config.tcp, *now) {
-                stats.window_probes += 1;
-                let probe = tcb.snd_una - 1;
-                self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
-            }
-            return self.settle(index, Ready::default());
-        }
-        if tcb.snd_una == tcb.snd_nxt {
-            tcb.rto_at = 0;
-            return self.settle(index, Ready::default());
-        }
-        if tcb.flags.has(Flags::PROBE_TIMER) {
-            tcb.on_probe_timeout(store, &config.tcp, *now);
-            return self.settle(index, Ready::default());
-        }
-        if tcb.flags.has(Flags::REORDER_TIMER) {
-            tcb.on_reorder_timeout(store, stats, &config.tcp, *now);
-            return self.settle(index, Ready::default());
-        }
         if tcb.gives_up(&config.tcp, limit, *now) || tcb.window_gone_too_long(&config.tcp, *now) {
             return self.time_out(index);
         }
         tcb.on_retransmission_timeout(store, stats, &config.tcp, *now);
         if tcb.loss().is_some_and(|l| l.time_outs == R1) {
             // RFC 1122 4.2.3.5 (a): the network layer looks for the way again, the route now and the neighbour next.
-            tcb.route_epoch = net.route_epoch.wrapping_sub(1);
-            net.wanted.push(tcb.path);
+            tcb.route_epoch = net.route_epoch().wrapping_sub(1);
+            net.want(tcb.path);
         }
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
     }
 
     fn time_out(&mut self, index: u32) {
@@ -235,7 +242,7 @@ impl<P: FramePool> Stack<P> {
         let probe = tcb.snd_una - 1;
         self.stats.keepalive_probes += 1;
         self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
     }
 
     /// Send queues may take more frames.

@@ -3,7 +3,7 @@
 
 use crate::tcb::Tcb;
 use crate::tcb::cc::pacing::PacingQueue;
-use crate::tcb::extension::Quiet;
+use crate::tcb::extension::FastPath;
 use crate::time::Instant;
 use crate::timer::fifo::Fifo;
 use crate::timer::tick::{current_tick, tick_before, tick_instant};
@@ -50,8 +50,8 @@ impl Deadlines {
     #[inline]
     pub(crate) fn arm(&mut self, tcb: &mut Tcb, index: u32, now: Instant) {
         // Nearly always: nothing rare, and no timer or one that an entry stands for. It happens several times a packet.
-        let stands = tcb.armed_at != 0 && !tick_before(tcb.rto_at, tcb.armed_at);
-        if !tcb.ext.is_known_quiet(Quiet::SETTLING) || tcb.timer_runs() && !stands {
+        let stands = tcb.armed_at != 0 && tcb.timer.is_after(tcb.armed_at);
+        if !tcb.ext.is_known_to_allow(FastPath::SCHEDULE) || tcb.timer_runs() && !stands {
             self.arm_anew(tcb, index, now);
         }
     }

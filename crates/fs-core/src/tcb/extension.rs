@@ -3,7 +3,7 @@
 
 use super::cc::{self, Control};
 use super::recv::Recv;
-use super::recv::reassembly::Islands;
+use super::recv::reassembly::OutOfOrderQueue;
 use super::send::loss::Loss;
 use super::send::sender::Sender;
 use crate::error::Error;
@@ -66,10 +66,10 @@ pub(crate) struct Ext {
     /// Congestion control state: BBR's from the start, the others' from the first loss on.
     pub(crate) control: Option<cc::Control>,
     /// Received out of order.
-    pub(crate) islands: Islands,
+    pub(crate) out_of_order: OutOfOrderQueue,
     /// Where the peer's FIN stands, if it came before data that is missing.
     pub(crate) fin_at: Option<SeqNum>,
-    /// Bytes in `islands`.
+    /// Bytes in `out_of_order`.
     pub(crate) held: u32,
     /// RFC 2883: the duplicate range to report in the next ACK.
     pub(crate) dsack: Option<(SeqNum, SeqNum)>,
@@ -89,36 +89,36 @@ pub(crate) struct Ext {
     pub(crate) recv: Recv,
 }
 
-/// What an [`Ext`] has nothing to say about, so that ordinary packets and calls need not look into it.
+/// Fast paths that may be taken without a look into an [`Ext`]: there is nothing in it that they would have to heed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Quiet(u8);
+pub(crate) struct FastPath(u8);
 
-impl Quiet {
+impl FastPath {
     /// Deadlines, and what is to be sent again.
-    pub(crate) const SETTLING: Quiet = Quiet(1);
+    pub(crate) const SCHEDULE: FastPath = FastPath(1);
     /// Segments in order that come in, but for keepalive.
-    pub(crate) const ARRIVING: Quiet = Quiet(2);
+    pub(crate) const RECEIVE: FastPath = FastPath(2);
     /// Reading.
-    pub(crate) const READING: Quiet = Quiet(4);
+    pub(crate) const READ: FastPath = FastPath(4);
     /// Writing.
-    pub(crate) const WRITING: Quiet = Quiet(8);
+    pub(crate) const WRITE: FastPath = FastPath(8);
     /// New segments that leave, and their headers.
-    pub(crate) const LEAVING: Quiet = Quiet(16);
-    /// The only segment that is unsent: as `LEAVING`, and what is noted once all has left.
-    pub(crate) const LONE: Quiet = Quiet(32);
+    pub(crate) const SEND: FastPath = FastPath(16);
+    /// The only segment that is unsent: as `SEND`, and what is noted once all has left.
+    pub(crate) const SEND_SINGLE: FastPath = FastPath(32);
     /// An ACK of all that is out, by a sender that its window does not hold.
-    pub(crate) const ACKED: Quiet = Quiet(64);
+    pub(crate) const ACK: FastPath = FastPath(64);
     /// It was looked at since it could last change.
-    const KNOWN: Quiet = Quiet(128);
-    const ALL: Quiet = Quiet(255);
+    const KNOWN: FastPath = FastPath(128);
+    const ALL: FastPath = FastPath(255);
 
     #[inline(always)]
-    fn has(self, what: Quiet) -> bool {
+    fn has(self, what: FastPath) -> bool {
         self.0 & what.0 == what.0
     }
 
-    fn and(self, what: Quiet, holds: bool) -> Quiet {
-        if holds { Quiet(self.0 | what.0) } else { self }
+    fn and(self, what: FastPath, holds: bool) -> FastPath {
+        if holds { FastPath(self.0 | what.0) } else { self }
     }
 }
 
@@ -130,15 +130,15 @@ pub(crate) struct Extension(Option<Box<Parts>>);
 struct Parts {
     addresses: Addresses,
     rare: Option<Box<Ext>>,
-    /// What is known of `rare`; nothing once it may have changed.
-    quiet: Quiet,
+    /// Those that `rare` allows; none once it may have changed.
+    fast_paths: FastPath,
 }
 
 impl Parts {
     #[cold]
     #[inline(never)]
     fn look(&mut self) {
-        self.quiet = self.rare.as_ref().map_or(Quiet::ALL, |rare| rare.quiet());
+        self.fast_paths = self.rare.as_ref().map_or(FastPath::ALL, |rare| rare.fast_paths());
     }
 }
 
@@ -153,7 +153,7 @@ impl Extension {
     pub(crate) fn prefetch(&self) {
         if let Some(parts) = &self.0 {
             fs_prefetch::line(&parts.addresses);
-            fs_prefetch::line(&parts.quiet);
+            fs_prefetch::line(&parts.fast_paths);
         }
     }
 
@@ -177,24 +177,24 @@ impl Extension {
     #[inline]
     pub(crate) fn as_mut(&mut self) -> Option<&mut Ext> {
         let parts = self.0.as_mut()?;
-        parts.quiet = Quiet::default();
+        parts.fast_paths = FastPath::default();
         parts.rare.as_deref_mut()
     }
 
-    /// As without an [`Ext`], as far as `what` is concerned.
+    /// The fast path `what` may be taken, as it may without an [`Ext`].
     #[inline(always)]
-    pub(crate) fn is_quiet(&mut self, what: Quiet) -> bool {
+    pub(crate) fn allows(&mut self, what: FastPath) -> bool {
         let Some(parts) = self.0.as_mut() else { return true };
-        if !parts.quiet.has(Quiet::KNOWN) {
+        if !parts.fast_paths.has(FastPath::KNOWN) {
             parts.look();
         }
-        parts.quiet.has(what)
+        parts.fast_paths.has(what)
     }
 
-    /// [`Extension::is_quiet`] as far as it is known: false when it must be looked at.
+    /// [`Extension::allows`] as far as it is known: false when it must be looked at.
     #[inline(always)]
-    pub(crate) fn is_known_quiet(&self, what: Quiet) -> bool {
-        self.0.as_ref().is_none_or(|parts| parts.quiet.has(what))
+    pub(crate) fn is_known_to_allow(&self, what: FastPath) -> bool {
+        self.0.as_ref().is_none_or(|parts| parts.fast_paths.has(what))
     }
 
     #[inline]
@@ -211,33 +211,33 @@ impl Extension {
     #[inline]
     pub(crate) fn get_or_make(&mut self) -> &mut Ext {
         let parts = self.0.get_or_insert_default();
-        parts.quiet = Quiet::default();
+        parts.fast_paths = FastPath::default();
         parts.rare.get_or_insert_default()
     }
 
     /// Takes the extension out; addresses stay.
     pub(crate) fn take(&mut self) -> Option<Box<Ext>> {
         let parts = self.0.as_mut()?;
-        parts.quiet = Quiet::default();
+        parts.fast_paths = FastPath::default();
         parts.rare.take()
     }
 }
 
 impl Ext {
-    /// What it has nothing to say about: see [`Quiet`], and the short ways that ask.
-    fn quiet(&self) -> Quiet {
+    /// Those that need not look into it: see each fast path for what it would have to heed.
+    fn fast_paths(&self) -> FastPath {
         let Self { sender, recv, pacing, .. } = self;
         let bbr = matches!(self.control, Some(Control::Bbr(_)));
         let loss = self.loss.as_deref();
         let sent_once = loss.is_none_or(|l| l.resend.is_none() && !l.probe.due);
-        let settling = self.keepalive.is_none() && sent_once;
-        let in_order = self.islands.is_empty() && self.fin_at.is_none();
-        let judged = loss.is_none_or(|l| l.probe.end.is_none());
-        let arriving = in_order && recv.low <= 1 && recv.urgent.is_none() && sender.closed_since.is_none() && judged;
-        let writing =
+        let schedule = self.keepalive.is_none() && sent_once;
+        let in_order = self.out_of_order.is_empty() && self.fin_at.is_none();
+        let no_probe = loss.is_none_or(|l| l.probe.end.is_none());
+        let receive = in_order && recv.low <= 1 && recv.urgent.is_none() && sender.closed_since.is_none() && no_probe;
+        let write =
             !bbr && sender.not_sent_low == 0 && !sender.cork && !sender.limited.refused && sender.path.is_sure();
         let clean = self.recovery == Recovery::Open && self.sacked | self.lost | self.retransmitted == 0;
-        let leaving = sent_once
+        let send = sent_once
             && clean
             && !bbr
             && in_order
@@ -246,15 +246,14 @@ impl Ext {
             && self.ttl.is_none()
             && self.tos == 0
             && sender.urgent.is_none();
-        let acked =
-            clean && loss.is_none() && self.control.is_none() && !pacing.is_wanted() && self.soft_error.is_none();
-        Quiet::KNOWN
-            .and(Quiet::SETTLING, settling)
-            .and(Quiet::ARRIVING, arriving)
-            .and(Quiet::READING, recv.urgent.is_none())
-            .and(Quiet::WRITING, writing)
-            .and(Quiet::LEAVING, leaving)
-            .and(Quiet::LONE, leaving && writing && !sender.limited.counts())
-            .and(Quiet::ACKED, acked)
+        let ack = clean && loss.is_none() && self.control.is_none() && !pacing.is_wanted() && self.soft_error.is_none();
+        FastPath::KNOWN
+            .and(FastPath::SCHEDULE, schedule)
+            .and(FastPath::RECEIVE, receive)
+            .and(FastPath::READ, recv.urgent.is_none())
+            .and(FastPath::WRITE, write)
+            .and(FastPath::SEND, send)
+            .and(FastPath::SEND_SINGLE, send && write && !sender.limited.counts())
+            .and(FastPath::ACK, ack)
     }
 }

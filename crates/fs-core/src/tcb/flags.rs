@@ -1,5 +1,7 @@
 //! A connection's yes-or-no facts, in one word of the control block.
 
+use crate::tcb::timer_kind::TimerKind;
+
 /// Set of facts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u32);
@@ -43,19 +45,14 @@ flags! {
     WAITS_FOR_POOL = 13,
     /// In an accept queue.
     UNACCEPTED = 14,
-    /// Zero-window probing: the timer is the persist timer.
-    PERSIST = 15,
+    /// What is not a full segment waits (TCP_CORK, MSG_MORE).
+    HOLD = 15,
     /// NewReno instead of CUBIC.
     NEW_RENO = 16,
     /// The next data may go out although the window or Nagle would hold it (persist time-out).
     PUSH_OUT = 17,
-    /// The timer is the tail loss probe's (RFC 8985). With `REORDER_TIMER` too: no timer runs, and `rto_at` is when we
-    /// last sent something.
-    PROBE_TIMER = 18,
-    /// The timer is RACK's reordering timer (RFC 8985).
-    REORDER_TIMER = 19,
-    /// What is not a full segment waits (TCP_CORK, MSG_MORE).
-    HOLD = 20,
+    /// Of the timer's kind: [`TimerKind::Persist`] or [`TimerKind::FinWait2`], which no fast path sees to.
+    RARE_TIMER = 20,
     /// The congestion window was full, and we have not run short of data since.
     WINDOW_LIMITED = 21,
     /// ECN agreed (RFC 3168 6.1.1).
@@ -69,6 +66,13 @@ flags! {
     /// Opened by data in a SYN (RFC 7413), and the handshake's last ACK has not come: SYN-RECEIVED.
     SYN_RECEIVED = 31,
 }
+
+/// Bits 18 to 20 hold what the timer is for: see [`Flags::timer`].
+const TIMER_SHIFT: u32 = 18;
+const TIMER_MASK: u32 = 0b111 << TIMER_SHIFT;
+
+const _: () = assert!(TimerKind::Idle as u32 == 0b011 && TimerKind::Persist as u32 == 0b100);
+const _: () = assert!(TimerKind::FinWait2 as u32 == 0b101 && Flags::RARE_TIMER.0 == 0b100 << TIMER_SHIFT);
 
 /// Bits 26 to 30 hold a number: see [`Flags::quick`].
 const QUICK_SHIFT: u32 = 26;
@@ -107,6 +111,24 @@ impl Flags {
         self.0 &= !other.0;
     }
 
+    /// What the timer is for.
+    #[inline(always)]
+    pub(crate) fn timer(self) -> TimerKind {
+        TimerKind::ALL[((self.0 & TIMER_MASK) >> TIMER_SHIFT) as usize]
+    }
+
+    /// [`Flags::timer`] is `kind`.
+    #[inline(always)]
+    pub(crate) fn timer_is(self, kind: TimerKind) -> bool {
+        self.0 & TIMER_MASK == (kind as u32) << TIMER_SHIFT
+    }
+
+    /// For `tcb::timers`, which sets the time with it.
+    #[inline(always)]
+    pub(super) fn set_timer(&mut self, kind: TimerKind) {
+        self.0 = self.0 & !TIMER_MASK | (kind as u32) << TIMER_SHIFT;
+    }
+
     /// How many more ACKs go out without delay (Linux's quick-ACK mode, up to 16), or
     /// [`crate::tcb::recv::ack::INTERACTIVE`].
     #[inline]
@@ -130,5 +152,25 @@ impl core::ops::BitOr for Flags {
     type Output = Flags;
     fn bitor(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timers_kind_is_apart_from_the_facts() {
+        let mut flags = Flags::HOLD | Flags::WINDOW_LIMITED | Flags::PUSH_OUT;
+        flags.set_quick(31);
+        let before = flags;
+        for kind in TimerKind::ALL {
+            flags.set_timer(kind);
+            assert!(flags.timer() == kind && flags.timer_is(kind));
+            assert_eq!(flags.any(Flags::RARE_TIMER), matches!(kind, TimerKind::Persist | TimerKind::FinWait2));
+            assert!(TimerKind::ALL.iter().all(|&other| flags.timer_is(other) == (other == kind)));
+        }
+        flags.set_timer(TimerKind::Retransmit);
+        assert_eq!(flags, before);
     }
 }

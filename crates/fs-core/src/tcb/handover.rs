@@ -4,7 +4,7 @@
 use crate::flow::{CoreId, FlowKey};
 use crate::frame::Frame;
 use crate::tcb::Tcb;
-use crate::tcb::tally::Tally;
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,14 +12,14 @@ use alloc::vec::Vec;
 /// How long it is remembered whereto a connection went. Packets ask their way from core to core: one that has been at the new
 /// owner's before the connection came there finds nobody here. Shorter than such a packet's way: the peer gets a reset.
 const REMEMBERED: Duration = Duration::from_millis(100);
-/// How many. More would make strangers' packets slow, which look them through, while a listener with a long queue closes.
+/// How many. More would make packets of no connection slow, which look them through, while a listener with a long queue closes.
 const REMEMBERED_MAX: usize = 256;
 
 /// Connections that went to other cores a moment ago.
 #[derive(Debug, Default)]
-pub(crate) struct Moved(VecDeque<(Instant, u64, CoreId)>);
+pub(crate) struct RecentHandovers(VecDeque<(Instant, u64, CoreId)>);
 
-impl Moved {
+impl RecentHandovers {
     /// The connection of this hash went `to` another core.
     pub(crate) fn note(&mut self, hash: u64, to: CoreId, now: Instant) {
         if self.0.len() >= REMEMBERED_MAX {
@@ -48,7 +48,7 @@ impl Moved {
 pub struct Handover {
     pub(crate) key: FlowKey,
     pub(crate) tcb: Tcb,
-    pub(crate) tally: Tally,
+    pub(crate) conn_stats: ConnectionStats,
     /// Received and not yet read, in order.
     pub(crate) received: Vec<Frame>,
 }

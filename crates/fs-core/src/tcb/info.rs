@@ -3,21 +3,22 @@
 use crate::seq::SeqNum;
 use crate::socket::info::{CaState, TcpInfo};
 use crate::tcb::cc::Control;
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::place::DUP_THRESH;
-use crate::tcb::tally::Tally;
+use crate::tcb::send::cursor::DUP_THRESH;
+use crate::tcb::timer_kind::TimerKind;
 use crate::tcb::{State, Tcb};
 
 impl Tcb {
-    pub(crate) fn info(&self, origin: &Tally) -> TcpInfo {
+    pub(crate) fn info(&self, origin: &ConnectionStats) -> TcpInfo {
         let mss = self.mss as u32;
         let out = self.snd_nxt.since(self.snd_una);
         let ext = self.ext.as_ref();
         let segments = |bytes: u32| bytes.div_ceil(mss);
-        let persist = self.flags.has(Flags::PERSIST);
         // With SACK a duplicate ACK that names nothing is none (Linux `tcp_left_out`).
-        let counted = !persist && self.dup_acks > 0 && !self.flags.has(Flags::SACK);
+        let counted = self.dup_acks > 0 && !self.flags.has(Flags::SACK);
+        let persist = self.flags.timer_is(TimerKind::Persist);
         let disorder = counted || ext.is_some_and(|e| e.sacked > 0);
         TcpInfo {
             ca_state: match self.recovery() {
@@ -27,7 +28,7 @@ impl Tcb {
                 Recovery::Fast { .. } => CaState::Recovery,
                 Recovery::Loss { .. } => CaState::Loss,
             },
-            probes: if persist { self.dup_acks } else { ext.map_or(0, |e| e.keepalive_probes) },
+            probes: ext.map_or(0, |e| if persist { e.sender.window_probes } else { e.keepalive_probes }),
             backoff: self.backoff,
             timestamps: self.flags.has(Flags::TIMESTAMPS),
             sack: self.flags.has(Flags::SACK),
@@ -62,7 +63,7 @@ impl Tcb {
     }
 
     /// Bytes since the connection began, and what loss recovery has counted.
-    fn byte_info(&self, origin: &Tally) -> TcpInfo {
+    fn byte_info(&self, origin: &ConnectionStats) -> TcpInfo {
         let past_syn = |at: SeqNum, start: SeqNum| at.since(start + 1);
         // A FIN takes a number too.
         let fin_received = u32::from(!self.state.can_receive());

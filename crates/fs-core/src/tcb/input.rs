@@ -10,12 +10,13 @@ use crate::rx::steer::TsClock;
 use crate::seq::SeqNum;
 use crate::socket::event::Ready;
 use crate::stats::Stats;
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::extension::Ext;
 use crate::tcb::flags::Flags;
 use crate::tcb::recv::reassembly::{self, Inserted};
-use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
-use crate::tcb::tally::Tally;
+use crate::tcb::send::store::TxStore;
+use crate::tcb::timer_kind::TimerKind;
 use crate::tcb::{State, Tcb};
 use crate::time::Instant;
 use crate::wire::options;
@@ -131,7 +132,7 @@ pub(crate) struct Core<'a, P: FramePool> {
     /// The receive share is spent: take no data.
     pub(crate) exhausted: bool,
     /// The connection's counts.
-    pub(crate) tally: &'a mut Tally,
+    pub(crate) conn_stats: &'a mut ConnectionStats,
 }
 
 impl<P: FramePool> Core<'_, P> {
@@ -156,10 +157,10 @@ const CLOCK_SLACK_MS: u32 = 3600 * 1000;
 pub(crate) const COALESCE: u32 = 128;
 
 impl Ext {
-    /// Something is to be told of, an island or bytes that came twice, and `segment` would put something else in its place.
+    /// Something is to be told of, a range or bytes that came twice, and `segment` would put something else in its place.
     fn is_other_news(&self, rcv_nxt: SeqNum, segment: &Segment) -> bool {
         let (start, end) = (segment.seq, segment.seq + segment.payload_len);
-        let ahead = || start.after(rcv_nxt) && self.islands.owes_news_but_of(start, end);
+        let ahead = || start.after(rcv_nxt) && self.out_of_order.owes_news_but_of(start, end);
         start != end && start != rcv_nxt && (self.dsack.is_some() || ahead())
     }
 }
@@ -183,9 +184,9 @@ impl Tcb {
             self.receive_ecn(segment);
         }
         // Fifth: the ACK field. More than timestamps may be SACK blocks; without them, one block is as long as they are.
-        let usual = if self.flags.has(Flags::TIMESTAMPS) { 12 } else { 0 };
+        let stamps = if self.flags.has(Flags::TIMESTAMPS) { 12 } else { 0 };
         let blocks;
-        let sack = if segment.opt_len > usual && self.flags.has(Flags::SACK) {
+        let sack = if segment.opt_len > stamps && self.flags.has(Flags::SACK) {
             blocks = options::sack_blocks(segment.options(arrival.head(core.pool)));
             blocks.as_slice()
         } else {
@@ -330,7 +331,7 @@ impl Tcb {
         }
         if rst {
             // RFC 5961 3.2, and as Linux the edge of what we have SACKed last: there the peer's SND.NXT may be.
-            let last = self.ext.as_ref().and_then(|e| e.islands.last()).map(|i| i.end());
+            let last = self.ext.as_ref().and_then(|e| e.out_of_order.last()).map(|i| i.end());
             return if segment.seq == self.rcv_nxt || Some(segment.seq) == last {
                 Disposition::PeerReset
             } else {
@@ -362,9 +363,8 @@ impl Tcb {
         let window = (segment.window as u32) << self.snd_shift();
         let advanced = segment.ack != self.snd_una;
         let bare = segment.payload_len == 0 && !segment.flags.fin() && window == self.snd_wnd;
-        if self.flags.has(Flags::PERSIST) {
-            // The peer answers our probes: do not give up.
-            self.dup_acks = 0;
+        if self.flags.timer_is(TimerKind::Persist) {
+            self.probes_answered();
         }
         let was_writable = self.writable();
         let mut fin = false;
@@ -372,7 +372,7 @@ impl Tcb {
             let ece = segment.flags.contains(TcpFlags::ECE) && self.flags.has(Flags::ECN);
             let echo = segment.ts.map(|ts| ts.ecr);
             let input = AckInput { ack: segment.ack, bare, sack, ece, echo, now: core.now };
-            fin = self.on_ack(core.store, core.pool, core.stats, core.config, &mut core.tally.delivered, input);
+            fin = self.on_ack(core.store, core.pool, core.stats, core.config, &mut core.conn_stats.delivered, input);
         } else if self.ext.is_some() {
             self.on_ack_of_nothing(core.store, segment.ack, bare, sack);
         }
@@ -386,9 +386,8 @@ impl Tcb {
             self.snd_wl1 = segment.seq;
             self.max_window_field = self.max_window_field.max(segment.window);
             if window > 0 {
-                if self.flags.has(Flags::PERSIST) {
-                    self.flags.clear(Flags::PERSIST);
-                    self.rto_at = 0;
+                if self.flags.timer_is(TimerKind::Persist) {
+                    self.clear_timer();
                     self.backoff = 0;
                 }
                 if let Some(ext) = self.ext.as_mut() {
@@ -421,7 +420,7 @@ impl Tcb {
             return Err(Disposition::NotOurSyn);
         }
         // RFC 5961 section 5: too old to be honest, and so is one of what we have never sent (as Linux since 6.7).
-        let sent = core.tally.acknowledged(self.snd_una).unwrap_or(u32::MAX);
+        let sent = core.conn_stats.acknowledged(self.snd_una).unwrap_or(u32::MAX);
         if segment.ack.before(self.snd_una - self.max_snd_wnd().max(1).min(sent)) {
             return Err(Disposition::Challenge(DropReason::BadAck));
         }
@@ -430,7 +429,7 @@ impl Tcb {
                 core.store,
                 core.stats,
                 core.config,
-                &mut core.tally.delivered,
+                &mut core.conn_stats.delivered,
                 segment.ack,
                 sack,
                 core.now,
@@ -461,7 +460,7 @@ impl Tcb {
         }
         if let Some(ts) = segment.ts {
             let (clock, offset) = core.clock;
-            core.tally.tune.sample(clock, || clock.value(core.now, offset), ts.ecr);
+            core.conn_stats.tune.sample(clock, || clock.value(core.now, offset), ts.ecr);
         }
         let mut data = arrival.into_payload(core.nodes, core.pool, off, len);
         if seq.before(self.rcv_nxt) {
@@ -504,9 +503,9 @@ impl Tcb {
         if data.bytes > 0 {
             let len = data.bytes;
             if let Some(ext) = self.ext.as_mut()
-                && let Some(held) = ext.islands.overlap(self.rcv_nxt, self.rcv_nxt + len)
+                && let Some(held) = ext.out_of_order.overlap(self.rcv_nxt, self.rcv_nxt + len)
             {
-                ext.islands.keep_first(core.nodes, core.pool, self.rcv_nxt, &data);
+                ext.out_of_order.keep_first(core.nodes, core.pool, self.rcv_nxt, &data);
                 ext.dsack.get_or_insert(held);
             }
             self.rcv_nxt += len;
@@ -514,10 +513,10 @@ impl Tcb {
             self.owe_ack(len);
         }
         if let Some(ext) = self.ext.as_mut()
-            && (!ext.islands.is_empty() || ext.fin_at.is_some())
+            && (!ext.out_of_order.is_empty() || ext.fin_at.is_some())
         {
             let before = core.nodes.len();
-            let (joined, gone) = ext.islands.take_contiguous(core.nodes, core.pool, self.rcv_nxt);
+            let (joined, gone) = ext.out_of_order.take_contiguous(core.nodes, core.pool, self.rcv_nxt);
             ext.held = ext.held.saturating_sub(gone);
             let frames = (before - core.nodes.len()) as u32 + joined.frames(core.nodes);
             ext.recv.held_frames = ext.recv.held_frames.saturating_sub(frames);
@@ -606,8 +605,8 @@ impl Tcb {
         }
     }
 
-    /// An ACK is owed that tells of an island or of bytes that came twice, and `segment` changes another: the ACK is built
-    /// first, so that ACKs tell of islands in the order in which they changed, and of each in three (RFC 2018 section 4).
+    /// An ACK is owed that tells of a range or of bytes that came twice, and `segment` changes another: the ACK is built
+    /// first, so that ACKs tell of ranges in the order in which they changed, and of each in three (RFC 2018 section 4).
     /// One for the whole batch would tell of each once, or of some not at all, and what a lost ACK alone knew is sent
     /// again; where a later block then tells of it after all, Linux takes that for reordering, and from then on waits up
     /// to a round trip longer before it repairs any loss (`tcp_check_sack_reordering`, `tcp_rack_reo_wnd`).
@@ -624,7 +623,7 @@ impl Tcb {
     fn prune<P: FramePool>(&mut self, core: &mut Core<'_, P>) -> bool {
         let Some(ext) = self.ext.as_mut() else { return false };
         let before = core.nodes.len();
-        ext.islands.clear(core.nodes, core.pool);
+        ext.out_of_order.clear(core.nodes, core.pool);
         (ext.held, ext.recv.held_frames) = (0, 0);
         core.stats.drops[DropReason::ReceiveBudget as usize] += (before > core.nodes.len()) as u64;
         before > core.nodes.len()
@@ -655,11 +654,11 @@ impl Tcb {
             return Disposition::Discard(DropReason::ReceiveBudget);
         }
         // RFC 2883 4.2: what it has of held data, though there is more in it.
-        if let Some(held) = ext.islands.overlap(seq, end) {
+        if let Some(held) = ext.out_of_order.overlap(seq, end) {
             ext.dsack = Some(held);
         }
         let others = (core.nodes.len() as u32).saturating_sub(data.frames(core.nodes) + ext.recv.held_frames);
-        let inserted = ext.islands.insert(core.nodes, core.pool, seq, data);
+        let inserted = ext.out_of_order.insert(core.nodes, core.pool, seq, data);
         ext.recv.held_frames = (core.nodes.len() as u32).saturating_sub(others);
         match inserted {
             Inserted::Held(bytes) => {
@@ -678,7 +677,7 @@ impl Tcb {
     fn on_fin<P: FramePool>(&mut self, core: &mut Core<'_, P>, ready: &mut Ready) -> Disposition {
         if let Some(ext) = self.ext.as_mut() {
             // Behind the stream's end nothing can follow.
-            ext.islands.clear(core.nodes, core.pool);
+            ext.out_of_order.clear(core.nodes, core.pool);
             (ext.held, ext.recv.held_frames, ext.fin_at) = (0, 0, None);
         }
         self.take_fin(ready)

@@ -8,9 +8,10 @@
 //! ACK, and TIME-WAIT is a compact record (`time_wait`): neither costs a slot.
 
 pub(crate) mod cc;
+pub(crate) mod connection_stats;
 pub(crate) mod deadlines;
+pub(crate) mod deferred_stats;
 pub(crate) mod ecn;
-pub(crate) mod exchanges;
 pub(crate) mod extension;
 pub(crate) mod flags;
 pub(crate) mod handover;
@@ -22,8 +23,8 @@ pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod slots;
 pub(crate) mod syn_sent;
-pub(crate) mod tally;
 pub(crate) mod time_wait;
+pub(crate) mod timer_kind;
 pub(crate) mod timers;
 
 use crate::error::Error;
@@ -35,12 +36,13 @@ use crate::slab::NIL;
 use crate::socket::info::TcpInfo;
 use crate::socket::options::{RECEIVE_BUFFER_MIN, TcpState};
 use alloc::boxed::Box;
-use exchanges::Exchanges;
+use deferred_stats::DeferredStats;
 use extension::{Ext, Extension, Recovery};
 use flags::Flags;
 use send::buffer::TxQueue;
 use send::loss::Loss;
 use send::rto::RttEstimator;
+use timer_kind::TimerTick;
 
 /// Synchronized states of RFC 9293 3.3.2 that need a control block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +112,7 @@ pub(crate) struct Tcb {
     pub(crate) ts_recent: u32,
     /// Received and not yet read.
     pub(crate) rx: FrameQueue,
-    pub(crate) exchanges: Exchanges,
+    pub(crate) deferred: DeferredStats,
     /// Window shifts: ours in the low, the peer's in the high four bits.
     pub(crate) shifts: u8,
     pub(crate) dup_acks: u8,
@@ -123,11 +125,11 @@ pub(crate) struct Tcb {
     pub(crate) tx: TxQueue,
     pub(crate) window: cc::Window,
     pub(crate) rtt: RttEstimator,
-    /// When the retransmission or persist timer fires, in wheel ticks; 0 = off.
-    pub(crate) rto_at: u32,
+    /// When the timer fires that [`Flags::timer`] names.
+    pub(crate) timer: TimerTick,
     /// Tick for which an entry of this connection is in the wheel; 0 = none.
     pub(crate) armed_at: u32,
-    /// Largest payload that we send in one segment with our usual options.
+    /// Largest payload that we send in one segment with our options of every segment.
     pub(crate) mss: u16,
     /// Consecutive time-outs.
     pub(crate) backoff: u8,

@@ -4,7 +4,8 @@
 //! A connection that needs neither pays a look at its extension.
 
 use super::Tcb;
-use super::send::buffer::{TxSegment, TxStore, mark};
+use super::send::segment::{TxSegment, mark};
+use super::send::store::TxStore;
 use crate::config::CongestionControl;
 use crate::seq::SeqNum;
 use crate::slab::NIL;

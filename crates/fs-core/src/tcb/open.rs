@@ -9,11 +9,12 @@ use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
 use crate::tcb::cc::algorithm::Window;
 use crate::tcb::cc::{self};
-use crate::tcb::exchanges::Exchanges;
+use crate::tcb::deferred_stats::DeferredStats;
 use crate::tcb::extension::{Addresses, Extension};
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxQueue;
 use crate::tcb::send::rto::RttEstimator;
+use crate::tcb::timer_kind::TimerTick;
 use crate::tcb::{State, Tcb};
 use crate::time::{Instant, micros};
 use crate::wire::options::SynOptions;
@@ -123,7 +124,7 @@ impl Opening<'_> {
             snd_buf_4k: crate::tcb::send::room::initial_buffer(tcp.send_buffer),
             ts_recent: peer.timestamps.map_or(0, |t| t.val),
             rx: FrameQueue::new(),
-            exchanges: Exchanges::default(),
+            deferred: DeferredStats::default(),
             shifts,
             dup_acks: 0,
             rcv_mss_64: crate::tcb::recv::ack::initial_rcv_mss_64(mss),
@@ -132,7 +133,7 @@ impl Opening<'_> {
             tx: TxQueue::new(),
             window: Window::new(cc::initial_window(mss as u32, initial_segments)),
             rtt,
-            rto_at: 0,
+            timer: TimerTick::default(),
             armed_at: 0,
             mss,
             backoff: 0,

@@ -3,7 +3,7 @@
 use crate::net::neigh::PathId;
 use crate::rx::owner::Owner;
 use crate::slab::NIL;
-use crate::tcb::tally::Tally;
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::{Slot, Tcb};
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 #[repr(C, align(64))]
 struct ConnectionSlot {
     slot: Slot,
-    tally: Tally,
+    conn_stats: ConnectionStats,
 }
 
 const _: () = assert!(size_of::<ConnectionSlot>() == 192);
@@ -63,7 +63,7 @@ impl Slots {
             *slot = make(generation);
             return Some(index);
         }
-        self.places.push(ConnectionSlot { slot: make(1), tally: Tally::default() });
+        self.places.push(ConnectionSlot { slot: make(1), conn_stats: ConnectionStats::default() });
         Some((self.places.len() - 1) as u32)
     }
 
@@ -113,11 +113,11 @@ impl Slots {
 
     /// A packet for this slot will be processed soon; once [`Slots::prefetch_slot`] has been answered.
     #[inline]
-    pub(crate) fn prefetch_tally(&self, index: u32) {
-        if let Some(ConnectionSlot { slot: Slot::Open(tcb), tally }) = self.places.get(index as usize)
-            && !tcb.exchanges.is_open()
+    pub(crate) fn prefetch_stats(&self, index: u32) {
+        if let Some(ConnectionSlot { slot: Slot::Open(tcb), conn_stats }) = self.places.get(index as usize)
+            && !tcb.deferred.is_open()
         {
-            fs_prefetch::lines(tally);
+            fs_prefetch::lines(conn_stats);
         }
     }
 
@@ -130,41 +130,41 @@ impl Slots {
     }
 
     /// What is counted of a connection, at `tick`.
-    pub(crate) fn tally(&self, index: u32, tick: u32) -> Tally {
-        let &ConnectionSlot { ref slot, mut tally } = &self.places[index as usize];
+    pub(crate) fn conn_stats(&self, index: u32, tick: u32) -> ConnectionStats {
+        let &ConnectionSlot { ref slot, mut conn_stats } = &self.places[index as usize];
         if let Slot::Open(tcb) = slot {
-            let mut exchanges = tcb.exchanges;
-            exchanges.tell(&mut tally, tick);
+            let mut deferred = tcb.deferred;
+            deferred.flush(&mut conn_stats, tick);
         }
-        tally
+        conn_stats
     }
 
-    pub(crate) fn tally_mut(&mut self, index: u32) -> &mut Tally {
-        &mut self.places[index as usize].tally
+    pub(crate) fn conn_stats_mut(&mut self, index: u32) -> &mut ConnectionStats {
+        &mut self.places[index as usize].conn_stats
     }
 
     #[inline]
-    pub(crate) fn slot_and_tally(&mut self, index: u32, tick: u32) -> (&mut Slot, &mut Tally) {
-        let ConnectionSlot { slot, tally } = &mut self.places[index as usize];
+    pub(crate) fn slot_and_stats(&mut self, index: u32, tick: u32) -> (&mut Slot, &mut ConnectionStats) {
+        let ConnectionSlot { slot, conn_stats } = &mut self.places[index as usize];
         if let Slot::Open(tcb) = slot {
-            tcb.exchanges.tell(tally, tick);
+            tcb.deferred.flush(conn_stats, tick);
         }
-        (slot, tally)
+        (slot, conn_stats)
     }
 
     /// As `open_mut`, with what is counted of the connection, at `tick`.
     #[inline]
-    pub(crate) fn open_and_tally(&mut self, index: u32, tick: u32) -> Option<(&mut Tcb, &mut Tally)> {
-        let (tcb, tally) = self.open_and_untold(index)?;
-        tcb.exchanges.tell(tally, tick);
-        Some((tcb, tally))
+    pub(crate) fn open_and_stats(&mut self, index: u32, tick: u32) -> Option<(&mut Tcb, &mut ConnectionStats)> {
+        let (tcb, conn_stats) = self.open_and_stale_stats(index)?;
+        tcb.deferred.flush(conn_stats, tick);
+        Some((tcb, conn_stats))
     }
 
-    /// As `open_and_tally`, where the tally has not been told of the latest [`crate::tcb::exchanges`].
+    /// As `open_and_stats`, without what is deferred ([`crate::tcb::deferred_stats`]).
     #[inline(always)]
-    pub(crate) fn open_and_untold(&mut self, index: u32) -> Option<(&mut Tcb, &mut Tally)> {
+    pub(crate) fn open_and_stale_stats(&mut self, index: u32) -> Option<(&mut Tcb, &mut ConnectionStats)> {
         match self.places.get_mut(index as usize) {
-            Some(ConnectionSlot { slot: Slot::Open(tcb), tally }) => Some((tcb, tally)),
+            Some(ConnectionSlot { slot: Slot::Open(tcb), conn_stats }) => Some((tcb, conn_stats)),
             _ => None,
         }
     }

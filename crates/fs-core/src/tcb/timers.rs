@@ -3,10 +3,10 @@
 //! simply set again.
 
 use crate::config::TcpConfig;
-use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::TxStore;
+use crate::tcb::Tcb;
 use crate::tcb::send::rto::backoff;
-use crate::tcb::{State, Tcb};
+use crate::tcb::send::store::TxStore;
+use crate::tcb::timer_kind::{TimerKind, TimerTick};
 use crate::time::{Duration, Instant, micros, nanos};
 use crate::timer::tick::{TICK_SHIFT, Turn, current_tick, deadline_tick, tick_before};
 
@@ -19,37 +19,53 @@ pub(crate) fn shortest_rto(config: &TcpConfig) -> i32 {
     (nanos(shortest) >> TICK_SHIFT).min(i32::MAX as u64) as i32
 }
 
-/// Which of a connection's timers is due.
+/// What is due of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Retransmission or persist timer, tail loss probe or reordering timer, as the flags say.
-    Rto,
+    /// The timer.
+    Timer(TimerKind),
     /// Keepalive.
     Keepalive,
-    /// An orphan's time is up.
-    Orphan,
 }
 
 impl Tcb {
-    /// `rto_at` is a deadline, not off and not the time when we last sent.
+    /// The timer will fire.
     #[inline]
     pub(crate) fn timer_runs(&self) -> bool {
-        self.rto_at != 0 && !self.flags.has(Flags::PROBE_TIMER | Flags::REORDER_TIMER)
+        self.timer.tick() != 0 && !self.flags.timer_is(TimerKind::Idle)
     }
 
-    /// Sets the timer; `kind` is one of its flags, or none for the retransmission timer (or with `PERSIST`, which is left
-    /// alone, the persist timer).
+    /// Sets the timer, whatever it was for.
     #[inline]
-    pub(crate) fn set_timer(&mut self, kind: Flags, at: Instant) {
-        self.flags.clear(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
-        self.flags.set(kind);
-        self.rto_at = deadline_tick(at);
+    pub(crate) fn set_timer(&mut self, kind: TimerKind, at: Instant) {
+        debug_assert!(kind != TimerKind::Idle);
+        self.flags.set_timer(kind);
+        self.timer = TimerTick::at(deadline_tick(at));
+    }
+
+    /// No timer, and when something was last sent does not matter any more.
+    #[inline]
+    pub(crate) fn clear_timer(&mut self) {
+        self.flags.set_timer(TimerKind::Retransmit);
+        self.timer = TimerTick::default();
+    }
+
+    /// The persist timer has fired, and what it lets out has not left yet: [`TimerKind::Persist`], but nothing runs.
+    #[inline]
+    pub(super) fn persist_timer_fired(&mut self) {
+        debug_assert!(self.flags.timer_is(TimerKind::Persist));
+        self.timer = TimerTick::default();
+    }
+
+    /// Ticks since something was last sent, where all of it is acknowledged and nothing was sent since.
+    #[inline(always)]
+    pub(crate) fn idle_ticks(&self, tick: u32) -> Option<u32> {
+        (self.flags.timer_is(TimerKind::Idle) && self.timer.tick() != 0).then(|| tick.wrapping_sub(self.timer.tick()))
     }
 
     /// All is acknowledged: no timer, but remember when we last sent (`sent_us`), for the restart after idle.
     #[inline]
     pub(crate) fn stop_timer(&mut self, now: Instant, sent_us: Option<u32>) {
-        self.flags.set(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
         let ago_us = sent_us.map_or(0, |us| micros(now).wrapping_sub(us));
         self.remember_sending(current_tick(now), ago_us);
     }
@@ -57,14 +73,14 @@ impl Tcb {
     /// That it was `ago_us` before `tick`.
     #[inline]
     fn remember_sending(&mut self, tick: u32, ago_us: u32) {
+        self.flags.set_timer(TimerKind::Idle);
         // A tick is 1048 us: too late by a 40th at most.
-        self.rto_at = tick.wrapping_sub(ago_us >> 10).max(1);
+        self.timer = TimerTick::at(tick.wrapping_sub(ago_us >> 10).max(1));
     }
 
     /// As [`Tcb::stop_timer`], with the time as a turn has it.
     #[inline]
     pub(crate) fn stop_timer_at(&mut self, turn: Turn, ago_us: u32) {
-        self.flags.set(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
         self.remember_sending(turn.tick, ago_us);
     }
 
@@ -85,7 +101,13 @@ impl Tcb {
     #[inline]
     pub(crate) fn restart_rto(&mut self, config: &TcpConfig, now: Instant) {
         let at = now.add_nanos(self.rto_ns(config));
-        self.set_timer(Flags::default(), self.within_user_timeout(at, now));
+        self.set_timer(TimerKind::Retransmit, self.within_user_timeout(at, now));
+    }
+
+    /// (Re)starts the persist timer, which waits as long as the retransmission timer would.
+    pub(super) fn restart_persist(&mut self, config: &TcpConfig, now: Instant) {
+        let at = now.add_nanos(self.rto_ns(config));
+        self.set_timer(TimerKind::Persist, self.within_user_timeout(at, now));
     }
 
     /// TCP_USER_TIMEOUT ends the connection when it is over, not at the next time-out after it (Linux
@@ -113,7 +135,7 @@ impl Tcb {
     /// The retransmission timer, as it would run had no other taken its place: from the head's last transmission on.
     pub(crate) fn resume_rto(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
         let left = self.rto_left(store, config, now);
-        self.set_timer(Flags::default(), now.add_nanos(left));
+        self.set_timer(TimerKind::Retransmit, now.add_nanos(left));
     }
 
     /// In nanoseconds.
@@ -130,16 +152,16 @@ impl Tcb {
         self.restart_timer_if(|tcb| tcb.tx.has_one_out(store), config, now);
     }
 
-    /// As [`Tcb::restart_timer`]; `lone`: a single segment is out.
+    /// As [`Tcb::restart_timer`]; `single`: only one segment is out.
     #[inline]
-    pub(crate) fn restart_timer_if(&mut self, lone: impl FnOnce(&Self) -> bool, config: &TcpConfig, now: Instant) {
+    pub(crate) fn restart_timer_if(&mut self, single: impl FnOnce(&Self) -> bool, config: &TcpConfig, now: Instant) {
         if self.backoff > 0 {
             return self.restart_backed_off(config, now);
         }
         let rto = self.rtt.rto_ns(config.rto_min, config.rto_max, config.rto_initial);
-        match self.probe_wait(lone, config) {
-            Some(wait) => self.set_timer(Flags::PROBE_TIMER, now.add_nanos(wait.min(rto))),
-            None => self.set_timer(Flags::default(), now.add_nanos(rto)),
+        match self.probe_wait(single, config) {
+            Some(wait) => self.set_timer(TimerKind::Probe, now.add_nanos(wait.min(rto))),
+            None => self.set_timer(TimerKind::Retransmit, now.add_nanos(rto)),
         }
     }
 
@@ -147,31 +169,30 @@ impl Tcb {
     #[cold]
     fn restart_backed_off(&mut self, config: &TcpConfig, now: Instant) {
         let wait = self.rto_ns(config);
-        self.set_timer(Flags::default(), now.add_nanos(wait));
+        self.set_timer(TimerKind::Retransmit, now.add_nanos(wait));
     }
 
     /// After sending: the probe is put off, the time-out is not.
     #[inline]
     pub(crate) fn put_off_probe(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
-        if self.flags.has(Flags::PROBE_TIMER)
-            && !self.flags.has(Flags::REORDER_TIMER)
+        if self.flags.timer_is(TimerKind::Probe)
             && let Some(wait) = self.probe_wait(|tcb| tcb.tx.has_one_out(store), config)
         {
             let wait = wait.min(self.rto_left(store, config, now));
-            self.set_timer(Flags::PROBE_TIMER, now.add_nanos(wait));
+            self.set_timer(TimerKind::Probe, now.add_nanos(wait));
         }
     }
 
     /// An orphan in FIN-WAIT-2 gives its peer a bounded time (Linux `tcp_fin_timeout`). Nothing of ours is outstanding any
-    /// more, so the retransmission timer's place is free for it: [`Due::Orphan`] then.
+    /// more, so the timer is free for it.
     pub(crate) fn wait_for_fin(&mut self, config: &TcpConfig, now: Instant) {
-        self.set_timer(Flags::default(), now + config.fin_wait_2);
+        self.set_timer(TimerKind::FinWait2, now + config.fin_wait_2);
     }
 
     /// The earliest deadline as a tick; `None` when no timer runs.
     #[inline]
     pub(crate) fn deadline(&self, now: Instant) -> Option<u32> {
-        let timer = if self.timer_runs() { Some(self.rto_at) } else { None };
+        let timer = if self.timer_runs() { Some(self.timer.tick()) } else { None };
         // While a timer runs there are no keepalive probes.
         timer.or_else(|| self.keepalive_at().map(|at| deadline_tick(at.min(now + HORIZON))))
     }
@@ -188,12 +209,11 @@ impl Tcb {
         Some(ext.last_received + keepalive.idle + waits)
     }
 
-    /// Which timer is due at `now`, the most final first.
+    /// What is due at `now`.
     pub(crate) fn due(&self, now: Instant) -> Option<Due> {
         let tick = current_tick(now);
-        if self.timer_runs() && !tick_before(tick, self.rto_at) {
-            let orphan = self.state == State::FinWait2 && self.flags.has(Flags::ORPHAN);
-            return Some(if orphan { Due::Orphan } else { Due::Rto });
+        if self.timer_runs() && !tick_before(tick, self.timer.tick()) {
+            return Some(Due::Timer(self.flags.timer()));
         }
         if self.keepalive_at().is_some_and(|at| at <= now) {
             return Some(Due::Keepalive);
@@ -203,7 +223,7 @@ impl Tcb {
 
     /// Notes that the peer is alive.
     #[inline]
-    pub(crate) fn heard(&mut self, now: Instant) {
+    pub(crate) fn note_alive(&mut self, now: Instant) {
         if self.ext.as_ref().is_some_and(|ext| ext.keepalive.is_some()) {
             let ext = self.ext_mut();
             ext.last_received = now;

@@ -7,7 +7,8 @@ use crate::net::neigh::{Path, PathState};
 use crate::stats::Stats;
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::{TxSegment, TxStore};
+use crate::tcb::send::segment::TxSegment;
+use crate::tcb::send::store::TxStore;
 use crate::time::Instant;
 use crate::tx::build::{self, SegmentSpec};
 use crate::wire::tcp::TcpFlags;
@@ -77,7 +78,7 @@ pub(crate) fn emit_segment<P: FramePool>(
     }
     let owes_blocks = tcb.flags.has(Flags::SACK)
         && !with_sack
-        && tcb.ext.as_ref().is_some_and(|e| !e.islands.is_empty() || e.dsack.is_some());
+        && tcb.ext.as_ref().is_some_and(|e| !e.out_of_order.is_empty() || e.dsack.is_some());
     if !owes_blocks {
         tcb.ack_carried();
     }

@@ -10,7 +10,7 @@ use crate::wire::tcp::TcpFlags;
 impl Tcb {
     /// Headers of a segment of a connection that is quiet about what leaves: no urgent data, the defaults in the IP header.
     #[inline(always)]
-    pub(crate) fn usual_headers(&self, seq: SeqNum, flags: TcpFlags, window: u16, ts: u32) -> Plain {
+    pub(crate) fn plain_headers(&self, seq: SeqNum, flags: TcpFlags, window: u16, ts: u32) -> Plain {
         Plain {
             local: self.local,
             remote: self.remote,
@@ -52,7 +52,7 @@ impl Tcb {
         if with_sack
             && self.flags.has(Flags::SACK)
             && let Some(ext) = self.ext.as_mut()
-            && (!ext.islands.is_empty() || ext.dsack.is_some())
+            && (!ext.out_of_order.is_empty() || ext.dsack.is_some())
         {
             let mut blocks = [(SeqNum(0), SeqNum(0)); 4];
             // With timestamps 40 bytes of options leave room for three.
@@ -63,9 +63,9 @@ impl Tcb {
                 blocks[0] = range;
                 n = 1;
                 // ... and the block that it lies in second.
-                ext.islands.touch(range.0);
+                ext.out_of_order.touch(range.0);
             }
-            n += ext.islands.sack_blocks(&mut blocks[n..room]);
+            n += ext.out_of_order.sack_blocks(&mut blocks[n..room]);
             let at = options.len as usize;
             options.len += options::emit_sack(&blocks[..n], &mut options.bytes[at..]) as u8;
         }
@@ -79,7 +79,7 @@ impl Tcb {
             && let Some(ext) = self.ext.as_mut()
         {
             ext.dsack = None;
-            ext.islands.told();
+            ext.out_of_order.told();
         }
     }
 }

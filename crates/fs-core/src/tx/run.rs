@@ -1,4 +1,4 @@
-//! A bulk transfer's segments: new ones, one behind the other, that may leave and of which all else is usual. What they have
+//! A bulk transfer's segments: new ones, one behind the other, that may leave and of which nothing else is to be said. What they have
 //! in common is asked once for all of them. [`super::emit`] sends what is otherwise, and would come to the same.
 
 use crate::frame::{FramePool, TxFrame};
@@ -6,15 +6,16 @@ use crate::net::neigh::{Path, PathState};
 use crate::slab::NIL;
 use crate::stats::Stats;
 use crate::tcb::Tcb;
-use crate::tcb::extension::Quiet;
+use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::{TxStore, mark};
+use crate::tcb::send::segment::mark;
+use crate::tcb::send::store::TxStore;
 use crate::tx::build::{self, Plain};
 use crate::wire::options::TIMESTAMPS_LEN;
 use alloc::vec::Vec;
 
 /// None of these holds of a connection whose segments are sent here.
-const ODD: Flags = Flags::V6.with(Flags::PERSIST).with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
+const SLOW_PATH: Flags = Flags::V6.with(Flags::RARE_TIMER).with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
 
 /// What a visit's segments have in common.
 pub(crate) struct Run<'a> {
@@ -41,7 +42,7 @@ impl<'a> Run<'a> {
     /// `None`: the connection's segments must be looked at one by one.
     #[inline]
     pub(crate) fn of(tcb: &mut Tcb, path: &'a Path, ts: u32, us: u32, frozen: bool) -> Option<Self> {
-        if tcb.flags.any(ODD) || path.state() != PathState::Known || !tcb.ext.is_quiet(Quiet::LEAVING) {
+        if tcb.flags.any(SLOW_PATH) || path.state() != PathState::Known || !tcb.ext.allows(FastPath::SEND) {
             return None;
         }
         let options = if tcb.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
@@ -92,7 +93,7 @@ impl<'a> Run<'a> {
         let plain = Plain {
             payload_len: len,
             payload_sum: segment.sum,
-            ..tcb.usual_headers(seq, segment.flags(), window, self.ts)
+            ..tcb.plain_headers(seq, segment.flags(), window, self.ts)
         };
         let checksum = build::write_plain(pool, &mut segment.head, self.path, &plain);
         let frame = pool.share(&segment.head);

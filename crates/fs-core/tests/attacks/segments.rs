@@ -47,7 +47,7 @@ fn out_of_order_memory_bomb() {
 
 #[test]
 fn out_of_order_contiguous_memory_bomb() {
-    // A hole, and behind it as many bytes as the window has, each in a segment of its own: one island.
+    // A hole, and behind it as many bytes as the window has, each in a segment of its own: one range.
     let (mut host, listener) = crate::listening(plan());
     let mut attackers = Vec::new();
     for n in 0..4 {

@@ -72,7 +72,7 @@ fn everything_that_has_come_is_processed_before_the_ack() {
 /// RFC 2018 section 4 and RFC 5681 section 4.2: what a turn brings behind several holes is told of in the order in which it
 /// came, each block in three ACKs; no more ACKs than that needs.
 #[test]
-fn each_island_of_a_turn_has_its_ack() {
+fn each_range_of_a_turn_has_its_ack() {
     let mut lab = Lab::new(TcpConfig::default());
     let conn = lab.accept();
     let at = |i: i32| conn.data_at(1000 * i, &[i as u8; 1000]);

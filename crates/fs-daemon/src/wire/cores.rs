@@ -292,8 +292,8 @@ impl Wire for Cores {
                 push("link_tx_dropped".into(), false, link.tx_dropped);
             }
             push("runtime_sleeps".into(), false, core.runtime.sleeps);
-            push("runtime_gatherings".into(), false, core.runtime.gatherings);
-            push("runtime_naps".into(), false, core.runtime.naps);
+            push("runtime_coalescings".into(), false, core.runtime.coalescings);
+            push("runtime_timed_sleeps".into(), false, core.runtime.timed_sleeps);
             push("runtime_mailbox_full".into(), false, core.runtime.mailbox_full);
         }
         all

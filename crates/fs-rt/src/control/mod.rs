@@ -142,7 +142,7 @@ fn run(line: &Line, mut mirror: Mirror, shared: &Weak<Shared>) {
                 tracing::warn!(%error, "cannot refresh neighbours");
             }
         }
-        shared.ports.sweep(now);
+        shared.ports.free_cooled(now);
         if let Some(gone) = mirror.devices.iter().position(|device| device.gone) {
             let source = io::Error::from_raw_os_error(libc::ENODEV);
             shared.device_gone(gone as u8, source);

@@ -171,9 +171,9 @@ fn a_port_cools_down_after_its_last_use() {
     std::thread::sleep(Duration::from_millis(5));
     ours.acquire(Protocol::Tcp, at, false).unwrap();
     ours.release(Protocol::Tcp, at, true);
-    ours.sweep(first);
+    ours.free_cooled(first);
     assert!(std::net::TcpListener::bind(at).is_err(), "after the first use's time");
-    ours.sweep(first + 2 * cool_down);
+    ours.free_cooled(first + 2 * cool_down);
     std::net::TcpListener::bind(at).unwrap();
 }
 
@@ -183,13 +183,13 @@ fn a_port_that_carried_connections_stays_ours_for_a_while() {
     let ours = Ports::new(true, Vec::new(), Active::default(), cool_down);
     let at = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     ours.release(Protocol::Tcp, at, true);
-    ours.sweep(Instant::now());
+    ours.free_cooled(Instant::now());
     assert!(std::net::TcpListener::bind(at).is_err());
     // We may use it again at once, and then the cool-down's end does not take it away.
     ours.acquire(Protocol::Tcp, at, false).unwrap();
-    ours.sweep(Instant::now() + 2 * cool_down);
+    ours.free_cooled(Instant::now() + 2 * cool_down);
     assert!(std::net::TcpListener::bind(at).is_err());
     ours.release(Protocol::Tcp, at, false);
-    ours.sweep(Instant::now() + 2 * cool_down);
+    ours.free_cooled(Instant::now() + 2 * cool_down);
     std::net::TcpListener::bind(at).unwrap();
 }

@@ -13,11 +13,11 @@ use crate::socket::options::{Connect, TcpOptions};
 use crate::socket::ports::Choice;
 use crate::stack::Stack;
 use crate::stack::receive::handshake::{Syn, SynOwn};
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::deadlines::Token;
 use crate::tcb::flags::Flags;
 use crate::tcb::open::{Opening, syn_window};
 use crate::tcb::syn_sent::{FastSyn, PeerSyn, SynSent};
-use crate::tcb::tally::Tally;
 use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Dead, Slot, ecn};
 use crate::time::{Duration, micros};
@@ -67,7 +67,7 @@ impl<P: FramePool> Stack<P> {
         let sent_us = micros(self.now);
         let ecn = self.config.tcp.ecn == Ecn::Active;
         let shift = options.offered_scale(&self.config.tcp);
-        let route_epoch = self.net.route_epoch;
+        let route_epoch = self.net.route_epoch();
         let fast = self.fast_syn(remote.ip(), path, iss, data, options.max_segment);
         let taken = fast.as_ref().map_or(0, |f| f.sent as usize);
         let open = |generation| {
@@ -115,11 +115,11 @@ impl<P: FramePool> Stack<P> {
 
     /// An ephemeral port whose flow is free, and whose replies reach this core: the flow and its hash.
     fn choose_port(&mut self, source: IpAddr, remote: SocketAddr) -> Result<(FlowKey, u64), Error> {
-        let Self { ports, table, hasher, slots, handshakes, time_waits, steering, listeners, config, .. } = self;
+        let Self { ports, table, hasher, slots, handshakes, time_waits, delivery, listeners, config, .. } = self;
         let mut recycled = None;
         let mut found = None;
         let key_of = |port| FlowKey::new(SocketAddr::new(source, port), remote);
-        let steering = steering.as_ref().filter(|core_of| key_of(1).and_then(|key| core_of(&key)).is_some());
+        let steering = delivery.steering().filter(|core_of| key_of(1).and_then(|key| core_of(&key)).is_some());
         let choice = if steering.is_some() { Choice::All } else { Choice::Named };
         ports.pick(source, remote, choice, |port| {
             let Some(key) = key_of(port) else { return false };
@@ -378,7 +378,7 @@ impl<P: FramePool> Stack<P> {
     fn establish(&mut self, index: u32, peer: PeerSyn, ack: SeqNum, crossed: bool) {
         let Slot::SynSent(s) = self.slots.slot_mut(index) else { return };
         let fast = s.fast.take();
-        let tally = Tally::new(s.iss, peer.irs, 1 + u32::from(s.retries), 1, self.now);
+        let conn_stats = ConnectionStats::new(s.iss, peer.irs, 1 + u32::from(s.retries), 1, self.now);
         let options = s.options;
         let opening = Opening {
             key: s.key,
@@ -418,12 +418,12 @@ impl<P: FramePool> Stack<P> {
             }
         }
         *self.slots.slot_mut(index) = Slot::Open(tcb);
-        *self.slots.tally_mut(index) = tally;
+        *self.slots.conn_stats_mut(index) = conn_stats;
         self.stats.connected += 1;
         if fin_wanted {
             self.queue_fin(index);
         }
-        self.settle(index, if orphan { Ready::default() } else { Ready::WRITE });
+        self.schedule(index, if orphan { Ready::default() } else { Ready::WRITE });
     }
 }
 

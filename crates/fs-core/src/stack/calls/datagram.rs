@@ -80,15 +80,11 @@ impl<P: FramePool> Stack<P> {
         let source = self.udp_source(local.ip(), remote.ip())?;
         let key = FlowKey::new(SocketAddr::new(source, local.port()), remote).ok_or(Error::InvalidInput)?;
         let path = self.net.path_to(remote.ip())?;
-        if self.net.path(path).state() == PathState::Failed {
-            // Starts a new attempt when the hold-down is over; until then there is no way.
-            if !self.net.paths.need(path, self.now) && self.net.path(path).state() == PathState::Failed {
-                return Err(Error::HostUnreachable);
-            }
-            self.net.wanted.push(path);
+        if !self.net.retry(path, self.now) {
+            return Err(Error::HostUnreachable);
         }
         let headers = if key.is_v6() { 48 } else { 28 };
-        let mtu = self.net.path_mtus.get(remote.ip(), self.net.path(path).mtu(), self.now);
+        let mtu = self.net.path_mtu(path, remote.ip(), self.now);
         Ok(Way { key, path, ttl: self.udp.ttl(id)?, most: usize::from(mtu.saturating_sub(headers)) })
     }
 
@@ -111,9 +107,9 @@ impl<P: FramePool> Stack<P> {
         }
         stats.udp_sent += count;
         if net.path(way.path).state() == PathState::Known
-            && let Some(lists) = net.lists_of(way.path)
+            && let Some(queue) = net.queue_of(way.path)
         {
-            lists.control.extend(packets);
+            queue.push_control(packets);
             return Ok(());
         }
         let mut packet = Vec::new();

@@ -26,23 +26,23 @@ impl<P: FramePool> Stack<P> {
 
     /// Of an open connection, but for the state.
     pub(crate) fn open_info(&self, tcb: &Tcb, index: u32) -> TcpInfo {
-        let (tally, now) = (&self.slots.tally(index, self.turn.tick), self.now);
-        let (last_ack_recv_ms, last_data_recv_ms, last_data_sent_ms) = tally.ages_ms(now);
+        let (conn_stats, now) = (&self.slots.conn_stats(index, self.turn.tick), self.now);
+        let (last_ack_recv_ms, last_data_recv_ms, last_data_sent_ms) = conn_stats.ages_ms(now);
         let (rwnd_limited_us, sndbuf_limited_us) = tcb.ext.as_ref().map_or((0, 0), |e| e.sender.limited.times_us(now));
         let info = TcpInfo {
-            segs_in: tally.segments_in,
-            segs_out: tally.segments_out,
-            data_segs_in: tally.data_in,
-            data_segs_out: tally.data_out,
+            segs_in: conn_stats.segments_in,
+            segs_out: conn_stats.segments_out,
+            data_segs_in: conn_stats.data_in,
+            data_segs_out: conn_stats.data_out,
             // Our SYN counts when it is acknowledged.
-            delivered: tally.delivered - u32::from(tcb.flags.has(Flags::SYN_RECEIVED)),
+            delivered: conn_stats.delivered - u32::from(tcb.flags.has(Flags::SYN_RECEIVED)),
             last_ack_recv_ms,
             last_data_recv_ms,
             last_data_sent_ms,
-            busy_time_us: tally.busy_us(now),
+            busy_time_us: conn_stats.busy_us(now),
             rwnd_limited_us,
             sndbuf_limited_us,
-            ..tcb.info(tally)
+            ..tcb.info(conn_stats)
         };
         self.info_of(tcb, info)
     }

@@ -6,7 +6,7 @@ mod datagram;
 mod datagram_batch;
 mod fast_open;
 mod info;
+mod read_fast;
 mod receive;
-mod shortcut;
 mod stream;
 mod stream_options;

@@ -152,7 +152,7 @@ impl<P: FramePool> Stack<P> {
         tcb.flags.set_quick(if on { QUICK_MAX } else { INTERACTIVE });
         if on && tcb.flags.has(Flags::ACK_DELAYED) {
             tcb.flags.set(Flags::ACK_NOW);
-            self.settle(index, Ready::default());
+            self.schedule(index, Ready::default());
         }
         Ok(())
     }
@@ -168,8 +168,8 @@ impl<P: FramePool> Stack<P> {
     fn after_read(&mut self, index: u32, n: u32) {
         let room = self.nodes.len() < self.receive_frames / 2;
         let (max, now_us) = (self.config.tcp.receive_buffer_max, self.turn.us);
-        let Some((tcb, tally)) = self.slots.open_and_tally(index, self.turn.tick) else { return };
-        tcb.adjust_receive_buffer(&mut tally.tune, n, || Read { bytes: n, max, room, now_us });
+        let Some((tcb, conn_stats)) = self.slots.open_and_stats(index, self.turn.tick) else { return };
+        tcb.adjust_receive_buffer(&mut conn_stats.tune, n, || Read { bytes: n, max, room, now_us });
         if tcb.rx.is_empty() {
             tcb.drained();
         }
@@ -177,7 +177,7 @@ impl<P: FramePool> Stack<P> {
             tcb.flags.set(Flags::ACK_NOW);
         }
         if tcb.flags.has(Flags::ACK_NOW) {
-            self.settle(index, Ready::default());
+            self.schedule(index, Ready::default());
         }
     }
 }

@@ -6,7 +6,8 @@ use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{Linger, Shutdown};
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::{Cut, mark};
+use crate::tcb::send::buffer::Cut;
+use crate::tcb::send::segment::mark;
 use crate::tcb::{Slot, State};
 
 /// What follows a write.
@@ -106,7 +107,7 @@ impl<P: FramePool> Stack<P> {
         if n == 0 {
             return Err(Error::WouldBlock);
         }
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
         Ok((index, n))
     }
 
@@ -138,7 +139,7 @@ impl<P: FramePool> Stack<P> {
         }
         let summed = !net.path(tcb.path).tx_checksum();
         tcb.tx.push_frame(store, pool, tcb.snd_nxt, tcb.mss as u32, frame, summed)?;
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
         Ok(())
     }
 
@@ -182,7 +183,7 @@ impl<P: FramePool> Stack<P> {
                     self.queue_fin(index);
                 }
                 let ready = if how == Shutdown::Write { Ready::default() } else { Ready::READ };
-                self.settle(index, ready);
+                self.schedule(index, ready);
                 Ok(())
             }
             Slot::SynSent(s) => {
@@ -229,7 +230,7 @@ impl<P: FramePool> Stack<P> {
                     tcb.wait_for_fin(&self.config.tcp, now);
                 }
                 self.queue_fin(index);
-                self.settle(index, Ready::default());
+                self.schedule(index, Ready::default());
             }
             // SYN-RECEIVED: RFC 9293 3.10.4.
             Slot::SynSent(s)

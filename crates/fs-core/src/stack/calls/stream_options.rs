@@ -37,7 +37,7 @@ impl<P: FramePool> Stack<P> {
                 if room {
                     tcb.has_room_again(now);
                 }
-                self.settle(index, if room { Ready::WRITE } else { Ready::default() });
+                self.schedule(index, if room { Ready::WRITE } else { Ready::default() });
             }
             Slot::SynSent(s) => s.options = options,
             Slot::Dead(_) | Slot::Free { .. } => {}
@@ -52,7 +52,7 @@ impl<P: FramePool> Stack<P> {
             && tcb.flags.has(Flags::NODELAY)
         {
             tcb.push();
-            self.settle(index, Ready::default());
+            self.schedule(index, Ready::default());
         }
         Ok(())
     }

@@ -8,9 +8,10 @@ use crate::outbox::{CoreMessage, Packet};
 use crate::rx::batch::{Batch, Item};
 use crate::rx::owner::Owner;
 use crate::rx::parse::{self, Parsed, Segment, View};
-use crate::rx::steer::Class;
+use crate::rx::steer::delivery::{Deliver, Listening, Unclaimed};
 use crate::slab::NIL;
 use crate::socket::event::Ready;
+use crate::socket::listener::ListenTable;
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::{Arrival, Core, Disposition};
@@ -57,7 +58,7 @@ impl<P: FramePool> Stack<P> {
         self.batch = batch;
     }
 
-    /// Pass 1. What is found is written where it stays: the usual packet's from registers.
+    /// Pass 1. What is found is written where it stays: the fast path's from registers.
     fn parse_all(&mut self, batch: &mut Batch) {
         let Batch { frames, packets } = batch;
         let mut view_of = None;
@@ -70,7 +71,7 @@ impl<P: FramePool> Stack<P> {
             let packet = &frames[first..end];
             let iface = packet[0].iface;
             if view_of.as_ref().is_none_or(|(id, _)| *id != iface) {
-                view_of = self.net.interfaces.get(iface.0 as usize).map(|interface| (iface, View::of(interface)));
+                view_of = self.net.interface(iface).map(|interface| (iface, View::of(interface)));
             }
             let (from, to) = (first as u32, end as u32);
             first = end;
@@ -79,14 +80,14 @@ impl<P: FramePool> Stack<P> {
                 packets.push(Item { first: from, end: to, hash: 0, candidate: NIL, parsed });
                 continue;
             };
-            if let Some(segment) = self.parse_usual(view, packet) {
+            if let Some(segment) = self.parse_fast(view, packet) {
                 let hash = self.hash_after(packets.last(), &segment);
                 // Under way while the next packet is parsed. A new connection's bucket was long not looked at, however few
                 // there are.
                 self.table.prefetch(hash);
                 packets.push(Item { first: from, end: to, hash, candidate: NIL, parsed: Ok(Parsed::Tcp(segment)) });
             } else {
-                let parsed = self.parse_unusual(view, packet);
+                let parsed = self.parse_full(view, packet);
                 let hash = match &parsed {
                     Ok(Parsed::Tcp(segment)) => self.hasher.hash(Protocol::Tcp, &segment.key),
                     _ => 0,
@@ -107,22 +108,22 @@ impl<P: FramePool> Stack<P> {
     }
 
     #[inline(always)]
-    fn parse_usual(&mut self, view: &View, frames: &[RxFrame]) -> Option<Segment> {
+    fn parse_fast(&mut self, view: &View, frames: &[RxFrame]) -> Option<Segment> {
         let Self { pool, stats, .. } = self;
         let [only] = frames else { return None };
-        let segment = parse::usual(view, pool.bytes(&only.frame), only.checksum)?;
+        let segment = parse::fast(view, pool.bytes(&only.frame), only.checksum)?;
         stats.rx_bytes += only.frame.len() as u64;
         Some(segment)
     }
 
-    /// What [`Stack::parse_usual`] does not know.
+    /// What [`Stack::parse_fast`] does not know.
     #[inline]
-    fn parse_unusual(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
+    fn parse_full(&mut self, view: &View, frames: &[RxFrame]) -> Result<Parsed, DropReason> {
         let Self { pool, stats, .. } = self;
         let head = pool.bytes(&frames[0].frame);
         let tail_len: usize = frames[1..].iter().map(|f| f.frame.len()).sum();
         stats.rx_bytes += (head.len() + tail_len) as u64;
-        parse::unusual(view, head, tail_len, frames[0].checksum, || {
+        parse::full(view, head, tail_len, frames[0].checksum, || {
             let mut sum = RunningSum::default();
             for rx in &frames[1..] {
                 sum.push(pool.bytes(&rx.frame));
@@ -144,7 +145,7 @@ impl<P: FramePool> Stack<P> {
             self.slots.prefetch_slot(item.candidate);
         }
         let connections = || packets.iter().filter_map(|item| self.slots.open(item.candidate));
-        packets.iter().for_each(|item| self.slots.prefetch_tally(item.candidate));
+        packets.iter().for_each(|item| self.slots.prefetch_stats(item.candidate));
         for tcb in connections() {
             tcb.ext.prefetch();
             tcb.tx.prefetch(&self.store, &self.pool);
@@ -195,12 +196,12 @@ impl<P: FramePool> Stack<P> {
 
     fn on_forwarded(&mut self, frames: &mut [RxFrame], hops: u16) {
         let iface = frames[0].iface;
-        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
+        let Some(interface) = self.net.interface(iface) else {
             return self.discard(frames, DropReason::NotOurProtocol);
         };
         let view = View::of(interface);
-        let usual = self.parse_usual(&view, frames).map(Parsed::Tcp);
-        match usual.map_or_else(|| self.parse_unusual(&view, frames), Ok) {
+        let fast = self.parse_fast(&view, frames).map(Parsed::Tcp);
+        match fast.map_or_else(|| self.parse_full(&view, frames), Ok) {
             Ok(Parsed::Tcp(segment)) => {
                 let hash = self.hasher.hash(Protocol::Tcp, &segment.key);
                 let owner = self.owner_by_hash(hash, &segment.key);
@@ -292,10 +293,10 @@ impl<P: FramePool> Stack<P> {
             ts_offset,
             ..
         } = self;
-        let (Slot::Open(tcb), tally) = slots.slot_and_tally(index, turn.tick) else {
+        let (Slot::Open(tcb), conn_stats) = slots.slot_and_stats(index, turn.tick) else {
             return self.on_opening(index, segment, hash, frames);
         };
-        tally.received(segment.payload_len, turn.tick);
+        conn_stats.received(segment.payload_len, turn.tick);
         let mut core = Core {
             pool,
             nodes: node_slab,
@@ -307,18 +308,18 @@ impl<P: FramePool> Stack<P> {
             pressure: nodes >= *receive_frames / 2,
             share: *receive_frames,
             exhausted: nodes >= *receive_frames,
-            tally,
+            conn_stats,
         };
         let mut ready = Ready::default();
-        tcb.heard(*now);
+        tcb.note_alive(*now);
         let disposition = if TEXT_ONLY {
             tcb.take_text(&mut core, segment, Arrival::new(frames), &mut ready)
         } else {
             tcb.on_segment(&mut core, segment, Arrival::new(frames), &mut ready)
         };
-        tally.idle_if(tcb.tx.is_empty(), turn.tick);
+        conn_stats.idle_if(tcb.tx.is_empty(), turn.tick);
         match disposition {
-            Disposition::Accepted => self.settle(index, ready),
+            Disposition::Accepted => self.schedule(index, ready),
             other => self.conclude(index, other, ready, segment, hash),
         }
     }
@@ -327,38 +328,38 @@ impl<P: FramePool> Stack<P> {
     #[cold]
     fn conclude(&mut self, index: u32, disposition: Disposition, ready: Ready, segment: &Segment, hash: u64) {
         match disposition {
-            Disposition::Accepted => self.settle(index, ready),
+            Disposition::Accepted => self.schedule(index, ready),
             Disposition::Discard(reason) => {
                 self.stats.drop(reason);
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::DiscardAndAck(reason) => {
                 self.stats.drop(reason);
                 if let Some(tcb) = self.slots.open_mut(index) {
                     tcb.flags.set(Flags::ACK_NOW);
                 }
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::DiscardAndAckRarely(reason) => {
                 self.stats.drop(reason);
                 self.answer_invalid(index, false);
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::Challenge(reason) => {
                 self.stats.drop(reason);
                 self.answer_invalid(index, true);
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::SynAgain => {
                 self.stats.drop(DropReason::Duplicate);
                 self.repeat_fast(index, segment);
                 // The peer was heard: its keepalive may be due earlier than before.
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::NotOurSyn => {
                 self.stats.drop(DropReason::BadHandshakeAck);
                 self.send_reset_for(segment);
-                self.settle(index, ready);
+                self.schedule(index, ready);
             }
             Disposition::PeerReset => {
                 self.stats.resets_received += 1;
@@ -474,67 +475,47 @@ impl<P: FramePool> Stack<P> {
         self.discard(frames, reason);
     }
 
-    /// Receive Flow Deliver (Fastsocket section 3.3): the core that a packet without owner here belongs to,
-    /// if it is another one.
+    /// The core that a packet without owner here belongs to, if it is another one.
     fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Option<CoreId> {
-        let (cores, me) = (self.config.cores, self.config.core);
-        let (local, port) = (segment.key.local_ip(), segment.key.local_port());
-        let Self { rfd, listeners, active_ports, .. } = self;
-        let class = rfd.classify(port, segment.key.remote_port(), || listeners.port_in_use(port));
+        let Self { delivery, listeners, handovers, ts_clock, stats, now, .. } = self;
+        let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
         let initial = segment.flags.syn() && !segment.flags.ack();
-        if class == Class::Active && active_ports.contains(port) && !listeners.port_in_use(port) {
-            let owner = self.opener_of(&segment.key)?;
-            if owner != me && hops == 0 {
-                self.stats.packets_forwarded += 1;
-                return Some(owner);
-            }
-            // A port that the application chose may belong to any core: ask below.
-        } else if initial {
-            if listeners.find(local, port).is_some() {
-                return None;
-            }
-            // The global listen table: somebody else may listen.
-            let to = listeners.find_elsewhere(local, port, hash)?;
-            if hops >= cores {
-                return None;
-            }
-            self.stats.listen_global += 1;
-            return Some(to);
-        }
-        if hops == 0
-            && let Some(ts) = segment.ts
-            && ts.ecr != 0
-        {
-            let owner = self.ts_clock.owner(ts.ecr);
-            if owner != me && owner.0 < cores {
-                self.stats.packets_forwarded += 1;
-                return Some(owner);
-            }
-        }
-        // It may have been ours until a moment ago. (A stray one of a connection that went to and fro ends its way, too.)
-        if hops < 4 * cores
-            && let Some(to) = self.moved.find(hash, self.now)
-        {
-            self.stats.packets_forwarded += 1;
-            return Some(to);
-        }
-        // Nothing says whose it is: ask once around.
-        if hops < cores {
-            self.stats.packets_asked += 1;
-            return Some(CoreId((me.0 + 1) % cores));
-        }
-        None
-    }
-
-    /// The core that opened a flow from a port which the engine chose: by the rule by which such ports are chosen.
-    pub(super) fn opener_of(&self, key: &FlowKey) -> Option<CoreId> {
-        let by_device = self.steering.as_ref().and_then(|core_of| core_of(key));
-        by_device.or_else(|| self.rfd.core_of_port(key.local_port())).filter(|core| core.0 < self.config.cores)
+        let packet = Unclaimed { key: &segment.key, initial, echo, hops };
+        let listening = AtDestination { listeners, key: &segment.key, hash };
+        let (to, count) = match delivery.deliver(&packet, &listening, || handovers.find(hash, *now)) {
+            Deliver::Here => return None,
+            Deliver::Owner(to) => (to, &mut stats.packets_forwarded),
+            Deliver::Listener(to) => (to, &mut stats.listen_global),
+            Deliver::Ask(to) => (to, &mut stats.packets_asked),
+        };
+        *count += 1;
+        Some(to)
     }
 
     pub(super) fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
         let (head, rest) = Arrival::new(frames).into_head_and_rest();
         let packet = Packet { head, rest, hops };
         self.outbox.send(to, CoreMessage::Packet(packet));
+    }
+}
+
+/// Who listens where a packet was sent to.
+struct AtDestination<'a> {
+    listeners: &'a ListenTable,
+    key: &'a FlowKey,
+    hash: u64,
+}
+
+impl Listening for AtDestination<'_> {
+    fn port_in_use(&self) -> bool {
+        self.listeners.port_in_use(self.key.local_port())
+    }
+
+    fn here(&self) -> bool {
+        self.listeners.find(self.key.local_ip(), self.key.local_port()).is_some()
+    }
+
+    fn elsewhere(&self) -> Option<CoreId> {
+        self.listeners.find_elsewhere(self.key.local_ip(), self.key.local_port(), self.hash)
     }
 }

@@ -9,10 +9,10 @@ use crate::rx::parse::Segment;
 use crate::rx::syn::SynEntry;
 use crate::stack::Stack;
 use crate::tcb::Slot;
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::deadlines::Token;
 use crate::tcb::flags::Flags;
 use crate::tcb::open::Opening;
-use crate::tcb::tally::Tally;
 use crate::tcb::timers::handshake_wait;
 use crate::wire::options::Cookie;
 use crate::wire::tcp::TcpFlags;
@@ -63,7 +63,7 @@ impl<P: FramePool> Stack<P> {
         }) else {
             return self.discard(frames, DropReason::NoSlots);
         };
-        *self.slots.tally_mut(slot) = Tally::new(syn.iss, syn.irs, 1, 0, self.now);
+        *self.slots.conn_stats_mut(slot) = ConnectionStats::new(syn.iss, syn.irs, 1, 0, self.now);
         if self.table.insert(hash, Owner::Connection(slot).value()).is_err() {
             self.slots.remove(slot);
             return self.discard(frames, DropReason::NoSlots);

@@ -17,13 +17,13 @@ use crate::slab::NIL;
 use crate::socket::event::{Event, ListenerId, Ready};
 use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
+use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::deadlines::Token;
-use crate::tcb::exchanges::Exchanges;
+use crate::tcb::deferred_stats::DeferredStats;
 use crate::tcb::flags::Flags;
 use crate::tcb::handover::Handover;
 use crate::tcb::input::Arrival;
 use crate::tcb::open::{Opening, syn_window};
-use crate::tcb::tally::Tally;
 use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Slot, ecn};
 use crate::time::{Duration, micros};
@@ -88,7 +88,7 @@ impl<P: FramePool> Stack<P> {
         let (peer, cookie) = (options::parse_syn(opts), if asks { options::fast_open(opts) } else { None });
         let iss = self.isn.choose(&segment.key, self.now);
         let mut syn = SynEntry::new(segment.key, segment.seq, iss, peer, segment.window, listener);
-        (syn.path, syn.route_epoch, syn.sent_us, syn.shift) = (path, self.net.route_epoch, micros(self.now), shift);
+        (syn.path, syn.route_epoch, syn.sent_us, syn.shift) = (path, self.net.route_epoch(), micros(self.now), shift);
         syn.ecn = self.config.tcp.ecn != Ecn::Off && ecn::is_setup_syn(segment);
         if self.handshakes.is_full() {
             self.send_cookie(syn);
@@ -103,7 +103,7 @@ impl<P: FramePool> Stack<P> {
             return self.open_fast(syn, segment, hash, frames, false);
         }
         if let Some(cookie) = cookie {
-            match self.fast_open.judge(&segment.key, &cookie, self.now) {
+            match self.fast_open.verify(&segment.key, &cookie, self.now) {
                 Verdict::Good { renew } if self.may_open_fast(listener) => {
                     return self.open_fast(syn, segment, hash, frames, renew);
                 }
@@ -391,7 +391,7 @@ impl<P: FramePool> Stack<P> {
             // As Linux: the client's data and our SYN-ACK's retransmission will bring the ACK again.
             return self.discard(frames, DropReason::ListenOverflow);
         }
-        let usual = TcpOptions::default();
+        let default = TcpOptions::default();
         let opening = Opening {
             key: entry.key,
             generation: 0,
@@ -405,7 +405,7 @@ impl<P: FramePool> Stack<P> {
             sample_from_us: (entry.retries == 0).then_some(entry.sent_us),
             retries: entry.retries,
             ecn: entry.ecn,
-            options: entry_of.map_or(&usual, |l| &l.options),
+            options: entry_of.map_or(&default, |l| &l.options),
             is_plain: entry_of.is_none_or(|l| l.is_plain),
         };
         let mut tcb = opening.tcb(&self.config.tcp, &self.net, self.now, |key| self.fast_open.flow_label(key));
@@ -416,7 +416,8 @@ impl<P: FramePool> Stack<P> {
         }) else {
             return self.discard(frames, DropReason::NoSlots);
         };
-        *self.slots.tally_mut(slot) = Tally::new(entry.iss, entry.irs, 1 + u32::from(entry.retries), 1, self.now);
+        *self.slots.conn_stats_mut(slot) =
+            ConnectionStats::new(entry.iss, entry.irs, 1 + u32::from(entry.retries), 1, self.now);
         let owner = Owner::Connection(slot).value();
         if let Some(index) = cached {
             self.handshakes.release(index);
@@ -471,13 +472,13 @@ impl<P: FramePool> Stack<P> {
             return self.kill(index, Some(Error::ConnectionReset), true);
         };
         let Self { slots, table, nodes, pool, store, turn, .. } = self;
-        let tally = slots.tally(index, turn.tick);
+        let conn_stats = slots.conn_stats(index, turn.tick);
         table.remove(hash, Owner::Connection(index).value());
         let Slot::Open(mut tcb) = slots.remove(index) else { return };
         // Nothing was written yet, and what came out of order will be sent again.
         tcb.tx.clear(store, pool);
         if let Some(ext) = tcb.ext.as_mut() {
-            ext.islands.clear(nodes, pool);
+            ext.out_of_order.clear(nodes, pool);
             (ext.held, ext.recv.held_frames) = (0, 0);
         }
         let mut received = Vec::new();
@@ -485,22 +486,22 @@ impl<P: FramePool> Stack<P> {
             received.push(frame);
         }
         self.stats.handovers += 1;
-        self.moved.note(hash, to, self.now);
-        let handover = Handover { key, tcb, tally, received };
+        self.handovers.note(hash, to, self.now);
+        let handover = Handover { key, tcb, conn_stats, received };
         self.outbox.send(to, CoreMessage::Handover(Box::new(handover)));
     }
 
     /// A connection arrives from another core.
     pub(crate) fn take_over(&mut self, handover: Handover) {
-        let Handover { key, mut tcb, tally, received } = handover;
+        let Handover { key, mut tcb, conn_stats, received } = handover;
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
         tcb.armed_at = 0;
-        tcb.exchanges = Exchanges::default();
+        tcb.deferred = DeferredStats::default();
         if let Some(ext) = tcb.ext.as_mut() {
             ext.pacing.queued = false;
         }
         // Path ids are this core's own.
-        tcb.route_epoch = self.net.route_epoch.wrapping_sub(1);
+        tcb.route_epoch = self.net.route_epoch().wrapping_sub(1);
         let path = self.net.path_to(key.remote_ip());
         let hash = self.hasher.hash(Protocol::Tcp, &key);
         let listener = self.listeners.find(key.local_ip(), key.local_port());
@@ -514,7 +515,7 @@ impl<P: FramePool> Stack<P> {
             received.into_iter().for_each(|frame| self.pool.free(frame));
             return self.stats.drop(DropReason::NoSlots);
         };
-        *self.slots.tally_mut(slot) = tally;
+        *self.slots.conn_stats_mut(slot) = conn_stats;
         if let Some(tcb) = self.slots.open_mut(slot) {
             for frame in received {
                 tcb.rx.push(&mut self.nodes, frame);
@@ -523,7 +524,7 @@ impl<P: FramePool> Stack<P> {
         match listener {
             Some(listener) => {
                 self.enqueue_accept(listener, slot);
-                self.settle(slot, Ready::default());
+                self.schedule(slot, Ready::default());
             }
             // Its listener has gone, too, meanwhile.
             None => self.pass_on(slot),

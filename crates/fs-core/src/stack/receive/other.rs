@@ -83,7 +83,7 @@ impl<P: FramePool> Stack<P> {
         if !self.net.is_standalone(iface) {
             return self.discard(frames, DropReason::NotOurProtocol);
         }
-        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else {
+        let Some(interface) = self.net.interface(iface) else {
             return self.discard(frames, DropReason::NotOurProtocol);
         };
         let mut reply = [0u8; REPLY_MAX];
@@ -101,7 +101,7 @@ impl<P: FramePool> Stack<P> {
 
     /// A neighbour has told its link address. Never makes a path: nobody on the link can fill the table.
     pub(crate) fn learn(&mut self, iface: IfaceId, addr: IpAddr, mac: [u8; 6]) {
-        let change = self.net.paths.learn(iface, addr, mac, self.now);
+        let change = self.net.learn_neighbour(iface, addr, mac, self.now);
         self.on_neighbour(change);
     }
 
@@ -113,8 +113,8 @@ impl<P: FramePool> Stack<P> {
         let Some(mut frame) = self.pool.alloc() else { return self.stats.drop(DropReason::NoFrames) };
         frame.grow_back(bytes.len());
         self.pool.bytes_mut(&mut frame).copy_from_slice(bytes);
-        match self.net.lists.get_mut(iface.0 as usize) {
-            Some(lists) => lists.control.push_back(TxFrame { frame, checksum: None }),
+        match self.net.queue_mut(iface) {
+            Some(queue) => queue.push_control([TxFrame { frame, checksum: None }]),
             None => self.pool.free(frame),
         }
     }
@@ -139,9 +139,9 @@ impl<P: FramePool> Stack<P> {
         if !self.is_local(key.local_ip()) || self.owner_by_hash(hash, key).is_some() {
             return None;
         }
-        let opened = hops == 0 && self.active_ports.contains(port) && !self.listeners.port_in_use(port);
-        let known = if opened { self.opener_of(key).filter(|&owner| owner != me) } else { None };
-        if let Some(to) = known.or_else(|| self.moved.find(hash, self.now).filter(|_| hops < 4 * cores)) {
+        let opened = hops == 0 && self.delivery.is_active_port(port) && !self.listeners.port_in_use(port);
+        let known = if opened { self.delivery.opener_of(key).filter(|&owner| owner != me) } else { None };
+        if let Some(to) = known.or_else(|| self.handovers.find(hash, self.now).filter(|_| hops < 4 * cores)) {
             self.stats.packets_forwarded += 1;
             return Some(to);
         }
@@ -155,7 +155,7 @@ impl<P: FramePool> Stack<P> {
 
     /// A router's word on a destination, which connections of other cores may have too.
     fn learn_mtu(&mut self, to: IpAddr, mtu: u16) {
-        if self.net.path_mtus.learn(to, mtu, self.now) {
+        if self.net.learn_path_mtu(to, mtu, self.now) {
             self.tell_others(|| CoreMessage::PathMtu { to, mtu });
         }
     }
@@ -264,7 +264,7 @@ impl<P: FramePool> Stack<P> {
         if !self.limits.take_news(self.config.tcp.challenge_acks, self.now) {
             return;
         }
-        let Some(interface) = self.net.interfaces.get(iface.0 as usize) else { return };
+        let Some(interface) = self.net.interface(iface) else { return };
         let mut reply = [0u8; REPLY_MAX];
         let len = standalone::port_unreachable(interface, self.pool.bytes(&frames[0].frame), &mut reply).unwrap_or(0);
         self.send_raw(iface, &reply[..len]);
@@ -285,7 +285,7 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.reduce_mss(mss, *now);
         tcb.resend_oversized(store);
-        self.settle(index, Ready::default());
+        self.schedule(index, Ready::default());
     }
 
     // ---- neighbours
@@ -294,28 +294,21 @@ impl<P: FramePool> Stack<P> {
     /// it is dropped, and connects to it fail with HostUnreachable).
     pub fn set_neighbour(&mut self, iface: IfaceId, addr: IpAddr, mac: Option<[u8; 6]>) {
         let now = self.now;
-        let change = self.net.paths.set_neighbour(iface, addr, mac, now);
+        let change = self.net.set_neighbour(iface, addr, mac, now);
         self.on_neighbour(change);
     }
 
     fn on_neighbour(&mut self, change: NeighbourChange) {
         match change {
             NeighbourChange::None => {}
-            NeighbourChange::Resolved(path) => {
-                let mut ready = Vec::new();
-                let drained = self.net.paths.resolved(path, &mut self.pool, &mut ready);
-                self.stats.drops[DropReason::NoFrames as usize] += drained.dropped as u64;
-                if let Some(lists) = self.net.lists_of(path) {
-                    lists.control.extend(ready);
-                }
-            }
+            NeighbourChange::Resolved(path) => self.net.resolved(&mut self.pool, &mut self.stats, path),
             NeighbourChange::Failed(path, packets) => self.neighbour_failed(path, packets),
         }
     }
 
     /// Forgets a neighbour; the next packet asks for it.
     pub fn remove_neighbour(&mut self, iface: IfaceId, addr: IpAddr) {
-        self.net.paths.remove_neighbour(iface, addr);
+        self.net.remove_neighbour(iface, addr);
     }
 
     fn neighbour_failed(&mut self, path: PathId, packets: Vec<Vec<TxFrame>>) {
@@ -331,15 +324,14 @@ impl<P: FramePool> Stack<P> {
 
     /// Asks for the neighbours that packets wait for.
     pub(crate) fn request_neighbours(&mut self) {
-        let mut wanted = core::mem::take(&mut self.net.wanted);
         let mut failed = Vec::new();
-        self.net.paths.tick(self.now, &mut wanted, &mut failed);
+        let wanted = self.net.take_wanted(self.now, &mut failed);
         for (path, packets) in failed {
             self.neighbour_failed(path, packets);
         }
-        for path in wanted.drain(..) {
+        for path in wanted {
             let (iface, addr) = (self.net.path(path).iface(), self.net.path(path).addr());
-            let Some(interface) = self.net.interfaces.get(iface.0 as usize) else { continue };
+            let Some(interface) = self.net.interface(iface) else { continue };
             if interface.framing == Framing::Ip {
                 // Time-outs doubt every way; one without link addresses has nobody to ask.
                 continue;
@@ -353,16 +345,15 @@ impl<P: FramePool> Stack<P> {
                 self.send_raw(iface, &request[..len]);
             }
         }
-        self.net.wanted = wanted;
     }
 }
 
 impl Tcb {
     /// Sent segments that exceed the segment size are cut and sent again. The congestion window stays as it is: nothing was
     /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
-    pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::buffer::TxStore) {
-        use crate::tcb::send::buffer::mark;
-        self.tx.unfold(store, self.snd_nxt);
+    pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::store::TxStore) {
+        use crate::tcb::send::segment::mark;
+        self.tx.spill(store, self.snd_nxt);
         let (queue, high) = (self.tx, self.snd_nxt);
         let mss = self.mss as u32;
         let ext = self.ext_mut();

@@ -1,6 +1,6 @@
 //! Header prediction: the next segment of an open connection is nearly always the one that is expected, with nothing odd
 //! about it. One comparison of each thing that could be odd, and the segment is taken in without asking again at every step
-//! of RFC 9293 3.10.7.4 (Jacobson 1990; Linux `tcp_rcv_established`). Everything else goes the long way of
+//! of RFC 9293 3.10.7.4 (Jacobson 1990; Linux `tcp_rcv_established`). Everything else takes the slow path of
 //! [`crate::tcb::input`], which would come to the same.
 
 use crate::frame::{FramePool, RxFrame};
@@ -9,26 +9,26 @@ use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::socket::event::Ready;
 use crate::stack::Stack;
-use crate::tcb::extension::Quiet;
+use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::COALESCE;
 use crate::tcb::recv::ack::INTERACTIVE;
-use crate::tcb::send::buffer::TxStore;
 use crate::tcb::send::recovery::AckInput;
+use crate::tcb::send::store::TxStore;
 use crate::tcb::{State, Tcb};
 use crate::timer::tick::Turn;
 use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp::TcpFlags;
 
 /// None of these holds of a connection that is predicted.
-const ODD: Flags = Flags::ORPHAN.with(Flags::PERSIST).with(Flags::ECN).with(Flags::SYN_RECEIVED);
+const SLOW_PATH: Flags = Flags::ORPHAN.with(Flags::RARE_TIMER).with(Flags::ECN).with(Flags::SYN_RECEIVED);
 
 impl<P: FramePool> Stack<P> {
     /// Takes a segment in if it is what was expected; else nothing has happened.
     #[inline(always)]
     pub(crate) fn predicted(&mut self, index: u32, segment: &Segment, frames: &mut [RxFrame]) -> bool {
         #[cfg(any(test, feature = "check"))]
-        if self.no_shortcuts {
+        if self.no_fast_paths {
             return false;
         }
         let [rx] = frames else { return false };
@@ -36,7 +36,7 @@ impl<P: FramePool> Stack<P> {
         let Self {
             slots, pool, nodes, store, stats, config, net, receive_frames, turn, now, ts_clock, ts_offset, ..
         } = self;
-        let Some((tcb, tally)) = slots.open_and_untold(index) else { return false };
+        let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index) else { return false };
         let (len, queued) = (segment.payload_len, tcb.rx.bytes);
         let acked = segment.ack.since(tcb.snd_una);
         let stamped = tcb.flags.has(Flags::TIMESTAMPS);
@@ -44,13 +44,13 @@ impl<P: FramePool> Stack<P> {
             && segment.seq == tcb.rcv_nxt
             && usize::from(segment.opt_len) == if stamped { TIMESTAMPS_LEN } else { 0 }
             && tcb.state == State::Established
-            && !tcb.flags.any(ODD)
-            && tcb.ext.is_quiet(Quiet::ARRIVING)
+            && !tcb.flags.any(SLOW_PATH)
+            && tcb.ext.allows(FastPath::RECEIVE)
             && acked <= tcb.snd_nxt.since(tcb.snd_una)
             && len <= tcb.rcv_wnd()
             // Of nothing that is out there is no duplicate ACK.
             && (len | acked != 0 || segment.flags.fin() || tcb.snd_una == tcb.snd_nxt)
-            && tcb.route_epoch == net.route_epoch;
+            && tcb.route_epoch == net.route_epoch();
         if !expected {
             return false;
         }
@@ -71,29 +71,29 @@ impl<P: FramePool> Stack<P> {
             }
         }
         let was_writable = tcb.writable();
-        if !tcb.ext.is_known_quiet(Quiet::SETTLING) {
-            tcb.heard(*now);
+        if !tcb.ext.is_known_to_allow(FastPath::SCHEDULE) {
+            tcb.note_alive(*now);
         }
         let window = u32::from(segment.window) << tcb.snd_shift();
         let whole = acked > 0 && tcb.take_whole_ack(store, pool, segment.ack, *turn);
-        if whole && tcb.exchanges.may_begin(turn.tick) && tcb.awaits_answer(len) {
-            tcb.exchanges.begin(turn.tick);
+        if whole && tcb.deferred.may_begin(turn.tick) && tcb.awaits_answer(len) {
+            tcb.deferred.begin(turn.tick);
         } else {
-            tcb.exchanges.tell(tally, turn.tick);
-            tally.received(len, turn.tick);
+            tcb.deferred.flush(conn_stats, turn.tick);
+            conn_stats.received(len, turn.tick);
             if whole {
-                tally.delivered = tally.delivered.wrapping_add(1);
+                conn_stats.delivered = conn_stats.delivered.wrapping_add(1);
             } else if acked > 0 {
                 let echo = segment.ts.map(|ts| ts.ecr);
                 let bare = len == 0 && !fin && window == tcb.snd_wnd;
                 let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
-                tcb.on_ack(store, pool, stats, &config.tcp, &mut tally.delivered, input);
+                tcb.on_ack(store, pool, stats, &config.tcp, &mut conn_stats.delivered, input);
             }
-            tally.idle_if(tcb.tx.is_empty(), turn.tick);
+            conn_stats.idle_if(tcb.tx.is_empty(), turn.tick);
             if let Some(ts) = segment.ts
                 && (len > 0 || fin)
             {
-                tally.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
+                conn_stats.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
             }
         }
         if acked > 0
@@ -127,16 +127,16 @@ impl<P: FramePool> Stack<P> {
         }
         #[cfg(any(test, feature = "check"))]
         {
-            self.shortcuts += 1;
+            self.fast_paths += 1;
         }
-        self.settle(index, ready);
+        self.schedule(index, ready);
         true
     }
 }
 
 impl Tcb {
     /// `len` bytes that come now will wait for an answer to carry their ACK, and be on the list of those that do so from this
-    /// turn on: of what is not answered in it, the turn's end tells the tally.
+    /// turn on: of what is not answered in it, the turn's end adds it to the statistics.
     #[inline(always)]
     fn awaits_answer(&self, len: u32) -> bool {
         len > 0
@@ -154,7 +154,7 @@ impl Tcb {
         let unused = self.window.in_slow_start()
             && out.saturating_mul(2) <= self.window.cwnd
             && !self.flags.has(Flags::WINDOW_LIMITED);
-        if !self.ext.is_quiet(Quiet::ACKED) || ack != self.snd_nxt || self.tx.next != NIL || !unused {
+        if !self.ext.allows(FastPath::ACK) || ack != self.snd_nxt || self.tx.next != NIL || !unused {
             return false;
         }
         let Some((frame, sent_us)) = self.tx.take_only(store) else { return false };

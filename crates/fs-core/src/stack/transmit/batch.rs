@@ -8,7 +8,7 @@ use crate::stack::{Stack, reroute};
 use crate::tcb::Tcb;
 use crate::tcb::deadlines::Deadlines;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::mark;
+use crate::tcb::send::segment::mark;
 use crate::tcb::send::segmenter::Next;
 use crate::time::Instant;
 use crate::tx::build::{self, SegmentSpec};
@@ -37,40 +37,43 @@ impl<P: FramePool> Stack<P> {
     /// number of packets.
     #[inline]
     pub fn tx_batch(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
-        if self.tx_pending(iface) { self.fill_batch(iface.0 as usize, budget, out) } else { 0 }
+        if self.tx_pending(iface) { self.fill_batch(iface, budget, out) } else { 0 }
     }
 
-    fn fill_batch(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
-        let mut sent = self.control_packets(at, budget, out);
-        let several = self.net.lists.len() > 1;
-        let acks = self.net.lists[at].acks.len();
+    fn fill_batch(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
+        let mut sent = self.control_packets(iface, budget, out);
+        let several = self.net.has_several_interfaces();
+        let acks = self.net.queue(iface).map_or(0, |queue| queue.acks());
         for _ in 0..acks {
             if sent >= budget {
                 break;
             }
-            let Some(index) = self.net.lists[at].acks.pop_front() else { break };
-            if several && self.leaves_elsewhere(index, at) {
+            let Some(index) = self.net.queue_mut(iface).and_then(|queue| queue.pop_ack()) else { break };
+            if several && self.leaves_elsewhere(index, iface) {
                 continue;
             }
             sent += self.visit_ack(index, out);
         }
         // Round robin until the batch is full or nobody can send: a lone bulk flow fills it by itself.
         while sent < budget {
-            let Some(index) = self.net.lists[at].data.pop_front() else { break };
-            if several && self.leaves_elsewhere(index, at) {
+            let Some(index) = self.net.queue_mut(iface).and_then(|queue| queue.pop_data()) else { break };
+            if several && self.leaves_elsewhere(index, iface) {
                 continue;
             }
             // With the batch's last place a visit ends before its end.
-            if sent + 1 < budget && self.send_lone(index, out) {
+            if sent + 1 < budget && self.send_single(index, out) {
                 sent += 1;
                 continue;
             }
             match self.visit_data(index, budget, &mut sent, out) {
                 Visit::Done => {}
-                Visit::Again => self.net.lists[at].data.push_back(index),
-                Visit::PoolDry => {
-                    self.net.lists[at].data.push_front(index);
-                    break;
+                again => {
+                    let Some(queue) = self.net.queue_mut(iface) else { break };
+                    if matches!(again, Visit::PoolDry) {
+                        queue.push_data_first(index);
+                        break;
+                    }
+                    queue.push_data(index);
                 }
             }
         }
@@ -80,26 +83,23 @@ impl<P: FramePool> Stack<P> {
 
     /// The entry is of a connection that has died since, and the one that has its slot now leaves by another interface, where
     /// it has entries of its own: here it would send with that one's link header.
-    fn leaves_elsewhere(&self, index: u32, at: usize) -> bool {
+    fn leaves_elsewhere(&self, index: u32, iface: IfaceId) -> bool {
         let Some(tcb) = self.slots.open(index) else { return false };
         let path = self.net.path(tcb.path);
-        path.state() != PathState::Stale && usize::from(path.iface().0) != at
+        path.state() != PathState::Stale && path.iface() != iface
     }
 
     /// True when `tx_batch` has something to look at for `iface`.
     #[inline]
     pub fn tx_pending(&self, iface: IfaceId) -> bool {
-        self.net
-            .lists
-            .get(iface.0 as usize)
-            .is_some_and(|l| !l.control.is_empty() || !l.acks.is_empty() || !l.data.is_empty())
+        self.net.queue(iface).is_some_and(|queue| !queue.is_empty())
     }
 
-    fn control_packets(&mut self, at: usize, budget: usize, out: &mut Vec<TxFrame>) -> usize {
+    fn control_packets(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = 0;
-        let control = &mut self.net.lists[at].control;
+        let Some(queue) = self.net.queue_mut(iface) else { return 0 };
         while sent < budget {
-            let Some(frame) = control.pop_front() else { break };
+            let Some(frame) = queue.pop_control() else { break };
             self.stats.tx_bytes += frame.frame.len() as u64;
             sent += !frame.frame.more() as usize;
             out.push(frame);
@@ -133,8 +133,8 @@ impl<P: FramePool> Stack<P> {
         } else if let Some(tcb) = self.slots.open_mut(index) {
             // The pool is dry: the ACK is still owed, and goes when frames come back.
             tcb.flags.set(Flags::IN_ACK_LIST);
-            if let Some(lists) = self.net.lists_of(tcb.path) {
-                lists.acks.push_back(index);
+            if let Some(queue) = self.net.queue_of(tcb.path) {
+                queue.push_ack(index);
             }
         }
         out.len() - before
@@ -153,7 +153,7 @@ impl<P: FramePool> Stack<P> {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
         let Self { slots, pool, net, stats, now, turn, .. } = self;
-        let Some((tcb, tally)) = slots.open_and_tally(index, turn.tick) else { return false };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index, turn.tick) else { return false };
         let urgent = tcb.urgent_pointer(seq.unwrap_or(tcb.snd_nxt));
         let seq = seq.unwrap_or(tcb.acceptable_seq());
         let flags = flags | tcb.echo_flags();
@@ -178,7 +178,7 @@ impl<P: FramePool> Stack<P> {
         let Some(frame) = build::bare(pool, path, &spec) else { return false };
         tcb.blocks_told();
         tcb.ack_sent();
-        tally.segments_out = tally.segments_out.wrapping_add(1);
+        conn_stats.segments_out = conn_stats.segments_out.wrapping_add(1);
         match out {
             Some(out) if known => {
                 stats.tx_bytes += frame.frame.len() as u64;
@@ -214,12 +214,12 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, net, store, now, .. } = self;
         if let Some(tcb) = slots.open_mut(index)
             && tcb.flags.has(Flags::IN_DATA_LIST)
-            && (tcb.route_epoch != net.route_epoch || net.path(tcb.path).state() == PathState::Stale)
+            && (tcb.route_epoch != net.route_epoch() || net.path(tcb.path).state() == PathState::Stale)
         {
             tcb.flags.clear(Flags::IN_DATA_LIST);
             reroute(tcb, net, store, *now, index);
             if net.path(tcb.path).state() != PathState::Stale {
-                self.settle(index, crate::socket::event::Ready::default());
+                self.schedule(index, crate::socket::event::Ready::default());
                 return Visit::Done;
             }
             // No route leads there. Its segments are dropped and its timer sends them again; back on the list without
@@ -227,13 +227,13 @@ impl<P: FramePool> Stack<P> {
             tcb.flags.set(Flags::IN_DATA_LIST);
         }
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, .. } = self;
-        let Some((tcb, tally)) = slots.open_and_tally(index, turn.tick) else { return Visit::Done };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index, turn.tick) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }
-        tcb.tx.unfold(store, tcb.snd_nxt);
+        tcb.tx.spill(store, tcb.snd_nxt);
         if !tcb.tx.is_empty() {
-            tally.busy(turn.tick);
+            conn_stats.busy(turn.tick);
         }
         tcb.end_idle(&config.tcp, config.tcp.initial_window, *now);
         let mut left = QUOTA;
@@ -241,23 +241,23 @@ impl<P: FramePool> Stack<P> {
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         // Bytes since the last end of a burst.
         let mut run = 0;
-        let mut usual = Run::of(tcb, net.path(tcb.path), ts, turn.us, frozen);
+        let mut bulk = Run::of(tcb, net.path(tcb.path), ts, turn.us, frozen);
         #[cfg(any(test, feature = "check"))]
-        if self.no_shortcuts {
-            usual = None;
+        if self.no_fast_paths {
+            bulk = None;
         }
-        while let Some(usual) = &mut usual
+        while let Some(bulk) = &mut bulk
             && *sent < budget
             && left > 0
-            && let Some(gone) = usual.send(tcb, store, pool, stats, run, out)
+            && let Some(gone) = bulk.send(tcb, store, pool, stats, run, out)
         {
             if !tcb.timer_runs() {
                 tcb.restart_timer(store, &config.tcp, *now);
             }
-            tally.sent_data(turn.tick);
+            conn_stats.sent_data(turn.tick);
             #[cfg(any(test, feature = "check"))]
             {
-                self.shortcuts += 1;
+                self.fast_paths += 1;
             }
             run = if gone.ends { 0 } else { run + gone.len };
             *sent += 1;
@@ -289,7 +289,7 @@ impl<P: FramePool> Stack<P> {
                 break Visit::PoolDry;
             }
             tcb.sent(store, stats, &config.tcp, next, ts, turn.us, *now);
-            tally.sent_data(turn.tick);
+            conn_stats.sent_data(turn.tick);
             *sent += (out.len() > before) as usize;
             segments += 1;
             left = left.saturating_sub(len.max(1));

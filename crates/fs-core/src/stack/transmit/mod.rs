@@ -1,4 +1,4 @@
 //! Sending: what a turn has left to send, by interface.
 
 mod batch;
-mod lone;
+mod single;

@@ -69,7 +69,7 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= SAMPLES {
-            self.judge();
+            self.check_delay();
         }
         if !w.in_slow_start() {
             return;
@@ -93,7 +93,7 @@ impl HyStart {
     }
 
     /// RFC 9406 section 4.2.
-    fn judge(&mut self) {
+    fn check_delay(&mut self) {
         if self.css_left > 0 {
             if self.round_us < self.css_baseline_us {
                 // It was noise.

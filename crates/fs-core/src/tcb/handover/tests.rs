@@ -6,7 +6,7 @@ const TWO: CoreId = CoreId(2);
 
 #[test]
 fn where_a_connection_went_last_is_told_for_a_while() {
-    let mut moved = Moved::default();
+    let mut moved = RecentHandovers::default();
     assert_eq!(moved.find(7, T0), None);
     moved.note(7, ONE, T0);
     moved.note(8, TWO, T0 + REMEMBERED / 2);
@@ -23,7 +23,7 @@ fn where_a_connection_went_last_is_told_for_a_while() {
 /// It came back, stopped being wanted here again, and went elsewhere.
 #[test]
 fn the_latest_move_counts() {
-    let mut moved = Moved::default();
+    let mut moved = RecentHandovers::default();
     moved.note(7, ONE, T0);
     moved.note(8, ONE, T0);
     moved.note(7, TWO, T0);
@@ -32,7 +32,7 @@ fn the_latest_move_counts() {
 
 #[test]
 fn a_long_queue_that_closes_fills_no_memory() {
-    let mut moved = Moved::default();
+    let mut moved = RecentHandovers::default();
     for hash in 0..REMEMBERED_MAX as u64 + 1 {
         moved.note(hash, ONE, T0);
     }

@@ -1,26 +1,26 @@
-//! Out-of-order data: islands of received bytes beyond RCV.NXT, sorted and apart from one another.
+//! The out-of-order queue: ranges of received bytes beyond RCV.NXT, sorted and apart from one another.
 //!
 //! Where segments overlap, the bytes that came first win (a peer cannot rewrite what it has sent), and a
-//! segment that spans an island keeps only its part before it: the rest will be sent again.
+//! segment that spans a range keeps only its part before it: the rest will be sent again.
 
 use crate::frame::FramePool;
 use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::seq::SeqNum;
 use alloc::collections::VecDeque;
 
-/// Islands a connection may hold. Each is 16 bytes, and putting one in the middle moves half of them. Too low: after slow
+/// Ranges that a connection may hold. Each is 16 bytes, and putting one in the middle moves half of them. Too low: after slow
 /// start has overrun a queue, when every second segment of a round trip is missing, what arrives is thrown away and
-/// sent again. Too high: an attacker's one-byte islands make every insertion slow (they meet [`frames_max`] first).
-pub(crate) const MAX_ISLANDS: usize = 4096;
+/// sent again. Too high: an attacker's one-byte ranges make every insertion slow (they meet [`frames_max`] first).
+pub(crate) const MAX_RANGES: usize = 4096;
 
 /// One run of bytes beyond a gap.
 #[derive(Debug)]
-pub(crate) struct Island {
+pub(crate) struct HeldRange {
     pub(crate) start: SeqNum,
     pub(crate) data: FrameQueue,
 }
 
-impl Island {
+impl HeldRange {
     pub(crate) fn end(&self) -> SeqNum {
         self.start + self.data.bytes
     }
@@ -30,10 +30,10 @@ impl Island {
     }
 }
 
-/// A connection's islands.
+/// A connection's out-of-order queue.
 #[derive(Debug, Default)]
-pub(crate) struct Islands {
-    list: VecDeque<Island>,
+pub(crate) struct OutOfOrderQueue {
+    list: VecDeque<HeldRange>,
     /// Bytes of those that changed last, the latest first: RFC 2018 section 4 wants them reported in this order.
     recent: [SeqNum; 4],
     /// No ACK has told of the first of them yet.
@@ -54,31 +54,31 @@ pub(crate) enum Inserted {
     Held(u32),
     /// Nothing new in it.
     Duplicate,
-    /// Too many islands.
+    /// Too many ranges.
     Refused,
 }
 
-impl Islands {
+impl OutOfOrderQueue {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    pub(crate) fn last(&self) -> Option<&Island> {
+    pub(crate) fn last(&self) -> Option<&HeldRange> {
         self.list.back()
     }
 
     #[cfg(any(test, feature = "check"))]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Island> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &HeldRange> {
         self.list.iter()
     }
 
     /// Gives everything back, the list's memory too.
     pub(crate) fn clear<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P) {
-        core::mem::take(&mut self.list).iter_mut().for_each(|island| island.data.clear(nodes, pool));
+        core::mem::take(&mut self.list).iter_mut().for_each(|range| range.data.clear(nodes, pool));
     }
 
-    /// Puts `data`, which starts at `start` > RCV.NXT, among the islands.
+    /// Puts `data`, which starts at `start` > RCV.NXT, among the ranges.
     pub(crate) fn insert<P: FramePool>(
         &mut self,
         nodes: &mut FrameNodes,
@@ -101,13 +101,13 @@ impl Islands {
         mut start: SeqNum,
         mut data: FrameQueue,
     ) -> Inserted {
-        let islands = &mut self.list;
-        // First island that ends after our start.
-        let mut at = islands.partition_point(|i| i.end().at_or_before(start));
-        if let Some(island) = islands.get(at)
-            && island.start.at_or_before(start)
+        let ranges = &mut self.list;
+        // First range that ends after our start.
+        let mut at = ranges.partition_point(|i| i.end().at_or_before(start));
+        if let Some(range) = ranges.get(at)
+            && range.start.at_or_before(start)
         {
-            let overlap = island.end().since(start);
+            let overlap = range.end().since(start);
             if overlap >= data.bytes {
                 data.clear(nodes, pool);
                 return Inserted::Duplicate;
@@ -116,7 +116,7 @@ impl Islands {
             start += overlap;
             at += 1;
         }
-        if let Some(next) = islands.get(at) {
+        if let Some(next) = ranges.get(at) {
             let room = next.start.since(start);
             if room == 0 {
                 data.clear(nodes, pool);
@@ -125,29 +125,29 @@ impl Islands {
             data.truncate(nodes, pool, room as usize);
         }
         let held = data.bytes;
-        let joins_previous = at > 0 && islands[at - 1].end() == start;
-        let joins_next = islands.get(at).is_some_and(|n| n.start == start + held);
+        let joins_previous = at > 0 && ranges[at - 1].end() == start;
+        let joins_next = ranges.get(at).is_some_and(|n| n.start == start + held);
         match (joins_previous, joins_next) {
             (true, joins_next) => {
                 // Small ones are copied together: what a frame costs is the frame.
-                if let Err(data) = islands[at - 1].data.absorb(nodes, pool, data) {
-                    islands[at - 1].data.append(nodes, data);
+                if let Err(data) = ranges[at - 1].data.absorb(nodes, pool, data) {
+                    ranges[at - 1].data.append(nodes, data);
                 }
-                if joins_next && let Some(next) = islands.remove(at) {
-                    islands[at - 1].data.append(nodes, next.data);
+                if joins_next && let Some(next) = ranges.remove(at) {
+                    ranges[at - 1].data.append(nodes, next.data);
                 }
             }
             (false, true) => {
-                let rest = core::mem::replace(&mut islands[at].data, data);
-                islands[at].data.append(nodes, rest);
-                islands[at].start = start;
+                let rest = core::mem::replace(&mut ranges[at].data, data);
+                ranges[at].data.append(nodes, rest);
+                ranges[at].start = start;
             }
             (false, false) => {
-                if islands.len() >= MAX_ISLANDS {
+                if ranges.len() >= MAX_RANGES {
                     data.clear(nodes, pool);
                     return Inserted::Refused;
                 }
-                islands.insert(at, Island { start, data });
+                ranges.insert(at, HeldRange { start, data });
             }
         }
         Inserted::Held(held)
@@ -164,13 +164,13 @@ impl Islands {
         data: &FrameQueue,
     ) {
         let mut held = [0u8; 256];
-        for island in self.list.iter().take_while(|i| i.start.before(start + data.bytes)) {
-            let at = island.start.since(start);
-            let overlap = (data.bytes - at).min(island.data.bytes);
+        for range in self.list.iter().take_while(|i| i.start.before(start + data.bytes)) {
+            let at = range.start.since(start);
+            let overlap = (data.bytes - at).min(range.data.bytes);
             let mut done = 0;
             while done < overlap {
                 let n = (overlap - done).min(held.len() as u32) as usize;
-                island.data.copy_at(nodes, pool, done as usize, &mut held[..n]);
+                range.data.copy_at(nodes, pool, done as usize, &mut held[..n]);
                 data.overwrite(nodes, pool, (at + done) as usize, &held[..n]);
                 done += n as u32;
             }
@@ -192,15 +192,15 @@ impl Islands {
             if first.start.after(at) {
                 break;
             }
-            let Some(mut island) = self.list.pop_front() else { break };
-            gone += island.data.bytes;
-            let overlap = at.since(island.start);
-            if overlap >= island.data.bytes {
-                island.data.clear(nodes, pool);
+            let Some(mut range) = self.list.pop_front() else { break };
+            gone += range.data.bytes;
+            let overlap = at.since(range.start);
+            if overlap >= range.data.bytes {
+                range.data.clear(nodes, pool);
                 continue;
             }
-            island.data.trim_front(nodes, pool, overlap as usize);
-            ready.append(nodes, island.data);
+            range.data.trim_front(nodes, pool, overlap as usize);
+            ready.append(nodes, range.data);
         }
         if self.list.is_empty() {
             self.news = false;
@@ -218,29 +218,29 @@ impl Islands {
     }
 
     fn first_held(&self, start: SeqNum, end: SeqNum) -> Option<(SeqNum, SeqNum)> {
-        let island = self.list.get(self.list.partition_point(|i| i.end().at_or_before(start)))?;
-        let from = if island.start.before(start) { start } else { island.start };
-        let to = if island.end().before(end) { island.end() } else { end };
+        let range = self.list.get(self.list.partition_point(|i| i.end().at_or_before(start)))?;
+        let from = if range.start.before(start) { start } else { range.start };
+        let to = if range.end().before(end) { range.end() } else { end };
         from.before(to).then_some((from, to))
     }
 
-    fn find(&self, at: SeqNum) -> Option<&Island> {
+    fn find(&self, at: SeqNum) -> Option<&HeldRange> {
         let index = self.list.partition_point(|i| i.end().at_or_before(at));
-        self.list.get(index).filter(|island| island.holds(at))
+        self.list.get(index).filter(|range| range.holds(at))
     }
 
-    /// Makes the island that holds `at`, if one does, the one that changed last.
+    /// Makes the range that holds `at`, if one does, the one that changed last.
     pub(crate) fn touch(&mut self, at: SeqNum) {
-        let Some(island) = self.find(at) else { return };
+        let Some(range) = self.find(at) else { return };
         let last = self.recent.len() - 1;
-        let place = self.recent.iter().position(|&r| island.holds(r)).unwrap_or(last);
+        let place = self.recent.iter().position(|&r| range.holds(r)).unwrap_or(last);
         self.recent[..=place].rotate_right(1);
         self.recent[0] = at;
     }
 
-    /// An island has changed that no ACK has told of, and bytes from `start` to `end` would change another.
+    /// A range has changed that no ACK has told of, and bytes from `start` to `end` would change another.
     pub(crate) fn owes_news_but_of(&self, start: SeqNum, end: SeqNum) -> bool {
-        let apart = |island: &Island| end.before(island.start) || start.after(island.end());
+        let apart = |range: &HeldRange| end.before(range.start) || start.after(range.end());
         self.news && self.find(self.recent[0]).is_some_and(apart)
     }
 
@@ -253,12 +253,12 @@ impl Islands {
     pub(crate) fn sack_blocks(&self, out: &mut [(SeqNum, SeqNum)]) -> usize {
         let mut n = 0;
         let recent = self.recent.iter().filter_map(|&at| self.find(at));
-        for island in recent.chain(self.list.iter().take(2 * out.len())) {
+        for range in recent.chain(self.list.iter().take(2 * out.len())) {
             if n == out.len() {
                 break;
             }
-            if out[..n].iter().all(|(start, _)| *start != island.start) {
-                out[n] = (island.start, island.end());
+            if out[..n].iter().all(|(start, _)| *start != range.start) {
+                out[n] = (range.start, range.end());
                 n += 1;
             }
         }

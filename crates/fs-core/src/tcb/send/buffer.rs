@@ -4,158 +4,19 @@
 //! Payload is copied once, into pool frames with room for all headers in front, and stays there until
 //! acknowledged. The device reads the same frame through a second handle ([`FramePool::share`]).
 
+use super::ends::{Ends, Segments};
+use super::segment::{TxSegment, add_at, mark};
+use super::store::TxStore;
 use crate::error::Error;
 use crate::frame::{Frame, FramePool, HEADROOM};
-use crate::frame_queue::{FrameNodes, FrameQueue};
+use crate::frame_queue::FrameQueue;
 use crate::seq::SeqNum;
-use crate::slab::{Hollow, NIL, Slab};
+use crate::slab::{Hollow, NIL};
 use crate::tcb::cc::rate;
 use crate::wire::checksum::{Sum, copy_and_sum};
 use crate::wire::options::TIMESTAMPS_LEN;
-use crate::wire::tcp::{self, TcpFlags};
+use crate::wire::tcp;
 use crate::wire::{eth, ipv6};
-
-/// Marks of a segment.
-pub(crate) mod mark {
-    /// FIN follows the payload.
-    pub(crate) const FIN: u8 = 1;
-    /// The peer has it (RFC 2018).
-    pub(crate) const SACKED: u8 = 2;
-    /// Taken for lost.
-    pub(crate) const LOST: u8 = 4;
-    /// Lost, and sent again since.
-    pub(crate) const RETRANSMITTED: u8 = 8;
-    /// Sent more than once: gives no RTT sample (Karn).
-    pub(crate) const EVER_RETRANSMITTED: u8 = 16;
-    /// `sum` is valid.
-    pub(crate) const SUMMED: u8 = 32;
-    /// The application's write ended here: PSH.
-    pub(crate) const PUSH: u8 = 64;
-    /// What is written next begins a segment of its own (MSG_EOR).
-    pub(crate) const RECORD_END: u8 = 128;
-}
-
-/// A segment of the send queue. In a cache line of its own: of many connections' segments none is beside another that is
-/// needed with it, so one that lay across two lines would be two misses.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(crate) struct TxSegment {
-    /// First part of the payload; a hollow frame when there is none (a bare FIN).
-    pub(crate) head: Frame,
-    /// Further parts, for payloads over one frame.
-    pub(crate) rest: FrameQueue,
-    pub(crate) next: u32,
-    pub(crate) seq: SeqNum,
-    /// Payload bytes.
-    pub(crate) len: u32,
-    /// When it was last sent, in microseconds modulo 2^32.
-    pub(crate) sent_us: u32,
-    /// RFC 1071 sum of the payload, folded.
-    pub(crate) sum: u16,
-    pub(crate) marks: u8,
-}
-
-impl Hollow for TxSegment {
-    fn hollow() -> Self {
-        Self {
-            head: Frame::from_raw(0, 0, 0),
-            rest: FrameQueue::new(),
-            next: NIL,
-            seq: SeqNum(0),
-            len: 0,
-            sent_us: 0,
-            sum: 0,
-            marks: 0,
-        }
-    }
-
-    #[inline]
-    fn next_mut(&mut self) -> &mut u32 {
-        &mut self.next
-    }
-}
-
-impl TxSegment {
-    #[inline]
-    pub(crate) fn has(&self, marks: u8) -> bool {
-        self.marks & marks != 0
-    }
-
-    /// The control bits of its header, but for ECN's.
-    #[inline(always)]
-    pub(crate) fn flags(&self) -> TcpFlags {
-        let mut flags = TcpFlags::ACK;
-        if self.has(mark::PUSH) {
-            flags = flags.with(TcpFlags::PSH);
-        }
-        if self.has(mark::FIN) {
-            flags = flags.with(TcpFlags::FIN);
-        }
-        flags
-    }
-
-    /// Sequence space that it takes: payload and FIN.
-    #[inline]
-    pub(crate) fn span(&self) -> u32 {
-        self.len + (self.marks & mark::FIN) as u32
-    }
-
-    #[inline]
-    pub(crate) fn end(&self) -> SeqNum {
-        self.seq + self.span()
-    }
-}
-
-/// All send queues of a core.
-#[derive(Debug)]
-pub(crate) struct TxStore {
-    /// Frames that it is for: the core's share for sending.
-    most: usize,
-    /// Segments that their queues hold themselves: see [`TxQueue::fold`].
-    lone: usize,
-    pub(crate) segments: Slab<TxSegment>,
-    pub(crate) rest: FrameNodes,
-    /// Rate samples' stamps, by segment; grows with the first connection that needs them.
-    pub(crate) stamps: alloc::vec::Vec<crate::tcb::cc::rate::Stamp>,
-}
-
-impl TxStore {
-    /// For `frames` frames at most; `tell` as in [`crate::config::StackConfig::large_table`].
-    pub(crate) fn new(frames: usize, tell: Option<fn(*const u8, usize)>) -> Self {
-        Self {
-            most: frames,
-            lone: 0,
-            segments: Slab::growing_to(frames, tell),
-            rest: FrameNodes::new(),
-            stamps: alloc::vec::Vec::new(),
-        }
-    }
-
-    /// Frames held (bare FINs counted too).
-    pub(crate) fn frames(&self) -> usize {
-        self.segments.len() + self.rest.len() + self.lone
-    }
-
-    /// Half of the core's frames for sending are held.
-    pub(crate) fn is_half_full(&self) -> bool {
-        self.frames() >= self.most / 2
-    }
-
-    /// Frames that may still be taken.
-    pub(crate) fn frames_left(&self) -> usize {
-        self.most.saturating_sub(self.frames())
-    }
-
-    #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.frames() >= self.most
-    }
-
-    /// An eighth is free: enough for those who wait to go on.
-    pub(crate) fn has_room(&self) -> bool {
-        self.frames() < self.most - self.most / 8
-    }
-}
 
 /// How a write becomes segments.
 #[derive(Clone, Copy, Debug)]
@@ -173,19 +34,13 @@ pub(crate) struct Cut {
 /// Bytes that will be written in front of a segment's payload: mostly no more.
 const HEADERS: usize = eth::HEADER_LEN + ipv6::HEADER_LEN + tcp::HEADER_LEN + TIMESTAMPS_LEN;
 
-/// What is no index of a segment. See [`TxQueue::fold`].
-const LONE: u32 = 1 << 31;
-
 /// One connection's send queue: head to `next` is sent and unacknowledged, `next` to tail unsent. Or it holds its only
-/// segment itself: see [`TxQueue::fold`].
+/// segment itself: see [`TxQueue::store_inline`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxQueue {
-    /// See [`TxQueue::head`]; of a folded queue the segment's chunk, with `LONE`.
-    head: u32,
+    ends: Ends,
     /// First segment never sent; `NIL` when all are.
     pub(crate) next: u32,
-    /// See [`TxQueue::tail`]; of a folded queue when the segment was sent.
-    tail: u32,
     /// Payload bytes in the queue.
     pub(crate) bytes: u32,
 }
@@ -210,81 +65,77 @@ pub(crate) struct Acked {
 
 impl TxQueue {
     pub(crate) const fn new() -> Self {
-        Self { head: NIL, next: NIL, tail: NIL, bytes: 0 }
+        Self { ends: Ends::NONE, next: NIL, bytes: 0 }
     }
 
     /// Nothing is in flight, and nothing waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.head == NIL
+        self.ends.is_none()
     }
 
-    /// The first segment. Not to be asked of a folded queue.
+    /// The first segment. Not to be asked of an inline queue.
     #[inline(always)]
     pub(crate) fn head(&self) -> u32 {
-        debug_assert!(!self.is_folded());
-        self.head
+        self.ends.head()
     }
 
-    /// The last segment. Not to be asked of a folded queue.
+    /// The last segment. Not to be asked of an inline queue.
     #[inline(always)]
     pub(crate) fn tail(&self) -> u32 {
-        debug_assert!(!self.is_folded());
-        self.tail
+        self.ends.tail()
     }
 
+    /// The queue holds its only segment itself.
     #[inline(always)]
-    pub(crate) fn is_folded(&self) -> bool {
-        self.head >= LONE && self.head != NIL
+    pub(crate) fn is_inline(&self) -> bool {
+        self.ends.is_inline()
     }
 
     /// The queue holds its only segment itself from now on, if that is an ordinary one that has been sent: of what is
     /// known of it, what its ACK asks for. That ACK then needs no segment of the store, which of many connections would
-    /// be a cache miss and another page. Whatever else happens needs [`TxQueue::unfold`] first. No place in the queue may
+    /// be a cache miss and another page. Whatever else happens needs [`TxQueue::spill`] first. No cursor of the queue may
     /// be remembered, nor a stamp of its segment.
     #[inline(always)]
-    pub(crate) fn fold(&mut self, store: &mut TxStore) {
-        if self.is_folded() || self.head == NIL || self.head != self.tail || self.next != NIL {
+    pub(crate) fn store_inline(&mut self, store: &mut TxStore) {
+        let Segments::Stored { head, tail } = self.ends.get() else { return };
+        if head == NIL || head != tail || self.next != NIL {
             return;
         }
-        let segment = &mut store.segments[self.head];
+        let segment = &mut store.segments[head];
         let chunk = segment.head.chunk();
-        let usual = segment.marks & !mark::SUMMED == mark::PUSH
+        let ordinary = segment.marks & !mark::SUMMED == mark::PUSH
             && segment.rest.is_empty()
             && segment.head.off() == usize::from(HEADROOM)
-            && chunk < !LONE;
-        if !usual {
+            && Ends::can_hold(chunk);
+        if !ordinary {
             return;
         }
-        let (index, _) = (self.head, segment.head.take());
-        (self.head, self.tail) = (LONE | chunk, segment.sent_us);
-        store.segments.vacate(index);
-        store.lone += 1;
+        // Its handle is in the chunk's number from now on.
+        let _ = segment.head.take();
+        self.ends = Ends::inline(chunk, segment.sent_us);
+        store.segments.vacate(head);
+        store.inline += 1;
     }
 
-    /// The segment that a folded queue holds, out of it, and when it was sent.
+    /// The segment that an inline queue holds, out of it, and when it was sent.
     #[inline(always)]
-    pub(crate) fn take_folded(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
-        if !self.is_folded() {
-            return None;
-        }
-        let folded = (self.folded_frame(), self.tail);
-        store.lone -= 1;
-        (self.head, self.tail, self.bytes) = (NIL, NIL, 0);
-        Some(folded)
+    pub(crate) fn take_inline(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
+        let Segments::Inline { chunk, sent_us } = self.ends.get() else { return None };
+        let frame = self.inline_frame(chunk);
+        store.inline -= 1;
+        (self.ends, self.bytes) = (Ends::NONE, 0);
+        Some((frame, sent_us))
     }
 
     /// The only segment of a queue without marks and unsent ones, out of it, if it has one frame; and when it was sent.
     #[inline(always)]
     pub(crate) fn take_only(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
-        if self.is_folded() {
-            return self.take_folded(store);
-        }
-        let index = self.head;
-        if index != self.tail {
+        let Segments::Stored { head, tail } = self.ends.get() else { return self.take_inline(store) };
+        if head != tail {
             return None;
         }
-        let segment = &mut store.segments[index];
+        let segment = &mut store.segments[head];
         debug_assert!(
             !segment.has(!(mark::PUSH | mark::SUMMED | mark::RECORD_END)),
             "without a record of losses nothing is marked, and what is open has sent no FIN"
@@ -293,49 +144,50 @@ impl TxQueue {
             return None;
         }
         let taken = (segment.head.take(), segment.sent_us);
-        store.segments.vacate(index);
-        (self.head, self.tail, self.bytes) = (NIL, NIL, 0);
+        store.segments.vacate(head);
+        (self.ends, self.bytes) = (Ends::NONE, 0);
         Some(taken)
     }
 
-    /// Of a folded queue: its segment's frame.
+    /// Of an inline queue: its segment's frame.
     #[inline(always)]
-    fn folded_frame(&self) -> Frame {
-        Frame::from_raw(self.head & !LONE, HEADROOM, self.bytes as u16)
+    fn inline_frame(&self, chunk: u32) -> Frame {
+        Frame::from_raw(chunk, HEADROOM, self.bytes as u16)
     }
 
-    /// The opposite of [`TxQueue::fold`], given SND.NXT.
+    /// The opposite of [`TxQueue::store_inline`], given SND.NXT.
     #[inline(always)]
-    pub(crate) fn unfold(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
-        if self.is_folded() {
-            self.unfold_now(store, snd_nxt);
+    pub(crate) fn spill(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
+        if self.is_inline() {
+            self.spill_now(store, snd_nxt);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn unfold_now(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
+    fn spill_now(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
         let len = self.bytes;
-        let Some((head, sent_us)) = self.take_folded(store) else { return };
+        let Some((head, sent_us)) = self.take_inline(store) else { return };
         let segment = TxSegment { head, seq: snd_nxt - len, len, sent_us, marks: mark::PUSH, ..TxSegment::hollow() };
         let index = store.segments.insert(segment);
-        (self.head, self.tail, self.bytes) = (index, index, len);
+        (self.ends, self.bytes) = (Ends::stored(index, index), len);
     }
 
     /// An ACK will be looked at soon.
     #[inline]
     pub(crate) fn prefetch<P: FramePool>(&self, store: &TxStore, pool: &P) {
-        if self.is_folded() {
-            pool.prefetch(&self.folded_frame());
-        } else {
-            store.segments.prefetch(self.head);
+        match self.ends.get() {
+            Segments::Inline { chunk, .. } => pool.prefetch(&self.inline_frame(chunk)),
+            Segments::Stored { head, .. } => store.segments.prefetch(head),
         }
     }
 
     /// The same, once what [`TxQueue::prefetch`] has asked for is there.
     #[inline]
     pub(crate) fn prefetch_frame<P: FramePool>(&self, store: &TxStore, pool: &P) {
-        if let Some(segment) = store.segments.get(self.head) {
+        if let Segments::Stored { head, .. } = self.ends.get()
+            && let Some(segment) = store.segments.get(head)
+        {
             pool.prefetch(&segment.head);
         }
     }
@@ -343,30 +195,33 @@ impl TxQueue {
     /// When the first segment was last sent; `None`: none was.
     #[inline]
     pub(crate) fn head_sent_us(&self, store: &TxStore) -> Option<u32> {
-        if self.is_folded() {
-            return Some(self.tail);
+        match self.ends.get() {
+            Segments::Inline { sent_us, .. } => Some(sent_us),
+            Segments::Stored { head, .. } => (head != self.next).then(|| store.segments[head].sent_us),
         }
-        (self.head != self.next).then(|| store.segments[self.head].sent_us)
     }
 
     /// A single segment has been sent and waits for its ACK.
     #[inline]
     pub(crate) fn has_one_out(&self, store: &TxStore) -> bool {
-        self.is_folded() || self.head != self.next && store.segments[self.head].next == self.next
+        match self.ends.get() {
+            Segments::Inline { .. } => true,
+            Segments::Stored { head, .. } => head != self.next && store.segments[head].next == self.next,
+        }
     }
 
     /// Inlined for the sake of [`Slab::insert`].
     #[inline(always)]
     fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
         // Nothing is unsent before it: it begins at SND.NXT.
-        self.unfold(store, segment.seq);
+        self.spill(store, segment.seq);
         let index = store.segments.insert(segment);
-        if self.tail == NIL {
-            self.head = index;
+        if self.ends.is_none() {
+            self.ends = Ends::stored(index, index);
         } else {
-            store.segments[self.tail].next = index;
+            store.segments[self.tail()].next = index;
+            self.ends = Ends::stored(self.head(), index);
         }
-        self.tail = index;
         if self.next == NIL {
             self.next = index;
         }
@@ -376,7 +231,7 @@ impl TxQueue {
     /// Sequence number of the next byte to be queued, given SND.NXT.
     #[inline]
     pub(crate) fn write_seq(&self, store: &TxStore, snd_nxt: SeqNum) -> SeqNum {
-        if self.next == NIL { snd_nxt } else { store.segments[self.tail].end() }
+        if self.next == NIL { snd_nxt } else { store.segments[self.tail()].end() }
     }
 
     /// Copies up to `room` bytes of `buf` behind what is queued, filling the last unsent segment first.
@@ -394,7 +249,7 @@ impl TxQueue {
         let mut pushed = 0;
         while done < buf.len() {
             let open = self.next != NIL && {
-                let tail = &store.segments[self.tail];
+                let tail = &store.segments[self.tail()];
                 tail.len > 0 && tail.len < mss && !tail.has(mark::FIN | mark::RECORD_END)
             };
             if open {
@@ -422,7 +277,7 @@ impl TxQueue {
             self.push_now_and_then(store, done, &mut pushed, cut);
         }
         if done > 0 && cut.push_at_end {
-            store.segments[self.tail].marks |= mark::PUSH;
+            store.segments[self.tail()].marks |= mark::PUSH;
         }
         done
     }
@@ -431,7 +286,7 @@ impl TxQueue {
     #[inline]
     fn push_now_and_then(&mut self, store: &mut TxStore, done: usize, pushed: &mut usize, cut: Cut) {
         if (done - *pushed) as u64 > u64::from(cut.push_every) {
-            let tail = &mut store.segments[self.tail];
+            let tail = &mut store.segments[self.tail()];
             if tail.len >= cut.mss {
                 tail.marks |= mark::PUSH;
                 *pushed = done;
@@ -449,7 +304,7 @@ impl TxQueue {
         summed: bool,
     ) -> usize {
         let TxStore { segments, rest, .. } = store;
-        let tail = &mut segments[self.tail];
+        let tail = &mut segments[self.tail()];
         let want = buf.len().min((mss - tail.len) as usize);
         let last = tail.rest.last_mut(rest).unwrap_or(&mut tail.head);
         let room = pool.chunk_size().saturating_sub(last.off() + last.len());
@@ -518,7 +373,7 @@ impl TxQueue {
     /// Queues our FIN: on the last unsent segment if there is one, else on its own.
     pub(crate) fn push_fin(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
         if self.next != NIL {
-            store.segments[self.tail].marks |= mark::FIN;
+            store.segments[self.tail()].marks |= mark::FIN;
             return;
         }
         let segment = TxSegment { seq: snd_nxt, marks: mark::FIN, ..TxSegment::hollow() };
@@ -536,9 +391,8 @@ impl TxQueue {
         mut see: impl FnMut(&TxSegment),
     ) -> Acked {
         let mut acked = Acked::default();
-        debug_assert!(!self.is_folded());
-        while self.head != self.next {
-            let segment = &mut store.segments[self.head];
+        while self.head() != self.next {
+            let segment = &mut store.segments[self.head()];
             if segment.end().after(una) {
                 if una.after(segment.seq) {
                     let n = una.since(segment.seq).min(segment.len);
@@ -565,10 +419,8 @@ impl TxQueue {
                 acked.sample_us = Some(segment.sent_us);
             }
             self.bytes -= len;
-            let index = core::mem::replace(&mut self.head, segment.next);
-            if self.head == NIL {
-                self.tail = NIL;
-            }
+            let index = self.head();
+            self.ends = if segment.next == NIL { Ends::NONE } else { Ends::stored(segment.next, self.tail()) };
             let head = segment.head.take();
             if !segment.rest.is_empty() {
                 segment.rest.clear(&mut store.rest, pool);
@@ -583,7 +435,7 @@ impl TxQueue {
 
     fn trim_head<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, n: u32) {
         let TxStore { segments, rest, .. } = store;
-        let segment = &mut segments[self.head];
+        let segment = &mut segments[self.head()];
         segment.seq += n;
         segment.len -= n;
         segment.marks &= !mark::SUMMED;
@@ -640,22 +492,23 @@ impl TxQueue {
         let new = segments.insert(tail);
         rate::copy_stamp(stamps, index, new);
         segments[index].next = new;
-        if self.tail == index {
-            self.tail = new;
+        if self.tail() == index {
+            self.ends = Ends::stored(self.head(), new);
         }
         true
     }
 
     /// Gives everything back.
     pub(crate) fn clear<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P) {
-        if let Some((frame, _)) = self.take_folded(store) {
+        if let Some((frame, _)) = self.take_inline(store) {
             pool.free(frame);
         }
         let TxStore { segments, rest, .. } = store;
-        while self.head != NIL {
-            let index = self.head;
+        let mut at = self.head();
+        while at != NIL {
+            let index = at;
             let segment = &mut segments[index];
-            self.head = segment.next;
+            at = segment.next;
             segment.rest.clear(rest, pool);
             // A bare FIN's frame is hollow: it names no chunk.
             let (head, hollow) = (segment.head.take(), segment.len == 0);
@@ -682,41 +535,6 @@ impl Acked {
     }
 }
 
-impl TxSegment {
-    /// Copies payload bytes from `from` on.
-    pub(crate) fn read_at<P: FramePool>(&self, rest: &FrameNodes, pool: &P, from: usize, out: &mut [u8]) {
-        let head = pool.bytes(&self.head);
-        if self.len == 0 {
-            return;
-        }
-        let in_head = head.len().saturating_sub(from).min(out.len());
-        if in_head > 0 {
-            out[..in_head].copy_from_slice(&head[from..from + in_head]);
-        }
-        if in_head < out.len() {
-            self.rest.copy_at(rest, pool, (from + in_head) - head.len(), &mut out[in_head..]);
-        }
-    }
-
-    /// The payload's folded sum, computed now if it is not known.
-    pub(crate) fn payload_sum<P: FramePool>(&mut self, rest: &FrameNodes, pool: &P) -> u16 {
-        if self.len == 0 {
-            return 0;
-        }
-        if !self.has(mark::SUMMED) {
-            let mut sum = Sum::of(pool.bytes(&self.head)).fold();
-            let mut at = self.head.len() as u32;
-            self.rest.for_each(rest, |frame| {
-                sum = add_at(sum, at, Sum::of(pool.bytes(frame)).fold());
-                at += frame.len() as u32;
-            });
-            self.sum = sum;
-            self.marks |= mark::SUMMED;
-        }
-        self.sum
-    }
-}
-
 /// Copies, and sums on the way if asked.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8], summed: bool) -> u16 {
@@ -726,15 +544,6 @@ fn copy(to: &mut [u8], from: &[u8], summed: bool) -> u16 {
         to.copy_from_slice(from);
         0
     }
-}
-
-/// The sum of two runs of bytes, the second starting at offset `at` of the first (RFC 1071 section 2(B):
-/// at an odd offset, its bytes are swapped).
-#[inline]
-fn add_at(sum: u16, at: u32, more: u16) -> u16 {
-    let more = if at % 2 == 1 { more.swap_bytes() } else { more };
-    let total = sum as u32 + more as u32;
-    (total as u16).wrapping_add((total >> 16) as u16)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Looking for losses by time: RACK's step 5 (RFC 8985 6.2).
 
-use super::buffer::{TxStore, mark};
-use super::place::{DUP_THRESH, Place};
+use super::cursor::{DUP_THRESH, SegmentCursor};
 use super::rack::{Found, Resent, sent_after};
+use super::segment::mark;
+use super::store::TxStore;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::tcb::Tcb;
@@ -13,7 +14,7 @@ const REORDERING_MAX: u32 = 300;
 
 impl Tcb {
     /// 6.2 step 5, RACK_detect_loss. `force`: the reordering timer has fired, nothing need have arrived.
-    pub(crate) fn find_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> Found {
+    pub(crate) fn detect_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> Found {
         let mut found = Found::default();
         let (una, queue) = (self.snd_una, self.tx);
         let srtt = self.rtt.srtt_us();
@@ -29,11 +30,11 @@ impl Tcb {
         let mut waiting = false;
 
         let mut settled = rack.settled.filter(|p| p.holds(una));
-        let mut at = Place::or_head(settled, una, &queue);
+        let mut at = SegmentCursor::or_head(settled, una, &queue);
         while at != queue.next && at != NIL {
             let segment = &store.segments[at];
             let (next, seq) = (segment.next, segment.seq);
-            settled = Some(Place { index: at, seq });
+            settled = Some(SegmentCursor { index: at, seq });
             if !segment.has(mark::SACKED | mark::LOST | mark::EVER_RETRANSMITTED) {
                 if !sent_after(latest, (segment.sent_us, segment.end())) {
                     break;
@@ -50,20 +51,20 @@ impl Tcb {
         rack.settled = settled;
 
         let mut resent = core::mem::take(&mut rack.resent);
-        while let Some(&Resent { place, sent_us }) = resent.front() {
-            let live = place.holds(una) && {
-                let segment = &store.segments[place.index];
+        while let Some(&Resent { cursor, sent_us }) = resent.front() {
+            let live = cursor.holds(una) && {
+                let segment = &store.segments[cursor.index];
                 segment.sent_us == sent_us && segment.has(mark::RETRANSMITTED) && !segment.has(mark::SACKED)
             };
             if live {
-                if !sent_after(latest, (sent_us, store.segments[place.index].end())) {
+                if !sent_after(latest, (sent_us, store.segments[cursor.index].end())) {
                     break;
                 }
                 if !expired(sent_us) {
                     waiting = true;
                     break;
                 }
-                found.bytes += ext.take_for_lost(store, place.index);
+                found.bytes += ext.take_for_lost(store, cursor.index);
                 found.again = true;
             }
             resent.pop_front();

@@ -1,7 +1,7 @@
 //! Fast recovery, from the reduction to its end: RFC 5681 section 3.2, RFC 6582, RFC 6937.
 
-use super::buffer::TxStore;
 use super::recovery::Acknowledged;
+use super::store::TxStore;
 use crate::stats::Stats;
 use crate::tcb::Tcb;
 use crate::tcb::cc::algorithm::Algorithm;

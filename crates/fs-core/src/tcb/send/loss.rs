@@ -1,7 +1,7 @@
 //! What loss recovery remembers of a connection: made at the first SACK, duplicate ACK, probe or time-out, so that a
 //! connection without trouble does not pay for it.
 
-use super::place::{Known, Place};
+use super::cursor::{Known, SegmentCursor};
 use super::rack::Rack;
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -10,7 +10,7 @@ use crate::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Loss {
     /// No segment before this place is lost and waits to be sent again; `None`: no segment at all.
-    pub(crate) resend: Option<Place>,
+    pub(crate) resend: Option<SegmentCursor>,
     /// The blocks of the latest SACK option.
     pub(crate) blocks: [Known; 4],
     /// Highest sequence number that the peer has said to hold, plus one (Linux `tcp_highest_sack_seq`).

@@ -1,20 +1,23 @@
 //! The sending half: a queue of segments, what is sent when, and how loss is found and mended.
 
 pub(crate) mod buffer;
-mod calm;
+mod clean_ack;
+pub(crate) mod cursor;
 mod detect;
+mod ends;
 mod fast_recovery;
 pub(crate) mod loss;
 mod old_ack;
 pub(crate) mod path;
 pub(crate) mod persist;
-pub(crate) mod place;
 pub(crate) mod rack;
 pub(crate) mod recovery;
 pub(crate) mod room;
 pub(crate) mod rto;
 pub(crate) mod sack;
+pub(crate) mod segment;
 pub(crate) mod segmenter;
 pub(crate) mod sender;
+pub(crate) mod store;
 mod timeout;
 pub(crate) mod tlp;

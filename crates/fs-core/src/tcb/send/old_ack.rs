@@ -1,8 +1,8 @@
 //! SACK blocks of an ACK below SND.UNA: another, which was sent later, has come before it.
 
-use super::buffer::TxStore;
 use super::recovery::Acknowledged;
 use super::sack::duplicate_block;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::stats::Stats;
@@ -11,7 +11,7 @@ use crate::tcb::extension::Recovery;
 use crate::time::{Instant, micros};
 
 impl Tcb {
-    /// As [`Tcb::on_ack`]'s long way, where `ack` is below SND.UNA. It is no sample of the round trip: it was under way for
+    /// As [`Tcb::on_ack`]'s slow path, where `ack` is below SND.UNA. It is no sample of the round trip: it was under way for
     /// longer than those that were sent after it.
     #[cold]
     #[allow(clippy::too_many_arguments, reason = "the connection's core, and the ACK")]
@@ -25,16 +25,16 @@ impl Tcb {
         sack: &[(SeqNum, SeqNum)],
         now: Instant,
     ) {
-        self.tx.unfold(store, self.snd_nxt);
+        self.tx.spill(store, self.snd_nxt);
         let duplicate = duplicate_block(sack, ack);
         let mut facts = Acknowledged { duplicate, ..Acknowledged::default() };
         self.model_begin(store, self.snd_una, now);
         let sacked = self.mark_sacked(store, sack, None, micros(now));
         *delivered = delivered.wrapping_add(sacked.segments);
-        self.book_sacked(&sacked, &mut facts, stats);
+        self.account_sacked(&sacked, &mut facts, stats);
         self.take_duplicate(&facts);
         let began = self.may_begin();
-        let wait_us = self.judge(store, stats, config, &facts, now);
+        let wait_us = self.update_recovery(store, stats, config, &facts, now);
         if matches!(self.recovery(), Recovery::Fast { .. }) {
             if began {
                 self.apply_prr(facts.delivered, false);

@@ -1,7 +1,7 @@
 //! Segment sizes on a path: what ICMP says (RFC 1191, RFC 8201), black holes that say nothing (RFC 4821), and the way
 //! up again.
 
-use super::buffer::TxStore;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::slab::NIL;
 use crate::tcb::Tcb;
@@ -65,7 +65,7 @@ impl Tcb {
     fn try_larger(&mut self, now: Instant) -> bool {
         let (una, mss) = (self.snd_una, self.mss);
         let path = &mut self.ext_mut().sender.path;
-        path.judge_trial(una);
+        path.on_trial_acked(una);
         if path.raise_at.is_some_and(|at| at <= now) {
             path.raise_at = None;
             path.proven = mss;
@@ -100,7 +100,7 @@ impl Tcb {
         let len = store.segments[self.tx.head()].len;
         let una = self.snd_una;
         let Some(ext) = self.ext.as_mut() else { return };
-        ext.sender.path.judge_trial(una);
+        ext.sender.path.on_trial_acked(una);
         let (proven, time_outs) = (ext.sender.path.proven, ext.loss.as_deref().map_or(0, |l| l.time_outs));
         if proven != 0 && len > u32::from(proven) {
             return self.reduce_mss(proven, now);

@@ -3,6 +3,7 @@
 use crate::config::TcpConfig;
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
+use crate::tcb::timer_kind::TimerKind;
 use crate::time::Instant;
 
 impl Tcb {
@@ -11,13 +12,12 @@ impl Tcb {
     #[inline]
     pub(crate) fn persist_if_stuck(&mut self, config: &TcpConfig, now: Instant) {
         if !self.timer_runs() && self.has_unsent() && self.snd_una == self.snd_nxt {
-            self.flags.set(Flags::PERSIST);
-            self.dup_acks = 0;
-            self.restart_rto(config, now);
+            self.probes_answered();
+            self.restart_persist(config, now);
             if let Some(wait) = self.cork_wait()
                 && wait < self.rto(config)
             {
-                self.set_timer(Flags::default(), now + wait);
+                self.set_timer(TimerKind::Persist, now + wait);
             }
         }
     }
@@ -39,19 +39,32 @@ impl Tcb {
     }
 
     /// The persist timer fired. True when an empty probe must be sent; false when the window has room for
-    /// a part of the next segment, which then goes out. `dup_acks` counts unanswered probes meanwhile.
+    /// a part of the next segment, which then goes out.
     pub(crate) fn on_persist_timeout(&mut self, config: &TcpConfig, now: Instant) -> bool {
         if self.snd_wnd > 0 {
             self.flags.set(Flags::PUSH_OUT);
-            self.rto_at = 0;
+            self.persist_timer_fired();
             // Sending takes it back; a pool too dry to cut the segment must not be asked at the same pace for ever.
             self.backoff = self.backoff.saturating_add(1);
             return false;
         }
-        self.ext_mut().sender.closed_since.get_or_insert(now);
+        let sender = &mut self.ext_mut().sender;
+        sender.closed_since.get_or_insert(now);
+        sender.window_probes = sender.window_probes.saturating_add(1);
         self.backoff = self.backoff.saturating_add(1);
-        self.dup_acks = self.dup_acks.saturating_add(1);
-        self.restart_rto(config, now);
+        self.restart_persist(config, now);
         true
+    }
+
+    /// Probes that the peer has not answered.
+    pub(crate) fn window_probes(&self) -> u8 {
+        self.ext.as_ref().map_or(0, |e| e.sender.window_probes)
+    }
+
+    /// The peer is alive, or probing begins: the count of what it has left unanswered does too.
+    pub(crate) fn probes_answered(&mut self) {
+        if let Some(ext) = self.ext.as_mut() {
+            ext.sender.window_probes = 0;
+        }
     }
 }

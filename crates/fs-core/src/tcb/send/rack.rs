@@ -5,7 +5,7 @@
 //! the order in which that happened. Looking for losses is walking both from their old ends until a segment is found
 //! that has time left; what has been settled is not looked at again.
 
-use super::place::Place;
+use super::cursor::SegmentCursor;
 use crate::seq::SeqNum;
 use alloc::collections::VecDeque;
 
@@ -18,7 +18,7 @@ const MIN_RTT_PERIOD_US: u32 = 150_000_000;
 /// A segment sent again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resent {
-    pub(super) place: Place,
+    pub(super) cursor: SegmentCursor,
     pub(super) sent_us: u32,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Rack {
     min_rtt_before_us: u32,
     min_rtt_since_us: u32,
     /// Every segment before it that was sent only once has arrived or is lost.
-    pub(super) settled: Option<Place>,
+    pub(super) settled: Option<SegmentCursor>,
     /// Segments sent again, by time.
     pub(super) resent: VecDeque<Resent>,
 }
@@ -135,12 +135,12 @@ impl Rack {
 
     /// A segment was sent again.
     pub(crate) fn sent_again(&mut self, index: u32, seq: SeqNum, sent_us: u32) {
-        self.resent.push_back(Resent { place: Place { index, seq }, sent_us });
+        self.resent.push_back(Resent { cursor: SegmentCursor { index, seq }, sent_us });
     }
 
-    /// It remembers places in the send queue.
+    /// It remembers cursors in the send queue.
     #[inline]
-    pub(crate) fn has_places(&self) -> bool {
+    pub(crate) fn has_cursors(&self) -> bool {
         self.settled.is_some() || !self.resent.is_empty()
     }
 

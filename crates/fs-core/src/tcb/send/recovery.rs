@@ -1,12 +1,14 @@
 //! What an ACK does to the sending half: RTT samples, congestion window, and recovery's states (RFC 5681, 6582, 6675,
 //! 8985). The order of things is Linux's `tcp_ack`. What a time-out does is in [`super::timeout`].
 //!
-//! A connection without trouble takes [`Tcb::on_ack`]'s short way; the first SACK, duplicate ACK, probe or time-out gives it
+//! A connection without trouble takes [`Tcb::on_ack`]'s fast path; the first SACK, duplicate ACK, probe or time-out gives it
 //! a [`super::loss::Loss`], and from then on ACKs take the long one.
 
-use super::buffer::{Acked, TxSegment, TxStore, mark};
-use super::place::DUP_THRESH;
+use super::buffer::Acked;
+use super::cursor::DUP_THRESH;
 use super::sack::{Sacked, duplicate_block};
+use super::segment::{TxSegment, mark};
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::seq::SeqNum;
@@ -17,6 +19,7 @@ use crate::tcb::cc::hystart::{self, SlowStartAck};
 use crate::tcb::cc::{self, Control};
 use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
+use crate::tcb::timer_kind::TimerKind;
 use crate::time::{Duration, Instant, later, micros};
 
 /// An acceptable ACK, as far as the sending half is concerned.
@@ -32,7 +35,7 @@ pub(crate) struct AckInput<'a> {
     pub(crate) now: Instant,
 }
 
-/// What an ACK has told, for recovery to judge.
+/// What an ACK says, for recovery's states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Acknowledged {
     /// SND.UNA has moved.
@@ -90,17 +93,17 @@ impl Tcb {
         delivered: &mut u32,
         input: AckInput<'_>,
     ) -> bool {
-        self.tx.unfold(store, self.snd_nxt);
+        self.tx.spill(store, self.snd_nxt);
         let advanced = input.ack != self.snd_una;
         if !advanced && (self.snd_una == self.snd_nxt || !input.bare && input.sack.is_empty() && !input.ece) {
             return false;
         }
         let troubled = |e: &crate::tcb::extension::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
         if !advanced || !input.sack.is_empty() || input.ece || self.ext.as_ref().is_some_and(troubled) {
-            if self.is_calm(&input) {
-                return self.on_calm_ack(store, pool, config, delivered, &input);
+            if self.is_clean(&input) {
+                return self.on_clean_ack(store, pool, config, delivered, &input);
             }
-            return self.on_ack_in_trouble(store, pool, stats, config, delivered, &input);
+            return self.on_ack_slow_path(store, pool, stats, config, delivered, &input);
         }
         let flight_before = self.flight();
         let advance = input.ack.since(self.snd_una);
@@ -117,7 +120,6 @@ impl Tcb {
             self.backoff = 0;
         }
         self.dup_acks = 0;
-        self.flags.clear(Flags::PERSIST);
         self.grow_window(config, advance, flight_before, rtt_us, input.now);
         self.model_end(input.now);
         if self.snd_una == self.snd_nxt {
@@ -131,7 +133,7 @@ impl Tcb {
 
     /// As `on_ack`, where something is or was amiss.
     #[inline(never)]
-    pub(super) fn on_ack_in_trouble<P: FramePool>(
+    pub(super) fn on_ack_slow_path<P: FramePool>(
         &mut self,
         store: &mut TxStore,
         pool: &mut P,
@@ -160,13 +162,12 @@ impl Tcb {
             *delivered = delivered.wrapping_add(acked.segments);
             self.snd_una = input.ack;
             self.dup_acks = 0;
-            self.flags.clear(Flags::PERSIST);
         }
-        self.book_acknowledged(&acked, advance, &mut facts);
+        self.account_acked(&acked, advance, &mut facts);
         self.follow_trace(&trace, now_us, &mut facts);
         let sacked = self.mark_sacked(store, input.sack, input.echo, now_us);
         *delivered = delivered.wrapping_add(sacked.segments);
-        self.book_sacked(&sacked, &mut facts, stats);
+        self.account_sacked(&sacked, &mut facts, stats);
         if advanced {
             self.forget_passed();
         }
@@ -174,11 +175,11 @@ impl Tcb {
         self.take_duplicate(&facts);
 
         let lost_before = self.ext.as_ref().map_or(0, |e| e.lost);
-        if self.judge_probe(input.ack, &facts) {
+        if self.on_probe_acked(input.ack, &facts) {
             self.reduce_for_probe(input.now);
         }
         let repairing = matches!(self.recovery(), Recovery::Fast { .. });
-        let wait_us = self.judge(store, stats, config, &facts, input.now);
+        let wait_us = self.update_recovery(store, stats, config, &facts, input.now);
         if input.ece {
             self.on_echo(stats, input, advance);
         }
@@ -203,7 +204,7 @@ impl Tcb {
     }
 
     /// Takes what was acknowledged out of the scoreboard's counts.
-    fn book_acknowledged(&mut self, acked: &Acked, advance: u32, facts: &mut Acknowledged) {
+    fn account_acked(&mut self, acked: &Acked, advance: u32, facts: &mut Acknowledged) {
         let (with_sack, mss) = (self.flags.has(Flags::SACK), self.mss as u32);
         let bare_duplicate = !facts.advanced && facts.bare;
         let out = self.snd_nxt.since(self.snd_una);
@@ -269,7 +270,7 @@ impl Tcb {
         }
     }
 
-    pub(super) fn book_sacked(&mut self, sacked: &Sacked, facts: &mut Acknowledged, stats: &mut Stats) {
+    pub(super) fn account_sacked(&mut self, sacked: &Sacked, facts: &mut Acknowledged, stats: &mut Stats) {
         facts.sacked = sacked.bytes;
         facts.delivered = facts.delivered.saturating_add(sacked.bytes);
         facts.original |= sacked.original;
@@ -344,14 +345,14 @@ impl Tcb {
         let facts = Acknowledged { bare, duplicate: duplicate_block(sack, ack), ..Acknowledged::default() };
         self.take_duplicate(&facts);
         // What repairs a loss moves SND.UNA.
-        self.judge_probe(ack, &facts);
+        self.on_probe_acked(ack, &facts);
         if facts.duplicate.is_some() && self.recovery() == Recovery::Open && self.resent_for_nothing() {
             self.undo(store);
         }
     }
 
     /// Recovery's states: the order of Linux's `tcp_fastretrans_alert`. Returns RACK's wait.
-    pub(super) fn judge(
+    pub(super) fn update_recovery(
         &mut self,
         store: &mut TxStore,
         stats: &mut Stats,
@@ -383,9 +384,9 @@ impl Tcb {
                     self.undo(store);
                 }
             }
-            Recovery::Loss { high } => self.judge_after_timeout(store, facts, high),
+            Recovery::Loss { high } => self.on_ack_after_timeout(store, facts, high),
         }
-        let (wait_us, again) = self.find_losses(store, config, facts, now);
+        let (wait_us, again) = self.detect_losses(store, config, facts, now);
         lost_again |= again;
         let lost = self.ext.as_ref().is_some_and(|e| e.lost > 0);
         match self.recovery() {
@@ -398,7 +399,7 @@ impl Tcb {
     }
 
     /// Takes for lost what must be. Returns RACK's wait, and whether something was lost a second time.
-    fn find_losses(
+    fn detect_losses(
         &mut self,
         store: &mut TxStore,
         config: &TcpConfig,
@@ -416,7 +417,7 @@ impl Tcb {
             return (None, false);
         }
         if config.rack {
-            let found = self.find_losses_by_time(store, micros(now), false);
+            let found = self.detect_losses_by_time(store, micros(now), false);
             return (found.wait_us, found.again);
         }
         if self.may_begin() && u32::from(self.dup_acks) >= DUP_THRESH && facts.sacked > 0 {
@@ -515,7 +516,7 @@ impl Tcb {
         }
     }
 
-    /// The timers after an ACK that took the long way.
+    /// The timers after an ACK that took the slow path.
     pub(super) fn time_after_ack(
         &mut self,
         store: &TxStore,
@@ -543,13 +544,17 @@ impl Tcb {
             // RFC 2018 section 8: the ACK stops before what the peer has SACKed. A short wait for one that mends it,
             // then the time-out forgets the SACKs (Linux `tcp_check_sack_reneging`).
             let wait = Duration::from_micros(u64::from(self.rtt.srtt_us() / 2)).max(Duration::from_millis(10));
-            self.set_timer(Flags::default(), now + wait);
+            self.set_timer(TimerKind::Retransmit, now + wait);
         } else if let Some(wait_us) = wait_us {
             let wait = Duration::from_micros(u64::from(wait_us)).min(self.rto(config));
-            self.set_timer(Flags::REORDER_TIMER, now + wait);
+            self.set_timer(TimerKind::Reorder, now + wait);
         } else if advanced {
             self.restart_timer(store, config, now);
-        } else if self.flags.has(Flags::REORDER_TIMER) || self.flags.has(Flags::PROBE_TIMER) && !self.may_begin() {
+        } else if match self.flags.timer() {
+            TimerKind::Reorder => true,
+            TimerKind::Probe => !self.may_begin(),
+            _ => false,
+        } {
             // From the head's own time: duplicate ACKs must not put the time-out off.
             self.resume_rto(store, config, now);
         }
@@ -564,7 +569,7 @@ impl Tcb {
         now: Instant,
     ) {
         self.model_begin(store, self.snd_una, now);
-        let found = self.find_losses_by_time(store, micros(now), true);
+        let found = self.detect_losses_by_time(store, micros(now), true);
         self.resume_rto(store, config, now);
         if found.bytes > 0 {
             if !matches!(self.recovery(), Recovery::Fast { .. }) {
@@ -572,7 +577,7 @@ impl Tcb {
                 self.apply_prr(self.mss as u32, false);
             }
         } else if let Some(wait_us) = found.wait_us {
-            self.set_timer(Flags::REORDER_TIMER, now + Duration::from_micros(u64::from(wait_us)));
+            self.set_timer(TimerKind::Reorder, now + Duration::from_micros(u64::from(wait_us)));
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Room in the send buffer, and what holds a sender back.
 
-use super::buffer::TxStore;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
 use crate::tcb::Tcb;
 use crate::tcb::cc::algorithm::Algorithm;
 use crate::tcb::cc::{self};
+use crate::tcb::connection_stats::Limit;
 use crate::tcb::flags::Flags;
-use crate::tcb::tally::Limit;
 use crate::time::{Duration, Instant};
 use crate::timer::tick::current_tick;
 
@@ -177,13 +177,12 @@ impl Tcb {
     /// Sending resumes, perhaps after a long time: RFC 5681 4.1, RFC 2861.
     #[inline]
     pub(crate) fn end_idle(&mut self, config: &TcpConfig, initial_window: u32, now: Instant) {
-        if !self.flags.has(Flags::PROBE_TIMER | Flags::REORDER_TIMER) || !self.has_unsent() || self.rto_at == 0 {
+        let Some(ticks) = self.idle_ticks(current_tick(now)) else { return };
+        if !self.has_unsent() {
             return;
         }
-        let ticks = current_tick(now).wrapping_sub(self.rto_at);
         let idle_ns = u64::from(ticks) << crate::timer::tick::TICK_SHIFT;
-        self.rto_at = 0;
-        self.flags.clear(Flags::PROBE_TIMER | Flags::REORDER_TIMER);
+        self.clear_timer();
         if !config.idle_restart || (ticks as i32) <= 0 || idle_ns <= self.rto_ns(config) {
             return;
         }

@@ -1,11 +1,12 @@
 //! The scoreboard (RFC 2018, RFC 6675): marks on the segments of the send queue.
 //!
-//! The queue is linked forwards only, so what is looked for again and again is remembered as a [`Place`]: an ACK then
+//! The queue is linked forwards only, so what is looked for again and again is remembered as a [`SegmentCursor`]: an ACK then
 //! costs what it changes, not the length of the queue.
 
-use super::buffer::{TxStore, mark};
+use super::cursor::{DUP_THRESH, Known, SegmentCursor};
 use super::loss::Loss;
-use super::place::{DUP_THRESH, Known, Place};
+use super::segment::mark;
+use super::store::TxStore;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::tcb::extension::Ext;
@@ -64,7 +65,7 @@ impl Ext {
         }
         let loss = self.loss.get_or_insert_default();
         if loss.resend.is_none_or(|p| seq.before(p.seq)) {
-            loss.resend = Some(Place { index, seq });
+            loss.resend = Some(SegmentCursor { index, seq });
         }
         span
     }
@@ -103,7 +104,7 @@ impl Tcb {
             }
             let near = old.iter().filter_map(|k| k.last).filter(|p| p.holds(una) && p.seq.at_or_before(start));
             let near = near.reduce(|a, b| if a.seq.before(b.seq) { b } else { a });
-            let mut at = Place::or_head(near, una, &queue);
+            let mut at = SegmentCursor::or_head(near, una, &queue);
             let mut last = None;
             while at != queue.next && at != NIL {
                 let segment = &mut store.segments[at];
@@ -111,7 +112,7 @@ impl Tcb {
                 if segment.seq.at_or_after(end) {
                     break;
                 }
-                last = Some(Place { index: at, seq: segment.seq });
+                last = Some(SegmentCursor { index: at, seq: segment.seq });
                 let index = core::mem::replace(&mut at, segment.next);
                 if segment.has(mark::SACKED) || segment.seq.before(start) || seg_end.after(end) {
                     continue;
@@ -152,7 +153,7 @@ impl Tcb {
         out
     }
 
-    /// What lies below SND.UNA is no place any more: sequence numbers come round, and the slots are others' by then.
+    /// What lies below SND.UNA has no cursor any more: sequence numbers come round, and the slots are others' by then.
     pub(super) fn forget_passed(&mut self) {
         let una = self.snd_una;
         let Some(loss) = self.loss_if_any() else { return };
@@ -229,12 +230,12 @@ impl Tcb {
     pub(crate) fn next_lost(&mut self, store: &TxStore) -> Option<u32> {
         let (una, queue) = (self.snd_una, self.tx);
         let loss = self.loss_if_any()?;
-        let place = loss.resend?;
-        let mut at = Place::or_head(Some(place), una, &queue);
+        let cursor = loss.resend?;
+        let mut at = SegmentCursor::or_head(Some(cursor), una, &queue);
         while at != queue.next && at != NIL {
             let segment = &store.segments[at];
             if segment.has(mark::LOST) && !segment.has(mark::RETRANSMITTED) {
-                loss.resend = Some(Place { index: at, seq: segment.seq });
+                loss.resend = Some(SegmentCursor { index: at, seq: segment.seq });
                 return Some(at);
             }
             at = segment.next;

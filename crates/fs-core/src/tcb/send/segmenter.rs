@@ -1,7 +1,8 @@
 //! What to send next: lost segments first, then new ones, within the congestion window (RFC 5681), the
 //! peer's window with silly-window avoidance (RFC 9293 3.8.6.2.1) and Nagle's rule (RFC 9293 3.7.4).
 
-use super::buffer::{TxSegment, TxStore, mark};
+use super::segment::{TxSegment, mark};
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::frame::FramePool;
 use crate::slab::NIL;
@@ -9,6 +10,7 @@ use crate::stats::Stats;
 use crate::tcb::Tcb;
 use crate::tcb::extension::Recovery;
 use crate::tcb::flags::Flags;
+use crate::tcb::timer_kind::TimerKind;
 use crate::time::Instant;
 
 /// The segmenter's answer.
@@ -185,12 +187,11 @@ impl Tcb {
         now_us: u32,
         now: Instant,
     ) {
-        if self.flags.has(Flags::PERSIST) {
-            // The deadline was the persist timer's.
-            self.rto_at = 0;
+        if self.flags.timer_is(TimerKind::Persist) {
+            self.clear_timer();
             self.backoff = 0;
         }
-        self.flags.clear(Flags::PUSH_OUT | Flags::PERSIST);
+        self.flags.clear(Flags::PUSH_OUT);
         match next {
             Next::New(index) => {
                 let segment = &mut store.segments[index];
@@ -199,7 +200,7 @@ impl Tcb {
                 self.snd_nxt = segment.end();
                 self.tx.next = segment.next;
                 if self.ext.is_some() {
-                    self.sent_in_trouble(span, false, config, now);
+                    self.sent_in_recovery(span, false, config, now);
                 }
             }
             Next::Again(index) => {
@@ -236,15 +237,15 @@ impl Tcb {
         loss.undo.sent_again(span, ts);
         loss.total_retransmits = loss.total_retransmits.saturating_add(1);
         loss.bytes_retransmitted += u64::from(len);
-        self.sent_in_trouble(span, true, config, now);
-        if index == self.tx.head() && !self.flags.has(Flags::REORDER_TIMER) {
+        self.sent_in_recovery(span, true, config, now);
+        if index == self.tx.head() && !self.flags.timer_is(TimerKind::Reorder) {
             // As Linux: the head's time-out starts when it was last sent.
             self.restart_rto(config, now);
         }
     }
 
     #[cold]
-    fn sent_in_trouble(&mut self, span: u32, again: bool, config: &TcpConfig, now: Instant) {
+    fn sent_in_recovery(&mut self, span: u32, again: bool, config: &TcpConfig, now: Instant) {
         let fast = matches!(self.recovery(), Recovery::Fast { .. });
         let Some(loss) = self.loss_if_any() else { return };
         if fast {

@@ -2,7 +2,7 @@
 //! extension.
 
 use crate::seq::SeqNum;
-use crate::tcb::tally::Limited;
+use crate::tcb::connection_stats::Limited;
 use crate::time::{Duration, Instant};
 
 /// Unsent bytes that a connection which has an extension (who is refused room gets one) takes, unless the application has sized
@@ -25,6 +25,8 @@ pub(crate) struct Sender {
     pub(crate) urgent: Option<SeqNum>,
     /// Since when the peer's window is closed.
     pub(crate) closed_since: Option<Instant>,
+    /// Probes of its window that it has not answered.
+    pub(crate) window_probes: u8,
     /// Segment sizes on the path.
     pub(crate) path: PathSize,
     /// What has kept it from sending.
@@ -65,7 +67,7 @@ impl PathSize {
     }
 
     /// A larger segment has arrived: its size is not in doubt any more.
-    pub(super) fn judge_trial(&mut self, una: SeqNum) {
+    pub(super) fn on_trial_acked(&mut self, una: SeqNum) {
         if self.trial_end.is_some_and(|end| una.at_or_after(end)) {
             (self.proven, self.trial_end) = (0, None);
         }

@@ -1,7 +1,7 @@
 //! The retransmission timer, and whether it was too early: RFC 6298 section 5, RFC 5682, RFC 4015.
 
-use super::buffer::TxStore;
 use super::recovery::Acknowledged;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::stats::Stats;
@@ -67,7 +67,7 @@ impl Tcb {
     }
 
     /// ACKs after a time-out: F-RTO (RFC 5682 section 3.1) and Eifel detection tell whether it was spurious.
-    pub(super) fn judge_after_timeout(&mut self, store: &mut TxStore, facts: &Acknowledged, high: SeqNum) {
+    pub(super) fn on_ack_after_timeout(&mut self, store: &mut TxStore, facts: &Acknowledged, high: SeqNum) {
         let recovered = self.snd_una.at_or_after(high);
         if facts.advanced && self.is_spurious(facts.echo) {
             self.undo(store);

@@ -1,8 +1,8 @@
 //! The tail loss probe (RFC 8985 section 7): when no ACK has come for two round trips, one segment is sent so that
 //! the ACK that it draws tells what is lost, before the retransmission timer has to guess.
 
-use super::buffer::TxStore;
 use super::recovery::Acknowledged;
+use super::store::TxStore;
 use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::tcb::Tcb;
@@ -18,9 +18,9 @@ const MARGIN: Duration = Duration::from_millis(2);
 
 impl Tcb {
     /// 7.2: how long to wait for an ACK before a probe, in nanoseconds; `None`: no probe now. Without a sample of the
-    /// round trip, the initial time-out's worth. `lone`: a single segment is out.
+    /// round trip, the initial time-out's worth. `single`: only one segment is out.
     #[inline]
-    pub(crate) fn probe_wait(&self, lone: impl FnOnce(&Self) -> bool, config: &TcpConfig) -> Option<u64> {
+    pub(crate) fn probe_wait(&self, single: impl FnOnce(&Self) -> bool, config: &TcpConfig) -> Option<u64> {
         if !config.rack || !config.tail_loss_probe || !self.flags.has(Flags::SACK) || self.backoff > 0 {
             return None;
         }
@@ -34,7 +34,7 @@ impl Tcb {
         }
         // One segment may be acknowledged late (RFC 9293 MUST-58): room for it is Linux's minimal time-out (RFC: WCDelAckT,
         // 200 ms).
-        let delayed = self.snd_nxt.since(self.snd_una) < 2 * self.mss as u32 && lone(self);
+        let delayed = self.snd_nxt.since(self.snd_una) < 2 * self.mss as u32 && single(self);
         let more = if delayed { config.rto_min } else { MARGIN };
         Some((u64::from(self.rtt.srtt_us()) * 2000).saturating_add(nanos(more)))
     }
@@ -62,7 +62,7 @@ impl Tcb {
     }
 
     /// 7.4: what an ACK says of the probe. True when the probe has repaired a loss, so that the window must be reduced.
-    pub(crate) fn judge_probe(&mut self, ack: SeqNum, acked: &Acknowledged) -> bool {
+    pub(crate) fn on_probe_acked(&mut self, ack: SeqNum, acked: &Acknowledged) -> bool {
         let Some(probe) = self.loss_if_any().map(|l| &mut l.probe) else { return false };
         let Some(end) = probe.end else { return false };
         if ack.before(end) {

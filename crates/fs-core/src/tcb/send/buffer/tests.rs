@@ -35,18 +35,18 @@ fn sent(bytes: &[u8]) -> Lab {
 }
 
 #[test]
-fn a_folded_queue_comes_back_as_it_was_but_for_its_sum() {
+fn an_inline_queue_comes_back_as_it_was_but_for_its_sum() {
     let mut lab = sent(&[5; 64]);
     let sum = lab.store.segments[lab.queue.head()].sum;
-    lab.queue.fold(&mut lab.store);
-    assert!(lab.queue.is_folded() && !lab.queue.is_empty() && lab.queue.bytes == 64);
+    lab.queue.store_inline(&mut lab.store);
+    assert!(lab.queue.is_inline() && !lab.queue.is_empty() && lab.queue.bytes == 64);
     assert_eq!((lab.store.segments.len(), lab.store.frames(), lab.pool.in_use()), (0, 1, 1));
     assert_eq!(lab.queue.head_sent_us(&lab.store), Some(77));
     // Others use the store meanwhile.
     let other = lab.store.segments.insert(TxSegment::hollow());
-    lab.queue.unfold(&mut lab.store, lab.nxt);
+    lab.queue.spill(&mut lab.store, lab.nxt);
     let head = lab.queue.head();
-    assert!(!lab.queue.is_folded() && head == lab.queue.tail() && head != other && lab.queue.next == NIL);
+    assert!(!lab.queue.is_inline() && head == lab.queue.tail() && head != other && lab.queue.next == NIL);
     let Lab { queue, store, pool, nxt } = &mut lab;
     let TxStore { segments, rest, .. } = store;
     let segment = &mut segments[queue.head()];
@@ -57,31 +57,31 @@ fn a_folded_queue_comes_back_as_it_was_but_for_its_sum() {
 }
 
 #[test]
-fn what_is_queued_behind_a_folded_segment_unfolds_it() {
+fn what_is_queued_behind_an_inline_segment_spills_it() {
     for fin in [false, true] {
         let mut lab = sent(&[5; 64]);
-        lab.queue.fold(&mut lab.store);
+        lab.queue.store_inline(&mut lab.store);
         if fin {
             lab.queue.push_fin(&mut lab.store, lab.nxt);
         } else {
             write(&mut lab, &[6; 10]);
         }
-        assert!(!lab.queue.is_folded());
+        assert!(!lab.queue.is_inline());
         let (first, second) = (&lab.store.segments[lab.queue.head()], &lab.store.segments[lab.queue.tail()]);
         assert_eq!((first.seq, first.end(), second.seq), (ISS, second.seq, lab.nxt));
         assert_eq!((first.next, lab.queue.next), (lab.queue.tail(), lab.queue.tail()));
         assert_eq!((lab.queue.bytes, lab.store.frames()), (if fin { 64 } else { 74 }, 2));
         send(&mut lab);
-        // Two are no lone one.
-        lab.queue.fold(&mut lab.store);
-        assert!(!lab.queue.is_folded());
+        // Two are not one.
+        lab.queue.store_inline(&mut lab.store);
+        assert!(!lab.queue.is_inline());
     }
 }
 
 #[test]
-fn a_folded_segment_is_taken_or_dropped_with_its_frame() {
+fn an_inline_segment_is_taken_or_dropped_with_its_frame() {
     let mut lab = sent(&[5; 64]);
-    lab.queue.fold(&mut lab.store);
+    lab.queue.store_inline(&mut lab.store);
     let (frame, sent_us) = lab.queue.take_only(&mut lab.store).unwrap();
     assert_eq!((lab.pool.bytes(&frame), sent_us), (&[5; 64][..], 77));
     lab.pool.free(frame);
@@ -89,18 +89,18 @@ fn a_folded_segment_is_taken_or_dropped_with_its_frame() {
     assert_eq!((lab.store.frames(), lab.pool.in_use()), (0, 0));
 
     let mut lab = sent(&[5; 64]);
-    lab.queue.fold(&mut lab.store);
+    lab.queue.store_inline(&mut lab.store);
     lab.queue.clear(&mut lab.store, &mut lab.pool);
     assert!(lab.queue.is_empty() && lab.queue.bytes == 0);
     assert_eq!((lab.store.frames(), lab.pool.in_use()), (0, 0));
 }
 
-/// What its ACK's short way does not know, or what could not be told again.
+/// What its ACK's fast path does not know, or what could not be told again.
 #[test]
-fn what_is_not_ordinary_is_not_folded() {
+fn what_is_not_ordinary_is_not_inline() {
     let folds = |mut lab: Lab| {
-        lab.queue.fold(&mut lab.store);
-        lab.queue.is_folded()
+        lab.queue.store_inline(&mut lab.store);
+        lab.queue.is_inline()
     };
     assert!(folds(sent(&[5; MSS as usize])));
     assert!(!folds(sent(&[5; MSS as usize + 1])));

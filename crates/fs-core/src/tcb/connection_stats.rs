@@ -9,7 +9,7 @@ use crate::timer::tick::{TICK_SHIFT, current_tick};
 /// See the module. Times are wheel ticks, of about 1.05 ms. A cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(align(64))]
-pub(crate) struct Tally {
+pub(crate) struct ConnectionStats {
     /// Where the two streams of sequence numbers began.
     pub(crate) iss: SeqNum,
     pub(crate) irs: SeqNum,
@@ -29,14 +29,14 @@ pub(crate) struct Tally {
     pub(crate) tune: Autotune,
 }
 
-const _: () = assert!(size_of::<Tally>() == 64);
+const _: () = assert!(size_of::<ConnectionStats>() == 64);
 
 /// Ticks, in microseconds.
 pub(crate) fn ticks_us(ticks: u32) -> u64 {
     (u64::from(ticks) << TICK_SHIFT) / 1000
 }
 
-impl Tally {
+impl ConnectionStats {
     /// Of a connection that opens now. `sent`, `received`: segments of its handshake so far.
     pub(crate) fn new(iss: SeqNum, irs: SeqNum, sent: u32, received: u32, now: Instant) -> Self {
         let tick = current_tick(now);

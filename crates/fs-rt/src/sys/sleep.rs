@@ -9,7 +9,7 @@ pub(crate) fn exact_timers() {
 }
 
 /// Sleeps, less when a signal comes.
-pub(crate) fn nap(time: Duration) {
+pub(crate) fn sleep_for(time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
     // SAFETY: `time` outlives the call, and no remainder is asked for.
     unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &raw const time, std::ptr::null_mut()) };

@@ -15,6 +15,7 @@
 //! CPUs. (Pinned cores do: a sleeper that may wake on one CPU only has to drive somebody from it, which costs
 //! more than the spin; measured in `tests/src/bin/unmodified_bench.rs`, the wire row.)
 
+use super::PollPolicy;
 use crate::sys::Contention;
 use fs_core::Instant;
 use std::time::Duration;
@@ -48,6 +49,7 @@ const HOLD_MAX: Duration = Duration::from_millis(256);
 pub(crate) struct Spin {
     shortest: Duration,
     now: Duration,
+    adapts: bool,
     shared: Option<Shared>,
 }
 
@@ -89,15 +91,10 @@ impl Shared {
 }
 
 impl Spin {
-    /// Zero never spins. `shared`: the core's CPUs are others' too, and it may run on any of them.
-    pub(crate) fn new(shortest: Duration, shared: bool) -> Self {
+    pub(crate) fn new(policy: &PollPolicy) -> Self {
         let state = Shared { looked_at: Instant::ZERO, preemptions: 0, crowded: 0, wanted: false, hold: HOLD / 2 };
-        Self { shortest, now: shortest, shared: shared.then_some(state) }
-    }
-
-    /// The core is the only one that may run on its CPU, as far as it was told.
-    pub(crate) fn is_pinned(&self) -> bool {
-        self.shared.is_none()
+        let (spin, shared) = (policy.spin, policy.give_way.then_some(state));
+        Self { shortest: spin, now: spin, adapts: policy.adapt_spin, shared }
     }
 
     /// After so long without work the core sleeps.
@@ -117,6 +114,9 @@ impl Spin {
 
     /// There is work again, so long after the last; the core may have slept meanwhile.
     pub(crate) fn idle_ended(&mut self, idle: Duration) {
+        if !self.adapts {
+            return;
+        }
         let longest = self.shortest * LONGEST;
         if idle > longest {
             // No spin would have caught it. Half as long each time: a pause between two bursts is not the end of them.

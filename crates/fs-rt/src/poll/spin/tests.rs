@@ -1,12 +1,20 @@
 use super::*;
 
+fn pinned(spin: Duration) -> Spin {
+    Spin::new(&PollPolicy { spin, ..PollPolicy::throughput() })
+}
+
+fn shared(spin: Duration) -> Spin {
+    Spin::new(&PollPolicy { spin, ..PollPolicy::shared() })
+}
+
 const fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
 #[test]
 fn short_sleeps_make_it_longer_and_a_long_one_takes_it_back() {
-    let mut spin = Spin::new(us(30), false);
+    let mut spin = pinned(us(30));
     assert_eq!(spin.time(), us(30));
     // Found while spinning: it is long enough.
     spin.idle_ended(us(30));
@@ -31,7 +39,7 @@ fn short_sleeps_make_it_longer_and_a_long_one_takes_it_back() {
 
 #[test]
 fn zero_never_spins() {
-    let mut spin = Spin::new(us(0), true);
+    let mut spin = shared(us(0));
     spin.idle_ended(us(0));
     spin.idle_ended(us(1));
     assert_eq!(spin.time(), us(0));
@@ -43,7 +51,7 @@ fn preempted(preemptions: u64) -> Contention {
 
 #[test]
 fn a_crowd_elsewhere_ends_the_spin_for_as_long_as_it_lasts() {
-    let mut spin = Spin::new(us(30), true);
+    let mut spin = shared(us(30));
     let mut look = |ms: u64, crowded| {
         spin.idle_begins(Instant::ZERO + Duration::from_millis(ms), || Contention { preemptions: 0, crowded });
         spin.time()
@@ -72,7 +80,7 @@ fn spun(spin: &mut Spin, from_ms: u64, for_ms: u64, per_ms: u64) -> u64 {
 
 #[test]
 fn a_core_that_is_preempted_all_the_time_does_without_but_tries_again() {
-    let mut spin = Spin::new(us(30), true);
+    let mut spin = shared(us(30));
     assert!(spun(&mut spin, 1, 1000, 10) < 60, "tries cost 2 ms each, and become rare");
     // Nobody wants the CPU any more: at the end of the longest hold it spins again, and goes on.
     assert!(spun(&mut spin, 100_000, 1000, 0) > 700);
@@ -83,7 +91,7 @@ fn a_core_that_is_preempted_all_the_time_does_without_but_tries_again() {
 
 #[test]
 fn what_takes_the_cpu_now_and_then_does_not_end_the_spin() {
-    let mut spin = Spin::new(us(30), true);
+    let mut spin = shared(us(30));
     for ms in 0..1000 {
         // Once in 4 ms.
         spin.idle_begins(Instant::ZERO + Duration::from_millis(ms * 4), || preempted(ms));
@@ -93,7 +101,16 @@ fn what_takes_the_cpu_now_and_then_does_not_end_the_spin() {
 
 #[test]
 fn a_pinned_core_does_not_ask() {
-    let mut spin = Spin::new(us(30), false);
+    let mut spin = pinned(us(30));
     spin.idle_begins(Instant::ZERO + us(1_000_000), || unreachable!());
     assert_eq!(spin.time(), us(30));
+}
+
+#[test]
+fn one_that_does_not_adapt_stays_as_it_is() {
+    let mut spin = Spin::new(&PollPolicy { adapt_spin: false, ..PollPolicy::throughput() });
+    for idle in [100, 100, 1000, 1000, 20] {
+        spin.idle_ended(us(idle));
+        assert_eq!(spin.time(), us(30));
+    }
 }

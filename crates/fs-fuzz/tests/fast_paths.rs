@@ -1,5 +1,5 @@
-//! The engine's short ways for ordinary packets (header prediction, the lone segment, reads and writes of one frame, the
-//! usual packet's parser) come to what the long ones come to: the same scripts with and without them give the same packets,
+//! The engine's fast paths for ordinary packets (header prediction, the single segment, reads and writes of one frame, the
+//! parser of such packets) come to what the slow paths come to: the same scripts with and without them give the same packets,
 //! events, deadlines and counters.
 
 use fs_core::Ecn;
@@ -27,7 +27,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// Compares, and answers how many packets went the short way.
+/// Compares, and answers how many packets took the fast path.
 fn compare(name: &str, target: Run, input: &[u8]) -> u64 {
     let (short, long) = (run(target, input, true), run(target, input, false));
     assert_eq!(short.digest, long.digest, "{name} differs on {input:02x?}");
@@ -35,7 +35,7 @@ fn compare(name: &str, target: Run, input: &[u8]) -> u64 {
     short.taken
 }
 
-/// Changes one of the options that ordinary connections do not set: what the short ways need not ask about, as long as it
+/// Changes one of the options that ordinary connections do not set: what the fast paths need not ask about, as long as it
 /// is the default.
 fn rare(input: &mut Input<'_>, now: TcpOptions) -> TcpOptions {
     let on = input.chance(128);
@@ -208,7 +208,7 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
 fn the_short_way_comes_to_the_same() {
     for (name, target) in [("steady", steady as Run), ("steady_v6", steady_v6)] {
         let taken = compare_scripts(name, target);
-        assert!(taken > 10_000, "{taken} packets of {name} took the short way");
+        assert!(taken > 10_000, "{taken} packets of {name} took the fast path");
     }
 }
 
@@ -218,7 +218,7 @@ fn compare_scripts(name: &str, target: Run) -> u64 {
         let len = 16 + random(&mut state) % 600;
         let mut input: Vec<u8> = (0..len).map(|_| random(&mut state) as u8).collect();
         if round % 2 == 0 {
-            // The usual configuration.
+            // The default configuration.
             input[..4].fill(0);
         }
         taken += compare(name, target, &input);
@@ -245,10 +245,10 @@ fn it_does_so_among_hostile_packets() {
             taken += compare(name, target, &input);
         }
     }
-    assert!(taken > 300, "{taken} packets took the short way");
+    assert!(taken > 300, "{taken} packets took the fast path");
 }
 
-/// TCP over IPv4 on Ethernet is parsed at once; on a raw IP link the long way says what must come of it.
+/// TCP over IPv4 on Ethernet is parsed at once; on a raw IP link the slow path says what must come of it.
 #[test]
 fn a_usual_packet_is_parsed_as_any_other() {
     let mac = [2, 0, 0, 0, 0, 1];

@@ -1,4 +1,4 @@
-//! What sends an ordinary packet the long way: things that the short ways ask for, one by one.
+//! What sends an ordinary packet to the slow path: things that the fast paths ask for, one by one.
 
 use crate::lab::*;
 use fs_core::*;

@@ -1,4 +1,4 @@
-//! Places in the send queue that are looked for again and again.
+//! Where in the send queue what is looked for again and again was found.
 
 use super::buffer::TxQueue;
 use crate::seq::SeqNum;
@@ -9,12 +9,12 @@ pub(crate) const DUP_THRESH: u32 = 3;
 /// A segment of the send queue, found again by its slot as long as its sequence number is not acknowledged: a segment that
 /// starts at or after SND.UNA has not been freed, and one that is cut in two keeps its slot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SegmentCursor {
     pub(crate) index: u32,
     pub(crate) seq: SeqNum,
 }
 
-impl Place {
+impl SegmentCursor {
     /// The segment is still in the queue.
     #[inline]
     pub(crate) fn holds(&self, una: SeqNum) -> bool {
@@ -23,8 +23,8 @@ impl Place {
 
     /// Its slot, or the queue's head when it has left.
     #[inline]
-    pub(crate) fn or_head(place: Option<Place>, una: SeqNum, queue: &TxQueue) -> u32 {
-        place.filter(|p| p.holds(una)).map_or(queue.head(), |p| p.index)
+    pub(crate) fn or_head(cursor: Option<SegmentCursor>, una: SeqNum, queue: &TxQueue) -> u32 {
+        cursor.filter(|p| p.holds(una)).map_or(queue.head(), |p| p.index)
     }
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Known {
     pub(super) start: SeqNum,
     pub(super) end: SeqNum,
     /// The last segment that begins in it.
-    pub(super) last: Option<Place>,
+    pub(super) last: Option<SegmentCursor>,
 }
 
 impl Known {

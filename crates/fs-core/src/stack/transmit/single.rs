@@ -6,23 +6,22 @@ use crate::frame::{FramePool, TxFrame};
 use crate::net::neigh::PathState;
 use crate::slab::NIL;
 use crate::stack::Stack;
-use crate::tcb::extension::Quiet;
+use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
-use crate::tcb::send::buffer::mark;
+use crate::tcb::send::segment::mark;
 use crate::tx::build::{self, OptionBytes, Plain};
 use crate::wire::options::{self, TIMESTAMPS_LEN};
 use alloc::vec::Vec;
 
 /// None of these holds of a connection whose segment is sent here.
-const ODD: Flags = Flags::PERSIST.with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
-const STOPPED: Flags = Flags::PROBE_TIMER.with(Flags::REORDER_TIMER);
+const SLOW_PATH: Flags = Flags::RARE_TIMER.with(Flags::PUSH_OUT).with(Flags::HOLD).with(Flags::ECN);
 
 impl<P: FramePool> Stack<P> {
     /// Sends the only segment that is unsent, if that is all there is to it; else nothing has happened.
     #[inline(always)]
-    pub(crate) fn send_lone(&mut self, index: u32, out: &mut Vec<TxFrame>) -> bool {
+    pub(crate) fn send_single(&mut self, index: u32, out: &mut Vec<TxFrame>) -> bool {
         #[cfg(any(test, feature = "check"))]
-        if self.no_shortcuts {
+        if self.no_fast_paths {
             return false;
         }
         let ts = self.timestamp();
@@ -30,12 +29,12 @@ impl<P: FramePool> Stack<P> {
         // With few connections the store's segments are in the cache. Tests have few, and are to see it.
         let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, shortest_rto, .. } = self;
-        let Some((tcb, tally)) = slots.open_and_untold(index) else { return false };
-        if !tcb.flags.are(ODD.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
+        let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index) else { return false };
+        if !tcb.flags.are(SLOW_PATH.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
             || tcb.tx.next == NIL
             || tcb.tx.next != tcb.tx.tail()
-            || !tcb.ext.is_quiet(Quiet::LONE)
-            || tcb.route_epoch != net.route_epoch
+            || !tcb.ext.allows(FastPath::SEND_SINGLE)
+            || tcb.route_epoch != net.route_epoch()
         {
             return false;
         }
@@ -60,9 +59,9 @@ impl<P: FramePool> Stack<P> {
             return false;
         }
         debug_assert!(bare || !pool.is_shared(&segment.head), "nobody else has what was not sent");
-        let resumes = tcb.flags.has(STOPPED) && tcb.rto_at != 0;
+        let idle = tcb.idle_ticks(turn.tick);
         // Sending resumes: RFC 5681 4.1 has nothing to say before the shortest time-out.
-        if resumes && turn.tick.wrapping_sub(tcb.rto_at) as i32 > *shortest_rto {
+        if idle.is_some_and(|ticks| ticks as i32 > *shortest_rto) {
             return false;
         }
         // A FIN by itself has no frame in the queue.
@@ -73,14 +72,13 @@ impl<P: FramePool> Stack<P> {
                 return false;
             }
         }
-        if resumes {
-            tcb.rto_at = 0;
-            tcb.flags.clear(STOPPED);
+        if idle.is_some() {
+            tcb.clear_timer();
         }
         let timer_ran = tcb.timer_runs();
 
         let window = tcb.offer_window(frozen);
-        let plain = tcb.usual_headers(segment.seq, segment.flags(), window, ts);
+        let plain = tcb.plain_headers(segment.seq, segment.flags(), window, ts);
         let plain = Plain { payload_len: len, payload_sum: segment.sum, ..plain };
         let headers = segment.head.off();
         let head = own.as_mut().unwrap_or(&mut segment.head);
@@ -115,18 +113,18 @@ impl<P: FramePool> Stack<P> {
             tcb.restart_timer_if(|_| true, &config.tcp, *now);
         }
         // Not quiet: losses may have left marks, or places in the queue are remembered.
-        if many && tcb.ext.is_quiet(Quiet::ACKED) {
-            tcb.tx.fold(store);
+        if many && tcb.ext.allows(FastPath::ACK) {
+            tcb.tx.store_inline(store);
         }
-        if tcb.exchanges.is_begun() {
-            tcb.exchanges.end(turn.tick);
+        if tcb.deferred.is_begun() {
+            tcb.deferred.end(turn.tick);
         } else {
-            tcb.exchanges.tell(tally, turn.tick);
-            tally.busy(turn.tick);
-            tally.sent_data(turn.tick);
-            if tcb.tx.is_folded() && tally.tune.is_idle() {
-                tally.busy_anew(turn.tick);
-                tcb.exchanges.open(turn.tick);
+            tcb.deferred.flush(conn_stats, turn.tick);
+            conn_stats.busy(turn.tick);
+            conn_stats.sent_data(turn.tick);
+            if tcb.tx.is_inline() && conn_stats.tune.is_idle() {
+                conn_stats.busy_anew(turn.tick);
+                tcb.deferred.open(turn.tick);
             }
         }
         tcb.flags.clear(Flags::IN_DATA_LIST);
@@ -140,7 +138,7 @@ impl<P: FramePool> Stack<P> {
         deadlines.arm(tcb, index, *now);
         #[cfg(any(test, feature = "check"))]
         {
-            self.shortcuts += 1;
+            self.fast_paths += 1;
         }
         true
     }

@@ -4,7 +4,7 @@
 use crate::frame::FramePool;
 use crate::socket::event::{Ready, TcpId};
 use crate::stack::Stack;
-use crate::tcb::extension::Quiet;
+use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
 use crate::tcb::recv::autotune::Read;
 
@@ -13,12 +13,12 @@ impl<P: FramePool> Stack<P> {
     #[inline(always)]
     pub(super) fn read_frame(&mut self, id: TcpId, buf: &mut [u8]) -> Option<usize> {
         #[cfg(any(test, feature = "check"))]
-        if self.no_shortcuts {
+        if self.no_fast_paths {
             return None;
         }
         let Self { slots, nodes, pool, config, receive_frames, turn, .. } = self;
-        let (tcb, tally) = slots.open_and_untold(id.index)?;
-        if tcb.generation != id.generation || tcb.flags.any(Flags::ORPHAN) || !tcb.ext.is_quiet(Quiet::READING) {
+        let (tcb, conn_stats) = slots.open_and_stale_stats(id.index)?;
+        if tcb.generation != id.generation || tcb.flags.any(Flags::ORPHAN) || !tcb.ext.allows(FastPath::READ) {
             return None;
         }
         let frame = tcb.rx.only(nodes, buf.len())?;
@@ -27,9 +27,9 @@ impl<P: FramePool> Stack<P> {
         buf[..n].copy_from_slice(bytes);
         pool.free(frame);
         let bytes = n as u32;
-        if !tcb.exchanges.no_measure() || bytes >= u32::from(tcb.mss) {
-            tcb.exchanges.tell(tally, turn.tick);
-            tcb.adjust_receive_buffer(&mut tally.tune, bytes, || {
+        if !tcb.deferred.no_measure() || bytes >= u32::from(tcb.mss) {
+            tcb.deferred.flush(conn_stats, turn.tick);
+            tcb.adjust_receive_buffer(&mut conn_stats.tune, bytes, || {
                 let room = nodes.len() < *receive_frames / 2;
                 Read { bytes, max: config.tcp.receive_buffer_max, room, now_us: turn.us }
             });
@@ -41,10 +41,10 @@ impl<P: FramePool> Stack<P> {
         let owes = tcb.flags.has(Flags::ACK_NOW);
         #[cfg(any(test, feature = "check"))]
         {
-            self.shortcuts += 1;
+            self.fast_paths += 1;
         }
         if owes {
-            self.settle(id.index, Ready::default());
+            self.schedule(id.index, Ready::default());
         }
         Some(n)
     }

@@ -1,4 +1,4 @@
-//! The short way against the long one: what is left of a connection after an ACK must be the same.
+//! The fast path against the slow one: what is left of a connection after an ACK must be the same.
 
 use super::*;
 use crate::config::{Secret, StackConfig};
@@ -10,7 +10,7 @@ use crate::socket::options::TcpOptions;
 use crate::stats::Stats;
 use crate::tcb::open::Opening;
 use crate::tcb::send::buffer::Cut;
-use crate::tcb::send::place::Place;
+use crate::tcb::send::cursor::SegmentCursor;
 use crate::tcb::send::segmenter::Next;
 use crate::time::{Duration, Instant};
 use crate::wire::options::SynOptions;
@@ -64,7 +64,7 @@ fn lab() -> Lab {
         shift: 7,
         window: 60_000,
         path,
-        route_epoch: net.route_epoch,
+        route_epoch: net.route_epoch(),
         sample_from_us: Some(micros(now) - 5000),
         retries: 0,
         ecn: false,
@@ -99,18 +99,18 @@ fn input(ack: SeqNum, now: Instant, echo: Option<u32>) -> AckInput<'static> {
     AckInput { ack, bare: true, sack: &[], ece: false, echo, now }
 }
 
-/// Acknowledges to `bytes` by the short way and by the long one.
+/// Acknowledges to `bytes` by the fast path and by the slow one.
 fn both(bytes: u32, prepare: impl Fn(&mut Lab)) {
-    let run = |calm: bool| {
+    let run = |clean: bool| {
         let mut lab = lab();
         prepare(&mut lab);
         let Lab { tcb, store, pool, config, now } = &mut lab;
         let input = input(ISS + 1 + bytes, *now, None);
-        assert!(tcb.is_calm(&input));
+        assert!(tcb.is_clean(&input));
         let mut delivered = 7;
-        let fin = match calm {
-            true => tcb.on_calm_ack(store, pool, config, &mut delivered, &input),
-            false => tcb.on_ack_in_trouble(store, pool, &mut Stats::default(), config, &mut delivered, &input),
+        let fin = match clean {
+            true => tcb.on_clean_ack(store, pool, config, &mut delivered, &input),
+            false => tcb.on_ack_slow_path(store, pool, &mut Stats::default(), config, &mut delivered, &input),
         };
         (fin, delivered, left(lab))
     };
@@ -135,7 +135,7 @@ fn leaves_what_the_long_way_leaves() {
             let seq = lab.tcb.snd_una;
             let index = lab.tcb.tx.head();
             let loss = loss(&mut lab.tcb);
-            (loss.fack, loss.resend) = (Some(seq), Some(Place { index, seq }));
+            (loss.fack, loss.resend) = (Some(seq), Some(SegmentCursor { index, seq }));
         });
         both(bytes, |lab| lab.tcb.ext_mut().soft_error = Some(crate::error::Error::HostUnreachable));
         both(bytes, |lab| lab.tcb.window.ssthresh = 4 * MSS);
@@ -162,7 +162,7 @@ fn ends_the_back_off_and_takes_a_sample() {
     let (srtt, cwnd) = (lab.tcb.rtt.srtt_us(), lab.tcb.window.cwnd);
     let Lab { tcb, store, pool, config, now } = &mut lab;
     let mut delivered = 0;
-    let fin = tcb.on_calm_ack(store, pool, config, &mut delivered, &input(ISS + 1 + 2 * MSS, *now, None));
+    let fin = tcb.on_clean_ack(store, pool, config, &mut delivered, &input(ISS + 1 + 2 * MSS, *now, None));
     assert!(!fin && delivered == 2 && tcb.snd_una == ISS + 1 + 2 * MSS);
     assert_eq!((tcb.backoff, loss(tcb).time_outs), (0, 0));
     assert!(tcb.rtt.srtt_us() > srtt && tcb.window.cwnd > cwnd, "24 ms after 5 ms");
@@ -172,36 +172,36 @@ fn ends_the_back_off_and_takes_a_sample() {
 #[test]
 fn only_where_nothing_is_amiss() {
     let block = [(ISS + 1 + 2 * MSS, ISS + 1 + 3 * MSS)];
-    let calm = |change: &dyn Fn(&mut Lab, &mut AckInput<'_>)| {
+    let clean = |change: &dyn Fn(&mut Lab, &mut AckInput<'_>)| {
         let mut lab = lab();
         let mut input = AckInput { ..input(ISS + 1 + MSS, lab.now, None) };
         change(&mut lab, &mut input);
-        lab.tcb.is_calm(&input)
+        lab.tcb.is_clean(&input)
     };
-    assert!(calm(&|_, _| {}));
-    assert!(!calm(&|_, input| input.ack = ISS + 1), "nothing new");
-    assert!(!calm(&|_, input| input.ece = true));
+    assert!(clean(&|_, _| {}));
+    assert!(!clean(&|_, input| input.ack = ISS + 1), "nothing new");
+    assert!(!clean(&|_, input| input.ece = true));
     let mut lab_ = lab();
     let sacked = AckInput { sack: &block, ..input(ISS + 1 + MSS, lab_.now, None) };
-    assert!(!lab_.tcb.is_calm(&sacked));
+    assert!(!lab_.tcb.is_clean(&sacked));
     lab_.tcb.ext.take();
-    assert!(!lab_.tcb.is_calm(&input(ISS + 1 + MSS, lab_.now, None)), "no extension: the ordinary way is shorter");
-    assert!(!calm(&|lab, _| lab.tcb.flags.put(Flags::SACK, false)));
-    assert!(!calm(&|lab, _| lab.tcb.flags.set(Flags::REORDER_TIMER)));
-    assert!(!calm(&|lab, _| lab.tcb.ext_mut().sacked = MSS));
-    assert!(!calm(&|lab, _| lab.tcb.ext_mut().lost = MSS));
-    assert!(!calm(&|lab, _| lab.tcb.ext_mut().retransmitted = MSS));
+    assert!(!lab_.tcb.is_clean(&input(ISS + 1 + MSS, lab_.now, None)), "no extension: the ordinary way is shorter");
+    assert!(!clean(&|lab, _| lab.tcb.flags.put(Flags::SACK, false)));
+    assert!(!clean(&|lab, _| lab.tcb.set_timer(TimerKind::Reorder, lab.now)));
+    assert!(!clean(&|lab, _| lab.tcb.ext_mut().sacked = MSS));
+    assert!(!clean(&|lab, _| lab.tcb.ext_mut().lost = MSS));
+    assert!(!clean(&|lab, _| lab.tcb.ext_mut().retransmitted = MSS));
     let high = ISS + 1 + 6 * MSS;
     for state in [Recovery::Fast { high }, Recovery::Cwr { high }, Recovery::Loss { high }] {
-        assert!(!calm(&move |lab, _| lab.tcb.ext_mut().recovery = state));
+        assert!(!clean(&move |lab, _| lab.tcb.ext_mut().recovery = state));
     }
-    assert!(!calm(&|lab, _| loss(&mut lab.tcb).probe.due = true));
-    assert!(!calm(&|lab, _| loss(&mut lab.tcb).probe.end = Some(ISS + 1)));
-    assert!(!calm(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 2)), "something above SND.UNA was SACKed");
-    assert!(calm(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 1)));
+    assert!(!clean(&|lab, _| loss(&mut lab.tcb).probe.due = true));
+    assert!(!clean(&|lab, _| loss(&mut lab.tcb).probe.end = Some(ISS + 1)));
+    assert!(!clean(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 2)), "something above SND.UNA was SACKed");
+    assert!(clean(&|lab, _| loss(&mut lab.tcb).fack = Some(ISS + 1)));
 }
 
-/// A connection whose ACKs never take the short way (each echoes congestion) must forget places below SND.UNA too: 4 GiB later
+/// A connection whose ACKs never take the fast path (each echoes congestion) must forget places below SND.UNA too: 4 GiB later
 /// they would seem to be in the queue again, with slots that are others'.
 #[test]
 fn places_are_forgotten_as_they_are_passed() {
@@ -212,7 +212,7 @@ fn places_are_forgotten_as_they_are_passed() {
     let mut ack = |tcb: &mut Tcb, bytes: u32, sack: &[(SeqNum, SeqNum)], ms: u64| {
         let now = now + Duration::from_millis(ms);
         let input = AckInput { sack, ece: true, ..input(ISS + 1 + bytes, now, None) };
-        tcb.on_ack_in_trouble(&mut store, &mut pool, &mut stats, &config, &mut delivered, &input);
+        tcb.on_ack_slow_path(&mut store, &mut pool, &mut stats, &config, &mut delivered, &input);
     };
     ack(&mut tcb, 0, &block, 0);
     assert_eq!(loss(&mut tcb).fack, Some(block[0].1));

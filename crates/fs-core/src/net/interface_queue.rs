@@ -1,0 +1,114 @@
+//! What waits to leave by one interface: control packets, which are built already, then connections that owe an ACK, then connections
+//! that may have data (mTCP section 4.2). A connection's flags say which of these it is on.
+
+use crate::frame::TxFrame;
+use alloc::collections::VecDeque;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct InterfaceQueue {
+    /// SYN, SYN-ACK, RST, ARP, NDISC, ICMP, UDP.
+    control: VecDeque<TxFrame>,
+    acks: VecDeque<u32>,
+    data: VecDeque<u32>,
+}
+
+impl InterfaceQueue {
+    /// Nothing waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.control.is_empty() && self.acks.is_empty() && self.data.is_empty()
+    }
+
+    /// Queues packets; the frames of one follow one another.
+    pub(crate) fn push_control(&mut self, packets: impl IntoIterator<Item = TxFrame>) {
+        self.control.extend(packets);
+    }
+
+    /// The next frame of the control packets.
+    pub(crate) fn pop_control(&mut self) -> Option<TxFrame> {
+        self.control.pop_front()
+    }
+
+    /// The connection in slot `index` owes an ACK.
+    #[inline]
+    pub(crate) fn push_ack(&mut self, index: u32) {
+        self.acks.push_back(index);
+    }
+
+    /// Connections that owe an ACK, or did.
+    #[inline]
+    pub(crate) fn acks(&self) -> usize {
+        self.acks.len()
+    }
+
+    #[inline]
+    pub(crate) fn pop_ack(&mut self) -> Option<u32> {
+        self.acks.pop_front()
+    }
+
+    /// The connection in slot `index` may have data to send: behind all others.
+    #[inline]
+    pub(crate) fn push_data(&mut self, index: u32) {
+        self.data.push_back(index);
+    }
+
+    /// It was its turn, and there was no frame: it is the first again.
+    pub(crate) fn push_data_first(&mut self, index: u32) {
+        self.data.push_front(index);
+    }
+
+    #[inline]
+    pub(crate) fn pop_data(&mut self) -> Option<u32> {
+        self.data.pop_front()
+    }
+
+    /// The connection in slot `index` leaves by another interface from now on.
+    #[cold]
+    pub(crate) fn forget(&mut self, index: u32) {
+        self.acks.retain(|i| *i != index);
+        self.data.retain(|i| *i != index);
+    }
+
+    /// Entries of the three.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn lens(&self) -> [usize; 3] {
+        [self.control.len(), self.acks.len(), self.data.len()]
+    }
+
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn has_ack(&self, index: u32) -> bool {
+        self.acks.contains(&index)
+    }
+
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn has_data(&self, index: u32) -> bool {
+        self.data.contains(&index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_list_is_served_in_its_order() {
+        let mut queue = InterfaceQueue::default();
+        assert!(queue.is_empty());
+        for index in [3, 1, 2] {
+            queue.push_ack(index);
+            queue.push_data(index);
+        }
+        assert_eq!((queue.acks(), queue.lens()), (3, [0, 3, 3]));
+        assert_eq!(queue.pop_data(), Some(3));
+        queue.push_data(3);
+        assert_eq!(queue.pop_data(), Some(1), "behind all others");
+        queue.push_data_first(1);
+        assert_eq!(queue.pop_data(), Some(1), "the first again");
+        queue.forget(2);
+        assert!(!queue.has_ack(2) && !queue.has_data(2) && queue.has_ack(1));
+        assert_eq!((queue.pop_ack(), queue.pop_ack(), queue.pop_ack()), (Some(3), Some(1), None));
+        assert_eq!((queue.pop_data(), queue.pop_data()), (Some(3), None));
+        assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,114 @@
+use super::*;
+use crate::config::{Cidr, Framing};
+use crate::frame::HeapPool;
+
+const FIRST: IfaceId = IfaceId(0);
+
+fn ip(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+/// An Ethernet interface at 10.0.0.1/24.
+fn net() -> Net {
+    let mut net = Net::new(&Limits::default());
+    let own = Cidr { addr: ip(1), prefix: 24 };
+    let iface = net.add(Interface {
+        framing: Framing::Ethernet,
+        mac: [2; 6],
+        vlan: None,
+        mtu: 1500,
+        addrs: alloc::vec![own],
+        addressing: Addressing::Host,
+        tx_checksum: false,
+        accept_partial_checksum: false,
+    });
+    assert_eq!(iface, FIRST);
+    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None }]);
+    net
+}
+
+fn packet(pool: &mut HeapPool) -> TxFrame {
+    let mut frame = pool.alloc().unwrap();
+    frame.grow_back(40);
+    TxFrame { frame, checksum: None }
+}
+
+#[test]
+fn a_packet_waits_for_its_neighbour_and_then_for_its_turn() {
+    let (mut net, mut pool, mut stats) = (net(), HeapPool::new(8, 2048), Stats::default());
+    let now = Instant::from_millis(5);
+    let path = net.path_to(ip(2)).unwrap();
+    let frame = packet(&mut pool);
+    net.send(&mut pool, &mut stats, path, now, frame);
+    assert!(net.queue(FIRST).unwrap().is_empty());
+    assert_eq!((net.next_deadline(now), net.waiting_and_paths().0), (Some(now), 1));
+    let mut failed = Vec::new();
+    assert_eq!(net.take_wanted(now, &mut failed), [path]);
+    assert!(failed.is_empty() && net.next_deadline(now) > Some(now), "asked once");
+    let change = net.set_neighbour(FIRST, ip(2), Some([4; 6]), now);
+    assert!(matches!(change, NeighbourChange::Resolved(resolved) if resolved == path));
+    net.resolved(&mut pool, &mut stats, path);
+    assert_eq!((net.queues()[0].lens(), net.waiting_and_paths().0), ([1, 0, 0], 0));
+    // The next one need not wait.
+    let frame = packet(&mut pool);
+    net.send(&mut pool, &mut stats, path, now, frame);
+    let queue = net.queue_mut(FIRST).unwrap();
+    let (first, second) = (queue.pop_control().unwrap(), queue.pop_control().unwrap());
+    assert_eq!(
+        (first.frame.len(), second.frame.len()),
+        (54, 40),
+        "its link header was written; who sends writes its own"
+    );
+    pool.free(first.frame);
+    pool.free(second.frame);
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_asked_again_after_a_while() {
+    let (mut net, now) = (net(), Instant::from_millis(5));
+    let path = net.path_to(ip(3)).unwrap();
+    assert!(net.retry(path, now), "nothing is known of it");
+    _ = net.set_neighbour(FIRST, ip(3), None, now);
+    assert_eq!(net.path(path).state(), PathState::Failed);
+    assert!(!net.retry(path, now), "not yet");
+    let later = Instant::from_millis(3_600_000);
+    assert!(net.retry(path, later) && net.next_deadline(later) == Some(later));
+    assert_eq!(net.take_wanted(later, &mut Vec::new()), [path]);
+}
+
+#[test]
+fn routes_and_addresses_begin_an_epoch() {
+    let mut net = net();
+    let epoch = net.route_epoch();
+    net.set_routes(Vec::new());
+    assert_ne!(net.route_epoch(), epoch);
+    assert_eq!(net.path_to(ip(2)).unwrap_err(), Error::NetworkUnreachable);
+    let epoch = net.route_epoch();
+    net.update(FIRST, |interface| interface.addrs.clear());
+    assert_ne!(net.route_epoch(), epoch);
+    assert!(!net.is_local(ip(1)));
+}
+
+#[test]
+fn what_a_router_says_makes_segments_smaller() {
+    let (mut net, now) = (net(), Instant::from_millis(5));
+    let path = net.path_to(ip(2)).unwrap();
+    assert_eq!((net.path_mtu(path, ip(2), now), net.mss_to(path, ip(2), now)), (1500, 1460));
+    assert!(net.learn_path_mtu(ip(2), 1280, now));
+    assert!(!net.learn_path_mtu(ip(2), 1280, now), "no news");
+    assert_eq!((net.path_mtu(path, ip(2), now), net.mss_to(path, ip(2), now)), (1280, 1240));
+    assert_eq!(net.mss_to(path, ip(4), now), 1460, "another's way");
+}
+
+#[test]
+fn a_connection_leaves_the_queues() {
+    let mut net = net();
+    let path = net.path_to(ip(2)).unwrap();
+    let queue = net.queue_of(path).unwrap();
+    queue.push_ack(7);
+    queue.push_data(7);
+    net.unqueue(7);
+    assert!(net.queue(FIRST).unwrap().is_empty() && net.queue(IfaceId(1)).is_none());
+    assert!(!net.has_several_interfaces());
+}

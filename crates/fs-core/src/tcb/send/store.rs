@@ -1,0 +1,56 @@
+//! The segments of all send queues of a core, and the frames that they may hold.
+
+use super::segment::TxSegment;
+use crate::frame_queue::FrameNodes;
+use crate::slab::Slab;
+
+/// All send queues of a core.
+#[derive(Debug)]
+pub(crate) struct TxStore {
+    /// Frames that it is for: the core's share for sending.
+    most: usize,
+    /// Segments that their queues hold themselves: see `TxQueue::store_inline`.
+    pub(super) inline: usize,
+    pub(crate) segments: Slab<TxSegment>,
+    pub(crate) rest: FrameNodes,
+    /// Rate samples' stamps, by segment; grows with the first connection that needs them.
+    pub(crate) stamps: alloc::vec::Vec<crate::tcb::cc::rate::Stamp>,
+}
+
+impl TxStore {
+    /// For `frames` frames at most; `tell` as in [`crate::config::StackConfig::large_table`].
+    pub(crate) fn new(frames: usize, tell: Option<fn(*const u8, usize)>) -> Self {
+        Self {
+            most: frames,
+            inline: 0,
+            segments: Slab::growing_to(frames, tell),
+            rest: FrameNodes::new(),
+            stamps: alloc::vec::Vec::new(),
+        }
+    }
+
+    /// Frames held (bare FINs counted too).
+    pub(crate) fn frames(&self) -> usize {
+        self.segments.len() + self.rest.len() + self.inline
+    }
+
+    /// Half of the core's frames for sending are held.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.frames() >= self.most / 2
+    }
+
+    /// Frames that may still be taken.
+    pub(crate) fn frames_left(&self) -> usize {
+        self.most.saturating_sub(self.frames())
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.frames() >= self.most
+    }
+
+    /// An eighth is free: enough for those who wait to go on.
+    pub(crate) fn has_room(&self) -> bool {
+        self.frames() < self.most - self.most / 8
+    }
+}
