@@ -58,8 +58,8 @@ pub(crate) struct Maker {
     /// Bytes that nobody may have read.
     pub(crate) unread: i32,
     /// Somebody waits for room in a listener's queue: nothing may make any, as the kernel's client asks again after a second, and
-    /// ours at once.
-    pub(crate) full: bool,
+    /// ours at once. The slots of that queue's clients: a connection's of before may be closed, and its number the listener's.
+    pub(crate) full: Vec<i32>,
 }
 
 /// The program of this seed; `profile` empty: of any.
@@ -80,7 +80,7 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         several: false,
         wire: false,
         unread: 0,
-        full: false,
+        full: Vec::new(),
     };
     let mode = match profile {
         "actors" => maker.several(Others::Ours),
@@ -365,7 +365,7 @@ impl Maker {
 
     /// One more step, or a few that belong together.
     pub(crate) fn step(&mut self, profile: &str) {
-        if self.full {
+        if !self.full.is_empty() {
             return self.step_beside_full();
         }
         let ready = if profile == "ready" { 30 } else { 4 };
@@ -436,13 +436,17 @@ impl Maker {
                 let backlog = maker.random.below(3) as i32;
                 maker.push(Call::Listen, &[listener as i32, backlog]);
                 let full = maker.actor == 0 && !maker.several && maker.random.percent(50);
+                let mut clients = Vec::new();
                 for _ in 0..backlog + 1 + i32::from(full) {
                     let slot = maker.new_socket(false);
                     maker.push(Call::Connect, &[slot as i32, 1, 3]);
                     maker.held[slot] = Held::Connection;
+                    clients.push(slot as i32);
                 }
                 maker.held[listener] = Held::Short;
-                maker.full = full;
+                if full {
+                    maker.full = clients;
+                }
                 if !full && maker.random.percent(50) {
                     maker.accept();
                 }
@@ -487,8 +491,8 @@ impl Maker {
             4 => self.push(Call::Peer, &[slot as i32]),
             5 => self.push(Call::Name, &[slot as i32]),
             6 => {
-                let how = self.random.below(3) as i32;
-                self.push(Call::Shutdown, &[slot as i32, how]);
+                let (client, how) = (self.random.below(self.full.len()), self.random.below(3) as i32);
+                self.push(Call::Shutdown, &[self.full[client], how]);
             }
             _ => self.push(Call::GetOption, &[slot as i32, 5]),
         }

@@ -16,7 +16,7 @@ use super::{
     set::{ADD, Inner},
     sys::kernel,
 };
-use crate::{connect, exec::cookie, numbers, socket::Socket, sys::call, table, types::Fd};
+use crate::{connect, exec::cookie, listen, numbers, socket::Socket, sys::call, table, types::Fd};
 
 type Record = [u64; 6];
 const WORDS: usize = 6;
@@ -74,8 +74,11 @@ fn write(file: BorrowedFd<'_>, record: Record) {
     let _ = call::write(file.as_raw_fd(), &bytes);
 }
 
-/// What an entry's socket has, in one word: new bytes change it.
-fn had(entry: &Entry) -> u64 {
+/// What an entry's socket has, in one word: new bytes change it, new connections that of a listener.
+pub(super) fn had(entry: &Entry) -> u64 {
+    if entry.source == Source::Listener {
+        return listen::came(entry.socket);
+    }
     let unread = entry.socket.channel().map_or(0, |channel| channel.queued_to_mark() as u64);
     u64::from(entry.socket.readiness().0) | unread << 16
 }
@@ -111,7 +114,7 @@ impl Inner {
         entry.spent = flags & SPENT != 0;
         let is_told = event.events & ET != 0
             && flags & WAITS != 0
-            && matches!(entry.source, Source::Channel { .. })
+            && matches!(entry.source, Source::Channel { .. } | Source::Listener)
             && had(entry) == before;
         if entry.spent || is_told {
             entry.queued = false;

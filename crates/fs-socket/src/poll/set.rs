@@ -217,6 +217,7 @@ impl Set {
             }
             inner.stale = inner.live.is_some();
             inner.sleepers = 0;
+            inner.note_told();
         }
     }
 }
@@ -314,7 +315,9 @@ impl Inner {
     /// Forgets an entry; its kernel registration is gone or dealt with by the caller.
     pub(super) fn drop_entry(&mut self, at: u32) {
         self.detach(at);
-        self.interest.remove(at);
+        if let Some(entry) = self.interest.remove(at).filter(|entry| entry.outlives) {
+            entry.socket.drop_afterimage();
+        }
     }
 
     /// The application uses its set under this number. One that had no number of its own gets it now, if there is one.
