@@ -60,6 +60,10 @@ pub(crate) struct Maker {
     /// Somebody waits for room in a listener's queue: nothing may make any, as the kernel's client asks again after a second, and
     /// ours at once. The slots of that queue's clients: a connection's of before may be closed, and its number the listener's.
     pub(crate) full: Vec<i32>,
+    /// A connection was shut down; a set was asked for edges without EPOLLIN. One of them, and not the other: who has shut down is
+    /// told of the acknowledgment of that too, which the peer's next segment brings or its timer for delayed ACKs.
+    pub(crate) shuts: bool,
+    pub(crate) edges_of_room: bool,
 }
 
 /// The program of this seed; `profile` empty: of any.
@@ -81,6 +85,8 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         wire: false,
         unread: 0,
         full: Vec::new(),
+        shuts: false,
+        edges_of_room: false,
     };
     let mode = match profile {
         "actors" => maker.several(Others::Ours),
@@ -271,8 +277,9 @@ impl Maker {
     pub(crate) fn control(&mut self, set: usize) {
         let operation = self.random.weighted(&[(5, 1), (3, 3), (2, 2)]);
         let mut events = self.random.weighted(&[(6, 1), (3, 4), (5, 5), (1, 0), (2, 0x2001), (1, 0x2005), (1, 2)]);
-        if self.random.percent(25) {
+        if self.random.percent(25) && (!self.shuts || events & 1 != 0) {
             events |= libc::EPOLLET;
+            self.edges_of_room |= events & 1 == 0;
         }
         if self.random.percent(12) {
             events |= libc::EPOLLONESHOT;
@@ -383,7 +390,10 @@ impl Maker {
             (4, |maker| {
                 let slot = maker.connection();
                 let how = maker.random.weighted(&[(3, 0), (6, 1), (3, 2), (1, 3)]);
-                maker.push(Call::Shutdown, &[slot as i32, how]);
+                if !maker.edges_of_room {
+                    maker.shuts = true;
+                    maker.push(Call::Shutdown, &[slot as i32, how]);
+                }
             }),
             (5, Maker::close),
             (2, |maker| {

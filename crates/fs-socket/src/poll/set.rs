@@ -398,7 +398,8 @@ impl Inner {
 
     pub(super) fn end_kick(&mut self) {
         if let Some((fd, _)) = self.kick.take() {
-            // Closing takes it out of the set.
+            // Closing takes it out of the set where no child has it. ENOENT: a child was first.
+            let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
             forget(fd);
         }
     }
