@@ -100,6 +100,7 @@ impl Maker {
                 28 if self.blocking && !self.wire => {
                     let (slot, length) = (self.connection(), self.random.one(&[100_000, 600_000]));
                     self.push(Call::Send, &[slot as i32, 2, length, 0]);
+                    self.unread += length;
                 }
                 27..29 => self.push(Call::Pause, &[80]),
                 29..31 => {

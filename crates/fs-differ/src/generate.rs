@@ -413,7 +413,9 @@ impl Maker {
                     return maker.push(Call::NameLength, &[slot as i32, length]);
                 }
                 let (slot, what) = (maker.any(), maker.random.weighted(&[(5, 0), (1, 2)]));
-                maker.push(Call::Ioctl, &[slot as i32, what]);
+                if what != 0 || maker.unread <= 60_000 {
+                    maker.push(Call::Ioctl, &[slot as i32, what]);
+                }
             }),
             (ready, Maker::wait),
             (ready, |maker| {

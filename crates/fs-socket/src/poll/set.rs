@@ -160,6 +160,13 @@ pub(super) fn own_number(set: Fd) -> Option<Fd> {
     Some(number)
 }
 
+/// Whether this process has one thread now. A child that a process of several has forked says otherwise of itself
+/// ([`fs_shm::holder::is_single_threaded`]).
+fn is_alone() -> bool {
+    // A directory for each thread, and two names. Without /proc it is not known.
+    rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
+}
+
 impl Set {
     pub(super) fn new(number: Fd) -> Self {
         let active: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
@@ -376,8 +383,8 @@ impl Inner {
     /// Threads may sleep in the application's set, which nobody rings: a descriptor that is ready wakes one of them, who
     /// takes the event out, makes it ready for the next one ([`Inner::kicked`]) and comes here.
     pub(super) fn begin_kick(&mut self) {
-        if fs_shm::holder::is_single_threaded() {
-            // Nobody does. Its own waits would take the kicks, one after another.
+        if fs_shm::holder::is_single_threaded() || is_alone() {
+            // Nobody does. Its own waits would take the kicks, one after another, and others that have the set would see it ready.
             return;
         }
         if let Ok(fd) = kernel::eventfd(1) {

@@ -166,15 +166,21 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
 
 /// Takes the events of kicks out (a set that was inherited has the parent's too); answers how many are left, in front.
 pub(super) fn strip(inner: &mut Inner, events: &mut [EpollEvent]) -> usize {
+    let n = without_kicks(events);
+    if n < events.len() {
+        inner.kicked();
+    }
+    n
+}
+
+/// Takes the events of kicks out; answers how many are left, in front.
+pub(super) fn without_kicks(events: &mut [EpollEvent]) -> usize {
     let mut n = 0;
     for i in 0..events.len() {
         if { events[i].data } != KICK {
             events[n] = events[i];
             n += 1;
         }
-    }
-    if n < events.len() {
-        inner.kicked();
     }
     n
 }
