@@ -108,7 +108,7 @@ fn of(socket: &Socket) -> Option<&'static Listener> {
 }
 
 /// A number that stands for the socket: `fd`, or another.
-fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
+pub(crate) fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
     let is = |fd| table::find(fd).is_some_and(|now| core::ptr::eq(now, socket));
     if is(fd) {
         return Some(fd);

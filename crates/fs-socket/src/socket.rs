@@ -402,11 +402,15 @@ impl Socket {
     /// What is left here of a connection that this process has closed and another holds: it can be looked at, and holds nothing.
     /// `None`: no memory.
     pub(crate) fn afterimage(&self) -> Option<&'static Socket> {
-        let (mapped, channel) = (self.mapped()?, self.channel()?);
+        Self::image_of(self.life(), self.mapped()?, &self.channel()?)
+    }
+
+    /// The same of a connection that this process may never have held.
+    pub(crate) fn image_of(life: u32, mapped: &'static Mapped, channel: &Channel<'static>) -> Option<&'static Socket> {
         let image = Self::make(Kind::Internal)?;
-        image.set_life(self.life());
+        image.set_life(life);
         image.number.store(u32::MAX, Relaxed);
-        image.become_channel(mapped, &channel);
+        image.become_channel(mapped, channel);
         Some(image)
     }
 
