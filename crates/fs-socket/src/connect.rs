@@ -16,7 +16,7 @@ use crate::{
     address,
     arenas::Mapped,
     channel::{self, O_NONBLOCK, Patience},
-    poll,
+    numbers, poll,
     process::{self, Attachment},
     route::{self, Way},
     socket::{Kind, Socket, mark},
@@ -366,7 +366,11 @@ pub(crate) fn bind(fd: Fd, socket: &Socket, address: &[u8]) -> Result<(), Errno>
         return Ok(());
     }
     // What is wrong with the address comes before what is wrong with the socket (__inet_bind()): another socket tells.
-    let other = call::socket(socket.family() as i32, SOCK_STREAM, 0)?;
+    let _room = numbers::Room::open();
+    let Ok(other) = call::socket(socket.family() as i32, SOCK_STREAM, 0) else {
+        // No number is free, which bind(2) of the kernel needs none of.
+        return Err(Errno::INVAL);
+    };
     let answer = call::bind(other, address);
     // It was never connected: nothing is left to be told.
     let _closed = call::close(other);
