@@ -321,7 +321,7 @@ const struct test holder_cases[] = {{"holder_shut_by_child", shut_by_child, true
                                     {"holder_shut_wakes_poll", shut_wakes_poll, true},
                                     {"holder_shut_wakes_epoll", shut_wakes_epoll, true},
                                     {"holder_kernel_option", kernel_option, true},
-                                    {"holder_nonblocking", nonblocking, false},
+                                    {"holder_nonblocking", nonblocking, true},
                                     {"holder_corked_name", corked_name, false},
                                     {"holder_group_of_processes", group_of_processes, true},
                                     {NULL, NULL, false}};

@@ -34,7 +34,8 @@ impl Maker {
         }
         let mut alive = vec![0u8];
         let mut known = 1;
-        let mut limited = false;
+        // The lowest limit of descriptors: those of the library lie just above one, and are in the way when it is raised.
+        let mut limited = None;
         if mixed {
             alive.push(1);
             known = 2;
@@ -74,7 +75,7 @@ impl Maker {
                         alive.retain(|actor| *actor != target);
                     }
                 }
-                20..24 if limited => {}
+                20..24 if limited.is_some() => {}
                 20..22 if !mixed => self.push(Call::Exec, &[]),
                 22..24 => {
                     let slot = self.any();
@@ -100,12 +101,13 @@ impl Maker {
                 28 if self.blocking && !self.wire => {
                     let (slot, length) = (self.connection(), self.random.one(&[100_000, 600_000]));
                     self.push(Call::Send, &[slot as i32, 2, length, 0]);
+                    self.unread += length;
                 }
                 27..29 => self.push(Call::Pause, &[80]),
                 29..31 => {
                     // What is started then cannot open its libraries.
-                    limited = true;
-                    let limit = self.random.one(&[6, 8, 10, 64]);
+                    let limit = self.random.one(&[6, 8, 10, 64]).min(limited.unwrap_or(64));
+                    limited = Some(limit);
                     self.push(Call::NoFile, &[limit]);
                 }
                 31..34 => {

@@ -58,8 +58,12 @@ pub(crate) struct Maker {
     /// Bytes that nobody may have read.
     pub(crate) unread: i32,
     /// Somebody waits for room in a listener's queue: nothing may make any, as the kernel's client asks again after a second, and
-    /// ours at once.
-    pub(crate) full: bool,
+    /// ours at once. The slots of that queue's clients: a connection's of before may be closed, and its number the listener's.
+    pub(crate) full: Vec<i32>,
+    /// A connection was shut down; a set was asked for edges without EPOLLIN. One of them, and not the other: who has shut down is
+    /// told of the acknowledgment of that too, which the peer's next segment brings or its timer for delayed ACKs.
+    pub(crate) shuts: bool,
+    pub(crate) edges_of_room: bool,
 }
 
 /// The program of this seed; `profile` empty: of any.
@@ -80,7 +84,9 @@ pub fn generate(seed: u64, profile: &str) -> Program {
         several: false,
         wire: false,
         unread: 0,
-        full: false,
+        full: Vec::new(),
+        shuts: false,
+        edges_of_room: false,
     };
     let mode = match profile {
         "actors" => maker.several(Others::Ours),
@@ -271,8 +277,9 @@ impl Maker {
     pub(crate) fn control(&mut self, set: usize) {
         let operation = self.random.weighted(&[(5, 1), (3, 3), (2, 2)]);
         let mut events = self.random.weighted(&[(6, 1), (3, 4), (5, 5), (1, 0), (2, 0x2001), (1, 0x2005), (1, 2)]);
-        if self.random.percent(25) {
+        if self.random.percent(25) && (!self.shuts || events & 1 != 0) {
             events |= libc::EPOLLET;
+            self.edges_of_room |= events & 1 == 0;
         }
         if self.random.percent(12) {
             events |= libc::EPOLLONESHOT;
@@ -365,7 +372,7 @@ impl Maker {
 
     /// One more step, or a few that belong together.
     pub(crate) fn step(&mut self, profile: &str) {
-        if self.full {
+        if !self.full.is_empty() {
             return self.step_beside_full();
         }
         let ready = if profile == "ready" { 30 } else { 4 };
@@ -383,7 +390,10 @@ impl Maker {
             (4, |maker| {
                 let slot = maker.connection();
                 let how = maker.random.weighted(&[(3, 0), (6, 1), (3, 2), (1, 3)]);
-                maker.push(Call::Shutdown, &[slot as i32, how]);
+                if !maker.edges_of_room {
+                    maker.shuts = true;
+                    maker.push(Call::Shutdown, &[slot as i32, how]);
+                }
             }),
             (5, Maker::close),
             (2, |maker| {
@@ -403,7 +413,9 @@ impl Maker {
                     return maker.push(Call::NameLength, &[slot as i32, length]);
                 }
                 let (slot, what) = (maker.any(), maker.random.weighted(&[(5, 0), (1, 2)]));
-                maker.push(Call::Ioctl, &[slot as i32, what]);
+                if what != 0 || maker.unread <= 60_000 {
+                    maker.push(Call::Ioctl, &[slot as i32, what]);
+                }
             }),
             (ready, Maker::wait),
             (ready, |maker| {
@@ -436,13 +448,17 @@ impl Maker {
                 let backlog = maker.random.below(3) as i32;
                 maker.push(Call::Listen, &[listener as i32, backlog]);
                 let full = maker.actor == 0 && !maker.several && maker.random.percent(50);
+                let mut clients = Vec::new();
                 for _ in 0..backlog + 1 + i32::from(full) {
                     let slot = maker.new_socket(false);
                     maker.push(Call::Connect, &[slot as i32, 1, 3]);
                     maker.held[slot] = Held::Connection;
+                    clients.push(slot as i32);
                 }
                 maker.held[listener] = Held::Short;
-                maker.full = full;
+                if full {
+                    maker.full = clients;
+                }
                 if !full && maker.random.percent(50) {
                     maker.accept();
                 }
@@ -487,8 +503,8 @@ impl Maker {
             4 => self.push(Call::Peer, &[slot as i32]),
             5 => self.push(Call::Name, &[slot as i32]),
             6 => {
-                let how = self.random.below(3) as i32;
-                self.push(Call::Shutdown, &[slot as i32, how]);
+                let (client, how) = (self.random.below(self.full.len()), self.random.below(3) as i32);
+                self.push(Call::Shutdown, &[self.full[client], how]);
             }
             _ => self.push(Call::GetOption, &[slot as i32, 5]),
         }

@@ -16,7 +16,7 @@ use crate::{
     address,
     arenas::Mapped,
     channel::{self, O_NONBLOCK, Patience},
-    poll,
+    numbers, poll,
     process::{self, Attachment},
     route::{self, Way},
     socket::{Kind, Socket, mark},
@@ -84,6 +84,9 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
         Kind::Channel => Some(again(fd, socket.unheld(), address)),
         Kind::Fresh => {
             socket.unmark(mark::DISCONNECTED);
+            if address::family(address) == Some(address::AF_UNSPEC) {
+                socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
+            }
             socket.status_of(fd);
             fresh(fd, socket.unheld(), address)
         }
@@ -101,6 +104,11 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
     let attachment = process::attached()?;
     if socket.marked(mark::KERNEL_ONLY) {
         on_kernel(attachment, fd, socket, KernelReason::Option);
+        return None;
+    }
+    if socket.marked(mark::SHARED) {
+        // Whoever else holds it would have a socket that is not connected: the kernel's connection is everybody's.
+        on_kernel(attachment, fd, socket, KernelReason::Foreign);
         return None;
     }
     for _ in 0..2 {
@@ -322,6 +330,7 @@ fn disconnect(fd: Fd, socket: &'static Socket) {
     let _changing = table::Changing::begin();
     let Some(channel) = socket.channel() else { return };
     socket.become_kind(Kind::Fresh);
+    socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
     let mut references = 0;
     table::each(0, u32::MAX, |other, of| {
         if core::ptr::eq(of, socket) {
@@ -357,7 +366,11 @@ pub(crate) fn bind(fd: Fd, socket: &Socket, address: &[u8]) -> Result<(), Errno>
         return Ok(());
     }
     // What is wrong with the address comes before what is wrong with the socket (__inet_bind()): another socket tells.
-    let other = call::socket(socket.family() as i32, SOCK_STREAM, 0)?;
+    let _room = numbers::Room::open();
+    let Ok(other) = call::socket(socket.family() as i32, SOCK_STREAM, 0) else {
+        // No number is free, which bind(2) of the kernel needs none of.
+        return Err(Errno::INVAL);
+    };
     let answer = call::bind(other, address);
     // It was never connected: nothing is left to be told.
     let _closed = call::close(other);
@@ -396,13 +409,24 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             poll::changed(socket);
             Some(answer)
         }
-        Kind::Listener => {
+        Kind::Listener if !crate::listen::is_shut(socket) => {
             // SHUT_RD, SHUT_RDWR: with SHUT_WR it goes on listening, and all else is EINVAL.
             if matches!(how, 0 | 2) {
+                socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
                 crate::listen::shut(fd, socket);
             }
             None
         }
-        Kind::Free | Kind::Fresh | Kind::Kernel | Kind::Epoll | Kind::Internal => None,
+        Kind::Fresh | Kind::Listener => {
+            // ENOTCONN, which the kernel has.
+            socket.mark(match how {
+                0 => mark::SHUT_READ,
+                1 => mark::SHUT_WRITE,
+                2 => mark::SHUT_READ | mark::SHUT_WRITE,
+                _ => 0,
+            });
+            None
+        }
+        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => None,
     }
 }

@@ -15,7 +15,7 @@ mod wake;
 pub use accept::accept4;
 pub(crate) use announce::{announce_again, changed, enter_number};
 pub use inbox::{arena, refresh};
-pub(crate) use inbox::{changes, is_known_ready, is_ready};
+pub(crate) use inbox::{came, changes, is_known_ready, is_ready};
 pub(crate) use lifecycle::{
     adopt, id, is_shut, keep_options, last_number_gone, leave_to_kernel, let_go, lost, number_gone, object, of_id,
     recall, resume, shut, stop,
@@ -108,7 +108,7 @@ fn of(socket: &Socket) -> Option<&'static Listener> {
 }
 
 /// A number that stands for the socket: `fd`, or another.
-fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
+pub(crate) fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
     let is = |fd| table::find(fd).is_some_and(|now| core::ptr::eq(now, socket));
     if is(fd) {
         return Some(fd);

@@ -163,6 +163,10 @@ pub(crate) mod mark {
     pub(crate) const MOVED: u32 = 16384;
     /// Another process may have it too.
     pub(crate) const SHARED: u32 = 32768;
+    /// shutdown(2) of what was not connected, by direction: in vain, but a connection that is made of it later has it (sk_shutdown
+    /// of the kernel, which inet_shutdown() sets in any state and tcp_disconnect() takes away).
+    pub(crate) const SHUT_READ: u32 = 65536;
+    pub(crate) const SHUT_WRITE: u32 = 131_072;
 }
 
 const COUNT: usize = 1 << 20;
@@ -349,6 +353,7 @@ impl Socket {
         if self.marked(mark::CORK) && !channel.is_wire() {
             channel.set_cork(true);
         }
+        channel.begin_shut(self.marked(mark::SHUT_READ), self.marked(mark::SHUT_WRITE));
         crate::tcp_options::note_linger(self, channel);
         crate::tcp_options::limit_unsent(channel);
     }
@@ -373,7 +378,7 @@ impl Socket {
             self.mark(mark::OOB_INLINE);
         }
         crate::ancillary::inherit(self, listener);
-        self.mark(listener.marks() & mark::CORK);
+        self.mark(listener.marks() & (mark::CORK | mark::SHUT_READ | mark::SHUT_WRITE));
         let count = (listener.options_count.load(Relaxed) as usize).min(OPTIONS);
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {
             own.store(theirs.load(Relaxed), Relaxed);
@@ -392,6 +397,27 @@ impl Socket {
     pub(crate) fn drop_copy(&'static self) {
         process::begin_change();
         self.release();
+    }
+
+    /// What is left here of a connection that this process has closed and another holds: it can be looked at, and holds nothing.
+    /// `None`: no memory.
+    pub(crate) fn afterimage(&self) -> Option<&'static Socket> {
+        Self::image_of(self.life(), self.mapped()?, &self.channel()?)
+    }
+
+    /// The same of a connection that this process may never have held.
+    pub(crate) fn image_of(life: u32, mapped: &'static Mapped, channel: &Channel<'static>) -> Option<&'static Socket> {
+        let image = Self::make(Kind::Internal)?;
+        image.set_life(life);
+        image.number.store(u32::MAX, Relaxed);
+        image.become_channel(mapped, channel);
+        Some(image)
+    }
+
+    /// It is looked at no more.
+    pub(crate) fn drop_afterimage(&'static self) {
+        self.become_kind(Kind::Internal);
+        self.drop_copy();
     }
 
     /// Remembers an option that sockets accepted from this one have too.

@@ -302,7 +302,10 @@ fn discard(channel: &Channel<'static>, want: usize, peek: bool) -> Result<usize,
                     return Ok(dropped);
                 }
             }
-            Err(_) if dropped != 0 => return Ok(dropped),
+            Err(errno) if dropped != 0 => {
+                channel::keep_error(channel, errno);
+                return Ok(dropped);
+            }
             Err(errno) => return Err(errno),
         }
     }

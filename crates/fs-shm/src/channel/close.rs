@@ -60,7 +60,9 @@ impl Channel<'_> {
             self.own().flags.fetch_or(flags, SeqCst);
         }
         // Over the wire it is the core's TCP that answers what comes.
-        if !self.is_wire() && self.own().flags.load(Acquire) & (RCV_SHUT | SND_SHUT) == RCV_SHUT | SND_SHUT {
+        let has_ended = self.tx().rare.fin.load(Acquire) != 0;
+        if has_ended && !self.is_wire() && self.own().flags.load(Acquire) & (RCV_SHUT | SND_SHUT) == RCV_SHUT | SND_SHUT
+        {
             self.change(|state| Some(state.with(refusing_bit(self.side()))));
         }
         if ends {
@@ -69,6 +71,14 @@ impl Channel<'_> {
         }
         self.notify(self.side(), true, true);
         Ok(())
+    }
+
+    /// It was shut down before it was connected: nothing is read or sent, and the peer is not told. Before anybody else has it.
+    pub fn begin_shut(&self, read: bool, write: bool) {
+        let flags = if read { RCV_SHUT } else { 0 } | if write { SND_SHUT } else { 0 };
+        if flags != 0 {
+            self.own().flags.fetch_or(flags, SeqCst);
+        }
     }
 
     /// What shutdown(2) answers of a connection that is over: who waits is woken all the same (inet_shutdown() of the kernel).
@@ -155,7 +165,7 @@ impl Channel<'_> {
         let is_over = errno.is_none()
             && !self.is_wire()
             && self.rx().rare.fin.load(Acquire) != 0
-            && self.own().flags.load(Acquire) & SND_SHUT != 0
+            && self.tx().rare.fin.load(Acquire) != 0
             && self.own().flags.load(Acquire) & RESET_SEEN == 0;
         let reset = (reset || unread || refused) && !is_over;
         let mut first = 0;

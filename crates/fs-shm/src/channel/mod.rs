@@ -131,6 +131,11 @@ impl<'a> Channel<'a> {
         self.state().filter(|state| !state.is_closed(self.side())).ok_or(Errno::BADF)
     }
 
+    /// Whether somebody holds this side.
+    pub fn is_held(&self) -> bool {
+        self.live().is_ok()
+    }
+
     /// Own address.
     pub fn local_addr(&self) -> Addr {
         Addr::load(&self.block().addr[self.side().index()])
@@ -198,11 +203,6 @@ impl<'a> Channel<'a> {
     /// SO_RCVLOWAT, at least 1.
     pub fn rcvlowat(&self) -> usize {
         self.own().rcvlowat.load(Relaxed).max(1) as usize
-    }
-
-    /// Nothing more may be sent: shutdown(SHUT_WR), or a reset.
-    pub fn is_send_shut(&self) -> bool {
-        self.own().flags.load(Acquire) & SND_SHUT != 0
     }
 
     /// The peer has said that nothing more comes (FIN); bytes may be unread still.

@@ -114,7 +114,7 @@ impl Channel<'_> {
         match self.state().map(|state| state.phase()) {
             Some(Phase::Connecting) => SYN_SENT,
             Some(Phase::Open) if self.is_reset() => CLOSE,
-            Some(Phase::Open) => match (self.has_ended(), self.is_send_shut()) {
+            Some(Phase::Open) => match (self.has_ended(), self.tx().rare.fin.load(Acquire) != 0) {
                 (true, true) => CLOSE,
                 (true, false) => CLOSE_WAIT,
                 (false, true) => FIN_WAIT2,

@@ -144,6 +144,21 @@ fn fin_reset_and_errors_as_on_the_kernel() {
 }
 
 #[test]
+fn what_was_shut_before_it_was_connected_is_open_to_the_peer() {
+    let (a, b) = pair(Geometry::SMALL);
+    a.begin_shut(true, true);
+    assert_eq!((recv(&a, 10).unwrap(), a.send_one(b"x")), (vec![], Err(Errno::PIPE)));
+    assert!(a.readiness().contains(Readiness::IN | Readiness::OUT | Readiness::HUP | Readiness::RDHUP));
+    // The peer knows nothing of it, and what it sends is read.
+    b.send_one(b"bytes").unwrap();
+    assert_eq!(recv(&a, 10).unwrap(), b"bytes");
+    assert_eq!((a.tcp_state(), recv(&b, 10)), (1, Err(Errno::AGAIN)));
+    a.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(recv(&b, 10).unwrap(), b"");
+    assert_eq!(b.tcp_state(), 8);
+}
+
+#[test]
 fn slots_are_used_again_and_stale_handles_notice() {
     let (a, b) = arenas(Geometry::SMALL);
     let mut stale = None;

@@ -28,6 +28,18 @@ pub fn arena(socket: &Socket, place: u32) -> Option<&'static Arena> {
     of(socket)?.arenas.at(place as usize)?.load().map(Mapped::arena)
 }
 
+/// Counts the connections that have come to the inboxes that this process knows.
+pub(crate) fn came(socket: &Socket) -> u64 {
+    let mut all = 0_u64;
+    if let Some(listener) = of(socket) {
+        listener.each(|mapped| {
+            all = all.wrapping_add(mapped.arena().pushed());
+            false
+        });
+    }
+    all
+}
+
 /// Whether a connection waits in an inbox (the kernel's queue is not looked at).
 pub(crate) fn is_ready(socket: &Socket) -> bool {
     of(socket).is_some_and(|listener| {

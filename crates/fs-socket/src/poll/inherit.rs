@@ -3,7 +3,7 @@
 //!
 //! A record is six words. Each set is its numbers, then its registrations, those that are ready first, in their order.
 
-use fs_shm::control::Fd as OwnedFd;
+use fs_shm::{Channel, Side, control::Fd as OwnedFd};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd},
     fs::MemfdFlags,
@@ -16,7 +16,7 @@ use super::{
     set::{ADD, Inner},
     sys::kernel,
 };
-use crate::{connect, exec::cookie, numbers, socket::Socket, sys::call, table, types::Fd};
+use crate::{arenas, connect, exec::cookie, listen, numbers, process, socket::Socket, sys::call, table, types::Fd};
 
 type Record = [u64; 6];
 const WORDS: usize = 6;
@@ -28,6 +28,9 @@ const SET: u64 = 1;
 const SOCKET: u64 = 2;
 /// Another set: number, its index, events and flags, data.
 const NESTED: u64 = 3;
+/// A connection that this process has closed and another holds, by its side: number, arena << 32 | slot, events and flags, data,
+/// generation.
+const ELSEWHERE: [u64; 2] = [4, 5];
 
 /// A one-shot registration that has fired.
 const SPENT: u64 = 1 << 32;
@@ -74,8 +77,11 @@ fn write(file: BorrowedFd<'_>, record: Record) {
     let _ = call::write(file.as_raw_fd(), &bytes);
 }
 
-/// What an entry's socket has, in one word: new bytes change it.
-fn had(entry: &Entry) -> u64 {
+/// What an entry's socket has, in one word: new bytes change it, new connections that of a listener.
+pub(super) fn had(entry: &Entry) -> u64 {
+    if entry.source == Source::Listener {
+        return listen::came(entry.socket);
+    }
     let unread = entry.socket.channel().map_or(0, |channel| channel.queued_to_mark() as u64);
     u64::from(entry.socket.readiness().0) | unread << 16
 }
@@ -111,7 +117,7 @@ impl Inner {
         entry.spent = flags & SPENT != 0;
         let is_told = event.events & ET != 0
             && flags & WAITS != 0
-            && matches!(entry.source, Source::Channel { .. })
+            && matches!(entry.source, Source::Channel { .. } | Source::Listener)
             && had(entry) == before;
         if entry.spent || is_told {
             entry.queued = false;
@@ -128,9 +134,16 @@ fn leave_one(file: BorrowedFd<'_>, entry: &Entry, flags: u64) {
     let (number, data) = (entry.fd as u64, { entry.event.data });
     match entry.source {
         Source::Kernel => {}
+        Source::Channel { .. } if entry.outlives => {
+            if let (Some(mapped), Some(channel)) = (entry.socket.mapped(), entry.socket.channel()) {
+                let which = u64::from(mapped.id()) << 32 | u64::from(channel.slot());
+                let kind = ELSEWHERE[channel.side().index()];
+                write(file, [kind, number, which, flags, data, channel.generation().into()]);
+            }
+        }
         Source::Nested(index) => write(file, [NESTED, number, u64::from(index), flags, data, 0]),
         Source::Channel { .. } | Source::Listener => {
-            if let Some(cookie) = cookie(entry.socket.number()) {
+            if let Some(cookie) = listen::live(entry.socket.number(), entry.socket).and_then(cookie) {
                 write(file, [SOCKET, number, cookie, flags, data, had(entry)]);
             }
         }
@@ -153,7 +166,7 @@ pub(crate) fn resume(file: BorrowedFd<'_>) {
         }
     });
     let new_of = |index: u64| sets.iter().find(|(old, ..)| *old == index).map(|&(_, new, fd)| (new, fd));
-    for kind in [SOCKET, NESTED] {
+    for kind in [SOCKET, NESTED].into_iter().chain(ELSEWHERE) {
         let mut current = None;
         each(file, |[what, number, which, flags, data, before]| {
             if what == SET {
@@ -161,12 +174,13 @@ pub(crate) fn resume(file: BorrowedFd<'_>) {
             }
             let (Some(index), Ok(fd), true) = (current, Fd::try_from(number), what == kind) else { return };
             let event = EpollEvent { events: flags as u32, data };
-            let socket = if kind == SOCKET {
-                socket_of(fd, which)
-            } else {
-                new_of(which)
+            let outlives = ELSEWHERE.contains(&kind);
+            let socket = match kind {
+                SOCKET => socket_of(fd, which),
+                NESTED => new_of(which)
                     .and_then(|(_, inner)| table::find(inner))
-                    .filter(|_| Some(index) != new_of(which).map(|(new, _)| new))
+                    .filter(|_| Some(index) != new_of(which).map(|(new, _)| new)),
+                _ => elsewhere(kind, which, before),
             };
             let (Some(socket), Some(set)) = (socket, registry::find(index)) else { return };
             let was_active = set.is_active();
@@ -175,13 +189,28 @@ pub(crate) fn resume(file: BorrowedFd<'_>) {
                 // Nothing of ours is left in it: it is the kernel's again.
                 let _ = kernel::epoll_ctl(inner.number, ADD, fd, Some(event));
             }
-            inner.resume(fd, socket, event, flags, before);
+            inner.resume(fd, socket, event, flags, if outlives { u64::MAX } else { before });
+            if outlives
+                && let Some(at) = inner.interest.find(fd, socket.identity())
+                && let Some(entry) = inner.interest.get_mut(at)
+            {
+                entry.outlives = true;
+            }
             drop(inner);
             if !was_active && kind == NESTED {
                 registry::follow_active(set);
             }
         });
     }
+}
+
+/// What [`ELSEWHERE`] names, if it is there still, and this process has a part in its arena.
+fn elsewhere(kind: u64, which: u64, generation: u64) -> Option<&'static Socket> {
+    let side = if kind == ELSEWHERE[Side::A.index()] { Side::A } else { Side::B };
+    let attachment = process::current()?;
+    let mapped = arenas::ask(attachment, (which >> 32) as u32, side)?;
+    let channel = mapped.channel(which as u32, generation as u32).filter(Channel::is_held)?;
+    Socket::image_of(attachment.life(), mapped, &channel)
 }
 
 /// The socket of this cookie, of which `fd` was a number once.

@@ -72,6 +72,11 @@ pub(super) struct Entry {
     next: u32,
     /// Next entry of the same slot.
     pub(super) beside: u32,
+    /// This process has closed the socket, and another has it still: `socket` is its [`Socket::afterimage`].
+    pub(super) outlives: bool,
+    /// Since a fork, until the set is built anew: the parent's list did not have it, and this is what its socket had then
+    /// ([`super::inherit::had`]).
+    pub(super) kept: Option<u64>,
 }
 
 impl Entry {
@@ -92,9 +97,20 @@ impl Entry {
         Some(Candidate { at, serial: self.serial, since: UNKNOWN, by: self.turn() })
     }
 
-    /// Whether the socket is still the one that was registered.
+    /// Whether the socket is still the one that was registered, and open anywhere.
     pub(super) fn is_valid(&self) -> bool {
         self.socket.identity() == self.identity
+            && (!self.outlives || self.socket.channel().is_some_and(|channel| channel.is_held()))
+    }
+
+    /// This process is about to close the socket. If others hold it the registration stays: it is of the open file (epoll(7)). False:
+    /// it ends.
+    pub(super) fn outlive(&mut self) -> bool {
+        let is_held_elsewhere = matches!(self.source, Source::Channel { .. })
+            && self.socket.channel().is_some_and(|channel| channel.refs() > 1);
+        let Some(image) = is_held_elsewhere.then(|| self.socket.afterimage()).flatten() else { return false };
+        (self.socket, self.identity, self.outlives) = (image, image.identity(), true);
+        true
     }
 
     /// Nothing is watched for it any more.
@@ -250,6 +266,8 @@ impl Interest {
             blind: false,
             next: self.by_fd[index].checked_sub(1).unwrap_or(NONE),
             beside: NONE,
+            outlives: false,
+            kept: None,
         };
         let at = match self.free.pop() {
             Some(at) => {

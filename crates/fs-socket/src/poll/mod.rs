@@ -32,6 +32,7 @@ mod wait;
 
 use std::time::Duration;
 
+use self::interest::Entry;
 use crate::{
     socket::Socket,
     table,
@@ -90,7 +91,8 @@ pub fn strip(set: Fd, events: &mut [EpollEvent]) -> usize {
     }
     match table::epoll(set).and_then(registry::find).and_then(set::Set::lock) {
         Some(mut inner) => wait::strip(&mut inner, events),
-        None => events.len(),
+        // Another process's kick, in a set that both have.
+        None => wait::without_kicks(events),
     }
 }
 
@@ -132,7 +134,11 @@ fn forget(fd: Fd) {
 pub(crate) fn closed(_fd: Fd, socket: &Socket, last: bool) {
     if last {
         // As on the kernel, where a registration ends with the open file, not with a descriptor of it.
-        each_entry(socket, false, |inner, at| {
+        let is_held_elsewhere = socket.channel().is_some_and(|channel| channel.refs() > 1);
+        each_entry(socket, is_held_elsewhere, |inner, at| {
+            if inner.interest.get_mut(at).is_some_and(Entry::outlive) {
+                return;
+            }
             inner.count_edges();
             inner.drop_entry(at);
         });

@@ -160,6 +160,13 @@ pub(super) fn own_number(set: Fd) -> Option<Fd> {
     Some(number)
 }
 
+/// Whether this process has one thread now. A child that a process of several has forked says otherwise of itself
+/// ([`fs_shm::holder::is_single_threaded`]).
+fn is_alone() -> bool {
+    // A directory for each thread, and two names. Without /proc it is not known.
+    rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
+}
+
 impl Set {
     pub(super) fn new(number: Fd) -> Self {
         let active: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
@@ -217,6 +224,7 @@ impl Set {
             }
             inner.stale = inner.live.is_some();
             inner.sleepers = 0;
+            inner.note_told();
         }
     }
 }
@@ -314,7 +322,9 @@ impl Inner {
     /// Forgets an entry; its kernel registration is gone or dealt with by the caller.
     pub(super) fn drop_entry(&mut self, at: u32) {
         self.detach(at);
-        self.interest.remove(at);
+        if let Some(entry) = self.interest.remove(at).filter(|entry| entry.outlives) {
+            entry.socket.drop_afterimage();
+        }
     }
 
     /// The application uses its set under this number. One that had no number of its own gets it now, if there is one.
@@ -373,8 +383,8 @@ impl Inner {
     /// Threads may sleep in the application's set, which nobody rings: a descriptor that is ready wakes one of them, who
     /// takes the event out, makes it ready for the next one ([`Inner::kicked`]) and comes here.
     pub(super) fn begin_kick(&mut self) {
-        if fs_shm::holder::is_single_threaded() {
-            // Nobody does. Its own waits would take the kicks, one after another.
+        if fs_shm::holder::is_single_threaded() || is_alone() {
+            // Nobody does. Its own waits would take the kicks, one after another, and others that have the set would see it ready.
             return;
         }
         if let Ok(fd) = kernel::eventfd(1) {
@@ -395,7 +405,8 @@ impl Inner {
 
     pub(super) fn end_kick(&mut self) {
         if let Some((fd, _)) = self.kick.take() {
-            // Closing takes it out of the set.
+            // Closing takes it out of the set where no child has it. ENOENT: a child was first.
+            let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
             forget(fd);
         }
     }

@@ -6,7 +6,8 @@ use fs_shm::Arena;
 
 use super::{
     EpollEvent, forget,
-    interest::{ET, EXCLUSIVE, Entry, Interest, Source},
+    inherit::had,
+    interest::{ET, EXCLUSIVE, Entry, Interest, Source, UNKNOWN, unread_changes},
     ready::look_into,
     registry,
     set::{ADD, DEL, Inner, Joined, Live, Set},
@@ -323,9 +324,39 @@ impl Inner {
         at
     }
 
-    /// After fork, or when another daemon is there: new poller, new lanes.
+    /// In a forked child: the list of candidates is the parent's as of now, and what changed since that one looked is in its lanes.
+    /// Which entries are in neither is noted. Nothing is allocated, no lock taken.
+    pub(super) fn note_told(&mut self) {
+        for at in self.interest.places() {
+            let Some(entry) = self.interest.get(at) else { continue };
+            let (source, is_listed) = (entry.source, entry.queued || entry.shares);
+            let has_news = match source {
+                Source::Channel { arena, slot } => self.has_news(arena, slot),
+                Source::Listener => self.arenas.iter().any(|joined| {
+                    joined.listeners.contains(&at) && joined.lane.is_none_or(|lane| joined.arena.is_dirty(lane))
+                }),
+                Source::Kernel | Source::Nested(_) => true,
+            };
+            if let Some(entry) = self.interest.get_mut(at) {
+                entry.kept = (!is_listed && !has_news).then(|| had(entry));
+            }
+        }
+    }
+
+    fn has_news(&self, arena: u32, slot: u32) -> bool {
+        let joined = self.arenas.get(arena as usize);
+        joined.is_none_or(|joined| joined.lane.is_none_or(|lane| joined.arena.is_marked(lane, slot)))
+    }
+
+    /// After fork, or when another daemon is there: new poller, new lanes. The list of candidates keeps its order, and an edge that
+    /// the parent was told of is none here.
     pub(super) fn rebuild(&mut self) {
         self.stale = false;
+        let listed = core::mem::take(&mut self.ready);
+        let listed = listed.iter().filter(|candidate| self.interest.of(**candidate).is_some());
+        let mut entries: Vec<(u32, u64)> = listed.map(|candidate| (candidate.at, candidate.since)).collect();
+        let others = self.interest.places().filter(|&at| self.interest.get(at).is_some_and(|entry| !entry.queued));
+        entries.extend(others.map(|at| (at, UNKNOWN)));
         if let Some(outer) = self.live.take().as_ref().and_then(Live::outer) {
             forget(outer);
         }
@@ -333,20 +364,38 @@ impl Inner {
         self.places.clear();
         self.special.clear();
         self.untold.clear();
-        self.ready.clear();
+        for (at, since) in entries {
+            self.attach_anew(at, since);
+        }
         self.unsettled = 0;
-        for at in self.interest.places() {
-            let Some(entry) = self.interest.get_mut(at) else { continue };
-            entry.queued = false;
-            entry.beside = u32::MAX;
-            entry.unwatch();
-            match entry.source {
-                Source::Nested(index) => self.attach_nested(at, index),
-                Source::Kernel | Source::Channel { .. } | Source::Listener => {
-                    entry.source = Source::Kernel;
-                    self.attach(at);
-                }
+    }
+
+    /// `since`: when it became a candidate, as far as it was one and that is known.
+    fn attach_anew(&mut self, at: u32, since: u64) {
+        let Some(entry) = self.interest.get_mut(at) else { return };
+        entry.queued = false;
+        entry.beside = u32::MAX;
+        entry.unwatch();
+        match entry.source {
+            Source::Nested(index) => self.attach_nested(at, index),
+            Source::Kernel | Source::Channel { .. } | Source::Listener => {
+                entry.source = Source::Kernel;
+                self.attach(at);
             }
+        }
+        let Some(entry) = self.interest.get_mut(at) else { return };
+        let is_told = entry.kept.take().is_some_and(|before| entry.event.events & ET != 0 && had(entry) == before);
+        if !entry.queued {
+            return;
+        }
+        if is_told {
+            entry.queued = false;
+            self.ready.pop_back();
+        } else if unread_changes(since).is_none()
+            && since != UNKNOWN
+            && let Some(candidate) = self.ready.back_mut()
+        {
+            *candidate = candidate.since(since);
         }
     }
 }

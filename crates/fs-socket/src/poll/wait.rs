@@ -4,12 +4,13 @@
 //! besides every [`WAITS`] calls or [`LOOK_NS`], and as long as it has something: a busy channel must not starve a kernel
 //! descriptor.
 
-use core::{cell::Cell, sync::atomic::Ordering::Relaxed, time::Duration};
+use core::{cell::Cell, ops::Range, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use rustix::io::Errno;
 
 use super::{
     EpollEvent, PollFd,
+    interest::Source,
     set::{CONTROL, Inner, KERNEL, KICK, Set},
     sys::kernel,
     sys::lock::Guard,
@@ -143,8 +144,34 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
         return Ok(n);
     }
     // The kernel's set is asked once: what is level-triggered there it would report again.
-    n += from_kernel(inner, &mut events[n..])?;
-    Ok(n + inner.take(&mut events[n..], &mut rest))
+    let kernels = n..n + from_kernel(inner, &mut events[n..])?;
+    n = kernels.end + inner.take(&mut events[kernels.end..], &mut rest);
+    Ok(told_once(inner, &mut events[..n], kernels))
+}
+
+/// A listener's connections wait in two queues, and it has one registration: what both have said of it is told once, where it was
+/// said first. Answers how many events are left, in front.
+fn told_once(inner: &Inner, events: &mut [EpollEvent], mut kernels: Range<usize>) -> usize {
+    let mut n = events.len();
+    for &at in &inner.special {
+        if kernels.is_empty() {
+            break;
+        }
+        let Some(entry) = inner.interest.get(at).filter(|entry| entry.source == Source::Listener) else { continue };
+        let said = |i: &usize| { events[*i].data } == { entry.event.data };
+        let theirs = kernels.clone().find(said);
+        let ours = (0..n).filter(|i| !kernels.contains(i)).find(said);
+        let Some((theirs, ours)) = theirs.zip(ours) else { continue };
+        if { events[theirs].events } != { events[ours].events } {
+            continue;
+        }
+        events.copy_within(theirs.max(ours) + 1..n, theirs.max(ours));
+        n -= 1;
+        if ours < theirs {
+            kernels.end -= 1;
+        }
+    }
+    n
 }
 
 /// What the application's kernel set has.
@@ -166,15 +193,21 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
 
 /// Takes the events of kicks out (a set that was inherited has the parent's too); answers how many are left, in front.
 pub(super) fn strip(inner: &mut Inner, events: &mut [EpollEvent]) -> usize {
+    let n = without_kicks(events);
+    if n < events.len() {
+        inner.kicked();
+    }
+    n
+}
+
+/// Takes the events of kicks out; answers how many are left, in front.
+pub(super) fn without_kicks(events: &mut [EpollEvent]) -> usize {
     let mut n = 0;
     for i in 0..events.len() {
         if { events[i].data } != KICK {
             events[n] = events[i];
             n += 1;
         }
-    }
-    if n < events.len() {
-        inner.kicked();
     }
     n
 }
