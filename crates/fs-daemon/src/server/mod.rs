@@ -8,6 +8,7 @@ mod admin;
 mod arenas;
 mod attach;
 mod exec;
+mod flows;
 mod in_flight;
 mod limits;
 mod place;
@@ -214,6 +215,8 @@ pub(crate) struct Server {
     /// `None`: it cannot be opened (then only its loopback addresses are known).
     namespaces: HashMap<Netns, Option<Namespace>>,
     own_netns: Netns,
+    /// Those of them in whose connections rules of a firewall could have a say, as of the last look.
+    ruled: HashSet<Netns>,
     /// Namespaces of others in which something has changed since `eased`.
     late: HashSet<Netns>,
     eased: Instant,
@@ -229,6 +232,8 @@ pub(crate) struct Server {
     sweep: Option<Instant>,
     share_look: Option<Look>,
     port_look: Option<Look>,
+    /// When what the kernel tells nobody of is looked at.
+    glance: Option<Instant>,
     /// Until when a drain may take.
     draining: Option<Instant>,
 }
@@ -279,6 +284,7 @@ impl Server {
             listeners: Listeners::default(),
             namespaces: HashMap::new(),
             own_netns,
+            ruled: HashSet::new(),
             late: HashSet::new(),
             eased: Instant::now(),
             untouched: Untouched::new(),
@@ -292,6 +298,7 @@ impl Server {
             sweep: None,
             share_look: None,
             port_look: None,
+            glance: None,
             draining: None,
         };
         server.open_namespace(own_netns, std::process::id());
@@ -365,8 +372,9 @@ impl Server {
                 tracing::info!(attachments = self.attachments.len(), "draining");
             }
             Command::Reload(config) => {
-                let Config { firewall, rules, policies, limits, device: _, drain: _, joins: _ } = *config;
-                self.config = Config { firewall, rules, policies, limits, ..std::mem::take(&mut self.config) };
+                let Config { firewall, open_flows, rules, policies, limits, device: _, drain: _, joins: _ } = *config;
+                let before = std::mem::take(&mut self.config);
+                self.config = Config { firewall, open_flows, rules, policies, limits, ..before };
                 self.owners = Owners::read(&users);
                 self.heed_rules_everywhere();
                 self.end_denied();
