@@ -40,10 +40,10 @@ use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 use share::Share;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -192,8 +192,8 @@ pub(crate) struct Server {
     config: Config,
     joins: Joins,
     owners: Owners,
-    /// Where cgroups with programs are.
-    cgroups: Option<PathBuf>,
+    /// Where cgroups with programs are; `None`: a kernel without, or one that does not let this daemon ask.
+    cgroups: Option<File>,
     geometry: Geometry,
     epoch: u64,
     /// Never unmapped: the kernel tells of this thread's end in it.
@@ -264,7 +264,7 @@ impl Server {
             config,
             joins,
             owners: Owners::read(&users),
-            cgroups: route::cgroup_mount(),
+            cgroups: sys::hierarchy().inspect_err(|error| tracing::debug!(%error, "no cgroups")).ok(),
             geometry,
             epoch,
             directory: Box::leak(Box::new(directory)),

@@ -15,13 +15,12 @@ use fs_shm::Side;
 use fs_shm::control::{GROUP_MAX, KernelReason, Reply};
 use fs_shm::pages::ListenerPage;
 use rustix::event::epoll;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::collections::HashSet;
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -160,9 +159,14 @@ impl Server {
 
     /// Whether a cgroup, or one above it, has programs for packets and connections.
     pub(super) fn has_programs(&self, cgroup: &str) -> std::io::Result<bool> {
-        let Some(mount) = &self.cgroups else { return Ok(false) };
-        let has = File::open(mount.join(cgroup.trim_start_matches('/')))
-            .and_then(|directory| sys::has_programs(directory.as_fd()));
+        let Some(root) = &self.cgroups else { return Ok(false) };
+        let path = match cgroup.trim_start_matches('/') {
+            "" => ".",
+            path => path,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(root, path, flags, Mode::empty()).map_err(std::io::Error::from);
+        let has = directory.and_then(|directory| sys::has_programs(directory.as_fd()));
         has.or_else(|error| match Errno::from_io_error(&error) {
             // Or a kernel without such programs (EINVAL, ENOSYS).
             Some(Errno::PERM | Errno::INVAL | Errno::NOSYS) => Ok(false),
@@ -695,13 +699,6 @@ impl Listener<ListenerMemory> {
 fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: ListenerOptions) -> WireListener {
     let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
     WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog, options }
-}
-
-/// Where the unified hierarchy is mounted; programs are attached to cgroups of that one only.
-pub(super) fn cgroup_mount() -> Option<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let is_it = |line: &&str| line.split_once(" - ").is_some_and(|(_, rest)| rest.starts_with("cgroup2 "));
-    Some(mounts.lines().find(is_it)?.split(' ').nth(4)?.into())
 }
 
 /// The process's path in the unified hierarchy; `None` when it cannot be read.
