@@ -6,10 +6,10 @@
 
 mod rules;
 
-pub(crate) use rules::Flow;
+pub(crate) use rules::{Flow, Way};
 
 use netlink_sys::{Socket, SocketAddr};
-use rules::Rule;
+use rules::{Hooks, Rule};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -50,8 +50,9 @@ const GENERAL: usize = 4;
 /// made it could keep the daemon reading.
 const DATAGRAMS: usize = 256;
 
-/// Rules times kinds of connections that are compared for one change. More: so long everybody waits for the control thread.
-const COMPARED: usize = 20_000;
+/// Rules times kinds of connections that are compared for one change, each with its ports. More: so long everybody waits for the control
+/// thread.
+const COMPARED: usize = 400_000;
 
 /// The rules of one namespace.
 pub(crate) struct Firewall {
@@ -123,7 +124,7 @@ impl Firewall {
             return vec![speaks; flows.len()];
         }
         match rules() {
-            Ok(Some(rules)) if rules.len().saturating_mul(flows.len()) <= COMPARED => {
+            Ok(Some(rules)) if rules.len().saturating_mul(flows.iter().map(Flow::weight).sum()) <= COMPARED => {
                 flows.iter().map(|flow| rules.iter().any(|rule| rule.could_touch(flow))).collect()
             }
             Ok(_) => vec![true; flows.len()],
@@ -178,10 +179,19 @@ fn rules() -> io::Result<Option<Vec<Rule>>> {
     questions.bind_auto()?;
     questions.connect(&SocketAddr::new(0, 0))?;
     questions.set_non_blocking(true)?;
+    let mut hooks = Hooks::new();
+    let is_whole = dump(&questions, GET_CHAIN, |kind, body| {
+        if kind == NEW_CHAIN {
+            hooks.extend(rules::hook(body));
+        }
+    })?;
+    if !is_whole {
+        return Ok(None);
+    }
     let mut found = Some(Vec::new());
     let is_whole = dump(&questions, GET_RULE, |kind, body| {
         if kind == NEW_RULE {
-            found = found.take().zip(Rule::read(body)).map(|(mut rules, rule)| {
+            found = found.take().zip(Rule::read(body, &hooks)).map(|(mut rules, rule)| {
                 rules.push(rule);
                 rules
             });
@@ -360,14 +370,14 @@ mod tests {
             let local = |from: &str, to: &str| Flow {
                 from: Some(from.parse().unwrap()),
                 to: to.parse().unwrap(),
-                low_ports: Some(Vec::new()),
-                is_local: true,
+                ports: Some([40_000].into()),
+                way: Way::Loopback,
             };
             let v4 = local("127.0.0.1", "127.0.0.1:7000");
             let v6 = local("::1", "[::1]:7000");
-            let wire = Flow { from: None, low_ports: None, is_local: false, ..v4.clone() };
-            let low = Flow { low_ports: Some(vec![513]), ..v4.clone() };
-            let flows = [v4, v6, wire, low];
+            let wire = Flow { from: None, ports: None, way: Way::In, ..v4.clone() };
+            let any = Flow { ports: Some([513, 40_001].into()), way: Way::Any, ..v4.clone() };
+            let flows = [v4, v6, wire, any];
             let mut case = |rule: &str, expected: [bool; 4]| {
                 run(&format!(
                     "nft 'add table inet t; add chain inet t c {{ type filter hook input priority 0; }}; {rule}'"
@@ -386,7 +396,7 @@ mod tests {
                 case(&rule(passes), none);
             }
             for stops in
-                ["drop", "tcp dport 7000 drop", "tcp sport 7000 reject with tcp reset", "tcp dport { 1, 2 } drop"]
+                ["drop", "tcp dport 7000 drop", "meta length > 1 reject with tcp reset", "tcp dport { 1, 2 } drop"]
             {
                 case(&rule(stops), all);
             }
@@ -400,15 +410,24 @@ mod tests {
             case(&rule("tcp dport vmap { 7000 : drop }"), all);
             case(&rule("ct state invalid drop"), all);
             case("add chain inet t d { type filter hook output priority 0; policy drop; }", all);
-            // Ports of clients: those of the wire may be any, others low only where the daemon has seen one.
-            case(&rule("tcp dport 1 drop"), [false, false, true, false]);
-            case(&rule("tcp dport 513 drop"), [false, false, true, true]);
-            case(&rule("tcp dport 2000 drop"), all);
+            // Ports of clients are those that there are; those of the wire may be any. But what comes in there goes to the server.
+            case(&rule("tcp dport 513 drop"), [false, false, false, true]);
+            case(&rule("tcp sport 513 drop"), [false, false, true, true]);
+            case(&rule("tcp sport 2000-3000 drop"), [false, false, true, false]);
+            case(&rule("tcp sport 40000 drop"), [true, true, true, false]);
+            let jump = "add chain inet t d; add rule inet t d tcp dport 1 drop; add rule inet t c jump d";
+            case(jump, [false, false, true, false]);
+            for (hook, wire) in [("output", true), ("postrouting", true), ("prerouting", false), ("forward", false)] {
+                let chain = format!(
+                    "add chain inet t d {{ type filter hook {hook} priority 0; }}; add rule inet t d tcp dport 1 drop"
+                );
+                case(&chain, [false, false, wire, false]);
+            }
             case(&rule("ip saddr 127.0.0.1 tcp dport 7000 drop"), [true, false, true, true]);
             case(&rule("ip saddr 10.0.0.0/9 drop"), [false, false, true, false]);
             case(&rule("ip saddr 127.0.0.0/9 drop"), [true, false, true, true]);
             case(&rule("ip6 daddr ::1 drop"), [false, true, false, false]);
-            case(&rule("iifname eth0 drop"), [false, false, true, false]);
+            case(&rule("iifname eth0 drop"), [false, false, true, true]);
             case(&rule("iifname lo drop"), all);
             case(&rule("iif != lo drop"), all);
             case(&rule("meta skuid 7 drop"), all);

@@ -117,7 +117,8 @@ fn pair(daemon: &Daemon) -> Pair {
     assert!(server.page.set(3, Object::Listener(listener), cookie));
     assert_eq!(page.arenas().count(), 0);
     let (arena, side_a) = route(&client, to);
-    let a = Channel::open(side_a, &OpenArgs::default()).unwrap();
+    let [local, peer] = [SocketAddr::new(to.ip(), 40_000), to].map(fs_shm::Addr::from);
+    let a = Channel::open(side_a, &OpenArgs { local, peer, ..OpenArgs::default() }).unwrap();
     assert!(client.page.set(7, Object::Channel { arena, slot: a.slot(), side: PeerSide::A }, 100));
     assert_eq!(page.arenas().collect::<Vec<_>>(), [arena]);
     let (side, memory) = server.client.arena(arena).unwrap();

@@ -1,8 +1,10 @@
 //! Whether rules of nftables could stop or change connections that are open. A rule is understood as far as it compares what is known of
 //! them (protocol, addresses, the server's port, `lo`) before it does anything; what is not understood could match, and what it does
-//! beyond accepting and counting could stop them. Which chains a packet passes is not asked: each rule counts as one that it meets.
+//! beyond accepting and counting could stop them. Of the way through chains only the hook of a base chain is looked at: each other rule
+//! counts as one that every packet meets.
 
 use super::{GENERAL, attributes};
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 /// Connections from one address to one place, as far as the daemon knows it (and not those who have them).
@@ -11,21 +13,46 @@ pub(crate) struct Flow {
     /// `None`: they may come from anywhere.
     pub(crate) from: Option<IpAddr>,
     pub(crate) to: SocketAddr,
-    /// Ports below 1024 that they may come from; `None`: any. From 1024 on, from any.
-    pub(crate) low_ports: Option<Vec<u16>>,
-    /// By `lo`.
-    pub(crate) is_local: bool,
+    /// The ports that they come from; `None`: any.
+    pub(crate) ports: Option<BTreeSet<u16>>,
+    pub(crate) way: Way,
 }
 
-/// One rule: its family, and its expressions as the kernel has them.
+impl Flow {
+    /// What comparing it with a rule takes, in looks at a port.
+    pub(super) fn weight(&self) -> usize {
+        const WITHOUT_PORTS: usize = 8;
+        WITHOUT_PORTS + self.ports.as_ref().map_or(0, BTreeSet::len)
+    }
+}
+
+/// Which way their packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Way {
+    /// By `lo`: each passes all hooks of a host's own packets.
+    Loopback,
+    /// The client's come in by a device, the server's go out.
+    In,
+    /// It is not known.
+    Any,
+}
+
+/// One rule: its family, the hook of its chain where that is a base chain, and its expressions as the kernel has them.
 #[derive(Debug)]
 pub(super) struct Rule {
     family: u8,
+    hook: Option<u32>,
     expressions: Vec<u8>,
 }
 
-/// Of linux/netfilter/nf_tables.h: `NFTA_RULE_EXPRESSIONS`; `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`; `NFTA_DATA_VALUE`, `NFTA_DATA_VERDICT`;
+/// The hooks of base chains, by family, table and name.
+pub(super) type Hooks = HashMap<(u8, Vec<u8>, Vec<u8>), u32>;
+
+/// Of linux/netfilter/nf_tables.h: `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`; `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_RULE_EXPRESSIONS`; `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`; `NFTA_DATA_VALUE`, `NFTA_DATA_VERDICT`;
 /// `NFTA_VERDICT_CODE`.
+const TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN: u16 = 2;
 const EXPRESSIONS: u16 = 4;
 const NAME: u16 = 1;
 const DATA: u16 = 2;
@@ -40,17 +67,15 @@ const GOES_ON: [i32; 6] = [1, -1, -2, -3, -4, -5];
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 const TCP: u8 = 6;
-/// The first port that everybody may bind.
-const UNPRIVILEGED: u16 = 1024;
+/// `NF_INET_PRE_ROUTING`, `NF_INET_LOCAL_IN`, `NF_INET_INGRESS`, and `NF_INET_LOCAL_OUT`, `NF_INET_POST_ROUTING` of linux/netfilter.h;
+/// of family netdev `NF_NETDEV_INGRESS`, `NF_NETDEV_EGRESS`.
+const COMES_IN: [u32; 3] = [0, 1, 5];
+const GOES_OUT: [u32; 2] = [3, 4];
+const NETDEV_INGRESS: u32 = 0;
+const NETDEV_EGRESS: u32 = 1;
 
-/// What a register may hold.
-#[derive(Clone, Debug)]
-enum Value {
-    /// One of these.
-    OneOf(Vec<Vec<u8>>),
-    /// The client's port.
-    ClientPort,
-}
+/// What a register may hold: one of these.
+type Value = Vec<Vec<u8>>;
 
 /// A packet of a connection: from the client, or from the server.
 struct Packet<'a> {
@@ -68,12 +93,23 @@ enum Step {
     Touches,
 }
 
+/// Reads the body of a message that tells of a chain; `None`: it is not a base chain.
+pub(super) fn hook(body: &[u8]) -> Option<((u8, Vec<u8>, Vec<u8>), u32)> {
+    let (general, rest) = body.split_at_checked(GENERAL)?;
+    let part = |wanted: u16| attributes(rest).find(|&(kind, _)| kind == wanted).map(|(_, value)| value);
+    let number = attributes(part(super::HOOK)?).find(|&(kind, _)| kind == super::HOOKNUM)?.1;
+    let number = number.try_into().ok().map(u32::from_be_bytes)?;
+    Some(((*general.first()?, part(TABLE)?.to_vec(), part(CHAIN_NAME)?.to_vec()), number))
+}
+
 impl Rule {
     /// Reads the body of a message that tells of a rule.
-    pub(super) fn read(body: &[u8]) -> Option<Self> {
+    pub(super) fn read(body: &[u8], hooks: &Hooks) -> Option<Self> {
         let (general, rest) = body.split_at_checked(GENERAL)?;
-        let expressions = attributes(rest).find(|&(kind, _)| kind == EXPRESSIONS).map_or(&[][..], |(_, value)| value);
-        Some(Self { family: *general.first()?, expressions: expressions.to_vec() })
+        let part = |wanted: u16| attributes(rest).find(|&(kind, _)| kind == wanted).map(|(_, value)| value.to_vec());
+        let family = *general.first()?;
+        let hook = part(TABLE).zip(part(CHAIN)).and_then(|(table, chain)| hooks.get(&(family, table, chain)).copied());
+        Some(Self { family, hook, expressions: part(EXPRESSIONS).unwrap_or_default() })
     }
 
     /// Whether it could stop or change packets of a connection.
@@ -83,7 +119,29 @@ impl Rule {
             IPV6 => flow.to.is_ipv4(),
             _ => !super::FAMILIES.contains(&self.family),
         };
-        !is_other && [true, false].into_iter().any(|is_from_client| self.touches(&Packet { flow, is_from_client }))
+        let meets = |is_from_client: &bool| self.is_met(flow.way, *is_from_client);
+        !is_other
+            && [true, false]
+                .into_iter()
+                .filter(meets)
+                .any(|is_from_client| self.touches(&Packet { flow, is_from_client }))
+    }
+
+    /// Whether packets of one of the two ends pass its chain.
+    fn is_met(&self, way: Way, is_from_client: bool) -> bool {
+        let Some(hook) = self.hook else { return true };
+        let is_netdev = self.family == super::NETDEV;
+        if !is_netdev && hook == super::FORWARD {
+            return false;
+        }
+        let (comes_in, goes_out) = match is_netdev {
+            true => (hook == NETDEV_INGRESS, hook == NETDEV_EGRESS),
+            false => (COMES_IN.contains(&hook), GOES_OUT.contains(&hook)),
+        };
+        match way {
+            Way::In if comes_in || goes_out => comes_in == is_from_client,
+            _ => true,
+        }
     }
 
     fn touches(&self, packet: &Packet<'_>) -> bool {
@@ -116,33 +174,24 @@ fn step(name: &[u8], data: &[u8], packet: &Packet<'_>, registers: &mut Registers
         b"payload" => registers.put(word(1), packet.bytes(word(2), word(3), word(4))),
         b"cmp" => {
             let (Some(operation), Some(with)) = (word(2), value(3)) else { return Step::Touches };
-            let fits = match registers.get(word(1), with.len()) {
-                None => true,
-                Some(Value::ClientPort) => packet.may_come_from(operation, with),
-                Some(Value::OneOf(values)) => values.iter().any(|value| compare(operation, &value[..with.len()], with)),
-            };
-            if !fits {
-                return Step::Not;
-            }
+            return registers.narrow(word(1), with.len(), |value| compare(operation, value, with));
         }
         b"range" => {
             let (Some(from), Some(to)) = (value(3), value(4)) else { return Step::Touches };
-            if let (Some(Value::OneOf(values)), true) = (registers.get(word(1), from.len()), from.len() == to.len()) {
-                let is_in = |value: &Vec<u8>| (from..=to).contains(&&value[..from.len()]);
-                // NFT_RANGE_EQ
-                let is_wanted = word(2) == Some(0);
-                if !values.iter().any(|value| is_in(value) == is_wanted) {
-                    return Step::Not;
-                }
+            if from.len() != to.len() {
+                return Step::Touches;
             }
+            // NFT_RANGE_EQ
+            let is_wanted = word(2) == Some(0);
+            return registers.narrow(word(1), from.len(), |value| (from..=to).contains(&value) == is_wanted);
         }
         b"bitwise" => {
             let result = match (registers.get(word(1), word(3).unwrap_or(0) as usize), value(4), value(5)) {
-                (Some(Value::OneOf(values)), Some(mask), Some(xor)) if word(6).unwrap_or(0) == 0 => {
+                (Some(values), Some(mask), Some(xor)) if word(6).unwrap_or(0) == 0 => {
                     let of = |value: &Vec<u8>| {
                         value.iter().zip(mask).zip(xor).map(|((byte, mask), xor)| byte & mask ^ xor).collect()
                     };
-                    Some(Value::OneOf(values.iter().map(of).collect()))
+                    Some(values.iter().map(of).collect())
                 }
                 _ => None,
             };
@@ -158,7 +207,7 @@ fn step(name: &[u8], data: &[u8], packet: &Packet<'_>, registers: &mut Registers
                     return Step::Touches;
                 }
             } else {
-                registers.put(word(1), value(2).map(|value| Value::OneOf(vec![value.to_vec()])));
+                registers.put(word(1), value(2).map(|value| vec![value.to_vec()]));
             }
         }
         // SREG, and no DREG (an option is taken away); the others only read.
@@ -203,10 +252,7 @@ impl Registers {
 
     /// `None`: not known.
     fn put(&mut self, register: Option<u32>, value: Option<Value>) {
-        let len = |value: &Value| match value {
-            Value::OneOf(values) => values.iter().map(Vec::len).max().unwrap_or(0),
-            Value::ClientPort => 2,
-        };
+        let len = |value: &Value| value.iter().map(Vec::len).max().unwrap_or(64);
         let Some(place) = Self::place(register) else {
             self.0.clear();
             return;
@@ -218,28 +264,31 @@ impl Registers {
     }
 
     /// The value that begins there, if so much of it is known.
-    fn get(&self, register: Option<u32>, len: usize) -> Option<&Value> {
+    fn get(&mut self, register: Option<u32>, len: usize) -> Option<&mut Value> {
         let place = Self::place(register)?;
-        let (_, value) = self.0.iter().find(|(of, _)| *of == place)?;
-        let is_known = match value {
-            Value::OneOf(values) => values.iter().all(|value| value.len() >= len),
-            Value::ClientPort => len == 2,
-        };
-        is_known.then_some(value)
+        let (_, value) = self.0.iter_mut().find(|(of, _)| *of == place)?;
+        value.iter().all(|value| value.len() >= len).then_some(value)
+    }
+
+    /// A rule goes on for values that begin so.
+    fn narrow(&mut self, register: Option<u32>, len: usize, fits: impl Fn(&[u8]) -> bool) -> Step {
+        let Some(values) = self.get(register, len) else { return Step::On };
+        values.retain(|value| fits(&value[..len]));
+        if values.is_empty() { Step::Not } else { Step::On }
     }
 }
 
 impl Packet<'_> {
     /// `NFT_META_*`.
     fn meta(&self, key: Option<u32>) -> Option<Value> {
-        let one = |bytes: &[u8]| Some(Value::OneOf(vec![bytes.to_vec()]));
+        let one = |bytes: &[u8]| Some(vec![bytes.to_vec()]);
         // A packet that is sent has no device yet by which it came, and one that has come none by which it goes.
-        let lo = |lo: Vec<u8>| Value::OneOf(vec![vec![0; lo.len()], lo]);
+        let lo = |lo: Vec<u8>| vec![vec![0; lo.len()], lo];
         let mut name = b"lo".to_vec();
         name.resize(16, 0);
         match key? {
-            4 | 5 if self.flow.is_local => Some(lo(1_u32.to_ne_bytes().to_vec())),
-            6 | 7 if self.flow.is_local => Some(lo(name)),
+            4 | 5 if self.flow.way == Way::Loopback => Some(lo(1_u32.to_ne_bytes().to_vec())),
+            6 | 7 if self.flow.way == Way::Loopback => Some(lo(name)),
             15 => one(&[if self.flow.to.is_ipv4() { IPV4 } else { IPV6 }]),
             16 => one(&[TCP]),
             _ => None,
@@ -254,7 +303,10 @@ impl Packet<'_> {
             2 => {
                 let server = self.flow.to.port().to_be_bytes().map(Some);
                 match (self.is_from_client, offset, len) {
-                    (true, 0, 2) | (false, 2, 2) => return Some(Value::ClientPort),
+                    (true, 0, 2) | (false, 2, 2) => {
+                        let ports = self.flow.ports.as_ref()?;
+                        return Some(ports.iter().map(|port| port.to_be_bytes().to_vec()).collect());
+                    }
                     (true, ..) => [[None; 2], server].concat(),
                     (false, ..) => [server, [None; 2]].concat(),
                 }
@@ -262,7 +314,7 @@ impl Packet<'_> {
             _ => return None,
         };
         let bytes: Option<Vec<u8>> = known.get(offset..offset.checked_add(len)?)?.iter().copied().collect();
-        Some(Value::OneOf(vec![bytes?]))
+        Some(vec![bytes?])
     }
 
     /// What is known of the header of IPv4 or IPv6.
@@ -284,12 +336,5 @@ impl Packet<'_> {
             }
         }
         header
-    }
-
-    /// Whether a client's port may compare so. What is of another length is not a port.
-    fn may_come_from(&self, operation: u32, with: &[u8]) -> bool {
-        let Ok(port) = <[u8; 2]>::try_from(with).map(u16::from_be_bytes) else { return true };
-        let is_equal = operation == 0;
-        !is_equal || port >= UNPRIVILEGED || self.flow.low_ports.as_ref().is_none_or(|ports| ports.contains(&port))
     }
 }

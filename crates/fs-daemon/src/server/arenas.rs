@@ -67,9 +67,6 @@ pub(super) struct ArenaEntry {
     pub(super) trim: Option<Instant>,
 }
 
-/// Places at low ports that are known of one arena; the oldest goes first.
-pub(super) const LOW_PORTS: usize = 64;
-
 /// Says what to do about the limit that is met first.
 pub(super) fn no_descriptor(error: &Errno) {
     static SELDOM: Seldom = Seldom::new();
@@ -298,6 +295,7 @@ impl Server {
     pub(super) fn note_ends(&mut self, id: u32, netns: Netns, from: SocketAddr, to: SocketAddr) -> bool {
         /// Each address that a client is bound to, with each that it reaches one listener by. More: as much memory of the daemon's.
         const MOST: usize = 128;
+        const LOW: usize = 64;
         let Some(entry) = self.arenas.get_mut(&id) else { return false };
         let ends = (unmapped(from.ip()), SocketAddr::new(unmapped(to.ip()), to.port()));
         if entry.ends.len() >= MOST && !entry.ends.contains(&ends) {
@@ -307,7 +305,7 @@ impl Server {
         entry.namespaces.insert(netns);
         let from = SocketAddr::new(ends.0, from.port());
         if is_low(from.port()) && !entry.low_ports.contains(&from) {
-            if entry.low_ports.len() >= LOW_PORTS {
+            if entry.low_ports.len() >= LOW {
                 entry.low_ports.pop_front();
             }
             entry.low_ports.push_back(from);

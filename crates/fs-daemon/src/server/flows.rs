@@ -2,13 +2,13 @@
 //! as by a reset (`firewall_open_flows`). And a look, from time to time, at what the kernel tells nobody of.
 
 use super::Server;
-use super::arenas::{Acceptor, ArenaEntry, LOW_PORTS, Opener};
+use super::arenas::{Acceptor, ArenaEntry, Opener};
 use super::route::cgroup;
 use crate::config::{Heed, OpenFlows};
-use crate::firewall::Flow;
+use crate::firewall::{Flow, Way};
 use crate::listeners::{Netns, Takes, unmapped};
-use fs_shm::{Errno, Side};
-use std::collections::{HashMap, HashSet};
+use fs_shm::{Channel, Errno, Side};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ impl Server {
             return;
         }
         let its = self.arenas.iter().filter(|(_, entry)| entry.namespaces.contains(&netns) && !entry.stopped);
-        let of_arenas: Vec<(u32, Option<Vec<Flow>>)> = its.map(|(&id, entry)| (id, self.flows_of(entry))).collect();
+        let of_arenas: Vec<(u32, Option<Vec<Flow>>)> = its.map(|(&id, entry)| (id, self.flows_of(id, entry))).collect();
         // Whoever has another namespace decides how many rules there are to be read, and how often.
         if netns != self.own_netns {
             return of_arenas.iter().for_each(|(id, _)| self.stop(*id));
@@ -64,13 +64,15 @@ impl Server {
         ended.into_iter().for_each(|id| self.stop(id));
     }
 
-    /// What the connections of an arena are to rules; `None`: they could be any.
-    fn flows_of(&self, entry: &ArenaEntry) -> Option<Vec<Flow>> {
+    /// What the connections of an arena are to rules; `None`: they could be any. The port that one comes from is what its opener says, from
+    /// 1024 on also to its peer.
+    fn flows_of(&self, id: u32, entry: &ArenaEntry) -> Option<Vec<Flow>> {
         if !entry.wire {
-            let known = entry.low_ports.len() < LOW_PORTS;
-            let low_ports = known.then(|| entry.low_ports.iter().map(SocketAddr::port).collect::<Vec<u16>>());
-            let is_local = entry.namespaces.len() == 1;
-            let flow = |&(from, to)| Flow { from: Some(from), to, low_ports: low_ports.clone(), is_local };
+            let way = if entry.namespaces.len() == 1 { Way::Loopback } else { Way::Any };
+            let arena = self.map(id, Side::A)?;
+            let open = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot));
+            let ports: Option<BTreeSet<u16>> = open.map(|it| Some(it.local_addr().to_std()?.port())).collect();
+            let flow = |&(from, to)| Flow { from: Some(from), to, ports: ports.clone(), way };
             return (!entry.ends.is_empty()).then(|| entry.ends.iter().map(flow).collect());
         }
         let (Opener::Core(_), Acceptor::Listener(listener)) = entry.of else { return None };
@@ -79,7 +81,7 @@ impl Server {
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
         let is_for_both = at.is_ipv6() && at.ip().is_unspecified();
         let places = [Some(at), is_for_both.then_some(any)].into_iter().flatten();
-        Some(places.map(|to| Flow { from: None, to, low_ports: None, is_local: false }).collect())
+        Some(places.map(|to| Flow { from: None, to, ports: None, way: Way::In }).collect())
     }
 
     /// The connections of an arena end. Where it goes on being used they are those of now.
