@@ -45,8 +45,11 @@ pub(super) struct Rule {
     expressions: Vec<u8>,
 }
 
-/// The hooks of base chains, by family, table and name.
-pub(super) type Hooks = HashMap<(u8, Vec<u8>, Vec<u8>), u32>;
+/// A chain: family, table and name.
+type ChainName = (u8, Vec<u8>, Vec<u8>);
+
+/// The hooks of base chains.
+pub(super) type Hooks = HashMap<ChainName, u32>;
 
 /// Of linux/netfilter/nf_tables.h: `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`; `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_RULE_EXPRESSIONS`; `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`; `NFTA_DATA_VALUE`, `NFTA_DATA_VERDICT`;
 /// `NFTA_VERDICT_CODE`.
@@ -94,7 +97,7 @@ enum Step {
 }
 
 /// Reads the body of a message that tells of a chain; `None`: it is not a base chain.
-pub(super) fn hook(body: &[u8]) -> Option<((u8, Vec<u8>, Vec<u8>), u32)> {
+pub(super) fn hook(body: &[u8]) -> Option<(ChainName, u32)> {
     let (general, rest) = body.split_at_checked(GENERAL)?;
     let part = |wanted: u16| attributes(rest).find(|&(kind, _)| kind == wanted).map(|(_, value)| value);
     let number = attributes(part(super::HOOK)?).find(|&(kind, _)| kind == super::HOOKNUM)?.1;
