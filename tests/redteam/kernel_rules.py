@@ -306,6 +306,17 @@ def routing_rule_of_a_port(t):
     same(t, CLIENT, "127.0.0.1", 7415)
 
 
+@attack("who would get it")
+def any_address_is_the_clients_own(t):
+    """To a socket that is bound to an address 0.0.0.0 is that address, where somebody else may listen."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7424, "ANOTHER")
+    t.py(SERVER, "127.0.0.2", 7424, "ITS-OWN")
+    script = CLIENT.replace("c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)",
+                            "c = socket.socket(); c.settimeout(1); c.bind(('127.0.0.2', 0)); c.connect((sys.argv[1], int(sys.argv[2])))")
+    same(t, script, "0.0.0.0", 7424)
+
+
 @attack("options of a listener")
 def reuseport_group_with_a_program(t):
     """SO_ATTACH_REUSEPORT_CBPF leads every connection to the first of a group."""
