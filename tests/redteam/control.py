@@ -82,7 +82,7 @@ def fork_into_the_daemon_itself(t):
 
 @attack("9: the daemon's memory")
 def fork_of_a_full_page(t):
-    """Each child's page is a copy of its parent's, which the daemon writes: 16 MiB of its own memory for a message."""
+    """A child's page is a copy of its parent's, which the daemon writes: 16 MiB of its own memory for a message."""
     t.start()
     liar = t.liar().attach()
     liar("fill", 1 << 20)
@@ -92,6 +92,24 @@ def fork_of_a_full_page(t):
     time.sleep(1)
     grown = t.memory() - before
     if grown > 24 << 20:
+        raise Broken(f"six messages made the daemon {grown >> 20} MiB larger; half of all attachments may do so")
+
+
+@attack("9: the daemon's memory")
+def fork_of_a_page_of_listeners(t):
+    """The same with one listener that all of a million numbers are said to be."""
+    t.start()
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    liar("klisten", fd, 16)
+    liar("fill", 1 << 20, liar("listen", fd)[0])
+    before = t.memory()
+    for _ in range(6):
+        liar.may("fork", liar("pair")[1])
+    time.sleep(1)
+    grown = t.memory() - before
+    # The page itself, which the daemon reads, and one copy.
+    if grown > 40 << 20:
         raise Broken(f"six messages made the daemon {grown >> 20} MiB larger; half of all attachments may do so")
 
 

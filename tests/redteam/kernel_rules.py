@@ -58,17 +58,28 @@ def address_translation(t):
     same(t, CLIENT, "127.0.0.1", 7404)
 
 
-@attack("8: netfilter")
-def rule_that_ends_an_open_connection(t):
-    """A rule that begins to drop stops a connection that is open, within a second."""
-    t.start()
-    echo = ("import socket\ns = socket.create_server(('127.0.0.1', 7406)); print('ready', flush=True)\nwhile True:\n"
-            "    c, _ = s.accept()\n    while True:\n        d = c.recv(100)\n        if not d: break\n        c.sendall(d)")
-    t.py(echo)
-    client = t.py("import socket, time\nc = socket.create_connection(('127.0.0.1', 7406)); c.settimeout(0.5)\n"
-                  "for n in range(60):\n    c.sendall(b'x')\n    try: c.recv(1)\n    except OSError: print('stopped', flush=True); break\n"
-                  "    print('turn', n, flush=True); time.sleep(0.05)", wait="turn 3")
-    t.sh("nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c tcp dport 7406 drop")
+# A server that answers each byte, and a client that says when it is answered, until it is not.
+ECHO = """
+import socket, sys
+s = socket.create_server((sys.argv[1], int(sys.argv[2]))); print('ready', flush=True)
+while True:
+    c, _ = s.accept()
+    try:
+        while d := c.recv(100): c.sendall(d)
+    except OSError as e: print('ended', e.errno, flush=True)
+"""
+TURNS = """
+import socket, sys, time
+c = socket.create_connection((sys.argv[1], int(sys.argv[2]))); c.settimeout(0.5)
+for n in range(80):
+    try: c.sendall(b'x'); c.recv(1)
+    except OSError: print('stopped', flush=True); break
+    print('turn', n, flush=True); time.sleep(0.05)
+"""
+
+
+def stops(client):
+    """A client of TURNS is stopped within a second."""
     until = time.monotonic() + 1
     while time.monotonic() < until and "stopped" not in client.said():
         time.sleep(0.05)
@@ -78,14 +89,34 @@ def rule_that_ends_an_open_connection(t):
         raise Broken("a connection that a rule drops goes on for more than a second")
 
 
+@attack("8: netfilter")
+def rule_that_ends_an_open_connection(t):
+    """A rule that begins to drop stops a connection that is open, within a second."""
+    t.start()
+    t.py(ECHO, "127.0.0.1", 7406)
+    client = t.py(TURNS, "127.0.0.1", 7406, wait="turn 3")
+    t.sh("nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c tcp dport 7406 drop")
+    stops(client)
+
+
+@attack("8: netfilter")
+def rule_of_iptables_legacy_that_ends_an_open_connection(t):
+    t.start()
+    t.py(ECHO, "127.0.0.1", 7422)
+    client = t.py(TURNS, "127.0.0.1", 7422, wait="turn 3")
+    if t.sh("iptables-legacy", "-A", "OUTPUT", "-p", "tcp", "--dport", "7422", "-j", "DROP", check=False).returncode != 0:
+        raise Inapplicable("no iptables-legacy in this kernel")
+    stops(client)
+
+
 # Attaches a program that refuses to the cgroup of a path, and prints `ready`; a second argument is the attach type.
 CGROUP = """
 import ctypes, os, struct, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 code = struct.pack('<QQ', 0xb7, 0x95)  # r0 = 0; exit
 insns = ctypes.create_string_buffer(code); licence = ctypes.create_string_buffer(b'GPL')
-attr = struct.pack('<IIQQIIQIIII', 18, 2, ctypes.addressof(insns), ctypes.addressof(licence), 0, 0, 0, 0, 0, 0, 0)
-attr = struct.pack('<IIQQIIQII16sII', 18, 2, ctypes.addressof(insns), ctypes.addressof(licence), 0, 0, 0, 0, 0, b'', 0, int(sys.argv[2]))
+kind = 8 if int(sys.argv[2]) < 2 else 18  # CGROUP_SKB, CGROUP_SOCK_ADDR
+attr = struct.pack('<IIQQIIQII16sII', kind, 2, ctypes.addressof(insns), ctypes.addressof(licence), 0, 0, 0, 0, 0, b'', 0, int(sys.argv[2]))
 buffer = ctypes.create_string_buffer(attr + bytes(60))
 program = libc.syscall(321, 5, buffer, len(attr))
 if program < 0: print('no BPF', os.strerror(ctypes.get_errno()), flush=True); sys.exit(1)
@@ -96,24 +127,41 @@ print('ready', flush=True); time.sleep(30)
 """
 
 
-def cgroup(t, kind):
-    """A cgroup of its own with such a program; what enters it."""
+def cgroup_of(t, kind):
+    """A cgroup of its own: what starts a program in it, and what attaches such a program of BPF to it."""
     root = os.path.join(t.dir, "cgroup")
     os.makedirs(root)
     made = f"{root}/fastsock-red-{os.path.basename(t.dir)}"
-    script = f"mount -t cgroup2 none {root} && mkdir {made} && {PYTHON} -c \"$0\" {made} {kind}; rmdir {made}"
+    go = os.path.join(t.dir, "attach")
+    script = (f"mount -t cgroup2 none {root} && mkdir {made} && echo made && until test -e {go}; do sleep 0.02; done && "
+              f"{PYTHON} -c \"$0\" {made} {kind}; rmdir {made}")
     holder = Proc(t, ["unshare", "--mount", "sh", "-c", script, CGROUP])
-    until = time.monotonic() + 5
-    while "ready" not in holder.said():
-        if holder.popen.poll() is not None or time.monotonic() > until:
-            raise Inapplicable(f"no cgroup programs: {holder.said()[-100:]}")
-        time.sleep(0.02)
+
+    def wait(text):
+        until = time.monotonic() + 5
+        while text not in holder.said():
+            if holder.popen.poll() is not None or time.monotonic() > until:
+                raise Inapplicable(f"no cgroup programs: {holder.said()[-100:]}")
+            time.sleep(0.02)
+    wait("made")
+
+    def attach():
+        with open(go, "w"):
+            pass
+        wait("ready")
     mount = f"mount -t cgroup2 none {root} && echo $$ > {made}/cgroup.procs && exec \"$@\""
 
-    def run(script, *arguments, preload=True):
+    def begin(script, *arguments, preload=True):
         inner = t.command(PYTHON, "-c", script, *arguments, preload=preload)
-        return Proc(t, ["unshare", "--mount", "sh", "-c", mount, "sh", *inner]).end().strip()
-    return run
+        return Proc(t, ["unshare", "--mount", "sh", "-c", mount, "sh", *inner])
+    return begin, attach
+
+
+def cgroup(t, kind):
+    """A cgroup of its own with such a program; what enters it."""
+    begin, attach = cgroup_of(t, kind)
+    attach()
+    return lambda *script, **how: begin(*script, **how).end().strip()
 
 
 @attack("8: cgroup-BPF")
@@ -124,6 +172,17 @@ def cgroup_program_at_connect(t):
     kernel, ours = run(CLIENT, "127.0.0.1", 7407, preload=False), run(CLIENT, "127.0.0.1", 7407)
     if kernel.startswith("ERR") and not ours.startswith("ERR"):
         raise Broken(f"a program of the cgroup refuses ({kernel}); ours: {ours}")
+
+
+@attack("8: cgroup-BPF")
+def cgroup_program_that_ends_an_open_connection(t):
+    """BPF_CGROUP_INET_EGRESS that drops, as IPAddressDeny= of systemd, for a process that is connected already."""
+    t.start()
+    t.py(ECHO, "127.0.0.1", 7423)
+    begin, attach = cgroup_of(t, 1)
+    client = begin(TURNS, "127.0.0.1", 7423).wait_for("turn 3")
+    attach()
+    stops(client)
 
 
 @attack("8: Landlock")
@@ -220,6 +279,17 @@ def routing_rule_of_the_servers_user(t):
 
 
 @attack("7: rules of routing")
+def routing_rule_and_a_liar(t):
+    """Whose library asks nobody before it connects."""
+    served(t, 7421)
+    local_rules(t, "uidrange", "65534-65534", "prohibit")
+    liar = t.liar().attach()
+    way = liar.may("route", liar("socket", "v4")[0], "127.0.0.1:7421")
+    if way and way[0] == "local":
+        raise Broken("nobody is led to a server that a rule of routing keeps him from")
+
+
+@attack("7: rules of routing")
 def routing_rule_of_a_mark(t):
     served(t, 7414)
     local_rules(t, "fwmark", "7", "prohibit")
@@ -234,6 +304,17 @@ def routing_rule_of_a_port(t):
     served(t, 7415)
     local_rules(t, "ipproto", "tcp", "dport", "7415", "unreachable")
     same(t, CLIENT, "127.0.0.1", 7415)
+
+
+@attack("who would get it")
+def any_address_is_the_clients_own(t):
+    """To a socket that is bound to an address 0.0.0.0 is that address, where somebody else may listen."""
+    t.start()
+    t.py(SERVER, "127.0.0.1", 7424, "ANOTHER")
+    t.py(SERVER, "127.0.0.2", 7424, "ITS-OWN")
+    script = CLIENT.replace("c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)",
+                            "c = socket.socket(); c.settimeout(1); c.bind(('127.0.0.2', 0)); c.connect((sys.argv[1], int(sys.argv[2])))")
+    same(t, script, "0.0.0.0", 7424)
 
 
 @attack("options of a listener")

@@ -4,6 +4,7 @@ import json
 import time
 
 from attacks import attack
+from kernel_rules import ECHO, TURNS, stops
 from stage import CLIENT, SERVER, Broken
 
 
@@ -129,6 +130,26 @@ def port_on_the_wire_is_closed_by_a_liar(t):
         raise Broken(f"the world is led to a listener that nobody has closed: {said}")
 
 
+@attack("2: a port that is not held")
+def port_on_the_wire_is_left_at_once(t):
+    """A port that the kernel chose is free when its socket is disconnected; it listens on another one before the daemon looks."""
+    t.start(wire=True)
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    liar("klisten", fd, 16)
+    port = int(liar("name", fd)[0].rsplit(":", 1)[1])
+    liar("listen", fd)
+    time.sleep(0.3)
+    liar("kmove", fd, 16)
+    if int(liar("name", fd)[0].rsplit(":", 1)[1]) == port or not t.rival(SERVER, "0.0.0.0", port, "REAL", preload=False):
+        raise RuntimeError("the port is not free")
+    # A glance of the daemon's.
+    time.sleep(0.6)
+    said = t.run(CLIENT.replace(", 3)", ", 1)"), "10.9.0.1", port, ns=t.world, preload=False)
+    if "REAL" not in said:
+        raise Broken(f"the world is led to a listener that is at another port: {said}")
+
+
 @attack("8: netfilter")
 def input_rule_on_the_wire(t):
     t.start(wire=True)
@@ -139,6 +160,15 @@ def input_rule_on_the_wire(t):
     said = t.run(CLIENT.replace(", 3)", ", 1)"), "10.9.0.1", 7511, ns=t.world, preload=False)
     if "REAL" in said:
         raise Broken("a host that an input rule shuts out is served")
+
+
+@attack("8: netfilter")
+def rule_that_ends_an_open_connection_on_the_wire(t):
+    t.start(wire=True)
+    t.py(ECHO, "0.0.0.0", 7518)
+    client = t.py(TURNS, "10.9.0.1", 7518, wait="turn 3", ns=t.world, preload=False)
+    t.sh("nft", "add table ip t; add chain ip t c { type filter hook input priority 0; }; add rule ip t c tcp dport 7518 drop")
+    stops(client)
 
 
 @attack("8: netfilter")

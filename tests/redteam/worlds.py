@@ -234,7 +234,7 @@ class Theatre:
         def short(address):
             return [address[0], "P" if address[1] == local[1] else address[1] - ports]
         # Members of a group are equals: which of them it is, is by the hash of a port that is the kernel's to choose.
-        place = [(lambda one: (one["at"], one["six"], one["port"], one["v6only"] if one["six"] else None, one["device"],
+        place = [(lambda one: (one["at"], one["six"], one["port"], bool(one["v6only"]) if one["six"] else None, one["device"],
                                one["user"], one["reuseport"]))(world["listeners"][id]) for id, *_ in found]
         seen = [[short(address) for address in addresses] for _, *addresses in found]
         return "connect", number, short(local), short(peer), place, seen, bool(read.get("read")), read.get("error"), heard[-1:] == ["hello"]

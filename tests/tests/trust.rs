@@ -151,6 +151,66 @@ fn rules_of_the_firewall_hold() -> Result<()> {
     })
 }
 
+/// Loads a rule while two connections are open, and asks by the one that it drops until it is told; the other goes on.
+const STOPPED: &str = "
+import subprocess, time
+other = socket.create_connection((at[0], at[1] + 1), 10)
+ask(other)
+chain = 'add table inet t; add chain inet t c { type filter hook output priority 0; }; add rule inet t c '
+subprocess.run(['nft', chain + f'tcp dport {at[1]} drop'], check=True)
+begun = time.monotonic()
+try:
+    while time.monotonic() < begun + 5:
+        ask(first)
+        time.sleep(0.01)
+    sys.exit('it goes on')
+except (ConnectionResetError, BrokenPipeError) as e:
+    took = time.monotonic() - begun
+ask(other)
+subprocess.run(['nft', 'flush ruleset; ' + chain.replace('; }', '; policy drop; }').removesuffix('add rule inet t c ')], check=True)
+try:
+    while time.monotonic() < begun + 10:
+        ask(other)
+        time.sleep(0.01)
+    sys.exit('the other one goes on')
+except (ConnectionResetError, BrokenPipeError) as e:
+    pass
+assert took < 1, took
+print('stopped after', took)";
+
+/// The same where what is open is kept.
+const KEPT: &str = "
+import subprocess, time
+chain = 'add table inet t; add chain inet t c { type filter hook output priority 0; policy drop; }'
+subprocess.run(['nft', chain], check=True)
+for turn in range(50):
+    ask(first)
+    time.sleep(0.02)";
+
+#[test]
+fn open_connections_that_a_rule_could_stop_end() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut servers = [server(lab, &daemon, "127.0.0.1", 7614)?, server(lab, &daemon, "127.0.0.1", 7615)?];
+        println!("{}", accelerated(lab, &daemon, STOPPED, "127.0.0.1", 7614)?.trim());
+        lab.run(Ns::Host, "nft", &["flush", "ruleset"])?;
+        for server in &mut servers {
+            server.kill()?;
+        }
+        daemon.stop()?;
+        let config = lab.dir().join("keep.toml");
+        std::fs::write(&config, "firewall_open_flows = \"keep\"\n")?;
+        let config = config.to_string_lossy().into_owned();
+        let mut daemon = Daemon::start_with(lab, Ns::Host, Reach::OnlyLocal, &["--config", &config])?;
+        let mut server = server(lab, &daemon, "127.0.0.1", 7616)?;
+        accelerated(lab, &daemon, KEPT, "127.0.0.1", 7616)?;
+        lab.run(Ns::Host, "nft", &["flush", "ruleset"])?;
+        server.kill()?;
+        daemon.stop()
+    })
+}
+
 /// One that asks, holds its connection until its input ends, and asks once more.
 const HOLDER: &str = "import socket, sys
 c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)

@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! firewall = "obey"              # where nftables or iptables have rules, connections are the kernel's; or "ignore"
+//! firewall_open_flows = "end"    # connections that are open when such rules come, and that one could stop; or "keep"
 //! policy_dir = "policy.d"        # files *.toml with `program = "…"` and policies of that program; before those of this file
 //!
 //! [limits]                       # one user (other than root and the daemon's) may have half of each
@@ -72,6 +73,8 @@ pub struct Config {
     pub drain: Option<Duration>,
     /// Whether the kernel's firewall is obeyed.
     pub firewall: Heed,
+    /// What becomes of open connections when its rules change.
+    pub open_flows: OpenFlows,
     /// Who may use which port.
     pub rules: Rules,
     /// What is left to the kernel.
@@ -91,6 +94,17 @@ pub enum Heed {
     Obey,
     /// They are accelerated, and no rule sees them.
     Ignore,
+}
+
+/// What becomes of accelerated connections that are open when rules of the kernel's firewall come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OpenFlows {
+    /// Those that a rule could stop are reset.
+    #[default]
+    End,
+    /// They go on until they end, and no rule sees them.
+    Keep,
 }
 
 /// A device and how it is used.
@@ -134,6 +148,8 @@ struct File {
     policy_dir: Option<Spanned<PathBuf>>,
     #[serde(default)]
     firewall: Heed,
+    #[serde(default)]
+    firewall_open_flows: OpenFlows,
     #[serde(rename = "policy", default)]
     policies: Vec<PolicyFile>,
     #[serde(rename = "rule", default)]
@@ -252,7 +268,7 @@ impl Config {
     /// The sections of the file in which `changed` differs from this one, that of the daemon's start, and which are
     /// followed from a start only.
     pub fn waits_for_restart(&self, changed: &Self) -> Vec<&'static str> {
-        let Config { device, drain, joins, firewall: _, rules: _, policies: _, limits: _ } = self;
+        let Config { device, drain, joins, firewall: _, open_flows: _, rules: _, policies: _, limits: _ } = self;
         let sections =
             [("[daemon]", *device != changed.device || *drain != changed.drain), ("[[join]]", *joins != changed.joins)];
         sections.into_iter().filter_map(|(section, differs)| differs.then_some(section)).collect()
@@ -319,8 +335,9 @@ impl File {
         let policies = self.policies.into_iter().map(PolicyFile::check).collect::<Result<_, _>>()?;
         let rules = self.rules.into_iter().map(|rule| rule.check(uid)).collect::<Result<_, _>>()?;
         let joins = self.joins.into_iter().map(JoinFile::check).collect::<Result<_, _>>()?;
-        let firewall = self.firewall;
-        Ok(Config { device, drain, firewall, rules: Rules(rules), policies: Policies(policies), limits, joins })
+        let (firewall, open_flows) = (self.firewall, self.firewall_open_flows);
+        let (rules, policies) = (Rules(rules), Policies(policies));
+        Ok(Config { device, drain, firewall, open_flows, rules, policies, limits, joins })
     }
 }
 

@@ -4,7 +4,12 @@
 //! nftables (iptables-nft, firewalld, ufw and docker on it) tells of changes; iptables-legacy does not, and is looked at with each
 //! question.
 
+mod rules;
+
+pub(crate) use rules::{Flow, Way};
+
 use netlink_sys::{Socket, SocketAddr};
+use rules::{Hooks, Rule};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,9 +22,12 @@ const GROUP: u32 = 7;
 const DUMP: u16 = 0x301;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// `NFT_MSG_NEWCHAIN`, `NFT_MSG_GETCHAIN` of linux/netfilter/nf_tables.h, below `NFNL_SUBSYS_NFTABLES`.
+/// `NFT_MSG_NEWCHAIN`, `NFT_MSG_GETCHAIN`, `NFT_MSG_NEWRULE`, `NFT_MSG_GETRULE` of linux/netfilter/nf_tables.h, below
+/// `NFNL_SUBSYS_NFTABLES`.
 const NEW_CHAIN: u16 = 10 << 8 | 3;
 const GET_CHAIN: u16 = 10 << 8 | 4;
+const NEW_RULE: u16 = 10 << 8 | 6;
+const GET_RULE: u16 = 10 << 8 | 7;
 /// `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`, `NFTA_CHAIN_USE`; `NFTA_HOOK_HOOKNUM` (the same file), and what else is in an attribute's type.
 const HOOK: u16 = 4;
 const POLICY: u16 = 5;
@@ -42,6 +50,10 @@ const GENERAL: usize = 4;
 /// made it could keep the daemon reading.
 const DATAGRAMS: usize = 256;
 
+/// Rules times kinds of connections that are compared for one change, each with its ports. More: so long everybody waits for the control
+/// thread.
+const COMPARED: usize = 400_000;
+
 /// The rules of one namespace.
 pub(crate) struct Firewall {
     /// `None`: an answer was too long, and its rest is still to be read.
@@ -50,7 +62,16 @@ pub(crate) struct Firewall {
     /// Of iptables-legacy: the names of the tables there are.
     legacy: Vec<File>,
     /// What nftables has; `None`: it has to be asked.
-    known: Option<bool>,
+    known: Option<Chains>,
+}
+
+/// The base chains that a host's own packets pass.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chains {
+    /// One has a rule, or drops.
+    speak: bool,
+    /// One drops what no rule accepts.
+    drop: bool,
 }
 
 impl Firewall {
@@ -91,7 +112,27 @@ impl Firewall {
             tracing::warn!(%error, "cannot read the firewall's rules: connections stay the kernel's");
             return true;
         }
-        self.known != Some(false) || self.legacy.iter_mut().any(has_tables)
+        self.known.is_none_or(|chains| chains.speak) || self.legacy.iter_mut().any(has_tables)
+    }
+
+    /// Which of these open connections a rule could stop or change. What cannot be told counts as stopped. Only of the calling thread's
+    /// namespace.
+    pub(crate) fn could_touch(&mut self, flows: &[Flow]) -> Vec<bool> {
+        let speaks = self.speaks();
+        let is_plain = self.known.is_some_and(|chains| !chains.drop) && !self.legacy.iter_mut().any(has_tables);
+        if flows.is_empty() || !speaks || !is_plain {
+            return vec![speaks; flows.len()];
+        }
+        match rules() {
+            Ok(Some(rules)) if rules.len().saturating_mul(flows.iter().map(Flow::weight).sum()) <= COMPARED => {
+                flows.iter().map(|flow| rules.iter().any(|rule| rule.could_touch(flow))).collect()
+            }
+            Ok(_) => vec![true; flows.len()],
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the firewall's rules: open connections end");
+                vec![true; flows.len()]
+            }
+        }
     }
 
     /// Takes the notices that came; answers whether there were any: what is known is no use then.
@@ -117,34 +158,71 @@ impl Firewall {
 
     fn ask(&mut self) -> io::Result<()> {
         let Some(questions) = &self.questions else { return Ok(()) };
-        let mut question = [0; HEADER + GENERAL];
-        question[..4].copy_from_slice(&((HEADER + GENERAL) as u32).to_ne_bytes());
-        question[4..6].copy_from_slice(&GET_CHAIN.to_ne_bytes());
-        question[6..8].copy_from_slice(&DUMP.to_ne_bytes());
-        questions.send(&question, 0)?;
-        let mut found = false;
-        for _ in 0..DATAGRAMS {
-            let (datagram, _) = questions.recv_from_full()?;
-            let mut rest = &datagram[..];
-            while let Some((kind, body, after)) = message(rest) {
-                rest = after;
-                match kind {
-                    NEW_CHAIN => found |= has_a_say(body),
-                    DONE => {
-                        self.known = Some(found);
-                        return Ok(());
-                    }
-                    ERROR => match u32_at(body, 0).map(u32::cast_signed) {
-                        Some(errno @ ..=-1) => return Err(io::Error::from_raw_os_error(-errno)),
-                        _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
-                    },
-                    _ => {}
-                }
+        let mut found = Chains::default();
+        let is_whole = dump(questions, GET_CHAIN, |kind, body| {
+            if kind == NEW_CHAIN {
+                let chains = what_it_does(body);
+                found = Chains { speak: found.speak | chains.speak, drop: found.drop | chains.drop };
             }
+        })?;
+        match is_whole {
+            true => self.known = Some(found),
+            false => self.questions = None,
         }
-        self.questions = None;
         Ok(())
     }
+}
+
+/// All rules of nftables in the calling thread's namespace; `None`: there are too many.
+fn rules() -> io::Result<Option<Vec<Rule>>> {
+    let mut questions = Socket::new(NETLINK_NETFILTER)?;
+    questions.bind_auto()?;
+    questions.connect(&SocketAddr::new(0, 0))?;
+    questions.set_non_blocking(true)?;
+    let mut hooks = Hooks::new();
+    let is_whole = dump(&questions, GET_CHAIN, |kind, body| {
+        if kind == NEW_CHAIN {
+            hooks.extend(rules::hook(body));
+        }
+    })?;
+    if !is_whole {
+        return Ok(None);
+    }
+    let mut found = Some(Vec::new());
+    let is_whole = dump(&questions, GET_RULE, |kind, body| {
+        if kind == NEW_RULE {
+            found = found.take().zip(Rule::read(body, &hooks)).map(|(mut rules, rule)| {
+                rules.push(rule);
+                rules
+            });
+        }
+    })?;
+    Ok(found.filter(|_| is_whole))
+}
+
+/// Reads all that there is of a kind. `false`: there is too much, and its rest is left in the socket.
+fn dump(questions: &Socket, wanted: u16, mut read: impl FnMut(u16, &[u8])) -> io::Result<bool> {
+    let mut question = [0; HEADER + GENERAL];
+    question[..4].copy_from_slice(&((HEADER + GENERAL) as u32).to_ne_bytes());
+    question[4..6].copy_from_slice(&wanted.to_ne_bytes());
+    question[6..8].copy_from_slice(&DUMP.to_ne_bytes());
+    questions.send(&question, 0)?;
+    for _ in 0..DATAGRAMS {
+        let (datagram, _) = questions.recv_from_full()?;
+        let mut rest = &datagram[..];
+        while let Some((kind, body, after)) = message(rest) {
+            rest = after;
+            match kind {
+                DONE => return Ok(true),
+                ERROR => match u32_at(body, 0).map(u32::cast_signed) {
+                    Some(errno @ ..=-1) => return Err(io::Error::from_raw_os_error(-errno)),
+                    _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
+                },
+                _ => read(kind, body),
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -172,9 +250,9 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Whether a chain that packets of this host's sockets pass has rules, or drops what no rule accepts.
-fn has_a_say(body: &[u8]) -> bool {
-    let Some((general, rest)) = body.split_at_checked(GENERAL) else { return true };
+/// Whether it is a chain that packets of this host's sockets pass, and has rules, or drops what no rule accepts.
+fn what_it_does(body: &[u8]) -> Chains {
+    let Some((general, rest)) = body.split_at_checked(GENERAL) else { return Chains { speak: true, drop: true } };
     let number = |value: &[u8]| value.try_into().ok().map(u32::from_be_bytes);
     let (mut hook, mut policy, mut uses) = (None, ACCEPT, 0);
     for (kind, value) in attributes(rest) {
@@ -189,7 +267,8 @@ fn has_a_say(body: &[u8]) -> bool {
         }
     }
     let passed = hook.is_some_and(|hook| general[0] == NETDEV || hook != FORWARD);
-    FAMILIES.contains(&general[0]) && passed && (policy != ACCEPT || uses != 0)
+    let is_passed = FAMILIES.contains(&general[0]) && passed;
+    Chains { speak: is_passed && (policy != ACCEPT || uses != 0), drop: is_passed && policy != ACCEPT }
 }
 
 /// A table of iptables-legacy: loaded when its first rule is made, and kept. Its rules are not looked at.
@@ -283,10 +362,83 @@ mod tests {
         });
     }
 
+    /// Rules that are none of a connection's business, and such as could be.
+    #[test]
+    fn only_rules_that_could_be_about_a_connection_touch_it() {
+        apart(|run| {
+            let mut firewall = Firewall::open().unwrap().unwrap();
+            let local = |from: &str, to: &str| Flow {
+                from: Some(from.parse().unwrap()),
+                to: to.parse().unwrap(),
+                ports: Some([40_000].into()),
+                way: Way::Loopback,
+            };
+            let v4 = local("127.0.0.1", "127.0.0.1:7000");
+            let v6 = local("::1", "[::1]:7000");
+            let wire = Flow { from: None, ports: None, way: Way::In, ..v4.clone() };
+            let any = Flow { ports: Some([513, 40_001].into()), way: Way::Any, ..v4.clone() };
+            let flows = [v4, v6, wire, any];
+            let mut case = |rule: &str, expected: [bool; 4]| {
+                run(&format!(
+                    "nft 'add table inet t; add chain inet t c {{ type filter hook input priority 0; }}; {rule}'"
+                ));
+                firewall.follow();
+                assert_eq!(firewall.could_touch(&flows), expected, "{rule}");
+                run("nft flush ruleset");
+                firewall.follow();
+            };
+            let rule = |rule: &str| format!("add rule inet t c {rule}");
+            let (none, all) = ([false; 4], [true; 4]);
+            case("", none);
+            for passes in
+                ["counter", "accept", "counter log accept", "tcp dport 7000 accept", "ct state established accept"]
+            {
+                case(&rule(passes), none);
+            }
+            for stops in
+                ["drop", "tcp dport 7000 drop", "meta length > 1 reject with tcp reset", "tcp dport { 1, 2 } drop"]
+            {
+                case(&rule(stops), all);
+            }
+            for other in ["udp dport 7000 drop", "tcp dport 1-2 tcp sport 1-2 drop"] {
+                case(&rule(other), none);
+            }
+            // What is read is the kernel's rule: nft(8) makes one comparison of both ports, which any other pair passes.
+            case(&rule("tcp dport != 7000 tcp sport != 7000 drop"), all);
+            case(&rule("meta mark set 1"), all);
+            case(&rule("tcp dport 7000 counter jump d").replace("add rule", "add chain inet t d; add rule"), none);
+            case(&rule("tcp dport vmap { 7000 : drop }"), all);
+            case(&rule("ct state invalid drop"), all);
+            case("add chain inet t d { type filter hook output priority 0; policy drop; }", all);
+            // Ports of clients are those that there are; those of the wire may be any. But what comes in there goes to the server.
+            case(&rule("tcp dport 513 drop"), [false, false, false, true]);
+            case(&rule("tcp sport 513 drop"), [false, false, true, true]);
+            case(&rule("tcp sport 2000-3000 drop"), [false, false, true, false]);
+            case(&rule("tcp sport 40000 drop"), [true, true, true, false]);
+            let jump = "add chain inet t d; add rule inet t d tcp dport 1 drop; add rule inet t c jump d";
+            case(jump, [false, false, true, false]);
+            for (hook, wire) in [("output", true), ("postrouting", true), ("prerouting", false), ("forward", false)] {
+                let chain = format!(
+                    "add chain inet t d {{ type filter hook {hook} priority 0; }}; add rule inet t d tcp dport 1 drop"
+                );
+                case(&chain, [false, false, wire, false]);
+            }
+            case(&rule("ip saddr 127.0.0.1 tcp dport 7000 drop"), [true, false, true, true]);
+            case(&rule("ip saddr 10.0.0.0/9 drop"), [false, false, true, false]);
+            case(&rule("ip saddr 127.0.0.0/9 drop"), [true, false, true, true]);
+            case(&rule("ip6 daddr ::1 drop"), [false, true, false, false]);
+            case(&rule("iifname eth0 drop"), [false, false, true, true]);
+            case(&rule("iifname lo drop"), all);
+            case(&rule("iif != lo drop"), all);
+            case(&rule("meta skuid 7 drop"), all);
+        });
+    }
+
     #[test]
     fn what_makes_no_sense_is_no_end() {
         assert!(message(&[0; 40]).is_none() && message(&[200; 40]).is_none());
         assert_eq!(attributes(&[0; 8]).count(), 0);
-        assert!(has_a_say(&[]) && !has_a_say(&[1, 0, 0, 0]));
+        let [nothing, general] = [what_it_does(&[]), what_it_does(&[1, 0, 0, 0])];
+        assert!(nothing.speak && nothing.drop && !general.speak && !general.drop);
     }
 }

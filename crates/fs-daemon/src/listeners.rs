@@ -142,9 +142,10 @@ impl<M> Listeners<M> {
         there.iter().copied().find(|id| self.all.get(id).is_some_and(|listener| listener.cookie == cookie))
     }
 
-    /// The same of one that was shut down, which the kernel may have given another port since: it listens there from now on.
+    /// The same of one that was shut down, which the kernel may have given another place since: it listens there from now on.
     pub(crate) fn again(&mut self, netns: Netns, at: SocketAddr, cookie: u64) -> Option<u32> {
-        if let known @ Some(_) = self.of_cookie(netns, at.port(), cookie) {
+        let is_here = |&id: &u32| self.all.get(&id).is_some_and(|listener| listener.at == at);
+        if let known @ Some(_) = self.of_cookie(netns, at.port(), cookie).filter(is_here) {
             return known;
         }
         let is_it = |of: &Listener<M>| of.takes == Takes::None && of.cookie == cookie && of.netns == netns;
@@ -154,6 +155,13 @@ impl<M> Listeners<M> {
         self.ports.entry((netns, at.port())).or_default().push(id);
         self.all.insert(id, listener);
         Some(id)
+    }
+
+    /// The listener of a placeholder socket that is elsewhere by now.
+    pub(crate) fn moved(&self, netns: Netns, at: SocketAddr, cookie: u64) -> Option<u32> {
+        let is_it =
+            |of: &Listener<M>| of.cookie == cookie && of.netns == netns && of.at != at && of.takes != Takes::None;
+        self.all.iter().find(|(_, listener)| is_it(listener)).map(|(&id, _)| id)
     }
 
     /// Who gets a connection to `to` in `netns`: the members of the group that fits best, another one first each time.

@@ -5,7 +5,7 @@
 //! (that needs CAP_SYS_ADMIN unless it is our own) and brings the sockets back.
 
 use crate::diag::Diag;
-use crate::firewall::Firewall;
+use crate::firewall::{self, Firewall};
 use crate::listeners::{Netns, unmapped};
 use crate::sys::netns_cookie;
 use fs_rt::netlink::{GROUPS, Netlink, Notices};
@@ -95,6 +95,11 @@ impl Namespace {
         self.firewall.as_mut().is_some_and(Firewall::speaks)
     }
 
+    /// See [`Firewall::could_touch`].
+    pub(crate) fn could_touch(&mut self, flows: &[firewall::Flow]) -> Vec<bool> {
+        self.firewall.as_mut().map_or_else(|| vec![false; flows.len()], |firewall| firewall.could_touch(flows))
+    }
+
     /// See [`Firewall::follow`].
     pub(crate) fn follow_firewall(&mut self) -> bool {
         self.firewall.as_mut().is_some_and(Firewall::follow)
@@ -156,7 +161,7 @@ impl Namespace {
 }
 
 /// A connection, as far as the kernel's routes depend on it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) to: SocketAddr,
     /// What its socket is bound to.

@@ -117,7 +117,8 @@ fn pair(daemon: &Daemon) -> Pair {
     assert!(server.page.set(3, Object::Listener(listener), cookie));
     assert_eq!(page.arenas().count(), 0);
     let (arena, side_a) = route(&client, to);
-    let a = Channel::open(side_a, &OpenArgs::default()).unwrap();
+    let [local, peer] = [SocketAddr::new(to.ip(), 40_000), to].map(fs_shm::Addr::from);
+    let a = Channel::open(side_a, &OpenArgs { local, peer, ..OpenArgs::default() }).unwrap();
     assert!(client.page.set(7, Object::Channel { arena, slot: a.slot(), side: PeerSide::A }, 100));
     assert_eq!(page.arenas().collect::<Vec<_>>(), [arena]);
     let (side, memory) = server.client.arena(arena).unwrap();
@@ -285,12 +286,14 @@ fn a_forked_child_holds_what_its_parent_held() {
     let daemon = start();
     let Pair { client, server, a, b, arena, listener, .. } = pair(&daemon);
     let (child, end) = Client::pair().unwrap();
+    assert!(server.page.set(9, Object::Kernel(KernelReason::Policy), 5));
     assert!(!a.was_shared() && !b.was_shared(), "one thread needs no locked instruction for its locks");
     let (id, page) = server.client.fork(end).unwrap();
     assert!(b.was_shared() && !a.was_shared(), "said before the child can use it");
     let child_page = AttachmentPage::map(page.as_fd()).unwrap();
     assert_eq!(child_page.entry(4), server.page.entry(4));
     assert_eq!(child_page.entry(3).unwrap().0, Object::Listener(listener));
+    assert_eq!(child_page.entry(9), None, "what is the kernel's is listed for the parent");
     assert!(id != server.id);
     // The parent goes: the child has the connection, the listener, and the right to ask for them.
     drop(server);
@@ -654,6 +657,122 @@ fn where_a_firewall_could_have_a_say_connections_are_the_kernels() {
         soon("it is not", || matches!(way(), Way::Local { .. }));
         drop(socket);
     });
+}
+
+#[test]
+fn rules_that_come_end_what_they_could_stop() {
+    in_new_namespace(|| {
+        let daemon = start();
+        let keeper = start_with(config("keep", "firewall_open_flows = \"keep\""));
+        let [ended, kept] = [&daemon, &keeper].map(pair);
+        let alive = |pair: &Pair| {
+            let mut buf = [0; 4];
+            pair.a.send_one(b"on") == Ok(2) && pair.b.recv_one(&mut buf) == Ok(2)
+        };
+        let reset = |channel: &Channel<'_>| channel.recv_one(&mut [0; 4]) == Err(Errno::CONNRESET);
+        // New ones are the kernel's with each of these, and open ones no business of theirs.
+        let mut arena = route(&ended.client, ended.to).1;
+        for other in
+            ["counter accept", "udp dport 1 drop", "tcp dport 1 drop", "iifname eth0 drop", "ip daddr 127.0.0.2 drop"]
+        {
+            nft(&format!(
+                "add table inet t; add chain inet t c {{ type filter hook input priority 0; }}; add rule inet t c {other}"
+            ));
+            soon("nothing new comes by the arena", || arena.is_closed());
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(alive(&ended) && alive(&kept), "{other}");
+            nft("flush ruleset");
+            arena = route(&ended.client, ended.to).1;
+        }
+        nft(&format!(
+            "add table inet t; add chain inet t c {{ type filter hook output priority 0; }}; add rule inet t c tcp sport {} drop",
+            ended.to.port()
+        ));
+        soon("the client is told", || reset(&ended.a));
+        soon("the server is told", || reset(&ended.b));
+        assert!(alive(&kept));
+        nft("flush ruleset; add table inet t; add chain inet t c { type filter hook output priority 0; policy drop; }");
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(alive(&kept));
+        // What it has is closed as ever.
+        nft("flush ruleset");
+        for (channel, process, fd) in [(ended.a, &ended.client, 7), (ended.b, &ended.server, 4)] {
+            process.page.clear(fd);
+            channel.close(false).unwrap();
+        }
+        drop((ended, arena));
+        soon("nothing is left", || counter(&daemon, "arenas") == 0);
+    });
+}
+
+#[test]
+fn where_the_kernel_has_no_way_there_is_none() {
+    fn ip(words: &str) {
+        assert!(std::process::Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+    }
+    in_new_namespace(|| {
+        let daemon = start();
+        let (server, client) = (attach(&daemon), attach(&daemon));
+        let (socket, to, _) = placeholder();
+        const NOBODY: u32 = 65534;
+        let nobodys = |socket: BorrowedFd<'_>| {
+            rustix::fs::fchown(socket, Some(rustix::fs::Uid::from_raw(NOBODY)), None).unwrap();
+        };
+        nobodys(socket.as_fd());
+        listen(&server, &socket);
+        let way = || client.client.route(to, fresh().as_fd()).unwrap().way;
+        assert!(matches!(way(), Way::Local { .. }));
+        // A rule in front of the table of local addresses: the client's user has a way there, the server's none back.
+        ip("rule add pref 100 lookup local");
+        ip("rule del pref 0");
+        for kind in ["blackhole", "prohibit", "unreachable"] {
+            ip(&format!("rule add pref 50 uidrange {NOBODY}-{NOBODY} {kind}"));
+            assert!(matches!(way(), Way::Kernel(_)), "{kind}");
+            ip("rule del pref 50");
+            assert!(matches!(way(), Way::Local { .. }));
+        }
+        // And the other way round.
+        ip("rule add pref 50 uidrange 65533-65533 prohibit");
+        let theirs = fresh();
+        rustix::fs::fchown(&theirs, Some(rustix::fs::Uid::from_raw(65533)), None).unwrap();
+        assert!(matches!(client.client.route(to, theirs.as_fd()).unwrap().way, Way::Kernel(_)));
+        assert!(matches!(way(), Way::Local { .. }));
+    });
+}
+
+/// Its port was the kernel's choice, and is free when it is disconnected; nobody has looked at it in between.
+#[test]
+fn a_listener_that_has_moved_is_led_to_no_more() {
+    let daemon = start();
+    let (server, client) = (attach(&daemon), attach(&daemon));
+    let socket = fresh();
+    rustix::net::listen(&socket, 5).unwrap();
+    let socket = TcpListener::from(socket);
+    let here =
+        |socket: &TcpListener| SocketAddr::new("127.0.0.1".parse().unwrap(), socket.local_addr().unwrap().port());
+    let before = here(&socket);
+    let (id, page, _) = listen(&server, &socket);
+    let (_, arena) = route(&client, before);
+    let go_on = || {
+        rustix::net::connect_unspec(&socket).unwrap();
+        rustix::net::listen(&socket, 5).unwrap();
+    };
+    go_on();
+    let after = here(&socket);
+    assert_ne!(before, after);
+    soon("nobody is led there", || page.is_closed() && arena.is_closed());
+    let way = |to: SocketAddr| client.client.route(to, fresh().as_fd()).unwrap().way;
+    assert!(matches!(way(before), Way::Kernel(KernelReason::NoListener)));
+    // It is announced where it is now; also when it was not seen to have gone.
+    for to in [after, before] {
+        if to == before {
+            go_on();
+        }
+        assert_eq!(listen(&server, &socket).0, id);
+        assert!(!page.is_closed());
+        route(&client, here(&socket));
+    }
+    assert!(matches!(way(after), Way::Kernel(KernelReason::NoListener)));
 }
 
 /// A rule that comes by a reload: who keeps the memory that he was given before connects by it no more.

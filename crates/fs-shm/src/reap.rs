@@ -68,6 +68,13 @@ impl Arena {
         totals
     }
 
+    /// Resets all connections that there are: both sides find `errno` (or a broken pipe, where its peer has ended), whatever they
+    /// hold of them. Never waits. Answers how many were open.
+    pub fn reset_all(&self, errno: crate::Errno) -> usize {
+        let all = self.used_slots().filter_map(|slot| Channel::at(self, slot));
+        all.filter(|channel| channel.reset_unless_over(errno)).count()
+    }
+
     /// Takes everything out of the inbox and refuses it: the acceptors are gone (side B).
     pub fn refuse_pending(&self) {
         // Not more than fit: a hostile opener could go on pushing.

@@ -97,7 +97,8 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
 /// The first connect of a socket.
 fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
     // AF_UNSPEC and what is malformed: the kernel has the errno.
-    let to = address::destination(address::parse(raw, socket.family())?);
+    let asked = address::parse(raw, socket.family())?;
+    let to = address::destination(asked);
     if is_refused_mapped(fd, raw, socket.family()) || to.port() == 0 || to.ip().is_multicast() {
         return None;
     }
@@ -109,6 +110,11 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
     if socket.marked(mark::SHARED) {
         // Whoever else holds it would have a socket that is not connected: the kernel's connection is everybody's.
         on_kernel(attachment, fd, socket, KernelReason::Foreign);
+        return None;
+    }
+    if socket.marked(mark::BOUND) && asked.ip().to_canonical().is_unspecified() {
+        // To a socket that is bound to an address that is the address meant, and not loopback.
+        on_kernel(attachment, fd, socket, KernelReason::NotServed);
         return None;
     }
     for _ in 0..2 {

@@ -106,8 +106,8 @@ impl Liar {
             "connect" | "hello" | "hello-as" | "raw" | "status" | "counters" | "sockets" | "more" => {
                 self.attach(command, words)
             }
-            "socket" | "reuse" | "bind" | "klisten" | "kconnect" | "kunconnect" | "kshutdown" | "kaccept" | "close"
-            | "cookie" | "name" | "dup" | "pair" | "adopt" | "unix" => self.socket(command, words),
+            "socket" | "reuse" | "bind" | "klisten" | "kconnect" | "kunconnect" | "kmove" | "kshutdown" | "kaccept"
+            | "close" | "cookie" | "name" | "dup" | "pair" | "adopt" | "unix" => self.socket(command, words),
             "listen" | "route" | "arena" | "unlisten" | "shut" | "leave" | "lpage" | "bell" | "ring" | "poller"
             | "lpoller" | "rings" | "ports" | "due" | "trim" | "claim" | "share" | "unshare" | "fork" | "prepare"
             | "inherit" | "exec" | "execfailed" | "spawned" | "entry" | "fill" => self.ask(command, words),
@@ -223,6 +223,11 @@ impl Liar {
             "klisten" => Ok(rustix::net::listen(self.fd(words, 0)?, number(words, 1)?).map(|()| String::new())?),
             "kconnect" => Ok(rustix::net::connect(self.fd(words, 0)?, &address(words, 1)?).map(|()| String::new())?),
             "kunconnect" => Ok(rustix::net::connect_unspec(self.fd(words, 0)?).map(|()| String::new())?),
+            // Lets go of its port and listens on another one, before anybody looks.
+            "kmove" => {
+                rustix::net::connect_unspec(self.fd(words, 0)?)?;
+                Ok(rustix::net::listen(self.fd(words, 0)?, number(words, 1)?).map(|()| String::new())?)
+            }
             "kshutdown" => {
                 rustix::net::shutdown(self.fd(words, 0)?, rustix::net::Shutdown::Both)?;
                 Ok(String::new())
@@ -325,12 +330,13 @@ impl Liar {
                 );
                 Ok(String::new())
             }
-            // So many entries, all sockets of the kernel's.
+            // So many entries, all of one object; sockets of the kernel's without it.
             _ => {
                 let page = self.page.as_ref().context("no page")?;
                 let most: i32 = number(words, 0)?;
                 for fd in 0..most {
-                    anyhow::ensure!(page.set(fd, object("kernel")?, 1 << 40), "out of range");
+                    let of = object(words.get(1).unwrap_or(&"kernel"))?;
+                    anyhow::ensure!(page.set(fd, of, 1 << 40), "out of range");
                 }
                 Ok(most.to_string())
             }

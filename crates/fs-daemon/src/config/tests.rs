@@ -52,6 +52,14 @@ fn rules_are_read_in_their_order() {
 }
 
 #[test]
+fn open_connections_end_or_are_kept() {
+    let flows = |text: &str| parse(text).map(|config| config.open_flows);
+    assert_eq!(flows(""), Ok(OpenFlows::End));
+    assert_eq!(flows("firewall_open_flows = \"keep\""), Ok(OpenFlows::Keep));
+    assert!(flows("firewall_open_flows = \"spare\"").unwrap_err().contains("line 1"));
+}
+
+#[test]
 fn an_empty_file_allows_everything() {
     let config = parse("").unwrap();
     assert!(config.joins.is_empty());

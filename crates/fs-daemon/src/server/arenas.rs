@@ -5,7 +5,7 @@
 use super::sweep::Look;
 use super::{Answer, Server};
 use crate::bells::new_bell;
-use crate::listeners::unmapped;
+use crate::listeners::{Netns, unmapped};
 use crate::seldom::Seldom;
 use fs_shm::control::{PeerSide, Reply};
 use fs_shm::{Arena, Bells, Side};
@@ -57,6 +57,10 @@ pub(super) struct ArenaEntry {
     pub(super) ends: HashSet<(IpAddr, SocketAddr)>,
     /// Of those, places at ports that not everybody may bind.
     pub(super) low_ports: VecDeque<SocketAddr>,
+    /// Network namespaces that its connections pass.
+    pub(super) namespaces: HashSet<Netns>,
+    /// Its connections are over, whatever its processes write.
+    pub(super) stopped: bool,
     /// Places that its opener is about to connect from, over the wire.
     pub(super) sources: Vec<Source>,
     /// When memory goes back that is not used any more.
@@ -134,10 +138,13 @@ impl Server {
             look: None,
             ends: HashSet::new(),
             low_ports: VecDeque::new(),
+            namespaces: self.namespaces_of(acceptor),
+            stopped: false,
             sources: Vec::new(),
             trim: None,
         };
         self.arenas.insert(id, entry);
+        self.glance_soon();
         self.arena_of.insert(of, id);
         if let Acceptor::Listener(listener) = acceptor {
             self.watch_for_sleepers(listener, id);
@@ -284,8 +291,8 @@ impl Server {
         Ok(Answer::with(Reply::Arena { side }, [memory]))
     }
 
-    /// A process is told to connect from here to there by this arena. `false`: it has too many of these.
-    pub(super) fn note_ends(&mut self, id: u32, from: SocketAddr, to: SocketAddr) -> bool {
+    /// A process is told to connect from here to there by this arena, from a namespace. `false`: it has too many of these.
+    pub(super) fn note_ends(&mut self, id: u32, netns: Netns, from: SocketAddr, to: SocketAddr) -> bool {
         /// Each address that a client is bound to, with each that it reaches one listener by. More: as much memory of the daemon's.
         const MOST: usize = 128;
         const LOW: usize = 64;
@@ -295,6 +302,7 @@ impl Server {
             return false;
         }
         entry.ends.insert(ends);
+        entry.namespaces.insert(netns);
         let from = SocketAddr::new(ends.0, from.port());
         if is_low(from.port()) && !entry.low_ports.contains(&from) {
             if entry.low_ports.len() >= LOW {

@@ -31,6 +31,8 @@ pub(super) struct Attachment {
     pub(super) namespaces: HashSet<Netns>,
     /// Descriptors that it has on their way to others.
     pub(super) shares: usize,
+    /// Entries of its page that the daemon has written, which take the daemon's memory.
+    copied: usize,
     /// Its connection.
     pub(super) connection: u64,
     /// The parent that it was forked by, until it speaks.
@@ -50,6 +52,10 @@ pub(super) struct Attachment {
 /// Children that a process may have prepared at once. More: each costs three descriptors here. Fewer: so often can a process that
 /// has confined itself fork.
 const PREPARED: usize = 8;
+
+/// Entries of pages that one user's forks may have the daemon write. More: each takes 16 bytes of the daemon's memory. Fewer: forks of
+/// processes with so many accelerated sockets, times their children, fail.
+const COPIED: usize = 1 << 18;
 
 impl Attachment {
     /// What it holds, as far as it may: number, object, cookie.
@@ -72,6 +78,12 @@ impl Attachment {
             Object::Kernel(_) => true,
         };
         self.page.entries_among(numbers, Some(self.memory.as_fd())).filter(|(_, object, _)| may(object)).collect()
+    }
+
+    /// How many entries it has, but for those of the kernel's sockets.
+    fn count(&self) -> usize {
+        let all = self.page.entries(Some(self.memory.as_fd()));
+        all.filter(|(_, object, _)| !matches!(object, Object::Kernel(_))).count()
     }
 
     /// What a number of it stands for, as far as it may.
@@ -163,6 +175,7 @@ impl Server {
             listeners: HashSet::new(),
             namespaces: HashSet::new(),
             shares: 0,
+            copied: 0,
             connection,
             parent,
             forked_from: parent,
@@ -209,7 +222,12 @@ impl Server {
 
     pub(super) fn fork(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
         let child = self.make_child(me, socket)?;
-        self.inherit(me, child)?;
+        if let Err(error) = self.inherit(me, child) {
+            if let Some(attachment) = self.attachments.get(&child) {
+                self.disconnect(attachment.connection);
+            }
+            return Err(error);
+        }
         self.forked(child)
     }
 
@@ -261,7 +279,14 @@ impl Server {
     /// A child that holds nothing yet holds what its parent holds from here on.
     fn inherit(&mut self, me: u32, child: u32) -> Result<(), Errno> {
         let parent = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
-        let (name, holds) = (parent.name, parent.holds());
+        let (name, uid) = (parent.name, parent.who.uid);
+        let of_user = self.attachments.values().filter(|other| self.is_one_user(other.who.uid, uid));
+        if !self.is_trusted(uid) && of_user.map(|other| other.copied).sum::<usize>() + parent.count() > COPIED {
+            return Err(Errno::AGAIN);
+        }
+        let mut holds = parent.holds();
+        // What is the kernel's is for lists only, which have it with the parent.
+        holds.retain(|(_, object, _)| !matches!(object, Object::Kernel(_)));
         let (arenas, listeners, namespaces) =
             (parent.arenas.clone(), parent.listeners.clone(), parent.namespaces.clone());
         let channels = parent.channels();
@@ -287,6 +312,7 @@ impl Server {
         }
         self.pollers.inherit(me, child);
         let attachment = self.attachments.get_mut(&child).ok_or(Errno::NOTCONN)?;
+        attachment.copied = holds.len();
         for (fd, object, cookie) in holds {
             // The number came from a page of the same size.
             let _fits = attachment.page.set(fd, object, cookie);
@@ -492,6 +518,7 @@ impl Server {
         if !used && netns != self.own_netns {
             // Our sockets in it would keep it alive. Closing them takes them out of the epoll set.
             self.namespaces.remove(&netns);
+            self.ruled.remove(&netns);
             self.forget_ports(netns);
         }
     }

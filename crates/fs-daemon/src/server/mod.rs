@@ -8,6 +8,7 @@ mod admin;
 mod arenas;
 mod attach;
 mod exec;
+mod flows;
 mod in_flight;
 mod limits;
 mod place;
@@ -39,10 +40,10 @@ use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 use share::Share;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -191,8 +192,8 @@ pub(crate) struct Server {
     config: Config,
     joins: Joins,
     owners: Owners,
-    /// Where cgroups with programs are.
-    cgroups: Option<PathBuf>,
+    /// Where cgroups with programs are; `None`: a kernel without, or one that does not let this daemon ask.
+    cgroups: Option<File>,
     geometry: Geometry,
     epoch: u64,
     /// Never unmapped: the kernel tells of this thread's end in it.
@@ -214,6 +215,8 @@ pub(crate) struct Server {
     /// `None`: it cannot be opened (then only its loopback addresses are known).
     namespaces: HashMap<Netns, Option<Namespace>>,
     own_netns: Netns,
+    /// Those of them in whose connections rules of a firewall could have a say, as of the last look.
+    ruled: HashSet<Netns>,
     /// Namespaces of others in which something has changed since `eased`.
     late: HashSet<Netns>,
     eased: Instant,
@@ -229,6 +232,8 @@ pub(crate) struct Server {
     sweep: Option<Instant>,
     share_look: Option<Look>,
     port_look: Option<Look>,
+    /// When what the kernel tells nobody of is looked at.
+    glance: Option<Instant>,
     /// Until when a drain may take.
     draining: Option<Instant>,
 }
@@ -259,7 +264,7 @@ impl Server {
             config,
             joins,
             owners: Owners::read(&users),
-            cgroups: route::cgroup_mount(),
+            cgroups: sys::hierarchy().inspect_err(|error| tracing::debug!(%error, "no cgroups")).ok(),
             geometry,
             epoch,
             directory: Box::leak(Box::new(directory)),
@@ -279,6 +284,7 @@ impl Server {
             listeners: Listeners::default(),
             namespaces: HashMap::new(),
             own_netns,
+            ruled: HashSet::new(),
             late: HashSet::new(),
             eased: Instant::now(),
             untouched: Untouched::new(),
@@ -292,6 +298,7 @@ impl Server {
             sweep: None,
             share_look: None,
             port_look: None,
+            glance: None,
             draining: None,
         };
         server.open_namespace(own_netns, std::process::id());
@@ -365,8 +372,9 @@ impl Server {
                 tracing::info!(attachments = self.attachments.len(), "draining");
             }
             Command::Reload(config) => {
-                let Config { firewall, rules, policies, limits, device: _, drain: _, joins: _ } = *config;
-                self.config = Config { firewall, rules, policies, limits, ..std::mem::take(&mut self.config) };
+                let Config { firewall, open_flows, rules, policies, limits, device: _, drain: _, joins: _ } = *config;
+                let before = std::mem::take(&mut self.config);
+                self.config = Config { firewall, open_flows, rules, policies, limits, ..before };
                 self.owners = Owners::read(&users);
                 self.heed_rules_everywhere();
                 self.end_denied();

@@ -66,6 +66,14 @@ impl Placeholder {
     }
 }
 
+/// What a socket that listens at `at` answers a client at `to`, to the kernel's routes: an answer has the user, the mark and the device
+/// of the listener (`inet_csk_route_req` of the kernel). `None`: the kernel does not tell.
+pub(super) fn way_back(socket: BorrowedFd<'_>, at: SocketAddr, to: SocketAddr) -> Option<Flow> {
+    let uid = rustix::fs::fstat(socket).ok()?.st_uid;
+    let (mark, device) = (word(socket, MARK)?, word(socket, BINDTOIFINDEX)?);
+    Some(Flow { to, from: Some(at.ip()), port: at.port(), uid, mark, device })
+}
+
 /// The index of the device that a socket is bound to (SO_BINDTODEVICE, a VRF's device); 0: none. Where the kernel does not tell
 /// it counts as bound.
 pub(super) fn bound_device(socket: BorrowedFd<'_>) -> u32 {

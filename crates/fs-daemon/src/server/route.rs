@@ -2,7 +2,7 @@
 
 use super::arenas::{Acceptor, Opener, Source};
 use super::limits::{NAMESPACES, NAMESPACES_MAX};
-use super::place::{Placeholder, backlog, bound_device};
+use super::place::{Placeholder, backlog, bound_device, way_back};
 use super::{Answer, LISTENER, ListenerMemory, Server};
 use crate::access::{Call, Who};
 use crate::config::Heed;
@@ -15,13 +15,12 @@ use fs_shm::Side;
 use fs_shm::control::{GROUP_MAX, KernelReason, Reply};
 use fs_shm::pages::ListenerPage;
 use rustix::event::epoll;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::collections::HashSet;
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -138,7 +137,7 @@ impl Server {
     }
 
     /// Whether rules of the kernel's firewall could have a say in connections of a namespace.
-    fn is_ruled(&mut self, netns: Netns) -> bool {
+    pub(super) fn is_ruled(&mut self, netns: Netns) -> bool {
         self.config.firewall == Heed::Obey
             && self.namespaces.get_mut(&netns).and_then(Option::as_mut).is_some_and(Namespace::is_ruled)
     }
@@ -147,23 +146,32 @@ impl Server {
     /// of systemd). A daemon that may not ask has no more rights than its user.
     fn is_ruled_by_cgroup(&self, me: u32) -> bool {
         let (Some(attachment), Heed::Obey) = (self.attachments.get(&me), self.config.firewall) else { return false };
-        let Some(mount) = &self.cgroups else { return false };
         let pid = attachment.who.pid;
-        let has = cgroup(pid).ok_or(Errno::SRCH).map_err(std::io::Error::from).and_then(|path| {
-            let directory = File::open(mount.join(path.trim_start_matches('/')))?;
-            sys::has_programs(directory.as_fd())
-        });
-        match has {
+        let path = cgroup(pid).ok_or(Errno::SRCH).map_err(std::io::Error::from);
+        match path.and_then(|path| self.has_programs(&path)) {
             Ok(has) => has,
-            // Or a kernel without such programs (EINVAL, ENOSYS).
-            Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::PERM | Errno::INVAL | Errno::NOSYS) => false,
-                _ => {
-                    tracing::debug!(%error, pid, "a process's cgroup is unknown: its connections are the kernel's");
-                    true
-                }
-            },
+            Err(error) => {
+                tracing::debug!(%error, pid, "a process's cgroup is unknown: its connections are the kernel's");
+                true
+            }
         }
+    }
+
+    /// Whether a cgroup, or one above it, has programs for packets and connections.
+    pub(super) fn has_programs(&self, cgroup: &str) -> std::io::Result<bool> {
+        let Some(root) = &self.cgroups else { return Ok(false) };
+        let path = match cgroup.trim_start_matches('/') {
+            "" => ".",
+            path => path,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(root, path, flags, Mode::empty()).map_err(std::io::Error::from);
+        let has = directory.and_then(|directory| sys::has_programs(directory.as_fd()));
+        has.or_else(|error| match Errno::from_io_error(&error) {
+            // Or a kernel without such programs (EINVAL, ENOSYS).
+            Some(Errno::PERM | Errno::INVAL | Errno::NOSYS) => Ok(false),
+            _ => Err(error),
+        })
     }
 
     /// Rules of the kernel's firewall have changed.
@@ -180,22 +188,27 @@ impl Server {
     }
 
     /// Nothing new is accelerated in a namespace whose rules could have a say in it, whatever its processes remember or were given;
-    /// where they could no more, it is again. What is open goes on.
+    /// where they could no more, it is again. What is open and could be stopped by a rule ends.
     pub(super) fn heed_rules(&mut self, netns: Netns) {
         let is_ruled = self.is_ruled(netns);
-        let its = |listener: &Listener<ListenerMemory>| listener.netns == netns && listener.takes == Takes::All;
+        if is_ruled {
+            self.ruled.insert(netns)
+        } else {
+            self.ruled.remove(&netns)
+        };
+        let its = |listener: &Listener<ListenerMemory>| listener.netns == netns && listener.takes != Takes::None;
         for id in self.listeners.ids_where(its) {
             match is_ruled {
-                true => {
-                    self.leave_wire(id);
-                    self.end_arenas(id);
-                    self.list_arenas(id);
-                }
-                false if self.listeners.get(id).is_some_and(|listener| !listener.more.on_wire) => {
+                true => self.leave_wire(id),
+                false if self.listeners.get(id).is_some_and(|it| it.takes == Takes::All && !it.more.on_wire) => {
                     self.listen_on_wire(id)
                 }
                 false => {}
             }
+        }
+        if is_ruled {
+            self.end_ways(netns);
+            self.end_flows(netns);
         }
     }
 
@@ -230,13 +243,19 @@ impl Server {
         if group.is_empty() {
             return Ok(self.kernel(KernelReason::NoListener));
         }
+        let way = self.kernel_route(from, to);
+        let leads = |way: KernelRoute| if from.netns == netns { way.local } else { way.unicast };
+        if self.namespaces.get(&from.netns).is_some_and(Option::is_some) && !way.is_some_and(leads) {
+            // A rule of routing for its user, for one.
+            return Ok(self.kernel(KernelReason::NotServed));
+        }
         let bound = unmapped(from.local.ip());
         let source = if !bound.is_unspecified() {
             bound
         } else {
             // 127.0.0.1 for all of 127/8, else the address itself, as the local table has it.
             let usual = if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
-            self.kernel_route(from, to).and_then(|route| route.source).unwrap_or(usual)
+            way.and_then(|way| way.source).unwrap_or(usual)
         };
         if !self.is_kernels_choice(&from, source, netns, to, &group) {
             return Ok(self.kernel(KernelReason::NoListener));
@@ -245,7 +264,7 @@ impl Server {
         let mut memory = Vec::new();
         for listener in group.into_iter().take(GROUP_MAX) {
             match self.arena_of(Opener::Process(me), Acceptor::Listener(listener)) {
-                Ok((id, fd, _)) if self.note_ends(id, SocketAddr::new(source, from.local.port()), to) => {
+                Ok((id, fd, _)) if self.note_ends(id, from.netns, SocketAddr::new(source, from.local.port()), to) => {
                     arenas[memory.len()] = id;
                     memory.push(fd);
                 }
@@ -359,6 +378,9 @@ impl Server {
         if self.is_ruled_by_cgroup(me) {
             return Ok(self.kernel(KernelReason::Firewall));
         }
+        if let Some(id) = self.listeners.moved(place.netns, place.local, place.cookie) {
+            self.listens_no_more(id);
+        }
         if let Some(id) = self.listeners.again(place.netns, place.local, place.cookie)
             && let Some(listener) = self.listeners.get_mut(id)
         {
@@ -439,7 +461,7 @@ impl Server {
             Err(error) => return Err(error),
         }
         // Or it was shut down just before.
-        if !sockopt::socket_acceptconn(socket)? {
+        if !listener.is_at_its_place() {
             self.unwatch(socket.as_fd());
             return Err(Errno::INVAL);
         }
@@ -448,12 +470,8 @@ impl Server {
 
     /// The placeholder of a listener was shut down or connected, by whatever system call: its place may be another's soon.
     pub(super) fn listens_no_more(&mut self, id: u32) {
-        let Some(socket) = self.listeners.get(id).map(|listener| listener.more.placeholder.as_fd()) else { return };
-        if sockopt::socket_acceptconn(socket).unwrap_or(false) {
-            // Listens again.
-            return;
-        }
-        self.unwatch(socket);
+        let Some(listener) = self.listeners.get(id).filter(|listener| !listener.is_at_its_place()) else { return };
+        self.unwatch(listener.more.placeholder.as_fd());
         let Some(listener) = self.listeners.get_mut(id) else { return };
         if std::mem::replace(&mut listener.takes, Takes::None) != Takes::None {
             self.end_listener(id);
@@ -461,7 +479,7 @@ impl Server {
         }
     }
 
-    /// Whether the kernel would give a connection to one of these listeners.
+    /// Whether the kernel would give a connection to one of these listeners, and let each of them answer.
     fn is_kernels_choice(
         &self,
         from: &Placeholder,
@@ -480,18 +498,30 @@ impl Server {
             };
             return !group.iter().any(is_one_devices);
         };
-        let device = if from.netns == netns {
-            LOOPBACK
-        } else {
-            // What the answer goes out by is what the SYN came in by.
-            let back = SocketAddr::new(source, 0);
-            let flow = Flow { to: back, from: Some(to.ip()), port: to.port(), uid: 0, mark: 0, device: 0 };
-            namespace.route(flow).map_or(0, |route| route.device)
-        };
-        match namespace.listener(source, to, device) {
-            Ok(Some(cookie)) => {
-                group.iter().any(|&id| self.listeners.get(id).is_some_and(|listener| listener.cookie == cookie))
+        let held: Vec<(u64, Option<Flow>)> = group
+            .iter()
+            .filter_map(|&id| self.listeners.get(id))
+            .map(|listener| {
+                let socket = listener.more.placeholder.as_fd();
+                (listener.cookie, way_back(socket, to, SocketAddr::new(source, from.local.port())))
+            })
+            .collect();
+        // What it answers has to come back: the route of the listener's user, mark and device, which may be no route at all.
+        let mut device = LOOPBACK;
+        for (place, &(_, back)) in held.iter().enumerate() {
+            if held[..place].iter().any(|&(_, other)| other == back) {
+                continue;
             }
+            let Some(route) = back.and_then(|back| namespace.route(back).ok()) else { return false };
+            match from.netns == netns {
+                true if route.local => {}
+                // What the answer goes out by is what the SYN came in by.
+                false if route.unicast => device = route.device,
+                _ => return false,
+            }
+        }
+        match namespace.listener(source, to, device) {
+            Ok(Some(cookie)) => held.iter().any(|&(of, _)| of == cookie),
             Ok(None) => false,
             Err(error) => {
                 tracing::warn!(%error, %to, "cannot ask the kernel who listens: the connection is its own");
@@ -621,7 +651,7 @@ impl Server {
     }
 
     /// The same of one of them.
-    fn end_arena(&mut self, listener: u32, arena: u32) {
+    pub(super) fn end_arena(&mut self, listener: u32, arena: u32) {
         let Some(listener) = self.listeners.get_mut(listener) else { return };
         listener.more.ended.retain(|arena| self.arenas.contains_key(arena));
         listener.more.ended.push(arena);
@@ -657,20 +687,22 @@ impl Server {
     }
 }
 
+impl Listener<ListenerMemory> {
+    /// Whether its socket listens, and where it was announced: one that was disconnected may listen at another place by now.
+    pub(super) fn is_at_its_place(&self) -> bool {
+        let socket = self.more.placeholder.as_fd();
+        let at = rustix::net::getsockname(socket).ok().and_then(|at| SocketAddr::try_from(at).ok());
+        at == Some(self.at) && sockopt::socket_acceptconn(socket).unwrap_or(false)
+    }
+}
+
 fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: ListenerOptions) -> WireListener {
     let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
     WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog, options }
 }
 
-/// Where the unified hierarchy is mounted; programs are attached to cgroups of that one only.
-pub(super) fn cgroup_mount() -> Option<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let is_it = |line: &&str| line.split_once(" - ").is_some_and(|(_, rest)| rest.starts_with("cgroup2 "));
-    Some(mounts.lines().find(is_it)?.split(' ').nth(4)?.into())
-}
-
 /// The process's path in the unified hierarchy; `None` when it cannot be read.
-fn cgroup(pid: u32) -> Option<String> {
+pub(super) fn cgroup(pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
     let text = text.inspect_err(|error| tracing::debug!(pid, %error, "a process's cgroup")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)

@@ -117,6 +117,7 @@ impl Server {
         self.see_to_due(now);
         let suspended = self.see_to_suspended(now);
         let late = self.see_to_late(now);
+        let glance = self.glance_if_due(now);
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let due: Vec<u32> = self.arenas.iter().filter(|(_, entry)| is_due(entry.trim)).map(|(&id, _)| id).collect();
         for id in due {
@@ -131,7 +132,7 @@ impl Server {
             .map(|look| look.at);
         let trims = self.arenas.values().filter_map(|entry| entry.trim);
         let dues = self.attachments.values().filter_map(|attachment| attachment.due);
-        if let Some(next) = looks.chain(trims).chain(dues).chain(suspended).chain(late).min() {
+        if let Some(next) = looks.chain(trims).chain(dues).chain(suspended).chain(late).chain(glance).min() {
             self.sweep_at(next.max(now + ROUND));
         }
     }
@@ -174,9 +175,14 @@ impl Server {
         let Some(arena) = self.map(id, Side::B) else { return true };
         let Some(entry) = self.arenas.get(&id) else { return false };
         let is_dying = entry.is_dying();
+        let stopped = entry.stopped;
         if entry.acceptor.is_none() {
             // An opener may have pushed after the listener closed.
             arena.refuse_pending();
+        }
+        if stopped {
+            // Or have written over what ended its connections.
+            self.reset_flows(id);
         }
         let is_right = self.reconcile(id, &arena) & arena.reclaim_larges();
         self.tell_ends(&arena);

@@ -1,7 +1,8 @@
 //! Programs that a cgroup has for its processes' packets and connections: bpf(2), BPF_PROG_QUERY.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Of linux/bpf.h: the command, its flag for "those of the cgroups above it as well", and what has a say in a connection
 /// (BPF_CGROUP_INET_INGRESS, BPF_CGROUP_INET_EGRESS, BPF_CGROUP_INET4_CONNECT, BPF_CGROUP_INET6_CONNECT).
@@ -40,12 +41,61 @@ pub(crate) fn has_programs(cgroup: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(false)
 }
 
+/// The unified hierarchy; programs are attached to cgroups of that one only. Where it is mounted nowhere (ip-netns(8) takes away what is
+/// below /sys) it is mounted for this process alone, which needs CAP_SYS_ADMIN.
+pub(crate) fn hierarchy() -> io::Result<File> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_it = |line: &&str| line.split_once(" - ").is_some_and(|(_, rest)| rest.starts_with("cgroup2 "));
+    match mounts.lines().find(is_it).and_then(|line| line.split(' ').nth(4)) {
+        Some(path) => File::open(path),
+        None => mount(),
+    }
+}
+
+fn mount() -> io::Result<File> {
+    /// Of linux/mount.h: FSOPEN_CLOEXEC and FSMOUNT_CLOEXEC, FSCONFIG_CMD_CREATE.
+    const CLOEXEC: u32 = 1;
+    const CREATE: u32 = 6;
+    let made = |fd: libc::c_long| match i32::try_from(fd) {
+        // SAFETY: the kernel has just made it for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: the name ends in a zero.
+    let context = made(unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), CLOEXEC) })?;
+    let none = std::ptr::null::<libc::c_char>();
+    // SAFETY: the command takes no key and no value.
+    if unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), CREATE, none, none, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it names no memory.
+    made(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), CLOEXEC, 0) }).map(File::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
-    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+    use std::os::fd::AsFd;
     use std::path::PathBuf;
+
+    #[test]
+    fn the_hierarchy_is_there_wherever_it_is_mounted() {
+        match mount() {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => println!("skipped: {error}"),
+            mounted => {
+                let names = |root: File| {
+                    rustix::fs::openat(
+                        &root,
+                        "cgroup.controllers",
+                        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+                        rustix::fs::Mode::empty(),
+                    )
+                };
+                names(mounted.unwrap()).unwrap();
+                names(hierarchy().unwrap()).unwrap();
+            }
+        }
+    }
 
     /// A call of bpf(2) with the first words of `union bpf_attr`.
     fn bpf(command: i32, words: &[u32]) -> io::Result<i32> {

@@ -9,7 +9,7 @@ mod ringer;
 mod signals;
 
 pub(crate) use alarm::Alarm;
-pub(crate) use cgroup::has_programs;
+pub(crate) use cgroup::{has_programs, hierarchy};
 pub(crate) use credentials::{Credentials, netns_cookie, peer, raw_option};
 pub(crate) use life::hold;
 pub(crate) use receive::receive;

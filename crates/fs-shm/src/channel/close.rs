@@ -260,6 +260,16 @@ impl Channel<'_> {
         self.notify(me, true, true);
     }
 
+    /// [`Channel::reset_both`], but for one of which that is true. `false`: it was.
+    pub(crate) fn reset_unless_over(&self, errno: Errno) -> bool {
+        let by_state = self.state().is_none_or(|state| state.is_reset(self.side()));
+        let is_over = by_state && self.own().flags.load(Acquire) & RESET_SEEN != 0;
+        if !is_over {
+            self.reset_both(errno);
+        }
+        !is_over
+    }
+
     /// SO_ERROR: takes the pending error.
     pub fn take_error(&self) -> Option<Errno> {
         if let Some(state) = self.state() {

@@ -61,6 +61,35 @@ fn the_openers_cpu_is_known_before_it_waits() {
     assert_eq!(b.block().inn[Side::B.index()].wake.cpu.load(SeqCst), 0);
 }
 
+/// Whoever holds it, and whatever it writes meanwhile.
+#[test]
+fn all_connections_of_an_arena_are_reset_at_once() {
+    let (a, b) = arenas(Geometry::SMALL);
+    let [first, waiting, ended] = [(); 3].map(|()| Channel::open(a, &OpenArgs::default()).unwrap());
+    let near = Channel::accept(b).unwrap();
+    ended.send_one(b"last").unwrap();
+    ended.close(false).unwrap();
+    // Bytes that are on their way are read as after any reset.
+    near.send_one(b"x").unwrap();
+    assert_eq!(a.reset_all(Errno::CONNRESET), 3);
+    assert_eq!(recv(&near, 1), Err(Errno::CONNRESET));
+    assert_eq!(first.take_error(), Some(Errno::CONNRESET));
+    assert_eq!(first.send_one(b"y"), Err(Errno::PIPE));
+    assert!(waiting.is_reset());
+    assert_eq!(a.reset_all(Errno::CONNRESET), 0, "once");
+    // Who writes over it is reset again.
+    first.block().state.store(State::new(first.generation(), Phase::Open).0 | super::state::ACCEPTED, SeqCst);
+    near.own().flags.store(0, SeqCst);
+    assert_eq!(near.send_one(b"z"), Ok(1));
+    assert_eq!(a.reset_all(Errno::CONNRESET), 1);
+    assert_eq!(near.send_one(b"z"), Err(Errno::CONNRESET));
+    first.close(false).unwrap();
+    near.close(false).unwrap();
+    b.refuse_pending();
+    waiting.close(false).unwrap();
+    assert_eq!(a.used(), 0);
+}
+
 #[test]
 #[cfg_attr(miri, ignore)] // 20 GiB of address space.
 fn short_and_long_messages_both_ways() {

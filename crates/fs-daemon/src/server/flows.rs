@@ -1,0 +1,192 @@
+//! Open connections that the kernel would stop: rules of its firewall or programs of a cgroup have come since they were made. They end
+//! as by a reset (`firewall_open_flows`). And a look, from time to time, at what the kernel tells nobody of.
+
+use super::Server;
+use super::arenas::{Acceptor, ArenaEntry, Opener};
+use super::route::cgroup;
+use crate::config::{Heed, OpenFlows};
+use crate::firewall::{Flow, Way};
+use crate::listeners::{Netns, Takes, unmapped};
+use fs_shm::{Channel, Errno, Side};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Between two glances, while processes have connections. Lower: the daemon wakes up as often. Higher: so long a rule of
+/// iptables-legacy or a program of a cgroup stops nothing.
+const GLANCE: Duration = Duration::from_millis(400);
+/// A glance takes this part of the control thread's time at most.
+const SHARE: u32 = 50;
+
+impl Server {
+    /// The namespaces that connections to these pass, beside the opener's.
+    pub(super) fn namespaces_of(&self, acceptor: Acceptor) -> HashSet<Netns> {
+        match acceptor {
+            Acceptor::Core(_) => HashSet::from([self.own_netns]),
+            Acceptor::Listener(listener) => {
+                self.listeners.get(listener).map(|listener| listener.netns).into_iter().collect()
+            }
+        }
+    }
+
+    /// Nothing new comes by memory that was given out for connections which pass a namespace.
+    pub(super) fn end_ways(&mut self, netns: Netns) {
+        let leads = |entry: &ArenaEntry| match entry.acceptor {
+            Some(Acceptor::Listener(listener)) if entry.namespaces.contains(&netns) => Some(listener),
+            _ => None,
+        };
+        let ways: Vec<(u32, u32)> = self.arenas.iter().filter_map(|(&id, entry)| Some((id, leads(entry)?))).collect();
+        for (id, listener) in ways {
+            self.end_arena(listener, id);
+            self.list_arenas(listener);
+        }
+    }
+
+    /// Resets the open connections of a namespace that one of its rules could stop.
+    pub(super) fn end_flows(&mut self, netns: Netns) {
+        if self.config.open_flows == OpenFlows::Keep {
+            return;
+        }
+        let its = self.arenas.iter().filter(|(_, entry)| entry.namespaces.contains(&netns) && !entry.stopped);
+        let of_arenas: Vec<(u32, Option<Vec<Flow>>)> = its.map(|(&id, entry)| (id, self.flows_of(id, entry))).collect();
+        // Whoever has another namespace decides how many rules there are to be read, and how often.
+        if netns != self.own_netns {
+            return of_arenas.iter().for_each(|(id, _)| self.stop(*id));
+        }
+        let all: HashSet<Flow> = of_arenas.iter().filter_map(|(_, flows)| flows.as_ref()).flatten().cloned().collect();
+        let all: Vec<Flow> = all.into_iter().collect();
+        let Some(Some(namespace)) = self.namespaces.get_mut(&netns) else { return };
+        let touched = namespace.could_touch(&all);
+        let touched: HashMap<&Flow, bool> = all.iter().zip(touched).collect();
+        let is_touched = |flow: &Flow| touched.get(flow).is_none_or(|touched| *touched);
+        let over = |flows: &Option<Vec<Flow>>| flows.as_ref().is_none_or(|flows| flows.iter().any(is_touched));
+        let ended: Vec<u32> = of_arenas.iter().filter(|(_, flows)| over(flows)).map(|&(id, _)| id).collect();
+        ended.into_iter().for_each(|id| self.stop(id));
+    }
+
+    /// What the connections of an arena are to rules; `None`: they could be any. The port that one comes from is what its opener says, from
+    /// 1024 on also to its peer.
+    fn flows_of(&self, id: u32, entry: &ArenaEntry) -> Option<Vec<Flow>> {
+        if !entry.wire {
+            let way = if entry.namespaces.len() == 1 { Way::Loopback } else { Way::Any };
+            let arena = self.map(id, Side::A)?;
+            let open = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot));
+            let ports: Option<BTreeSet<u16>> = open.map(|it| Some(it.local_addr().to_std()?.port())).collect();
+            let flow = |&(from, to)| Flow { from: Some(from), to, ports: ports.clone(), way };
+            return (!entry.ends.is_empty()).then(|| entry.ends.iter().map(flow).collect());
+        }
+        let (Opener::Core(_), Acceptor::Listener(listener)) = entry.of else { return None };
+        let at = self.listeners.get(listener)?.at;
+        let at = SocketAddr::new(unmapped(at.ip()), at.port());
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
+        let is_for_both = at.is_ipv6() && at.ip().is_unspecified();
+        let places = [Some(at), is_for_both.then_some(any)].into_iter().flatten();
+        Some(places.map(|to| Flow { from: None, to, ports: None, way: Way::In }).collect())
+    }
+
+    /// The connections of an arena end. Where it goes on being used they are those of now.
+    fn stop(&mut self, id: u32) {
+        let Some(entry) = self.arenas.get_mut(&id) else { return };
+        entry.stopped = entry.is_dying();
+        self.reset_flows(id);
+        self.look_soon(id);
+    }
+
+    /// As a process's own end would do it: so a core tells the other host.
+    pub(super) fn reset_flows(&self, id: u32) {
+        let is_core = |opener| matches!(opener, Opener::Core(_));
+        let Some(side) = self.arenas.get(&id).map(|entry| if is_core(entry.of.0) { Side::B } else { Side::A }) else {
+            return;
+        };
+        let ended = self.map(id, side).map_or(0, |arena| arena.reset_all(Errno::CONNRESET));
+        if ended != 0 {
+            tracing::info!(arena = id, ended, "rules or programs that could stop them have come: open connections end");
+        }
+    }
+
+    /// There is something to be looked at from time to time.
+    pub(super) fn glance_soon(&mut self) {
+        if self.glance.is_none() {
+            let at = Instant::now() + GLANCE;
+            self.glance = Some(at);
+            self.sweep_at(at);
+        }
+    }
+
+    /// Answers when the next one is due.
+    pub(super) fn glance_if_due(&mut self, now: Instant) -> Option<Instant> {
+        if self.glance.is_some_and(|at| at <= now) {
+            let begun = Instant::now();
+            self.glance();
+            let pause = GLANCE.max(begun.elapsed() * SHARE);
+            self.glance = (!self.arenas.is_empty()).then(|| Instant::now() + pause);
+        }
+        self.glance
+    }
+
+    /// Sockets that listen elsewhere, rules of iptables-legacy, programs of cgroups: nobody is told of these.
+    fn glance(&mut self) {
+        for id in self.listeners.ids_where(|listener| listener.takes != Takes::None && !listener.is_at_its_place()) {
+            self.listens_no_more(id);
+        }
+        let all: Vec<Netns> = self.namespaces.keys().copied().collect();
+        for netns in all {
+            if self.is_ruled(netns) != self.ruled.contains(&netns) {
+                self.heed_rules(netns);
+                self.bump();
+            }
+        }
+        if self.config.firewall == Heed::Obey && self.cgroups.is_some() {
+            self.glance_at_cgroups();
+        }
+    }
+
+    fn glance_at_cgroups(&mut self) {
+        let mut known: HashMap<String, bool> = HashMap::new();
+        let mut ruled = Vec::new();
+        for (&id, attachment) in self.attachments.iter().filter(|(_, attachment)| !attachment.arenas.is_empty()) {
+            // One that has just ended has none.
+            let Some(path) = cgroup(attachment.who.pid) else { continue };
+            let has = match known.get(&path) {
+                Some(has) => *has,
+                None => {
+                    let has = self.has_programs(&path).unwrap_or(false);
+                    known.insert(path, has);
+                    has
+                }
+            };
+            if has {
+                ruled.push(id);
+            }
+        }
+        ruled.into_iter().for_each(|id| self.leave_to_programs(id));
+    }
+
+    /// A process's cgroup has programs: what it does from here on is the kernel's.
+    fn leave_to_programs(&mut self, me: u32) {
+        let Some(attachment) = self.attachments.get(&me) else { return };
+        let (listeners, arenas) = (attachment.listeners.clone(), attachment.arenas.clone());
+        let mut changed = false;
+        for id in listeners {
+            if let Some(listener) = self.listeners.get_mut(id).filter(|listener| listener.takes == Takes::All) {
+                listener.takes = Takes::Waiting;
+                self.leave_wire(id);
+                changed = true;
+            }
+        }
+        for id in arenas {
+            let Some(entry) = self.arenas.get(&id).filter(|entry| !entry.stopped) else { continue };
+            if let Some(Acceptor::Listener(listener)) = entry.acceptor {
+                self.end_arena(listener, id);
+                self.list_arenas(listener);
+                changed = true;
+            }
+            if self.config.open_flows == OpenFlows::End {
+                self.stop(id);
+            }
+        }
+        if changed {
+            self.bump();
+        }
+    }
+}
