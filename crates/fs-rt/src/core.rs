@@ -289,6 +289,13 @@ impl CoreRef {
         Ok(PortLease(Rc::new(Lease { shared, protocol, at, carried: Cell::new(false) })))
     }
 
+    /// Has `tap` see each frame that this core's links receive from here on, and each that they are given to send, until it
+    /// answers `false`. It must be quick, and must not call back into this core. Without any this costs a comparison for each
+    /// batch of frames.
+    pub fn add_tap(&self, tap: impl FnMut(&crate::TapFrame<'_>) -> bool + 'static) {
+        self.0.io.borrow_mut().taps.add(Box::new(tap));
+    }
+
     /// True once a shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         self.0.shutting_down.get()

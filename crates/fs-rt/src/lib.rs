@@ -34,6 +34,7 @@ mod setup;
 mod source;
 mod spin;
 mod sys;
+mod tap;
 mod wakers;
 
 pub use crate::core::{CoreRef, CoreStack, PortLease, shut_down, shutdown_signal, spawn_local, turn};
@@ -44,6 +45,7 @@ pub use fs_xdp::Share;
 pub use handle::{CoreStats, Handle, RuntimeStats, SpawnError};
 pub use runtime::{CoreCtx, Runtime};
 pub use source::Source;
+pub use tap::TapFrame;
 pub use wakers::Interest;
 
 #[cfg(test)]

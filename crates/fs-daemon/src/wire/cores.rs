@@ -267,6 +267,19 @@ impl Wire for Cores {
         self.handle.shutdown(most);
     }
 
+    fn tap(&self, to: Arc<OwnedFd>) -> io::Result<()> {
+        let frames = super::tap::start(to)?;
+        for core in 0..self.cores() {
+            let frames = frames.clone();
+            self.on(core, move |_| async move {
+                if let Some(this) = CoreRef::current() {
+                    this.add_tap(super::tap::tap(core, frames));
+                }
+            });
+        }
+        Ok(())
+    }
+
     fn counters(&self) -> Vec<(String, String, bool, u64)> {
         let mut all = Vec::new();
         for core in self.handle.stats() {
