@@ -25,6 +25,8 @@ mod gather;
 mod handle;
 mod mailbox;
 mod mailbox_unsafe;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod open;
 mod park;
 mod ports;

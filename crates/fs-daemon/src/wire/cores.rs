@@ -284,30 +284,7 @@ impl Wire for Cores {
         let mut all = Vec::new();
         for core in self.handle.stats() {
             let label = core.core.to_string();
-            let mut push = |name: String, gauge, value| all.push((name, label.clone(), gauge, value));
-            push("core_connections".into(), true, core.connections);
-            push("core_time_waits".into(), true, core.time_waits);
-            push("core_frames_in_use".into(), true, core.frames_in_use);
-            for (name, value) in core.stack.counters() {
-                push(format!("stack_{name}"), false, value);
-            }
-            for &reason in fs_core::DropReason::ALL {
-                match core.stack.dropped(reason) {
-                    0 => {}
-                    value => push(format!("drops_{}", reason.name()), false, value),
-                }
-            }
-            for (_, link) in &core.links {
-                push("link_rx_packets".into(), false, link.rx_packets);
-                push("link_tx_packets".into(), false, link.tx_packets);
-                push("link_rx_dropped".into(), false, link.rx_dropped);
-                push("link_rx_ran_out".into(), false, link.rx_ran_out);
-                push("link_tx_dropped".into(), false, link.tx_dropped);
-            }
-            push("runtime_sleeps".into(), false, core.runtime.sleeps);
-            push("runtime_gatherings".into(), false, core.runtime.gatherings);
-            push("runtime_naps".into(), false, core.runtime.naps);
-            push("runtime_mailbox_full".into(), false, core.runtime.mailbox_full);
+            core.each(|name, gauge, value| all.push((name.into_owned(), label.clone(), gauge, value)));
         }
         all
     }
