@@ -89,6 +89,55 @@ fn run_starts_one_daemon_and_uses_the_one_there_is() -> Result<()> {
     })
 }
 
+/// In a service's cgroup the daemon would end with the service, and by its variables speak for it. (systemd-run is a script here
+/// that writes down how it was called.)
+#[test]
+fn run_within_a_service_starts_its_daemon_in_a_scope_of_its_own() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let (bin, record) = (lab.dir().join("bin"), lab.dir().join("record"));
+        std::fs::create_dir_all(&bin)?;
+        let of_service =
+            ["INVOCATION_ID", "NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "JOURNAL_STREAM", "WATCHDOG_USEC"];
+        let calls = "while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"";
+        for (name, does) in [("calls", calls), ("fails", "echo 'Failed to start transient scope unit' >&2; exit 1")] {
+            let script = bin.join("systemd-run");
+            std::fs::write(&script, format!("#!/bin/sh\n(echo \"$@\"; env) >{}\n{does}\n", record.display()))?;
+            std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+            let control = lab.dir().join(name).join("control.sock");
+            let mut command = fastsock(lab, &control, &["run", "--only-local", "--", "true"]);
+            command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display()));
+            for variable in of_service {
+                command.env(variable, "1");
+            }
+            let output = command.output()?;
+            let said = said(&output);
+            ensure!(output.status.success(), "{name}: {said}");
+            let pid: u32 = said
+                .rsplit_once("(daemon ")
+                .and_then(|(_, rest)| rest.trim_end_matches(')').parse().ok())
+                .with_context(|| format!("no daemon in: {said}"))?;
+            let called = std::fs::read_to_string(&record)?;
+            let first = called.lines().next().unwrap_or_default();
+            ensure!(first.contains("--scope") && first.contains(" up --control "), "{name}: {first}");
+            let has = std::fs::read(format!("/proc/{pid}/environ"))?;
+            for variable in of_service {
+                let of_daemon = String::from_utf8_lossy(&has).split('\0').any(|line| line.starts_with(variable));
+                ensure!(!of_daemon, "{name}: the daemon has {variable}");
+                ensure!(!called.lines().any(|line| line.starts_with(variable)), "{name}: systemd-run has {variable}");
+            }
+            end(pid, &control)?;
+            std::fs::remove_file(&record)?;
+        }
+        // Not in a service: nobody asks systemd.
+        let control = lab.dir().join("plain/control.sock");
+        let (_, pid) = run(lab, &control, &["--only-local"])?;
+        ensure!(!record.exists());
+        end(pid, &control)
+    })
+}
+
 #[test]
 fn run_takes_the_device_of_the_default_route() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };

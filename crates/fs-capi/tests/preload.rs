@@ -3,13 +3,22 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::LazyLock,
 };
 
-/// The library that cargo has just built.
-fn library() -> PathBuf {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let places = [deps.join("libfastsock.so"), deps.parent().unwrap().join("libfastsock.so")];
-    places.into_iter().find(|path| path.exists()).expect("cargo builds the library beside its tests")
+/// The library, which cargo builds for nobody's sake: nothing can link it.
+fn library() -> &'static Path {
+    static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "fs-capi", "--target-dir"]).arg(folder.parent().unwrap());
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success(), "the library is not built");
+        folder.join("libfastsock.so")
+    });
+    &LIBRARY
 }
 
 /// Compiles a program of `tests/programs`.

@@ -1,5 +1,6 @@
-//! The `fastsock` program: up, run, ss, stat, top, doctor.
+//! The `fastsock` program: up, run, ss, stat, top, capture, doctor.
 
+mod capture;
 mod control;
 mod docs;
 mod doctor;
@@ -35,6 +36,8 @@ enum Command {
     Stat(stat::Args),
     /// Shows connections, cores, rates, drops, and why sockets are not accelerated, anew every second.
     Top(top::Args),
+    /// Writes what connections carry as pcapng, for Wireshark.
+    Capture(Box<capture::Args>),
     /// Checks what acceleration needs, and says what to do.
     Doctor(doctor::Args),
     /// Prints manual pages, for packages.
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Ss(args) => ss::ss(args),
         Command::Stat(args) => stat::stat(args),
         Command::Top(args) => top::top(args),
+        Command::Capture(args) => capture::capture(*args),
         Command::Man(args) => docs::man(args, Args::command()),
         Command::Completions(args) => docs::completions(args, Args::command()),
         Command::Doctor(args) => doctor::doctor(args),

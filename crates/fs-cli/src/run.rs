@@ -150,38 +150,76 @@ pub(crate) struct StartArgs {
 pub(crate) fn start_daemon(args: StartArgs) -> anyhow::Result<ExitCode> {
     let StartArgs { only_local, control } = args;
     let path = &control.path()?;
-    let program = std::env::current_exe().context("cannot find out where this program is")?;
-    let mut command = Command::new(program);
-    command.arg("up").arg("--control").arg(path);
     let device = if only_local { None } else { default_device() };
-    match &device {
-        Some(device) if rustix::process::geteuid().is_root() => command.args(["--device", device]),
-        _ => command.arg("--only-local"),
+    if std::env::var_os("INVOCATION_ID").is_some() {
+        let said = started(&mut scope()?, path, device.as_deref()).unwrap_or_else(|error| Some(format!("{error:#}")));
+        match &said {
+            None => return Ok(ExitCode::SUCCESS),
+            Some(why) => eprintln!("fastsock: without a scope of its own: {}", why.trim()),
+        }
+    }
+    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let Some(said) = started(&mut Command::new(program), path, device.as_deref())? else {
+        return Ok(ExitCode::SUCCESS);
     };
-    // Not in the program's process group: what stops the program does not stop the daemon. It keeps no directory busy.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).current_dir("/");
-    let mut child = command.spawn().context("cannot start the daemon")?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).context("the daemon's output")?;
-    }
-    if line.trim_end() == "ready" {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut said = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut said).context("the daemon's output")?;
-    }
-    // Another `run` may have been faster.
-    if ask(path)?.is_some() {
-        return Ok(ExitCode::SUCCESS);
-    }
     let hint = if device.is_some() {
         " (`fastsock run --only-local` needs no device, `fastsock doctor` says more)"
     } else {
         ""
     };
     bail!("the daemon did not start: {}{hint}", said.trim().trim_start_matches("fastsock: "))
+}
+
+/// What systemd tells a service, and no other process of its: with it a daemon would speak for the service, and take its sockets for
+/// its own.
+const OF_SERVICES: [&str; 9] = [
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "MAINPID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+/// This program in a scope of its own: in the cgroup of the service whose program is run, the daemon would end with that, and count against its limits.
+fn scope() -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find out where this program is")?;
+    let mut command = Command::new("systemd-run");
+    let manager = if rustix::process::geteuid().is_root() { "--system" } else { "--user" };
+    command.args([manager, "--scope", "--quiet", "--collect", "--no-ask-password", "--description=fastsock's daemon"]);
+    command.arg("--").arg(program);
+    Ok(command)
+}
+
+/// Starts a daemon by `command`, and waits until one serves; else what it said.
+fn started(command: &mut Command, path: &Path, device: Option<&str>) -> anyhow::Result<Option<String>> {
+    command.arg("up").arg("--control").arg(path);
+    match device {
+        Some(device) if rustix::process::geteuid().is_root() => command.args(["--device", device]),
+        _ => command.arg("--only-local"),
+    };
+    for name in OF_SERVICES {
+        command.env_remove(name);
+    }
+    // Not in the program's process group: what stops the program does not stop the daemon. It keeps no directory busy.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).current_dir("/");
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).context("the daemon's output")?;
+    }
+    if line.trim_end() == "ready" {
+        return Ok(None);
+    }
+    let mut said = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        stderr.read_to_string(&mut said).context("the daemon's output")?;
+    }
+    // Another `run` may have been faster.
+    Ok(if ask(path)?.is_some() { None } else { Some(said) })
 }
 
 /// The device of the default route with the lowest metric (/proc/net/route: name, destination, gateway, flags, …).

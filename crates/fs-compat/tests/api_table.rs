@@ -14,6 +14,7 @@ const NO_DESCRIPTOR: &str =
 const DEVICES: &str = "the runtime's devices and the kernel's routes decide; `bind` to a device's address";
 const UDP_CLASS: &str = "the engine sends datagrams with class 0";
 const A_TURN: &str = "it holds until the core's next turn, which comes before another thread's wish";
+const GROUPS: &str = "the kernel's side of each core would have to know: `net::UdpSocket` on a core has it";
 const NOT_LINUX: &str = "not on Linux";
 
 /// Type (those of `send` with its name), method, why it is not here.
@@ -41,6 +42,28 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("send::TcpStream", "set_quickack", A_TURN),
     ("send::TcpListener", "from_std", NO_DESCRIPTOR),
     ("send::TcpListener", "into_std", NO_DESCRIPTOR),
+    ("send::UdpSocket", "broadcast", GROUPS),
+    ("send::UdpSocket", "set_broadcast", GROUPS),
+    ("send::UdpSocket", "multicast_loop_v4", GROUPS),
+    ("send::UdpSocket", "set_multicast_loop_v4", GROUPS),
+    ("send::UdpSocket", "multicast_ttl_v4", GROUPS),
+    ("send::UdpSocket", "set_multicast_ttl_v4", GROUPS),
+    ("send::UdpSocket", "multicast_loop_v6", GROUPS),
+    ("send::UdpSocket", "set_multicast_loop_v6", GROUPS),
+    ("send::UdpSocket", "join_multicast_v4", GROUPS),
+    ("send::UdpSocket", "leave_multicast_v4", GROUPS),
+    ("send::UdpSocket", "join_multicast_v6", GROUPS),
+    ("send::UdpSocket", "leave_multicast_v6", GROUPS),
+    ("send::UdpSocket", "from_std", NO_DESCRIPTOR),
+    ("send::UdpSocket", "into_std", NO_DESCRIPTOR),
+    ("send::UdpSocket", "bind_device", DEVICES),
+    ("send::UdpSocket", "device", DEVICES),
+    ("send::UdpSocket", "tos", UDP_CLASS),
+    ("send::UdpSocket", "set_tos", UDP_CLASS),
+    ("send::UdpSocket", "tos_v4", UDP_CLASS),
+    ("send::UdpSocket", "set_tos_v4", UDP_CLASS),
+    ("send::UdpSocket", "tclass_v6", UDP_CLASS),
+    ("send::UdpSocket", "set_tclass_v6", UDP_CLASS),
     ("Socket", "set_fib", NOT_LINUX),
     ("Socket", "set_no_peercred", NOT_LINUX),
     ("Socket", "set_nosigpipe", NOT_LINUX),
@@ -57,6 +80,7 @@ const TYPES: &[(&str, &str, &[&str], &str)] = &[
     ("UdpSocket", "tokio", &["src/net/udp.rs"], "net"),
     ("TcpStream", "tokio", &["src/net/tcp/stream.rs"], "send"),
     ("TcpListener", "tokio", &["src/net/tcp/listener.rs"], "send"),
+    ("UdpSocket", "tokio", &["src/net/udp.rs"], "send"),
     ("Socket", "socket2", &["src/socket.rs", "src/sys/unix.rs"], "socket2"),
 ];
 

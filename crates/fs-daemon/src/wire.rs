@@ -7,6 +7,7 @@ mod cores;
 mod former;
 mod options;
 mod relay;
+mod tap;
 
 pub use cores::WireError;
 pub(crate) use cores::{Cores, Options};
@@ -49,6 +50,9 @@ pub(crate) trait Wire: Send + Sync {
     fn connections(&self) -> u64;
     /// Ends the cores once their last connection has, or after this time.
     fn shut_down(&self, most: std::time::Duration);
+    /// Each frame that the device receives for the cores, and that they send, is copied to this socket as a
+    /// [`fs_shm::control::CaptureRecord`], until it ends.
+    fn tap(&self, to: Arc<OwnedFd>) -> std::io::Result<()>;
     /// Name, label, whether it can go down, value.
     fn counters(&self) -> Vec<(String, String, bool, u64)>;
 }

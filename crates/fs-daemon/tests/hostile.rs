@@ -2,8 +2,8 @@
 
 use fs_daemon::{Config, Daemon};
 use fs_shm::control::{
-    Client, CounterRow, Error, Fd, KernelReason, Listening, MESSAGE_MAX, Object, PeerSide, Request, Text, VERSION, Way,
-    examples, socket,
+    CaptureRecord, Client, CounterRow, Error, Fd, KernelReason, Listening, MESSAGE_MAX, Object, PeerSide, Request,
+    Text, VERSION, Way, examples, socket,
 };
 use fs_shm::pages::AttachmentPage;
 use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Side};
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const VICTIM: &str = "FS_DAEMON_TEST_VICTIM";
 /// The same for the user who wants everything, of so many connections.
 const CROWD: &str = "FS_DAEMON_TEST_CROWD";
+/// The same for a user who captures.
+const WATCHER: &str = "FS_DAEMON_TEST_WATCHER";
 const LIMIT: usize = 10;
 
 fn start(name: &str) -> Daemon {
@@ -428,6 +430,134 @@ fn one_user_does_not_use_up_what_all_share() {
     crowd.wait().unwrap();
     drop(daemon);
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Arenas that have come on a capture's socket.
+fn captured(records: &OwnedFd) -> Vec<fs_shm::follow::Follow> {
+    let mut arenas = Vec::new();
+    let mut buffer = [0; 64];
+    while let Ok(mut received) = socket::receive(records, &mut buffer) {
+        assert_ne!(received.len, 0, "the capture was ended");
+        let Ok((CaptureRecord::Arena { geometry, fresh, .. }, _)) = CaptureRecord::decode(&buffer[..received.len])
+        else {
+            panic!("a record")
+        };
+        arenas.push(fs_shm::follow::Follow::new(received.fds.take().unwrap().as_fd(), geometry, fresh).unwrap());
+    }
+    arenas
+}
+
+fn sent_in(arena: &mut fs_shm::follow::Follow) -> Vec<u8> {
+    let mut all = Vec::new();
+    arena.look(&mut |_, seen| {
+        if let fs_shm::follow::Seen::Bytes { bytes, .. } = seen {
+            all.extend_from_slice(bytes);
+        }
+    });
+    all
+}
+
+fn capture(client: &Client, memory: bool, wire: bool) -> Result<OwnedFd, Error> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(Error::System)?;
+    client.request(&Request::Capture { memory, wire }, &[theirs.as_fd()]).map(|_| ours)
+}
+
+const REFUSED: Option<Error> = Some(Error::Failed(Errno::PERM));
+
+/// Not a test by itself: a user who captures.
+#[test]
+fn watcher() {
+    let Some(path) = std::env::var_os(WATCHER).map(PathBuf::from) else { return };
+    let watcher = connect(&path);
+    for (memory, wire) in [(true, true), (false, true)] {
+        assert_eq!(capture(&watcher, memory, wire).err(), REFUSED, "frames of the device");
+    }
+    let before = Honest::new(&path);
+    if std::fs::read("/proc/sys/kernel/yama/ptrace_scope").is_ok_and(|scope| scope.first() != Some(&b'0')) {
+        assert_eq!(capture(&watcher, true, false).err(), REFUSED, "ptrace(2) would not");
+        println!("watched all.");
+        return;
+    }
+    let records = capture(&watcher, true, false).unwrap();
+    // What it has itself, before and from now on; and nothing of root's, which goes on meanwhile.
+    let after = Honest::new(&path);
+    let mut arenas = captured(&records);
+    assert_eq!(arenas.len(), 2, "arenas");
+    for (arena, of) in arenas.iter_mut().zip([&before, &after]) {
+        of.check();
+        assert_eq!(sent_in(arena), b"ping");
+    }
+    // A user has one capture, and none again at once.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(capture(&connect(&path), true, false).err(), Some(Error::Failed(Errno::BUSY)));
+    // A process that the kernel lets nobody look into.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).unwrap();
+    let hidden = Honest::new(&path);
+    hidden.check();
+    assert_eq!(captured(&records).len(), 0, "of a process that is not dumpable");
+    println!("watched all.");
+}
+
+#[test]
+fn a_user_captures_connections_of_his_own_and_root_all() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: not root (a second user is wanted)");
+        return;
+    }
+    let directory = std::env::temp_dir().join(format!("fs-daemon-watcher-{}", std::process::id()));
+    let path = directory.join("control.sock");
+    let daemon = Daemon::builder(&path).geometry(Geometry::SMALL).start().unwrap();
+    let others = Honest::new(&path);
+    let root = connect(&path);
+    let records = capture(&root, true, false).unwrap();
+    let mut own = captured(&records);
+    assert_eq!(own.len(), 1, "arenas");
+    let program = directory.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut watcher = Command::new("setpriv");
+    watcher.args(["--reuid", "65534", "--clear-groups"]).arg(&program).args(["--exact", "watcher", "--nocapture"]);
+    let mut watcher = watcher.env(WATCHER, &path).stdout(Stdio::piped()).spawn().unwrap();
+    while watcher.try_wait().unwrap().is_none() {
+        others.check();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let said = watcher.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&said.stdout).contains("watched all."), "{said:?}");
+    others.check();
+    assert!(sent_in(&mut own[0]).starts_with(b"ping"));
+    // All of the other user's.
+    assert_eq!(captured(&records).len(), 3, "arenas");
+    drop(daemon);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Records go nowhere but to who captures: not to the daemon itself, which would take them for its own word.
+#[test]
+fn a_capture_that_leads_to_the_daemon_tells_it_nothing() {
+    let daemon = start("capture");
+    let path = daemon.path().to_owned();
+    let honest = Honest::new(&path);
+    let hostile = connect(&path);
+    hostile.hello(b"hostile").unwrap();
+    let asks = |fd: BorrowedFd<'_>| hostile.request(&Request::Capture { memory: true, wire: false }, &[fd]).err();
+    // A connection to it, a socket of another kind, none at all.
+    assert_eq!(asks(raw(&path).as_fd()), Some(Error::Failed(Errno::PROTOTYPE)));
+    assert_eq!(asks(fresh().as_fd()), Some(Error::Failed(Errno::PROTOTYPE)));
+    assert_eq!(
+        hostile.request(&Request::Capture { memory: true, wire: false }, &[]).err(),
+        Some(Error::Failed(Errno::BADF))
+    );
+    // A child's connection.
+    let (child, end) = Client::pair().unwrap();
+    hostile.fork(end).unwrap();
+    let malformed = counter(&path, "requests_malformed");
+    assert_eq!(asks(child.fd()), None);
+    Honest::new(&path).check();
+    soon("what came was no request", || counter(&path, "requests_malformed") > malformed);
+    honest.check();
+    drop(daemon);
 }
 
 /// A socket in a network namespace of its own, which exists for as long as the socket does.

@@ -225,8 +225,35 @@ impl CoreRef {
         woken.into_iter().for_each(Waker::wake);
     }
 
+    /// A socket has this connection from here on, by connect or accept.
+    #[inline]
+    pub fn opened_tcp(&self, id: TcpId) {
+        self.tell(id, "a connection is opened");
+    }
+
+    /// An event of a connection's life, at level DEBUG (feature `tracing`).
+    #[inline]
+    fn tell(&self, id: TcpId, what: &'static str) {
+        #[cfg(feature = "tracing")]
+        if tracing::enabled!(target: "fs_rt::connection", tracing::Level::DEBUG) {
+            self.tell_cold(id, what);
+        }
+        #[cfg(not(feature = "tracing"))]
+        let _ = (id, what);
+    }
+
+    #[cfg(feature = "tracing")]
+    #[cold]
+    fn tell_cold(&self, id: TcpId, what: &'static str) {
+        let ends = self.look(|stack| (stack.tcp_local(id), stack.tcp_remote(id)));
+        if let (Ok(local), Ok(remote)) = ends {
+            tracing::debug!(target: "fs_rt::connection", core = self.0.index, %local, %remote, "{what}");
+        }
+    }
+
     /// Ends the use of a connection, as `close(2)`.
     pub fn close_tcp(&self, id: TcpId) {
+        self.tell(id, "a connection is closed");
         self.stack(|stack| stack.tcp_close(id));
         self.forget(&[Interest::TcpRead, Interest::TcpWrite], id.index);
     }
@@ -287,6 +314,13 @@ impl CoreRef {
         let shared = self.0.shared.clone();
         let at = shared.ports.acquire_held(protocol, at)?;
         Ok(PortLease(Rc::new(Lease { shared, protocol, at, carried: Cell::new(false) })))
+    }
+
+    /// Has `tap` see each frame that this core's links receive from here on, and each that they are given to send, until it
+    /// answers `false`. It must be quick, and must not call back into this core. Without any this costs a comparison for each
+    /// batch of frames.
+    pub fn add_tap(&self, tap: impl FnMut(&crate::TapFrame<'_>) -> bool + 'static) {
+        self.0.io.borrow_mut().taps.add(Box::new(tap));
     }
 
     /// True once a shutdown has begun.

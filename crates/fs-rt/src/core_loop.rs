@@ -5,6 +5,7 @@ use crate::core::{CoreShared, CoreStack};
 use crate::handle::{CoreStats, RuntimeStats};
 use crate::mailbox::Mailboxes;
 use crate::poll::{PollPolicy, Poller};
+use crate::tap::Taps;
 use crate::wakers::{Interest, Wakers};
 use fs_core::{CoreMessage, Event, FramePool, IfaceId, Outbound, Ready, RxFrame, TxFrame};
 use fs_xdp::Link;
@@ -42,6 +43,7 @@ pub(crate) struct CoreIo {
     outbound: Vec<Outbound>,
     woken: Vec<Waker>,
     pub(crate) poller: Poller,
+    pub(crate) taps: Taps,
 }
 
 impl CoreIo {
@@ -60,6 +62,7 @@ impl CoreIo {
             outbound: Vec::with_capacity(RX_BATCH),
             woken: Vec::with_capacity(256),
             poller: Poller::new(policy),
+            taps: Taps::default(),
         }
     }
 
@@ -67,7 +70,11 @@ impl CoreIo {
         let mut sent = 0;
         for port in self.ports.iter_mut().filter(|p| p.sends) {
             if port.tx.len() < TX_BATCH && stack.tx_pending(port.iface) {
-                sent += stack.tx_batch(port.iface, TX_BATCH - port.tx.len(), &mut port.tx);
+                let before = port.tx.len();
+                sent += stack.tx_batch(port.iface, TX_BATCH - before, &mut port.tx);
+                if !self.taps.is_empty() {
+                    self.taps.sent(stack.pool_mut(), port.iface, &port.tx[before..]);
+                }
             }
             if !port.tx.is_empty() {
                 sent += port
@@ -130,6 +137,9 @@ impl CoreIo {
             packets += port.link.rx(stack.pool_mut(), port.iface, &mut self.rx, RX_BATCH);
         }
         if !self.rx.is_empty() {
+            if !self.taps.is_empty() {
+                self.taps.received(stack.pool_mut(), &self.rx);
+            }
             stack.rx_batch(&mut self.rx);
         }
         packets

@@ -3,6 +3,7 @@
 use crate::runtime::{Control, Phase, Shared};
 use fs_core::{IfaceId, Protocol, Stats};
 use fs_xdp::{LinkStats, Share};
+use std::borrow::Cow;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,6 +56,37 @@ pub struct CoreStats {
     pub frames_in_use: u64,
     /// Frames in all.
     pub frames: u64,
+}
+
+impl CoreStats {
+    /// Calls `f` with each value's name, as `fastsock stat` has it, whether it can go down, and the value. Of reasons to drop a
+    /// packet, those that there were.
+    pub fn each(&self, mut f: impl FnMut(Cow<'static, str>, bool, u64)) {
+        f("core_connections".into(), true, self.connections);
+        f("core_time_waits".into(), true, self.time_waits);
+        f("core_frames_in_use".into(), true, self.frames_in_use);
+        for (name, value) in self.stack.counters() {
+            f(format!("stack_{name}").into(), false, value);
+        }
+        for &reason in fs_core::DropReason::ALL {
+            match self.stack.dropped(reason) {
+                0 => {}
+                value => f(format!("drops_{}", reason.name()).into(), false, value),
+            }
+        }
+        let of_links = |value: fn(&LinkStats) -> u64| self.links.iter().map(|(_, link)| value(link)).sum();
+        if !self.links.is_empty() {
+            f("link_rx_packets".into(), false, of_links(|link| link.rx_packets));
+            f("link_tx_packets".into(), false, of_links(|link| link.tx_packets));
+            f("link_rx_dropped".into(), false, of_links(|link| link.rx_dropped));
+            f("link_rx_ran_out".into(), false, of_links(|link| link.rx_ran_out));
+            f("link_tx_dropped".into(), false, of_links(|link| link.tx_dropped));
+        }
+        f("runtime_sleeps".into(), false, self.runtime.sleeps);
+        f("runtime_coalescings".into(), false, self.runtime.coalescings);
+        f("runtime_timed_sleeps".into(), false, self.runtime.timed_sleeps);
+        f("runtime_mailbox_full".into(), false, self.runtime.mailbox_full);
+    }
 }
 
 /// A runtime's handle: for any thread, cheap to clone.
@@ -134,6 +166,11 @@ impl Handle {
         !self.shared.phase.borrow().is_running()
     }
 
+    /// True once the runtime has ended: nothing is counted any more.
+    pub fn has_ended(&self) -> bool {
+        matches!(*self.shared.phase.borrow(), Phase::Ended)
+    }
+
     /// Completes when a shutdown has begun, or the runtime has ended: on any thread.
     pub async fn shutdown_begun(&self) {
         self.reaches(|phase| !phase.is_running()).await;
@@ -157,7 +194,7 @@ impl Handle {
     {
         let cores = self.cores();
         let inbox = self.shared.inboxes.get(core).ok_or(SpawnError::NoSuchCore { core, cores })?;
-        if matches!(*self.shared.phase.borrow(), Phase::Ended) {
+        if self.has_ended() {
             return Err(SpawnError::Ended);
         }
         inbox.send(Control::Spawn(Box::new(move || drop(tokio::task::spawn_local(make())))));

@@ -24,6 +24,8 @@ mod error;
 mod handle;
 mod mailbox;
 mod mailbox_unsafe;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod open;
 mod park;
 mod poll;
@@ -33,6 +35,7 @@ mod runtime;
 mod setup;
 mod source;
 mod sys;
+mod tap;
 mod wakers;
 
 pub use crate::core::{CoreRef, CoreStack, PortLease, shut_down, shutdown_signal, spawn_local, turn};
@@ -44,6 +47,7 @@ pub use handle::{CoreStats, Handle, RuntimeStats, SpawnError};
 pub use poll::PollPolicy;
 pub use runtime::{CoreCtx, Runtime};
 pub use source::Source;
+pub use tap::TapFrame;
 pub use wakers::Interest;
 
 #[cfg(test)]

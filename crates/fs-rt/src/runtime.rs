@@ -260,6 +260,8 @@ where
     F: FnOnce(CoreCtx) -> Fut,
     Fut: Future<Output = T> + 'static,
 {
+    // For the whole life of the thread: what its tasks tell is within it.
+    let _span = tracing::info_span!("core", index, cpu = setup.cpu).entered();
     let cpus = Cpus::of_this_thread().map_err(|e| ("cannot ask where its thread may run", e))?;
     if setup.pin {
         pin_to_cpu(setup.cpu).map_err(|e| ("cannot pin its thread", e))?;
@@ -276,6 +278,7 @@ where
         .on_thread_start(move || drop(cpus.allow()))
         .build_local(Default::default())
         .map_err(|e| ("cannot start tokio", e))?;
+    tracing::debug!(links = core.io.borrow().ports.len(), "a core begins");
     let output = tokio.block_on(async {
         let reactor = Reactor::new(core.clone(), sleeps).map_err(|e| ("cannot watch the links", e))?;
         let reactor = tokio::task::spawn_local(reactor);
@@ -300,6 +303,7 @@ where
     core.drain(drain);
     core.publish();
     core.io.borrow_mut().close(&mut core.stack.borrow_mut());
+    tracing::debug!("a core has ended");
     Ok(output)
 }
 

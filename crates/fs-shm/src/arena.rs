@@ -8,6 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::bell::Bells;
+use crate::channel::CAPTURED;
 use crate::layout::{Block, Geometry, Head, LaneHead, Lanes, MAGIC, Marks, Side, VERSION};
 use crate::region_unsafe::Region;
 use crate::word::AtomicU64;
@@ -86,6 +87,34 @@ impl Arena {
         let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
         let (rings, larges) = (geometry.rings(), geometry.large_rings());
         Ok(Arena { region, geometry, lanes, blocks, rings, larges, side, bells })
+    }
+
+    /// Maps an arena for who only reads it ([`crate::follow`]).
+    pub(crate) fn map_to_read(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Self, Errno> {
+        if !geometry.is_valid() {
+            return Err(Errno::INVAL);
+        }
+        let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), false)?;
+        let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
+        let (rings, larges) = (geometry.rings(), geometry.large_rings());
+        Ok(Arena { region, geometry, lanes, blocks, rings, larges, side: Side::A, bells: &crate::bell::NoBells })
+    }
+
+    /// Somebody follows the arena from here on, or nobody does any more (the daemon): its connections are marked, so that what they
+    /// carry can be seen.
+    pub fn set_captured(&self, on: bool) {
+        // New ones first: those that begin meanwhile are marked by who opens them, or below.
+        self.head().captured.store(u32::from(on), SeqCst);
+        for slot in 0..self.geometry.slots {
+            let taken = self.slot_map()[(slot / 64) as usize].load(Acquire) >> (slot % 64) & 1 != 0;
+            for own in self.block(slot).own.iter().filter(|_| taken) {
+                if on {
+                    own.flags.fetch_or(CAPTURED, SeqCst);
+                } else {
+                    own.flags.fetch_and(!CAPTURED, SeqCst);
+                }
+            }
+        }
     }
 
     /// Both sides of an arena in ordinary memory, for Miri.

@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -219,7 +219,9 @@ pub struct Head {
     pub accept_limit: AtomicU32,
     /// Milliseconds that a connection without data is kept from its acceptor (TCP_DEFER_ACCEPT). The daemon writes it.
     pub defer: AtomicU32,
-    pub(crate) _pad2: [AtomicU32; 13],
+    /// Not 0: somebody follows the arena (`follow.rs`). The daemon writes it; new connections are marked accordingly.
+    pub captured: AtomicU32,
+    pub(crate) _pad2: [AtomicU32; 12],
     /// Entries pushed, free-running. Opener only, under `inbox_lock`.
     pub inbox_tail: AtomicU64,
     /// Lock of the opener's threads ([`crate::holder`]).
@@ -422,7 +424,7 @@ pub struct SideOwn {
     pub status: AtomicU32,
     /// SO_ERROR: an errno, 0: none.
     pub error: AtomicU32,
-    /// [`crate::channel`]: RCV_SHUT, SND_SHUT, RESET_SEEN, OOB_INLINE, SEVERAL.
+    /// [`crate::channel`]: RCV_SHUT, SND_SHUT, RESET_SEEN, OOB_INLINE, SEVERAL, CAPTURED.
     pub flags: AtomicU32,
     /// SO_RCVLOWAT; 0 counts as 1.
     pub rcvlowat: AtomicU32,

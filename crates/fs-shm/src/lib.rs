@@ -13,6 +13,7 @@
 //! | [`channel`] | the socket calls: open, accept, send, recv, shutdown, close, readiness |
 //! | [`wait`] | blocking: spin, yield, futex |
 //! | [`bell`] | how a process rings the eventfd of a poller of another process |
+//! | [`follow`] | what connections carry, for who only watches |
 //! | [`pages`] | attachment, listener and directory pages |
 //! | [`word`] | what shared memory is made of; kill points of tests |
 //! | [`holder`] | who holds a lock: attachment and thread |
@@ -62,6 +63,7 @@ pub mod bell;
 pub mod channel;
 pub mod control;
 mod copy_unsafe;
+pub mod follow;
 mod futex;
 pub mod holder;
 mod inbox;

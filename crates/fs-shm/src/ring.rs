@@ -75,6 +75,17 @@ impl Map {
         is_before(position, self.switch)
     }
 
+    /// If `position` lies in the old place: its capacity, and how many positions from there on lie there too.
+    pub(crate) fn old_until(self, position: u64) -> Option<(u64, u64)> {
+        (self.old != self.new && self.before_switch(position))
+            .then(|| (1 << self.old, self.switch.wrapping_sub(position) & POSITION_MASK))
+    }
+
+    /// Whether this is what `before` has become by one change.
+    pub(crate) const fn has_grown_from(self, before: Self) -> bool {
+        self.old == before.new && self.old != self.new
+    }
+
     /// Offset in the stride of `position`, and how many bytes follow it in one piece, at most `len`.
     fn place(self, position: u64, len: u64) -> (usize, usize) {
         let old = self.old != self.new && self.before_switch(position);
@@ -174,6 +185,31 @@ impl<'a> Ring<'a> {
             self.publish_or_hold(tail.wrapping_add(at as u64), hold);
             return Ok(at);
         }
+        self.write_between((tail, head), bufs, total, enter, hold)
+    }
+
+    /// [`Ring::write_or_hold`], never inline.
+    #[cold]
+    pub(crate) fn write_in_ring(
+        &self,
+        bufs: &[IoSlice<'_>],
+        total: usize,
+        enter: bool,
+        hold: bool,
+    ) -> Result<usize, Broken> {
+        let tail = self.end();
+        self.write_between((tail, self.head_known(tail)), bufs, total, enter, hold)
+    }
+
+    #[inline]
+    fn write_between(
+        &self,
+        (tail, head): (u64, u64),
+        bufs: &[IoSlice<'_>],
+        total: usize,
+        enter: bool,
+        hold: bool,
+    ) -> Result<usize, Broken> {
         if !hold
             && let [buf] = bufs
             && self.write_known(buf, tail, head)

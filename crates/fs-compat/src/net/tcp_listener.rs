@@ -63,6 +63,7 @@ impl TcpListener {
         let accepted = self.core.poll_op(cx, Interest::Accept, self.id.index, |stack| stack.tcp_accept(self.id));
         accepted.map(|accepted| {
             let (id, peer) = accepted.io()?;
+            self.core.opened_tcp(id);
             Ok((TcpStream::new(self.core.clone(), id, Some(self.lease.for_connection())), peer))
         })
     }

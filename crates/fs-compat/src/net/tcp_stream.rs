@@ -67,6 +67,7 @@ impl TcpStream {
         // From here on a cancelled connect closes the socket.
         let stream = TcpStream::new(core, id, lease);
         poll_fn(|cx| stream.poll_connected(cx)).await?;
+        stream.core.opened_tcp(id);
         Ok((stream, taken))
     }
 

@@ -5,6 +5,8 @@ use super::cores;
 use super::link::{Waiting, lock, runtime_ended};
 use crate::net;
 use crate::net::each_addr;
+use crate::net::tcp_stream::ttl_in_range;
+use bytes::BufMut;
 use crossbeam::queue::ArrayQueue;
 use fs_rt::CoreRef;
 use std::future::Future;
@@ -12,10 +14,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use tokio::io::ReadBuf;
+use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
 /// Receives that wait for the handle: those of one sender and size that have come together are one. More are dropped, as
@@ -59,6 +61,8 @@ struct Link {
     gone: AtomicBool,
     /// Why the last datagram was not sent, for who sends the next.
     error: AtomicI32,
+    /// IP_TTL that was set; 0: none was.
+    ttl: AtomicU8,
 }
 
 /// What goes to one core.
@@ -99,6 +103,8 @@ struct Task {
     part: Arc<Part>,
     unsent: Option<Outgoing>,
     buf: Vec<u8>,
+    /// What `Link::ttl` was when it was looked at last.
+    ttl: u8,
 }
 
 impl Drop for Task {
@@ -194,6 +200,12 @@ impl Future for Task {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.part.call.answer(cx);
+        let ttl = self.link.ttl.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.ttl, ttl) != ttl
+            && let Err(error) = self.socket.set_ttl(ttl.into())
+        {
+            self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+        }
         let gone = self.link.gone.load(Ordering::Acquire);
         let more_out = self.give_out(cx);
         if gone {
@@ -231,6 +243,7 @@ impl UdpSocket {
                 cores: AtomicUsize::new(runtime.cores()),
                 gone: AtomicBool::new(false),
                 error: AtomicI32::new(0),
+                ttl: AtomicU8::new(0),
             });
             let mut socket = UdpSocket {
                 link: link.clone(),
@@ -282,6 +295,21 @@ impl UdpSocket {
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let code = self.link.error.swap(0, Ordering::Relaxed);
         Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(match self.link.ttl.load(Ordering::Relaxed) {
+            0 => 64,
+            ttl => ttl.into(),
+        })
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS of what is sent from here on; 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.link.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
+        self.parts.iter().for_each(|part| part.call.call());
+        Ok(())
     }
 
     fn is_over(&self) -> bool {
@@ -365,21 +393,29 @@ impl UdpSocket {
 
     // ---- receiving: what does not fit into the buffer is lost, as with recvfrom(2)
 
-    /// Takes the next datagrams of one sender that `take` has room for: it is shown all that have come together, with the
-    /// size of each, and says how many bytes it has taken.
-    pub(super) fn pop<R>(&self, take: impl FnOnce(&[u8], &Received) -> (usize, R)) -> Option<io::Result<R>> {
-        let mut rest = lock(&self.rest);
+    /// Those that come next, and how far the first of them were taken: of the peer that was set, if one was.
+    fn next(&self, rest: &mut Option<(Received, usize)>) -> Option<io::Result<(Received, usize)>> {
         let only = *lock(&self.peer);
         // Before the look at the queue: what came before the end is in it then.
         let over = self.is_over();
-        let (received, at) = loop {
+        loop {
             let Some(next) = rest.take().or_else(|| self.link.received.pop().map(|received| (received, 0))) else {
                 return over.then(|| Err(runtime_ended()));
             };
             if only.is_none_or(|only| only == next.0.from) {
-                break next;
+                return Some(Ok(next));
             }
             self.link.bytes.fetch_sub(next.0.data.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the next datagrams of one sender that `take` has room for: it is shown all that have come together, with the
+    /// size of each, and says how many bytes it has taken.
+    pub(super) fn pop<R>(&self, take: impl FnOnce(&[u8], &Received) -> (usize, R)) -> Option<io::Result<R>> {
+        let mut rest = lock(&self.rest);
+        let (received, at) = match self.next(&mut rest)? {
+            Ok(next) => next,
+            Err(error) => return Some(Err(error)),
         };
         let (n, answer) = take(&received.data[at..], &received);
         if n > 0 && at + n < received.data.len() {
@@ -430,13 +466,150 @@ impl UdpSocket {
         self.try_recv_from(buf).map(|(n, _)| n)
     }
 
+    /// As [`UdpSocket::recv_from`], into spare room of a growing buffer: what does not fit there is lost.
+    pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
+        self.link.readers.until(|| self.receive_into(buf)).await
+    }
+
+    /// As [`UdpSocket::recv_buf_from`].
+    pub async fn recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        self.recv_buf_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// As [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
+        self.receive_into(buf).unwrap_or_else(|| Err(would_block()))
+    }
+
+    /// As [`UdpSocket::recv_buf`], or `WouldBlock`.
+    pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        self.try_recv_buf_from(buf).map(|(n, _)| n)
+    }
+
+    fn receive_into<B: BufMut>(&self, buf: &mut B) -> Option<io::Result<(usize, SocketAddr)>> {
+        self.pop(|data, received| {
+            let one = &data[..data.len().min(received.stride)];
+            // A vector's room without a next allocation, as tokio takes it.
+            let n = one.len().min(buf.chunk_mut().len());
+            buf.put_slice(&one[..n]);
+            (one.len(), (n, received.from))
+        })
+    }
+
+    fn peek_now(&self, buf: &mut ReadBuf<'_>) -> Option<io::Result<(usize, SocketAddr)>> {
+        let mut rest = lock(&self.rest);
+        let (received, at) = match self.next(&mut rest)? {
+            Ok(next) => next,
+            Err(error) => return Some(Err(error)),
+        };
+        let one = &received.data[at..];
+        let one = &one[..one.len().min(received.stride)];
+        let n = one.len().min(buf.remaining());
+        buf.put_slice(&one[..n]);
+        let from = received.from;
+        *rest = Some((received, at));
+        Some(Ok((n, from)))
+    }
+
+    /// Receives a datagram without taking it, and says from whom.
+    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let mut buf = ReadBuf::new(buf);
+        self.link.readers.until(|| self.peek_now(&mut buf)).await
+    }
+
+    /// As [`UdpSocket::peek_from`]; the last task that polls is woken.
+    pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.link.readers.poll(cx, || self.peek_now(buf)).map_ok(|(_, from)| from)
+    }
+
+    /// As [`UdpSocket::peek_from`], or `WouldBlock`.
+    pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.peek_now(&mut ReadBuf::new(buf)).unwrap_or_else(|| Err(would_block()))
+    }
+
+    /// Receives a datagram without taking it.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// As [`UdpSocket::peek`]; the last task that polls is woken.
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_peek_from(cx, buf).map_ok(drop)
+    }
+
+    /// As [`UdpSocket::peek`], or `WouldBlock`.
+    pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_peek_from(buf).map(|(n, _)| n)
+    }
+
+    /// Waits for a datagram, and says from whom it is.
+    pub async fn peek_sender(&self) -> io::Result<SocketAddr> {
+        self.peek_from(&mut []).await.map(|(_, from)| from)
+    }
+
+    /// As [`UdpSocket::peek_sender`]; the last task that polls is woken.
+    pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.poll_peek_from(cx, &mut ReadBuf::new(&mut []))
+    }
+
+    /// As [`UdpSocket::peek_sender`], or `WouldBlock`.
+    pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
+        self.try_peek_from(&mut []).map(|(_, from)| from)
+    }
+
+    fn is_readable(&self) -> bool {
+        !self.link.received.is_empty() || lock(&self.rest).is_some() || self.is_over()
+    }
+
+    fn ready_now(&self, interest: Interest) -> Ready {
+        let mut ready = Ready::EMPTY;
+        if interest.is_readable() && self.is_readable() {
+            ready |= Ready::READABLE;
+        }
+        if interest.is_writable() && self.is_writable() {
+            ready |= Ready::WRITABLE;
+        }
+        ready
+    }
+
+    /// Waits until the socket is ready for some of `interest`.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        let look = || Some(self.ready_now(interest)).filter(|ready| !ready.is_empty());
+        tokio::select! {
+            ready = self.link.readers.until(look), if !interest.is_writable() || interest.is_readable() => Ok(ready),
+            ready = self.link.writers.until(look), if interest.is_writable() => Ok(ready),
+        }
+    }
+
+    /// As [`UdpSocket::readable`]; the last task that polls is woken.
+    pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.readers.poll(cx, || self.is_readable().then_some(Ok(())))
+    }
+
+    /// As [`UdpSocket::writable`]; the last task that polls is woken.
+    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.writers.poll(cx, || self.is_writable().then_some(Ok(())))
+    }
+
+    /// Calls `f` if the socket is ready for some of `interest`; else `WouldBlock`.
+    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        if self.ready_now(interest).is_empty() { Err(would_block()) } else { f() }
+    }
+
+    /// Calls `f` each time that the socket is ready for some of `interest`, until it does not answer `WouldBlock`.
+    pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        loop {
+            self.ready(interest).await?;
+            match f() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::task::yield_now().await,
+                answer => return answer,
+            }
+        }
+    }
+
     /// Waits until there is a datagram.
     pub async fn readable(&self) -> io::Result<()> {
-        let look = || {
-            let any = !self.link.received.is_empty() || lock(&self.rest).is_some() || self.is_over();
-            any.then_some(Ok(()))
-        };
-        self.link.readers.until(look).await
+        self.link.readers.until(|| self.is_readable().then_some(Ok(()))).await
     }
 
     #[cfg(feature = "quinn")]
@@ -456,7 +629,7 @@ impl Task {
         let call = Call::new(bell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Largest UDP payload, and as much as is received together.
-        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16] })
+        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0 })
     }
 }
 

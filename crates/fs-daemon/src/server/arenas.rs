@@ -146,6 +146,7 @@ impl Server {
         self.arenas.insert(id, entry);
         self.glance_soon();
         self.arena_of.insert(of, id);
+        self.capture_arena(id);
         if let Acceptor::Listener(listener) = acceptor {
             self.watch_for_sleepers(listener, id);
             self.list_arenas(listener);
@@ -346,6 +347,7 @@ impl Server {
             self.note_waits(id, listener, arena.last_wait());
         }
         let Some(entry) = self.arenas.remove(&id) else { return };
+        self.captured_arena_gone(id);
         if self.arena_of.get(&entry.of) == Some(&id) {
             self.arena_of.remove(&entry.of);
         }

@@ -7,6 +7,7 @@
 mod admin;
 mod arenas;
 mod attach;
+mod capture;
 mod exec;
 mod flows;
 mod in_flight;
@@ -228,6 +229,10 @@ pub(crate) struct Server {
     wire: Option<Arc<dyn Wire>>,
     counters: Counters,
     counted: Option<admin::Counted>,
+    /// By connection.
+    captures: HashMap<u64, capture::Capture>,
+    /// When a user's began last.
+    captured: Option<Instant>,
     /// When an arena, a share or a port has to be looked at.
     sweep: Option<Instant>,
     share_look: Option<Look>,
@@ -295,6 +300,8 @@ impl Server {
             wire,
             counters: Counters::default(),
             counted: None,
+            captures: HashMap::new(),
+            captured: None,
             sweep: None,
             share_look: None,
             port_look: None,
@@ -539,6 +546,7 @@ impl Server {
                 return Ok(self.sockets(cursor, who.uid));
             }
             Request::Counters { cursor } => return Ok(self.counter_rows(cursor)),
+            Request::Capture { memory, wire } => return self.capture(id, memory, wire, fds.into_iter().next()),
             _ => {}
         }
         let connection = self.connections.get(&id).ok_or(Errno::BADF)?;
@@ -553,6 +561,7 @@ impl Server {
             | Request::Status
             | Request::Sockets { .. }
             | Request::Counters { .. }
+            | Request::Capture { .. }
             | Request::Ring { .. }
             | Request::Due { .. }
             | Request::Trim { .. } => Err(Errno::INVAL),
@@ -615,6 +624,7 @@ impl Server {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.unwatch(connection.socket.as_fd());
         drop(connection.socket);
+        self.capture_over(id);
         if let Some(attachment) = connection.attachment {
             self.detach(attachment);
         }

@@ -267,34 +267,24 @@ impl Wire for Cores {
         self.handle.shutdown(most);
     }
 
+    fn tap(&self, to: Arc<OwnedFd>) -> io::Result<()> {
+        let frames = super::tap::start(to)?;
+        for core in 0..self.cores() {
+            let frames = frames.clone();
+            self.on(core, move |_| async move {
+                if let Some(this) = CoreRef::current() {
+                    this.add_tap(super::tap::tap(core, frames));
+                }
+            });
+        }
+        Ok(())
+    }
+
     fn counters(&self) -> Vec<(String, String, bool, u64)> {
         let mut all = Vec::new();
         for core in self.handle.stats() {
             let label = core.core.to_string();
-            let mut push = |name: String, gauge, value| all.push((name, label.clone(), gauge, value));
-            push("core_connections".into(), true, core.connections);
-            push("core_time_waits".into(), true, core.time_waits);
-            push("core_frames_in_use".into(), true, core.frames_in_use);
-            for (name, value) in core.stack.counters() {
-                push(format!("stack_{name}"), false, value);
-            }
-            for &reason in fs_core::DropReason::ALL {
-                match core.stack.dropped(reason) {
-                    0 => {}
-                    value => push(format!("drops_{}", reason.name()), false, value),
-                }
-            }
-            for (_, link) in &core.links {
-                push("link_rx_packets".into(), false, link.rx_packets);
-                push("link_tx_packets".into(), false, link.tx_packets);
-                push("link_rx_dropped".into(), false, link.rx_dropped);
-                push("link_rx_ran_out".into(), false, link.rx_ran_out);
-                push("link_tx_dropped".into(), false, link.tx_dropped);
-            }
-            push("runtime_sleeps".into(), false, core.runtime.sleeps);
-            push("runtime_coalescings".into(), false, core.runtime.coalescings);
-            push("runtime_timed_sleeps".into(), false, core.runtime.timed_sleeps);
-            push("runtime_mailbox_full".into(), false, core.runtime.mailbox_full);
+            core.each(|name, gauge, value| all.push((name.into_owned(), label.clone(), gauge, value)));
         }
         all
     }

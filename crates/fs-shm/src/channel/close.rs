@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use rustix::io::Errno;
 
 use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit};
-use super::{Channel, DEFERRED, RCV_SHUT, RESET_SEEN, SND_SHUT};
+use super::{CAPTURED, Channel, DEFERRED, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::holder;
 use crate::layout::Side;
 
@@ -226,10 +226,12 @@ impl Channel<'_> {
         if word.load(Relaxed) & bit == 0 {
             word.fetch_or(bit, Relaxed);
         }
+        // What a connection carried that is followed goes a moment later, with all that is free (`Arena::trim`).
+        let captured = self.block().own.iter().any(|own| own.flags.load(Relaxed) & CAPTURED != 0);
         for side in [Side::A, Side::B] {
             self.ring(side).drop_large();
             let log2 = (self.ring(side).rare.map.load(Relaxed) >> 56) as u8;
-            if log2 != geometry.ring_log2 {
+            if log2 != geometry.ring_log2 && !captured {
                 let first = 2usize << geometry.ring_log2;
                 let len = (1usize << geometry.stride_log2) - first;
                 if len != 0 {

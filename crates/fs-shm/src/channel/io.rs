@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::close::Locks;
 use super::state::{Phase, State};
-use super::{CORE, CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SEVERAL, SND_SHUT};
+use super::{CAPTURED, CORE, CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SEVERAL, SND_SHUT};
 use crate::holder::{self, Held};
 use crate::ring::{Ring, SEGMENT};
 
@@ -108,7 +108,7 @@ impl<'a> Channel<'a> {
         };
         let Some(_held) = self.begin_send(total, held, stays)? else { return Ok(total) };
         let tx = self.tx();
-        if more || self.own().flags.load(Relaxed) & (CORKED | HOLDING) != 0 {
+        if more || self.own().flags.load(Relaxed) & (CORKED | HOLDING | CAPTURED) != 0 {
             return self.send_or_hold(bufs, total, enter, more);
         }
         let mut sent = tx.write(bufs, total, enter).map_err(|broken| self.broken(broken))?;
@@ -133,6 +133,16 @@ impl<'a> Channel<'a> {
         }
     }
 
+    /// [`Ring::write_or_hold`], in the ring alone if somebody follows it.
+    fn put(&self, bufs: &[IoSlice<'_>], total: usize, enter: bool, hold: bool) -> Result<usize, Errno> {
+        let tx = self.tx();
+        let written = match self.own().flags.load(Relaxed) & CAPTURED {
+            0 => tx.write_or_hold(bufs, total, enter, hold),
+            _ => tx.write_in_ring(bufs, total, enter, hold),
+        };
+        written.map_err(|broken| self.broken(broken))
+    }
+
     /// What is not enough for a segment is held back, if the socket is corked or this call says that more follows. The caller
     /// has the send lock.
     #[cold]
@@ -140,14 +150,14 @@ impl<'a> Channel<'a> {
         let tx = self.tx();
         let hold = more || self.own().flags.load(Relaxed) & CORKED != 0;
         let before = tx.out.tail.load(Relaxed);
-        let mut sent = tx.write_or_hold(bufs, total, enter, hold).map_err(|broken| self.broken(broken))?;
+        let mut sent = self.put(bufs, total, enter, hold)?;
         if sent < total {
             // It waits for room, and the reader for bytes (tcp_sendmsg_locked() pushes all before it waits).
             self.let_go_locked();
             if enter {
                 tx.want_space();
                 sent += match bufs {
-                    [_] if sent == 0 => tx.write(bufs, total, true).map_err(|broken| self.broken(broken))?,
+                    [_] if sent == 0 => self.put(bufs, total, true, false)?,
                     _ => 0,
                 };
                 if tx.writable(true).unwrap_or(true) {
@@ -199,11 +209,11 @@ impl<'a> Channel<'a> {
             // Before tail is published: whoever sees the byte sees the mark. A mark beyond tail means nothing yet.
             tx.rare.urgent.store(before.wrapping_add(total as u64), Relaxed);
         }
-        let mut sent = tx.write(bufs, total, true).map_err(|broken| self.broken(broken))?;
+        let mut sent = self.put(bufs, total, true, false)?;
         if sent < total {
             tx.want_space();
             if sent == 0 {
-                sent = tx.write(bufs, total, true).map_err(|broken| self.broken(broken))?;
+                sent = self.put(bufs, total, true, false)?;
             }
         }
         if sent < total {

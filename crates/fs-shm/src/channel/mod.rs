@@ -61,6 +61,8 @@ pub(crate) const CORKED: u32 = 128;
 pub(crate) const HOLDING: u32 = 256;
 /// `SideOwn::flags`: it has ended its direction before the peer did.
 pub(crate) const ENDED_FIRST: u32 = 512;
+/// `SideOwn::flags`: the connection is followed, so this side writes nothing inline, where the next message would overwrite it.
+pub(crate) const CAPTURED: u32 = 1024;
 
 /// A handle to one side of a channel: three words, copied freely.
 #[derive(Clone, Copy)]

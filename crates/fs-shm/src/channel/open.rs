@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use super::close::Locks;
 use super::options::Options;
 use super::state::{ACCEPTED, Phase, State, closed_bit, reset_bit};
-use super::{CORE, Channel, DEFERRED};
+use super::{CAPTURED, CORE, Channel, DEFERRED};
 use crate::addr::Addr;
 use crate::arena::Arena;
 use crate::holder::{self, Users};
-use crate::layout::{Block, Geometry, Side};
+use crate::layout::{Block, Side};
 use crate::ring::Map;
 use crate::wait;
 
@@ -72,9 +72,15 @@ impl<'a> Channel<'a> {
                 continue;
             }
             let generation = seen.generation();
-            prepare(block, arena.geometry(), args);
+            let captured = arena.head().captured.load(Relaxed) != 0;
+            prepare(block, first_map(arena, captured), args);
             if !args.from_core && !args.connecting && arena.defer() != 0 {
                 block.own[Side::A.index()].flags.store(DEFERRED, Relaxed);
+            }
+            if captured {
+                for own in &block.own {
+                    own.flags.fetch_or(CAPTURED, Relaxed);
+                }
             }
             if !args.from_core {
                 // The acceptor's first wait is for who needs the CPU that both may share.
@@ -263,9 +269,18 @@ impl<'a> Channel<'a> {
     }
 }
 
+/// The rings that a connection begins with: small, or, where somebody follows the arena and there is memory, as large as a slot has,
+/// so that what it has sent is there for a while.
+fn first_map(arena: &Arena, captured: bool) -> Map {
+    let geometry = arena.geometry();
+    let most = geometry.ring_max_log2();
+    let is_large = captured && arena.bells().may_use(2 << most);
+    Map::uniform(if is_large { most } else { geometry.ring_log2 })
+}
+
 /// Sets a free block to that of a new connection. Locks are left alone, as a stale handle may hold one for a moment;
 /// one that names another attachment than ours is a dead one's or a scribble.
-fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
+fn prepare(block: &Block, map: Map, args: &OpenArgs) {
     let Block { state: _, netns, _pad, addr, out, inn, tx, own, wish } = block;
     for side in 0..2 {
         netns[side].store(args.netns[side], Relaxed);
@@ -274,7 +289,7 @@ fn prepare(block: &Block, geometry: Geometry, args: &OpenArgs) {
         for word in [&out.hot.tail, &out.hot.ack, &out.hot.inline_at].into_iter().chain(rare) {
             word.store(0, Relaxed);
         }
-        out.rare.map.store(Map::uniform(geometry.ring_log2).to_word(), Relaxed);
+        out.rare.map.store(map.to_word(), Relaxed);
         out.rare.large.store(0, Relaxed);
         tx[side].lease.store(0, Relaxed);
         tx[side].short.store(0, Relaxed);

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::state::State;
-use super::{CORKED, Channel, DEFERRED, HOLDING, RESET_SEEN, SND_SHUT};
+use super::{CAPTURED, CORKED, Channel, DEFERRED, HOLDING, RESET_SEEN, SND_SHUT};
 use crate::copy_unsafe::Chunk;
 use crate::layout::INLINE;
 use crate::ring::inline_word;
@@ -17,11 +17,13 @@ impl Channel<'_> {
         State(self.block().state.load(Acquire)).is_plain_of(self.generation())
     }
 
-    /// May send without a further look: open, not shut for sending, no error pending, known to its acceptor, nothing held back.
+    /// May send without a further look: open, not shut for sending, no error pending, known to its acceptor, nothing held back,
+    /// nobody who follows it.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         let own = self.own();
-        let untroubled = own.flags.load(Acquire) & (SND_SHUT | RESET_SEEN | DEFERRED | CORKED | HOLDING) == 0
+        let untroubled = own.flags.load(Acquire) & (SND_SHUT | RESET_SEEN | DEFERRED | CORKED | HOLDING | CAPTURED)
+            == 0
             && own.error.load(Relaxed) == 0;
         untroubled && self.is_open()
     }

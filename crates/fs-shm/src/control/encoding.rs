@@ -46,6 +46,10 @@ impl Request {
             | Request::Status => {}
             Request::PollerGone { poller } | Request::Bell { poller } | Request::Ring { poller } => w.u32(poller),
             Request::Due { after } => w.u32(after),
+            Request::Capture { memory, wire } => {
+                w.bool(memory);
+                w.bool(wire);
+            }
             Request::Ports { port } => w.u16(port),
             Request::Route { to } => w.addr(to),
             Request::Unlisten { listener }
@@ -110,6 +114,7 @@ impl Request {
             Request::Ports { .. } => 30,
             Request::Spawned { .. } => 31,
             Request::Vouch { .. } => 32,
+            Request::Capture { .. } => 33,
         }
     }
 
@@ -149,6 +154,7 @@ impl Request {
             30 => Request::Ports { port: r.u16()? },
             31 => Request::Spawned { child: r.u32()? },
             32 => Request::Vouch { arena: r.u32()?, ends: [r.addr()?, r.addr()?] },
+            33 => Request::Capture { memory: r.bool()?, wire: r.bool()? },
             _ => return Err(Malformed("unknown kind of request")),
         };
         r.finish((number, request))

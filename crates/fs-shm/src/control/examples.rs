@@ -41,6 +41,8 @@ pub fn requests() -> Vec<Request> {
         Request::Counters { cursor: 0 },
         Request::Counters { cursor: u64::MAX },
         Request::Status,
+        Request::Capture { memory: true, wire: false },
+        Request::Capture { memory: false, wire: true },
         Request::Ring { poller: 9 },
         Request::Due { after: 200 },
         Request::Trim { arena: 9 },

@@ -5,7 +5,7 @@ use super::wire::Text;
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 9 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 10 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -257,6 +257,14 @@ pub enum Request {
     },
     /// What the daemon is doing. → [`Reply::Status`]
     Status,
+    /// What connections carry, for `fastsock capture`: all, for root and who runs the daemon; another user's own for him. One end of a socketpair of type
+    /// SOCK_SEQPACKET comes along, on which [`super::CaptureRecord`]s are sent until this connection ends. → [`Reply::Done`]
+    Capture {
+        /// Arenas between processes, those that there are and those to come.
+        memory: bool,
+        /// Frames of the device.
+        wire: bool,
+    },
     /// Rings a poller, for a process whose filter of system calls (seccomp) or limit of descriptors keeps it from
     /// having the eventfd: it is one write(2). Nothing is answered.
     Ring {

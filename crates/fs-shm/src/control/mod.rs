@@ -1,12 +1,14 @@
 //! The control protocol between a process and the daemon: everything that is not data.
 //!
 //! A Unix socket of type SOCK_SEQPACKET; a process asks ([`Request`]), the daemon answers ([`Reply`]), descriptors
-//! travel along. The daemon never speaks first, so a readable connection outside of a request means that it is gone.
+//! travel along. The daemon never speaks first (to who captures, on a socket of his own), so a readable connection outside of a
+//! request means that it is gone.
 //! Both sides take the other's bytes for hostile: decoding answers errors, never panics, never allocates.
 //!
 //! [`Client`] is what runs inside an application: under preload, in a forked child, in a signal handler. So no
 //! allocation, no libc function (each could be one of ours), only system calls.
 
+mod capture;
 mod client;
 mod encoding;
 #[doc(hidden)]
@@ -19,6 +21,7 @@ mod rows;
 pub mod socket;
 mod wire;
 
+pub use capture::{CAPTURE_HEADER, CaptureRecord};
 pub use client::{Client, Error, Listening, Routed, TIMEOUT, Way, Welcome};
 pub use fd_unsafe::Fd;
 pub use message::{ADMIN_MAX, ArenaGeometry, FDS_MAX, GROUP_MAX, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};

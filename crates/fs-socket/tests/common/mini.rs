@@ -420,6 +420,7 @@ fn answer(
             }
         }
         Request::Sockets { .. }
+        | Request::Capture { .. }
         | Request::Counters { .. }
         | Request::Status
         | Request::Ring { .. }

@@ -1,0 +1,53 @@
+//! Wireshark's way to capture by a program of another's (wireshark-extcap(4)): questions as options, answers as lines.
+
+use std::path::PathBuf;
+
+/// The name under which Wireshark lists it.
+const INTERFACE: &str = "fastsock";
+
+#[derive(clap::Args, Debug)]
+#[group(id = "extcap")]
+pub(super) struct Args {
+    /// Wireshark asks: which interfaces?
+    #[arg(long, hide = true)]
+    extcap_interfaces: bool,
+    /// Wireshark asks: which link types?
+    #[arg(long, hide = true)]
+    extcap_dlts: bool,
+    /// Wireshark asks: which options?
+    #[arg(long, hide = true)]
+    extcap_config: bool,
+    /// Wireshark captures.
+    #[arg(long, hide = true)]
+    capture: bool,
+    /// Of which interface.
+    #[arg(long, hide = true, value_name = "NAME")]
+    extcap_interface: Option<String>,
+    /// Where to.
+    #[arg(long, hide = true, value_name = "PATH", requires = "capture")]
+    pub(super) fifo: Option<PathBuf>,
+    /// Wireshark's version.
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+    extcap_version: Option<String>,
+}
+
+/// What is answered to a question; `None`: there was none.
+pub(super) fn answer(args: &Args) -> anyhow::Result<Option<String>> {
+    if args.extcap_interfaces {
+        return Ok(Some(format!(
+            "extcap {{version={}}}{{help=fastsock capture --help}}\n\
+             interface {{value={INTERFACE}}}{{display=fastsock: accelerated connections}}\n",
+            env!("CARGO_PKG_VERSION")
+        )));
+    }
+    if args.extcap_interface.as_deref().is_some_and(|name| name != INTERFACE) {
+        anyhow::bail!("there is no interface but `{INTERFACE}`");
+    }
+    // Each packet's own is in the file.
+    let dlts = "dlt {number=101}{name=LINKTYPE_RAW}{display=Raw IP, and Ethernet for frames of the device}\n";
+    Ok(match (args.extcap_dlts, args.extcap_config) {
+        (true, _) => Some(dlts.into()),
+        (_, true) => Some(String::new()),
+        _ => None,
+    })
+}

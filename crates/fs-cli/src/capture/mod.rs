@@ -1,0 +1,367 @@
+//! `fastsock capture`: what accelerated connections carry, as pcapng.
+
+mod extcap;
+mod file;
+mod stream;
+
+use crate::control::{ControlArgs, status};
+use anyhow::{Context, anyhow, bail};
+use file::{ETHERNET, Packet, PcapNg, Way};
+use fs_shm::control::{CAPTURE_HEADER, CaptureRecord, Client, Error, Request, socket};
+use fs_shm::follow::Follow;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use stream::Streams;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Where to, as pcapng; `-` is standard output, for `| wireshark -k -i -` or `| tshark -r -`.
+    #[arg(long, short = 'w', value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Only connections between processes of this host, or only frames of the device [default: what the daemon has].
+    #[arg(long, value_enum, value_name = "WHAT")]
+    only: Option<What>,
+    /// Ends after so many packets.
+    #[arg(long, short = 'c', value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Ends after so many seconds.
+    #[arg(long, short = 'd', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400 * 365))]
+    duration: Option<u64>,
+    #[command(flatten)]
+    extcap: extcap::Args,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Shared memory.
+    Memory,
+    /// The device.
+    Wire,
+}
+
+/// Looks at the arenas without anything new before it sleeps between them.
+const EAGER: u32 = 200;
+/// How long it sleeps then; what connections do meanwhile stays in their rings if it is less than they hold.
+const NAP: Duration = Duration::from_micros(50);
+/// Records of the daemon taken in a row.
+const RECORDS: usize = 256;
+/// What the daemon may be ahead by, in bytes; less where net.core.wmem_max says so.
+const AHEAD: usize = 8 << 20;
+
+pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(answer) = extcap::answer(&args.extcap)? {
+        io::stdout().write_all(answer.as_bytes()).context("standard output")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    until_signal(stop.clone())?;
+    let client = args.control.connect()?;
+    // What it is late for is lost: before those that it watches, where it may.
+    let _refused = rustix::process::nice(-10);
+    let (records, device) = ask(&client, args.only)?;
+    let output = open(args.write.as_deref().or(args.extcap.fifo.as_deref()))?;
+    let mut file = PcapNg::new(BufWriter::with_capacity(1 << 18, output)).context("the capture's file")?;
+    let mut capture = Capture::new(records, &mut file, args.only, device.as_deref())?;
+    let until = args.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let is_full = |packets: u64| args.count.is_some_and(|count| packets >= count);
+    if args.write.is_some() {
+        eprintln!("fastsock: capturing; ^C ends it");
+    }
+    let mut lost_daemon = false;
+    let result = loop {
+        if stop.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() >= until) || is_full(file.packets) {
+            break Ok(());
+        }
+        match capture.turn(&mut file) {
+            Ok(true) => {}
+            Ok(false) => {
+                lost_daemon = true;
+                break Ok(());
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    // Whoever read the pipe has seen enough.
+    let is_broken_pipe = |error: &anyhow::Error| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    match result.and_then(|()| capture.end(&mut file)) {
+        Err(error) if !is_broken_pipe(&error) => return Err(error.context("the capture's file")),
+        _ => {}
+    }
+    // Wireshark takes what a program says for an error.
+    if args.extcap.fifo.is_none() {
+        eprintln!("fastsock: {}", capture.says(file.packets));
+    }
+    if lost_daemon {
+        bail!("the daemon has ended; what was captured is written");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Standard output's place, or a file's.
+fn open(path: Option<&Path>) -> anyhow::Result<Box<dyn Write>> {
+    match path {
+        Some(path) if path != Path::new("-") => {
+            // What others have sent is for nobody else's eyes.
+            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+            Ok(Box::new(file.with_context(|| path.display().to_string())?))
+        }
+        None if io::stdout().is_terminal() => {
+            bail!("it is not text: name a file with -w FILE, or give standard output to a program with -w -")
+        }
+        _ => Ok(Box::new(io::stdout())),
+    }
+}
+
+/// Sets `stop` at SIGINT and SIGTERM.
+fn until_signal(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut term, mut int) = {
+        let _entered = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    let wait = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Asks the daemon; answers the socket that its records come on, and the device if frames of it come.
+fn ask(client: &Client, only: Option<What>) -> anyhow::Result<(OwnedFd, Option<String>)> {
+    let status = status(client).context("the daemon's status")?;
+    let has_device = !status.device.is_empty();
+    if only == Some(What::Wire) && !has_device {
+        bail!("the daemon serves no device: there are connections by memory only");
+    }
+    let (memory, wire) = (only != Some(What::Wire), only != Some(What::Memory) && has_device);
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // Beyond wmem_max only for who may; smaller, more is missed.
+    if sockopt::set_socket_send_buffer_size_force(&theirs, AHEAD).is_err() {
+        sockopt::set_socket_send_buffer_size(&theirs, AHEAD)?;
+    }
+    let ask = |wire| client.request(&Request::Capture { memory, wire }, &[theirs.as_fd()]);
+    let (answer, wire) = match ask(wire) {
+        // Who may not see the device's frames may see connections of his own.
+        Err(Error::Failed(Errno::PERM)) if wire && only.is_none() => {
+            eprintln!("fastsock: frames of the device are for root: without them");
+            (ask(false), false)
+        }
+        answer => (answer, wire),
+    };
+    match answer {
+        Ok(_) => Ok((ours, wire.then_some(status.device))),
+        Err(Error::Failed(Errno::PERM)) if wire => {
+            bail!("frames of the device are for root, and for who runs the daemon")
+        }
+        Err(Error::Failed(Errno::PERM)) => bail!(
+            "only root, and the user who runs the daemon, may see what connections carry (others their own, of root's \
+             daemon, where kernel.yama.ptrace_scope is 0)"
+        ),
+        Err(Error::Failed(Errno::BUSY)) => {
+            bail!("as many captures run as can at once: 8, and one of each user but root")
+        }
+        Err(Error::Failed(Errno::BADMSG)) => bail!("the daemon is of an older version: restart it"),
+        Err(error) => Err(anyhow!(error).context("the daemon")),
+    }
+}
+
+/// An arena that is followed.
+struct Followed {
+    number: u32,
+    follow: Follow,
+}
+
+struct Capture {
+    records: OwnedFd,
+    buffer: Vec<u8>,
+    arenas: Vec<Followed>,
+    streams: Option<Streams>,
+    wire: Option<Wire>,
+    idle: u32,
+    missed_arenas: u64,
+    missed_connections: u64,
+}
+
+/// The device's frames.
+struct Wire {
+    interface: u32,
+    frames: u64,
+    missed: u64,
+}
+
+impl Capture {
+    fn new(
+        records: OwnedFd,
+        file: &mut PcapNg<impl Write>,
+        only: Option<What>,
+        device: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let streams = (only != Some(What::Wire)).then(|| Streams::new(file)).transpose()?;
+        let wire = device.map(|device| {
+            let interface = file.interface(ETHERNET, device, "frames of accelerated connections, past the kernel")?;
+            Ok::<_, io::Error>(Wire { interface, frames: 0, missed: 0 })
+        });
+        // So that it is seen at once by who waits for it.
+        file.flush()?;
+        Ok(Capture {
+            records,
+            buffer: vec![0; CAPTURE_HEADER + (1 << 16)],
+            arenas: Vec::new(),
+            streams,
+            wire: wire.transpose()?,
+            idle: 0,
+            missed_arenas: 0,
+            missed_connections: 0,
+        })
+    }
+
+    /// Takes in what is new, and waits a moment where nothing was; `false`: the daemon has ended.
+    fn turn(&mut self, file: &mut PcapNg<impl Write>) -> anyhow::Result<bool> {
+        let mut news = false;
+        for _ in 0..RECORDS {
+            match self.record(file)? {
+                Some(true) => news = true,
+                Some(false) => break,
+                None => return Ok(false),
+            }
+        }
+        news |= self.look(file)?;
+        if news {
+            self.idle = 0;
+            return Ok(true);
+        }
+        self.idle = self.idle.saturating_add(1);
+        if self.idle < EAGER && !self.arenas.is_empty() {
+            std::thread::yield_now();
+            return Ok(true);
+        }
+        if self.idle == EAGER || self.arenas.is_empty() {
+            file.flush()?;
+        }
+        let nap = if self.arenas.is_empty() { Duration::from_millis(100) } else { NAP };
+        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
+        match rustix::event::poll(&mut [PollFd::new(&self.records, PollFlags::IN)], Some(&nap)) {
+            Ok(_) | Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(anyhow!(error).context("poll")),
+        }
+    }
+
+    /// Takes one record; `Some(false)`: there is none, `None`: none comes any more.
+    fn record(&mut self, file: &mut PcapNg<impl Write>) -> anyhow::Result<Option<bool>> {
+        let mut received = match socket::receive(&self.records, &mut self.buffer) {
+            Ok(received) if received.len == 0 => return Ok(None),
+            Ok(received) => received,
+            Err(Errno::AGAIN) => return Ok(Some(false)),
+            Err(Errno::CONNRESET) => return Ok(None),
+            Err(error) => return Err(anyhow!(error).context("what the daemon sends")),
+        };
+        let (record, frame) = CaptureRecord::decode(&self.buffer[..received.len]).context("what the daemon sends")?;
+        match record {
+            CaptureRecord::Arena { arena, fresh, missed, geometry } => {
+                self.missed_arenas += u64::from(missed);
+                let memory = received.fds.take().context("an arena without memory")?;
+                // Without descriptors of its own: mappings hold the memory.
+                match Follow::new(memory.as_fd(), geometry, fresh) {
+                    Ok(follow) => self.arenas.push(Followed { number: arena, follow }),
+                    Err(error) => {
+                        eprintln!("fastsock: two processes' connections cannot be followed: {error}");
+                        self.missed_arenas += 1;
+                    }
+                }
+            }
+            CaptureRecord::Frame { sent, missed, time, .. } => {
+                let Some(wire) = &mut self.wire else { return Ok(Some(true)) };
+                wire.missed += missed;
+                wire.frames += 1;
+                let comment = (missed != 0).then(|| format!("{missed} frames before this were not taken in time"));
+                let way = if sent { Way::Out } else { Way::In };
+                let interface = wire.interface;
+                file.packet(&Packet { interface, time, way, comment: comment.as_deref(), bytes: frame })?;
+            }
+        }
+        Ok(Some(true))
+    }
+
+    fn look(&mut self, file: &mut PcapNg<impl Write>) -> anyhow::Result<bool> {
+        let Some(streams) = &mut self.streams else { return Ok(false) };
+        let time = now();
+        let (mut news, mut result) = (false, Ok(()));
+        for Followed { number, follow } in &mut self.arenas {
+            news |= follow.look(&mut |connection, seen| {
+                if result.is_ok() {
+                    result = streams.see(file, time, *number, connection, seen);
+                }
+            });
+            self.missed_connections += follow.take_missed();
+        }
+        result?;
+        self.arenas.retain(|arena| {
+            let is_over = arena.follow.is_over();
+            if is_over {
+                streams.forget(arena.number);
+            }
+            !is_over
+        });
+        Ok(news)
+    }
+
+    /// The last look, and what it all came to.
+    fn end(&mut self, file: &mut PcapNg<impl Write>) -> anyhow::Result<()> {
+        self.look(file)?;
+        let time = now();
+        if let Some(streams) = &self.streams {
+            file.statistics(streams.interface(), time, streams.connections, self.missed_connections)?;
+        }
+        if let Some(wire) = &self.wire {
+            file.statistics(wire.interface, time, wire.frames + wire.missed, wire.missed)?;
+        }
+        file.flush()?;
+        Ok(())
+    }
+
+    fn says(&self, packets: u64) -> String {
+        let mut says = format!("{packets} packets");
+        if let Some(streams) = &self.streams {
+            says += &format!("; by memory {} connections, {} bytes", streams.connections, streams.bytes);
+            if streams.missed != 0 || self.missed_connections != 0 || self.missed_arenas != 0 {
+                says += &format!(
+                    ", not seen in time: {} bytes of them, {} connections, all of {} pairs of processes",
+                    streams.missed, self.missed_connections, self.missed_arenas
+                );
+            }
+        }
+        if let Some(wire) = &self.wire {
+            says += &format!("; {} frames", wire.frames);
+            if wire.missed != 0 {
+                says += &format!(", {} not taken in time", wire.missed);
+            }
+        }
+        says
+    }
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}

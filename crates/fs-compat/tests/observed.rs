@@ -1,0 +1,160 @@
+//! What a program's own instruments see of the library: a recorder of the crate `metrics`, a subscriber of `tracing`.
+
+mod common;
+
+use common::{both, server};
+use fs_compat::{TcpListener, TcpStream};
+use fs_rt::CoreRef;
+use metrics::{Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Name and labels, and what was recorded last: a counter's value is negative, to tell it from a gauge.
+#[derive(Clone, Default)]
+struct Recorded(Arc<Mutex<BTreeMap<String, f64>>>);
+
+struct One(Recorded, String);
+
+impl CounterFn for One {
+    fn increment(&self, _: u64) {
+        unreachable!("cores publish what they have counted");
+    }
+
+    fn absolute(&self, value: u64) {
+        self.0.0.lock().unwrap().insert(self.1.clone(), -(value as f64));
+    }
+}
+
+impl GaugeFn for One {
+    fn increment(&self, _: f64) {
+        unreachable!("as above");
+    }
+
+    fn decrement(&self, _: f64) {
+        unreachable!("as above");
+    }
+
+    fn set(&self, value: f64) {
+        self.0.0.lock().unwrap().insert(self.1.clone(), value);
+    }
+}
+
+impl Recorded {
+    fn one(&self, key: &Key) -> Arc<One> {
+        let labels: Vec<String> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        Arc::new(One(self.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
+    }
+}
+
+impl Recorder for Recorded {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.one(key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.one(key))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+/// Where a subscriber writes.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+async fn answer(port: u16) {
+    let listener = TcpListener::bind(("0.0.0.0", port)).await.unwrap();
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let mut buffer = [0; 5];
+        stream.read_exact(&mut buffer).await.unwrap();
+        stream.write_all(&buffer).await.unwrap();
+    }
+}
+
+async fn ask(port: u16) -> TcpStream {
+    let mut stream = TcpStream::connect(server(port)).await.unwrap();
+    stream.write_all(b"hello").await.unwrap();
+    stream.read_exact(&mut [0; 5]).await.unwrap();
+    stream
+}
+
+#[test]
+fn a_recorder_has_what_the_cores_counted() {
+    let recorded = Recorded::default();
+    let of_client = recorded.clone();
+    both(
+        |_| answer(7),
+        |_| async move {
+            let _stream = ask(7).await;
+            // Cores publish about ten times a second.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let handle = CoreRef::current().unwrap().handle();
+            metrics::with_local_recorder(&of_client, || fs_rt::metrics::record(&handle));
+        },
+    );
+    let recorded = recorded.0.lock().unwrap();
+    assert_eq!(recorded.get("fastsock_core_connections{core=0}"), Some(&1.0), "{recorded:?}");
+    assert!(recorded["fastsock_link_tx_packets{core=0}"] <= -3.0, "{recorded:?}");
+    assert!(recorded["fastsock_stack_rx_packets{core=0}"] <= -2.0, "{recorded:?}");
+    assert!(recorded.keys().all(|name| name.starts_with("fastsock_")), "{recorded:?}");
+}
+
+/// The thread that records goes on for as long as the runtime does, and not longer.
+#[test]
+fn a_thread_records_until_the_runtime_has_ended() {
+    let (handles, handle) = std::sync::mpsc::channel();
+    both(
+        |_| answer(8),
+        move |_| async move {
+            let handle = CoreRef::current().unwrap().handle();
+            handles.send(fs_rt::metrics::every(handle, Duration::from_millis(20)).unwrap()).unwrap();
+            ask(8).await;
+        },
+    );
+    let thread = handle.recv().unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_subscriber_hears_of_cores_and_connections() {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG);
+    subscriber.with_ansi(false).with_writer(lines.clone()).init();
+    both(|_| answer(9), |_| async { drop(ask(9).await) });
+    let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let has = |parts: &[&str]| said.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    assert!(has(&["core{index=0", "a core begins"]), "{said}");
+    assert!(has(&["core{index=0", "a connection is opened", "remote=10.9.0.1:9"]), "{said}");
+    assert!(has(&["core{index=0", "a connection is opened", "local=10.9.0.1:9"]), "{said}");
+    assert!(has(&["core{index=0", "a connection is closed", "remote=10.9.0.1:9"]), "{said}");
+    assert!(has(&["core{index=0", "a core has ended"]), "{said}");
+}

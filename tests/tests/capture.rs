@@ -1,0 +1,232 @@
+//! `fastsock capture`: what programs have sent, by memory and over the wire, as tshark reads it.
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::Lab;
+use fs_tests::apps::READY_LIMIT;
+use fs_tests::lab::{FRONT, Ns};
+use fs_tests::process::Proc;
+use fs_tests::unmodified::daemon::{Daemon, Reach, program};
+use fs_tests::unmodified::stage::finish;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Answers lines of a connection by their number and what they were, and tells when it is ready.
+const SERVER: &str = "import socket, sys
+s = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print('ready', flush=True)
+while True:
+    c, a = s.accept()
+    with c, c.makefile('rwb') as f:
+        for number, line in enumerate(f):
+            f.write(b'%d:%s' % (number, line))
+            f.flush()";
+
+/// Asks line by line, of lengths from one byte to more than a first ring holds, and prints what was sent and what was answered.
+const CLIENT: &str = "import socket, sys, hashlib
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+sent, got = b'', b''
+with c, c.makefile('rwb') as f:
+    for number in range(40):
+        line = (b'%d-' % number) * (1 + number * number) + b'\\n'
+        sent += line
+        f.write(line)
+        f.flush()
+        got += f.readline()
+print(len(sent), hashlib.sha256(sent).hexdigest(), len(got), hashlib.sha256(got).hexdigest())";
+
+/// The hosts' own addresses, ports, and what each side sent, by SHA-256 of the bytes: as CLIENT prints it.
+const STREAM: &str = "import sys, hashlib
+sides = {0: b'', 1: b''}
+nodes = []
+for line in sys.stdin:
+    if line.startswith('Node '):
+        nodes.append(line.split()[2])
+    elif len(nodes) == 2 and line.strip() and not line.startswith('='):
+        side = int(line.startswith('\\t'))
+        sides[side] += bytes.fromhex(line.strip())
+print(*(x for side in (0, 1) for x in (len(sides[side]), hashlib.sha256(sides[side]).hexdigest())))";
+
+fn wait_for(proc: &mut Proc, text: &str) -> Result<()> {
+    let log = proc.log_path().to_owned();
+    proc.wait_for(text, READY_LIMIT, || std::fs::read_to_string(&log).is_ok_and(|said| said.contains(text)))
+}
+
+fn serve(lab: &Lab, daemon: &Daemon, name: &str, host: &str, port: u16) -> Result<Proc> {
+    let mut command = daemon.command(lab, "/usr/bin/python3");
+    let mut server = lab.spawn(name, command.args(["-c", SERVER, host, &port.to_string()]))?;
+    wait_for(&mut server, "ready")?;
+    Ok(server)
+}
+
+fn client(lab: &Lab, mut command: Command, host: &str, port: u16) -> Result<String> {
+    let said = finish(command.args(["-c", CLIENT, host, &port.to_string()]), "client")?;
+    println!("{}: {host}:{port}: {}", lab.dir().display(), said.trim());
+    Ok(said.trim().to_owned())
+}
+
+/// A capture that writes to `file`, and has begun.
+fn capture(lab: &Lab, daemon: &Daemon, name: &str, file: &Path, more: &[&str]) -> Result<Proc> {
+    let mut command = lab.command(daemon.ns(), program());
+    command.env("FASTSOCK_CONTROL", daemon.control()).arg("capture").arg("-w").arg(file).args(more);
+    let mut capture = lab.spawn(name, &mut command)?;
+    wait_for(&mut capture, "capturing")?;
+    Ok(capture)
+}
+
+fn tshark(args: &[&str]) -> Result<String> {
+    let output = Command::new("tshark").args(args).stderr(Stdio::piped()).output().context("tshark")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "tshark {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(said)
+}
+
+/// What both sides of the connection to `port` have sent, by `tshark -z follow`, as CLIENT prints it.
+fn followed(file: &Path, port: u16) -> Result<String> {
+    let file = file.to_str().context("a path")?;
+    let filter = format!("tcp.dstport == {port}");
+    let streams = tshark(&["-r", file, "-Y", &filter, "-T", "fields", "-e", "tcp.stream"])?;
+    let stream = streams.lines().next().with_context(|| format!("nothing to port {port} in {file}"))?.to_owned();
+    let text = tshark(&["-r", file, "-q", "-z", &format!("follow,tcp,raw,{stream}")])?;
+    let mut python = Command::new("/usr/bin/python3");
+    let mut python = python.args(["-c", STREAM]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    std::io::Write::write_all(&mut python.stdin.take().context("a pipe")?, text.as_bytes())?;
+    let output = python.wait_with_output()?;
+    ensure!(output.status.success(), "not as tshark writes it: {text:.400}");
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Nothing that an expert would complain about: no retransmission, no hole, no acknowledgment of what was not there.
+fn is_flawless(file: &Path) -> Result<()> {
+    let file = file.to_str().context("a path")?;
+    let flaws =
+        tshark(&["-r", file, "-Y", "tcp.analysis.flags && !tcp.analysis.window_full && !tcp.analysis.zero_window"])?;
+    ensure!(flaws.is_empty(), "{flaws}");
+    let malformed = tshark(&["-r", file, "-Y", "_ws.malformed"])?;
+    ensure!(malformed.is_empty(), "{malformed}");
+    Ok(())
+}
+
+#[test]
+fn a_connection_by_memory_is_read_by_tshark() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut server = serve(lab, &daemon, "server", "127.0.0.1", 7611)?;
+        // One arena that there is, and one that comes.
+        let python = || daemon.command(lab, "/usr/bin/python3");
+        let before = daemon.counters(lab)?;
+        client(lab, python(), "127.0.0.1", 7611)?;
+        let file = lab.dir().join("memory.pcapng");
+        let mut capturing = capture(lab, &daemon, "capture", &file, &[])?;
+        let sent = client(lab, python(), "127.0.0.1", 7611)?;
+        let bytes = daemon.counters(lab)?.since(&before, "local_bytes");
+        ensure!(bytes > 100_000, "{bytes} bytes went through memory: the kernel carried the rest");
+        let status = capturing.terminate(Duration::from_secs(10))?;
+        let said = capturing.log();
+        println!("{said}");
+        ensure!(status.success() && said.contains("by memory 1 connections"), "{status}: {said}");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file)?.permissions());
+        ensure!(mode & 0o077 == 0, "others may read what was sent: {mode:o}");
+        let seen = followed(&file, 7611)?;
+        ensure!(seen == sent, "sent {sent}, captured {seen}");
+        is_flawless(&file)?;
+        let list = tshark(&["-r", file.to_str().context("a path")?, "-c", "5"])?;
+        println!("{list}");
+        server.kill()?;
+        daemon.stop()
+    })
+}
+
+#[test]
+fn a_capture_is_a_pipe_and_an_interface_of_wiresharks() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut server = serve(lab, &daemon, "server", "127.0.0.1", 7612)?;
+        let python = || daemon.command(lab, "/usr/bin/python3");
+        // Into a pipe, read while it comes; the reader's end ends it.
+        let mut pipe = lab.command(Ns::Host, "bash");
+        pipe.env("FASTSOCK_CONTROL", daemon.control());
+        let script = "set -o pipefail; \"$0\" capture -w - | tshark -l -r - -Y 'tcp.flags.fin == 1' -c 400 -T fields -e tcp.srcport";
+        let mut pipe = lab.spawn("pipe", pipe.args(["-c", script]).arg(program()))?;
+        wait_for(&mut pipe, "capturing")?;
+        client(lab, python(), "127.0.0.1", 7612)?;
+        wait_for(&mut pipe, "7612")?;
+        // As an interface.
+        let folders = tshark(&["-G", "folders"])?;
+        let place = folders.lines().find_map(|line| line.strip_prefix("Extcap path:")).context("no extcap")?.trim().to_owned();
+        let folder = lab.dir().join("extcap");
+        std::fs::create_dir_all(&folder)?;
+        let script = format!("#!/bin/sh\nexec {} capture \"$@\"\n", program().display());
+        let ours = folder.join("fastsock");
+        std::fs::write(&ours, script)?;
+        std::fs::set_permissions(&ours, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        // Root's tshark looks nowhere else. The mount is this command's alone (ip-netns(8)).
+        let with = |args: &[&str]| {
+            let mut command = lab.command(Ns::Host, "sh");
+            command.args(["-c", "mount --bind \"$0\" \"$1\" && shift && exec tshark \"$@\""]).arg(&folder).arg(&place);
+            command.env("FASTSOCK_CONTROL", daemon.control()).args(args);
+            command
+        };
+        let interfaces = with(&["-D"]).output()?;
+        let interfaces = String::from_utf8_lossy(&interfaces.stdout).into_owned();
+        ensure!(interfaces.contains("fastsock (fastsock: accelerated connections)"), "{interfaces}");
+        let file = lab.dir().join("extcap.pcapng");
+        let mut command = with(&["-i", "fastsock", "-w", file.to_str().context("a path")?]);
+        let mut capturing = lab.spawn("tshark", &mut command)?;
+        wait_for(&mut capturing, "Capturing on")?;
+        // Its program begins a moment after that line.
+        std::thread::sleep(Duration::from_secs(2));
+        let sent = client(lab, python(), "127.0.0.1", 7612)?;
+        std::thread::sleep(Duration::from_secs(1));
+        capturing.signal("INT")?;
+        capturing.wait_end(Duration::from_secs(20))?;
+        let seen = followed(&file, 7612)?;
+        ensure!(seen == sent, "sent {sent}, captured {seen}: {}", capturing.log());
+        pipe.kill()?;
+        server.kill()?;
+        daemon.stop()
+    })
+}
+
+#[test]
+fn a_connection_over_the_wire_is_read_by_tshark() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        let mut server = serve(lab, &daemon, "server", FRONT, 7613)?;
+        let file = lab.dir().join("wire.pcapng");
+        let mut capturing = capture(lab, &daemon, "capture", &file, &[])?;
+        // The peer is the kernel of another host.
+        let sent = client(lab, lab.command(Ns::Client, "/usr/bin/python3"), FRONT, 7613)?;
+        // And one by memory beside it, in the same file.
+        let near = client(lab, daemon.command(lab, "/usr/bin/python3"), FRONT, 7613)?;
+        let counters = daemon.counters(lab)?;
+        ensure!(counters.value("wire_bytes") > 100_000 && counters.value("local_bytes") > 100_000, "{counters:?}");
+        std::thread::sleep(Duration::from_millis(500));
+        capturing.terminate(Duration::from_secs(10))?;
+        println!("{}", capturing.log());
+        let seen = followed(&file, 7613)?;
+        ensure!(seen == sent || seen == near, "sent {sent}, captured {seen}");
+        let path = file.to_str().context("a path")?;
+        let interfaces =
+            tshark(&["-r", path, "-Y", "tcp.dstport == 7613", "-T", "fields", "-e", "frame.interface_name"])?;
+        for wanted in [fs_tests::servers::devices(Ns::Host).0, "fastsock-memory"] {
+            ensure!(interfaces.lines().any(|name| name == wanted), "nothing of {wanted}");
+        }
+        // Each by itself.
+        for (only, wanted) in [("wire", &sent), ("memory", &near)] {
+            let file = lab.dir().join(format!("{only}.pcapng"));
+            let mut capturing = capture(lab, &daemon, only, &file, &["--only", only])?;
+            let again = client(lab, lab.command(Ns::Client, "/usr/bin/python3"), FRONT, 7613)?;
+            client(lab, daemon.command(lab, "/usr/bin/python3"), FRONT, 7613)?;
+            std::thread::sleep(Duration::from_millis(500));
+            capturing.terminate(Duration::from_secs(10))?;
+            ensure!(again == **wanted && followed(&file, 7613)? == **wanted, "only {only}");
+            is_flawless(&file)?;
+        }
+        server.kill()?;
+        daemon.stop()
+    })
+}
