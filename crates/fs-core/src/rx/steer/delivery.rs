@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn delivery() -> Delivery {
-        Delivery::new(ME, CORES, Rfd::new(CORES, &Secret([7; 32])), (20_000..=20_999).collect())
+        Delivery::new(ME, CORES, Rfd::new(CORES, 1000, &Secret([7; 32])), (20_000..=20_999).collect())
     }
 
     fn key(local_port: u16) -> FlowKey {
