@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use libc::{FUTEX_OWNER_DIED, FUTEX_WAITERS};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 
@@ -199,11 +200,6 @@ pub struct DirectoryHead {
     life: AtomicU32,
     _pad: [AtomicU32; 10],
 }
-
-/// linux/futex.h: what the kernel makes of a robust futex whose thread has ended. It wakes one waiter.
-const FUTEX_OWNER_DIED: u32 = 0x4000_0000;
-/// linux/futex.h: somebody is to be woken then.
-const FUTEX_WAITERS: u32 = 0x8000_0000;
 
 /// Whether a [`DirectoryPage::life`] tells of its holder's end.
 pub(crate) fn is_held(life: u32) -> bool {

@@ -1,6 +1,7 @@
 //! Descriptors that come from, and go to, code that makes the kernel's calls on them: std's types, other libraries.
 //! (Under libfastsock.so there is no such code.)
 
+use libc::{IPPROTO_TCP, SO_ACCEPTCONN, SO_PROTOCOL, SO_TYPE, SOCK_STREAM, SOL_SOCKET, SOL_TCP, TCP_INFO};
 use rustix::io::Errno;
 
 use crate::{
@@ -12,14 +13,6 @@ use crate::{
     types::Fd,
 };
 
-const SOL_SOCKET: i32 = 1;
-const SO_TYPE: i32 = 3;
-const SO_ACCEPTCONN: i32 = 30;
-const SO_PROTOCOL: i32 = 38;
-const SOL_TCP: i32 = 6;
-const TCP_INFO: i32 = 11;
-const SOCK_STREAM: i32 = 1;
-const IPPROTO_TCP: i32 = 6;
 /// `tcpi_state` of a socket that is neither connected nor connecting (tcp_states.h).
 const TCP_CLOSE: u8 = 7;
 

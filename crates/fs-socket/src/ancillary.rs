@@ -4,6 +4,7 @@
 //! socket's marks. Nobody notes when bytes come: the time that is told is that of the call which takes them.
 
 use core::sync::atomic::Ordering::Relaxed;
+use libc::{SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SOL_SOCKET, SOL_TCP, TCP_INQ};
 
 use fs_shm::Channel;
 
@@ -14,13 +15,8 @@ use crate::{
     types::Fd,
 };
 
-const SOL_SOCKET: i32 = 1;
-const SOL_TCP: i32 = 6;
 const SO_TIMESTAMP_OLD: i32 = 29;
 const SO_TIMESTAMPNS_OLD: i32 = 35;
-const SO_TIMESTAMP_NEW: i32 = 63;
-const SO_TIMESTAMPNS_NEW: i32 = 64;
-const TCP_INQ: i32 = 36;
 
 /// The options, each with what it asks for. A message has its option's number as its type.
 const NAMES: [(i32, i32, u32); 5] = [

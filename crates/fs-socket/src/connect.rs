@@ -10,6 +10,7 @@ use fs_shm::{
     channel::{Options, state::Phase},
     control::{KernelReason, Object},
 };
+use libc::{IPPROTO_TCP, SOCK_STREAM};
 use rustix::io::Errno;
 
 use crate::{
@@ -26,9 +27,7 @@ use crate::{
     types::{Fd, Ours},
 };
 
-const SOCK_STREAM: i32 = 1;
 const SOCK_TYPE_MASK: i32 = 0xf;
-const IPPROTO_TCP: i32 = 6;
 
 /// `socket(2)`. `None`: a family, type or protocol that is never ours; make the real call, tell nobody.
 /// `Some(Ok(fd))`: the descriptor is made (a kernel socket of that family stands behind the number).
@@ -151,8 +150,7 @@ fn fresh(fd: Fd, socket: &'static Socket, raw: &[u8]) -> Ours<()> {
 
 /// An IPv4-mapped address on a socket with IPV6_V6ONLY: the kernel has the errno.
 fn is_refused_mapped(fd: Fd, raw: &[u8], family: u32) -> bool {
-    const SOL_IPV6: i32 = 41;
-    const IPV6_V6ONLY: i32 = 26;
+    use libc::{IPV6_V6ONLY, SOL_IPV6};
     let mapped = family == address::AF_INET6
         && address::parse(raw, family).is_some_and(|to| to.ip().is_ipv6() && to.ip().to_canonical().is_ipv4());
     mapped && call::int_option(fd, SOL_IPV6, IPV6_V6ONLY) == Ok(1)
@@ -260,8 +258,7 @@ fn opened(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
 /// When TCP gives up to connect: after so many SYNs sent again, a second after each of the first, and then in twice the time
 /// of the one before (tcp_syn_linear_timeouts, tcp_syn_retries of the kernel).
 fn given_up_after(fd: Fd) -> Duration {
-    const SOL_TCP: i32 = 6;
-    const TCP_SYNCNT: i32 = 7;
+    use libc::{SOL_TCP, TCP_SYNCNT};
     const LINEAR: u64 = 4;
     let again = call::int_option(fd, SOL_TCP, TCP_SYNCNT).map_or(6, |again| again.clamp(1, 20));
     Duration::from_secs(LINEAR + (2 << again) - 1)

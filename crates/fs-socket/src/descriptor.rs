@@ -1,5 +1,6 @@
 //! Descriptors: closed, duplicated, asked.
 
+use libc::{CLOSE_RANGE_CLOEXEC, F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_CLOEXEC};
 use rustix::io::Errno;
 
 use crate::{
@@ -11,13 +12,6 @@ use crate::{
     table::{self, Changing},
     types::{Fd, Ours},
 };
-
-const F_DUPFD: i32 = 0;
-const F_GETFL: i32 = 3;
-const F_SETFL: i32 = 4;
-const F_DUPFD_CLOEXEC: i32 = 1030;
-const O_CLOEXEC: i32 = 0o2000000;
-const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 /// `close(2)`. `None`: nothing of ours; close it.
 pub fn close(fd: Fd) -> Ours<()> {

@@ -13,6 +13,7 @@ use fs_shm::{
     control::{Client, Fd as PageFd, Object},
     pages::{AttachmentPage, ListenerPage},
 };
+use libc::{F_GETFD, F_SETFD, FD_CLOEXEC, SO_COOKIE, SO_DOMAIN, SOL_SOCKET};
 use rustix::{
     fd::{AsFd, AsRawFd, OwnedFd},
     io::Errno,
@@ -32,13 +33,6 @@ use crate::{
 
 /// The environment variable that names the control descriptor which survives an exec.
 pub const CONTROL_VARIABLE: &str = "FASTSOCK_CTL";
-
-const F_GETFD: i32 = 1;
-const F_SETFD: i32 = 2;
-const FD_CLOEXEC: i32 = 1;
-const SOL_SOCKET: i32 = 1;
-const SO_COOKIE: i32 = 57;
-const SO_DOMAIN: i32 = 39;
 
 /// What the new image must be given: `FASTSOCK_CTL=<control>` or `FASTSOCK_CTL=<control>,<sets>` in its environment (replacing one
 /// that is there).
@@ -267,16 +261,14 @@ pub fn start() {
 
 /// Whether the number is a connection as the daemon's are: an application may have put something else there.
 fn is_control(fd: Fd) -> bool {
-    const SO_TYPE: i32 = 3;
-    const AF_UNIX: i32 = 1;
-    const SOCK_SEQPACKET: i32 = 5;
+    use libc::{AF_UNIX, SO_TYPE, SOCK_SEQPACKET};
     call::int_option(fd, SOL_SOCKET, SO_DOMAIN) == Ok(AF_UNIX)
         && call::int_option(fd, SOL_SOCKET, SO_TYPE) == Ok(SOCK_SEQPACKET)
 }
 
 /// Whether the number is a memory file, which alone can be sealed.
 fn is_memory(fd: Fd) -> bool {
-    const F_GET_SEALS: i32 = 1034;
+    use libc::F_GET_SEALS;
     call::fcntl(fd, F_GET_SEALS, 0).is_ok()
 }
 
@@ -360,7 +352,7 @@ fn resume(attachment: &Attachment, object: Object, numbers: &[Fd], references: u
 
 /// A socket for an inherited descriptor, with what the kernel knows of it.
 pub(crate) fn enter(fd: Fd) -> Option<&'static Socket> {
-    const F_GETFL: i32 = 3;
+    use libc::F_GETFL;
     let family = call::int_option(fd, SOL_SOCKET, SO_DOMAIN).ok()? as u32;
     (family == address::AF_INET || family == address::AF_INET6).then_some(())?;
     let socket = connect::enter(fd, Kind::Fresh, family)?;

@@ -2,6 +2,7 @@
 //!
 //! sendfile and splice on a channel copy through a buffer on the stack: file → buffer → ring.
 
+use libc::{F_GETPIPE_SZ, SEEK_CUR, SEEK_SET, SPLICE_F_MORE, SPLICE_F_NONBLOCK};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     io::Errno,
@@ -17,14 +18,9 @@ use crate::{
 
 /// Bytes at a time: a quarter of the largest ring, small for a thread's stack.
 const PIECE: usize = 16 << 10;
-const SPLICE_F_NONBLOCK: u32 = 2;
-const SPLICE_F_MORE: u32 = 4;
-const F_GETPIPE_SZ: i32 = 1032;
 /// PIPE_BUF: a pipe that polls writable takes as much.
 const PAGE: usize = 4096;
 const SPLICE_F_ALL: u32 = 0xf;
-const SEEK_CUR: i32 = 1;
-const SEEK_SET: i32 = 0;
 /// One call moves at most this (MAX_RW_COUNT of the kernel).
 const MOVED_MAX: usize = 0x7fff_f000;
 
@@ -178,10 +174,7 @@ fn to_pipe(input: Fd, output: Fd, len: usize) -> Result<usize, Errno> {
 /// Whether the call waits for the pipe: neither SPLICE_F_NONBLOCK nor O_NONBLOCK of the pipe (do_splice() of the kernel).
 /// Whether it waits for the socket is the socket's O_NONBLOCK's alone to say.
 fn may_wait(pipe: Fd, what: PollFlags, flags: u32) -> Result<bool, Errno> {
-    const F_GETFL: i32 = 3;
-    const O_ACCMODE: i32 = 3;
-    const O_WRONLY: i32 = 1;
-    const O_RDONLY: i32 = 0;
+    use libc::{F_GETFL, O_ACCMODE, O_RDONLY, O_WRONLY};
     let wrong = if what == PollFlags::IN { O_WRONLY } else { O_RDONLY };
     let status = call::fcntl(pipe, F_GETFL, 0)?;
     if status & O_ACCMODE == wrong {

@@ -1,6 +1,7 @@
 //! ioctl: its argument is a pointer.
 #![allow(unsafe_code)]
 
+use libc::{FIONBIO, FIONREAD, SIOCOUTQNSD, TIOCOUTQ};
 use rustix::io::Errno;
 
 use crate::{
@@ -10,10 +11,6 @@ use crate::{
     types::{Fd, Ours},
 };
 
-const FIONREAD: u64 = 0x541b;
-const TIOCOUTQ: u64 = 0x5411;
-const SIOCOUTQNSD: u64 = 0x894b;
-const FIONBIO: u64 = 0x5421;
 const SIOCATMARK: u64 = 0x8905;
 
 /// `ioctl(2)`: `argument` is the third argument as passed.

@@ -9,6 +9,7 @@ use core::sync::atomic::{
 };
 
 use fs_shm::control::{Error, Fd as OwnedFd};
+use libc::F_DUPFD_CLOEXEC;
 use rustix::{
     fd::{AsRawFd, IntoRawFd},
     io::Errno,
@@ -20,9 +21,6 @@ use crate::{
     table,
     types::Fd,
 };
-
-/// `F_DUPFD_CLOEXEC`.
-const F_DUPFD_CLOEXEC: i32 = 1030;
 
 /// Highest soft limit at or above which our numbers lie. Higher: the kernel's descriptor table, which a fork copies, grows.
 const USUAL: u64 = 1024;

@@ -7,6 +7,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use fs_shm::channel::state::Phase;
+use libc::{IP_TOS, IPV6_ADDRFORM, SOL_IP, SOL_SOCKET, SOL_TCP};
 use rustix::io::Errno;
 
 use crate::{
@@ -18,46 +19,28 @@ use crate::{
     types::{Address, Fd, Ours},
 };
 
-const SOL_SOCKET: i32 = 1;
-const SOL_IP: i32 = 0;
-const IP_TOS: i32 = 1;
-const SOL_TCP: i32 = 6;
-pub(crate) const SOL_IPV6: i32 = 41;
+pub(crate) use libc::SOL_IPV6;
 
 /// Names of SOL_SOCKET (asm-generic/socket.h).
 mod so {
-    pub(super) const ERROR: i32 = 4;
-    pub(super) const SNDBUF: i32 = 7;
-    pub(super) const RCVBUF: i32 = 8;
-    pub(super) const OOBINLINE: i32 = 10;
-    pub(super) const PRIORITY: i32 = 12;
-    pub(super) const LINGER: i32 = 13;
-    pub(super) const RCVLOWAT: i32 = 18;
-    pub(super) const RCVTIMEO: i32 = 20;
-    pub(super) const SNDTIMEO: i32 = 21;
-    pub(super) const PEERNAME: i32 = 28;
-    pub(super) const DOMAIN: i32 = 39;
-    pub(super) const SNDBUFFORCE: i32 = 32;
-    pub(super) const RCVBUFFORCE: i32 = 33;
-    pub(super) const ZEROCOPY: i32 = 60;
-    pub(super) const RCVTIMEO_NEW: i32 = 66;
-    pub(super) const SNDTIMEO_NEW: i32 = 67;
+    pub(super) use libc::{
+        SO_DOMAIN as DOMAIN, SO_ERROR as ERROR, SO_LINGER as LINGER, SO_OOBINLINE as OOBINLINE,
+        SO_PEERNAME as PEERNAME, SO_PRIORITY as PRIORITY, SO_RCVBUF as RCVBUF, SO_RCVBUFFORCE as RCVBUFFORCE,
+        SO_RCVLOWAT as RCVLOWAT, SO_RCVTIMEO as RCVTIMEO, SO_RCVTIMEO_NEW as RCVTIMEO_NEW, SO_SNDBUF as SNDBUF,
+        SO_SNDBUFFORCE as SNDBUFFORCE, SO_SNDTIMEO as SNDTIMEO, SO_SNDTIMEO_NEW as SNDTIMEO_NEW,
+        SO_ZEROCOPY as ZEROCOPY,
+    };
 }
 
 /// Names of SOL_TCP (linux/tcp.h).
 mod tcp {
-    pub(super) const MAXSEG: i32 = 2;
-    pub(super) const CORK: i32 = 3;
-    pub(super) const WINDOW_CLAMP: i32 = 10;
-    pub(super) const INFO: i32 = 11;
-    pub(super) const FASTOPEN: i32 = 23;
-    pub(super) const NOTSENT_LOWAT: i32 = 25;
-    pub(super) const FASTOPEN_CONNECT: i32 = 30;
+    pub(super) use libc::{
+        TCP_CORK as CORK, TCP_FASTOPEN as FASTOPEN, TCP_FASTOPEN_CONNECT as FASTOPEN_CONNECT, TCP_INFO as INFO,
+        TCP_MAXSEG as MAXSEG, TCP_NOTSENT_LOWAT as NOTSENT_LOWAT, TCP_WINDOW_CLAMP as WINDOW_CLAMP,
+    };
 }
 
-/// linux/in6.h.
-const IPV6_ADDRFORM: i32 = 1;
-pub(crate) const IPV6_V6ONLY: i32 = 26;
+pub(crate) use libc::IPV6_V6ONLY;
 
 /// What getsockopt(TCP_MAXSEG) says of a connection over loopback: its MTU of 65536 less headers.
 const LOCAL_MSS: i32 = 65483;

@@ -1,6 +1,7 @@
 //! Descriptors passed over Unix sockets (SCM_RIGHTS).
 
 use fs_shm::{Channel, control::Object, pages::ListenerPage};
+use libc::{SO_DOMAIN, SO_TYPE, SOCK_STREAM, SOL_SOCKET};
 use rustix::fd::AsFd;
 
 use crate::{
@@ -11,11 +12,6 @@ use crate::{
     table,
     types::Fd,
 };
-
-const SOL_SOCKET: i32 = 1;
-const SO_TYPE: i32 = 3;
-const SO_DOMAIN: i32 = 39;
-const SOCK_STREAM: i32 = 1;
 
 /// Before a `sendmsg` that carries these descriptors: sockets of ours among them are held by the daemon until the receiver
 /// claims them. Costs a table look-up each when none is ours.
@@ -84,7 +80,7 @@ pub fn claim(fds: &[Fd], peeked: bool) {
 
 /// Whether it is a socket that has been given an address, and has done nothing with it.
 fn is_bound_only(fd: Fd) -> bool {
-    const SO_ACCEPTCONN: i32 = 30;
+    use libc::SO_ACCEPTCONN;
     call::int_option(fd, SOL_SOCKET, SO_ACCEPTCONN) == Ok(0)
         && call::getsockname(fd).is_ok_and(|name| matches!(name.as_bytes(), [_, _, high, low, ..] if high | low != 0))
         && crate::adopt::is_unconnected(fd)

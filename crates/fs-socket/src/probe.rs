@@ -45,10 +45,7 @@ pub(crate) fn refused(to: SocketAddr) -> Option<KernelReason> {
 }
 
 fn ask(to: SocketAddr) -> Result<(), Errno> {
-    const SOCK_STREAM: i32 = 1;
-    const SOCK_CLOEXEC: i32 = 0o2000000;
-    const SOCK_NONBLOCK: i32 = 0o4000;
-    const SOL_TCP: i32 = 6;
+    use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_TCP};
     let family = if to.is_ipv4() { address::AF_INET } else { address::AF_INET6 };
     let socket = sys::owned(call::socket(family as i32, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
     for name in [TCP_FASTOPEN_NO_COOKIE, TCP_FASTOPEN_CONNECT] {

@@ -197,8 +197,7 @@ fn address([high, low, family]: [u64; 3]) -> IpAddr {
 /// The network namespace of a socket: what is behind an address in another one is somebody else. A process goes from one to the
 /// other by unshare(2) and setns(2), by whatever system call.
 fn namespace(placeholder: BorrowedFd<'_>) -> u64 {
-    const SOL_SOCKET: i32 = 1;
-    const SO_NETNS_COOKIE: i32 = 71;
+    use libc::{SO_NETNS_COOKIE, SOL_SOCKET};
     let mut cookie = [0; 8];
     match call::getsockopt(placeholder.as_raw_fd(), SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie) {
         Ok(8) => u64::from_ne_bytes(cookie),

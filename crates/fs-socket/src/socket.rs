@@ -488,7 +488,7 @@ impl Socket {
     /// The same at the begin of a call on what is no channel yet: O_NONBLOCK is of the open file description, and another
     /// process may have changed it.
     pub(crate) fn status_of(&self, fd: Fd) -> u32 {
-        const F_GETFL: i32 = 3;
+        use libc::F_GETFL;
         if self.marked(mark::SHARED)
             && self.channel().is_none()
             && let Ok(flags) = call::fcntl(fd, F_GETFL, 0)

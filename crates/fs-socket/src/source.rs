@@ -12,6 +12,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use libc::{SO_ERROR, SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, SOL_TCP, TCP_INFO};
 use rustix::io::Errno;
 
 use crate::{
@@ -22,14 +23,7 @@ use crate::{
     types::Fd,
 };
 
-const SOL_SOCKET: i32 = 1;
-const SO_REUSEADDR: i32 = 2;
-const SO_ERROR: i32 = 4;
-const SO_REUSEPORT: i32 = 15;
-const SOL_TCP: i32 = 6;
-const TCP_INFO: i32 = 11;
-pub(crate) const TCP_FASTOPEN_CONNECT: i32 = 30;
-pub(crate) const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+pub(crate) use libc::{TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE};
 /// TCP_CLOSE of tcp_states.h.
 const CLOSE: u8 = 7;
 

@@ -15,6 +15,10 @@ use fs_shm::{
     Channel, Shutdown,
     channel::{Algorithm, Answer, INFO, Options, state::Phase},
 };
+use libc::{
+    SO_PEEK_OFF, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_TCP, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN,
+    TCP_INFO, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK,
+};
 use rustix::io::Errno;
 
 use crate::{
@@ -24,22 +28,6 @@ use crate::{
     table,
     types::Fd,
 };
-
-const SOL_IP: i32 = 0;
-const SOL_SOCKET: i32 = 1;
-const SOL_TCP: i32 = 6;
-const SOL_IPV6: i32 = 41;
-
-const SO_PEEK_OFF: i32 = 42;
-
-const TCP_NODELAY: i32 = 1;
-const TCP_MAXSEG: i32 = 2;
-const TCP_CORK: i32 = 3;
-const TCP_DEFER_ACCEPT: i32 = 9;
-const TCP_INFO: i32 = 11;
-const TCP_QUICKACK: i32 = 12;
-const TCP_CONGESTION: i32 = 13;
-const TCP_FASTOPEN: i32 = 23;
 
 /// Where an option of [`KERNEL_ONLY`] has a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

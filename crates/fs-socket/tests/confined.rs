@@ -4,11 +4,11 @@ mod common;
 
 use common::{SOCK_NONBLOCK, Way};
 use fs_socket::poll::EpollEvent;
+use libc::F_SETFL;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// More than the first piece of any table holds.
 const MANY: u64 = 3000;
-const F_SETFL: i32 = 4;
 
 #[test]
 fn a_process_that_has_confined_itself_has_sockets_up_to_its_limit() {

@@ -2,10 +2,9 @@
 
 use crate::error::XdpError;
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
+use libc::{ARPHRD_ETHER, ARPHRD_LOOPBACK};
 use std::io;
 
-const ARPHRD_ETHER: u16 = 1;
-const ARPHRD_LOOPBACK: u16 = 772;
 /// `ETHTOOL_GDRVINFO` and `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;

@@ -6,6 +6,7 @@ use crate::netns::Flow;
 use crate::sys::{netns_cookie, raw_option};
 use crate::wire::ListenerOptions;
 use fs_shm::channel::Options;
+use libc::SOL_SOCKET;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
@@ -28,8 +29,6 @@ pub(super) struct Placeholder {
     pub(super) mark: u32,
 }
 
-/// Of asm-generic/socket.h.
-const SOL_SOCKET: i32 = 1;
 const MARK: i32 = 36;
 const BINDTOIFINDEX: i32 = 62;
 

@@ -54,7 +54,7 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
 /// The cookie of the network namespace that a socket was made in (SO_NETNS_COOKIE, Linux 5.14).
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     // asm-generic/socket.h; not in the libc crate for all targets.
-    const SO_NETNS_COOKIE: i32 = 71;
+    use libc::SO_NETNS_COOKIE;
     option(socket, SO_NETNS_COOKIE).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOPROTOOPT) => io::Error::new(
             io::ErrorKind::Unsupported,

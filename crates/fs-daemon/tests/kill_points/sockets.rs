@@ -3,6 +3,7 @@
 use crate::process_unsafe::borrowed;
 use fs_socket::sys::call;
 use fs_socket::{Errno, IoVec, IoVecMut, flags};
+use libc::{AF_INET, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -12,11 +13,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{IntoRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-
-const AF_INET: i32 = 2;
-const SOCK_STREAM: i32 = 1;
-const SOL_SOCKET: i32 = 1;
-const SO_RCVTIMEO: i32 = 20;
 
 /// Whoever waits longer than this for its peer's end was forgotten. The kernel answers at once; the daemon's own patience is
 /// below a second.

@@ -1,14 +1,7 @@
 //! Which calls of setsockopt(2) mean which of [`Options`]: names and values as in socket(7), ip(7), ipv6(7) and tcp(7).
 
 use super::options::{Algorithm, Options};
-
-const SOL_IP: i32 = 0;
-const SOL_SOCKET: i32 = 1;
-const SOL_TCP: i32 = 6;
-const SOL_IPV6: i32 = 41;
-
-const SO_SNDBUFFORCE: i32 = 32;
-const SO_RCVBUFFORCE: i32 = 33;
+use libc::{SO_RCVBUFFORCE, SO_SNDBUFFORCE, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_TCP};
 
 impl Options {
     /// Level and name (asm-generic/socket.h, linux/in.h, linux/in6.h, linux/tcp.h) of each option; the place is its number.

@@ -11,6 +11,7 @@ use fs_shm::{
     holder,
     pages::ListenerPage,
 };
+use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     fd::AsRawFd,
@@ -36,10 +37,6 @@ use crate::{
     table,
     types::{Address, Fd, Ours},
 };
-
-const SOCK_STREAM: i32 = 1;
-const SOCK_CLOEXEC: i32 = 0o2000000;
-const SOCK_NONBLOCK: i32 = 0o4000;
 
 /// `accept4(2)` (and `accept(2)` with flags 0): the new descriptor and the peer's address.
 /// `None` also when the listener is the kernel's alone.

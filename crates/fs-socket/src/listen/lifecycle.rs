@@ -9,6 +9,7 @@ use fs_shm::{
     control::{Client, Error, KernelReason, Object},
     pages::ListenerPage,
 };
+use libc::SHUT_RDWR;
 use rustix::io::Errno;
 
 use super::{
@@ -25,8 +26,6 @@ use crate::{
     table,
     types::{Fd, Ours},
 };
-
-const SHUT_RDWR: i32 = 2;
 
 /// `bind(2)`.
 pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {

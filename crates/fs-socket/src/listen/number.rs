@@ -6,6 +6,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
+use libc::SOCK_CLOEXEC;
 use rustix::{
     fd::IntoRawFd,
     fs::{Mode, OFlags},
@@ -19,8 +20,6 @@ use crate::{
     table,
     types::Fd,
 };
-
-const SOCK_CLOEXEC: i32 = 0o2000000;
 
 /// Accepts that have a number while they wait; more take theirs at the end.
 const MOST: usize = 64;

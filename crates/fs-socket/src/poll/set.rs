@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::collections::{HashMap, VecDeque};
 
 use fs_shm::{Arena, lanes::Lane};
+use libc::F_DUPFD_CLOEXEC;
 use rustix::{fd::AsRawFd, io::Errno};
 
 use super::{
@@ -149,9 +150,6 @@ impl Joined {
         }
     }
 }
-
-/// `F_DUPFD_CLOEXEC`.
-const F_DUPFD_CLOEXEC: i32 = 1030;
 
 /// A number of ours for the application's set. `None`: none is free.
 pub(super) fn own_number(set: Fd) -> Option<Fd> {

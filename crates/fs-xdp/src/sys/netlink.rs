@@ -1,12 +1,11 @@
 //! One question over rtnetlink: which XDP program is on a device (`RTM_GETLINK`, `IFLA_XDP`).
 
+use libc::IFLA_XDP;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const NLMSG_HEADER: usize = 16;
 const IFINFOMSG: usize = 16;
-/// `IFLA_XDP` and within it `IFLA_XDP_PROG_ID` of `linux/if_link.h`.
-const IFLA_XDP: u16 = 43;
 const IFLA_XDP_PROG_ID: u16 = 4;
 
 /// The number of the program on the device with this index; `None` when there is none.
