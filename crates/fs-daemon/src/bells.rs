@@ -9,10 +9,10 @@
 //! that when it enters a new bell.
 //!
 //! A process that cannot call epoll_wait(2), because it has confined itself, has an eventfd that the daemon alone rings,
-//! without waiting for it ([`Ringer`]).
+//! without waiting for it ([`EventfdSignal`]).
 
 use crate::server::{Command, Commands};
-use crate::sys::Ringer;
+use crate::sys::EventfdSignal;
 use fs_shm::Bells;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
@@ -51,17 +51,17 @@ impl Poller {
 #[derive(Debug, Default)]
 struct All {
     pollers: HashMap<u32, Poller>,
-    ringer: Option<Ringer>,
+    signal: Option<EventfdSignal>,
 }
 
 impl All {
     /// Who may not be told, because his counter is full, is awake; who gave something strange has the loss.
     fn ring(&mut self, id: u32) {
-        let Self { pollers, ringer } = self;
+        let Self { pollers, signal } = self;
         let Some(poller) = pollers.get(&id) else { return };
-        match ringer {
-            Some(ringer) if poller.set.is_none() => {
-                if let Err(error) = ringer.ring(poller.eventfd.as_fd()) {
+        match signal {
+            Some(signal) if poller.set.is_none() => {
+                if let Err(error) = signal.ring(poller.eventfd.as_fd()) {
                     tracing::debug!(%error, poller = id, "is not rung");
                 }
             }
@@ -86,12 +86,12 @@ pub(crate) struct Pollers {
 
 impl Default for Pollers {
     fn default() -> Self {
-        let ringer = Ringer::new()
+        let signal = EventfdSignal::new()
             .inspect_err(|error| {
                 tracing::warn!(%error, "no asynchronous requests (io_setup): a hostile program can keep the daemon waiting");
             })
             .ok();
-        let all = Mutex::new(All { pollers: HashMap::new(), ringer });
+        let all = Mutex::new(All { pollers: HashMap::new(), signal });
         Self { all, last: AtomicU32::new(0), commands: OnceLock::new() }
     }
 }
@@ -316,7 +316,7 @@ mod tests {
         assert_ne!(pollers.add(7).unwrap().0, first, "who rings the first would ring a descriptor that is gone");
     }
 
-    /// Without the ringer this test does not end: the eventfd waits in write(2).
+    /// Without the signal this test does not end: the eventfd waits in write(2).
     #[test]
     fn a_bell_that_is_full_and_blocking_keeps_nobody() {
         let pollers = Pollers::default();

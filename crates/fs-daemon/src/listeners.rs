@@ -41,7 +41,7 @@ pub(crate) struct Listener<M> {
 
 /// Everything about a place but its members: two listeners of equal place are in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct GroupKey {
     /// The bound address; an IPv4 address that was bound as a mapped one is that IPv4 address.
     ip: IpAddr,
     v6_only: bool,
@@ -63,8 +63,8 @@ pub(crate) fn unmapped(ip: IpAddr) -> IpAddr {
 }
 
 impl<M> Listener<M> {
-    fn place(&self) -> Place {
-        Place { ip: unmapped(self.at.ip()), v6_only: self.v6_only }
+    fn group_key(&self) -> GroupKey {
+        GroupKey { ip: unmapped(self.at.ip()), v6_only: self.v6_only }
     }
 
     /// How well it fits a connection to `to` (unmapped): the higher the better; `None` if not at all.
@@ -174,8 +174,9 @@ impl<M> Listeners<M> {
         else {
             return Vec::new();
         };
-        let place = self.all[&first].place();
-        let of_group = |id: &&u32| self.all.get(id).is_some_and(|it| it.score(ip) == Some(best) && it.place() == place);
+        let place = self.all[&first].group_key();
+        let of_group =
+            |id: &&u32| self.all.get(id).is_some_and(|it| it.score(ip) == Some(best) && it.group_key() == place);
         let takes = |id: &&u32, what: Takes| self.all.get(id).is_some_and(|listener| listener.takes == what);
         if there.iter().filter(of_group).any(|id| takes(&id, Takes::Waiting)) {
             // One of them is the kernel's, by an option that may choose for the whole group (SO_ATTACH_REUSEPORT_CBPF): the kernel

@@ -448,12 +448,12 @@ pub fn poller_gone(poller: Poller) {
 
 /// The bells of all arenas of this process.
 pub(crate) fn bells() -> &'static dyn Bells {
-    &Ringer
+    &Doorbells
 }
 
-struct Ringer;
+struct Doorbells;
 
-impl Bells for Ringer {
+impl Bells for Doorbells {
     fn ring(&self, poller: u32) {
         for _ in 0..2 {
             let eventfd = match BELLS.find(poller).unwrap_or_else(|| ask(poller)) {

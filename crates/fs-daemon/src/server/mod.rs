@@ -35,7 +35,7 @@ use fs_shm::Geometry;
 use fs_shm::control::{ADMIN_MAX, MESSAGE_MAX, Reply, Request, socket};
 use fs_shm::pages::{DirectoryPage, ListenerPage};
 use in_flight::InFlight;
-use place::Untouched;
+use place::DefaultOptions;
 use ports::{Port, Shares};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
@@ -221,7 +221,7 @@ pub(crate) struct Server {
     /// Namespaces of others in which something has changed since `eased`.
     late: HashSet<Netns>,
     eased: Instant,
-    untouched: Untouched,
+    default_options: DefaultOptions,
     shares: HashMap<u64, Vec<Share>>,
     in_flight: InFlight,
     ports: Vec<Port>,
@@ -292,7 +292,7 @@ impl Server {
             ruled: HashSet::new(),
             late: HashSet::new(),
             eased: Instant::now(),
-            untouched: Untouched::new(),
+            default_options: DefaultOptions::new(),
             shares: HashMap::new(),
             in_flight: InFlight::default(),
             ports: Vec::new(),

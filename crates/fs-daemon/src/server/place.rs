@@ -103,7 +103,7 @@ pub(super) fn backlog(socket: BorrowedFd<'_>) -> u32 {
 
 /// What a socket has on which nothing was set. Such values are the kernel's defaults; the stack has its own.
 #[derive(Debug, Default)]
-pub(super) struct Untouched(Vec<Vec<u8>>);
+pub(super) struct DefaultOptions(Vec<Vec<u8>>);
 
 /// TCP_DEFER_ACCEPT and TCP_FASTOPEN of linux/tcp.h.
 const DEFER_ACCEPT: i32 = 9;
@@ -117,7 +117,7 @@ fn value(socket: BorrowedFd<'_>, level: i32, name: i32) -> Vec<u8> {
     value
 }
 
-impl Untouched {
+impl DefaultOptions {
     pub(super) fn new() -> Self {
         let socket = |family| rustix::net::socket(family, SocketType::STREAM, Some(ipproto::TCP));
         // One for IPv6 has the options of IPv4 too. Without any there are no listeners either.
@@ -163,15 +163,15 @@ mod tests {
     fn only_what_was_set_counts() {
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = rustix::net::socket(family, SocketType::STREAM, Some(ipproto::TCP)).unwrap();
-            let untouched = Untouched::new();
-            assert_eq!(untouched.changed_on(socket.as_fd()), ListenerOptions::default());
+            let default_options = DefaultOptions::new();
+            assert_eq!(default_options.changed_on(socket.as_fd()), ListenerOptions::default());
             sockopt::set_tcp_nodelay(&socket, true).unwrap();
             sockopt::set_socket_keepalive(&socket, true).unwrap();
             sockopt::set_tcp_keepidle(&socket, std::time::Duration::from_secs(11)).unwrap();
             sockopt::set_socket_recv_buffer_size(&socket, 20_000).unwrap();
             let expected =
                 Options { nodelay: true, keepalive: true, keep_idle: 11, receive_buffer: 20_000, ..Options::default() };
-            assert_eq!(untouched.changed_on(socket.as_fd()).inherited, expected);
+            assert_eq!(default_options.changed_on(socket.as_fd()).inherited, expected);
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Port {
     /// The namespace, if it is not the daemon's.
     home: Option<Arc<File>>,
     uid: u32,
-    place: Place,
+    binding: Binding,
     /// Where the connections are.
     arenas: Vec<u32>,
     /// When the last one ended that waits.
@@ -54,13 +54,13 @@ pub(super) struct Port {
 
 /// What the socket is bound to, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Binding {
     at: SocketAddr,
     v6_only: bool,
     shares: Shares,
 }
 
-/// With whom a listener shares its place.
+/// With whom a listener shares its binding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shares {
     /// SO_REUSEADDR.
@@ -69,7 +69,7 @@ pub(super) struct Shares {
     pub(super) port: bool,
 }
 
-impl Place {
+impl Binding {
     fn bind(self) -> Result<OwnedFd, Errno> {
         let family = if self.at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
@@ -88,21 +88,21 @@ impl Server {
     pub(super) fn keep_port(&mut self, listener: Listener<ListenerMemory>) -> bool {
         let ListenerMemory { waits, shares, uid, ended: arenas, .. } = listener.more;
         let netns = listener.netns;
-        let place = Place { at: listener.at, v6_only: listener.v6_only, shares };
+        let binding = Binding { at: listener.at, v6_only: listener.v6_only, shares };
         let home = self.namespaces.get(&netns).and_then(Option::as_ref).and_then(|namespace| namespace.home());
-        let mut port = Port { netns, home, uid, place, arenas, waits, ending: None, socket: None };
+        let mut port = Port { netns, home, uid, binding, arenas, waits, ending: None, socket: None };
         if !self.is_kept(&mut port) {
             return false;
         }
         let mut is_due = false;
         for at in self.addresses(&port) {
-            let place = Place { at, ..place };
+            let binding = Binding { at, ..binding };
             let arenas = port.arenas.clone();
             is_due |= self.keep(Port {
                 netns,
                 home: port.home.clone(),
                 uid,
-                place,
+                binding,
                 arenas,
                 waits,
                 ending: None,
@@ -127,7 +127,7 @@ impl Server {
             netns: listener.netns,
             home: None,
             uid: listener.more.uid,
-            place: Place { at: listener.at, v6_only: listener.v6_only, shares: before },
+            binding: Binding { at: listener.at, v6_only: listener.v6_only, shares: before },
             arenas: listener.more.ended.clone(),
             waits: listener.more.waits,
             ending: None,
@@ -137,7 +137,7 @@ impl Server {
 
     /// The addresses that its connections use.
     fn addresses(&self, port: &Port) -> Vec<SocketAddr> {
-        let at = port.place.at;
+        let at = port.binding.at;
         if !unmapped(at.ip()).is_unspecified() {
             return vec![at];
         }
@@ -147,7 +147,7 @@ impl Server {
             let used = used.filter(|channel| channel.port_use() != PortUse::No);
             found.extend(used.filter_map(|channel| channel.local_addr().to_std()).map(|local| unmapped(local.ip())));
         }
-        if !port.place.v6_only && found.iter().any(IpAddr::is_ipv6) {
+        if !port.binding.v6_only && found.iter().any(IpAddr::is_ipv6) {
             found.insert(AS_V4);
         }
         match found.len() {
@@ -159,8 +159,8 @@ impl Server {
 
     /// `true`: it is to be taken.
     fn keep(&mut self, port: Port) -> bool {
-        let (netns, place, uid) = (port.netns, port.place, port.uid);
-        if let Some(same) = self.ports.iter_mut().find(|other| other.netns == netns && other.place == place) {
+        let (netns, binding, uid) = (port.netns, port.binding, port.uid);
+        if let Some(same) = self.ports.iter_mut().find(|other| other.netns == netns && other.binding == binding) {
             same.arenas.extend(port.arenas);
             same.waits = same.waits.max(port.waits);
             same.ending = None;
@@ -195,7 +195,7 @@ impl Server {
     pub(super) fn see_to_ports(&mut self, number: u16) {
         self.see_to_ports_that(|port| match number {
             0 => port.socket.is_none(),
-            number => port.place.at.port() == number,
+            number => port.binding.at.port() == number,
         });
     }
 
@@ -215,7 +215,7 @@ impl Server {
     fn is_kept(&self, port: &mut Port) -> bool {
         let mut uses = Vec::new();
         let mut waits = port.waits;
-        let ip = unmapped(port.place.at.ip());
+        let ip = unmapped(port.binding.at.ip());
         let is_it = |local: IpAddr| local == ip || ip == AS_V4 && local.is_ipv6();
         let is_there = |channel: &Channel<'_>| {
             ip.is_unspecified() || channel.local_addr().to_std().is_some_and(|local| is_it(unmapped(local.ip())))
@@ -243,12 +243,12 @@ impl Server {
         if port.socket.is_some() {
             return true;
         }
-        let (place, home) = (port.place, port.home.as_ref().map(|home| home.try_clone()));
+        let (binding, home) = (port.binding, port.home.as_ref().map(|home| home.try_clone()));
         let bound = match home {
-            None if port.netns == self.own_netns => place.bind(),
+            None if port.netns == self.own_netns => binding.bind(),
             None => Err(Errno::ACCESS),
             Some(home) => home
-                .and_then(|home| crate::netns::inside(home, move || Ok(place.bind()?)))
+                .and_then(|home| crate::netns::inside(home, move || Ok(binding.bind()?)))
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         };
         match bound {
@@ -261,7 +261,7 @@ impl Server {
             // Somebody has it still, and keeps it himself.
             Err(Errno::ADDRINUSE) => true,
             Err(error) => {
-                tracing::debug!(at = %place.at, %error, "a port that connections keep in use is not taken");
+                tracing::debug!(at = %binding.at, %error, "a port that connections keep in use is not taken");
                 false
             }
         }

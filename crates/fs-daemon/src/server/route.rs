@@ -393,7 +393,7 @@ impl Server {
             listener.holders.insert(me);
             listener.more.page.set_holders(listener.holders.len() as u32);
             let memory = listener.more.memory.clone();
-            let options = self.untouched.changed_on(socket.as_fd());
+            let options = self.default_options.changed_on(socket.as_fd());
             listener.more.defer = options.defer_accept;
             (listener.more.shares, listener.more.options) = (place.shares, options);
             if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
@@ -420,7 +420,7 @@ impl Server {
         let (memory, page) = ListenerPage::create()?;
         let memory = Arc::new(memory);
         page.set_holders(1);
-        let options = self.untouched.changed_on(socket.as_fd());
+        let options = self.default_options.changed_on(socket.as_fd());
         let defer = options.defer_accept;
         let Placeholder { netns, cookie, local: at, v6_only, shares, .. } = place;
         let more = ListenerMemory {

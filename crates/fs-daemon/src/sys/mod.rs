@@ -5,7 +5,7 @@ mod cgroup;
 mod credentials;
 mod life;
 mod receive;
-mod ringer;
+mod signal;
 mod signals;
 
 pub(crate) use alarm::Alarm;
@@ -13,5 +13,5 @@ pub(crate) use cgroup::{has_programs, hierarchy};
 pub(crate) use credentials::{Credentials, netns_cookie, peer, raw_option};
 pub(crate) use life::hold;
 pub(crate) use receive::receive;
-pub(crate) use ringer::Ringer;
+pub(crate) use signal::EventfdSignal;
 pub(crate) use signals::ignore_file_size_signal;

@@ -2,7 +2,7 @@
 
 use super::WireListener;
 use super::arena::CoreArena;
-use super::options::{ListenerOptions, Wishes};
+use super::options::{ListenerOptions, SocketOptions};
 use super::relay::{errno, relay};
 use crate::server::{Command, Commands};
 use fs_compat::{TcpListener, TcpSocket, TcpStream};
@@ -23,10 +23,10 @@ use tokio::sync::oneshot;
 /// Connects for a process, then moves the bytes.
 pub(super) async fn outgoing(commands: Arc<Commands>, home: Rc<CoreArena>, slot: u32, generation: u32) {
     let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else { return };
-    let wishes = Wishes::of(&channel);
+    let socket_options = SocketOptions::of(&channel);
     let connected = match (channel.local_addr().to_std(), channel.peer_addr().to_std()) {
         (Some(to), from) => {
-            let work = connect_if_allowed(&commands, &home, to, from, &wishes);
+            let work = connect_if_allowed(&commands, &home, to, from, &socket_options);
             unless_closed(&home, slot, generation, work).await
         }
         // The process scribbled.
@@ -42,7 +42,7 @@ pub(super) async fn outgoing(commands: Arc<Commands>, home: Rc<CoreArena>, slot:
                 return;
             };
             channel.set_connected(Addr::from(local), Addr::from(peer));
-            relay(home, slot, generation, stream, wishes).await;
+            relay(home, slot, generation, stream, socket_options).await;
         }
         Some(Err(error)) => {
             home.forget(&channel);
@@ -78,7 +78,7 @@ async fn connect_if_allowed(
     home: &CoreArena,
     to: SocketAddr,
     from: Option<SocketAddr>,
-    wishes: &Wishes,
+    socket_options: &SocketOptions,
 ) -> io::Result<(TcpStream, Option<OwnedFd>)> {
     let to = SocketAddr::new(to.ip().to_canonical(), to.port());
     // Without an address the port is nobody's wish: the process made it up to have one.
@@ -100,12 +100,12 @@ async fn connect_if_allowed(
         }
         held
     };
-    Ok((connect(to, from, wishes).await?, held))
+    Ok((connect(to, from, socket_options).await?, held))
 }
 
-async fn connect(to: SocketAddr, from: Option<SocketAddr>, wishes: &Wishes) -> io::Result<TcpStream> {
+async fn connect(to: SocketAddr, from: Option<SocketAddr>, socket_options: &SocketOptions) -> io::Result<TcpStream> {
     let socket = socket(to.ip())?;
-    socket.set_options(wishes.options());
+    socket.set_options(socket_options.options());
     if let Some(from) = from {
         if from.port() == 0 { socket.bind(from)? } else { socket.bind_held(from)? }
     }
@@ -128,8 +128,8 @@ pub(super) fn listen(listener: &WireListener) -> io::Result<TcpListener> {
     socket.listen_fast_open(backlog.max(1), options.fast_open)
 }
 
-/// A place that the core listens at, for one listener or a group that shares it (SO_REUSEPORT).
-pub(super) struct Place {
+/// An address that the core listens at, for one listener or a group that shares it (SO_REUSEPORT).
+pub(super) struct SharedListener {
     /// `None` once it is closed; the task ends then.
     listener: RefCell<Option<TcpListener>>,
     homes: RefCell<Vec<Home>>,
@@ -149,7 +149,7 @@ impl Home {
     }
 }
 
-impl Place {
+impl SharedListener {
     pub(super) fn new(listener: TcpListener) -> Rc<Self> {
         Rc::new(Self { listener: RefCell::new(Some(listener)), homes: RefCell::default() })
     }
@@ -183,7 +183,7 @@ impl Place {
         }
     }
 
-    /// Takes a listener out; `false`: it was the last one, and the place is closed.
+    /// Takes a listener out; `false`: it was the last one, and it is closed.
     pub(super) fn remove(&self, listener: u32) -> bool {
         self.homes.borrow_mut().retain(|home| home.listener != listener);
         if self.homes.borrow().is_empty() {
@@ -196,7 +196,7 @@ impl Place {
         true
     }
 
-    /// Waits until some listener's queue has room; `false`: the place is closed.
+    /// Waits until some listener's queue has room; `false`: it is closed.
     async fn room(&self) -> bool {
         while !self.homes.borrow().iter().any(Home::has_room) {
             if self.listener.borrow().is_none() {
@@ -215,14 +215,14 @@ impl Place {
     /// The next one in turn that has room; the others are asked in their order after it.
     fn next(&self) -> Option<(Rc<CoreArena>, u32, ListenerOptions)> {
         let mut homes = self.homes.borrow_mut();
-        let place = homes.iter().position(Home::has_room)?;
-        let home = homes.remove(place);
+        let index = homes.iter().position(Home::has_room)?;
+        let home = homes.remove(index);
         let answer = (home.arena.clone(), home.backlog, home.options);
         homes.push(home);
         Some(answer)
     }
 
-    /// The next connection; `None`: the place is closed.
+    /// The next connection; `None`: it is closed.
     async fn accept(&self) -> Option<(TcpStream, SocketAddr)> {
         poll_fn(|cx| match &*self.listener.borrow() {
             // An error is the runtime's end.
@@ -238,20 +238,20 @@ impl Place {
 const FULL: Duration = Duration::from_millis(1);
 
 /// Hands connections from the wire to the processes, for as long as the core listens there.
-pub(super) async fn incoming(place: Rc<Place>) {
+pub(super) async fn incoming(shared: Rc<SharedListener>) {
     loop {
-        let Some((stream, peer)) = place.accept().await else { return };
+        let Some((stream, peer)) = shared.accept().await else { return };
         // Asked now and not before: who accepts may have made room since. So one more waits than the backlog says, as on the
         // kernel.
-        if !place.room().await {
+        if !shared.room().await {
             // The client is told by a reset, as the kernel does.
             let _reset = stream.set_zero_linger();
             return;
         }
-        let (Ok(local), Some((home, backlog, options))) = (stream.local_addr(), place.next()) else { continue };
+        let (Ok(local), Some((home, backlog, options))) = (stream.local_addr(), shared.next()) else { continue };
         let (local, peer) = (Addr::from(peer), Addr::from(local));
         let inherited = options.inherited;
-        if place.is_shared() {
+        if shared.is_shared() {
             // The engine's listener has given it those of the group's latest. It is over only if the peer has reset it.
             let _over = stream.set_options(options.on_core());
         }
@@ -260,8 +260,8 @@ pub(super) async fn incoming(place: Rc<Place>) {
         match Channel::open(&home.arena, &args) {
             Ok(channel) => {
                 let (slot, generation) = (channel.slot(), channel.generation());
-                let wishes = Wishes::inherited(inherited);
-                fs_rt::spawn_local(relay(home.clone(), slot, generation, stream, wishes));
+                let socket_options = SocketOptions::inherited(inherited);
+                fs_rt::spawn_local(relay(home.clone(), slot, generation, stream, socket_options));
             }
             // No slot is left, or the listener has just gone: the client is told by a reset, as the kernel does.
             Err(error) => {

@@ -2,7 +2,7 @@
 
 use super::arena::{CoreArena, Poller};
 use super::bells::Later;
-use super::connect::{Place, incoming, listen, outgoing};
+use super::connect::{SharedListener, incoming, listen, outgoing};
 use super::former::Former;
 use super::{Wire, WireListener};
 use crate::bells::Pollers;
@@ -78,7 +78,7 @@ struct Core {
     id: u32,
     poller: Rc<Poller>,
     /// By address and IPV6_V6ONLY.
-    places: RefCell<HashMap<(SocketAddr, bool), Rc<Place>>>,
+    listening: RefCell<HashMap<(SocketAddr, bool), Rc<SharedListener>>>,
 }
 
 impl Cores {
@@ -164,7 +164,7 @@ impl Core {
         };
         let poller = Rc::new(Poller::new(shared.bells, opened));
         CoreRef::require()?.add_source(poller.clone(), bell)?;
-        let core = Rc::new(Core { shared: shared.clone(), id, poller, places: RefCell::default() });
+        let core = Rc::new(Core { shared: shared.clone(), id, poller, listening: RefCell::default() });
         CORE.set(Some(core.clone()));
         Ok(core)
     }
@@ -205,9 +205,9 @@ impl Wire for Cores {
     fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>) {
         self.on(core, move |core| async move {
             let WireListener { listener: id, at, v6_only, .. } = listener;
-            let known = core.places.borrow().get(&(at, v6_only)).cloned();
-            let place = match known.map_or_else(|| listen(&listener).map(Place::new), Ok) {
-                Ok(place) => place,
+            let known = core.listening.borrow().get(&(at, v6_only)).cloned();
+            let shared = match known.map_or_else(|| listen(&listener).map(SharedListener::new), Ok) {
+                Ok(shared) => shared,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
                     core.shared.commands.send(Command::ListenFailed { listener: id, errno });
@@ -215,10 +215,10 @@ impl Wire for Cores {
                 }
             };
             let Some(home) = core.arena(arena, &memory, Side::A) else { return };
-            place.add(&listener, home);
-            if core.places.borrow_mut().insert((at, v6_only), place.clone()).is_none() {
+            shared.add(&listener, home);
+            if core.listening.borrow_mut().insert((at, v6_only), shared.clone()).is_none() {
                 core.shared.former.taken(at);
-                fs_rt::spawn_local(incoming(place));
+                fs_rt::spawn_local(incoming(shared));
             }
         });
     }
@@ -227,8 +227,8 @@ impl Wire for Cores {
         for core in 0..self.cores() {
             let listener = listener.clone();
             self.on(core, move |core| async move {
-                let place = core.places.borrow().get(&(listener.at, listener.v6_only)).cloned();
-                if let Some(Err(error)) = place.map(|place| place.change(&listener)) {
+                let shared = core.listening.borrow().get(&(listener.at, listener.v6_only)).cloned();
+                if let Some(Err(error)) = shared.map(|shared| shared.change(&listener)) {
                     tracing::warn!(%error, at = %listener.at, "a listener's options");
                 }
             });
@@ -238,8 +238,8 @@ impl Wire for Cores {
     fn unlisten(&self, listener: u32) {
         for core in 0..self.cores() {
             self.on(core, move |core| async move {
-                core.places.borrow_mut().retain(|&(at, _), place| {
-                    let stays = place.remove(listener);
+                core.listening.borrow_mut().retain(|&(at, _), shared| {
+                    let stays = shared.remove(listener);
                     if !stays {
                         core.shared.former.left(at);
                     }

@@ -25,13 +25,13 @@ impl ListenerOptions {
 
 /// What the process has asked for so far.
 #[derive(Debug)]
-pub(super) struct Wishes {
+pub(super) struct SocketOptions {
     seen: u32,
     quick: u32,
     options: Options,
 }
 
-impl Wishes {
+impl SocketOptions {
     /// What stands in the channel.
     pub(super) fn of(channel: &Channel<'_>) -> Self {
         // The count first: what changes after it is noticed.

@@ -1,7 +1,7 @@
 //! A connection: bytes between a channel's rings and TCP, one copy each way, straight into and out of the rings.
 
 use super::arena::CoreArena;
-use super::options::Wishes;
+use super::options::SocketOptions;
 use fs_compat::TcpStream;
 use fs_shm::channel::Marks;
 use fs_shm::{Channel, Errno, Shutdown};
@@ -32,10 +32,17 @@ enum End {
     Wire(Errno),
 }
 
-/// Moves bytes until both directions have finished, or one side is gone. Then both are closed. `wishes`: what the
+/// Moves bytes until both directions have finished, or one side is gone. Then both are closed. `socket_options`: what the
 /// process had set when the connection was made.
-pub(super) async fn relay(home: Rc<CoreArena>, slot: u32, generation: u32, stream: TcpStream, wishes: Wishes) {
-    let mut state = Course { out: Direction::Open, back: Direction::Open, wishes, last_words: false, lost: None };
+pub(super) async fn relay(
+    home: Rc<CoreArena>,
+    slot: u32,
+    generation: u32,
+    stream: TcpStream,
+    socket_options: SocketOptions,
+) {
+    let mut state =
+        RelayState { out: Direction::Open, back: Direction::Open, socket_options, last_words: false, lost: None };
     let end = poll_fn(|cx| {
         let Some(channel) = Channel::with_generation(&home.arena, slot, generation) else {
             return Poll::Ready(Err(End::Process));
@@ -62,19 +69,24 @@ pub(super) async fn relay(home: Rc<CoreArena>, slot: u32, generation: u32, strea
 }
 
 /// How far a connection is.
-struct Course {
+struct RelayState {
     out: Direction,
     back: Direction,
-    wishes: Wishes,
+    socket_options: SocketOptions,
     /// The process has reset it, and TCP has been given what it took.
     last_words: bool,
     /// The wire failed while something was to be sent. What came before is still there to be read, as on the kernel.
     lost: Option<Errno>,
 }
 
-fn step(channel: &Channel<'_>, stream: &TcpStream, course: &mut Course, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-    let Course { out, back, wishes, last_words, lost } = course;
-    wishes.heed(channel, stream);
+fn step(
+    channel: &Channel<'_>,
+    stream: &TcpStream,
+    state: &mut RelayState,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), End>> {
+    let RelayState { out, back, socket_options, last_words, lost } = state;
+    socket_options.heed(channel, stream);
     let process = channel.side().other();
     let state = channel.state();
     if state.is_some_and(|state| state.is_reset(process)) {
@@ -83,12 +95,12 @@ fn step(channel: &Channel<'_>, stream: &TcpStream, course: &mut Course, cx: &mut
         }
         // What it wrote before would be on its way already on the kernel; what TCP does not take now is dropped.
         *last_words = true;
-        *out = send(channel, stream, wishes, cx)?;
+        *out = send(channel, stream, socket_options, cx)?;
         cx.waker().wake_by_ref();
         return Poll::Pending;
     }
     if *out != Direction::Finished {
-        *out = match send(channel, stream, wishes, cx) {
+        *out = match send(channel, stream, socket_options, cx) {
             Err(End::Wire(errno)) => {
                 *lost = Some(errno);
                 Direction::Finished
@@ -125,7 +137,7 @@ fn step(channel: &Channel<'_>, stream: &TcpStream, course: &mut Course, cx: &mut
 fn send(
     channel: &Channel<'_>,
     stream: &TcpStream,
-    wishes: &mut Wishes,
+    socket_options: &mut SocketOptions,
     cx: &mut Context<'_>,
 ) -> Result<Direction, End> {
     let mut moved = 0;
@@ -147,7 +159,7 @@ fn send(
             Err(_) => return Err(End::Process),
         };
         // Options that were set before these bytes were written hold for them.
-        wishes.heed(channel, stream);
+        socket_options.heed(channel, stream);
         let (len, written) = write(stream, chunk, marks);
         match written {
             Ok(n) => {

@@ -1,6 +1,6 @@
 //! Telling the daemon of a listener, and the attachment page what its numbers stand for.
 //!
-//! Other threads may close its numbers, shut it down or fork meanwhile. So it is held, and its place as well; the daemon is
+//! Other threads may close its numbers, shut it down or fork meanwhile. So it is held, and its guard as well; the daemon is
 //! shown a number of our own; what was written is looked at again afterwards, and who takes something back does so in the
 //! other order. A fork has all of it or nothing.
 
@@ -37,7 +37,7 @@ use crate::{
 /// A rule of the daemon denies it.
 pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
     let Some(_held) = table::hold(socket) else { return Ok(()) };
-    let Some(place) = Place::hold(socket) else { return Ok(()) };
+    let Some(guard) = ListenerGuard::hold(socket) else { return Ok(()) };
     let _changing = Changing::begin();
     if socket.marked(mark::KERNEL_ONLY) && super::object(socket).is_none() {
         enter_pages(attachment, socket, Object::Kernel(KernelReason::Option));
@@ -45,7 +45,7 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
     }
     let Some(number) = Number::of(fd, socket) else { return Ok(()) };
     let Some(placeholder) = sys::borrowed(number.number) else { return Ok(()) };
-    let listener = place.listener;
+    let listener = guard.listener;
     let object = match listen(attachment, placeholder) {
         Ok(Listening::Yes(id, page)) => take(attachment, socket, listener, id, &page),
         Ok(Listening::Kernel(reason)) => Object::Kernel(reason),
@@ -57,7 +57,7 @@ pub(super) fn announce(attachment: &Attachment, fd: Fd, socket: &'static Socket)
     };
     drop(number);
     enter_pages(attachment, socket, object);
-    if !place.is_of(socket) || socket.descriptors() == 0 {
+    if !guard.is_of(socket) || socket.descriptors() == 0 {
         // Shut down or closed meanwhile.
         listener.withdraw();
         clear_pages(attachment, socket, object);
@@ -217,18 +217,18 @@ impl Number {
     }
 }
 
-/// A listener's place, which is not given to another one while this stands.
-pub(super) struct Place {
+/// Holds a listener's entry, which is not given to another one while this stands.
+pub(super) struct ListenerGuard {
     listener: &'static Listener,
 }
 
-impl Place {
+impl ListenerGuard {
     fn hold(socket: &Socket) -> Option<Self> {
         let listener = of(socket)?;
         listener.used.fetch_update(AcqRel, Relaxed, |used| (used != 0).then(|| used + 1)).ok()?;
-        let place = Place { listener };
+        let guard = ListenerGuard { listener };
         // Or it was let go just now, and is another's: dropped.
-        place.is_of(socket).then_some(place)
+        guard.is_of(socket).then_some(guard)
     }
 
     fn is_of(&self, socket: &Socket) -> bool {
@@ -237,21 +237,21 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ListenerGuard {
     fn drop(&mut self) {
         self.listener.let_go();
     }
 }
 
 impl Listener {
-    /// One hold less of the place; with the last one it is free.
+    /// One hold less of the guard; with the last one it is free.
     pub(super) fn let_go(&self) {
         if self.used.fetch_sub(1, AcqRel) == 1 {
             self.forget_options();
         }
     }
 
-    /// Whether a thread holds the place besides the socket: one that tells the daemon of it.
+    /// Whether a thread holds the guard besides the socket: one that tells the daemon of it.
     pub(super) fn is_announced_now(&self) -> bool {
         self.used.load(Acquire) > 1
     }

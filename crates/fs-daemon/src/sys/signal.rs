@@ -42,13 +42,13 @@ struct Completion {
 
 /// See the module. Made once; the calls take `&mut` because completions are counted.
 #[derive(Debug)]
-pub(crate) struct Ringer {
+pub(crate) struct EventfdSignal {
     context: libc::c_ulong,
     nothing: File,
     unread: usize,
 }
 
-impl Ringer {
+impl EventfdSignal {
     /// # Errors
     ///
     /// `ENOSYS` or `EPERM` where the kernel or a seccomp filter does without asynchronous requests, `EAGAIN` beyond
@@ -108,7 +108,7 @@ impl Ringer {
     }
 }
 
-impl Drop for Ringer {
+impl Drop for EventfdSignal {
     fn drop(&mut self) {
         // SAFETY: nobody uses the context any more. Its end cannot fail, and nothing is left to be done if it does.
         let _done = unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_counter_counts_and_a_full_one_keeps_nobody() {
-        let mut ringer = Ringer::new().unwrap();
+        let mut signal = EventfdSignal::new().unwrap();
         // Blocking: a write(2) to it would wait for ever once it is full.
         let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let count = || {
@@ -131,22 +131,22 @@ mod tests {
             rustix::io::read(&bell, &mut value).map(|_| u64::from_ne_bytes(value)).unwrap()
         };
         for _ in 0..10 * UNREAD {
-            ringer.ring(bell.as_fd()).unwrap();
+            signal.ring(bell.as_fd()).unwrap();
         }
         assert_eq!(count(), 10 * UNREAD as u64);
         rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         for _ in 0..10 * UNREAD {
-            ringer.ring(bell.as_fd()).unwrap();
+            signal.ring(bell.as_fd()).unwrap();
         }
         assert_eq!(count(), u64::MAX);
     }
 
     #[test]
     fn what_is_no_eventfd_is_refused() {
-        let mut ringer = Ringer::new().unwrap();
+        let mut signal = EventfdSignal::new().unwrap();
         let (_read, write) = rustix::pipe::pipe().unwrap();
         for _ in 0..10 * UNREAD {
-            assert_eq!(ringer.ring(write.as_fd()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(signal.ring(write.as_fd()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         }
     }
 }
