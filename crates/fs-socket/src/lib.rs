@@ -8,12 +8,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`table`] | descriptor number → socket, wait-free to read |
 //! | [`mod@socket`] | one socket: what it is, what is ready, what to watch |
-//! | [`mod@connect`], [`mod@listen`], [`stream`], [`options`], [`descriptor`], `file` | the calls |
-//! | [`fork`], [`exec`], [`pass`] | sockets that live in several processes |
-//! | [`mod@adopt`] | numbers from and to code that makes real calls |
-//! | [`poll`] | epoll, poll, select |
+//! | [`descriptor`] | numbers: the table (number → socket, wait-free to read), close, dup, fcntl, ioctl, sendfile, SCM_RIGHTS, numbers from and to code that makes real calls |
+//! | [`stream`] | a connection: connect, its channel, send and recv, ancillary data |
+//! | [`mod@listen`] | a listener: bind, listen, accept, its inbox, who is woken |
+//! | [`poll`] | epoll, poll, select: sets, interest, ready queue, sleepers |
+//! | [`options`] | setsockopt and getsockopt, names of sockets |
+//! | [`process`] | a process: attached to the daemon, arenas that it maps, fork, exec, seccomp, what a signal handler finds held |
 //!
 //! # Signal handlers, threads, fork
 //!
@@ -28,53 +29,34 @@
 #![deny(unsafe_code)]
 
 mod address;
-pub mod adopt;
-mod ancillary;
-mod arenas;
-mod buffers;
-pub mod channel;
-pub mod connect;
 pub mod descriptor;
-pub mod exec;
-pub mod file;
-pub mod fork;
-mod held;
-mod ioctl_unsafe;
 pub mod listen;
-mod memory;
-mod numbers;
 pub mod options;
-pub mod pass;
 pub mod poll;
 mod ports;
-mod probe;
 pub mod process;
-mod route;
 pub mod socket;
-mod source;
 pub mod stream;
 pub mod sys;
-pub mod table;
-mod tcp_options;
 mod types;
 
-pub use adopt::{adopt, confirm, hand_over};
-pub use ancillary::{Ancillary, ancillary};
-pub use connect::{connect, shutdown, socket};
+pub use descriptor::adopt::{adopt, confirm, hand_over};
+pub use descriptor::file::{Spliced, sendfile, splice};
+pub use descriptor::ioctl_unsafe::ioctl;
+pub use descriptor::pass::{claim, share, unshare};
 pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};
-pub use exec::{after_exec_failed, before_exec, before_spawn, start};
-pub use file::{Spliced, sendfile, splice};
-pub use fork::{after_fork_child, after_fork_parent, before_fork};
 pub use fs_shm::addresses;
 pub use fs_shm::holder::{is_single_threaded, tell_threads};
-pub use held::jumped;
-pub use ioctl_unsafe::ioctl;
 pub use listen::{accept4, bind, listen};
 pub use options::{getpeername, getsockname, getsockopt, setsockopt};
-pub use pass::{claim, share, unshare};
-pub use probe::restrict;
 pub use process::confine;
+pub use process::exec::{after_exec_failed, before_exec, before_spawn, start};
+pub use process::fork::{after_fork_child, after_fork_parent, before_fork};
+pub use process::held::jumped;
+pub use process::probe::restrict;
 pub use rustix::io::Errno;
+pub use stream::ancillary::{Ancillary, ancillary};
+pub use stream::connect::{connect, shutdown, socket};
 pub use stream::{recv, send};
 pub use sys::signals::{defer, handler_begins, handler_ends, runs_handlers};
 pub use types::{Address, Fd, IoVec, IoVecMut, Ours, Received, flags};

@@ -28,11 +28,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use fs_shm::pages::ListenerPage;
 
 use crate::{
-    arenas::Mapped,
+    descriptor::table,
     poll::spin::Spin,
+    process::arenas::Mapped,
     socket::{Kind, Socket},
     sys::{self, array::Array, pointer::Pointer},
-    table,
     types::Fd,
 };
 

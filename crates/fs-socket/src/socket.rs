@@ -2,7 +2,7 @@
 //!
 //! 1. The memory of a `Socket` is a `Socket`'s for ever; what it stands for changes, and `identity` with it (0: nothing).
 //! 2. `holds` counts: one for all descriptors of this process together, one for each call that waits or keeps it
-//!    ([`crate::table::SocketRef`]). Who takes it to 0 tears the socket down, as the kernel does with a file.
+//!    ([`crate::descriptor::table::SocketRef`]). Who takes it to 0 tears the socket down, as the kernel does with a file.
 //! 3. Calls that do not wait hold nothing: they copy what they need ([`Socket::channel`]), and the channel's generation,
 //!    checked under its lock, tells them when it is not theirs any more (EBADF).
 //! 4. Nothing here allocates from the heap, nothing is locked: a signal handler may do anything at any point.
@@ -16,8 +16,9 @@ use core::sync::atomic::{
 use fs_shm::Channel;
 
 use crate::{
-    arenas::Mapped,
-    channel, poll, process,
+    poll,
+    process::{self, arenas::Mapped},
+    stream::channel,
     sys::{array::Array, call, pointer::Pointer},
     types::Fd,
 };
@@ -150,9 +151,9 @@ pub(crate) mod mark {
     pub(crate) const DISCONNECTED: u32 = 64;
     /// Accepted, and what the listener had set has been set on the placeholder.
     pub(crate) const SYNCED: u32 = 128;
-    /// The placeholder is connected ([`crate::source`]).
+    /// The placeholder is connected ([`crate::stream::source`]).
     pub(crate) const RESERVED: u32 = 256;
-    /// What recvmsg(2) tells besides ([`crate::ancillary`]): TCP_INQ, SO_TIMESTAMP, as a timespec, by the name of the new form.
+    /// What recvmsg(2) tells besides ([`crate::stream::ancillary`]): TCP_INQ, SO_TIMESTAMP, as a timespec, by the name of the new form.
     pub(crate) const INQ: u32 = 512;
     pub(crate) const STAMP: u32 = 1024;
     pub(crate) const STAMP_NS: u32 = 2048;
@@ -344,18 +345,18 @@ impl Socket {
         }
         for (sending, bytes) in [(false, &self.receive_buffer), (true, &self.send_buffer)] {
             let bytes = match bytes.load(Relaxed) {
-                0 => crate::buffers::system(sending),
+                0 => crate::stream::buffers::system(sending),
                 bytes => bytes,
             };
             channel.set_buffer(sending, bytes);
         }
-        crate::ancillary::apply(self, channel);
+        crate::stream::ancillary::apply(self, channel);
         if self.marked(mark::CORK) && !channel.is_wire() {
             channel.set_cork(true);
         }
         channel.begin_shut(self.marked(mark::SHUT_READ), self.marked(mark::SHUT_WRITE));
-        crate::tcp_options::note_linger(self, channel);
-        crate::tcp_options::limit_unsent(channel);
+        crate::options::tcp_options::note_linger(self, channel);
+        crate::options::tcp_options::limit_unsent(channel);
     }
 
     /// What an accepted socket has of its listener (sk_clone_lock() of the kernel).
@@ -377,7 +378,7 @@ impl Socket {
         if listener.marked(mark::OOB_INLINE) {
             self.mark(mark::OOB_INLINE);
         }
-        crate::ancillary::inherit(self, listener);
+        crate::stream::ancillary::inherit(self, listener);
         self.mark(listener.marks() & (mark::CORK | mark::SHUT_READ | mark::SHUT_WRITE));
         let count = (listener.options_count.load(Relaxed) as usize).min(OPTIONS);
         for (own, theirs) in self.options.iter().zip(&listener.options).take(count) {

@@ -17,7 +17,7 @@ fn a_process_that_has_confined_itself_has_sockets_up_to_its_limit() {
     setrlimit(Resource::Nofile, rustix::process::Rlimit { current: Some(current), ..limit }).unwrap();
     common::daemon();
     let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
-    fs_socket::table::epoll_made(std::os::fd::AsRawFd::as_raw_fd(&set));
+    fs_socket::descriptor::table::epoll_made(std::os::fd::AsRawFd::as_raw_fd(&set));
     fs_socket::confine();
     let sockets: Vec<_> = (0..MANY.min(current - 100)).map(|_| Way::Ours.socket(SOCK_NONBLOCK)).collect();
     let (first, last) = (sockets[0], sockets[sockets.len() - 1]);

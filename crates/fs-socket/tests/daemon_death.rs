@@ -3,7 +3,7 @@
 mod common;
 
 use common::Way;
-use fs_socket::{Errno, socket::Watch, table};
+use fs_socket::{Errno, descriptor::table, socket::Watch};
 
 fn is_ours(fd: i32) -> bool {
     table::socket(fd).is_some_and(|socket| socket.watch() == Watch::Channel)

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use common::{SOCK_NONBLOCK, Way, daemon};
+use fs_socket::descriptor::table;
 use fs_socket::poll::{self, EpollEvent};
-use fs_socket::table;
 
 const ADD: i32 = 1;
 const IN: u32 = 0x1;

@@ -17,7 +17,7 @@ fn a_socket_that_may_still_become_ours_can_be_waited_for() {
     fs_socket::sys::set_variable("FASTSOCK_CONTROL", "/nonexistent/fastsock");
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
-    fs_socket::table::epoll_made(set.as_raw_fd());
+    fs_socket::descriptor::table::epoll_made(set.as_raw_fd());
     let client = Way::Ours.socket(SOCK_NONBLOCK);
     assert_eq!(Way::Ours.connect(client, server.local_addr().unwrap()), Err(Errno::INPROGRESS));
     let event = EpollEvent { events: OUT, data: 7 };

@@ -163,7 +163,7 @@ fn the_new_image() {
     assert!(resident.parse::<u32>().unwrap() < 1024, "{resident} KiB of the page were touched");
     let fd: RawFd = number.parse().unwrap();
     let way = Way::Ours;
-    let ours = fs_socket::table::socket(fd).is_some();
+    let ours = fs_socket::descriptor::table::socket(fd).is_some();
     if way.getsockopt(fd, 1, 30).unwrap() == 1 {
         assert!(ours, "a listener");
         let (server, _) = way.accept(fd, 0).unwrap();
@@ -190,7 +190,7 @@ fn exec_keeps_what_is_not_close_on_exec() {
         // Allocates: after exec nobody asks, and this test's other threads hold no heap lock for long.
         let surviving = fs_socket::before_exec();
         let control = surviving.control.expect("a socket survives");
-        command.env(fs_socket::exec::CONTROL_VARIABLE, control.to_string());
+        command.env(fs_socket::process::exec::CONTROL_VARIABLE, control.to_string());
         let _failed = command.exec();
         1
     });
@@ -209,8 +209,9 @@ fn a_spawned_program_takes_a_listener_over() {
     let (listener, at) = way.listener(0);
     let surviving = fs_socket::before_spawn(false).unwrap();
     let control = surviving.control.expect("a listener survives");
-    let mut child = new_image(listener).env(fs_socket::exec::CONTROL_VARIABLE, control.to_string()).spawn().unwrap();
-    fs_socket::exec::after_spawn(surviving, true);
+    let mut child =
+        new_image(listener).env(fs_socket::process::exec::CONTROL_VARIABLE, control.to_string()).spawn().unwrap();
+    fs_socket::process::exec::after_spawn(surviving, true);
     way.close(listener).unwrap();
     let client = way.socket(0);
     way.connect(client, at).unwrap();

@@ -25,7 +25,7 @@ use fs_example_common::sys::pin_to_cpu;
 use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side, Wait, WaitEnd};
 use raw_unsafe::{Raw, Ring};
 
-/// As that of the library's blocking send (crates/fs-socket/src/stream.rs).
+/// As that of the library's blocking send (crates/fs-socket/src/stream/mod.rs).
 const NEAR: Duration = Duration::from_millis(1);
 
 fn main() -> Result<()> {

@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use fs_socket::Ours;
-use fs_socket::channel::{CANCELLED, CANCELS};
+use fs_socket::stream::channel::{CANCELLED, CANCELS};
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
@@ -15,7 +15,7 @@ unsafe extern "C-unwind" {
 
 /// pthread_cancel is about to be called.
 pub(super) fn requested() {
-    fs_socket::channel::begin_cancelling();
+    fs_socket::stream::channel::begin_cancelling();
 }
 
 /// Acts on a pending cancellation of the calling thread: does not return then. Nothing with a destructor may be live in

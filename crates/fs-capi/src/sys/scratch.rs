@@ -100,7 +100,7 @@ impl Environment {
         let (mut digits, mut more) = ([0u8; 10], [0u8; 10]);
         let sets = sets.map(|sets| decimal(sets, &mut more)).unwrap_or_default();
         let comma: &[u8] = if sets.is_empty() { b"" } else { b"," };
-        let name = fs_socket::exec::CONTROL_VARIABLE.as_bytes().iter();
+        let name = fs_socket::process::exec::CONTROL_VARIABLE.as_bytes().iter();
         for (i, &byte) in name.chain(b"=").chain(decimal(control, &mut digits)).chain(comma).chain(sets).enumerate() {
             // SAFETY: the mapping is zeroed and holds 72 bytes; name, '=', twenty digits and a comma are fewer.
             unsafe { *variable.add(i) = byte };
@@ -109,7 +109,7 @@ impl Environment {
             // SAFETY: by contract.
             let entry = unsafe { *envp.add(i) };
             // SAFETY: by contract.
-            if !unsafe { has_prefix(entry, fs_socket::exec::CONTROL_VARIABLE.as_bytes()) } {
+            if !unsafe { has_prefix(entry, fs_socket::process::exec::CONTROL_VARIABLE.as_bytes()) } {
                 pointers.push(entry);
             }
         }

@@ -41,7 +41,7 @@ const NO_FILENO: c_int = -2;
 /// # Safety
 /// As fdopen(3).
 pub(super) unsafe fn open(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
-    fs_socket::table::socket(fd)?;
+    fs_socket::descriptor::table::socket(fd)?;
     // SAFETY: by contract.
     Some(unsafe { stream(fd, mode) })
 }
@@ -71,7 +71,7 @@ unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
 /// # Safety
 /// As vdprintf(3).
 pub(super) unsafe fn print(fd: c_int, format: *const c_char, list: *mut c_void) -> Option<c_int> {
-    fs_socket::table::socket(fd)?;
+    fs_socket::descriptor::table::socket(fd)?;
     let mut text = ptr::null_mut();
     // SAFETY: by contract; the text is freed below.
     unsafe {
@@ -148,7 +148,7 @@ pub(super) fn placed(fd: c_int) {
     if ours.is_null() {
         return;
     }
-    let is_ours = fs_socket::table::socket(fd).is_some();
+    let is_ours = fs_socket::descriptor::table::socket(fd).is_some();
     // SAFETY: the C library documents its variables as assignable (glibc manual, "Standard Streams"); as with dup2
     // itself, a thread that prints meanwhile prints to either.
     unsafe {

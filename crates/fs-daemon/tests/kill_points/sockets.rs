@@ -43,7 +43,7 @@ pub(crate) fn connect(port: u16) -> Result<RawFd, Errno> {
 }
 
 pub(crate) fn is_ours(fd: RawFd) -> bool {
-    fs_socket::table::socket(fd).is_some_and(|socket| socket.watch() == fs_socket::socket::Watch::Channel)
+    fs_socket::descriptor::table::socket(fd).is_some_and(|socket| socket.watch() == fs_socket::socket::Watch::Channel)
 }
 
 pub(crate) fn accept(fd: RawFd) -> Result<RawFd, Errno> {
@@ -104,7 +104,7 @@ pub(crate) fn read_to_end(fd: RawFd) -> Result<Vec<u8>, String> {
 
 /// Sends a descriptor over a Unix socket, as the library does it.
 pub(crate) fn pass(out: &UnixStream, fd: RawFd) {
-    fs_socket::pass::share(&[fd]);
+    fs_socket::descriptor::pass::share(&[fd]);
     let fds = [borrowed(fd)];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -129,6 +129,6 @@ pub(crate) fn receive(from: &UnixStream) -> Option<RawFd> {
         _ => None,
     })?;
     let fd = fd.into_raw_fd();
-    fs_socket::pass::claim(&[fd], false);
+    fs_socket::descriptor::pass::claim(&[fd], false);
     Some(fd)
 }

@@ -26,15 +26,20 @@ use super::{
 };
 use crate::{
     address,
-    arenas::Shared,
-    channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
-    connect,
-    held::{Held, Note},
+    descriptor::table,
     options::recall_timeout,
-    poll, process,
+    poll,
+    process::{
+        self,
+        arenas::Shared,
+        held::{Held, Note},
+    },
     socket::{Kind, Socket, mark},
+    stream::{
+        channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
+        connect,
+    },
     sys::{self, call},
-    table,
     types::{Address, Fd, Ours},
 };
 

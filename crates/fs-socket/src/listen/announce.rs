@@ -23,11 +23,14 @@ use rustix::{
 
 use super::{Listener, live, lost, of};
 use crate::{
-    numbers, poll,
+    descriptor::{
+        numbers,
+        table::{self, Changing},
+    },
+    poll,
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
     sys,
-    table::{self, Changing},
     types::Fd,
 };
 

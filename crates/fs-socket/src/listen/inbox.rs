@@ -6,8 +6,10 @@ use fs_shm::{Arena, Channel, Side, pages::ListenerPage};
 
 use super::{HOT, Listener, of};
 use crate::{
-    arenas::{self, Mapped},
-    process::{self, Attachment},
+    process::{
+        self, Attachment,
+        arenas::{self, Mapped},
+    },
     socket::Socket,
     sys::{pointer::Pointer, thread},
 };

@@ -19,11 +19,13 @@ use super::{
     wake::poller_of_word,
 };
 use crate::{
-    address, connect, options, poll, ports,
+    address,
+    descriptor::table,
+    options, poll, ports,
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
+    stream::connect,
     sys::{self, call},
-    table,
     types::{Fd, Ours},
 };
 

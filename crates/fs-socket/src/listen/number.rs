@@ -14,10 +14,9 @@ use rustix::{
 };
 
 use crate::{
-    held::{Held, Note},
-    numbers,
+    descriptor::{numbers, table},
+    process::held::{Held, Note},
     sys::{call, thread},
-    table,
     types::Fd,
 };
 

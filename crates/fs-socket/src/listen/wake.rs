@@ -11,10 +11,12 @@ use rustix::fd::AsRawFd;
 
 use super::{Listener, of};
 use crate::{
-    arenas::Shared,
-    held::{Held, Note},
     poll,
-    process::{self, Attachment, Poller},
+    process::{
+        self, Attachment, Poller,
+        arenas::Shared,
+        held::{Held, Note},
+    },
     socket::Socket,
     types::Fd,
 };

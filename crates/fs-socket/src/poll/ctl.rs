@@ -11,9 +11,9 @@ use super::{
     wait::LOOK,
 };
 use crate::{
+    descriptor::table,
     process,
     socket::{Kind, Socket},
-    table,
     types::{Fd, Ours},
 };
 

@@ -24,13 +24,15 @@ use super::{
     wait::{CANCEL_SLICE, Deadline, ask_again},
 };
 use crate::{
-    channel::{CANCELLED, CANCELS},
-    held::{Held, Note},
+    descriptor::table,
     listen,
-    process::{self, Poller},
+    process::{
+        self, Poller,
+        held::{Held, Note},
+    },
     socket::{Kind, Socket, Watch},
+    stream::channel::{CANCELLED, CANCELS},
     sys::signals::{Section, Seen},
-    table,
     types::{Fd, Ours},
 };
 

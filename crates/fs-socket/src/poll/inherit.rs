@@ -16,7 +16,15 @@ use super::{
     set::{ADD, Inner},
     sys::kernel,
 };
-use crate::{arenas, connect, exec::cookie, listen, numbers, process, socket::Socket, sys::call, table, types::Fd};
+use crate::{
+    descriptor::{numbers, table},
+    listen,
+    process::{self, arenas, exec::cookie},
+    socket::Socket,
+    stream::connect,
+    sys::call,
+    types::Fd,
+};
 
 type Record = [u64; 6];
 const WORDS: usize = 6;

@@ -34,8 +34,8 @@ use std::time::Duration;
 
 use self::interest::Entry;
 use crate::{
+    descriptor::table,
     socket::Socket,
-    table,
     types::{Fd, Ours},
 };
 

@@ -17,7 +17,7 @@ use super::{
     sys::kernel,
     wait::LOOK,
 };
-use crate::{arenas::Shared, listen, table};
+use crate::{descriptor::table, listen, process::arenas::Shared};
 
 /// EPOLLIN.
 const IN: u32 = 0x1;

@@ -4,9 +4,9 @@
 
 use super::{interest::Source, set::Set, sys::lock::Lock};
 use crate::{
+    descriptor::table,
     socket::Socket,
     sys::{array::Array, pointer::Pointer},
-    table,
     types::Fd,
 };
 

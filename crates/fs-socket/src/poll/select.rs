@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::{PollFd, descriptors, sys::kernel::Entries, wait::Deadline};
 use crate::{
-    table,
+    descriptor::table,
     types::{Fd, Ours},
 };
 

@@ -32,10 +32,10 @@ use super::{
     turn::Turn,
 };
 use crate::{
-    numbers,
+    descriptor::{numbers, table},
     process::{self, Poller},
     socket::{Socket, Watch},
-    sys, table,
+    sys,
     types::Fd,
 };
 

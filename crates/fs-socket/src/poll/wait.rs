@@ -16,8 +16,8 @@ use super::{
     sys::lock::Guard,
 };
 use crate::{
-    channel::{CANCELLED, CANCELS},
     process::{self, now},
+    stream::channel::{CANCELLED, CANCELS},
     sys::signals::Seen,
     types::Fd,
 };

@@ -49,7 +49,7 @@ pub fn lock(place: usize) -> Held {
         let mut rounds = 0;
         while word.compare_exchange(0, 1, Acquire, Relaxed).is_err() && rounds < 600 {
             rounds += 1;
-            crate::table::pause(rounds);
+            crate::descriptor::table::pause(rounds);
         }
     }
     Held(word)

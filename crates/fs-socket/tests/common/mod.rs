@@ -141,8 +141,8 @@ impl Way {
         self.connect(client, at).unwrap();
         let (server, _) = self.accept(listener, 0).unwrap();
         self.close(listener).unwrap();
-        let through_us =
-            fs_socket::table::socket(client).is_some_and(|socket| socket.watch() == fs_socket::socket::Watch::Channel);
+        let through_us = fs_socket::descriptor::table::socket(client)
+            .is_some_and(|socket| socket.watch() == fs_socket::socket::Watch::Channel);
         assert_eq!(through_us, self == Way::Ours);
         (client, server)
     }

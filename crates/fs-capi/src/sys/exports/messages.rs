@@ -143,7 +143,7 @@ unsafe fn recvmsg_ours(fd: c_int, message: *mut msghdr, recv_flags: c_int) -> Ou
 /// # Safety
 /// As sendmmsg(2).
 unsafe fn sendmmsg_ours(fd: c_int, messages: *mut mmsghdr, n: c_uint, send_flags: c_int) -> Option<c_int> {
-    fs_socket::table::socket(fd)?;
+    fs_socket::descriptor::table::socket(fd)?;
     let mut done = 0;
     for i in 0..n.min(MESSAGES_MAX) as usize {
         // SAFETY: by contract.

@@ -2,7 +2,7 @@
 
 use core::ptr::addr_of_mut;
 
-use fs_socket::fork::Forking;
+use fs_socket::process::fork::Forking;
 use libc::{
     CLONE_FILES, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM, c_char, c_int, c_void, pid_t, termios, winsize,
 };

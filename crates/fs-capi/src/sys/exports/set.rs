@@ -44,7 +44,7 @@ define! {
 /// Remembers a new set, so that its duplicates are known for what they are.
 fn made(set: c_int) -> c_int {
     if set >= 0 {
-        fs_socket::table::epoll_made(set);
+        fs_socket::descriptor::table::epoll_made(set);
     }
     set
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use fs_socket::{
     Ours,
-    channel::CANCELLED,
     poll::{self, PollFd},
+    stream::channel::CANCELLED,
 };
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, suseconds_t, time_t, timespec, timeval};
 

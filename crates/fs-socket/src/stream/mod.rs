@@ -1,5 +1,11 @@
 //! Bytes.
 
+pub(crate) mod ancillary;
+pub(crate) mod buffers;
+pub mod channel;
+pub mod connect;
+pub(crate) mod source;
+
 use std::{
     io::{IoSlice, IoSliceMut},
     time::{Duration, Instant},
@@ -9,10 +15,11 @@ use fs_shm::{Channel, Interest, RecvFlags, Wait, WaitEnd};
 use rustix::io::Errno;
 
 use crate::{
-    channel::{self, Patience},
+    descriptor::table,
+    options::tcp_options,
     socket::{Kind, Socket, mark},
+    stream::channel::Patience,
     sys::iovec,
-    table, tcp_options,
     types::{Fd, IoVec, IoVecMut, Ours, Received, flags},
 };
 

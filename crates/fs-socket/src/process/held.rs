@@ -10,11 +10,11 @@ use core::{
 };
 
 use crate::{
-    arenas, listen, poll,
-    process::{self, Attachment},
+    descriptor::table,
+    listen, poll,
+    process::{self, Attachment, arenas},
     socket::{Kind, Socket},
     sys::signals,
-    table,
     types::Fd,
 };
 

@@ -17,8 +17,8 @@ use rustix::{
 };
 
 use crate::{
+    descriptor::table,
     sys::{call, signals::Section, thread},
-    table,
     types::Fd,
 };
 

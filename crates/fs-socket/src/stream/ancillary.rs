@@ -9,9 +9,9 @@ use libc::{SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SOL_SOCKET, SOL_TCP, TCP_INQ};
 use fs_shm::Channel;
 
 use crate::{
+    descriptor::table,
     socket::{Socket, mark},
     sys::call,
-    table,
     types::Fd,
 };
 

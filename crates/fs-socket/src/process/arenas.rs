@@ -17,7 +17,7 @@ use fs_shm::{
 use rustix::{fd::AsFd, io::Errno};
 
 use crate::{
-    numbers,
+    descriptor::numbers,
     process::{self, Attachment},
     sys::{array::Array, pointer::Pointer},
 };

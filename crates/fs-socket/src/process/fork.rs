@@ -14,13 +14,14 @@ use rustix::{
 };
 
 use crate::{
-    exec::Alone,
-    listen, numbers, poll,
-    process::{self, Attachment},
-    route,
+    descriptor::{
+        numbers,
+        table::{self, Still},
+    },
+    listen, poll,
+    process::{self, Attachment, exec::Alone, route},
     socket::{Kind, Socket},
     sys::call,
-    table::{self, Still},
 };
 
 /// What is carried across fork(2); made by [`before_fork`], used up by exactly one of the `after` calls in each process.

@@ -9,9 +9,8 @@ use rustix::{
 };
 
 use crate::{
-    channel::O_NONBLOCK,
     flags,
-    stream::{self, is_channel},
+    stream::{self, channel::O_NONBLOCK, is_channel},
     sys::{self, call},
     types::{Fd, IoVec, IoVecMut, Ours},
 };

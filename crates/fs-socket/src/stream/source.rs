@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::{
     address,
-    arenas::Mapped,
+    process::arenas::Mapped,
     socket::{Socket, mark},
     sys::call,
     types::Fd,

@@ -1,15 +1,25 @@
 //! Descriptors: closed, duplicated, asked.
 
+pub mod adopt;
+pub mod file;
+pub(crate) mod ioctl_unsafe;
+pub(crate) mod numbers;
+pub mod pass;
+pub mod table;
+
 use libc::{CLOSE_RANGE_CLOEXEC, F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_CLOEXEC};
 use rustix::io::Errno;
 
 use crate::{
-    channel::{self, O_NONBLOCK},
-    connect, poll, ports,
+    descriptor::table::Changing,
+    poll, ports,
     process::{self, enter_page},
     socket::{Kind, Socket},
+    stream::{
+        channel::{self, O_NONBLOCK},
+        connect,
+    },
     sys::call,
-    table::{self, Changing},
     types::{Fd, Ours},
 };
 
@@ -23,7 +33,7 @@ pub fn close(fd: Fd) -> Ours<()> {
         Some(Kind::Internal) => return Some(Err(Errno::BADF)),
         Some(_) => {}
     }
-    crate::tcp_options::before_close(fd);
+    crate::options::tcp_options::before_close(fd);
     let changing = Changing::begin();
     forget(fd);
     let answer = call::close(fd);

@@ -21,13 +21,16 @@ use rustix::{
 };
 
 use crate::{
-    address, arenas, channel, connect, fork, listen,
-    numbers::{self, Room, Turn},
-    poll,
-    process::{self, Attachment},
+    address,
+    descriptor::{
+        numbers::{self, Room, Turn},
+        table,
+    },
+    listen, poll,
+    process::{self, Attachment, arenas, fork},
     socket::{Kind, Socket, mark},
+    stream::{channel, connect},
     sys::{self, call},
-    table,
     types::Fd,
 };
 
@@ -356,7 +359,7 @@ pub(crate) fn enter(fd: Fd) -> Option<&'static Socket> {
     let family = call::int_option(fd, SOL_SOCKET, SO_DOMAIN).ok()? as u32;
     (family == address::AF_INET || family == address::AF_INET6).then_some(())?;
     let socket = connect::enter(fd, Kind::Fresh, family)?;
-    socket.set_status(call::fcntl(fd, F_GETFL, 0).unwrap_or(0) as u32 & crate::channel::O_NONBLOCK);
+    socket.set_status(call::fcntl(fd, F_GETFL, 0).unwrap_or(0) as u32 & crate::stream::channel::O_NONBLOCK);
     socket.mark(mark::SHARED);
     crate::options::recall(fd, socket);
     Some(socket)

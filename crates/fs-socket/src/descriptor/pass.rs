@@ -5,11 +5,13 @@ use libc::{SO_DOMAIN, SO_TYPE, SOCK_STREAM, SOL_SOCKET};
 use rustix::fd::AsFd;
 
 use crate::{
-    address, arenas, channel, connect, exec, listen, numbers,
-    process::{self, Attachment},
+    address,
+    descriptor::{numbers, table},
+    listen,
+    process::{self, Attachment, arenas, exec},
     socket::{Kind, mark},
+    stream::{channel, connect},
     sys::{self, call},
-    table,
     types::Fd,
 };
 
@@ -69,7 +71,7 @@ pub fn claim(fds: &[Fd], peeked: bool) {
             let claimed = claim_one(attachment, fd);
             if claimed.is_none() && is_bound_only(fd) {
                 // It may be made to listen here and in the process that it comes from.
-                crate::adopt::enter(fd);
+                crate::descriptor::adopt::enter(fd);
             }
         }
     }
@@ -83,7 +85,7 @@ fn is_bound_only(fd: Fd) -> bool {
     use libc::SO_ACCEPTCONN;
     call::int_option(fd, SOL_SOCKET, SO_ACCEPTCONN) == Ok(0)
         && call::getsockname(fd).is_ok_and(|name| matches!(name.as_bytes(), [_, _, high, low, ..] if high | low != 0))
-        && crate::adopt::is_unconnected(fd)
+        && crate::descriptor::adopt::is_unconnected(fd)
 }
 
 fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {

@@ -22,10 +22,10 @@ use libc::{
 use rustix::io::Errno;
 
 use crate::{
+    descriptor::table,
     process,
     socket::{Kind, Socket},
     sys::call,
-    table,
     types::Fd,
 };
 

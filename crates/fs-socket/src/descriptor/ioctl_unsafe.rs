@@ -5,9 +5,9 @@ use libc::{FIONBIO, FIONREAD, SIOCOUTQNSD, TIOCOUTQ};
 use rustix::io::Errno;
 
 use crate::{
-    descriptor,
+    descriptor::{self, table},
+    options::tcp_options,
     socket::Kind,
-    table, tcp_options,
     types::{Fd, Ours},
 };
 

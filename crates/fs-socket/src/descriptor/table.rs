@@ -16,8 +16,10 @@ use core::{
 };
 
 use crate::{
-    held::{Held, Note},
-    process::{self, Attachment},
+    process::{
+        self, Attachment,
+        held::{Held, Note},
+    },
     socket::{Kind, Socket},
     sys::{
         array::Array,

@@ -22,9 +22,12 @@ use rustix::{
 };
 
 use crate::{
-    arenas::{self, Mapped},
-    numbers, probe,
-    process::Attachment,
+    descriptor::numbers,
+    process::{
+        Attachment,
+        arenas::{self, Mapped},
+        probe,
+    },
     sys::{array::Array, call, pointer::Pointer},
 };
 

@@ -15,15 +15,20 @@ use rustix::io::Errno;
 
 use crate::{
     address,
-    arenas::Mapped,
-    channel::{self, O_NONBLOCK, Patience},
-    numbers, poll,
-    process::{self, Attachment},
-    route::{self, Way},
+    descriptor::{numbers, table},
+    options::tcp_options,
+    poll,
+    process::{
+        self, Attachment,
+        arenas::Mapped,
+        route::{self, Way},
+    },
     socket::{Kind, Socket, mark},
-    source,
+    stream::{
+        channel::{self, O_NONBLOCK, Patience},
+        source,
+    },
     sys::{self, call},
-    table, tcp_options,
     types::{Fd, Ours},
 };
 

@@ -3,6 +3,8 @@
 //! Every option goes to the placeholder first: the kernel has the errno, the limits and the value that getsockopt gives.
 //! What means something to a channel is done besides.
 
+pub(crate) mod tcp_options;
+
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -11,11 +13,12 @@ use libc::{IP_TOS, IPV6_ADDRFORM, SOL_IP, SOL_SOCKET, SOL_TCP};
 use rustix::io::Errno;
 
 use crate::{
-    address, ancillary, poll,
+    address,
+    descriptor::table,
+    poll,
     socket::{Kind, Readiness, Socket, mark},
-    source,
+    stream::{ancillary, source},
     sys::call,
-    table, tcp_options,
     types::{Address, Fd, Ours},
 };
 
@@ -219,7 +222,7 @@ fn of_connection(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) -
                 return Some(Err(Errno::INVAL));
             }
             // The kernel's choice has gone with the connection.
-            crate::source::give_up(fd, socket);
+            crate::stream::source::give_up(fd, socket);
             None
         }
         (SOL_IPV6, IPV6_ADDRFORM) if socket.family() == address::AF_INET6 => Some(to_ipv4(fd, socket, int)),

@@ -11,8 +11,9 @@ use fs_shm::control::{Error, KernelReason};
 use rustix::{fd::AsRawFd, io::Errno};
 
 use crate::{
-    address, numbers,
-    source::{TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE},
+    address,
+    descriptor::numbers,
+    stream::source::{TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE},
     sys::{self, call},
 };
 

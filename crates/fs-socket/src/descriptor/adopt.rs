@@ -5,11 +5,12 @@ use libc::{IPPROTO_TCP, SO_ACCEPTCONN, SO_PROTOCOL, SO_TYPE, SOCK_STREAM, SOL_SO
 use rustix::io::Errno;
 
 use crate::{
-    address, exec, listen,
-    process::{self, enter_page},
+    address,
+    descriptor::table::{self, Changing},
+    listen,
+    process::{self, enter_page, exec},
     socket::{Kind, Socket, mark},
     sys::call,
-    table::{self, Changing},
     types::Fd,
 };
 

@@ -13,11 +13,11 @@ use fs_shm::{Channel, Ends, Interest, Wait, WaitEnd};
 use rustix::io::Errno;
 
 use crate::{
+    descriptor::table::{self, SocketRef},
     poll,
     process::{self, Attachment},
     socket::Socket,
     sys::signals,
-    table::{self, SocketRef},
     types::Fd,
 };
 

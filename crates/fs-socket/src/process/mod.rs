@@ -3,7 +3,15 @@
 //! 1. [`attached`] answers the attachment, making it if there is none (at most one try a second). All that hangs on an
 //!    attachment carries its `life`, which counts up: what belongs to an earlier one is dead.
 //! 2. Attachments are never freed: a reader holds nothing. A process has one, and one more for each daemon that died.
-//! 3. A forked child's attachment is made by its parent ([`crate::fork`]) and only put into place here.
+//! 3. A forked child's attachment is made by its parent ([`crate::process::fork`]) and only put into place here.
+
+pub(crate) mod arenas;
+pub mod exec;
+pub mod fork;
+pub(crate) mod held;
+pub(crate) mod memory;
+pub(crate) mod probe;
+pub(crate) mod route;
 
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
@@ -26,11 +34,13 @@ use rustix::{
 use std::{ffi::OsString, sync::OnceLock};
 
 use crate::{
-    channel,
-    numbers::{self, Room},
+    descriptor::{
+        numbers::{self, Room},
+        table,
+    },
     socket::{Kind, Socket},
+    stream::channel,
     sys::{self, array::Array, pointer::Pointer, signals, thread},
-    table,
     types::Fd,
 };
 
@@ -477,7 +487,7 @@ impl Bells for Doorbells {
     }
 
     fn may_use(&self, bytes: u64) -> bool {
-        crate::memory::may_use(bytes)
+        crate::process::memory::may_use(bytes)
     }
 
     fn trim(&self, number: u32) -> bool {
@@ -529,14 +539,14 @@ fn ask(poller: u32) -> Known {
 ///
 /// Bells that are known by then are rung directly, pollers that join later are rung by the daemon.
 pub fn confine() {
-    for poller in crate::arenas::all().flat_map(fs_shm::Arena::peer_pollers) {
+    for poller in crate::process::arenas::all().flat_map(fs_shm::Arena::peer_pollers) {
         if BELLS.find(poller).is_none() && ask(poller) == Known::Unreachable && BELLS.find(poller).is_none() {
             // No room for descriptors: asking for the next ones is in vain.
             break;
         }
     }
     crate::poll::confine();
-    crate::fork::prepare();
+    crate::process::fork::prepare();
     grow_tables();
     signals::remember();
     fs_shm::wait::confine();
