@@ -54,11 +54,13 @@ impl Proc {
     pub fn wait_for(&mut self, what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
         let start = Instant::now();
         loop {
-            if let Some(status) = self.ended()? {
-                bail!("{} ended ({status}) before {what}:\n{}", self.name, tail(&self.log, 20));
-            }
+            // Asked first: what it did before its end counts.
+            let ended = self.ended()?;
             if ready() {
                 return Ok(());
+            }
+            if let Some(status) = ended {
+                bail!("{} ended ({status}) before {what}:\n{}", self.name, tail(&self.log, 20));
             }
             ensure!(
                 start.elapsed() < limit,
