@@ -560,6 +560,28 @@ fn a_capture_that_leads_to_the_daemon_tells_it_nothing() {
     drop(daemon);
 }
 
+/// Both ends of a pair, passed as two children's connections: what the daemon says at one it hears at the other.
+#[test]
+fn a_daemon_does_not_answer_itself() {
+    let daemon = start("itself");
+    let path = daemon.path().to_owned();
+    let honest = Honest::new(&path);
+    let hostile = connect(&path);
+    hostile.hello(b"hostile").unwrap();
+    let (child, end) = Client::pair().unwrap();
+    hostile.fork(end).unwrap();
+    hostile.fork(child.fd().try_clone_to_owned().unwrap().into()).unwrap();
+    let mut buffer = [0; MESSAGE_MAX];
+    let len = Request::Status.encode(1, &mut buffer).unwrap();
+    socket::send(child.fd(), &buffer[..len], &[]).unwrap();
+    honest.check();
+    std::thread::sleep(Duration::from_millis(300));
+    let malformed = counter(&path, "requests_malformed");
+    assert!(malformed < 10, "{malformed} in 300 ms");
+    honest.check();
+    drop(daemon);
+}
+
 /// A socket in a network namespace of its own, which exists for as long as the socket does.
 fn socket_in_new_namespace() -> OwnedFd {
     let mut maker = Command::new("unshare")

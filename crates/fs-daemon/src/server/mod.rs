@@ -32,7 +32,7 @@ use crate::wire::{ListenerOptions, Wire};
 use arenas::{Acceptor, ArenaEntry, Opener};
 use attach::Attachment;
 use fs_shm::Geometry;
-use fs_shm::control::{ADMIN_MAX, MESSAGE_MAX, Reply, Request, socket};
+use fs_shm::control::{ADMIN_MAX, MESSAGE_MAX, Reply, Request, is_reply, socket};
 use fs_shm::pages::{DirectoryPage, ListenerPage};
 use in_flight::InFlight;
 use place::DefaultOptions;
@@ -482,6 +482,11 @@ impl Server {
             let Some(connection) = self.connections.get_mut(&id) else { return };
             if let Some(sender) = record.sender {
                 connection.who = sender;
+            }
+            if is_reply(&buffer[..record.len]) {
+                // A process has passed both ends of a pair: what the daemon says at one it hears at the other.
+                self.counters.malformed += 1;
+                return self.disconnect(id);
             }
             let request = Request::decode(&buffer[..record.len]);
             match request {

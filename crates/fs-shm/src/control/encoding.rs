@@ -9,6 +9,8 @@ use super::wire::{Malformed, Reader, Writer};
 
 /// Bytes before the fields.
 const HEADER: usize = 8;
+/// Kinds of replies begin here.
+const REPLIES: u16 = 0x8000;
 
 fn header(w: &mut Writer<'_>, kind: u16, number: u32) {
     w.u16(kind);
@@ -24,6 +26,11 @@ fn read_header(bytes: &[u8]) -> Result<(u16, u32, Reader<'_>), Malformed> {
     }
     let number = r.u32()?;
     Ok((kind, number, r))
+}
+
+/// Whether a record is a reply by its kind, and so nothing that a process asks.
+pub fn is_reply(record: &[u8]) -> bool {
+    read_header(record).is_ok_and(|(kind, ..)| kind >= REPLIES)
 }
 
 impl Request {
@@ -223,7 +230,7 @@ impl Reply {
     }
 
     fn kind(&self) -> u16 {
-        0x8000
+        REPLIES
             + match self {
                 Reply::Done => 1,
                 Reply::Failed { .. } => 2,
@@ -248,7 +255,7 @@ impl Reply {
     /// Reads a message; answers its number with it, and the rows behind it for the two kinds that have some.
     pub fn decode(bytes: &[u8]) -> Result<(u32, Reply, &[u8]), Malformed> {
         let (kind, number, mut r) = read_header(bytes)?;
-        let reply = match kind.wrapping_sub(0x8000) {
+        let reply = match kind.wrapping_sub(REPLIES) {
             1 => Reply::Done,
             2 => Reply::Failed { errno: errno(r.u32()?)? },
             3 => Reply::Welcome {
