@@ -151,6 +151,7 @@ impl Server {
         match path.and_then(|path| self.has_programs(&path)) {
             Ok(has) => has,
             Err(error) => {
+                name_limit(&error);
                 tracing::debug!(%error, pid, "a process's cgroup is unknown: its connections are the kernel's");
                 true
             }
@@ -704,6 +705,17 @@ fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: Listener
 /// The process's path in the unified hierarchy; `None` when it cannot be read.
 pub(super) fn cgroup(pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
-    let text = text.inspect_err(|error| tracing::debug!(pid, %error, "a process's cgroup")).ok()?;
+    let text = text
+        .inspect_err(|error| {
+            name_limit(error);
+            tracing::debug!(pid, %error, "a process's cgroup");
+        })
+        .ok()?;
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}
+
+fn name_limit(error: &std::io::Error) {
+    if let Some(errno) = Errno::from_io_error(error) {
+        super::arenas::no_descriptor(&errno);
+    }
 }
