@@ -75,8 +75,7 @@ impl PortAllocator {
         allocator
     }
 
-    /// Uses other ports from now on.
-    pub(crate) fn set_ports(&mut self, ports: &PortSet) {
+    fn set_ports(&mut self, ports: &PortSet) {
         let Self { core, rfd, ports: mine, all, .. } = self;
         *all = ports.iter().filter(|&port| port != 0).collect();
         *mine = all.iter().copied().filter(|&port| rfd.core_of_port(port) == Some(*core)).collect();

@@ -30,7 +30,7 @@ use crate::rx::table::{FlowHasher, FlowTable};
 use crate::socket::event::{Event, Ready};
 use crate::socket::fast_open::Peers;
 use crate::socket::listener::ListenTable;
-use crate::socket::ports::{PortAllocator, PortSet};
+use crate::socket::ports::PortAllocator;
 use crate::socket::udp::UdpTable;
 use crate::stats::Stats;
 use crate::tcb::deadlines::{Deadlines, Token};
@@ -243,12 +243,6 @@ impl<P: FramePool> Stack<P> {
     /// may depend on a flow's addresses, not on its ports.
     pub fn set_steering(&mut self, steering: Option<Steering>) {
         self.delivery.set_steering(steering);
-    }
-
-    /// Replaces the ports for active connections (all cores' together; RFD bits pick this core's).
-    pub fn set_ephemeral_ports(&mut self, ports: &PortSet) {
-        self.ports.set_ports(ports);
-        self.delivery.set_active_ports(ports.clone());
     }
 
     /// Ports that this core listens on or has UDP sockets at, for the kernel's and the XDP program's tables.

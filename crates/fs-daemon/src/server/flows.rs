@@ -150,6 +150,7 @@ impl Server {
             let has = match known.get(&path) {
                 Some(has) => *has,
                 None => {
+                    // What cannot be asked now (no descriptor is left) is asked with the next glance: it ends nobody.
                     let has = self.has_programs(&path).unwrap_or(false);
                     known.insert(path, has);
                     has

@@ -183,7 +183,7 @@ impl SharedListener {
         }
     }
 
-    /// Takes a listener out; `false`: it was the last one, and it is closed.
+    /// Takes a listener out; `false`: it was the last one, and the core listens there no more.
     pub(super) fn remove(&self, listener: u32) -> bool {
         self.homes.borrow_mut().retain(|home| home.listener != listener);
         if self.homes.borrow().is_empty() {
@@ -196,7 +196,7 @@ impl SharedListener {
         true
     }
 
-    /// Waits until some listener's queue has room; `false`: it is closed.
+    /// Waits until some listener's queue has room; `false`: the core listens there no more.
     async fn room(&self) -> bool {
         while !self.homes.borrow().iter().any(Home::has_room) {
             if self.listener.borrow().is_none() {
@@ -222,7 +222,7 @@ impl SharedListener {
         Some(answer)
     }
 
-    /// The next connection; `None`: it is closed.
+    /// The next connection; `None`: the core listens there no more.
     async fn accept(&self) -> Option<(TcpStream, SocketAddr)> {
         poll_fn(|cx| match &*self.listener.borrow() {
             // An error is the runtime's end.

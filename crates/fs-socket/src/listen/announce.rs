@@ -1,6 +1,6 @@
 //! Telling the daemon of a listener, and the attachment page what its numbers stand for.
 //!
-//! Other threads may close its numbers, shut it down or fork meanwhile. So it is held, and its guard as well; the daemon is
+//! Other threads may close its numbers, shut it down or fork meanwhile. So the socket is held, and its listener's entry as well; the daemon is
 //! shown a number of our own; what was written is looked at again afterwards, and who takes something back does so in the
 //! other order. A fork has all of it or nothing.
 
@@ -247,14 +247,14 @@ impl Drop for ListenerGuard {
 }
 
 impl Listener {
-    /// One hold less of the guard; with the last one it is free.
+    /// One hold of the entry less; with the last one it is free.
     pub(super) fn let_go(&self) {
         if self.used.fetch_sub(1, AcqRel) == 1 {
             self.forget_options();
         }
     }
 
-    /// Whether a thread holds the guard besides the socket: one that tells the daemon of it.
+    /// Whether a thread holds the entry besides the socket: one that tells the daemon of it.
     pub(super) fn is_announced_now(&self) -> bool {
         self.used.load(Acquire) > 1
     }

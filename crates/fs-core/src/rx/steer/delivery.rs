@@ -64,10 +64,6 @@ impl Delivery {
         Self { core, cores, rfd, active_ports, steering: None }
     }
 
-    pub(crate) fn set_active_ports(&mut self, ports: PortSet) {
-        self.active_ports = ports;
-    }
-
     pub(crate) fn set_steering(&mut self, steering: Option<Steering>) {
         self.steering = steering;
     }
