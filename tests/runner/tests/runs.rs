@@ -1,0 +1,76 @@
+//! The program on a package made for it: what passes, fails, hangs, is skipped and is ignored.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const TESTS: &str = r#"
+//! Doc.
+// runner: timeout 2
+
+#[test]
+fn passes() {}
+#[test]
+fn fails() { println!("what it says"); panic!("why") }
+#[test]
+fn hangs() { std::thread::sleep(std::time::Duration::from_secs(1000)) }
+#[test]
+fn is_skipped() { println!("skipped: not root") }
+#[test]
+#[ignore]
+fn is_ignored() { panic!() }
+#[test]
+fn aborts() { std::process::abort() }
+#[test]
+fn has_a_lab_of_its_own() { assert_eq!(std::env::var("FS_LAB").unwrap(), "fsx-0") }
+#[test]
+fn is_where_cargo_would_run_it() { assert!(std::path::Path::new("Cargo.toml").exists()) }
+"#;
+
+fn package(dir: &Path, tests: &str) {
+    std::fs::create_dir_all(dir.join("src")).unwrap();
+    std::fs::create_dir_all(dir.join("tests")).unwrap();
+    let manifest = "[package]\nname = \"sample\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n";
+    std::fs::write(dir.join("Cargo.toml"), manifest).unwrap();
+    std::fs::write(dir.join("src/lib.rs"), "//! ```\n//! assert_eq!(1 + 1, 2);\n//! ```\n").unwrap();
+    std::fs::write(dir.join("tests/all.rs"), tests).unwrap();
+}
+
+fn runner(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fs-runner"));
+    command.args(["--name", "sample", "--out", "out"]).args(arguments).current_dir(dir);
+    // The package's programs lie beside it, whatever this test's own are built with.
+    command.env_remove("RUSTFLAGS").env("CARGO_TARGET_DIR", dir.join("target")).env("FS_LAB", "fsx");
+    command.output().unwrap()
+}
+
+#[test]
+fn each_test_has_its_result() {
+    let dir = tempfile::tempdir().unwrap();
+    package(dir.path(), TESTS);
+    let output = runner(dir.path(), &["--", "--offline"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    let read = |name: &str| std::fs::read_to_string(dir.path().join("out").join(name)).unwrap();
+    let counts = read("sample.counts");
+    let mut counts = counts.lines();
+    // The doctest passes, too.
+    assert_eq!(counts.next().unwrap(), "4 3 2", "{said}{}", read("sample.log"));
+    let mut failed: Vec<_> = counts.map(|name| name.rsplit_once("::").unwrap().1).collect();
+    failed.sort_unstable();
+    assert_eq!(failed, ["aborts", "fails", "hangs"]);
+    assert!(!output.status.success());
+    for part in ["what it says", "why", "not over after 2 s", "signal: 6"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let junit = read("sample.xml");
+    assert!(junit.contains(r#"tests="9" skipped="2" failures="3" errors="0""#), "{junit}");
+}
+
+#[test]
+fn a_package_that_does_not_compile_has_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    package(dir.path(), "#[test]\nfn wrong() { let () = 1; }\n");
+    let output = runner(dir.path(), &["--", "--offline", "--tests"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("could not compile `sample` (test \"all\")"), "{said}");
+}
