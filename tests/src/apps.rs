@@ -117,11 +117,30 @@ pub fn compile(name: &str, allowed: &[&str]) -> Result<PathBuf> {
         .filter(|path| path.extension().is_some_and(|kind| kind == "c"))
         .collect();
     files.sort();
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu17", "-O1", "-D_GNU_SOURCE", "-pthread", "-Wall", "-Werror"]).args(allowed);
-    let output = cc.arg("-o").arg(&program).args(&files).output().context("cannot run cc")?;
-    ensure!(output.status.success(), "cc:\n{}", String::from_utf8_lossy(&output.stderr));
+    made(&program, |program| {
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu17", "-O1", "-D_GNU_SOURCE", "-pthread", "-Wall", "-Werror"]).args(allowed);
+        let output = cc.arg("-o").arg(program).args(&files).output().context("cannot run cc")?;
+        ensure!(output.status.success(), "cc:\n{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    })?;
     Ok(program)
+}
+
+/// Makes a file that tests of several processes make and use: whole under another name first, so that none sees a part of it.
+pub fn made<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    let mut name = path.file_name().context("no name")?.to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let part = path.with_file_name(name);
+    let result = make(&part).and_then(|made| {
+        std::fs::rename(&part, path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(made)
+    });
+    if result.is_err() {
+        // It may not have been begun.
+        let _ = std::fs::remove_file(&part);
+    }
+    result
 }
 
 /// Programs of ours, built in release.

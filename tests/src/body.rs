@@ -1,5 +1,6 @@
 //! Bodies to send through: files of pseudo-random bytes with their SHA-256, made once and kept under the target folder.
 
+use crate::apps::{made, target_dir};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -36,7 +37,7 @@ pub const GIB: (&str, u64) = ("1g", 1 << 30);
 
 /// The folder that holds them.
 pub fn folder() -> Result<PathBuf> {
-    let dir = crate::apps::target_dir().join("lab-data");
+    let dir = target_dir().join("lab-data");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     Ok(dir)
 }
@@ -50,8 +51,8 @@ pub fn body((name, len): (&'static str, u64)) -> Result<Body> {
     {
         return Ok(Body { name, path, len, sha256 });
     }
-    let sha256 = write(&path, len).with_context(|| format!("cannot write {}", path.display()))?;
-    std::fs::write(&digest, &sha256)?;
+    let sha256 = made(&path, |part| write(part, len).with_context(|| format!("cannot write {}", part.display())))?;
+    made(&digest, |part| Ok(std::fs::write(part, &sha256)?))?;
     Ok(Body { name, path, len, sha256 })
 }
 

@@ -42,25 +42,20 @@ impl Gvisor {
     /// Builds the program. `None`, with a line `skipped: …` on standard output, where it cannot be built.
     pub fn build() -> Result<Option<Gvisor>> {
         let program = crate::apps::target_dir().join("gvisor-peer");
-        let mut go = Command::new("go");
-        // No other Go than the installed one is fetched.
-        go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly -buildvcs=false");
-        go.arg("build")
-            .arg("-o")
-            .arg(&program)
-            .arg(".")
-            .current_dir(crate::apps::workspace().join("tests/gvisor-peer"));
-        let why = match go.output() {
-            Ok(output) if output.status.success() => return Ok(Some(Gvisor(program))),
-            Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                said.lines().last().unwrap_or("go build failed").to_owned()
-            }
-            Err(error) => format!("go: {error}"),
-        };
-        ensure!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "FS_TEST_MUST_RUN is set, but gvisor-peer: {why}");
+        let built = crate::apps::made(&program, |program| {
+            let mut go = Command::new("go");
+            // No other Go than the installed one is fetched.
+            go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly -buildvcs=false");
+            go.args(["build", "-o"]).arg(program).arg(".").current_dir(crate::apps::workspace().join("tests/gvisor-peer"));
+            let output = go.output().context("go")?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{}", said.trim().lines().last().unwrap_or("go build failed"));
+            Ok(())
+        });
+        let Err(why) = built else { return Ok(Some(Gvisor(program))) };
+        ensure!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "FS_TEST_MUST_RUN is set, but gvisor-peer: {why:#}");
         let test = std::thread::current().name().unwrap_or("gVisor").to_owned();
-        println!("skipped: {test}: gvisor-peer cannot be built: {why}");
+        println!("skipped: {test}: gvisor-peer cannot be built: {why:#}");
         Ok(None)
     }
 

@@ -1,5 +1,7 @@
 //! Attacks by unprivileged users (`lab/redteam`): what held is held, and what is known to work is known.
 
+// runner: beside others
+
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::workspace;
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! The same program of socket calls on the kernel and on libfastsock.so: what it observes is equal.
 
+// runner: beside others
+
 use anyhow::{Result, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
 use fs_tests::unmodified::semantics::{Case, Semantics, difference};
