@@ -305,13 +305,11 @@ impl<'a> Channel<'a> {
     }
 
     /// Frees the locks that a dead attachment holds on either side of this channel (the daemon; after the process is
-    /// gone, or has exec'ed).
-    pub fn break_locks(&self, attachment: u32) {
+    /// gone, or has exec'ed). Whether there was one: it ended in the middle of a call.
+    pub fn break_locks(&self, attachment: u32) -> bool {
         let block = self.block();
-        for side in 0..2 {
-            holder::break_lock(&block.inn[side].hot.lock, attachment);
-            holder::break_lock(&block.tx[side].lock, attachment);
-        }
+        let locks = (0..2).flat_map(|side| [&block.inn[side].hot.lock, &block.tx[side].lock]);
+        locks.fold(false, |any, lock| any | holder::break_lock(lock, attachment))
     }
 
     /// Frees the locks of this side that this very thread holds, which has jumped out of the call that took them.
@@ -319,6 +317,27 @@ impl<'a> Channel<'a> {
         let side = self.side().index();
         holder::break_own(&self.block().inn[side].hot.lock);
         holder::break_own(&self.block().tx[side].lock);
+    }
+
+    /// Gives back so many references of a process that is gone (the daemon), and wakes those who may wait for what it was in the middle
+    /// of; `interrupted`: it held a lock. Where others hold the side still and nothing has ended there is nothing to tell, and an edge
+    /// in vain would be one that the kernel does not give: who publishes bytes or room tells of it before the lock is let go.
+    pub fn release_gone(&self, references: u32, interrupted: bool) {
+        self.release_dead(references);
+        if interrupted || !self.is_flowing() {
+            self.rouse();
+        }
+    }
+
+    /// Open, and nothing of it has ended, on neither side.
+    fn is_flowing(&self) -> bool {
+        const ENDS: u32 = RCV_SHUT | SND_SHUT | RESET_SEEN;
+        let block = self.block();
+        let has_end = |side: usize| {
+            let own = &block.own[side];
+            own.flags.load(Acquire) & ENDS != 0 || own.error.load(Acquire) != 0
+        };
+        self.state().is_some_and(State::is_plain) && !has_end(0) && !has_end(1)
     }
 
     /// Wakes everybody who may wait on either side, whatever the flags say: one that had taken a flag has died before it woke
