@@ -69,6 +69,11 @@ impl Deadline {
         self.at.get()
     }
 
+    /// Whether the time is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
     /// What is left; `None`: no end.
     pub(super) fn left(&self) -> Option<Duration> {
         self.at().map(|at| Duration::from_nanos(at.saturating_sub(now())))
@@ -220,7 +225,8 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     let Some(outer) = inner.live.as_ref().map(|live| live.outer()) else { return Ok(true) };
     let number = inner.number;
     if !inner.is_idle() || !inner.arm() {
-        return Ok(true);
+        // What comes again and again and is no event to the caller must not keep it beyond its time.
+        return Ok(!deadline.is_over());
     }
     inner.sleepers += 1;
     let ask = inner.must_ask();
@@ -277,7 +283,7 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     if n == 0 && cancels {
         return Err(CANCELLED);
     }
-    Ok(n > 0 || deadline.left().is_none_or(|left| !left.is_zero()))
+    Ok(n > 0 || !deadline.is_over())
 }
 
 #[cfg(test)]
