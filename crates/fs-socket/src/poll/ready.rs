@@ -27,11 +27,6 @@ const ERRORS: u32 = 0x8 | 0x10;
 impl Inner {
     /// Makes an entry a candidate, from now on, if it has something.
     pub(super) fn enqueue(&mut self, at: u32) {
-        self.enqueue_since(at, fs_shm::now);
-    }
-
-    /// The same of one that has been ready since.
-    pub(super) fn enqueue_since(&mut self, at: u32, since: impl FnOnce() -> u64) {
         let is_idle = |entry: &Entry| match entry.source {
             Source::Channel { .. } | Source::Listener | Source::Nested(_) => entry.is_valid() && now(entry) == 0,
             Source::Kernel => false,
@@ -40,11 +35,25 @@ impl Inner {
             return;
         }
         if let Some(candidate) = self.interest.queue(at) {
-            let since = since();
+            let since = fs_shm::now();
             self.ready.push_back(candidate.since(since));
             self.unsettled += 1;
             self.changed(since, candidate.by);
         }
+    }
+
+    /// A connection came to a listener's entry then, whether it waits still or not.
+    pub(super) fn come(&mut self, at: u32, since: u64) {
+        let hears =
+            self.interest.get(at).is_some_and(|entry| Changes::READ.of(entry.hears()).is_some() && !entry.spent);
+        if !hears {
+            return;
+        }
+        if let Some(candidate) = self.interest.queue(at) {
+            self.ready.push_back(candidate.since(since));
+            self.unsettled += 1;
+        }
+        self.changed(since, self.interest.turn(at));
     }
 
     /// An edge for the sets that this one is in.
@@ -98,7 +107,8 @@ impl Inner {
             };
             joined.arena.drain_changes(lane, |slot, changes| {
                 let mut told: Option<(Changes, u64)> = None;
-                let mut at = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
+                let first = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
+                let mut at = first;
                 while let Some(entry) = interest.get_mut(at) {
                     let beside = entry.beside;
                     if let Some(changes) = changes.of(entry.hears()).filter(|_| !entry.spent) {
@@ -109,10 +119,14 @@ impl Inner {
                     }
                     at = beside;
                 }
-                // Not the message of a connection that was accepted.
-                if !joined.listeners.is_empty() && joined.arena.is_waiting(slot) {
+                // Not the message of a connection that was accepted, but that it came before. One that this set has came before it was
+                // added: `attach_channel` looked then. Its times are not read with each message.
+                let has_come =
+                    || joined.arena.is_waiting(slot) || first == u32::MAX && joined.arena.has_come(lane, slot);
+                if !joined.listeners.is_empty() && has_come() {
                     for &at in &joined.listeners {
-                        if interest.get(at).is_some_and(|entry| Changes::READ.of(entry.hears()).is_some()) {
+                        let hears = |entry: &Entry| !entry.spent && Changes::READ.of(entry.hears()).is_some();
+                        if interest.get(at).is_some_and(hears) {
                             told = Some((Changes::READ, interest.turn(at)));
                             let since = joined.arena.changed(lane, slot, Changes::READ);
                             queue(interest.get_mut(at), at, since, ready);
@@ -344,12 +358,14 @@ impl Inner {
                     return false;
                 }
             }
-            if let Some(Entry { source: Source::Nested(index), .. }) = self.interest.get(self.special[i]) {
-                let index = *index;
+            if let Some(Entry { source: Source::Nested(index), seen, event, .. }) = self.interest.get(self.special[i]) {
+                let (index, seen, is_edge) = (*index, *seen, event.events & ET != 0);
                 self.watch_nested(self.special[i], index);
                 let armed = registry::find(index).and_then(Set::lock).is_none_or(|mut inner| {
                     inner.sleepers += 1;
-                    inner.ready.is_empty() && inner.arm()
+                    // What is ready in it, and was told of, is no edge.
+                    let has_news = if is_edge { inner.edges.count != seen } else { !inner.ready.is_empty() };
+                    !has_news && inner.arm()
                 });
                 if !armed {
                     self.disarm_nested(i + 1);
