@@ -7,7 +7,10 @@ use core::{
 };
 use std::collections::VecDeque;
 
-use fs_shm::lanes::Changes;
+use fs_shm::{
+    Arena,
+    lanes::{Changes, Lane},
+};
 
 use super::{
     EpollEvent, PollFd, expand,
@@ -106,14 +109,15 @@ impl Inner {
                 continue;
             };
             joined.arena.drain_changes(lane, |slot, changes| {
-                let mut told: Option<(Changes, u64)> = None;
+                let mut told: Option<Edge> = None;
                 let first = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
                 let mut at = first;
                 while let Some(entry) = interest.get_mut(at) {
                     let beside = entry.beside;
                     if let Some(changes) = changes.of(entry.hears()).filter(|_| !entry.spent) {
                         if edges.is_some() {
-                            told = Some((changes, entry.turn().max(told.map_or(0, |(_, by)| by))));
+                            let since = changed_for(joined.arena, lane, slot, changes, entry.hears());
+                            told = Some(earlier(told, since, entry.turn()));
                         }
                         queue(Some(entry), at, unread(changes), ready);
                     }
@@ -127,14 +131,14 @@ impl Inner {
                     for &at in &joined.listeners {
                         let hears = |entry: &Entry| !entry.spent && Changes::READ.of(entry.hears()).is_some();
                         if interest.get(at).is_some_and(hears) {
-                            told = Some((Changes::READ, interest.turn(at)));
                             let since = joined.arena.changed(lane, slot, Changes::READ);
+                            told = Some(earlier(told, since, interest.turn(at)));
                             queue(interest.get_mut(at), at, since, ready);
                         }
                     }
                 }
-                if let (Some((changes, by)), Some(edges)) = (told, edges.as_mut()) {
-                    edges.add((joined.arena.changed(lane, slot, changes), by));
+                if let (Some(edge), Some(edges)) = (told, edges.as_mut()) {
+                    edges.add(edge);
                 }
             });
         }
@@ -464,13 +468,28 @@ fn queue(entry: Option<&mut Entry>, at: u32, since: u64, ready: &mut VecDeque<Ca
 /// When it became a candidate.
 fn when(interest: &Interest, arenas: &[Joined], candidate: Candidate) -> u64 {
     if let Some(changes) = unread_changes(candidate.since)
-        && let Some(Source::Channel { arena, slot }) = interest.get(candidate.at).map(|entry| entry.source)
+        && let Some(entry) = interest.get(candidate.at)
+        && let Source::Channel { arena, slot } = entry.source
         && let Some(joined) = arenas.get(arena as usize)
         && let Some(lane) = joined.lane
     {
-        return joined.arena.changed(lane, slot, changes);
+        return changed_for(joined.arena, lane, slot, changes, entry.hears());
     }
     candidate.since
+}
+
+/// When these changes came, for one who hears of `hears`. Who asks for neither bytes nor room hears of what is for everybody, and a lane
+/// has bytes or room that came before beside it.
+fn changed_for(arena: &Arena, lane: Lane, slot: u32, changes: Changes, hears: Changes) -> u64 {
+    if hears == Changes::NONE {
+        return arena.changed(lane, slot, Changes::READ).max(arena.changed(lane, slot, Changes::WRITE));
+    }
+    arena.changed(lane, slot, changes)
+}
+
+/// Of two edges that one change is the one that came first, by the newer registration.
+fn earlier(told: Option<Edge>, since: u64, by: u64) -> Edge {
+    told.map_or((since, by), |(before, other)| (before.min(since), other.max(by)))
 }
 
 /// When a change came, `u64::MAX`: not known; and the newest registration that it came by.

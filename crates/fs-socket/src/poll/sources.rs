@@ -66,7 +66,10 @@ impl Inner {
                     self.begin_share(at, socket);
                     self.join_listener(at, socket, true);
                 }
-                self.enqueue(at);
+                // listen(2) again is no edge; arenas that have come meanwhile were one above.
+                if self.interest.get(at).is_some_and(|entry| entry.shares || entry.event.events & ET == 0) {
+                    self.enqueue(at);
+                }
             }
             // What its lane will tell was there before, or is this very change.
             (Source::Channel { arena, slot }, _) if self.is_marked(arena, slot) => {}
