@@ -320,12 +320,14 @@ impl<'a> Channel<'a> {
     }
 
     /// Gives back so many references of a process that is gone (the daemon), and wakes those who may wait for what it was in the middle
-    /// of; `interrupted`: it held a lock. Where others hold the side still and nothing has ended there is nothing to tell, and an edge
+    /// of; `interrupted`: it held a lock. Where others hold the side still and nothing has ended there is nothing to tell lanes, and an edge
     /// in vain would be one that the kernel does not give: who publishes bytes or room tells of it before the lock is let go.
     pub fn release_gone(&self, references: u32, interrupted: bool) {
         self.release_dead(references);
         if interrupted || !self.is_flowing() {
             self.rouse();
+        } else {
+            [Side::A, Side::B].into_iter().for_each(|side| self.rouse_waiters(side));
         }
     }
 
@@ -344,14 +346,19 @@ impl<'a> Channel<'a> {
     /// whom the flag was of (the daemon).
     pub fn rouse(&self) {
         for side in [Side::A, Side::B] {
-            let wake = &self.block().inn[side.index()].wake;
-            for (flag, word) in [(&wake.rx_sleep, &wake.rx_word), (&wake.tx_sleep, &wake.tx_word)] {
-                flag.store(0, SeqCst);
-                word.fetch_add(1, SeqCst);
-                crate::futex::wake_all(word);
-            }
-            let watch = wake.watch.load(SeqCst);
+            self.rouse_waiters(side);
+            let watch = self.block().inn[side.index()].wake.watch.load(SeqCst);
             self.arena.mark(side, watch, self.slot, Changes::ALL);
+        }
+    }
+
+    /// The same of those who sleep on the channel itself: they look again, which nobody else sees.
+    fn rouse_waiters(&self, side: Side) {
+        let wake = &self.block().inn[side.index()].wake;
+        for (flag, word) in [(&wake.rx_sleep, &wake.rx_word), (&wake.tx_sleep, &wake.tx_word)] {
+            flag.store(0, SeqCst);
+            word.fetch_add(1, SeqCst);
+            crate::futex::wake_all(word);
         }
     }
 
