@@ -196,7 +196,8 @@ impl<'a> Channel<'a> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
         let held = self.lock_send()?;
         let tx = self.tx();
-        if total != 0 && self.state().is_some_and(|state| state.is_refusing(self.side().other())) {
+        let leaves = total != 0 && !self.is_reset() && self.own().flags.load(Acquire) & SND_SHUT == 0;
+        if leaves && self.state().is_some_and(|state| state.is_refusing(self.side().other())) {
             // tcp_urg() of the kernel comes before the reset that answers the byte.
             let end = tx.out.tail.load(Relaxed).wrapping_add(total as u64);
             tx.rare.urgent.store(end, Relaxed);
