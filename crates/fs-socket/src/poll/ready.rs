@@ -32,7 +32,8 @@ impl Inner {
     pub(super) fn enqueue(&mut self, at: u32) {
         let is_idle = |entry: &Entry| match entry.source {
             Source::Channel { .. } | Source::Listener | Source::Nested(_) => entry.is_valid() && now(entry) == 0,
-            Source::Kernel => false,
+            // What it is or will be is told by the kernel's set, or when it becomes ours.
+            Source::Kernel => true,
         };
         if self.interest.get(at).is_some_and(is_idle) {
             return;
@@ -184,9 +185,12 @@ impl Inner {
         new.sort_unstable_by_key(|candidate| (candidate.since, Reverse(candidate.by)));
     }
 
-    /// How many candidates became some before anything that the kernel's set has now.
-    pub(super) fn in_front(&self) -> usize {
-        let is_before = |candidate: &&Candidate| when(&self.interest, &self.arenas, **candidate) < self.quiet;
+    /// How many candidates became some before then, or nobody knows when (`or_unknown`).
+    pub(super) fn in_front(&self, then: u64, or_unknown: bool) -> usize {
+        let is_before = |candidate: &&Candidate| {
+            let since = when(&self.interest, &self.arenas, **candidate);
+            since < then || or_unknown && since == UNKNOWN
+        };
         self.ready.iter().take_while(is_before).count()
     }
 

@@ -142,7 +142,10 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
     }
     inner.collect();
     let all = inner.ready.len();
-    let mut first = if core::mem::take(&mut inner.turn) { all } else { inner.in_front() };
+    let mut first = match core::mem::take(&mut inner.filled) {
+        0 => inner.in_front(inner.quiet, false),
+        filled => inner.in_front(filled, true),
+    };
     let mut rest = all - first;
     let mut n = inner.take(events, &mut first);
     if n == events.len() {
@@ -185,8 +188,9 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
     inner.looked = now();
     let before = fs_shm::now();
     let got = kernel::epoll_wait(inner.number, events, Some(Duration::ZERO), None)?;
-    inner.turn = got == events.len();
-    if !inner.turn {
+    if got == events.len() {
+        inner.filled = before;
+    } else {
         // All was reported, and what is level-triggered is at the end of the kernel's list since.
         inner.quiet = before;
     }
