@@ -155,11 +155,13 @@ pub(crate) fn break_own(word: &AtomicU64) {
     }
 }
 
-/// Frees the lock if `attachment` holds it. Only for an attachment whose threads are gone.
-pub(crate) fn break_lock(word: &AtomicU64, attachment: u32) {
+/// Frees the lock if `attachment` holds it; whether it did. Only for an attachment whose threads are gone.
+pub(crate) fn break_lock(word: &AtomicU64, attachment: u32) -> bool {
     let holder = word.load(Ordering::Acquire);
-    if holder >> 32 == u64::from(attachment) && holder != 0 {
+    let is_its = holder >> 32 == u64::from(attachment) && holder != 0;
+    if is_its {
         // Lost to nobody: the holder is dead, others only take the lock from 0.
         let _lost = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
+    is_its
 }

@@ -68,7 +68,7 @@ impl Arena {
         head.inbox_tail.store(next, Release);
         drop(held);
         if is_in {
-            self.notify_inbox(entry as u32);
+            self.notify_arrival(entry as u32);
         } else {
             self.admit();
         }
@@ -107,7 +107,7 @@ impl Arena {
             let _lost = head.inbox_admitted.compare_exchange(next, at.wrapping_add(1), AcqRel, Relaxed);
         }
         if let Some(slot) = let_in {
-            self.notify_inbox(slot);
+            self.notify_arrival(slot);
         }
     }
 
@@ -124,6 +124,13 @@ impl Arena {
     /// opener may write anything.
     pub fn waiting_since(&self) -> Option<u64> {
         self.oldest().map(|(_, entry)| self.came(entry as u32))
+    }
+
+    /// When the first connection of all came, whether it waits still or not, if that is known; as [`Arena::waiting_since`].
+    pub fn first_came(&self) -> Option<u64> {
+        let tail = self.head().inbox_tail.load(Acquire);
+        let is_known = tail != 0 && tail <= u64::from(self.geometry().slots);
+        is_known.then(|| self.came(self.inbox_entry(0).load(Relaxed) as u32))
     }
 
     /// The oldest entry and its position. It stays until [`Arena::pass`].

@@ -185,6 +185,13 @@ impl Arena {
         Changes::KINDS.into_iter().filter(|&kind| changes.has(kind)).map(time).min().unwrap_or(0)
     }
 
+    /// Whether the first of the changes that [`Arena::drain_changes`] named was that the connection in this slot came into the inbox,
+    /// also if it was accepted since; of ordered lanes only. Good for order only, as [`Arena::changed`].
+    pub fn has_come(&self, lane: Lane, slot: u32) -> bool {
+        let came = self.came(slot);
+        came != 0 && self.changed(lane, slot, Changes::READ) == came
+    }
+
     /// When the connection in this slot came into the inbox.
     pub(crate) fn came(&self, slot: u32) -> u64 {
         let is_one = slot < self.geometry().slots;
@@ -259,10 +266,15 @@ impl Arena {
     /// Marks `slot` dirty in every lane of `side` that `mask` names, and rings those that sleep. The caller published
     /// and fenced before it read `mask`.
     pub(crate) fn mark(&self, side: Side, mask: u32, slot: u32, changes: Changes) {
-        let mut time = 0;
+        self.mark_since(side, mask, slot, changes, &mut 0);
+    }
+
+    /// The same of a change of this time.
+    #[inline]
+    fn mark_since(&self, side: Side, mask: u32, slot: u32, changes: Changes, time: &mut u64) {
         for lane in bits(u64::from(mask)) {
             let head = self.lane_head(side, lane);
-            self.mark_dirty(head, (side, lane), slot, changes, &mut time);
+            self.mark_dirty(head, (side, lane), slot, changes, time);
             self.wake(head);
         }
     }
@@ -311,7 +323,13 @@ impl Arena {
         self.block(slot).inn[Side::B.index()].wake.came.store(now(), Relaxed);
     }
 
-    pub(crate) fn notify_inbox(&self, slot: u32) {
+    /// Tells of the connection in this slot, which has come into the inbox ([`Arena::note_time`]).
+    pub(crate) fn notify_arrival(&self, slot: u32) {
+        self.notify_inbox(slot, self.came(slot));
+    }
+
+    /// Tells who watches the inbox to look. `time`: of what there is to see; 0: now.
+    pub(crate) fn notify_inbox(&self, slot: u32, mut time: u64) {
         fence(SeqCst);
         let head = self.head();
         if sleep::claim(&head.inbox_sleep) {
@@ -320,12 +338,11 @@ impl Arena {
         }
         let watch = head.inbox_watch.load(Relaxed);
         let one_of = head.inbox_one_of.load(Relaxed) & watch;
-        self.mark(Side::B, watch & !one_of, slot, Changes::READ);
+        self.mark_since(Side::B, watch & !one_of, slot, Changes::READ, &mut time);
         if one_of == 0 {
             return;
         }
         // All of them look when they are awake next.
-        let mut time = 0;
         for lane in bits(u64::from(one_of)) {
             self.mark_dirty(self.lane_head(Side::B, lane), (Side::B, lane), slot, Changes::READ, &mut time);
         }

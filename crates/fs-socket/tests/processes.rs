@@ -12,7 +12,9 @@ use fs_socket::{Errno, flags};
 
 /// A forked child that ends with what `body` answers. It must not allocate.
 fn fork(body: impl FnOnce() -> i32) -> rustix::process::Pid {
+    let still = common::FORKS.write().unwrap();
     let forking = fs_socket::before_fork().unwrap();
+    drop(still);
     match common::process_unsafe::fork() {
         0 => {
             fs_socket::after_fork_child(forking);
@@ -207,7 +209,9 @@ fn a_spawned_program_takes_a_listener_over() {
     common::daemon();
     let way = Way::Ours;
     let (listener, at) = way.listener(0);
+    let still = common::FORKS.write().unwrap();
     let surviving = fs_socket::before_spawn(false).unwrap();
+    drop(still);
     let control = surviving.control.expect("a listener survives");
     let mut child =
         new_image(listener).env(fs_socket::process::exec::CONTROL_VARIABLE, control.to_string()).spawn().unwrap();

@@ -342,6 +342,7 @@ impl Server {
         let disarmed: Vec<u32> = slept_on.iter().copied().filter(|poller| !of_listeners.contains(poller)).collect();
         let gone = self.pollers.leave_all(id, &heirs);
         let mut told = HashSet::new();
+        let mut interrupted = HashSet::new();
         for &arena in &attachment.arenas {
             let held = channels.get(&arena).map_or(&[][..], Vec::as_slice);
             let opened = self.arenas.get(&arena).is_some_and(|entry| entry.opener == Some(Opener::Process(id)));
@@ -351,12 +352,14 @@ impl Server {
                 disarmed.iter().for_each(|&poller| mapped.disarm(poller));
                 if side == Side::A {
                     mapped.break_locks(id);
+                    // Both sides' at once, and what the process has on either is released after that.
+                    let broken =
+                        |slot: &u32| Channel::at(&mapped, *slot).is_some_and(|channel| channel.break_locks(id));
+                    interrupted.extend(held.iter().map(|&(slot, _)| slot).filter(broken).map(|slot| (arena, slot)));
                 }
                 for &(slot, _) in held.iter().filter(|(_, of)| *of == side) {
                     if let Some(channel) = Channel::at(&mapped, slot) {
-                        channel.break_locks(id);
-                        channel.close_dead();
-                        channel.rouse();
+                        channel.release_gone(1, interrupted.contains(&(arena, slot)));
                     }
                 }
                 if opened || !held.is_empty() {
@@ -414,8 +417,11 @@ impl Server {
                 pollers.iter().for_each(|&poller| mapped.evict(poller));
                 mapped.break_locks(id);
                 for &(slot, _) in channels.get(&arena).into_iter().flatten() {
-                    if let Some(channel) = Channel::at(&mapped, slot) {
-                        channel.break_locks(id);
+                    if let Some(channel) = Channel::at(&mapped, slot)
+                        && channel.break_locks(id)
+                    {
+                        // A thread that an exec has ended was in the middle of a call: who waits for that is not told by anybody else.
+                        channel.rouse();
                     }
                 }
             }

@@ -70,8 +70,7 @@ impl Server {
             let Object::Channel { arena, slot, side } = object else { continue };
             let Some(mapped) = self.map(arena, side) else { continue };
             if let Some(channel) = Channel::at(&mapped, slot) {
-                channel.close_dead();
-                channel.rouse();
+                channel.release_gone(1, false);
             }
             told.extend([Side::A, Side::B].into_iter().flat_map(|side| mapped.pollers(side)));
             self.look_soon(arena);

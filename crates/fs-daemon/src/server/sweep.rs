@@ -253,8 +253,7 @@ impl Server {
                 continue;
             }
             for (channel, references) in extra {
-                channel.release_dead(references);
-                channel.rouse();
+                channel.release_gone(references, false);
             }
             free.into_iter().for_each(|slot| arena.give_back_slot(slot));
             return true;

@@ -194,8 +194,15 @@ impl<'a> Channel<'a> {
     /// As [`Channel::send`].
     pub fn send_urgent(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
-        let Some(_held) = self.begin_send(total, self.lock_send()?, || false)? else { return Ok(total) };
+        let held = self.lock_send()?;
         let tx = self.tx();
+        let leaves = total != 0 && !self.is_reset() && self.own().flags.load(Acquire) & SND_SHUT == 0;
+        if leaves && self.state().is_some_and(|state| state.is_refusing(self.side().other())) {
+            // tcp_urg() of the kernel comes before the reset that answers the byte.
+            let end = tx.out.tail.load(Relaxed).wrapping_add(total as u64);
+            tx.rare.urgent.store(end, Relaxed);
+        }
+        let Some(_held) = self.begin_send(total, held, || false)? else { return Ok(total) };
         if self.is_holding() {
             self.let_go_locked();
         }
@@ -418,13 +425,18 @@ impl<'a> Channel<'a> {
         let (head, unread) = rx.unread().map_err(|broken| self.broken(broken))?;
         let mark = rx.rare.urgent.load(Relaxed);
         let at = mark.wrapping_sub(1);
-        let gone = mark == 0 || rx.inn.urgent_read.load(Relaxed) == mark || at.wrapping_sub(head) >= unread;
+        let ahead = at.wrapping_sub(head);
+        let gone = mark == 0 || rx.inn.urgent_read.load(Relaxed) == mark || ahead.cast_signed() < 0;
         if gone || self.own().flags.load(Acquire) & OOB_INLINE != 0 {
             return Err(Errno::INVAL);
         }
         if self.is_reset() && !self.has_ended() {
             // TCP_CLOSE without SOCK_DONE (tcp_recv_urg() of the kernel).
             return Err(Errno::NOTCONN);
+        }
+        if ahead >= unread {
+            // Not there yet, or refused.
+            return Err(Errno::INVAL);
         }
         let mut byte = [0];
         rx.piece(at, 1).map_err(|broken| self.broken(broken))?.copy_to(&mut byte);

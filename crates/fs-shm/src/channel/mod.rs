@@ -305,13 +305,11 @@ impl<'a> Channel<'a> {
     }
 
     /// Frees the locks that a dead attachment holds on either side of this channel (the daemon; after the process is
-    /// gone, or has exec'ed).
-    pub fn break_locks(&self, attachment: u32) {
+    /// gone, or has exec'ed). Whether there was one: it ended in the middle of a call.
+    pub fn break_locks(&self, attachment: u32) -> bool {
         let block = self.block();
-        for side in 0..2 {
-            holder::break_lock(&block.inn[side].hot.lock, attachment);
-            holder::break_lock(&block.tx[side].lock, attachment);
-        }
+        let locks = (0..2).flat_map(|side| [&block.inn[side].hot.lock, &block.tx[side].lock]);
+        locks.fold(false, |any, lock| any | holder::break_lock(lock, attachment))
     }
 
     /// Frees the locks of this side that this very thread holds, which has jumped out of the call that took them.
@@ -321,18 +319,46 @@ impl<'a> Channel<'a> {
         holder::break_own(&self.block().tx[side].lock);
     }
 
+    /// Gives back so many references of a process that is gone (the daemon), and wakes those who may wait for what it was in the middle
+    /// of; `interrupted`: it held a lock. Where others hold the side still and nothing has ended there is nothing to tell lanes, and an edge
+    /// in vain would be one that the kernel does not give: who publishes bytes or room tells of it before the lock is let go.
+    pub fn release_gone(&self, references: u32, interrupted: bool) {
+        self.release_dead(references);
+        if interrupted || !self.is_flowing() {
+            self.rouse();
+        } else {
+            [Side::A, Side::B].into_iter().for_each(|side| self.rouse_waiters(side));
+        }
+    }
+
+    /// Open, and nothing of it has ended, on neither side.
+    fn is_flowing(&self) -> bool {
+        const ENDS: u32 = RCV_SHUT | SND_SHUT | RESET_SEEN;
+        let block = self.block();
+        let has_end = |side: usize| {
+            let own = &block.own[side];
+            own.flags.load(Acquire) & ENDS != 0 || own.error.load(Acquire) != 0
+        };
+        self.state().is_some_and(State::is_plain) && !has_end(0) && !has_end(1)
+    }
+
     /// Wakes everybody who may wait on either side, whatever the flags say: one that had taken a flag has died before it woke
     /// whom the flag was of (the daemon).
     pub fn rouse(&self) {
         for side in [Side::A, Side::B] {
-            let wake = &self.block().inn[side.index()].wake;
-            for (flag, word) in [(&wake.rx_sleep, &wake.rx_word), (&wake.tx_sleep, &wake.tx_word)] {
-                flag.store(0, SeqCst);
-                word.fetch_add(1, SeqCst);
-                crate::futex::wake_all(word);
-            }
-            let watch = wake.watch.load(SeqCst);
+            self.rouse_waiters(side);
+            let watch = self.block().inn[side.index()].wake.watch.load(SeqCst);
             self.arena.mark(side, watch, self.slot, Changes::ALL);
+        }
+    }
+
+    /// The same of those who sleep on the channel itself: they look again, which nobody else sees.
+    fn rouse_waiters(&self, side: Side) {
+        let wake = &self.block().inn[side.index()].wake;
+        for (flag, word) in [(&wake.rx_sleep, &wake.rx_word), (&wake.tx_sleep, &wake.tx_word)] {
+            flag.store(0, SeqCst);
+            word.fetch_add(1, SeqCst);
+            crate::futex::wake_all(word);
         }
     }
 

@@ -214,7 +214,7 @@ impl<'a> Channel<'a> {
         };
         // Without a limit there is room for all that have a slot.
         let _pushed = self.arena().push(held, self.entry(), u32::MAX, || {});
-        self.arena().notify_inbox(self.slot());
+        self.arena().notify_inbox(self.slot(), 0);
         // As in `open`.
         if self.arena().is_closed() && self.take_unaccepted() {
             let (peer, ends) = (Side::B, closed_bit(Side::B) | reset_bit(Side::B));

@@ -84,7 +84,8 @@ impl Channel<'_> {
                 let mark = rx.rare.urgent.load(Relaxed);
                 let urgent = mark != 0 && rx.inn.urgent_read.load(Relaxed) != mark && {
                     let into = mark.wrapping_sub(1).wrapping_sub(head);
-                    into < unread
+                    // Or one that was refused: it is known of all the same (tcp_urg() of the kernel).
+                    into < unread || reset && into.cast_signed() >= 0
                 };
                 // The next byte does not count if it is the urgent one, read by MSG_OOB or not (tcp_poll()).
                 let skipped = u64::from(mark != 0 && mark.wrapping_sub(1) == head && flags & OOB_INLINE == 0);

@@ -750,3 +750,23 @@ fn full_segments_are_not_held_back() {
     got.extend(recv(&b, 1 << 20).unwrap_or_default());
     assert!(got == data);
 }
+
+/// A process that ends beside others which hold the side still is no event, unless it was in the middle of a call.
+#[test]
+fn who_leaves_others_behind_is_no_edge() {
+    let (a, _b) = pair(Geometry::SMALL);
+    let lane = a.arena().join(3).unwrap();
+    a.watch(lane);
+    a.retain();
+    a.retain();
+    a.arena().drain(lane, |_| {});
+    a.release_gone(1, false);
+    assert!(!a.arena().is_marked(lane, a.slot()));
+    a.block().tx[0].lock.store(99 << 32 | 5, SeqCst);
+    let interrupted = a.break_locks(99);
+    a.release_gone(1, interrupted);
+    assert!(a.arena().is_marked(lane, a.slot()));
+    a.arena().drain(lane, |_| {});
+    a.release_gone(1, false);
+    assert!(a.arena().is_marked(lane, a.slot()), "closed");
+}

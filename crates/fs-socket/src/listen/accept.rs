@@ -92,7 +92,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             }
         }
         if !kernel_first && listener.pending() {
-            match take(listener, socket, flags, &mut number) {
+            match take(fd, listener, socket, flags, &mut number) {
                 None => {}
                 Some(answer) => break answer,
             }
@@ -117,7 +117,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
                 Ok(taken) => number = taken,
                 Err(errno) => break Err(errno),
             }
-            recall_timeout(fd, socket);
+            recall_timeout(fd, socket, false);
             patience.set_timeout(socket.timeout(false));
         }
         slept = true;
@@ -150,6 +150,7 @@ fn a_number(fd: Fd) -> Result<(), Errno> {
 
 /// One of ours; `None`: another thread or process was faster.
 fn take(
+    listening: Fd,
     listener: &Listener,
     socket: &'static Socket,
     flags: i32,
@@ -193,7 +194,13 @@ fn take(
     new.mark(mark::ACCEPTED);
     match listener.options_of(came) {
         Some(before) => new.inherit(before.unheld()),
-        None => new.inherit(socket),
+        None => {
+            if socket.marked(mark::SHARED) {
+                recall_timeout(listening, socket, false);
+                recall_timeout(listening, socket, true);
+            }
+            new.inherit(socket);
+        }
     }
     if let Err(errno) = connect::adopt(attachment, fd, new, mapped, &channel) {
         crate::descriptor::forget(fd);

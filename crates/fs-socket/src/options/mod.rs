@@ -360,10 +360,11 @@ pub(crate) fn recall(fd: Fd, socket: &Socket) {
 }
 
 /// Another process may have set a listener's time-out. One that is over at once looks to us like none: that stays as it was.
-pub(crate) fn recall_timeout(fd: Fd, socket: &Socket) {
+pub(crate) fn recall_timeout(fd: Fd, socket: &Socket, sending: bool) {
     let mut value = [0; 16];
-    let own = socket.own_timeout(false);
-    if own.load(Relaxed) != AT_ONCE && call::getsockopt(fd, SOL_SOCKET, so::RCVTIMEO, &mut value).is_ok() {
+    let own = socket.own_timeout(sending);
+    let name = if sending { so::SNDTIMEO } else { so::RCVTIMEO };
+    if own.load(Relaxed) != AT_ONCE && call::getsockopt(fd, SOL_SOCKET, name, &mut value).is_ok() {
         own.store(nanoseconds(&value), Relaxed);
     }
 }

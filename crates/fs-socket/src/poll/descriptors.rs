@@ -154,7 +154,7 @@ fn waited(fds: &mut [PollFd], timeout: Option<Duration>, mask: Option<u64>) -> R
                 }
             },
             alone => match sleep(fds, room, kernel, &deadline, mask, (asked, alone.is_some()))? {
-                Slept::Woken => false,
+                Slept::Woken => deadline.is_over(),
                 Slept::Over => true,
                 Slept::NoLane => {
                     has_lane = false;
@@ -479,7 +479,7 @@ impl Watching<'_> {
         if n == 0 && cancels {
             return Err(CANCELLED);
         }
-        Ok(n > 0 || deadline.left().is_none_or(|left| !left.is_zero()))
+        Ok(n > 0 || !deadline.is_over())
     }
 
     /// Announces our sleep to the peers of the epoll sets among the entries, and lays out in `room` what those sets sleep
@@ -519,7 +519,8 @@ impl Watching<'_> {
         let mut n = 0;
         for entry in self.fds.iter().filter(|entry| entry.fd >= 0) {
             let What::Ours(socket) = what(entry.fd) else { continue };
-            if socket.watch() != Watch::Listener {
+            if socket.watch() != Watch::Listener || expand(u32::from(IN as u16)) & entry.events as u16 as u32 == 0 {
+                // Who does not ask for connections is not told of them: they are no reason to look again.
                 continue;
             }
             let doze = listen::Doze::begin(&socket).ok()?;

@@ -66,7 +66,7 @@ pub(crate) fn leave(survives: impl Fn(Fd) -> bool) -> Option<OwnedFd> {
                 write(file.as_fd(), [SET, number as u64, u64::from(index), 0, 0, 0]);
             }
         });
-        inner.leave(file.as_fd());
+        inner.leave(file.as_fd(), &survives);
     });
     file
 }
@@ -95,19 +95,19 @@ pub(super) fn had(entry: &Entry) -> u64 {
 }
 
 impl Inner {
-    fn leave(&mut self, file: BorrowedFd<'_>) {
+    fn leave(&mut self, file: BorrowedFd<'_>, survives: &impl Fn(Fd) -> bool) {
         if !self.stale {
             self.collect();
         }
         for i in 0..self.ready.len() {
             let candidate = self.ready[i];
             if let Some(entry) = self.interest.of(candidate) {
-                leave_one(file, entry, 0);
+                leave_one(file, entry, 0, survives);
             }
         }
         for at in self.interest.places() {
             if let Some(entry) = self.interest.get(at).filter(|entry| !entry.queued) {
-                leave_one(file, entry, WAITS);
+                leave_one(file, entry, WAITS, survives);
             }
         }
     }
@@ -134,7 +134,7 @@ impl Inner {
     }
 }
 
-fn leave_one(file: BorrowedFd<'_>, entry: &Entry, flags: u64) {
+fn leave_one(file: BorrowedFd<'_>, entry: &Entry, flags: u64, survives: &impl Fn(Fd) -> bool) {
     if !entry.is_valid() {
         return;
     }
@@ -142,7 +142,7 @@ fn leave_one(file: BorrowedFd<'_>, entry: &Entry, flags: u64) {
     let (number, data) = (entry.fd as u64, { entry.event.data });
     match entry.source {
         Source::Kernel => {}
-        Source::Channel { .. } if entry.outlives => {
+        Source::Channel { .. } if entry.outlives || is_left_to_others(entry.socket, survives) => {
             if let (Some(mapped), Some(channel)) = (entry.socket.mapped(), entry.socket.channel()) {
                 let which = u64::from(mapped.id()) << 32 | u64::from(channel.slot());
                 let kind = ELSEWHERE[channel.side().index()];
@@ -156,6 +156,16 @@ fn leave_one(file: BorrowedFd<'_>, entry: &Entry, flags: u64) {
             }
         }
     }
+}
+
+/// Whether the exec closes the last number of a connection here that other processes hold: it stays in the sets, as when it is closed.
+fn is_left_to_others(socket: &Socket, survives: &impl Fn(Fd) -> bool) -> bool {
+    if socket.channel().is_none_or(|channel| channel.refs() <= socket.descriptors()) {
+        return false;
+    }
+    let mut any = false;
+    table::each(0, u32::MAX, |fd, of| any |= core::ptr::eq(of, socket) && survives(fd));
+    !any
 }
 
 /// In the new image, when its sockets are known: its sets hold what was left in the file.

@@ -7,7 +7,10 @@ use core::{
 };
 use std::collections::VecDeque;
 
-use fs_shm::lanes::Changes;
+use fs_shm::{
+    Arena,
+    lanes::{Changes, Lane},
+};
 
 use super::{
     EpollEvent, PollFd, expand,
@@ -27,24 +30,34 @@ const ERRORS: u32 = 0x8 | 0x10;
 impl Inner {
     /// Makes an entry a candidate, from now on, if it has something.
     pub(super) fn enqueue(&mut self, at: u32) {
-        self.enqueue_since(at, fs_shm::now);
-    }
-
-    /// The same of one that has been ready since.
-    pub(super) fn enqueue_since(&mut self, at: u32, since: impl FnOnce() -> u64) {
         let is_idle = |entry: &Entry| match entry.source {
             Source::Channel { .. } | Source::Listener | Source::Nested(_) => entry.is_valid() && now(entry) == 0,
-            Source::Kernel => false,
+            // What it is or will be is told by the kernel's set, or when it becomes ours.
+            Source::Kernel => true,
         };
         if self.interest.get(at).is_some_and(is_idle) {
             return;
         }
         if let Some(candidate) = self.interest.queue(at) {
-            let since = since();
+            let since = fs_shm::now();
             self.ready.push_back(candidate.since(since));
             self.unsettled += 1;
             self.changed(since, candidate.by);
         }
+    }
+
+    /// A connection came to a listener's entry then, whether it waits still or not.
+    pub(super) fn come(&mut self, at: u32, since: u64) {
+        let hears =
+            self.interest.get(at).is_some_and(|entry| Changes::READ.of(entry.hears()).is_some() && !entry.spent);
+        if !hears {
+            return;
+        }
+        if let Some(candidate) = self.interest.queue(at) {
+            self.ready.push_back(candidate.since(since));
+            self.unsettled += 1;
+        }
+        self.changed(since, self.interest.turn(at));
     }
 
     /// An edge for the sets that this one is in.
@@ -97,30 +110,36 @@ impl Inner {
                 continue;
             };
             joined.arena.drain_changes(lane, |slot, changes| {
-                let mut told: Option<(Changes, u64)> = None;
-                let mut at = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
+                let mut told: Option<Edge> = None;
+                let first = joined.slots.get(slot as usize).map_or(u32::MAX, |first| first.wrapping_sub(1));
+                let mut at = first;
                 while let Some(entry) = interest.get_mut(at) {
                     let beside = entry.beside;
                     if let Some(changes) = changes.of(entry.hears()).filter(|_| !entry.spent) {
                         if edges.is_some() {
-                            told = Some((changes, entry.turn().max(told.map_or(0, |(_, by)| by))));
+                            let since = changed_for(joined.arena, lane, slot, changes, entry.hears());
+                            told = Some(earlier(told, since, entry.turn()));
                         }
                         queue(Some(entry), at, unread(changes), ready);
                     }
                     at = beside;
                 }
-                // Not the message of a connection that was accepted.
-                if !joined.listeners.is_empty() && joined.arena.is_waiting(slot) {
+                // Not the message of a connection that was accepted, but that it came before. One that this set has came before it was
+                // added: `attach_channel` looked then. Its times are not read with each message.
+                let has_come =
+                    || joined.arena.is_waiting(slot) || first == u32::MAX && joined.arena.has_come(lane, slot);
+                if !joined.listeners.is_empty() && has_come() {
                     for &at in &joined.listeners {
-                        if interest.get(at).is_some_and(|entry| Changes::READ.of(entry.hears()).is_some()) {
-                            told = Some((Changes::READ, interest.turn(at)));
+                        let hears = |entry: &Entry| !entry.spent && Changes::READ.of(entry.hears()).is_some();
+                        if interest.get(at).is_some_and(hears) {
                             let since = joined.arena.changed(lane, slot, Changes::READ);
+                            told = Some(earlier(told, since, interest.turn(at)));
                             queue(interest.get_mut(at), at, since, ready);
                         }
                     }
                 }
-                if let (Some((changes, by)), Some(edges)) = (told, edges.as_mut()) {
-                    edges.add((joined.arena.changed(lane, slot, changes), by));
+                if let (Some(edge), Some(edges)) = (told, edges.as_mut()) {
+                    edges.add(edge);
                 }
             });
         }
@@ -166,9 +185,12 @@ impl Inner {
         new.sort_unstable_by_key(|candidate| (candidate.since, Reverse(candidate.by)));
     }
 
-    /// How many candidates became some before anything that the kernel's set has now.
-    pub(super) fn in_front(&self) -> usize {
-        let is_before = |candidate: &&Candidate| when(&self.interest, &self.arenas, **candidate) < self.quiet;
+    /// How many candidates became some before then, or nobody knows when (`or_unknown`).
+    pub(super) fn in_front(&self, then: u64, or_unknown: bool) -> usize {
+        let is_before = |candidate: &&Candidate| {
+            let since = when(&self.interest, &self.arenas, **candidate);
+            since < then || or_unknown && since == UNKNOWN
+        };
         self.ready.iter().take_while(is_before).count()
     }
 
@@ -344,12 +366,14 @@ impl Inner {
                     return false;
                 }
             }
-            if let Some(Entry { source: Source::Nested(index), .. }) = self.interest.get(self.special[i]) {
-                let index = *index;
+            if let Some(Entry { source: Source::Nested(index), seen, event, .. }) = self.interest.get(self.special[i]) {
+                let (index, seen, is_edge) = (*index, *seen, event.events & ET != 0);
                 self.watch_nested(self.special[i], index);
                 let armed = registry::find(index).and_then(Set::lock).is_none_or(|mut inner| {
                     inner.sleepers += 1;
-                    inner.ready.is_empty() && inner.arm()
+                    // What is ready in it, and was told of, is no edge.
+                    let has_news = if is_edge { inner.edges.count != seen } else { !inner.ready.is_empty() };
+                    !has_news && inner.arm()
                 });
                 if !armed {
                     self.disarm_nested(i + 1);
@@ -448,13 +472,28 @@ fn queue(entry: Option<&mut Entry>, at: u32, since: u64, ready: &mut VecDeque<Ca
 /// When it became a candidate.
 fn when(interest: &Interest, arenas: &[Joined], candidate: Candidate) -> u64 {
     if let Some(changes) = unread_changes(candidate.since)
-        && let Some(Source::Channel { arena, slot }) = interest.get(candidate.at).map(|entry| entry.source)
+        && let Some(entry) = interest.get(candidate.at)
+        && let Source::Channel { arena, slot } = entry.source
         && let Some(joined) = arenas.get(arena as usize)
         && let Some(lane) = joined.lane
     {
-        return joined.arena.changed(lane, slot, changes);
+        return changed_for(joined.arena, lane, slot, changes, entry.hears());
     }
     candidate.since
+}
+
+/// When these changes came, for one who hears of `hears`. Who asks for neither bytes nor room hears of what is for everybody, and a lane
+/// has bytes or room that came before beside it.
+fn changed_for(arena: &Arena, lane: Lane, slot: u32, changes: Changes, hears: Changes) -> u64 {
+    if hears == Changes::NONE {
+        return arena.changed(lane, slot, Changes::READ).max(arena.changed(lane, slot, Changes::WRITE));
+    }
+    arena.changed(lane, slot, changes)
+}
+
+/// Of two edges that one change is the one that came first, by the newer registration.
+fn earlier(told: Option<Edge>, since: u64, by: u64) -> Edge {
+    told.map_or((since, by), |(before, other)| (before.min(since), other.max(by)))
 }
 
 /// When a change came, `u64::MAX`: not known; and the newest registration that it came by.

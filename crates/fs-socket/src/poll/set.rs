@@ -106,8 +106,9 @@ pub(super) struct Inner {
     pub(super) edges: Edges,
     /// It is, or was, in another set.
     pub(super) is_inner: bool,
-    /// The kernel's set filled all of the room that it was given: there may be more, and it is our turn.
-    pub(super) turn: bool,
+    /// When the kernel's set filled all of the room that it was given, on the clock of [`fs_shm::now`]; 0: it did not. There may be more,
+    /// and it is the turn of ours that were ready by then: what it reported is behind them, as in one list.
+    pub(super) filled: u64,
     /// What is ready in the kernel's set has become so after this, on the clock of [`fs_shm::now`].
     pub(super) quiet: u64,
     pub(super) kick: Option<(Fd, u32)>,
@@ -245,7 +246,7 @@ impl Inner {
             sleepers: 0,
             waits: 0,
             looked: 0,
-            turn: false,
+            filled: 0,
             quiet: 0,
             busy: false,
             edges: Edges::new(),

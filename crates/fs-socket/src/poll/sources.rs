@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use fs_shm::Arena;
+use fs_shm::{Arena, lanes::Changes};
 
 use super::{
     EpollEvent, forget,
@@ -66,7 +66,10 @@ impl Inner {
                     self.begin_share(at, socket);
                     self.join_listener(at, socket, true);
                 }
-                self.enqueue(at);
+                // listen(2) again is no edge; arenas that have come meanwhile were one above.
+                if self.interest.get(at).is_some_and(|entry| entry.shares || entry.event.events & ET == 0) {
+                    self.enqueue(at);
+                }
             }
             // What its lane will tell was there before, or is this very change.
             (Source::Channel { arena, slot }, _) if self.is_marked(arena, slot) => {}
@@ -121,6 +124,7 @@ impl Inner {
             return self.set_source(at, Source::Kernel);
         };
         let (arena, slot) = (self.join(channel.arena()), channel.slot());
+        self.came_before(arena, slot);
         let Some(joined) = self.arenas.get_mut(arena as usize) else { return };
         if let Some(lane) = joined.lane {
             channel.watch(lane);
@@ -135,6 +139,23 @@ impl Inner {
         }
         self.set_source(at, Source::Channel { arena, slot });
         self.enqueue(at);
+    }
+
+    /// A connection is about to be watched that was accepted before the set has looked: that it came is an event of its listener from
+    /// before (ep_poll_callback() of the kernel), though it may be all that came.
+    fn came_before(&mut self, arena: u32, slot: u32) {
+        let Some(joined) = self.arenas.get(arena as usize) else { return };
+        let Some(lane) = joined.lane.filter(|_| !joined.listeners.is_empty()) else { return };
+        let is_known = joined.slots.get(slot as usize).is_some_and(|&first| first != 0);
+        if is_known || !joined.arena.is_marked(lane, slot) || !joined.arena.has_come(lane, slot) {
+            return;
+        }
+        let since = joined.arena.changed(lane, slot, Changes::READ);
+        let listeners = joined.listeners.len();
+        for i in 0..listeners {
+            let Some(&at) = self.arenas[arena as usize].listeners.get(i) else { break };
+            self.come(at, since);
+        }
     }
 
     /// Ends what `attach` began.
@@ -274,8 +295,9 @@ impl Inner {
                         joined.arena.share_inbox(lane, false);
                     }
                 }
-                match joined.arena.waiting_since().filter(|_| !is_new) {
-                    Some(since) => self.enqueue_since(at, || since),
+                let arena = joined.arena;
+                match arena.waiting_since().or_else(|| arena.first_came()).filter(|_| !is_new) {
+                    Some(since) => self.come(at, since),
                     None => self.enqueue(at),
                 }
             }

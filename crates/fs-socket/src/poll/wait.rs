@@ -69,6 +69,11 @@ impl Deadline {
         self.at.get()
     }
 
+    /// Whether the time is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
     /// What is left; `None`: no end.
     pub(super) fn left(&self) -> Option<Duration> {
         self.at().map(|at| Duration::from_nanos(at.saturating_sub(now())))
@@ -137,7 +142,10 @@ fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) 
     }
     inner.collect();
     let all = inner.ready.len();
-    let mut first = if core::mem::take(&mut inner.turn) { all } else { inner.in_front() };
+    let mut first = match core::mem::take(&mut inner.filled) {
+        0 => inner.in_front(inner.quiet, false),
+        filled => inner.in_front(filled, true),
+    };
     let mut rest = all - first;
     let mut n = inner.take(events, &mut first);
     if n == events.len() {
@@ -180,8 +188,9 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
     inner.looked = now();
     let before = fs_shm::now();
     let got = kernel::epoll_wait(inner.number, events, Some(Duration::ZERO), None)?;
-    inner.turn = got == events.len();
-    if !inner.turn {
+    if got == events.len() {
+        inner.filled = before;
+    } else {
         // All was reported, and what is level-triggered is at the end of the kernel's list since.
         inner.quiet = before;
     }
@@ -220,7 +229,8 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     let Some(outer) = inner.live.as_ref().map(|live| live.outer()) else { return Ok(true) };
     let number = inner.number;
     if !inner.is_idle() || !inner.arm() {
-        return Ok(true);
+        // What comes again and again and is no event to the caller must not keep it beyond its time.
+        return Ok(!deadline.is_over());
     }
     inner.sleepers += 1;
     let ask = inner.must_ask();
@@ -277,7 +287,7 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     if n == 0 && cancels {
         return Err(CANCELLED);
     }
-    Ok(n > 0 || deadline.left().is_none_or(|left| !left.is_zero()))
+    Ok(n > 0 || !deadline.is_over())
 }
 
 #[cfg(test)]

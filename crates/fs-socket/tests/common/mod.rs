@@ -27,6 +27,9 @@ pub(crate) fn daemon() -> &'static mini::Mini {
     })
 }
 
+/// Held for writing while one test forks: what another has made and not connected yet would be shared, and the kernel's to connect.
+pub(crate) static FORKS: std::sync::RwLock<()> = std::sync::RwLock::new(());
+
 /// The same call either through fs-socket (and the kernel where it says so) or on the kernel alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
@@ -137,8 +140,10 @@ impl Way {
     /// Both ends of a connection, and that it is what it should be: client, server.
     pub(crate) fn pair(self) -> (RawFd, RawFd) {
         let (listener, at) = self.listener(0);
+        let still = FORKS.read().unwrap();
         let client = self.socket(0);
         self.connect(client, at).unwrap();
+        drop(still);
         let (server, _) = self.accept(listener, 0).unwrap();
         self.close(listener).unwrap();
         let through_us = fs_socket::descriptor::table::socket(client)

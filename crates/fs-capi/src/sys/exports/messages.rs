@@ -220,6 +220,10 @@ unsafe fn recvmmsg_ours(
                 break;
             }
         }
+        if message.msg_hdr.msg_flags & libc::MSG_OOB != 0 {
+            // The urgent byte is the last message (do_recvmmsg() of the kernel).
+            break;
+        }
     }
     Some(done)
 }
