@@ -196,8 +196,8 @@ impl PortSink for PortTable {
         }
     }
 
-    fn set_addresses(&self, addrs: &[IpAddr]) -> io::Result<()> {
-        Ok(PortTable::set_addresses(self, addrs)?)
+    fn set_addresses(&self, addrs: &[IpAddr], elsewhere: &[IpAddr]) -> io::Result<()> {
+        Ok(PortTable::set_addresses(self, addrs, elsewhere)?)
     }
 }
 

@@ -12,6 +12,11 @@
 //   3. an ICMP error that quotes a packet which was sent from such an address and port: the kernel has no socket that
 //      it would tell.
 //
+// An address may be away: the host had it when connections of ours were made, and has lost it, or has it again and we have
+// not heard of it yet. Then the kernel must not see TCP for our ports there: it has no sockets for them, and would end with a
+// reset what goes on when the address is back. Such a packet is dropped, as the kernel drops what is not for the host;
+// but one that it would forward passes: the address has gone to a host behind this one.
+//
 // A port may have been the kernel's before, or be about to be again, with connections that live on (`enum share`): then
 // the kernel is asked whether a packet is of one of its own.
 //
@@ -31,6 +36,8 @@
 #define PROTO_TCP 6
 #define PROTO_UDP 17
 #define PROTO_ICMP6 58
+#define FAMILY_INET 2
+#define FAMILY_INET6 10
 
 // More than any device has queues; an XSKMAP entry costs 8 bytes.
 #define QUEUES_MAX 1024
@@ -55,12 +62,13 @@ struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute_
 struct address { __be32 words[4]; };
 struct local_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
 
-// The values of `local_ports`, and of `Share` in port_table.rs. What costs a look-up in the kernel's table is for a time
-// of change only.
+// The values of `local_ports`, and of `Share` in port_table.rs; `addresses` holds OURS and AWAY. What costs a look-up in
+// the kernel's table is for a time of change only.
 enum share {
     OURS = 1, // all packets
     FORMER,   // the kernel may have connections from before
     LEAVING,  // as FORMER, and new connections are the kernel's
+    AWAY,     // TCP at an address that the host does not have, as far as is known
 };
 
 // What became of a packet, counted per CPU; user space sums up. The order is `SteerCounters` in program.rs.
@@ -72,6 +80,7 @@ enum verdict {
     PASSED_FRAGMENT,
     PASSED_MALFORMED, // headers cut short or nonsense
     PASSED_NO_SOCKET, // ours, but the queue has no socket
+    DROPPED_AWAY,     // TCP to a port of ours at an address that is away
     VERDICTS,
 };
 struct counters { __u64 count[VERDICTS]; };
@@ -126,9 +135,11 @@ static __always_inline int in_set(__u32 set, __be16 port)
     return ports && (ports->bits[(host >> 3) & 8191] >> (host & 7)) & 1;
 }
 
-static __always_inline int is_host(struct address *address)
+// OURS, AWAY, or 0: not the host's.
+static __always_inline int at_host(struct address *address)
 {
-    return bpf_map_lookup_elem(&addresses, address) != 0;
+    __u8 *share = bpf_map_lookup_elem(&addresses, address);
+    return share ? *share : 0;
 }
 
 // Is (proto, address, port) an end of a flow of ours? An `enum share`, or 0. A function of its own, since four places ask.
@@ -136,9 +147,9 @@ static __attribute__((noinline)) int is_ours(__u8 proto, struct address *address
 {
     int host = -1;
     if (proto == PROTO_TCP && in_set(ACTIVE_TCP, port)) {
-        host = is_host(address);
+        host = at_host(address);
         if (host)
-            return OURS;
+            return host;
     }
     if (!in_set(proto == PROTO_TCP ? LOCAL_TCP : LOCAL_UDP, port))
         return 0;
@@ -147,15 +158,18 @@ static __attribute__((noinline)) int is_ours(__u8 proto, struct address *address
     if (share)
         return *share;
     if (host < 0)
-        host = is_host(address);
-    if (!host)
+        host = at_host(address);
+    // Of UDP no connection is lost: what the kernel's socket of the port gets is read there.
+    if (!host || (host == AWAY && proto != PROTO_TCP))
         return 0;
     // Any address of the same family: the mapped prefix stays.
     __builtin_memset(&key.address, 0, sizeof(key.address));
     if (address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff))
         key.address.words[2] = bpf_htonl(0xffff);
     share = bpf_map_lookup_elem(&local_ports, &key);
-    return share ? *share : 0;
+    if (!share)
+        return 0;
+    return host == AWAY ? AWAY : *share;
 }
 
 static __always_inline struct address mapped(__be32 v4)
@@ -178,6 +192,18 @@ static __attribute__((noinline)) int is_kernels(struct xdp_md *ctx, struct bpf_s
     int listens = socket->state == BPF_TCP_LISTEN;
     bpf_sk_release(socket);
     return !listens;
+}
+
+// What becomes of a TCP packet to an address that is away. The kernel's table says so at this moment, whatever we have heard.
+static __attribute__((noinline)) enum verdict steer_away(struct xdp_md *ctx, struct bpf_fib_lookup *way)
+{
+    way->ifindex = ctx->ingress_ifindex;
+    way->l4_protocol = PROTO_TCP;
+    long answer = bpf_fib_lookup(ctx, way, sizeof(*way), 0);
+    // The host's own again, or a host that forwards nothing.
+    if (answer < 0 || answer == BPF_FIB_LKUP_RET_NOT_FWDED || answer == BPF_FIB_LKUP_RET_FWD_DISABLED)
+        return DROPPED_AWAY;
+    return PASSED_PORT;
 }
 
 static __always_inline enum verdict steer_shared(struct xdp_md *ctx, int share, struct bpf_sock_tuple *tuple, __u32 size,
@@ -209,6 +235,8 @@ static __always_inline enum verdict steer_icmp4(struct xdp_md *ctx, void *at, vo
         return PASSED_PROTOCOL;
     struct address ours = mapped(quoted->src);
     int share = is_ours(quoted->proto, &ours, ports->src);
+    if (share == AWAY)
+        return PASSED_PROTOCOL;
     if (share > OURS && quoted->proto == PROTO_TCP) {
         struct bpf_sock_tuple tuple = {};
         tuple.ipv4.saddr = quoted->dst;
@@ -236,6 +264,8 @@ static __always_inline enum verdict steer_icmp6(struct xdp_md *ctx, void *at, vo
     struct address ours;
     __builtin_memcpy(&ours, quoted->src, sizeof(ours));
     int share = is_ours(quoted->next, &ours, ports->src);
+    if (share == AWAY)
+        return PASSED_PROTOCOL;
     if (share > OURS && quoted->next == PROTO_TCP) {
         struct bpf_sock_tuple tuple = {};
         __builtin_memcpy(tuple.ipv6.saddr, quoted->dst, sizeof(quoted->dst));
@@ -270,6 +300,10 @@ static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, void *at, voi
     int share = is_ours(ip->proto, &dst, ports->dst);
     if (share <= OURS || ip->proto != PROTO_TCP)
         return share ? REDIRECTED : PASSED_PORT;
+    if (share == AWAY) {
+        struct bpf_fib_lookup way = {.family = FAMILY_INET, .tos = ip->tos, .ipv4_src = ip->src, .ipv4_dst = ip->dst};
+        return steer_away(ctx, &way);
+    }
     struct bpf_sock_tuple tuple = {};
     tuple.ipv4.saddr = ip->src;
     tuple.ipv4.daddr = ip->dst;
@@ -300,6 +334,12 @@ static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, void *at, voi
     int share = is_ours(ip->next, &dst, ports->dst);
     if (share <= OURS || ip->next != PROTO_TCP)
         return share ? REDIRECTED : PASSED_PORT;
+    if (share == AWAY) {
+        struct bpf_fib_lookup way = {.family = FAMILY_INET6};
+        __builtin_memcpy(way.ipv6_src, ip->src, sizeof(ip->src));
+        __builtin_memcpy(way.ipv6_dst, ip->dst, sizeof(ip->dst));
+        return steer_away(ctx, &way);
+    }
     struct bpf_sock_tuple tuple = {};
     __builtin_memcpy(tuple.ipv6.saddr, ip->src, sizeof(ip->src));
     __builtin_memcpy(tuple.ipv6.daddr, ip->dst, sizeof(ip->dst));
@@ -340,6 +380,8 @@ static __always_inline int run(struct xdp_md *ctx)
         if (action != XDP_REDIRECT)
             verdict = PASSED_NO_SOCKET;
     }
+    if (verdict == DROPPED_AWAY)
+        action = XDP_DROP;
     __u32 zero = 0;
     struct counters *mine = bpf_map_lookup_elem(&counters, &zero);
     if (mine && verdict < VERDICTS)

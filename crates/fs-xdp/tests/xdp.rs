@@ -47,7 +47,7 @@ fn attach(veth: &Veth, end: usize, config: XdpConfig) -> Device<'_> {
     let (ns, name) = veth.ends()[end];
     let device = ns.enter(|| {
         let device = XdpDevice::attach(name, config).unwrap();
-        device.port_table().set_addresses(&[address(end)]).unwrap();
+        device.port_table().set_addresses(&[address(end)], &[]).unwrap();
         device.port_table().add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
         device
     });
@@ -96,7 +96,7 @@ fn what_is_not_ours_goes_to_the_kernel() {
         assert!(veth.a.try_run(&format!("ping -q -c 1 -W 1 {} > /dev/null", address(1))), "ping does not pass");
 
         // Not one of the host's addresses: forwarded traffic passes. An address of its own takes precedence.
-        ports.set_addresses(&[]).unwrap();
+        ports.set_addresses(&[], &[]).unwrap();
         from.send_to(b"passes", (address(1), OURS)).unwrap();
         assert_eq!(hears(&placeholder, 1000).unwrap(), b"passes");
         ports.add_local(Protocol::Udp, address(1), OURS).unwrap();
@@ -117,7 +117,7 @@ fn what_is_not_ours_goes_to_the_kernel() {
         assert_eq!((counters.passed_malformed, counters.passed_no_socket), (0, 0), "{counters:?}");
 
         // The socket closed, the packets of its queue are the kernel's.
-        ports.set_addresses(&[address(1)]).unwrap();
+        ports.set_addresses(&[address(1)], &[]).unwrap();
         end.close();
         from.send_to(b"nobody home", (address(1), OURS)).unwrap();
         assert_eq!(hears(&placeholder, 1000).unwrap(), b"nobody home");
@@ -217,7 +217,7 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     };
     let udp = [0x1e, 0x61, 0x1e, 0x61, 0, 20, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
     deliver(v6(17, &udp), &mut end, "IPv6 before its address is known", false);
-    ports.set_addresses(&[address(1), "fd77::1".parse().unwrap()]).unwrap();
+    ports.set_addresses(&[address(1), "fd77::1".parse().unwrap()], &[]).unwrap();
     deliver(v6(17, &udp), &mut end, "IPv6, port added for IPv4 only", false);
     ports.add_local(Protocol::Udp, "::".parse().unwrap(), OURS).unwrap();
     deliver(v6(17, &udp), &mut end, "IPv6 UDP", true);
@@ -230,6 +230,100 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     too_big.extend(quoted);
     deliver(v6(58, &too_big), &mut end, "ICMPv6 packet too big", true);
 
+    sender.close();
+    end.close();
+}
+
+/// TCP for ports of ours never reaches the kernel at an address that it has again, or has given to a host behind it, before
+/// we have heard of that.
+#[test]
+fn an_address_that_is_away() {
+    if skipped_without_root("addresses that are away") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let (sender_device, device) = (attach(&veth, 0, NATIVE), attach(&veth, 1, NATIVE));
+    let (mut sender, mut end) = (open(&sender_device, 0), open(&device, 0));
+    let ports = device.port_table();
+    let (active, wildcard, exact, others) = (50_000, 50_001, 50_002, 50_003);
+    ports.set_active_ports([active]).unwrap();
+    ports.add_local(Protocol::Tcp, "::".parse().unwrap(), wildcard).unwrap();
+    ports.add_local(Protocol::Tcp, address(1), exact).unwrap();
+    let mut became = |port: u16, v6: bool, end: &mut End| {
+        let before = ports.counters().unwrap();
+        let mut bytes = packet_to(Framing::Ethernet, 0, port, 80, 1);
+        bytes[23] = 6;
+        if v6 {
+            let mut header = vec![0x60, 0, 0, 0, 0, 46, 6, 64];
+            header.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+            header.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+            bytes.splice(14..34, header);
+            bytes[12..14].copy_from_slice(&[0x86, 0xdd]);
+        }
+        let frames = sender.frames(&bytes, usize::MAX);
+        sender.send(frames);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let now = ports.counters().unwrap();
+            end.receive_now();
+            if now.redirected > before.redirected {
+                return "ours";
+            } else if now.dropped_away > before.dropped_away {
+                return "dropped";
+            } else if now.passed_port > before.passed_port {
+                return "the kernel's";
+            }
+            assert!(Instant::now() < deadline, "port {port}: {before:?} then {now:?}");
+        }
+    };
+    let v6 = "fd77::1".parse().unwrap();
+    let ours = [active, wildcard, exact];
+    for (kind, forwarding) in [("a host", 0), ("a router", 1)] {
+        veth.b.run(&format!(
+            "echo {forwarding} > /proc/sys/net/ipv4/ip_forward; echo {forwarding} > /proc/sys/net/ipv6/conf/all/forwarding"
+        ));
+        ports.set_addresses(&[address(1), v6], &[]).unwrap();
+        for port in ours {
+            assert_eq!(became(port, false, &mut end), "ours", "{kind}, {port}");
+        }
+        assert_eq!((became(active, true, &mut end), became(wildcard, true, &mut end)), ("ours", "ours"), "{kind}");
+        // The kernel has the IPv4 address, and we have not heard so.
+        ports.set_addresses(&[], &[]).unwrap();
+        for port in ours {
+            assert_eq!(became(port, false, &mut end), "dropped", "{kind}, {port}");
+        }
+        assert_eq!(
+            (became(active, true, &mut end), became(wildcard, true, &mut end)),
+            ("dropped", "dropped"),
+            "{kind}"
+        );
+        assert_eq!(became(others, false, &mut end), "the kernel's", "{kind}");
+        // A port that is added meanwhile, and one that is shared otherwise.
+        ports.add_local(Protocol::Tcp, address(1), others).unwrap();
+        ports.share_local(Protocol::Tcp, address(1), exact, fs_xdp::Share::Leaving).unwrap();
+        for port in [others, exact] {
+            assert_eq!(became(port, false, &mut end), "dropped", "{kind}, {port}");
+        }
+        ports.share_local(Protocol::Tcp, address(1), exact, fs_xdp::Share::Ours).unwrap();
+        ports.remove_local(Protocol::Tcp, address(1), others).unwrap();
+        // It is on another device of the host.
+        ports.set_addresses(&[], &[address(1)]).unwrap();
+        for port in [active, wildcard] {
+            assert_eq!(became(port, false, &mut end), "the kernel's", "{kind}, {port}");
+        }
+        ports.set_addresses(&[address(1), v6], &[]).unwrap();
+        assert_eq!((became(exact, false, &mut end), became(active, true, &mut end)), ("ours", "ours"), "{kind}");
+    }
+    // It has gone to a host behind this one.
+    ports.set_addresses(&[], &[]).unwrap();
+    let (own, peer) = (address(1), address(0));
+    veth.b.run(&format!(
+        "ip addr add 10.76.0.1/24 dev fsx1 && ip addr del {own}/24 dev fsx1 && ip route add {peer} dev fsx1 &&
+         ip route add {own} via 10.76.0.9 dev fsx1 && ip -6 route add fd77::1/128 via fe80::9 dev fsx1"
+    ));
+    for (port, v6) in [(active, false), (wildcard, false), (exact, false), (active, true), (wildcard, true)] {
+        assert_eq!(became(port, v6, &mut end), "the kernel's", "forwarded, {port}, IPv6: {v6}");
+    }
     sender.close();
     end.close();
 }
@@ -457,7 +551,7 @@ fn a_link_survives_its_device_being_down_for_a_while() {
 #[ignore = "started by another test"]
 fn hold_a_queue() {
     let device = XdpDevice::attach("fsx1", NATIVE).unwrap();
-    device.port_table().set_addresses(&[address(1)]).unwrap();
+    device.port_table().set_addresses(&[address(1)], &[]).unwrap();
     device.port_table().add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
     let (umem, mut pool) = umem(512, 2048);
     let _link = device.open_queue(0, &umem, &mut pool, SMALL).unwrap();
