@@ -3,7 +3,7 @@
 use crate::builder::Builder;
 use crate::control::{Control as ControlPlane, WorldChange};
 use crate::core::{CoreRef, CoreShared, CoreStack};
-use crate::core_loop::{CoreIo, LinkDown};
+use crate::core_loop::CoreIo;
 use crate::error::RunError;
 use crate::handle::{CoreStats, Handle};
 use crate::mailbox::{Inboxes, Mailboxes};
@@ -17,12 +17,13 @@ use fs_core::{IfaceId, Interface, Route, StackConfig, Steering};
 use fs_xdp::{Link, UmemPool};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     apps_left: AtomicUsize,
     /// Cores that have connections left in a graceful shutdown.
     drains_left: AtomicUsize,
+    /// Interfaces whose devices are gone.
+    gone: Mutex<BTreeSet<u8>>,
     failure: Mutex<Option<RunError>>,
 }
 
@@ -81,6 +84,7 @@ impl Shared {
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
+            gone: Mutex::default(),
             failure: Mutex::new(None),
         }
     }
@@ -91,7 +95,7 @@ impl Shared {
         self.phase.send_replace(Phase::Ended);
     }
 
-    pub(crate) fn link_down(&self, LinkDown { iface: IfaceId(interface), source }: LinkDown) {
+    pub(crate) fn link_down(&self, IfaceId(interface): IfaceId, source: std::io::Error) {
         if self.apps_left.load(Ordering::Acquire) == 0 {
             // Every application has finished; what is lost is the end of the last goodbyes.
             self.phase.send_replace(Phase::Ended);
@@ -100,9 +104,26 @@ impl Shared {
         self.device_gone(interface, source);
     }
 
+    /// The run goes on with the devices that are left; without any it ends.
     pub(crate) fn device_gone(&self, interface: u8, source: std::io::Error) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if !gone.insert(interface) {
+            return;
+        }
+        // Links in memory have no names; there is one of them.
+        let left = self.devices.len().max(1).saturating_sub(gone.len());
+        drop(gone);
         let device = self.devices.get(usize::from(interface)).cloned().unwrap_or_else(|| format!("link {interface}"));
-        self.fail(RunError::Link { device, interface, source });
+        if left == 0 {
+            return self.fail(RunError::Link { device, interface, source });
+        }
+        tracing::error!(
+            device,
+            %source,
+            left,
+            "the device is gone, and with it the connections over it; one that comes back under its name is the kernel's until \
+             the runtime is built again"
+        );
     }
 }
 

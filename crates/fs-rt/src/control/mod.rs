@@ -144,9 +144,8 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
             }
         }
         shared.ports.free_cooled(now);
-        if let Some(gone) = mirror.devices.iter().position(|device| device.gone) {
-            let source = io::Error::from_raw_os_error(libc::ENODEV);
-            shared.device_gone(gone as u8, source);
+        for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
+            shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
         }
         let addresses = mirror.addresses();
         if addresses != told {
