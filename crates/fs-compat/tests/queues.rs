@@ -207,6 +207,58 @@ fn connections_outlive_what_changes_about_their_device() {
     });
 }
 
+/// Queues that a device gets serve it at once: no connection ends, and packets come by all.
+#[test]
+fn connections_outlive_new_queues_of_their_device() {
+    let Some(wire) = Wire::with_queues("new queues", 4) else { return };
+    let channels = |queues: u32| {
+        let set = |dev: &str| format!("ethtool -L {dev} rx {queues} tx {queues}");
+        // Ours first: a veth with an XDP program never has fewer queues to receive than its peer to send. It runs the program on
+        // those that it gets once it has been down.
+        wire.ours.run(&format!("{} && ip link set {DEVICE} down && ip link set {DEVICE} up", set(DEVICE)));
+        wire.peer.run(&set("fsc1"));
+    };
+    wire.peer.run("ethtool -L fsc1 rx 1 tx 1");
+    channels(1);
+    kernel_echo(&wire, at(PEER, 80));
+    let over = Arc::new(AtomicBool::new(false));
+    let exchanges = Arc::new(AtomicUsize::new(0));
+    let builder = Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).active_ports(100);
+    let runtime = wire.ours.enter(|| builder.build().unwrap());
+    std::thread::scope(|scope| {
+        let (told, counted, ours) = (over.clone(), exchanges.clone(), &wire.ours);
+        let run = scope.spawn(move || {
+            ours.enter(|| {
+                runtime.run(move |core| async move {
+                    serve(40, counted, told).await;
+                    core.stats()
+                })
+            })
+        });
+        let end = Over(over);
+        let mut streams: Vec<_> = (0..20).map(|_| kernel_client(&wire, at(OURS, 7777))).collect();
+        let mut all_go_on = |after: &str| {
+            let before = exchanges.load(Ordering::Relaxed);
+            streams.iter_mut().for_each(|stream| exchange(stream, &[5; BYTES]));
+            let until = Instant::now() + LIMIT;
+            while exchanges.load(Ordering::Relaxed) < before + 400 {
+                assert!(Instant::now() < until, "no active connection goes on after {after}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        all_go_on("the start");
+        channels(2);
+        all_go_on("two queues");
+        channels(4);
+        all_go_on("four queues");
+        drop(end);
+        let stats = run.join().unwrap().unwrap().remove(0);
+        let received: Vec<u64> = stats.links.iter().map(|(_, link)| link.rx_packets).collect();
+        assert!(received.len() == 4 && received.iter().all(|&packets| packets > 0), "{received:?}");
+        assert_eq!(stats.stack.resets_received, 0);
+    });
+}
+
 /// One of two devices goes, and comes back: the other's connections go on, and its core sleeps. Then that one goes too: the run ends
 /// and says which device is gone. The runtime is built again with both.
 #[test]

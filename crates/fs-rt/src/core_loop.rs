@@ -57,13 +57,8 @@ pub(crate) struct CoreIo {
 
 impl CoreIo {
     pub(crate) fn new(links: Vec<(Box<dyn Link>, IfaceId)>, mail: Mailboxes, policy: PollPolicy) -> Self {
-        let mut ports: Vec<Port> = Vec::with_capacity(links.len());
-        for (link, iface) in links {
-            let sends = ports.iter().all(|p| p.iface != iface);
-            ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends, lost: false });
-        }
-        Self {
-            ports,
+        let mut io = Self {
+            ports: Vec::with_capacity(links.len()),
             mail,
             counters: RuntimeStats::default(),
             rx: Vec::with_capacity(4 * RX_BATCH),
@@ -72,7 +67,15 @@ impl CoreIo {
             woken: Vec::with_capacity(256),
             poller: Poller::new(policy),
             taps: Taps::default(),
-        }
+        };
+        links.into_iter().for_each(|(link, iface)| io.add(link, iface));
+        io
+    }
+
+    /// Polls `link` too from here on.
+    pub(crate) fn add(&mut self, link: Box<dyn Link>, iface: IfaceId) {
+        let sends = self.ports.iter().all(|port| port.iface != iface);
+        self.ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends, lost: false });
     }
 
     /// The links of a device that is gone are left alone from here on.

@@ -177,6 +177,10 @@ impl Reactor {
         if std::mem::take(&mut self.rings) {
             self.sources.iter().for_each(|source| source.awake());
         }
+        if self.sleeps {
+            // Watched from its next sleep on.
+            self.unwatched.append(&mut self.core.new_links.borrow_mut());
+        }
         for (source, bell) in self.core.new_sources.take() {
             self.sources.push(source);
             if self.sleeps {

@@ -22,6 +22,8 @@ pub(crate) trait PortSink: Send + Sync {
     fn share(&self, protocol: Protocol, at: SocketAddr, share: Share);
     /// Packets for `at` go to the kernel again.
     fn remove(&self, protocol: Protocol, at: SocketAddr);
+    /// Packets on a queue without a socket are the kernel's from here on.
+    fn unguard(&self);
     /// Our devices have these addresses now, and the host's others have `elsewhere`.
     fn set_addresses(&self, addrs: &[IpAddr], elsewhere: &[IpAddr]) -> io::Result<()>;
 }
@@ -200,6 +202,11 @@ impl Ports {
                 self.free(&mut used, key);
             }
         }
+    }
+
+    /// The links are about to be closed: who still sends to us may be told so by the kernel.
+    pub(crate) fn unguard(&self) {
+        self.sinks.iter().for_each(|sink| sink.unguard());
     }
 
     /// Tells each device's program the addresses of all: what is for one may come by another (RFC 1122 3.3.4.2, the weak model).

@@ -7,6 +7,7 @@ use crate::core_loop::CoreIo;
 use crate::error::RunError;
 use crate::handle::{CoreStats, Handle};
 use crate::mailbox::{Inboxes, Mailboxes};
+use crate::open::Openers;
 use crate::park::Reactor;
 use crate::poll::PollPolicy;
 use crate::ports::Ports;
@@ -52,6 +53,11 @@ impl Phase {
 pub(crate) enum Control {
     Spawn(Box<dyn FnOnce() + Send>),
     World(WorldChange),
+    /// The device has got this queue, and the core is to open it.
+    NewQueue {
+        iface: IfaceId,
+        queue: u32,
+    },
 }
 
 /// What all cores and handles share. Nothing of it is on a connection's data path.
@@ -60,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) ports: Ports,
     pub(crate) control: ControlPlane,
+    openers: Openers,
     /// The devices' names, by interface.
     devices: Vec<String>,
     pub(crate) published: Box<[Mutex<CoreStats>]>,
@@ -73,19 +80,36 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(inboxes: Inboxes<Control>, ports: Ports, control: ControlPlane, devices: Vec<String>) -> Self {
+    pub(crate) fn new(
+        inboxes: Inboxes<Control>,
+        ports: Ports,
+        control: ControlPlane,
+        openers: Openers,
+        devices: Vec<String>,
+    ) -> Self {
         let cores = inboxes.len();
         Self {
             inboxes,
             phase: watch::Sender::new(Phase::Running),
             ports,
             control,
+            openers,
             devices,
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
             gone: Mutex::default(),
             failure: Mutex::new(None),
+        }
+    }
+
+    /// Has cores open the queues that devices have got. Queue q is served by core q mod cores, as at the start.
+    pub(crate) fn open_new_queues(&self) {
+        for (n, opener) in self.openers.all().into_iter().enumerate() {
+            for queue in opener.new_queues() {
+                let core = queue as usize % self.inboxes.len();
+                self.inboxes[core].send(Control::NewQueue { iface: IfaceId(n as u8), queue });
+            }
         }
     }
 
@@ -323,6 +347,7 @@ where
     core.begin_shutdown();
     core.drain(drain);
     core.publish();
+    core.shared.ports.unguard();
     core.io.borrow_mut().close(&mut core.stack.borrow_mut());
     tracing::debug!("a core has ended");
     Ok(output)
@@ -351,6 +376,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         reactor: RefCell::new(None),
         shutting_down: Cell::new(false),
         new_sources: NewSources::default(),
+        new_links: RefCell::default(),
         in_child: Cell::new(false),
     })
 }
@@ -434,6 +460,19 @@ impl CoreShared {
         }
     }
 
+    fn open_queue(&self, iface: IfaceId, queue: u32) {
+        let Some(opener) = self.shared.openers.all().into_iter().nth(usize::from(iface.0)) else { return };
+        let opened = opener.open(queue, self.stack.borrow_mut().pool_mut());
+        match opened {
+            Ok(link) => {
+                opener.tell_new(queue, self.index);
+                self.new_links.borrow_mut().extend(link.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok()));
+                self.io.borrow_mut().add(link, iface);
+            }
+            Err(error) => opener.give_up(&error.to_string()),
+        }
+    }
+
     /// Carries out what other threads have sent.
     pub(crate) fn read_inbox(self: &Rc<Self>) {
         let mut arrived = self.arrived.take();
@@ -444,6 +483,7 @@ impl CoreShared {
                 Control::Spawn(spawn) if tokio::runtime::Handle::try_current().is_ok() => spawn(),
                 Control::Spawn(dropped) => drop(dropped),
                 Control::World(change) => change.apply(&mut self.stack.borrow_mut()),
+                Control::NewQueue { iface, queue } => self.open_queue(iface, queue),
             }
         }
         self.arrived.replace(arrived);

@@ -32,7 +32,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
     let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
     let control = if mirror.is_some() { Control::new().map_err(bell)? } else { Control::none() };
-    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, builder.devices.clone()));
+    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, opened.openers.clone(), builder.devices.clone()));
     if let Some(mirror) = mirror {
         follow(&shared, mirror, addresses.unwrap_or_default())?;
     }

@@ -3,7 +3,7 @@
 // Which packets are fastsock's? This program runs on every packet that a device receives, looks at its destination
 // and redirects ours to the AF_XDP socket of the queue it came in on. Everything else goes on to the kernel
 // untouched (XDP_PASS): other ports, other protocols, fragments, headers that do not parse, and packets on queues
-// that have no socket.
+// that have no socket, unless the device is guarded (`guarded`).
 //
 // Ours is
 //   1. TCP to a port in active use (`port_bits[ACTIVE_TCP]`) at one of the host's addresses (`addresses`);
@@ -81,6 +81,7 @@ enum verdict {
     PASSED_MALFORMED, // headers cut short or nonsense
     PASSED_NO_SOCKET, // ours, but the queue has no socket
     DROPPED_AWAY,     // TCP to a port of ours at an address that is away
+    DROPPED_NO_SOCKET, // ours, and the queue is to have a socket soon
     VERDICTS,
 };
 struct counters { __u64 count[VERDICTS]; };
@@ -117,6 +118,15 @@ struct {
     __type(key, struct address);
     __type(value, __u8);
 } addresses SEC(".maps");
+
+// Not zero: a queue without a socket is one that the device has just got (`ethtool -L`), and it will have one. What is ours
+// there is dropped until then, since the kernel would answer it with a reset.
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} guarded SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -374,15 +384,17 @@ static __always_inline int run(struct xdp_md *ctx)
 {
     enum verdict verdict = steer(ctx);
     int action = XDP_PASS;
+    __u32 zero = 0;
     if (verdict == REDIRECTED || verdict == REDIRECTED_ICMP) {
         // Without a socket in the map the helper returns the fallback.
         action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
-        if (action != XDP_REDIRECT)
-            verdict = PASSED_NO_SOCKET;
+        if (action != XDP_REDIRECT) {
+            __u32 *guard = bpf_map_lookup_elem(&guarded, &zero);
+            verdict = guard && *guard ? DROPPED_NO_SOCKET : PASSED_NO_SOCKET;
+        }
     }
-    if (verdict == DROPPED_AWAY)
+    if (verdict == DROPPED_AWAY || verdict == DROPPED_NO_SOCKET)
         action = XDP_DROP;
-    __u32 zero = 0;
     struct counters *mine = bpf_map_lookup_elem(&counters, &zero);
     if (mine && verdict < VERDICTS)
         mine->count[verdict]++;

@@ -17,7 +17,7 @@ type PortSet = [u8; 8192];
 const ACTIVE_TCP: usize = 0;
 const LOCAL_TCP: usize = 1;
 const LOCAL_UDP: usize = 2;
-const COUNTERS: usize = 8;
+const COUNTERS: usize = 9;
 /// Addresses that the host has lost and that are still ours to watch over; the oldest are the kernel's from then on.
 const AWAY_MOST: usize = 1024;
 
@@ -56,6 +56,8 @@ pub struct SteerCounters {
     pub passed_no_socket: u64,
     /// TCP packets for ports of ours at an address that the host has lost, dropped.
     pub dropped_away: u64,
+    /// Packets of ours on a queue that is to have a socket soon, dropped.
+    pub dropped_no_socket: u64,
 }
 
 /// One device's program's tables. Cheap to clone; all clones are the same table. Changes take effect on the next
@@ -69,6 +71,7 @@ struct Tables {
     port_bits: Array<MapData, PortSet>,
     local_ports: BpfHashMap<MapData, Key, u8>,
     addresses: BpfHashMap<MapData, [u8; 16], u8>,
+    guarded: Array<MapData, u32>,
     counters: PerCpuArray<MapData, [u64; COUNTERS]>,
     added: BTreeMap<Key, Added>,
     known_addresses: BTreeSet<[u8; 16]>,
@@ -94,6 +97,7 @@ impl PortTable {
                 port_bits: Array::try_from(take_map(ebpf, "port_bits")?).map_err(broken)?,
                 local_ports: BpfHashMap::try_from(take_map(ebpf, "local_ports")?).map_err(broken)?,
                 addresses: BpfHashMap::try_from(take_map(ebpf, "addresses")?).map_err(broken)?,
+                guarded: Array::try_from(take_map(ebpf, "guarded")?).map_err(broken)?,
                 counters: PerCpuArray::try_from(take_map(ebpf, "counters")?).map_err(broken)?,
                 added: BTreeMap::new(),
                 known_addresses: BTreeSet::new(),
@@ -198,6 +202,15 @@ impl PortTable {
         Ok(())
     }
 
+    /// Whether the device's queues are guarded: packets of ours on one without a socket are dropped, where they would be the
+    /// kernel's, which has no sockets for them and answers with resets. For as long as each queue has a socket or gets one.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    pub fn guard(&self, on: bool) -> Result<(), XdpError> {
+        self.lock().guarded.set(0, u32::from(on), 0).map_err(|error| failed("guard the queues", &error))
+    }
+
     /// What the program has done so far.
     ///
     /// # Errors
@@ -219,6 +232,7 @@ impl PortTable {
             passed_malformed,
             passed_no_socket,
             dropped_away,
+            dropped_no_socket,
         ] = sum;
         Ok(SteerCounters {
             redirected,
@@ -229,6 +243,7 @@ impl PortTable {
             passed_malformed,
             passed_no_socket,
             dropped_away,
+            dropped_no_socket,
         })
     }
 

@@ -122,6 +122,16 @@ fn what_is_not_ours_goes_to_the_kernel() {
         from.send_to(b"nobody home", (address(1), OURS)).unwrap();
         assert_eq!(hears(&placeholder, 1000).unwrap(), b"nobody home");
         assert_eq!(ports.counters().unwrap().passed_no_socket, 1);
+        // A queue that is to have one.
+        ports.guard(true).unwrap();
+        from.send_to(b"soon home", (address(1), OURS)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while ports.counters().unwrap().dropped_no_socket == 0 {
+            assert!(Instant::now() < deadline, "{:?}", ports.counters());
+        }
+        ports.guard(false).unwrap();
+        from.send_to(b"nobody again", (address(1), OURS)).unwrap();
+        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"nobody again");
         // The device given back, there is no program.
         drop(device);
         assert!(!veth.b.try_run("ip link show fsx1 | grep -q xdp"), "a program is left behind");

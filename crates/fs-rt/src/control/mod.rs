@@ -27,8 +27,8 @@ const REFRESH_EVERY: Duration = Duration::from_secs(30);
 const REFRESH_MOST: usize = 256;
 /// How long after an error the kernel is asked again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// How late a port may be given back after its cool-down.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How late a port may be given back after its cool-down, and a queue that a device has got be opened: nothing tells of those.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// A change of the world, for every core's stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +144,7 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
             }
         }
         shared.ports.free_cooled(now);
+        shared.open_new_queues();
         for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
             shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
         }
