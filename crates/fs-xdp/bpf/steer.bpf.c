@@ -17,6 +17,9 @@
 // reset what goes on when the address is back. Such a packet is dropped, as the kernel drops what is not for the host;
 // but one that it would forward passes: the address has gone to a host behind this one.
 //
+// A fragment is the kernel's, but the first one of a TCP segment of ours is dropped: made whole, the kernel would answer it with
+// a reset. It keeps what follows the first for its time, and says nothing (RFC 1122 3.3.2, RFC 8200 4.5).
+//
 // A port may have been the kernel's before, or be about to be again, with connections that live on (`enum share`): then
 // the kernel is asked whether a packet is of one of its own.
 //
@@ -35,6 +38,7 @@
 #define PROTO_ICMP 1
 #define PROTO_TCP 6
 #define PROTO_UDP 17
+#define PROTO_FRAGMENT 44
 #define PROTO_ICMP6 58
 #define FAMILY_INET 2
 #define FAMILY_INET6 10
@@ -56,6 +60,7 @@ struct ports_hdr { __be16 src; __be16 dst; } __attribute__((packed));
 struct tcp_hdr { __be16 src; __be16 dst; __be32 seq; __be32 ack; __u8 offset; __u8 flags; } __attribute__((packed));
 #define TCP_SYN 0x02
 #define TCP_ACK 0x10
+struct fragment_hdr { __u8 next; __u8 zero; __be16 offset; __be32 id; } __attribute__((packed));
 struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute__((packed));
 
 // An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d); "any" is ::ffff:0.0.0.0 or ::.
@@ -81,6 +86,7 @@ enum verdict {
     PASSED_MALFORMED, // headers cut short or nonsense
     PASSED_NO_SOCKET, // ours, but the queue has no socket
     DROPPED_AWAY,     // TCP to a port of ours at an address that is away
+    DROPPED_FRAGMENT, // the first one of a TCP segment of ours
     DROPPED_NO_SOCKET, // ours, and the queue is to have a socket soon
     VERDICTS,
 };
@@ -230,6 +236,20 @@ static __always_inline enum verdict steer_shared(struct xdp_md *ctx, int share, 
     return kernels ? PASSED_PORT : REDIRECTED;
 }
 
+// The first fragment of a packet whose transport header is at `at`.
+static __always_inline enum verdict steer_fragment(struct xdp_md *ctx, __u8 proto, struct address *dst, void *at, void *end,
+                                                   struct bpf_fib_lookup *way)
+{
+    struct ports_hdr *ports = at;
+    if (proto != PROTO_TCP || (void *)(ports + 1) > end)
+        return PASSED_FRAGMENT;
+    int share = is_ours(proto, dst, ports->dst);
+    if (share == AWAY)
+        return steer_away(ctx, way) == DROPPED_AWAY ? DROPPED_AWAY : PASSED_FRAGMENT;
+    // Of a port that is shared with the kernel it may be the kernel's.
+    return share == OURS ? DROPPED_FRAGMENT : PASSED_FRAGMENT;
+}
+
 // ICMP destination unreachable (with "fragmentation needed"), time exceeded, parameter problem. The quoted packet
 // is one that we sent, so its source is our end. Quoted IPv4 options and IPv6 extension headers pass.
 static __always_inline enum verdict steer_icmp4(struct xdp_md *ctx, void *at, void *end)
@@ -297,8 +317,13 @@ static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, void *at, voi
     if ((ip->version_ihl >> 4) != 4 || header < sizeof(*ip))
         return PASSED_MALFORMED;
     // More fragments, or an offset: the ports are not there, or the rest is not.
-    if (ip->frag & bpf_htons(0x3fff))
-        return PASSED_FRAGMENT;
+    if (ip->frag & bpf_htons(0x3fff)) {
+        if (ip->frag & bpf_htons(0x1fff))
+            return PASSED_FRAGMENT;
+        struct address to = mapped(ip->dst);
+        struct bpf_fib_lookup way = {.family = FAMILY_INET, .tos = ip->tos, .ipv4_src = ip->src, .ipv4_dst = ip->dst};
+        return steer_fragment(ctx, ip->proto, &to, at + header, end, &way);
+    }
     if (ip->proto == PROTO_ICMP)
         return steer_icmp4(ctx, at + header, end);
     if (!is_transport(ip->proto))
@@ -332,8 +357,17 @@ static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, void *at, voi
     if (ip->next == PROTO_ICMP6)
         return steer_icmp6(ctx, ip + 1, end);
     // Only a transport header that follows directly; a fragment header counts as what it is.
-    if (ip->next == 44)
-        return PASSED_FRAGMENT;
+    if (ip->next == PROTO_FRAGMENT) {
+        struct fragment_hdr *fragment = (void *)(ip + 1);
+        if ((void *)(fragment + 1) > end || fragment->offset & bpf_htons(0xfff8))
+            return PASSED_FRAGMENT;
+        struct address to;
+        __builtin_memcpy(&to, ip->dst, sizeof(to));
+        struct bpf_fib_lookup way = {.family = FAMILY_INET6};
+        __builtin_memcpy(way.ipv6_src, ip->src, sizeof(ip->src));
+        __builtin_memcpy(way.ipv6_dst, ip->dst, sizeof(ip->dst));
+        return steer_fragment(ctx, fragment->next, &to, fragment + 1, end, &way);
+    }
     if (!is_transport(ip->next))
         return PASSED_PROTOCOL;
     struct address dst;
@@ -393,7 +427,7 @@ static __always_inline int run(struct xdp_md *ctx)
             verdict = guard && *guard ? DROPPED_NO_SOCKET : PASSED_NO_SOCKET;
         }
     }
-    if (verdict == DROPPED_AWAY || verdict == DROPPED_NO_SOCKET)
+    if (verdict == DROPPED_AWAY || verdict == DROPPED_FRAGMENT || verdict == DROPPED_NO_SOCKET)
         action = XDP_DROP;
     struct counters *mine = bpf_map_lookup_elem(&counters, &zero);
     if (mine && verdict < VERDICTS)

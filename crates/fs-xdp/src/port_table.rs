@@ -17,7 +17,7 @@ type PortSet = [u8; 8192];
 const ACTIVE_TCP: usize = 0;
 const LOCAL_TCP: usize = 1;
 const LOCAL_UDP: usize = 2;
-const COUNTERS: usize = 9;
+const COUNTERS: usize = 10;
 /// Addresses that the host has lost and that are still ours to watch over; the oldest are the kernel's from then on.
 const AWAY_MOST: usize = 1024;
 
@@ -48,7 +48,7 @@ pub struct SteerCounters {
     pub passed_port: u64,
     /// Packets that are neither TCP nor UDP, left to the kernel.
     pub passed_protocol: u64,
-    /// Fragments, left to the kernel.
+    /// Other fragments, left to the kernel.
     pub passed_fragment: u64,
     /// Packets whose headers are cut short or nonsense, left to the kernel.
     pub passed_malformed: u64,
@@ -56,6 +56,8 @@ pub struct SteerCounters {
     pub passed_no_socket: u64,
     /// TCP packets for ports of ours at an address that the host has lost, dropped.
     pub dropped_away: u64,
+    /// First fragments of TCP segments of ours, dropped.
+    pub dropped_fragment: u64,
     /// Packets of ours on a queue that is to have a socket soon, dropped.
     pub dropped_no_socket: u64,
 }
@@ -232,6 +234,7 @@ impl PortTable {
             passed_malformed,
             passed_no_socket,
             dropped_away,
+            dropped_fragment,
             dropped_no_socket,
         ] = sum;
         Ok(SteerCounters {
@@ -243,6 +246,7 @@ impl PortTable {
             passed_malformed,
             passed_no_socket,
             dropped_away,
+            dropped_fragment,
             dropped_no_socket,
         })
     }

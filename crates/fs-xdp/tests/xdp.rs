@@ -155,10 +155,11 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
         let deadline = Instant::now() + Duration::from_secs(1);
         loop {
             let now = before(&ports);
-            let passed = now.passed_port + now.passed_protocol + now.passed_fragment + now.passed_malformed;
-            let passed_before = base.passed_port + base.passed_protocol + base.passed_fragment + base.passed_malformed;
+            let passed = |of: &fs_xdp::SteerCounters| {
+                of.passed_port + of.passed_protocol + of.passed_fragment + of.passed_malformed + of.dropped_fragment
+            };
             let redirected = now.redirected + now.redirected_icmp > base.redirected + base.redirected_icmp;
-            if redirected || passed > passed_before {
+            if redirected || passed(&now) > passed(&base) {
                 assert_eq!(redirected, ours, "{label}: {base:?} then {now:?}");
                 break;
             }
@@ -175,6 +176,14 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     ports.set_active_ports([40_000, 50_000]).unwrap();
     deliver(tcp.clone(), &mut end, "TCP, active port", true);
     deliver(packet_to(Framing::Ethernet, 0, 50_000, 80, 1), &mut end, "UDP, active TCP port", false);
+    // Made whole, it would be answered by the kernel with a reset.
+    let mut fragment = tcp.clone();
+    fragment[20] = 0x20;
+    let counters = deliver(fragment.clone(), &mut end, "first fragment, active port", false);
+    assert_eq!((counters.dropped_fragment, counters.passed_fragment), (1, 0));
+    fragment[21] = 1;
+    let counters = deliver(fragment, &mut end, "second fragment", false);
+    assert_eq!((counters.dropped_fragment, counters.passed_fragment), (1, 1));
     ports.set_active_ports([40_000]).unwrap();
     deliver(tcp, &mut end, "TCP, no longer active", false);
 
@@ -183,7 +192,7 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     let mut fragment = whole.clone();
     fragment[20] = 0x20;
     let counters = deliver(fragment, &mut end, "first fragment", false);
-    assert_eq!(counters.passed_fragment, 1);
+    assert_eq!(counters.passed_fragment, 2);
     // IPv4 options are walked over.
     let mut options = whole.clone();
     options[14] = 0x46;
@@ -232,6 +241,22 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     ports.add_local(Protocol::Udp, "::".parse().unwrap(), OURS).unwrap();
     deliver(v6(17, &udp), &mut end, "IPv6 UDP", true);
     deliver(v6(0, &udp), &mut end, "IPv6 with a hop-by-hop header", false);
+    let fragment = |next: u8, offset: [u8; 2], port: u16| {
+        let mut header = vec![next, 0, offset[0], offset[1], 0, 0, 0, 1, 0, 80];
+        header.extend(port.to_be_bytes());
+        header.extend([0; 16]);
+        v6(44, &header)
+    };
+    for (label, bytes, dropped) in [
+        ("of TCP", fragment(6, [0, 1], 40_000), 2),
+        ("of TCP, whole", fragment(6, [0, 0], 40_000), 3),
+        ("of TCP, second", fragment(6, [0, 9], 40_000), 3),
+        ("of TCP, another port", fragment(6, [0, 1], 40_001), 3),
+        ("of UDP", fragment(17, [0, 1], OURS), 3),
+    ] {
+        let counters = deliver(bytes, &mut end, &format!("IPv6 fragment {label}"), false);
+        assert_eq!(counters.dropped_fragment, dropped, "{label}");
+    }
     let mut quoted = v6(17, &udp)[14..].to_vec();
     let (src, dst) = (quoted[8..24].to_vec(), quoted[24..40].to_vec());
     quoted[8..24].copy_from_slice(&dst);
