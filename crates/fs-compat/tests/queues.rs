@@ -5,9 +5,9 @@
 mod veth;
 
 use fs_compat::{TcpListener, TcpStream, UdpSocket};
-use fs_rt::Runtime;
+use fs_rt::{RunError, Runtime};
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -187,6 +187,11 @@ fn connections_outlive_what_changes_about_their_device() {
         all_go_on("another address");
         here(&format!("ip addr del {OURS}/24 dev DEV && sleep 0.2 && ip addr add {OURS}/24 dev DEV"));
         all_go_on("an address that was away");
+        // As often as it takes until the kernel has had it again for a moment of which the runtime had not heard.
+        let pair = format!("addr del {OURS}/24 dev DEV\naddr add {OURS}/24 dev DEV\n");
+        here(&format!("for i in $(seq 100); do printf '{pair}'; done | ip -batch -"));
+        here(&format!("for i in $(seq 100); do printf '{pair}' | ip -batch - || exit 1; done"));
+        all_go_on("an address that was away 200 times");
         here("ip neigh flush dev DEV");
         all_go_on("neighbours that are forgotten");
         // The peer has another link address from now on.
@@ -200,6 +205,147 @@ fn connections_outlive_what_changes_about_their_device() {
         drop(end);
         run.join().unwrap().unwrap();
     });
+}
+
+/// Queues that a device gets serve it at once: no connection ends, and packets come by all.
+#[test]
+fn connections_outlive_new_queues_of_their_device() {
+    let Some(wire) = Wire::with_queues("new queues", 4) else { return };
+    let channels = |queues: u32| {
+        let set = |dev: &str| format!("ethtool -L {dev} rx {queues} tx {queues}");
+        // Ours first: a veth with an XDP program never has fewer queues to receive than its peer to send. It runs the program on
+        // those that it gets once it has been down.
+        wire.ours.run(&format!("{} && ip link set {DEVICE} down && ip link set {DEVICE} up", set(DEVICE)));
+        wire.peer.run(&set("fsc1"));
+    };
+    wire.peer.run("ethtool -L fsc1 rx 1 tx 1");
+    channels(1);
+    kernel_echo(&wire, at(PEER, 80));
+    let over = Arc::new(AtomicBool::new(false));
+    let exchanges = Arc::new(AtomicUsize::new(0));
+    let builder = Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).active_ports(100);
+    let runtime = wire.ours.enter(|| builder.build().unwrap());
+    std::thread::scope(|scope| {
+        let (told, counted, ours) = (over.clone(), exchanges.clone(), &wire.ours);
+        let run = scope.spawn(move || {
+            ours.enter(|| {
+                runtime.run(move |core| async move {
+                    serve(40, counted, told).await;
+                    core.stats()
+                })
+            })
+        });
+        let end = Over(over);
+        let mut streams: Vec<_> = (0..20).map(|_| kernel_client(&wire, at(OURS, 7777))).collect();
+        let mut all_go_on = |after: &str| {
+            let before = exchanges.load(Ordering::Relaxed);
+            streams.iter_mut().for_each(|stream| exchange(stream, &[5; BYTES]));
+            let until = Instant::now() + LIMIT;
+            while exchanges.load(Ordering::Relaxed) < before + 400 {
+                assert!(Instant::now() < until, "no active connection goes on after {after}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        all_go_on("the start");
+        channels(2);
+        all_go_on("two queues");
+        channels(4);
+        all_go_on("four queues");
+        drop(end);
+        let stats = run.join().unwrap().unwrap().remove(0);
+        let received: Vec<u64> = stats.links.iter().map(|(_, link)| link.rx_packets).collect();
+        assert!(received.len() == 4 && received.iter().all(|&packets| packets > 0), "{received:?}");
+        assert_eq!(stats.stack.resets_received, 0);
+    });
+}
+
+/// One of two devices goes, and comes back: the other's connections go on, and its core sleeps. Then that one goes too: the run ends
+/// and says which device is gone. The runtime is built again with both.
+#[test]
+fn devices_that_go_and_come_back() {
+    let Some(wire) = Wire::up("devices that go") else { return };
+    let second = ("fsc2", IpAddr::from([10, 90, 0, 1]), IpAddr::from([10, 90, 0, 2]));
+    let lay_second = || wire.lay((second.0, second.1), ("fsc3", second.2), 1);
+    lay_second();
+    for port in [80, 81] {
+        kernel_echo(&wire, at("0.0.0.0".parse().unwrap(), port));
+    }
+    for round in 0..2 {
+        let (one_left, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let exchanges = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
+        let builder =
+            Runtime::builder().device(DEVICE).device(second.0).cores([0]).pin(false).frames(4096).active_ports(64);
+        let runtime = wire.ours.enter(|| builder.build().unwrap());
+        let answered = Arc::new(AtomicBool::new(false));
+        let (told, counted, done) = (one_left.clone(), exchanges.clone(), answered.clone());
+        std::thread::scope(|scope| {
+            let (ours, ended, end) = (&wire.ours, over.clone(), Over(over));
+            let run = scope.spawn(move || {
+                let app = move |core: fs_rt::CoreCtx| async move {
+                    for (n, (peer, counted)) in [PEER, second.2].into_iter().zip(counted).enumerate() {
+                        let (told, over) = (told.clone(), ended.clone());
+                        fs_rt::spawn_local(async move {
+                            let mut stream = TcpStream::connect(at(peer, 80)).await.unwrap();
+                            let mut back = [0; 2000];
+                            // The other device's connection stays where it is.
+                            while !(over.load(Ordering::Relaxed) || n == 0 && told.load(Ordering::Relaxed)) {
+                                stream.write_all(&[7; 2000]).await.unwrap();
+                                stream.read_exact(&mut back).await.unwrap();
+                                counted.fetch_add(1, Ordering::Relaxed);
+                                tokio::time::sleep(Duration::from_millis(5)).await;
+                            }
+                        });
+                    }
+                    while !told.load(Ordering::Relaxed) && !ended.load(Ordering::Relaxed) {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                    let turns = core.stats().runtime.turns;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    let turns = core.stats().runtime.turns - turns;
+                    assert!(turns < 20_000, "an idle core with a device that is gone turns {turns} times a second");
+                    let mut stream = TcpStream::connect(at(PEER, 81)).await.unwrap();
+                    stream.write_all(b"x").await.unwrap();
+                    stream.read_exact(&mut [0]).await.unwrap();
+                    done.store(true, Ordering::Relaxed);
+                    // Only a test that has failed gets to its end.
+                    while !ended.load(Ordering::Relaxed) {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                };
+                ours.enter(|| runtime.run(app))
+            });
+            let go_on = |n: usize, after: &str| {
+                let (before, until) = (exchanges[n].load(Ordering::Relaxed), Instant::now() + LIMIT);
+                while exchanges[n].load(Ordering::Relaxed) < before + 20 {
+                    assert!(Instant::now() < until && !run.is_finished(), "device {n} in round {round}, {after}");
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            };
+            go_on(0, "at the start");
+            go_on(1, "at the start");
+            wire.ours.run(&format!("ip link del {}", second.0));
+            go_on(0, "the other device gone");
+            lay_second();
+            go_on(0, "the other device back");
+            assert!(wire.ours.try_run(&format!("ping -q -c 1 -W 10 -I {} {} > /dev/null", second.0, second.2)));
+            one_left.store(true, Ordering::Relaxed);
+            let until = Instant::now() + LIMIT;
+            while !answered.load(Ordering::Relaxed) {
+                assert!(Instant::now() < until && !run.is_finished(), "a connection over the device that is left");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            wire.ours.run(&format!("ip link del {DEVICE}"));
+            let until = Instant::now() + LIMIT;
+            while !run.is_finished() {
+                assert!(Instant::now() < until, "the run goes on without a device");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let error = run.join().unwrap().unwrap_err();
+            assert!(matches!(&error, RunError::Link { device, .. } if device == DEVICE), "{error}");
+            drop(end);
+        });
+        wire.lay((DEVICE, OURS), ("fsc1", PEER), 1);
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub(crate) struct CoreShared {
     pub(crate) reactor: RefCell<Option<Waker>>,
     pub(crate) shutting_down: Cell<bool>,
     pub(crate) new_sources: NewSources,
+    /// Descriptors of links that the reactor does not know yet.
+    pub(crate) new_links: RefCell<Vec<OwnedFd>>,
     /// In a child of fork(2) its memory is a copy, and the links, the threads and the connections are the parent's.
     pub(crate) in_child: Cell<bool>,
 }

@@ -31,6 +31,15 @@ pub(crate) struct Port {
     tx: Vec<TxFrame>,
     /// This queue sends for its interface (the core's first queue there).
     sends: bool,
+    /// Its device is gone, and other devices are left.
+    lost: bool,
+}
+
+impl Port {
+    /// There is something to receive.
+    pub(crate) fn has_packets(&mut self) -> bool {
+        !self.lost && self.link.has_packets()
+    }
 }
 
 /// What only the reactor touches.
@@ -48,13 +57,8 @@ pub(crate) struct CoreIo {
 
 impl CoreIo {
     pub(crate) fn new(links: Vec<(Box<dyn Link>, IfaceId)>, mail: Mailboxes, policy: PollPolicy) -> Self {
-        let mut ports: Vec<Port> = Vec::with_capacity(links.len());
-        for (link, iface) in links {
-            let sends = ports.iter().all(|p| p.iface != iface);
-            ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends });
-        }
-        Self {
-            ports,
+        let mut io = Self {
+            ports: Vec::with_capacity(links.len()),
             mail,
             counters: RuntimeStats::default(),
             rx: Vec::with_capacity(4 * RX_BATCH),
@@ -63,7 +67,21 @@ impl CoreIo {
             woken: Vec::with_capacity(256),
             poller: Poller::new(policy),
             taps: Taps::default(),
-        }
+        };
+        links.into_iter().for_each(|(link, iface)| io.add(link, iface));
+        io
+    }
+
+    /// Polls `link` too from here on.
+    pub(crate) fn add(&mut self, link: Box<dyn Link>, iface: IfaceId) {
+        let sends = self.ports.iter().all(|port| port.iface != iface);
+        self.ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends, lost: false });
+    }
+
+    /// The links of a device that is gone are left alone from here on.
+    fn lose(&mut self, LinkDown { iface, source }: LinkDown, shared: &crate::runtime::Shared) {
+        self.ports.iter_mut().filter(|port| port.iface == iface).for_each(|port| port.lost = true);
+        shared.link_down(iface, source);
     }
 
     fn transmit(&mut self, stack: &mut CoreStack) -> Result<usize, LinkDown> {
@@ -76,7 +94,10 @@ impl CoreIo {
                     self.taps.sent(stack.pool_mut(), port.iface, &port.tx[before..]);
                 }
             }
-            if !port.tx.is_empty() {
+            if port.lost {
+                stack.note_link_dropped(port.tx.len() as u64);
+                port.tx.drain(..).for_each(|tx| stack.pool_mut().free(tx.frame));
+            } else if !port.tx.is_empty() {
                 sent += port
                     .link
                     .tx(stack.pool_mut(), &mut port.tx)
@@ -88,7 +109,7 @@ impl CoreIo {
 
     /// A link that refuses to sleep without having anything to receive may be dead; only sending tells.
     fn ask_links(&mut self, stack: &mut CoreStack) -> Result<(), LinkDown> {
-        for port in &mut self.ports {
+        for port in self.ports.iter_mut().filter(|port| !port.lost) {
             port.link.tx(stack.pool_mut(), &mut port.tx).map_err(|source| LinkDown { iface: port.iface, source })?;
         }
         Ok(())
@@ -133,7 +154,7 @@ impl CoreIo {
 
     fn receive(&mut self, stack: &mut CoreStack) -> usize {
         let mut packets = 0;
-        for port in &mut self.ports {
+        for port in self.ports.iter_mut().filter(|port| !port.lost) {
             packets += port.link.rx(stack.pool_mut(), port.iface, &mut self.rx, RX_BATCH);
         }
         if !self.rx.is_empty() {
@@ -183,9 +204,9 @@ impl CoreIo {
         if !quiet {
             return false;
         }
-        let asleep = self.ports.iter_mut().all(|p| p.link.prepare_sleep(stack.pool_mut()));
+        let asleep = self.ports.iter_mut().all(|p| p.lost || p.link.prepare_sleep(stack.pool_mut()));
         if !asleep && let Err(down) = self.ask_links(stack) {
-            shared.link_down(down);
+            self.lose(down, shared);
         }
         asleep
     }
@@ -251,7 +272,7 @@ impl CoreShared {
             let mut work = match io.transmit(stack) {
                 Ok(sent) => sent,
                 Err(down) => {
-                    self.shared.link_down(down);
+                    io.lose(down, &self.shared);
                     0
                 }
             };

@@ -115,7 +115,7 @@ pub enum RunError {
         /// The system's error.
         source: io::Error,
     },
-    /// A device is gone.
+    /// The device is gone, or the last one of several.
     #[error(
         "{device}: the device is gone, and with it all connections over it ({source}): build the runtime again once there is \
          one of this name"

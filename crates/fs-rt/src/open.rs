@@ -5,16 +5,98 @@ use crate::error::BuildError;
 use crate::ports::PortSink;
 use fs_core::{IfaceId, Protocol};
 use fs_xdp::{
-    Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, Share, TapConfig, TapKind, TapLink,
-    Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError,
+    Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, QueueCounts, Share, TapConfig,
+    TapKind, TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError,
 };
 use std::any::Any;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a core polls.
 pub(crate) type CoreLinks = Vec<(Box<dyn Link>, IfaceId)>;
+
+/// Opens the queues of a device that our program is on, also those that it gets while the runtime runs (`ethtool -L`).
+pub(crate) struct QueueOpener {
+    device: XdpDevice,
+    umem: Arc<Umem>,
+    rings: QueueConfig,
+    /// Queues below this one are open, or are being opened.
+    known: AtomicU32,
+}
+
+impl QueueOpener {
+    fn new(device: XdpDevice, umem: Arc<Umem>, rings: QueueConfig) -> Self {
+        let known = AtomicU32::new(device.queue_count());
+        Self { device, umem, rings, known }
+    }
+
+    /// The queues that the device has got since this was last asked. Each is to be opened.
+    pub(crate) fn new_queues(&self) -> Range<u32> {
+        let QueueCounts { rx, tx } = self.device.queue_counts_now();
+        let before = self.known.fetch_max(rx.min(tx), Ordering::Relaxed);
+        if rx > tx && before < rx {
+            self.give_up(&format!("it has {rx} queues to receive and {tx} to send"));
+        }
+        before..rx.min(tx)
+    }
+
+    /// Opens one, with frames out of `pool`. To be called in the device's network namespace.
+    pub(crate) fn open(&self, queue: u32, pool: &mut UmemPool) -> Result<Box<dyn Link>, XdpError> {
+        Ok(Box::new(self.device.open_queue(queue, &self.umem, pool, self.rings)?))
+    }
+
+    /// Says that a queue is open that the device has got meanwhile.
+    pub(crate) fn tell_new(&self, queue: u32, core: usize) {
+        let NetDevice { name: device, driver, .. } = self.device.device();
+        tracing::info!(device, queue, core, "a queue that the device has got is opened");
+        // Seen on Linux 6.18; veth_enable_range_safe() gives the program to no queue.
+        if driver == "veth" {
+            tracing::warn!(
+                device,
+                queue,
+                "this driver runs the XDP program on a new queue only once the device has been down: until then what comes by it \
+                 is the kernel's (`ip link set {device} down && ip link set {device} up`)"
+            );
+        }
+    }
+
+    /// A queue has no socket, and will have none.
+    pub(crate) fn give_up(&self, reason: &str) {
+        tracing::error!(
+            device = self.device.device().name,
+            reason,
+            "a queue of the device cannot be opened: what comes by it is the kernel's, which resets our connections; give the \
+             device as many queues as it had (ethtool -L), or build the runtime again"
+        );
+        if let Err(error) = self.device.port_table().guard(false) {
+            tracing::error!(%error, "the XDP program's table");
+        }
+    }
+}
+
+/// Of each device in the order of interfaces. Shared with those who open, and emptied at the runtime's end: the program stays on
+/// the device for as long as one is in it.
+#[derive(Clone, Default)]
+pub(crate) struct Openers(Arc<Mutex<Vec<Arc<QueueOpener>>>>);
+
+impl Openers {
+    /// Those that there are.
+    pub(crate) fn all(&self) -> Vec<Arc<QueueOpener>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Empties them.
+struct Emptied(Openers);
+
+impl Drop for Emptied {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
 
 /// What opening the links gave.
 pub(crate) struct Opened {
@@ -24,6 +106,7 @@ pub(crate) struct Opened {
     pub(crate) pools: Vec<UmemPool>,
     /// For each device its program's tables (none where there is no program).
     pub(crate) tables: Vec<PortTable>,
+    pub(crate) openers: Openers,
     /// What has to live as long as the links.
     pub(crate) keep: Vec<Box<dyn Any + Send>>,
 }
@@ -54,7 +137,8 @@ pub(crate) fn link_error(device: &str, error: XdpError) -> BuildError {
 pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opened, BuildError> {
     let (umem, pools) = memory(builder, devices)?;
     let links = (0..builder.cores.len()).map(|_| Vec::new()).collect();
-    let mut opened = Opened { links, pools, tables: Vec::new(), keep: Vec::new() };
+    let mut opened = Opened { links, pools, tables: Vec::new(), openers: Openers::default(), keep: Vec::new() };
+    opened.keep.push(Box::new(Emptied(opened.openers.clone())));
     match std::mem::take(&mut builder.link) {
         LinkChoice::XdpAuto => open_xdp(builder, XdpMode::Auto, &umem, &mut opened)?,
         LinkChoice::Xdp { mode } => open_xdp(builder, mode, &umem, &mut opened)?,
@@ -105,15 +189,20 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
     for (n, (name, device)) in builder.devices.iter().zip(devices).enumerate() {
         let failed = |error| link_error(name, error);
         let queues = device.queue_count() as usize;
+        let opener = QueueOpener::new(device, umem.clone(), rings);
         // Every queue has to be somebody's: what arrives on one without a socket is the kernel's, which would reset
         // connections of ours.
         for queue in 0..queues {
             let core = queue % cores;
-            let link = device.open_queue(queue as u32, umem, &mut opened.pools[core], rings).map_err(failed)?;
-            opened.links[core].push((Box::new(link), IfaceId(n as u8)));
+            let link = opener.open(queue as u32, &mut opened.pools[core]).map_err(failed)?;
+            opened.links[core].push((link, IfaceId(n as u8)));
         }
-        opened.tables.push(device.port_table());
-        opened.keep.push(Box::new(device));
+        let (table, counts) = (opener.device.port_table(), opener.device.queue_counts_now());
+        if counts.rx <= counts.tx {
+            table.guard(true).map_err(failed)?;
+        }
+        opened.tables.push(table);
+        opened.openers.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(opener));
     }
     Ok(())
 }
@@ -196,8 +285,14 @@ impl PortSink for PortTable {
         }
     }
 
-    fn set_addresses(&self, addrs: &[IpAddr]) -> io::Result<()> {
-        Ok(PortTable::set_addresses(self, addrs)?)
+    fn unguard(&self) {
+        if let Err(error) = self.guard(false) {
+            tracing::error!(%error, "the XDP program's table");
+        }
+    }
+
+    fn set_addresses(&self, addrs: &[IpAddr], elsewhere: &[IpAddr]) -> io::Result<()> {
+        Ok(PortTable::set_addresses(self, addrs, elsewhere)?)
     }
 }
 

@@ -8,7 +8,7 @@
 //! triggered), and the timer is moved only when the next deadline is earlier than the one it is set to.
 
 use crate::core::CoreShared;
-use crate::core_loop::CoreIo;
+use crate::core_loop::{CoreIo, Port};
 use crate::poll::Idle;
 use crate::source::Source;
 use crate::sys::{Clock, Witness, exact_timers, sleep_for, watch_readable};
@@ -165,7 +165,7 @@ impl Reactor {
             poller.on_work(now);
             return Idle::Look;
         }
-        let packets = || ports.iter_mut().any(|port| port.link.has_packets());
+        let packets = || ports.iter_mut().any(Port::has_packets);
         let next = poller.on_idle(now, !self.sources.is_empty(), || self.witness.ask(), packets);
         counters.timed_sleeps += u64::from(matches!(next, Idle::TimedSleep(_)));
         next
@@ -176,6 +176,10 @@ impl Reactor {
     fn look(&mut self) -> usize {
         if std::mem::take(&mut self.rings) {
             self.sources.iter().for_each(|source| source.awake());
+        }
+        if self.sleeps {
+            // Watched from its next sleep on.
+            self.unwatched.append(&mut self.core.new_links.borrow_mut());
         }
         for (source, bell) in self.core.new_sources.take() {
             self.sources.push(source);

@@ -3,7 +3,7 @@
 
 use crate::sys::own_descriptor_table;
 use crate::sys::reserve::Reservation;
-use fs_core::{Cidr, IfaceId, Protocol};
+use fs_core::Protocol;
 use fs_xdp::Share;
 use std::collections::HashMap;
 use std::io;
@@ -22,8 +22,19 @@ pub(crate) trait PortSink: Send + Sync {
     fn share(&self, protocol: Protocol, at: SocketAddr, share: Share);
     /// Packets for `at` go to the kernel again.
     fn remove(&self, protocol: Protocol, at: SocketAddr);
-    /// The device has these addresses now.
-    fn set_addresses(&self, addrs: &[IpAddr]) -> io::Result<()>;
+    /// Packets on a queue without a socket are the kernel's from here on.
+    fn unguard(&self);
+    /// Our devices have these addresses now, and the host's others have `elsewhere`.
+    fn set_addresses(&self, addrs: &[IpAddr], elsewhere: &[IpAddr]) -> io::Result<()>;
+}
+
+/// The host's addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// Of the runtime's devices.
+    pub(crate) ours: Vec<IpAddr>,
+    /// Of the host's other devices.
+    pub(crate) elsewhere: Vec<IpAddr>,
 }
 
 struct Used {
@@ -193,12 +204,17 @@ impl Ports {
         }
     }
 
-    /// Tells a device's program its addresses. `sinks` are in the order of the devices.
-    pub(crate) fn set_addresses(&self, iface: IfaceId, addrs: &[Cidr]) {
-        let addrs: Vec<IpAddr> = addrs.iter().map(|cidr| cidr.addr).collect();
-        let Some(sink) = self.sinks.get(usize::from(iface.0)) else { return };
-        if let Err(error) = sink.set_addresses(&addrs) {
-            tracing::error!(%error, ?addrs, "cannot tell the XDP program the device's addresses");
+    /// The links are about to be closed: who still sends to us may be told so by the kernel.
+    pub(crate) fn unguard(&self) {
+        self.sinks.iter().for_each(|sink| sink.unguard());
+    }
+
+    /// Tells each device's program the addresses of all: what is for one may come by another (RFC 1122 3.3.4.2, the weak model).
+    pub(crate) fn set_addresses(&self, Addresses { ours, elsewhere }: &Addresses) {
+        for sink in &self.sinks {
+            if let Err(error) = sink.set_addresses(ours, elsewhere) {
+                tracing::error!(%error, ?ours, "cannot tell the XDP program the host's addresses");
+            }
         }
     }
 }

@@ -3,10 +3,11 @@
 use crate::builder::Builder;
 use crate::control::{Control as ControlPlane, WorldChange};
 use crate::core::{CoreRef, CoreShared, CoreStack};
-use crate::core_loop::{CoreIo, LinkDown};
+use crate::core_loop::CoreIo;
 use crate::error::RunError;
 use crate::handle::{CoreStats, Handle};
 use crate::mailbox::{Inboxes, Mailboxes};
+use crate::open::Openers;
 use crate::park::Reactor;
 use crate::poll::PollPolicy;
 use crate::ports::Ports;
@@ -17,12 +18,13 @@ use fs_core::{IfaceId, Interface, Route, StackConfig, Steering};
 use fs_xdp::{Link, UmemPool};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -51,6 +53,11 @@ impl Phase {
 pub(crate) enum Control {
     Spawn(Box<dyn FnOnce() + Send>),
     World(WorldChange),
+    /// The device has got this queue, and the core is to open it.
+    NewQueue {
+        iface: IfaceId,
+        queue: u32,
+    },
 }
 
 /// What all cores and handles share. Nothing of it is on a connection's data path.
@@ -59,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) ports: Ports,
     pub(crate) control: ControlPlane,
+    openers: Openers,
     /// The devices' names, by interface.
     devices: Vec<String>,
     pub(crate) published: Box<[Mutex<CoreStats>]>,
@@ -66,22 +74,42 @@ pub(crate) struct Shared {
     apps_left: AtomicUsize,
     /// Cores that have connections left in a graceful shutdown.
     drains_left: AtomicUsize,
+    /// Interfaces whose devices are gone.
+    gone: Mutex<BTreeSet<u8>>,
     failure: Mutex<Option<RunError>>,
 }
 
 impl Shared {
-    pub(crate) fn new(inboxes: Inboxes<Control>, ports: Ports, control: ControlPlane, devices: Vec<String>) -> Self {
+    pub(crate) fn new(
+        inboxes: Inboxes<Control>,
+        ports: Ports,
+        control: ControlPlane,
+        openers: Openers,
+        devices: Vec<String>,
+    ) -> Self {
         let cores = inboxes.len();
         Self {
             inboxes,
             phase: watch::Sender::new(Phase::Running),
             ports,
             control,
+            openers,
             devices,
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
+            gone: Mutex::default(),
             failure: Mutex::new(None),
+        }
+    }
+
+    /// Has cores open the queues that devices have got. Queue q is served by core q mod cores, as at the start.
+    pub(crate) fn open_new_queues(&self) {
+        for (n, opener) in self.openers.all().into_iter().enumerate() {
+            for queue in opener.new_queues() {
+                let core = queue as usize % self.inboxes.len();
+                self.inboxes[core].send(Control::NewQueue { iface: IfaceId(n as u8), queue });
+            }
         }
     }
 
@@ -91,7 +119,7 @@ impl Shared {
         self.phase.send_replace(Phase::Ended);
     }
 
-    pub(crate) fn link_down(&self, LinkDown { iface: IfaceId(interface), source }: LinkDown) {
+    pub(crate) fn link_down(&self, IfaceId(interface): IfaceId, source: std::io::Error) {
         if self.apps_left.load(Ordering::Acquire) == 0 {
             // Every application has finished; what is lost is the end of the last goodbyes.
             self.phase.send_replace(Phase::Ended);
@@ -100,9 +128,26 @@ impl Shared {
         self.device_gone(interface, source);
     }
 
+    /// The run goes on with the devices that are left; without any it ends.
     pub(crate) fn device_gone(&self, interface: u8, source: std::io::Error) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if !gone.insert(interface) {
+            return;
+        }
+        // Links in memory have no names; there is one of them.
+        let left = self.devices.len().max(1).saturating_sub(gone.len());
+        drop(gone);
         let device = self.devices.get(usize::from(interface)).cloned().unwrap_or_else(|| format!("link {interface}"));
-        self.fail(RunError::Link { device, interface, source });
+        if left == 0 {
+            return self.fail(RunError::Link { device, interface, source });
+        }
+        tracing::error!(
+            device,
+            %source,
+            left,
+            "the device is gone, and with it the connections over it; one that comes back under its name is the kernel's until \
+             the runtime is built again"
+        );
     }
 }
 
@@ -302,6 +347,7 @@ where
     core.begin_shutdown();
     core.drain(drain);
     core.publish();
+    core.shared.ports.unguard();
     core.io.borrow_mut().close(&mut core.stack.borrow_mut());
     tracing::debug!("a core has ended");
     Ok(output)
@@ -330,6 +376,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         reactor: RefCell::new(None),
         shutting_down: Cell::new(false),
         new_sources: NewSources::default(),
+        new_links: RefCell::default(),
         in_child: Cell::new(false),
     })
 }
@@ -413,6 +460,19 @@ impl CoreShared {
         }
     }
 
+    fn open_queue(&self, iface: IfaceId, queue: u32) {
+        let Some(opener) = self.shared.openers.all().into_iter().nth(usize::from(iface.0)) else { return };
+        let opened = opener.open(queue, self.stack.borrow_mut().pool_mut());
+        match opened {
+            Ok(link) => {
+                opener.tell_new(queue, self.index);
+                self.new_links.borrow_mut().extend(link.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok()));
+                self.io.borrow_mut().add(link, iface);
+            }
+            Err(error) => opener.give_up(&error.to_string()),
+        }
+    }
+
     /// Carries out what other threads have sent.
     pub(crate) fn read_inbox(self: &Rc<Self>) {
         let mut arrived = self.arrived.take();
@@ -423,6 +483,7 @@ impl CoreShared {
                 Control::Spawn(spawn) if tokio::runtime::Handle::try_current().is_ok() => spawn(),
                 Control::Spawn(dropped) => drop(dropped),
                 Control::World(change) => change.apply(&mut self.stack.borrow_mut()),
+                Control::NewQueue { iface, queue } => self.open_queue(iface, queue),
             }
         }
         self.arrived.replace(arrived);

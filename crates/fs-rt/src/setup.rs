@@ -6,7 +6,7 @@ use crate::control::{Control, Mirror};
 use crate::error::BuildError;
 use crate::mailbox::{Inbox, matrix};
 use crate::open::{Opened, link_error, open};
-use crate::ports::{Active, PortSink, Ports, reserve_active};
+use crate::ports::{Active, Addresses, PortSink, Ports, reserve_active};
 use crate::rss::Known;
 use crate::runtime::{Control as Message, CoreSetup, Runtime, Shared};
 use crate::sys::{Clock, online_cpus, raise_open_files};
@@ -26,14 +26,15 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     let routes = mirror.as_ref().map_or_else(|| standalone_routes(&builder.standalone), |m| m.routes.clone());
     let interfaces = interfaces(&builder, &opened, mirror.as_ref());
     let (active, reservations) = active_ports(&builder, mirror.is_some())?;
-    let ports = announce(&builder, &mut opened, &interfaces, &active, reservations)?;
+    let addresses = mirror.as_ref().map(Mirror::addresses);
+    let ports = announce(&builder, &mut opened, addresses.as_ref(), &active, reservations)?;
 
     let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
     let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
     let control = if mirror.is_some() { Control::new().map_err(bell)? } else { Control::none() };
-    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, builder.devices.clone()));
+    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, opened.openers.clone(), builder.devices.clone()));
     if let Some(mirror) = mirror {
-        follow(&shared, mirror)?;
+        follow(&shared, mirror, addresses.unwrap_or_default())?;
     }
 
     let secret = match builder.secret {
@@ -243,15 +244,16 @@ fn active_ports(builder: &Builder, in_kernel: bool) -> Result<(PortSet, Active),
 fn announce(
     builder: &Builder,
     opened: &mut Opened,
-    interfaces: &[Interface],
+    addresses: Option<&Addresses>,
     active: &PortSet,
     reservations: Active,
 ) -> Result<Ports, BuildError> {
     let mut sinks: Vec<Box<dyn PortSink>> = Vec::new();
-    for ((n, table), interface) in opened.tables.drain(..).enumerate().zip(interfaces) {
+    for (n, table) in opened.tables.drain(..).enumerate() {
         let refused = |error: XdpError| link_error(&builder.devices[n], error);
-        let addrs: Vec<IpAddr> = interface.addrs.iter().map(|cidr| cidr.addr).collect();
-        table.set_addresses(&addrs).map_err(refused)?;
+        if let Some(Addresses { ours, elsewhere }) = addresses {
+            table.set_addresses(ours, elsewhere).map_err(refused)?;
+        }
         table.set_active_ports(active.iter()).map_err(refused)?;
         sinks.push(Box::new(table));
     }
@@ -260,13 +262,13 @@ fn announce(
     Ok(Ports::new(in_kernel, sinks, reservations, cool_down))
 }
 
-fn follow(shared: &Arc<Shared>, mirror: Mirror) -> Result<(), BuildError> {
+fn follow(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> Result<(), BuildError> {
     for inbox in shared.inboxes.iter() {
         mirror.neighbours().for_each(|neighbour| inbox.send(Message::World(neighbour)));
     }
     shared
         .control
-        .start(mirror, Arc::downgrade(shared))
+        .start(mirror, told, Arc::downgrade(shared))
         .map_err(|source| BuildError::System { what: "cannot start the control plane's thread", source })
 }
 

@@ -3,7 +3,7 @@
 // Which packets are fastsock's? This program runs on every packet that a device receives, looks at its destination
 // and redirects ours to the AF_XDP socket of the queue it came in on. Everything else goes on to the kernel
 // untouched (XDP_PASS): other ports, other protocols, fragments, headers that do not parse, and packets on queues
-// that have no socket.
+// that have no socket, unless the device is guarded (`guarded`).
 //
 // Ours is
 //   1. TCP to a port in active use (`port_bits[ACTIVE_TCP]`) at one of the host's addresses (`addresses`);
@@ -11,6 +11,14 @@
 //      host's addresses, so that forwarded traffic passes;
 //   3. an ICMP error that quotes a packet which was sent from such an address and port: the kernel has no socket that
 //      it would tell.
+//
+// An address may be away: the host had it when connections of ours were made, and has lost it, or has it again and we have
+// not heard of it yet. Then the kernel must not see TCP for our ports there: it has no sockets for them, and would end with a
+// reset what goes on when the address is back. Such a packet is dropped, as the kernel drops what is not for the host;
+// but one that it would forward passes: the address has gone to a host behind this one.
+//
+// A fragment is the kernel's, but the first one of a TCP segment of ours is dropped: made whole, the kernel would answer it with
+// a reset. It keeps what follows the first for its time, and says nothing (RFC 1122 3.3.2, RFC 8200 4.5).
 //
 // A port may have been the kernel's before, or be about to be again, with connections that live on (`enum share`): then
 // the kernel is asked whether a packet is of one of its own.
@@ -30,7 +38,10 @@
 #define PROTO_ICMP 1
 #define PROTO_TCP 6
 #define PROTO_UDP 17
+#define PROTO_FRAGMENT 44
 #define PROTO_ICMP6 58
+#define FAMILY_INET 2
+#define FAMILY_INET6 10
 
 // More than any device has queues; an XSKMAP entry costs 8 bytes.
 #define QUEUES_MAX 1024
@@ -49,18 +60,20 @@ struct ports_hdr { __be16 src; __be16 dst; } __attribute__((packed));
 struct tcp_hdr { __be16 src; __be16 dst; __be32 seq; __be32 ack; __u8 offset; __u8 flags; } __attribute__((packed));
 #define TCP_SYN 0x02
 #define TCP_ACK 0x10
+struct fragment_hdr { __u8 next; __u8 zero; __be16 offset; __be32 id; } __attribute__((packed));
 struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute__((packed));
 
 // An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d); "any" is ::ffff:0.0.0.0 or ::.
 struct address { __be32 words[4]; };
 struct local_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
 
-// The values of `local_ports`, and of `Share` in port_table.rs. What costs a look-up in the kernel's table is for a time
-// of change only.
+// The values of `local_ports`, and of `Share` in port_table.rs; `addresses` holds OURS and AWAY. What costs a look-up in
+// the kernel's table is for a time of change only.
 enum share {
     OURS = 1, // all packets
     FORMER,   // the kernel may have connections from before
     LEAVING,  // as FORMER, and new connections are the kernel's
+    AWAY,     // TCP at an address that the host does not have, as far as is known
 };
 
 // What became of a packet, counted per CPU; user space sums up. The order is `SteerCounters` in program.rs.
@@ -72,6 +85,9 @@ enum verdict {
     PASSED_FRAGMENT,
     PASSED_MALFORMED, // headers cut short or nonsense
     PASSED_NO_SOCKET, // ours, but the queue has no socket
+    DROPPED_AWAY,     // TCP to a port of ours at an address that is away
+    DROPPED_FRAGMENT, // the first one of a TCP segment of ours
+    DROPPED_NO_SOCKET, // ours, and the queue is to have a socket soon
     VERDICTS,
 };
 struct counters { __u64 count[VERDICTS]; };
@@ -109,6 +125,15 @@ struct {
     __type(value, __u8);
 } addresses SEC(".maps");
 
+// Not zero: a queue without a socket is one that the device has just got (`ethtool -L`), and it will have one. What is ours
+// there is dropped until then, since the kernel would answer it with a reset.
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} guarded SEC(".maps");
+
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, 1);
@@ -126,9 +151,11 @@ static __always_inline int in_set(__u32 set, __be16 port)
     return ports && (ports->bits[(host >> 3) & 8191] >> (host & 7)) & 1;
 }
 
-static __always_inline int is_host(struct address *address)
+// OURS, AWAY, or 0: not the host's.
+static __always_inline int at_host(struct address *address)
 {
-    return bpf_map_lookup_elem(&addresses, address) != 0;
+    __u8 *share = bpf_map_lookup_elem(&addresses, address);
+    return share ? *share : 0;
 }
 
 // Is (proto, address, port) an end of a flow of ours? An `enum share`, or 0. A function of its own, since four places ask.
@@ -136,9 +163,9 @@ static __attribute__((noinline)) int is_ours(__u8 proto, struct address *address
 {
     int host = -1;
     if (proto == PROTO_TCP && in_set(ACTIVE_TCP, port)) {
-        host = is_host(address);
+        host = at_host(address);
         if (host)
-            return OURS;
+            return host;
     }
     if (!in_set(proto == PROTO_TCP ? LOCAL_TCP : LOCAL_UDP, port))
         return 0;
@@ -147,15 +174,18 @@ static __attribute__((noinline)) int is_ours(__u8 proto, struct address *address
     if (share)
         return *share;
     if (host < 0)
-        host = is_host(address);
-    if (!host)
+        host = at_host(address);
+    // Of UDP no connection is lost: what the kernel's socket of the port gets is read there.
+    if (!host || (host == AWAY && proto != PROTO_TCP))
         return 0;
     // Any address of the same family: the mapped prefix stays.
     __builtin_memset(&key.address, 0, sizeof(key.address));
     if (address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff))
         key.address.words[2] = bpf_htonl(0xffff);
     share = bpf_map_lookup_elem(&local_ports, &key);
-    return share ? *share : 0;
+    if (!share)
+        return 0;
+    return host == AWAY ? AWAY : *share;
 }
 
 static __always_inline struct address mapped(__be32 v4)
@@ -180,6 +210,18 @@ static __attribute__((noinline)) int is_kernels(struct xdp_md *ctx, struct bpf_s
     return !listens;
 }
 
+// What becomes of a TCP packet to an address that is away. The kernel's table says so at this moment, whatever we have heard.
+static __attribute__((noinline)) enum verdict steer_away(struct xdp_md *ctx, struct bpf_fib_lookup *way)
+{
+    way->ifindex = ctx->ingress_ifindex;
+    way->l4_protocol = PROTO_TCP;
+    long answer = bpf_fib_lookup(ctx, way, sizeof(*way), 0);
+    // The host's own again, or a host that forwards nothing.
+    if (answer < 0 || answer == BPF_FIB_LKUP_RET_NOT_FWDED || answer == BPF_FIB_LKUP_RET_FWD_DISABLED)
+        return DROPPED_AWAY;
+    return PASSED_PORT;
+}
+
 static __always_inline enum verdict steer_shared(struct xdp_md *ctx, int share, struct bpf_sock_tuple *tuple, __u32 size,
                                                  void *at, void *end)
 {
@@ -192,6 +234,20 @@ static __always_inline enum verdict steer_shared(struct xdp_md *ctx, int share, 
     else
         kernels = is_kernels(ctx, tuple, size);
     return kernels ? PASSED_PORT : REDIRECTED;
+}
+
+// The first fragment of a packet whose transport header is at `at`.
+static __always_inline enum verdict steer_fragment(struct xdp_md *ctx, __u8 proto, struct address *dst, void *at, void *end,
+                                                   struct bpf_fib_lookup *way)
+{
+    struct ports_hdr *ports = at;
+    if (proto != PROTO_TCP || (void *)(ports + 1) > end)
+        return PASSED_FRAGMENT;
+    int share = is_ours(proto, dst, ports->dst);
+    if (share == AWAY)
+        return steer_away(ctx, way) == DROPPED_AWAY ? DROPPED_AWAY : PASSED_FRAGMENT;
+    // Of a port that is shared with the kernel it may be the kernel's.
+    return share == OURS ? DROPPED_FRAGMENT : PASSED_FRAGMENT;
 }
 
 // ICMP destination unreachable (with "fragmentation needed"), time exceeded, parameter problem. The quoted packet
@@ -209,6 +265,8 @@ static __always_inline enum verdict steer_icmp4(struct xdp_md *ctx, void *at, vo
         return PASSED_PROTOCOL;
     struct address ours = mapped(quoted->src);
     int share = is_ours(quoted->proto, &ours, ports->src);
+    if (share == AWAY)
+        return PASSED_PROTOCOL;
     if (share > OURS && quoted->proto == PROTO_TCP) {
         struct bpf_sock_tuple tuple = {};
         tuple.ipv4.saddr = quoted->dst;
@@ -236,6 +294,8 @@ static __always_inline enum verdict steer_icmp6(struct xdp_md *ctx, void *at, vo
     struct address ours;
     __builtin_memcpy(&ours, quoted->src, sizeof(ours));
     int share = is_ours(quoted->next, &ours, ports->src);
+    if (share == AWAY)
+        return PASSED_PROTOCOL;
     if (share > OURS && quoted->next == PROTO_TCP) {
         struct bpf_sock_tuple tuple = {};
         __builtin_memcpy(tuple.ipv6.saddr, quoted->dst, sizeof(quoted->dst));
@@ -257,8 +317,13 @@ static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, void *at, voi
     if ((ip->version_ihl >> 4) != 4 || header < sizeof(*ip))
         return PASSED_MALFORMED;
     // More fragments, or an offset: the ports are not there, or the rest is not.
-    if (ip->frag & bpf_htons(0x3fff))
-        return PASSED_FRAGMENT;
+    if (ip->frag & bpf_htons(0x3fff)) {
+        if (ip->frag & bpf_htons(0x1fff))
+            return PASSED_FRAGMENT;
+        struct address to = mapped(ip->dst);
+        struct bpf_fib_lookup way = {.family = FAMILY_INET, .tos = ip->tos, .ipv4_src = ip->src, .ipv4_dst = ip->dst};
+        return steer_fragment(ctx, ip->proto, &to, at + header, end, &way);
+    }
     if (ip->proto == PROTO_ICMP)
         return steer_icmp4(ctx, at + header, end);
     if (!is_transport(ip->proto))
@@ -270,6 +335,10 @@ static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, void *at, voi
     int share = is_ours(ip->proto, &dst, ports->dst);
     if (share <= OURS || ip->proto != PROTO_TCP)
         return share ? REDIRECTED : PASSED_PORT;
+    if (share == AWAY) {
+        struct bpf_fib_lookup way = {.family = FAMILY_INET, .tos = ip->tos, .ipv4_src = ip->src, .ipv4_dst = ip->dst};
+        return steer_away(ctx, &way);
+    }
     struct bpf_sock_tuple tuple = {};
     tuple.ipv4.saddr = ip->src;
     tuple.ipv4.daddr = ip->dst;
@@ -288,8 +357,17 @@ static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, void *at, voi
     if (ip->next == PROTO_ICMP6)
         return steer_icmp6(ctx, ip + 1, end);
     // Only a transport header that follows directly; a fragment header counts as what it is.
-    if (ip->next == 44)
-        return PASSED_FRAGMENT;
+    if (ip->next == PROTO_FRAGMENT) {
+        struct fragment_hdr *fragment = (void *)(ip + 1);
+        if ((void *)(fragment + 1) > end || fragment->offset & bpf_htons(0xfff8))
+            return PASSED_FRAGMENT;
+        struct address to;
+        __builtin_memcpy(&to, ip->dst, sizeof(to));
+        struct bpf_fib_lookup way = {.family = FAMILY_INET6};
+        __builtin_memcpy(way.ipv6_src, ip->src, sizeof(ip->src));
+        __builtin_memcpy(way.ipv6_dst, ip->dst, sizeof(ip->dst));
+        return steer_fragment(ctx, fragment->next, &to, fragment + 1, end, &way);
+    }
     if (!is_transport(ip->next))
         return PASSED_PROTOCOL;
     struct address dst;
@@ -300,6 +378,12 @@ static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, void *at, voi
     int share = is_ours(ip->next, &dst, ports->dst);
     if (share <= OURS || ip->next != PROTO_TCP)
         return share ? REDIRECTED : PASSED_PORT;
+    if (share == AWAY) {
+        struct bpf_fib_lookup way = {.family = FAMILY_INET6};
+        __builtin_memcpy(way.ipv6_src, ip->src, sizeof(ip->src));
+        __builtin_memcpy(way.ipv6_dst, ip->dst, sizeof(ip->dst));
+        return steer_away(ctx, &way);
+    }
     struct bpf_sock_tuple tuple = {};
     __builtin_memcpy(tuple.ipv6.saddr, ip->src, sizeof(ip->src));
     __builtin_memcpy(tuple.ipv6.daddr, ip->dst, sizeof(ip->dst));
@@ -334,13 +418,17 @@ static __always_inline int run(struct xdp_md *ctx)
 {
     enum verdict verdict = steer(ctx);
     int action = XDP_PASS;
+    __u32 zero = 0;
     if (verdict == REDIRECTED || verdict == REDIRECTED_ICMP) {
         // Without a socket in the map the helper returns the fallback.
         action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
-        if (action != XDP_REDIRECT)
-            verdict = PASSED_NO_SOCKET;
+        if (action != XDP_REDIRECT) {
+            __u32 *guard = bpf_map_lookup_elem(&guarded, &zero);
+            verdict = guard && *guard ? DROPPED_NO_SOCKET : PASSED_NO_SOCKET;
+        }
     }
-    __u32 zero = 0;
+    if (verdict == DROPPED_AWAY || verdict == DROPPED_FRAGMENT || verdict == DROPPED_NO_SOCKET)
+        action = XDP_DROP;
     struct counters *mine = bpf_map_lookup_elem(&counters, &zero);
     if (mine && verdict < VERDICTS)
         mine->count[verdict]++;

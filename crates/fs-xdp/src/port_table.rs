@@ -5,7 +5,7 @@ use crate::program::{broken, chain, take_map};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use fs_core::Protocol;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,9 @@ type PortSet = [u8; 8192];
 const ACTIVE_TCP: usize = 0;
 const LOCAL_TCP: usize = 1;
 const LOCAL_UDP: usize = 2;
-const COUNTERS: usize = 7;
+const COUNTERS: usize = 10;
+/// Addresses that the host has lost and that are still ours to watch over; the oldest are the kernel's from then on.
+const AWAY_MOST: usize = 1024;
 
 /// Whose packets come to a local port. The values are `enum share` of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,9 @@ pub enum Share {
     Leaving = 3,
 }
 
+/// What `addresses` and `local_ports` hold beside [`Share`]: the host does not have the address, as far as is known.
+const AWAY: u8 = 4;
+
 /// What the XDP program did with the packets of its device, over all CPUs, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteerCounters {
@@ -43,12 +48,18 @@ pub struct SteerCounters {
     pub passed_port: u64,
     /// Packets that are neither TCP nor UDP, left to the kernel.
     pub passed_protocol: u64,
-    /// Fragments, left to the kernel.
+    /// Other fragments, left to the kernel.
     pub passed_fragment: u64,
     /// Packets whose headers are cut short or nonsense, left to the kernel.
     pub passed_malformed: u64,
     /// Packets of ours on a queue without a socket, left to the kernel.
     pub passed_no_socket: u64,
+    /// TCP packets for ports of ours at an address that the host has lost, dropped.
+    pub dropped_away: u64,
+    /// First fragments of TCP segments of ours, dropped.
+    pub dropped_fragment: u64,
+    /// Packets of ours on a queue that is to have a socket soon, dropped.
+    pub dropped_no_socket: u64,
 }
 
 /// One device's program's tables. Cheap to clone; all clones are the same table. Changes take effect on the next
@@ -62,11 +73,22 @@ struct Tables {
     port_bits: Array<MapData, PortSet>,
     local_ports: BpfHashMap<MapData, Key, u8>,
     addresses: BpfHashMap<MapData, [u8; 16], u8>,
+    guarded: Array<MapData, u32>,
     counters: PerCpuArray<MapData, [u64; COUNTERS]>,
-    /// How often each entry was added: several cores listen on the same port.
-    added: BTreeMap<Key, u32>,
+    added: BTreeMap<Key, Added>,
     known_addresses: BTreeSet<[u8; 16]>,
+    /// Known before, the one that has gone last at the end.
+    away: VecDeque<[u8; 16]>,
     active: Box<PortSet>,
+}
+
+/// An entry of `local_ports`.
+#[derive(Clone, Copy)]
+struct Added {
+    /// How often: several cores listen on the same port.
+    times: u32,
+    /// While its address is not away.
+    share: Share,
 }
 
 impl PortTable {
@@ -77,9 +99,11 @@ impl PortTable {
                 port_bits: Array::try_from(take_map(ebpf, "port_bits")?).map_err(broken)?,
                 local_ports: BpfHashMap::try_from(take_map(ebpf, "local_ports")?).map_err(broken)?,
                 addresses: BpfHashMap::try_from(take_map(ebpf, "addresses")?).map_err(broken)?,
+                guarded: Array::try_from(take_map(ebpf, "guarded")?).map_err(broken)?,
                 counters: PerCpuArray::try_from(take_map(ebpf, "counters")?).map_err(broken)?,
                 added: BTreeMap::new(),
                 known_addresses: BTreeSet::new(),
+                away: VecDeque::new(),
                 active: Box::new([0; 8192]),
             })),
         })
@@ -121,8 +145,9 @@ impl PortTable {
     pub fn share_local(&self, protocol: Protocol, address: IpAddr, port: u16, share: Share) -> Result<(), XdpError> {
         let mut tables = self.lock();
         for key in keys(protocol, address, port) {
-            if tables.added.contains_key(&key) {
-                tables.local_ports.insert(key, share as u8, 0).map_err(|error| failed("share a local port", &error))?;
+            if let Some(added) = tables.added.get_mut(&key) {
+                added.share = share;
+                tables.write_local(key, share).map_err(|error| failed("share a local port", &error))?;
             }
         }
         Ok(())
@@ -152,22 +177,40 @@ impl PortTable {
         port_bits.set(ACTIVE_TCP as u32, **active, 0).map_err(|error| failed("set the active ports", &error))
     }
 
-    /// Replaces the host's addresses: those of the device, and any other that its packets may be for.
+    /// Replaces the host's addresses: those of the device, and any other that its packets may be for. `elsewhere` are those that
+    /// are the kernel's alone.
+    ///
+    /// One that was there before and is in neither is *away*: connections of ours may have it, so TCP packets for our ports there
+    /// are kept from the kernel, which would reset them once it has the address again, before this is called. The program
+    /// drops them, unless the kernel would forward them. The 1,024 that have gone last are remembered.
     ///
     /// # Errors
     /// [`XdpError::Map`]; addresses that went in before stay.
-    pub fn set_addresses(&self, addresses: &[IpAddr]) -> Result<(), XdpError> {
+    pub fn set_addresses(&self, addresses: &[IpAddr], elsewhere: &[IpAddr]) -> Result<(), XdpError> {
         let mut tables = self.lock();
-        let wanted: BTreeSet<[u8; 16]> = addresses.iter().map(|address| mapped(*address)).collect();
+        let set = |of: &[IpAddr]| of.iter().map(|address| mapped(*address)).collect::<BTreeSet<_>>();
+        let (wanted, elsewhere) = (set(addresses), set(elsewhere));
         for address in wanted.difference(&tables.known_addresses.clone()) {
-            tables.addresses.insert(address, 1, 0).map_err(|error| failed("enter an address", &error))?;
-            tables.known_addresses.insert(*address);
+            tables.place(*address, Place::Here)?;
         }
         for address in tables.known_addresses.clone().difference(&wanted) {
-            tables.addresses.remove(address).map_err(|error| failed("remove an address", &error))?;
-            tables.known_addresses.remove(address);
+            tables.place(*address, if elsewhere.contains(address) { Place::Unknown } else { Place::Away })?;
+        }
+        let too_many = tables.away.len().saturating_sub(AWAY_MOST);
+        let away = tables.away.clone();
+        for (_, address) in away.iter().enumerate().filter(|(n, away)| *n < too_many || elsewhere.contains(*away)) {
+            tables.place(*address, Place::Unknown)?;
         }
         Ok(())
+    }
+
+    /// Whether the device's queues are guarded: packets of ours on one without a socket are dropped, where they would be the
+    /// kernel's, which has no sockets for them and answers with resets. For as long as each queue has a socket or gets one.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    pub fn guard(&self, on: bool) -> Result<(), XdpError> {
+        self.lock().guarded.set(0, u32::from(on), 0).map_err(|error| failed("guard the queues", &error))
     }
 
     /// What the program has done so far.
@@ -190,6 +233,9 @@ impl PortTable {
             passed_fragment,
             passed_malformed,
             passed_no_socket,
+            dropped_away,
+            dropped_fragment,
+            dropped_no_socket,
         ] = sum;
         Ok(SteerCounters {
             redirected,
@@ -199,6 +245,9 @@ impl PortTable {
             passed_fragment,
             passed_malformed,
             passed_no_socket,
+            dropped_away,
+            dropped_fragment,
+            dropped_no_socket,
         })
     }
 
@@ -209,12 +258,12 @@ impl PortTable {
 
 impl Tables {
     fn add(&mut self, key: Key, share: Share) -> Result<(), XdpError> {
-        if let Some(times) = self.added.get_mut(&key) {
-            *times += 1;
+        if let Some(added) = self.added.get_mut(&key) {
+            added.times += 1;
             return Ok(());
         }
-        self.local_ports.insert(key, share as u8, 0).map_err(|error| failed("enter a local port", &error))?;
-        self.added.insert(key, 1);
+        self.write_local(key, share).map_err(|error| failed("enter a local port", &error))?;
+        self.added.insert(key, Added { times: 1, share });
         // The bit comes last, so that the program never sees a bit without its entry.
         if let Err(error) = self.write_bits(key) {
             self.added.remove(&key);
@@ -227,8 +276,8 @@ impl Tables {
     fn remove(&mut self, key: Key) -> Result<(), XdpError> {
         match self.added.get_mut(&key) {
             None => return Ok(()),
-            Some(times) if *times > 1 => {
-                *times -= 1;
+            Some(added) if added.times > 1 => {
+                added.times -= 1;
                 return Ok(());
             }
             Some(_) => {}
@@ -236,6 +285,35 @@ impl Tables {
         self.added.remove(&key);
         self.write_bits(key)?;
         self.local_ports.remove(&key).map_err(|error| failed("remove a local port", &error))
+    }
+
+    /// Writes an entry of `local_ports`, as the place of its address is.
+    fn write_local(&mut self, key: Key, share: Share) -> Result<(), MapError> {
+        let is_away = key[18] == number(Protocol::Tcp) && self.away.iter().any(|away| away[..] == key[..16]);
+        self.local_ports.insert(key, if is_away { AWAY } else { share as u8 }, 0)
+    }
+
+    /// Enters where an address is, and what that makes of the ports at it.
+    fn place(&mut self, address: [u8; 16], place: Place) -> Result<(), XdpError> {
+        let write = |tables: &mut Self| match place {
+            Place::Here => tables.addresses.insert(address, Share::Ours as u8, 0),
+            Place::Away => tables.addresses.insert(address, AWAY, 0),
+            Place::Unknown => tables.addresses.remove(&address),
+        };
+        write(self).map_err(|error| failed("enter where an address is", &error))?;
+        self.known_addresses.remove(&address);
+        self.away.retain(|away| *away != address);
+        match place {
+            Place::Here => drop(self.known_addresses.insert(address)),
+            Place::Away => self.away.push_back(address),
+            Place::Unknown => {}
+        }
+        let there: Vec<(Key, Share)> =
+            self.added.iter().filter(|(key, _)| key[..16] == address).map(|(key, added)| (*key, added.share)).collect();
+        for (key, share) in there {
+            self.write_local(key, share).map_err(|error| failed("share a local port", &error))?;
+        }
+        Ok(())
     }
 
     /// Writes the set of local ports of `like`'s protocol.
@@ -248,6 +326,17 @@ impl Tables {
         let index = if proto == number(Protocol::Tcp) { LOCAL_TCP } else { LOCAL_UDP };
         self.port_bits.set(index as u32, *set, 0).map_err(|error| failed("set the local ports", &error))
     }
+}
+
+/// Where an address is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The host's.
+    Here,
+    /// It was the host's.
+    Away,
+    /// None of ours to know.
+    Unknown,
 }
 
 fn set_bit(set: &mut PortSet, port: u16) {

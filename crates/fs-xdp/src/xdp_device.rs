@@ -183,6 +183,11 @@ impl XdpDevice {
         self.counts.rx.min(self.counts.tx)
     }
 
+    /// The queues that the device has now (`ethtool -L`).
+    pub fn queue_counts_now(&self) -> QueueCounts {
+        self.device.queue_counts()
+    }
+
     /// The program runs in the driver.
     pub fn is_native(&self) -> bool {
         self.program.attached == Attached::Native
@@ -288,8 +293,8 @@ impl XdpDevice {
         if (now.index, now.mac) != (self.device.index, self.device.mac) {
             return Err(XdpError::NoSuchDevice { device: self.device.name.clone() });
         }
-        if queue >= self.queue_count() {
-            let QueueCounts { rx, tx } = self.counts;
+        let QueueCounts { rx, tx } = now.queue_counts();
+        if queue >= rx.min(tx) {
             return Err(XdpError::NoSuchQueue { device: self.device.name.clone(), queue, rx, tx });
         }
         Ok(())

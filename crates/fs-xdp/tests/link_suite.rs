@@ -28,7 +28,7 @@ fn xdp_end(veth: &Veth, end: usize, config: XdpConfig, chunk_size: u32) -> (End,
     ns.enter(|| {
         let device = XdpDevice::attach(name, config).unwrap();
         let ports = device.port_table();
-        ports.set_addresses(&[address(end)]).unwrap();
+        ports.set_addresses(&[address(end)], &[]).unwrap();
         ports.add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
         let (umem, mut pool) = umem(8192, chunk_size);
         let link = device.open_queue(0, &umem, &mut pool, QueueConfig::default()).unwrap();
@@ -133,7 +133,7 @@ mod on_xsk_rs {
         ns.enter(|| {
             let device = XdpDevice::attach(name, config).unwrap();
             let ports = device.port_table();
-            ports.set_addresses(&[address(end)]).unwrap();
+            ports.set_addresses(&[address(end)], &[]).unwrap();
             ports.add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
             let link = device.open_queue_xsk_rs(0, 4096, QueueConfig::default()).unwrap();
             let (umem, pool) = umem(4096, 2048);

@@ -47,7 +47,7 @@ fn attach(veth: &Veth, end: usize, config: XdpConfig) -> Device<'_> {
     let (ns, name) = veth.ends()[end];
     let device = ns.enter(|| {
         let device = XdpDevice::attach(name, config).unwrap();
-        device.port_table().set_addresses(&[address(end)]).unwrap();
+        device.port_table().set_addresses(&[address(end)], &[]).unwrap();
         device.port_table().add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
         device
     });
@@ -96,7 +96,7 @@ fn what_is_not_ours_goes_to_the_kernel() {
         assert!(veth.a.try_run(&format!("ping -q -c 1 -W 1 {} > /dev/null", address(1))), "ping does not pass");
 
         // Not one of the host's addresses: forwarded traffic passes. An address of its own takes precedence.
-        ports.set_addresses(&[]).unwrap();
+        ports.set_addresses(&[], &[]).unwrap();
         from.send_to(b"passes", (address(1), OURS)).unwrap();
         assert_eq!(hears(&placeholder, 1000).unwrap(), b"passes");
         ports.add_local(Protocol::Udp, address(1), OURS).unwrap();
@@ -117,11 +117,21 @@ fn what_is_not_ours_goes_to_the_kernel() {
         assert_eq!((counters.passed_malformed, counters.passed_no_socket), (0, 0), "{counters:?}");
 
         // The socket closed, the packets of its queue are the kernel's.
-        ports.set_addresses(&[address(1)]).unwrap();
+        ports.set_addresses(&[address(1)], &[]).unwrap();
         end.close();
         from.send_to(b"nobody home", (address(1), OURS)).unwrap();
         assert_eq!(hears(&placeholder, 1000).unwrap(), b"nobody home");
         assert_eq!(ports.counters().unwrap().passed_no_socket, 1);
+        // A queue that is to have one.
+        ports.guard(true).unwrap();
+        from.send_to(b"soon home", (address(1), OURS)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while ports.counters().unwrap().dropped_no_socket == 0 {
+            assert!(Instant::now() < deadline, "{:?}", ports.counters());
+        }
+        ports.guard(false).unwrap();
+        from.send_to(b"nobody again", (address(1), OURS)).unwrap();
+        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"nobody again");
         // The device given back, there is no program.
         drop(device);
         assert!(!veth.b.try_run("ip link show fsx1 | grep -q xdp"), "a program is left behind");
@@ -145,10 +155,11 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
         let deadline = Instant::now() + Duration::from_secs(1);
         loop {
             let now = before(&ports);
-            let passed = now.passed_port + now.passed_protocol + now.passed_fragment + now.passed_malformed;
-            let passed_before = base.passed_port + base.passed_protocol + base.passed_fragment + base.passed_malformed;
+            let passed = |of: &fs_xdp::SteerCounters| {
+                of.passed_port + of.passed_protocol + of.passed_fragment + of.passed_malformed + of.dropped_fragment
+            };
             let redirected = now.redirected + now.redirected_icmp > base.redirected + base.redirected_icmp;
-            if redirected || passed > passed_before {
+            if redirected || passed(&now) > passed(&base) {
                 assert_eq!(redirected, ours, "{label}: {base:?} then {now:?}");
                 break;
             }
@@ -165,6 +176,14 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     ports.set_active_ports([40_000, 50_000]).unwrap();
     deliver(tcp.clone(), &mut end, "TCP, active port", true);
     deliver(packet_to(Framing::Ethernet, 0, 50_000, 80, 1), &mut end, "UDP, active TCP port", false);
+    // Made whole, it would be answered by the kernel with a reset.
+    let mut fragment = tcp.clone();
+    fragment[20] = 0x20;
+    let counters = deliver(fragment.clone(), &mut end, "first fragment, active port", false);
+    assert_eq!((counters.dropped_fragment, counters.passed_fragment), (1, 0));
+    fragment[21] = 1;
+    let counters = deliver(fragment, &mut end, "second fragment", false);
+    assert_eq!((counters.dropped_fragment, counters.passed_fragment), (1, 1));
     ports.set_active_ports([40_000]).unwrap();
     deliver(tcp, &mut end, "TCP, no longer active", false);
 
@@ -173,7 +192,7 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     let mut fragment = whole.clone();
     fragment[20] = 0x20;
     let counters = deliver(fragment, &mut end, "first fragment", false);
-    assert_eq!(counters.passed_fragment, 1);
+    assert_eq!(counters.passed_fragment, 2);
     // IPv4 options are walked over.
     let mut options = whole.clone();
     options[14] = 0x46;
@@ -217,11 +236,27 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     };
     let udp = [0x1e, 0x61, 0x1e, 0x61, 0, 20, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
     deliver(v6(17, &udp), &mut end, "IPv6 before its address is known", false);
-    ports.set_addresses(&[address(1), "fd77::1".parse().unwrap()]).unwrap();
+    ports.set_addresses(&[address(1), "fd77::1".parse().unwrap()], &[]).unwrap();
     deliver(v6(17, &udp), &mut end, "IPv6, port added for IPv4 only", false);
     ports.add_local(Protocol::Udp, "::".parse().unwrap(), OURS).unwrap();
     deliver(v6(17, &udp), &mut end, "IPv6 UDP", true);
     deliver(v6(0, &udp), &mut end, "IPv6 with a hop-by-hop header", false);
+    let fragment = |next: u8, offset: [u8; 2], port: u16| {
+        let mut header = vec![next, 0, offset[0], offset[1], 0, 0, 0, 1, 0, 80];
+        header.extend(port.to_be_bytes());
+        header.extend([0; 16]);
+        v6(44, &header)
+    };
+    for (label, bytes, dropped) in [
+        ("of TCP", fragment(6, [0, 1], 40_000), 2),
+        ("of TCP, whole", fragment(6, [0, 0], 40_000), 3),
+        ("of TCP, second", fragment(6, [0, 9], 40_000), 3),
+        ("of TCP, another port", fragment(6, [0, 1], 40_001), 3),
+        ("of UDP", fragment(17, [0, 1], OURS), 3),
+    ] {
+        let counters = deliver(bytes, &mut end, &format!("IPv6 fragment {label}"), false);
+        assert_eq!(counters.dropped_fragment, dropped, "{label}");
+    }
     let mut quoted = v6(17, &udp)[14..].to_vec();
     let (src, dst) = (quoted[8..24].to_vec(), quoted[24..40].to_vec());
     quoted[8..24].copy_from_slice(&dst);
@@ -230,6 +265,100 @@ fn active_ports_fragments_icmp_ipv6_and_vlans() {
     too_big.extend(quoted);
     deliver(v6(58, &too_big), &mut end, "ICMPv6 packet too big", true);
 
+    sender.close();
+    end.close();
+}
+
+/// TCP for ports of ours never reaches the kernel at an address that it has again, or has given to a host behind it, before
+/// we have heard of that.
+#[test]
+fn an_address_that_is_away() {
+    if skipped_without_root("addresses that are away") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let (sender_device, device) = (attach(&veth, 0, NATIVE), attach(&veth, 1, NATIVE));
+    let (mut sender, mut end) = (open(&sender_device, 0), open(&device, 0));
+    let ports = device.port_table();
+    let (active, wildcard, exact, others) = (50_000, 50_001, 50_002, 50_003);
+    ports.set_active_ports([active]).unwrap();
+    ports.add_local(Protocol::Tcp, "::".parse().unwrap(), wildcard).unwrap();
+    ports.add_local(Protocol::Tcp, address(1), exact).unwrap();
+    let mut became = |port: u16, v6: bool, end: &mut End| {
+        let before = ports.counters().unwrap();
+        let mut bytes = packet_to(Framing::Ethernet, 0, port, 80, 1);
+        bytes[23] = 6;
+        if v6 {
+            let mut header = vec![0x60, 0, 0, 0, 0, 46, 6, 64];
+            header.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+            header.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+            bytes.splice(14..34, header);
+            bytes[12..14].copy_from_slice(&[0x86, 0xdd]);
+        }
+        let frames = sender.frames(&bytes, usize::MAX);
+        sender.send(frames);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let now = ports.counters().unwrap();
+            end.receive_now();
+            if now.redirected > before.redirected {
+                return "ours";
+            } else if now.dropped_away > before.dropped_away {
+                return "dropped";
+            } else if now.passed_port > before.passed_port {
+                return "the kernel's";
+            }
+            assert!(Instant::now() < deadline, "port {port}: {before:?} then {now:?}");
+        }
+    };
+    let v6 = "fd77::1".parse().unwrap();
+    let ours = [active, wildcard, exact];
+    for (kind, forwarding) in [("a host", 0), ("a router", 1)] {
+        veth.b.run(&format!(
+            "echo {forwarding} > /proc/sys/net/ipv4/ip_forward; echo {forwarding} > /proc/sys/net/ipv6/conf/all/forwarding"
+        ));
+        ports.set_addresses(&[address(1), v6], &[]).unwrap();
+        for port in ours {
+            assert_eq!(became(port, false, &mut end), "ours", "{kind}, {port}");
+        }
+        assert_eq!((became(active, true, &mut end), became(wildcard, true, &mut end)), ("ours", "ours"), "{kind}");
+        // The kernel has the IPv4 address, and we have not heard so.
+        ports.set_addresses(&[], &[]).unwrap();
+        for port in ours {
+            assert_eq!(became(port, false, &mut end), "dropped", "{kind}, {port}");
+        }
+        assert_eq!(
+            (became(active, true, &mut end), became(wildcard, true, &mut end)),
+            ("dropped", "dropped"),
+            "{kind}"
+        );
+        assert_eq!(became(others, false, &mut end), "the kernel's", "{kind}");
+        // A port that is added meanwhile, and one that is shared otherwise.
+        ports.add_local(Protocol::Tcp, address(1), others).unwrap();
+        ports.share_local(Protocol::Tcp, address(1), exact, fs_xdp::Share::Leaving).unwrap();
+        for port in [others, exact] {
+            assert_eq!(became(port, false, &mut end), "dropped", "{kind}, {port}");
+        }
+        ports.share_local(Protocol::Tcp, address(1), exact, fs_xdp::Share::Ours).unwrap();
+        ports.remove_local(Protocol::Tcp, address(1), others).unwrap();
+        // It is on another device of the host.
+        ports.set_addresses(&[], &[address(1)]).unwrap();
+        for port in [active, wildcard] {
+            assert_eq!(became(port, false, &mut end), "the kernel's", "{kind}, {port}");
+        }
+        ports.set_addresses(&[address(1), v6], &[]).unwrap();
+        assert_eq!((became(exact, false, &mut end), became(active, true, &mut end)), ("ours", "ours"), "{kind}");
+    }
+    // It has gone to a host behind this one.
+    ports.set_addresses(&[], &[]).unwrap();
+    let (own, peer) = (address(1), address(0));
+    veth.b.run(&format!(
+        "ip addr add 10.76.0.1/24 dev fsx1 && ip addr del {own}/24 dev fsx1 && ip route add {peer} dev fsx1 &&
+         ip route add {own} via 10.76.0.9 dev fsx1 && ip -6 route add fd77::1/128 via fe80::9 dev fsx1"
+    ));
+    for (port, v6) in [(active, false), (wildcard, false), (exact, false), (active, true), (wildcard, true)] {
+        assert_eq!(became(port, v6, &mut end), "the kernel's", "forwarded, {port}, IPv6: {v6}");
+    }
     sender.close();
     end.close();
 }
@@ -457,7 +586,7 @@ fn a_link_survives_its_device_being_down_for_a_while() {
 #[ignore = "started by another test"]
 fn hold_a_queue() {
     let device = XdpDevice::attach("fsx1", NATIVE).unwrap();
-    device.port_table().set_addresses(&[address(1)]).unwrap();
+    device.port_table().set_addresses(&[address(1)], &[]).unwrap();
     device.port_table().add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
     let (umem, mut pool) = umem(512, 2048);
     let _link = device.open_queue(0, &umem, &mut pool, SMALL).unwrap();

@@ -164,7 +164,13 @@ fn cells(cells: &[Cell], script: Option<String>, to_write: bool) -> Result<ExitC
             }
         };
         if script.is_some() {
-            println!("{}", std::fs::read_to_string(report.folder.join("results/script")).unwrap_or_default());
+            for step in report.steps.iter().filter(|step| !step.ok) {
+                println!("{name}: {}: {}", step.name, step.says);
+            }
+            // The guest leaves what the script has printed; without that it has not run.
+            let printed = std::fs::read_to_string(report.folder.join("results/script"));
+            wrong += usize::from(printed.is_err() || !report.ended);
+            println!("{}", printed.unwrap_or_default());
             continue;
         }
         let verdict = Verdict::of(&cell.mode, &report);

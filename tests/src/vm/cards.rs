@@ -69,7 +69,7 @@ impl Card {
 
     /// QEMU's TAP has as many queues.
     pub fn is_multi_queue(&self) -> bool {
-        self.device == "virtio-net-pci" && self.queues > 1
+        self.device == "virtio-net-pci" && self.queues > 1 && self.made != Made::Veth
     }
 
     /// CPUs of the guest: four only where each queue is to have its core.

@@ -32,16 +32,21 @@ impl Wire {
             return None;
         }
         let wire = Wire { ours: NetNs::new(), peer: NetNs::new() };
-        let peer = wire.peer.path();
-        let queues = format!("numtxqueues {queues} numrxqueues {queues}");
-        wire.ours.run(&format!("ip link add {DEVICE} {queues} type veth peer name fsc1 {queues} netns {peer}"));
-        wire.ours.run(&format!("ip addr add {OURS}/24 dev {DEVICE} && ip link set {DEVICE} up"));
-        wire.peer.run(&format!("ip addr add {PEER}/24 dev fsc1 && ip link set fsc1 up"));
-        // Until the carrier is there what is sent is dropped.
-        wire.ours.run(&format!(
-            "for i in $(seq 300); do ip -o link show {DEVICE} | grep -q 'state UP' && exit; sleep 0.01; done; false"
-        ));
+        wire.lay((DEVICE, OURS), ("fsc1", PEER), queues);
         Some(wire)
+    }
+
+    /// Makes a pair of devices with these names and addresses, and that many queues.
+    pub(crate) fn lay(&self, (device, own): (&str, IpAddr), (other, peer): (&str, IpAddr), queues: u32) {
+        let queues = format!("numtxqueues {queues} numrxqueues {queues}");
+        let ns = self.peer.path();
+        self.ours.run(&format!("ip link add {device} {queues} type veth peer name {other} {queues} netns {ns}"));
+        self.ours.run(&format!("ip addr add {own}/24 dev {device} && ip link set {device} up"));
+        self.peer.run(&format!("ip addr add {peer}/24 dev {other} && ip link set {other} up"));
+        // Until the carrier is there what is sent is dropped.
+        self.ours.run(&format!(
+            "for i in $(seq 1000); do ip -o link show {device} | grep -q 'state UP' && exit; sleep 0.01; done; false"
+        ));
     }
 
     /// What a program builds first. To be called within [`Wire::ours`].

@@ -294,6 +294,11 @@ impl<P: FramePool> Stack<P> {
         self.stats.drops[DropReason::MailboxFull as usize] += packets;
     }
 
+    /// Counts packets that no link has taken; their frames are the caller's.
+    pub fn note_link_dropped(&mut self, packets: u64) {
+        self.stats.drops[DropReason::LinkTx as usize] += packets;
+    }
+
     // ---- shared by the paths
 
     /// Sends every other core a message.

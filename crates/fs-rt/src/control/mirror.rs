@@ -5,6 +5,7 @@
 
 use super::WorldChange;
 use super::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices};
+use crate::ports::Addresses;
 use fs_core::{Cidr, IfaceId, Route};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
@@ -40,12 +41,21 @@ struct Stale {
     neighbours: bool,
 }
 
+/// Devices, addresses and routes, as the kernel has them.
+struct Tables {
+    devices: Vec<Device>,
+    routes: Vec<Route>,
+    elsewhere: Vec<IpAddr>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Mirror {
     pub(crate) netlink: Netlink,
     /// In the order of their `IfaceId`s.
     pub(crate) devices: Vec<Device>,
     pub(crate) routes: Vec<Route>,
+    /// Addresses of the host's other devices.
+    elsewhere: Vec<IpAddr>,
     neighbours: HashMap<(IfaceId, IpAddr), Neighbour>,
     /// Asked for by a core, without an answer so far.
     asked: Vec<(IfaceId, IpAddr)>,
@@ -60,13 +70,21 @@ impl Mirror {
             netlink: subscribe()?,
             devices: indexes.iter().map(|&index| Device { index, ..Device::default() }).collect(),
             routes: Vec::new(),
+            elsewhere: Vec::new(),
             neighbours: HashMap::new(),
             asked: Vec::new(),
             stale: Stale::default(),
         };
-        (mirror.devices, mirror.routes) = mirror.read_tables()?;
+        let Tables { devices, routes, elsewhere } = mirror.read_tables()?;
+        (mirror.devices, mirror.routes, mirror.elsewhere) = (devices, routes, elsewhere);
         mirror.reread_neighbours(&mut Vec::new())?;
         Ok(mirror)
+    }
+
+    /// The host's addresses.
+    pub(crate) fn addresses(&self) -> Addresses {
+        let ours = self.devices.iter().flat_map(|device| &device.addrs).map(|cidr| cidr.addr).collect();
+        Addresses { ours, elsewhere: self.elsewhere.clone() }
     }
 
     fn iface_of(&self, index: u32) -> Option<IfaceId> {
@@ -105,7 +123,8 @@ impl Mirror {
             }
         }
         if self.stale.tables {
-            let (devices, routes) = self.read_tables()?;
+            let Tables { devices, routes, elsewhere } = self.read_tables()?;
+            self.elsewhere = elsewhere;
             let (devices, routes) =
                 (std::mem::replace(&mut self.devices, devices), std::mem::replace(&mut self.routes, routes));
             self.compare(&devices, &routes, changes);
@@ -140,8 +159,7 @@ impl Mirror {
         }
     }
 
-    /// Reads devices, addresses and routes.
-    fn read_tables(&self) -> io::Result<(Vec<Device>, Vec<Route>)> {
+    fn read_tables(&self) -> io::Result<Tables> {
         let mut devices = self.devices.clone();
         let links = self.netlink.dump(Message::GetLink(LinkMessage::default()))?;
         for device in &mut devices {
@@ -163,13 +181,18 @@ impl Mirror {
             addrs.sort_by_key(|(_, deprecated)| *deprecated);
             device.addrs = addrs.into_iter().map(|(cidr, _)| cidr).collect();
         }
+        let of_others = addresses.iter().filter(|message| match message {
+            Message::NewAddress(AddressMessage { header, .. }) => self.iface_of(header.index).is_none(),
+            _ => false,
+        });
+        let elsewhere = of_others.filter_map(local_address).collect();
         let mut routes = Vec::new();
         for message in &self.netlink.dump(Message::GetRoute(RouteMessage::default()))? {
             if let Message::NewRoute(route) = message {
                 self.route(route, &mut routes);
             }
         }
-        Ok((devices, routes))
+        Ok(Tables { devices, routes, elsewhere })
     }
 
     fn reread_neighbours(&mut self, changes: &mut Vec<WorldChange>) -> io::Result<()> {
@@ -327,11 +350,18 @@ fn ip(addr: &RouteAddress) -> Option<IpAddr> {
 /// The address in `message` if it is one of device `index`'s and may be used (RFC 4862: not while tentative), and whether it
 /// is deprecated. One that is has no prefix: it is nearer to nobody than another (RFC 6724 rule 3 comes before rule 8).
 fn address(message: &Message, index: u32) -> Option<(Cidr, bool)> {
-    let Message::NewAddress(AddressMessage { header, attributes, .. }) = message else { return None };
+    let Message::NewAddress(AddressMessage { header, .. }) = message else { return None };
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if header.index != index || header.flags.intersects(unusable) {
         return None;
     }
+    let addr = local_address(message)?;
+    let deprecated = addr.is_ipv6() && header.flags.contains(AddressHeaderFlags::Deprecated);
+    Some((Cidr { addr, prefix: if deprecated { 0 } else { header.prefix_len } }, deprecated))
+}
+
+fn local_address(message: &Message) -> Option<IpAddr> {
+    let Message::NewAddress(AddressMessage { attributes, .. }) = message else { return None };
     let mut addr = None;
     for attribute in attributes {
         match attribute {
@@ -341,7 +371,5 @@ fn address(message: &Message, index: u32) -> Option<(Cidr, bool)> {
             _ => {}
         }
     }
-    let addr: IpAddr = addr?;
-    let deprecated = addr.is_ipv6() && header.flags.contains(AddressHeaderFlags::Deprecated);
-    Some((Cidr { addr, prefix: if deprecated { 0 } else { header.prefix_len } }, deprecated))
+    addr
 }

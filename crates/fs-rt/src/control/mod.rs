@@ -9,6 +9,7 @@ pub mod netlink;
 pub(crate) use mirror::Mirror;
 
 use crate::core::CoreStack;
+use crate::ports::Addresses;
 use crate::runtime::{Control as Message, Shared};
 use crate::sys::{EventFd, wait_readable};
 use fs_core::{Cidr, IfaceId, Route};
@@ -26,8 +27,8 @@ const REFRESH_EVERY: Duration = Duration::from_secs(30);
 const REFRESH_MOST: usize = 256;
 /// How long after an error the kernel is asked again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// How late a port may be given back after its cool-down.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How late a port may be given back after its cool-down, and a queue that a device has got be opened: nothing tells of those.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// A change of the world, for every core's stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,11 +77,11 @@ impl Control {
         Ok(Self { line: Some(Arc::new(line)) })
     }
 
-    /// Hands the mirror to a thread of its own.
-    pub(crate) fn start(&self, mirror: Mirror, shared: Weak<Shared>) -> io::Result<()> {
+    /// Hands the mirror to a thread of its own. `told`: what the devices' programs know.
+    pub(crate) fn start(&self, mirror: Mirror, told: Addresses, shared: Weak<Shared>) -> io::Result<()> {
         let Some(line) = self.line.clone() else { return Ok(()) };
         std::thread::Builder::new().name("fs-control".into()).spawn(move || {
-            run(&line, mirror, &shared);
+            run(&line, mirror, told, &shared);
         })?;
         Ok(())
     }
@@ -104,7 +105,7 @@ impl Control {
     }
 }
 
-fn run(line: &Line, mut mirror: Mirror, shared: &Weak<Shared>) {
+fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
     let mut refreshed = Instant::now();
     let mut failing = false;
     while !line.over.load(Ordering::Acquire) {
@@ -143,15 +144,17 @@ fn run(line: &Line, mut mirror: Mirror, shared: &Weak<Shared>) {
             }
         }
         shared.ports.free_cooled(now);
-        if let Some(gone) = mirror.devices.iter().position(|device| device.gone) {
-            let source = io::Error::from_raw_os_error(libc::ENODEV);
-            shared.device_gone(gone as u8, source);
+        shared.open_new_queues();
+        for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
+            shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        let addresses = mirror.addresses();
+        if addresses != told {
+            shared.ports.set_addresses(&addresses);
+            told = addresses;
         }
         for change in changes {
             tracing::debug!(?change, "the kernel's tables changed");
-            if let WorldChange::Addresses { iface, addrs } = &change {
-                shared.ports.set_addresses(*iface, addrs);
-            }
             for inbox in shared.inboxes.iter() {
                 inbox.send(Message::World(change.clone()));
             }

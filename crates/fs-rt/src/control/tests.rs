@@ -16,6 +16,9 @@ fn a_device_that_does_not_exist_is_gone() {
     let mirror = Mirror::read(&[i32::MAX as u32]).unwrap();
     assert!(mirror.devices[0].gone);
     assert!(mirror.devices[0].addrs.is_empty());
+    // What other devices have is the kernel's.
+    let Addresses { ours, elsewhere } = mirror.addresses();
+    assert!(ours.is_empty() && elsewhere.contains(&std::net::Ipv4Addr::LOCALHOST.into()), "{elsewhere:?}");
 }
 
 /// The kernel could not be asked: what has changed is found when it can again.

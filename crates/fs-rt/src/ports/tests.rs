@@ -13,7 +13,8 @@ impl PortSink for Sharing {
         *self.0.lock().unwrap() = share;
     }
     fn remove(&self, _: Protocol, _: SocketAddr) {}
-    fn set_addresses(&self, _: &[IpAddr]) -> io::Result<()> {
+    fn unguard(&self) {}
+    fn set_addresses(&self, _: &[IpAddr], _: &[IpAddr]) -> io::Result<()> {
         Ok(())
     }
 }
@@ -61,7 +62,8 @@ impl PortSink for Counting {
     fn remove(&self, _: Protocol, _: SocketAddr) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-    fn set_addresses(&self, _: &[IpAddr]) -> io::Result<()> {
+    fn unguard(&self) {}
+    fn set_addresses(&self, _: &[IpAddr], _: &[IpAddr]) -> io::Result<()> {
         Ok(())
     }
 }
