@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A core's counters of its runtime (not its stack).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RuntimeStats {
     /// Turns of the reactor.
     pub turns: u64,
@@ -36,6 +37,7 @@ pub struct RuntimeStats {
 
 /// One core's counters, as it last published them: at most about 100 ms old.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct CoreStats {
     /// The core's number in the runtime.
     pub core: usize,

@@ -34,6 +34,7 @@ pub enum Share {
 
 /// What the XDP program did with the packets of its device, over all CPUs, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SteerCounters {
     /// Packets redirected to a socket of ours.
     pub redirected: u64,

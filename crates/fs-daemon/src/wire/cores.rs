@@ -27,6 +27,7 @@ const ACTIVE_FIRST: u16 = 28_672;
 
 /// Why the cores did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WireError {
     /// The device or what it needs.
     #[error(transparent)]
