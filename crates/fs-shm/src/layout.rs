@@ -191,7 +191,7 @@ impl Lanes {
 /// Offset 0 of an arena.
 #[repr(C, align(64))]
 pub struct Head {
-    /// [`MAGIC`]. Informational, as is the geometry: the truth comes over the control connection.
+    /// `MAGIC`. Informational, as is the geometry: the truth comes over the control connection.
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
