@@ -147,7 +147,7 @@ pub(crate) fn hold(socket: &'static Socket) -> Option<SocketRef> {
 /// The index of an epoll set that has had no socket of ours yet.
 const NO_INDEX: u32 = u32::MAX;
 
-/// The epoll instance behind a number (its index as given to [`set_epoll`]); `None` while it has no index.
+/// The epoll instance behind a number (its index as given to `set_epoll`); `None` while it has no index.
 pub fn epoll(fd: Fd) -> Option<u32> {
     index_of(find(fd)?)
 }
