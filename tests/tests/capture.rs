@@ -49,6 +49,7 @@ while True:
 
 /// Connections side by side, of a MiB each way in pieces of all lengths. A line each: our port, and what CLIENT prints.
 const MANY: &str = "import socket, sys, hashlib, threading, random
+one = threading.Lock()
 def run(seed):
     r = random.Random(seed)
     sent = r.randbytes(1 << 20)
@@ -67,7 +68,7 @@ def run(seed):
         got += more
     writer.join()
     d = hashlib.sha256
-    print(c.getsockname()[1], len(sent), d(sent).hexdigest(), len(got), d(got).hexdigest(), flush=True)
+    with one: print(c.getsockname()[1], len(sent), d(sent).hexdigest(), len(got), d(got).hexdigest(), flush=True)
 all = [threading.Thread(target=run, args=(n,)) for n in range(4)]
 [t.start() for t in all]
 [t.join() for t in all]";
@@ -268,6 +269,18 @@ fn a_connection_over_the_wire_is_read_by_tshark() -> Result<()> {
     })
 }
 
+/// Bytes by memory that a capture says it has seen, and missed; `None`: it is of the wire, or has not seen all connections.
+fn memory_bytes(said: &str) -> Option<(u64, u64)> {
+    let (_, rest) = said.split_once("by memory 4 connections, ")?;
+    let (seen, rest) = rest.split_once(" bytes")?;
+    let missed = match rest.split_once("not seen in time: ") {
+        Some((_, rest)) if !rest.contains(", 0 connections, all of 0 pairs") => return None,
+        Some((_, rest)) => rest.split_once(' ')?.0.parse().ok()?,
+        None => 0,
+    };
+    Some((seen.parse().ok()?, missed))
+}
+
 /// Four connections at once, a MiB each way. A capture may come too late for some of it, where the machine is busy; but then it
 /// says so, and what it does not call missed is there byte for byte.
 #[test]
@@ -294,6 +307,10 @@ fn under_load_what_is_not_there_is_counted() -> Result<()> {
             println!("{only}: {said}");
             let is_whole = !said.contains("not seen in time") && !said.contains("not taken in time");
             ensure!(sent.lines().count() == 4, "{sent}");
+            // Of connections that it has seen, every byte is there or counted.
+            if let Some((seen, missed)) = memory_bytes(&said) {
+                ensure!(seen + missed == 8 << 20, "{seen} and {missed} bytes: {said}");
+            }
             for line in sent.lines() {
                 let (port, sent) = line.split_once(' ').context("a line of the client's")?;
                 let seen = followed(&file, port.parse()?).map_err(|error| format!("{error:#}"));
