@@ -37,6 +37,44 @@ with c, c.makefile('rwb') as f:
         got += f.readline()
 print(len(sent), hashlib.sha256(sent).hexdigest(), len(got), hashlib.sha256(got).hexdigest())";
 
+/// Sends back what comes, connections side by side.
+const ECHO: &str = "import socket, sys, threading
+s = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=64)
+print('ready', flush=True)
+def serve(c):
+    with c:
+        while (got := c.recv(65536)):
+            c.sendall(got)
+while True:
+    c, a = s.accept()
+    threading.Thread(target=serve, args=(c,), daemon=True).start()";
+
+/// Connections side by side, of a MiB each way in pieces of all lengths. A line each: our port, and what CLIENT prints.
+const MANY: &str = "import socket, sys, hashlib, threading, random
+one = threading.Lock()
+def run(seed):
+    r = random.Random(seed)
+    sent = r.randbytes(1 << 20)
+    c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+    def write():
+        at = 0
+        while at < len(sent):
+            n = r.randrange(1, 40000)
+            c.sendall(sent[at:at + n])
+            at += n
+        c.shutdown(socket.SHUT_WR)
+    writer = threading.Thread(target=write)
+    writer.start()
+    got = b''
+    while (more := c.recv(65536)):
+        got += more
+    writer.join()
+    d = hashlib.sha256
+    with one: print(c.getsockname()[1], len(sent), d(sent).hexdigest(), len(got), d(got).hexdigest(), flush=True)
+all = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+[t.start() for t in all]
+[t.join() for t in all]";
+
 /// The hosts' own addresses, ports, and what each side sent, by SHA-256 of the bytes: as CLIENT prints it.
 const STREAM: &str = "import sys, hashlib
 sides = {0: b'', 1: b''}
@@ -228,6 +266,76 @@ fn a_connection_over_the_wire_is_read_by_tshark() -> Result<()> {
             ensure!(again == **wanted && followed(&file, 7613)? == **wanted, "only {only}");
             is_flawless(&file)?;
         }
+        server.kill()?;
+        daemon.stop()
+    })
+}
+
+/// Bytes by memory that a capture says it has seen, and missed; `None`: it is of the wire, or has not seen all connections.
+fn memory_bytes(said: &str) -> Option<(u64, u64)> {
+    let (_, rest) = said.split_once("by memory 4 connections, ")?;
+    let (seen, rest) = rest.split_once(" bytes")?;
+    let missed = match rest.split_once("not seen in time: ") {
+        Some((_, rest)) if !rest.contains(", 0 connections, all of 0 pairs") => return None,
+        Some((_, rest)) => rest.split_once(' ')?.0.parse().ok()?,
+        None => 0,
+    };
+    Some((seen.parse().ok()?, missed))
+}
+
+/// Four connections at once, a MiB each way. A capture may come too late for some of it, where the machine is busy; but then it
+/// says so, and what it does not call missed is there byte for byte.
+#[test]
+fn under_load_what_is_not_there_is_counted() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        let mut command = daemon.command(lab, "/usr/bin/python3");
+        let mut server = lab.spawn("echo", command.args(["-c", ECHO, FRONT, "7614"]))?;
+        wait_for(&mut server, "ready")?;
+        for (only, mut client) in
+            [("memory", daemon.command(lab, "/usr/bin/python3")), ("wire", lab.command(Ns::Client, "/usr/bin/python3"))]
+        {
+            let file = lab.dir().join(format!("load-{only}.pcapng"));
+            let mut capturing = capture(lab, &daemon, &format!("load-{only}"), &file, &["--only", only])?;
+            let before = daemon.counters(lab)?;
+            let sent = finish(client.args(["-c", MANY, FRONT, "7614"]), "client")?;
+            let kind = if only == "memory" { "local_bytes" } else { "wire_bytes" };
+            let bytes = daemon.counters(lab)?.since(&before, kind);
+            ensure!(bytes >= 8 << 20, "{only}: {bytes} bytes: the kernel carried the rest");
+            // What has been sent is in the capture's queue, or in the rings, when it is told to end: it looks once more.
+            capturing.terminate(Duration::from_secs(60))?;
+            let said = capturing.log();
+            println!("{only}: {said}");
+            let is_whole = !said.contains("not seen in time") && !said.contains("not taken in time");
+            ensure!(sent.lines().count() == 4, "{sent}");
+            // Of connections that it has seen, every byte is there or counted.
+            if let Some((seen, missed)) = memory_bytes(&said) {
+                ensure!(seen + missed == 8 << 20, "{seen} and {missed} bytes: {said}");
+            }
+            for line in sent.lines() {
+                let (port, sent) = line.split_once(' ').context("a line of the client's")?;
+                let seen = followed(&file, port.parse()?).map_err(|error| format!("{error:#}"));
+                ensure!(
+                    !is_whole || seen.as_deref() == Ok(sent),
+                    "{only}, port {port}: sent {sent}, captured {seen:?}, and it said {said}"
+                );
+            }
+        }
+        // How long the server let them wait, and the core's turns. The cores publish ten times a second.
+        let (accepts, turns) = ("accept_wait_count{core=\"0\"}", "turn_time_p99_ns{core=\"0\"}");
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            let counters = daemon.counters(lab)?;
+            if counters.value(accepts) >= 4 && counters.value(turns) > 0 {
+                break;
+            }
+            ensure!(std::time::Instant::now() < until, "{counters:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let mut top = lab.command(Ns::Host, program());
+        let top = finish(top.env("FASTSOCK_CONTROL", daemon.control()).args(["top", "--once", "-i", "0.1"]), "top")?;
+        ensure!(top.contains("\naccept wait ") && top.contains("\nturn time "), "{top}");
         server.kill()?;
         daemon.stop()
     })

@@ -4,6 +4,7 @@ mod capture;
 mod control;
 mod docs;
 mod doctor;
+mod histogram;
 mod program;
 mod run;
 mod service;

@@ -1,12 +1,15 @@
 //! `fastsock stat`: counters.
 
 use crate::control::ControlArgs;
+use crate::histogram::{Histogram, bucket};
 use anyhow::Context;
-use fs_shm::control::{CounterRow, Request};
+use fs_shm::control::{BUCKETS, CounterRow, Request};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -28,15 +31,26 @@ pub(crate) fn stat(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `name value` or `name{label} value`, one a line.
+/// `name value` or `name{label} value`, one a line. Of times what can be read: their number and three of their quantiles.
 fn plain(rows: &[CounterRow]) -> String {
-    rows.iter().map(|row| format!("{}{} {}\n", row.name.as_str(), labels(row), row.value)).collect()
+    let read = rows.iter().filter(|row| bucket(row).is_none());
+    read.map(|row| format!("{}{} {}\n", row.name.as_str(), labels(row), row.value)).collect()
 }
 
 /// Rows of one name stand together, as the format wants.
 fn prometheus(rows: &[CounterRow]) -> anyhow::Result<String> {
-    let mut names: Vec<&str> = Vec::new();
+    let mut times: BTreeMap<&str, BTreeMap<&str, Histogram>> = BTreeMap::new();
     for row in rows {
+        if let Some((name, core, end)) = bucket(row) {
+            times.entry(name).or_default().entry(core).or_default().add(end, row.value);
+        }
+    }
+    // What is in the histograms is not said twice.
+    let of_times = |name: &str| {
+        times.keys().any(|times| name.strip_prefix(times).is_some_and(|rest| rest == BUCKETS || is_quantile(rest)))
+    };
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| !of_times(row.name.as_str())) {
         if !names.contains(&row.name.as_str()) {
             names.push(row.name.as_str());
         }
@@ -46,9 +60,44 @@ fn prometheus(rows: &[CounterRow]) -> anyhow::Result<String> {
         let rows = rows.iter().filter(|row| row.name.as_str() == name).copied().collect();
         registry.register_collector(Box::new(Family { rows }));
     }
+    for (name, cores) in times {
+        let cores = cores.into_iter().map(|(core, times)| (core.to_owned(), times)).collect();
+        registry.register_collector(Box::new(Times { name: format!("{name}_seconds"), cores }));
+    }
     let mut text = String::new();
     encode(&mut text, &registry).context("write the counters")?;
     Ok(text)
+}
+
+/// What `plain` says of times, after their name.
+fn is_quantile(rest: &str) -> bool {
+    rest == "_count" || rest.ends_with("_ns")
+}
+
+/// A histogram for each core.
+#[derive(Debug)]
+struct Times {
+    name: String,
+    cores: Vec<(String, Histogram)>,
+}
+
+impl prometheus_client::collector::Collector for Times {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let help = self.name.replace('_', " ");
+        let mut family = encoder.encode_descriptor(&self.name, &help, None, MetricType::Histogram)?;
+        for (core, times) in &self.cores {
+            let labels = [("core", core.clone())];
+            let mut encoder = family.encode_family(&labels)?;
+            let (sum, count) = (times.sum_seconds(), times.count());
+            encoder.encode_histogram::<prometheus_client::encoding::NoLabelSet>(
+                sum,
+                count,
+                &times.powers_of_two(),
+                None,
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// All rows of a name.
@@ -114,6 +163,26 @@ mod tests {
         assert!(text.contains("# TYPE fastsock_local_bytes counter\nfastsock_local_bytes_total 7\n"), "{text}");
         assert_eq!(text.matches("# TYPE fastsock_k counter").count(), 1, "{text}");
         assert!(text.contains("fastsock_k_total{reason=\"port\"} 1\nfastsock_k_total{reason=\"limit\"} 2\n"), "{text}");
+        let rows = [
+            row("turn_time_count", "0", false, 3),
+            row("turn_time_p50_ns", "0", true, 1280),
+            row("turn_time_buckets", "0,1280", false, 2),
+            row("turn_time_buckets", "0,18446744073709551615", false, 1),
+            row("turn_time_buckets", "0,sum", false, 80_000_000_000),
+        ];
+        assert_eq!(plain(&rows), "turn_time_count{core=\"0\"} 3\nturn_time_p50_ns{core=\"0\"} 1280\n");
+        let text = prometheus(&rows).unwrap();
+        for line in [
+            "# TYPE fastsock_turn_time_seconds histogram",
+            "fastsock_turn_time_seconds_sum{core=\"0\"} 80.0",
+            "fastsock_turn_time_seconds_count{core=\"0\"} 3",
+            "fastsock_turn_time_seconds_bucket{le=\"0.000001024\",core=\"0\"} 0",
+            "fastsock_turn_time_seconds_bucket{le=\"0.000002048\",core=\"0\"} 2",
+            "fastsock_turn_time_seconds_bucket{le=\"+Inf\",core=\"0\"} 3",
+        ] {
+            assert!(text.lines().any(|said| said == line), "{line}:\n{text}");
+        }
+        assert!(!text.contains("p50") && !text.contains("buckets"), "{text}");
         let text = prometheus(&[row("x", "0", true, 3)]).unwrap();
         assert!(text.contains("# TYPE fastsock_x gauge\nfastsock_x{core=\"0\"} 3\n"), "{text}");
     }

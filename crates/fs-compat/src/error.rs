@@ -25,6 +25,8 @@ fn errno(error: Error) -> i32 {
         Error::NoBuffers => libc::ENOBUFS,
         Error::InvalidInput => libc::EINVAL,
         Error::BadSocket => libc::EBADF,
+        // An engine newer than this table.
+        _ => libc::EPROTO,
     }
 }
 

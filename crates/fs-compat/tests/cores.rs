@@ -6,8 +6,8 @@ use common::{CLIENT, SERVER, runtime, server};
 use fs_compat::{TcpListener, TcpStream};
 use fs_core::{Framing, IfaceId, RxFrame, TxFrame};
 use fs_rt::{CoreStats, LinkChoice, Runtime, Standalone};
-use fs_xdp::memory::{MemoryLink, pair};
 use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
+use fs_xdp::{MemoryLink, memory_pair};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -76,8 +76,8 @@ impl Link for Dealer {
 
 /// A client of one core and a server of two. Bare IP: no neighbours to learn.
 fn world() -> (Runtime, Runtime) {
-    let (to_first, first) = pair(Framing::Ip, 1500).unwrap();
-    let (to_second, second) = pair(Framing::Ip, 1500).unwrap();
+    let (to_first, first) = memory_pair(Framing::Ip, 1500).unwrap();
+    let (to_second, second) = memory_pair(Framing::Ip, 1500).unwrap();
     let dealer = Dealer { ends: [to_first, to_second], turn: 0, one: Vec::new() };
     let client = runtime(Standalone::new().addr(CLIENT, 24), vec![Box::new(dealer)]);
     let server = runtime(Standalone::new().addr(SERVER, 24), vec![Box::new(first), Box::new(second)]);
@@ -176,7 +176,7 @@ fn a_core_that_stops_listening_resets_nobody() {
 
 #[test]
 fn a_task_is_sent_to_a_core_from_outside() {
-    let (a, b) = pair(Framing::Ip, 1500).unwrap();
+    let (a, b) = memory_pair(Framing::Ip, 1500).unwrap();
     let runtime = Runtime::builder()
         .cores([0, 0])
         .pin(false)

@@ -19,7 +19,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let (a, b) = fs_xdp::memory::pair(Framing::Ethernet, 1500).unwrap();
+        let (a, b) = fs_xdp::memory_pair(Framing::Ethernet, 1500).unwrap();
         let server = runtime(Standalone::new().addr(SERVER, 24), vec![Box::new(a)]);
         let client = runtime(Standalone::new().addr(CLIENT, 24), vec![Box::new(b)]);
         Self { server: Background::start(server).unwrap(), client: Background::start(client).unwrap() }

@@ -57,6 +57,7 @@ impl StackConfig {
 
 /// Which congestion control a connection starts with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CongestionControl {
     /// RFC 9438.
     #[default]

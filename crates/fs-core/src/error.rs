@@ -5,6 +5,7 @@ use core::fmt;
 
 /// A socket call's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
     /// Nothing to read, no room to write, nothing to accept: an event will follow (EAGAIN).
     WouldBlock,

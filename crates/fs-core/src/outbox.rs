@@ -18,7 +18,7 @@ pub struct Outbound {
     pub message: CoreMessage,
 }
 
-/// What cores tell one another.
+/// What cores tell one another. Whoever carries messages may need to know all of them, so this has no `non_exhaustive`.
 #[derive(Debug)]
 pub enum CoreMessage {
     /// A packet (one frame or a chain, in order) that the receiver owns (RFD), or is asked about.

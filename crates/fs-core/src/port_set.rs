@@ -56,7 +56,7 @@ impl PortSet {
     }
 
     /// Adds all ports of a range.
-    pub fn insert_range(&mut self, range: RangeInclusive<u16>) {
+    pub(crate) fn insert_range(&mut self, range: RangeInclusive<u16>) {
         if range.is_empty() {
             return;
         }
@@ -66,20 +66,6 @@ impl PortSet {
             let from = start.max(word * 64) % 64;
             let to = end.min(word * 64 + 63) % 64;
             self.words[word] |= u64::MAX >> (63 - (to - from)) << from;
-        }
-    }
-
-    /// Takes all ports of a range out.
-    pub fn remove_range(&mut self, range: RangeInclusive<u16>) {
-        range.for_each(|port| {
-            self.remove(port);
-        });
-    }
-
-    /// Takes all ports of another set out.
-    pub fn remove_all(&mut self, other: &PortSet) {
-        for (mine, theirs) in self.words.iter_mut().zip(other.words.iter()) {
-            *mine &= !theirs;
         }
     }
 

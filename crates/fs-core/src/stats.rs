@@ -1,6 +1,7 @@
 //! Counters of one core. Plain integers: only the owner writes; readers get a copy.
 
 use crate::drop_reason::{DROP_REASONS, DropReason};
+use crate::histogram::Histogram;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -11,11 +12,16 @@ pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
             /// Discards by reason, indexed by `DropReason as usize`.
             pub drops: [u64; DROP_REASONS],
+            /// From `tcp_connect` until the connection was established.
+            pub connect_time: Histogram,
+            /// From the end of the handshake until `tcp_accept` gave the connection. One that changed its listener meanwhile
+            /// counts from there.
+            pub accept_wait: Histogram,
         }
 
         impl Default for Stats {
             fn default() -> Self {
-                Self { $($name: 0,)* drops: [0; DROP_REASONS] }
+                Self { $($name: 0,)* drops: [0; DROP_REASONS], connect_time: Histogram::default(), accept_wait: Histogram::default() }
             }
         }
 
@@ -30,6 +36,8 @@ pub struct Stats {
                 for (mine, theirs) in self.drops.iter_mut().zip(other.drops.iter()) {
                     *mine += theirs;
                 }
+                self.connect_time.add(&other.connect_time);
+                self.accept_wait.add(&other.accept_wait);
             }
         }
     };

@@ -5,6 +5,7 @@ use serde::Deserialize;
 /// What a rule decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Action {
     /// It may.
     Allow,
@@ -15,6 +16,7 @@ pub enum Action {
 /// What a process wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Call {
     /// Listen on a port.
     Bind,

@@ -45,6 +45,7 @@ use toml::Spanned;
 
 /// Why a configuration file is no use.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// It cannot be read.
     #[error("cannot read the configuration {path}: {source}")]

@@ -25,6 +25,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// Another one serves this path.
     #[error("a daemon serves {path} already (`fastsock ss` lists its sockets)")]

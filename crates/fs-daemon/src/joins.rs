@@ -20,6 +20,7 @@ const OWN: &str = "self";
 /// Why a namespace of the configuration is no use.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot join network namespace `{name}`: {source}{hint}")]
+#[non_exhaustive]
 pub struct JoinError {
     /// As the configuration has it.
     pub name: String,

@@ -11,6 +11,7 @@ const NAME_MAX: usize = 15;
 /// Who carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Carrier {
     /// Memory or the device, where they can.
     Fastsock,

@@ -33,6 +33,7 @@ const ACTIVE_FIRST: u16 = 20_000;
 
 /// Which XDP mode to ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum XdpMode {
     /// Native where the driver can, else generic.
     #[default]

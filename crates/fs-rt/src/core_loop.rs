@@ -7,7 +7,7 @@ use crate::mailbox::Mailboxes;
 use crate::poll::{PollPolicy, Poller};
 use crate::tap::Taps;
 use crate::wakers::{Interest, Wakers};
-use fs_core::{CoreMessage, Event, FramePool, IfaceId, Outbound, Ready, RxFrame, TxFrame};
+use fs_core::{CoreMessage, Event, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, TxFrame};
 use fs_xdp::Link;
 use std::rc::Rc;
 use std::task::Waker;
@@ -42,11 +42,32 @@ impl Port {
     }
 }
 
+/// How long turns take in which something is done: from one look at the clock to the next, and there is no other. So it has what
+/// the tasks took that the turn woke, and is what a packet waits for at most that comes meanwhile. After such a turn the core
+/// does not sleep, so no sleep is in it.
+#[derive(Debug, Default)]
+struct TurnTimes {
+    times: Histogram,
+    began: Instant,
+    worked: bool,
+}
+
+impl TurnTimes {
+    #[inline]
+    fn begins(&mut self, now: Instant) {
+        if self.worked {
+            self.times.record(now.since(self.began));
+        }
+        self.began = now;
+    }
+}
+
 /// What only the reactor touches.
 pub(crate) struct CoreIo {
     pub(crate) ports: Vec<Port>,
     pub(crate) mail: Mailboxes,
     pub(crate) counters: RuntimeStats,
+    turns: TurnTimes,
     rx: Vec<RxFrame>,
     events: Vec<Event>,
     outbound: Vec<Outbound>,
@@ -61,6 +82,7 @@ impl CoreIo {
             ports: Vec::with_capacity(links.len()),
             mail,
             counters: RuntimeStats::default(),
+            turns: TurnTimes::default(),
             rx: Vec::with_capacity(4 * RX_BATCH),
             events: Vec::with_capacity(256),
             outbound: Vec::with_capacity(RX_BATCH),
@@ -269,6 +291,7 @@ impl CoreShared {
             let stack = &mut *stack;
             io.counters.turns += 1;
             stack.set_now(self.clock.now());
+            io.turns.begins(stack.now());
             let mut work = match io.transmit(stack) {
                 Ok(sent) => sent,
                 Err(down) => {
@@ -292,6 +315,7 @@ impl CoreShared {
                 work += io.dispatch(&mut self.wakers.borrow_mut(), &self.shared);
                 std::mem::swap(&mut woken, &mut io.woken);
             }
+            io.turns.worked = work > 0;
             work
         };
         if !woken.is_empty() {
@@ -314,6 +338,7 @@ impl CoreShared {
             cpu: self.cpu,
             stack: stack.stats().clone(),
             links: io.ports.iter().map(|p| (p.iface, p.link.stats())).collect(),
+            turn_time: io.turns.times.clone(),
             runtime: RuntimeStats { coalescings: io.poller.coalescings(), ..io.counters },
             connections: stack.tcp_connections() as u64,
             time_waits: stack.tcp_time_waits() as u64,

@@ -1,7 +1,7 @@
 //! What other threads, and the application's tasks, do with a running runtime.
 
 use crate::runtime::{Control, Phase, Shared};
-use fs_core::{IfaceId, Protocol, Stats};
+use fs_core::{Histogram, IfaceId, Protocol, Stats};
 use fs_xdp::{LinkStats, Share};
 use std::borrow::Cow;
 use std::future::Future;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A core's counters of its runtime (not its stack).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RuntimeStats {
     /// Turns of the reactor.
     pub turns: u64,
@@ -36,6 +37,7 @@ pub struct RuntimeStats {
 
 /// One core's counters, as it last published them: at most about 100 ms old.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct CoreStats {
     /// The core's number in the runtime.
     pub core: usize,
@@ -47,6 +49,8 @@ pub struct CoreStats {
     pub links: Vec<(IfaceId, LinkStats)>,
     /// The runtime's counters.
     pub runtime: RuntimeStats,
+    /// Turns in which something was done, with the tasks that they woke: what a packet waits for at most that comes meanwhile.
+    pub turn_time: Histogram,
     /// Connections alive.
     pub connections: u64,
     /// TIME-WAIT records alive.
@@ -86,6 +90,22 @@ impl CoreStats {
         f("runtime_coalescings".into(), false, self.runtime.coalescings);
         f("runtime_timed_sleeps".into(), false, self.runtime.timed_sleeps);
         f("runtime_mailbox_full".into(), false, self.runtime.mailbox_full);
+        for (name, times) in self.times().filter(|(_, times)| times.count() > 0) {
+            f(format!("{name}_count").into(), false, times.count());
+            for (what, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+                f(format!("{name}_{what}_ns").into(), true, times.quantile_ns(share));
+            }
+        }
+    }
+
+    /// How long things took, by name: turns of the core, connects, and what waited for accept.
+    pub fn times(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
+        [
+            ("turn_time", &self.turn_time),
+            ("connect_time", &self.stack.connect_time),
+            ("accept_wait", &self.stack.accept_wait),
+        ]
+        .into_iter()
     }
 }
 

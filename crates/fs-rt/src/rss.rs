@@ -48,7 +48,7 @@ impl Known {
 mod tests {
     use super::*;
     use fs_core::FlowKey;
-    use fs_xdp::steering::HashFunction;
+    use fs_xdp::HashFunction;
 
     #[test]
     fn every_flow_of_a_known_device_belongs_to_one_core() {

@@ -18,7 +18,7 @@ const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 
 /// A runtime of one core, and its link's other end.
 fn runtime() -> (Runtime, Box<dyn Link>) {
-    let (ours, theirs) = fs_xdp::memory::pair(Framing::Ip, 1500).unwrap();
+    let (ours, theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([0]).pin(false).frames(256);
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
     (builder.build().unwrap(), Box::new(theirs))

@@ -11,7 +11,7 @@ const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 fn threads_that_block_are_not_pinned() {
     let may = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| may.is_set(cpu)).unwrap();
-    let (ours, _peer) = fs_xdp::memory::pair(Framing::Ip, 1500).unwrap();
+    let (ours, _peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([cpu]).frames(256);
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
     let sets = builder.build().unwrap().run(|_| async {

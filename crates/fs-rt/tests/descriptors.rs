@@ -54,7 +54,7 @@ fn take_all() -> Vec<File> {
 
 #[test]
 fn a_core_that_is_awake_is_not_watched_and_needs_no_descriptor_to_sleep_again() {
-    let (ours, _peer) = fs_xdp::memory::pair(Framing::Ip, 1500).unwrap();
+    let (ours, _peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([0]).pin(false).frames(256);
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
     let runtime = builder.build().unwrap();

@@ -22,7 +22,7 @@ fn a_pinned_core_without_work_leaves_its_cpu_to_who_computes() {
     static OVER: AtomicBool = AtomicBool::new(false);
     let may = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| may.is_set(cpu)).unwrap();
-    let (ours, _peer) = fs_xdp::memory::pair(Framing::Ip, 1500).unwrap();
+    let (ours, _peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     // It spins throughout.
     let builder = Runtime::builder().cores([cpu]).frames(256).spin(Duration::from_secs(60));
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));

@@ -9,7 +9,7 @@ use crate::word::{AtomicU32, AtomicU64};
 pub const VERSION: u32 = 10;
 
 /// First word of an arena: "fsarena" and a zero byte.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
 
 /// Lanes of each side of an arena: pollers that can watch it at once. A channel's watch mask is a `u32`.
 pub const LANES: usize = 32;
@@ -19,10 +19,10 @@ pub const LANES: usize = 32;
 pub const INLINE: usize = 40;
 
 /// Large rings of an arena, at most.
-pub const LARGES: usize = 256;
+pub(crate) const LARGES: usize = 256;
 
 /// A ring position is counted in 64 bits; where it is packed beside other fields, in this many.
-pub const POSITION_BITS: u32 = 48;
+pub(crate) const POSITION_BITS: u32 = 48;
 
 /// Which end of an arena: the opener (A) or the acceptors (B).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,15 +46,6 @@ impl Side {
     /// 0 for A, 1 for B.
     pub const fn index(self) -> usize {
         self as usize
-    }
-
-    /// From 0 or 1; `None` otherwise.
-    pub const fn from_index(index: u64) -> Option<Self> {
-        match index {
-            0 => Some(Side::A),
-            1 => Some(Side::B),
-            _ => None,
-        }
     }
 }
 
@@ -118,17 +109,17 @@ impl Geometry {
     }
 
     /// Largest ring of a stride, as log2 of bytes.
-    pub const fn ring_max_log2(self) -> u8 {
+    pub(crate) const fn ring_max_log2(self) -> u8 {
         self.stride_log2 - 1
     }
 
     /// log2 of the bytes reserved for a large ring, and of the most that one direction may hold unread.
-    pub const fn large_log2(self) -> u8 {
+    pub(crate) const fn large_log2(self) -> u8 {
         if self.stride_log2 < 19 { self.stride_log2 + 5 } else { 24 }
     }
 
     /// Large rings that there is room for.
-    pub const fn larges(self) -> usize {
+    pub(crate) const fn larges(self) -> usize {
         let wanted = self.slots as usize / 32;
         if wanted < LARGES { wanted } else { LARGES }
     }
@@ -200,7 +191,7 @@ impl Lanes {
 /// Offset 0 of an arena.
 #[repr(C, align(64))]
 pub struct Head {
-    /// [`MAGIC`]. Informational, as is the geometry: the truth comes over the control connection.
+    /// `MAGIC`. Informational, as is the geometry: the truth comes over the control connection.
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
@@ -235,24 +226,24 @@ pub struct Head {
     /// Lanes of side B that watch the inbox.
     pub inbox_watch: AtomicU32,
     /// Futex: bumped when an entry is pushed while `inbox_sleep` is set.
-    pub inbox_word: AtomicU32,
+    pub(crate) inbox_word: AtomicU32,
     /// Not 0: somebody sleeps on `inbox_word`.
-    pub inbox_sleep: AtomicU32,
+    pub(crate) inbox_sleep: AtomicU32,
     /// Of `inbox_watch`: one of these is rung for each entry.
-    pub inbox_one_of: AtomicU32,
+    pub(crate) inbox_one_of: AtomicU32,
     /// Of `inbox_one_of`: rung if none of the others sleeps.
-    pub inbox_last: AtomicU32,
+    pub(crate) inbox_last: AtomicU32,
     pub(crate) _pad5: [AtomicU32; 11],
     /// Connections that have ended, for statistics only: either side may have scribbled on it.
     pub ended: AtomicU64,
     /// Bytes that they carried, both directions.
-    pub ended_bytes: AtomicU64,
+    pub(crate) ended_bytes: AtomicU64,
     /// When one ended that side B had ended first, as TCP would have it wait there: nanoseconds of CLOCK_MONOTONIC.
     pub waits: AtomicU64,
     pub(crate) _pad6: [AtomicU64; 5],
     /// Large rings: who has each. Bits 0..20: 0: nobody, or (slot * 2 + producer's side) + 1; bit 20: has been used since its
     /// memory was last given back; bits 32..: how often it was taken.
-    pub larges: [AtomicU64; LARGES],
+    pub(crate) larges: [AtomicU64; LARGES],
 }
 
 /// One lane: what one poller has to look at.
@@ -345,7 +336,7 @@ pub struct OutRare {
     /// 1: nothing follows `tail`.
     pub fin: AtomicU32,
     /// 1: the producer wants to be told when there is space.
-    pub want_space: AtomicU32,
+    pub(crate) want_space: AtomicU32,
     /// Counts up when something in this side's [`Wish`] has changed: a core looks at it with each batch of bytes.
     pub asks: AtomicU32,
     pub(crate) _pad0: AtomicU32,
@@ -367,9 +358,9 @@ pub struct In {
     /// Lock of this side's receivers.
     pub lock: AtomicU64,
     /// Urgent position + 1 that was read out of band.
-    pub urgent_read: AtomicU64,
+    pub(crate) urgent_read: AtomicU64,
     /// This side's own `Out::tail` when it last waited for data: the same again means that it only receives.
-    pub sent_before: AtomicU64,
+    pub(crate) sent_before: AtomicU64,
     pub(crate) _pad: [AtomicU64; 4],
 }
 
@@ -379,13 +370,13 @@ pub struct Wake {
     /// Lanes (of this side) that watch the channel.
     pub watch: AtomicU32,
     /// Not 0: somebody sleeps on `rx_word`.
-    pub rx_sleep: AtomicU32,
+    pub(crate) rx_sleep: AtomicU32,
     /// Not 0: somebody sleeps on `tx_word`.
-    pub tx_sleep: AtomicU32,
+    pub(crate) tx_sleep: AtomicU32,
     /// Futex of readers.
-    pub rx_word: AtomicU32,
+    pub(crate) rx_word: AtomicU32,
     /// Futex of writers.
-    pub tx_word: AtomicU32,
+    pub(crate) tx_word: AtomicU32,
     /// CPU + 1 on which this side last began to wait; 0: unknown.
     pub cpu: AtomicU32,
     /// When the channel came into the inbox (side B), on the same clock, and a hint, as [`Marks::since`].
@@ -404,7 +395,7 @@ pub struct TxOwn {
     /// by compare-exchange. Counts up with each write.
     pub lease: AtomicU64,
     /// The last lease there was, of this connection or of one before it in the slot: none comes twice.
-    pub last_lease: AtomicU64,
+    pub(crate) last_lease: AtomicU64,
     /// When the daemon is to see to this side, in nanoseconds of CLOCK_MONOTONIC; 0: never.
     pub due: AtomicU64,
     /// Bytes behind `tail` that are written, and held back (TCP_CORK, MSG_MORE).
@@ -450,7 +441,7 @@ pub struct Wish {
 }
 
 /// Words of [`Wish::words`].
-pub const WISH_WORDS: usize = 12;
+pub(crate) const WISH_WORDS: usize = 12;
 
 const _: () = {
     assert!(size_of::<Block>() == 1024);

@@ -8,11 +8,11 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`layout`] | every structure in shared memory, as `repr(C)` of atomics |
-//! | [`arena`] | mapping, slots, closing; `inbox`: connections that wait for accept |
+//! | `arena` | mapping, slots, closing; `inbox`: connections that wait for accept |
 //! | [`lanes`] | one poller's view of an arena: which channels changed, and whether to ring it |
 //! | [`channel`] | the socket calls: open, accept, send, recv, shutdown, close, readiness |
 //! | [`wait`] | blocking: spin, yield, futex |
-//! | [`bell`] | how a process rings the eventfd of a poller of another process |
+//! | `bell` | how a process rings the eventfd of a poller of another process |
 //! | [`follow`] | what connections carry, for who only watches |
 //! | [`pages`] | attachment, listener and directory pages |
 //! | [`word`] | what shared memory is made of; kill points of tests |
@@ -56,10 +56,10 @@
 
 #![allow(unexpected_cfgs, reason = "cfg(loom): sleep.rs is model-checked")]
 
-pub mod addr;
+mod addr;
 pub mod addresses;
-pub mod arena;
-pub mod bell;
+mod arena;
+mod bell;
 pub mod channel;
 pub mod control;
 mod copy_unsafe;

@@ -8,6 +8,7 @@ use crate::holder;
 
 /// What an arena has carried so far. For statistics: both sides can write what it is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Totals {
     /// Connections, those that are open included.
     pub connections: u64,

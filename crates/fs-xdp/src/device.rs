@@ -33,6 +33,7 @@ pub struct NetDevice {
 
 /// How many queues a device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueueCounts {
     /// To receive.
     pub rx: u32,
@@ -70,7 +71,7 @@ impl NetDevice {
     }
 
     /// The other end is software that may hand over packets whose checksum is not finished.
-    pub fn is_virtual(&self) -> bool {
+    pub(crate) fn is_virtual(&self) -> bool {
         self.is_loopback() || VIRTUAL_DRIVERS.contains(&self.driver.as_str())
     }
 
@@ -85,7 +86,7 @@ impl NetDevice {
     }
 
     /// Largest IP packet as links report it.
-    pub fn mtu_u16(&self) -> u16 {
+    pub(crate) fn mtu_u16(&self) -> u16 {
         u16::try_from(self.mtu).unwrap_or(u16::MAX)
     }
 

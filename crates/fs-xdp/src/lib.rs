@@ -6,12 +6,12 @@
 //! | `XskRsLink` (feature `xsk-rs`) | `XdpDevice::open_queue_xsk_rs` | the same on libxdp's rings, to compare with |
 //! | [`PacketLink`] | [`PacketLink::open`] | AF_PACKET: no root needed in a user namespace; devices without Ethernet too |
 //! | [`TapLink`] | [`TapLink::open`] | TAP and TUN: a neighbour of the host |
-//! | [`MemoryLink`] | [`memory::pair`] | two ends in memory |
+//! | [`MemoryLink`] | [`memory_pair`] | two ends in memory |
 //!
 //! All of them are a [`Link`], and pass the same suite of tests (`tests/link_suite.rs`).
 //!
 //! One [`Umem`] serves all queues and devices of a runtime; every core has a [`UmemPool`] of its own on it. The access
-//! rules of its chunks stand at the head of [`umem`].
+//! rules of its chunks stand at the head of `umem.rs`.
 //!
 //! ## A packet's way through AF_XDP
 //! The XDP program (`bpf/steer.bpf.c`) looks at every packet that the device receives. What the [`PortTable`] calls ours
@@ -27,22 +27,22 @@
 mod chain;
 mod checksum;
 mod copying;
-pub mod device;
+mod device;
 mod drivers;
-pub mod error;
+mod error;
 mod fill_target;
 mod holder;
-pub mod link;
-pub mod memory;
-pub mod packet;
+mod link;
+mod memory;
+mod packet;
 mod port_table;
 mod program;
 mod ring;
 mod socket_group;
-pub mod steering;
+mod steering;
 mod sys;
-pub mod tap;
-pub mod umem;
+mod tap;
+mod umem;
 mod umem_unsafe;
 mod xdp;
 mod xdp_device;
@@ -53,10 +53,10 @@ mod xsk_socket;
 pub use device::{NetDevice, QueueCounts};
 pub use error::XdpError;
 pub use link::{Link, LinkCaps, LinkKind, LinkStats};
-pub use memory::{MemoryConfig, MemoryLink};
+pub use memory::{MemoryConfig, MemoryLink, pair as memory_pair, pair_with as memory_pair_with};
 pub use packet::{PacketConfig, PacketLink};
 pub use port_table::{PortTable, Share, SteerCounters};
-pub use steering::{FlowMatch, FlowRule, Rss, RssFlows, SteeringReport};
+pub use steering::{FlowMatch, FlowRule, HashFunction, Rss, RssFlows, SteeringReport, report as steering_report};
 pub use tap::{TapConfig, TapKind, TapLink};
 pub use umem::{Umem, UmemConfig, UmemPool};
 pub use umem_unsafe::huge_pages;

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 
 /// What kind of link it is, for logs and `doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LinkKind {
     /// AF_XDP, the program runs in the driver.
     XdpNative,
@@ -24,6 +25,7 @@ pub enum LinkKind {
 
 /// What a link can do.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LinkCaps {
     /// See [`LinkKind`].
     pub kind: LinkKind,
@@ -45,6 +47,7 @@ pub struct LinkCaps {
 
 /// A link's counters since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LinkStats {
     /// Packets received.
     pub rx_packets: u64,

@@ -39,6 +39,7 @@ const AWAY: u8 = 4;
 
 /// What the XDP program did with the packets of its device, over all CPUs, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SteerCounters {
     /// Packets redirected to a socket of ours.
     pub redirected: u64,

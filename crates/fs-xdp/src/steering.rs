@@ -37,6 +37,7 @@ mod rxnfc {
 
 /// How a NIC hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HashFunction {
     /// The Toeplitz hash of Microsoft's RSS specification.
     Toeplitz,
@@ -313,6 +314,7 @@ fn unsupported(error: io::Error) -> io::Error {
 
 /// What a device offers to bring flows to the queues of their cores. `Display` gives it in a few lines for people.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct SteeringReport {
     /// The device's name.
     pub device: String,

@@ -21,6 +21,7 @@ const SLOTS: usize = 32;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TapKind {
     /// Ethernet frames.
     Tap,

@@ -107,17 +107,17 @@ impl Umem {
     }
 
     /// Bytes of the area.
-    pub fn len_bytes(&self) -> usize {
+    pub(crate) fn len_bytes(&self) -> usize {
         self.area.len()
     }
 
     /// Chunks that no pool owns.
-    pub fn unassigned(&self) -> usize {
+    pub(crate) fn unassigned(&self) -> usize {
         self.lock_unassigned().len()
     }
 
     /// Chunks that lie in the depot (exact while no pool is being used).
-    pub fn depot_chunks(&self) -> usize {
+    pub(crate) fn depot_chunks(&self) -> usize {
         self.depot.len() * DEPOT_BATCH
     }
 

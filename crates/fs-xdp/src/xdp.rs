@@ -104,7 +104,7 @@ impl XdpLink {
     }
 
     /// The kernel moves packets between the device and the UMEM without copying.
-    pub fn is_zero_copy(&self) -> bool {
+    pub(crate) fn is_zero_copy(&self) -> bool {
         self.socket.registration.zero_copy
     }
 

@@ -26,6 +26,7 @@ const RING_MAX: u32 = 1 << 14;
 
 /// Where the XDP program shall run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum XdpMode {
     /// In the driver where it can, else on socket buffers; the log says which.
     #[default]
@@ -38,6 +39,7 @@ pub enum XdpMode {
 
 /// Whether packets may span several chunks (kernel 6.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MultiBuffer {
     /// Where the MTU needs it, and in generic mode, where the kernel then hands over its large (TSO, GRO) packets whole.
     #[default]

@@ -3,7 +3,7 @@
 mod support;
 
 use fs_core::{FramePool, Framing, Protocol, RxFrame, TxFrame};
-use fs_xdp::{Link, PacketConfig, PacketLink, QueueConfig, UmemPool, XdpConfig, XdpDevice, XdpMode, memory};
+use fs_xdp::{Link, PacketConfig, PacketLink, QueueConfig, UmemPool, XdpConfig, XdpDevice, XdpMode, memory_pair};
 use std::time::{Duration, Instant};
 use support::alloc_unsafe::{Counting, allocations};
 use support::*;
@@ -77,7 +77,7 @@ fn costs_what_it_may(name: &str, mut ends: [(Box<dyn Link>, UmemPool); 2], rx_ca
 #[test]
 fn no_allocation_and_one_call_a_batch() {
     let with_pool = |link: Box<dyn Link>| (link, umem(4096, 2048).1);
-    let (a, b) = memory::pair(Framing::Ethernet, 1500).unwrap();
+    let (a, b) = memory_pair(Framing::Ethernet, 1500).unwrap();
     costs_what_it_may("memory", [with_pool(Box::new(a)), with_pool(Box::new(b))], false);
 
     if skipped_without_root("costs of AF_XDP and AF_PACKET") {

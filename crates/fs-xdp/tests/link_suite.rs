@@ -5,15 +5,15 @@ mod support;
 use fs_core::{Framing, Protocol};
 use fs_xdp::{
     MultiBuffer, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind, TapLink, XdpConfig, XdpDevice,
-    XdpMode, memory,
+    XdpMode, memory_pair,
 };
 use support::netns_unsafe::NetNs;
 use support::{End, OURS, Veth, address, skipped_without_root, suite, umem};
 
 #[test]
-fn memory_pair() {
+fn memory() {
     for (framing, mtu) in [(Framing::Ethernet, 1500), (Framing::Ip, 1500), (Framing::Ethernet, 9000)] {
-        let (a, b) = memory::pair(framing, mtu).unwrap();
+        let (a, b) = memory_pair(framing, mtu).unwrap();
         let ends = [(Box::new(a) as Box<dyn fs_xdp::Link>, 2048), (Box::new(b) as _, 4096)].map(|(link, size)| {
             let (umem, pool) = umem(4096, size);
             End::new(link, umem, pool)

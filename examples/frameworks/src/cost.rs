@@ -69,7 +69,7 @@ fn median(of: &mut [f64]) -> f64 {
 }
 
 pub(crate) async fn cost() -> Result<()> {
-    let (a, b) = fs_xdp::memory::pair(Framing::Ethernet, 1500)?;
+    let (a, b) = fs_xdp::memory_pair(Framing::Ethernet, 1500)?;
     let (servers, clients) = (start(Box::new(a), SERVER)?, start(Box::new(b), CLIENT)?);
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     servers.handle().spawn_on(0, move || async move {

@@ -31,6 +31,8 @@ pub(super) struct Packet<'a> {
     pub(super) time: u64,
     pub(super) way: Way,
     pub(super) comment: Option<&'a str>,
+    /// Its length; `bytes` may be less.
+    pub(super) len: u32,
     pub(super) bytes: &'a [u8],
 }
 
@@ -71,9 +73,8 @@ impl<W: Write> PcapNg<W> {
         self.begin(6);
         self.word(packet.interface);
         self.time(packet.time);
-        let len = packet.bytes.len() as u32;
-        self.word(len);
-        self.word(len);
+        self.word(packet.bytes.len() as u32);
+        self.word(packet.len);
         self.padded(packet.bytes);
         if let Some(comment) = packet.comment {
             self.option(OPT_COMMENT, comment.as_bytes());

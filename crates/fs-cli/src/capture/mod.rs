@@ -58,6 +58,8 @@ const EAGER: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
 /// Records of the daemon taken in a row.
 const RECORDS: usize = 256;
+/// At the end it takes frames from before, until none has come for so long.
+const REST: Duration = Duration::from_secs(1);
 /// What the daemon may be ahead by, in bytes; less where net.core.wmem_max says so.
 const AHEAD: usize = 8 << 20;
 
@@ -98,7 +100,8 @@ pub(crate) fn capture(args: Args) -> anyhow::Result<ExitCode> {
     let is_broken_pipe = |error: &anyhow::Error| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     };
-    match result.and_then(|()| capture.end(&mut file)) {
+    let wants_more = !is_full(file.packets);
+    match result.and_then(|()| capture.end(&mut file, wants_more)) {
         Err(error) if !is_broken_pipe(&error) => return Err(error.context("the capture's file")),
         _ => {}
     }
@@ -199,6 +202,8 @@ struct Capture {
     streams: Option<Streams>,
     wire: Option<Wire>,
     idle: u32,
+    /// Of the daemon's latest frame.
+    latest: u64,
     missed_arenas: u64,
     missed_connections: u64,
 }
@@ -208,6 +213,8 @@ struct Wire {
     interface: u32,
     frames: u64,
     missed: u64,
+    /// Frames that are not here whole.
+    cut: u64,
 }
 
 impl Capture {
@@ -220,7 +227,7 @@ impl Capture {
         let streams = (only != Some(What::Wire)).then(|| Streams::new(file)).transpose()?;
         let wire = device.map(|device| {
             let interface = file.interface(ETHERNET, device, "frames of accelerated connections, past the kernel")?;
-            Ok::<_, io::Error>(Wire { interface, frames: 0, missed: 0 })
+            Ok::<_, io::Error>(Wire { interface, frames: 0, missed: 0, cut: 0 })
         });
         // So that it is seen at once by who waits for it.
         file.flush()?;
@@ -231,6 +238,7 @@ impl Capture {
             streams,
             wire: wire.transpose()?,
             idle: 0,
+            latest: 0,
             missed_arenas: 0,
             missed_connections: 0,
         })
@@ -290,14 +298,19 @@ impl Capture {
                     }
                 }
             }
-            CaptureRecord::Frame { sent, missed, time, .. } => {
+            CaptureRecord::Frame { sent, missed, time, len, .. } => {
                 let Some(wire) = &mut self.wire else { return Ok(Some(true)) };
                 wire.missed += missed;
+                self.latest = time;
+                if len == 0 {
+                    return Ok(Some(true));
+                }
                 wire.frames += 1;
+                wire.cut += u64::from(frame.len() < len as usize);
                 let comment = (missed != 0).then(|| format!("{missed} frames before this were not taken in time"));
                 let way = if sent { Way::Out } else { Way::In };
                 let interface = wire.interface;
-                file.packet(&Packet { interface, time, way, comment: comment.as_deref(), bytes: frame })?;
+                file.packet(&Packet { interface, time, way, comment: comment.as_deref(), len, bytes: frame })?;
             }
         }
         Ok(Some(true))
@@ -326,10 +339,24 @@ impl Capture {
         Ok(news)
     }
 
-    /// The last look, and what it all came to.
-    fn end(&mut self, file: &mut PcapNg<impl Write>) -> anyhow::Result<()> {
+    /// The last look, with `more` at what is still on its way, and what it all came to.
+    fn end(&mut self, file: &mut PcapNg<impl Write>, more: bool) -> anyhow::Result<()> {
         self.look(file)?;
         let time = now();
+        // Frames of before that are still on their way.
+        while more && self.wire.is_some() && self.latest < time {
+            let left = Timespec { tv_sec: REST.as_secs() as i64, tv_nsec: i64::from(REST.subsec_nanos()) };
+            match self.record(file)? {
+                Some(true) => {}
+                Some(false) => match rustix::event::poll(&mut [PollFd::new(&self.records, PollFlags::IN)], Some(&left))
+                {
+                    Ok(0) => break,
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(_) => break,
+                },
+                None => break,
+            }
+        }
         if let Some(streams) = &self.streams {
             file.statistics(streams.interface(), time, streams.connections, self.missed_connections)?;
         }
@@ -355,6 +382,9 @@ impl Capture {
             says += &format!("; {} frames", wire.frames);
             if wire.missed != 0 {
                 says += &format!(", {} not taken in time", wire.missed);
+            }
+            if wire.cut != 0 {
+                says += &format!(", {} of them cut: longer than the socket takes at once", wire.cut);
             }
         }
         says

@@ -168,7 +168,14 @@ impl Streams {
         tcp.write(&mut self.packet, payload).map_err(io::Error::other)?;
         let comment = stream.comment.take();
         let (interface, bytes) = (self.interface, &self.packet[..]);
-        file.packet(&Packet { interface, time, way: Way::Unknown, comment: comment.as_deref(), bytes })
+        file.packet(&Packet {
+            interface,
+            time,
+            way: Way::Unknown,
+            comment: comment.as_deref(),
+            len: bytes.len() as u32,
+            bytes,
+        })
     }
 }
 

@@ -69,7 +69,7 @@ fn queues(device: &NetDevice) -> Vec<Finding> {
     } else {
         Finding::good("queues", format!("{count} receive queue{}, {cpus} CPUs", if count == 1 { "" } else { "s" }))
     };
-    let steering = match fs_xdp::steering::report(&device.name) {
+    let steering = match fs_xdp::steering_report(&device.name) {
         Ok(report) => Finding::good("steering", report.to_string()),
         Err(error) => {
             Finding::note("steering", error.to_string(), "replies may arrive on another core, which forwards them")

@@ -1,6 +1,7 @@
 //! What two looks at the daemon say of the time between them, and that as text.
 
 use crate::control::Status;
+use crate::histogram::{Histogram, bucket};
 use crate::ss;
 use fs_shm::control::{CounterRow, Kind, SocketRow};
 use std::collections::BTreeMap;
@@ -50,6 +51,14 @@ pub(super) struct Core {
     pub(super) sleeps: f64,
 }
 
+/// How long something took, all cores together, between the two looks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Times {
+    pub(super) name: String,
+    pub(super) per_second: f64,
+    pub(super) times: Histogram,
+}
+
 /// Why sockets are the kernel's.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reason {
@@ -67,6 +76,7 @@ pub(super) struct Report {
     /// By what carries them: memory, the wire, the kernel.
     pub(super) traffic: [(&'static str, Traffic); 3],
     pub(super) cores: Vec<Core>,
+    pub(super) times: Vec<Times>,
     /// What was dropped, all cores together.
     pub(super) drops: Vec<(String, Rate)>,
     pub(super) reasons: Vec<Reason>,
@@ -122,6 +132,7 @@ impl Report {
                 ("kernel", traffic(&sockets, Kind::Kernel, None)),
             ],
             cores: cores(&counters),
+            times: times(&counters),
             drops: drops(&counters),
             reasons: reasons(&counters, &sockets),
             sockets,
@@ -171,6 +182,21 @@ fn cores(counters: &Counters<'_>) -> Vec<Core> {
         }
     }
     cores.into_values().collect()
+}
+
+fn times(counters: &Counters<'_>) -> Vec<Times> {
+    let mut all: BTreeMap<&str, Histogram> = BTreeMap::new();
+    for row in counters.now {
+        if let Some((name, _core, end)) = bucket(row) {
+            let before = counters.before.get(&(row.name.as_str(), row.label.as_str())).copied().unwrap_or(0);
+            all.entry(name).or_default().add(end, row.value.saturating_sub(before));
+        }
+    }
+    let line = |(name, times): (&str, Histogram)| {
+        let per_second = times.count() as f64 / counters.seconds;
+        Times { name: name.replace('_', " "), per_second, times }
+    };
+    all.into_iter().map(line).collect()
 }
 
 fn is_drop(name: &str) -> bool {
@@ -246,6 +272,27 @@ pub(super) fn core_line(core: &Core) -> [String; 8] {
     ]
 }
 
+pub(super) const TIMES: [&str; 5] = ["time", "per s", "p50", "p99", "max"];
+
+pub(super) fn times_line(times: &Times) -> [String; 5] {
+    let below = |share| match times.times.count() {
+        0 => "-".into(),
+        _ => span(times.times.quantile_ns(share)),
+    };
+    [times.name.clone(), number(times.per_second), below(0.5), below(0.99), below(1.0)]
+}
+
+/// Nanoseconds, with the unit that makes them short.
+fn span(ns: u64) -> String {
+    match ns {
+        u64::MAX => "> 60 s".into(),
+        ns if ns >= 10_000_000_000 => format!("{} s", ns / 1_000_000_000),
+        ns if ns >= 10_000_000 => format!("{} ms", ns / 1_000_000),
+        ns if ns >= 10_000 => format!("{} us", ns / 1_000),
+        ns => format!("{:.1} us", ns as f64 / 1e3),
+    }
+}
+
 pub(super) const DROPS: [&str; 3] = ["dropped", "packets", "per s"];
 
 pub(super) fn drop_line((name, rate): &(String, Rate)) -> [String; 3] {
@@ -261,10 +308,11 @@ pub(super) fn reason_line(reason: &Reason) -> [String; 4] {
 
 /// The report as text: tables with a blank line between them, the last one as `fastsock ss` has it.
 pub(super) fn text(report: &Report) -> String {
-    let Report { head, traffic, cores, drops, reasons, sockets } = report;
+    let Report { head, traffic, cores, times, drops, reasons, sockets } = report;
     let mut text = format!("{head}\n");
     table(&mut text, TRAFFIC, traffic.iter().map(traffic_line));
     table(&mut text, CORES, cores.iter().map(core_line));
+    table(&mut text, TIMES, times.iter().map(times_line));
     table(&mut text, DROPS, drops.iter().map(drop_line));
     table(&mut text, REASONS, reasons.iter().map(reason_line));
     if !sockets.is_empty() {
@@ -339,6 +387,9 @@ pub(super) mod tests {
             counter("drops_bad_checksum", "1", 4),
             counter("link_tx_dropped", "1", 0),
             counter("kernel_fallbacks", "not-served", 12),
+            counter("accept_wait_buckets", "0,10240", 9),
+            counter("accept_wait_buckets", "1,40960000", 1),
+            counter("accept_wait_buckets", "1,sum", 40_000_000),
         ];
         (
             Sample { at, status: status(5), counters: before, sockets: Vec::new() },
@@ -376,6 +427,10 @@ pub(super) mod tests {
         assert!(text.starts_with(begin), "{text}");
         assert!(
             text.contains("\nnot accelerated  now  so far  per s\nnot-served         1      12      6\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("time         per s    p50    p99    max\naccept wait      5  10 us  40 ms  40 ms\n"),
             "{text}"
         );
         assert!(text.contains("\nState  Recv-Q Send-Q"), "{text}");

@@ -132,8 +132,9 @@ fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let side = report.drops.len().max(report.reasons.len()).min(8);
     // Tables without a line are left out; the sockets have what remains.
     let height = |lines: usize| if lines == 0 { 0 } else { lines as u16 + 2 };
-    let rows = [1, 5, height(report.cores.len().min(16)), height(side)].map(Constraint::Length);
-    let [head, traffic, cores, causes, sockets] =
+    let rows =
+        [1, 5, height(report.cores.len().min(16)), height(report.times.len()), height(side)].map(Constraint::Length);
+    let [head, traffic, cores, times, causes, sockets] =
         Layout::vertical(rows.into_iter().chain([Constraint::Min(3)])).areas(frame.area());
     let mut line = vec![Span::raw(report.head.clone())];
     match error {
@@ -144,6 +145,7 @@ fn draw(frame: &mut Frame<'_>, state: &mut State) {
     frame.render_widget(Paragraph::new(Line::from(line)), head);
     table(frame, traffic, report::TRAFFIC, report.traffic.iter().map(report::traffic_line));
     table(frame, cores, report::CORES, report.cores.iter().map(report::core_line));
+    table(frame, times, report::TIMES, report.times.iter().map(report::times_line));
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(causes);
     table(frame, left, report::REASONS, report.reasons.iter().map(report::reason_line));
     table(frame, right, report::DROPS, report.drops.iter().map(report::drop_line));
@@ -212,7 +214,16 @@ mod tests {
     #[test]
     fn everything_has_its_place() {
         let screen = drawn(&mut state(), 120, 30);
-        for part in ["daemon 5 (eth0, 2 cores)", "memory", "wire", "kernel", "not-served", "bad_checksum", "nginx"] {
+        for part in [
+            "daemon 5 (eth0, 2 cores)",
+            "memory",
+            "wire",
+            "kernel",
+            "not-served",
+            "accept wait",
+            "bad_checksum",
+            "nginx",
+        ] {
             assert!(screen.contains(part), "{part}:\n{screen}");
         }
         // Any size is drawn.

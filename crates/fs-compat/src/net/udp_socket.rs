@@ -221,7 +221,7 @@ impl UdpSocket {
         match (self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas)), &self.kernel, bufs.first_mut()) {
             (Err(nothing), Some(kernel), Some(buf)) if nothing.kind() == io::ErrorKind::WouldBlock => {
                 let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                metas.push(UdpMeta { len, from, to: self.local_addr()? });
+                metas.push(UdpMeta::new(len, from, self.local_addr()?));
                 Ok(1)
             }
             (received, ..) => received,
@@ -234,7 +234,7 @@ impl UdpSocket {
         match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
             (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
                 let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                Ok((UdpMeta { len, from, to: self.local_addr()? }, len))
+                Ok((UdpMeta::new(len, from, self.local_addr()?), len))
             }
             (received, _) => received,
         }

@@ -41,7 +41,7 @@ where
     CF: Future<Output = T> + 'static,
     T: Send + 'static,
 {
-    let (a, b) = fs_xdp::memory::pair(Framing::Ethernet, 1500).unwrap();
+    let (a, b) = fs_xdp::memory_pair(Framing::Ethernet, 1500).unwrap();
     let servers = runtime(Standalone::new().addr(SERVER, 24).addr(SERVER6, 64), vec![Box::new(a)]);
     let clients = runtime(Standalone::new().addr(CLIENT, 24).addr(CLIENT6, 64), vec![Box::new(b)]);
     let (server_handle, client_handle) = (servers.handle(), clients.handle());

@@ -71,7 +71,7 @@ impl BitOrAssign for Ready {
     }
 }
 
-/// Something that the runtime has to act on.
+/// Something that the runtime has to act on: all of them, so this has no `non_exhaustive`. Who leaves one out loses a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A connection became ready; reported once per change, not once per packet.

@@ -27,6 +27,7 @@ pub enum CaState {
 /// answered yet the time-outs are known, of a connection that is over what was true at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are Linux's and are documented there")]
+#[non_exhaustive]
 pub struct TcpInfo {
     pub state: Option<TcpState>,
     pub ca_state: CaState,

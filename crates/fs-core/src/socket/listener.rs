@@ -3,6 +3,7 @@
 use crate::flow::CoreId;
 use crate::socket::event::ListenerId;
 use crate::socket::options::{Listen, TcpOptions};
+use crate::time::Instant;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -21,9 +22,16 @@ pub(crate) struct Listener {
     pub(crate) fast_open: u32,
     /// How many there are.
     pub(crate) fast_pending: u32,
-    /// Slots of established connections that wait for `accept`.
-    pub(crate) queue: VecDeque<u32>,
+    /// Established connections that wait for `accept`.
+    pub(crate) queue: VecDeque<Waiting>,
     live: bool,
+}
+
+/// A connection in an accept queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) slot: u32,
+    pub(crate) since: Instant,
 }
 
 /// A core's view of who listens where.
@@ -85,7 +93,7 @@ impl ListenTable {
     }
 
     /// Takes a listener out; what waits in its queue is the caller's.
-    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<(SocketAddr, VecDeque<u32>)> {
+    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<(SocketAddr, VecDeque<Waiting>)> {
         let listener = self.listener_mut(id)?;
         listener.live = false;
         let (at, queue) = (listener.at, core::mem::take(&mut listener.queue));
@@ -168,7 +176,7 @@ impl ListenTable {
     /// A connection waits in an accept queue.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn waits(&self, connection: u32) -> bool {
-        self.slots.iter().any(|l| l.queue.contains(&connection))
+        self.slots.iter().any(|l| l.queue.iter().any(|waiting| waiting.slot == connection))
     }
 
     /// Ports that this core listens on.

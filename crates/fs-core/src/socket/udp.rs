@@ -36,6 +36,7 @@ pub(crate) const DEFAULT_TTL: u8 = 64;
 
 /// What goes with a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UdpMeta {
     /// Bytes in the datagram (more than were copied if the buffer was too small).
     pub len: usize,
@@ -43,6 +44,13 @@ pub struct UdpMeta {
     pub from: SocketAddr,
     /// The address of ours that it was sent to.
     pub to: SocketAddr,
+}
+
+impl UdpMeta {
+    /// Of a datagram of `len` bytes.
+    pub const fn new(len: usize, from: SocketAddr, to: SocketAddr) -> Self {
+        Self { len, from, to }
+    }
 }
 
 /// A socket.

@@ -28,6 +28,8 @@ pub(crate) struct SynSent {
     pub(crate) retry_at: Instant,
     /// When the first SYN left: the first RTT sample, if it was not sent again.
     pub(crate) sent_us: u32,
+    /// When it began, for the time that connects take.
+    pub(crate) began: Instant,
     /// The peer's SYN, if it crossed ours: we are in SYN-RECEIVED.
     pub(crate) crossed: Option<PeerSyn>,
     /// What ICMP said, for the error if the open fails.

@@ -8,6 +8,7 @@ use super::{Wire, WireListener};
 use crate::bells::Pollers;
 use crate::server::{Command, Commands};
 use fs_rt::{BuildError, CoreCtx, CoreRef, Handle, LinkChoice, Runtime, XdpMode};
+use fs_shm::control::BUCKETS;
 use fs_shm::{Arena, Geometry, Side};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -27,6 +28,7 @@ const ACTIVE_FIRST: u16 = 28_672;
 
 /// Why the cores did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WireError {
     /// The device or what it needs.
     #[error(transparent)]
@@ -285,6 +287,13 @@ impl Wire for Cores {
         for core in self.handle.stats() {
             let label = core.core.to_string();
             core.each(|name, gauge, value| all.push((name.into_owned(), label.clone(), gauge, value)));
+            for (name, times) in core.times() {
+                let mut bucket = |end: &dyn std::fmt::Display, value| {
+                    all.push((format!("{name}{BUCKETS}"), format!("{label},{end}"), false, value));
+                };
+                times.buckets().for_each(|(end, count)| bucket(&end, count));
+                bucket(&"sum", times.sum_ns());
+            }
         }
         all
     }

@@ -20,5 +20,7 @@ pub(super) fn errno(error: Error) -> i32 {
         Error::NoBuffers => libc::ENOBUFS,
         Error::InvalidInput => libc::EINVAL,
         Error::BadSocket => libc::EBADF,
+        // One that this table does not know yet: no script expects it.
+        _ => libc::EPROTO,
     }
 }

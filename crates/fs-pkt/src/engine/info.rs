@@ -33,11 +33,17 @@ impl Engine {
         let socket = self.fds.socket(fd).ok_or("TCP_INFO of something that is no socket")?;
         let info = match socket.state {
             State::Stream(id) => self.stack.tcp_info(id).map_err(|e| format!("TCP_INFO: {e}"))?,
-            State::Listening(_) => TcpInfo { state: Some(TcpState::Listen), ..TcpInfo::default() },
-            State::New | State::Udp(_) => TcpInfo { state: Some(TcpState::Closed), ..TcpInfo::default() },
+            State::Listening(_) => in_state(TcpState::Listen),
+            State::New | State::Udp(_) => in_state(TcpState::Closed),
         };
         Ok(named(&info))
     }
+}
+
+fn in_state(state: TcpState) -> TcpInfo {
+    let mut info = TcpInfo::default();
+    info.state = Some(state);
+    info
 }
 
 fn named(i: &TcpInfo) -> Vec<(&'static str, i64)> {

@@ -269,6 +269,7 @@ impl Engine {
                     CongestionControl::Cubic => "cubic",
                     CongestionControl::NewReno => "reno",
                     CongestionControl::Bbr => "bbr",
+                    _ => "of no name here",
                 };
                 let mut bytes = name.as_bytes().to_vec();
                 bytes.resize(len.min(16), 0);

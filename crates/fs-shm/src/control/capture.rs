@@ -30,11 +30,11 @@ pub enum CaptureRecord {
         core: u16,
         /// It is sent.
         sent: bool,
-        /// Frames of this core before this one that there was no room for.
+        /// Frames of all cores before this one that there was no room for. A record of no bytes says this alone.
         missed: u64,
         /// When: nanoseconds since 1970.
         time: u64,
-        /// Its bytes.
+        /// Its bytes. Fewer follow where the socket does not take so many at once: the frame is cut.
         len: u32,
     },
 }
@@ -77,10 +77,10 @@ impl CaptureRecord {
                 missed: missed as u32,
                 geometry: Geometry::from_word(third).ok_or(Malformed("not sizes of an arena"))?,
             },
-            FRAME if rest.len() == word as usize => {
+            FRAME if rest.len() <= word as usize => {
                 CaptureRecord::Frame { core, sent: flag, missed, time: third, len: word }
             }
-            FRAME => return Err(Malformed("a frame of another length")),
+            FRAME => return Err(Malformed("more than a frame's length")),
             _ => return Err(Malformed("unknown kind of record")),
         };
         Ok((record, rest))
@@ -107,5 +107,10 @@ mod tests {
             assert!(record.encode(&mut [0; CAPTURE_HEADER - 1]).is_err());
         }
         assert!(CaptureRecord::decode(&[3; 40]).is_err());
+        // Cut, and more than it was.
+        let mut bytes = vec![0; CAPTURE_HEADER];
+        frame.encode(&mut bytes).unwrap();
+        assert_eq!(CaptureRecord::decode(&[&bytes[..], b"a"].concat()), Ok((frame, &b"a"[..])));
+        assert!(CaptureRecord::decode(&[&bytes[..], b"abcd"].concat()).is_err());
     }
 }

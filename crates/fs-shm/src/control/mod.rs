@@ -27,7 +27,7 @@ pub use encoding::is_reply;
 pub use fd_unsafe::Fd;
 pub use message::{ADMIN_MAX, ArenaGeometry, FDS_MAX, GROUP_MAX, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};
 pub use object::{Object, PeerSide};
-pub use rows::{CounterRow, Kind, Row, SocketRow};
+pub use rows::{BUCKETS, CounterRow, Kind, Row, SocketRow};
 pub use wire::{Malformed, Text};
 
 /// Environment variable that names the daemon's socket.

@@ -43,6 +43,10 @@ pub struct SocketRow {
     pub name: Text<32>,
 }
 
+/// The end of a counter's name that says that it is a bucket of a histogram of nanoseconds. Its label is the core's number, a
+/// comma, and the least value that is too large for the bucket, or `sum`: of all values together.
+pub const BUCKETS: &str = "_buckets";
+
 /// One counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterRow {

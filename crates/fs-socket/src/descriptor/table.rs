@@ -147,7 +147,7 @@ pub(crate) fn hold(socket: &'static Socket) -> Option<SocketRef> {
 /// The index of an epoll set that has had no socket of ours yet.
 const NO_INDEX: u32 = u32::MAX;
 
-/// The epoll instance behind a number (its index as given to [`set_epoll`]); `None` while it has no index.
+/// The epoll instance behind a number (its index as given to `set_epoll`); `None` while it has no index.
 pub fn epoll(fd: Fd) -> Option<u32> {
     index_of(find(fd)?)
 }
@@ -173,7 +173,7 @@ pub fn epoll_made(fd: Fd) {
 
 /// `fd` is an epoll instance of [`crate::poll`]. Its duplicates and closing are followed:
 /// `crate::poll::epoll_closed` is called when the last number in this process is gone. False: no room, the kernel's alone.
-pub fn set_epoll(fd: Fd, index: u32) -> bool {
+pub(crate) fn set_epoll(fd: Fd, index: u32) -> bool {
     let _changing = Changing::begin();
     if let Some(known) = find(fd).filter(|socket| socket.kind() == Kind::Epoll) {
         known.set_epoll_index(index);
@@ -198,7 +198,7 @@ pub(crate) fn displaced(fd: Fd) {
 }
 
 /// Keeps the application's close and dup2 away from a number of ours.
-pub fn set_internal(fd: Fd) {
+pub(crate) fn set_internal(fd: Fd) {
     let _changing = Changing::begin();
     displaced(fd);
     if let Some(socket) = Socket::make(Kind::Internal) {
@@ -208,7 +208,7 @@ pub fn set_internal(fd: Fd) {
 }
 
 /// The number is about to be closed by us.
-pub fn unset_internal(fd: Fd) {
+pub(crate) fn unset_internal(fd: Fd) {
     let _changing = Changing::begin();
     if let Some(socket) = take(fd) {
         socket.forget_descriptor(fd);

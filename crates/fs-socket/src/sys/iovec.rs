@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::types::{IoVec, IoVecMut};
 
 /// writev(2): more is EINVAL.
-pub const IOV_MAX: usize = 1024;
+pub(crate) const IOV_MAX: usize = 1024;
 /// One call moves at most this (MAX_RW_COUNT of the kernel).
 const MOVED_MAX: usize = 0x7fff_f000;
 
@@ -71,7 +71,7 @@ pub fn to_send<'a>(
 /// # Errors
 /// As [`to_send`].
 #[inline]
-pub fn to_receive<'a>(
+pub(crate) fn to_receive<'a>(
     pieces: &'a mut [IoVecMut<'_>],
     dropped: bool,
     room: &'a mut Room<IoSliceMut<'a>>,

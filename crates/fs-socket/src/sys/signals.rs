@@ -194,7 +194,7 @@ impl Seen {
     }
 
     /// Any has run since.
-    pub fn has_any(self) -> bool {
+    pub(crate) fn has_any(self) -> bool {
         ALL.get() != self.all
     }
 

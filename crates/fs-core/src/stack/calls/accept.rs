@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::frame::FramePool;
 use crate::outbox::CoreMessage;
 use crate::socket::event::{ListenerId, TcpId};
+use crate::socket::listener::Waiting;
 use crate::socket::options::{Listen, TcpOptions};
 use crate::stack::Stack;
 use crate::tcb::Slot;
@@ -31,8 +32,8 @@ impl<P: FramePool> Stack<P> {
     pub fn tcp_close_listener(&mut self, listener: ListenerId) {
         self.announce(listener, false);
         let Some((_, queue)) = self.listeners.remove(listener) else { return };
-        for index in queue {
-            self.pass_on(index);
+        for Waiting { slot, .. } in queue {
+            self.pass_on(slot);
         }
     }
 
@@ -68,7 +69,8 @@ impl<P: FramePool> Stack<P> {
     /// The next established connection; WouldBlock when none waits.
     pub fn tcp_accept(&mut self, listener: ListenerId) -> Result<(TcpId, SocketAddr), Error> {
         let entry = self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?;
-        let index = entry.queue.pop_front().ok_or(Error::WouldBlock)?;
+        let Waiting { slot: index, since } = entry.queue.pop_front().ok_or(Error::WouldBlock)?;
+        self.stats.accept_wait.record(self.now.since(since));
         let generation = self.slots.generation(index);
         let remote = match self.slots.slot_mut(index) {
             Slot::Open(tcb) => {

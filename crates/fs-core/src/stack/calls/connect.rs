@@ -64,7 +64,7 @@ impl<P: FramePool> Stack<P> {
         };
         let iss = self.isn.choose(&key, self.now);
         let retry_at = self.now + self.config.tcp.rto_initial;
-        let sent_us = micros(self.now);
+        let (sent_us, began) = (micros(self.now), self.now);
         let ecn = self.config.tcp.ecn == Ecn::Active;
         let shift = options.offered_scale(&self.config.tcp);
         let route_epoch = self.net.route_epoch();
@@ -83,6 +83,7 @@ impl<P: FramePool> Stack<P> {
                 retries: 0,
                 retry_at,
                 sent_us,
+                began,
                 crossed: None,
                 soft_error: None,
                 hurried: false,
@@ -396,7 +397,7 @@ impl<P: FramePool> Stack<P> {
             options: &options,
             is_plain: false,
         };
-        let (fin_wanted, orphan) = (s.fin_wanted, s.orphan);
+        let (fin_wanted, orphan, began) = (s.fin_wanted, s.orphan, s.began);
         let mut tcb = opening.tcb(&self.config.tcp, &self.net, self.now, |key| self.fast_open.flow_label(key));
         if !crossed {
             // The ACK of the SYN-ACK: data that is written in this turn will carry it.
@@ -420,6 +421,7 @@ impl<P: FramePool> Stack<P> {
         *self.slots.slot_mut(index) = Slot::Open(tcb);
         *self.slots.conn_stats_mut(index) = conn_stats;
         self.stats.connected += 1;
+        self.stats.connect_time.record(self.now.since(began));
         if fin_wanted {
             self.queue_fin(index);
         }

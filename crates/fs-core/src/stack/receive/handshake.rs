@@ -15,6 +15,7 @@ use crate::rx::syn::SynEntry;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
 use crate::socket::event::{Event, ListenerId, Ready};
+use crate::socket::listener::Waiting;
 use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
 use crate::tcb::connection_stats::ConnectionStats;
@@ -441,7 +442,7 @@ impl<P: FramePool> Stack<P> {
         if entry.queue.is_empty() {
             self.outbox.event(Event::Accept(ListenerId { index: listener, generation: entry.generation }));
         }
-        entry.queue.push_back(slot);
+        entry.queue.push_back(Waiting { slot, since: self.now });
     }
 
     /// Nobody on this core will accept this connection any more: it moves to a core whose listener will, or
