@@ -36,7 +36,7 @@ use crate::addr::Addr;
 use crate::arena::Arena;
 use crate::holder::{self, Users};
 use crate::lanes::{Changes, Lane, set_bit};
-use crate::layout::{Block, Out, OutPair, Side, SideOwn};
+use crate::layout::{Block, Out, OutPair, Side, SideOwn, SlotLocks};
 use crate::ring::{Broken, DEFAULT_BUFFERS, Ring};
 use crate::sleep;
 
@@ -304,21 +304,21 @@ impl<'a> Channel<'a> {
         set_bit(&self.block().inn[self.side().index()].wake.watch, lane, false);
     }
 
-    /// Frees the locks that a dead attachment holds on either side of this channel (the daemon; after the process is
-    /// gone, or has exec'ed).
+    /// Frees the locks of this side that a dead attachment holds (the daemon; after the process is gone, or has exec'ed).
     pub fn break_locks(&self, attachment: u32) {
-        let block = self.block();
-        for side in 0..2 {
-            holder::break_lock(&block.inn[side].hot.lock, attachment);
-            holder::break_lock(&block.tx[side].lock, attachment);
-        }
+        let locks = self.locks();
+        holder::break_lock(&locks.receive, attachment);
+        // The mark first: whoever gets the lock marks again.
+        holder::break_lock(self.writer(), attachment);
+        holder::break_lock(&locks.send, attachment);
     }
 
     /// Frees the locks of this side that this very thread holds, which has jumped out of the call that took them.
     pub fn break_own_locks(&self) {
-        let side = self.side().index();
-        holder::break_own(&self.block().inn[side].hot.lock);
-        holder::break_own(&self.block().tx[side].lock);
+        let locks = self.locks();
+        holder::break_own(&locks.receive);
+        holder::break_own(self.writer());
+        holder::break_own(&locks.send);
     }
 
     /// Wakes everybody who may wait on either side, whatever the flags say: one that had taken a flag has died before it woke
@@ -364,6 +364,18 @@ impl<'a> Channel<'a> {
     #[inline]
     pub(crate) fn block(&self) -> &'a Block {
         self.block
+    }
+
+    /// This side's locks.
+    #[inline]
+    pub(crate) fn locks(&self) -> &'a SlotLocks {
+        self.arena.slot_locks(self.slot)
+    }
+
+    /// The mark of who has the send lock of this side.
+    #[inline]
+    pub(crate) fn writer(&self) -> &'a crate::word::AtomicU64 {
+        &self.block().tx[self.side().index()].writer
     }
 
     #[inline]
