@@ -303,7 +303,7 @@ impl Arena {
 pub(crate) fn sealed_memfd(name: &str, len: usize, head: &[u8]) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
-    if rustix::io::pwrite(&fd, head, 0)? != head.len() {
+    if !head.is_empty() && rustix::io::pwrite(&fd, head, 0)? != head.len() {
         return Err(Errno::IO);
     }
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

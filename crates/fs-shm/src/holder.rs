@@ -112,7 +112,7 @@ pub(crate) struct Sending<'a> {
 impl<'a> Sending<'a> {
     #[inline]
     pub(crate) fn new(held: Held<'a>, mark: &'a AtomicU64) -> Self {
-        mark.store(held.word.load(Ordering::Relaxed), Ordering::Relaxed);
+        mark.store(1, Ordering::Relaxed);
         // Before whatever is written under the lock.
         fence(Ordering::Release);
         Sending { mark, _held: held }
@@ -173,12 +173,22 @@ fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
     Err(Errno::IO)
 }
 
+/// Whether this very thread holds the lock.
+pub(crate) fn is_own(word: &AtomicU64) -> bool {
+    word.load(Ordering::Relaxed) == u64::from(attachment()) << 32 | u64::from(thread())
+}
+
 /// Frees the lock if this very thread holds it: it has left the call that took it, by a jump.
 pub(crate) fn break_own(word: &AtomicU64) {
-    let mine = u64::from(attachment()) << 32 | u64::from(thread());
-    if word.load(Ordering::Relaxed) == mine {
+    if is_own(word) {
         word.store(0, Ordering::Release);
     }
+}
+
+/// Whether `attachment` holds the lock.
+pub(crate) fn is_of(word: &AtomicU64, attachment: u32) -> bool {
+    let holder = word.load(Ordering::Acquire);
+    holder >> 32 == u64::from(attachment) && holder != 0
 }
 
 /// Frees the lock if `attachment` holds it. Only for an attachment whose threads are gone.

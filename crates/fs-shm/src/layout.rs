@@ -405,7 +405,7 @@ pub struct Wake {
 /// The producer's private line.
 #[repr(C, align(64))]
 pub struct TxOwn {
-    /// Who has the lock of this side's senders ([`SlotLocks::send`]), for those who only look: it keeps nobody from anything.
+    /// Not 0: somebody has the lock of this side's senders ([`SlotLocks::send`]). For those who only look: it keeps nobody from anything.
     pub writer: AtomicU64,
     /// The consumer's `head` as last seen.
     pub head_seen: AtomicU64,
@@ -464,18 +464,18 @@ pub struct Wish {
 pub struct LocksHead {
     /// Of the opener's threads, which push into the inbox.
     pub inbox: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 15],
+    pub(crate) _pad: [AtomicU64; 7],
 }
 
-/// A side's locks of a slot. In two lines: one thread may read while another writes.
+/// A side's locks of a slot, in one line: who answers takes both, and two lines for each of many connections are not in the cache.
+/// Threads that read and write one connection at once pass it to and fro.
 #[repr(C, align(64))]
 pub struct SlotLocks {
     /// Of those who receive.
     pub receive: AtomicU64,
-    pub(crate) _pad0: [AtomicU64; 7],
     /// Of those who send.
     pub send: AtomicU64,
-    pub(crate) _pad1: [AtomicU64; 7],
+    pub(crate) _pad: [AtomicU64; 6],
 }
 
 /// Words of [`Wish::words`].
@@ -490,7 +490,7 @@ const _: () = {
     assert!(size_of::<Wake>() == 64);
     assert!(size_of::<TxOwn>() == 64);
     assert!(size_of::<SideOwn>() == 64);
-    assert!(size_of::<LocksHead>() == 128 && size_of::<SlotLocks>() == 128);
+    assert!(size_of::<LocksHead>() == 64 && size_of::<SlotLocks>() == 64);
     assert!(size_of::<LaneHead>() == 192);
     assert!(size_of::<Marks>() == 1088);
     assert!(size_of::<Head>() <= 4096);

@@ -308,17 +308,21 @@ impl<'a> Channel<'a> {
     pub fn break_locks(&self, attachment: u32) {
         let locks = self.locks();
         holder::break_lock(&locks.receive, attachment);
-        // The mark first: whoever gets the lock marks again.
-        holder::break_lock(self.writer(), attachment);
-        holder::break_lock(&locks.send, attachment);
+        if holder::is_of(&locks.send, attachment) {
+            // First: whoever gets the lock marks again.
+            self.writer().store(0, SeqCst);
+            holder::break_lock(&locks.send, attachment);
+        }
     }
 
     /// Frees the locks of this side that this very thread holds, which has jumped out of the call that took them.
     pub fn break_own_locks(&self) {
         let locks = self.locks();
         holder::break_own(&locks.receive);
-        holder::break_own(self.writer());
-        holder::break_own(&locks.send);
+        if holder::is_own(&locks.send) {
+            self.writer().store(0, SeqCst);
+            holder::break_own(&locks.send);
+        }
     }
 
     /// Wakes everybody who may wait on either side, whatever the flags say: one that had taken a flag has died before it woke

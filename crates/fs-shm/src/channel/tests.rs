@@ -473,7 +473,7 @@ fn a_blocked_reader_is_woken() {
 fn locks_of_the_dead_are_broken() {
     let (a, _b) = pair(Geometry::SMALL);
     a.locks().send.store(99 << 32 | 5, SeqCst);
-    a.writer().store(99 << 32 | 5, SeqCst);
+    a.writer().store(1, SeqCst);
     a.break_locks(98);
     assert_ne!(a.locks().send.load(SeqCst), 0);
     a.break_locks(99);
