@@ -242,6 +242,18 @@ time.sleep(1)
 """
 
 
+# Answers once, and says how the connection ends.
+TWICE = """
+import errno, socket, sys
+s = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+print('ready', flush=True)
+c, _ = s.accept()
+c.sendall(c.recv(1))
+try: print('end', c.recv(1), flush=True)
+except OSError as e: print('end', errno.errorcode[e.errno], flush=True)
+"""
+
+
 def own_channel(t, liar, port):
     """A connection from a liar to itself: arena, slot, memory, and both ends."""
     fd = liar("socket", "v4")[0]
@@ -251,7 +263,7 @@ def own_channel(t, liar, port):
     client = liar("socket", "v4")[0]
     arena, memory = liar("route", client, f"127.0.0.1:{port}")[1].split(":")
     near = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
-    far = liar("accept", liar("map", memory, "B")[0])
+    far = liar("accept", liar("map", liar("arena", arena, "B")[1], "B")[0])
     return arena, near[1], near[0], far[0], listener, client
 
 
@@ -332,6 +344,32 @@ def share_of_what_is_not_held(t):
             liar("entry", 7, f"{arena}/0/{side}", cookie)
             if liar.may("share", f"{arena}/0/{side}", cookie, 7) or liar.may("claim", fd):
                 raise Broken(f"nobody has a channel of arena {arena}, which is others'")
+
+
+@attack("a side is its holders'")
+def side_of_the_peer(t):
+    """A client says that it holds its server's end of its own connection: in its page, which the daemon closes, and to claim it."""
+    t.start()
+    server = t.py(TWICE, 7010)
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    cookie = liar("cookie", fd)[0]
+    arena, memory = liar("route", fd, "127.0.0.1:7010")[1].split(":")
+    channel, slot = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", "127.0.0.1:7010")
+    liar("send", channel, "1")
+    liar("recv", channel)
+    liar("entry", 5, f"{arena}/{slot}/A", cookie)
+    liar("entry", 7, f"{arena}/{slot}/B", cookie)
+    if liar.may("arena", arena, "B") or liar.may("share", f"{arena}/{slot}/B", cookie, 7):
+        raise Broken("a client is given its server's side")
+    # It goes, and what its page names with it.
+    claimed = liar.may("claim", fd)
+    if claimed and claimed[0].endswith("B"):
+        raise Broken("a client has claimed its server's side")
+    liar.stop()
+    server.wait_for("end", 8)
+    if "end b''" not in server.said() and "ECONNRESET" not in server.said():
+        raise Broken(f"a server's end was closed for it: {server.lines('end')}")
 
 
 @attack("arenas are given to who belongs to them")

@@ -192,7 +192,18 @@ while True:
         raise Broken(f"a server was kept from its other clients for {time.monotonic() - begun:.1f} s: {said!r} {server.said()[-200:]!r}")
 
 
-def locked(t, port, fields):
+def hold_locks(liar, arena, memory, slot, *locks):
+    """Those of all sides whose locks the liar can have; and the mark that somebody sends, which both sides map."""
+    places = [liar.may("locks", memory, "A")]
+    peers = liar.may("arena", arena, "B")
+    places.append(peers and liar.may("locks", peers[1], "B"))
+    for place in filter(None, places):
+        for lock in locks:
+            liar("poke", place[0], f"locks.{lock},{slot},0", 1 << 32 | 1)
+    liar("poke", memory, f"tx.writer,{slot},1", 1 << 32 | 1)
+
+
+def locked(t, port, lock):
     """A client that holds locks of its server's for ever; how long another client waits."""
     t.start()
     t.py(f"""
@@ -215,12 +226,11 @@ while True:
 """)
     liar = t.liar().attach()
     fd = liar("socket", "v4")[0]
-    memory = liar("route", fd, f"127.0.0.1:{port}")[1].split(":")[1]
-    channel, slot = liar("open", liar("map", memory, "A")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
+    arena, memory = liar("route", fd, f"127.0.0.1:{port}")[1].split(":")
+    channel, slot = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
     liar("send", channel, "1")
     liar("recv", channel)
-    for field in fields:
-        liar("poke", memory, f"{field},{slot},1", 1 << 32 | 1)
+    hold_locks(liar, arena, memory, slot, lock)
     liar("send", channel, "2")
     time.sleep(0.2)
     begun = time.monotonic()
@@ -233,12 +243,12 @@ while True:
 
 @attack("a peer that holds locks")
 def lock_of_the_receiver_is_held(t):
-    locked(t, 7107, ["in.lock"])
+    locked(t, 7107, "receive")
 
 
 @attack("a peer that holds locks")
 def lock_of_the_sender_is_held(t):
-    locked(t, 7108, ["tx.lock"])
+    locked(t, 7108, "send")
 
 
 @attack("a peer that fills the queue")

@@ -4,6 +4,7 @@
 import argparse
 import concurrent.futures
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -11,6 +12,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attacks  # noqa: E402
+import rules  # noqa: E402
 import worlds  # noqa: E402
 from stage import ROOT, Broken, Inapplicable, Stage  # noqa: E402
 
@@ -72,9 +74,20 @@ def main():
     parser.add_argument("--table", action="store_true", help=f"writes the table of {PAGE} anew")
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--worlds", type=int, metavar="N", help="plays so many random worlds instead, on the kernel and on us")
-    parser.add_argument("--seconds", type=float, default=1e9, help="ends the worlds after these")
-    parser.add_argument("--seed", type=int, default=1, help="of the first world")
+    parser.add_argument("--seconds", type=float, default=1e9, help="ends worlds or sets of rules after these")
+    parser.add_argument("--seed", type=int, default=1, help="of the first one")
+    parser.add_argument("--rules", type=int, metavar="N", help="plays so many random sets of rules of nftables instead")
+    parser.add_argument("--price", action="store_true", help="measures what a connect costs with 0, 100 and 10,000 rules")
     options = parser.parse_args()
+    if options.price:
+        rules.price()
+        return 0
+    if options.rules:
+        if os.geteuid() != 0 or not shutil.which("nft"):
+            print("skipped: redteam: not root, or no nft(8)")
+            return 0
+        played, wrong, fast = rules.run(options.seed, options.rules, options.seconds)
+        return 1 if wrong or not played or not fast else 0
     if options.worlds:
         if os.geteuid() != 0:
             print("skipped: redteam: not root")

@@ -4,6 +4,7 @@ import json
 import time
 
 from attacks import attack
+from isolation import hold_locks
 from kernel_rules import ECHO, TURNS, stops
 from stage import CLIENT, SERVER, Broken
 
@@ -225,7 +226,7 @@ def scribbles_over_a_core(t):
 
 @attack("a peer that holds locks")
 def lock_of_a_core_is_held(t):
-    """The core's own locks lie in memory that the client shares with it: a core that waits for one serves nobody."""
+    """A core that waits for a lock serves nobody."""
     t.start(wire=True)
     t.py(SERVER, "10.9.0.2", 7516, "REAL", "wait", ns=t.world, preload=False)
     liar = t.liar().attach()
@@ -233,13 +234,12 @@ def lock_of_a_core_is_held(t):
     cores = {}
     for _ in range(8):
         _, way, core = liar("route", fd, "10.9.0.2:7516")
-        cores.setdefault(core, way.split(":")[1])
-    for memory in cores.values():
-        channel, slot = liar("open", liar("map", memory, "A")[0], "0.0.0.0:0", "10.9.0.2:7516", "wire")
+        cores.setdefault(core, way.split(":"))
+    for arena, memory in cores.values():
+        channel, slot = liar("open", liar("map", memory, "A", "own")[0], "0.0.0.0:0", "10.9.0.2:7516", "wire")
         while not liar.may("recv", channel):
             pass
-        for field in ("in.lock", "tx.lock"):
-            liar("poke", memory, f"{field},{slot},1", 1 << 32 | 99)
+        hold_locks(liar, arena, memory, slot, "receive", "send")
         for _ in range(20):
             liar.may("send", channel, "y" * 60)
     t.py(SERVER, "10.9.0.2", 7517, "REAL", ns=t.world, preload=False)

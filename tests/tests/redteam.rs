@@ -24,6 +24,15 @@ fn attacks_are_held_or_known() -> Result<()> {
     Ok(())
 }
 
+/// Sets of nftables' rules by chance: where the kernel stops an open connection of its own, or refuses or leads elsewhere a new one, so it
+/// is with ours.
+#[test]
+fn random_rules_hold() -> Result<()> {
+    let said = redteam(&["--rules", "100000", "--seconds", "20"])?;
+    ensure!(said.contains("skipped: ") || said.contains(" sets of rules from seed "), "nothing was played");
+    Ok(())
+}
+
 /// Users, namespaces, addresses, devices, rules and options by chance: a connection is made, refused and seen as on the kernel.
 #[test]
 fn random_worlds_are_as_on_the_kernel() -> Result<()> {

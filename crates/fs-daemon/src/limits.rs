@@ -4,13 +4,12 @@
 use crate::daemon::StartError;
 use fs_shm::{Arena, Geometry, NoBells, Side};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::os::fd::AsFd;
 
 /// Raises them, and tries what each connection needs.
 pub(crate) fn prepare(geometry: Geometry) -> Result<(), StartError> {
     // Else a file that is too large is a signal, which ends the daemon.
     crate::sys::ignore_file_size_signal();
-    // Each process takes two descriptors and each arena one; an arena is a file in memory, and mapped.
+    // Each process takes two descriptors and each arena three; an arena is a file in memory, and mapped.
     for (limit, name) in
         [(Resource::Nofile, "RLIMIT_NOFILE"), (Resource::Fsize, "RLIMIT_FSIZE"), (Resource::As, "RLIMIT_AS")]
     {
@@ -21,7 +20,7 @@ pub(crate) fn prepare(geometry: Geometry) -> Result<(), StartError> {
     }
     let memory = Arena::create("fastsock-arena", geometry);
     let memory = memory.map_err(|error| explain("make a file in memory", geometry, error, FILES))?;
-    let mapped = Arena::map_own(memory.as_fd(), geometry, Side::A, &NoBells);
+    let mapped = Arena::map_own(memory.of(Side::A), geometry, Side::A, &NoBells);
     mapped.map_err(|error| explain("map a file", geometry, error, ADDRESSES))?;
     Ok(())
 }

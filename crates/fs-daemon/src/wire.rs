@@ -13,6 +13,7 @@ pub use cores::WireError;
 pub(crate) use cores::{Cores, Options};
 pub(crate) use options::ListenerOptions;
 
+use crate::server::ArenaMemory;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,10 +35,10 @@ pub(crate) trait Wire: Send + Sync {
     /// The device's index and name.
     fn device(&self) -> (u32, &str);
     /// A core serves this arena as its side B: a process opens connections to the world in it.
-    fn outgoing(&self, core: u16, arena: u32, memory: Arc<OwnedFd>);
+    fn outgoing(&self, core: u16, arena: u32, memory: ArenaMemory);
     /// A core listens, and opens in this arena (side A) what it accepts. When it cannot, it sends
     /// [`crate::server::Command::ListenFailed`].
-    fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>);
+    fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: ArenaMemory);
     /// The application has changed the listener's backlog or options; connections that come from now on have them.
     fn change(&self, listener: WireListener);
     /// The cores listen there no more; new connections are the kernel's, whatever is open.

@@ -2,8 +2,8 @@
 
 use fs_daemon::{Config, Daemon};
 use fs_shm::control::{
-    CaptureRecord, Client, CounterRow, Error, Fd, KernelReason, Listening, MESSAGE_MAX, Object, PeerSide, Request,
-    Text, VERSION, Way, examples, socket,
+    CaptureRecord, Client, CounterRow, Error, KernelReason, Listening, MESSAGE_MAX, Object, PeerSide, Request,
+    SideMemory, Text, VERSION, Way, examples, socket,
 };
 use fs_shm::pages::AttachmentPage;
 use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Side};
@@ -94,8 +94,8 @@ struct Honest {
     _socket: TcpListener,
 }
 
-fn map(fd: BorrowedFd<'_>, side: Side) -> &'static Arena {
-    Box::leak(Box::new(Arena::map(fd, Geometry::SMALL, side, &NoBells).unwrap()))
+fn map(memory: &SideMemory, side: Side) -> &'static Arena {
+    Box::leak(Box::new(Arena::map(memory.fds(), Geometry::SMALL, side, &NoBells).unwrap()))
 }
 
 impl Honest {
@@ -110,12 +110,12 @@ impl Honest {
         let to = socket.local_addr().unwrap();
         let mut honest = Self { client, _server: server, server_page, to, arena: None, _socket: socket };
         let (id, memory) = honest.route();
-        let (_, other) = honest._server.arena(id).unwrap();
-        honest.arena = Some((id, map(memory.as_fd(), Side::A), map(other.as_fd(), Side::B)));
+        let other = honest._server.arena(id, Side::B).unwrap();
+        honest.arena = Some((id, map(&memory, Side::A), map(&other, Side::B)));
         honest
     }
 
-    fn route(&self) -> (u32, Fd) {
+    fn route(&self) -> (u32, SideMemory) {
         match self.client.route(self.to, fresh().as_fd()).unwrap().way {
             Way::Local { mut arenas, .. } => arenas[0].take().unwrap(),
             way => panic!("{way:?}"),
@@ -257,8 +257,8 @@ fn scribbled_memory() {
             panic!()
         };
         let (id, memory) = arenas[0].take().unwrap();
-        server.arena(id).unwrap();
-        let arena = map(memory.as_fd(), Side::A);
+        server.arena(id, Side::B).unwrap();
+        let arena = map(&memory, Side::A);
         for _ in 0..8 {
             Channel::open(arena, &OpenArgs::default()).unwrap();
         }
@@ -279,7 +279,7 @@ fn scribbled_memory() {
             let word = if numbers.below(2) == 0 { numbers.next() } else { u64::MAX };
             // Head, lanes, inbox and blocks are in front of the rings.
             let place = numbers.below((256 << 10) / 8) * 8;
-            rustix::io::pwrite(&memory, &word.to_ne_bytes(), place).unwrap();
+            rustix::io::pwrite(memory.fds()[0], &word.to_ne_bytes(), place).unwrap();
         }
         counter(&path, "local_bytes");
         connect(&path).rows(|cursor| Request::Sockets { cursor }, |_: fs_shm::control::SocketRow| {}).unwrap();
@@ -654,8 +654,8 @@ fn victim() {
             panic!()
         };
         let (id, memory) = arenas[0].take().unwrap();
-        let (_, other) = me.arena(id).unwrap();
-        let (a, b) = (map(memory.as_fd(), Side::A), map(other.as_fd(), Side::B));
+        let other = me.arena(id, Side::B).unwrap();
+        let (a, b) = (map(&memory, Side::A), map(&other, Side::B));
         for number in 1..5 {
             let ours = Channel::open(a, &OpenArgs::default()).unwrap();
             assert!(page.set(fd + number, Object::Channel { arena: id, slot: ours.slot(), side: PeerSide::A }, 1));

@@ -1,7 +1,9 @@
 //! The daemon's local part, with clients that speak the protocol themselves.
 
 use fs_daemon::{Config, Daemon};
-use fs_shm::control::{Client, Error, Fd, KernelReason, Listening, Object, PeerSide, Request, Way, Welcome};
+use fs_shm::control::{
+    Claimed, Client, Error, Fd, KernelReason, Listening, Object, PeerSide, Request, SideMemory, Way, Welcome,
+};
 use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
 use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Readiness, Side};
 use std::net::{SocketAddr, TcpListener};
@@ -42,8 +44,8 @@ fn process(client: Client, welcome: Welcome) -> Process {
     Process { client, page, directory, id: welcome.attachment }
 }
 
-fn map(fd: BorrowedFd<'_>, side: Side) -> &'static Arena {
-    Box::leak(Box::new(Arena::map(fd, Geometry::SMALL, side, &NoBells).unwrap()))
+fn map(memory: &SideMemory, side: Side) -> &'static Arena {
+    Box::leak(Box::new(Arena::map(memory.fds(), Geometry::SMALL, side, &NoBells).unwrap()))
 }
 
 /// A socket that listens on the kernel, as the placeholder of a preloaded process does.
@@ -71,7 +73,7 @@ fn route(process: &Process, to: SocketAddr) -> (u32, &'static Arena) {
     let Way::Local { source, mut arenas } = routed.way else { panic!("{:?}", routed.way) };
     assert_eq!(source, to.ip());
     let (id, memory) = arenas[0].take().unwrap();
-    (id, map(memory.as_fd(), Side::A))
+    (id, map(&memory, Side::A))
 }
 
 fn soon(what: &str, mut is: impl FnMut() -> bool) {
@@ -121,9 +123,8 @@ fn pair(daemon: &Daemon) -> Pair {
     let a = Channel::open(side_a, &OpenArgs { local, peer, ..OpenArgs::default() }).unwrap();
     assert!(client.page.set(7, Object::Channel { arena, slot: a.slot(), side: PeerSide::A }, 100));
     assert_eq!(page.arenas().collect::<Vec<_>>(), [arena]);
-    let (side, memory) = server.client.arena(arena).unwrap();
-    assert_eq!(side, PeerSide::B);
-    let b = Channel::accept(map(memory.as_fd(), Side::B)).unwrap();
+    let memory = server.client.arena(arena, Side::B).unwrap();
+    let b = Channel::accept(map(&memory, Side::B)).unwrap();
     assert!(server.page.set(4, Object::Channel { arena, slot: b.slot(), side: PeerSide::B }, 101));
     Pair { client, server, a, b, arena, listener, socket, to }
 }
@@ -178,8 +179,8 @@ fn who_died_between_accept_and_writing_it_down_is_found() {
     let (arena, side_a) = route(&client, to);
     let lost = Channel::open(side_a, &OpenArgs::default()).unwrap();
     assert!(client.page.set(8, Object::Channel { arena, slot: lost.slot(), side: PeerSide::A }, 5));
-    let (_, memory) = server.client.arena(page.arenas().next().unwrap()).unwrap();
-    Channel::accept(map(memory.as_fd(), Side::B)).unwrap();
+    let memory = server.client.arena(page.arenas().next().unwrap(), Side::B).unwrap();
+    Channel::accept(map(&memory, Side::B)).unwrap();
     drop(server);
     soon("the connection that was written down", || a.readiness().contains(Readiness::RDHUP));
     soon("the connection that was not", || lost.readiness().contains(Readiness::RDHUP));
@@ -203,8 +204,8 @@ fn what_waits_outlives_its_opener() {
     // Several looks long.
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(page.arenas().collect::<Vec<_>>(), [arena]);
-    let (_, memory) = server.client.arena(arena).unwrap();
-    let b = Channel::accept(map(memory.as_fd(), Side::B)).unwrap();
+    let memory = server.client.arena(arena, Side::B).unwrap();
+    let b = Channel::accept(map(&memory, Side::B)).unwrap();
     assert!(server.page.set(4, Object::Channel { arena, slot: b.slot(), side: PeerSide::B }, 0));
     let mut buf = [0; 4];
     assert_eq!(b.recv_one(&mut buf), Ok(1));
@@ -249,8 +250,8 @@ fn a_dead_sleeper_takes_no_rings() {
     let daemon = start();
     let Pair { client, server, to, .. } = pair(&daemon);
     let (arena, _) = route(&client, to);
-    let (_, memory) = server.client.arena(arena).unwrap();
-    let side_b = map(memory.as_fd(), Side::B);
+    let memory = server.client.arena(arena, Side::B).unwrap();
+    let side_b = map(&memory, Side::B);
     let (heir, end) = Client::pair().unwrap();
     let (sleeper, sleepers_end) = Client::pair().unwrap();
     server.client.fork(sleepers_end).unwrap();
@@ -297,7 +298,8 @@ fn a_forked_child_holds_what_its_parent_held() {
     assert!(id != server.id);
     // The parent goes: the child has the connection, the listener, and the right to ask for them.
     drop(server);
-    assert_eq!(child.arena(arena).unwrap().0, PeerSide::B);
+    child.arena(arena, Side::B).unwrap();
+    assert_eq!(child.arena(arena, Side::A).unwrap_err(), Error::Failed(Errno::ACCESS), "its parent's side");
     child.listener(listener).unwrap();
     soon("the parent's references are gone", || b.refs() == 1);
     assert!(!a.readiness().contains(Readiness::RDHUP));
@@ -353,11 +355,16 @@ fn a_descriptor_on_its_way_lives_on() {
     drop(client);
     let receiver = attach(&daemon);
     assert!(receiver.client.claim(fresh().as_fd()).unwrap().is_none(), "another socket");
-    assert_eq!(receiver.client.arena(arena).unwrap_err(), Error::Failed(Errno::ACCESS), "not before the claim");
-    let (claimed, memory) = receiver.client.claim(socket.as_fd()).unwrap().unwrap();
+    assert_eq!(
+        receiver.client.arena(arena, Side::A).unwrap_err(),
+        Error::Failed(Errno::ACCESS),
+        "not before the claim"
+    );
+    let Some((claimed, Claimed::Arena(memory))) = receiver.client.claim(socket.as_fd()).unwrap() else { panic!() };
+    assert_eq!(receiver.client.arena(arena, Side::B).unwrap_err(), Error::Failed(Errno::ACCESS), "the peer's side");
     assert_eq!(claimed, object);
     assert!(receiver.page.set(20, object, cookie));
-    let mine = Channel::at(map(memory.as_fd(), Side::A), a.slot()).unwrap();
+    let mine = Channel::at(map(&memory, Side::A), a.slot()).unwrap();
     assert_eq!(mine.refs(), 1);
     mine.send_one(b"from the new owner").unwrap();
     assert!(b.readiness().contains(Readiness::IN) && !b.readiness().contains(Readiness::RDHUP));
@@ -458,7 +465,7 @@ fn who_rings_and_dies_has_rung() {
     for _ in 0..20 {
         let other = attach(&daemon);
         let (arena, _) = route(&other, to);
-        server.client.arena(arena).unwrap();
+        server.client.arena(arena, Side::B).unwrap();
         was_rung(&set);
         let bell = other.client.bell(poller).unwrap();
         ring(&bell);
@@ -476,7 +483,7 @@ fn a_peer_that_spoils_its_bell_keeps_no_other_from_ringing() {
     let Pair { client: honest, server, to, .. } = pair(&daemon);
     let hostile = attach(&daemon);
     let (arena, _) = route(&hostile, to);
-    server.client.arena(arena).unwrap();
+    server.client.arena(arena, Side::B).unwrap();
     let (poller, set) = server.client.poller().unwrap();
     let (ours, theirs) = (honest.client.bell(poller).unwrap(), hostile.client.bell(poller).unwrap());
     rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::empty()).unwrap();
@@ -775,6 +782,31 @@ fn a_listener_that_has_moved_is_led_to_no_more() {
     assert!(matches!(way(after), Way::Kernel(KernelReason::NoListener)));
 }
 
+/// A client has the memory of its server's side, and not that side: neither its locks nor a reference of it.
+#[test]
+fn a_side_is_not_its_peers() {
+    let daemon = start();
+    let pair = pair(&daemon);
+    let (client, server) = (&pair.client, &pair.server);
+    let refused = Error::Failed(Errno::ACCESS);
+    assert_eq!(client.client.arena(pair.arena, Side::B).unwrap_err(), refused);
+    assert_eq!(server.client.arena(pair.arena, Side::A).unwrap_err(), refused);
+    client.client.arena(pair.arena, Side::A).unwrap();
+    // Its page says that it holds the server's end: it can neither be passed nor is it closed with the client.
+    let object = Object::Channel { arena: pair.arena, slot: pair.b.slot(), side: PeerSide::B };
+    let socket = fresh();
+    let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
+    assert!(client.page.set(9, object, cookie));
+    assert_eq!(client.client.share(object, cookie, 9, Some(socket.as_fd())).unwrap_err(), Error::Failed(Errno::NOENT));
+    let Pair { client, a, b, server: _server, socket: _socket, .. } = pair;
+    a.send_one(b"last").unwrap();
+    drop(client);
+    soon("the client's side is closed", || b.has_ended());
+    assert!(b.is_held(), "the server's side was closed with its peer");
+    assert_eq!(b.recv_one(&mut [0; 8]), Ok(4));
+    assert_eq!(b.recv_one(&mut [0; 8]), Ok(0));
+}
+
 /// A rule that comes by a reload: who keeps the memory that he was given before connects by it no more.
 #[test]
 fn what_a_new_rule_denies_is_over() {
@@ -890,7 +922,7 @@ fn a_drain_waits_for_connections() {
 fn memory_of_what_was_freed_goes_back() {
     let daemon = start();
     let pair = pair(&daemon);
-    let (_, memory) = pair.server.client.arena(pair.arena).unwrap();
+    let [memory, _] = pair.server.client.arena(pair.arena, Side::B).unwrap().into_fds();
     let kib = || rustix::fs::fstat(memory.as_fd()).unwrap().st_blocks / 2;
     let before = kib();
     while pair.a.send_one(&[1; 4000]).is_ok() {}

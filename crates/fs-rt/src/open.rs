@@ -35,7 +35,7 @@ impl QueueOpener {
 
     /// The queues that the device has got since this was last asked. Each is to be opened.
     pub(crate) fn new_queues(&self) -> Range<u32> {
-        let QueueCounts { rx, tx } = self.device.queue_counts_now();
+        let QueueCounts { rx, tx, .. } = self.device.queue_counts_now();
         let before = self.known.fetch_max(rx.min(tx), Ordering::Relaxed);
         if rx > tx && before < rx {
             self.give_up(&format!("it has {rx} queues to receive and {tx} to send"));

@@ -1,7 +1,7 @@
 //! An arena: the memory shared by one opener and one acceptor group, as one side maps it.
 
 use std::mem::offset_of;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -9,9 +9,25 @@ use rustix::io::Errno;
 
 use crate::bell::Bells;
 use crate::channel::CAPTURED;
-use crate::layout::{Block, Geometry, Head, LaneHead, Lanes, MAGIC, Marks, Side, VERSION};
+use crate::layout::{Block, Geometry, Head, LaneHead, Lanes, LocksHead, MAGIC, Marks, Side, SlotLocks, VERSION};
 use crate::region_unsafe::Region;
 use crate::word::AtomicU64;
+
+/// What an arena is made of: sealed memfds.
+#[derive(Debug)]
+pub struct Memory {
+    /// What both sides map.
+    pub shared: OwnedFd,
+    /// The locks of each side, which the other one does not map.
+    pub locks: [OwnedFd; 2],
+}
+
+impl Memory {
+    /// What the holders of `side` map.
+    pub fn of(&self, side: Side) -> [BorrowedFd<'_>; 2] {
+        [self.shared.as_fd(), self.locks[side.index()].as_fd()]
+    }
+}
 
 /// One side's mapping of an arena; unmapped on drop. Allocates nothing: a process may place it where it likes.
 pub struct Arena {
@@ -33,11 +49,11 @@ impl std::fmt::Debug for Arena {
 }
 
 impl Arena {
-    /// Makes an arena's memfd: sized, initialised, sealed (the daemon).
+    /// Makes an arena's memfds: sized, initialised, sealed (the daemon).
     ///
     /// # Errors
     /// `EINVAL`: the geometry is not valid. Those of memfd_create(2), ftruncate(2), pwrite(2).
-    pub fn create(name: &str, geometry: Geometry) -> Result<OwnedFd, Errno> {
+    pub fn create(name: &str, geometry: Geometry) -> Result<Memory, Errno> {
         if !geometry.is_valid() {
             return Err(Errno::INVAL);
         }
@@ -45,7 +61,8 @@ impl Arena {
         head[..8].copy_from_slice(&MAGIC.to_ne_bytes());
         head[8..12].copy_from_slice(&VERSION.to_ne_bytes());
         head[16..].copy_from_slice(&geometry.to_word().to_ne_bytes());
-        sealed_memfd(name, geometry.bytes(), &head)
+        let locks = || sealed_memfd("fastsock-locks", geometry.locks_bytes(), &[]);
+        Ok(Memory { shared: sealed_memfd(name, geometry.bytes(), &head)?, locks: [locks()?, locks()?] })
     }
 
     /// Writes the daemon's number of an arena into it: what it is told by [`Bells::trim`].
@@ -56,12 +73,18 @@ impl Arena {
         rustix::io::pwrite(fd, &number.to_ne_bytes(), offset_of!(Head, number) as u64).map(drop)
     }
 
-    /// Maps an arena as `side`. `geometry` as the control plane told it. `bells`: of the process.
+    /// Maps an arena as `side`: its memory and that side's locks ([`Memory::of`]). `geometry` as the control plane told it.
+    /// `bells`: of the process.
     ///
     /// # Errors
     /// `EINVAL`: not an arena of this version, not sealed, too short, or the geometry is not valid. Those of mmap(2).
-    pub fn map(fd: BorrowedFd<'_>, geometry: Geometry, side: Side, bells: &'static dyn Bells) -> Result<Self, Errno> {
-        let arena = Self::map_own(fd, geometry, side, bells)?;
+    pub fn map(
+        memory: [BorrowedFd<'_>; 2],
+        geometry: Geometry,
+        side: Side,
+        bells: &'static dyn Bells,
+    ) -> Result<Self, Errno> {
+        let arena = Self::map_own(memory, geometry, side, bells)?;
         let head = arena.head();
         if head.magic.load(Relaxed) != MAGIC || head.version.load(Relaxed) != VERSION {
             return Err(Errno::INVAL);
@@ -74,7 +97,7 @@ impl Arena {
     /// # Errors
     /// As [`Arena::map`], but for what the head says.
     pub fn map_own(
-        fd: BorrowedFd<'_>,
+        [shared, locks]: [BorrowedFd<'_>; 2],
         geometry: Geometry,
         side: Side,
         bells: &'static dyn Bells,
@@ -83,18 +106,19 @@ impl Arena {
             return Err(Errno::INVAL);
         }
         // The rings by themselves: see `retire`.
-        let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), true)?;
+        let region =
+            Region::map_split(shared, geometry.bytes(), geometry.rings(), true, Some((locks, geometry.locks_bytes())))?;
         let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
         let (rings, larges) = (geometry.rings(), geometry.large_rings());
         Ok(Arena { region, geometry, lanes, blocks, rings, larges, side, bells })
     }
 
-    /// Maps an arena for who only reads it ([`crate::follow`]).
+    /// Maps an arena for who only reads it ([`crate::follow`]), and never takes a lock.
     pub(crate) fn map_to_read(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Self, Errno> {
         if !geometry.is_valid() {
             return Err(Errno::INVAL);
         }
-        let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), false)?;
+        let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), false, None)?;
         let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
         let (rings, larges) = (geometry.rings(), geometry.large_rings());
         Ok(Arena { region, geometry, lanes, blocks, rings, larges, side: Side::A, bells: &crate::bell::NoBells })
@@ -120,7 +144,7 @@ impl Arena {
     /// Both sides of an arena in ordinary memory, for Miri.
     #[cfg(test)]
     pub(crate) fn in_memory(geometry: Geometry, bells: &'static dyn Bells) -> (Self, Self) {
-        let (a, b) = Region::in_memory(geometry.bytes());
+        let (a, b) = Region::in_memory(geometry.bytes(), geometry.locks_bytes());
         let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
         let (rings, larges) = (geometry.rings(), geometry.large_rings());
         let arena = |region, side| Arena { region, geometry, lanes, blocks, rings, larges, side, bells };
@@ -216,6 +240,17 @@ impl Arena {
         self.region.at(0)
     }
 
+    /// Locks of this side as a whole.
+    pub(crate) fn locks(&self) -> &LocksHead {
+        self.region.beside(0)
+    }
+
+    /// This side's locks of a slot, which was checked when the channel was made.
+    #[inline]
+    pub(crate) fn slot_locks(&self, slot: u32) -> &SlotLocks {
+        self.region.beside(self.geometry.slot_locks(slot))
+    }
+
     #[inline]
     pub(crate) fn region(&self) -> &Region {
         &self.region
@@ -268,7 +303,7 @@ impl Arena {
 pub(crate) fn sealed_memfd(name: &str, len: usize, head: &[u8]) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
-    if rustix::io::pwrite(&fd, head, 0)? != head.len() {
+    if !head.is_empty() && rustix::io::pwrite(&fd, head, 0)? != head.len() {
         return Err(Errno::IO);
     }
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -277,8 +312,6 @@ pub(crate) fn sealed_memfd(name: &str, len: usize, head: &[u8]) -> Result<OwnedF
 
 #[cfg(all(test, not(miri), not(loom)))]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
     use crate::bell::NoBells;
     use crate::channel::{Channel, OpenArgs};
@@ -289,7 +322,7 @@ mod tests {
     fn an_arena_with_one_connection_takes_few_pages() {
         let geometry = Geometry::default();
         let memory = Arena::create("fastsock-test", geometry).unwrap();
-        let [a, b] = [Side::A, Side::B].map(|side| Arena::map(memory.as_fd(), geometry, side, &NoBells).unwrap());
+        let [a, b] = [Side::A, Side::B].map(|side| Arena::map(memory.of(side), geometry, side, &NoBells).unwrap());
         let (near, far) = (a.join(1).unwrap(), b.join(2).unwrap());
         b.watch_inbox(far, true);
         let client = Channel::open(&a, &OpenArgs::default()).unwrap();
@@ -300,8 +333,9 @@ mod tests {
         server.send_one(b"y").unwrap();
         a.drain(near, |_| {});
         b.drain(far, |_| {});
-        let bytes = rustix::fs::fstat(&memory).unwrap().st_blocks * 512;
-        assert!(bytes <= 48 << 10, "{bytes} bytes");
+        let bytes = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks * 512;
+        let (shared, locks) = (bytes(&memory.shared), memory.locks.iter().map(bytes).sum::<i64>());
+        assert!(shared <= 48 << 10 && locks <= 8 << 10, "{shared} + {locks} bytes");
     }
 
     /// A server that is never restarted maps an arena for each client process.
@@ -311,7 +345,7 @@ mod tests {
         let arenas: Vec<Arena> = (0..10_000)
             .map(|number| {
                 let memory = Arena::create("fastsock-test", geometry).unwrap();
-                let arena = Arena::map(memory.as_fd(), geometry, Side::B, &NoBells);
+                let arena = Arena::map(memory.of(Side::B), geometry, Side::B, &NoBells);
                 let arena = arena.unwrap_or_else(|error| panic!("arena {number}: {error}"));
                 arena.close();
                 arena.retire();

@@ -308,7 +308,7 @@ impl Follow {
             let marked = block.own[side.index()].flags.load(Acquire) & CAPTURED != 0;
             let words = Words::of(&ring);
             let at = ring.out.tail.load(Acquire);
-            let is_idle = ring.tx.lock.load(SeqCst) == 0 && Words::of(&ring) == words;
+            let is_idle = ring.tx.writer.load(SeqCst) == 0 && Words::of(&ring) == words;
             let last_lease = self.leases.get(&slot).map_or(0, |leases| leases[side.index()]);
             let map = if words.map == large { large } else { small };
             let born = Words { map, inline_at: 0, large: 0, last_lease };
@@ -464,7 +464,7 @@ fn take(channel: &Channel<'_>, side: Side, way: &mut Way, life: Life, buffer: &m
         }
         // Words that make no sense: nothing of it is certain.
         let Ok(end) = end else { break };
-        let unlocked = life == Life::Over || ring.tx.lock.load(SeqCst) == 0;
+        let unlocked = life == Life::Over || ring.tx.writer.load(SeqCst) == 0;
         if words == Words::of(&ring) {
             let low = certain(&ring, way, words, marked, (unlocked, life), end);
             answer = (low, end);

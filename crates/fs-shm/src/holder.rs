@@ -1,5 +1,7 @@
 //! Locks in shared memory that name their holder, so that the daemon can break those of a process that died.
 //!
+//! The memory is that of one side (`Memory::locks`): its holders trust each other, and its peer has no part in it.
+//!
 //! A lock is a word: attachment id << 32 | thread number, 0 when free. Holders copy at most one ring's worth of bytes
 //! while they hold it, and never sleep; who waits spins, yields, then naps. What a lock protects is consistent at
 //! each instant (a message is published by one store), so breaking a dead holder's lock needs no repair.
@@ -10,7 +12,7 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, compiler_fence, fence};
 
 use rustix::io::Errno;
 
@@ -81,8 +83,8 @@ const NAPS: u32 = 100_000;
 /// Looks until it is an error.
 static PATIENCE: AtomicU32 = AtomicU32::new(SPINS + YIELDS + NAPS);
 
-/// For the daemon: a thread that serves many must not wait for the words of one of them. Who holds a lock of a core's side is the
-/// core, or the daemon's control thread, for microseconds; what stands there after a few naps was scribbled by the peer.
+/// For the daemon: a thread that serves many waits for none of them. Who holds a lock of a core's side is the core, or the daemon's
+/// control thread, for microseconds.
 pub fn wait_for_nobody() {
     PATIENCE.store(SPINS + 4, Ordering::Relaxed);
 }
@@ -100,12 +102,36 @@ impl Drop for Held<'_> {
     }
 }
 
+/// A held lock of senders. Who only looks sees a mark meanwhile, in memory that he maps.
+#[must_use]
+pub(crate) struct Sending<'a> {
+    mark: &'a AtomicU64,
+    _held: Held<'a>,
+}
+
+impl<'a> Sending<'a> {
+    #[inline]
+    pub(crate) fn new(held: Held<'a>, mark: &'a AtomicU64) -> Self {
+        mark.store(1, Ordering::Relaxed);
+        // Before whatever is written under the lock.
+        fence(Ordering::Release);
+        Sending { mark, _held: held }
+    }
+}
+
+impl Drop for Sending<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Before the lock itself: the next one marks again.
+        self.mark.store(0, Ordering::Release);
+    }
+}
+
 /// Takes the lock.
 ///
 /// # Errors
 /// `EINTR`: this very thread holds it: a signal handler interrupted its own thread's call on this socket.
-/// `EIO`: not to be had within seconds, or in the daemon ([`wait_for_nobody`]) a millisecond: the peer scribbles on it, or its
-/// holder is stopped.
+/// `EIO`: not to be had within seconds, or in the daemon ([`wait_for_nobody`]) a millisecond: its holder is stopped.
 #[inline]
 pub(crate) fn lock(word: &AtomicU64, users: Users) -> Result<Held<'_>, Errno> {
     let mine = u64::from(attachment()) << 32 | u64::from(thread());
@@ -147,12 +173,22 @@ fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
     Err(Errno::IO)
 }
 
+/// Whether this very thread holds the lock.
+pub(crate) fn is_own(word: &AtomicU64) -> bool {
+    word.load(Ordering::Relaxed) == u64::from(attachment()) << 32 | u64::from(thread())
+}
+
 /// Frees the lock if this very thread holds it: it has left the call that took it, by a jump.
 pub(crate) fn break_own(word: &AtomicU64) {
-    let mine = u64::from(attachment()) << 32 | u64::from(thread());
-    if word.load(Ordering::Relaxed) == mine {
+    if is_own(word) {
         word.store(0, Ordering::Release);
     }
+}
+
+/// Whether `attachment` holds the lock.
+pub(crate) fn is_of(word: &AtomicU64, attachment: u32) -> bool {
+    let holder = word.load(Ordering::Acquire);
+    holder >> 32 == u64::from(attachment) && holder != 0
 }
 
 /// Frees the lock if `attachment` holds it; whether it did. Only for an attachment whose threads are gone.

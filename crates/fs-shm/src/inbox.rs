@@ -1,6 +1,6 @@
 //! Connections on their way to accept: a queue of slots, as large as there are slots, so it never overflows.
 //!
-//! One producer process (the opener; its threads take turns by `inbox_lock`), any number of consumers. A consumer marks the
+//! One producer process (the opener; its threads take turns by `LocksHead::inbox`), any number of consumers. A consumer marks the
 //! connection as accepted first, which one of them can, and moves the head afterwards, which anyone does who finds a
 //! connection at the head that is marked: one that dies in between has taken nothing away from the others.
 

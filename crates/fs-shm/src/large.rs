@@ -223,8 +223,8 @@ impl Arena {
             let taken = word.load(Acquire);
             let Some((slot, side)) = self.owner_of(taken) else { continue };
             let (tx, rare) = (&self.block(slot).tx[side], &self.block(slot).out[side].rare);
-            // The lock first: who held it has noted by now what it took before.
-            let idle = tx.lock.load(SeqCst) == 0;
+            // The mark first: who had the lock has noted by now what it took before.
+            let idle = tx.writer.load(SeqCst) == 0;
             let word = Large::from_word(rare.large.load(SeqCst), self.geometry());
             let named =
                 tx.lease.load(SeqCst) != 0 && word.is_ok_and(|large| large.is_some_and(|large| large.number == number));

@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -167,6 +167,19 @@ impl Geometry {
     }
 }
 
+impl Geometry {
+    /// Size of the memfd with the locks of one side, in bytes.
+    pub const fn locks_bytes(self) -> usize {
+        self.slot_locks(self.slots).next_multiple_of(4096)
+    }
+
+    /// Where the locks of a slot are in it.
+    #[inline]
+    pub const fn slot_locks(self, slot: u32) -> usize {
+        size_of::<LocksHead>() + slot as usize * size_of::<SlotLocks>()
+    }
+}
+
 /// Where the lanes are: the heads of side A's and of side B's, then, for each 64 slots, the [`Marks`] of all. So few slots in use
 /// take few pages, however many lanes there are.
 #[derive(Clone, Copy, Debug)]
@@ -213,13 +226,11 @@ pub struct Head {
     /// Not 0: somebody follows the arena (`follow.rs`). The daemon writes it; new connections are marked accordingly.
     pub captured: AtomicU32,
     pub(crate) _pad2: [AtomicU32; 12],
-    /// Entries pushed, free-running. Opener only, under `inbox_lock`.
+    /// Entries pushed, free-running. Opener only, under [`LocksHead::inbox`].
     pub inbox_tail: AtomicU64,
-    /// Lock of the opener's threads ([`crate::holder`]).
-    pub inbox_lock: AtomicU64,
     /// Entries before this one may wait, as `accept_limit` says. Whoever makes room, or finds some, advances it.
     pub inbox_admitted: AtomicU64,
-    pub(crate) _pad3: [AtomicU64; 5],
+    pub(crate) _pad3: [AtomicU64; 6],
     /// Entries popped, free-running; acceptors advance it by compare-exchange.
     pub inbox_head: AtomicU64,
     pub(crate) _pad4: [AtomicU64; 7],
@@ -286,7 +297,7 @@ pub struct Block {
     pub out: [OutPair; 2],
     /// Written by the side of that index as consumer.
     pub inn: [InPair; 2],
-    /// Lock and cache of the producer of that index; its peer does not look at it.
+    /// Notes of the producer of that index; its peer does not look at them.
     pub tx: [TxOwn; 2],
     /// Of the side as a whole.
     pub own: [SideOwn; 2],
@@ -355,13 +366,11 @@ pub struct OutRare {
 pub struct In {
     /// Bytes consumed, free-running.
     pub head: AtomicU64,
-    /// Lock of this side's receivers.
-    pub lock: AtomicU64,
     /// Urgent position + 1 that was read out of band.
     pub(crate) urgent_read: AtomicU64,
     /// This side's own `Out::tail` when it last waited for data: the same again means that it only receives.
     pub(crate) sent_before: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 4],
+    pub(crate) _pad: [AtomicU64; 5],
 }
 
 /// What the peer looks at after it published: who waits here.
@@ -387,8 +396,8 @@ pub struct Wake {
 /// The producer's private line.
 #[repr(C, align(64))]
 pub struct TxOwn {
-    /// Lock of this side's senders.
-    pub lock: AtomicU64,
+    /// Not 0: somebody has the lock of this side's senders ([`SlotLocks::send`]). For those who only look: it keeps nobody from anything.
+    pub writer: AtomicU64,
     /// The consumer's `head` as last seen.
     pub head_seen: AtomicU64,
     /// Who holds the large ring that `OutRare::large` names: 0: nobody; odd: the producer, writing; even: whoever takes it
@@ -440,6 +449,26 @@ pub struct Wish {
     pub(crate) _pad: [AtomicU32; 1],
 }
 
+/// Offset 0 of the memory with a side's locks, which the holders of that side map, and its peer does not: so nobody but they can
+/// keep one of them waiting. A lock is a word ([`crate::holder`]).
+#[repr(C, align(64))]
+pub struct LocksHead {
+    /// Of the opener's threads, which push into the inbox.
+    pub inbox: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 7],
+}
+
+/// A side's locks of a slot, in one line: who answers takes both, and two lines for each of many connections are not in the cache.
+/// Threads that read and write one connection at once pass it to and fro.
+#[repr(C, align(64))]
+pub struct SlotLocks {
+    /// Of those who receive.
+    pub receive: AtomicU64,
+    /// Of those who send.
+    pub send: AtomicU64,
+    pub(crate) _pad: [AtomicU64; 6],
+}
+
 /// Words of [`Wish::words`].
 pub(crate) const WISH_WORDS: usize = 12;
 
@@ -452,6 +481,7 @@ const _: () = {
     assert!(size_of::<Wake>() == 64);
     assert!(size_of::<TxOwn>() == 64);
     assert!(size_of::<SideOwn>() == 64);
+    assert!(size_of::<LocksHead>() == 64 && size_of::<SlotLocks>() == 64);
     assert!(size_of::<LaneHead>() == 192);
     assert!(size_of::<Marks>() == 1088);
     assert!(size_of::<Head>() <= 4096);

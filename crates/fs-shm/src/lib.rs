@@ -19,13 +19,12 @@
 //! | [`holder`] | who holds a lock: attachment and thread |
 //!
 //! ```
-//! use std::os::fd::AsFd;
 //! use fs_shm::{Arena, Channel, Geometry, NoBells, OpenArgs, Readiness, Side};
 //!
 //! let geometry = Geometry::SMALL;
-//! let fd = Arena::create("example", geometry)?; // the daemon
-//! let a = Arena::map(fd.as_fd(), geometry, Side::A, &NoBells)?; // the client
-//! let b = Arena::map(fd.as_fd(), geometry, Side::B, &NoBells)?; // the server
+//! let memory = Arena::create("example", geometry)?; // the daemon
+//! let a = Arena::map(memory.of(Side::A), geometry, Side::A, &NoBells)?; // the client
+//! let b = Arena::map(memory.of(Side::B), geometry, Side::B, &NoBells)?; // the server
 //!
 //! let lane = b.join(7).unwrap(); // poller 7 watches the listener and, below, a channel
 //! b.watch_inbox(lane, true);
@@ -81,7 +80,7 @@ pub mod wait;
 pub mod word;
 
 pub use addr::Addr;
-pub use arena::Arena;
+pub use arena::{Arena, Memory};
 pub use bell::{Bells, NoBells};
 pub use channel::{Channel, OpenArgs, Readiness, RecvFlags, Shutdown};
 pub use instant_unsafe::now;

@@ -19,12 +19,12 @@ pub struct Totals {
 impl Arena {
     /// Frees the opener's lock if `attachment` holds it. Only for an attachment whose threads are gone.
     pub fn break_locks(&self, attachment: u32) {
-        holder::break_lock(&self.head().inbox_lock, attachment);
+        holder::break_lock(&self.locks().inbox, attachment);
     }
 
     /// Frees the opener's lock if this very thread holds it, which has jumped out of the call that took it.
     pub fn break_own_lock(&self) {
-        holder::break_own(&self.head().inbox_lock);
+        holder::break_own(&self.locks().inbox);
     }
 
     /// Slots in use now.

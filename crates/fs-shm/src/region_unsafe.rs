@@ -32,6 +32,10 @@ unsafe impl Shared for layout::LaneHead {}
 unsafe impl Shared for layout::Marks {}
 // SAFETY: as above.
 unsafe impl Shared for layout::Block {}
+// SAFETY: as above.
+unsafe impl Shared for layout::LocksHead {}
+// SAFETY: as above.
+unsafe impl Shared for layout::SlotLocks {}
 // SAFETY: atomics only.
 unsafe impl Shared for AtomicU64 {}
 // SAFETY: atomics only.
@@ -56,8 +60,11 @@ pub(crate) struct Region {
     len: usize,
     /// Where the second mapping begins; `len`: there is none.
     split: usize,
-    /// Bytes of the first mapping.
+    /// Bytes of the first mapping, with what lies beside it.
     room: usize,
+    /// Another file's bytes, in the room of the first mapping so that they go with it.
+    beside: NonNull<u8>,
+    beside_len: usize,
     /// What lies at `split`.
     rest: NonNull<u8>,
     /// Bytes that are mapped still: less than `len` after [`Region::retire`]; 0: no mapping (Miri).
@@ -75,22 +82,24 @@ impl Region {
     /// # Errors
     /// `EINVAL`: the file is shorter, or `writable`/`sealed` does not hold. Those of mmap(2).
     pub(crate) fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
-        Self::map_split(fd, len, len, writable)
+        Self::map_split(fd, len, len, writable, None)
     }
 
     /// The same in two mappings, of which the second begins with byte `split` (whole pages): they lie anywhere. What is looked
-    /// at in one piece lies in one of them.
+    /// at in one piece lies in one of them. `beside`: another file, and how many bytes of it are mapped too ([`Region::beside`]).
     ///
     /// # Errors
     /// As [`Region::map`].
-    pub(crate) fn map_split(fd: BorrowedFd<'_>, len: usize, split: usize, writable: bool) -> Result<Self, Errno> {
-        let stat = rustix::fs::fstat(fd)?;
-        if u64::try_from(stat.st_size).map_err(|_| Errno::INVAL)? < len as u64 {
-            return Err(Errno::INVAL);
-        }
-        let seals = rustix::fs::fcntl_get_seals(fd)?;
-        if !seals.contains(rustix::fs::SealFlags::SHRINK) {
-            return Err(Errno::INVAL);
+    pub(crate) fn map_split(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        split: usize,
+        writable: bool,
+        beside: Option<(BorrowedFd<'_>, usize)>,
+    ) -> Result<Self, Errno> {
+        has_for_good(fd, len)?;
+        if let Some((fd, len)) = beside {
+            has_for_good(fd, len)?;
         }
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let map = |from: usize, bytes: usize, align: usize| {
@@ -107,9 +116,28 @@ impl Region {
             room if split < len && room <= len => (room, TABLE),
             _ => (split, 0),
         };
-        let base = map(0, room, align)?;
-        // Unmaps the first where there is no room for the second.
-        let mut region = Region { base, len: split, split, room, rest: base, mapped: AtomicUsize::new(split) };
+        let beside_len = beside.map_or(0, |(_, len)| len);
+        let beside_room = if align == 0 { beside_len } else { beside_len.next_multiple_of(align) };
+        let base = map(0, room + beside_room, align)?;
+        // SAFETY: the end of the first mapping, or its last bytes.
+        let place = unsafe { base.add(room) };
+        // Unmaps the first where there is no room for the others.
+        let mut region = Region {
+            base,
+            len: split,
+            split,
+            room: room + beside_room,
+            beside: place,
+            beside_len,
+            rest: base,
+            mapped: AtomicUsize::new(split),
+        };
+        if let Some((fd, _)) = beside {
+            let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+            // SAFETY: in place of the end of the mapping made just now, of which nobody knows. What is behind the file's end is not
+            // touched.
+            unsafe { rustix::mm::mmap(place.as_ptr().cast(), beside_room, prot, flags, fd, 0)? };
+        }
         if split < len {
             region.rest = map(split, len - split, 0)?;
             region.len = len;
@@ -118,14 +146,36 @@ impl Region {
         Ok(region)
     }
 
-    /// Two views of the same zeroed memory, without any system call, for Miri. The memory is never freed.
+    /// Two views of the same zeroed memory, and of some of its own beside each, without any system call, for Miri. The memory is
+    /// never freed.
     #[cfg(test)]
-    pub(crate) fn in_memory(len: usize) -> (Self, Self) {
-        let layout = std::alloc::Layout::from_size_align(len, 1 << 16).unwrap();
-        // SAFETY: len is not 0.
-        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
-        let view = || Region { base, len, split: len, room: len, rest: base, mapped: AtomicUsize::new(0) };
+    pub(crate) fn in_memory(len: usize, beside_len: usize) -> (Self, Self) {
+        let zeros = |len| {
+            let layout = std::alloc::Layout::from_size_align(len, 1 << 16).unwrap();
+            // SAFETY: len is not 0.
+            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap()
+        };
+        let base = zeros(len);
+        let view = || Region {
+            base,
+            len,
+            split: len,
+            room: len,
+            beside: zeros(beside_len),
+            beside_len,
+            rest: base,
+            mapped: AtomicUsize::new(0),
+        };
         (view(), view())
+    }
+
+    /// The structure at `offset` of what lies beside; panics as [`Region::at`] does.
+    #[inline]
+    pub(crate) fn beside<T: Shared>(&self, offset: usize) -> &T {
+        let end = self.beside_len;
+        assert!(offset.is_multiple_of(align_of::<T>()) && offset <= end && size_of::<T>() <= end - offset);
+        // SAFETY: inside of that mapping (just checked), aligned (page-aligned), atomics only, lives as long as self.
+        unsafe { self.beside.add(offset).cast::<T>().as_ref() }
     }
 
     /// The structure at `offset`, which lies before the split.
@@ -264,6 +314,14 @@ impl Region {
         }
         true
     }
+}
+
+/// Whether a file has so many bytes, and cannot be made shorter.
+fn has_for_good(fd: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
+    let stat = rustix::fs::fstat(fd)?;
+    let is_long = u64::try_from(stat.st_size).is_ok_and(|size| size >= len as u64);
+    let is_sealed = is_long && rustix::fs::fcntl_get_seals(fd)?.contains(rustix::fs::SealFlags::SHRINK);
+    if is_sealed { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// Maps bytes (from, number) of `fd` at a multiple of `align` (0: anywhere).

@@ -1,11 +1,11 @@
 //! A peer that scribbles over everything that is shared, while the channel is in use: calls answer errors or wrong
 //! bytes of that channel, and never panic, fault or hang.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Readiness, RecvFlags, Shutdown, Side};
+use fs_shm::{Arena, Channel, Errno, Geometry, Memory, NoBells, OpenArgs, Readiness, RecvFlags, Shutdown, Side};
 
 const GEOMETRY: Geometry = Geometry::SMALL;
 
@@ -15,10 +15,6 @@ fn random_words_anywhere() {
         under_attack(seed, |random| {
             // Head page, slot map, lanes, inbox, blocks: all that is not payload.
             let control = 1u64 << 18;
-            if random.next().is_multiple_of(256) {
-                // The openers' lock is freed again: who finds it taken waits for seconds.
-                return (136, 0);
-            }
             (random.next() % (control / 8) * 8, random.value())
         })
     });
@@ -45,27 +41,59 @@ fn holes_punched_under_a_channel_read_as_zeros() {
     let server = Channel::accept(&b).unwrap();
     client.send_one(&[7; 3000]).unwrap();
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(&memory, flags, 0, GEOMETRY.bytes() as u64).unwrap();
+    rustix::fs::fallocate(&memory.shared, flags, 0, GEOMETRY.bytes() as u64).unwrap();
     assert_eq!(server.recv_one(&mut [0; 100]), Err(Errno::BADF), "the slot is free now");
-    assert!(rustix::fs::ftruncate(&memory, 0).is_err(), "the size is sealed");
+    assert!(rustix::fs::ftruncate(&memory.shared, 0).is_err(), "the size is sealed");
 }
 
 #[test]
 fn what_is_no_arena_is_refused() {
-    let refused = |fd: &OwnedFd, geometry| Arena::map(fd.as_fd(), geometry, Side::A, &NoBells).map(drop).unwrap_err();
+    let arena = Arena::create("x", GEOMETRY).unwrap();
+    let [whole, locks] = arena.of(Side::A);
+    let refused =
+        |memory: [BorrowedFd<'_>; 2], geometry| Arena::map(memory, geometry, Side::A, &NoBells).map(drop).unwrap_err();
     let unsealed = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&unsealed, GEOMETRY.bytes() as u64).unwrap();
-    assert_eq!(refused(&unsealed, GEOMETRY), Errno::INVAL);
-    let arena = Arena::create("x", GEOMETRY).unwrap();
-    assert_eq!(refused(&arena, Geometry { slots: 128, ..GEOMETRY }), Errno::INVAL);
+    assert_eq!(refused([unsealed.as_fd(), locks], GEOMETRY), Errno::INVAL);
+    assert_eq!(refused([whole, unsealed.as_fd()], GEOMETRY), Errno::INVAL);
+    assert_eq!(refused([locks, locks], GEOMETRY), Errno::INVAL);
+    assert_eq!(refused([whole, locks], Geometry { slots: 128, ..GEOMETRY }), Errno::INVAL);
     for geometry in [
         Geometry { slots: 63, ..GEOMETRY },
         Geometry { slots: 1 << 20, ..GEOMETRY },
         Geometry { stride_log2: 40, ..GEOMETRY },
         Geometry { ring_log2: 15, ..GEOMETRY },
     ] {
-        assert_eq!(refused(&arena, geometry), Errno::INVAL);
+        assert_eq!(refused([whole, locks], geometry), Errno::INVAL);
         assert_eq!(Geometry::from_word(geometry.to_word()), None);
+    }
+}
+
+/// No word that a peer can write is a lock: whichever says that somebody has one, no call waits until it gives up (`EIO`).
+#[test]
+fn nobody_waits_for_words_that_a_peer_writes() {
+    // Attachment and thread; as an errno it is another one.
+    let held = 77u64 << 32 | 9;
+    let of_head = (64..4096).step_by(8).take(64);
+    let of_block = (0..1024).step_by(8).map(|at| blocks_offset() + at);
+    for place in of_head.chain(of_block) {
+        let memory = Arena::create("held", GEOMETRY).unwrap();
+        let (a, b) = (map(&memory, Side::A), map(&memory, Side::B));
+        let client = Channel::open(&a, &OpenArgs::default()).unwrap();
+        let server = Channel::accept(&b).unwrap();
+        client.send_one(b"before").unwrap();
+        rustix::io::pwrite(&memory.shared, &held.to_ne_bytes(), place).unwrap();
+        let ends = [
+            server.recv_one(&mut [0; 8]).map(drop),
+            server.send_one(b"answer").map(drop),
+            server.send_urgent(&[std::io::IoSlice::new(b"!")]).map(drop),
+            server.recv_urgent(false).map(drop),
+            Channel::open(&a, &OpenArgs::default()).map(drop),
+            server.shutdown(Shutdown::Both),
+            server.close(true).map(drop),
+            client.close(true).map(drop),
+        ];
+        assert!(!ends.contains(&Err(Errno::IO)), "word {place}: {ends:?}");
     }
 }
 
@@ -82,7 +110,7 @@ fn under_attack(seed: u64, place: impl Fn(&mut Random) -> (u64, u64) + Sync) -> 
                 let mut random = Random(seed << 8 | arena);
                 while !done.load(Ordering::Relaxed) {
                     let (offset, value) = place(&mut random);
-                    rustix::io::pwrite(&memory, &value.to_ne_bytes(), offset).unwrap();
+                    rustix::io::pwrite(&memory.shared, &value.to_ne_bytes(), offset).unwrap();
                     if random.next().is_multiple_of(16) {
                         std::thread::yield_now();
                     }
@@ -123,8 +151,7 @@ fn clear_up(a: &Arena, b: &Arena) {
     }
 }
 
-/// Uses every call. Locks that the attacker scribbles on are broken by the daemon in life; here an attempt that would
-/// wait for one ends with an error by itself.
+/// Uses every call.
 fn one_connection(a: &Arena, b: &Arena, random: &mut Random) -> Result<(), Errno> {
     let client = Channel::open(a, &OpenArgs::default())?;
     let server = Channel::accept(b).or_else(|| Channel::at(b, client.slot())).ok_or(Errno::CONNREFUSED)?;
@@ -163,9 +190,6 @@ fn one_connection(a: &Arena, b: &Arena, random: &mut Random) -> Result<(), Errno
                 b.awake(lane);
             }
         }
-        for channel in [&client, &server] {
-            channel.break_locks(fs_shm::holder::attachment());
-        }
         // Nothing to read, no room, no urgent byte: so it goes without an attack too.
         let harm = steps.into_iter().filter(|step| !matches!(step, Err(Errno::AGAIN | Errno::INVAL)));
         result = harm.fold(result, Result::and);
@@ -175,8 +199,8 @@ fn one_connection(a: &Arena, b: &Arena, random: &mut Random) -> Result<(), Errno
     result
 }
 
-fn map(memory: &OwnedFd, side: Side) -> Arena {
-    Arena::map(memory.as_fd(), GEOMETRY, side, &NoBells).unwrap()
+fn map(memory: &Memory, side: Side) -> Arena {
+    Arena::map(memory.of(side), GEOMETRY, side, &NoBells).unwrap()
 }
 
 /// As in `docs/SHM.md`: head, slot map, 64 lanes of 192 + 2 slots / 8 bytes, inbox, each at a multiple of 4096.

@@ -1,7 +1,7 @@
 //! What an arena costs: nothing for what is not used, and nothing any more for what was freed, once the daemon has looked.
 
-use fs_shm::{Arena, Bells, Channel, Errno, Geometry, OpenArgs, Side};
-use std::os::fd::{AsFd, OwnedFd};
+use fs_shm::{Arena, Bells, Channel, Errno, Geometry, Memory, OpenArgs, Side};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Counts how often the daemon is told of arena 7.
@@ -18,7 +18,7 @@ impl Bells for Told {
 }
 
 struct World {
-    memory: OwnedFd,
+    memory: Memory,
     a: Arena,
     b: Arena,
     told: &'static Told,
@@ -28,14 +28,14 @@ impl World {
     fn new(geometry: Geometry) -> Self {
         let told: &'static Told = Box::leak(Box::new(Told(AtomicU32::new(0))));
         let memory = Arena::create("test", geometry).unwrap();
-        Arena::set_number(memory.as_fd(), 7).unwrap();
-        let map = |side| Arena::map(memory.as_fd(), geometry, side, told).unwrap();
+        Arena::set_number(memory.shared.as_fd(), 7).unwrap();
+        let map = |side| Arena::map(memory.of(side), geometry, side, told).unwrap();
         let (a, b) = (map(Side::A), map(Side::B));
         World { memory, a, b, told }
     }
 
     fn kib(&self) -> i64 {
-        rustix::fs::fstat(&self.memory).unwrap().st_blocks / 2
+        rustix::fs::fstat(&self.memory.shared).unwrap().st_blocks / 2
     }
 
     fn pair(&self) -> (Channel<'_>, Channel<'_>) {
@@ -132,10 +132,10 @@ fn what_there_is_no_memory_for_waits_until_the_reader_has_read() {
     let geometry = Geometry { slots: 64, stride_log2: 17, ring_log2: 12 };
     let limited: &'static Limited = Box::leak(Box::new(Limited(AtomicU64::new(0))));
     let memory = Arena::create("test", geometry).unwrap();
-    let map = |side| Arena::map(memory.as_fd(), geometry, side, limited).unwrap();
+    let map = |side| Arena::map(memory.of(side), geometry, side, limited).unwrap();
     let (a, b) = (map(Side::A), map(Side::B));
     let (from, to) = (Channel::open(&a, &OpenArgs::default()).unwrap(), Channel::accept(&b).unwrap());
-    let kib = || rustix::fs::fstat(&memory).unwrap().st_blocks / 2;
+    let kib = || rustix::fs::fstat(&memory.shared).unwrap().st_blocks / 2;
     let is_writable = || from.readiness().contains(fs_shm::Readiness::OUT);
     for (granted, least, most) in [(0, 4096, 4096), (600 << 10, 512 << 10, 700 << 10), (8 << 20, 3 << 20, 5 << 20)] {
         limited.0.store(granted, Ordering::Relaxed);

@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::AsFd;
 
 use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Readiness, RecvFlags, Side};
 use proptest::prelude::*;
@@ -58,8 +57,8 @@ proptest! {
     #[test]
     fn a_channel_is_a_queue_of_bytes(steps in proptest::collection::vec(step(), 1..120)) {
         let fd = Arena::create("model", GEOMETRY).unwrap();
-        let a = Arena::map(fd.as_fd(), GEOMETRY, Side::A, &NoBells).unwrap();
-        let b = Arena::map(fd.as_fd(), GEOMETRY, Side::B, &NoBells).unwrap();
+        let a = Arena::map(fd.of(Side::A), GEOMETRY, Side::A, &NoBells).unwrap();
+        let b = Arena::map(fd.of(Side::B), GEOMETRY, Side::B, &NoBells).unwrap();
         let from = Channel::open(&a, &OpenArgs::default()).unwrap();
         let to = Channel::accept(&b).unwrap();
         let mut world = World { from, to, model: VecDeque::new(), next: 0, send_buffer: 4 << 20 };

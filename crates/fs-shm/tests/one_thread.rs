@@ -1,7 +1,6 @@
 //! Short messages, with the locks taken by a compare-exchange and without: what is left out may not be missed. One test
 //! in a program of its own, as it says of the whole process that it has one thread.
 
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use fs_shm::layout::INLINE;
@@ -19,7 +18,7 @@ fn short_messages_of_every_length() {
     static ONE_THREAD: AtomicU8 = AtomicU8::new(0);
     holder::tell_threads(&ONE_THREAD);
     let fd = Arena::create("test", Geometry::SMALL).unwrap();
-    let map = |side| Arena::map(fd.as_fd(), Geometry::SMALL, side, &NoBells).unwrap();
+    let map = |side| Arena::map(fd.of(side), Geometry::SMALL, side, &NoBells).unwrap();
     let (arena_a, arena_b) = (map(Side::A), map(Side::B));
     let a = Channel::open(&arena_a, &OpenArgs::default()).unwrap();
     let b = Channel::accept(&arena_b).unwrap();

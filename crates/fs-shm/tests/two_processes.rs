@@ -3,10 +3,10 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::{Child, Command, Stdio};
 
-use fs_shm::{Arena, Channel, Errno, Geometry, Interest, NoBells, OpenArgs, Side, Wait, WaitEnd, holder};
+use fs_shm::{Arena, Channel, Errno, Geometry, Interest, Memory, NoBells, OpenArgs, Side, Wait, WaitEnd, holder};
 use sha2::{Digest, Sha256};
 
 const GEOMETRY: Geometry = Geometry::STANDARD;
@@ -15,10 +15,12 @@ const LEN: usize = 8 << 20;
 /// Not a test of its own: what the other process does.
 #[test]
 fn other_process() {
-    let Ok(path) = std::env::var("FS_SHM_TEST_MEMORY") else { return };
-    let memory = File::options().read(true).write(true).open(path).unwrap();
+    let Ok(paths) = std::env::var("FS_SHM_TEST_MEMORY") else { return };
+    let memory: Vec<File> =
+        paths.split(',').map(|path| File::options().read(true).write(true).open(path).unwrap()).collect();
+    let memory = [memory[0].as_fd(), memory[1].as_fd()];
     holder::set_attachment(2);
-    let arena = leak(Arena::map(memory.as_fd(), GEOMETRY, Side::B, &NoBells).unwrap());
+    let arena = leak(Arena::map(memory, GEOMETRY, Side::B, &NoBells).unwrap());
     let channel = loop {
         match Channel::accept(arena) {
             Some(channel) => break channel,
@@ -47,7 +49,7 @@ fn other_process() {
 #[test]
 fn streams_both_ways_arrive_unchanged() {
     let (memory, mut other) = start("echo-hash");
-    let arena = leak(Arena::map(memory.as_fd(), GEOMETRY, Side::A, &NoBells).unwrap());
+    let arena = leak(Arena::map(memory.of(Side::A), GEOMETRY, Side::A, &NoBells).unwrap());
     let channel = Channel::open(arena, &OpenArgs::default()).unwrap();
     let reader = std::thread::spawn(move || {
         let mut all = Vec::with_capacity(LEN + 32);
@@ -68,14 +70,14 @@ fn streams_both_ways_arrive_unchanged() {
 #[test]
 fn a_killed_process_leaves_a_lock_that_can_be_broken() {
     let (memory, mut other) = start("hold-lock-and-die");
-    let arena = leak(Arena::map(memory.as_fd(), GEOMETRY, Side::A, &NoBells).unwrap());
+    let arena = leak(Arena::map(memory.of(Side::A), GEOMETRY, Side::A, &NoBells).unwrap());
     let client = Channel::open(arena, &OpenArgs::default()).unwrap();
     let mut lines = BufReader::new(other.stdout.take().unwrap()).lines();
     while !lines.next().unwrap().unwrap().contains("holding") {}
     other.kill().unwrap();
     other.wait().unwrap();
     // What the daemon does: as the dead process's side, after its locks are free again.
-    let as_b = leak(Arena::map(memory.as_fd(), GEOMETRY, Side::B, &NoBells).unwrap());
+    let as_b = leak(Arena::map(memory.of(Side::B), GEOMETRY, Side::B, &NoBells).unwrap());
     let dead = Channel::at(as_b, client.slot()).unwrap();
     client.send_one(b"never read").unwrap();
     dead.break_locks(2);
@@ -86,11 +88,12 @@ fn a_killed_process_leaves_a_lock_that_can_be_broken() {
     assert_eq!(arena.used(), 0);
 }
 
-fn start(work: &str) -> (OwnedFd, Child) {
+fn start(work: &str) -> (Memory, Child) {
     let memory = Arena::create("two-processes", GEOMETRY).unwrap();
+    let path = |fd: BorrowedFd<'_>| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["other_process", "--exact", "--nocapture"])
-        .env("FS_SHM_TEST_MEMORY", format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()))
+        .env("FS_SHM_TEST_MEMORY", memory.of(Side::B).map(path).join(","))
         .env("FS_SHM_TEST_WORK", work)
         .stdout(Stdio::piped())
         .spawn()

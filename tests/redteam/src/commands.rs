@@ -2,11 +2,14 @@
 
 use crate::memory;
 use anyhow::{Context, Result, bail};
-use fs_shm::control::{self, Client, CounterRow, Listening, Object, PeerSide, Request, SocketRow, Text, VERSION, Way};
+use fs_shm::control::{
+    self, Claimed, Client, CounterRow, Listening, Object, PeerSide, Request, SideMemory, SocketRow, Text, VERSION, Way,
+};
 use fs_shm::pages::AttachmentPage;
 use fs_shm::{Addr, Arena, Bells, Channel, Geometry, OpenArgs, Side};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -31,6 +34,8 @@ pub(crate) struct Liar {
     attachment: u32,
     page: Option<AttachmentPage>,
     fds: Vec<Option<OwnedFd>>,
+    /// Of a handle of an arena's memory, and a side: that of the locks.
+    locks: HashMap<(usize, Side), usize>,
     arenas: Vec<&'static Arena>,
     channels: Vec<Channel<'static>>,
     more: Vec<Client>,
@@ -83,6 +88,13 @@ impl Liar {
         self.fds.len() - 1
     }
 
+    /// The handle of the memory; "locks" gives that of the locks.
+    fn keep_arena(&mut self, memory: SideMemory, side: Side) -> usize {
+        let [shared, locks] = memory.into_fds().map(|fd| self.keep(fd.into_owned_fd()));
+        self.locks.insert((shared, side), locks);
+        shared
+    }
+
     fn fd(&self, arguments: &[&str], at: usize) -> Result<BorrowedFd<'_>> {
         let handle: usize = number(arguments, at)?;
         Ok(self.fds.get(handle).and_then(Option::as_ref).with_context(|| format!("no descriptor {handle}"))?.as_fd())
@@ -111,6 +123,10 @@ impl Liar {
             "listen" | "route" | "arena" | "unlisten" | "shut" | "leave" | "lpage" | "bell" | "ring" | "poller"
             | "lpoller" | "rings" | "ports" | "due" | "trim" | "claim" | "share" | "unshare" | "fork" | "prepare"
             | "inherit" | "exec" | "execfailed" | "spawned" | "entry" | "fill" => self.ask(command, words),
+            "locks" => {
+                let handle = self.locks.get(&(number(words, 0)?, side(words, 1)?)).context("not given")?;
+                Ok(handle.to_string())
+            }
             "map" | "open" | "at" | "accept" | "send" | "recv" | "peer" | "local" | "state" | "closech" => {
                 self.talk(command, words)
             }
@@ -271,19 +287,28 @@ impl Liar {
             },
             "route" => self.route(client, words),
             "arena" => {
-                let (side, memory) = client.arena(number(words, 0)?)?;
-                let memory = self.keep(memory.into_owned_fd());
+                // NUMBER [SIDE]: without a side whichever there is.
+                let sides =
+                    words.get(1).map_or(Ok(vec![Side::B, Side::A]), |_| side(words, 1).map(|side| vec![side]))?;
+                let mut answer = Err(control::Error::Failed(rustix::io::Errno::ACCESS));
+                for side in sides {
+                    answer = client.arena(number(words, 0)?, side).map(|memory| (side, memory));
+                    if answer.is_ok() {
+                        break;
+                    }
+                }
+                let (side, memory) = answer?;
+                let memory = self.keep_arena(memory, side);
                 Ok(format!("{side:?} {memory}"))
             }
             "claim" => match client.claim(self.fd(words, 0)?)? {
-                Some((of, memory)) => {
-                    let memory = self.keep(memory.into_owned_fd());
-                    Ok(match of {
-                        Object::Channel { arena, slot, side } => format!("{arena}/{slot}/{side:?} {memory}"),
-                        Object::Listener(id) => format!("{id} {memory}"),
-                        Object::Kernel(_) => "kernel".to_owned(),
-                    })
+                Some((Object::Channel { arena, slot, side }, Claimed::Arena(memory))) => {
+                    Ok(format!("{arena}/{slot}/{side:?} {}", self.keep_arena(memory, side)))
                 }
+                Some((Object::Listener(id), Claimed::Page(memory))) => {
+                    Ok(format!("{id} {}", self.keep(memory.into_owned_fd())))
+                }
+                Some((of, _)) => Ok(format!("{of:?}")),
                 None => bail!("not ours"),
             },
             "share" => {
@@ -351,12 +376,12 @@ impl Liar {
                 let all: Vec<String> = arenas
                     .into_iter()
                     .flatten()
-                    .map(|(id, memory)| format!("{id}:{}", self.keep(memory.into_owned_fd())))
+                    .map(|(id, memory)| format!("{id}:{}", self.keep_arena(memory, Side::A)))
                     .collect();
                 Ok(format!("local {} {source}", all.join(",")))
             }
             Way::Wire { arena, memory, core, .. } => {
-                Ok(format!("wire {arena}:{} {core}", self.keep(memory.into_owned_fd())))
+                Ok(format!("wire {arena}:{} {core}", self.keep_arena(memory, Side::A)))
             }
             other => bail!("{other:?}"),
         }
@@ -365,8 +390,13 @@ impl Liar {
     fn talk(&mut self, command: &str, words: &[&str]) -> Result<String> {
         match command {
             "map" => {
-                let memory = self.fd(words, 0)?;
-                let arena = Arena::map(memory, self.geometry()?, side(words, 1)?, &BELLS)?;
+                let (memory, side) = (self.fd(words, 0)?, side(words, 1)?);
+                // MEMORY SIDE [own]: locks that it was not given, or does not want, it makes for itself.
+                let own = Arena::create("own", self.geometry()?)?;
+                let given = self.locks.get(&(number(words, 0)?, side)).filter(|_| words.get(2) != Some(&"own"));
+                let given = given.and_then(|&handle| self.fds[handle].as_ref());
+                let locks = given.map_or(own.of(side)[1], AsFd::as_fd);
+                let arena = Arena::map([memory, locks], self.geometry()?, side, &BELLS)?;
                 self.arenas.push(Box::leak(Box::new(arena)));
                 Ok((self.arenas.len() - 1).to_string())
             }
@@ -457,10 +487,7 @@ impl Liar {
                 Some(place) => Ok(place.to_string()),
                 None => bail!("not there"),
             },
-            "scribble" => {
-                Ok(memory::scribble(self.fd(words, 0)?, self.geometry()?, number(words, 1)?, number(words, 2)?)?
-                    .to_string())
-            }
+            "scribble" => Ok(memory::scribble(self.fd(words, 0)?, number(words, 1)?, number(words, 2)?)?.to_string()),
             // Every way to change memory that was given for reading; answers the first that works.
             _ => {
                 let fd = self.fd(words, 0)?;

@@ -1,7 +1,9 @@
 //! Shared memory as a hostile process sees it: bytes of a file that it may read and write anywhere.
 
 use anyhow::{Context, Result, ensure};
-use fs_shm::layout::{Block, Head, In, InPair, Out, OutPair, OutRare, SideOwn, TxOwn, Wake, Wish};
+use fs_shm::layout::{
+    Block, Head, In, InPair, LocksHead, Out, OutPair, OutRare, SideOwn, SlotLocks, TxOwn, Wake, Wish,
+};
 use fs_shm::{Geometry, Side};
 use rustix::fd::BorrowedFd;
 use rustix::fs::SeekFrom;
@@ -22,7 +24,6 @@ pub(crate) fn place(geometry: Geometry, name: &str, slot: u32, side: usize) -> R
         "head.closed" => offset_of!(Head, closed),
         "head.limit" => offset_of!(Head, accept_limit),
         "head.inbox_tail" => offset_of!(Head, inbox_tail),
-        "head.inbox_lock" => offset_of!(Head, inbox_lock),
         "head.inbox_admitted" => offset_of!(Head, inbox_admitted),
         "head.inbox_head" => offset_of!(Head, inbox_head),
         "head.inbox_watch" => offset_of!(Head, inbox_watch),
@@ -39,9 +40,12 @@ pub(crate) fn place(geometry: Geometry, name: &str, slot: u32, side: usize) -> R
         "out.large" => rare + offset_of!(OutRare, large),
         "out.fin" => rare + offset_of!(OutRare, fin),
         "in.head" => inn + offset_of!(In, head),
-        "in.lock" => inn + offset_of!(In, lock),
         "wake.watch" => wake + offset_of!(Wake, watch),
-        "tx.lock" => tx + offset_of!(TxOwn, lock),
+        "tx.writer" => tx + offset_of!(TxOwn, writer),
+        // Of the memory with a side's locks.
+        "locks.inbox" => offset_of!(LocksHead, inbox),
+        "locks.receive" => geometry.slot_locks(slot) + offset_of!(SlotLocks, receive),
+        "locks.send" => geometry.slot_locks(slot) + offset_of!(SlotLocks, send),
         "own.refs" => own + offset_of!(SideOwn, refs),
         "own.status" => own + offset_of!(SideOwn, status),
         "own.flags" => own + offset_of!(SideOwn, flags),
@@ -84,23 +88,11 @@ pub(crate) fn find(memory: BorrowedFd<'_>, text: &[u8]) -> Result<Option<u64>> {
     Ok(found)
 }
 
-/// Whether a lock lies there: what holding one for ever does is an attack of its own (`lock-of-the-receiver-is-held` …).
-fn is_lock(geometry: Geometry, at: u64) -> bool {
-    let blocks = geometry.blocks() as u64..geometry.rings() as u64;
-    let within = |place: u64| (place - blocks.start) % size_of::<Block>() as u64;
-    let locks = [0, 1].map(|side| {
-        let inn = offset_of!(Block, inn) + side * size_of::<InPair>() + offset_of!(In, lock);
-        [inn, offset_of!(Block, tx) + side * size_of::<TxOwn>() + offset_of!(TxOwn, lock)]
-    });
-    at == offset_of!(Head, inbox_lock) as u64
-        || blocks.contains(&at) && locks.as_flattened().iter().any(|&lock| within(at) == lock as u64)
-}
-
-/// Writes over whatever there is but locks, with numbers that a seed gives; answers how many words were written.
-pub(crate) fn scribble(memory: BorrowedFd<'_>, geometry: Geometry, seed: u64, most: usize) -> Result<usize> {
+/// Writes over whatever there is, with numbers that a seed gives; answers how many words were written.
+pub(crate) fn scribble(memory: BorrowedFd<'_>, seed: u64, most: usize) -> Result<usize> {
     let mut places = Vec::new();
     pieces(memory, |at, bytes| {
-        places.extend((0..bytes.len() as u64 / 8).map(|n| at + n * 8).filter(|&at| !is_lock(geometry, at)));
+        places.extend((0..bytes.len() as u64 / 8).map(|n| at + n * 8));
         places.len() < 1 << 22
     })?;
     ensure!(!places.is_empty(), "empty memory");

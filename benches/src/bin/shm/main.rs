@@ -13,7 +13,7 @@ mod raw_unsafe;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -200,7 +200,8 @@ fn serve(work: &str, transport: &str, path: &str, count: u64, len: usize) -> Res
             End::Ring(ring)
         }
         _ => {
-            let arena = map(open(path)?.as_fd(), Side::B)?;
+            let (shared, locks) = path.split_once(',').context("memory and locks")?;
+            let arena = map([open(shared)?.as_fd(), open(locks)?.as_fd()], Side::B)?;
             println!("ready");
             while arena.pending() == 0 {
                 arena.wait_inbox(Wait::default());
@@ -330,19 +331,21 @@ impl Drop for End {
 fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64, len: usize) -> Result<(End, Child)> {
     pin_to_cpu(here)?;
     // The other process opens our memory by its name in /proc.
-    let name = |fd: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+    let name = |fd: BorrowedFd<'_>| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let pipes = if transport == "pipe" { Some((pipe()?, pipe()?)) } else { None };
     let memory = match transport {
         "tcp" | "unix" | "pipe" => None,
         "ring" => Some(Ring::create()?),
         "raw" => Some(raw_unsafe::create()?),
-        _ => Some(Arena::create("bench", Geometry::STANDARD)?),
+        _ => None,
     };
-    let path = match (&memory, &pipes) {
-        (Some(memory), _) => name(memory),
-        (None, Some((there, back))) => format!("{},{}", name(&there.0), name(&back.1)),
-        (None, None) => String::new(),
+    let arena = if transport == "channel" { Some(Arena::create("bench", Geometry::STANDARD)?) } else { None };
+    let path = match (&memory, &arena, &pipes) {
+        (_, Some(arena), _) => arena.of(Side::B).map(name).join(","),
+        (Some(memory), ..) => name(memory.as_fd()),
+        (_, _, Some((there, back))) => format!("{},{}", name(there.0.as_fd()), name(back.1.as_fd())),
+        (None, None, None) => String::new(),
     };
     let mut child = Command::new(std::env::current_exe()?)
         .args(["server", work, transport, &there.to_string(), &path, &count.to_string(), &len.to_string()])
@@ -351,6 +354,10 @@ fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64,
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
     let end = match (transport, memory) {
+        ("channel", _) => {
+            let arena = arena.context("no arena")?;
+            End::Channel(Channel::open(map(arena.of(Side::A), Side::A)?, &OpenArgs::default())?)
+        }
         ("raw", Some(memory)) => End::Raw(Raw::map(memory, 0)?),
         ("ring", Some(memory)) => End::Ring(Ring::map(memory, 0)?),
         ("unix", _) => End::Unix(UnixStream::connect(line.trim())?),
@@ -359,8 +366,7 @@ fn start(work: &str, transport: &str, (here, there): (usize, usize), count: u64,
             let ((_, write), (read, _)) = pipes.context("no pipes")?;
             End::Pipe(read.into(), write.into())
         }
-        (_, Some(memory)) => End::Channel(Channel::open(map(memory.as_fd(), Side::A)?, &OpenArgs::default())?),
-        (_, None) => {
+        _ => {
             let stream = TcpStream::connect(line.trim())?;
             stream.set_nodelay(true)?;
             End::Tcp(stream)
@@ -379,6 +385,6 @@ fn open(path: &str) -> Result<File> {
     Ok(File::options().read(true).write(true).open(path)?)
 }
 
-fn map(fd: BorrowedFd<'_>, side: Side) -> Result<&'static Arena> {
-    Ok(Box::leak(Box::new(Arena::map(fd, Geometry::STANDARD, side, &NoBells)?)))
+fn map(memory: [BorrowedFd<'_>; 2], side: Side) -> Result<&'static Arena> {
+    Ok(Box::leak(Box::new(Arena::map(memory, Geometry::STANDARD, side, &NoBells)?)))
 }

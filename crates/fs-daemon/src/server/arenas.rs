@@ -7,12 +7,12 @@ use super::{Answer, Server};
 use crate::bells::new_bell;
 use crate::listeners::{Netns, unmapped};
 use crate::seldom::Seldom;
-use fs_shm::control::{PeerSide, Reply};
-use fs_shm::{Arena, Bells, Side};
+use fs_shm::control::Reply;
+use fs_shm::{Arena, Bells, Memory, Side};
 use rustix::io::Errno;
 use std::collections::{HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,17 +38,43 @@ pub(super) struct Source {
     pub(super) asked: Instant,
 }
 
+/// An arena's memory: what both sides map, and the locks of each.
+#[derive(Clone, Debug)]
+pub(crate) struct ArenaMemory {
+    pub(crate) shared: Arc<OwnedFd>,
+    locks: [Arc<OwnedFd>; 2],
+}
+
+impl ArenaMemory {
+    /// What the holders of a side map, and nobody gets who is none.
+    pub(super) fn of(&self, side: Side) -> [Arc<OwnedFd>; 2] {
+        [self.shared.clone(), self.locks[side.index()].clone()]
+    }
+
+    /// The same for a mapping of the daemon's own.
+    pub(crate) fn fds(&self, side: Side) -> [BorrowedFd<'_>; 2] {
+        [self.shared.as_fd(), self.locks[side.index()].as_fd()]
+    }
+}
+
+impl From<Memory> for ArenaMemory {
+    fn from(memory: Memory) -> Self {
+        ArenaMemory { shared: Arc::new(memory.shared), locks: memory.locks.map(Arc::new) }
+    }
+}
+
 /// An arena. `None` for a side that is gone; then it lives on until its last connection has ended.
 #[derive(Debug)]
 pub(super) struct ArenaEntry {
-    pub(super) memory: Arc<OwnedFd>,
+    pub(super) memory: ArenaMemory,
     /// Who its sides were made for.
     pub(super) of: (Opener, Acceptor),
     pub(super) opener: Option<Opener>,
     pub(super) acceptor: Option<Acceptor>,
     /// A core is one of its sides, also when that side is gone.
     pub(super) wire: bool,
-    /// Attachments that may have it: the opener, acceptors, and who got a connection by fork or as a message.
+    /// Attachments that may have it: the opener, acceptors, and who got a connection by fork or as a message. Of which side,
+    /// [`Attachment::arenas`] says.
     pub(super) members: HashSet<u32>,
     /// It has lost a side, or a process that took part in it.
     pub(super) look: Option<Look>,
@@ -91,7 +117,7 @@ impl ArenaEntry {
 
 impl Server {
     /// Finds or makes the arena of these two; `ENOBUFS` at the limit. The last answer: it is new.
-    pub(super) fn arena_of(&mut self, opener: Opener, acceptor: Acceptor) -> Result<(u32, Arc<OwnedFd>, bool), Errno> {
+    pub(super) fn arena_of(&mut self, opener: Opener, acceptor: Acceptor) -> Result<(u32, ArenaMemory, bool), Errno> {
         let of = (opener, acceptor);
         let known = self.arena_of.get(&of).and_then(|id| Some((*id, self.arenas.get(id)?)));
         if let Some((id, entry)) = known.filter(|(_, entry)| !entry.is_dying()) {
@@ -112,9 +138,9 @@ impl Server {
                 return Err(Errno::NOBUFS);
             }
         }
-        let memory = Arc::new(Arena::create("fastsock-arena", self.geometry).inspect_err(no_descriptor)?);
+        let memory = ArenaMemory::from(Arena::create("fastsock-arena", self.geometry).inspect_err(no_descriptor)?);
         if let (Opener::Process(_), Acceptor::Listener(listener)) = of {
-            self.limit_waiting(listener, &memory);
+            self.limit_waiting(listener, &memory.shared);
         }
         // Numbers have 31 bits in `Object`.
         while self.next_arena == 0 || self.next_arena >> 31 != 0 || self.arenas.contains_key(&self.next_arena) {
@@ -122,10 +148,10 @@ impl Server {
         }
         let id = self.next_arena;
         self.next_arena += 1;
-        Arena::set_number(memory.as_fd(), id)?;
+        Arena::set_number(memory.shared.as_fd(), id)?;
         let mut members = HashSet::new();
         if let Opener::Process(process) = opener {
-            self.attachments.get_mut(&process).ok_or(Errno::NOTCONN)?.arenas.insert(id);
+            self.attachments.get_mut(&process).ok_or(Errno::NOTCONN)?.let_in(id, Side::A);
             members.insert(process);
         }
         let entry = ArenaEntry {
@@ -169,7 +195,7 @@ impl Server {
     pub(super) fn limit_waiting_everywhere(&self, listener: u32) {
         for id in self.arenas_of(listener) {
             if let Some(entry) = self.arenas.get(&id).filter(|entry| matches!(entry.of.0, Opener::Process(_))) {
-                self.limit_waiting(listener, &entry.memory);
+                self.limit_waiting(listener, &entry.memory.shared);
                 // A backlog that was raised has room for more.
                 if let Some(arena) = self.map(id, Side::B) {
                     arena.admit();
@@ -261,7 +287,7 @@ impl Server {
     /// Looks into an arena as one of its sides.
     pub(super) fn map(&self, id: u32, side: Side) -> Option<Arena> {
         let entry = self.arenas.get(&id)?;
-        match Arena::map_own(entry.memory.as_fd(), self.geometry, side, self.pollers) {
+        match Arena::map_own(entry.memory.fds(side), self.geometry, side, self.pollers) {
             Ok(arena) => Some(arena),
             Err(error) => {
                 static SELDOM: Seldom = Seldom::new();
@@ -274,22 +300,22 @@ impl Server {
     }
 
     /// Answers [`fs_shm::control::Request::Arena`].
-    pub(super) fn arena(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
-        let entry = self.arenas.get_mut(&id).ok_or(Errno::NOENT)?;
+    pub(super) fn arena(&mut self, me: u32, id: u32, side: Side) -> Result<Answer, Errno> {
+        let (entry, attachment) = (self.arenas.get_mut(&id), self.attachments.get_mut(&me));
+        let (entry, attachment) = (entry.ok_or(Errno::NOENT)?, attachment.ok_or(Errno::NOTCONN)?);
         let accepts = match entry.acceptor {
             Some(Acceptor::Listener(listener)) => {
                 self.listeners.get(listener).is_some_and(|listener| listener.holders.contains(&me))
             }
             _ => false,
         };
-        if !accepts && !entry.members.contains(&me) {
+        let may = attachment.is_let_in(id, side) || accepts && side == Side::B;
+        if !may {
             return Err(Errno::ACCESS);
         }
         entry.members.insert(me);
-        let side = if accepts { PeerSide::B } else { PeerSide::A };
-        let memory = entry.memory.clone();
-        self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.arenas.insert(id);
-        Ok(Answer::with(Reply::Arena { side }, [memory]))
+        attachment.let_in(id, side);
+        Ok(Answer::with(Reply::Arena, entry.memory.of(side)))
     }
 
     /// A process is told to connect from here to there by this arena, from a namespace. `false`: it has too many of these.

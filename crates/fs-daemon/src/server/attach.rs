@@ -12,7 +12,7 @@ use fs_shm::pages::{AttachmentPage, DESCRIPTORS};
 use fs_shm::{Bells, Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub(super) struct Attachment {
     pub(super) name: Text<32>,
     pub(super) page: AttachmentPage,
     pub(super) memory: Arc<OwnedFd>,
-    /// Arenas that it was given. What its page says of others is not believed.
-    pub(super) arenas: HashSet<u32>,
+    /// Arenas that it was given, and of which side (A, B). What its page says of others is not believed.
+    pub(super) arenas: HashMap<u32, [bool; 2]>,
     pub(super) listeners: HashSet<u32>,
     /// Namespaces that it has sockets in.
     pub(super) namespaces: HashSet<Netns>,
@@ -58,6 +58,15 @@ const PREPARED: usize = 8;
 const COPIED: usize = 1 << 18;
 
 impl Attachment {
+    /// It may have this side of an arena, whose locks it gets, from here on.
+    pub(super) fn let_in(&mut self, arena: u32, side: Side) {
+        self.arenas.entry(arena).or_default()[side.index()] = true;
+    }
+
+    pub(super) fn is_let_in(&self, arena: u32, side: Side) -> bool {
+        self.arenas.get(&arena).is_some_and(|sides| sides[side.index()])
+    }
+
     /// What it holds, as far as it may: number, object, cookie.
     pub(super) fn holds(&self) -> Vec<(i32, Object, u64)> {
         self.holds_among(0..DESCRIPTORS)
@@ -68,9 +77,9 @@ impl Attachment {
         // Most are of the arena of the one before.
         let mut last = None;
         let mut may = |object: &Object| match object {
-            Object::Channel { arena, .. } if last == Some(*arena) => true,
-            Object::Channel { arena, .. } if self.arenas.contains(arena) => {
-                last = Some(*arena);
+            Object::Channel { arena, side, .. } if last == Some((*arena, *side)) => true,
+            Object::Channel { arena, side, .. } if self.is_let_in(*arena, *side) => {
+                last = Some((*arena, *side));
                 true
             }
             Object::Channel { .. } => false,
@@ -90,7 +99,7 @@ impl Attachment {
     pub(super) fn holds_at(&self, fd: i32) -> Option<(Object, u64)> {
         let (object, cookie) = self.page.entry(fd)?;
         let may = match object {
-            Object::Channel { arena, .. } => self.arenas.contains(&arena),
+            Object::Channel { arena, side, .. } => self.is_let_in(arena, side),
             Object::Listener(listener) => self.listeners.contains(&listener),
             Object::Kernel(_) => true,
         };
@@ -171,7 +180,7 @@ impl Server {
             name,
             page,
             memory: Arc::new(memory),
-            arenas: HashSet::new(),
+            arenas: HashMap::new(),
             listeners: HashSet::new(),
             namespaces: HashSet::new(),
             shares: 0,
@@ -214,7 +223,8 @@ impl Server {
         let parent = attachment.forked_from.take();
         // Threads may have been in the middle of anything.
         attachment.page.end_all_changes();
-        attachment.arenas.clone().into_iter().for_each(|arena| self.look_soon(arena));
+        let arenas: Vec<u32> = attachment.arenas.keys().copied().collect();
+        arenas.into_iter().for_each(|arena| self.look_soon(arena));
         let heirs = self.heirs_of(me, parent);
         let pollers = self.pollers.leave_all(me, &heirs);
         self.free_locks(me, &pollers);
@@ -299,7 +309,7 @@ impl Server {
                 slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)).for_each(|channel| channel.retain_for_other());
             }
         }
-        for arena in &arenas {
+        for arena in arenas.keys() {
             if let Some(entry) = self.arenas.get_mut(arena) {
                 entry.members.insert(child);
             }
@@ -342,8 +352,7 @@ impl Server {
         let disarmed: Vec<u32> = slept_on.iter().copied().filter(|poller| !of_listeners.contains(poller)).collect();
         let gone = self.pollers.leave_all(id, &heirs);
         let mut told = HashSet::new();
-        let mut interrupted = HashSet::new();
-        for &arena in &attachment.arenas {
+        for &arena in attachment.arenas.keys() {
             let held = channels.get(&arena).map_or(&[][..], Vec::as_slice);
             let opened = self.arenas.get(&arena).is_some_and(|entry| entry.opener == Some(Opener::Process(id)));
             for side in [Side::A, Side::B] {
@@ -352,14 +361,11 @@ impl Server {
                 disarmed.iter().for_each(|&poller| mapped.disarm(poller));
                 if side == Side::A {
                     mapped.break_locks(id);
-                    // Both sides' at once, and what the process has on either is released after that.
-                    let broken =
-                        |slot: &u32| Channel::at(&mapped, *slot).is_some_and(|channel| channel.break_locks(id));
-                    interrupted.extend(held.iter().map(|&(slot, _)| slot).filter(broken).map(|slot| (arena, slot)));
                 }
                 for &(slot, _) in held.iter().filter(|(_, of)| *of == side) {
                     if let Some(channel) = Channel::at(&mapped, slot) {
-                        channel.release_gone(1, interrupted.contains(&(arena, slot)));
+                        let interrupted = channel.break_locks(id);
+                        channel.release_gone(1, interrupted);
                     }
                 }
                 if opened || !held.is_empty() {
@@ -411,7 +417,7 @@ impl Server {
     fn free_locks(&mut self, id: u32, pollers: &[u32]) {
         let Some(attachment) = self.attachments.get(&id) else { return };
         let channels = attachment.channels();
-        for &arena in &attachment.arenas {
+        for &arena in attachment.arenas.keys() {
             for side in [Side::A, Side::B] {
                 let Some(mapped) = self.map(arena, side) else { continue };
                 pollers.iter().for_each(|&poller| mapped.evict(poller));
@@ -431,7 +437,7 @@ impl Server {
     /// Frees the lanes of pollers that are gone.
     pub(super) fn evict(&mut self, me: u32, pollers: &[u32]) {
         let Some(attachment) = self.attachments.get(&me) else { return };
-        for &arena in &attachment.arenas {
+        for &arena in attachment.arenas.keys() {
             for side in [Side::A, Side::B] {
                 if let Some(mapped) = self.map(arena, side) {
                     pollers.iter().for_each(|&poller| mapped.evict(poller));
@@ -494,7 +500,7 @@ impl Server {
     pub(super) fn asked_to_trim(&mut self, connection: u64, arena: u32) {
         self.counters.requests += 1;
         let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
-        if me.and_then(|me| self.attachments.get(&me)).is_some_and(|mine| mine.arenas.contains(&arena)) {
+        if me.and_then(|me| self.attachments.get(&me)).is_some_and(|mine| mine.arenas.contains_key(&arena)) {
             self.trim_soon(arena);
         }
     }
@@ -504,7 +510,8 @@ impl Server {
         let holders = self.pollers.holders(poller).ok_or(Errno::NOENT)?;
         let mine = &self.attachments.get(&me).ok_or(Errno::NOTCONN)?.arenas;
         let shares = |holder: &u32| {
-            *holder == me || self.attachments.get(holder).is_some_and(|other| !other.arenas.is_disjoint(mine))
+            *holder == me
+                || self.attachments.get(holder).is_some_and(|other| other.arenas.keys().any(|id| mine.contains_key(id)))
         };
         let is_wire = |id: &u32| self.arenas.get(id).is_some_and(|arena| arena.wire);
         let is_core = holders.is_empty();
@@ -515,7 +522,7 @@ impl Server {
             }
             _ => false,
         };
-        let may = holders.iter().any(shares) || is_core && mine.iter().any(is_wire) || mine.iter().any(leads_to_it);
+        let may = holders.iter().any(shares) || is_core && mine.keys().any(is_wire) || mine.keys().any(leads_to_it);
         if may { Ok(()) } else { Err(Errno::ACCESS) }
     }
 

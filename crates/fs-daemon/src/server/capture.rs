@@ -40,7 +40,7 @@ impl Capture {
         let record = CaptureRecord::Arena { arena, fresh, missed: self.missed, geometry };
         let mut bytes = [0; CAPTURE_HEADER];
         let sent = record.encode(&mut bytes).map_err(|_| Errno::INVAL).and_then(|()| {
-            let memory = to_read(&entry.memory)?;
+            let memory = to_read(&entry.memory.shared)?;
             socket::send(self.socket.as_fd(), &bytes, &[memory.as_fd()])
         });
         match sent {

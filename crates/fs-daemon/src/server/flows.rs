@@ -175,7 +175,7 @@ impl Server {
                 changed = true;
             }
         }
-        for id in arenas {
+        for id in arenas.into_keys() {
             let Some(entry) = self.arenas.get(&id).filter(|entry| !entry.stopped) else { continue };
             if let Some(Acceptor::Listener(listener)) = entry.acceptor {
                 self.end_arena(listener, id);

@@ -29,6 +29,7 @@ use crate::owners::Owners;
 use crate::seldom::Seldom;
 use crate::sys::{self, Alarm, Credentials};
 use crate::wire::{ListenerOptions, Wire};
+pub(crate) use arenas::ArenaMemory;
 use arenas::{Acceptor, ArenaEntry, Opener};
 use attach::Attachment;
 use fs_shm::Geometry;
@@ -592,7 +593,7 @@ impl Server {
             }
             Request::Shut { listener } => self.shut_listener(me, listener),
             Request::Leave { listener } => self.leave_listener(me, listener),
-            Request::Arena { arena } => self.arena(me, arena),
+            Request::Arena { arena, side } => self.arena(me, arena, side),
             Request::Listener { listener } => self.listener_page(me, listener),
             Request::Fork => self.fork(me, fd.ok_or(Errno::BADF)?),
             Request::Prepare => self.prepare(me, fd.ok_or(Errno::BADF)?),

@@ -262,25 +262,28 @@ impl Server {
             return Ok(self.kernel(KernelReason::NoListener));
         }
         let mut arenas = [0; GROUP_MAX];
-        let mut memory = Vec::new();
+        let (mut fds, mut count) = (Vec::new(), 0);
         for listener in group.into_iter().take(GROUP_MAX) {
             match self.arena_of(Opener::Process(me), Acceptor::Listener(listener)) {
-                Ok((id, fd, _)) if self.note_ends(id, from.netns, SocketAddr::new(source, from.local.port()), to) => {
-                    arenas[memory.len()] = id;
-                    memory.push(fd);
+                Ok((id, memory, _))
+                    if self.note_ends(id, from.netns, SocketAddr::new(source, from.local.port()), to) =>
+                {
+                    arenas[count] = id;
+                    count += 1;
+                    fds.extend(memory.of(Side::A));
                 }
                 Ok(_) => tracing::debug!(%to, "a process connects from too many addresses"),
                 // At a limit; the reason is counted, and said where it is ours to mend.
                 Err(error) => tracing::debug!(%error, "no arena"),
             }
         }
-        if memory.is_empty() {
+        if count == 0 {
             return Ok(self.kernel(KernelReason::Limit));
         }
         self.counters.routes_local += 1;
         let generation = self.directory.generation();
-        let reply = Reply::Local { generation, source, arenas, count: memory.len() as u8 };
-        Ok(Answer::with(reply, memory))
+        let reply = Reply::Local { generation, source, arenas, count: count as u8 };
+        Ok(Answer::with(reply, fds))
     }
 
     fn route_wire(&mut self, me: u32, from: Placeholder, to: SocketAddr, socket: OwnedFd) -> Result<Answer, Errno> {
@@ -301,7 +304,7 @@ impl Server {
             self.keep_source(arena, from.local, socket);
         }
         self.counters.routes_wire += 1;
-        Ok(Answer::with(Reply::Wire { generation: self.directory.generation(), arena, core }, [memory]))
+        Ok(Answer::with(Reply::Wire { generation: self.directory.generation(), arena, core }, memory.of(Side::A)))
     }
 
     /// A process is about to connect from a place that its socket is bound to: the socket is held, so that nobody else has it in the

@@ -98,7 +98,7 @@ impl Server {
         let memory = self.give(me, object)?;
         // Where there is no room its connections go on, and new ones of it are the kernel's.
         let _ = self.enter_namespace(me, placeholder.netns);
-        Ok(Answer::with(Reply::Claimed { object }, [memory]))
+        Ok(Answer::with(Reply::Claimed { object }, memory))
     }
 
     /// The message was not sent.
@@ -141,14 +141,14 @@ impl Server {
     }
 
     /// Lets a process use an object from here on; answers the memory.
-    fn give(&mut self, me: u32, object: Object) -> Result<Arc<OwnedFd>, Errno> {
+    fn give(&mut self, me: u32, object: Object) -> Result<Vec<Arc<OwnedFd>>, Errno> {
         let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
         match object {
-            Object::Channel { arena, .. } => {
+            Object::Channel { arena, side, .. } => {
                 let entry = self.arenas.get_mut(&arena).ok_or(Errno::NOENT)?;
-                attachment.arenas.insert(arena);
+                attachment.let_in(arena, side);
                 entry.members.insert(me);
-                Ok(entry.memory.clone())
+                Ok(entry.memory.of(side).into())
             }
             Object::Listener(listener) => {
                 let entry = self.listeners.get_mut(listener).ok_or(Errno::NOENT)?;
@@ -157,7 +157,7 @@ impl Server {
                 entry.more.page.set_holders(entry.holders.len() as u32);
                 let memory = entry.more.memory.clone();
                 self.resume_listener(listener);
-                Ok(memory)
+                Ok(vec![memory])
             }
             Object::Kernel(_) => Err(Errno::NOENT),
         }

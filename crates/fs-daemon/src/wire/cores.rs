@@ -6,7 +6,7 @@ use super::connect::{SharedListener, incoming, listen, outgoing};
 use super::former::Former;
 use super::{Wire, WireListener};
 use crate::bells::Pollers;
-use crate::server::{Command, Commands};
+use crate::server::{ArenaMemory, Command, Commands};
 use fs_rt::{BuildError, CoreCtx, CoreRef, Handle, LinkChoice, Runtime, XdpMode};
 use fs_shm::control::BUCKETS;
 use fs_shm::{Arena, Geometry, Side};
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -171,8 +171,8 @@ impl Core {
         Ok(core)
     }
 
-    fn arena(&self, id: u32, memory: &OwnedFd, side: Side) -> Option<Rc<CoreArena>> {
-        match Arena::map_own(memory.as_fd(), self.shared.geometry, side, self.shared.bells) {
+    fn arena(&self, id: u32, memory: &ArenaMemory, side: Side) -> Option<Rc<CoreArena>> {
+        match Arena::map_own(memory.fds(side), self.shared.geometry, side, self.shared.bells) {
             Ok(arena) => {
                 let arena = CoreArena::new(id, arena, self.id)?;
                 self.poller.add(arena.clone());
@@ -195,7 +195,7 @@ impl Wire for Cores {
         (self.device.0, &self.device.1)
     }
 
-    fn outgoing(&self, core: u16, arena: u32, memory: Arc<OwnedFd>) {
+    fn outgoing(&self, core: u16, arena: u32, memory: ArenaMemory) {
         self.on(core, move |core| async move {
             // Without it the process's connections stay "connecting" until it gives up.
             if core.arena(arena, &memory, Side::B).is_none() {
@@ -204,7 +204,7 @@ impl Wire for Cores {
         });
     }
 
-    fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: Arc<OwnedFd>) {
+    fn listen(&self, core: u16, listener: WireListener, arena: u32, memory: ArenaMemory) {
         self.on(core, move |core| async move {
             let WireListener { listener: id, at, v6_only, .. } = listener;
             let known = core.listening.borrow().get(&(at, v6_only)).cloned();

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::state::{Phase, State, closed_bit, refusing_bit, reset_bit};
 use super::{CAPTURED, Channel, DEFERRED, RCV_SHUT, RESET_SEEN, SND_SHUT};
-use crate::holder;
+use crate::holder::{self, Sending};
 use crate::layout::Side;
 
 /// shutdown(2)'s second argument.
@@ -149,12 +149,19 @@ impl Channel<'_> {
             }
         };
         // Calls of other threads on this side that are under way end first; those that come later find it closed. A
-        // lock that is not to be had for seconds (a stopped holder, a scribbled word) does not keep the side open.
-        let rx_held = lock(&self.rx().inn.lock);
-        let tx_held = lock(&self.tx().tx.lock);
+        // lock that is not to be had for seconds (a stopped holder) does not keep the side open.
+        let rx_held = lock(&self.locks().receive);
+        let tx_held = lock(&self.locks().send);
         if matches!(rx_held, Err(Errno::INTR)) || matches!(tx_held, Err(Errno::INTR)) {
             return Err(Errno::INTR);
         }
+        let tx_held = match tx_held {
+            Ok(Some(held)) => Some(Sending::new(held, self.writer())),
+            _ => {
+                self.writer().store(0, SeqCst);
+                None
+            }
+        };
         if self.live().is_err() {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::close::Locks;
 use super::state::Phase;
 use super::{Channel, DEFERRED};
-use crate::holder;
+use crate::holder::{self, Sending};
 use crate::layout::Side;
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -46,7 +46,7 @@ impl Channel<'_> {
         }
         self.set_due(0);
         if is_holding {
-            match holder::try_lock(&self.tx().tx.lock) {
+            match holder::try_lock(&self.locks().send).map(|held| Sending::new(held, self.writer())) {
                 Some(_held) => self.let_go_locked(),
                 None => {
                     self.set_due(now.max(1));

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::close::Locks;
 use super::state::{Phase, State};
 use super::{CAPTURED, CORE, CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SEVERAL, SND_SHUT};
-use crate::holder::{self, Held};
+use crate::holder::{self, Held, Sending};
 use crate::ring::{Ring, SEGMENT};
 
 /// Flags of a receive.
@@ -100,7 +100,7 @@ impl<'a> Channel<'a> {
     }
 
     /// Any bytes, to any connection.
-    fn send_any(&self, bufs: &[IoSlice<'_>], held: Held<'a>, enter: bool, more: bool) -> Result<usize, Errno> {
+    fn send_any(&self, bufs: &[IoSlice<'_>], held: Sending<'a>, enter: bool, more: bool) -> Result<usize, Errno> {
         let total: usize = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
         let stays = || {
             let hold = more || self.own().flags.load(Relaxed) & CORKED != 0;
@@ -244,13 +244,14 @@ impl<'a> Channel<'a> {
     }
 
     #[inline]
-    pub(super) fn lock_send(&self) -> Result<Held<'a>, Errno> {
-        holder::lock(&self.block().tx[self.side().index()].lock, self.users())
+    pub(super) fn lock_send(&self) -> Result<Sending<'a>, Errno> {
+        let held = holder::lock(&self.locks().send, self.users())?;
+        Ok(Sending::new(held, self.writer()))
     }
 
     #[inline]
     fn lock_recv(&self) -> Result<Held<'a>, Errno> {
-        holder::lock(&self.block().inn[self.side().index()].hot.lock, self.users())
+        holder::lock(&self.locks().receive, self.users())
     }
 
     /// The checks before sending; gives the lock back. `stays`: all of it is held back. `Ok(None)`: the peer has closed, or shut
@@ -258,9 +259,9 @@ impl<'a> Channel<'a> {
     fn begin_send(
         &self,
         total: usize,
-        held: Held<'a>,
+        held: Sending<'a>,
         stays: impl FnOnce() -> bool,
-    ) -> Result<Option<Held<'a>>, Errno> {
+    ) -> Result<Option<Sending<'a>>, Errno> {
         if self.may_send() {
             return Ok(Some(held));
         }
@@ -557,7 +558,7 @@ pub struct Writing<'a> {
     channel: Channel<'a>,
     ring: Ring<'a>,
     committed: bool,
-    _held: Held<'a>,
+    _held: Sending<'a>,
 }
 
 impl Writing<'_> {

@@ -36,7 +36,7 @@ use crate::addr::Addr;
 use crate::arena::Arena;
 use crate::holder::{self, Users};
 use crate::lanes::{Changes, Lane, set_bit};
-use crate::layout::{Block, Out, OutPair, Side, SideOwn};
+use crate::layout::{Block, Out, OutPair, Side, SideOwn, SlotLocks};
 use crate::ring::{Broken, DEFAULT_BUFFERS, Ring};
 use crate::sleep;
 
@@ -304,19 +304,28 @@ impl<'a> Channel<'a> {
         set_bit(&self.block().inn[self.side().index()].wake.watch, lane, false);
     }
 
-    /// Frees the locks that a dead attachment holds on either side of this channel (the daemon; after the process is
-    /// gone, or has exec'ed). Whether there was one: it ended in the middle of a call.
+    /// Frees the locks of this side that a dead attachment holds (the daemon; after the process is gone, or has exec'ed). Whether there
+    /// was one: it ended in the middle of a call.
     pub fn break_locks(&self, attachment: u32) -> bool {
-        let block = self.block();
-        let locks = (0..2).flat_map(|side| [&block.inn[side].hot.lock, &block.tx[side].lock]);
-        locks.fold(false, |any, lock| any | holder::break_lock(lock, attachment))
+        let locks = self.locks();
+        let received = holder::break_lock(&locks.receive, attachment);
+        let sent = holder::is_of(&locks.send, attachment);
+        if sent {
+            // First: whoever gets the lock marks again.
+            self.writer().store(0, SeqCst);
+            holder::break_lock(&locks.send, attachment);
+        }
+        received || sent
     }
 
     /// Frees the locks of this side that this very thread holds, which has jumped out of the call that took them.
     pub fn break_own_locks(&self) {
-        let side = self.side().index();
-        holder::break_own(&self.block().inn[side].hot.lock);
-        holder::break_own(&self.block().tx[side].lock);
+        let locks = self.locks();
+        holder::break_own(&locks.receive);
+        if holder::is_own(&locks.send) {
+            self.writer().store(0, SeqCst);
+            holder::break_own(&locks.send);
+        }
     }
 
     /// Gives back so many references of a process that is gone (the daemon), and wakes those who may wait for what it was in the middle
@@ -390,6 +399,18 @@ impl<'a> Channel<'a> {
     #[inline]
     pub(crate) fn block(&self) -> &'a Block {
         self.block
+    }
+
+    /// This side's locks.
+    #[inline]
+    pub(crate) fn locks(&self) -> &'a SlotLocks {
+        self.arena.slot_locks(self.slot)
+    }
+
+    /// The mark of who has the send lock of this side.
+    #[inline]
+    pub(crate) fn writer(&self) -> &'a crate::word::AtomicU64 {
+        &self.block().tx[self.side().index()].writer
     }
 
     #[inline]

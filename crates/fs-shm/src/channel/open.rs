@@ -90,9 +90,10 @@ impl<'a> Channel<'a> {
                 continue;
             }
             let channel = Channel { arena, block, slot, generation };
+            channel.begin_locks();
             let pushed = if channel.own().flags.load(Relaxed) & DEFERRED == 0 {
                 let keep_out = || channel.keep_out();
-                let lock = holder::lock(&arena.head().inbox_lock, Users::Several);
+                let lock = holder::lock(&arena.locks().inbox, Users::Several);
                 lock.and_then(|held| arena.push(held, channel.entry(), args.backlog, keep_out))
             } else {
                 Ok(())
@@ -127,6 +128,7 @@ impl<'a> Channel<'a> {
             let channel = Channel::with_generation(arena, slot, generation);
             let taken = channel.zip(channel.and_then(|channel| channel.take_for_accept()));
             if let Some((channel, _)) = taken {
+                channel.begin_locks();
                 channel.own().refs.store(1, Release);
             }
             arena.pass(position);
@@ -202,7 +204,7 @@ impl<'a> Channel<'a> {
         if self.own().flags.fetch_and(!DEFERRED, SeqCst) & DEFERRED == 0 {
             return;
         }
-        let word = &self.arena().head().inbox_lock;
+        let word = &self.arena().locks().inbox;
         let held = match locks {
             Locks::Take => holder::lock(word, Users::Several).ok(),
             Locks::Break => holder::try_lock(word),
@@ -219,6 +221,18 @@ impl<'a> Channel<'a> {
         if self.arena().is_closed() && self.take_unaccepted() {
             let (peer, ends) = (Side::B, closed_bit(Side::B) | reset_bit(Side::B));
             self.change(|state| (!state.is_closed(peer)).then(|| state.with(ends)));
+        }
+    }
+
+    /// The locks of this side in the slot's new life: a process that was killed after it had closed its side may have left them held.
+    fn begin_locks(&self) {
+        let locks = self.locks();
+        for lock in [&locks.receive, &locks.send] {
+            let holder = lock.load(Relaxed);
+            // A thread of this process has a handle of the life before, and gives it back.
+            if holder != 0 && holder >> 32 != u64::from(holder::attachment()) {
+                lock.store(0, Relaxed);
+            }
         }
     }
 
@@ -307,11 +321,7 @@ fn prepare(block: &Block, map: Map, args: &OpenArgs) {
         tx[side].head_seen.store(0, Relaxed);
         tx[side].due.store(0, Relaxed);
         tx[side].held.store(0, Relaxed);
-        for lock in [&tx[side].lock, &inn.hot.lock] {
-            if lock.load(Relaxed) >> 32 != u64::from(holder::attachment()) {
-                lock.store(0, Relaxed);
-            }
-        }
+        tx[side].writer.store(0, Relaxed);
         let own = &own[side];
         for word in [&own.refs, &own.status, &own.error, &own.flags, &own.rcvlowat] {
             word.store(0, Relaxed);

@@ -341,7 +341,6 @@ mod tests {
     use super::*;
     use crate::{Arena, Geometry, NoBells, OpenArgs};
     use rustix::io::Errno;
-    use std::os::fd::AsFd;
 
     const ALL: Options = Options {
         nodelay: true,
@@ -366,7 +365,7 @@ mod tests {
 
     fn two() -> (Arena, Arena) {
         let fd = Arena::create("options", Geometry::SMALL).unwrap();
-        let map = |side| Arena::map(fd.as_fd(), Geometry::SMALL, side, &NoBells).unwrap();
+        let map = |side| Arena::map(fd.of(side), Geometry::SMALL, side, &NoBells).unwrap();
         (map(Side::A), map(Side::B))
     }
 

@@ -1,4 +1,3 @@
-use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::atomic::{
     AtomicU32,
@@ -25,7 +24,7 @@ fn arenas(geometry: Geometry) -> (&'static Arena, &'static Arena) {
         return (leak(a), leak(b));
     }
     let fd = Arena::create("test", geometry).unwrap();
-    let map = |side| leak(Arena::map(fd.as_fd(), geometry, side, &NoBells).unwrap());
+    let map = |side| leak(Arena::map(fd.of(side), geometry, side, &NoBells).unwrap());
     (map(Side::A), map(Side::B))
 }
 
@@ -219,7 +218,7 @@ fn slots_are_used_again_and_stale_handles_notice() {
 fn a_sleeping_poller_is_rung_once() {
     let fd = Arena::create("test", Geometry::SMALL).unwrap();
     let bells = leak(Counting::default());
-    let map = |side| leak(Arena::map(fd.as_fd(), Geometry::SMALL, side, bells).unwrap());
+    let map = |side| leak(Arena::map(fd.of(side), Geometry::SMALL, side, bells).unwrap());
     let (a, b) = (map(Side::A), map(Side::B));
     let lane = b.join(77).unwrap();
     assert_eq!(b.join(77), Some(lane));
@@ -256,7 +255,7 @@ impl crate::Bells for Closing {
 fn a_connection_to_a_listener_that_closes_just_then_is_refused() {
     let fd = Arena::create("test", Geometry::SMALL).unwrap();
     let bells = leak(Closing::default());
-    let map = |side| leak(Arena::map(fd.as_fd(), Geometry::SMALL, side, bells).unwrap());
+    let map = |side| leak(Arena::map(fd.of(side), Geometry::SMALL, side, bells).unwrap());
     let (a, b) = (map(Side::A), map(Side::B));
     bells.0.set(b).unwrap();
     let lane = b.join(77).unwrap();
@@ -272,7 +271,7 @@ fn a_connection_to_a_listener_that_closes_just_then_is_refused() {
 fn the_next_poller_of_a_lane_takes_no_rings_for_others() {
     let fd = Arena::create("test", Geometry::SMALL).unwrap();
     let bells = leak(Counting::default());
-    let map = |side| leak(Arena::map(fd.as_fd(), Geometry::SMALL, side, bells).unwrap());
+    let map = |side| leak(Arena::map(fd.of(side), Geometry::SMALL, side, bells).unwrap());
     let (a, b) = (map(Side::A), map(Side::B));
     let dead = b.join(1).unwrap();
     b.watch_inbox(dead, true);
@@ -473,11 +472,41 @@ fn a_blocked_reader_is_woken() {
 #[test]
 fn locks_of_the_dead_are_broken() {
     let (a, _b) = pair(Geometry::SMALL);
-    a.block().tx[0].lock.store(99 << 32 | 5, SeqCst);
+    a.locks().send.store(99 << 32 | 5, SeqCst);
+    a.writer().store(1, SeqCst);
     a.break_locks(98);
-    assert_ne!(a.block().tx[0].lock.load(SeqCst), 0);
+    assert_ne!(a.locks().send.load(SeqCst), 0);
     a.break_locks(99);
+    assert_eq!(a.writer().load(SeqCst), 0, "who looks sees that nobody writes");
     assert_eq!(a.send_one(b"x"), Ok(1));
+}
+
+/// A process that was killed while it closed has left its side's locks held, and the slot goes on to others.
+#[test]
+fn locks_that_a_life_before_has_left_are_free_in_the_next() {
+    let (a, b) = arenas(Geometry::SMALL);
+    for arena in [a, b] {
+        let locks = arena.slot_locks(0);
+        locks.send.store(99 << 32 | 5, SeqCst);
+        locks.receive.store(99 << 32 | 5, SeqCst);
+    }
+    let near = open(a);
+    let far = Channel::accept(b).unwrap();
+    assert_eq!(near.slot(), 0);
+    for (from, to) in [(&near, &far), (&far, &near)] {
+        assert_eq!(from.send_one(b"x"), Ok(1));
+        assert_eq!(recv(to, 10).unwrap(), b"x");
+    }
+}
+
+#[test]
+fn a_side_is_not_kept_by_locks_of_the_other() {
+    let (a, b) = pair(Geometry::SMALL);
+    a.locks().send.store(99 << 32 | 5, SeqCst);
+    a.locks().receive.store(99 << 32 | 5, SeqCst);
+    assert_eq!(b.send_one(b"x"), Ok(1));
+    assert_eq!(b.recv_one(&mut [0; 8]), Err(Errno::AGAIN));
+    assert_eq!(b.close(false), Ok(true));
 }
 
 #[test]
@@ -572,7 +601,7 @@ fn a_stream_between_two_threads_without_system_calls() {
 #[cfg_attr(miri, ignore)] // Naps.
 fn a_lock_that_is_taken_is_waited_for() {
     let (a, b) = pair(Geometry::SMALL);
-    let word = &a.block().tx[0].lock;
+    let word = &a.locks().send;
     word.store(77 << 32 | 5, SeqCst);
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(a.send_one(b"later"), Ok(5)));
@@ -762,7 +791,7 @@ fn who_leaves_others_behind_is_no_edge() {
     a.arena().drain(lane, |_| {});
     a.release_gone(1, false);
     assert!(!a.arena().is_marked(lane, a.slot()));
-    a.block().tx[0].lock.store(99 << 32 | 5, SeqCst);
+    a.locks().send.store(99 << 32 | 5, SeqCst);
     let interrupted = a.break_locks(99);
     a.release_gone(1, interrupted);
     assert!(a.arena().is_marked(lane, a.slot()));

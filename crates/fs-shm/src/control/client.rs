@@ -100,14 +100,14 @@ pub enum Way {
         /// The address that the connection comes from.
         source: core::net::IpAddr,
         /// Arena numbers and their memory, in order, as many as are `Some`.
-        arenas: [Option<(u32, Fd)>; super::GROUP_MAX],
+        arenas: [Option<(u32, SideMemory)>; super::GROUP_MAX],
     },
     /// Over the wire: side A of this arena.
     Wire {
         /// Its number.
         arena: u32,
         /// Its memory.
-        memory: Fd,
+        memory: SideMemory,
         /// The core behind it.
         core: u16,
     },
@@ -115,6 +115,38 @@ pub enum Way {
     Kernel(KernelReason),
     /// Not at all.
     Refused(Errno),
+}
+
+/// An arena's memory as one side has it.
+#[derive(Debug)]
+pub struct SideMemory {
+    shared: Fd,
+    locks: Fd,
+}
+
+impl SideMemory {
+    fn take(fds: &mut Fds) -> Result<Self, Error> {
+        Ok(Self { shared: fds.take().ok_or(NO_FD)?, locks: fds.take().ok_or(NO_FD)? })
+    }
+
+    /// What [`crate::Arena::map`] wants.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.shared.as_fd(), self.locks.as_fd()]
+    }
+
+    /// The memory of both sides, and the locks.
+    pub fn into_fds(self) -> [Fd; 2] {
+        [self.shared, self.locks]
+    }
+}
+
+/// The memory of what was claimed.
+#[derive(Debug)]
+pub enum Claimed {
+    /// Of a connection.
+    Arena(SideMemory),
+    /// Of a listener.
+    Page(Fd),
 }
 
 /// What became of [`Client::listen`].
@@ -416,12 +448,12 @@ impl Client {
             Reply::Local { generation, source, arenas, count } => {
                 let mut given = [const { None }; super::GROUP_MAX];
                 for (place, arena) in given.iter_mut().zip(arenas).take(usize::from(count)) {
-                    *place = Some((arena, fds.take().ok_or(NO_FD)?));
+                    *place = Some((arena, SideMemory::take(&mut fds)?));
                 }
                 (generation, Way::Local { source, arenas: given })
             }
             Reply::Wire { generation, arena, core } => {
-                (generation, Way::Wire { arena, memory: fds.take().ok_or(NO_FD)?, core })
+                (generation, Way::Wire { arena, memory: SideMemory::take(&mut fds)?, core })
             }
             Reply::Kernel { generation, reason } => (generation, Way::Kernel(reason)),
             Reply::Refused { generation, errno } => (generation, Way::Refused(Errno::from_raw_os_error(errno))),
@@ -473,10 +505,10 @@ impl Client {
         }
     }
 
-    /// The memory of an arena that this process takes part in, and its side.
-    pub fn arena(&self, arena: u32) -> Result<(PeerSide, Fd), Error> {
-        match self.request(&Request::Arena { arena }, &[])? {
-            (Reply::Arena { side }, mut fds) => Ok((side, fds.take().ok_or(NO_FD)?)),
+    /// The memory of an arena of which this process has that side.
+    pub fn arena(&self, arena: u32, side: PeerSide) -> Result<SideMemory, Error> {
+        match self.request(&Request::Arena { arena, side }, &[])? {
+            (Reply::Arena, mut fds) => SideMemory::take(&mut fds),
             _ => Err(UNEXPECTED),
         }
     }
@@ -561,9 +593,12 @@ impl Client {
 
     /// What a received or inherited descriptor stands for, with its memory (arena or listener page); `None` when it
     /// is not ours. The caller has one reference of it from here on.
-    pub fn claim(&self, placeholder: BorrowedFd<'_>) -> Result<Option<(Object, Fd)>, Error> {
+    pub fn claim(&self, placeholder: BorrowedFd<'_>) -> Result<Option<(Object, Claimed)>, Error> {
         match self.request(&Request::Claim, &[placeholder])? {
-            (Reply::Claimed { object }, mut fds) => Ok(Some((object, fds.take().ok_or(NO_FD)?))),
+            (Reply::Claimed { object: object @ Object::Channel { .. } }, mut fds) => {
+                Ok(Some((object, Claimed::Arena(SideMemory::take(&mut fds)?))))
+            }
+            (Reply::Claimed { object }, mut fds) => Ok(Some((object, Claimed::Page(fds.take().ok_or(NO_FD)?)))),
             (Reply::Kernel { .. }, _) => Ok(None),
             _ => Err(UNEXPECTED),
         }

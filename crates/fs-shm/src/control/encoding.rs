@@ -74,7 +74,11 @@ impl Request {
                 w.addr(a);
                 w.addr(b);
             }
-            Request::Arena { arena } | Request::Trim { arena } => w.u32(arena),
+            Request::Arena { arena, side } => {
+                w.u32(arena);
+                w.u8(side as u8);
+            }
+            Request::Trim { arena } => w.u32(arena),
             Request::ForkFailed { child } | Request::Inherit { child } | Request::Spawned { child } => w.u32(child),
             Request::Share { object, cookie, fd } => {
                 w.u64(object.to_word());
@@ -136,7 +140,7 @@ impl Request {
             5 => Request::Route { to: r.addr()? },
             6 => Request::Listen,
             7 => Request::Unlisten { listener: r.u32()? },
-            8 => Request::Arena { arena: r.u32()? },
+            8 => Request::Arena { arena: r.u32()?, side: if r.bool()? { PeerSide::B } else { PeerSide::A } },
             9 => Request::Listener { listener: r.u32()? },
             10 => Request::Fork,
             11 => Request::ForkFailed { child: r.u32()? },
@@ -178,7 +182,7 @@ impl Reply {
         let mut w = Writer::new(buffer);
         header(&mut w, self.kind(), number);
         match *self {
-            Reply::Done | Reply::PortInUse => {}
+            Reply::Done | Reply::PortInUse | Reply::Arena => {}
             Reply::Failed { errno } => w.u32(errno as u32),
             Reply::Welcome { attachment, epoch, geometry } => {
                 w.u32(attachment);
@@ -210,7 +214,6 @@ impl Reply {
                 w.u32(errno as u32);
             }
             Reply::Listener { listener } => w.u32(listener),
-            Reply::Arena { side } => w.u8(side as u8),
             Reply::Vouched { all } => w.bool(all),
             Reply::Forked { child } => w.u32(child),
             Reply::Claimed { object } => w.u64(object.to_word()),
@@ -241,7 +244,7 @@ impl Reply {
                 Reply::Kernel { .. } => 7,
                 Reply::Refused { .. } => 8,
                 Reply::Listener { .. } => 9,
-                Reply::Arena { .. } => 10,
+                Reply::Arena => 10,
                 Reply::Forked { .. } => 11,
                 Reply::Claimed { .. } => 12,
                 Reply::Sockets { .. } => 13,
@@ -283,7 +286,7 @@ impl Reply {
             },
             8 => Reply::Refused { generation: r.u64()?, errno: errno(r.u32()?)? },
             9 => Reply::Listener { listener: r.u32()? },
-            10 => Reply::Arena { side: if r.bool()? { PeerSide::B } else { PeerSide::A } },
+            10 => Reply::Arena,
             11 => Reply::Forked { child: r.u32()? },
             12 => Reply::Claimed { object: object(r.u64()?)? },
             // The rows are the caller's to read.

@@ -5,7 +5,7 @@ use super::wire::Text;
 use core::net::{IpAddr, SocketAddr};
 
 /// The version that both sides have to speak: of the messages in the upper half, of the layout in memory in the lower.
-pub const VERSION: u32 = 10 << 16 | crate::layout::VERSION;
+pub const VERSION: u32 = 11 << 16 | crate::layout::VERSION;
 
 /// No message but an admin reply is longer.
 pub const MESSAGE_MAX: usize = 512;
@@ -14,7 +14,7 @@ pub const MESSAGE_MAX: usize = 512;
 pub const ADMIN_MAX: usize = 16 << 10;
 
 /// Descriptors that a message carries at most.
-pub const FDS_MAX: usize = 8;
+pub const FDS_MAX: usize = 2 * GROUP_MAX;
 
 /// Arenas that a local route names at most: of a larger reuseport group, that many, chosen by rotation.
 pub const GROUP_MAX: usize = 7;
@@ -176,10 +176,12 @@ pub enum Request {
         /// Its number.
         listener: u32,
     },
-    /// Asks for an arena that this process takes part in. → [`Reply::Arena`] and the memory
+    /// Asks for an arena that this process takes part in. → [`Reply::Arena`], the memory, and the locks of that side
     Arena {
         /// Its number.
         arena: u32,
+        /// The side that this process has, of which it gets the locks.
+        side: super::PeerSide,
     },
     /// Asks for the page of a listener that this process holds. → [`Reply::Listener`] and the page
     Listener {
@@ -235,7 +237,8 @@ pub enum Request {
         cookie: u64,
     },
     /// The descriptor that comes along was received or inherited; what is it? Holding it is the proof that asking is
-    /// allowed. → [`Reply::Claimed`] and the arena's memory or listener's page; [`Reply::Kernel`] when it is not ours
+    /// allowed. → [`Reply::Claimed`] and the arena's memory with the locks of its side, or listener's page; [`Reply::Kernel`] when
+    /// it is not ours
     Claim,
     /// Whether the ends that a connection's memory names (its opener's, its acceptor's) are true of an arena that this process
     /// takes part in: the opener could have written any. → [`Reply::Vouched`]; `EACCES` when they are not
@@ -322,12 +325,13 @@ pub enum Reply {
         generation: u64,
         /// The address that the connection comes from.
         source: IpAddr,
-        /// One arena for each listener of the group, of which `arenas[..count]` are given, each with its memory.
+        /// One arena for each listener of the group, of which `arenas[..count]` are given, each with its memory and the locks of
+        /// side A.
         arenas: [u32; GROUP_MAX],
         /// See `arenas`; at least 1.
         count: u8,
     },
-    /// The connection goes over the wire, by this arena, whose memory comes along.
+    /// The connection goes over the wire, by this arena, whose memory comes along, and the locks of side A.
     Wire {
         /// The directory's generation that this answer is of.
         generation: u64,
@@ -355,11 +359,8 @@ pub enum Reply {
         /// Its number.
         listener: u32,
     },
-    /// The arena, with its memory.
-    Arena {
-        /// The side that this process may use.
-        side: super::PeerSide,
-    },
+    /// The arena, with its memory and the locks of the side that was asked for.
+    Arena,
     /// The child's attachment, with its page.
     Forked {
         /// The child's number.

@@ -22,7 +22,7 @@ pub mod socket;
 mod wire;
 
 pub use capture::{CAPTURE_HEADER, CaptureRecord};
-pub use client::{Client, Error, Listening, Routed, TIMEOUT, Way, Welcome};
+pub use client::{Claimed, Client, Error, Listening, Routed, SideMemory, TIMEOUT, Way, Welcome};
 pub use encoding::is_reply;
 pub use fd_unsafe::Fd;
 pub use message::{ADMIN_MAX, ArenaGeometry, FDS_MAX, GROUP_MAX, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};

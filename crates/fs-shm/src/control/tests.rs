@@ -23,7 +23,7 @@ fn replies() -> Vec<Reply> {
         Reply::Kernel { generation: 1, reason: KernelReason::Foreign },
         Reply::Refused { generation: 1, errno: 13 },
         Reply::Listener { listener: 1 },
-        Reply::Arena { side: PeerSide::B },
+        Reply::Arena,
         Reply::Forked { child: 1 },
         Reply::Claimed { object: Object::Listener(1) },
         Reply::Status { pid: 1, cores: 2, draining: true, attachments: 3, device: Text::new(b"eth0") },

@@ -1,10 +1,11 @@
 //! What is told is what was sent: by the watched sides' own account, at any speed.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
+use crate::arena::Memory;
 use crate::bell::NoBells;
 use crate::channel::{OpenArgs, Shutdown};
 
@@ -19,7 +20,7 @@ fn bytes(from: Side, at: u64, len: usize) -> Vec<u8> {
 }
 
 struct Pair {
-    memory: OwnedFd,
+    memory: Memory,
     a: Arena,
     b: Arena,
 }
@@ -27,14 +28,14 @@ struct Pair {
 impl Pair {
     fn new(captured: bool) -> Self {
         let memory = Arena::create("follow", GEOMETRY).unwrap();
-        let map = |side| Arena::map(memory.as_fd(), GEOMETRY, side, &NoBells).unwrap();
+        let map = |side| Arena::map(memory.of(side), GEOMETRY, side, &NoBells).unwrap();
         let (a, b) = (map(Side::A), map(Side::B));
         a.set_captured(captured);
         Pair { memory, a, b }
     }
 
     fn follow(&self, fresh: bool) -> Follow {
-        Follow::new(self.memory.as_fd(), GEOMETRY, fresh).unwrap()
+        Follow::new(self.memory.shared.as_fd(), GEOMETRY, fresh).unwrap()
     }
 
     fn open(&self) -> (Channel<'_>, Channel<'_>) {

@@ -1,6 +1,10 @@
 //! Descriptors passed over Unix sockets (SCM_RIGHTS).
 
-use fs_shm::{Channel, control::Object, pages::ListenerPage};
+use fs_shm::{
+    Channel,
+    control::{Claimed, Object},
+    pages::ListenerPage,
+};
 use libc::{SO_DOMAIN, SO_TYPE, SOCK_STREAM, SOL_SOCKET};
 use rustix::fd::AsFd;
 
@@ -93,8 +97,8 @@ fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
     let claimed =
         numbers::make(|| attachment.client().claim(placeholder)).inspect_err(|error| attachment.failed(error));
     let (object, memory) = claimed.ok()??;
-    match object {
-        Object::Channel { arena, slot, side } => {
+    match (object, memory) {
+        (Object::Channel { arena, slot, side }, Claimed::Arena(memory)) => {
             let mapped = arenas::map(attachment, arena, side, &memory)?;
             let channel = Channel::at(mapped.arena(), slot)?;
             let Some(socket) = exec::enter(fd).filter(|_| process::enter_page(attachment, fd, object)) else {
@@ -104,7 +108,7 @@ fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
             };
             socket.resume_channel(attachment.life(), mapped, &channel);
         }
-        Object::Listener(id) => {
+        (Object::Listener(id), Claimed::Page(memory)) => {
             if let Some(known) = listen::of_id(attachment, id) {
                 // One socket for all its numbers: it is closed with the last of them.
                 connect::enter_again(fd, known.unheld());
@@ -115,7 +119,7 @@ fn claim_one(attachment: &Attachment, fd: Fd) -> Option<()> {
             let socket = exec::enter(fd)?;
             listen::resume(attachment, socket, id, page);
         }
-        Object::Kernel(_) => {}
+        _ => {}
     }
     Some(())
 }

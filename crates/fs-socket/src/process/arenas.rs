@@ -11,10 +11,10 @@ use core::sync::atomic::{
 
 use fs_shm::{
     Arena, Channel, Side,
-    control::{Fd as OwnedFd, Object, PeerSide},
+    control::{Object, PeerSide, SideMemory},
     lanes::Lane,
 };
-use rustix::{fd::AsFd, io::Errno};
+use rustix::io::Errno;
 
 use crate::{
     descriptor::numbers,
@@ -254,14 +254,14 @@ fn sweep() {
 }
 
 /// The arena with this memory, mapped now if it is not. `None`: no memory, no room, not an arena.
-pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &OwnedFd) -> Option<&'static Mapped> {
+pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &SideMemory) -> Option<&'static Mapped> {
     if let Some(mapped) = find(attachment.life(), id, side) {
         return Some(mapped);
     }
     if NEW.fetch_add(1, Relaxed) % SWEEP == SWEEP - 1 {
         sweep();
     }
-    let arena = Arena::map(memory.as_fd(), attachment.geometry(), side, process::bells()).ok()?;
+    let arena = Arena::map(memory.fds(), attachment.geometry(), side, process::bells()).ok()?;
     let mapped = Mapped {
         arena,
         id,
@@ -292,8 +292,7 @@ pub(crate) fn ask(attachment: &Attachment, id: u32, side: Side) -> Option<&'stat
     if let Some(mapped) = find(attachment.life(), id, side) {
         return Some(mapped);
     }
-    // The side in the answer is of no use: a process may hold both (it connected to itself, or its listener has gone).
-    let (_, memory) =
-        numbers::make(|| attachment.client().arena(id)).inspect_err(|error| attachment.failed(error)).ok()?;
+    let memory =
+        numbers::make(|| attachment.client().arena(id, side)).inspect_err(|error| attachment.failed(error)).ok()?;
     map(attachment, id, side, &memory)
 }

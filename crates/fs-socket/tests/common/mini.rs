@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use fs_shm::control::{Fd, MESSAGE_MAX, Object, Reply, Request, socket};
 use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
-use fs_shm::{Arena, Channel, Geometry, NoBells, Side};
+use fs_shm::{Arena, Channel, Geometry, Memory, NoBells, Side};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 #[derive(Default)]
@@ -36,10 +36,16 @@ struct Listener {
 }
 
 struct Joined {
-    memory: OwnedFd,
+    memory: Memory,
     opener: u32,
     listener: u32,
     sides: [Arena; 2],
+}
+
+impl Joined {
+    fn memory(&self, side: Side) -> Vec<OwnedFd> {
+        self.memory.of(side).map(|fd| fd.try_clone_to_owned().unwrap()).into()
+    }
 }
 
 pub(crate) struct Mini {
@@ -334,7 +340,7 @@ fn answer(
                 let id = world.next;
                 world.next += 1;
                 let memory = Arena::create("test", geometry).unwrap();
-                let map = |side| Arena::map(memory.as_fd(), geometry, side, &NoBells).unwrap();
+                let map = |side| Arena::map(memory.of(side), geometry, side, &NoBells).unwrap();
                 let sides = [map(Side::A), map(Side::B)];
                 world.arenas.insert(id, Joined { memory, opener: me, listener, sides });
                 let ids: Vec<u32> =
@@ -351,10 +357,10 @@ fn answer(
             arenas[0] = id;
             let source: IpAddr =
                 if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
-            (Reply::Local { generation, source, arenas, count: 1 }, vec![duplicate(&world.arenas[&id].memory)])
+            (Reply::Local { generation, source, arenas, count: 1 }, world.arenas[&id].memory(Side::A))
         }
-        Request::Arena { arena } => match world.arenas.get(&arena) {
-            Some(known) => (Reply::Arena { side: Side::B }, vec![duplicate(&known.memory)]),
+        Request::Arena { arena, side } => match world.arenas.get(&arena) {
+            Some(known) => (Reply::Arena, known.memory(side)),
             None => failed(rustix::io::Errno::NOENT),
         },
         Request::Fork => {
@@ -403,8 +409,8 @@ fn answer(
         Request::Claim => {
             let placeholder = given.unwrap().into_owned_fd();
             match world.shared.remove(&cookie(&placeholder)) {
-                Some(object @ Object::Channel { arena, .. }) => {
-                    (Reply::Claimed { object }, vec![duplicate(&world.arenas[&arena].memory)])
+                Some(object @ Object::Channel { arena, side, .. }) => {
+                    (Reply::Claimed { object }, world.arenas[&arena].memory(side))
                 }
                 Some(object @ Object::Listener(listener)) => {
                     world.listeners.get_mut(&listener).unwrap().holders.push(me.unwrap());
