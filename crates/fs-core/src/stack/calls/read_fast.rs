@@ -18,7 +18,7 @@ impl<P: FramePool> Stack<P> {
         }
         let Self { slots, nodes, pool, config, receive_frames, turn, .. } = self;
         let (tcb, conn_stats) = slots.open_and_stale_stats(id.index)?;
-        if tcb.generation != id.generation || tcb.flags.any(Flags::ORPHAN) || !tcb.ext.allows(FastPath::READ) {
+        if tcb.generation() != id.generation || tcb.flags.any(Flags::ORPHAN) || !tcb.ext.allows(FastPath::READ) {
             return None;
         }
         let frame = tcb.rx.only(nodes, buf.len())?;

@@ -40,9 +40,9 @@ impl<P: FramePool> Stack<P> {
         }
         let path = net.path(tcb.path);
         let segment = &mut store.segments[tcb.tx.next];
-        let (len, flight) = (segment.len, tcb.snd_nxt.since(tcb.snd_una));
+        let (len, flight) = (segment.len, tcb.snd.outstanding());
         let nagle = flight > 0 && len < u32::from(tcb.mss) && !tcb.flags.has(Flags::NODELAY) && !segment.has(mark::FIN);
-        let room = (tcb.snd_una + tcb.snd_wnd).delta(segment.seq).max(0) as u32;
+        let room = (tcb.snd.una() + tcb.snd.wnd()).delta(segment.seq).max(0) as u32;
         let v6 = tcb.flags.has(Flags::V6);
         let stamped = tcb.flags.has(Flags::TIMESTAMPS);
         let options = if stamped { TIMESTAMPS_LEN } else { 0 };
@@ -105,7 +105,7 @@ impl<P: FramePool> Stack<P> {
         stats.acks_piggybacked += u64::from(tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED));
         tcb.ack_carried();
         segment.sent_us = turn.us;
-        tcb.snd_nxt = segment.end();
+        tcb.snd.sent(segment.end());
         tcb.tx.next = NIL;
         if timer_ran {
             tcb.put_off_probe(store, &config.tcp, *now);
@@ -128,7 +128,7 @@ impl<P: FramePool> Stack<P> {
             }
         }
         tcb.flags.clear(Flags::IN_DATA_LIST);
-        let flight = tcb.snd_nxt.since(tcb.snd_una);
+        let flight = tcb.snd.outstanding();
         if flight <= tcb.window.cwnd / 2 {
             tcb.flags.clear(Flags::WINDOW_LIMITED);
         }
