@@ -87,17 +87,9 @@ impl<P: FramePool> Stack<P> {
     #[inline(never)]
     pub(super) fn keep_delays(&mut self) {
         let until = self.delay_end();
-        let Self { slots, deadlines, turn, .. } = self;
+        let Self { slots, deadlines, .. } = self;
         deadlines.keep_delays(until, |(index, generation)| {
-            let Some((tcb, conn_stats)) =
-                slots.open_and_stale_stats(index).filter(|(t, _)| t.generation() == generation)
-            else {
-                return false;
-            };
-            if tcb.deferred.is_begun() {
-                // Not answered in its turn.
-                tcb.deferred.flush(conn_stats, turn.tick);
-            }
+            let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { return false };
             let counts = tcb.delay_counts();
             if !counts {
                 tcb.flags.clear(Flags::IN_DELAY_QUEUE);

@@ -10,7 +10,6 @@
 pub(crate) mod cc;
 pub(crate) mod connection_stats;
 pub(crate) mod deadlines;
-pub(crate) mod deferred_stats;
 pub(crate) mod ecn;
 pub(crate) mod endpoints;
 pub(crate) mod extension;
@@ -38,7 +37,6 @@ use crate::slab::NIL;
 use crate::socket::info::TcpInfo;
 use crate::socket::options::{RECEIVE_BUFFER_MIN, TcpState};
 use alloc::boxed::Box;
-use deferred_stats::DeferredStats;
 use endpoints::Endpoints;
 use extension::{Ext, Extension, Recovery};
 use flags::Flags;
@@ -100,7 +98,6 @@ pub(crate) struct Tcb {
     pub(crate) ts_recent: TsRecent,
     /// Received and not yet read.
     pub(crate) rx: FrameQueue,
-    pub(crate) deferred: DeferredStats,
     /// Window shifts: ours in the low, the peer's in the high four bits.
     shifts: u8,
     dup_acks: u8,

@@ -9,7 +9,6 @@ use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
 use crate::tcb::cc::algorithm::Window;
 use crate::tcb::cc::{self};
-use crate::tcb::deferred_stats::DeferredStats;
 use crate::tcb::endpoints::Endpoints;
 use crate::tcb::extension::{Addresses, Extension};
 use crate::tcb::flags::Flags;
@@ -113,7 +112,6 @@ impl Opening<'_> {
             snd: SendSequence::new(iss, irs, window, window >> (shifts >> 4).min(15), initial_buffer(tcp.send_buffer)),
             ts_recent: TsRecent::new(peer.timestamps.map_or(0, |t| t.val)),
             rx: FrameQueue::new(),
-            deferred: DeferredStats::default(),
             shifts,
             dup_acks: 0,
             rcv_mss_64: crate::tcb::recv::ack::initial_rcv_mss_64(mss),

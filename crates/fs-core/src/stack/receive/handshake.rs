@@ -19,7 +19,6 @@ use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
 use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::deadlines::Token;
-use crate::tcb::deferred_stats::DeferredStats;
 use crate::tcb::flags::Flags;
 use crate::tcb::handover::Handover;
 use crate::tcb::input::Arrival;
@@ -471,8 +470,8 @@ impl<P: FramePool> Stack<P> {
             }
             return self.kill(index, Some(Error::ConnectionReset), true);
         };
-        let Self { slots, table, nodes, pool, store, turn, .. } = self;
-        let conn_stats = slots.conn_stats(index, turn.tick);
+        let Self { slots, table, nodes, pool, store, .. } = self;
+        let conn_stats = *slots.conn_stats(index);
         table.remove(hash, Owner::Connection(index).value());
         let Slot::Open(mut tcb) = slots.remove(index) else { return };
         // Nothing was written yet, and what came out of order will be sent again.
@@ -496,7 +495,6 @@ impl<P: FramePool> Stack<P> {
         let Handover { key, mut tcb, conn_stats, received } = handover;
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
         tcb.disarm();
-        tcb.deferred = DeferredStats::default();
         if let Some(ext) = tcb.ext.as_mut() {
             ext.pacing.queued = false;
         }

@@ -12,7 +12,6 @@ use crate::stack::Stack;
 use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::COALESCE;
-use crate::tcb::recv::ack::INTERACTIVE;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::send::store::TxStore;
 use crate::tcb::{State, Tcb};
@@ -36,7 +35,7 @@ impl<P: FramePool> Stack<P> {
         let Self {
             slots, pool, nodes, store, stats, config, net, receive_frames, turn, now, ts_clock, ts_offset, ..
         } = self;
-        let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index) else { return false };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return false };
         let (len, queued) = (segment.payload_len, tcb.rx.bytes);
         let acked = segment.ack.since(tcb.snd.una());
         let stamped = tcb.flags.has(Flags::TIMESTAMPS);
@@ -76,25 +75,20 @@ impl<P: FramePool> Stack<P> {
         }
         let window = u32::from(segment.window) << tcb.snd_shift();
         let whole = acked > 0 && tcb.take_whole_ack(store, pool, segment.ack, *turn);
-        if whole && tcb.deferred.may_begin(turn.tick) && tcb.awaits_answer(len) {
-            tcb.deferred.begin(turn.tick);
-        } else {
-            tcb.deferred.flush(conn_stats, turn.tick);
-            conn_stats.received(len, turn.tick);
-            if whole {
-                conn_stats.delivered = conn_stats.delivered.wrapping_add(1);
-            } else if acked > 0 {
-                let echo = segment.ts.map(|ts| ts.ecr);
-                let bare = len == 0 && !fin && window == tcb.snd.wnd();
-                let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
-                tcb.on_ack(store, pool, stats, &config.tcp, &mut conn_stats.delivered, input);
-            }
-            conn_stats.idle_if(tcb.tx.is_empty(), turn.tick);
-            if let Some(ts) = segment.ts
-                && (len > 0 || fin)
-            {
-                conn_stats.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
-            }
+        conn_stats.received(len, turn.tick);
+        if whole {
+            conn_stats.delivered = conn_stats.delivered.wrapping_add(1);
+        } else if acked > 0 {
+            let echo = segment.ts.map(|ts| ts.ecr);
+            let bare = len == 0 && !fin && window == tcb.snd.wnd();
+            let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
+            tcb.on_ack(store, pool, stats, &config.tcp, &mut conn_stats.delivered, input);
+        }
+        conn_stats.idle_if(tcb.tx.is_empty(), turn.tick);
+        if let Some(ts) = segment.ts
+            && (len > 0 || fin)
+        {
+            conn_stats.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
         }
         if acked > 0 || tcb.snd.is_window_newer(segment.seq, window) {
             tcb.snd.set_window(segment.seq, window, segment.window);
@@ -130,17 +124,6 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
-    /// `len` bytes that come now will wait for an answer to carry their ACK, and be on the list of those that do so from this
-    /// turn on: of what is not answered in it, the turn's end adds it to the statistics.
-    #[inline(always)]
-    fn awaits_answer(&self, len: u32) -> bool {
-        len > 0
-            && len <= self.rcv_mss()
-            && self.owes_no_bytes()
-            && self.flags.quick() == INTERACTIVE
-            && !self.flags.any(Flags::ACK_NOW | Flags::IN_DELAY_QUEUE)
-    }
-
     /// As [`Tcb::on_ack`], where a single segment is out, sent once, and is acknowledged, and the congestion window was
     /// not used: request and response. False: it is otherwise, and nothing has happened.
     #[inline(always)]

@@ -152,8 +152,8 @@ impl<P: FramePool> Stack<P> {
     ) -> bool {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
-        let Self { slots, pool, net, stats, now, turn, .. } = self;
-        let Some((tcb, conn_stats)) = slots.open_and_stats(index, turn.tick) else { return false };
+        let Self { slots, pool, net, stats, now, .. } = self;
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return false };
         let urgent = tcb.urgent_pointer(seq.unwrap_or(tcb.snd.nxt()));
         let seq = seq.unwrap_or(tcb.acceptable_seq());
         let flags = flags | tcb.echo_flags();
@@ -227,7 +227,7 @@ impl<P: FramePool> Stack<P> {
             tcb.flags.set(Flags::IN_DATA_LIST);
         }
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, .. } = self;
-        let Some((tcb, conn_stats)) = slots.open_and_stats(index, turn.tick) else { return Visit::Done };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }

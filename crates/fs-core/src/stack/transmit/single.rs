@@ -29,7 +29,7 @@ impl<P: FramePool> Stack<P> {
         // With few connections the store's segments are in the cache. Tests have few, and are to see it.
         let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, shortest_rto, .. } = self;
-        let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index) else { return false };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return false };
         if !tcb.flags.are(SLOW_PATH.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
             || tcb.tx.next == NIL
             || tcb.tx.next != tcb.tx.tail()
@@ -116,17 +116,8 @@ impl<P: FramePool> Stack<P> {
         if many && tcb.ext.allows(FastPath::ACK) {
             tcb.tx.store_inline(store);
         }
-        if tcb.deferred.is_begun() {
-            tcb.deferred.end(turn.tick);
-        } else {
-            tcb.deferred.flush(conn_stats, turn.tick);
-            conn_stats.busy(turn.tick);
-            conn_stats.sent_data(turn.tick);
-            if tcb.tx.is_inline() && conn_stats.tune.is_idle() {
-                conn_stats.busy_anew(turn.tick);
-                tcb.deferred.open(turn.tick);
-            }
-        }
+        conn_stats.busy(turn.tick);
+        conn_stats.sent_data(turn.tick);
         tcb.flags.clear(Flags::IN_DATA_LIST);
         let flight = tcb.snd.outstanding();
         if flight <= tcb.window.cwnd / 2 {
