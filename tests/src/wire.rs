@@ -46,7 +46,10 @@ impl Gvisor {
             let mut go = Command::new("go");
             // No other Go than the installed one is fetched.
             go.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly -buildvcs=false");
-            go.args(["build", "-o"]).arg(program).arg(".").current_dir(crate::apps::workspace().join("tests/gvisor-peer"));
+            go.args(["build", "-o"])
+                .arg(program)
+                .arg(".")
+                .current_dir(crate::apps::workspace().join("tests/gvisor-peer"));
             let output = go.output().context("go")?;
             let said = String::from_utf8_lossy(&output.stderr);
             ensure!(output.status.success(), "{}", said.trim().lines().last().unwrap_or("go build failed"));

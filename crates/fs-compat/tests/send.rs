@@ -253,7 +253,9 @@ async fn errors_come_with_their_kinds() {
         // A dropped handle is closed by its core, and by each of the others after it: what connects meanwhile is reset.
         let error = loop {
             match pair.connect(91).await {
-                Ok(mut early) => assert_eq!(early.read(&mut [0; 16]).await.unwrap_err().kind(), ErrorKind::ConnectionReset),
+                Ok(mut early) => {
+                    assert_eq!(early.read(&mut [0; 16]).await.unwrap_err().kind(), ErrorKind::ConnectionReset)
+                }
                 Err(error) => break error,
             }
         };

@@ -68,6 +68,26 @@ pub enum CongestionControl {
     Bbr,
 }
 
+impl CongestionControl {
+    /// All of them.
+    pub const ALL: [CongestionControl; 3] =
+        [CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr];
+
+    /// Linux's name (`TCP_CONGESTION`, net.ipv4.tcp_congestion_control).
+    pub const fn name(self) -> &'static str {
+        match self {
+            CongestionControl::Cubic => "cubic",
+            CongestionControl::NewReno => "reno",
+            CongestionControl::Bbr => "bbr",
+        }
+    }
+
+    /// By Linux's name; `None`: the engine has none of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+}
+
 /// When to use explicit congestion notification (RFC 3168): Linux `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {

@@ -133,19 +133,6 @@ impl FrameQueue {
         Some(frame)
     }
 
-    /// The only frame, out of the chain, if it has at most `most` bytes.
-    #[inline(always)]
-    pub(crate) fn only(&mut self, nodes: &mut FrameNodes, most: usize) -> Option<Frame> {
-        let index = self.head;
-        if index == NIL || self.bytes as usize > most || nodes[index].next != NIL {
-            return None;
-        }
-        let frame = nodes[index].frame.take();
-        nodes.vacate(index);
-        (self.head, self.bytes) = (NIL, 0);
-        Some(frame)
-    }
-
     /// The first frame, out of the chain; of a frame longer than `most` (not 0) its first part, which then shares the chunk
     /// with the rest.
     pub(crate) fn pop_part<P: FramePool>(&mut self, nodes: &mut FrameNodes, pool: &mut P, most: u32) -> Option<Frame> {

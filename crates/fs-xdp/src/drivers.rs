@@ -22,6 +22,13 @@ impl NetDevice {
         self.driver != "virtio_net"
     }
 
+    /// Why the device's own XDP must not be used though its driver offers it.
+    pub(crate) fn native_is_deaf(&self) -> Option<&'static str> {
+        // The program then runs on the bond's cards, and a packet of theirs is for no socket of the bond's (xsk_rcv_check()). The generic
+        // mode sees it once it is the bond's.
+        (self.driver == "bonding").then_some("a bond's packets reach no AF_XDP socket of the bond in native mode")
+    }
+
     /// Why packets of this device have to be copied even where its driver offers to go without.
     pub fn must_copy(&self) -> Option<&'static str> {
         // igb_xsk_wakeup() raises the interrupt of the queue's sending half. Where the receiving half has another one, a queue
@@ -54,6 +61,11 @@ mod tests {
         assert!(device("virtio_net", 1500).fits_chunk(2048) && !device("virtio_net", 1775).fits_chunk(2048));
         assert!(!device("igb", 1500).fits_chunk(2048) && device("igb", 1500).fits_chunk(4096));
         assert!(device("igc", 1006).fits_chunk(2048));
+    }
+
+    #[test]
+    fn only_a_bond_is_deaf_in_native_mode() {
+        assert!(device("bonding", 1500).native_is_deaf().is_some() && device("veth", 1500).native_is_deaf().is_none());
     }
 
     #[test]

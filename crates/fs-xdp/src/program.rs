@@ -121,8 +121,8 @@ fn load(ebpf: &mut Ebpf, Frags(frags): Frags) -> Result<&'static str, XdpError> 
 }
 
 fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(Link, Attached, bool), XdpError> {
-    let mut native_error = None;
-    if let Some(frags) = wanted.native {
+    let mut native_error = device.native_is_deaf().map(io::Error::other);
+    if let Some(frags) = wanted.native.filter(|_| native_error.is_none()) {
         let name = load(ebpf, frags)?;
         match attach_in(ebpf, name, device, XDP_FLAGS_DRV_MODE)? {
             Ok(link) => return Ok((link, Attached::Native, frags.0)),

@@ -136,13 +136,13 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn check_sending(&self, tcb: &Tcb, frames: &mut Frames) {
-        let Tcb { snd_una, snd_nxt, tx, .. } = tcb;
-        assert!(snd_una.at_or_before(*snd_nxt), "SND.UNA {snd_una:?} after SND.NXT {snd_nxt:?}");
-        let (mut at, mut seq, mut bytes, mut sent) = (NIL, *snd_una, 0, true);
+        let (snd_una, snd_nxt, tx) = (tcb.snd.una(), tcb.snd.nxt(), &tcb.tx);
+        assert!(snd_una.at_or_before(snd_nxt), "SND.UNA {snd_una:?} after SND.NXT {snd_nxt:?}");
+        let (mut at, mut seq, mut bytes, mut sent) = (NIL, snd_una, 0, true);
         if tx.is_inline() {
             assert_eq!(tx.next, NIL, "something unsent behind a segment that the queue holds itself");
             frames.lone += 1;
-            (bytes, seq) = (tx.bytes, *snd_una + tx.bytes);
+            (bytes, seq) = (tx.bytes, snd_una + tx.bytes);
         } else {
             at = tx.head();
         }
@@ -152,7 +152,7 @@ impl<P: FramePool> Stack<P> {
             let segment = &self.store.segments[at];
             if at == tx.next {
                 sent = false;
-                assert_eq!(seq, *snd_nxt, "the first unsent segment begins at SND.NXT");
+                assert_eq!(seq, snd_nxt, "the first unsent segment begins at SND.NXT");
             }
             assert_eq!(segment.seq, seq, "segments of the send queue touch");
             assert!(segment.span() > 0, "an empty segment");
@@ -177,9 +177,9 @@ impl<P: FramePool> Stack<P> {
         assert!(tx.is_inline() || last == tx.tail(), "the send queue's tail");
         assert_eq!(bytes, tx.bytes, "bytes of the send queue");
         if sent {
-            assert_eq!(seq, *snd_nxt, "what is queued and sent ends at SND.NXT");
+            assert_eq!(seq, snd_nxt, "what is queued and sent ends at SND.NXT");
         }
-        let (nxt, una) = (*snd_nxt, *snd_una);
+        let (nxt, una) = (snd_nxt, snd_una);
         let ext = tcb.ext.as_ref();
         assert_eq!(ext.map_or(0, |e| e.lost), lost, "bytes marked lost");
         assert_eq!(ext.map_or(0, |e| e.retransmitted), retransmitted, "bytes marked retransmitted");
@@ -189,7 +189,7 @@ impl<P: FramePool> Stack<P> {
         assert_eq!(ext.map_or(0, |e| e.sacked_segments), sacked_segments, "segments marked SACKed");
         let closed = ext.is_some_and(|e| e.sender.closed_since.is_some());
         assert!(
-            !closed || tcb.snd_wnd == 0,
+            !closed || tcb.snd.wnd() == 0,
             "the peer's window is open, and it is still remembered when it was closed"
         );
         let remembered = ext.and_then(|e| e.loss.as_deref()).map_or(0, |l| l.rack.resent_kept());
@@ -206,8 +206,8 @@ impl<P: FramePool> Stack<P> {
         if let Some(deadline) = tcb.deadline(self.now) {
             // A connection whose turn to send is not over arms its timer when it is.
             let sending = tcb.flags.has(Flags::IN_DATA_LIST);
-            assert!(tcb.armed_at != 0 || sending, "a deadline without an entry in the wheel");
-            assert!(sending || !tick_before(deadline, tcb.armed_at), "the wheel's entry is later than the deadline");
+            assert!(tcb.armed_at() != 0 || sending, "a deadline without an entry in the wheel");
+            assert!(sending || !tick_before(deadline, tcb.armed_at()), "the wheel's entry is later than the deadline");
         }
     }
 
@@ -220,7 +220,7 @@ impl<P: FramePool> Stack<P> {
         });
         assert_eq!(bytes, tcb.rx.bytes, "bytes of the receive queue");
         let Some(ext) = tcb.ext.as_ref() else { return };
-        let (mut before, mut held) = (tcb.rcv_nxt, 0);
+        let (mut before, mut held) = (tcb.rcv.nxt(), 0);
         for range in ext.out_of_order.iter() {
             assert!(range.start.after(before), "ranges out of order, touching, or not beyond RCV.NXT");
             let mut bytes = 0;
@@ -233,7 +233,7 @@ impl<P: FramePool> Stack<P> {
             before = range.end();
             held += bytes;
         }
-        assert!(ext.out_of_order.is_empty() || before.at_or_before(tcb.rcv_edge), "data beyond the window");
+        assert!(ext.out_of_order.is_empty() || before.at_or_before(tcb.rcv.edge()), "data beyond the window");
         assert_eq!(held, ext.held, "bytes held out of order");
     }
 
@@ -264,7 +264,7 @@ impl<P: FramePool> Stack<P> {
         let tcb = self.slots.open(self.slot_of(id).ok()?)?;
         let ranges = tcb.ext.as_ref().into_iter().flat_map(|e| e.out_of_order.iter());
         let held = ranges.map(|i| (i.start.0, i.end().0)).collect();
-        Some(Receiving { nxt: tcb.rcv_nxt.0, edge: tcb.rcv_edge.0, held })
+        Some(Receiving { nxt: tcb.rcv.nxt().0, edge: tcb.rcv.edge().0, held })
     }
 
     /// The sending half of a connection.
@@ -277,9 +277,9 @@ impl<P: FramePool> Stack<P> {
             at = self.store.segments[at].next;
         }
         Some(Sending {
-            una: tcb.snd_una.0,
-            nxt: tcb.snd_nxt.0,
-            window: tcb.snd_wnd,
+            una: tcb.snd.una().0,
+            nxt: tcb.snd.nxt().0,
+            window: tcb.snd.wnd(),
             cwnd: tcb.window.cwnd,
             flight: tcb.flight(),
             sacked: tcb.ext.as_ref().map_or(0, |e| e.sacked),

@@ -326,7 +326,7 @@ impl<P: FramePool> Stack<P> {
         if tcb.route_epoch != net.route_epoch() || net.path(tcb.path).state() == PathState::Stale {
             reroute(tcb, net, store, *now, index);
         }
-        let generation = tcb.generation;
+        let generation = tcb.generation();
         if tcb.flags.has(Flags::ACK_NOW) {
             if !tcb.flags.has(Flags::IN_ACK_LIST) {
                 tcb.flags.set(Flags::IN_ACK_LIST);
@@ -379,7 +379,7 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, pool, nodes, store, table, .. } = self;
         let Slot::Open(tcb) = slots.slot_mut(index) else { return };
         let key = tcb.key();
-        let generation = tcb.generation;
+        let generation = tcb.generation();
         table.remove(hash, Owner::Connection(index).value());
         tcb.tx.clear(store, pool);
         if let Some(mut ext) = tcb.ext.take() {

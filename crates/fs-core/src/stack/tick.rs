@@ -79,7 +79,7 @@ impl<P: FramePool> Stack<P> {
 
     /// An ACK came to wait in this turn, and no answer has carried it.
     fn waits_for_answer(&self) -> bool {
-        let open = |&(index, generation): &Id| self.slots.open(index).filter(|t| t.generation == generation);
+        let open = |&(index, generation): &Id| self.slots.open(index).filter(|t| t.generation() == generation);
         self.deadlines.new_delays().iter().any(|id| open(id).is_some_and(Tcb::delay_counts))
     }
 
@@ -87,16 +87,9 @@ impl<P: FramePool> Stack<P> {
     #[inline(never)]
     pub(super) fn keep_delays(&mut self) {
         let until = self.delay_end();
-        let Self { slots, deadlines, turn, .. } = self;
+        let Self { slots, deadlines, .. } = self;
         deadlines.keep_delays(until, |(index, generation)| {
-            let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index).filter(|(t, _)| t.generation == generation)
-            else {
-                return false;
-            };
-            if tcb.deferred.is_begun() {
-                // Not answered in its turn.
-                tcb.deferred.flush(conn_stats, turn.tick);
-            }
+            let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { return false };
             let counts = tcb.delay_counts();
             if !counts {
                 tcb.flags.clear(Flags::IN_DELAY_QUEUE);
@@ -111,7 +104,7 @@ impl<P: FramePool> Stack<P> {
             let count = ended.inspect(|(index, _)| self.slots.prefetch_slot(*index)).count();
             for _ in 0..count {
                 let Some((index, generation)) = self.deadlines.pop_delay(self.now) else { return };
-                let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
+                let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation() == generation) else { continue };
                 tcb.flags.clear(Flags::IN_DELAY_QUEUE);
                 if tcb.flags.has(Flags::ACK_DELAYED) {
                     tcb.delay_over();
@@ -125,7 +118,7 @@ impl<P: FramePool> Stack<P> {
     fn end_pacing_waits(&mut self) {
         while let Some((index, generation)) = self.deadlines.pop_paced(self.now) {
             let now = self.now;
-            let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) else { continue };
+            let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation() == generation) else { continue };
             tcb.pacing_wake(now);
             self.schedule(index, Ready::default());
         }
@@ -148,11 +141,11 @@ impl<P: FramePool> Stack<P> {
             Slot::SynSent(_) => return self.retry_connect(index),
             Slot::Dead(_) | Slot::Free { .. } => return,
         };
-        if tcb.armed_at == 0 || tick_before(current_tick(now), tcb.armed_at) {
+        if tcb.armed_at() == 0 || tick_before(current_tick(now), tcb.armed_at()) {
             // A later entry than the one that counts.
             return;
         }
-        tcb.armed_at = 0;
+        tcb.disarm();
         match tcb.due(now) {
             None => self.deadlines.arm(tcb, index, now),
             Some(Due::Keepalive) => self.on_keepalive(index),
@@ -163,7 +156,7 @@ impl<P: FramePool> Stack<P> {
     fn on_timer(&mut self, index: u32, kind: TimerKind) {
         let Self { slots, store, stats, config, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        tcb.tx.spill(store, tcb.snd_nxt);
+        tcb.tx.spill(store, tcb.snd.nxt());
         match kind {
             TimerKind::FinWait2 => {
                 // The peer never closed; nothing of ours is unsent.
@@ -171,7 +164,7 @@ impl<P: FramePool> Stack<P> {
                 return self.kill(index, None, false);
             }
             TimerKind::Persist => return self.on_persist_timer(index),
-            _ if tcb.snd_una == tcb.snd_nxt => tcb.clear_timer(),
+            _ if tcb.snd.una() == tcb.snd.nxt() => tcb.clear_timer(),
             TimerKind::Probe => tcb.on_probe_timeout(store, &config.tcp, *now),
             TimerKind::Reorder => tcb.on_reorder_timeout(store, stats, &config.tcp, *now),
             TimerKind::Retransmit | TimerKind::Idle => return self.on_retransmission_timer(index),
@@ -192,7 +185,7 @@ impl<P: FramePool> Stack<P> {
         }
         if tcb.on_persist_timeout(&config.tcp, *now) {
             stats.window_probes += 1;
-            let probe = tcb.snd_una - 1;
+            let probe = tcb.snd.una() - 1;
             self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
         }
         self.schedule(index, Ready::default());
@@ -239,7 +232,7 @@ impl<P: FramePool> Stack<P> {
         let waits = keepalive.idle.saturating_add(keepalive.interval.saturating_mul(ext.keepalive_probes.into()));
         ext.last_received = ext.last_received.max(self.now - waits);
         ext.keepalive_probes += 1;
-        let probe = tcb.snd_una - 1;
+        let probe = tcb.snd.una() - 1;
         self.stats.keepalive_probes += 1;
         self.emit_bare(index, TcpFlags::ACK, Some(probe), None);
         self.schedule(index, Ready::default());
@@ -255,7 +248,7 @@ impl<P: FramePool> Stack<P> {
             return;
         }
         for (index, generation) in core::mem::take(&mut self.pool_waiters) {
-            if let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation == generation) {
+            if let Some(tcb) = self.slots.open_mut(index).filter(|t| t.generation() == generation) {
                 tcb.flags.clear(Flags::WAITS_FOR_POOL);
                 self.notify(index, Ready::WRITE);
             }

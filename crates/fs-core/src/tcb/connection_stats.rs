@@ -79,31 +79,6 @@ impl ConnectionStats {
         self.last_data_out = tick;
     }
 
-    /// `sent` requests and responses one after the other, and `received` requests, each acknowledging the response before it;
-    /// when the latest of each.
-    pub(crate) fn exchanged(&mut self, sent: u32, received: u32, received_at: u32, sent_at: u32) {
-        self.segments_in = self.segments_in.wrapping_add(received);
-        self.data_in = self.data_in.wrapping_add(received);
-        self.delivered = self.delivered.wrapping_add(received);
-        (self.last_in, self.last_data_in) = (received_at, received_at);
-        self.segments_out = self.segments_out.wrapping_add(sent);
-        self.data_out = self.data_out.wrapping_add(sent);
-        self.last_data_out = sent_at;
-    }
-
-    /// Something has been in flight; what is counted from here on is what begins now.
-    #[inline]
-    pub(crate) fn busy_anew(&mut self, tick: u32) {
-        self.idle_if(true, tick);
-        self.busy(tick);
-    }
-
-    /// For so many ticks more something was in flight, and since `since` something is again.
-    pub(crate) fn was_busy(&mut self, ticks: u32, since: Option<u32>) {
-        self.busy = self.busy.wrapping_add(ticks);
-        self.busy_since = since.map_or(0, |tick| tick.max(1));
-    }
-
     /// Something is queued.
     #[inline]
     pub(crate) fn busy(&mut self, tick: u32) {

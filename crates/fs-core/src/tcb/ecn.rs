@@ -56,7 +56,7 @@ impl Tcb {
     /// anybody could forge must not slow us down (RFC 3168 6.1.5).
     pub(crate) fn receive_ecn(&mut self, segment: &Segment) {
         let end = segment.seq + segment.payload_len;
-        if segment.payload_len == 0 || !end.after(self.rcv_nxt) || !segment.seq.before(self.rcv_edge) {
+        if segment.payload_len == 0 || !end.after(self.rcv.nxt()) || !segment.seq.before(self.rcv.edge()) {
             return;
         }
         if segment.flags.contains(TcpFlags::CWR) {
@@ -90,7 +90,7 @@ impl Tcb {
         }
         stats.ecn_reductions += 1;
         // What was in flight before this ACK, which may have acknowledged all of it.
-        let (flight, high) = (self.snd_nxt.since(self.snd_una) + acked, self.snd_nxt);
+        let (flight, high) = (self.snd.outstanding() + acked, self.snd.nxt());
         let mut window = self.window;
         match self.control() {
             Control::Bbr(bbr) => bbr.on_mark(&window, flight, input.now),

@@ -98,19 +98,15 @@ impl FastPath {
     pub(crate) const SCHEDULE: FastPath = FastPath(1);
     /// Segments in order that come in, but for keepalive.
     pub(crate) const RECEIVE: FastPath = FastPath(2);
-    /// Reading.
-    pub(crate) const READ: FastPath = FastPath(4);
-    /// Writing.
-    pub(crate) const WRITE: FastPath = FastPath(8);
     /// New segments that leave, and their headers.
-    pub(crate) const SEND: FastPath = FastPath(16);
+    pub(crate) const SEND: FastPath = FastPath(4);
     /// The only segment that is unsent: as `SEND`, and what is noted once all has left.
-    pub(crate) const SEND_SINGLE: FastPath = FastPath(32);
+    pub(crate) const SEND_SINGLE: FastPath = FastPath(8);
     /// An ACK of all that is out, by a sender that its window does not hold.
-    pub(crate) const ACK: FastPath = FastPath(64);
+    pub(crate) const ACK: FastPath = FastPath(16);
     /// It was looked at since it could last change.
-    const KNOWN: FastPath = FastPath(128);
-    const ALL: FastPath = FastPath(255);
+    const KNOWN: FastPath = FastPath(32);
+    const ALL: FastPath = FastPath(63);
 
     #[inline(always)]
     fn has(self, what: FastPath) -> bool {
@@ -250,8 +246,6 @@ impl Ext {
         FastPath::KNOWN
             .and(FastPath::SCHEDULE, schedule)
             .and(FastPath::RECEIVE, receive)
-            .and(FastPath::READ, recv.urgent.is_none())
-            .and(FastPath::WRITE, write)
             .and(FastPath::SEND, send)
             .and(FastPath::SEND_SINGLE, send && write && !sender.limited.counts())
             .and(FastPath::ACK, ack)

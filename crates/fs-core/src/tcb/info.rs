@@ -13,7 +13,7 @@ use crate::tcb::{State, Tcb};
 impl Tcb {
     pub(crate) fn info(&self, origin: &ConnectionStats) -> TcpInfo {
         let mss = self.mss as u32;
-        let out = self.snd_nxt.since(self.snd_una);
+        let out = self.snd.outstanding();
         let ext = self.ext.as_ref();
         let segments = |bytes: u32| bytes.div_ceil(mss);
         // With SACK a duplicate ACK that names nothing is none (Linux `tcp_left_out`).
@@ -48,7 +48,7 @@ impl Tcb {
             reordering: self.loss().map_or(0, |l| l.reordering).max(DUP_THRESH),
             snd_ssthresh: if self.window.ssthresh == u32::MAX { u32::MAX >> 1 } else { self.window.ssthresh / mss },
             snd_cwnd: self.window.cwnd / mss,
-            snd_wnd: self.snd_wnd,
+            snd_wnd: self.snd.wnd(),
             rcv_wnd: self.rcv_wnd(),
             rcv_mss: self.rcv_mss(),
             rcv_ssthresh: self.rcv_buf().min(ext.map_or(u32::MAX, |e| e.recv.window_clamp())),
@@ -69,10 +69,10 @@ impl Tcb {
         let fin_received = u32::from(!self.state.can_receive());
         let fin_sent = u32::from(!self.state.can_send() && !self.has_unsent());
         let fin_acked = u32::from(self.state == State::FinWait2);
-        let once = past_syn(self.snd_nxt, origin.iss).wrapping_sub(fin_sent);
+        let once = past_syn(self.snd.nxt(), origin.iss).wrapping_sub(fin_sent);
         let info = TcpInfo {
-            bytes_acked: past_syn(self.snd_una, origin.iss).wrapping_sub(fin_acked).into(),
-            bytes_received: past_syn(self.rcv_nxt, origin.irs).wrapping_sub(fin_received).into(),
+            bytes_acked: past_syn(self.snd.una(), origin.iss).wrapping_sub(fin_acked).into(),
+            bytes_received: past_syn(self.rcv.nxt(), origin.irs).wrapping_sub(fin_received).into(),
             bytes_sent: once.into(),
             ..self.model_info()
         };

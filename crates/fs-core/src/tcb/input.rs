@@ -226,9 +226,9 @@ impl Tcb {
         // RFC 7323 4.3 (2): the acceptable segment that spans what we acknowledged last updates TS.Recent.
         if let Some(ts) = segment.ts
             && self.flags.has(Flags::TIMESTAMPS)
-            && segment.seq.at_or_before(self.rcv_nxt - self.unacked as u32)
+            && segment.seq.at_or_before(self.rcv.nxt() - self.unacked as u32)
         {
-            self.ts_recent = ts.val;
+            self.ts_recent.set(ts.val);
         }
         // Sixth: URG.
         if segment.flags.intersects(TcpFlags::URG) {
@@ -250,7 +250,7 @@ impl Tcb {
     /// should not occur and is ignored, without a word (RFC 9293 3.10.7.4, as Linux).
     #[cold]
     fn after_fin(&mut self, segment: &Segment) -> Disposition {
-        if segment.seq.at_or_after(self.rcv_nxt) {
+        if segment.seq.at_or_after(self.rcv.nxt()) {
             return Disposition::Discard(DropReason::DataAfterFin);
         }
         self.report_old(segment);
@@ -265,9 +265,7 @@ impl Tcb {
         if self.flags.has(Flags::TIMESTAMPS) && !rst {
             match segment.ts {
                 // RFC 7323 5.3 R1: older than what we have seen.
-                Some(ts) if (ts.val.wrapping_sub(self.ts_recent) as i32) < 0 => {
-                    self.check_old(core, segment, ts.ecr)?
-                }
+                Some(ts) if self.ts_recent.is_after(ts.val) => self.check_old(core, segment, ts.ecr)?,
                 Some(_) => {}
                 // RFC 7323 3.2: a non-RST segment without the option may be dropped.
                 None => return Err(Disposition::Discard(DropReason::Paws)),
@@ -276,8 +274,8 @@ impl Tcb {
         // First: sequence number. As Linux: touching the window from either side is enough, so that a valid
         // ACK, URG or RST is taken even when the window is zero (RFC 9293 MUST-66).
         let end = segment.seq + segment.payload_len + segment.flags.fin() as u32;
-        if end.before(self.rcv_nxt)
-            || segment.seq.after(self.rcv_edge)
+        if end.before(self.rcv.nxt())
+            || segment.seq.after(self.rcv.edge())
             || segment.flags.0 & ORDINARY.0 != TcpFlags::ACK.0
         {
             return Err(self.refuse(segment, end));
@@ -313,12 +311,12 @@ impl Tcb {
         }
         // A peer that closed and then aborts may count its RST before its FIN (as Linux, `tcp_reset_check`).
         let after_fin = rst
-            && segment.seq + 1 == self.rcv_nxt
+            && segment.seq + 1 == self.rcv.nxt()
             && matches!(self.state, State::CloseWait | State::LastAck | State::Closing);
         if after_fin {
             return Disposition::PeerReset;
         }
-        if end.before(self.rcv_nxt) || segment.seq.after(self.rcv_edge) {
+        if end.before(self.rcv.nxt()) || segment.seq.after(self.rcv.edge()) {
             return if rst {
                 Disposition::Discard(DropReason::OutOfWindow)
             } else if syn {
@@ -332,7 +330,7 @@ impl Tcb {
         if rst {
             // RFC 5961 3.2, and as Linux the edge of what we have SACKed last: there the peer's SND.NXT may be.
             let last = self.ext.as_ref().and_then(|e| e.out_of_order.last()).map(|i| i.end());
-            return if segment.seq == self.rcv_nxt || Some(segment.seq) == last {
+            return if segment.seq == self.rcv.nxt() || Some(segment.seq) == last {
                 Disposition::PeerReset
             } else {
                 Disposition::Challenge(DropReason::InexactRst)
@@ -353,22 +351,22 @@ impl Tcb {
         sack: &[(SeqNum, SeqNum)],
         ready: &mut Ready,
     ) -> Result<bool, Disposition> {
-        if segment.ack.after(self.snd_nxt) {
+        if segment.ack.after(self.snd.nxt()) {
             let opening = self.flags.has(Flags::SYN_RECEIVED);
             return Err(if opening { Disposition::NotOurSyn } else { Disposition::Challenge(DropReason::BadAck) });
         }
-        if segment.ack.before(self.snd_una) {
+        if segment.ack.before(self.snd.una()) {
             return self.take_old_ack(core, segment, sack).map(|()| false);
         }
         let window = (segment.window as u32) << self.snd_shift();
-        let advanced = segment.ack != self.snd_una;
-        let bare = segment.payload_len == 0 && !segment.flags.fin() && window == self.snd_wnd;
+        let advanced = segment.ack != self.snd.una();
+        let bare = segment.payload_len == 0 && !segment.flags.fin() && window == self.snd.wnd();
         if self.flags.timer_is(TimerKind::Persist) {
             self.probes_answered();
         }
         let was_writable = self.writable();
         let mut fin = false;
-        if advanced || self.snd_una != self.snd_nxt {
+        if advanced || self.snd.una() != self.snd.nxt() {
             let ece = segment.flags.contains(TcpFlags::ECE) && self.flags.has(Flags::ECN);
             let echo = segment.ts.map(|ts| ts.ecr);
             let input = AckInput { ack: segment.ack, bare, sack, ece, echo, now: core.now };
@@ -376,15 +374,8 @@ impl Tcb {
         } else if self.ext.is_some() {
             self.on_ack_of_nothing(core.store, segment.ack, bare, sack);
         }
-        // RFC 9293 3.10.7.4: SND.WND from the latest segment; WL2 is implied by ack >= SND.UNA. As Linux
-        // (`tcp_may_update_window`): of segments that might have overtaken one another, the one with more, or nothing.
-        if advanced
-            || self.snd_wl1.before(segment.seq)
-            || self.snd_wl1 == segment.seq && (window > self.snd_wnd || window == 0)
-        {
-            self.snd_wnd = window;
-            self.snd_wl1 = segment.seq;
-            self.max_window_field = self.max_window_field.max(segment.window);
+        if advanced || self.snd.is_window_newer(segment.seq, window) {
+            self.snd.set_window(segment.seq, window, segment.window);
             if window > 0 {
                 if self.flags.timer_is(TimerKind::Persist) {
                     self.clear_timer();
@@ -420,11 +411,11 @@ impl Tcb {
             return Err(Disposition::NotOurSyn);
         }
         // RFC 5961 section 5: too old to be honest, and so is one of what we have never sent (as Linux since 6.7).
-        let sent = core.conn_stats.acknowledged(self.snd_una).unwrap_or(u32::MAX);
-        if segment.ack.before(self.snd_una - self.max_snd_wnd().max(1).min(sent)) {
+        let sent = core.conn_stats.acknowledged(self.snd.una()).unwrap_or(u32::MAX);
+        if segment.ack.before(self.snd.una() - self.max_snd_wnd().max(1).min(sent)) {
             return Err(Disposition::Challenge(DropReason::BadAck));
         }
-        if !sack.is_empty() && self.snd_una != self.snd_nxt {
+        if !sack.is_empty() && self.snd.una() != self.snd.nxt() {
             self.on_old_ack(
                 core.store,
                 core.stats,
@@ -449,11 +440,11 @@ impl Tcb {
         let mut seq = segment.seq;
         let mut fin = segment.flags.fin();
         let (off, len) = (segment.payload_off as usize, segment.payload_len as usize);
-        if self.is_deaf() && (seq + segment.payload_len).after(self.rcv_nxt) {
+        if self.is_deaf() && (seq + segment.payload_len).after(self.rcv.nxt()) {
             arrival.discard(core.pool);
             return Disposition::ResetPeer;
         }
-        if core.exhausted && len > 0 && !(seq.at_or_before(self.rcv_nxt) && self.prune(core)) {
+        if core.exhausted && len > 0 && !(seq.at_or_before(self.rcv.nxt()) && self.prune(core)) {
             arrival.discard(core.pool);
             self.flags.set(Flags::ACK_NOW);
             return Disposition::Discard(DropReason::ReceiveBudget);
@@ -463,26 +454,26 @@ impl Tcb {
             core.conn_stats.tune.sample(clock, || clock.value(core.now, offset), ts.ecr);
         }
         let mut data = arrival.into_payload(core.nodes, core.pool, off, len);
-        if seq.before(self.rcv_nxt) {
-            let old = self.rcv_nxt.since(seq).min(data.bytes);
+        if seq.before(self.rcv.nxt()) {
+            let old = self.rcv.nxt().since(seq).min(data.bytes);
             if old > 0 {
                 self.report_duplicate(seq, seq + old);
             }
             data.trim_front(core.nodes, core.pool, old as usize);
             seq += old;
             self.flags.set(Flags::ACK_NOW);
-            if seq.before(self.rcv_nxt) {
+            if seq.before(self.rcv.nxt()) {
                 // A FIN before what we have: its sender has gone back on it.
                 return Disposition::Discard(DropReason::Duplicate);
             }
         }
-        if (seq + data.bytes).after(self.rcv_edge) {
-            let keep = self.rcv_edge.delta(seq).max(0) as usize;
+        if (seq + data.bytes).after(self.rcv.edge()) {
+            let keep = self.rcv.edge().delta(seq).max(0) as usize;
             data.truncate(core.nodes, core.pool, keep);
             fin = false;
             self.flags.set(Flags::ACK_NOW);
         }
-        if seq == self.rcv_nxt { self.take_in_order(core, data, fin, ready) } else { self.hold(core, seq, data, fin) }
+        if seq == self.rcv.nxt() { self.take_in_order(core, data, fin, ready) } else { self.hold(core, seq, data, fin) }
     }
 
     /// Nobody will read what comes: the handle is closed, or both directions are shut down (RFC 1122 4.2.2.13; as Linux,
@@ -503,12 +494,12 @@ impl Tcb {
         if data.bytes > 0 {
             let len = data.bytes;
             if let Some(ext) = self.ext.as_mut()
-                && let Some(held) = ext.out_of_order.overlap(self.rcv_nxt, self.rcv_nxt + len)
+                && let Some(held) = ext.out_of_order.overlap(self.rcv.nxt(), self.rcv.nxt() + len)
             {
-                ext.out_of_order.keep_first(core.nodes, core.pool, self.rcv_nxt, &data);
+                ext.out_of_order.keep_first(core.nodes, core.pool, self.rcv.nxt(), &data);
                 ext.dsack.get_or_insert(held);
             }
-            self.rcv_nxt += len;
+            self.rcv.advance(len);
             self.deliver(core, data, ready);
             self.owe_ack(len);
         }
@@ -516,12 +507,12 @@ impl Tcb {
             && (!ext.out_of_order.is_empty() || ext.fin_at.is_some())
         {
             let before = core.nodes.len();
-            let (joined, gone) = ext.out_of_order.take_contiguous(core.nodes, core.pool, self.rcv_nxt);
+            let (joined, gone) = ext.out_of_order.take_contiguous(core.nodes, core.pool, self.rcv.nxt());
             ext.held = ext.held.saturating_sub(gone);
             let frames = (before - core.nodes.len()) as u32 + joined.frames(core.nodes);
             ext.recv.held_frames = ext.recv.held_frames.saturating_sub(frames);
-            self.rcv_nxt += joined.bytes;
-            fin |= ext.fin_at == Some(self.rcv_nxt);
+            self.rcv.advance(joined.bytes);
+            fin |= ext.fin_at == Some(self.rcv.nxt());
             // RFC 5681 4.2: an ACK at once when a gap is filled.
             self.flags.set(Flags::ACK_NOW);
             self.deliver(core, joined, ready);
@@ -592,7 +583,7 @@ impl Tcb {
     #[cold]
     fn report_old(&mut self, segment: &Segment) {
         let end = segment.seq + segment.payload_len + u32::from(segment.flags.fin());
-        let end = if end.after(self.rcv_nxt) { self.rcv_nxt } else { end };
+        let end = if end.after(self.rcv.nxt()) { self.rcv.nxt() } else { end };
         if segment.seq.before(end) {
             self.report_duplicate(segment.seq, end);
         }
@@ -614,7 +605,7 @@ impl Tcb {
     pub(crate) fn owes_other_news(&self, segment: &Segment) -> bool {
         self.flags.has(Flags::ACK_NOW)
             && self.flags.has(Flags::SACK)
-            && self.ext.as_ref().is_some_and(|ext| ext.is_other_news(self.rcv_nxt, segment))
+            && self.ext.as_ref().is_some_and(|ext| ext.is_other_news(self.rcv.nxt(), segment))
     }
 
     /// Gives up what came out of order, so that what is in order can be taken (Linux: `tcp_prune_ofo_queue`; RFC 2018
@@ -686,8 +677,7 @@ impl Tcb {
     /// The peer's FIN is next, and nothing is held that came after it.
     #[inline]
     pub(crate) fn take_fin(&mut self, ready: &mut Ready) -> Disposition {
-        self.rcv_nxt += 1;
-        self.rcv_edge = self.rcv_edge.max(self.rcv_nxt);
+        self.rcv.take_fin();
         self.flags.set(Flags::FIN_RECEIVED | Flags::ACK_NOW);
         *ready |= Ready::READ;
         match self.state {

@@ -10,8 +10,8 @@
 pub(crate) mod cc;
 pub(crate) mod connection_stats;
 pub(crate) mod deadlines;
-pub(crate) mod deferred_stats;
 pub(crate) mod ecn;
+pub(crate) mod endpoints;
 pub(crate) mod extension;
 pub(crate) mod flags;
 pub(crate) mod handover;
@@ -21,6 +21,7 @@ pub(crate) mod model;
 pub(crate) mod open;
 pub(crate) mod recv;
 pub(crate) mod send;
+pub(crate) mod sequence;
 pub(crate) mod slots;
 pub(crate) mod syn_sent;
 pub(crate) mod time_wait;
@@ -36,12 +37,13 @@ use crate::slab::NIL;
 use crate::socket::info::TcpInfo;
 use crate::socket::options::{RECEIVE_BUFFER_MIN, TcpState};
 use alloc::boxed::Box;
-use deferred_stats::DeferredStats;
+use endpoints::Endpoints;
 use extension::{Ext, Extension, Recovery};
 use flags::Flags;
 use send::buffer::TxQueue;
 use send::loss::Loss;
 use send::rto::RttEstimator;
+use sequence::{ReceiveSequence, SendSequence, TsRecent};
 use timer_kind::TimerTick;
 
 /// Synchronized states of RFC 9293 3.3.2 that need a control block.
@@ -89,35 +91,18 @@ impl From<State> for TcpState {
 #[repr(C, align(64))]
 pub(crate) struct Tcb {
     // ---- line 0: receiving
-    /// IPv4: the peer's address. IPv6: see [`Addresses`] behind `ext`; zero here.
-    pub(crate) remote: u32,
-    /// IPv4: our address.
-    pub(crate) local: u32,
-    pub(crate) local_port: u16,
-    pub(crate) remote_port: u16,
-    pub(crate) generation: u32,
-    pub(crate) rcv_nxt: SeqNum,
-    /// Right edge of the window that we have offered; never moves left (RFC 9293 3.8.6).
-    pub(crate) rcv_edge: SeqNum,
-    pub(crate) snd_una: SeqNum,
-    /// Highest sequence number sent, plus one. Retransmission does not move it back.
-    pub(crate) snd_nxt: SeqNum,
-    pub(crate) snd_wnd: u32,
-    pub(crate) snd_wl1: SeqNum,
-    /// Largest window field the peer has sent, not scaled: see [`Tcb::max_snd_wnd`].
-    pub(crate) max_window_field: u16,
-    /// SO_SNDBUF in units of 4 KiB.
-    pub(crate) snd_buf_4k: u16,
-    /// TS.Recent of RFC 7323 4.3.
-    pub(crate) ts_recent: u32,
+    pub(crate) ends: Endpoints,
+    generation: u32,
+    pub(crate) rcv: ReceiveSequence,
+    pub(crate) snd: SendSequence,
+    pub(crate) ts_recent: TsRecent,
     /// Received and not yet read.
     pub(crate) rx: FrameQueue,
-    pub(crate) deferred: DeferredStats,
     /// Window shifts: ours in the low, the peer's in the high four bits.
-    pub(crate) shifts: u8,
-    pub(crate) dup_acks: u8,
+    shifts: u8,
+    dup_acks: u8,
     /// Size of the segments that the peer sends, in units of 64 bytes, rounded up: see [`Tcb::rcv_mss`].
-    pub(crate) rcv_mss_64: u8,
+    rcv_mss_64: u8,
     pub(crate) state: State,
     // ---- line 1: sending
     pub(crate) flags: Flags,
@@ -126,22 +111,22 @@ pub(crate) struct Tcb {
     pub(crate) window: cc::Window,
     pub(crate) rtt: RttEstimator,
     /// When the timer fires that [`Flags::timer`] names.
-    pub(crate) timer: TimerTick,
+    timer: TimerTick,
     /// Tick for which an entry of this connection is in the wheel; 0 = none.
-    pub(crate) armed_at: u32,
+    armed_at: u32,
     /// Largest payload that we send in one segment with our options of every segment.
     pub(crate) mss: u16,
     /// Consecutive time-outs.
-    pub(crate) backoff: u8,
+    backoff: u8,
     /// Route epoch in which `path` was looked up. Who was silent for 256 changes exactly takes it for the present one, and looks
     /// again after `R1` time-outs.
     pub(crate) route_epoch: u8,
     pub(crate) path: PathId,
     /// Bytes that the receive queue may hold, in KiB: see [`Tcb::rcv_buf`].
-    pub(crate) rcv_buf_k: u16,
+    rcv_buf_k: u16,
     /// Bytes received in order since our last ACK; 65535 stands for more. RCV.NXT less these is RFC 7323's
     /// Last.ACK.sent.
-    pub(crate) unacked: u16,
+    unacked: u16,
     /// IPv6 addresses, and everything rare; allocated when first needed.
     pub(crate) ext: Extension,
 }
@@ -190,19 +175,42 @@ impl Slot {
 }
 
 impl Tcb {
+    #[inline(always)]
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// It is in a slot of that generation from here on.
+    pub(crate) fn set_generation(&mut self, generation: u32) {
+        self.generation = generation;
+    }
+
+    /// What was out has arrived, without any sign of loss.
+    #[inline(always)]
+    pub(crate) fn no_trouble(&mut self) {
+        (self.backoff, self.dup_acks) = (0, 0);
+    }
+
+    /// All that came in order is acknowledged.
+    #[inline(always)]
+    pub(crate) fn owes_no_bytes(&self) -> bool {
+        self.unacked == 0
+    }
+
+    /// Tick for which an entry of it is in the wheel; 0: none.
+    #[inline(always)]
+    pub(crate) fn armed_at(&self) -> u32 {
+        self.armed_at
+    }
+
+    /// There is no entry of it in the wheel any more.
+    pub(crate) fn disarm(&mut self) {
+        self.armed_at = 0;
+    }
+
     #[inline]
     pub(crate) fn key(&self) -> FlowKey {
-        if self.flags.has(Flags::V6) {
-            let a = self.ext.addresses();
-            FlowKey::V6 { local: a.local, remote: a.remote, local_port: self.local_port, remote_port: self.remote_port }
-        } else {
-            FlowKey::V4 {
-                local: self.local,
-                remote: self.remote,
-                local_port: self.local_port,
-                remote_port: self.remote_port,
-            }
-        }
+        if self.flags.has(Flags::V6) { self.ends.v6_key(&self.ext.addresses()) } else { self.ends.v4_key() }
     }
 
     /// RFC 6437.
@@ -218,10 +226,7 @@ impl Tcb {
     pub(crate) fn is(&self, key: &FlowKey) -> bool {
         match *key {
             FlowKey::V4 { local, remote, local_port, remote_port } => {
-                // All at once: it is the one that was looked for, nearly always.
-                let addresses = self.remote ^ remote | self.local ^ local;
-                let ports = self.remote_port ^ remote_port | self.local_port ^ local_port;
-                addresses | u32::from(ports) == 0 && !self.flags.has(Flags::V6)
+                self.ends.are_v4(local, remote, local_port, remote_port) && !self.flags.has(Flags::V6)
             }
             FlowKey::V6 { .. } => self.flags.has(Flags::V6) && self.key() == *key,
         }
@@ -240,28 +245,26 @@ impl Tcb {
     /// Largest window the peer has offered: Max(SND.WND) of RFC 9293 3.8.6.2.1.
     #[inline]
     pub(crate) fn max_snd_wnd(&self) -> u32 {
-        (self.max_window_field as u32) << self.snd_shift()
+        self.snd.max_wnd(self.snd_shift())
     }
 
     /// The sequence number of a segment without text: SND.NXT, but no more than the peer's window has, which may
     /// have shrunk (Linux: `tcp_acceptable_seq`). Beyond it the segment would be dropped.
     #[inline]
     pub(crate) fn acceptable_seq(&self) -> SeqNum {
-        let edge = self.snd_una + self.snd_wnd;
-        // Less than a unit of the peer's scale is lost in rounding only.
-        if self.snd_nxt.before(edge + (1 << self.snd_shift())) { self.snd_nxt } else { edge }
+        self.snd.acceptable(self.snd_shift())
     }
 
     /// RCV.WND as last offered.
     #[inline]
     pub(crate) fn rcv_wnd(&self) -> u32 {
-        self.rcv_edge.delta(self.rcv_nxt).max(0) as u32
+        self.rcv.wnd()
     }
 
     /// Bytes of the send queue that are thought to be in the network: RFC 6675's pipe.
     #[inline]
     pub(crate) fn flight(&self) -> u32 {
-        let out = self.snd_nxt.since(self.snd_una);
+        let out = self.snd.outstanding();
         match self.ext.as_ref() {
             None => out,
             Some(e) => (out + e.retransmitted).saturating_sub(e.sacked + e.lost),
@@ -292,7 +295,7 @@ impl Tcb {
 
     #[inline]
     pub(crate) fn snd_buf(&self) -> u32 {
-        self.snd_buf_4k as u32 * 4096
+        self.snd.buffer()
     }
 
     /// Bytes in the send buffer above which the application waits: two thirds, as Linux's `sk_stream_is_writeable`.

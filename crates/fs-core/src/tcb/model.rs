@@ -83,7 +83,7 @@ impl Tcb {
         let owned = self.owns_window();
         self.flags.put(Flags::NEW_RENO, algorithm == CongestionControl::NewReno);
         if algorithm == CongestionControl::Bbr {
-            let (window, srtt, mss, nxt) = (self.window, self.rtt.srtt_us(), self.mss as u32, self.snd_nxt);
+            let (window, srtt, mss, nxt) = (self.window, self.rtt.srtt_us(), self.mss as u32, self.snd.nxt());
             let mut state = Bbr::new(window, srtt, mss, self.flags.has(Flags::SACK), now, nxt);
             if self.recovery() != crate::tcb::extension::Recovery::Open {
                 let mut window = window;
@@ -124,7 +124,7 @@ impl Tcb {
     /// Linux, `tcp_rate_check_app_limited`): else BBR would stay in Startup for as long as it holds.
     fn check_window_limited(&mut self) {
         let hole = self.ext.as_ref().is_some_and(|e| e.sacked | e.lost | e.retransmitted != 0);
-        if hole && (self.snd_una + self.snd_wnd).delta(self.snd_nxt) < i32::from(self.mss) {
+        if hole && (self.snd.una() + self.snd.wnd()).delta(self.snd.nxt()) < i32::from(self.mss) {
             self.mark_limited(Rate::mark_window_limited);
         }
     }

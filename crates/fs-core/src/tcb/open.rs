@@ -9,11 +9,13 @@ use crate::seq::SeqNum;
 use crate::socket::options::TcpOptions;
 use crate::tcb::cc::algorithm::Window;
 use crate::tcb::cc::{self};
-use crate::tcb::deferred_stats::DeferredStats;
+use crate::tcb::endpoints::Endpoints;
 use crate::tcb::extension::{Addresses, Extension};
 use crate::tcb::flags::Flags;
 use crate::tcb::send::buffer::TxQueue;
+use crate::tcb::send::room::initial_buffer;
 use crate::tcb::send::rto::RttEstimator;
+use crate::tcb::sequence::{ReceiveSequence, SendSequence, TsRecent};
 use crate::tcb::timer_kind::TimerTick;
 use crate::tcb::{State, Tcb};
 use crate::time::{Instant, micros};
@@ -99,32 +101,17 @@ impl Opening<'_> {
         // first time-out at 1 s (RFC 6298 2.1) one may well have been wrong.
         let initial_segments = if retries > 1 { 1 } else { tcp.initial_window };
         let offered = syn_window(options.initial_window(tcp)) as u32;
-        let (local, remote) = match key {
-            FlowKey::V4 { local, remote, .. } => (local, remote),
-            FlowKey::V6 { .. } => (0, 0),
-        };
         let addresses = match key {
             FlowKey::V4 { .. } => None,
             FlowKey::V6 { local, remote, .. } => Some(Addresses { local, remote, flow_label: flow_label(&key) }),
         };
         let mut tcb = Tcb {
-            remote,
-            local,
-            local_port: key.local_port(),
-            remote_port: key.remote_port(),
+            ends: Endpoints::new(&key),
             generation,
-            rcv_nxt: irs + 1,
-            rcv_edge: irs + 1 + offered,
-            snd_una: iss + 1,
-            snd_nxt: iss + 1,
-            snd_wnd: window as u32,
-            // An update by the very next segment must be taken: WL1 is before it.
-            snd_wl1: irs,
-            max_window_field: window >> (shifts >> 4).min(15),
-            snd_buf_4k: crate::tcb::send::room::initial_buffer(tcp.send_buffer),
-            ts_recent: peer.timestamps.map_or(0, |t| t.val),
+            rcv: ReceiveSequence::new(irs, offered),
+            snd: SendSequence::new(iss, irs, window, window >> (shifts >> 4).min(15), initial_buffer(tcp.send_buffer)),
+            ts_recent: TsRecent::new(peer.timestamps.map_or(0, |t| t.val)),
             rx: FrameQueue::new(),
-            deferred: DeferredStats::default(),
             shifts,
             dup_acks: 0,
             rcv_mss_64: crate::tcb::recv::ack::initial_rcv_mss_64(mss),

@@ -111,13 +111,11 @@ impl Slots {
         }
     }
 
-    /// A packet for this slot will be processed soon; once [`Slots::prefetch_slot`] has been answered.
+    /// What is counted of the connection will be needed soon.
     #[inline]
     pub(crate) fn prefetch_stats(&self, index: u32) {
-        if let Some(ConnectionSlot { slot: Slot::Open(tcb), conn_stats }) = self.places.get(index as usize)
-            && !tcb.deferred.is_open()
-        {
-            fs_prefetch::lines(conn_stats);
+        if let Some(place) = self.places.get(index as usize) {
+            fs_prefetch::lines(&place.conn_stats);
         }
     }
 
@@ -129,14 +127,9 @@ impl Slots {
         }
     }
 
-    /// What is counted of a connection, at `tick`.
-    pub(crate) fn conn_stats(&self, index: u32, tick: u32) -> ConnectionStats {
-        let &ConnectionSlot { ref slot, mut conn_stats } = &self.places[index as usize];
-        if let Slot::Open(tcb) = slot {
-            let mut deferred = tcb.deferred;
-            deferred.flush(&mut conn_stats, tick);
-        }
-        conn_stats
+    /// What is counted of a connection.
+    pub(crate) fn conn_stats(&self, index: u32) -> &ConnectionStats {
+        &self.places[index as usize].conn_stats
     }
 
     pub(crate) fn conn_stats_mut(&mut self, index: u32) -> &mut ConnectionStats {
@@ -144,25 +137,14 @@ impl Slots {
     }
 
     #[inline]
-    pub(crate) fn slot_and_stats(&mut self, index: u32, tick: u32) -> (&mut Slot, &mut ConnectionStats) {
+    pub(crate) fn slot_and_stats(&mut self, index: u32) -> (&mut Slot, &mut ConnectionStats) {
         let ConnectionSlot { slot, conn_stats } = &mut self.places[index as usize];
-        if let Slot::Open(tcb) = slot {
-            tcb.deferred.flush(conn_stats, tick);
-        }
         (slot, conn_stats)
     }
 
-    /// As `open_mut`, with what is counted of the connection, at `tick`.
-    #[inline]
-    pub(crate) fn open_and_stats(&mut self, index: u32, tick: u32) -> Option<(&mut Tcb, &mut ConnectionStats)> {
-        let (tcb, conn_stats) = self.open_and_stale_stats(index)?;
-        tcb.deferred.flush(conn_stats, tick);
-        Some((tcb, conn_stats))
-    }
-
-    /// As `open_and_stats`, without what is deferred ([`crate::tcb::deferred_stats`]).
+    /// As `open_mut`, with what is counted of the connection.
     #[inline(always)]
-    pub(crate) fn open_and_stale_stats(&mut self, index: u32) -> Option<(&mut Tcb, &mut ConnectionStats)> {
+    pub(crate) fn open_and_stats(&mut self, index: u32) -> Option<(&mut Tcb, &mut ConnectionStats)> {
         match self.places.get_mut(index as usize) {
             Some(ConnectionSlot { slot: Slot::Open(tcb), conn_stats }) => Some((tcb, conn_stats)),
             _ => None,

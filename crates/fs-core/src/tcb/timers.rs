@@ -202,7 +202,7 @@ impl Tcb {
         let ext = self.ext.as_ref()?;
         let keepalive = ext.keepalive?;
         // Retransmission watches the connection while data is outstanding.
-        if self.snd_una != self.snd_nxt || self.timer_runs() {
+        if self.snd.una() != self.snd.nxt() || self.timer_runs() {
             return None;
         }
         let waits = keepalive.interval.saturating_mul(ext.keepalive_probes.into());

@@ -44,7 +44,7 @@ pub(crate) fn emit_segment<P: FramePool>(
     let spec = SegmentSpec {
         key: &key,
         seq: segment.seq,
-        ack: tcb.rcv_nxt,
+        ack: tcb.rcv.nxt(),
         flags,
         window: tcb.offer_window(frozen),
         urgent: tcb.urgent_pointer(segment.seq),

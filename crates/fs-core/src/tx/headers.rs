@@ -11,17 +11,19 @@ impl Tcb {
     /// Headers of a segment of a connection that is quiet about what leaves: no urgent data, the defaults in the IP header.
     #[inline(always)]
     pub(crate) fn plain_headers(&self, seq: SeqNum, flags: TcpFlags, window: u16, ts: u32) -> Plain {
+        let (local, remote) = self.ends.v4();
+        let (local_port, remote_port) = self.ends.ports();
         Plain {
-            local: self.local,
-            remote: self.remote,
-            local_port: self.local_port,
-            remote_port: self.remote_port,
+            local,
+            remote,
+            local_port,
+            remote_port,
             seq,
-            ack: self.rcv_nxt,
+            ack: self.rcv.nxt(),
             flags,
             window,
             urgent: 0,
-            ts: self.flags.has(Flags::TIMESTAMPS).then_some(Timestamps { val: ts, ecr: self.ts_recent }),
+            ts: self.flags.has(Flags::TIMESTAMPS).then_some(Timestamps { val: ts, ecr: self.ts_recent.get() }),
             ttl: DEFAULT_TTL,
             tos: 0,
             payload_len: 0,
@@ -32,7 +34,7 @@ impl Tcb {
     /// A segment of this connection can leave now, as far as a glance tells.
     #[inline]
     pub(crate) fn may_carry_ack(&self) -> bool {
-        self.has_unsent() && self.flight() < self.window.cwnd && self.snd_wnd > 0
+        self.has_unsent() && self.flight() < self.window.cwnd && self.snd.wnd() > 0
     }
 
     #[inline]
@@ -46,7 +48,7 @@ impl Tcb {
     pub(crate) fn option_bytes(&mut self, ts: u32, with_sack: bool) -> OptionBytes {
         let mut options = OptionBytes::NONE;
         if self.flags.has(Flags::TIMESTAMPS) {
-            let pair = Timestamps { val: ts, ecr: self.ts_recent };
+            let pair = Timestamps { val: ts, ecr: self.ts_recent.get() };
             options.len = options::emit_timestamps(pair, &mut options.bytes) as u8;
         }
         if with_sack

@@ -65,10 +65,10 @@ impl<'a> Run<'a> {
         if index == NIL {
             return None;
         }
-        let (mss, edge) = (u32::from(tcb.mss), tcb.snd_una + tcb.snd_wnd);
+        let (mss, edge) = (u32::from(tcb.mss), tcb.snd.una() + tcb.snd.wnd());
         let segment = &store.segments[index];
         let (len, seq, end) = (segment.len, segment.seq, segment.end());
-        let (flight, cwnd) = (tcb.snd_nxt.since(tcb.snd_una), tcb.window.cwnd);
+        let (flight, cwnd) = (tcb.snd.outstanding(), tcb.window.cwnd);
         let fin = segment.has(mark::FIN);
         let small = len < mss && index == tcb.tx.tail() && !fin;
         if len == 0
@@ -101,7 +101,7 @@ impl<'a> Run<'a> {
         segment.sent_us = self.us;
         stats.tx_bytes += frame.len() as u64;
         out.push(TxFrame { frame, checksum });
-        tcb.snd_nxt = end;
+        tcb.snd.sent(end);
         tcb.tx.next = segment.next;
         Some(Left { len, ends })
     }

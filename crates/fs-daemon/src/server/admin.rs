@@ -1,9 +1,10 @@
 //! Lists for `fastsock ss` and `fastsock stat`.
 
+use super::Server;
 use super::arenas::{Acceptor, Opener};
 use super::attach::Attachment;
 use super::limits::FOUND_BELOW;
-use super::{Answer, Server};
+use super::requests::Answer;
 use crate::counters::add;
 use crate::listeners::Takes;
 use fs_shm::control::{ADMIN_MAX, CounterRow, KernelReason, Kind, Object, Reply, Row, SocketRow, Text};
@@ -59,7 +60,7 @@ impl Server {
         let first = usize::try_from(cursor).unwrap_or(usize::MAX);
         let rest = rows.iter().enumerate().skip(first);
         let next = rest.filter(|(_, row)| !page.put(*row)).map(|(at, _)| at as u64).next().unwrap_or(0);
-        Answer { reply: Reply::Counters { next, count: page.count }, fds: Vec::new(), rows: page.bytes }
+        Answer::page(Reply::Counters { next, count: page.count }, page.bytes)
     }
 
     fn all_counters(&self) -> Vec<CounterRow> {
@@ -69,7 +70,7 @@ impl Server {
             rows.push(CounterRow { name, label, gauge, value });
         };
         let (mut local, mut wire) = (self.counters.local, self.counters.wire);
-        for (&id, entry) in &self.arenas {
+        for (id, entry) in self.arenas.iter() {
             if let Some(arena) = self.map(id, Side::A) {
                 add(if entry.wire { &mut wire } else { &mut local }, arena.totals());
             }
@@ -103,7 +104,7 @@ impl Server {
     pub(super) fn sockets(&self, cursor: u64, uid: u32) -> Answer {
         let (first, mut place) = ((cursor >> 32) as u32, cursor as u32 as usize);
         let all = self.is_trusted(uid);
-        let may_see = |(&id, of): (&u32, &Attachment)| (id >= first && (all || of.who.uid == uid)).then_some(id);
+        let may_see = |(id, of): (u32, &Attachment)| (id >= first && (all || of.who.uid == uid)).then_some(id);
         let mut ids: Vec<u32> = self.attachments.iter().filter_map(may_see).collect();
         ids.sort_unstable();
         let mut page = Page::new();
@@ -115,12 +116,12 @@ impl Server {
                 break;
             }
         }
-        Answer { reply: Reply::Sockets { next, count: page.count }, fds: Vec::new(), rows: page.bytes }
+        Answer::page(Reply::Sockets { next, count: page.count }, page.bytes)
     }
 
     /// Each socket once on a page, however many descriptors the process has of it. Answers where to go on when there is more.
     fn sockets_of(&self, id: u32, from: usize, page: &mut Page) -> Option<usize> {
-        let attachment = self.attachments.get(&id)?;
+        let attachment = self.attachments.get(id)?;
         let plain = SocketRow {
             state: CLOSE,
             kind: Kind::Local,
@@ -183,7 +184,7 @@ impl Server {
     }
 
     fn channel_row(&self, id: u32, arena: &Arena, slot: u32, plain: SocketRow) -> Option<SocketRow> {
-        let entry = self.arenas.get(&id)?;
+        let entry = self.arenas.get(id)?;
         let channel = Channel::at(arena, slot)?;
         let core = match (entry.opener, entry.acceptor) {
             (Some(Opener::Core(core)), _) | (_, Some(Acceptor::Core(core))) => Some(core),

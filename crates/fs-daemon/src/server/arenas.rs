@@ -2,15 +2,17 @@
 //!
 //! The daemon keeps only the descriptor; it maps an arena (20 GiB of addresses, no memory) for as long as it looks.
 
+use super::Server;
+use super::numbered::Numbered;
+use super::requests::Answer;
 use super::sweep::Look;
-use super::{Answer, Server};
 use crate::bells::new_bell;
 use crate::listeners::{Netns, unmapped};
 use crate::seldom::Seldom;
 use fs_shm::control::Reply;
 use fs_shm::{Arena, Bells, Memory, Side};
 use rustix::io::Errno;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -115,12 +117,79 @@ impl ArenaEntry {
     }
 }
 
+/// The arenas, by number, and by those whom their sides were made for.
+#[derive(Debug)]
+pub(super) struct Arenas {
+    entries: Numbered<ArenaEntry>,
+    /// The last that was made for these two: the only one of them that may have both sides.
+    last_of: HashMap<(Opener, Acceptor), u32>,
+}
+
+impl Default for Arenas {
+    /// Numbers have 31 bits in [`Object`](fs_shm::control::Object).
+    fn default() -> Self {
+        Self { entries: Numbered::new(1..=u32::MAX >> 1), last_of: HashMap::new() }
+    }
+}
+
+impl Arenas {
+    /// The arena of these two that has both sides.
+    fn of(&self, of: (Opener, Acceptor)) -> Option<(u32, &ArenaEntry)> {
+        let id = *self.last_of.get(&of)?;
+        self.get(id).filter(|entry| !entry.is_dying()).map(|entry| (id, entry))
+    }
+
+    /// The number that the next one gets.
+    fn vacant(&mut self) -> u32 {
+        self.entries.vacant()
+    }
+
+    fn insert(&mut self, entry: ArenaEntry) -> u32 {
+        let of = entry.of;
+        let id = self.entries.insert(entry);
+        self.last_of.insert(of, id);
+        id
+    }
+
+    fn remove(&mut self, id: u32) -> Option<ArenaEntry> {
+        let entry = self.entries.remove(id)?;
+        if self.last_of.get(&entry.of) == Some(&id) {
+            self.last_of.remove(&entry.of);
+        }
+        Some(entry)
+    }
+
+    pub(super) fn get(&self, id: u32) -> Option<&ArenaEntry> {
+        self.entries.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut ArenaEntry> {
+        self.entries.get_mut(id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &ArenaEntry)> {
+        self.entries.iter()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &ArenaEntry> {
+        self.entries.values()
+    }
+
+    /// The numbers of those for which this is so.
+    pub(super) fn ids_where(&self, is: impl Fn(&ArenaEntry) -> bool) -> Vec<u32> {
+        self.entries.ids_where(is)
+    }
+}
+
 impl Server {
     /// Finds or makes the arena of these two; `ENOBUFS` at the limit. The last answer: it is new.
     pub(super) fn arena_of(&mut self, opener: Opener, acceptor: Acceptor) -> Result<(u32, ArenaMemory, bool), Errno> {
         let of = (opener, acceptor);
-        let known = self.arena_of.get(&of).and_then(|id| Some((*id, self.arenas.get(id)?)));
-        if let Some((id, entry)) = known.filter(|(_, entry)| !entry.is_dying()) {
+        if let Some((id, entry)) = self.arenas.of(of) {
             return Ok((id, entry.memory.clone(), false));
         }
         let limit = self.config.limits.arenas;
@@ -128,7 +197,7 @@ impl Server {
             return Err(Errno::NOBUFS);
         }
         if let Opener::Process(process) = opener {
-            let uid_of = |id: u32| self.attachments.get(&id).map(|attachment| attachment.who.uid);
+            let uid_of = |id: u32| self.attachments.get(id).map(|attachment| attachment.who.uid);
             let uid = uid_of(process).ok_or(Errno::NOTCONN)?;
             let is_theirs = |entry: &&ArenaEntry| match entry.opener {
                 Some(Opener::Process(other)) => uid_of(other).is_some_and(|other| self.is_one_user(other, uid)),
@@ -142,16 +211,11 @@ impl Server {
         if let (Opener::Process(_), Acceptor::Listener(listener)) = of {
             self.limit_waiting(listener, &memory.shared);
         }
-        // Numbers have 31 bits in `Object`.
-        while self.next_arena == 0 || self.next_arena >> 31 != 0 || self.arenas.contains_key(&self.next_arena) {
-            self.next_arena = (self.next_arena & 0x7fff_ffff).wrapping_add(1) & 0x7fff_ffff;
-        }
-        let id = self.next_arena;
-        self.next_arena += 1;
+        let id = self.arenas.vacant();
         Arena::set_number(memory.shared.as_fd(), id)?;
         let mut members = HashSet::new();
         if let Opener::Process(process) = opener {
-            self.attachments.get_mut(&process).ok_or(Errno::NOTCONN)?.let_in(id, Side::A);
+            self.attachments.get_mut(process).ok_or(Errno::NOTCONN)?.let_in(id, Side::A);
             members.insert(process);
         }
         let entry = ArenaEntry {
@@ -169,9 +233,8 @@ impl Server {
             sources: Vec::new(),
             trim: None,
         };
-        self.arenas.insert(id, entry);
+        let id = self.arenas.insert(entry);
         self.glance_soon();
-        self.arena_of.insert(of, id);
         self.capture_arena(id);
         if let Acceptor::Listener(listener) = acceptor {
             self.watch_for_sleepers(listener, id);
@@ -194,7 +257,7 @@ impl Server {
     /// The same in all of its arenas: they have changed.
     pub(super) fn limit_waiting_everywhere(&self, listener: u32) {
         for id in self.arenas_of(listener) {
-            if let Some(entry) = self.arenas.get(&id).filter(|entry| matches!(entry.of.0, Opener::Process(_))) {
+            if let Some(entry) = self.arenas.get(id).filter(|entry| matches!(entry.of.0, Opener::Process(_))) {
                 self.limit_waiting(listener, &entry.memory.shared);
                 // A backlog that was raised has room for more.
                 if let Some(arena) = self.map(id, Side::B) {
@@ -281,12 +344,12 @@ impl Server {
     /// The arenas that lead to a listener.
     pub(super) fn arenas_of(&self, listener: u32) -> impl Iterator<Item = u32> + '_ {
         let of_it = move |entry: &ArenaEntry| entry.acceptor == Some(Acceptor::Listener(listener));
-        self.arenas.iter().filter(move |(_, entry)| of_it(entry)).map(|(&id, _)| id)
+        self.arenas.iter().filter(move |(_, entry)| of_it(entry)).map(|(id, _)| id)
     }
 
     /// Looks into an arena as one of its sides.
     pub(super) fn map(&self, id: u32, side: Side) -> Option<Arena> {
-        let entry = self.arenas.get(&id)?;
+        let entry = self.arenas.get(id)?;
         match Arena::map_own(entry.memory.fds(side), self.geometry, side, self.pollers) {
             Ok(arena) => Some(arena),
             Err(error) => {
@@ -301,7 +364,7 @@ impl Server {
 
     /// Answers [`fs_shm::control::Request::Arena`].
     pub(super) fn arena(&mut self, me: u32, id: u32, side: Side) -> Result<Answer, Errno> {
-        let (entry, attachment) = (self.arenas.get_mut(&id), self.attachments.get_mut(&me));
+        let (entry, attachment) = (self.arenas.get_mut(id), self.attachments.get_mut(me));
         let (entry, attachment) = (entry.ok_or(Errno::NOENT)?, attachment.ok_or(Errno::NOTCONN)?);
         let accepts = match entry.acceptor {
             Some(Acceptor::Listener(listener)) => {
@@ -323,7 +386,7 @@ impl Server {
         /// Each address that a client is bound to, with each that it reaches one listener by. More: as much memory of the daemon's.
         const MOST: usize = 128;
         const LOW: usize = 64;
-        let Some(entry) = self.arenas.get_mut(&id) else { return false };
+        let Some(entry) = self.arenas.get_mut(id) else { return false };
         let ends = (unmapped(from.ip()), SocketAddr::new(unmapped(to.ip()), to.port()));
         if entry.ends.len() >= MOST && !entry.ends.contains(&ends) {
             return false;
@@ -342,7 +405,7 @@ impl Server {
 
     /// Answers [`fs_shm::control::Request::Vouch`].
     pub(super) fn vouch(&self, me: u32, id: u32, [from, to]: [SocketAddr; 2]) -> Result<Answer, Errno> {
-        let entry = self.arenas.get(&id).ok_or(Errno::NOENT)?;
+        let entry = self.arenas.get(id).ok_or(Errno::NOENT)?;
         let accepts = match entry.of.1 {
             Acceptor::Listener(listener) => self.listeners.get(listener).is_some_and(|it| it.holders.contains(&me)),
             Acceptor::Core(_) => false,
@@ -363,22 +426,19 @@ impl Server {
     /// An arena is over: nobody has a connection in it any more.
     pub(super) fn forget_arena(&mut self, id: u32) {
         if let Some(arena) = self.map(id, Side::A) {
-            let wire = self.arenas.get(&id).is_some_and(|entry| entry.wire);
+            let wire = self.arenas.get(id).is_some_and(|entry| entry.wire);
             self.counters.arena_ended(wire, arena.totals());
             arena.close();
-            let listener = match self.arenas.get(&id).and_then(|entry| entry.acceptor) {
+            let listener = match self.arenas.get(id).and_then(|entry| entry.acceptor) {
                 Some(Acceptor::Listener(listener)) => Some(listener),
                 _ => None,
             };
             self.note_waits(id, listener, arena.last_wait());
         }
-        let Some(entry) = self.arenas.remove(&id) else { return };
-        self.captured_arena_gone(id);
-        if self.arena_of.get(&entry.of) == Some(&id) {
-            self.arena_of.remove(&entry.of);
-        }
+        let Some(entry) = self.arenas.remove(id) else { return };
+        self.captures.arena_gone(id);
         for member in &entry.members {
-            if let Some(attachment) = self.attachments.get_mut(member) {
+            if let Some(attachment) = self.attachments.get_mut(*member) {
                 attachment.arenas.remove(&id);
             }
         }
@@ -388,5 +448,47 @@ impl Server {
         if let Some(Acceptor::Listener(listener)) = entry.acceptor {
             self.list_arenas(listener);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(of: (Opener, Acceptor)) -> ArenaEntry {
+        let memory = || Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
+        ArenaEntry {
+            memory: ArenaMemory { shared: memory(), locks: [memory(), memory()] },
+            of,
+            opener: Some(of.0),
+            acceptor: Some(of.1),
+            wire: false,
+            members: HashSet::new(),
+            look: None,
+            ends: HashSet::new(),
+            low_ports: VecDeque::new(),
+            namespaces: HashSet::new(),
+            stopped: false,
+            sources: Vec::new(),
+            trim: None,
+        }
+    }
+
+    #[test]
+    fn two_have_one_arena_with_both_sides() {
+        let mut arenas = Arenas::default();
+        let of = (Opener::Process(2), Acceptor::Listener(3));
+        assert!(arenas.of(of).is_none());
+        let first = arenas.insert(entry(of));
+        assert_eq!(arenas.of(of).map(|(id, _)| id), Some(first));
+        assert!(arenas.of((Opener::Process(2), Acceptor::Core(3))).is_none());
+        // Its listener was closed: the next one is another, and the end of the first takes nothing from it.
+        arenas.get_mut(first).unwrap().acceptor = None;
+        assert!(arenas.of(of).is_none());
+        let second = arenas.insert(entry(of));
+        assert!(arenas.remove(first).is_some() && arenas.remove(first).is_none());
+        assert_eq!((arenas.of(of).map(|(id, _)| id), arenas.len()), (Some(second), 1));
+        arenas.remove(second);
+        assert!(arenas.of(of).is_none() && arenas.last_of.is_empty());
     }
 }

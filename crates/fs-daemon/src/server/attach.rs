@@ -1,9 +1,10 @@
 //! Processes come, fork, exec and die.
 
+use super::Server;
 use super::arenas::{Acceptor, Opener, no_descriptor};
 use super::limits::{FOUND_BELOW, POLLERS, pollers_max};
+use super::requests::Answer;
 use super::strangers::is_eventfd;
-use super::{Answer, Server};
 use crate::listeners::Netns;
 use crate::seldom::Seldom;
 use crate::sys::Credentials;
@@ -152,7 +153,7 @@ fn version_text(version: u32) -> String {
 
 impl Server {
     pub(super) fn hello(&mut self, connection: u64, version: u32, name: Text<32>) -> Result<Answer, Errno> {
-        let entry = self.connections.get(&connection).ok_or(Errno::BADF)?;
+        let entry = self.connections.get(connection).ok_or(Errno::BADF)?;
         same_version(version, entry.who.pid, name)?;
         if entry.attachment.is_some() {
             return Err(Errno::ISCONN);
@@ -170,11 +171,6 @@ impl Server {
     fn attach(&mut self, connection: u64, who: Credentials, name: Text<32>, parent: Option<u32>) -> Result<u32, Errno> {
         let memory = AttachmentPage::create().inspect_err(no_descriptor)?;
         let page = AttachmentPage::map(memory.as_fd())?;
-        while self.next_attachment < 2 || self.attachments.contains_key(&self.next_attachment) {
-            self.next_attachment = self.next_attachment.wrapping_add(1);
-        }
-        let id = self.next_attachment;
-        self.next_attachment = self.next_attachment.wrapping_add(1);
         let attachment = Attachment {
             who,
             name,
@@ -193,22 +189,23 @@ impl Server {
             exec: None,
             is_bare: false,
         };
-        self.attachments.insert(id, attachment);
-        if let Some(entry) = self.connections.get_mut(&connection) {
+        let id = self.attachments.insert(attachment);
+        if let Some(entry) = self.connections.get_mut(connection) {
             entry.attachment = Some(id);
         }
         Ok(id)
     }
 
     fn welcome(&self, id: u32) -> Result<Answer, Errno> {
-        let attachment = self.attachments.get(&id).ok_or(Errno::NOTCONN)?;
-        let reply = Reply::Welcome { attachment: id, epoch: self.epoch, geometry: self.geometry.to_welcome() };
-        Ok(Answer::with(reply, [attachment.memory.clone(), self.directory_memory.clone()]))
+        let attachment = self.attachments.get(id).ok_or(Errno::NOTCONN)?;
+        let reply =
+            Reply::Welcome { attachment: id, epoch: self.directory.epoch(), geometry: self.geometry.to_welcome() };
+        Ok(Answer::with(reply, [attachment.memory.clone(), self.directory.memory()]))
     }
 
     /// The new image after exec: its threads and pollers are new, so what the old ones held is freed.
     pub(super) fn resume(&mut self, me: u32, version: u32, name: Text<32>) -> Result<Answer, Errno> {
-        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        let attachment = self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?;
         same_version(version, attachment.who.pid, name)?;
         attachment.name = name;
         self.end_image(me);
@@ -219,7 +216,7 @@ impl Server {
     /// The threads and pollers of a process are gone: what they held is freed.
     pub(super) fn end_image(&mut self, me: u32) {
         self.forget_exec(me);
-        let Some(attachment) = self.attachments.get_mut(&me) else { return };
+        let Some(attachment) = self.attachments.get_mut(me) else { return };
         let parent = attachment.forked_from.take();
         // Threads may have been in the middle of anything.
         attachment.page.end_all_changes();
@@ -233,7 +230,7 @@ impl Server {
     pub(super) fn fork(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
         let child = self.make_child(me, socket)?;
         if let Err(error) = self.inherit(me, child) {
-            if let Some(attachment) = self.attachments.get(&child) {
+            if let Some(attachment) = self.attachments.get(child) {
                 self.disconnect(attachment.connection);
             }
             return Err(error);
@@ -248,20 +245,20 @@ impl Server {
             return Err(Errno::NOBUFS);
         }
         let child = self.make_child(me, socket)?;
-        if let Some(entry) = self.attachments.get_mut(&child) {
+        if let Some(entry) = self.attachments.get_mut(child) {
             entry.inherits = true;
         }
         self.forked(child)
     }
 
     fn forked(&self, child: u32) -> Result<Answer, Errno> {
-        let attachment = self.attachments.get(&child).ok_or(Errno::NOTCONN)?;
+        let attachment = self.attachments.get(child).ok_or(Errno::NOTCONN)?;
         Ok(Answer::with(Reply::Forked { child }, [attachment.memory.clone()]))
     }
 
     /// Answers [`fs_shm::control::Request::Inherit`].
     pub(super) fn inherit_prepared(&mut self, me: u32, child: u32) -> Result<Answer, Errno> {
-        let entry = self.attachments.get_mut(&child).filter(|child| child.parent == Some(me)).ok_or(Errno::SRCH)?;
+        let entry = self.attachments.get_mut(child).filter(|child| child.parent == Some(me)).ok_or(Errno::SRCH)?;
         if !core::mem::take(&mut entry.inherits) {
             return Err(Errno::ALREADY);
         }
@@ -280,7 +277,7 @@ impl Server {
         if rustix::net::getpeername(&socket)?.is_some_and(is_named) {
             return Err(Errno::PROTOTYPE);
         }
-        let parent = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
+        let parent = self.attachments.get(me).ok_or(Errno::NOTCONN)?;
         let (who, name) = (parent.who, parent.name);
         let connection = self.connect(socket).map_err(|_| Errno::AGAIN)?;
         self.attach(connection, who, name, Some(me)).inspect_err(|_| self.disconnect(connection))
@@ -288,7 +285,7 @@ impl Server {
 
     /// A child that holds nothing yet holds what its parent holds from here on.
     fn inherit(&mut self, me: u32, child: u32) -> Result<(), Errno> {
-        let parent = self.attachments.get(&me).ok_or(Errno::NOTCONN)?;
+        let parent = self.attachments.get(me).ok_or(Errno::NOTCONN)?;
         let (name, uid) = (parent.name, parent.who.uid);
         let of_user = self.attachments.values().filter(|other| self.is_one_user(other.who.uid, uid));
         if !self.is_trusted(uid) && of_user.map(|other| other.copied).sum::<usize>() + parent.count() > COPIED {
@@ -309,7 +306,7 @@ impl Server {
                 slots.filter_map(|&(slot, _)| Channel::at(&arena, slot)).for_each(|channel| channel.retain_for_other());
             }
         }
-        for arena in arenas.keys() {
+        for &arena in arenas.keys() {
             if let Some(entry) = self.arenas.get_mut(arena) {
                 entry.members.insert(child);
             }
@@ -321,7 +318,7 @@ impl Server {
             }
         }
         self.pollers.inherit(me, child);
-        let attachment = self.attachments.get_mut(&child).ok_or(Errno::NOTCONN)?;
+        let attachment = self.attachments.get_mut(child).ok_or(Errno::NOTCONN)?;
         attachment.copied = holds.len();
         for (fd, object, cookie) in holds {
             // The number came from a page of the same size.
@@ -334,7 +331,7 @@ impl Server {
     }
 
     pub(super) fn fork_failed(&mut self, me: u32, child: u32) -> Result<Answer, Errno> {
-        let attachment = self.attachments.get(&child).filter(|child| child.parent == Some(me)).ok_or(Errno::SRCH)?;
+        let attachment = self.attachments.get(child).filter(|child| child.parent == Some(me)).ok_or(Errno::SRCH)?;
         self.disconnect(attachment.connection);
         Ok(Reply::Done.into())
     }
@@ -342,7 +339,7 @@ impl Server {
     /// A process has gone: what it held is closed as close(2) would, and everybody is woken whom it may have been about to wake.
     pub(super) fn detach(&mut self, id: u32) {
         self.forget_exec(id);
-        let Some(attachment) = self.attachments.remove(&id) else { return };
+        let Some(attachment) = self.attachments.remove(id) else { return };
         let channels = attachment.channels();
         let heirs = self.heirs_of(id, attachment.forked_from);
         let slept_on = self.pollers.of(id);
@@ -354,7 +351,7 @@ impl Server {
         let mut told = HashSet::new();
         for &arena in attachment.arenas.keys() {
             let held = channels.get(&arena).map_or(&[][..], Vec::as_slice);
-            let opened = self.arenas.get(&arena).is_some_and(|entry| entry.opener == Some(Opener::Process(id)));
+            let opened = self.arenas.get(arena).is_some_and(|entry| entry.opener == Some(Opener::Process(id)));
             for side in [Side::A, Side::B] {
                 let Some(mapped) = self.map(arena, side) else { continue };
                 gone.iter().for_each(|&poller| mapped.evict(poller));
@@ -372,7 +369,7 @@ impl Server {
                     told.extend(mapped.pollers(side));
                 }
             }
-            let Some(entry) = self.arenas.get_mut(&arena) else { continue };
+            let Some(entry) = self.arenas.get_mut(arena) else { continue };
             entry.members.remove(&id);
             if opened {
                 entry.opener = None;
@@ -406,7 +403,7 @@ impl Server {
     /// parent's is that one's still, whose children they count as from here on.
     fn heirs_of(&mut self, id: u32, parent: Option<u32>) -> Vec<u32> {
         let children = self.attachments.iter_mut().filter(|(_, other)| other.forked_from == Some(id));
-        let inherit = |(&heir, other): (&u32, &mut Attachment)| {
+        let inherit = |(heir, other): (u32, &mut Attachment)| {
             other.forked_from = parent;
             heir
         };
@@ -415,7 +412,7 @@ impl Server {
 
     /// Frees the locks of a process whose threads are gone, and the lanes of its pollers.
     fn free_locks(&mut self, id: u32, pollers: &[u32]) {
-        let Some(attachment) = self.attachments.get(&id) else { return };
+        let Some(attachment) = self.attachments.get(id) else { return };
         let channels = attachment.channels();
         for &arena in attachment.arenas.keys() {
             for side in [Side::A, Side::B] {
@@ -436,7 +433,7 @@ impl Server {
 
     /// Frees the lanes of pollers that are gone.
     pub(super) fn evict(&mut self, me: u32, pollers: &[u32]) {
-        let Some(attachment) = self.attachments.get(&me) else { return };
+        let Some(attachment) = self.attachments.get(me) else { return };
         for &arena in attachment.arenas.keys() {
             for side in [Side::A, Side::B] {
                 if let Some(mapped) = self.map(arena, side) {
@@ -448,10 +445,10 @@ impl Server {
 
     /// Whether an attachment may have one more poller.
     pub(super) fn room_for_poller(&self, me: u32) -> Result<(), Errno> {
-        let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
+        let uid = self.attachments.get(me).ok_or(Errno::NOTCONN)?.who.uid;
         let theirs = || {
             let of_user = self.attachments.iter().filter(|(_, attachment)| self.is_one_user(attachment.who.uid, uid));
-            self.pollers.count_of(&of_user.map(|(&id, _)| id).collect())
+            self.pollers.count_of(&of_user.map(|(id, _)| id).collect())
         };
         let most = pollers_max();
         let all = self.pollers.len();
@@ -489,7 +486,7 @@ impl Server {
     /// Rings for a process that cannot itself. One that may not is not told: there is no answer.
     pub(super) fn ring(&mut self, connection: u64, poller: u32) {
         self.counters.requests += 1;
-        let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
+        let me = self.connections.attachment(connection);
         match me.ok_or(Errno::NOTCONN).and_then(|me| self.may_ring(me, poller)) {
             Ok(()) => self.pollers.ring(poller),
             Err(error) => tracing::debug!(%error, poller, "is not rung"),
@@ -499,8 +496,8 @@ impl Server {
     /// [`Request::Trim`](fs_shm::control::Request::Trim).
     pub(super) fn asked_to_trim(&mut self, connection: u64, arena: u32) {
         self.counters.requests += 1;
-        let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
-        if me.and_then(|me| self.attachments.get(&me)).is_some_and(|mine| mine.arenas.contains_key(&arena)) {
+        let me = self.connections.attachment(connection);
+        if me.and_then(|me| self.attachments.get(me)).is_some_and(|mine| mine.arenas.contains_key(&arena)) {
             self.trim_soon(arena);
         }
     }
@@ -508,15 +505,18 @@ impl Server {
     /// Whoever shares an arena with a poller's process, or with a core, may ring it.
     fn may_ring(&self, me: u32, poller: u32) -> Result<(), Errno> {
         let holders = self.pollers.holders(poller).ok_or(Errno::NOENT)?;
-        let mine = &self.attachments.get(&me).ok_or(Errno::NOTCONN)?.arenas;
+        let mine = &self.attachments.get(me).ok_or(Errno::NOTCONN)?.arenas;
         let shares = |holder: &u32| {
             *holder == me
-                || self.attachments.get(holder).is_some_and(|other| other.arenas.keys().any(|id| mine.contains_key(id)))
+                || self
+                    .attachments
+                    .get(*holder)
+                    .is_some_and(|other| other.arenas.keys().any(|id| mine.contains_key(id)))
         };
-        let is_wire = |id: &u32| self.arenas.get(id).is_some_and(|arena| arena.wire);
+        let is_wire = |id: &u32| self.arenas.get(*id).is_some_and(|arena| arena.wire);
         let is_core = holders.is_empty();
         // Those who share a poller take the arena when the first connection wakes them.
-        let leads_to_it = |id: &u32| match self.arenas.get(id).and_then(|arena| arena.acceptor) {
+        let leads_to_it = |id: &u32| match self.arenas.get(*id).and_then(|arena| arena.acceptor) {
             Some(Acceptor::Listener(listener)) => {
                 self.listeners.get(listener).is_some_and(|entry| entry.more.shared().any(|of_it| of_it == poller))
             }
@@ -524,15 +524,5 @@ impl Server {
         };
         let may = holders.iter().any(shares) || is_core && mine.keys().any(is_wire) || mine.keys().any(leads_to_it);
         if may { Ok(()) } else { Err(Errno::ACCESS) }
-    }
-
-    fn release_namespace(&mut self, netns: Netns) {
-        let used = self.attachments.values().any(|attachment| attachment.namespaces.contains(&netns));
-        if !used && netns != self.own_netns {
-            // Our sockets in it would keep it alive. Closing them takes them out of the epoll set.
-            self.namespaces.remove(&netns);
-            self.ruled.remove(&netns);
-            self.forget_ports(netns);
-        }
     }
 }

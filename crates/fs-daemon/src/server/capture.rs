@@ -4,14 +4,15 @@
 //! Root and who runs the daemon see all. Any other user of root's daemon sees arenas whose connections are all of his own
 //! processes, on one side or the other, as far as the kernel lets him look into these (ptrace(2)).
 
+use super::Server;
 use super::arenas::{Acceptor, ArenaEntry, Opener};
-use super::{Answer, Server};
+use super::requests::Answer;
 use fs_shm::control::{CAPTURE_HEADER, CaptureRecord, Reply, socket};
 use fs_shm::{Geometry, Side};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ const MOST_OF_USERS: usize = 4;
 const EASE: Duration = Duration::from_millis(50);
 
 /// One who captures.
-pub(super) struct Capture {
+#[derive(Debug)]
+struct Capture {
     socket: Arc<OwnedFd>,
     /// Whose connections he sees; `None`: all.
     uid: Option<u32>,
@@ -54,6 +56,44 @@ impl Capture {
     }
 }
 
+/// Who captures, by the connection that asked for it.
+#[derive(Debug, Default)]
+pub(super) struct Captures {
+    entries: HashMap<u64, Capture>,
+    /// When a user's began last.
+    last_of_users: Option<Instant>,
+}
+
+impl Captures {
+    /// Whether one may begin. `uid` as in [`Capture`]; `is_his`: another number of the same user's.
+    fn may_begin(&self, id: u64, uid: Option<u32>, now: Instant, is_his: impl Fn(u32) -> bool) -> Result<(), Errno> {
+        if self.entries.contains_key(&id) {
+            return Err(Errno::ALREADY);
+        }
+        let of_users = || self.entries.values().filter_map(|capture| capture.uid);
+        let users_have_all = of_users().count() >= MOST_OF_USERS || of_users().any(is_his);
+        let is_soon = self.last_of_users.is_some_and(|before| now.duration_since(before) < EASE);
+        if self.entries.len() >= MOST || uid.is_some() && (users_have_all || is_soon) {
+            return Err(Errno::BUSY);
+        }
+        Ok(())
+    }
+
+    /// Its number is another's some time.
+    pub(super) fn arena_gone(&mut self, id: u32) {
+        for capture in self.entries.values_mut() {
+            capture.arenas.remove(&id);
+        }
+    }
+
+    /// One has ended: answers the arenas that nobody captures any more.
+    fn end(&mut self, id: u64) -> Option<Vec<u32>> {
+        let over = self.entries.remove(&id)?;
+        let is_left = |arena: &u32| !self.entries.values().any(|other| other.arenas.contains(arena));
+        Some(over.arenas.into_iter().filter(is_left).collect())
+    }
+}
+
 /// The same memory, to be mapped for reading only. (Who gets it has it mapped for writing by a process of his own, or is root.)
 fn to_read(memory: &OwnedFd) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
@@ -74,26 +114,16 @@ fn is_scope_classic() -> bool {
 impl Server {
     /// Answers [`fs_shm::control::Request::Capture`].
     pub(super) fn capture(&mut self, id: u64, memory: bool, wire: bool, fd: Option<OwnedFd>) -> Result<Answer, Errno> {
-        let who = self.connections.get(&id).ok_or(Errno::BADF)?.who;
+        let who = self.connections.get(id).ok_or(Errno::BADF)?.who;
         let uid = (!self.is_trusted(who.uid)).then_some(who.uid);
         // Frames of the device are everybody's.
         if uid.is_some() && (wire || !rustix::process::geteuid().is_root() || !is_scope_classic()) {
             return Err(Errno::PERM);
         }
-        if self.captures.contains_key(&id) {
-            return Err(Errno::ALREADY);
-        }
-        let of_users = || self.captures.values().filter_map(|capture| capture.uid);
-        let is_his = |other| self.is_one_user(other, who.uid);
-        let users_have_all = of_users().count() >= MOST_OF_USERS || of_users().any(is_his);
-        if self.captures.len() >= MOST || uid.is_some() && users_have_all {
-            return Err(Errno::BUSY);
-        }
+        let now = Instant::now();
+        self.captures.may_begin(id, uid, now, |other| self.is_one_user(other, who.uid))?;
         if uid.is_some() {
-            if self.captured.is_some_and(|before| before.elapsed() < EASE) {
-                return Err(Errno::BUSY);
-            }
-            self.captured = Some(Instant::now());
+            self.captures.last_of_users = Some(now);
         }
         let socket = Arc::new(fd.ok_or(Errno::BADF)?);
         if (sockopt::socket_domain(&socket)?, sockopt::socket_type(&socket)?)
@@ -112,16 +142,16 @@ impl Server {
         }
         let mut capture = Capture { socket, uid, memory, arenas: HashSet::new(), missed: 0 };
         if memory {
-            let mut all: Vec<u32> = self.arenas.keys().copied().collect();
+            let mut all = self.arenas.ids_where(|_| true);
             all.sort_unstable();
             for arena in all {
-                if let Some(entry) = self.arenas.get(&arena).filter(|entry| self.sees(&capture, entry)) {
+                if let Some(entry) = self.arenas.get(arena).filter(|entry| self.sees(&capture, entry)) {
                     self.mark_captured(arena, true);
                     capture.send(arena, entry, false, self.geometry);
                 }
             }
         }
-        self.captures.insert(id, capture);
+        self.captures.entries.insert(id, capture);
         tracing::info!(pid = who.pid, uid = who.uid, memory, wire, "a capture begins");
         Ok(Reply::Done.into())
     }
@@ -133,7 +163,7 @@ impl Server {
         }
         let Some(uid) = capture.uid else { return true };
         let is_his = |process: &u32| {
-            let who = self.attachments.get(process).map(|attachment| attachment.who);
+            let who = self.attachments.get(*process).map(|attachment| attachment.who);
             who.is_some_and(|who| who.uid == uid && is_open_to(who.pid, uid))
         };
         // All connections of an arena are of one opener, and any holder of the listener may accept each.
@@ -146,11 +176,8 @@ impl Server {
 
     /// An arena is new: before anybody else has it.
     pub(super) fn capture_arena(&mut self, id: u32) {
-        if self.captures.is_empty() {
-            return;
-        }
-        let mut captures = std::mem::take(&mut self.captures);
-        if let Some(entry) = self.arenas.get(&id) {
+        let mut captures = std::mem::take(&mut self.captures.entries);
+        if let Some(entry) = self.arenas.get(id) {
             for capture in captures.values_mut() {
                 if self.sees(capture, entry) {
                     self.mark_captured(id, true);
@@ -158,30 +185,67 @@ impl Server {
                 }
             }
         }
-        self.captures = captures;
-    }
-
-    /// Its number is another's some time.
-    pub(super) fn captured_arena_gone(&mut self, id: u32) {
-        for capture in self.captures.values_mut() {
-            capture.arenas.remove(&id);
-        }
+        self.captures.entries = captures;
     }
 
     /// A connection has ended.
     pub(super) fn capture_over(&mut self, id: u64) {
-        let Some(over) = self.captures.remove(&id) else { return };
+        let Some(left) = self.captures.end(id) else { return };
         tracing::info!("a capture ends");
-        for arena in over.arenas {
-            if !self.captures.values().any(|other| other.arenas.contains(&arena)) {
-                self.mark_captured(arena, false);
-            }
-        }
+        left.into_iter().for_each(|arena| self.mark_captured(arena, false));
     }
 
     fn mark_captured(&self, id: u32, on: bool) {
         if let Some(arena) = self.map(id, Side::A) {
             arena.set_captured(on);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(all: &mut Captures, id: u64, uid: Option<u32>, now: Instant) -> Result<(), Errno> {
+        all.may_begin(id, uid, now, |other| Some(other) == uid)?;
+        let socket = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let capture = Capture { socket: Arc::new(socket), uid, memory: true, arenas: HashSet::new(), missed: 0 };
+        all.entries.insert(id, capture);
+        all.last_of_users = uid.map(|_| now).or(all.last_of_users);
+        Ok(())
+    }
+
+    #[test]
+    fn a_user_has_one_and_all_users_half() {
+        let mut all = Captures::default();
+        let mut now = Instant::now();
+        assert_eq!(begin(&mut all, 1, Some(1000), now), Ok(()));
+        assert_eq!(begin(&mut all, 1, None, now), Err(Errno::ALREADY));
+        assert_eq!(begin(&mut all, 2, Some(1001), now), Err(Errno::BUSY), "one after the other");
+        now += EASE;
+        assert_eq!(begin(&mut all, 2, Some(1000), now), Err(Errno::BUSY), "has one");
+        for id in 2..=MOST_OF_USERS as u64 {
+            assert_eq!(begin(&mut all, id, Some(1000 + id as u32), now), Ok(()));
+            now += EASE;
+        }
+        assert_eq!(begin(&mut all, 9, Some(1009), now), Err(Errno::BUSY), "users have theirs");
+        for id in 10..10 + (MOST - MOST_OF_USERS) as u64 {
+            assert_eq!(begin(&mut all, id, None, now), Ok(()));
+        }
+        assert_eq!(begin(&mut all, 20, None, now), Err(Errno::BUSY));
+    }
+
+    #[test]
+    fn an_arena_is_captured_until_its_last_capture_ends() {
+        let mut all = Captures::default();
+        let now = Instant::now();
+        for (id, arenas) in [(1, [7, 8]), (2, [8, 9])] {
+            begin(&mut all, id, None, now).unwrap();
+            all.entries.get_mut(&id).unwrap().arenas.extend(arenas);
+        }
+        all.arena_gone(9);
+        assert_eq!(all.end(1), Some(vec![7]));
+        assert_eq!(all.end(1), None);
+        assert_eq!(all.end(2), Some(vec![8]));
     }
 }

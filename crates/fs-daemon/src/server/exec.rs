@@ -2,7 +2,10 @@
 //! has not (it is linked statically, or has more rights than its user) holds what it has inherited until it ends, and
 //! accepts from the kernel's queues.
 
-use super::{Answer, EXEC, ListenerMemory, Server, watch};
+use super::Server;
+use super::events::Token;
+use super::listen::ListenerMemory;
+use super::requests::Answer;
 use crate::listeners::{Listener, Takes};
 use fs_shm::control::{Object, Reply};
 use fs_shm::{Bells, Channel, Side};
@@ -21,9 +24,9 @@ impl Server {
         self.pollers.ring_for(me);
         self.forget_exec(me);
         if let Some(moment) = &moment {
-            watch(&self.epoll, moment.as_fd(), EXEC | u64::from(me))?;
+            self.events.watch(moment.as_fd(), Token::Exec(me))?;
         }
-        self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?.exec = moment;
+        self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?.exec = moment;
         Ok(Reply::Done.into())
     }
 
@@ -35,15 +38,15 @@ impl Server {
 
     /// Nobody waits for the exec of a process any more.
     pub(super) fn forget_exec(&mut self, me: u32) {
-        if let Some(moment) = self.attachments.get_mut(&me).and_then(|attachment| attachment.exec.take()) {
-            self.unwatch(moment.as_fd());
+        if let Some(moment) = self.attachments.get_mut(me).and_then(|attachment| attachment.exec.take()) {
+            self.events.unwatch(moment.as_fd());
         }
     }
 
     /// Answers [`fs_shm::control::Request::Spawned`].
     pub(super) fn spawned(&mut self, me: u32, child: u32) -> Result<Answer, Errno> {
         // One that has spoken has taken over what it has.
-        if self.attachments.get(&child).is_some_and(|child| child.parent == Some(me)) {
+        if self.attachments.get(child).is_some_and(|child| child.parent == Some(me)) {
             self.lose_image(child);
         }
         Ok(Reply::Done.into())
@@ -51,7 +54,7 @@ impl Server {
 
     /// What a process passed with [`fs_shm::control::Request::Exec`] has ended, or is not what it should be.
     pub(super) fn execs(&mut self, me: u32) {
-        if self.attachments.get(&me).is_some_and(|attachment| attachment.exec.is_some()) {
+        if self.attachments.get(me).is_some_and(|attachment| attachment.exec.is_some()) {
             self.lose_image(me);
         }
     }
@@ -59,7 +62,7 @@ impl Server {
     /// A process has a new image: what was close-on-exec is closed, and its listeners are the kernel's until it takes them over.
     fn lose_image(&mut self, me: u32) {
         self.end_image(me);
-        let Some(attachment) = self.attachments.get_mut(&me) else { return };
+        let Some(attachment) = self.attachments.get_mut(me) else { return };
         attachment.is_bare = true;
         let (closed, left): (Vec<_>, Vec<_>) = attachment.holds().into_iter().partition(|&(.., cookie)| cookie == 0);
         closed.iter().for_each(|&(fd, ..)| attachment.page.clear(fd));
@@ -87,7 +90,7 @@ impl Server {
 
     /// A listener that nobody looks at any more who has this library.
     pub(super) fn suspend_if_bare(&mut self, id: u32) {
-        let is_bare = |holder: &u32| self.attachments.get(holder).is_some_and(|attachment| attachment.is_bare);
+        let is_bare = |holder: &u32| self.attachments.get(*holder).is_some_and(|attachment| attachment.is_bare);
         let Some(listener) = self.listeners.get(id).filter(|listener| listener.takes == Takes::All) else { return };
         if !listener.holders.iter().all(is_bare) || self.is_shared_listener(id) {
             return;
@@ -103,7 +106,7 @@ impl Server {
 
     /// A process has an image that knows of its sockets.
     pub(super) fn has_image(&mut self, me: u32) {
-        let Some(attachment) = self.attachments.get_mut(&me) else { return };
+        let Some(attachment) = self.attachments.get_mut(me) else { return };
         attachment.is_bare = false;
         attachment.listeners.clone().into_iter().for_each(|id| self.resume_listener(id));
     }

@@ -3,7 +3,7 @@
 
 use super::Server;
 use super::arenas::{Acceptor, ArenaEntry, Opener};
-use super::route::cgroup;
+use super::cgroups::path_of;
 use crate::config::{Heed, OpenFlows};
 use crate::firewall::{Flow, Way};
 use crate::listeners::{Netns, Takes, unmapped};
@@ -22,7 +22,7 @@ impl Server {
     /// The namespaces that connections to these pass, beside the opener's.
     pub(super) fn namespaces_of(&self, acceptor: Acceptor) -> HashSet<Netns> {
         match acceptor {
-            Acceptor::Core(_) => HashSet::from([self.own_netns]),
+            Acceptor::Core(_) => HashSet::from([self.namespaces.own()]),
             Acceptor::Listener(listener) => {
                 self.listeners.get(listener).map(|listener| listener.netns).into_iter().collect()
             }
@@ -35,7 +35,7 @@ impl Server {
             Some(Acceptor::Listener(listener)) if entry.namespaces.contains(&netns) => Some(listener),
             _ => None,
         };
-        let ways: Vec<(u32, u32)> = self.arenas.iter().filter_map(|(&id, entry)| Some((id, leads(entry)?))).collect();
+        let ways: Vec<(u32, u32)> = self.arenas.iter().filter_map(|(id, entry)| Some((id, leads(entry)?))).collect();
         for (id, listener) in ways {
             self.end_arena(listener, id);
             self.list_arenas(listener);
@@ -48,14 +48,14 @@ impl Server {
             return;
         }
         let its = self.arenas.iter().filter(|(_, entry)| entry.namespaces.contains(&netns) && !entry.stopped);
-        let of_arenas: Vec<(u32, Option<Vec<Flow>>)> = its.map(|(&id, entry)| (id, self.flows_of(id, entry))).collect();
+        let of_arenas: Vec<(u32, Option<Vec<Flow>>)> = its.map(|(id, entry)| (id, self.flows_of(id, entry))).collect();
         // Whoever has another namespace decides how many rules there are to be read, and how often.
-        if netns != self.own_netns {
+        if netns != self.namespaces.own() {
             return of_arenas.iter().for_each(|(id, _)| self.stop(*id));
         }
         let all: HashSet<Flow> = of_arenas.iter().filter_map(|(_, flows)| flows.as_ref()).flatten().cloned().collect();
         let all: Vec<Flow> = all.into_iter().collect();
-        let Some(Some(namespace)) = self.namespaces.get_mut(&netns) else { return };
+        let Some(namespace) = self.namespaces.get_mut(netns) else { return };
         let touched = namespace.could_touch(&all);
         let touched: HashMap<&Flow, bool> = all.iter().zip(touched).collect();
         let is_touched = |flow: &Flow| touched.get(flow).is_none_or(|touched| *touched);
@@ -86,7 +86,7 @@ impl Server {
 
     /// The connections of an arena end. Where it goes on being used they are those of now.
     fn stop(&mut self, id: u32) {
-        let Some(entry) = self.arenas.get_mut(&id) else { return };
+        let Some(entry) = self.arenas.get_mut(id) else { return };
         entry.stopped = entry.is_dying();
         self.reset_flows(id);
         self.look_soon(id);
@@ -95,7 +95,7 @@ impl Server {
     /// As a process's own end would do it: so a core tells the other host.
     pub(super) fn reset_flows(&self, id: u32) {
         let is_core = |opener| matches!(opener, Opener::Core(_));
-        let Some(side) = self.arenas.get(&id).map(|entry| if is_core(entry.of.0) { Side::B } else { Side::A }) else {
+        let Some(side) = self.arenas.get(id).map(|entry| if is_core(entry.of.0) { Side::B } else { Side::A }) else {
             return;
         };
         let ended = self.map(id, side).map_or(0, |arena| arena.reset_all(Errno::CONNRESET));
@@ -106,22 +106,18 @@ impl Server {
 
     /// There is something to be looked at from time to time.
     pub(super) fn glance_soon(&mut self) {
-        if self.glance.is_none() {
-            let at = Instant::now() + GLANCE;
-            self.glance = Some(at);
-            self.sweep_at(at);
-        }
+        self.schedule.glance_by(Instant::now() + GLANCE);
     }
 
     /// Answers when the next one is due.
     pub(super) fn glance_if_due(&mut self, now: Instant) -> Option<Instant> {
-        if self.glance.is_some_and(|at| at <= now) {
+        if self.schedule.is_glance_due(now) {
             let begun = Instant::now();
             self.glance();
             let pause = GLANCE.max(begun.elapsed() * SHARE);
-            self.glance = (!self.arenas.is_empty()).then(|| Instant::now() + pause);
+            self.schedule.set_glance((self.arenas.len() != 0).then(|| Instant::now() + pause));
         }
-        self.glance
+        self.schedule.glance()
     }
 
     /// Sockets that listen elsewhere, rules of iptables-legacy, programs of cgroups: nobody is told of these.
@@ -129,14 +125,13 @@ impl Server {
         for id in self.listeners.ids_where(|listener| listener.takes != Takes::None && !listener.is_at_its_place()) {
             self.listens_no_more(id);
         }
-        let all: Vec<Netns> = self.namespaces.keys().copied().collect();
-        for netns in all {
-            if self.is_ruled(netns) != self.ruled.contains(&netns) {
+        for netns in self.namespaces.all() {
+            if self.is_ruled(netns) != self.namespaces.was_ruled(netns) {
                 self.heed_rules(netns);
                 self.bump();
             }
         }
-        if self.config.firewall == Heed::Obey && self.cgroups.is_some() {
+        if self.config.firewall == Heed::Obey && self.cgroups.are_there() {
             self.glance_at_cgroups();
         }
     }
@@ -144,14 +139,14 @@ impl Server {
     fn glance_at_cgroups(&mut self) {
         let mut known: HashMap<String, bool> = HashMap::new();
         let mut ruled = Vec::new();
-        for (&id, attachment) in self.attachments.iter().filter(|(_, attachment)| !attachment.arenas.is_empty()) {
+        for (id, attachment) in self.attachments.iter().filter(|(_, attachment)| !attachment.arenas.is_empty()) {
             // One that has just ended has none.
-            let Some(path) = cgroup(attachment.who.pid) else { continue };
+            let Some(path) = path_of(attachment.who.pid) else { continue };
             let has = match known.get(&path) {
                 Some(has) => *has,
                 None => {
                     // What cannot be asked now (no descriptor is left) is asked with the next glance: it ends nobody.
-                    let has = self.has_programs(&path).unwrap_or(false);
+                    let has = self.cgroups.has_programs(&path).unwrap_or(false);
                     known.insert(path, has);
                     has
                 }
@@ -165,7 +160,7 @@ impl Server {
 
     /// A process's cgroup has programs: what it does from here on is the kernel's.
     fn leave_to_programs(&mut self, me: u32) {
-        let Some(attachment) = self.attachments.get(&me) else { return };
+        let Some(attachment) = self.attachments.get(me) else { return };
         let (listeners, arenas) = (attachment.listeners.clone(), attachment.arenas.clone());
         let mut changed = false;
         for id in listeners {
@@ -176,7 +171,7 @@ impl Server {
             }
         }
         for id in arenas.into_keys() {
-            let Some(entry) = self.arenas.get(&id).filter(|entry| !entry.stopped) else { continue };
+            let Some(entry) = self.arenas.get(id).filter(|entry| !entry.stopped) else { continue };
             if let Some(Acceptor::Listener(listener)) = entry.acceptor {
                 self.end_arena(listener, id);
                 self.list_arenas(listener);

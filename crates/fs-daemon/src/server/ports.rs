@@ -9,9 +9,10 @@
 //!
 //! [`Request::Ports`]: fs_shm::control::Request::Ports
 
+use super::Server;
 use super::limits::PORTS;
+use super::listen::ListenerMemory;
 use super::place::Placeholder;
-use super::{ListenerMemory, Server};
 use crate::listeners::{Listener, Netns, Takes, unmapped};
 use fs_shm::channel::{PortUse, now};
 use fs_shm::{Channel, Side};
@@ -89,7 +90,7 @@ impl Server {
         let ListenerMemory { waits, shares, uid, ended: arenas, .. } = listener.more;
         let netns = listener.netns;
         let binding = Binding { at: listener.at, v6_only: listener.v6_only, shares };
-        let home = self.namespaces.get(&netns).and_then(Option::as_ref).and_then(|namespace| namespace.home());
+        let home = self.namespaces.get(netns).and_then(|namespace| namespace.home());
         let mut port = Port { netns, home, uid, binding, arenas, waits, ending: None, socket: None };
         if !self.is_kept(&mut port) {
             return false;
@@ -245,7 +246,7 @@ impl Server {
         }
         let (binding, home) = (port.binding, port.home.as_ref().map(|home| home.try_clone()));
         let bound = match home {
-            None if port.netns == self.own_netns => binding.bind(),
+            None if port.netns == self.namespaces.own() => binding.bind(),
             None => Err(Errno::ACCESS),
             Some(home) => home
                 .and_then(|home| crate::netns::inside(home, move || Ok(binding.bind()?)))

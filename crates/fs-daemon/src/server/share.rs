@@ -1,13 +1,16 @@
 //! Descriptors on their way from one process to another (SCM_RIGHTS), and those of unknown origin.
 
 use super::attach::Attachment;
+use super::in_flight::InFlight;
 use super::limits::SHARES;
 use super::place::Placeholder;
-use super::{Answer, Server};
+use super::requests::Answer;
+use super::{Server, is_trusted};
 use fs_shm::control::{KernelReason, Object, Reply};
 use fs_shm::{Channel, Side};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,58 @@ pub(super) struct Share {
     until: Option<Instant>,
 }
 
+/// What is on its way, by its socket's cookie.
+#[derive(Debug, Default)]
+pub(super) struct InTransit {
+    shares: HashMap<u64, Vec<Share>>,
+    existing: InFlight,
+}
+
+impl InTransit {
+    /// Enters a reference. With its socket it is held for as long as that exists, if that can be known.
+    fn add(&mut self, cookie: u64, socket: Option<BorrowedFd<'_>>, object: Object, by: u32, word_of: Option<u32>) {
+        let watched = socket.is_some_and(|socket| self.existing.add(socket, cookie));
+        let share = Share { object, by, word_of, until: (!watched).then(|| Instant::now() + HOLD) };
+        self.shares.entry(cookie).or_default().push(share);
+    }
+
+    /// Takes the last one of a socket that is meant.
+    fn take(&mut self, cookie: u64, is_meant: impl Fn(&Share) -> bool) -> Option<Share> {
+        let shares = self.shares.get_mut(&cookie)?;
+        let share = shares.remove(shares.iter().rposition(is_meant)?);
+        if shares.is_empty() {
+            self.shares.remove(&cookie);
+        }
+        Some(share)
+    }
+
+    fn objects(&self) -> impl Iterator<Item = Object> {
+        self.shares.values().flatten().map(|share| share.object)
+    }
+
+    /// Takes those that nobody can claim any more.
+    fn take_late(&mut self, now: Instant) -> Vec<Share> {
+        let existing = if self.is_empty() { None } else { self.existing.existing() };
+        let mut late = Vec::new();
+        self.shares.retain(|cookie, shares| {
+            late.extend(shares.extract_if(.., |share| match (share.until, &existing) {
+                (Some(until), _) => until <= now,
+                (None, Some(existing)) => !existing.contains(cookie),
+                (None, None) => false,
+            }));
+            !shares.is_empty()
+        });
+        if self.is_empty() {
+            self.existing.clear();
+        }
+        late
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shares.is_empty()
+    }
+}
+
 impl Server {
     pub(super) fn share(
         &mut self,
@@ -44,7 +99,7 @@ impl Server {
         {
             return Err(Errno::ACCESS);
         }
-        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        let attachment = self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?;
         let word_of = socket.is_none().then_some(attachment.who.uid);
         // A process can share only what it holds.
         if attachment.holds_at(fd.cast_signed()) != Some((object, cookie)) {
@@ -55,9 +110,7 @@ impl Server {
         }
         attachment.shares += 1;
         self.retain(object);
-        let watched = socket.is_some_and(|socket| self.in_flight.add(socket.as_fd(), cookie));
-        let share = Share { object, by: me, word_of, until: (!watched).then(|| Instant::now() + HOLD) };
-        self.shares.entry(cookie).or_default().push(share);
+        self.in_transit.add(cookie, socket.as_ref().map(AsFd::as_fd), object, me, word_of);
         self.look_at_shares_soon();
         Ok(Reply::Done.into())
     }
@@ -66,17 +119,13 @@ impl Server {
         let foreign = Reply::Kernel { generation: self.directory.generation(), reason: KernelReason::Foreign };
         let Ok(placeholder) = Placeholder::read(socket.as_fd()) else { return Ok(foreign.into()) };
         let cookie = placeholder.cookie;
-        let uid = self.attachments.get(&me).ok_or(Errno::NOTCONN)?.who.uid;
+        let uid = self.attachments.get(me).ok_or(Errno::NOTCONN)?.who.uid;
         // What only a page says counts among processes of one user, who can do more to each other than that.
-        let counts = |of: u32| of == uid || self.is_trusted(of);
+        let counts = |of: u32| of == uid || is_trusted(of);
         let is_good = |share: &Share| share.word_of.is_none_or(counts);
-        let good = self.shares.get(&cookie).and_then(|shares| shares.iter().rposition(is_good));
+        let shared = self.in_transit.take(cookie, is_good);
         let found = |attachment: &Attachment| counts(attachment.who.uid).then(|| attachment.finds(cookie)).flatten();
-        let unannounced = if good.is_none() { self.attachments.values().find_map(found) } else { None };
-        let shared = good.zip(self.shares.get_mut(&cookie)).map(|(place, shares)| shares.remove(place));
-        if self.shares.get(&cookie).is_some_and(Vec::is_empty) {
-            self.shares.remove(&cookie);
-        }
+        let unannounced = if shared.is_none() { self.attachments.values().find_map(found) } else { None };
         let object = match shared {
             // The reference goes over to the claimer.
             Some(share) => {
@@ -103,12 +152,7 @@ impl Server {
 
     /// The message was not sent.
     pub(super) fn unshare(&mut self, me: u32, cookie: u64) -> Result<Answer, Errno> {
-        let shares = self.shares.get_mut(&cookie).ok_or(Errno::NOENT)?;
-        let last = shares.iter().rposition(|share| share.by == me).ok_or(Errno::NOENT)?;
-        let share = shares.remove(last);
-        if shares.is_empty() {
-            self.shares.remove(&cookie);
-        }
+        let share = self.in_transit.take(cookie, |share| share.by == me).ok_or(Errno::NOENT)?;
         self.give_up(&share);
         Ok(Reply::Done.into())
     }
@@ -135,17 +179,17 @@ impl Server {
     }
 
     fn is_shared_no_more(&mut self, by: u32) {
-        if let Some(sharer) = self.attachments.get_mut(&by) {
+        if let Some(sharer) = self.attachments.get_mut(by) {
             sharer.shares = sharer.shares.saturating_sub(1);
         }
     }
 
     /// Lets a process use an object from here on; answers the memory.
     fn give(&mut self, me: u32, object: Object) -> Result<Vec<Arc<OwnedFd>>, Errno> {
-        let attachment = self.attachments.get_mut(&me).ok_or(Errno::NOTCONN)?;
+        let attachment = self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?;
         match object {
             Object::Channel { arena, side, .. } => {
-                let entry = self.arenas.get_mut(&arena).ok_or(Errno::NOENT)?;
+                let entry = self.arenas.get_mut(arena).ok_or(Errno::NOENT)?;
                 attachment.let_in(arena, side);
                 entry.members.insert(me);
                 Ok(entry.memory.of(side).into())
@@ -174,12 +218,12 @@ impl Server {
 
     /// Whether an object is on its way to another process.
     pub(super) fn is_shared(&self, object: Object) -> bool {
-        self.shares.values().flatten().any(|share| share.object == object)
+        self.in_transit.objects().any(|other| other == object)
     }
 
     /// The connections of an arena that are: slot and side, once for each descriptor.
     pub(super) fn shared_of(&self, id: u32) -> impl Iterator<Item = (u32, Side)> + '_ {
-        self.shares.values().flatten().filter_map(move |share| match share.object {
+        self.in_transit.objects().filter_map(move |object| match object {
             Object::Channel { arena, slot, side } if arena == id => Some((slot, side)),
             _ => None,
         })
@@ -197,21 +241,44 @@ impl Server {
 
     /// Gives back what nobody can claim any more; answers whether something is left.
     pub(super) fn expire_shares(&mut self, now: Instant) -> bool {
-        if self.shares.is_empty() {
-            self.in_flight.clear();
-            return false;
-        }
-        let existing = self.in_flight.existing();
-        let mut late = Vec::new();
-        self.shares.retain(|cookie, shares| {
-            late.extend(shares.extract_if(.., |share| match (share.until, &existing) {
-                (Some(until), _) => until <= now,
-                (None, Some(existing)) => !existing.contains(cookie),
-                (None, None) => false,
-            }));
-            !shares.is_empty()
-        });
+        let late = self.in_transit.take_late(now);
         late.iter().for_each(|share| self.give_up(share));
-        !self.shares.is_empty()
+        !self.in_transit.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_socket_that_is_shared_twice_is_claimed_twice() {
+        let mut all = InTransit::default();
+        all.add(7, None, Object::Listener(1), 2, Some(1000));
+        all.add(7, None, Object::Listener(1), 3, None);
+        assert_eq!(all.objects().count(), 2);
+        assert!(all.take(8, |_| true).is_none());
+        assert_eq!(all.take(7, |share| share.word_of.is_none()).map(|share| share.by), Some(3));
+        assert!(all.take(7, |share| share.word_of.is_none()).is_none(), "the other is a process's word alone");
+        assert_eq!(all.take(7, |_| true).map(|share| share.by), Some(2));
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn what_nobody_can_claim_is_late() {
+        let mut all = InTransit::default();
+        let now = Instant::now();
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        all.add(7, Some(socket.as_fd()), Object::Listener(1), 2, None);
+        all.add(8, None, Object::Listener(2), 2, None);
+        assert_eq!(all.take_late(now).len(), 0);
+        assert_eq!(
+            all.take_late(now + 2 * HOLD).iter().map(|share| share.object).collect::<Vec<_>>(),
+            [Object::Listener(2)]
+        );
+        drop(socket);
+        assert_eq!(all.take_late(now).iter().map(|share| share.object).collect::<Vec<_>>(), [Object::Listener(1)]);
+        assert!(all.is_empty() && all.take_late(now).is_empty());
     }
 }

@@ -45,6 +45,65 @@ impl Look {
     }
 }
 
+/// When the control thread looks at what nobody tells of.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    /// When the next of all is due: of those below, and of those that the entries of the tables have.
+    next: Option<Instant>,
+    shares: Option<Look>,
+    ports: Option<Look>,
+    glance: Option<Instant>,
+}
+
+impl Schedule {
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Something has to be looked at by then.
+    fn by(&mut self, at: Instant) {
+        self.next = Some(self.next.map_or(at, |before| before.min(at)));
+    }
+
+    /// `false`: nothing is due yet. Else who asks looks at all that is, and says what is due next.
+    fn take(&mut self, now: Instant) -> bool {
+        self.next.take_if(|at| *at <= now).is_some()
+    }
+
+    fn shares_soon(&mut self) {
+        let look = Look::soon(self.shares);
+        self.shares = Some(look);
+        self.by(look.at);
+    }
+
+    fn ports_soon(&mut self) {
+        let look = Look { at: Instant::now() + ROUND, pause: ROUND };
+        self.ports = Some(look);
+        self.by(look.at);
+    }
+
+    /// The first one, if none is under way.
+    pub(super) fn glance_by(&mut self, at: Instant) {
+        if self.glance.is_none() {
+            self.glance = Some(at);
+            self.by(at);
+        }
+    }
+
+    pub(super) fn is_glance_due(&self, now: Instant) -> bool {
+        self.glance.is_some_and(|at| at <= now)
+    }
+
+    /// After one: when the next one is.
+    pub(super) fn set_glance(&mut self, at: Option<Instant>) {
+        self.glance = at;
+    }
+
+    pub(super) fn glance(&self) -> Option<Instant> {
+        self.glance
+    }
+}
+
 /// How often a look begins anew because a process has changed something meanwhile.
 const TRIES: u32 = 16;
 
@@ -54,7 +113,7 @@ type Held = HashMap<(u32, Side), u32>;
 impl Server {
     /// Looks at an arena from now on: a process that took part in it has gone.
     pub(super) fn look_soon(&mut self, id: u32) {
-        let Some(entry) = self.arenas.get_mut(&id) else { return };
+        let Some(entry) = self.arenas.get_mut(id) else { return };
         let look = Look::soon(entry.look);
         entry.look = Some(look);
         self.sweep_at(look.at);
@@ -62,56 +121,50 @@ impl Server {
 
     /// Looks after what is on its way between processes from now on.
     pub(super) fn look_at_shares_soon(&mut self) {
-        let look = Look::soon(self.share_look);
-        self.share_look = Some(look);
-        self.sweep_at(look.at);
+        self.schedule.shares_soon();
     }
 
     /// Something was freed in an arena: its memory goes back.
     pub(super) fn trim_soon(&mut self, id: u32) {
-        let Some(entry) = self.arenas.get_mut(&id) else { return };
+        let Some(entry) = self.arenas.get_mut(id) else { return };
         let at = *entry.trim.get_or_insert_with(|| Instant::now() + TRIM);
         self.sweep_at(at);
     }
 
     fn trim(&mut self, id: u32, now: Instant) {
         let more = self.map(id, Side::A).is_some_and(|arena| arena.trim());
-        if let Some(entry) = self.arenas.get_mut(&id) {
+        if let Some(entry) = self.arenas.get_mut(id) {
             entry.trim = more.then(|| now + ROUND);
         }
     }
 
     /// Looks after ports that connections keep in use from now on.
     pub(super) fn look_at_ports_soon(&mut self) {
-        let look = Look { at: Instant::now() + ROUND, pause: ROUND };
-        self.port_look = Some(look);
-        self.sweep_at(look.at);
+        self.schedule.ports_soon();
     }
 
     /// Something has to be looked at by then.
     pub(super) fn sweep_at(&mut self, at: Instant) {
-        self.sweep = Some(self.sweep.map_or(at, |before| before.min(at)));
+        self.schedule.by(at);
     }
 
     pub(super) fn sweep_if_due(&mut self) {
         let now = Instant::now();
-        if self.sweep.is_none_or(|at| at > now) {
+        if !self.schedule.take(now) {
             return;
         }
-        self.sweep = None;
         let is_due = |look: Option<Look>| look.is_some_and(|look| look.at <= now);
-        if is_due(self.share_look) {
+        if is_due(self.schedule.shares) {
             let again = self.expire_shares(now);
-            self.share_look = self.share_look.filter(|_| again).map(|look| look.next(now, SHARED));
+            self.schedule.shares = self.schedule.shares.filter(|_| again).map(|look| look.next(now, SHARED));
         }
-        if is_due(self.port_look) {
+        if is_due(self.schedule.ports) {
             let again = self.see_to_all_ports();
-            self.port_look = self.port_look.filter(|_| again).map(|look| look.next(now, PORT));
+            self.schedule.ports = self.schedule.ports.filter(|_| again).map(|look| look.next(now, PORT));
         }
-        let due: Vec<u32> = self.arenas.iter().filter(|(_, entry)| is_due(entry.look)).map(|(&id, _)| id).collect();
-        for id in due {
+        for id in self.arenas.ids_where(|entry| is_due(entry.look)) {
             let again = self.look_at(id);
-            let Some(entry) = self.arenas.get_mut(&id) else { continue };
+            let Some(entry) = self.arenas.get_mut(id) else { continue };
             entry.look = entry.look.filter(|_| again).map(|look| look.next(now, SLOWEST));
         }
         self.see_to_due(now);
@@ -119,16 +172,15 @@ impl Server {
         let late = self.see_to_late(now);
         let glance = self.glance_if_due(now);
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        let due: Vec<u32> = self.arenas.iter().filter(|(_, entry)| is_due(entry.trim)).map(|(&id, _)| id).collect();
-        for id in due {
+        for id in self.arenas.ids_where(|entry| is_due(entry.trim)) {
             self.trim(id, now);
         }
         let looks = self
             .arenas
             .values()
             .filter_map(|entry| entry.look)
-            .chain(self.share_look)
-            .chain(self.port_look)
+            .chain(self.schedule.shares)
+            .chain(self.schedule.ports)
             .map(|look| look.at);
         let trims = self.arenas.values().filter_map(|entry| entry.trim);
         let dues = self.attachments.values().filter_map(|attachment| attachment.due);
@@ -140,8 +192,8 @@ impl Server {
     /// Answers [`fs_shm::control::Request::Due`], which has no answer.
     pub(super) fn note_due(&mut self, connection: u64, after: u32) {
         self.counters.requests += 1;
-        let me = self.connections.get(&connection).and_then(|connection| connection.attachment);
-        let Some(attachment) = me.and_then(|me| self.attachments.get_mut(&me)) else { return };
+        let me = self.connections.attachment(connection);
+        let Some(attachment) = me.and_then(|me| self.attachments.get_mut(me)) else { return };
         let at = Instant::now() + Duration::from_millis(after.into());
         let at = attachment.due.map_or(at, |before| before.min(at));
         attachment.due = Some(at);
@@ -151,9 +203,8 @@ impl Server {
     /// Sees to connections for which a process has set a time.
     fn see_to_due(&mut self, now: Instant) {
         let is_due = |attachment: &Attachment| attachment.due.is_some_and(|at| at <= now);
-        let all = self.attachments.iter().filter(|(_, attachment)| is_due(attachment));
-        for id in all.map(|(&id, _)| id).collect::<Vec<u32>>() {
-            let held = self.attachments.get(&id).map(Attachment::channels).unwrap_or_default();
+        for id in self.attachments.ids_where(is_due) {
+            let held = self.attachments.get(id).map(Attachment::channels).unwrap_or_default();
             let mut next = None;
             for (arena, channels) in held {
                 for side in [Side::A, Side::B] {
@@ -164,7 +215,7 @@ impl Server {
                     next = next.into_iter().chain(left).min();
                 }
             }
-            if let Some(attachment) = self.attachments.get_mut(&id) {
+            if let Some(attachment) = self.attachments.get_mut(id) {
                 attachment.due = next.map(|left| now + Duration::from_nanos(left));
             }
         }
@@ -173,7 +224,7 @@ impl Server {
     /// `true`: it has to be looked at again.
     fn look_at(&mut self, id: u32) -> bool {
         let Some(arena) = self.map(id, Side::B) else { return true };
-        let Some(entry) = self.arenas.get(&id) else { return false };
+        let Some(entry) = self.arenas.get(id) else { return false };
         let is_dying = entry.is_dying();
         let stopped = entry.stopped;
         if entry.acceptor.is_none() {
@@ -186,7 +237,7 @@ impl Server {
         }
         let is_right = self.reconcile(id, &arena) & arena.reclaim_larges();
         self.tell_ends(&arena);
-        let Some(entry) = self.arenas.get(&id) else { return false };
+        let Some(entry) = self.arenas.get(id) else { return false };
         // What waits in an inbox belongs to the listener, whoever has opened it.
         let is_nobodys =
             || entry.acceptor.is_none() && entry.members.is_empty() && !entry.wire && !self.is_any_shared(id);
@@ -212,7 +263,7 @@ impl Server {
                 continue;
             }
             let held = self.held(id);
-            let Some(entry) = self.arenas.get(&id) else { return true };
+            let Some(entry) = self.arenas.get(id) else { return true };
             let is_core = |side| match side {
                 Side::A => matches!(entry.of.0, Opener::Core(_)),
                 Side::B => matches!(entry.of.1, Acceptor::Core(_)),
@@ -278,14 +329,14 @@ impl Server {
 
     /// The changes that all who take part in an arena have begun; `None`: one is in the middle of some.
     fn changes(&self, id: u32) -> Option<Vec<u32>> {
-        let members = self.arenas.get(&id)?.members.iter();
-        members.filter_map(|member| self.attachments.get(member)).map(|member| member.page.unchanged_since()).collect()
+        let members = self.arenas.get(id)?.members.iter();
+        members.filter_map(|member| self.attachments.get(*member)).map(|member| member.page.unchanged_since()).collect()
     }
 
     fn held(&self, id: u32) -> Held {
         let mut held = Held::new();
-        let Some(entry) = self.arenas.get(&id) else { return held };
-        for member in entry.members.iter().filter_map(|member| self.attachments.get(member)) {
+        let Some(entry) = self.arenas.get(id) else { return held };
+        for member in entry.members.iter().filter_map(|member| self.attachments.get(*member)) {
             for &(slot, side) in member.channels().get(&id).into_iter().flatten() {
                 *held.entry((slot, side)).or_default() += 1;
             }
@@ -301,6 +352,41 @@ impl Server {
         if self.wire.as_ref().is_some_and(|wire| wire.connections() > 0) {
             return false;
         }
-        !self.arenas.keys().any(|&id| self.map(id, Side::A).is_some_and(|arena| arena.used() > 0))
+        !self.arenas.iter().any(|(id, _)| self.map(id, Side::A).is_some_and(|arena| arena.used() > 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_look_is_the_earliest() {
+        let mut schedule = Schedule::default();
+        let now = Instant::now();
+        let at = |ms| now + Duration::from_millis(ms);
+        assert!(schedule.next().is_none() && !schedule.take(now));
+        schedule.by(at(20));
+        schedule.by(at(30));
+        schedule.glance_by(at(10));
+        schedule.glance_by(at(5));
+        assert_eq!((schedule.next(), schedule.glance()), (Some(at(10)), Some(at(10))), "one glance is under way");
+        assert!(!schedule.take(at(9)) && schedule.next().is_some());
+        assert!(schedule.is_glance_due(at(10)) && schedule.take(at(10)) && schedule.next().is_none());
+    }
+
+    #[test]
+    fn each_look_waits_twice_as_long_up_to_a_bound() {
+        let now = Instant::now();
+        let first = Look::soon(None);
+        assert!(Look::soon(Some(first)).at <= first.at, "not later than it was due");
+        let mut look = first;
+        let pauses: Vec<u128> = std::iter::repeat_with(|| {
+            look = look.next(now, Duration::from_millis(300));
+            look.pause.as_millis()
+        })
+        .take(4)
+        .collect();
+        assert_eq!(pauses, [100, 200, 300, 300]);
     }
 }

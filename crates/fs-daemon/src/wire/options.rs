@@ -84,22 +84,33 @@ impl SocketOptions {
 fn answer(stream: &TcpStream) -> Option<Answer> {
     let info = stream.info().ok()?;
     let (_, unacknowledged) = stream.queued().ok()?;
-    let congestion = match info.congestion_control {
-        CongestionControl::Cubic => Some(Algorithm::Cubic),
-        CongestionControl::NewReno => Some(Algorithm::Reno),
-        CongestionControl::Bbr => Some(Algorithm::Bbr),
-        // One that shared memory has no number for.
-        _ => None,
-    };
+    let congestion = Algorithm::from_name(info.congestion_control.name().as_bytes());
     Some(Answer { unacknowledged, unsent: info.notsent_bytes, congestion, info: linux(&info) })
 }
 
 /// A process may have written anything: what the engine does not bound is bounded here, as setsockopt(2) does.
 fn on_core(options: &Options) -> TcpOptions {
-    let Options { nodelay, cork, keepalive, reset_on_close: _, syn_retries, keep_count, ttl, tos, congestion, .. } =
-        *options;
-    let Options { keep_idle, keep_interval, user_timeout, max_segment, not_sent_low, .. } = *options;
-    let Options { window_clamp, receive_buffer, send_buffer, pacing, .. } = *options;
+    // All of them, so that a new one is not forgotten here. SO_LINGER is done where the process closes.
+    let Options {
+        nodelay,
+        cork,
+        keepalive,
+        reset_on_close: _,
+        syn_retries,
+        keep_count,
+        ttl,
+        tos,
+        congestion,
+        keep_idle,
+        keep_interval,
+        user_timeout,
+        max_segment,
+        not_sent_low,
+        window_clamp,
+        receive_buffer,
+        send_buffer,
+        pacing,
+    } = *options;
     let given = |value: u32| (value != 0).then_some(value);
     let seconds = |value: u32, usual: Duration| match value {
         0 => usual,
@@ -117,11 +128,7 @@ fn on_core(options: &Options) -> TcpOptions {
         }),
         ttl: (ttl != 0).then_some(ttl),
         tos,
-        congestion_control: congestion.map(|algorithm| match algorithm {
-            Algorithm::Cubic => CongestionControl::Cubic,
-            Algorithm::Reno => CongestionControl::NewReno,
-            Algorithm::Bbr => CongestionControl::Bbr,
-        }),
+        congestion_control: congestion.and_then(|algorithm| CongestionControl::from_name(algorithm.name())),
         user_timeout: given(user_timeout).map(|ms| Duration::from_millis(ms.into())),
         // 88 is Linux's TCP_MIN_MSS.
         max_segment: given(max_segment).map(|bytes| bytes.clamp(88, 32_767) as u16),
@@ -131,7 +138,7 @@ fn on_core(options: &Options) -> TcpOptions {
         receive_buffer: given(receive_buffer),
         send_buffer: given(send_buffer),
         pacing_max: (pacing != 0).then_some(pacing),
-        // SO_LINGER is done where the process closes, SO_RCVLOWAT and SO_OOBINLINE where it reads.
+        // SO_RCVLOWAT and SO_OOBINLINE are done where the process reads.
         ..TcpOptions::default()
     }
 }
@@ -214,6 +221,15 @@ mod tests {
 
     fn field<const N: usize>(bytes: &[u8; INFO], at: usize) -> [u8; N] {
         bytes[at..at + N].try_into().unwrap()
+    }
+
+    #[test]
+    fn each_congestion_control_has_one_name_on_both_sides() {
+        for algorithm in CongestionControl::ALL {
+            let of_process = Algorithm::from_name(algorithm.name().as_bytes()).expect("fs-shm has one of that name");
+            let options = Options { congestion: Some(of_process), ..Options::default() };
+            assert_eq!(on_core(&options).congestion_control, Some(algorithm));
+        }
     }
 
     /// Offsets as in `struct tcp_info` of linux/tcp.h.

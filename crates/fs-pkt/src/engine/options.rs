@@ -245,11 +245,8 @@ impl Engine {
 
     fn set_congestion(&mut self, fd: i32, name: &[u8]) -> Attempt {
         let name = name.split(|b| *b == 0).next().unwrap_or_default();
-        let algorithm = match name {
-            b"cubic" => CongestionControl::Cubic,
-            b"reno" => CongestionControl::NewReno,
-            b"bbr" => CongestionControl::Bbr,
-            _ => return Ok(Some(Outcome::err(libc::ENOENT))),
+        let Some(algorithm) = std::str::from_utf8(name).ok().and_then(CongestionControl::from_name) else {
+            return Ok(Some(Outcome::err(libc::ENOENT)));
         };
         let error = self.change(fd, |o| o.congestion_control = Some(algorithm));
         Ok(Some(if error == 0 { Outcome::ok(0) } else { Outcome::err(error) }))
@@ -265,13 +262,8 @@ impl Engine {
                 [on.to_ne_bytes(), time.to_ne_bytes()].concat()
             }
             (libc::SOL_TCP, libc::TCP_CONGESTION) => {
-                let name = match options.congestion_control.unwrap_or(self.stack.config().tcp.congestion_control) {
-                    CongestionControl::Cubic => "cubic",
-                    CongestionControl::NewReno => "reno",
-                    CongestionControl::Bbr => "bbr",
-                    _ => "of no name here",
-                };
-                let mut bytes = name.as_bytes().to_vec();
+                let default = self.stack.config().tcp.congestion_control;
+                let mut bytes = options.congestion_control.unwrap_or(default).name().as_bytes().to_vec();
                 bytes.resize(len.min(16), 0);
                 bytes
             }

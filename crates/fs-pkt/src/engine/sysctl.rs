@@ -99,12 +99,9 @@ impl Sysctls {
             "tcp_rto_min_us" => tcp.rto_min = Duration::from_micros(u64::try_from(number()?).map_err(|_| wrong())?),
             "tcp_rto_max_ms" => tcp.rto_max = Duration::from_millis(u64::try_from(number()?).map_err(|_| wrong())?),
             "tcp_congestion_control" => {
-                tcp.congestion_control = match value.trim() {
-                    "cubic" => CongestionControl::Cubic,
-                    "reno" => CongestionControl::NewReno,
-                    "bbr" => CongestionControl::Bbr,
-                    other => return Err(format!("sysctl {name}: the engine has no '{other}'")),
-                }
+                let algorithm = CongestionControl::from_name(value.trim());
+                let none = || format!("sysctl {name}: the engine has no '{}'", value.trim());
+                tcp.congestion_control = algorithm.ok_or_else(none)?;
             }
             "tcp_ecn" => {
                 tcp.ecn = match number()? {

@@ -409,12 +409,12 @@ impl<P: FramePool> Stack<P> {
         if let Some(FastSyn { data, .. }) = fast {
             // What the server did not take with the SYN goes out now, as data never sent.
             tcb.tx = data;
-            let taken = ack.since(tcb.snd_una);
+            let taken = ack.since(tcb.snd.una());
             if taken > 0 {
                 tcb.tx.next = crate::slab::NIL;
                 tcb.tx.acknowledge(&mut self.store, &mut self.pool, ack, |_| {});
                 tcb.tx.next = tcb.tx.head();
-                (tcb.snd_una, tcb.snd_nxt) = (ack, ack);
+                tcb.snd.begin_at(ack);
                 tcb.ext_mut().recv.syn_data = true;
             }
         }

@@ -26,7 +26,7 @@ impl<P: FramePool> Stack<P> {
 
     /// Of an open connection, but for the state.
     pub(crate) fn open_info(&self, tcb: &Tcb, index: u32) -> TcpInfo {
-        let (conn_stats, now) = (&self.slots.conn_stats(index, self.turn.tick), self.now);
+        let (conn_stats, now) = (self.slots.conn_stats(index), self.now);
         let (last_ack_recv_ms, last_data_recv_ms, last_data_sent_ms) = conn_stats.ages_ms(now);
         let (rwnd_limited_us, sndbuf_limited_us) = tcb.ext.as_ref().map_or((0, 0), |e| e.sender.limited.times_us(now));
         let info = TcpInfo {

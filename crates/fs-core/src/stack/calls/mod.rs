@@ -6,7 +6,6 @@ mod datagram;
 mod datagram_batch;
 mod fast_open;
 mod info;
-mod read_fast;
 mod receive;
 mod stream;
 mod stream_options;

@@ -17,13 +17,6 @@ impl<P: FramePool> Stack<P> {
     /// byte, and the next one begins behind it (with SO_OOBINLINE: with it).
     #[inline]
     pub fn tcp_recv(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
-        match self.read_frame(id, buf) {
-            Some(n) => Ok(n),
-            None => self.recv_bytes(id, buf),
-        }
-    }
-
-    fn recv_bytes(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
         let index = self.slot_of(id)?;
         let Self { slots, nodes, pool, .. } = self;
         match slots.slot_mut(index) {
@@ -168,7 +161,7 @@ impl<P: FramePool> Stack<P> {
     fn after_read(&mut self, index: u32, n: u32) {
         let room = self.nodes.len() < self.receive_frames / 2;
         let (max, now_us) = (self.config.tcp.receive_buffer_max, self.turn.us);
-        let Some((tcb, conn_stats)) = self.slots.open_and_stats(index, self.turn.tick) else { return };
+        let Some((tcb, conn_stats)) = self.slots.open_and_stats(index) else { return };
         tcb.adjust_receive_buffer(&mut conn_stats.tune, n, || Read { bytes: n, max, room, now_us });
         if tcb.rx.is_empty() {
             tcb.drained();

@@ -64,7 +64,7 @@ impl<P: FramePool> Stack<P> {
         if let Some(tcb) = slots.open_mut(index)
             && n > 0
         {
-            let end = tcb.tx.write_seq(store, tcb.snd_nxt);
+            let end = tcb.tx.write_seq(store, tcb.snd.nxt());
             tcb.mark_urgent(end);
         }
         Ok(n)
@@ -87,7 +87,7 @@ impl<P: FramePool> Stack<P> {
         let fits = wanted.min(frames_left.saturating_mul(pool.payload_room()));
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
-        let n = tcb.tx.write(store, pool, tcb.snd_nxt, &buf[..fits], cut);
+        let n = tcb.tx.write(store, pool, tcb.snd.nxt(), &buf[..fits], cut);
         if on_trial {
             tcb.note_trial(store);
         }
@@ -102,7 +102,7 @@ impl<P: FramePool> Stack<P> {
         // A short write tells its caller to wait, as `WouldBlock` does: it needs its event as well.
         if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);
-            pool_waiters.push((index, tcb.generation));
+            pool_waiters.push((index, tcb.generation()));
         }
         if n == 0 {
             return Err(Error::WouldBlock);
@@ -133,12 +133,12 @@ impl<P: FramePool> Stack<P> {
             // The core's share for sending is spent: what comes in needs frames too.
             if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
                 tcb.flags.set(Flags::WAITS_FOR_POOL);
-                pool_waiters.push((index, tcb.generation));
+                pool_waiters.push((index, tcb.generation()));
             }
             return Err((Error::WouldBlock, frame));
         }
         let summed = !net.path(tcb.path).tx_checksum();
-        tcb.tx.push_frame(store, pool, tcb.snd_nxt, tcb.mss as u32, frame, summed)?;
+        tcb.tx.push_frame(store, pool, tcb.snd.nxt(), tcb.mss as u32, frame, summed)?;
         self.schedule(index, Ready::default());
         Ok(())
     }
@@ -205,7 +205,7 @@ impl<P: FramePool> Stack<P> {
             State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck => return,
         };
         tcb.flags.set(Flags::FIN_QUEUED);
-        tcb.tx.push_fin(store, tcb.snd_nxt);
+        tcb.tx.push_fin(store, tcb.snd.nxt());
     }
 
     /// Ends the application's use of the connection, as close(2): what is queued is still sent, then FIN.

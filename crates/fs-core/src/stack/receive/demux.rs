@@ -293,7 +293,7 @@ impl<P: FramePool> Stack<P> {
             ts_offset,
             ..
         } = self;
-        let (Slot::Open(tcb), conn_stats) = slots.slot_and_stats(index, turn.tick) else {
+        let (Slot::Open(tcb), conn_stats) = slots.slot_and_stats(index) else {
             return self.on_opening(index, segment, hash, frames);
         };
         conn_stats.received(segment.payload_len, turn.tick);

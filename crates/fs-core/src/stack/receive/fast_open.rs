@@ -58,7 +58,7 @@ impl<P: FramePool> Stack<P> {
         tcb.flags.set(Flags::UNACCEPTED | Flags::SYN_RECEIVED);
         tcb.ext_mut().recv.syn_data = segment.payload_len > 0;
         let Some(slot) = self.slots.insert(|generation| {
-            tcb.generation = generation;
+            tcb.set_generation(generation);
             Slot::Open(tcb)
         }) else {
             return self.discard(frames, DropReason::NoSlots);

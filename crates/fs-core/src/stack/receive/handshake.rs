@@ -20,7 +20,6 @@ use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
 use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::deadlines::Token;
-use crate::tcb::deferred_stats::DeferredStats;
 use crate::tcb::flags::Flags;
 use crate::tcb::handover::Handover;
 use crate::tcb::input::Arrival;
@@ -134,7 +133,7 @@ impl<P: FramePool> Stack<P> {
         let flags = ecn::syn_ack_flags(ecn);
         let mut syn = Syn { key: &key, path, flags, seq: iss, ack: irs + 1, own, offer, fast_open: grant };
         // With fast open, the SYN's data is acknowledged with the SYN.
-        let edge = self.slots.open(slot).map(|tcb| (tcb.rcv_nxt, tcb.rcv_wnd()));
+        let edge = self.slots.open(slot).map(|tcb| (tcb.rcv.nxt(), tcb.rcv_wnd()));
         if let Some((rcv_nxt, _)) = edge {
             syn.ack = rcv_nxt;
         }
@@ -412,7 +411,7 @@ impl<P: FramePool> Stack<P> {
         let mut tcb = opening.tcb(&self.config.tcp, &self.net, self.now, |key| self.fast_open.flow_label(key));
         tcb.flags.set(Flags::UNACCEPTED);
         let Some(slot) = self.slots.insert(|generation| {
-            tcb.generation = generation;
+            tcb.set_generation(generation);
             Slot::Open(tcb)
         }) else {
             return self.discard(frames, DropReason::NoSlots);
@@ -472,8 +471,8 @@ impl<P: FramePool> Stack<P> {
             }
             return self.kill(index, Some(Error::ConnectionReset), true);
         };
-        let Self { slots, table, nodes, pool, store, turn, .. } = self;
-        let conn_stats = slots.conn_stats(index, turn.tick);
+        let Self { slots, table, nodes, pool, store, .. } = self;
+        let conn_stats = *slots.conn_stats(index);
         table.remove(hash, Owner::Connection(index).value());
         let Slot::Open(mut tcb) = slots.remove(index) else { return };
         // Nothing was written yet, and what came out of order will be sent again.
@@ -496,8 +495,7 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn take_over(&mut self, handover: Handover) {
         let Handover { key, mut tcb, conn_stats, received } = handover;
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
-        tcb.armed_at = 0;
-        tcb.deferred = DeferredStats::default();
+        tcb.disarm();
         if let Some(ext) = tcb.ext.as_mut() {
             ext.pacing.queued = false;
         }
@@ -508,7 +506,8 @@ impl<P: FramePool> Stack<P> {
         let listener = self.listeners.find(key.local_ip(), key.local_port());
         let slot = path.ok().and_then(|path| {
             self.slots.insert(|generation| {
-                (tcb.generation, tcb.path) = (generation, path);
+                tcb.set_generation(generation);
+                tcb.path = path;
                 Slot::Open(tcb)
             })
         });

@@ -206,14 +206,14 @@ impl<P: FramePool> Stack<P> {
             Slot::Open(tcb) => {
                 // RFC 5927 section 4.1: the quoted sequence number must be of data in flight.
                 let handshake = tcb.flags.has(crate::tcb::flags::Flags::SYN_RECEIVED);
-                let first = tcb.snd_una - u32::from(handshake);
-                let in_flight = |seq: crate::seq::SeqNum| seq.at_or_after(first) && seq.before(tcb.snd_nxt);
+                let first = tcb.snd.una() - u32::from(handshake);
+                let in_flight = |seq: crate::seq::SeqNum| seq.at_or_after(first) && seq.before(tcb.snd.nxt());
                 // Or of a pure ACK, which is no size to learn from.
                 let sized = matches!(
                     error.kind,
                     IcmpErrorKind::FragmentationNeeded { .. } | IcmpErrorKind::PacketTooBig { .. }
                 );
-                let of_ack = !sized && error.seq == Some(tcb.snd_nxt);
+                let of_ack = !sized && error.seq == Some(tcb.snd.nxt());
                 if !error.seq.is_some_and(in_flight) && !of_ack {
                     return Some(DropReason::IcmpUnmatched);
                 }
@@ -227,7 +227,7 @@ impl<P: FramePool> Stack<P> {
                     _ if handshake
                         && tcb.flags.has(crate::tcb::flags::Flags::UNACCEPTED)
                         && error.kind.ends_handshake()
-                        && error.seq.is_some_and(|seq| seq == tcb.snd_una - 1) =>
+                        && error.seq.is_some_and(|seq| seq == tcb.snd.una() - 1) =>
                     {
                         self.kill(index, Some(what), false);
                     }
@@ -353,8 +353,8 @@ impl Tcb {
     /// lost to congestion, and no more bytes go into the network than it lets (as Linux, `tcp_simple_retransmit`).
     pub(crate) fn resend_oversized(&mut self, store: &mut crate::tcb::send::store::TxStore) {
         use crate::tcb::send::segment::mark;
-        self.tx.spill(store, self.snd_nxt);
-        let (queue, high) = (self.tx, self.snd_nxt);
+        self.tx.spill(store, self.snd.nxt());
+        let (queue, high) = (self.tx, self.snd.nxt());
         let mss = self.mss as u32;
         let ext = self.ext_mut();
         let (mut again, mut at) = (0, queue.head());

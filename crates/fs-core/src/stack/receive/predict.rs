@@ -12,7 +12,6 @@ use crate::stack::Stack;
 use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
 use crate::tcb::input::COALESCE;
-use crate::tcb::recv::ack::INTERACTIVE;
 use crate::tcb::send::recovery::AckInput;
 use crate::tcb::send::store::TxStore;
 use crate::tcb::{State, Tcb};
@@ -36,20 +35,20 @@ impl<P: FramePool> Stack<P> {
         let Self {
             slots, pool, nodes, store, stats, config, net, receive_frames, turn, now, ts_clock, ts_offset, ..
         } = self;
-        let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index) else { return false };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return false };
         let (len, queued) = (segment.payload_len, tcb.rx.bytes);
-        let acked = segment.ack.since(tcb.snd_una);
+        let acked = segment.ack.since(tcb.snd.una());
         let stamped = tcb.flags.has(Flags::TIMESTAMPS);
         let expected = segment.flags.without(TcpFlags::PSH.with(TcpFlags::FIN)) == TcpFlags::ACK
-            && segment.seq == tcb.rcv_nxt
+            && segment.seq == tcb.rcv.nxt()
             && usize::from(segment.opt_len) == if stamped { TIMESTAMPS_LEN } else { 0 }
             && tcb.state == State::Established
             && !tcb.flags.any(SLOW_PATH)
             && tcb.ext.allows(FastPath::RECEIVE)
-            && acked <= tcb.snd_nxt.since(tcb.snd_una)
+            && acked <= tcb.snd.outstanding()
             && len <= tcb.rcv_wnd()
             // Of nothing that is out there is no duplicate ACK.
-            && (len | acked != 0 || segment.flags.fin() || tcb.snd_una == tcb.snd_nxt)
+            && (len | acked != 0 || segment.flags.fin() || tcb.snd.una() == tcb.snd.nxt())
             && tcb.route_epoch == net.route_epoch();
         if !expected {
             return false;
@@ -61,10 +60,10 @@ impl<P: FramePool> Stack<P> {
         }
         if stamped {
             match segment.ts {
-                Some(ts) if ts.val.wrapping_sub(tcb.ts_recent) as i32 >= 0 => {
+                Some(ts) if !tcb.ts_recent.is_after(ts.val) => {
                     // RFC 7323 4.3 (2).
-                    if tcb.unacked == 0 {
-                        tcb.ts_recent = ts.val;
+                    if tcb.owes_no_bytes() {
+                        tcb.ts_recent.set(ts.val);
                     }
                 }
                 _ => return false,
@@ -76,33 +75,23 @@ impl<P: FramePool> Stack<P> {
         }
         let window = u32::from(segment.window) << tcb.snd_shift();
         let whole = acked > 0 && tcb.take_whole_ack(store, pool, segment.ack, *turn);
-        if whole && tcb.deferred.may_begin(turn.tick) && tcb.awaits_answer(len) {
-            tcb.deferred.begin(turn.tick);
-        } else {
-            tcb.deferred.flush(conn_stats, turn.tick);
-            conn_stats.received(len, turn.tick);
-            if whole {
-                conn_stats.delivered = conn_stats.delivered.wrapping_add(1);
-            } else if acked > 0 {
-                let echo = segment.ts.map(|ts| ts.ecr);
-                let bare = len == 0 && !fin && window == tcb.snd_wnd;
-                let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
-                tcb.on_ack(store, pool, stats, &config.tcp, &mut conn_stats.delivered, input);
-            }
-            conn_stats.idle_if(tcb.tx.is_empty(), turn.tick);
-            if let Some(ts) = segment.ts
-                && (len > 0 || fin)
-            {
-                conn_stats.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
-            }
+        conn_stats.received(len, turn.tick);
+        if whole {
+            conn_stats.delivered = conn_stats.delivered.wrapping_add(1);
+        } else if acked > 0 {
+            let echo = segment.ts.map(|ts| ts.ecr);
+            let bare = len == 0 && !fin && window == tcb.snd.wnd();
+            let input = AckInput { ack: segment.ack, bare, sack: &[], ece: false, echo, now: *now };
+            tcb.on_ack(store, pool, stats, &config.tcp, &mut conn_stats.delivered, input);
         }
-        if acked > 0
-            || tcb.snd_wl1.before(segment.seq)
-            || tcb.snd_wl1 == segment.seq && (window > tcb.snd_wnd || window == 0)
+        conn_stats.idle_if(tcb.tx.is_empty(), turn.tick);
+        if let Some(ts) = segment.ts
+            && (len > 0 || fin)
         {
-            tcb.snd_wnd = window;
-            tcb.snd_wl1 = segment.seq;
-            tcb.max_window_field = tcb.max_window_field.max(segment.window);
+            conn_stats.tune.sample(ts_clock, || ts_clock.value(*now, *ts_offset), ts.ecr);
+        }
+        if acked > 0 || tcb.snd.is_window_newer(segment.seq, window) {
+            tcb.snd.set_window(segment.seq, window, segment.window);
         }
         let mut ready = if len > 0 && queued == 0 { Ready::READ } else { Ready::default() };
         if !was_writable {
@@ -122,7 +111,7 @@ impl<P: FramePool> Stack<P> {
             frame.trim_front(usize::from(segment.payload_off));
             frame.truncate(len as usize);
             tcb.rx.push(nodes, frame);
-            tcb.rcv_nxt += len;
+            tcb.rcv.advance(len);
             tcb.owe_ack(len);
         }
         #[cfg(any(test, feature = "check"))]
@@ -135,34 +124,23 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
-    /// `len` bytes that come now will wait for an answer to carry their ACK, and be on the list of those that do so from this
-    /// turn on: of what is not answered in it, the turn's end adds it to the statistics.
-    #[inline(always)]
-    fn awaits_answer(&self, len: u32) -> bool {
-        len > 0
-            && len <= self.rcv_mss()
-            && self.unacked == 0
-            && self.flags.quick() == INTERACTIVE
-            && !self.flags.any(Flags::ACK_NOW | Flags::IN_DELAY_QUEUE)
-    }
-
     /// As [`Tcb::on_ack`], where a single segment is out, sent once, and is acknowledged, and the congestion window was
     /// not used: request and response. False: it is otherwise, and nothing has happened.
     #[inline(always)]
     fn take_whole_ack<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, ack: SeqNum, turn: Turn) -> bool {
-        let out = self.snd_nxt.since(self.snd_una);
+        let out = self.snd.outstanding();
         let unused = self.window.in_slow_start()
             && out.saturating_mul(2) <= self.window.cwnd
             && !self.flags.has(Flags::WINDOW_LIMITED);
-        if !self.ext.allows(FastPath::ACK) || ack != self.snd_nxt || self.tx.next != NIL || !unused {
+        if !self.ext.allows(FastPath::ACK) || ack != self.snd.nxt() || self.tx.next != NIL || !unused {
             return false;
         }
         let Some((frame, sent_us)) = self.tx.take_only(store) else { return false };
         pool.free(frame);
-        self.snd_una = ack;
+        self.snd.acknowledge(ack);
         let rtt_us = turn.us.wrapping_sub(sent_us);
         self.rtt.sample(rtt_us);
-        (self.backoff, self.dup_acks) = (0, 0);
+        self.no_trouble();
         self.stop_timer_at(turn, rtt_us);
         true
     }

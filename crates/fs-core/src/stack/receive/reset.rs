@@ -28,7 +28,7 @@ impl<P: FramePool> Stack<P> {
         let Some(tcb) = self.slots.open_mut(index) else { return };
         // RFC 7323 3.2: a RST should carry timestamps as every segment does.
         let options = tcb.option_bytes(ts, false);
-        let (key, seq, ack) = (tcb.key(), tcb.acceptable_seq(), tcb.rcv_nxt);
+        let (key, seq, ack) = (tcb.key(), tcb.acceptable_seq(), tcb.rcv.nxt());
         self.send_reset(&key, seq, ack, TcpFlags::RST.with(TcpFlags::ACK), &options);
     }
 

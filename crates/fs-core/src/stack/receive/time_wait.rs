@@ -25,9 +25,9 @@ impl<P: FramePool> Stack<P> {
         let key = tcb.key();
         let entry = Entry {
             key,
-            rcv_nxt: tcb.rcv_nxt,
-            snd_nxt: tcb.snd_nxt,
-            ts_recent: tcb.flags.has(Flags::TIMESTAMPS).then_some(tcb.ts_recent),
+            rcv_nxt: tcb.rcv.nxt(),
+            snd_nxt: tcb.snd.nxt(),
+            ts_recent: tcb.flags.has(Flags::TIMESTAMPS).then_some(tcb.ts_recent.get()),
             window: tcb.offer_window(true),
         };
         self.forget(index, hash, None);

@@ -152,9 +152,9 @@ impl<P: FramePool> Stack<P> {
     ) -> bool {
         let ts = self.timestamp();
         let frozen = self.nodes.len() >= self.receive_frames;
-        let Self { slots, pool, net, stats, now, turn, .. } = self;
-        let Some((tcb, conn_stats)) = slots.open_and_stats(index, turn.tick) else { return false };
-        let urgent = tcb.urgent_pointer(seq.unwrap_or(tcb.snd_nxt));
+        let Self { slots, pool, net, stats, now, .. } = self;
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return false };
+        let urgent = tcb.urgent_pointer(seq.unwrap_or(tcb.snd.nxt()));
         let seq = seq.unwrap_or(tcb.acceptable_seq());
         let flags = flags | tcb.echo_flags();
         let path = net.path(tcb.path);
@@ -164,7 +164,7 @@ impl<P: FramePool> Stack<P> {
         let spec = SegmentSpec {
             key: &key,
             seq,
-            ack: tcb.rcv_nxt,
+            ack: tcb.rcv.nxt(),
             flags,
             window: tcb.offer_window(frozen),
             urgent,
@@ -227,11 +227,11 @@ impl<P: FramePool> Stack<P> {
             tcb.flags.set(Flags::IN_DATA_LIST);
         }
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, .. } = self;
-        let Some((tcb, conn_stats)) = slots.open_and_stats(index, turn.tick) else { return Visit::Done };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return Visit::Done };
         if !tcb.flags.has(Flags::IN_DATA_LIST) {
             return Visit::Done;
         }
-        tcb.tx.spill(store, tcb.snd_nxt);
+        tcb.tx.spill(store, tcb.snd.nxt());
         if !tcb.tx.is_empty() {
             conn_stats.busy(turn.tick);
         }
@@ -320,6 +320,6 @@ fn queue_paced(tcb: &mut Tcb, deadlines: &mut Deadlines, index: u32, at: Instant
     if let Some(ext) = tcb.ext.as_mut()
         && !core::mem::replace(&mut ext.pacing.queued, true)
     {
-        deadlines.pace(at, index, tcb.generation);
+        deadlines.pace(at, index, tcb.generation());
     }
 }

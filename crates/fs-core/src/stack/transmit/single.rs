@@ -29,7 +29,7 @@ impl<P: FramePool> Stack<P> {
         // With few connections the store's segments are in the cache. Tests have few, and are to see it.
         let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, shortest_rto, .. } = self;
-        let Some((tcb, conn_stats)) = slots.open_and_stale_stats(index) else { return false };
+        let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return false };
         if !tcb.flags.are(SLOW_PATH.with(Flags::IN_DATA_LIST), Flags::IN_DATA_LIST)
             || tcb.tx.next == NIL
             || tcb.tx.next != tcb.tx.tail()
@@ -40,9 +40,9 @@ impl<P: FramePool> Stack<P> {
         }
         let path = net.path(tcb.path);
         let segment = &mut store.segments[tcb.tx.next];
-        let (len, flight) = (segment.len, tcb.snd_nxt.since(tcb.snd_una));
+        let (len, flight) = (segment.len, tcb.snd.outstanding());
         let nagle = flight > 0 && len < u32::from(tcb.mss) && !tcb.flags.has(Flags::NODELAY) && !segment.has(mark::FIN);
-        let room = (tcb.snd_una + tcb.snd_wnd).delta(segment.seq).max(0) as u32;
+        let room = (tcb.snd.una() + tcb.snd.wnd()).delta(segment.seq).max(0) as u32;
         let v6 = tcb.flags.has(Flags::V6);
         let stamped = tcb.flags.has(Flags::TIMESTAMPS);
         let options = if stamped { TIMESTAMPS_LEN } else { 0 };
@@ -105,7 +105,7 @@ impl<P: FramePool> Stack<P> {
         stats.acks_piggybacked += u64::from(tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED));
         tcb.ack_carried();
         segment.sent_us = turn.us;
-        tcb.snd_nxt = segment.end();
+        tcb.snd.sent(segment.end());
         tcb.tx.next = NIL;
         if timer_ran {
             tcb.put_off_probe(store, &config.tcp, *now);
@@ -116,19 +116,10 @@ impl<P: FramePool> Stack<P> {
         if many && tcb.ext.allows(FastPath::ACK) {
             tcb.tx.store_inline(store);
         }
-        if tcb.deferred.is_begun() {
-            tcb.deferred.end(turn.tick);
-        } else {
-            tcb.deferred.flush(conn_stats, turn.tick);
-            conn_stats.busy(turn.tick);
-            conn_stats.sent_data(turn.tick);
-            if tcb.tx.is_inline() && conn_stats.tune.is_idle() {
-                conn_stats.busy_anew(turn.tick);
-                tcb.deferred.open(turn.tick);
-            }
-        }
+        conn_stats.busy(turn.tick);
+        conn_stats.sent_data(turn.tick);
         tcb.flags.clear(Flags::IN_DATA_LIST);
-        let flight = tcb.snd_nxt.since(tcb.snd_una);
+        let flight = tcb.snd.outstanding();
         if flight <= tcb.window.cwnd / 2 {
             tcb.flags.clear(Flags::WINDOW_LIMITED);
         }

@@ -116,10 +116,7 @@ impl Tcb {
         let window = if worth && !frozen { room } else { offered };
         // Rounding down could move the edge left; up costs at most one unit of the scale.
         let field = ((window + (1 << shift) - 1) >> shift).min(u16::MAX as u32);
-        let edge = self.rcv_nxt + (field << shift);
-        if edge.after(self.rcv_edge) {
-            self.rcv_edge = edge;
-        }
+        self.rcv.offer(field << shift);
         field as u16
     }
 

@@ -15,7 +15,7 @@ impl Tcb {
     /// Sequence number of the next byte to be read.
     #[inline]
     pub(crate) fn copied(&self) -> SeqNum {
-        self.rcv_nxt - self.flags.has(Flags::FIN_RECEIVED) as u32 - self.rx.bytes
+        self.rcv.nxt() - self.flags.has(Flags::FIN_RECEIVED) as u32 - self.rx.bytes
     }
 
     /// Sixth step of RFC 9293 3.10.7.4. The pointer names the byte after the urgent one (MUST-62), so that one
@@ -30,7 +30,7 @@ impl Tcb {
         let copied = self.copied();
         // Read already, or before what is expected: a retransmission. Beyond the window it points at nothing that
         // could come; the largest pointer is 64 KiB away, which a small window may forbid.
-        if at.before(copied) || at.before(self.rcv_nxt) {
+        if at.before(copied) || at.before(self.rcv.nxt()) {
             return;
         }
         let recv = &mut self.ext_mut().recv;
@@ -44,7 +44,7 @@ impl Tcb {
 
     /// Data has been delivered: if the urgent byte is in it, the application is told.
     pub(crate) fn urgent_delivered(&mut self, ready: &mut Ready) {
-        let rcv_nxt = self.rcv_nxt;
+        let rcv_nxt = self.rcv.nxt();
         if let Some(ext) = self.ext.as_mut()
             && let Some(urgent) = &mut ext.recv.urgent
             && !urgent.told

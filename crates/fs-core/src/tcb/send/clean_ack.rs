@@ -25,8 +25,8 @@ impl Tcb {
     /// The ACK moves SND.UNA and says nothing else, and nothing is amiss.
     #[inline]
     pub(super) fn is_clean(&self, input: &AckInput<'_>) -> bool {
-        let behind = |e: &Ext| e.loss.as_deref().and_then(|l| l.fack).is_none_or(|f| f.at_or_before(self.snd_una));
-        input.ack != self.snd_una
+        let behind = |e: &Ext| e.loss.as_deref().and_then(|l| l.fack).is_none_or(|f| f.at_or_before(self.snd.una()));
+        input.ack != self.snd.una()
             && input.sack.is_empty()
             && !input.ece
             && self.flags.has(Flags::SACK)
@@ -45,7 +45,7 @@ impl Tcb {
         input: &AckInput<'_>,
     ) -> bool {
         let (now_us, flight_before) = (micros(input.now), self.flight());
-        let advance = input.ack.since(self.snd_una);
+        let advance = input.ack.since(self.snd.una());
         if let Some(ext) = self.ext.as_mut() {
             ext.soft_error = None;
             if let Some(loss) = ext.loss.as_deref_mut() {
@@ -60,7 +60,7 @@ impl Tcb {
         self.model_begin(store, input.ack, input.now);
         let acked = self.tx.acknowledge(store, pool, input.ack, |segment| trace.see(segment));
         *delivered = delivered.wrapping_add(acked.segments);
-        self.snd_una = input.ack;
+        self.snd.acknowledge(input.ack);
         self.dup_acks = 0;
         self.follow_trace(&trace, now_us, &mut Acknowledged { echo: input.echo, ..Acknowledged::default() });
         let rtt_us = self.sample_round_trip(&trace, &Sacked::default(), input.echo, now_us);

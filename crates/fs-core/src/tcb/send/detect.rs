@@ -16,7 +16,7 @@ impl Tcb {
     /// 6.2 step 5, RACK_detect_loss. `force`: the reordering timer has fired, nothing need have arrived.
     pub(crate) fn detect_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> Found {
         let mut found = Found::default();
-        let (una, queue) = (self.snd_una, self.tx);
+        let (una, queue) = (self.snd.una(), self.tx);
         let srtt = self.rtt.srtt_us();
         let recovering = matches!(self.recovery(), Recovery::Fast { .. } | Recovery::Loss { .. });
         let Some(ext) = self.ext.as_mut() else { return found };

@@ -13,7 +13,7 @@ impl Tcb {
     /// `advance`: bytes that the ACK which tells of the loss has taken out of the flight.
     pub(super) fn enter_fast_recovery(&mut self, stats: &mut Stats, advance: u32, now: Instant) {
         stats.fast_recoveries += 1;
-        let (nxt, una) = (self.snd_nxt, self.snd_una);
+        let (nxt, una) = (self.snd.nxt(), self.snd.una());
         self.reduce_window(advance, now);
         let with_sack = self.flags.has(Flags::SACK);
         let ext = self.ext_mut();
@@ -31,7 +31,7 @@ impl Tcb {
     /// The threshold comes down at once, the window by PRR with the ACKs that follow.
     /// What counts is what was in flight before this ACK, which may be of a whole round trip (as Linux, which takes the window).
     pub(super) fn reduce_window(&mut self, advance: u32, now: Instant) {
-        let (out, mss) = (self.snd_nxt.since(self.snd_una) + advance, self.mss as u32);
+        let (out, mss) = (self.snd.outstanding() + advance, self.mss as u32);
         let before = self.window.cwnd.min(out).max(mss);
         // In this window of data an ECN echo may have brought the reduction already (RFC 3168 6.1.2).
         if !matches!(self.recovery(), Recovery::Cwr { .. }) {

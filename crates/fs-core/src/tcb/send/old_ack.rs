@@ -25,10 +25,10 @@ impl Tcb {
         sack: &[(SeqNum, SeqNum)],
         now: Instant,
     ) {
-        self.tx.spill(store, self.snd_nxt);
+        self.tx.spill(store, self.snd.nxt());
         let duplicate = duplicate_block(sack, ack);
         let mut facts = Acknowledged { duplicate, ..Acknowledged::default() };
-        self.model_begin(store, self.snd_una, now);
+        self.model_begin(store, self.snd.una(), now);
         let sacked = self.mark_sacked(store, sack, None, micros(now));
         *delivered = delivered.wrapping_add(sacked.segments);
         self.account_sacked(&sacked, &mut facts, stats);

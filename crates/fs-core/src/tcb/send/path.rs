@@ -63,7 +63,7 @@ impl Tcb {
 
     #[cold]
     fn try_larger(&mut self, now: Instant) -> bool {
-        let (una, mss) = (self.snd_una, self.mss);
+        let (una, mss) = (self.snd.una(), self.mss);
         let path = &mut self.ext_mut().sender.path;
         path.on_trial_acked(una);
         if path.raise_at.is_some_and(|at| at <= now) {
@@ -98,7 +98,7 @@ impl Tcb {
             return;
         }
         let len = store.segments[self.tx.head()].len;
-        let una = self.snd_una;
+        let una = self.snd.una();
         let Some(ext) = self.ext.as_mut() else { return };
         ext.sender.path.on_trial_acked(una);
         let (proven, time_outs) = (ext.sender.path.proven, ext.loss.as_deref().map_or(0, |l| l.time_outs));

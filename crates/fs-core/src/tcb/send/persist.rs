@@ -11,7 +11,7 @@ impl Tcb {
     /// window update would stop the connection for ever.
     #[inline]
     pub(crate) fn persist_if_stuck(&mut self, config: &TcpConfig, now: Instant) {
-        if !self.timer_runs() && self.has_unsent() && self.snd_una == self.snd_nxt {
+        if !self.timer_runs() && self.has_unsent() && self.snd.una() == self.snd.nxt() {
             self.probes_answered();
             self.restart_persist(config, now);
             if let Some(wait) = self.cork_wait()
@@ -32,7 +32,7 @@ impl Tcb {
 
     /// As [`Tcb::closed_too_long`], at a time-out: data is out, and the peer may have taken its window back.
     pub(crate) fn window_gone_too_long(&mut self, config: &TcpConfig, now: Instant) -> bool {
-        let closed = self.snd_wnd == 0;
+        let closed = self.snd.wnd() == 0;
         let since = &mut self.ext_mut().sender.closed_since;
         *since = closed.then(|| since.unwrap_or(now));
         self.closed_too_long(config, now)
@@ -41,7 +41,7 @@ impl Tcb {
     /// The persist timer fired. True when an empty probe must be sent; false when the window has room for
     /// a part of the next segment, which then goes out.
     pub(crate) fn on_persist_timeout(&mut self, config: &TcpConfig, now: Instant) -> bool {
-        if self.snd_wnd > 0 {
+        if self.snd.wnd() > 0 {
             self.flags.set(Flags::PUSH_OUT);
             self.persist_timer_fired();
             // Sending takes it back; a pool too dry to cut the segment must not be asked at the same pace for ever.

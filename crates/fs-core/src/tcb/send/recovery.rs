@@ -93,9 +93,9 @@ impl Tcb {
         delivered: &mut u32,
         input: AckInput<'_>,
     ) -> bool {
-        self.tx.spill(store, self.snd_nxt);
-        let advanced = input.ack != self.snd_una;
-        if !advanced && (self.snd_una == self.snd_nxt || !input.bare && input.sack.is_empty() && !input.ece) {
+        self.tx.spill(store, self.snd.nxt());
+        let advanced = input.ack != self.snd.una();
+        if !advanced && (self.snd.una() == self.snd.nxt() || !input.bare && input.sack.is_empty() && !input.ece) {
             return false;
         }
         let troubled = |e: &crate::tcb::extension::Ext| e.loss.is_some() || e.recovery != Recovery::Open;
@@ -106,11 +106,11 @@ impl Tcb {
             return self.on_ack_slow_path(store, pool, stats, config, delivered, &input);
         }
         let flight_before = self.flight();
-        let advance = input.ack.since(self.snd_una);
+        let advance = input.ack.since(self.snd.una());
         self.model_begin(store, input.ack, input.now);
         let acked = self.tx.acknowledge(store, pool, input.ack, |_| {});
         *delivered = delivered.wrapping_add(acked.segments);
-        self.snd_una = input.ack;
+        self.snd.acknowledge(input.ack);
         if self.ext.as_ref().is_some_and(|e| e.soft_error.is_some()) {
             self.ext_mut().soft_error = None;
         }
@@ -122,7 +122,7 @@ impl Tcb {
         self.dup_acks = 0;
         self.grow_window(config, advance, flight_before, rtt_us, input.now);
         self.model_end(input.now);
-        if self.snd_una == self.snd_nxt {
+        if self.snd.una() == self.snd.nxt() {
             self.flags.clear(Flags::WINDOW_LIMITED);
             self.stop_timer(input.now, acked.sample_us);
         } else {
@@ -142,9 +142,9 @@ impl Tcb {
         delivered: &mut u32,
         input: &AckInput<'_>,
     ) -> bool {
-        let advanced = input.ack != self.snd_una;
+        let advanced = input.ack != self.snd.una();
         let now_us = micros(input.now);
-        let (flight_before, advance) = (self.flight(), input.ack.since(self.snd_una));
+        let (flight_before, advance) = (self.flight(), input.ack.since(self.snd.una()));
         let duplicate = duplicate_block(input.sack, input.ack);
         let mut facts = Acknowledged {
             advanced,
@@ -160,7 +160,7 @@ impl Tcb {
         if advanced {
             acked = self.tx.acknowledge(store, pool, input.ack, |segment| trace.see(segment));
             *delivered = delivered.wrapping_add(acked.segments);
-            self.snd_una = input.ack;
+            self.snd.acknowledge(input.ack);
             self.dup_acks = 0;
         }
         self.account_acked(&acked, advance, &mut facts);
@@ -207,7 +207,7 @@ impl Tcb {
     fn account_acked(&mut self, acked: &Acked, advance: u32, facts: &mut Acknowledged) {
         let (with_sack, mss) = (self.flags.has(Flags::SACK), self.mss as u32);
         let bare_duplicate = !facts.advanced && facts.bare;
-        let out = self.snd_nxt.since(self.snd_una);
+        let out = self.snd.outstanding();
         let repairing = matches!(self.recovery(), Recovery::Fast { .. });
         if !with_sack && bare_duplicate {
             // It is counted from the first on, and the ACK that ends the count must come this way.
@@ -241,7 +241,7 @@ impl Tcb {
             if let Some(loss) = ext.loss.as_deref_mut() {
                 (loss.time_outs, loss.first_time_out) = (0, None);
             }
-        } else if bare_duplicate && self.snd_wnd == 0 && ext.sender.user_timeout.is_none() && !orphan {
+        } else if bare_duplicate && self.snd.wnd() == 0 && ext.sender.user_timeout.is_none() && !orphan {
             // RFC 9293 3.8.6.1: the peer has taken its window back and drops what is sent again, but it answers. R2 is for
             // one that does not (Linux `tcp_rtx_probe0_timed_out`).
             if let Some(loss) = ext.loss.as_deref_mut() {
@@ -319,7 +319,7 @@ impl Tcb {
     /// RFC 2883: the peer says that it got something twice.
     pub(super) fn take_duplicate(&mut self, facts: &Acknowledged) {
         let Some((start, end)) = facts.duplicate else { return };
-        let (una, nxt) = (self.snd_una, self.snd_nxt);
+        let (una, nxt) = (self.snd.una(), self.snd.nxt());
         if end.after(nxt) {
             return;
         }
@@ -368,9 +368,9 @@ impl Tcb {
                 }
             }
             Recovery::Cwr { high } => {
-                self.leave_cwr(high, self.snd_una);
+                self.leave_cwr(high, self.snd.una());
             }
-            Recovery::Fast { high } if self.snd_una.at_or_after(high) => self.end_fast_recovery(store, facts),
+            Recovery::Fast { high } if self.snd.una().at_or_after(high) => self.end_fast_recovery(store, facts),
             Recovery::Fast { .. } => {
                 if facts.advanced && self.arrived_late(facts.echo) {
                     // Partial: the hole was filled by the original. While retransmissions are out, nothing more is
@@ -409,7 +409,7 @@ impl Tcb {
         let recovering = matches!(self.recovery(), Recovery::Fast { .. });
         if !self.flags.has(Flags::SACK) {
             // RFC 6582 3.2 steps 2 and 3: three duplicate ACKs beyond `recover`, or a partial ACK, name a hole.
-            let echo = self.loss().and_then(|l| l.recover).is_some_and(|r| self.snd_una.at_or_before(r));
+            let echo = self.loss().and_then(|l| l.recover).is_some_and(|r| self.snd.una().at_or_before(r));
             let third = self.may_begin() && u32::from(self.dup_acks) >= DUP_THRESH && !echo;
             if third || recovering && facts.advanced {
                 self.mark_head_lost(store);
@@ -448,7 +448,7 @@ impl Tcb {
     fn slow_start(&mut self, acked: u32, rtt_us: Option<u32>, pace: bool) {
         let mss = self.mss as u32;
         if hystart::applies(&self.window, mss, self.rtt.srtt_us()) && !self.flags.has(Flags::NEW_RENO) {
-            let ack = SlowStartAck { una: self.snd_una, nxt: self.snd_nxt, acked, mss, rtt_us };
+            let ack = SlowStartAck { una: self.snd.una(), nxt: self.snd.nxt(), acked, mss, rtt_us };
             let mut window = self.window;
             self.ext_mut().hystart.on_ack(&mut window, &ack);
             self.window = window;
@@ -526,7 +526,7 @@ impl Tcb {
         sent_us: Option<u32>,
         wait_us: Option<u32>,
     ) {
-        if self.snd_una == self.snd_nxt {
+        if self.snd.una() == self.snd.nxt() {
             if advanced {
                 self.flags.clear(Flags::WINDOW_LIMITED);
                 self.stop_timer(now, sent_us);
@@ -568,7 +568,7 @@ impl Tcb {
         config: &TcpConfig,
         now: Instant,
     ) {
-        self.model_begin(store, self.snd_una, now);
+        self.model_begin(store, self.snd.una(), now);
         let found = self.detect_losses_by_time(store, micros(now), true);
         self.resume_rto(store, config, now);
         if found.bytes > 0 {

@@ -30,7 +30,7 @@ impl Tcb {
         if let Some(bytes) = send_buffer
             && bytes != self.snd_buf()
         {
-            self.snd_buf_4k = in_4k(bytes);
+            self.snd.set_buffer_4k(in_4k(bytes));
             self.ext_mut().sender.buffer_fixed = true;
         }
         let rare = cork || user_timeout.is_some() || not_sent_low.is_some();
@@ -55,7 +55,7 @@ impl Tcb {
 
     /// Bytes queued and not yet sent.
     pub(crate) fn unsent(&self) -> u32 {
-        self.tx.bytes.saturating_sub(self.snd_nxt.since(self.snd_una))
+        self.tx.bytes.saturating_sub(self.snd.outstanding())
     }
 
     /// What waits to be sent allows another write.
@@ -71,7 +71,7 @@ impl Tcb {
         let Some(ext) = self.ext.as_ref() else { return u32::MAX };
         let mark = match ext.sender.not_sent_low {
             0 => ext.sender.low_water().saturating_mul(2),
-            low => low.saturating_add(self.window.cwnd.min(self.snd_wnd).saturating_sub(self.flight())),
+            low => low.saturating_add(self.window.cwnd.min(self.snd.wnd()).saturating_sub(self.flight())),
         };
         mark.saturating_sub(self.unsent()).min(u32::MAX / 2).next_multiple_of(u32::from(self.mss))
     }
@@ -85,7 +85,7 @@ impl Tcb {
         let max = if store.is_half_full() { max.min(BESIDE_OTHERS) } else { max };
         let wanted = self.window.cwnd.saturating_mul(3).min(max);
         if wanted > self.snd_buf() && !self.ext.as_ref().is_some_and(|e| e.sender.buffer_fixed) {
-            self.snd_buf_4k = in_4k(wanted);
+            self.snd.set_buffer_4k(in_4k(wanted));
         }
     }
 
@@ -113,7 +113,7 @@ impl Tcb {
         } else if !self.has_unsent() {
             let refused = self.ext.as_ref().is_some_and(|e| e.sender.limited.refused);
             if refused { Limit::SendBuffer } else { Limit::None }
-        } else if store.segments[self.tx.next].end().after(self.snd_una + self.snd_wnd) {
+        } else if store.segments[self.tx.next].end().after(self.snd.una() + self.snd.wnd()) {
             Limit::Window
         } else {
             Limit::None
@@ -142,7 +142,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn urgent_pointer(&self, seq: SeqNum) -> u16 {
         let Some(up) = self.ext.as_ref().and_then(|e| e.sender.urgent) else { return 0 };
-        if self.snd_una.at_or_after(up) || seq.at_or_after(up) {
+        if self.snd.una().at_or_after(up) || seq.at_or_after(up) {
             return 0;
         }
         up.since(seq).min(u32::from(u16::MAX)) as u16
@@ -150,7 +150,7 @@ impl Tcb {
 
     /// Urgent data waits for its ACK: Nagle's rule does not hold it.
     pub(crate) fn in_urgent_mode(&self) -> bool {
-        self.ext.as_ref().and_then(|e| e.sender.urgent).is_some_and(|up| self.snd_una.before(up))
+        self.ext.as_ref().and_then(|e| e.sender.urgent).is_some_and(|up| self.snd.una().before(up))
     }
 
     /// Minshall's change to Nagle's rule, as Linux: only an unacknowledged segment that was not full holds another one.
@@ -171,7 +171,7 @@ impl Tcb {
 
     /// How long a corked segment waits; `None`: nothing is held.
     pub(crate) fn cork_wait(&self) -> Option<Duration> {
-        (self.flags.has(Flags::HOLD) && self.snd_wnd > 0).then_some(CORK_MAX)
+        (self.flags.has(Flags::HOLD) && self.snd.wnd() > 0).then_some(CORK_MAX)
     }
 
     /// Sending resumes, perhaps after a long time: RFC 5681 4.1, RFC 2861.

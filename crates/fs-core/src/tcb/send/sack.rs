@@ -81,7 +81,7 @@ impl Tcb {
         echo: Option<u32>,
         now_us: u32,
     ) -> Sacked {
-        let (una, nxt, queue) = (self.snd_una, self.snd_nxt, self.tx);
+        let (una, nxt, queue) = (self.snd.una(), self.snd.nxt(), self.tx);
         let valid =
             |&&(start, end): &&(SeqNum, SeqNum)| start.before(end) && start.at_or_after(una) && end.at_or_before(nxt);
         let mut out = Sacked::default();
@@ -155,7 +155,7 @@ impl Tcb {
 
     /// What lies below SND.UNA has no cursor any more: sequence numbers come round, and the slots are others' by then.
     pub(super) fn forget_passed(&mut self) {
-        let una = self.snd_una;
+        let una = self.snd.una();
         let Some(loss) = self.loss_if_any() else { return };
         if loss.fack.is_some_and(|fack| fack.at_or_before(una)) {
             loss.fack = None;
@@ -228,7 +228,7 @@ impl Tcb {
 
     /// The first segment that is lost and not yet sent again.
     pub(crate) fn next_lost(&mut self, store: &TxStore) -> Option<u32> {
-        let (una, queue) = (self.snd_una, self.tx);
+        let (una, queue) = (self.snd.una(), self.tx);
         let loss = self.loss_if_any()?;
         let cursor = loss.resend?;
         let mut at = SegmentCursor::or_head(Some(cursor), una, &queue);

@@ -53,7 +53,7 @@ impl Tcb {
         let full = flight > 0 && flight >= cwnd && !self.flags.has(Flags::PUSH_OUT);
         if new_first {
             // F-RTO step 2b: two segments of new data; if none can go, what is lost does.
-            let sent = matches!(self.recovery(), Recovery::Loss { high } if self.snd_nxt.after(high));
+            let sent = matches!(self.recovery(), Recovery::Loss { high } if self.snd.nxt().after(high));
             let next = if full { Next::Nothing } else { self.next_new(store, pool) };
             if next != Next::Nothing || sent {
                 return next;
@@ -78,7 +78,7 @@ impl Tcb {
             return next;
         }
         // Nagle's rule, or a cork, does not hold it (as Linux).
-        let fits = index != NIL && store.segments[index].end().at_or_before(self.snd_una + self.snd_wnd);
+        let fits = index != NIL && store.segments[index].end().at_or_before(self.snd.una() + self.snd.wnd());
         if fits && self.fit(store, pool, index) {
             return Next::New(index);
         }
@@ -106,7 +106,7 @@ impl Tcb {
         }
         let segment = &store.segments[index];
         let (len, span, fin) = (segment.len, segment.span(), segment.has(mark::FIN));
-        let room = (self.snd_una + self.snd_wnd).delta(segment.seq).max(0) as u32;
+        let room = (self.snd.una() + self.snd.wnd()).delta(segment.seq).max(0) as u32;
         if len.max((len == 0) as u32 * span) > room {
             // RFC 9293 3.8.6.2.1: a part only if it is at least half the largest window ever offered, or
             // the override time has passed.
@@ -114,7 +114,7 @@ impl Tcb {
             let cut = worth && room < len && self.tx.split(store, pool, index, room);
             return if cut { Next::New(index) } else { Next::Nothing };
         }
-        let outstanding = self.snd_nxt != self.snd_una;
+        let outstanding = self.snd.nxt() != self.snd.una();
         if len < self.mss as u32 && index == self.tx.tail() && !fin && !push_out {
             if self.holds_small(store, outstanding) {
                 return Next::Nothing;
@@ -156,7 +156,7 @@ impl Tcb {
         let small = next.len < mss && segment.next == self.tx.tail() && !next.has(mark::FIN);
         flight + segment.span() >= cwnd
             || run + segment.len + mss > cwnd / 2
-            || next.end().after(self.snd_una + self.snd_wnd)
+            || next.end().after(self.snd.una() + self.snd.wnd())
             || small && self.holds_small(store, true)
     }
 
@@ -197,7 +197,7 @@ impl Tcb {
                 let segment = &mut store.segments[index];
                 segment.sent_us = now_us;
                 let span = segment.span();
-                self.snd_nxt = segment.end();
+                self.snd.sent(segment.end());
                 self.tx.next = segment.next;
                 if self.ext.is_some() {
                     self.sent_in_recovery(span, false, config, now);

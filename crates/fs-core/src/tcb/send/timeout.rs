@@ -22,8 +22,8 @@ impl Tcb {
         now: Instant,
     ) {
         stats.rto_fired += 1;
-        let (out, mss, high, una) = (self.snd_nxt.since(self.snd_una), self.mss as u32, self.snd_nxt, self.snd_una);
-        self.model_begin(store, self.snd_una, now);
+        let (out, mss, high, una) = (self.snd.outstanding(), self.mss as u32, self.snd.nxt(), self.snd.una());
+        self.model_begin(store, self.snd.una(), now);
         let state = self.recovery();
         let time_outs = self.loss_mut().time_outs;
         let fresh = match state {
@@ -68,13 +68,13 @@ impl Tcb {
 
     /// ACKs after a time-out: F-RTO (RFC 5682 section 3.1) and Eifel detection tell whether it was spurious.
     pub(super) fn on_ack_after_timeout(&mut self, store: &mut TxStore, facts: &Acknowledged, high: SeqNum) {
-        let recovered = self.snd_una.at_or_after(high);
+        let recovered = self.snd.una().at_or_after(high);
         if facts.advanced && self.is_spurious(facts.echo) {
             self.undo(store);
             return;
         }
-        let can_send_new = self.has_unsent() && (self.snd_una + self.snd_wnd).after(self.snd_nxt);
-        let (nxt, frto) = (self.snd_nxt, self.loss().is_some_and(|l| l.undo.frto));
+        let can_send_new = self.has_unsent() && (self.snd.una() + self.snd.wnd()).after(self.snd.nxt());
+        let (nxt, frto) = (self.snd.nxt(), self.loss().is_some_and(|l| l.undo.frto));
         if frto {
             // Step 3b: what was sent before the time-out, and not again, arrives.
             if facts.original {

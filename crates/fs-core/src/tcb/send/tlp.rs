@@ -34,7 +34,7 @@ impl Tcb {
         }
         // One segment may be acknowledged late (RFC 9293 MUST-58): room for it is Linux's minimal time-out (RFC: WCDelAckT,
         // 200 ms).
-        let delayed = self.snd_nxt.since(self.snd_una) < 2 * self.mss as u32 && single(self);
+        let delayed = self.snd.outstanding() < 2 * self.mss as u32 && single(self);
         let more = if delayed { config.rto_min } else { MARGIN };
         Some((u64::from(self.rtt.srtt_us()) * 2000).saturating_add(nanos(more)))
     }
@@ -55,7 +55,7 @@ impl Tcb {
 
     /// The segment that has just been sent was the probe.
     pub(crate) fn probe_sent(&mut self, resent: bool, config: &TcpConfig, now: Instant) {
-        let end = self.snd_nxt;
+        let end = self.snd.nxt();
         let loss = self.loss_mut();
         loss.probe = Probe { due: false, end: Some(end), resent, unmeasured: true };
         self.restart_rto(config, now);

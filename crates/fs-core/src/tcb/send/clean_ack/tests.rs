@@ -75,13 +75,13 @@ fn lab() -> Lab {
     let (mut store, mut pool) = (TxStore::new(0, None), HeapPool::new(64, 2048));
     let (config, mut stats) = (config.tcp, Stats::default());
     let cut = Cut { mss: MSS, summed: false, push_at_end: true, push_every: u32::MAX };
-    tcb.tx.write(&mut store, &mut pool, tcb.snd_nxt, &[1; 6 * MSS as usize], cut);
+    tcb.tx.write(&mut store, &mut pool, tcb.snd.nxt(), &[1; 6 * MSS as usize], cut);
     tcb.loss_mut();
     while tcb.tx.next != crate::slab::NIL {
         tcb.sent(&mut store, &mut stats, &config, Next::New(tcb.tx.next), 0, micros(now), now);
         now = now + Duration::from_millis(1);
     }
-    assert_eq!(tcb.snd_nxt.since(tcb.snd_una), 6 * MSS);
+    assert_eq!(tcb.snd.outstanding(), 6 * MSS);
     Lab { tcb, store, pool, config, now: now + Duration::from_millis(20) }
 }
 
@@ -132,7 +132,7 @@ fn leaves_what_the_long_way_leaves() {
         });
         // Places of a recovery that is over, behind SND.UNA.
         both(bytes, |lab| {
-            let seq = lab.tcb.snd_una;
+            let seq = lab.tcb.snd.una();
             let index = lab.tcb.tx.head();
             let loss = loss(&mut lab.tcb);
             (loss.fack, loss.resend) = (Some(seq), Some(SegmentCursor { index, seq }));
@@ -147,7 +147,7 @@ fn leaves_what_the_long_way_leaves() {
 fn sees_our_fin() {
     both(6 * MSS + 1, |lab| {
         let Lab { tcb, store, config, now, .. } = lab;
-        tcb.tx.push_fin(store, tcb.snd_nxt);
+        tcb.tx.push_fin(store, tcb.snd.nxt());
         tcb.sent(store, &mut Stats::default(), config, Next::New(tcb.tx.next), 0, micros(*now), *now);
         *now = *now + Duration::from_millis(5);
     });
@@ -163,7 +163,7 @@ fn ends_the_back_off_and_takes_a_sample() {
     let Lab { tcb, store, pool, config, now } = &mut lab;
     let mut delivered = 0;
     let fin = tcb.on_clean_ack(store, pool, config, &mut delivered, &input(ISS + 1 + 2 * MSS, *now, None));
-    assert!(!fin && delivered == 2 && tcb.snd_una == ISS + 1 + 2 * MSS);
+    assert!(!fin && delivered == 2 && tcb.snd.una() == ISS + 1 + 2 * MSS);
     assert_eq!((tcb.backoff, loss(tcb).time_outs), (0, 0));
     assert!(tcb.rtt.srtt_us() > srtt && tcb.window.cwnd > cwnd, "24 ms after 5 ms");
     assert_eq!(tcb.flight(), 4 * MSS);

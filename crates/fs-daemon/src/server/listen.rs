@@ -1,0 +1,353 @@
+//! Listeners: they are announced, listened for on the wire, shut and closed.
+
+use super::Server;
+use super::arenas::{Acceptor, Opener};
+use super::events::Token;
+use super::place::{Placeholder, backlog};
+use super::ports::Shares;
+use super::requests::Answer;
+use crate::access::Call;
+use crate::listeners::{Listener, Takes, unmapped};
+use crate::wire::{ListenerOptions, WireListener};
+use fs_shm::Side;
+use fs_shm::control::{KernelReason, Reply};
+use fs_shm::pages::ListenerPage;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// What belongs to a listener beside its place.
+pub(super) struct ListenerMemory {
+    pub(super) page: ListenerPage,
+    pub(super) memory: Arc<OwnedFd>,
+    /// The socket itself, so that nobody else can have its place in the kernel while connections are led here, whatever the process
+    /// does with its own descriptors. The control thread's epoll set tells when it listens no more.
+    pub(super) placeholder: OwnedFd,
+    /// TCP_DEFER_ACCEPT in seconds.
+    pub(super) defer: u32,
+    /// The cores listen for it too.
+    pub(super) on_wire: bool,
+    /// Who has listened first.
+    pub(super) uid: u32,
+    pub(super) shares: Shares,
+    /// The arenas that it had when it was closed or shut.
+    pub(super) ended: Vec<u32>,
+    /// What its connections over the wire have.
+    pub(super) options: ListenerOptions,
+    /// When a connection ended that waits, in arenas that are gone.
+    pub(super) waits: u64,
+    /// The poller that all who accept share, and what they sleep on.
+    pub(super) poller: Option<(u32, Arc<OwnedFd>)>,
+    /// The same of all epoll sets that watch it with EPOLLEXCLUSIVE.
+    pub(super) exclusive: Option<(u32, Arc<OwnedFd>)>,
+}
+
+impl ListenerMemory {
+    /// The pollers that several share: each ring is for one of them.
+    pub(super) fn shared(&self) -> impl Iterator<Item = u32> + '_ {
+        [&self.poller, &self.exclusive].into_iter().flatten().map(|(poller, _)| *poller)
+    }
+}
+
+impl Server {
+    pub(super) fn listen(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {
+        if self.draining.is_some() {
+            return Ok(self.kernel(KernelReason::Draining));
+        }
+        let place = match self.placeholder(me, &socket) {
+            Ok(place) => place,
+            Err(reason) => return Ok(self.kernel(reason)),
+        };
+        if !place.listens {
+            return Err(Errno::INVAL);
+        }
+        if !self.may(me, Call::Bind, place.local.port())? {
+            return Ok(self.refused(Errno::ACCESS));
+        }
+        if self.is_taken_by_own(&place) {
+            return Ok(self.refused(Errno::ADDRINUSE));
+        }
+        if self.is_left(me, Call::Bind, place.local) {
+            return Ok(self.kernel(KernelReason::Policy));
+        }
+        if self.is_ruled_by_cgroup(me) {
+            return Ok(self.kernel(KernelReason::Firewall));
+        }
+        if let Some(id) = self.listeners.moved(place.netns, place.local, place.cookie) {
+            self.listens_no_more(id);
+        }
+        if let Some(id) = self.listeners.again(place.netns, place.local, place.cookie) {
+            return self.listen_again(me, id, &place, &socket);
+        }
+        let limit = self.config.limits.listeners;
+        let uid = self.attachments.get(me).ok_or(Errno::NOTCONN)?.who.uid;
+        let of_user = self.attachments.values().filter(|attachment| self.is_one_user(attachment.who.uid, uid));
+        let theirs = || of_user.map(|attachment| attachment.listeners.len()).sum();
+        if self.listeners.len() >= limit || !self.has_room(uid, limit, self.listeners.len(), theirs) {
+            return Ok(self.kernel(KernelReason::Limit));
+        }
+        let backlog = backlog(socket.as_fd());
+        let (memory, page) = ListenerPage::create()?;
+        let memory = Arc::new(memory);
+        page.set_holders(1);
+        let options = self.default_options.changed_on(socket.as_fd());
+        let defer = options.defer_accept;
+        let Placeholder { netns, cookie, local: at, v6_only, shares, .. } = place;
+        let more = ListenerMemory {
+            page,
+            memory: memory.clone(),
+            placeholder: socket,
+            defer,
+            on_wire: false,
+            uid,
+            shares,
+            ended: Vec::new(),
+            options,
+            waits: 0,
+            poller: None,
+            exclusive: None,
+        };
+        let holders = HashSet::from([me]);
+        let id =
+            self.listeners.insert(Listener { netns, at, v6_only, backlog, cookie, takes: Takes::All, holders, more });
+        self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
+        if let Err(error) = self.watch_placeholder(id) {
+            self.close_listener(id);
+            return Err(error);
+        }
+        self.listen_on_wire(id);
+        self.bump();
+        Ok(Answer::with(Reply::Listener { listener: id }, [memory]))
+    }
+
+    /// A socket listens that is known: its backlog and options may be others, or it was shut before.
+    fn listen_again(&mut self, me: u32, id: u32, place: &Placeholder, socket: &OwnedFd) -> Result<Answer, Errno> {
+        let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
+        let was_shut = listener.takes == Takes::None;
+        if was_shut {
+            (listener.takes, listener.v6_only) = (Takes::All, place.v6_only);
+            listener.more.page.open();
+        }
+        listener.backlog = backlog(socket.as_fd());
+        listener.holders.insert(me);
+        listener.more.page.set_holders(listener.holders.len() as u32);
+        let memory = listener.more.memory.clone();
+        let options = self.default_options.changed_on(socket.as_fd());
+        listener.more.defer = options.defer_accept;
+        (listener.more.shares, listener.more.options) = (place.shares, options);
+        if let (Some(wire), true) = (&self.wire, listener.more.on_wire) {
+            wire.change(wire_listener(id, listener, options));
+        }
+        self.resume_listener(id);
+        self.limit_waiting_everywhere(id);
+        self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?.listeners.insert(id);
+        if was_shut {
+            self.watch_placeholder(id)?;
+            self.listen_on_wire(id);
+            self.bump();
+        }
+        Ok(Answer::with(Reply::Listener { listener: id }, [memory]))
+    }
+
+    /// The kernel is to tell when a listener listens no more.
+    fn watch_placeholder(&self, id: u32) -> Result<(), Errno> {
+        let Some(listener) = self.listeners.get(id) else { return Ok(()) };
+        let socket = &listener.more.placeholder;
+        // That somebody waits in its queue is not asked.
+        match self.events.watch_end(socket.as_fd(), Token::Listener(id)) {
+            // It listens again before its end was seen.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        // Or it was shut down just before.
+        if !listener.is_at_its_place() {
+            self.events.unwatch(socket.as_fd());
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// The placeholder of a listener was shut down or connected, by whatever system call: its place may be another's soon.
+    pub(super) fn listens_no_more(&mut self, id: u32) {
+        let Some(listener) = self.listeners.get(id).filter(|listener| !listener.is_at_its_place()) else { return };
+        self.events.unwatch(listener.more.placeholder.as_fd());
+        let Some(listener) = self.listeners.get_mut(id) else { return };
+        if std::mem::replace(&mut listener.takes, Takes::None) != Takes::None {
+            self.end_listener(id);
+            self.list_arenas(id);
+        }
+    }
+
+    /// The cores listen too, for addresses that the device has.
+    pub(super) fn listen_on_wire(&mut self, id: u32) {
+        let Some(wire) = self.wire.clone() else { return };
+        let own = self.namespaces.own();
+        let Some(listener) = self.listeners.get(id).filter(|listener| listener.netns == own) else { return };
+        if unmapped(listener.at.ip()).is_loopback() {
+            return;
+        }
+        if self.is_ruled(own) {
+            self.counters.kernel(KernelReason::Firewall);
+            return;
+        }
+        let Some(listener) = self.listeners.get_mut(id) else { return };
+        listener.more.on_wire = true;
+        let wanted = wire_listener(id, listener, listener.more.options);
+        for core in 0..wire.cores() {
+            match self.arena_of(Opener::Core(core), Acceptor::Listener(id)) {
+                Ok((arena, memory, _)) => wire.listen(core, wanted.clone(), arena, memory),
+                Err(error) => {
+                    tracing::warn!(%error, listener = id, "no arena: the wire's connections stay the kernel's")
+                }
+            }
+        }
+    }
+
+    pub(super) fn listen_failed(&mut self, id: u32, errno: i32) {
+        self.counters.kernel(KernelReason::Port);
+        if let Some(listener) = self.listeners.get_mut(id) {
+            let error = std::io::Error::from_raw_os_error(errno);
+            tracing::warn!(at = %listener.at, %error, "the cores cannot listen; connections from the wire come over the kernel");
+            listener.more.on_wire = false;
+        }
+        // Another core may have been luckier, by an address that came or went just then.
+        if let Some(wire) = &self.wire {
+            wire.unlisten(id);
+        }
+    }
+
+    pub(super) fn listener_page(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        let listener = self.listeners.get(id).ok_or(Errno::NOENT)?;
+        if !listener.holders.contains(&me) {
+            return Err(Errno::ACCESS);
+        }
+        Ok(Answer::with(Reply::Listener { listener: id }, [listener.more.memory.clone()]))
+    }
+
+    /// `true`: its connections keep its port in use.
+    pub(super) fn unlisten(&mut self, me: u32, id: u32) -> bool {
+        if let Some(attachment) = self.attachments.get_mut(me) {
+            attachment.listeners.remove(&id);
+        }
+        self.release_listener(me, id)
+    }
+
+    /// One holder less; the last one closes the listener. `true`: its connections keep its port in use.
+    pub(super) fn release_listener(&mut self, me: u32, id: u32) -> bool {
+        let Some(listener) = self.listeners.get_mut(id) else { return false };
+        listener.holders.remove(&me);
+        listener.more.page.set_holders(listener.holders.len() as u32);
+        if listener.holders.is_empty() && !self.is_shared_listener(id) {
+            return self.close_listener(id);
+        }
+        self.wake_another(id);
+        self.suspend_if_bare(id);
+        false
+    }
+
+    /// Nobody holds it any more. `true`: its connections keep its port in use.
+    pub(super) fn close_listener(&mut self, id: u32) -> bool {
+        self.end_listener(id);
+        let Some(listener) = self.listeners.remove(id) else { return false };
+        self.events.unwatch(listener.more.placeholder.as_fd());
+        self.keep_port(listener)
+    }
+
+    /// Answers [`fs_shm::control::Request::Shut`].
+    pub(super) fn shut_listener(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        self.held_listener(me, id)?.takes = Takes::None;
+        self.end_listener(id);
+        self.list_arenas(id);
+        Ok(Reply::Done.into())
+    }
+
+    /// Answers [`fs_shm::control::Request::Leave`].
+    pub(super) fn leave_listener(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
+        let listener = self.held_listener(me, id)?;
+        if listener.takes == Takes::All {
+            listener.takes = Takes::Waiting;
+            self.leave_wire(id);
+            self.bump();
+        }
+        Ok(Reply::Done.into())
+    }
+
+    fn held_listener(&mut self, me: u32, id: u32) -> Result<&mut Listener<ListenerMemory>, Errno> {
+        let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
+        if listener.holders.contains(&me) { Ok(listener) } else { Err(Errno::ACCESS) }
+    }
+
+    pub(super) fn leave_wire(&mut self, id: u32) {
+        let on_wire = self.listeners.get_mut(id).is_some_and(|listener| core::mem::take(&mut listener.more.on_wire));
+        if let (Some(wire), true) = (&self.wire, on_wire) {
+            wire.unlisten(id);
+        }
+    }
+
+    fn end_listener(&mut self, id: u32) {
+        let Some(listener) = self.listeners.get_mut(id) else { return };
+        listener.more.page.close();
+        self.leave_wire(id);
+        self.end_arenas(id);
+        self.bump();
+    }
+
+    /// No new connection comes by the arenas that lead to a listener. Those that nobody accepted are reset, as the kernel does.
+    fn end_arenas(&mut self, id: u32) {
+        let of_it: Vec<u32> = self.arenas_of(id).collect();
+        of_it.into_iter().for_each(|arena| self.end_arena(id, arena));
+    }
+
+    /// The same of one of them.
+    pub(super) fn end_arena(&mut self, listener: u32, arena: u32) {
+        let Some(listener) = self.listeners.get_mut(listener) else { return };
+        listener.more.ended.retain(|arena| self.arenas.get(*arena).is_some());
+        listener.more.ended.push(arena);
+        if let Some(mapped) = self.map(arena, Side::B) {
+            mapped.close();
+            mapped.refuse_pending();
+        }
+        if let Some(entry) = self.arenas.get_mut(arena) {
+            entry.acceptor = None;
+        }
+        self.look_soon(arena);
+    }
+
+    /// Rules are others: what processes were given before is no way around them. What is open goes on.
+    pub(super) fn end_denied(&mut self) {
+        let ways: Vec<(u32, u32, u32)> = self
+            .arenas
+            .iter()
+            .filter_map(|(arena, entry)| match (entry.opener, entry.acceptor) {
+                (Some(Opener::Process(process)), Some(Acceptor::Listener(listener))) => {
+                    Some((arena, process, listener))
+                }
+                _ => None,
+            })
+            .collect();
+        for (arena, process, listener) in ways {
+            let Some(port) = self.listeners.get(listener).map(|listener| listener.at.port()) else { continue };
+            if !self.may(process, Call::Connect, port).unwrap_or(false) {
+                self.end_arena(listener, arena);
+                self.list_arenas(listener);
+            }
+        }
+    }
+}
+
+impl Listener<ListenerMemory> {
+    /// Whether its socket listens, and where it was announced: one that was disconnected may listen at another place by now.
+    pub(super) fn is_at_its_place(&self) -> bool {
+        let socket = self.more.placeholder.as_fd();
+        let at = rustix::net::getsockname(socket).ok().and_then(|at| SocketAddr::try_from(at).ok());
+        at == Some(self.at) && sockopt::socket_acceptconn(socket).unwrap_or(false)
+    }
+}
+
+fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: ListenerOptions) -> WireListener {
+    let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
+    WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog, options }
+}
