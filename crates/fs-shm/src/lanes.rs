@@ -319,11 +319,11 @@ impl Arena {
     }
 
     /// What [`Arena::came`] answers from here on.
-    pub(crate) fn note_time(&self, slot: u32) {
+    pub(crate) fn record_time(&self, slot: u32) {
         self.block(slot).inn[Side::B.index()].wake.came.store(now(), Relaxed);
     }
 
-    /// Tells of the connection in this slot, which has come into the inbox ([`Arena::note_time`]).
+    /// Tells of the connection in this slot, which has come into the inbox ([`Arena::record_time`]).
     pub(crate) fn notify_arrival(&self, slot: u32) {
         self.notify_inbox(slot, self.came(slot));
     }

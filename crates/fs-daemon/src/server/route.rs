@@ -136,7 +136,7 @@ impl Server {
         for listener in group.into_iter().take(GROUP_MAX) {
             match self.arena_of(Opener::Process(me), Acceptor::Listener(listener)) {
                 Ok((id, memory, _))
-                    if self.note_ends(id, from.netns, SocketAddr::new(source, from.local.port()), to) =>
+                    if self.record_ends(id, from.netns, SocketAddr::new(source, from.local.port()), to) =>
                 {
                     arenas[count] = id;
                     count += 1;
