@@ -69,8 +69,8 @@ pub enum CongestionControl {
 
 impl CongestionControl {
     /// All of them.
-    pub const ALL: [CongestionControl; 3] =
-        [CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr];
+    pub const ALL: &[CongestionControl] =
+        &[CongestionControl::Cubic, CongestionControl::NewReno, CongestionControl::Bbr];
 
     /// Linux's name (`TCP_CONGESTION`, net.ipv4.tcp_congestion_control).
     pub const fn name(self) -> &'static str {
@@ -83,7 +83,7 @@ impl CongestionControl {
 
     /// By Linux's name; `None`: the engine has none of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+        Self::ALL.iter().copied().find(|algorithm| algorithm.name() == name)
     }
 }
 

@@ -205,7 +205,7 @@ fn steady_over(data: &[u8], v6: bool) -> u64 {
 }
 
 #[test]
-fn the_short_way_comes_to_the_same() {
+fn the_fast_path_comes_to_the_same() {
     for (name, target) in [("steady", steady as Run), ("steady_v6", steady_v6)] {
         let taken = compare_scripts(name, target);
         assert!(taken > 10_000, "{taken} packets of {name} took the fast path");

@@ -105,7 +105,7 @@ impl CoreIo {
             self.counters.messages_sent += 1;
             if let Err(packet) = outbox.send(message) {
                 self.counters.mailbox_full += 1;
-                stack.note_mailbox_full(1);
+                stack.count_mailbox_full(1);
                 discard(stack, packet);
             }
         }

@@ -27,7 +27,7 @@ impl Doorbell {
         Ok(Self { asleep: AtomicBool::new(false), bell: EventFd::new()? })
     }
 
-    /// To be called after a message was put in. The fence pairs with the one in [`Doorbell::lie_down`]: either
+    /// To be called after a message was put in. The fence pairs with the one in [`Doorbell::announce_sleep`]: either
     /// the sender sees `asleep`, or the sleeper sees the message. `true` when it had to ring.
     pub(crate) fn ring_if_asleep(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -39,13 +39,13 @@ impl Doorbell {
     }
 
     /// Says that the owner is about to sleep; it must look at its messages once more after this.
-    pub(crate) fn lie_down(&self) {
+    pub(crate) fn announce_sleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Says that the owner is awake.
-    pub(crate) fn get_up(&self) {
+    pub(crate) fn end_sleep(&self) {
         self.asleep.store(false, Ordering::Relaxed);
     }
 

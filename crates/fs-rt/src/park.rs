@@ -89,7 +89,7 @@ impl Reactor {
     }
 
     /// Arranges all wake-ups. `false` when there is work after all.
-    fn lie_down(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+    fn announce_sleep(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         while let Some(fd) = self.unwatched.pop() {
             match watch_readable(fd) {
                 Ok(link) => self.links.push(link),
@@ -112,7 +112,7 @@ impl Reactor {
         }
         let core = &*self.core;
         let inbox = &core.shared.inboxes[core.index];
-        inbox.doorbell.lie_down();
+        inbox.doorbell.announce_sleep();
         let mut io = core.io.borrow_mut();
         let mut stack = core.stack.borrow_mut();
         let backed_up = io.is_backed_up();
@@ -215,7 +215,7 @@ impl Future for Reactor {
         let this = &mut *self;
         if this.core.io.borrow().poller.is_idle() {
             this.core.asleep.set(false);
-            this.core.shared.inboxes[this.core.index].doorbell.get_up();
+            this.core.shared.inboxes[this.core.index].doorbell.end_sleep();
         }
         let worked = this.core.turn() + this.look() > 0;
         let now = this.core.stack.borrow().now();
@@ -231,12 +231,12 @@ impl Future for Reactor {
                 sleep_for(deadline.map_or(time, |at| time.min(at.since(now))));
             }
             Idle::Sleep => {
-                if this.lie_down(cx, now) {
+                if this.announce_sleep(cx, now) {
                     this.core.fall_asleep(cx.waker());
                     this.core.io.borrow_mut().poller.on_sleep();
                     return Poll::Pending;
                 }
-                this.core.shared.inboxes[this.core.index].doorbell.get_up();
+                this.core.shared.inboxes[this.core.index].doorbell.end_sleep();
                 this.core.io.borrow_mut().poller.on_sleep_refused(now);
             }
         }

@@ -63,7 +63,7 @@ impl Arena {
         if !is_in {
             keep_out();
         }
-        self.note_time(entry as u32);
+        self.record_time(entry as u32);
         self.inbox_entry(tail).store(entry, Relaxed);
         head.inbox_tail.store(next, Release);
         drop(held);
@@ -100,7 +100,7 @@ impl Arena {
             let channel = Channel::with_generation(self, entry as u32, (entry >> 32) as u32);
             if channel.is_some_and(|channel| channel.let_in()) {
                 // The kernel's queue has it from here on.
-                self.note_time(entry as u32);
+                self.record_time(entry as u32);
                 let_in = Some(entry as u32);
             }
             // Lost: another has done the same.

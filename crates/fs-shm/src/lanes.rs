@@ -307,7 +307,7 @@ impl Arena {
     }
 
     /// What [`Arena::came`] answers from here on.
-    pub(crate) fn note_time(&self, slot: u32) {
+    pub(crate) fn record_time(&self, slot: u32) {
         self.block(slot).inn[Side::B.index()].wake.came.store(now(), Relaxed);
     }
 

@@ -411,7 +411,7 @@ impl<'a> Ring<'a> {
         let head = self.head_now();
         let now = self.free(places, tail.wrapping_sub(head))?;
         if now >= want as u64 || self.limit() <= places.map.capacity() {
-            self.note_short(0);
+            self.record_short(0);
             return Ok((now, places));
         }
         self.grow(tail, head, want as u64, enter, places)
@@ -423,13 +423,13 @@ impl<'a> Ring<'a> {
         if want != 0 {
             let is_short = backed < room.min(want);
             let unread = if is_short { tail.wrapping_sub(self.head_now()) } else { 0 };
-            self.note_short(if is_short { (unread + backed).max(1) } else { 0 });
+            self.record_short(if is_short { (unread + backed).max(1) } else { 0 });
         }
         backed
     }
 
     /// There was no memory for more when so many bytes were unread; 0: there was.
-    fn note_short(&self, unread: u64) {
+    fn record_short(&self, unread: u64) {
         if self.tx.short.load(Relaxed) != unread {
             self.tx.short.store(unread, SeqCst);
         }
@@ -457,7 +457,7 @@ impl<'a> Ring<'a> {
         if let Some(large) = places.large {
             return Ok((self.with_memory(large, tail, room, want), places));
         }
-        self.note_short(if memory { 0 } else { (used + room).max(1) });
+        self.record_short(if memory { 0 } else { (used + room).max(1) });
         Ok((room, places))
     }
 

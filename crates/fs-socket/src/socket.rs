@@ -355,7 +355,7 @@ impl Socket {
             channel.set_cork(true);
         }
         channel.begin_shut(self.marked(mark::SHUT_READ), self.marked(mark::SHUT_WRITE));
-        crate::options::tcp_options::note_linger(self, channel);
+        crate::options::tcp_options::record_linger(self, channel);
         crate::options::tcp_options::limit_unsent(channel);
     }
 

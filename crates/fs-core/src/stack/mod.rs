@@ -290,7 +290,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Counts packets lost between cores because a mailbox was full; their frames are the caller's.
-    pub fn note_mailbox_full(&mut self, packets: u64) {
+    pub fn count_mailbox_full(&mut self, packets: u64) {
         self.stats.drops[DropReason::MailboxFull as usize] += packets;
     }
 

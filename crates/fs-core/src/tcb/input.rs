@@ -232,7 +232,7 @@ impl Tcb {
         }
         // Sixth: URG.
         if segment.flags.intersects(TcpFlags::URG) {
-            self.note_urgent(segment, ready);
+            self.record_urgent(segment, ready);
         }
         if segment.payload_len == 0 && !segment.flags.fin() {
             arrival.discard(core.pool);

@@ -191,14 +191,14 @@ impl Tcb {
 
     /// The segment `index` has just been sent.
     #[inline]
-    pub(crate) fn note_sent(&mut self, store: &mut TxStore, index: u32, now: Instant) {
+    pub(crate) fn record_sent(&mut self, store: &mut TxStore, index: u32, now: Instant) {
         if self.ext.as_ref().is_some_and(|e| e.pacing.rate() != 0 || e.control.is_some()) {
-            self.note_sent_to_model(store, index, now);
+            self.record_sent_to_model(store, index, now);
         }
     }
 
     #[inline(never)]
-    fn note_sent_to_model(&mut self, store: &mut TxStore, index: u32, now: Instant) {
+    fn record_sent_to_model(&mut self, store: &mut TxStore, index: u32, now: Instant) {
         let (flight, mss, mut window) = (self.flight(), self.mss as u32, self.window);
         let segment = &store.segments[index];
         let (span, len) = (segment.span(), segment.len);

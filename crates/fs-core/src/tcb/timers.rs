@@ -223,7 +223,7 @@ impl Tcb {
 
     /// Notes that the peer is alive.
     #[inline]
-    pub(crate) fn note_alive(&mut self, now: Instant) {
+    pub(crate) fn record_activity(&mut self, now: Instant) {
         if self.ext.as_ref().is_some_and(|ext| ext.keepalive.is_some()) {
             let ext = self.ext_mut();
             ext.last_received = now;

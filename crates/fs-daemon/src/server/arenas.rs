@@ -356,7 +356,7 @@ impl Server {
     }
 
     /// A process is told to connect from here to there by this arena, from a namespace. `false`: it has too many of these.
-    pub(super) fn note_ends(&mut self, id: u32, netns: Netns, from: SocketAddr, to: SocketAddr) -> bool {
+    pub(super) fn record_ends(&mut self, id: u32, netns: Netns, from: SocketAddr, to: SocketAddr) -> bool {
         /// Each address that a client is bound to, with each that it reaches one listener by. More: as much memory of the daemon's.
         const MOST: usize = 128;
         const LOW: usize = 64;
@@ -407,7 +407,7 @@ impl Server {
                 Some(Acceptor::Listener(listener)) => Some(listener),
                 _ => None,
             };
-            self.note_waits(id, listener, arena.last_wait());
+            self.record_waits(id, listener, arena.last_wait());
         }
         let Some(entry) = self.arenas.remove(id) else { return };
         self.captures.arena_gone(id);

@@ -177,7 +177,7 @@ impl Server {
     }
 
     /// An arena that is about to be forgotten: what waits in it does so without it.
-    pub(super) fn note_waits(&mut self, arena: u32, listener: Option<u32>, waits: u64) {
+    pub(super) fn record_waits(&mut self, arena: u32, listener: Option<u32>, waits: u64) {
         if let Some(listener) = listener.and_then(|id| self.listeners.get_mut(id)) {
             listener.more.waits = listener.more.waits.max(waits);
         }

@@ -93,7 +93,7 @@ impl Server {
                     continue;
                 }
                 Ok((_, Request::Due { after })) => {
-                    self.note_due(id, after);
+                    self.record_due(id, after);
                     continue;
                 }
                 Ok((_, Request::Trim { arena })) => {

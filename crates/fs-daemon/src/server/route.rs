@@ -134,7 +134,7 @@ impl Server {
         let mut memory = Vec::new();
         for listener in group.into_iter().take(GROUP_MAX) {
             match self.arena_of(Opener::Process(me), Acceptor::Listener(listener)) {
-                Ok((id, fd, _)) if self.note_ends(id, from.netns, SocketAddr::new(source, from.local.port()), to) => {
+                Ok((id, fd, _)) if self.record_ends(id, from.netns, SocketAddr::new(source, from.local.port()), to) => {
                     arenas[memory.len()] = id;
                     memory.push(fd);
                 }

@@ -190,7 +190,7 @@ impl Server {
     }
 
     /// Answers [`fs_shm::control::Request::Due`], which has no answer.
-    pub(super) fn note_due(&mut self, connection: u64, after: u32) {
+    pub(super) fn record_due(&mut self, connection: u64, after: u32) {
         self.counters.requests += 1;
         let me = self.connections.attachment(connection);
         let Some(attachment) = me.and_then(|me| self.attachments.get_mut(me)) else { return };

@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn each_congestion_control_has_one_name_on_both_sides() {
-        for algorithm in CongestionControl::ALL {
+        for &algorithm in CongestionControl::ALL {
             let of_process = Algorithm::from_name(algorithm.name().as_bytes()).expect("fs-shm has one of that name");
             let options = Options { congestion: Some(of_process), ..Options::default() };
             assert_eq!(on_core(&options).congestion_control, Some(algorithm));

@@ -200,7 +200,7 @@ impl Channel<'_> {
             Some(state) if state.is_closed(me) => {}
             Some(state) if state.is_closed(me.other()) => {
                 if !reset {
-                    self.note_wait(state);
+                    self.record_wait(state);
                 }
                 self.free();
             }

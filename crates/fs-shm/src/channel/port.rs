@@ -29,7 +29,7 @@ impl Channel<'_> {
     }
 
     /// Both sides have closed. With `state` before the second one did.
-    pub(super) fn note_wait(&self, state: State) {
+    pub(super) fn record_wait(&self, state: State) {
         if state.phase() == Phase::Open && !self.was_reset(state) && self.b_ended_first() {
             // To 4 ms: it is about a minute.
             let now = clock_gettime(ClockId::MonotonicCoarse);

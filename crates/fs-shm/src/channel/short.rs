@@ -1,4 +1,4 @@
-//! The short way of sending and receiving: one buffer and at most [`INLINE`] bytes, over a connection without any
+//! The fast path of sending and receiving: one buffer and at most [`INLINE`] bytes, over a connection without any
 //! trouble. It does what `io.rs` and `ring.rs` would do with such a message, in a third of the instructions; what it
 //! cannot do it leaves to them, with nothing done.
 

@@ -130,7 +130,7 @@ impl Listener {
             }
             let at = if free < count { free } else { self.count.load(Relaxed) as usize };
             let Some(place) = self.arenas.make(at) else { continue };
-            mapped.note_place(at);
+            mapped.record_place(at);
             place.store(Some(mapped));
             if at >= count {
                 self.count.fetch_add(1, AcqRel);

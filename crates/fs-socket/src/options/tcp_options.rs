@@ -294,7 +294,7 @@ pub(crate) fn send_more(channel: &Channel<'static>, bufs: &[IoSlice<'_>], total:
 /// Bytes that are held back are so for 200 ms at most: the kernel's timer for them is that of a retransmission
 /// (tcp_check_probe_timer(), TCP_RTO_MIN).
 #[cold]
-pub(crate) fn note_held(channel: &Channel<'static>) {
+pub(crate) fn record_held(channel: &Channel<'static>) {
     const MOST: Duration = Duration::from_millis(200);
     if channel.due() != 0 {
         return;
@@ -318,7 +318,7 @@ fn set_cork(fd: Fd, channel: &Channel<'static>, name: i32) {
 }
 
 /// What an accepted or opened channel has to know of SO_LINGER for the case that the process is killed.
-pub(crate) fn note_linger(socket: &Socket, channel: &Channel<'static>) {
+pub(crate) fn record_linger(socket: &Socket, channel: &Channel<'static>) {
     let resets = socket.linger().load(Relaxed) == 1;
     if resets != channel.options().reset_on_close {
         channel.change_options(|options| options.reset_on_close = resets);

@@ -222,7 +222,7 @@ impl Set {
             }
             inner.stale = inner.live.is_some();
             inner.sleepers = 0;
-            inner.note_told();
+            inner.record_told();
         }
     }
 }

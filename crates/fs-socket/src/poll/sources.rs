@@ -326,7 +326,7 @@ impl Inner {
 
     /// In a forked child: the list of candidates is the parent's as of now, and what changed since that one looked is in its lanes.
     /// Which entries are in neither is noted. Nothing is allocated, no lock taken.
-    pub(super) fn note_told(&mut self) {
+    pub(super) fn record_told(&mut self) {
         for at in self.interest.places() {
             let Some(entry) = self.interest.get(at) else { continue };
             let (source, is_listed) = (entry.source, entry.queued || entry.shares);

@@ -131,7 +131,7 @@ impl Mapped {
     }
 
     /// A connection was opened in this slot.
-    pub(crate) fn note_slot(&self, slot: u32) {
+    pub(crate) fn record_slot(&self, slot: u32) {
         self.slot.store(slot, Relaxed);
     }
 
@@ -150,7 +150,7 @@ impl Mapped {
     }
 
     /// The daemon has said that connections by it come from this address and go there.
-    pub(crate) fn note_ends(&self, from: IpAddr, to: SocketAddr) {
+    pub(crate) fn record_ends(&self, from: IpAddr, to: SocketAddr) {
         let words = words(from, to);
         if !self.ends.iter().any(|ends| ends.is(&words)) {
             // Without a place they are asked for.
@@ -178,7 +178,7 @@ impl Mapped {
         let attachment = process::current().filter(|now| now.life() == self.life).ok_or(Errno::NOTCONN)?;
         match attachment.client().vouch(self.id, [a, b]) {
             Ok(true) => self.trust(),
-            Ok(false) => self.note_ends(a.ip(), b),
+            Ok(false) => self.record_ends(a.ip(), b),
             Err(error) => {
                 attachment.failed(&error);
                 return Err(Errno::NOTCONN);
@@ -192,7 +192,7 @@ impl Mapped {
         self.place.load(Relaxed).checked_sub(1).map(|place| place as usize)
     }
 
-    pub(crate) fn note_place(&self, place: usize) {
+    pub(crate) fn record_place(&self, place: usize) {
         self.place.store(place as u32 + 1, Relaxed);
     }
 

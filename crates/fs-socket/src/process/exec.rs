@@ -85,7 +85,7 @@ impl Alone {
 static DUPLICATED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 /// posix_spawn_file_actions_adddup2(3) was called with this source.
-pub fn note_duplicated(fd: Fd) {
+pub fn record_duplicated(fd: Fd) {
     if let Some(word) = DUPLICATED.get(fd as usize / 64) {
         word.fetch_or(1 << (fd % 64), Relaxed);
     }

@@ -102,7 +102,7 @@ pub(crate) fn way(attachment: &Attachment, to: SocketAddr, bound: bool, placehol
         Answer::Local { source, arenas } => {
             let given = arenas.iter().flatten();
             let mapped = given.filter_map(|(id, memory)| arenas::map(attachment, *id, Side::A, memory));
-            let mapped = mapped.inspect(|mapped| mapped.note_ends(*source, to));
+            let mapped = mapped.inspect(|mapped| mapped.record_ends(*source, to));
             known.iter_mut().zip(mapped).for_each(|(place, arena)| *place = Some(arena));
             (LOCAL, *source)
         }

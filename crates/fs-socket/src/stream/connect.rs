@@ -196,7 +196,7 @@ fn open(
         ..OpenArgs::default()
     };
     let opened = Channel::open(mapped.arena(), &args).and_then(|channel| {
-        mapped.note_slot(channel.slot());
+        mapped.record_slot(channel.slot());
         adopt(attachment, fd, socket, mapped, &channel)
     });
     if opened.is_err() {

@@ -51,7 +51,7 @@ fn send_on(
     match answer {
         Ok(sent) if sent == total => {
             if channel.is_holding() {
-                tcp_options::note_held(channel);
+                tcp_options::record_held(channel);
             }
             Ok(sent)
         }
@@ -182,7 +182,7 @@ pub fn recv(fd: Fd, bufs: &mut [IoVecMut<'_>], flags: u32) -> Ours<Received> {
     )
 }
 
-/// Flags that leave the short way.
+/// Flags that leave the fast path.
 const SPECIAL: u32 = flags::OOB | flags::ERRQUEUE | flags::WAITALL | flags::PEEK | flags::TRUNC;
 
 #[inline]
@@ -218,7 +218,7 @@ fn recv_on(
     recv_more(fd, socket, channel, bufs, total, flags, 0)
 }
 
-/// The long way: waits, and collects until there is enough. `bytes` are in `bufs` already.
+/// The slow path: waits, and collects until there is enough. `bytes` are in `bufs` already.
 #[cold]
 fn recv_more(
     fd: Fd,

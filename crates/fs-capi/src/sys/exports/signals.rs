@@ -143,7 +143,7 @@ define! {
     };
 }
 
-fn note_flags(signal: c_int, flags: c_int) {
+fn record_flags(signal: c_int, flags: c_int) {
     if flags & SA_RESTART == 0 {
         fs_socket::runs_handlers(runner(0));
     }
@@ -169,7 +169,7 @@ unsafe fn act(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigact
     {
         // Before the kernel knows: the old action may run the new handler for a moment, never none.
         place.store(action.sa_sigaction, Relaxed);
-        note_flags(signal, action.sa_flags);
+        record_flags(signal, action.sa_flags);
         new = changed.write(libc::sigaction { sa_sigaction: runner(action.sa_flags), ..*action });
     }
     // SAFETY: by contract, the action in place of what it was made of.
@@ -213,7 +213,7 @@ fn refit(signal: c_int) {
         }
         now.assume_init()
     };
-    note_flags(signal, now.sa_flags);
+    record_flags(signal, now.sa_flags);
     let fits = runner(now.sa_flags);
     if is_runner(now.sa_sigaction) && now.sa_sigaction != fits {
         now.sa_sigaction = fits;

@@ -14,7 +14,7 @@ define! {
         spawned(actions, envp, |envp| real::posix_spawnp(pid, file, actions, attributes, argv, envp));
     /// posix_spawn_file_actions_adddup2(3): looked at for its source, which may be a socket of ours.
     fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int = {
-        fs_socket::process::exec::note_duplicated(fd);
+        fs_socket::process::exec::record_duplicated(fd);
         real::posix_spawn_file_actions_adddup2(actions, fd, new)
     };
 }

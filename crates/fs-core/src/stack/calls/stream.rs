@@ -89,7 +89,7 @@ impl<P: FramePool> Stack<P> {
         let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
         let n = tcb.tx.write(store, pool, tcb.snd.nxt(), &buf[..fits], cut);
         if on_trial {
-            tcb.note_trial(store);
+            tcb.record_trial(store);
         }
         if then == Then::Record && n == buf.len() {
             store.segments[tcb.tx.tail()].marks |= mark::RECORD_END;

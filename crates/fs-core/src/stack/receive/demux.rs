@@ -311,7 +311,7 @@ impl<P: FramePool> Stack<P> {
             conn_stats,
         };
         let mut ready = Ready::default();
-        tcb.note_alive(*now);
+        tcb.record_activity(*now);
         let disposition = if TEXT_ONLY {
             tcb.take_text(&mut core, segment, Arrival::new(frames), &mut ready)
         } else {

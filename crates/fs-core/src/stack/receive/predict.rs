@@ -71,7 +71,7 @@ impl<P: FramePool> Stack<P> {
         }
         let was_writable = tcb.writable();
         if !tcb.ext.is_known_to_allow(FastPath::SCHEDULE) {
-            tcb.note_alive(*now);
+            tcb.record_activity(*now);
         }
         let window = u32::from(segment.window) << tcb.snd_shift();
         let whole = acked > 0 && tcb.take_whole_ack(store, pool, segment.ack, *turn);

@@ -303,7 +303,7 @@ impl<P: FramePool> Stack<P> {
         }
         tcb.flags.clear(Flags::IN_DATA_LIST);
         if !waits {
-            tcb.note_limit(store, *now);
+            tcb.record_limit(store, *now);
             tcb.persist_if_stuck(&config.tcp, *now);
         }
         self.deadlines.arm(tcb, index, self.now);

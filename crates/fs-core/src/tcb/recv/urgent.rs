@@ -21,7 +21,7 @@ impl Tcb {
     /// Sixth step of RFC 9293 3.10.7.4. The pointer names the byte after the urgent one (MUST-62), so that one
     /// byte, of however much urgent data, is known as urgent: the last.
     #[cold]
-    pub(crate) fn note_urgent(&mut self, segment: &Segment, ready: &mut Ready) {
+    pub(crate) fn record_urgent(&mut self, segment: &Segment, ready: &mut Ready) {
         if !self.state.can_receive() || self.flags.any(Flags::ORPHAN | Flags::READ_SHUT) {
             return;
         }

@@ -80,7 +80,7 @@ impl Tcb {
     }
 
     /// 6.2 step 3: a segment sent only once arrived after one sent later; `first`: where it begins, if that is known.
-    pub(crate) fn note_reordering(&mut self, first: Option<SeqNum>) {
+    pub(crate) fn record_reordering(&mut self, first: Option<SeqNum>) {
         let mss = u32::from(self.mss);
         let loss = self.loss_mut();
         loss.rack.reordering_seen = true;

@@ -55,7 +55,7 @@ impl Tcb {
     }
 
     /// Before new data is cut: after a while the old size is tried again. True: what is cut now may be the trial, and
-    /// [`Tcb::note_trial`] wants to see it.
+    /// [`Tcb::record_trial`] wants to see it.
     #[inline]
     pub(crate) fn raise_mss(&mut self, now: Instant) -> bool {
         self.ext.as_ref().is_some_and(|ext| !ext.sender.path.is_sure()) && self.try_larger(now)
@@ -78,7 +78,7 @@ impl Tcb {
 
     /// Data was cut while a larger size is on trial.
     #[cold]
-    pub(crate) fn note_trial(&mut self, store: &TxStore) {
+    pub(crate) fn record_trial(&mut self, store: &TxStore) {
         let mut at = self.tx.next;
         let path = &mut self.ext_mut().sender.path;
         while at != NIL {

@@ -266,7 +266,7 @@ impl Tcb {
         facts.original = high.is_some_and(|high| end.at_or_before(high));
         if loss.fack.is_some_and(|fack| begin.before(fack)) {
             // A hole that was never sent again is filled: it was late (RFC 8985 6.2 step 3).
-            self.note_reordering(Some(begin));
+            self.record_reordering(Some(begin));
         }
     }
 
@@ -275,7 +275,7 @@ impl Tcb {
         facts.delivered = facts.delivered.saturating_add(sacked.bytes);
         facts.original |= sacked.original;
         if sacked.late.is_some() {
-            self.note_reordering(sacked.late);
+            self.record_reordering(sacked.late);
         }
         if !facts.advanced && (facts.bare || sacked.bytes > 0) {
             stats.dup_acks += 1;
@@ -375,7 +375,7 @@ impl Tcb {
                 if facts.advanced && self.arrived_late(facts.echo) {
                     // Partial: the hole was filled by the original. While retransmissions are out, nothing more is
                     // taken for lost; then all is undone.
-                    self.note_reordering(None);
+                    self.record_reordering(None);
                     if self.ext.as_ref().is_some_and(|e| e.retransmitted > 0) {
                         return None;
                     }

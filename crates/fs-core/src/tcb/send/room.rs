@@ -106,7 +106,7 @@ impl Tcb {
 
     /// What can be sent now has been: notes what stopped us (Linux `tcp_write_xmit`, `tcp_cwnd_validate`).
     #[inline]
-    pub(crate) fn note_limit(&mut self, store: &TxStore, now: Instant) {
+    pub(crate) fn record_limit(&mut self, store: &TxStore, now: Instant) {
         let (flight, cwnd) = (self.flight(), self.window.cwnd);
         let limit = if flight >= cwnd {
             Limit::None

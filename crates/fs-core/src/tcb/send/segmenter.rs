@@ -210,7 +210,7 @@ impl Tcb {
             Next::Nothing => return,
         }
         if let Next::New(index) | Next::Again(index) = next {
-            self.note_sent(store, index, now);
+            self.record_sent(store, index, now);
         }
         if !self.timer_runs() {
             self.restart_timer(store, config, now);

@@ -307,7 +307,7 @@ impl Bbr {
     pub(crate) fn on_lost(&mut self, sent: &Sent) {
         let stamped = self.rate.on_lost(sent);
         let w = self.window;
-        self.note_loss(&w);
+        self.record_loss(&w);
         if !self.bw_probe_samples || !stamped {
             return;
         }
@@ -322,7 +322,7 @@ impl Bbr {
     /// The peer echoes a congestion mark. The draft leaves the response open but for "MUST treat any CE marks as
     /// congestion": a mark counts as a loss beyond the threshold would.
     pub(crate) fn on_mark(&mut self, w: &Window, flight: u32, now: Instant) {
-        self.note_loss(w);
+        self.record_loss(w);
         self.loss_with_queue = true;
         if self.bw_probe_samples {
             self.handle_inflight_too_high(w, flight, self.rate.is_limited(), now);

@@ -96,7 +96,7 @@ impl Bbr {
     }
 
     /// NoteLoss.
-    pub(super) fn note_loss(&mut self, w: &Window) {
+    pub(super) fn record_loss(&mut self, w: &Window) {
         if !self.loss_in_round {
             self.loss_round_delivered = self.rate.delivered;
             self.loss_round_from = (self.rate.lost, self.rate.delivered);
