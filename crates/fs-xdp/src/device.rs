@@ -72,7 +72,18 @@ impl NetDevice {
 
     /// The other end is software that may hand over packets whose checksum is not finished.
     pub(crate) fn is_virtual(&self) -> bool {
-        self.is_loopback() || VIRTUAL_DRIVERS.contains(&self.driver.as_str())
+        self.is_loopback()
+            || VIRTUAL_DRIVERS.contains(&self.driver.as_str())
+            || self.bonded().iter().any(Self::is_virtual)
+    }
+
+    /// The cards of a bond; none of another device.
+    fn bonded(&self) -> Vec<NetDevice> {
+        if self.driver != "bonding" {
+            return Vec::new();
+        }
+        let told = std::fs::read_to_string(format!("/proc/thread-self/net/bonding/{}", self.name)).unwrap_or_default();
+        cards_of_bond(&told).filter_map(|name| NetDevice::find(name).ok()).collect()
     }
 
     /// It is the loopback device.
@@ -136,4 +147,21 @@ fn driver(control: &Control, name: &str) -> String {
         return String::new();
     }
     (4..36).map(|at| data.byte(at)).take_while(|&byte| byte != 0).map(char::from).collect()
+}
+
+/// Their names in what the kernel says of a bond in `/proc/net/bonding`.
+fn cards_of_bond(told: &str) -> impl Iterator<Item = &str> {
+    told.lines().filter_map(|line| line.strip_prefix("Slave Interface: "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bond_has_the_cards_that_the_kernel_names() {
+        let told = "Bonding Mode: fault-tolerance (active-backup)\nMII Status: up\n\nSlave Interface: eth0\nMII Status: up\n\n\
+                    Slave Interface: eth1\nSpeed: Unknown\n";
+        assert_eq!(cards_of_bond(told).collect::<Vec<_>>(), ["eth0", "eth1"]);
+    }
 }
