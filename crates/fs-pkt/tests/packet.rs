@@ -1,5 +1,8 @@
 //! All scripts of `tests/packet`: on the engine, and on Linux where this machine can.
 
+// The scripts keep Linux to times of some milliseconds.
+// runner: alone
+
 use fs_pkt::script::Side;
 use fs_pkt::{Request, Verdict, linux, run_file, scripts_in};
 use std::path::{Path, PathBuf};

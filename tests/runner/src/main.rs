@@ -3,6 +3,7 @@
 //! A test's source says what it needs in lines of its own, anywhere in the file:
 //!
 //! - `// runner: beside others`: it may run at the same time as others that say so (what measures time or CPU must not);
+//! - `// runner: alone`: it never does, whatever the run allows;
 //! - `// runner: timeout 900`: seconds after which it is ended and has failed.
 //!
 //! There are no retries: a test that fails now and then has failed.
@@ -33,7 +34,7 @@ struct Options {
     /// How many tests run at once, of those that may.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// All tests may run beside others, not only those whose source says so.
+    /// All tests may run beside others, but for those whose source says `alone`.
     #[arg(long)]
     together: bool,
     /// Seconds for each test whose source says nothing else.

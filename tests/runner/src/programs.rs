@@ -113,7 +113,7 @@ impl Program {
             program: self.clone(),
             ignored: ignored.contains(&test),
             test,
-            beside: together || wants.beside,
+            beside: wants.beside.unwrap_or(together),
             timeout: wants.timeout.unwrap_or(timeout),
         });
         Ok(all.collect())
@@ -138,7 +138,7 @@ impl Program {
 /// What a source says of its tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wants {
-    beside: bool,
+    beside: Option<bool>,
     timeout: Option<Duration>,
 }
 
@@ -147,12 +147,13 @@ impl Wants {
         let mut wants = Wants::default();
         for line in source.lines().filter_map(|line| line.trim().strip_prefix("// runner: ")) {
             match line.split_once(' ') {
-                Some(("beside", "others")) => wants.beside = true,
+                Some(("beside", "others")) => wants.beside = Some(true),
+                _ if line == "alone" => wants.beside = Some(false),
                 Some(("timeout", seconds)) => {
                     let seconds = seconds.parse().with_context(|| format!("// runner: {line}"))?;
                     wants.timeout = Some(Duration::from_secs(seconds));
                 }
-                _ => bail!("// runner: {line}: neither \"beside others\" nor \"timeout SECONDS\""),
+                _ => bail!("// runner: {line}: not \"beside others\", \"alone\" or \"timeout SECONDS\""),
             }
         }
         Ok(wants)
@@ -193,12 +194,13 @@ mod tests {
     fn a_source_says_what_its_tests_need() {
         assert_eq!(Wants::of("fn a() {}\n").unwrap(), Wants::default());
         let both = Wants::of("//! A test.\n// runner: beside others\n\n    // runner: timeout 900\n").unwrap();
-        assert_eq!(both, Wants { beside: true, timeout: Some(Duration::from_secs(900)) });
+        assert_eq!(both, Wants { beside: Some(true), timeout: Some(Duration::from_secs(900)) });
+        assert_eq!(Wants::of("// runner: alone").unwrap().beside, Some(false));
     }
 
     #[test]
     fn a_need_that_is_not_known_is_an_error() {
-        for wrong in ["// runner: alone", "// runner: timeout soon", "// runner: beside"] {
+        for wrong in ["// runner: alone now", "// runner: timeout soon", "// runner: beside"] {
             assert!(Wants::of(wrong).is_err(), "{wrong}");
         }
     }
