@@ -1,7 +1,5 @@
 //! The neighbours stay unharmed: what is not ours goes on working on the same interface, and nothing of ours outlives us.
 
-// runner: beside others
-
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::READY_LIMIT;
 use fs_tests::body;

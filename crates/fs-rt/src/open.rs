@@ -25,20 +25,27 @@ pub(crate) struct QueueOpener {
     rings: QueueConfig,
     /// Queues below this one are open, or are being opened.
     known: AtomicU32,
+    /// How many there were to receive and to send when they were last counted.
+    counted: Mutex<QueueCounts>,
 }
 
 impl QueueOpener {
     fn new(device: XdpDevice, umem: Arc<Umem>, rings: QueueConfig) -> Self {
         let known = AtomicU32::new(device.queue_count());
-        Self { device, umem, rings, known }
+        let counted = Mutex::new(device.queue_counts_now());
+        Self { device, umem, rings, known, counted }
     }
 
     /// The queues that the device has got since this was last asked. Each is to be opened.
     pub(crate) fn new_queues(&self) -> Range<u32> {
-        let QueueCounts { rx, tx, .. } = self.device.queue_counts_now();
+        let now = self.device.queue_counts_now();
+        let counted = std::mem::replace(&mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner), now);
+        let QueueCounts { rx, tx, .. } = now;
         let before = self.known.fetch_max(rx.min(tx), Ordering::Relaxed);
-        if rx > tx && before < rx {
+        if rx > tx && now != counted {
             self.give_up(&format!("it has {rx} queues to receive and {tx} to send"));
+        } else if rx <= tx && counted.rx > counted.tx {
+            self.guard(true);
         }
         before..rx.min(tx)
     }
@@ -71,7 +78,11 @@ impl QueueOpener {
             "a queue of the device cannot be opened: what comes by it is the kernel's, which resets our connections; give the \
              device as many queues as it had (ethtool -L), or build the runtime again"
         );
-        if let Err(error) = self.device.port_table().guard(false) {
+        self.guard(false);
+    }
+
+    fn guard(&self, on: bool) {
+        if let Err(error) = self.device.port_table().guard(on) {
             tracing::error!(%error, "the XDP program's table");
         }
     }

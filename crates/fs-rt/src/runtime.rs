@@ -125,6 +125,13 @@ impl Shared {
             self.phase.send_replace(Phase::Ended);
             return;
         }
+        let known_gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).contains(&interface);
+        if let Some(device) = self.devices.get(usize::from(interface)).filter(|_| !known_gone)
+            && fs_xdp::NetDevice::find(device).is_ok()
+        {
+            // It is there, and its queue is dead all the same: what comes by that would reach nobody.
+            return self.fail(RunError::Link { device: device.clone(), interface, source });
+        }
         self.device_gone(interface, source);
     }
 

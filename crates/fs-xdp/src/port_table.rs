@@ -191,9 +191,6 @@ impl PortTable {
         let mut tables = self.lock();
         let set = |of: &[IpAddr]| of.iter().map(|address| mapped(*address)).collect::<BTreeSet<_>>();
         let (wanted, elsewhere) = (set(addresses), set(elsewhere));
-        for address in wanted.difference(&tables.known_addresses.clone()) {
-            tables.place(*address, Place::Here)?;
-        }
         for address in tables.known_addresses.clone().difference(&wanted) {
             tables.place(*address, if elsewhere.contains(address) { Place::Unknown } else { Place::Away })?;
         }
@@ -201,6 +198,13 @@ impl PortTable {
         let away = tables.away.clone();
         for (_, address) in away.iter().enumerate().filter(|(n, away)| *n < too_many || elsewhere.contains(*away)) {
             tables.place(*address, Place::Unknown)?;
+        }
+        for address in wanted.difference(&tables.known_addresses.clone()) {
+            while let Err(error) = tables.place(*address, Place::Here) {
+                // There may be no room because of those that are away.
+                let Some(oldest) = tables.away.front().copied() else { return Err(error) };
+                tables.place(oldest, Place::Unknown)?;
+            }
         }
         Ok(())
     }

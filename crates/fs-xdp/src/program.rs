@@ -83,6 +83,11 @@ impl Program {
                 cure: "use Linux 5.9 or later, or the AF_PACKET link",
             });
         }
+        // The loader asks once what the kernel can do, and remembers that for the process: not without this, or it is told little.
+        if capabilities::missing(capabilities::FOR_XDP).contains(&"CAP_BPF") {
+            let missing = capabilities::missing(capabilities::FOR_XDP);
+            return Err(XdpError::MissingCapability { doing: "load the XDP program", missing });
+        }
         let mut ebpf = create(OBJECT)?;
         let (link, attached, frags) = attach(&mut ebpf, device, wanted)?;
         let sockets = XskMap::try_from(take_map(&mut ebpf, "sockets")?).map_err(|error| broken(&error))?;

@@ -1,5 +1,8 @@
 //! What only AF_XDP has: steering, several queues and devices on one UMEM, devices that go, and its errors.
 
+// Some tests measure time or CPU.
+// runner: alone
+
 mod support;
 
 use fs_core::{FramePool, Framing, Protocol, TxChecksum, TxFrame};
@@ -715,8 +718,6 @@ fn a_missing_capability_is_named() {
     const SYS_ADMIN: u32 = 21;
     const BPF: u32 = 39;
     let veth = Veth::new(1, 1500);
-    // The loader asks once what the kernel can do, and remembers it for the process: with all capabilities, or it would be told little.
-    drop(veth.a.enter(|| XdpDevice::attach("fsx0", NATIVE).unwrap()));
     for (drop, name) in [
         (vec![NET_RAW], "CAP_NET_RAW"),
         (vec![BPF, SYS_ADMIN], "CAP_BPF"),

@@ -3,7 +3,7 @@
 use crate::command::{self, Ran};
 use crate::programs::Test;
 use crate::report::Report;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +29,12 @@ fn batch(tests: &[Test], jobs: usize, report: &mut Report) -> Result<()> {
                 let (next, dir, report) = (&next, &dir, &report);
                 scope.spawn(move || -> Result<()> {
                     while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let ran = one(test, worker, dir).with_context(|| test.name())?;
-                        report.lock().expect("no worker panics").ran(test, &ran)?;
+                        let ran = one(test, worker, dir);
+                        let mut report = report.lock().expect("no worker panics");
+                        match ran {
+                            Ok(ran) => report.ran(test, &ran)?,
+                            Err(error) => report.broken(&test.name(), &format!("{error:#}"))?,
+                        }
                     }
                     Ok(())
                 })

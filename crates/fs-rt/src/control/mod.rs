@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 /// How often stale neighbours are refreshed. The kernel keeps an entry fresh for 15 to 45 s
 /// (`base_reachable_time`, 30 s) and may forget it 60 s after that (`gc_stale_time`).
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// How often a device's queues are counted, at most: a question that the kernel answers under its RTNL lock.
+const QUEUES_EVERY: Duration = Duration::from_secs(1);
 /// Stale neighbours refreshed at a time: one ARP or NDISC exchange each.
 const REFRESH_MOST: usize = 256;
 /// How long after an error the kernel is asked again.
@@ -107,6 +109,7 @@ impl Control {
 
 fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
     let mut refreshed = Instant::now();
+    let mut counted = refreshed;
     let mut failing = false;
     while !line.over.load(Ordering::Acquire) {
         let mut changes = Vec::new();
@@ -144,7 +147,10 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
             }
         }
         shared.ports.free_cooled(now);
-        shared.open_new_queues();
+        if now.duration_since(counted) >= QUEUES_EVERY {
+            counted = now;
+            shared.open_new_queues();
+        }
         for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
             shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
         }
