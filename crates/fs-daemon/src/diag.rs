@@ -138,7 +138,8 @@ mod tests {
             let _open = std::net::TcpStream::connect(to).unwrap();
             assert_eq!(diag.listener(from, to, LO).unwrap(), Some(cookie), "{at}");
             drop(listener);
-            assert_eq!(diag.listener(from, to, LO).unwrap(), None, "{at}");
+            // Another program may have the port by now.
+            assert_ne!(diag.listener(from, to, LO).unwrap(), Some(cookie), "{at}");
         }
     }
 

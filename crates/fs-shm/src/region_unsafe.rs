@@ -137,6 +137,9 @@ impl Region {
             // SAFETY: in place of the end of the mapping made just now, of which nobody knows. What is behind the file's end is not
             // touched.
             unsafe { rustix::mm::mmap(place.as_ptr().cast(), beside_room, prot, flags, fd, 0)? };
+            // The advice on the first mapping went with that part of it, and a dump would fill in the file's holes. Refused: it does.
+            // SAFETY: the range was mapped just now; the advice changes no contents.
+            let _dumped = unsafe { rustix::mm::madvise(place.as_ptr().cast(), beside_room, Advice::LinuxDontDump) };
         }
         if split < len {
             region.rest = map(split, len - split, 0)?;

@@ -356,9 +356,7 @@ impl Server {
                 let Some(mapped) = self.map(arena, side) else { continue };
                 gone.iter().for_each(|&poller| mapped.evict(poller));
                 disarmed.iter().for_each(|&poller| mapped.disarm(poller));
-                if side == Side::A {
-                    mapped.break_locks(id);
-                }
+                mapped.break_locks(id);
                 for &(slot, _) in held.iter().filter(|(_, of)| *of == side) {
                     if let Some(channel) = Channel::at(&mapped, slot) {
                         let interrupted = channel.break_locks(id);

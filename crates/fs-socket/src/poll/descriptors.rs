@@ -500,7 +500,7 @@ impl Watching<'_> {
             inner.sleepers += 1;
             *told = Some(set);
             n += 1;
-            let outer = inner.live.as_ref().map(|live| live.outer())?;
+            let outer = inner.live.as_ref().and_then(super::set::Live::outer);
             if !inner.is_idle() || !inner.arm() {
                 return None;
             }

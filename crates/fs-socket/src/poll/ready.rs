@@ -366,14 +366,17 @@ impl Inner {
                     return false;
                 }
             }
-            if let Some(Entry { source: Source::Nested(index), seen, event, .. }) = self.interest.get(self.special[i]) {
-                let (index, seen, is_edge) = (*index, *seen, event.events & ET != 0);
+            if let Some(entry) = self.interest.get(self.special[i])
+                && let Source::Nested(index) = entry.source
+            {
+                let (seen, is_edge) = (entry.seen, entry.event.events & ET != 0);
+                let hears = !entry.spent && Changes::READ.of(entry.hears()).is_some();
                 self.watch_nested(self.special[i], index);
                 let armed = registry::find(index).and_then(Set::lock).is_none_or(|mut inner| {
                     inner.sleepers += 1;
-                    // What is ready in it, and was told of, is no edge.
+                    // What is ready in it, and was told of, is no edge; who does not hear of it sleeps.
                     let has_news = if is_edge { inner.edges.count != seen } else { !inner.ready.is_empty() };
-                    !has_news && inner.arm()
+                    !(hears && has_news) && inner.arm()
                 });
                 if !armed {
                     self.disarm_nested(i + 1);

@@ -373,7 +373,7 @@ impl Inner {
         self.live = Some(Live { poller });
         // Built anew it has nobody in the application's set; and after fork that has the parent's kick, which is under the same
         // number here.
-        if !self.active.swap(true, Relaxed) {
+        if !self.active.swap(true, Relaxed) && self.kick.is_none() {
             self.begin_kick();
         }
         Ok(())
@@ -425,6 +425,13 @@ impl Inner {
     pub(super) fn ring(&self) {
         if let Some(live) = self.live.as_ref().filter(|live| !live.poller.is_none()) {
             process::bells().ring(live.poller.id);
+        }
+    }
+
+    /// Where nothing of the set is ours any more, the next call is the kernel's.
+    pub(super) fn end_if_not_live(&mut self) {
+        if self.live.is_none() {
+            self.active.store(false, Relaxed);
         }
     }
 

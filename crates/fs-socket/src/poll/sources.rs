@@ -390,6 +390,7 @@ impl Inner {
             self.attach_anew(at, since);
         }
         self.unsettled = 0;
+        self.end_if_not_live();
     }
 
     /// `since`: when it became a candidate, as far as it was one and that is known.

@@ -226,7 +226,8 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
     // A server that makes no other call has to find the next daemon from here: its listeners are announced by that.
     let orphaned = process::is_orphaned() && process::attached().is_none();
     let mut inner = lock(set)?;
-    let Some(outer) = inner.live.as_ref().map(|live| live.outer()) else { return Ok(true) };
+    // Nothing of it is ours any more where it is not live: the kernel's set alone says what is there.
+    let outer = inner.live.as_ref().and_then(super::set::Live::outer);
     let number = inner.number;
     if !inner.is_idle() || !inner.arm() {
         // What comes again and again and is no event to the caller must not keep it beyond its time.
