@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::bell::Bells;
 use crate::channel::CAPTURED;
 use crate::layout::{Block, Geometry, Head, LaneHead, Lanes, LocksHead, MAGIC, Marks, Side, SlotLocks, VERSION};
-use crate::region_unsafe::Region;
+use crate::region_unsafe::{NOTHING_BESIDE, Region};
 use crate::word::AtomicU64;
 
 /// What an arena is made of: sealed memfds.
@@ -84,7 +84,22 @@ impl Arena {
         side: Side,
         bells: &'static dyn Bells,
     ) -> Result<Self, Errno> {
-        let arena = Self::map_own(memory, geometry, side, bells)?;
+        let [shared, locks] = memory;
+        Self::map_in_turn(shared, || Ok(locks), geometry, side, bells)
+    }
+
+    /// The same with one descriptor after the other: `locks` gives the second once the first is closed.
+    ///
+    /// # Errors
+    /// As [`Arena::map`]; those of `locks`.
+    pub fn map_in_turn<Locks: AsFd>(
+        shared: impl AsFd,
+        locks: impl FnOnce() -> Result<Locks, Errno>,
+        geometry: Geometry,
+        side: Side,
+        bells: &'static dyn Bells,
+    ) -> Result<Self, Errno> {
+        let arena = Self::map_unchecked(shared, locks, geometry, side, bells)?;
         let head = arena.head();
         if head.magic.load(Relaxed) != MAGIC || head.version.load(Relaxed) != VERSION {
             return Err(Errno::INVAL);
@@ -102,12 +117,22 @@ impl Arena {
         side: Side,
         bells: &'static dyn Bells,
     ) -> Result<Self, Errno> {
+        Self::map_unchecked(shared, || Ok(locks), geometry, side, bells)
+    }
+
+    fn map_unchecked<Locks: AsFd>(
+        shared: impl AsFd,
+        locks: impl FnOnce() -> Result<Locks, Errno>,
+        geometry: Geometry,
+        side: Side,
+        bells: &'static dyn Bells,
+    ) -> Result<Self, Errno> {
         if !geometry.is_valid() {
             return Err(Errno::INVAL);
         }
         // The rings by themselves: see `retire`.
-        let region =
-            Region::map_split(shared, geometry.bytes(), geometry.rings(), true, Some((locks, geometry.locks_bytes())))?;
+        let beside = Some((locks, geometry.locks_bytes()));
+        let region = Region::map_split(shared, geometry.bytes(), geometry.rings(), true, beside)?;
         let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
         let (rings, larges) = (geometry.rings(), geometry.large_rings());
         Ok(Arena { region, geometry, lanes, blocks, rings, larges, side, bells })
@@ -118,7 +143,7 @@ impl Arena {
         if !geometry.is_valid() {
             return Err(Errno::INVAL);
         }
-        let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), false, None)?;
+        let region = Region::map_split(fd, geometry.bytes(), geometry.rings(), false, NOTHING_BESIDE)?;
         let (lanes, blocks) = (geometry.lanes(), geometry.blocks());
         let (rings, larges) = (geometry.rings(), geometry.large_rings());
         Ok(Arena { region, geometry, lanes, blocks, rings, larges, side: Side::A, bells: &crate::bell::NoBells })

@@ -6,7 +6,7 @@
 //!    valid for them.
 //! 3. Payload is touched through raw pointers only (`copy_unsafe.rs`), or through slices that a borrow hands out.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -76,31 +76,33 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
+/// For [`Region::map_split`].
+pub(crate) const NOTHING_BESIDE: Option<(fn() -> Result<OwnedFd, Errno>, usize)> = None;
+
 impl Region {
     /// Maps `len` bytes of `fd`, from its beginning.
     ///
     /// # Errors
     /// `EINVAL`: the file is shorter, or `writable`/`sealed` does not hold. Those of mmap(2).
     pub(crate) fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
-        Self::map_split(fd, len, len, writable, None)
+        Self::map_split(fd, len, len, writable, NOTHING_BESIDE)
     }
 
     /// The same in two mappings, of which the second begins with byte `split` (whole pages): they lie anywhere. What is looked
-    /// at in one piece lies in one of them. `beside`: another file, and how many bytes of it are mapped too ([`Region::beside`]).
+    /// at in one piece lies in one of them. `beside`: gives another file once `file` is let go, and how many bytes of it are mapped
+    /// too ([`Region::beside`]).
     ///
     /// # Errors
-    /// As [`Region::map`].
-    pub(crate) fn map_split(
-        fd: BorrowedFd<'_>,
+    /// As [`Region::map`]; those of `beside`.
+    pub(crate) fn map_split<Beside: AsFd>(
+        file: impl AsFd,
         len: usize,
         split: usize,
         writable: bool,
-        beside: Option<(BorrowedFd<'_>, usize)>,
+        beside: Option<(impl FnOnce() -> Result<Beside, Errno>, usize)>,
     ) -> Result<Self, Errno> {
+        let fd = file.as_fd();
         has_for_good(fd, len)?;
-        if let Some((fd, len)) = beside {
-            has_for_good(fd, len)?;
-        }
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let map = |from: usize, bytes: usize, align: usize| {
             addresses::take(bytes + align);
@@ -116,7 +118,7 @@ impl Region {
             room if split < len && room <= len => (room, TABLE),
             _ => (split, 0),
         };
-        let beside_len = beside.map_or(0, |(_, len)| len);
+        let beside_len = beside.as_ref().map_or(0, |(_, len)| *len);
         let beside_room = if align == 0 { beside_len } else { beside_len.next_multiple_of(align) };
         let base = map(0, room + beside_room, align)?;
         // SAFETY: the end of the first mapping, or its last bytes.
@@ -132,19 +134,22 @@ impl Region {
             rest: base,
             mapped: AtomicUsize::new(split),
         };
-        if let Some((fd, _)) = beside {
-            let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-            // SAFETY: in place of the end of the mapping made just now, of which nobody knows. What is behind the file's end is not
-            // touched.
-            unsafe { rustix::mm::mmap(place.as_ptr().cast(), beside_room, prot, flags, fd, 0)? };
-            // The advice on the first mapping went with that part of it, and a dump would fill in the file's holes. Refused: it does.
-            // SAFETY: the range was mapped just now; the advice changes no contents.
-            let _dumped = unsafe { rustix::mm::madvise(place.as_ptr().cast(), beside_room, Advice::LinuxDontDump) };
-        }
         if split < len {
             region.rest = map(split, len - split, 0)?;
             region.len = len;
             *region.mapped.get_mut() = len;
+        }
+        drop(file);
+        if let Some((beside, len)) = beside {
+            let beside = beside()?;
+            has_for_good(beside.as_fd(), len)?;
+            let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+            // SAFETY: in place of the end of the mapping made just now, of which nobody knows. What is behind the file's end is not
+            // touched.
+            unsafe { rustix::mm::mmap(place.as_ptr().cast(), beside_room, prot, flags, beside.as_fd(), 0)? };
+            // The advice on the first mapping went with that part of it, and a dump would fill in the file's holes. Refused: it does.
+            // SAFETY: the range was mapped just now; the advice changes no contents.
+            let _dumped = unsafe { rustix::mm::madvise(place.as_ptr().cast(), beside_room, Advice::LinuxDontDump) };
         }
         Ok(region)
     }

@@ -9,7 +9,7 @@ use super::sweep::Look;
 use crate::bells::new_bell;
 use crate::listeners::{Netns, unmapped};
 use crate::seldom::Seldom;
-use fs_shm::control::Reply;
+use fs_shm::control::{ArenaPart, Reply};
 use fs_shm::{Arena, Bells, Memory, Side};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -363,7 +363,7 @@ impl Server {
     }
 
     /// Answers [`fs_shm::control::Request::Arena`].
-    pub(super) fn arena(&mut self, me: u32, id: u32, side: Side) -> Result<Answer, Errno> {
+    pub(super) fn arena(&mut self, me: u32, id: u32, side: Side, part: ArenaPart) -> Result<Answer, Errno> {
         let (entry, attachment) = (self.arenas.get_mut(id), self.attachments.get_mut(me));
         let (entry, attachment) = (entry.ok_or(Errno::NOENT)?, attachment.ok_or(Errno::NOTCONN)?);
         let accepts = match entry.acceptor {
@@ -378,7 +378,12 @@ impl Server {
         }
         entry.members.insert(me);
         attachment.let_in(id, side);
-        Ok(Answer::with(Reply::Arena, entry.memory.of(side)))
+        let [shared, locks] = entry.memory.of(side);
+        Ok(match part {
+            ArenaPart::Both => Answer::with(Reply::Arena, [shared, locks]),
+            ArenaPart::Shared => Answer::with(Reply::Arena, [shared]),
+            ArenaPart::Locks => Answer::with(Reply::Arena, [locks]),
+        })
     }
 
     /// A process is told to connect from here to there by this arena, from a namespace. `false`: it has too many of these.

@@ -3,7 +3,7 @@
 use super::fd_unsafe::Fd;
 use super::lock::Lock;
 use super::message::{ADMIN_MAX, ArenaGeometry, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};
-use super::object::{Object, PeerSide};
+use super::object::{ArenaPart, Object, PeerSide};
 use super::rows::Row;
 use super::socket::{self, Fds};
 use super::wire::{Malformed, Text};
@@ -507,8 +507,16 @@ impl Client {
 
     /// The memory of an arena of which this process has that side.
     pub fn arena(&self, arena: u32, side: PeerSide) -> Result<SideMemory, Error> {
-        match self.request(&Request::Arena { arena, side }, &[])? {
+        match self.request(&Request::Arena { arena, side, part: ArenaPart::Both }, &[])? {
             (Reply::Arena, mut fds) => SideMemory::take(&mut fds),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// One of the two descriptors of [`Client::arena`].
+    pub fn part_of_arena(&self, arena: u32, side: PeerSide, part: ArenaPart) -> Result<Fd, Error> {
+        match self.request(&Request::Arena { arena, side, part }, &[])? {
+            (Reply::Arena, mut fds) => fds.take().ok_or(NO_FD),
             _ => Err(UNEXPECTED),
         }
     }

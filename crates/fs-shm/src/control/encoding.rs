@@ -4,7 +4,7 @@
 //! request's number. Descriptors travel beside it (SCM_RIGHTS), in the order that each kind names.
 
 use super::message::{ArenaGeometry, GROUP_MAX, KernelReason, Reply, Request};
-use super::object::{Object, PeerSide};
+use super::object::{ArenaPart, Object, PeerSide};
 use super::wire::{Malformed, Reader, Writer};
 
 /// Bytes before the fields.
@@ -74,9 +74,10 @@ impl Request {
                 w.addr(a);
                 w.addr(b);
             }
-            Request::Arena { arena, side } => {
+            Request::Arena { arena, side, part } => {
                 w.u32(arena);
                 w.u8(side as u8);
+                w.u8(part as u8);
             }
             Request::Trim { arena } => w.u32(arena),
             Request::ForkFailed { child } | Request::Inherit { child } | Request::Spawned { child } => w.u32(child),
@@ -140,7 +141,11 @@ impl Request {
             5 => Request::Route { to: r.addr()? },
             6 => Request::Listen,
             7 => Request::Unlisten { listener: r.u32()? },
-            8 => Request::Arena { arena: r.u32()?, side: if r.bool()? { PeerSide::B } else { PeerSide::A } },
+            8 => Request::Arena {
+                arena: r.u32()?,
+                side: if r.bool()? { PeerSide::B } else { PeerSide::A },
+                part: ArenaPart::from_number(r.u8()?).ok_or(Malformed("not a part of an arena"))?,
+            },
             9 => Request::Listener { listener: r.u32()? },
             10 => Request::Fork,
             11 => Request::ForkFailed { child: r.u32()? },

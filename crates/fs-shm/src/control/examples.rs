@@ -1,6 +1,6 @@
 //! Requests for tests of whoever reads them.
 
-use super::{Object, PeerSide, Request, Text, VERSION};
+use super::{ArenaPart, Object, PeerSide, Request, Text, VERSION};
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// At least one of each kind.
@@ -19,8 +19,9 @@ pub fn requests() -> Vec<Request> {
         Request::Unlisten { listener: 1 },
         Request::Shut { listener: 1 },
         Request::Leave { listener: u32::MAX },
-        Request::Arena { arena: 1, side: PeerSide::A },
-        Request::Arena { arena: 1, side: PeerSide::B },
+        Request::Arena { arena: 1, side: PeerSide::A, part: ArenaPart::Both },
+        Request::Arena { arena: 1, side: PeerSide::B, part: ArenaPart::Shared },
+        Request::Arena { arena: 1, side: PeerSide::B, part: ArenaPart::Locks },
         Request::Listener { listener: 4 },
         Request::Fork,
         Request::ForkFailed { child: 2 },

@@ -176,12 +176,14 @@ pub enum Request {
         /// Its number.
         listener: u32,
     },
-    /// Asks for an arena that this process takes part in. → [`Reply::Arena`], the memory, and the locks of that side
+    /// Asks for an arena that this process takes part in. → [`Reply::Arena`], and what of it was asked for
     Arena {
         /// Its number.
         arena: u32,
         /// The side that this process has, of which it gets the locks.
         side: super::PeerSide,
+        /// What of it.
+        part: super::ArenaPart,
     },
     /// Asks for the page of a listener that this process holds. → [`Reply::Listener`] and the page
     Listener {

@@ -26,7 +26,7 @@ pub use client::{Claimed, Client, Error, Listening, Routed, SideMemory, TIMEOUT,
 pub use encoding::is_reply;
 pub use fd_unsafe::Fd;
 pub use message::{ADMIN_MAX, ArenaGeometry, FDS_MAX, GROUP_MAX, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};
-pub use object::{Object, PeerSide};
+pub use object::{ArenaPart, Object, PeerSide};
 pub use rows::{BUCKETS, CounterRow, Kind, Row, SocketRow};
 pub use wire::{Malformed, Text};
 

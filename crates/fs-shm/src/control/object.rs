@@ -56,3 +56,21 @@ impl Object {
         }
     }
 }
+
+/// What of an arena's memory comes with an answer: who has one free number for a descriptor asks for one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ArenaPart {
+    /// The memory that both sides have, and the locks of one.
+    Both = 0,
+    /// The memory alone.
+    Shared = 1,
+    /// The locks alone.
+    Locks = 2,
+}
+
+impl ArenaPart {
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        [ArenaPart::Both, ArenaPart::Shared, ArenaPart::Locks].into_iter().find(|part| *part as u8 == number)
+    }
+}

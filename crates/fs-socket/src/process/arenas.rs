@@ -11,7 +11,7 @@ use core::sync::atomic::{
 
 use fs_shm::{
     Arena, Channel, Side,
-    control::{Object, PeerSide, SideMemory},
+    control::{ArenaPart, Error, Object, PeerSide, SideMemory},
     lanes::Lane,
 };
 use rustix::io::Errno;
@@ -258,10 +258,19 @@ pub(crate) fn map(attachment: &Attachment, id: u32, side: Side, memory: &SideMem
     if let Some(mapped) = find(attachment.life(), id, side) {
         return Some(mapped);
     }
+    enter(attachment, id, side, || Arena::map(memory.fds(), attachment.geometry(), side, process::bells()))
+}
+
+fn enter(
+    attachment: &Attachment,
+    id: u32,
+    side: Side,
+    map: impl FnOnce() -> Result<Arena, Errno>,
+) -> Option<&'static Mapped> {
     if NEW.fetch_add(1, Relaxed) % SWEEP == SWEEP - 1 {
         sweep();
     }
-    let arena = Arena::map(memory.fds(), attachment.geometry(), side, process::bells()).ok()?;
+    let arena = map().ok()?;
     let mapped = Mapped {
         arena,
         id,
@@ -292,7 +301,21 @@ pub(crate) fn ask(attachment: &Attachment, id: u32, side: Side) -> Option<&'stat
     if let Some(mapped) = find(attachment.life(), id, side) {
         return Some(mapped);
     }
-    let memory =
-        numbers::make(|| attachment.client().arena(id, side)).inspect_err(|error| attachment.failed(error)).ok()?;
-    map(attachment, id, side, &memory)
+    match numbers::make(|| attachment.client().arena(id, side)) {
+        Ok(memory) => map(attachment, id, side, &memory),
+        // There may be a number for one at a time.
+        Err(Error::System(Errno::MFILE | Errno::MSGSIZE)) => {
+            let part = |part| {
+                let part = numbers::make(|| attachment.client().part_of_arena(id, side, part));
+                part.inspect_err(|error| attachment.failed(error)).map_err(|_| Errno::MFILE)
+            };
+            let shared = part(ArenaPart::Shared).ok()?;
+            let (geometry, bells) = (attachment.geometry(), process::bells());
+            enter(attachment, id, side, || Arena::map_in_turn(shared, || part(ArenaPart::Locks), geometry, side, bells))
+        }
+        Err(error) => {
+            attachment.failed(&error);
+            None
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use fs_shm::control::{Fd, MESSAGE_MAX, Object, Reply, Request, socket};
+use fs_shm::control::{ArenaPart, Fd, MESSAGE_MAX, Object, Reply, Request, socket};
 use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
 use fs_shm::{Arena, Channel, Geometry, Memory, NoBells, Side};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -359,8 +359,16 @@ fn answer(
                 if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
             (Reply::Local { generation, source, arenas, count: 1 }, world.arenas[&id].memory(Side::A))
         }
-        Request::Arena { arena, side } => match world.arenas.get(&arena) {
-            Some(known) => (Reply::Arena, known.memory(side)),
+        Request::Arena { arena, side, part } => match world.arenas.get(&arena) {
+            Some(known) => {
+                let mut memory = known.memory(side);
+                match part {
+                    ArenaPart::Both => {}
+                    ArenaPart::Shared => drop(memory.split_off(1)),
+                    ArenaPart::Locks => drop(memory.remove(0)),
+                }
+                (Reply::Arena, memory)
+            }
             None => failed(rustix::io::Errno::NOENT),
         },
         Request::Fork => {
