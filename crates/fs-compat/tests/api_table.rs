@@ -4,6 +4,9 @@
 //! Read from the crates' sources, which rustfmt has brought into a form that needs no parser: an `impl` begins and ends in
 //! column 0, and its methods are indented by 4, or by 8 within a macro.
 
+// Cores poll: two tests at once take the machine from each other.
+// runner: alone
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,8 @@
 //! A task forks. The process is this test's own.
 
+// Cores poll: two tests at once take the machine from each other.
+// runner: alone
+
 #[path = "common/mod.rs"]
 mod common;
 

@@ -1,5 +1,8 @@
 //! Sockets that any thread may use, between two runtimes in memory, under tokio's runtime of several threads.
 
+// Cores poll: two tests at once take the machine from each other.
+// runner: alone
+
 mod common;
 
 use common::{CLIENT, SERVER, runtime, server};
@@ -26,7 +29,15 @@ impl Pair {
     }
 
     async fn listen(&self, port: u16) -> TcpListener {
-        TcpListener::bind_on(&self.server.handle(), ("0.0.0.0", port)).await.unwrap()
+        loop {
+            match TcpListener::bind_on(&self.server.handle(), ("0.0.0.0", port)).await {
+                // The one before has been dropped, and its core has not closed it yet.
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                    tokio::time::sleep(Duration::from_millis(1)).await
+                }
+                bound => return bound.unwrap(),
+            }
+        }
     }
 
     async fn connect(&self, port: u16) -> io::Result<TcpStream> {

@@ -1,5 +1,8 @@
 //! TCP sockets between two runtimes in memory.
 
+// Cores poll: two tests at once take the machine from each other.
+// runner: alone
+
 mod common;
 
 use common::{SERVER6, both, server};
@@ -262,7 +265,8 @@ fn borrowed_both_ways() {
 #[test]
 fn many_connections_at_once() {
     const CONNECTIONS: usize = 1000;
-    let ((), server_stats, _) = both(
+    let ((), server_stats, _) = common::both_ending_within(
+        Duration::from_secs(20),
         |_| echo(7),
         |_| async {
             let mut tasks = Vec::new();

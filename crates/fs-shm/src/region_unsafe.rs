@@ -76,8 +76,11 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
+/// What gives a file, and how many bytes of it are mapped.
+type Beside = (fn() -> Result<OwnedFd, Errno>, usize);
+
 /// For [`Region::map_split`].
-pub(crate) const NOTHING_BESIDE: Option<(fn() -> Result<OwnedFd, Errno>, usize)> = None;
+pub(crate) const NOTHING_BESIDE: Option<Beside> = None;
 
 impl Region {
     /// Maps `len` bytes of `fd`, from its beginning.
@@ -94,12 +97,12 @@ impl Region {
     ///
     /// # Errors
     /// As [`Region::map`]; those of `beside`.
-    pub(crate) fn map_split<Beside: AsFd>(
+    pub(crate) fn map_split<Other: AsFd>(
         file: impl AsFd,
         len: usize,
         split: usize,
         writable: bool,
-        beside: Option<(impl FnOnce() -> Result<Beside, Errno>, usize)>,
+        beside: Option<(impl FnOnce() -> Result<Other, Errno>, usize)>,
     ) -> Result<Self, Errno> {
         let fd = file.as_fd();
         has_for_good(fd, len)?;

@@ -41,6 +41,18 @@ where
     CF: Future<Output = T> + 'static,
     T: Send + 'static,
 {
+    both_ending_within(Duration::from_millis(500), serve, drive)
+}
+
+/// The same with a time in which the server's connections have to end.
+pub(crate) fn both_ending_within<S, SF, C, CF, T>(time: Duration, serve: S, drive: C) -> (T, CoreStats, CoreStats)
+where
+    S: FnOnce(CoreCtx) -> SF + Send + Clone + 'static,
+    SF: Future<Output = ()> + 'static,
+    C: FnOnce(CoreCtx) -> CF + Send + Clone + 'static,
+    CF: Future<Output = T> + 'static,
+    T: Send + 'static,
+{
     let (a, b) = fs_xdp::memory_pair(Framing::Ethernet, 1500).unwrap();
     let servers = runtime(Standalone::new().addr(SERVER, 24).addr(SERVER6, 64), vec![Box::new(a)]);
     let clients = runtime(Standalone::new().addr(CLIENT, 24).addr(CLIENT6, 64), vec![Box::new(b)]);
@@ -58,7 +70,7 @@ where
         let drive = drive(core);
         async move { tokio::time::timeout(Duration::from_secs(30), drive).await }
     });
-    server_handle.shutdown(Duration::from_millis(500));
+    server_handle.shutdown(time);
     match server_thread.join().unwrap() {
         // A server that only ends with its deadline, or with its link, is none of this harness's business.
         Ok(_) | Err(RunError::Deadline { .. } | RunError::Link { .. }) => {}
