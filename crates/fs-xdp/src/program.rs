@@ -84,8 +84,8 @@ impl Program {
             });
         }
         // The loader asks once what the kernel can do, and remembers that for the process: not without this, or it is told little.
-        if capabilities::missing(capabilities::FOR_XDP).contains(&"CAP_BPF") {
-            let missing = capabilities::missing(capabilities::FOR_XDP);
+        let missing = capabilities::missing(capabilities::FOR_XDP);
+        if missing.contains(&"CAP_BPF") {
             return Err(XdpError::MissingCapability { doing: "load the XDP program", missing });
         }
         let mut ebpf = create(OBJECT)?;

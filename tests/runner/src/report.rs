@@ -122,7 +122,7 @@ impl Report {
         Ok(())
     }
 
-    /// Writes the files and prints the counts and what failed. True when nothing has failed and something has passed.
+    /// Writes the files and prints the counts and what failed. True when nothing has failed, and there were tests.
     pub(crate) fn end(mut self) -> Result<bool> {
         self.times.sort_by(|a, b| b.cmp(a));
         writeln!(self.log, "=== The slowest of {}:", self.times.len())?;
@@ -145,7 +145,7 @@ impl Report {
             println!("  failed: {name}");
             excerpt(output).iter().for_each(|line| println!("  | {line}"));
         }
-        Ok(self.failures.is_empty() && self.passed > 0)
+        Ok(self.failures.is_empty() && self.passed + self.skipped > 0)
     }
 }
 

@@ -23,8 +23,6 @@ use std::time::{Duration, Instant};
 /// How often stale neighbours are refreshed. The kernel keeps an entry fresh for 15 to 45 s
 /// (`base_reachable_time`, 30 s) and may forget it 60 s after that (`gc_stale_time`).
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
-/// How often a device's queues are counted, at most: a question that the kernel answers under its RTNL lock.
-const QUEUES_EVERY: Duration = Duration::from_secs(1);
 /// Stale neighbours refreshed at a time: one ARP or NDISC exchange each.
 const REFRESH_MOST: usize = 256;
 /// How long after an error the kernel is asked again.
@@ -147,7 +145,8 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
             }
         }
         shared.ports.free_cooled(now);
-        if now.duration_since(counted) >= QUEUES_EVERY {
+        // Not with each notice: the kernel answers under its RTNL lock.
+        if now.duration_since(counted) >= SWEEP_EVERY {
             counted = now;
             shared.open_new_queues();
         }
