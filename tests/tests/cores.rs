@@ -13,6 +13,10 @@ use std::time::Duration;
 
 const PORT: u16 = 7100;
 
+/// Waits for a lock in 2 s that messages between threads may cost: a core takes an inbox's lock when a neighbour's address is news.
+/// A lock on the way of each packet is waited for hundreds of times.
+const CONTROL_WAITS: usize = 4;
+
 /// A counter of the proxy's stack, one number for each core.
 fn counter(all: &[Metric], name: &str) -> Result<Vec<f64>> {
     let full = format!("fs_proxy_stack_{name}_total");
@@ -79,7 +83,7 @@ fn two_queues_handle_each_packet_on_its_connections_core() -> Result<()> {
                 anyhow::Ok(waits)
             })?;
             println!("{mode:?}: {waits} contended locks in 2 s under load");
-            ensure!(waits == 0, "{waits} contended locks under load");
+            ensure!(waits <= CONTROL_WAITS, "{waits} contended locks under load");
         }
         std::thread::sleep(Duration::from_millis(300));
         let all = proxy.metrics(lab)?;

@@ -65,6 +65,15 @@ struct Line {
     over: AtomicBool,
 }
 
+impl Line {
+    /// Exchanges what was asked for `empty`. Both buffers stay in use: memory given back would belong to the arena of the core that
+    /// asked, whose lock that core takes whenever it allocates.
+    fn swap(&self, empty: &mut Vec<(IfaceId, IpAddr)>) {
+        debug_assert!(empty.is_empty(), "questions would be asked twice");
+        std::mem::swap(&mut *self.questions.lock().unwrap_or_else(PoisonError::into_inner), empty);
+    }
+}
+
 impl Control {
     /// For standalone addressing.
     pub(crate) fn none() -> Self {
@@ -109,6 +118,7 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
     let mut refreshed = Instant::now();
     let mut counted = refreshed;
     let mut failing = false;
+    let mut questions = Vec::new();
     while !line.over.load(Ordering::Acquire) {
         let mut changes = Vec::new();
         let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
@@ -127,8 +137,8 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
             }
         }
         line.bell.clear();
-        let questions = std::mem::take(&mut *line.questions.lock().unwrap_or_else(PoisonError::into_inner));
-        for (iface, addr) in questions {
+        line.swap(&mut questions);
+        for (iface, addr) in questions.drain(..) {
             match mirror.need(iface, addr) {
                 Ok(answer) => changes.extend(answer),
                 Err(error) => {

@@ -1,5 +1,6 @@
 use super::mirror::Device;
 use super::*;
+use std::net::Ipv4Addr;
 
 #[test]
 fn loopback_is_mirrored() {
@@ -36,4 +37,20 @@ fn an_error_loses_no_change() {
     changes.clear();
     mirror.follow(&mut changes).unwrap();
     assert_eq!(changes, [], "nothing twice");
+}
+
+#[test]
+fn cores_and_the_control_thread_exchange_two_buffers_for_ever() {
+    let control = Control::new().unwrap();
+    let line = control.line.as_ref().unwrap();
+    let mut asked = Vec::new();
+    let mut buffers = std::collections::BTreeSet::new();
+    for _ in 0..10 {
+        control.neighbour_needed(IfaceId(0), Ipv4Addr::LOCALHOST.into());
+        line.swap(&mut asked);
+        assert_eq!(asked.len(), 1);
+        buffers.insert(asked.as_ptr() as usize);
+        asked.clear();
+    }
+    assert_eq!(buffers.len(), 2);
 }
