@@ -135,8 +135,8 @@ impl Report {
         let file = |extension| self.dir.join(&self.name).with_extension(extension);
         junit.serialize(File::create(file("xml"))?).context("cannot write the JUnit file")?;
         let mut counts = format!("{} {} {}\n", self.passed, self.failures.len(), self.skipped);
-        for (name, _) in &self.failures {
-            counts += &format!("{name}\n");
+        for (name, output) in &self.failures {
+            counts += &format!("{name}: {}\n", reason(output));
         }
         std::fs::write(file("counts"), counts)?;
         let took = self.began.elapsed().as_secs();
@@ -159,5 +159,44 @@ fn failure(message: &str) -> TestCaseStatus {
 fn excerpt(output: &str) -> Vec<String> {
     let lines: Vec<&str> = output.lines().collect();
     let last = &lines[lines.len().saturating_sub(SHOWN.0)..];
-    last.iter().map(|line| line.chars().take(SHOWN.1).collect()).collect()
+    last.iter().map(|line| shown(line)).collect()
+}
+
+/// Why a test failed, on one line: the error that it returned or the words of its panic; else its output's last line.
+fn reason(output: &str) -> String {
+    let mut lines = output.lines();
+    let mut last = "";
+    while let Some(line) = lines.next() {
+        if let Some(error) = line.strip_prefix("Error: ") {
+            return shown(error);
+        }
+        if line.starts_with("thread '") && line.contains(" panicked at ") {
+            return shown(lines.next().unwrap_or(line));
+        }
+        if !line.trim().is_empty() {
+            last = line;
+        }
+    }
+    shown(last)
+}
+
+fn shown(line: &str) -> String {
+    line.chars().take(SHOWN.1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_error_or_the_panic() {
+        let of_panic = "ready\n\nthread 'a::b' (12) panicked at src/lib.rs:3:5:\nassertion failed\nnote: run with …\ntest a::b ... FAILED\n";
+        assert_eq!(reason(of_panic), "assertion failed");
+        assert_eq!(
+            reason("log of nginx\nError: 3 contended locks under load\ntest a ... FAILED\n"),
+            "3 contended locks under load"
+        );
+        assert_eq!(reason("one\nnot over after 8 s\n\n"), "not over after 8 s");
+        assert_eq!(reason(""), "");
+    }
 }
