@@ -295,7 +295,7 @@ impl<P: FramePool> Stack<P> {
         let handshakes = self.handshakes.capacity_bytes();
         let lists: usize = self.net.queues().iter().flat_map(|queue| queue.lens()).sum();
         let paths = self.net.waiting_and_paths().1 * 64;
-        slots + handshakes + paths + (lists + self.outbox.len()) * 16 + self.deadlines.len() * 16
+        slots + handshakes + paths + (lists + self.outbox.len() + self.deadlines.len() + self.time_waits.queued()) * 16
     }
 
     /// Flow-table hash of a key: for tests that aim at one bucket.

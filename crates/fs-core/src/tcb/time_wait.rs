@@ -24,12 +24,20 @@ pub(crate) struct Record {
     v6: u32,
     /// Window that we offered last, scaled.
     pub(crate) window: u16,
-    timestamps: bool,
+    /// `TIMESTAMPS`, `RESTARTED`, `AGAIN`.
+    flags: u8,
     /// When a segment without text was last answered, in units of 2^28 ns modulo 256: about 0.27 s and 69 s.
     answered: u8,
 }
 
 const _: () = assert!(size_of::<Record>() == 36);
+
+/// Timestamps were agreed.
+const TIMESTAMPS: u8 = 1;
+/// Its time was started again, for which there is a second queue entry.
+const RESTARTED: u8 = 2;
+/// As `RESTARTED`, and once more since: its time begins anew when it is over.
+const AGAIN: u8 = 4;
 
 impl Hollow for Record {
     fn hollow() -> Self {
@@ -44,7 +52,7 @@ impl Hollow for Record {
             stamp: 0,
             v6: NIL,
             window: 0,
-            timestamps: false,
+            flags: 0,
             answered: 0,
         }
     }
@@ -74,7 +82,7 @@ impl Hollow for V6 {
 impl Record {
     /// TS.Recent, if timestamps were agreed.
     pub(crate) fn ts_recent(&self) -> Option<u32> {
-        self.timestamps.then_some(self.ts_recent)
+        (self.flags & TIMESTAMPS != 0).then_some(self.ts_recent)
     }
 }
 
@@ -133,15 +141,26 @@ impl TimeWaits {
             stamp: 0,
             v6,
             window,
-            timestamps: ts_recent.is_some(),
+            flags: if ts_recent.is_some() { TIMESTAMPS } else { 0 },
             answered: quarter(now).wrapping_sub(128),
         });
-        self.restart(index, now);
+        self.start(index, now);
         index
     }
 
-    /// Starts the 2 MSL again: RFC 9293 3.10.7.4, a retransmitted FIN.
+    /// Starts the 2 MSL again: RFC 9293 3.10.7.4, a retransmitted FIN. Once at this moment; what comes after that, as long as
+    /// this time runs, makes it twice as long at most: a peer that repeats its FIN all the time must not fill the queue.
     pub(crate) fn restart(&mut self, index: u32, now: Instant) {
+        let flags = &mut self.records[index].flags;
+        if *flags & RESTARTED != 0 {
+            *flags |= AGAIN;
+            return;
+        }
+        *flags |= RESTARTED;
+        self.start(index, now);
+    }
+
+    fn start(&mut self, index: u32, now: Instant) {
         self.stamps = self.stamps.wrapping_add(1);
         self.records[index].stamp = self.stamps;
         self.ends.push(now + self.lifetime, (index, self.stamps));
@@ -172,6 +191,12 @@ impl TimeWaits {
         }
     }
 
+    /// Entries of the queue.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn queued(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Places of all records.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn live(&self) -> impl Iterator<Item = u32> {
@@ -188,9 +213,15 @@ impl TimeWaits {
     /// The next record whose time is over; the caller unmaps and removes it.
     pub(crate) fn pop_ended(&mut self, now: Instant) -> Option<u32> {
         while let Some((index, stamp)) = self.ends.pop_due(now) {
-            if self.is_current(index, stamp) {
+            if !self.is_current(index, stamp) {
+                continue;
+            }
+            let flags = &mut self.records[index].flags;
+            if *flags & AGAIN == 0 {
                 return Some(index);
             }
+            *flags &= !(RESTARTED | AGAIN);
+            self.start(index, now);
         }
         None
     }

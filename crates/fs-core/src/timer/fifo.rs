@@ -73,7 +73,7 @@ impl<T> Fifo<T> {
     }
 
     /// Tokens inside.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "check"))]
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
