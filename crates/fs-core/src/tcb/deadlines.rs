@@ -62,6 +62,9 @@ impl Deadlines {
         if tcb.armed_at != 0 && !tick_before(deadline, tcb.armed_at) {
             return;
         }
+        if tcb.takes_later_entry(deadline, now) {
+            return;
+        }
         tcb.armed_at = deadline;
         let at = tick_instant(deadline, now).max(now);
         debug_assert!(tick_before(deadline, current_tick(at).wrapping_add(2)));

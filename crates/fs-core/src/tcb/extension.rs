@@ -75,6 +75,8 @@ pub(crate) struct Ext {
     pub(crate) dsack: Option<(SeqNum, SeqNum)>,
     pub(crate) keepalive: Option<Keepalive>,
     pub(crate) keepalive_probes: u8,
+    /// A tick of the wheel with an entry of this connection's that is later than the one that counts, or 0: it can count again.
+    pub(crate) later_entry: u32,
     /// Last time anything arrived, for keepalive.
     pub(crate) last_received: Instant,
     pub(crate) linger: Linger,

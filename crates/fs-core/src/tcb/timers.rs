@@ -10,8 +10,10 @@ use crate::tcb::timer_kind::{TimerKind, TimerTick};
 use crate::time::{Duration, Instant, micros, nanos};
 use crate::timer::tick::{TICK_SHIFT, Turn, current_tick, deadline_tick, tick_before};
 
-/// A wheel entry is for no later than this, 13 days off: ticks are compared modulo 2^32. What is due later looks again then.
-const HORIZON: Duration = Duration::from_secs(13 * 24 * 3600);
+/// A wheel entry for keepalive is for no later than this: what is due later looks again then. Entries stay in the wheel until they
+/// are due, also when their connections have ended, so it bounds what connections that come and go leave there; and ticks are
+/// compared modulo 2^32.
+const KEEPALIVE_HORIZON: Duration = Duration::from_secs(30);
 
 /// No time-out without back-off is shorter, in ticks.
 pub(crate) fn shortest_rto(config: &TcpConfig) -> i32 {
@@ -194,7 +196,33 @@ impl Tcb {
     pub(crate) fn deadline(&self, now: Instant) -> Option<u32> {
         let timer = if self.timer_runs() { Some(self.timer.tick()) } else { None };
         // While a timer runs there are no keepalive probes.
-        timer.or_else(|| self.keepalive_at().map(|at| deadline_tick(at.min(now + HORIZON))))
+        timer.or_else(|| self.keepalive_at().map(|at| deadline_tick(at.min(now + KEEPALIVE_HORIZON))))
+    }
+
+    /// Before an entry for `deadline` is put into the wheel. With keepalive there is an entry seconds off for most of a connection's
+    /// life, and each retransmission timer needs an earlier one: the later one is remembered, and counts again once the earlier
+    /// ones are over. True: it does now, and no other is needed.
+    pub(crate) fn takes_later_entry(&mut self, deadline: u32, now: Instant) -> bool {
+        let armed_at = self.armed_at;
+        if self.ext.as_ref().is_none_or(|ext| ext.keepalive.is_none()) {
+            return false;
+        }
+        let ext = self.ext_mut();
+        if armed_at != 0 {
+            if ext.later_entry == 0 {
+                ext.later_entry = armed_at;
+            }
+            return false;
+        }
+        let later = core::mem::take(&mut ext.later_entry);
+        // One that is not due is in the wheel still.
+        let stands = later != 0 && tick_before(current_tick(now), later) && !tick_before(deadline, later);
+        if stands {
+            self.armed_at = later;
+        } else if later != 0 && tick_before(current_tick(now), later) {
+            self.ext_mut().later_entry = later;
+        }
+        stands
     }
 
     /// When the next keepalive probe is due: RFC 9293 3.8.4.
