@@ -278,12 +278,23 @@ impl<P: FramePool> Stack<P> {
             let reason = if exact { DropReason::NoSocket } else { DropReason::InexactRst };
             return self.discard(frames, reason);
         }
-        if flags.syn() && !flags.ack() {
-            if segment.seq == irs {
-                // Its SYN again, whatever its options are now: our answer was lost.
-                self.send_syn_ack(index, None);
-                return self.discard(frames, DropReason::Duplicate);
+        let again = flags.syn() && !flags.ack() && segment.seq == irs;
+        let old = matches!((peer.timestamps, segment.ts), (Some(theirs), Some(ts)) if (ts.val.wrapping_sub(theirs.val) as i32) < 0);
+        let window = syn_window(self.listener_syn(listener).window) as u32;
+        // First the sequence number: what anybody can send must not end the handshake.
+        if !again && (old || segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window)) {
+            let reason = if old { DropReason::Paws } else { DropReason::OutOfWindow };
+            if self.may_challenge() {
+                self.ack_handshake(index);
             }
+            return self.discard(frames, reason);
+        }
+        if again {
+            // Its SYN again, whatever its options are now: our answer was lost.
+            self.send_syn_ack(index, None);
+            return self.discard(frames, DropReason::Duplicate);
+        }
+        if flags.syn() && !flags.ack() {
             // The client has started afresh from the same port.
             let listener = self.handshakes.entry(index).listener;
             self.forget_handshake(index);
@@ -294,15 +305,6 @@ impl<P: FramePool> Stack<P> {
         }
         if segment.ack != iss + 1 {
             return self.on_other_ack(index, segment, hash, frames, hops);
-        }
-        let old = matches!((peer.timestamps, segment.ts), (Some(theirs), Some(ts)) if (ts.val.wrapping_sub(theirs.val) as i32) < 0);
-        let window = syn_window(self.listener_syn(listener).window) as u32;
-        if old || segment.seq.before(irs + 1) || segment.seq.after(irs + 1 + window) {
-            let reason = if old { DropReason::Paws } else { DropReason::OutOfWindow };
-            if self.may_challenge() {
-                self.ack_handshake(index);
-            }
-            return self.discard(frames, reason);
         }
         let entry = *self.handshakes.entry(index);
         let bare = segment.payload_len == 0 && !flags.fin();
