@@ -180,9 +180,6 @@ impl Tcb {
             arrival.discard(core.pool);
             return refused;
         }
-        if self.flags.has(Flags::ECN) {
-            self.receive_ecn(segment);
-        }
         // Fifth: the ACK field. More than timestamps may be SACK blocks; without them, one block is as long as they are.
         let stamps = if self.flags.has(Flags::TIMESTAMPS) { 12 } else { 0 };
         let blocks;
@@ -199,6 +196,10 @@ impl Tcb {
                 return refused;
             }
         };
+        // Behind the ACK field: a number that must be guessed stands before what slows us down.
+        if self.flags.has(Flags::ECN) {
+            self.receive_ecn(segment);
+        }
         if self.flags.has(Flags::SYN_RECEIVED) {
             self.flags.clear(Flags::SYN_RECEIVED);
             *ready |= Ready::CONFIRMED;

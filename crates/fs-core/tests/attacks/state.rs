@@ -2,7 +2,7 @@
 
 use crate::floods::forged_syn;
 use crate::{OFFER, connected, listening, plan, sent, works};
-use fs_core::{CoreMessage, DropReason, Duration, FramePool, Shutdown};
+use fs_core::{CoreMessage, DropReason, Duration, FramePool, Keepalive, Shutdown, TcpOptions};
 use fs_fuzz::host::Host;
 use fs_fuzz::packet::{ACK, FIN, PSH, RST, SYN, Tcp, timestamps};
 use fs_fuzz::peer::{PORT, Peer, segment};
@@ -205,4 +205,102 @@ fn fast_open_cookie_forgery() {
     host.stack.tcp_close_listener(listener);
     fs_fuzz::peer::quiesce(&mut host);
     host.check_empty();
+}
+
+#[test]
+fn fin_flood_in_time_wait() {
+    // Each repeated FIN starts the 2 MSL again; what that costs must not depend on how many come.
+    let (mut host, mut peer) = in_time_wait();
+    let before = host.stack.footprint();
+    let (seq, ack) = (peer.seq.wrapping_sub(1), peer.ack);
+    for n in 0..20_000u32 {
+        if n % 100 == 0 {
+            host.advance(Duration::from_millis(10));
+            peer.ts = peer.ts.map(|(val, ecr)| (val.wrapping_add(1), ecr));
+        }
+        peer.send(&mut host, ACK | FIN, seq, ack, &[], &[]);
+        sent(&mut host);
+    }
+    assert!(host.stack.footprint() <= before + 64, "{before} became {}", host.stack.footprint());
+    // Its time begins with the last of them, and ends.
+    host.advance(Duration::from_secs(59));
+    assert_eq!(host.stack.tcp_time_waits(), 1);
+    host.advance(Duration::from_secs(62));
+    assert_eq!(host.stack.tcp_time_waits(), 0);
+}
+
+#[test]
+fn keepalive_leaves_nothing_behind() {
+    // An entry of the timer wheel stays until it is due, and keepalive's first is two hours off.
+    let (mut host, listener) = listening(plan());
+    let options = TcpOptions { keepalive: Some(Keepalive::default()), ..TcpOptions::default() };
+    let before = host.stack.footprint();
+    for n in 0..400 {
+        let (_, id) = Peer::open(&mut host, listener, 2000 + n, 60_000, OFFER).unwrap();
+        host.stack.tcp_set_options(id, options).unwrap();
+        host.stack.tcp_abort(id);
+        sent(&mut host);
+        host.advance(Duration::from_millis(250));
+    }
+    host.advance(Duration::from_secs(31));
+    assert!(host.stack.footprint() < before + 65_536, "{before} became {}", host.stack.footprint());
+    // Nor does each time-out of a connection that goes on leave one.
+    let (mut peer, id) = Peer::open(&mut host, listener, 1000, 60_000, OFFER).unwrap();
+    host.stack.tcp_set_options(id, options).unwrap();
+    sent(&mut host);
+    let before = host.stack.footprint();
+    for _ in 0..500 {
+        assert_eq!(host.stack.tcp_send(id, b"x"), Ok(1));
+        sent(&mut host);
+        peer.ack = peer.ack.wrapping_add(1);
+        let (seq, ack) = (peer.seq, peer.ack);
+        peer.send(&mut host, ACK, seq, ack, &[], &[]);
+        host.advance(Duration::from_millis(300));
+        sent(&mut host);
+        assert!(host.stack.footprint() < before + 512, "{before} became {}", host.stack.footprint());
+    }
+}
+
+/// A SYN by `peer`'s port, answered: the peer as the answer makes it.
+fn half_open(host: &mut Host, from: u16) -> Peer {
+    let mut out = Vec::new();
+    let options = OFFER.options();
+    let syn = Tcp { from, to: PORT, seq: OFFER.isn, flags: SYN, window: 60_000, options: &options, ..Tcp::default() };
+    syn.write(&mut out, false);
+    host.receive(&out, true);
+    let mut answer = None;
+    host.transmit(64, false, |packet| answer = segment(packet));
+    let answer = answer.expect("a SYN-ACK");
+    let ts = answer.ts.map(|ts| (1001, ts.val));
+    let seq = OFFER.isn.wrapping_add(1);
+    Peer { from, seq, ack: answer.seq.0.wrapping_add(1), window: 60_000, ts, sack: true, shift: 7, own_shift: 7 }
+}
+
+#[test]
+fn blind_segments_end_no_handshake() {
+    for cores in [(0, 1), (0, 2)] {
+        let mut plan = plan();
+        plan.cores = cores;
+        let (mut host, listener) = listening(plan);
+        let mut peer = half_open(&mut host, 1000);
+        let (seq, ack) = (peer.seq, peer.ack);
+        // By somebody who knows addresses and ports, and neither number: RFC 9293 3.10.7.4, the sequence number comes first.
+        for (flags, seq, ack) in [
+            (ACK, seq.wrapping_add(1 << 30), ack.wrapping_add(1000)),
+            (ACK | PSH, seq.wrapping_sub(70_000), ack.wrapping_sub(1)),
+            (SYN, seq.wrapping_add(1 << 30), 0),
+            (SYN, seq.wrapping_sub(5000), 0),
+        ] {
+            peer.send(&mut host, flags, seq, ack, &[], &[]);
+            let mut outbound = Vec::new();
+            host.stack.drain_outbound(&mut outbound);
+            let packets = outbound.iter().filter(|to| matches!(to.message, CoreMessage::Packet(_))).count();
+            assert_eq!(packets, 0, "nothing goes to another core");
+            sent(&mut host);
+        }
+        assert_eq!(host.stack.tcp_handshakes(), 1);
+        peer.send(&mut host, ACK, seq, ack, &[], &[]);
+        let (id, _) = host.stack.tcp_accept(listener).expect("the handshake is completed");
+        works(&mut host, &mut peer, id, b"hello");
+    }
 }

@@ -14,7 +14,7 @@ use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, Neig
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteType, RouteVia,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -58,7 +58,7 @@ pub(crate) struct Mirror {
     elsewhere: Vec<IpAddr>,
     neighbours: HashMap<(IfaceId, IpAddr), Neighbour>,
     /// Asked for by a core, without an answer so far.
-    asked: Vec<(IfaceId, IpAddr)>,
+    asked: HashSet<(IfaceId, IpAddr)>,
     /// Devices, addresses and routes, or neighbours, may not be what they were when they were read.
     stale: Stale,
 }
@@ -72,7 +72,7 @@ impl Mirror {
             routes: Vec::new(),
             elsewhere: Vec::new(),
             neighbours: HashMap::new(),
-            asked: Vec::new(),
+            asked: HashSet::new(),
             stale: Stale::default(),
         };
         let Tables { devices, routes, elsewhere } = mirror.read_tables()?;
@@ -235,6 +235,7 @@ impl Mirror {
         };
         match answer {
             None => {
+                self.asked.remove(&key);
                 if self.neighbours.remove(&key).is_some() {
                     changes.push(WorldChange::NeighbourGone { iface, addr });
                 }
@@ -242,7 +243,7 @@ impl Mirror {
             Some(mac) => {
                 let stale = message.header.state == NeighbourState::Stale;
                 let before = self.neighbours.insert(key, Neighbour { mac, stale }).and_then(|known| known.mac);
-                self.asked.retain(|asked| *asked != key);
+                self.asked.remove(&key);
                 // That a neighbour does not answer is news for who asked. For others it is merely not known any more:
                 // a flush of the kernel's table looks the same, and the neighbour may be there.
                 if was_asked || (mac.is_some() && before != mac) {
@@ -260,10 +261,11 @@ impl Mirror {
             return Ok(Some(WorldChange::Neighbour { iface, addr, mac: *mac }));
         }
         let Some(device) = self.devices.get(usize::from(iface.0)) else { return Ok(None) };
-        if !self.asked.contains(&(iface, addr)) {
-            self.asked.push((iface, addr));
+        self.asked.insert((iface, addr));
+        if let Err(error) = self.netlink.use_neighbour(device.index, addr) {
+            self.asked.remove(&(iface, addr));
+            return Err(error);
         }
-        self.netlink.use_neighbour(device.index, addr)?;
         Ok(None)
     }
 

@@ -58,8 +58,8 @@ impl Tcb {
         }
         // Twice what was read, and slow start's doubling on top of the growth since the last measure.
         let window = copied as u64 * 2 + 16 * mss as u64;
-        let growth = window * (copied - space) as u64 / space as u64;
-        let wanted = (window + 2 * growth).min(max as u64) as u32;
+        let growth = window.saturating_mul((copied - space) as u64) / space as u64;
+        let wanted = growth.saturating_mul(2).saturating_add(window).min(max as u64) as u32;
         if wanted > buffer {
             self.set_rcv_buf(wanted);
         }

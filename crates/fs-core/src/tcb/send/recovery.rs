@@ -325,6 +325,10 @@ impl Tcb {
         }
         let loss = self.loss_mut();
         loss.dsacks = loss.dsacks.saturating_add(1);
+        // More than was ever sent again: the network, or somebody else, has made them (Linux `tcp_dsack_seen`).
+        if loss.dsacks > loss.total_retransmits {
+            return;
+        }
         loss.undo.duplicate(start, end);
         loss.rack.duplicate(una, nxt);
     }
