@@ -196,32 +196,58 @@ pub(crate) fn begin_change() -> Option<&'static Attachment> {
     current().inspect(|attachment| attachment.page.begin_change())
 }
 
-/// The attachment; made now if there is none and the last try was long enough ago, unless this process is confined.
+/// This process has a ring of io_uring(7), which does not know our sockets: they are the kernel's for good.
+static HAS_RING: AtomicBool = AtomicBool::new(false);
+
+/// Lets `make` make a ring, unless this process is attached to a daemon. `None`: it is. Where one was made (`make` answers true) it
+/// never will be.
+pub fn make_ring(make: impl FnOnce() -> bool) -> Option<bool> {
+    if attached().is_some() || !begin_attaching() {
+        return None;
+    }
+    // Another thread may have been first.
+    let made = current().is_none().then(make);
+    if made == Some(true) {
+        HAS_RING.store(true, Relaxed);
+    }
+    ATTACHING.store(0, Release);
+    made
+}
+
+/// The attachment; made now if there is none and the last try was long enough ago, unless this process is confined or has a ring.
 pub fn attached() -> Option<&'static Attachment> {
     if let Some(attachment) = current() {
         return Some(attachment);
     }
-    if fs_shm::wait::is_confined() {
+    if fs_shm::wait::is_confined() || HAS_RING.load(Relaxed) {
         return None;
     }
+    if !begin_attaching() {
+        return current();
+    }
+    let may = || !HAS_RING.load(Relaxed) && now() >= NEXT_TRY.load(Relaxed);
+    let made = current().or_else(|| if may() { attach() } else { None });
+    ATTACHING.store(0, Release);
+    made
+}
+
+/// Waits for the turn to attach. False: another thread has attached, or this very thread has the turn (a signal handler in the middle
+/// of its thread's attaching).
+fn begin_attaching() -> bool {
     let me = thread::me();
     let mut rounds = 0;
     loop {
         match ATTACHING.compare_exchange(0, me, Acquire, Relaxed) {
-            Ok(_) => break,
-            // A signal handler in the middle of its thread's attaching.
-            Err(other) if other == me => return None,
+            Ok(_) => return true,
+            Err(other) if other == me => return false,
             Err(_) => {}
         }
         rounds += 1;
         table::pause(rounds);
-        if let Some(attachment) = current() {
-            return Some(attachment);
+        if current().is_some() {
+            return false;
         }
     }
-    let made = current().or_else(|| if now() >= NEXT_TRY.load(Relaxed) { attach() } else { None });
-    ATTACHING.store(0, Release);
-    made
 }
 
 /// A signal handler has jumped out of what this thread was in the middle of.
