@@ -72,6 +72,7 @@ pub(crate) fn jumped() {
 /// In a forked child: whoever had the turn is its parent's.
 pub(crate) fn forked() {
     HOLDER.store(0, Relaxed);
+    fs_shm::addresses::forked();
     let soft = SOFT.swap(0, Relaxed);
     if soft != 0 {
         // Raised by another thread, whose turn was waited for in vain.
