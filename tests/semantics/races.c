@@ -55,5 +55,51 @@ static void number_closed_in_a_call(void) {
     say("%s, %d strayed", swapped > 20 ? "often" : "seldom", strayed);
 }
 
+/* A thread churns connections, which need numbers of descriptors and addresses, while another looks at its limits. */
+static volatile bool ended;
+
+static void *churns(void *data) {
+    while (!ended) {
+        int a, b;
+        pair(&a, &b);
+        put(a, "x", 1);
+        close(a);
+        close(b);
+    }
+    return data;
+}
+
+static void limits_while_connecting(void) {
+    struct rlimit usual = {256, 4096}, now;
+    pthread_t thread;
+    MUST(setrlimit(RLIMIT_NOFILE, &usual));
+    MUST(pthread_create(&thread, NULL, churns, NULL));
+    int other = 0, undone = 0;
+    int64_t until = now_ms() + 700;
+    for (int i = 0; now_ms() < until; i++) {
+        MUST(getrlimit(RLIMIT_NOFILE, &now));
+        other += now.rlim_cur != 256 || now.rlim_max != 4096;
+        MUST(prlimit(getpid(), RLIMIT_NOFILE, NULL, &now));
+        other += now.rlim_cur != 256;
+        MUST(syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &now));
+        other += now.rlim_cur != 256;
+        other += sysconf(_SC_OPEN_MAX) != 256;
+        other += getdtablesize() != 256;
+    }
+    until = now_ms() + 700;
+    for (int i = 0; now_ms() < until; i++) {
+        usual.rlim_cur = i % 2 ? 256 : 4096;
+        MUST(setrlimit(RLIMIT_NOFILE, &usual));
+        for (int look = 0; look < 20; look++) {
+            MUST(getrlimit(RLIMIT_NOFILE, &now));
+            undone += now.rlim_cur != usual.rlim_cur;
+        }
+    }
+    ended = true;
+    pthread_join(thread, NULL);
+    say("%d others, %d undone", other, undone);
+}
+
 const struct test race_cases[] = {{"race_number_closed_in_a_call", number_closed_in_a_call},
+                                  {"race_limits_while_connecting", limits_while_connecting},
                                   {NULL, NULL, false}};
