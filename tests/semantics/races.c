@@ -153,7 +153,68 @@ static void many_short_clients(void) {
         say("%d", open);
 }
 
+/* MSG_PEEK with MSG_WAITALL sleeps until there is enough, or is cancelled. */
+static int peeked;
+static pid_t sleeper;
+
+static void *peeks(void *data) {
+    char text[8];
+    sleeper = thread_id();
+    CALL(recv(peeked, text, sizeof text, MSG_PEEK | MSG_WAITALL));
+    return data;
+}
+
+static long switches(pid_t tid) {
+    char path[64], text[4096] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", tid);
+    int fd = (int)MUST(open(path, O_RDONLY));
+    MUST(read(fd, text, sizeof text - 1));
+    close(fd);
+    char *at = strstr(text, "\nvoluntary_ctxt_switches:");
+    return at ? atol(at + 25) : -1;
+}
+
+static void peek_for_all(void) {
+    int a, b;
+    void *end;
+    char text[8];
+    pthread_t thread;
+    pair(&a, &b);
+    peeked = b;
+    put(a, "123", 3);
+    await_bytes(b, 3);
+    MUST(pthread_create(&thread, NULL, peeks, NULL));
+    while (!*(volatile pid_t *)&sleeper) usleep(100);
+    await_asleep(sleeper);
+    long before = switches(sleeper);
+    usleep(300000);
+    say("woken %s", switches(sleeper) - before < 100 ? "seldom" : "often");
+    put(a, "45678", 5);
+    pthread_join(thread, NULL);
+    get(b, text, 8);
+    put(a, "123", 3);
+    await_bytes(b, 3);
+    sleeper = 0;
+    MUST(pthread_create(&thread, NULL, peeks, NULL));
+    while (!*(volatile pid_t *)&sleeper) usleep(100);
+    await_asleep(sleeper);
+    MUST(pthread_cancel(thread));
+    pthread_join(thread, &end);
+    say("cancelled %d", end == PTHREAD_CANCELED);
+    get(b, text, 3);
+    say("%.3s", text);
+    sleeper = 0;
+    put(a, "123", 3);
+    await_bytes(b, 3);
+    MUST(pthread_create(&thread, NULL, peeks, NULL));
+    while (!*(volatile pid_t *)&sleeper) usleep(100);
+    usleep(300000);
+    MUST(close(a));
+    pthread_join(thread, NULL);
+}
+
 const struct test race_cases[] = {{"race_number_closed_in_a_call", number_closed_in_a_call},
                                   {"race_limits_while_connecting", limits_while_connecting},
                                   {"race_many_short_clients", many_short_clients},
+                                  {"race_peek_for_all", peek_for_all},
                                   {NULL, NULL, false}};

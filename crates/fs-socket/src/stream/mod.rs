@@ -286,14 +286,19 @@ fn recv_more(
             }
         }
         patience.moved(bytes);
-        let waited =
-            if how.peek && bytes != 0 { patience.nap(channel, bytes) } else { patience.wait(channel, Interest::Read) };
+        let waited = if how.peek && bytes != 0 {
+            patience.wait_for_more(channel, bytes)
+        } else {
+            patience.wait(channel, Interest::Read)
+        };
         match waited {
             // Nothing was asked for: it waits once (the loop of tcp_recvmsg_locked() ends by its length).
             Err(Errno::AGAIN) if total == 0 => return Ok(Received::default()),
             Ok(()) if total == 0 && channel.is_ready(Interest::Read) => return Ok(Received::default()),
             // For bytes, or to look again: the daemon wakes all when one that shares the connection ends.
             Ok(()) => {}
+            // Nothing has been taken: the call is made again.
+            Err(errno @ channel::CANCELLED) if how.peek => return Err(errno),
             Err(errno) => return done(bytes, errno),
         }
     }
