@@ -50,6 +50,12 @@ pub(crate) fn find(fd: Fd) -> Option<&'static Socket> {
     ENTRIES.at(fd as usize)?.load()
 }
 
+/// Where the socket behind a number stands, for who looks more than once.
+#[inline]
+pub(crate) fn entry(fd: Fd) -> Option<&'static Pointer<Socket>> {
+    ENTRIES.at(fd as usize)
+}
+
 /// Gives the number to the socket; false when it cannot have an entry.
 pub(crate) fn set(fd: Fd, socket: &'static Socket) -> bool {
     let Some(entry) = usize::try_from(fd).ok().and_then(|index| ENTRIES.make(index)) else { return false };

@@ -64,11 +64,12 @@ fn send_on(
 /// The socket behind a number, and its channel if it is one.
 #[inline]
 fn connection(fd: Fd) -> Option<(&'static Socket, Option<Channel<'static>>)> {
+    let entry = table::entry(fd)?;
     loop {
-        let socket = table::find(fd)?;
+        let socket = entry.load()?;
         let channel = socket.channel();
         // Closed in between, its memory may be another connection's by now. The entry went before that.
-        if core::ptr::eq(table::find(fd)?, socket) {
+        if core::ptr::eq(entry.load()?, socket) {
             return Some((socket, channel));
         }
     }
