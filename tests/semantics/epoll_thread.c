@@ -291,6 +291,39 @@ static void inherited_from_threads(void) {
     say("data %d", (int)got[0].data.u64);
 }
 
+/* A set is closed while a thread waits in it, and another is made: the thread hears nothing of that one, and takes nothing of it. */
+static void *waits_its_time(void *data) {
+    struct epoll_event got[4];
+    sleeper = thread_id();
+    int n = epoll_wait(set, got, 4, *(int *)data);
+    say("woken with %d", n);
+    return data;
+}
+
+static void closed_while_waited(void) {
+    int a, b, c, d, time = 1000;
+    struct epoll_event want = {.events = EPOLLIN, .data.u64 = 1}, got[4];
+    pthread_t thread;
+    pair(&a, &b);
+    pair(&c, &d);
+    set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, b, &want));
+    sleeper = 0;
+    MUST(pthread_create(&thread, NULL, waits_its_time, &time));
+    while (!*(volatile pid_t *)&sleeper) usleep(100);
+    await_asleep(sleeper);
+    MUST(close(set));
+    set = (int)MUST(epoll_create1(0));
+    want = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u64 = 2};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, d, &want));
+    put(c, "x", 1);
+    await_bytes(d, 1);
+    pthread_join(thread, NULL);
+    CALL(epoll_wait(set, got, 4, 0));
+    say("data %d", (int)got[0].data.u64);
+    CALL(epoll_wait(set, got, 4, 0));
+}
+
 const struct test epoll_thread_cases[] = {{"epoll_woken", woken},
                                           {"epoll_woken_by_room", woken_by_room},
                                           {"epoll_workers", workers},
@@ -298,4 +331,5 @@ const struct test epoll_thread_cases[] = {{"epoll_woken", woken},
                                           {"epoll_exclusive_from_outside", exclusive_from_outside},
                                           {"epoll_inherited_from_threads", inherited_from_threads},
                                           {"epoll_no_wakeup_lost", no_wakeup_lost},
+                                          {"epoll_closed_while_waited", closed_while_waited},
                                           {NULL, NULL, false}};

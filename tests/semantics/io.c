@@ -278,6 +278,14 @@ static void stdio_on_socket(void) {
     FILE *lines = fdopen(d, "r");
     put(c, "a line\n", 7);
     CALL(getline(&text, &room, lines));
+    FILE *both = fdopen(c, "r+");
+    put(d, "a\nb\n", 4);
+    await_bytes(c, 4);
+    say("fgets %s", fgets(line, sizeof line, both) ? strtok(line, "\n") : "nothing");
+    CALL(fflush(both));
+    say("fgets %s", fgets(line, sizeof line, both) ? strtok(line, "\n") : "nothing");
+    CALL(fseek(both, 0, SEEK_CUR));
+    CALL(ftell(both));
 }
 
 static void dprintf_on_socket(void) {

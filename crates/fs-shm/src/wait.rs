@@ -21,6 +21,8 @@ use crate::sleep;
 pub enum Interest {
     /// Something to read: data, end, error.
     Read,
+    /// More than so many unread bytes, or no more to come: end, error (a peek for all that it has room for).
+    More(usize),
     /// As `Read`, or an urgent byte (poll(2) with POLLPRI).
     Urgent,
     /// Room to write, or an error.
@@ -139,7 +141,7 @@ impl Channel<'_> {
             return WaitEnd::Ready;
         }
         let (flag, word) = match interest {
-            Interest::Read | Interest::Urgent => (&wake.rx_sleep, &wake.rx_word),
+            Interest::Read | Interest::More(_) | Interest::Urgent => (&wake.rx_sleep, &wake.rx_word),
             Interest::Write | Interest::Room | Interest::Connected => (&wake.tx_sleep, &wake.tx_word),
         };
         doze(flag, word, how, ready)
@@ -182,6 +184,9 @@ impl Channel<'_> {
                     || !self.is_plain(state) && self.readiness().intersects(Readiness::IN | Readiness::ERR)
                     || rx.rare.fin.load(Acquire) != 0
                     || rx.rare.urgent.load(Relaxed) != 0 && self.readiness().contains(Readiness::IN)
+            }
+            Interest::More(seen) => {
+                self.queued_in() > seen || self.readiness().intersects(Readiness::RDHUP | Readiness::ERR)
             }
             Interest::Urgent => {
                 let marked = self.rx().rare.urgent.load(Relaxed) != 0;

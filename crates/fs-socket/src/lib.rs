@@ -43,6 +43,7 @@ mod types;
 pub use descriptor::adopt::{adopt, confirm, hand_over};
 pub use descriptor::file::{Spliced, sendfile, splice};
 pub use descriptor::ioctl_unsafe::ioctl;
+pub use descriptor::numbers::exchange_limit;
 pub use descriptor::pass::{claim, share, unshare};
 pub use descriptor::{close, close_range, dup, dup2, dup3, fcntl};
 pub use fs_shm::addresses;

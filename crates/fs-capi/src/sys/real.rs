@@ -182,6 +182,8 @@ real! {
     fn getrlimit64(resource: c_uint, limit: *mut rlimit64) -> c_int;
     fn setrlimit64(resource: c_uint, limit: *const rlimit64) -> c_int;
     fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int;
+    fn sysconf(name: c_int) -> c_long;
+    fn getdtablesize() -> c_int;
     fn pthread_cancel(thread: libc::pthread_t) -> c_int;
     fn mlockall(flags: c_int) -> c_int;
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;

@@ -49,7 +49,7 @@ pub(super) unsafe fn open(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
 /// # Safety
 /// As fdopen(3).
 unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
-    let functions = Functions { read: read_cookie, write: write_cookie, seek: None, close: close_cookie };
+    let functions = Functions { read: read_cookie, write: write_cookie, seek: Some(seek_cookie), close: close_cookie };
     // The cookie is the number itself.
     let cookie = ptr::without_provenance_mut(fd as usize);
     // SAFETY: the callbacks fit their types; the mode is the caller's.
@@ -106,6 +106,16 @@ unsafe extern "C-unwind" fn write_cookie(cookie: *mut c_void, data: *const c_cha
         }
     }
     done as ssize_t
+}
+
+/// As lseek(2) of a socket. Stdio takes that errno for a stream that has no place to go back to, and goes on: fflush(3) with input
+/// that was not read yet, or a write after it, is no error then.
+///
+/// # Safety
+/// Called by stdio.
+unsafe extern "C-unwind" fn seek_cookie(_cookie: *mut c_void, _offset: *mut off64_t, _from: c_int) -> c_int {
+    set_errno(libc::ESPIPE);
+    -1
 }
 
 /// # Safety

@@ -8,7 +8,10 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use fs_shm::control::{Error, Fd as OwnedFd};
+use fs_shm::{
+    addresses::Limit,
+    control::{Error, Fd as OwnedFd},
+};
 use libc::F_DUPFD_CLOEXEC;
 use rustix::{
     fd::{AsRawFd, IntoRawFd},
@@ -29,7 +32,7 @@ const HIGH: Fd = 960;
 
 /// The thread whose turn it is to raise the limit, to fork or to exec; 0: none.
 static HOLDER: AtomicUsize = AtomicUsize::new(0);
-/// The soft limit that is raised now; 0: it is not.
+/// The soft limit as the program has it while it is raised, + 1; 0: it is not.
 static SOFT: AtomicU64 = AtomicU64::new(0);
 
 /// The limit does not change while it stands: what is forked or executed meanwhile has the program's own.
@@ -72,18 +75,50 @@ pub(crate) fn jumped() {
 /// In a forked child: whoever had the turn is its parent's.
 pub(crate) fn forked() {
     HOLDER.store(0, Relaxed);
-    let soft = SOFT.swap(0, Relaxed);
-    if soft != 0 {
+    fs_shm::addresses::forked();
+    if let Some(current) = programs() {
+        SOFT.store(0, Relaxed);
         // Raised by another thread, whose turn was waited for in vain.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(soft), ..getrlimit(Resource::Nofile) });
+        let _ = setrlimit(Resource::Nofile, Rlimit { current, ..getrlimit(Resource::Nofile) });
     }
+}
+
+/// The program's soft limit, if it is raised now.
+fn programs() -> Option<Option<u64>> {
+    let soft = SOFT.load(Relaxed).checked_sub(1)?;
+    Some((soft != u64::MAX - 1).then_some(soft))
+}
+
+/// RLIMIT_NOFILE as the program has it, and sets it if `new` is something: what is raised for a moment is not seen, and does not
+/// undo what is set meanwhile.
+///
+/// # Errors
+/// As setrlimit(2).
+pub fn exchange_limit(new: Option<Limit>) -> Result<Limit, Errno> {
+    // A handler that jumps would keep the turn. Where it is waited for in vain the limit may be raised, and stays so.
+    let (_section, _turn) = (Section::begin(), Turn::begin());
+    let now = getrlimit(Resource::Nofile);
+    let raised = programs();
+    if let Some(new) = new {
+        let limit = Rlimit { current: new.soft, maximum: new.hard };
+        match raised {
+            None => setrlimit(Resource::Nofile, limit)?,
+            Some(_) if new.soft.unwrap_or(u64::MAX) > new.hard.unwrap_or(u64::MAX) => return Err(Errno::INVAL),
+            Some(_) => {
+                setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+                SOFT.store(new.soft.unwrap_or(u64::MAX).saturating_add(1), Relaxed);
+            }
+        }
+    }
+    Ok(Limit { soft: raised.unwrap_or(now.current), hard: now.maximum })
 }
 
 /// The soft limit is raised while it stands. Another thread that opens something just then, and has no number left below the limit,
 /// gets one beyond it, which works as any other.
 #[derive(Debug)]
 pub(crate) struct Room {
-    before: Option<Rlimit>,
+    /// False: it was raised already.
+    raised: bool,
     _turn: Turn,
     /// A handler that jumps would leave the limit raised.
     _section: Section,
@@ -99,39 +134,39 @@ impl Room {
         let limit = getrlimit(Resource::Nofile);
         let soft = limit.current?;
         if SOFT.load(Relaxed) != 0 {
-            return Some(Room { before: None, _turn: turn, _section: section });
+            return Some(Room { raised: false, _turn: turn, _section: section });
         }
         if limit.maximum == limit.current {
             return None;
         }
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok()?;
-        SOFT.store(soft.max(1), Relaxed);
-        Some(Room { before: Some(limit), _turn: turn, _section: section })
+        SOFT.store(soft.saturating_add(1), Relaxed);
+        Some(Room { raised: true, _turn: turn, _section: section })
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let Some(before) = self.before else { return };
+        let Some(current) = programs().filter(|_| self.raised) else { return };
         SOFT.store(0, Relaxed);
         let now = getrlimit(Resource::Nofile);
-        // Another thread of the program may have set it meanwhile.
-        if (now.current, now.maximum) == (before.maximum, before.maximum) {
-            // What was in force a moment ago.
-            let _ = setrlimit(Resource::Nofile, before);
+        // Somebody may have set it past this library meanwhile.
+        if now.current == now.maximum {
+            // What was in force a moment ago, or has been asked for since.
+            let _ = setrlimit(Resource::Nofile, Rlimit { current, ..now });
         }
     }
 }
 
 /// The first number that may be ours, as the limit is now.
 pub(crate) fn first() -> Fd {
-    match SOFT.load(Relaxed) {
-        0 => {
+    match programs() {
+        None => {
             let soft = soft();
             if soft > USUAL { HIGH } else { (soft / 4 * 3).min(HIGH as u64) as Fd }
         }
-        soft if soft > USUAL => HIGH,
-        soft => soft as Fd,
+        Some(Some(soft)) if soft <= USUAL => soft as Fd,
+        Some(_) => HIGH,
     }
 }
 

@@ -3,7 +3,8 @@
 //! 1. An entry is written only by the call that got the number from the kernel (socket, accept, dup) or that is giving it
 //!    back (close), so writers of one entry never race unless the application closes what another thread is making.
 //! 2. Readers load the entry and nothing else. What they get never goes away ([`mod@crate::socket`]), but may have become
-//!    another socket meanwhile: calls on the channel find that out by its generation, under the channel's own lock.
+//!    another socket meanwhile: who reads its channel without a hold looks at the entry once more behind that (`crate::send`), and
+//!    calls on a channel that has ended find that out by its generation, under the channel's own lock.
 //! 3. While a fork is being prepared no entry changes (`Changing`).
 
 use core::{
@@ -47,6 +48,12 @@ pub(crate) fn grow(count: usize) {
 #[inline]
 pub(crate) fn find(fd: Fd) -> Option<&'static Socket> {
     ENTRIES.at(fd as usize)?.load()
+}
+
+/// Where the socket behind a number stands, for who looks more than once.
+#[inline]
+pub(crate) fn entry(fd: Fd) -> Option<&'static Pointer<Socket>> {
+    ENTRIES.at(fd as usize)
 }
 
 /// Gives the number to the socket; false when it cannot have an entry.

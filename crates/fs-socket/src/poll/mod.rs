@@ -75,11 +75,14 @@ pub fn epoll_ctl(set: Fd, operation: i32, fd: Fd, event: Option<EpollEvent>) -> 
 ///
 /// `None`: the kernel's call is to be made, and its events passed through [`strip`].
 pub fn epoll_wait(fd: Fd, events: &mut [EpollEvent], timeout: Option<Duration>, mask: Option<u64>) -> Ours<usize> {
-    let set = registry::find(table::epoll(fd)?)?;
-    if !set.is_active() {
+    let index = table::epoll(fd)?;
+    let set = registry::find(index)?;
+    let life = set.life();
+    // Closed since, and used for another set of the application's: that one's life is not this call's.
+    if !set.is_active() || table::epoll(fd) != Some(index) {
         return None;
     }
-    Some(wait::wait(fd, set, events, timeout, mask))
+    Some(wait::wait(fd, set, life, events, timeout, mask))
 }
 
 /// What the kernel's epoll_wait has brought: answers how many events are the application's, in front. Fewer than there
@@ -180,9 +183,7 @@ pub(crate) fn kernel_range_closed(_first: u32, _last: u32) {}
 
 /// The last descriptor of an epoll set in this process is gone.
 pub(crate) fn epoll_closed(index: u32) {
-    if let Some(mut inner) = registry::find(index).and_then(set::Set::lock) {
-        inner.close();
-        drop(inner);
+    if registry::find(index).is_some_and(set::Set::close) {
         registry::give_back(index);
     }
 }
@@ -242,13 +243,18 @@ pub(crate) fn confine() {
 
 /// Threads are cancelled from now on: who sleeps without end looks after that.
 pub(crate) fn recall() {
+    ring_sleepers();
+    descriptors::recall();
+}
+
+/// Wakes a thread of each set that has sleepers.
+fn ring_sleepers() {
     registry::each(|set| {
         // `None`: held by this very thread, which does not sleep.
         if let Some(inner) = set.lock().filter(|inner| inner.sleepers > 0) {
             inner.ring();
         }
     });
-    descriptors::recall();
 }
 
 /// This thread has jumped out of what it was in the middle of.

@@ -14,7 +14,10 @@
 //! end (ep_send_events()). Who changes a channel notes when. When a descriptor of the kernel's became ready is not known, only when the
 //! kernel's set had nothing ([`Inner::quiet`]): ours from before stand in front of its, and the others behind.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::collections::{HashMap, VecDeque};
 
 use fs_shm::{Arena, lanes::Lane};
@@ -69,6 +72,8 @@ pub(super) struct Set {
     pub(super) asked: AtomicU32,
     /// Whether it has anything of ours to wait for.
     active: &'static AtomicBool,
+    /// How often it was closed: what it is used for after that is another set's. Changed with the lock held.
+    life: AtomicU32,
 }
 
 /// What the lock guards.
@@ -170,7 +175,29 @@ impl Set {
     pub(super) fn new(number: Fd) -> Self {
         let active: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
         let inner = Inner::new(number, active);
-        Set { inner: Lock::new(inner), spin: Spin::new(), turn: Turn::default(), asked: AtomicU32::new(0), active }
+        Set {
+            inner: Lock::new(inner),
+            spin: Spin::new(),
+            turn: Turn::default(),
+            asked: AtomicU32::new(0),
+            active,
+            life: AtomicU32::new(0),
+        }
+    }
+
+    /// Of which application's set it is: another one after that has been closed.
+    #[inline]
+    pub(super) fn life(&self) -> u32 {
+        self.life.load(Acquire)
+    }
+
+    /// The application has closed it. Threads that wait in it find another life when they wake. False: this very thread is in the
+    /// middle of it.
+    pub(super) fn close(&self) -> bool {
+        let Some(mut inner) = self.lock() else { return false };
+        self.life.fetch_add(1, Release);
+        inner.close();
+        true
     }
 
     /// A set that was closed, for another kernel set.
@@ -435,8 +462,10 @@ impl Inner {
         }
     }
 
-    /// The application has closed the set.
-    pub(super) fn close(&mut self) {
+    /// The application has closed the set ([`Set::close`]).
+    fn close(&mut self) {
+        // Who sleeps is of a life that is over.
+        self.sleepers = 0;
         for at in self.interest.places() {
             self.drop_entry(at);
         }

@@ -80,20 +80,60 @@ impl Deadline {
     }
 }
 
-/// epoll_wait(2) on an active set.
+/// Not an errno of the kernel's: the application has closed the set that is waited in.
+const CLOSED: Errno = Errno::from_raw_os_error(4094);
+/// How often a wait in a closed set looks whether threads are cancelled. Longer: pthread_cancel is felt.
+const CLOSED_SLICE: Duration = Duration::from_secs(1);
+
+/// epoll_wait(2) on an active set, in the life that it has for the caller.
 pub(super) fn wait(
     fd: Fd,
     set: &'static Set,
+    life: u32,
     events: &mut [EpollEvent],
     timeout: Option<Duration>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
     let deadline = Deadline::new(timeout);
     let handlers = Seen::now();
+    match wait_in(fd, set, life, events, &deadline, &handlers, mask) {
+        Err(CLOSED) => wait_in_closed(&deadline, &handlers, mask),
+        answer => answer,
+    }
+}
+
+/// The rest of a wait in a set that was closed by another thread. The kernel's goes on, on a file that nobody else has.
+#[cold]
+fn wait_in_closed(deadline: &Deadline, handlers: &Seen, mask: Option<u64>) -> Result<usize, Errno> {
+    loop {
+        if handlers.has_any() {
+            return Err(Errno::INTR);
+        }
+        let cancels = CANCELS.load(Relaxed);
+        let slice = if cancels { CANCEL_SLICE } else { CLOSED_SLICE };
+        kernel::ppoll(&mut [], Some(deadline.left().map_or(slice, |left| left.min(slice))), mask)?;
+        if deadline.is_over() {
+            return Ok(0);
+        }
+        if cancels {
+            return Err(CANCELLED);
+        }
+    }
+}
+
+fn wait_in(
+    fd: Fd,
+    set: &'static Set,
+    life: u32,
+    events: &mut [EpollEvent],
+    deadline: &Deadline,
+    handlers: &Seen,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
     loop {
         let now = now();
         set.turn.give(now);
-        let mut inner = lock(set)?;
+        let mut inner = lock(set, life)?;
         inner.used_as(fd);
         let mut n = fill(&mut inner, events, deadline.is_now(), now)?;
         if n == 0 && deadline.is_now() && inner.follow_all() {
@@ -106,7 +146,7 @@ pub(super) fn wait(
             return Ok(n);
         }
         drop(inner);
-        let dirty = || set.lock().is_none_or(|inner| inner.any_dirty());
+        let dirty = || lock(set, life).map_or(true, |inner| inner.any_dirty());
         if set.spin.look(deadline.at(), Some(&set.turn), dirty) {
             continue;
         }
@@ -114,18 +154,19 @@ pub(super) fn wait(
             // One that came before the sleep does not interrupt that.
             return Err(Errno::INTR);
         }
-        if !sleep(set, &deadline, mask)? {
+        if !sleep(set, life, deadline, mask)? {
             // The time is over: a last look at everything.
-            let mut inner = lock(set)?;
+            let mut inner = lock(set, life)?;
             inner.waits = LOOK;
             return fill(&mut inner, events, true, now);
         }
     }
 }
 
-/// A handler on top of its own thread's wait finds the set held: it cannot wait for it.
-fn lock(set: &'static Set) -> Result<Guard<'static, Inner>, Errno> {
-    set.lock().ok_or(Errno::INTR)
+/// A handler on top of its own thread's wait finds the set held: it cannot wait for it. [`CLOSED`]: it is another set now.
+fn lock(set: &'static Set, life: u32) -> Result<Guard<'static, Inner>, Errno> {
+    let inner = set.lock().ok_or(Errno::INTR)?;
+    if set.life() == life { Ok(inner) } else { Err(CLOSED) }
 }
 
 /// Fills in what is ready: ours, and the kernel's if it is time to look or nothing of ours is there. Ours that were ready before the
@@ -222,10 +263,10 @@ pub(super) fn without_kicks(events: &mut [EpollEvent]) -> usize {
 }
 
 /// Sleeps until something may be there. False: the time is over.
-fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bool, Errno> {
+fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -> Result<bool, Errno> {
     // A server that makes no other call has to find the next daemon from here: its listeners are announced by that.
     let orphaned = process::is_orphaned() && process::attached().is_none();
-    let mut inner = lock(set)?;
+    let mut inner = lock(set, life)?;
     // Nothing of it is ours any more where it is not live: the kernel's set alone says what is there.
     let outer = inner.live.as_ref().and_then(super::set::Live::outer);
     let number = inner.number;
@@ -257,8 +298,19 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
             kernel::ppoll(&mut one, time, mask)
         }
     };
-    set.turn.slept(process::now());
-    let mut inner = lock(set)?;
+    if set.life() == life {
+        set.turn.slept(process::now());
+    }
+    let mut inner = match lock(set, life) {
+        // The number that was slept on may have been another set's by then: what has woken this thread is told to all.
+        Err(CLOSED) => {
+            if answer? > 0 {
+                super::ring_sleepers();
+            }
+            return Err(CLOSED);
+        }
+        answer => answer?,
+    };
     inner.sleepers = inner.sleepers.saturating_sub(1);
     inner.disarm();
     let n = answer?;
@@ -273,7 +325,7 @@ fn sleep(set: &'static Set, deadline: &Deadline, mask: Option<u64>) -> Result<bo
                 if let Some(attachment) = process::current() {
                     drop(inner);
                     attachment.check();
-                    inner = lock(set)?;
+                    inner = lock(set, life)?;
                 }
             }
             entry if entry >> 32 == 1 => inner.rung(entry as u32),

@@ -251,6 +251,7 @@ fn sweep() {
             mapped.arena.retire();
         }
     }
+    process::sweep_bells();
 }
 
 /// The arena with this memory, mapped now if it is not. `None`: no memory, no room, not an arena.

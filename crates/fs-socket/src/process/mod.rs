@@ -31,7 +31,7 @@ use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
 };
-use std::{ffi::OsString, sync::OnceLock};
+use std::{collections::HashSet, ffi::OsString, sync::OnceLock};
 
 use crate::{
     descriptor::{
@@ -196,32 +196,58 @@ pub(crate) fn begin_change() -> Option<&'static Attachment> {
     current().inspect(|attachment| attachment.page.begin_change())
 }
 
-/// The attachment; made now if there is none and the last try was long enough ago, unless this process is confined.
+/// This process has a ring of io_uring(7), which does not know our sockets: they are the kernel's for good.
+static HAS_RING: AtomicBool = AtomicBool::new(false);
+
+/// Lets `make` make a ring, unless this process is attached to a daemon. `None`: it is. Where one was made (`make` answers true) it
+/// never will be.
+pub fn make_ring(make: impl FnOnce() -> bool) -> Option<bool> {
+    if attached().is_some() || !begin_attaching() {
+        return None;
+    }
+    // Another thread may have been first.
+    let made = current().is_none().then(make);
+    if made == Some(true) {
+        HAS_RING.store(true, Relaxed);
+    }
+    ATTACHING.store(0, Release);
+    made
+}
+
+/// The attachment; made now if there is none and the last try was long enough ago, unless this process is confined or has a ring.
 pub fn attached() -> Option<&'static Attachment> {
     if let Some(attachment) = current() {
         return Some(attachment);
     }
-    if fs_shm::wait::is_confined() {
+    if fs_shm::wait::is_confined() || HAS_RING.load(Relaxed) {
         return None;
     }
+    if !begin_attaching() {
+        return current();
+    }
+    let may = || !HAS_RING.load(Relaxed) && now() >= NEXT_TRY.load(Relaxed);
+    let made = current().or_else(|| if may() { attach() } else { None });
+    ATTACHING.store(0, Release);
+    made
+}
+
+/// Waits for the turn to attach. False: another thread has attached, or this very thread has the turn (a signal handler in the middle
+/// of its thread's attaching).
+fn begin_attaching() -> bool {
     let me = thread::me();
     let mut rounds = 0;
     loop {
         match ATTACHING.compare_exchange(0, me, Acquire, Relaxed) {
-            Ok(_) => break,
-            // A signal handler in the middle of its thread's attaching.
-            Err(other) if other == me => return None,
+            Ok(_) => return true,
+            Err(other) if other == me => return false,
             Err(_) => {}
         }
         rounds += 1;
         table::pause(rounds);
-        if let Some(attachment) = current() {
-            return Some(attachment);
+        if current().is_some() {
+            return false;
         }
     }
-    let made = current().or_else(|| if now() >= NEXT_TRY.load(Relaxed) { attach() } else { None });
-    ATTACHING.store(0, Release);
-    made
 }
 
 /// A signal handler has jumped out of what this thread was in the middle of.
@@ -534,6 +560,17 @@ fn ask(poller: u32) -> Known {
     known
 }
 
+/// Arenas are over: what rings pollers of theirs that no other one names is closed, else a server would keep a descriptor for each
+/// process that it ever served.
+pub(crate) fn sweep_bells() {
+    // Who may not ask the daemon for a bell again keeps those that he has.
+    if fs_shm::wait::is_confined() {
+        return;
+    }
+    let named: HashSet<u32> = arenas::all().flat_map(fs_shm::Arena::peer_pollers).collect();
+    BELLS.sweep(|poller| named.contains(&poller));
+}
+
 /// This process is about to confine itself to few system calls (seccomp): what may be needed of the daemon is asked for
 /// now, and what a filter may not allow is not called any more. sshd does so in front of each connection.
 ///
@@ -575,6 +612,8 @@ struct Bell(Array<AtomicU64, KNOWN>);
 const KNOWN: usize = 4096;
 /// In place of an eventfd's number: the daemon rings.
 const BY_DAEMON: u32 = u32::MAX;
+/// Beside an eventfd's number: no arena named the poller when [`sweep_bells`] last looked.
+const IDLE: u64 = 1 << 31;
 static BELLS: Bell = Bell(Array::new());
 
 impl Bell {
@@ -602,7 +641,7 @@ impl Bell {
         match word {
             0 => None,
             BY_DAEMON => Some(Known::Unreachable),
-            eventfd => Some(Known::Bell(eventfd as Fd - 1)),
+            eventfd => Some(Known::Bell((eventfd & !(IDLE as u32)) as Fd - 1)),
         }
     }
 
@@ -612,6 +651,25 @@ impl Bell {
             if known >> 32 == u64::from(poller) {
                 // Lost: somebody else put another there.
                 let _ = place.compare_exchange(known, 0, AcqRel, Relaxed);
+            }
+        }
+    }
+
+    /// Has those closed that nobody `is_named` any more, and were not the last time either: by now who looked one up then has rung it.
+    /// The first time they are marked ([`IDLE`]).
+    fn sweep(&self, is_named: impl Fn(u32) -> bool) {
+        for place in (0..KNOWN).filter_map(|place| self.0.at(place)) {
+            let known = place.load(Acquire);
+            let Some(Known::Bell(eventfd)) = Self::read(known as u32) else { continue };
+            let next = match (is_named((known >> 32) as u32), known & IDLE != 0) {
+                (true, false) => continue,
+                (true, true) => known & !IDLE,
+                (false, false) => known | IDLE,
+                (false, true) => 0,
+            };
+            // Lost: somebody else put another there.
+            if place.compare_exchange(known, next, AcqRel, Relaxed).is_ok() && next == 0 {
+                drop_internal(eventfd);
             }
         }
     }

@@ -107,9 +107,12 @@ impl Patience {
                         return Err(CANCELLED);
                     }
                     // Where a signal ends the call, handlers with SA_RESTART or not, futex_waitv(2) would not do, but poll(2).
+                    // It would not sleep where bytes are there, but not enough: that goes on in slices.
                     if self.timeout == 0 && !self.moved {
                         how.ends = process::current().map(Attachment::ends);
-                    } else if let Some(slept) = poll::sleep_on_channel(channel, interest, how.deadline) {
+                    } else if !matches!(interest, Interest::More(_))
+                        && let Some(slept) = poll::sleep_on_channel(channel, interest, how.deadline)
+                    {
                         return match slept {
                             Err(errno) => self.interrupted_by(errno),
                             Ok(()) => Ok(()),
@@ -120,19 +123,15 @@ impl Patience {
         }
     }
 
-    /// Waits a moment for more than `seen` unread bytes (MSG_PEEK with MSG_WAITALL, which leaves the bytes where they are).
-    pub(crate) fn nap(&mut self, channel: &Channel<'static>, seen: usize) -> Result<(), Errno> {
-        if self.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
+    /// Waits for more than `seen` unread bytes (MSG_PEEK with MSG_WAITALL, which leaves the bytes where they are).
+    ///
+    /// # Errors
+    /// As [`Patience::wait`]; `EAGAIN` also where no more will come.
+    pub(crate) fn wait_for_more(&mut self, channel: &Channel<'static>, seen: usize) -> Result<(), Errno> {
+        if channel.queued_in() <= seen && at_end(channel) {
             return Err(Errno::AGAIN);
         }
-        if channel.queued_in() > seen || at_end(channel) {
-            return if at_end(channel) && channel.queued_in() <= seen { Err(Errno::AGAIN) } else { Ok(()) };
-        }
-        let moment = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 200_000 };
-        match rustix::thread::nanosleep(&moment) {
-            rustix::thread::NanosleepRelativeResult::Interrupted(_) => self.interrupted(),
-            _ => Ok(()),
-        }
+        self.wait(channel, Interest::More(seen))
     }
 
     /// A sleep in the kernel ended with this.

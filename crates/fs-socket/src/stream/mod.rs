@@ -29,8 +29,8 @@ use crate::{
 /// ancillary data.
 #[inline]
 pub fn send(fd: Fd, bufs: &[IoVec<'_>], flags: u32, _destination: Option<&[u8]>, _control: &[u8]) -> Ours<usize> {
-    let socket = table::find(fd)?;
-    let Some(channel) = socket.channel() else { return disconnected(socket) };
+    let (socket, channel) = connection(fd)?;
+    let Some(channel) = channel else { return disconnected(socket) };
     let mut room = iovec::Room::new();
     Some(iovec::to_send(bufs, &mut room).and_then(|(bufs, total)| send_on(fd, socket, &channel, bufs, total, flags)))
 }
@@ -58,6 +58,20 @@ fn send_on(
         Ok(sent) => send_rest(fd, socket, channel, bufs, total, flags, sent),
         Err(Errno::AGAIN) => send_rest(fd, socket, channel, bufs, total, flags, 0),
         Err(errno) => Err(errno),
+    }
+}
+
+/// The socket behind a number, and its channel if it is one.
+#[inline]
+fn connection(fd: Fd) -> Option<(&'static Socket, Option<Channel<'static>>)> {
+    let entry = table::entry(fd)?;
+    loop {
+        let socket = entry.load()?;
+        let channel = socket.channel();
+        // Closed in between, its memory may be another connection's by now. The entry went before that.
+        if core::ptr::eq(entry.load()?, socket) {
+            return Some((socket, channel));
+        }
     }
 }
 
@@ -173,8 +187,8 @@ fn behind<'a>(bufs: &'a [IoSlice<'_>], mut skip: usize) -> &'a [u8] {
 /// The receive family: `recv`, `recvfrom`, `recvmsg`, and with [`flags::FILE`] `read` and `readv`.
 #[inline]
 pub fn recv(fd: Fd, bufs: &mut [IoVecMut<'_>], flags: u32) -> Ours<Received> {
-    let socket = table::find(fd)?;
-    let Some(channel) = socket.channel() else { return disconnected(socket) };
+    let (socket, channel) = connection(fd)?;
+    let Some(channel) = channel else { return disconnected(socket) };
     let mut room = iovec::Room::new();
     Some(
         iovec::to_receive(bufs, flags & flags::TRUNC != 0, &mut room)
@@ -273,14 +287,19 @@ fn recv_more(
             }
         }
         patience.moved(bytes);
-        let waited =
-            if how.peek && bytes != 0 { patience.nap(channel, bytes) } else { patience.wait(channel, Interest::Read) };
+        let waited = if how.peek && bytes != 0 {
+            patience.wait_for_more(channel, bytes)
+        } else {
+            patience.wait(channel, Interest::Read)
+        };
         match waited {
             // Nothing was asked for: it waits once (the loop of tcp_recvmsg_locked() ends by its length).
             Err(Errno::AGAIN) if total == 0 => return Ok(Received::default()),
             Ok(()) if total == 0 && channel.is_ready(Interest::Read) => return Ok(Received::default()),
             // For bytes, or to look again: the daemon wakes all when one that shares the connection ends.
             Ok(()) => {}
+            // Nothing has been taken: the call is made again.
+            Err(errno @ channel::CANCELLED) if how.peek => return Err(errno),
             Err(errno) => return done(bytes, errno),
         }
     }
@@ -372,8 +391,8 @@ fn blocks(channel: &Channel<'static>, flags: u32) -> bool {
 
 /// How many bytes would be taken now, at least; waits for some if the socket blocks (for splice).
 pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
-    let socket = table::find(fd).ok_or(Errno::BADF)?;
-    let channel = socket.channel().ok_or(Errno::BADF)?;
+    let (socket, channel) = connection(fd).ok_or(Errno::BADF)?;
+    let channel = channel.ok_or(Errno::BADF)?;
     let mut patience = Patience::new(socket.timeout(true));
     loop {
         match channel.writing() {
@@ -395,7 +414,7 @@ pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
 
 /// The pending error of a connection, as SO_ERROR takes it.
 pub fn take_error(fd: Fd) -> Option<Errno> {
-    table::find(fd)?.channel()?.take_error()
+    connection(fd)?.1?.take_error()
 }
 
 /// Whether bytes go through us (for sendfile and splice).

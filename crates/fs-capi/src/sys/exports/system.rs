@@ -126,10 +126,17 @@ unsafe fn served(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
             }
             libc::SYS_clone3 => return clone3(a, b),
             // A ring does not know our sockets: what it is asked of one would fail or never come. As on a kernel without rings,
-            // the program takes epoll.
-            libc::SYS_io_uring_setup if fs_socket::process::attached().is_some() => {
-                set_errno(libc::ENOSYS);
-                return Some(-1);
+            // the program takes epoll. One that is made without a daemon keeps this process away from the next one.
+            libc::SYS_io_uring_setup => {
+                let mut ring = -1;
+                let make = || {
+                    ring = real::syscall(number, a, b, c, d, e, f);
+                    ring >= 0
+                };
+                if fs_socket::process::make_ring(make).is_none() {
+                    set_errno(libc::ENOSYS);
+                }
+                return Some(ring);
             }
             libc::SYS_landlock_restrict_self => {
                 fs_socket::restrict();

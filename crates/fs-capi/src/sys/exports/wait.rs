@@ -103,9 +103,10 @@ const FEW: nfds_t = 64;
 
 /// RLIMIT_NOFILE: longer arrays are EINVAL (poll(2)).
 fn open_files() -> nfds_t {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // The kernel's, which for a moment may be higher than the program's: nobody waits for the end of that here.
     // SAFETY: writes the structure.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    unsafe { real::getrlimit64(libc::RLIMIT_NOFILE, &raw mut limit) };
     limit.rlim_cur.min(c_int::MAX as u64)
 }
 
