@@ -334,6 +334,50 @@ def time_out_of_a_call_is_taken_away(t):
         raise Broken("a recv(2) with SO_RCVTIMEO waits for ever at its client's word") from None
 
 
+@attack("a peer that says what is over")
+def memory_in_use_is_said_to_be_over(t):
+    """A client writes that its arena takes no more and has no connection in use: its server takes that memory away under its own calls."""
+    t.start()
+    server = t.py("""
+import selectors, socket
+s = socket.create_server(('127.0.0.1', 7123), backlog=64)
+e = selectors.DefaultSelector(); e.register(s, selectors.EVENT_READ)
+print('ready', flush=True)
+while True:
+    for key, _ in e.select():
+        if key.fileobj is s:
+            c, _ = s.accept(); e.register(c, selectors.EVENT_READ)
+            continue
+        try:
+            data = key.fileobj.recv(100)
+            if data: key.fileobj.send(data); continue
+        except OSError as error: print('error', error.errno, flush=True)
+        e.unregister(key.fileobj); key.fileobj.close()
+""")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    _, memory = liar("route", fd, "127.0.0.1:7123")[1].split(":")
+    channel, _ = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:40000", "127.0.0.1:7123")
+    liar("send", channel, "1")
+    liar("recv", channel)
+    for field in "slots", "head.closed":
+        liar("poke", memory, field, 0 if field == "slots" else 1)
+    # Each child is a client process of its own: the server looks for memory that is over with each 32nd.
+    said = t.run("""
+import os, socket
+for _ in range(200):
+    child = os.fork()
+    if child == 0:
+        try:
+            c = socket.create_connection(('127.0.0.1', 7123), 5); c.sendall(b'x'); os._exit(c.recv(1) != b'x')
+        finally: os._exit(1)
+    if os.waitpid(child, 0)[1]: print('failed', flush=True)
+""")
+    answer = liar.may("send", channel, "2") and liar.may("recv", channel)
+    if "error" in server.said() or not answer or "failed" in said:
+        raise Broken(f"memory of a connection went in the middle of it, as its client had said ({server.said()[-200:]!r} {said!r})")
+
+
 @attack("a peer that fills the queue")
 def backlog_is_the_listeners(t):
     """The limit of those that wait for accept lies in memory that the client can write: a backlog of 1 takes thousands."""

@@ -27,6 +27,17 @@ impl Arena {
         holder::break_own(&self.locks().inbox);
     }
 
+    /// Whether a thread of this process has a lock of this side in one of the slots 64 `word` … 64 `word` + 63: it is in the middle of a
+    /// call, whatever the words say that the peer writes. In memory that one of them was used in: of others it would take a page.
+    pub fn is_locked_here(&self, word: usize) -> bool {
+        let slots = self.geometry().slots;
+        let first = u32::try_from(word).unwrap_or(u32::MAX).saturating_mul(64).min(slots);
+        (first..slots.min(first.saturating_add(64))).any(|slot| {
+            let locks = self.slot_locks(slot);
+            [&locks.receive, &locks.send].into_iter().any(|lock| holder::is_of(lock, holder::attachment()))
+        })
+    }
+
     /// Slots in use now.
     pub fn used_slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.slot_map().iter().enumerate().flat_map(|(i, word)| {

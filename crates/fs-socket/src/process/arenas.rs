@@ -1,7 +1,7 @@
 //! Arenas that this process has mapped: never moved, and known by (life of the attachment, number, side).
 //!
 //! An [`Arena`] lives for ever: a thread that looked a socket up just before another closed it, and pollers, may still look
-//! at it. Its memory goes when it is closed and nothing of it is in use ([`sweep`]).
+//! at it. Its memory goes when it is closed and nothing of it is in use ([`sweep`]), by this process's own books.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::{
     descriptor::numbers,
     process::{self, Attachment},
+    socket::Socket,
     sys::{array::Array, pointer::Pointer},
 };
 
@@ -31,6 +32,11 @@ pub(crate) struct Mapped {
     opened: AtomicU32,
     /// Of the last connection opened.
     slot: AtomicU32,
+    /// Bit n: a socket here has had one of its slots 64 n … 64 n + 63.
+    used: [AtomicU64; WORDS],
+    /// The last sweep that has found a socket of it; and the first since then that found it over and in nobody's use here, 0: none has.
+    in_use: AtomicU32,
+    idle_since: AtomicU32,
     /// For the listener that it leads to: its place there + 1.
     place: AtomicU32,
     /// The same, by [`Shared`]: poller << 32 | its lane.
@@ -40,6 +46,9 @@ pub(crate) struct Mapped {
     /// Ends that are true, as the daemon says.
     ends: [Ends; ENDS],
 }
+
+/// An arena has 65536 slots at most.
+const WORDS: usize = 16;
 
 /// Pairs of addresses that one client and one listener use; others are asked for each time.
 const ENDS: usize = 4;
@@ -133,6 +142,25 @@ impl Mapped {
     /// A connection was opened in this slot.
     pub(crate) fn record_slot(&self, slot: u32) {
         self.slot.store(slot, Relaxed);
+    }
+
+    /// A socket stands for a connection in this slot.
+    pub(crate) fn record_use(&self, slot: u32) {
+        let (word, bit) = (slot as usize / 64 / 64 % WORDS, 1 << (slot / 64 % 64));
+        if let Some(used) = self.used.get(word)
+            && used.load(Relaxed) & bit == 0
+        {
+            used.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// A thread of this process is in the middle of a call on it.
+    fn is_in_call(&self) -> bool {
+        let words = self.used.iter().enumerate().flat_map(|(n, word)| {
+            let word = word.load(Relaxed);
+            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| n * 64 + bit)
+        });
+        words.into_iter().any(|word| self.arena.is_locked_here(word))
     }
 
     /// What the attachment page says of a channel of it.
@@ -233,22 +261,43 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Arena> {
     mapped.map(Mapped::arena).filter(|arena| !arena.is_retired())
 }
 
-/// Mapped since the last [`sweep`].
+/// How many arenas have been mapped.
 static NEW: AtomicU32 = AtomicU32::new(0);
 
-/// How many arenas are mapped between two looks for dead ones: each is 20 GiB of the 128 TiB of addresses there are.
-const SWEEP: u32 = 64;
+/// Sweeps between the first that finds an arena in nobody's use and the one that gives it back. One would be as good as none where two
+/// threads sweep at once.
+const REST: u32 = 2;
 
-/// Gives back the memory of arenas that are over: their opener or their listener is gone, and so are all connections. By the
-/// next time those who looked at one last have looked away: what they wrote there goes too, and the arena is forgotten.
-fn sweep() {
+/// How many arenas are mapped between two looks for dead ones: each is 20 GiB of the 128 TiB of addresses there are.
+const SWEEP: u32 = 32;
+
+/// Gives back the memory of arenas that are over: their opener or their listener is gone, and so are all connections. That its
+/// words say so does not suffice, as its peer writes them: no socket of this process is one of its connections, and no thread has a
+/// lock in it, in this sweep and for [`REST`] before it, so that those who looked at one last have looked away. By the next sweep
+/// what they wrote there goes too, and the arena is forgotten. `number`: counts up, from 1.
+fn sweep(number: u32) {
+    Socket::each(|socket| {
+        if let Some(mapped) = socket.mapped() {
+            // Another thread may be in a later sweep.
+            mapped.in_use.fetch_max(number, Relaxed);
+        }
+    });
     for place in (0..COUNT).filter_map(|place| MAPPED.at(place)) {
         let Some(mapped) = place.load() else { continue };
         if mapped.arena.is_retired() {
             place.store(None);
             mapped.arena.clear_retired();
-        } else if mapped.arena.is_closed() && mapped.arena.used() == 0 {
-            mapped.arena.retire();
+            continue;
+        }
+        let is_over = mapped.arena.is_closed() && mapped.arena.used() == 0;
+        if !is_over || mapped.in_use.load(Relaxed) >= number || mapped.is_in_call() {
+            mapped.idle_since.store(0, Relaxed);
+            continue;
+        }
+        match mapped.idle_since.load(Relaxed) {
+            0 => mapped.idle_since.store(number, Relaxed),
+            since if number.saturating_sub(since) >= REST => mapped.arena.retire(),
+            _ => {}
         }
     }
 }
@@ -267,8 +316,9 @@ fn enter(
     side: Side,
     map: impl FnOnce() -> Result<Arena, Errno>,
 ) -> Option<&'static Mapped> {
-    if NEW.fetch_add(1, Relaxed) % SWEEP == SWEEP - 1 {
-        sweep();
+    let new = NEW.fetch_add(1, Relaxed).wrapping_add(1);
+    if new.is_multiple_of(SWEEP) {
+        sweep(new / SWEEP);
     }
     let arena = map().ok()?;
     let mapped = Mapped {
@@ -277,6 +327,9 @@ fn enter(
         life: attachment.life(),
         opened: AtomicU32::new(0),
         slot: AtomicU32::new(0),
+        used: [const { AtomicU64::new(0) }; WORDS],
+        in_use: AtomicU32::new(0),
+        idle_since: AtomicU32::new(0),
         place: AtomicU32::new(0),
         lanes: [const { AtomicU64::new(0) }; 2],
         trusted: AtomicU32::new(0),
