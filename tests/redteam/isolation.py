@@ -315,7 +315,7 @@ def call_that_never_waits_is_made_to(t):
     t.start()
     t.py(DRAINS, 7121)
     with_words(t, 7121, 0)
-    said = t.run("import socket\nc = socket.create_connection(('127.0.0.1', 7121), 5); c.settimeout(5); c.sendall(b'hello')\n"
+    said = t.run("import socket\nc = socket.create_connection(('127.0.0.1', 7121), 15); c.settimeout(15); c.sendall(b'hello')\n"
                  "print(c.recv(100))")
     if "b'h" not in said:
         raise Broken(f"a server that never waits sleeps in recv(2) of a client that says so: another one hears {said!r}")
@@ -329,7 +329,7 @@ def time_out_of_a_call_is_taken_away(t):
     # Kept: its end would be the connection's.
     _client = with_words(t, 7122, 0)
     try:
-        server.wait_for("EAGAIN", 12)
+        server.wait_for("EAGAIN", 15)
     except RuntimeError:
         raise Broken("a recv(2) with SO_RCVTIMEO waits for ever at its client's word") from None
 
@@ -369,13 +369,49 @@ for _ in range(200):
     child = os.fork()
     if child == 0:
         try:
-            c = socket.create_connection(('127.0.0.1', 7123), 5); c.sendall(b'x'); os._exit(c.recv(1) != b'x')
+            c = socket.create_connection(('127.0.0.1', 7123), 15); c.sendall(b'x'); os._exit(c.recv(1) != b'x')
         finally: os._exit(1)
     if os.waitpid(child, 0)[1]: print('failed', flush=True)
 """)
     answer = liar.may("send", channel, "2") and liar.may("recv", channel)
     if "error" in server.said() or not answer or "failed" in said:
         raise Broken(f"memory of a connection went in the middle of it, as its client had said ({server.said()[-200:]!r} {said!r})")
+
+
+@attack("a peer that fills the queue")
+def queue_without_end(t):
+    """A client fills the queue of its server as fast as that looks, with connections that are refused: an accept(2) that never waits never ends."""
+    t.start()
+    t.py("""
+import selectors, socket
+s = socket.create_server(('127.0.0.1', 7124)); s.setblocking(False)
+e = selectors.DefaultSelector(); e.register(s, selectors.EVENT_READ)
+print('ready', flush=True)
+while True:
+    for key, _ in e.select():
+        try:
+            if key.fileobj is s:
+                while True: c, _ = s.accept(); c.setblocking(False); e.register(c, selectors.EVENT_READ)
+            else:
+                data = key.fileobj.recv(1000)
+                if data: key.fileobj.send(data)
+                else: e.unregister(key.fileobj); key.fileobj.close()
+        except BlockingIOError: pass
+        except OSError:
+            if key.fileobj is not s: e.unregister(key.fileobj); key.fileobj.close()
+""")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    _, memory = liar("route", fd, "127.0.0.1:7124")[1].split(":")
+    liar("poke4", memory, "head.limit", 0)
+    # From where its sockets are not: none of them is accepted.
+    liar("flood", liar("map", memory, "A", "own")[0], "10.9.8.7:40000", "127.0.0.1:7124")
+    time.sleep(0.3)
+    for n in range(3):
+        said = t.run("import socket\nc = socket.create_connection(('127.0.0.1', 7124), 15); c.settimeout(15); c.sendall(b'hello')\n"
+                     "print(c.recv(100))")
+        if "hello" not in said:
+            raise Broken(f"a server that never waits is kept in accept(2) by a client's queue: another one hears {said!r}")
 
 
 @attack("a peer that fills the queue")

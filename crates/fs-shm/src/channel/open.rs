@@ -118,11 +118,21 @@ impl<'a> Channel<'a> {
     /// Takes the oldest connection out of the inbox (side B). One reference. It may have been closed or reset by its
     /// opener already, as on the kernel. `None`: nobody waits.
     pub fn accept(arena: &'a Arena) -> Option<Self> {
+        let mut vain = u32::MAX;
+        Self::accept_within(arena, &mut vain)
+    }
+
+    /// [`Channel::accept`], but for so many entries at most that are no connection to accept: none's, others', or given up. Each counts
+    /// one of them away. With none left there may be one behind them.
+    pub fn accept_within(arena: &'a Arena, vain: &mut u32) -> Option<Self> {
         if arena.side() != Side::B {
             return None;
         }
         // Not more than fit: a hostile opener could go on pushing.
         for _ in 0..=arena.geometry().slots {
+            if *vain == 0 {
+                return None;
+            }
             let (position, entry) = arena.oldest()?;
             let (slot, generation) = (entry as u32, (entry >> 32) as u32);
             let channel = Channel::with_generation(arena, slot, generation);
@@ -144,6 +154,7 @@ impl<'a> Channel<'a> {
             if arena.has_kept_out() {
                 arena.admit();
             }
+            *vain -= 1;
             let Some((channel, before)) = taken else { continue };
             if before.gave_up() && !channel.is_core() {
                 // Nobody was told that it is connected.
