@@ -4,6 +4,7 @@ use fs_daemon::{Config, Daemon};
 use fs_shm::control::{
     Claimed, Client, Error, Fd, KernelReason, Listening, Object, PeerSide, Request, SideMemory, Way, Welcome,
 };
+use fs_shm::layout::SlotLocks;
 use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
 use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Readiness, Side};
 use std::net::{SocketAddr, TcpListener};
@@ -242,6 +243,33 @@ fn a_reference_that_a_dead_process_left_goes() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(b.refs(), 2);
     drop(client);
+}
+
+/// A process has let go of a connection, and is killed while a thread of it is in the middle of that: who holds it too does not wait.
+#[test]
+fn locks_of_a_connection_that_a_dead_process_had_let_go_of_are_free() {
+    let daemon = start();
+    let Pair { client, server, a, b, arena, .. } = pair(&daemon);
+    let (child, end) = Client::pair().unwrap();
+    let (id, page) = server.client.fork(end).unwrap();
+    let page = AttachmentPage::map(page.as_fd()).unwrap();
+    page.clear(4);
+    let memory = server.client.arena(arena, Side::B).unwrap();
+    let [shared, locks] = memory.fds();
+    let place = Geometry::SMALL.slot_locks(b.slot()) + std::mem::offset_of!(SlotLocks, send);
+    let held = u64::from(id) << 32 | 1;
+    rustix::io::pwrite(locks, &held.to_ne_bytes(), place as u64).unwrap();
+    // Whatever its peer says of the slot.
+    rustix::io::pwrite(shared, &[0; 8], Geometry::SMALL.slot_map() as u64).unwrap();
+    drop(child);
+    soon("the lock is free", || {
+        let mut now = [0; 8];
+        rustix::io::pread(locks, &mut now, place as u64).unwrap();
+        now == [0; 8]
+    });
+    assert_eq!(b.send_one(b"on").unwrap(), 2);
+    assert!(a.readiness().contains(Readiness::IN) && b.is_held());
+    drop((client, server));
 }
 
 /// A process that has ended in its sleep is not taken for a sleeper, though a child of it holds the poller still.

@@ -100,6 +100,12 @@ impl<'a> Channel<'a> {
         (state.phase() != state::Phase::Free).then_some(Channel { arena, block, slot, generation })
     }
 
+    /// The slot, whatever lives in it: for its locks.
+    pub(crate) fn in_any_life(arena: &'a Arena, slot: u32) -> Option<Self> {
+        let stale = Self::with_generation(arena, slot, 0)?;
+        Some(Channel { generation: State(stale.block.state.load(Acquire)).generation(), ..stale })
+    }
+
     /// The handle that was taken apart into slot and generation. `None`: no such slot. Whether it is stale, each call
     /// finds out by itself.
     #[inline]
