@@ -388,18 +388,54 @@ fn a_descriptor_on_its_way_lives_on() {
         Error::Failed(Errno::ACCESS),
         "not before the claim"
     );
+    // The reference and the entry are one change.
+    receiver.page.begin_change();
     let Some((claimed, Claimed::Arena(memory))) = receiver.client.claim(socket.as_fd()).unwrap() else { panic!() };
     assert_eq!(receiver.client.arena(arena, Side::B).unwrap_err(), Error::Failed(Errno::ACCESS), "the peer's side");
     assert_eq!(claimed, object);
     assert!(receiver.page.set(20, object, cookie));
+    receiver.page.end_change();
     let mine = Channel::at(map(&memory, Side::A), a.slot()).unwrap();
     assert_eq!(mine.refs(), 1);
     mine.send_one(b"from the new owner").unwrap();
     assert!(b.readiness().contains(Readiness::IN) && !b.readiness().contains(Readiness::RDHUP));
     // Unshared, but held by somebody: the descriptor is proof enough.
     let other = attach(&daemon);
+    other.page.begin_change();
     assert_eq!(other.client.claim(socket.as_fd()).unwrap().unwrap().0, object);
     assert_eq!(mine.refs(), 2);
+    other.page.end_change();
+}
+
+/// Who claims gives up before he is answered, or is answered twice for one descriptor: what he does not write down does not keep the
+/// connection open.
+#[test]
+fn a_claim_that_is_not_taken_up_leaves_no_reference() {
+    let daemon = start();
+    let Pair { client, server: _server, a, b, arena, .. } = pair(&daemon);
+    let socket = fresh();
+    let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
+    let object = Object::Channel { arena, slot: a.slot(), side: PeerSide::A };
+    assert!(client.page.set(7, object, cookie));
+    client.client.share(object, cookie, 7, Some(socket.as_fd())).unwrap();
+    assert_eq!(a.refs(), 2);
+    let receiver = attach(&daemon);
+    let claim = || assert_eq!(receiver.client.claim(socket.as_fd()).unwrap().unwrap().0, object);
+    claim();
+    soon("the share's reference is gone", || a.refs() == 1);
+    // Once more for one descriptor, in one change.
+    receiver.page.begin_change();
+    claim();
+    claim();
+    assert_eq!(a.refs(), 3);
+    assert!(receiver.page.set(20, object, cookie));
+    receiver.page.end_change();
+    soon("there is one for each entry", || a.refs() == 2);
+    drop(client);
+    soon("the receiver has it alone", || a.refs() == 1);
+    assert!(!b.readiness().contains(Readiness::RDHUP));
+    drop(receiver);
+    soon("FIN", || b.readiness().contains(Readiness::RDHUP));
 }
 
 /// Another's socket, which is about to be passed, cannot be made to stand for a connection of one's own.
