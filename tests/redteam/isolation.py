@@ -251,6 +251,169 @@ def lock_of_the_sender_is_held(t):
     locked(t, 7108, "send")
 
 
+# Answers each byte that it is told.
+ANSWERS = """
+import socket, struct, sys
+s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('ready', flush=True)
+c, _ = s.accept()
+if len(sys.argv) > 2: c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', int(sys.argv[2]), 0))
+try:
+    while c.send(c.recv(1)): pass
+except BlockingIOError: print('EAGAIN', flush=True)
+"""
+
+# Reads until there is nothing, as who is told of edges does.
+DRAINS = """
+import selectors, socket, sys
+s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); s.setblocking(False)
+e = selectors.DefaultSelector(); e.register(s, selectors.EVENT_READ)
+print('ready', flush=True)
+while True:
+    for key, _ in e.select():
+        try:
+            if key.fileobj is s:
+                c, _ = s.accept(); c.setblocking(False); e.register(c, selectors.EVENT_READ)
+            else:
+                while data := key.fileobj.recv(1): key.fileobj.send(data)
+                e.unregister(key.fileobj); key.fileobj.close()
+        except BlockingIOError: pass
+"""
+
+
+def with_words(t, port, value):
+    """A connection to the server there, over which has gone a byte and its answer; then all words beside references, SO_ERROR, flags and
+    buffers of the server's side, in memory that its client maps, become `value`, and another byte and its answer go."""
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    _, memory = liar("route", fd, f"127.0.0.1:{port}")[1].split(":")
+    channel, slot = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:40000", f"127.0.0.1:{port}")
+    for byte in "12":
+        liar("send", channel, byte)
+        liar("recv", channel)
+        if byte == "1":
+            line = int(liar("place", f"own,{slot},1")[0])
+            for word in (1, 4, *range(7, 16)):
+                liar("poke4", memory, line + 4 * word, value)
+    return liar, channel
+
+
+@attack("a peer that says how calls wait")
+def call_that_waits_is_made_not_to(t):
+    """A server's connection blocks (no O_NONBLOCK), and its client says that it does not."""
+    t.start()
+    server = t.py(ANSWERS, 7120)
+    liar, channel = with_words(t, 7120, 0o4000)
+    time.sleep(0.3)
+    said = liar.may("send", channel, "3") and liar.may("recv", channel)
+    if "EAGAIN" in server.said() or not said:
+        raise Broken(f"a server's recv(2) that waits has answered EAGAIN at its client's word ({server.said()[-200:]!r})")
+
+
+@attack("a peer that says how calls wait")
+def call_that_never_waits_is_made_to(t):
+    """A server's connection is O_NONBLOCK, and its client says that it is not: the server sleeps with all its other clients."""
+    t.start()
+    t.py(DRAINS, 7121)
+    with_words(t, 7121, 0)
+    said = t.run("import socket\nc = socket.create_connection(('127.0.0.1', 7121), 15); c.settimeout(15); c.sendall(b'hello')\n"
+                 "print(c.recv(100))")
+    if "b'h" not in said:
+        raise Broken(f"a server that never waits sleeps in recv(2) of a client that says so: another one hears {said!r}")
+
+
+@attack("a peer that says how calls wait")
+def time_out_of_a_call_is_taken_away(t):
+    """A server's connection has SO_RCVTIMEO of a second, and its client says that it has none."""
+    t.start()
+    server = t.py(ANSWERS, 7122, 1)
+    # Kept: its end would be the connection's.
+    _client = with_words(t, 7122, 0)
+    try:
+        server.wait_for("EAGAIN", 15)
+    except RuntimeError:
+        raise Broken("a recv(2) with SO_RCVTIMEO waits for ever at its client's word") from None
+
+
+@attack("a peer that says what is over")
+def memory_in_use_is_said_to_be_over(t):
+    """A client writes that its arena takes no more and has no connection in use: its server takes that memory away under its own calls."""
+    t.start()
+    server = t.py("""
+import selectors, socket
+s = socket.create_server(('127.0.0.1', 7123), backlog=64)
+e = selectors.DefaultSelector(); e.register(s, selectors.EVENT_READ)
+print('ready', flush=True)
+while True:
+    for key, _ in e.select():
+        if key.fileobj is s:
+            c, _ = s.accept(); e.register(c, selectors.EVENT_READ)
+            continue
+        try:
+            data = key.fileobj.recv(100)
+            if data: key.fileobj.send(data); continue
+        except OSError as error: print('error', error.errno, flush=True)
+        e.unregister(key.fileobj); key.fileobj.close()
+""")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    _, memory = liar("route", fd, "127.0.0.1:7123")[1].split(":")
+    channel, _ = liar("open", liar("map", memory, "A", "own")[0], "127.0.0.1:40000", "127.0.0.1:7123")
+    liar("send", channel, "1")
+    liar("recv", channel)
+    for field in "slots", "head.closed":
+        liar("poke", memory, field, 0 if field == "slots" else 1)
+    # Each child is a client process of its own: the server looks for memory that is over with each 32nd.
+    said = t.run("""
+import os, socket
+for _ in range(200):
+    child = os.fork()
+    if child == 0:
+        try:
+            c = socket.create_connection(('127.0.0.1', 7123), 15); c.sendall(b'x'); os._exit(c.recv(1) != b'x')
+        finally: os._exit(1)
+    if os.waitpid(child, 0)[1]: print('failed', flush=True)
+""")
+    answer = liar.may("send", channel, "2") and liar.may("recv", channel)
+    if "error" in server.said() or not answer or "failed" in said:
+        raise Broken(f"memory of a connection went in the middle of it, as its client had said ({server.said()[-200:]!r} {said!r})")
+
+
+@attack("a peer that fills the queue")
+def queue_without_end(t):
+    """A client fills the queue of its server as fast as that looks, with connections that are refused: an accept(2) that never waits never ends."""
+    t.start()
+    t.py("""
+import selectors, socket
+s = socket.create_server(('127.0.0.1', 7124)); s.setblocking(False)
+e = selectors.DefaultSelector(); e.register(s, selectors.EVENT_READ)
+print('ready', flush=True)
+while True:
+    for key, _ in e.select():
+        try:
+            if key.fileobj is s:
+                while True: c, _ = s.accept(); c.setblocking(False); e.register(c, selectors.EVENT_READ)
+            else:
+                data = key.fileobj.recv(1000)
+                if data: key.fileobj.send(data)
+                else: e.unregister(key.fileobj); key.fileobj.close()
+        except BlockingIOError: pass
+        except OSError:
+            if key.fileobj is not s: e.unregister(key.fileobj); key.fileobj.close()
+""")
+    liar = t.liar().attach()
+    fd = liar("socket", "v4")[0]
+    _, memory = liar("route", fd, "127.0.0.1:7124")[1].split(":")
+    liar("poke4", memory, "head.limit", 0)
+    # From where its sockets are not: none of them is accepted.
+    liar("flood", liar("map", memory, "A", "own")[0], "10.9.8.7:40000", "127.0.0.1:7124")
+    time.sleep(0.3)
+    for n in range(3):
+        said = t.run("import socket\nc = socket.create_connection(('127.0.0.1', 7124), 15); c.settimeout(15); c.sendall(b'hello')\n"
+                     "print(c.recv(100))")
+        if "hello" not in said:
+            raise Broken(f"a server that never waits is kept in accept(2) by a client's queue: another one hears {said!r}")
+
+
 @attack("a peer that fills the queue")
 def backlog_is_the_listeners(t):
     """The limit of those that wait for accept lies in memory that the client can write: a backlog of 1 takes thousands."""

@@ -4,6 +4,7 @@ use fs_daemon::{Config, Daemon};
 use fs_shm::control::{
     Claimed, Client, Error, Fd, KernelReason, Listening, Object, PeerSide, Request, SideMemory, Way, Welcome,
 };
+use fs_shm::layout::SlotLocks;
 use fs_shm::pages::{AttachmentPage, DirectoryPage, ListenerPage};
 use fs_shm::{Arena, Channel, Errno, Geometry, NoBells, OpenArgs, Readiness, Side};
 use std::net::{SocketAddr, TcpListener};
@@ -244,6 +245,33 @@ fn a_reference_that_a_dead_process_left_goes() {
     drop(client);
 }
 
+/// A process has let go of a connection, and is killed while a thread of it is in the middle of that: who holds it too does not wait.
+#[test]
+fn locks_of_a_connection_that_a_dead_process_had_let_go_of_are_free() {
+    let daemon = start();
+    let Pair { client, server, a, b, arena, .. } = pair(&daemon);
+    let (child, end) = Client::pair().unwrap();
+    let (id, page) = server.client.fork(end).unwrap();
+    let page = AttachmentPage::map(page.as_fd()).unwrap();
+    page.clear(4);
+    let memory = server.client.arena(arena, Side::B).unwrap();
+    let [shared, locks] = memory.fds();
+    let place = Geometry::SMALL.slot_locks(b.slot()) + std::mem::offset_of!(SlotLocks, send);
+    let held = u64::from(id) << 32 | 1;
+    rustix::io::pwrite(locks, &held.to_ne_bytes(), place as u64).unwrap();
+    // Whatever its peer says of the slot.
+    rustix::io::pwrite(shared, &[0; 8], Geometry::SMALL.slot_map() as u64).unwrap();
+    drop(child);
+    soon("the lock is free", || {
+        let mut now = [0; 8];
+        rustix::io::pread(locks, &mut now, place as u64).unwrap();
+        now == [0; 8]
+    });
+    assert_eq!(b.send_one(b"on").unwrap(), 2);
+    assert!(a.readiness().contains(Readiness::IN) && b.is_held());
+    drop((client, server));
+}
+
 /// A process that has ended in its sleep is not taken for a sleeper, though a child of it holds the poller still.
 #[test]
 fn a_dead_sleeper_takes_no_rings() {
@@ -360,18 +388,54 @@ fn a_descriptor_on_its_way_lives_on() {
         Error::Failed(Errno::ACCESS),
         "not before the claim"
     );
+    // The reference and the entry are one change.
+    receiver.page.begin_change();
     let Some((claimed, Claimed::Arena(memory))) = receiver.client.claim(socket.as_fd()).unwrap() else { panic!() };
     assert_eq!(receiver.client.arena(arena, Side::B).unwrap_err(), Error::Failed(Errno::ACCESS), "the peer's side");
     assert_eq!(claimed, object);
     assert!(receiver.page.set(20, object, cookie));
+    receiver.page.end_change();
     let mine = Channel::at(map(&memory, Side::A), a.slot()).unwrap();
     assert_eq!(mine.refs(), 1);
     mine.send_one(b"from the new owner").unwrap();
     assert!(b.readiness().contains(Readiness::IN) && !b.readiness().contains(Readiness::RDHUP));
     // Unshared, but held by somebody: the descriptor is proof enough.
     let other = attach(&daemon);
+    other.page.begin_change();
     assert_eq!(other.client.claim(socket.as_fd()).unwrap().unwrap().0, object);
     assert_eq!(mine.refs(), 2);
+    other.page.end_change();
+}
+
+/// Who claims gives up before he is answered, or is answered twice for one descriptor: what he does not write down does not keep the
+/// connection open.
+#[test]
+fn a_claim_that_is_not_taken_up_leaves_no_reference() {
+    let daemon = start();
+    let Pair { client, server: _server, a, b, arena, .. } = pair(&daemon);
+    let socket = fresh();
+    let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
+    let object = Object::Channel { arena, slot: a.slot(), side: PeerSide::A };
+    assert!(client.page.set(7, object, cookie));
+    client.client.share(object, cookie, 7, Some(socket.as_fd())).unwrap();
+    assert_eq!(a.refs(), 2);
+    let receiver = attach(&daemon);
+    let claim = || assert_eq!(receiver.client.claim(socket.as_fd()).unwrap().unwrap().0, object);
+    claim();
+    soon("the share's reference is gone", || a.refs() == 1);
+    // Once more for one descriptor, in one change.
+    receiver.page.begin_change();
+    claim();
+    claim();
+    assert_eq!(a.refs(), 3);
+    assert!(receiver.page.set(20, object, cookie));
+    receiver.page.end_change();
+    soon("there is one for each entry", || a.refs() == 2);
+    drop(client);
+    soon("the receiver has it alone", || a.refs() == 1);
+    assert!(!b.readiness().contains(Readiness::RDHUP));
+    drop(receiver);
+    soon("FIN", || b.readiness().contains(Readiness::RDHUP));
 }
 
 /// Another's socket, which is about to be passed, cannot be made to stand for a connection of one's own.

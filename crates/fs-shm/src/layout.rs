@@ -6,7 +6,7 @@
 use crate::word::{AtomicU32, AtomicU64};
 
 /// Changes whenever the meaning or place of anything in this file changes. Part of `Hello`.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// First word of an arena: "fsarena" and a zero byte.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"fsarena\0");
@@ -420,19 +420,15 @@ pub struct TxOwn {
 pub struct SideOwn {
     /// Descriptors (in all processes) that stand for this side.
     pub refs: AtomicU32,
-    /// O_NONBLOCK, O_ASYNC … as fcntl(F_GETFL) gives them.
-    pub status: AtomicU32,
+    pub(crate) _pad0: AtomicU32,
     /// SO_ERROR: an errno, 0: none.
     pub error: AtomicU32,
-    /// [`crate::channel`]: RCV_SHUT, SND_SHUT, RESET_SEEN, OOB_INLINE, SEVERAL, CAPTURED.
+    /// [`crate::channel`]: RCV_SHUT, SND_SHUT, RESET_SEEN, OOB_INLINE, CAPTURED.
     pub flags: AtomicU32,
-    /// SO_RCVLOWAT; 0 counts as 1.
-    pub rcvlowat: AtomicU32,
+    pub(crate) _pad1: AtomicU32,
     /// SO_SNDBUF and SO_RCVBUF, as getsockopt(2) gives them; 0: the system's default.
     pub buffers: [AtomicU32; 2],
-    pub(crate) _pad0: AtomicU32,
-    /// Free for the owner of the side (fs-socket, the bridge); zeroed with the slot.
-    pub user: [AtomicU64; 4],
+    pub(crate) _pad2: [AtomicU32; 9],
 }
 
 /// What a side asks of TCP, if its peer is a core: options ([`crate::channel::Options`]), and questions.
@@ -449,8 +445,8 @@ pub struct Wish {
     pub(crate) _pad: [AtomicU32; 1],
 }
 
-/// Offset 0 of the memory with a side's locks, which the holders of that side map, and its peer does not: so nobody but they can
-/// keep one of them waiting. A lock is a word ([`crate::holder`]).
+/// Offset 0 of the memory with a side's locks, and what says how its calls wait. The holders of that side map it, and its peer does
+/// not: so nobody but they can keep one of them waiting. A lock is a word ([`crate::holder`]).
 #[repr(C, align(64))]
 pub struct LocksHead {
     /// Of the opener's threads, which push into the inbox.
@@ -458,15 +454,25 @@ pub struct LocksHead {
     pub(crate) _pad: [AtomicU64; 7],
 }
 
-/// A side's locks of a slot, in one line: who answers takes both, and two lines for each of many connections are not in the cache.
-/// Threads that read and write one connection at once pass it to and fro.
+/// What a side alone has of a slot, in one line: who answers takes both locks, and two lines for each of many connections are not in
+/// the cache. Threads that read and write one connection at once pass it to and fro. What is not a lock is seldom written. The side
+/// sets all of it when its part of a connection begins, as its peer cannot.
 #[repr(C, align(64))]
 pub struct SlotLocks {
     /// Of those who receive.
     pub receive: AtomicU64,
     /// Of those who send.
     pub send: AtomicU64,
-    pub(crate) _pad: [AtomicU64; 6],
+    /// The generation of the slot that the words below are of. The one in the state word may be the peer's doing.
+    pub life: AtomicU32,
+    /// O_NONBLOCK, O_ASYNC … as fcntl(F_GETFL) gives them.
+    pub status: AtomicU32,
+    /// SO_RCVLOWAT; 0 counts as 1.
+    pub rcvlowat: AtomicU32,
+    /// Not 0: another process holds this side too, or did once, or the daemon comes to its send lock.
+    pub several: AtomicU32,
+    /// Free for the owner of the side (fs-socket: time-outs among them); zeroed with the slot.
+    pub user: [AtomicU64; 4],
 }
 
 /// Words of [`Wish::words`].

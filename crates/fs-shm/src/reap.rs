@@ -1,10 +1,14 @@
 //! What the daemon does with arenas of processes that are gone, and what it counts.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::SeekFrom;
 
 use crate::arena::Arena;
 use crate::channel::Channel;
 use crate::holder;
+use crate::layout::SlotLocks;
 
 /// What an arena has carried so far. For statistics: both sides can write what it is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,9 +26,47 @@ impl Arena {
         holder::break_lock(&self.locks().inbox, attachment);
     }
 
+    /// Frees all locks of this side that `attachment` holds, of whatever slot: a process may have let go of a connection that others hold
+    /// still, and have ended while it did. Only for an attachment whose threads are gone. By the pages that the file of the locks has
+    /// (`locks`, [`Memory::of`](crate::Memory::of)), as which slots are in use is the peer's word too. Answers the slots whose locks it held.
+    pub fn break_all_locks(&self, locks: BorrowedFd<'_>, attachment: u32) -> Vec<u32> {
+        self.break_locks(attachment);
+        let mut broken = Vec::new();
+        let mut from = 0;
+        // An error: there is nothing behind it.
+        while let Ok(begin) = rustix::fs::seek(locks, SeekFrom::Data(from)) {
+            let end = rustix::fs::seek(locks, SeekFrom::Hole(begin)).unwrap_or(u64::MAX);
+            let first =
+                (begin.saturating_sub(self.geometry().slot_locks(0) as u64) / size_of::<SlotLocks>() as u64) as u32;
+            let slots =
+                (first..self.geometry().slots).take_while(|&slot| (self.geometry().slot_locks(slot) as u64) < end);
+            for slot in slots {
+                let locks = self.slot_locks(slot);
+                let is_its = [&locks.receive, &locks.send].into_iter().any(|lock| holder::is_of(lock, attachment));
+                if is_its && let Some(channel) = Channel::in_any_life(self, slot) {
+                    channel.break_locks(attachment);
+                    broken.push(slot);
+                }
+            }
+            from = end;
+        }
+        broken
+    }
+
     /// Frees the opener's lock if this very thread holds it, which has jumped out of the call that took it.
     pub fn break_own_lock(&self) {
         holder::break_own(&self.locks().inbox);
+    }
+
+    /// Whether a thread of this process has a lock of this side in one of the slots 64 `word` … 64 `word` + 63: it is in the middle of a
+    /// call, whatever the words say that the peer writes. In memory that one of them was used in: of others it would take a page.
+    pub fn is_locked_here(&self, word: usize) -> bool {
+        let slots = self.geometry().slots;
+        let first = u32::try_from(word).unwrap_or(u32::MAX).saturating_mul(64).min(slots);
+        (first..slots.min(first.saturating_add(64))).any(|slot| {
+            let locks = self.slot_locks(slot);
+            [&locks.receive, &locks.send].into_iter().any(|lock| holder::is_of(lock, holder::attachment()))
+        })
     }
 
     /// Slots in use now.

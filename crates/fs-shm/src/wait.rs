@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
 use crate::channel::state::{Phase, State};
-use crate::channel::{Channel, OOB_INLINE, Readiness, SEVERAL};
+use crate::channel::{Channel, OOB_INLINE, Readiness};
 use crate::futex::{self, Woken};
 use crate::pages::is_held;
 use crate::sleep;
@@ -173,11 +173,11 @@ impl Channel<'_> {
         let state = self.state();
         match interest {
             Interest::Read => {
-                let (rx, own) = (self.rx(), self.own());
+                let rx = self.rx();
                 let enough = match rx.unread() {
                     // An urgent byte alone is not readable.
                     Ok((_, 1)) if rx.rare.urgent.load(Relaxed) != 0 => false,
-                    Ok((_, unread)) => unread >= u64::from(own.rcvlowat.load(Relaxed).max(1)),
+                    Ok((_, unread)) => unread >= self.rcvlowat() as u64,
                     Err(_) => true,
                 };
                 enough
@@ -204,9 +204,7 @@ impl Channel<'_> {
     /// Open, nobody closed or reset, nothing shut, no error pending.
     fn is_plain(&self, state: Option<State>) -> bool {
         let own = self.own();
-        state.is_some_and(State::is_plain)
-            && own.flags.load(Relaxed) & !(OOB_INLINE | SEVERAL) == 0
-            && own.error.load(Relaxed) == 0
+        state.is_some_and(State::is_plain) && own.flags.load(Relaxed) & !OOB_INLINE == 0 && own.error.load(Relaxed) == 0
     }
 }
 

@@ -97,6 +97,54 @@ fn nobody_waits_for_words_that_a_peer_writes() {
     }
 }
 
+/// No word that a peer can write says whether a call waits, for how much and how long, or whether the side is one process's alone.
+#[test]
+fn no_word_that_a_peer_writes_says_how_calls_wait() {
+    const NONBLOCK: u32 = 0o4000;
+    let memory = Arena::create("waits", GEOMETRY).unwrap();
+    let (a, b) = (map(&memory, Side::A), map(&memory, Side::B));
+    let client = Channel::open(&a, &OpenArgs { status: NONBLOCK, ..OpenArgs::default() }).unwrap();
+    let server = Channel::accept(&b).unwrap();
+    let sides = [client, server];
+    let say = |side: &Channel<'_>| {
+        let user: Vec<u64> = side.user().iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        (side.status(), side.rcvlowat(), side.was_shared(), user)
+    };
+    assert_eq!(sides.each_ref().map(say), [(NONBLOCK, 1, false, vec![0; 4]), (0, 1, false, vec![0; 4])]);
+    client.retain_for_other();
+    server.set_rcvlowat(7);
+    for (n, word) in sides.iter().flat_map(Channel::user).enumerate() {
+        word.store(n as u64 + 1, Ordering::Relaxed);
+    }
+    let before = sides.each_ref().map(say);
+    assert_eq!(before, [(NONBLOCK, 1, true, vec![1, 2, 3, 4]), (0, 7, false, vec![5, 6, 7, 8])]);
+    // All words of the block but the state word, without which there is no connection.
+    for place in (8..1024).step_by(8).map(|at| blocks_offset() + at) {
+        for value in [u64::MAX, 0] {
+            rustix::io::pwrite(&memory.shared, &value.to_ne_bytes(), place).unwrap();
+            assert_eq!(sides.each_ref().map(say), before, "word {place}");
+        }
+    }
+    // A generation that comes back: what its side says meanwhile of another connection in the slot is not said of this one.
+    let state = blocks_offset();
+    let mut first = [0; 8];
+    rustix::io::pread(&memory.shared, &mut first, state).unwrap();
+    rustix::io::pwrite(&memory.shared, &(1u64 << 32).to_ne_bytes(), state).unwrap();
+    rustix::io::pwrite(&memory.shared, &0u64.to_ne_bytes(), GEOMETRY.slot_map() as u64).unwrap();
+    let next = Channel::open(&a, &OpenArgs::default()).unwrap();
+    assert_eq!(next.slot(), client.slot());
+    let accepted = Channel::accept(&b).unwrap();
+    rustix::io::pwrite(&memory.shared, &first, state).unwrap();
+    assert_eq!((next.status(), accepted.status()), (0, 0));
+    for side in sides {
+        assert_eq!(side.status(), NONBLOCK, "nobody sleeps in a call on a connection that is no more");
+        side.set_status(NONBLOCK, 0);
+    }
+    next.set_status(NONBLOCK, NONBLOCK);
+    client.set_status(NONBLOCK, 0);
+    assert_eq!(next.status(), NONBLOCK);
+}
+
 /// How many connections had errors that come of the attack. Several arenas, one after the other: one that the attacker has closed
 /// takes no more connections.
 fn under_attack(seed: u64, place: impl Fn(&mut Random) -> (u64, u64) + Sync) -> u32 {

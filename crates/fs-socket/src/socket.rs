@@ -297,6 +297,7 @@ impl Socket {
 
     /// Makes it a channel. Before this the arena's slot is ours.
     pub(crate) fn become_channel(&self, mapped: &'static Mapped, channel: &Channel<'static>) {
+        mapped.record_use(channel.slot());
         self.arena.store(Some(mapped));
         self.slot.store(u64::from(channel.slot()) | u64::from(channel.generation()) << 32, Relaxed);
         self.kind.store(Kind::Channel as u32, Release);

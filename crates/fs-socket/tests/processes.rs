@@ -316,7 +316,7 @@ fn memory_of_clients_that_came_and_went_is_given_back() {
         way.close(server).unwrap();
         assert_eq!(status(child), Some(0));
     }
-    // Each arena is 20 GiB of addresses: 200 are mapped here, and at most 64 of them stay for a while.
+    // Each arena is 20 GiB of addresses: 200 are mapped here, and at most 96 of them stay for a while.
     let grown = space().saturating_sub(before) >> 30;
     assert!(grown < 128 * 16, "{grown} GiB");
     way.close(listener).unwrap();

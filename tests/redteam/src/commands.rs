@@ -9,7 +9,7 @@ use fs_shm::pages::AttachmentPage;
 use fs_shm::{Addr, Arena, Bells, Channel, Geometry, OpenArgs, Side};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ impl Liar {
                 let handle = self.locks.get(&(number(words, 0)?, side(words, 1)?)).context("not given")?;
                 Ok(handle.to_string())
             }
-            "map" | "open" | "at" | "accept" | "send" | "recv" | "peer" | "local" | "state" | "closech" => {
+            "map" | "open" | "flood" | "at" | "accept" | "send" | "recv" | "peer" | "local" | "state" | "closech" => {
                 self.talk(command, words)
             }
             "poke" | "poke4" | "peek" | "find" | "read" | "scribble" | "place" | "addr" | "writable" => {
@@ -409,6 +409,29 @@ impl Liar {
                 let said = format!("{} {}", self.channels.len(), channel.slot());
                 self.channels.push(channel);
                 Ok(said)
+            }
+            // ARENA LOCAL PEER: opens and closes from here on, so that its inbox is never empty.
+            "flood" => {
+                let arena = self.arena(words, 0)?;
+                let (local, peer) = (Addr::from(address(words, 1)?), Addr::from(address(words, 2)?));
+                let args = OpenArgs { local, peer, ..OpenArgs::default() };
+                std::thread::spawn(move || {
+                    let mut open = VecDeque::new();
+                    // Until the process ends.
+                    loop {
+                        match Channel::open(arena, &args) {
+                            Ok(channel) => open.push_back(channel),
+                            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                        }
+                        while open.front().is_some_and(Channel::is_reset)
+                            && let Some(over) = open.pop_front()
+                        {
+                            // Its slot is wanted, and nothing else.
+                            let _closed = over.close(true);
+                        }
+                    }
+                });
+                Ok(String::new())
             }
             "accept" => {
                 let channel = Channel::accept(self.arena(words, 0)?).context("nobody waits")?;

@@ -10,7 +10,7 @@ use crate::seldom::Seldom;
 use crate::sys::Credentials;
 use fs_shm::control::{Object, Reply, Text, VERSION};
 use fs_shm::pages::{AttachmentPage, DESCRIPTORS};
-use fs_shm::{Bells, Channel, Side};
+use fs_shm::{Arena, Bells, Channel, Side};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, sockopt};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -356,13 +356,18 @@ impl Server {
                 let Some(mapped) = self.map(arena, side) else { continue };
                 gone.iter().for_each(|&poller| mapped.evict(poller));
                 disarmed.iter().for_each(|&poller| mapped.disarm(poller));
-                mapped.break_locks(id);
+                let mut interrupted = self.break_locks(arena, &mapped, id);
                 for &(slot, _) in held.iter().filter(|(_, of)| *of == side) {
                     if let Some(channel) = Channel::at(&mapped, slot) {
-                        let interrupted = channel.break_locks(id);
-                        channel.release_gone(1, interrupted);
+                        channel.release_gone(1, interrupted.contains(&slot));
+                        interrupted.retain(|other| *other != slot);
                     }
                 }
+                // It had let go of these, and was in the middle of that: others may hold them.
+                interrupted
+                    .into_iter()
+                    .filter_map(|slot| Channel::at(&mapped, slot))
+                    .for_each(|channel| channel.rouse());
                 if opened || !held.is_empty() {
                     told.extend(mapped.pollers(side));
                 }
@@ -411,22 +416,24 @@ impl Server {
     /// Frees the locks of a process whose threads are gone, and the lanes of its pollers.
     fn free_locks(&mut self, id: u32, pollers: &[u32]) {
         let Some(attachment) = self.attachments.get(id) else { return };
-        let channels = attachment.channels();
         for &arena in attachment.arenas.keys() {
             for side in [Side::A, Side::B] {
                 let Some(mapped) = self.map(arena, side) else { continue };
                 pollers.iter().for_each(|&poller| mapped.evict(poller));
-                mapped.break_locks(id);
-                for &(slot, _) in channels.get(&arena).into_iter().flatten() {
-                    if let Some(channel) = Channel::at(&mapped, slot)
-                        && channel.break_locks(id)
-                    {
-                        // A thread that an exec has ended was in the middle of a call: who waits for that is not told by anybody else.
-                        channel.rouse();
-                    }
-                }
+                // A thread that an exec has ended was in the middle of a call: who waits for that is not told by anybody else.
+                let interrupted = self.break_locks(arena, &mapped, id);
+                interrupted
+                    .into_iter()
+                    .filter_map(|slot| Channel::at(&mapped, slot))
+                    .for_each(|channel| channel.rouse());
             }
         }
+    }
+
+    /// Frees the locks that a process held in an arena; the slots whose locks it held.
+    fn break_locks(&self, arena: u32, mapped: &Arena, id: u32) -> Vec<u32> {
+        let entry = self.arenas.get(arena);
+        entry.map_or_else(Vec::new, |entry| mapped.break_all_locks(entry.memory.fds(mapped.side())[1], id))
     }
 
     /// Frees the lanes of pollers that are gone.

@@ -145,6 +145,11 @@ impl Server {
             },
         };
         let memory = self.give(me, object)?;
+        if let Object::Channel { arena, .. } = object {
+            // Its answer may not be taken any more (a time-out), or be the second for one descriptor: a reference for which there is no
+            // entry when nobody is in the middle of a change goes again.
+            self.look_soon(arena);
+        }
         // Where there is no room its connections go on, and new ones of it are the kernel's.
         let _ = self.enter_namespace(me, placeholder.netns);
         Ok(Answer::with(Reply::Claimed { object }, memory))

@@ -142,7 +142,7 @@ impl Channel<'_> {
     fn close_side(&self, reset: bool, errno: Option<Errno>, locks: Locks) -> Result<(), Errno> {
         let me = self.side();
         let lock = |word| match locks {
-            Locks::Take => holder::lock(word, self.users()).map(Some),
+            Locks::Take => holder::lock(word, self.locks().users()).map(Some),
             Locks::Break => {
                 word.store(0, SeqCst);
                 Ok(None)

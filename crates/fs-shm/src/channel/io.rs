@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::close::Locks;
 use super::state::{Phase, State};
-use super::{CAPTURED, CORE, CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SEVERAL, SND_SHUT};
+use super::{CAPTURED, CORE, CORKED, Channel, DEFERRED, HOLDING, OOB_INLINE, RCV_SHUT, RESET_SEEN, SND_SHUT};
 use crate::holder::{self, Held, Sending};
 use crate::ring::{Ring, SEGMENT};
 
@@ -94,7 +94,7 @@ impl<'a> Channel<'a> {
     /// As [`Channel::send`].
     pub fn send_more(&self, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         // As for `set_cork`.
-        self.own().flags.fetch_or(SEVERAL, SeqCst);
+        self.locks().several.store(1, SeqCst);
         let held = self.lock_send()?;
         self.send_any(bufs, held, false, true)
     }
@@ -245,13 +245,15 @@ impl<'a> Channel<'a> {
 
     #[inline]
     pub(super) fn lock_send(&self) -> Result<Sending<'a>, Errno> {
-        let held = holder::lock(&self.locks().send, self.users())?;
+        let locks = self.locks();
+        let held = holder::lock(&locks.send, locks.users())?;
         Ok(Sending::new(held, self.writer()))
     }
 
     #[inline]
     fn lock_recv(&self) -> Result<Held<'a>, Errno> {
-        holder::lock(&self.locks().receive, self.users())
+        let locks = self.locks();
+        holder::lock(&locks.receive, locks.users())
     }
 
     /// The checks before sending; gives the lock back. `stays`: all of it is held back. `Ok(None)`: the peer has closed, or shut

@@ -50,9 +50,6 @@ pub(crate) const RESET_SEEN: u32 = 4;
 pub(crate) const OOB_INLINE: u32 = 8;
 /// `SideOwn::flags`: the side is a core of the daemon.
 pub(crate) const CORE: u32 = 16;
-/// `SideOwn::flags`: another process holds this side too, or did once.
-pub(crate) const SEVERAL: u32 = 32;
-
 /// `SideOwn::flags`: it is not in the inbox yet, as its opener has said nothing (TCP_DEFER_ACCEPT).
 pub(crate) const DEFERRED: u32 = 64;
 /// `SideOwn::flags`: TCP_CORK.
@@ -63,6 +60,17 @@ pub(crate) const HOLDING: u32 = 256;
 pub(crate) const ENDED_FIRST: u32 = 512;
 /// `SideOwn::flags`: the connection is followed, so this side writes nothing inline, where the next message would overwrite it.
 pub(crate) const CAPTURED: u32 = 1024;
+
+/// O_NONBLOCK.
+const NONBLOCK: u32 = rustix::fs::OFlags::NONBLOCK.bits();
+
+impl SlotLocks {
+    /// Who can meet at the locks.
+    #[inline]
+    pub(crate) fn users(&self) -> Users {
+        if self.several.load(Relaxed) == 0 { Users::One } else { Users::Several }
+    }
+}
 
 /// A handle to one side of a channel: three words, copied freely.
 #[derive(Clone, Copy)]
@@ -90,6 +98,12 @@ impl<'a> Channel<'a> {
         let state = State(block.state.load(Acquire));
         let generation = state.generation();
         (state.phase() != state::Phase::Free).then_some(Channel { arena, block, slot, generation })
+    }
+
+    /// The slot, whatever lives in it: for its locks.
+    pub(crate) fn in_any_life(arena: &'a Arena, slot: u32) -> Option<Self> {
+        let stale = Self::with_generation(arena, slot, 0)?;
+        Some(Channel { generation: State(stale.block.state.load(Acquire)).generation(), ..stale })
     }
 
     /// The handle that was taken apart into slot and generation. `None`: no such slot. Whether it is stale, each call
@@ -162,19 +176,13 @@ impl<'a> Channel<'a> {
     /// Counts one more descriptor of this side in another process: one that is passed, fork (for each entry). Before that
     /// process can use it, and while the one that gives it makes no call on it (it waits for the daemon's answer).
     pub fn retain_for_other(&self) {
-        self.own().flags.fetch_or(SEVERAL, SeqCst);
+        self.locks().several.store(1, SeqCst);
         self.retain();
-    }
-
-    /// Who can meet at the locks of this side.
-    #[inline]
-    pub(crate) fn users(&self) -> Users {
-        if self.own().flags.load(Relaxed) & SEVERAL == 0 { Users::One } else { Users::Several }
     }
 
     /// Whether another process holds this side too, or did once.
     pub fn was_shared(&self) -> bool {
-        self.users() == Users::Several
+        self.locks().users() == Users::Several
     }
 
     /// Descriptors of this side.
@@ -182,14 +190,20 @@ impl<'a> Channel<'a> {
         self.own().refs.load(Acquire)
     }
 
-    /// Status flags (O_NONBLOCK, O_ASYNC …), shared by all descriptors of this side.
+    /// Status flags (O_NONBLOCK, O_ASYNC …), shared by all descriptors of this side. Where this side has another connection in the slot
+    /// already, whatever the state word says, no call waits for this one.
     pub fn status(&self) -> u32 {
-        self.own().status.load(Relaxed)
+        let locks = self.locks();
+        if locks.life.load(Relaxed) == self.generation { locks.status.load(Relaxed) } else { NONBLOCK }
     }
 
     /// Sets the status flags in `mask` to those in `flags`.
     pub fn set_status(&self, mask: u32, flags: u32) {
-        let status = &self.own().status;
+        let locks = self.locks();
+        if locks.life.load(Relaxed) != self.generation {
+            return;
+        }
+        let status = &locks.status;
         if flags & mask != 0 {
             status.fetch_or(flags & mask, SeqCst);
         }
@@ -199,12 +213,12 @@ impl<'a> Channel<'a> {
     /// SO_RCVLOWAT: readable from so many bytes on (0 counts as 1; at most half of the largest ring).
     pub fn set_rcvlowat(&self, bytes: u32) {
         let max = 1u32 << (self.arena.geometry().ring_max_log2() - 1);
-        self.own().rcvlowat.store(bytes.min(max), Relaxed);
+        self.locks().rcvlowat.store(bytes.min(max), Relaxed);
     }
 
     /// SO_RCVLOWAT, at least 1.
     pub fn rcvlowat(&self) -> usize {
-        self.own().rcvlowat.load(Relaxed).max(1) as usize
+        self.locks().rcvlowat.load(Relaxed).max(1) as usize
     }
 
     /// The peer has said that nothing more comes (FIN); bytes may be unread still.
@@ -222,7 +236,8 @@ impl<'a> Channel<'a> {
     pub fn set_cork(&self, on: bool) {
         if on {
             // The daemon may come to the send lock from here on.
-            self.own().flags.fetch_or(CORKED | SEVERAL, SeqCst);
+            self.locks().several.store(1, SeqCst);
+            self.own().flags.fetch_or(CORKED, SeqCst);
         } else if self.own().flags.fetch_and(!CORKED, SeqCst) & CORKED != 0 {
             self.let_go();
         }
@@ -287,9 +302,9 @@ impl<'a> Channel<'a> {
         self.notify(self.side(), false, true);
     }
 
-    /// Four words for the owner of this side; 0 when the channel is new. The peer can write them too: hints only.
+    /// Four words for the owner of this side, whose peer has no part in them; 0 when the channel is new.
     pub fn user(&self) -> &[crate::word::AtomicU64; 4] {
-        &self.own().user
+        &self.locks().user
     }
 
     /// The lane hears of this channel from now on. Look at [`Channel::readiness`] after it: what happened before is
@@ -401,7 +416,7 @@ impl<'a> Channel<'a> {
         self.block
     }
 
-    /// This side's locks.
+    /// This side's locks, and what says how its calls wait.
     #[inline]
     pub(crate) fn locks(&self) -> &'a SlotLocks {
         self.arena.slot_locks(self.slot)

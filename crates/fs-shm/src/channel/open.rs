@@ -11,7 +11,7 @@ use super::{CAPTURED, CORE, Channel, DEFERRED};
 use crate::addr::Addr;
 use crate::arena::Arena;
 use crate::holder::{self, Users};
-use crate::layout::{Block, Side};
+use crate::layout::{Block, Side, SlotLocks};
 use crate::ring::Map;
 use crate::wait;
 
@@ -90,7 +90,7 @@ impl<'a> Channel<'a> {
                 continue;
             }
             let channel = Channel { arena, block, slot, generation };
-            channel.begin_locks();
+            channel.begin_own(args.status);
             let pushed = if channel.own().flags.load(Relaxed) & DEFERRED == 0 {
                 let keep_out = || channel.keep_out();
                 let lock = holder::lock(&arena.locks().inbox, Users::Several);
@@ -118,17 +118,27 @@ impl<'a> Channel<'a> {
     /// Takes the oldest connection out of the inbox (side B). One reference. It may have been closed or reset by its
     /// opener already, as on the kernel. `None`: nobody waits.
     pub fn accept(arena: &'a Arena) -> Option<Self> {
+        let mut vain = u32::MAX;
+        Self::accept_within(arena, &mut vain)
+    }
+
+    /// [`Channel::accept`], but for so many entries at most that are no connection to accept: none's, others', or given up. Each counts
+    /// one of them away. With none left there may be one behind them.
+    pub fn accept_within(arena: &'a Arena, vain: &mut u32) -> Option<Self> {
         if arena.side() != Side::B {
             return None;
         }
         // Not more than fit: a hostile opener could go on pushing.
         for _ in 0..=arena.geometry().slots {
+            if *vain == 0 {
+                return None;
+            }
             let (position, entry) = arena.oldest()?;
             let (slot, generation) = (entry as u32, (entry >> 32) as u32);
             let channel = Channel::with_generation(arena, slot, generation);
             let taken = channel.zip(channel.and_then(|channel| channel.take_for_accept()));
             if let Some((channel, _)) = taken {
-                channel.begin_locks();
+                channel.begin_own(0);
                 channel.own().refs.store(1, Release);
             }
             arena.pass(position);
@@ -144,6 +154,7 @@ impl<'a> Channel<'a> {
             if arena.has_kept_out() {
                 arena.admit();
             }
+            *vain -= 1;
             let Some((channel, before)) = taken else { continue };
             if before.gave_up() && !channel.is_core() {
                 // Nobody was told that it is connected.
@@ -224,10 +235,17 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// The locks of this side in the slot's new life: a process that was killed after it had closed its side may have left them held.
-    fn begin_locks(&self) {
-        let locks = self.locks();
-        for lock in [&locks.receive, &locks.send] {
+    /// What this side alone has, in the slot's new life. A process that was killed after it had closed its side may have left its locks
+    /// held.
+    fn begin_own(&self, status: u32) {
+        let SlotLocks { receive, send, life, status: flags, rcvlowat, several, user } = self.locks();
+        life.store(self.generation(), Relaxed);
+        flags.store(status, Relaxed);
+        for word in [rcvlowat, several] {
+            word.store(0, Relaxed);
+        }
+        user.iter().for_each(|word| word.store(0, Relaxed));
+        for lock in [receive, send] {
             let holder = lock.load(Relaxed);
             // A thread of this process has a handle of the life before, and gives it back.
             if holder != 0 && holder >> 32 != u64::from(holder::attachment()) {
@@ -292,8 +310,7 @@ fn first_map(arena: &Arena, captured: bool) -> Map {
     Map::uniform(if is_large { most } else { geometry.ring_log2 })
 }
 
-/// Sets a free block to that of a new connection. Locks are left alone, as a stale handle may hold one for a moment;
-/// one that names another attachment than ours is a dead one's or a scribble.
+/// Sets a free block to that of a new connection. What each side alone has it begins by itself ([`Channel::begin_own`]).
 fn prepare(block: &Block, map: Map, args: &OpenArgs) {
     let Block { state: _, netns, _pad, addr, out, inn, tx, own, wish } = block;
     for side in 0..2 {
@@ -323,16 +340,14 @@ fn prepare(block: &Block, map: Map, args: &OpenArgs) {
         tx[side].held.store(0, Relaxed);
         tx[side].writer.store(0, Relaxed);
         let own = &own[side];
-        for word in [&own.refs, &own.status, &own.error, &own.flags, &own.rcvlowat] {
+        for word in [&own.refs, &own.error, &own.flags] {
             word.store(0, Relaxed);
         }
         own.buffers.iter().for_each(|bytes| bytes.store(0, Relaxed));
-        own.user.iter().for_each(|word| word.store(0, Relaxed));
     }
     args.local.store(&addr[Side::A.index()]);
     args.peer.store(&addr[Side::B.index()]);
     own[Side::A.index()].refs.store(1, Relaxed);
-    own[Side::A.index()].status.store(args.status, Relaxed);
     for (side, is_core) in [(Side::A, args.from_core), (Side::B, args.connecting)] {
         if is_core {
             own[side.index()].flags.store(CORE, Relaxed);

@@ -70,8 +70,7 @@ impl Channel<'_> {
         if state.phase() == Phase::Connecting {
             return Readiness(0).with_error(self);
         }
-        let own = self.own();
-        let flags = own.flags.load(Acquire);
+        let flags = self.own().flags.load(Acquire);
         let rx = self.rx();
         let reset = flags & RESET_SEEN != 0;
         // FIN first: with it, the tail read afterwards is the last one.
@@ -80,7 +79,7 @@ impl Channel<'_> {
         let tx_shut = flags & SND_SHUT != 0;
         let (readable, urgent) = match rx.unread() {
             Ok((head, unread)) => {
-                let lowat = u64::from(own.rcvlowat.load(Relaxed).max(1));
+                let lowat = u64::from(self.locks().rcvlowat.load(Relaxed).max(1));
                 let mark = rx.rare.urgent.load(Relaxed);
                 let urgent = mark != 0 && rx.inn.urgent_read.load(Relaxed) != mark && {
                     let into = mark.wrapping_sub(1).wrapping_sub(head);

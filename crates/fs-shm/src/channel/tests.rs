@@ -616,6 +616,31 @@ fn open(a: &'static Arena) -> Channel<'static> {
     Channel::open(a, &OpenArgs::default()).unwrap()
 }
 
+/// Who fills the inbox with what is no connection keeps nobody for longer than he said, and one that is behind it is found.
+#[test]
+fn entries_that_are_no_connection_are_passed_over_in_pieces() {
+    let (a, b) = arenas(Geometry::SMALL);
+    let first = open(a);
+    let near = Channel::accept(b).unwrap();
+    let head = a.head();
+    let fill = |entries: u64| {
+        let tail = head.inbox_tail.load(SeqCst);
+        (tail..tail + entries).for_each(|at| a.inbox_entry(at).store(first.entry(), SeqCst));
+        head.inbox_tail.store(tail + entries, SeqCst);
+    };
+    fill(20);
+    let second = open(a);
+    let mut left = 15;
+    assert!(Channel::accept_within(b, &mut left).is_none());
+    assert_eq!((left, b.pending()), (0, 6));
+    assert!(Channel::accept_within(b, &mut left).is_none());
+    assert_eq!(b.pending(), 6, "with none left none is looked at");
+    left = 15;
+    assert_eq!(Channel::accept_within(b, &mut left).map(|channel| channel.slot()), Some(second.slot()));
+    assert_eq!((left, b.pending()), (9, 0));
+    assert!(near.is_held());
+}
+
 fn phase(channel: &Channel<'_>) -> Phase {
     channel.state().unwrap().phase()
 }

@@ -31,7 +31,7 @@ use crate::{
     poll,
     process::{
         self,
-        arenas::Shared,
+        arenas::{Shared, UNTRUE},
         held::{Held, Note},
     },
     socket::{Kind, Socket, mark},
@@ -175,10 +175,12 @@ fn take(
     };
     // The opener may have written what it likes; nobody is told that it is somebody else.
     let Ok((_, peer)) = mapped.ends_of(&channel) else {
+        mapped.refused(UNTRUE);
         channel::give_back(&channel, true);
         give_up();
         return None;
     };
+    mapped.accepted();
     let fd = number.take().map_or(fd, |number| number.give_to(fd, flags));
     let give_up = || {
         // Made above.

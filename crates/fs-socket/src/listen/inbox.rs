@@ -168,7 +168,7 @@ impl Listener {
 
     pub(super) fn waits(&self, place: u32) -> bool {
         let mapped = self.arenas.at(place as usize).and_then(Pointer::load);
-        mapped.is_some_and(|mapped| mapped.arena().pending() != 0)
+        mapped.is_some_and(Mapped::waits)
     }
 
     pub(super) fn next_after(&self, last: u32, count: u32) -> Option<u32> {
@@ -193,7 +193,7 @@ impl Listener {
         }
         let since = |place: u32| {
             let mapped = self.arenas.at(place as usize).and_then(Pointer::load)?;
-            Some((mapped.arena().waiting_since()?, place))
+            Some((mapped.waiting_since()?, place))
         };
         (0..count).filter_map(since).min().map(|(_, place)| place)
     }
@@ -207,7 +207,7 @@ impl Listener {
             self.in_row.store(0, Relaxed);
         }
         let mapped = self.arenas.at(place as usize)?.load()?;
-        let channel = Channel::accept(mapped.arena())?;
+        let channel = mapped.accept()?;
         self.turn.fetch_add(1, Relaxed);
         if !self.hot.iter().any(|hot| hot.load(Relaxed) == place + 1) {
             for i in 1..HOT {

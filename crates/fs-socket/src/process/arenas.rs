@@ -1,7 +1,7 @@
 //! Arenas that this process has mapped: never moved, and known by (life of the attachment, number, side).
 //!
 //! An [`Arena`] lives for ever: a thread that looked a socket up just before another closed it, and pollers, may still look
-//! at it. Its memory goes when it is closed and nothing of it is in use ([`sweep`]).
+//! at it. Its memory goes when it is closed and nothing of it is in use ([`sweep`]), by this process's own books.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::{
     descriptor::numbers,
     process::{self, Attachment},
+    socket::Socket,
     sys::{array::Array, pointer::Pointer},
 };
 
@@ -31,15 +32,35 @@ pub(crate) struct Mapped {
     opened: AtomicU32,
     /// Of the last connection opened.
     slot: AtomicU32,
+    /// Bit n: a socket here has had one of its slots 64 n … 64 n + 63.
+    used: [AtomicU64; WORDS],
+    /// The last sweep that has found a socket of it; and the first since then that found it over and in nobody's use here, 0: none has.
+    in_use: AtomicU32,
+    idle_since: AtomicU32,
     /// For the listener that it leads to: its place there + 1.
     place: AtomicU32,
     /// The same, by [`Shared`]: poller << 32 | its lane.
     lanes: [AtomicU64; 2],
+    /// What has been found in its inbox since the last connection that was accepted, as [`Mapped::refused`] counts it.
+    vain: AtomicU32,
+    /// Nanoseconds of CLOCK_MONOTONIC: nothing is accepted from it before; 0: everything is.
+    aside_until: AtomicU64,
     /// Not 0: whatever its memory says of ends is a core's word.
     trusted: AtomicU32,
     /// Ends that are true, as the daemon says.
     ends: [Ends; ENDS],
 }
+
+/// An arena has 65536 slots at most.
+const WORDS: usize = 16;
+
+/// Entries of an inbox in a row that are no connection, of which no honest opener has as many. Lower: one whose connections give up
+/// by hundreds is set aside. Higher: each call of accept(2) can be kept for longer.
+const VAIN: u32 = 1024;
+/// One whose addresses are not true counts as so many, as the daemon is asked about it.
+pub(crate) const UNTRUE: u32 = 64;
+/// How long such an inbox is not looked at.
+const ASIDE: u64 = 1_000_000_000;
 
 /// Pairs of addresses that one client and one listener use; others are asked for each time.
 const ENDS: usize = 4;
@@ -100,6 +121,25 @@ const COUNT: usize = 1 << 14;
 static MAPPED: Array<Pointer<Mapped>, COUNT> = Array::new();
 
 impl Mapped {
+    fn new(arena: Arena, id: u32, life: u32) -> Self {
+        Mapped {
+            arena,
+            id,
+            life,
+            opened: AtomicU32::new(0),
+            slot: AtomicU32::new(0),
+            used: [const { AtomicU64::new(0) }; WORDS],
+            in_use: AtomicU32::new(0),
+            idle_since: AtomicU32::new(0),
+            place: AtomicU32::new(0),
+            lanes: [const { AtomicU64::new(0) }; 2],
+            vain: AtomicU32::new(0),
+            aside_until: AtomicU64::new(0),
+            trusted: AtomicU32::new(0),
+            ends: [const { Ends::new() }; ENDS],
+        }
+    }
+
     /// The memory.
     #[inline]
     pub(crate) fn arena(&'static self) -> &'static Arena {
@@ -115,6 +155,52 @@ impl Mapped {
     #[inline]
     pub(crate) fn channel(&'static self, slot: u32, generation: u32) -> Option<Channel<'static>> {
         Channel::with_generation(&self.arena, slot, generation)
+    }
+
+    /// So many entries of its inbox were none to accept: with [`VAIN`] in a row it is set aside for a second. Who fills it is
+    /// as fast as who looks, and accept(2), which must not wait, would never return.
+    pub(crate) fn refused(&self, entries: u32) {
+        if self.vain.fetch_add(entries, Relaxed).saturating_add(entries) >= VAIN {
+            self.vain.store(0, Relaxed);
+            self.aside_until.store(fs_shm::now().saturating_add(ASIDE), Relaxed);
+        }
+    }
+
+    /// A connection of it was accepted.
+    pub(crate) fn accepted(&self) {
+        if self.vain.load(Relaxed) != 0 {
+            self.vain.store(0, Relaxed);
+        }
+    }
+
+    /// Takes the oldest connection out of its inbox; `None`: there is none, or none yet behind much that is none.
+    pub(crate) fn accept(&'static self) -> Option<Channel<'static>> {
+        let mut left = VAIN;
+        let channel = Channel::accept_within(&self.arena, &mut left);
+        if channel.is_none() && left != VAIN {
+            self.refused(VAIN - left);
+        }
+        channel
+    }
+
+    /// Connections wait in its inbox, about.
+    pub(crate) fn waits(&self) -> bool {
+        self.arena.pending() != 0 && !self.is_aside()
+    }
+
+    /// Since when the oldest one waits ([`Arena::waiting_since`]).
+    pub(crate) fn waiting_since(&self) -> Option<u64> {
+        self.arena.waiting_since().filter(|_| !self.is_aside())
+    }
+
+    fn is_aside(&self) -> bool {
+        let until = self.aside_until.load(Relaxed);
+        if until != 0 && until <= fs_shm::now() {
+            // Lost: another thread has set it aside again.
+            let _lost = self.aside_until.compare_exchange(until, 0, Relaxed, Relaxed);
+            return false;
+        }
+        until != 0
     }
 
     /// A port for an opener that the kernel gives none: of the kernel's ephemeral range; arenas begin at different places.
@@ -133,6 +219,25 @@ impl Mapped {
     /// A connection was opened in this slot.
     pub(crate) fn record_slot(&self, slot: u32) {
         self.slot.store(slot, Relaxed);
+    }
+
+    /// A socket stands for a connection in this slot.
+    pub(crate) fn record_use(&self, slot: u32) {
+        let (word, bit) = (slot as usize / 64 / 64 % WORDS, 1 << (slot / 64 % 64));
+        if let Some(used) = self.used.get(word)
+            && used.load(Relaxed) & bit == 0
+        {
+            used.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// A thread of this process is in the middle of a call on it.
+    fn is_in_call(&self) -> bool {
+        let words = self.used.iter().enumerate().flat_map(|(n, word)| {
+            let word = word.load(Relaxed);
+            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| n * 64 + bit)
+        });
+        words.into_iter().any(|word| self.arena.is_locked_here(word))
     }
 
     /// What the attachment page says of a channel of it.
@@ -233,22 +338,43 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Arena> {
     mapped.map(Mapped::arena).filter(|arena| !arena.is_retired())
 }
 
-/// Mapped since the last [`sweep`].
+/// How many arenas have been mapped.
 static NEW: AtomicU32 = AtomicU32::new(0);
 
-/// How many arenas are mapped between two looks for dead ones: each is 20 GiB of the 128 TiB of addresses there are.
-const SWEEP: u32 = 64;
+/// Sweeps between the first that finds an arena in nobody's use and the one that gives it back. One would be as good as none where two
+/// threads sweep at once.
+const REST: u32 = 2;
 
-/// Gives back the memory of arenas that are over: their opener or their listener is gone, and so are all connections. By the
-/// next time those who looked at one last have looked away: what they wrote there goes too, and the arena is forgotten.
-fn sweep() {
+/// How many arenas are mapped between two looks for dead ones: each is 20 GiB of the 128 TiB of addresses there are.
+const SWEEP: u32 = 32;
+
+/// Gives back the memory of arenas that are over: their opener or their listener is gone, and so are all connections. That its
+/// words say so does not suffice, as its peer writes them: no socket of this process is one of its connections, and no thread has a
+/// lock in it, in this sweep and for [`REST`] before it, so that those who looked at one last have looked away. By the next sweep
+/// what they wrote there goes too, and the arena is forgotten. `number`: counts up, from 1.
+fn sweep(number: u32) {
+    Socket::each(|socket| {
+        if let Some(mapped) = socket.mapped() {
+            // Another thread may be in a later sweep.
+            mapped.in_use.fetch_max(number, Relaxed);
+        }
+    });
     for place in (0..COUNT).filter_map(|place| MAPPED.at(place)) {
         let Some(mapped) = place.load() else { continue };
         if mapped.arena.is_retired() {
             place.store(None);
             mapped.arena.clear_retired();
-        } else if mapped.arena.is_closed() && mapped.arena.used() == 0 {
-            mapped.arena.retire();
+            continue;
+        }
+        let is_over = mapped.arena.is_closed() && mapped.arena.used() == 0;
+        if !is_over || mapped.in_use.load(Relaxed) >= number || mapped.is_in_call() {
+            mapped.idle_since.store(0, Relaxed);
+            continue;
+        }
+        match mapped.idle_since.load(Relaxed) {
+            0 => mapped.idle_since.store(number, Relaxed),
+            since if number.saturating_sub(since) >= REST => mapped.arena.retire(),
+            _ => {}
         }
     }
     process::sweep_bells();
@@ -268,22 +394,12 @@ fn enter(
     side: Side,
     map: impl FnOnce() -> Result<Arena, Errno>,
 ) -> Option<&'static Mapped> {
-    if NEW.fetch_add(1, Relaxed) % SWEEP == SWEEP - 1 {
-        sweep();
+    let new = NEW.fetch_add(1, Relaxed).wrapping_add(1);
+    if new.is_multiple_of(SWEEP) {
+        sweep(new / SWEEP);
     }
     let arena = map().ok()?;
-    let mapped = Mapped {
-        arena,
-        id,
-        life: attachment.life(),
-        opened: AtomicU32::new(0),
-        slot: AtomicU32::new(0),
-        place: AtomicU32::new(0),
-        lanes: [const { AtomicU64::new(0) }; 2],
-        trusted: AtomicU32::new(0),
-        ends: [const { Ends::new() }; ENDS],
-    };
-    let mapped: &'static Mapped = Box::leak(Box::new(mapped));
+    let mapped: &'static Mapped = Box::leak(Box::new(Mapped::new(arena, id, attachment.life())));
     for place in places(attachment.life(), id, side) {
         let place = MAPPED.make(place)?;
         if place.claim(mapped) {
@@ -318,5 +434,54 @@ pub(crate) fn ask(attachment: &Attachment, id: u32, side: Side) -> Option<&'stat
             attachment.failed(&error);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_shm::{Geometry, NoBells, OpenArgs};
+
+    fn both() -> (&'static Arena, &'static Mapped) {
+        let memory = Arena::create("fastsock-test", Geometry::SMALL).unwrap();
+        let [a, b] =
+            [Side::A, Side::B].map(|side| Arena::map(memory.of(side), Geometry::SMALL, side, &NoBells).unwrap());
+        (Box::leak(Box::new(a)), Box::leak(Box::new(Mapped::new(b, 1, 1))))
+    }
+
+    /// Others are accepted meanwhile, and accept(2), which must not wait, comes to an end.
+    #[test]
+    fn an_inbox_of_refused_connections_is_set_aside_for_a_while() {
+        let (a, mapped) = both();
+        let open = || Channel::open(a, &OpenArgs::default()).unwrap();
+        open();
+        (0..VAIN / UNTRUE - 1).for_each(|_| mapped.refused(UNTRUE));
+        assert!(mapped.waits(), "few are nothing");
+        mapped.accept().unwrap();
+        mapped.accepted();
+        open();
+        (0..VAIN / UNTRUE - 1).for_each(|_| mapped.refused(UNTRUE));
+        assert!(mapped.waits() && mapped.waiting_since().is_some(), "one that was accepted is a new beginning");
+        mapped.refused(UNTRUE);
+        assert!(!mapped.waits() && mapped.waiting_since().is_none());
+        mapped.aside_until.store(1, Relaxed);
+        assert!(mapped.waits());
+        assert!(mapped.accept().is_some());
+    }
+
+    /// By the locks, which its peer does not write.
+    #[test]
+    fn who_is_in_a_call_is_seen_by_his_lock() {
+        let (a, mapped) = both();
+        let near = Channel::open(a, &OpenArgs::default()).unwrap();
+        let far = mapped.accept().unwrap();
+        assert_eq!((near.slot(), far.slot()), (0, 0));
+        mapped.record_use(far.slot());
+        assert!(!mapped.is_in_call());
+        near.send_one(b"x").unwrap();
+        let reading = far.reading().unwrap();
+        assert!(mapped.is_in_call());
+        drop(reading);
+        assert!(!mapped.is_in_call());
     }
 }
