@@ -2,7 +2,9 @@
 
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Program};
+use crate::serve::is_spin;
 use crate::sys::{calls, names, process};
+use std::time::{Duration, Instant};
 
 /// The pipes of all actors and the program, which every actor's process has.
 #[derive(Clone, Debug)]
@@ -120,7 +122,15 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
             }
             Call::Exit => process::exit(0),
             _ => {
-                let text = perform(number, step);
+                let (begun, before) = (Instant::now(), process::own_cpu_time());
+                let mut text = perform(number, step);
+                let burned = Duration::from_nanos(process::own_cpu_time().saturating_sub(before));
+                // What moves many bytes has its work.
+                let only_waits =
+                    matches!(step.call, Call::Poll | Call::Wait | Call::Accept | Call::Connect | Call::Recv);
+                if only_waits && is_spin(burned, begun.elapsed()) {
+                    text.push_str(" +spins");
+                }
                 stage.reply(actor, &text);
             }
         }

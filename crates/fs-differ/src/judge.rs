@@ -232,6 +232,9 @@ impl Judge {
             if step.call == Call::Wait && sorted(one) == sorted(other) {
                 return format!("{}: the order of events", words(step));
             }
+            if step.call == Call::Wait && are_of_many(step.args[1], one, other) {
+                return format!("{}: which of many events came first", words(step));
+            }
             let (words, one, other) = (words(step), plain(one), plain(other));
             if !self.allowed.has(&words, &one, &other) {
                 return format!("{words}: kernel {one}, ours {other}");
@@ -307,6 +310,29 @@ fn words(step: &Step) -> String {
     text.split_whitespace().skip(1).filter(named).collect::<Vec<_>>().join(" ")
 }
 
+/// Whether both answers of epoll_wait have as many events as there was room for, and differ only in whose these are: what both tell of
+/// has the same events in both.
+fn are_of_many(room: i32, one: &str, other: &str) -> bool {
+    let events = |answer: &str| -> Option<Vec<(String, String)>> {
+        let mut words = answer.split_whitespace();
+        let is_full = words.next()?.parse() == Ok(room);
+        let all = words.map(|word| word.split_once('=').map(|(slot, events)| (slot.to_owned(), events.to_owned())));
+        let all: Vec<_> = all.collect::<Option<_>>()?;
+        (is_full && all.len() == room as usize).then_some(all)
+    };
+    let (Some(one), Some(other)) = (events(one), events(other)) else { return false };
+    let of = |slot: &str, all: &[(String, String)]| {
+        let mut events: Vec<String> =
+            all.iter().filter(|(of, _)| of == slot).map(|(_, events)| events.clone()).collect();
+        events.sort();
+        events
+    };
+    one.iter().all(|(slot, _)| {
+        let (here, there) = (of(slot, &one), of(slot, &other));
+        there.is_empty() || here == there
+    })
+}
+
 fn sorted(answer: &str) -> Vec<&str> {
     let mut words: Vec<&str> = answer.split_whitespace().collect();
     words.sort_unstable();
@@ -355,3 +381,20 @@ pub fn report(found: &Difference) -> String {
 
 /// Differences by signature.
 pub type Found = BTreeMap<String, (usize, Difference)>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_events_are_told_from_the_same_events_of_others() {
+        assert!(are_of_many(1, "1 s1=in", "1 s2=out"));
+        assert!(are_of_many(2, "2 s5=0|hup s2=out", "2 s5=0|hup s0=0|hup"));
+        assert!(!are_of_many(1, "1 s1=in", "1 s1=in|out"));
+        assert!(!are_of_many(2, "2 s1=in s2=in", "2 s1=in|out s3=in"));
+        assert!(!are_of_many(2, "1 s1=in", "1 s2=in"), "there was room for both");
+        assert!(!are_of_many(2, "2 s1=in s2=in", "1 s1=in"));
+        assert!(!are_of_many(1, "EINTR", "1 s1=in"));
+        assert!(!are_of_many(1, "1 s1=in (during step 4)", "1 s2=in"), "which of them waited is not whose they are");
+    }
+}

@@ -62,6 +62,12 @@ fn alone(program: &Program) -> Vec<String> {
     trace
 }
 
+/// Whether who waited for this long and had so much of a CPU did not sleep. A quarter: on a busy machine who never sleeps has a CPU for
+/// a part of the time only. Shorter waits say nothing: that one looks for a moment before it sleeps is right.
+pub(crate) fn is_spin(burned: Duration, waited: Duration) -> bool {
+    waited >= Duration::from_millis(12) && burned * 4 >= waited
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Absent,
@@ -142,10 +148,18 @@ impl<'a> Troupe<'a> {
                 process::pause(self.settle as u64 / 2);
             }
         }
+        let before: Vec<u64> = self.members.iter().map(|member| process::cpu_time_of(member.pid)).collect();
+        let begun = Instant::now();
         self.listen(4 * self.settle);
+        let waited = begun.elapsed();
         for (actor, member) in self.members.iter().enumerate() {
+            let burned = process::cpu_time_of(member.pid).saturating_sub(before[actor]);
             for number in &member.asked {
-                let what = if member.state == State::Dead { "died" } else { "waits" };
+                let what = match member.state {
+                    State::Dead => "died",
+                    _ if is_spin(Duration::from_nanos(burned), waited) => "spins",
+                    _ => "waits",
+                };
                 self.trace[*number] = format!("{what} (actor {actor})");
             }
         }
@@ -314,5 +328,30 @@ impl<'a> Troupe<'a> {
         while process::reap() && Instant::now() < until {
             process::pause(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_never_sleeps_is_told_from_who_looks_before_it_sleeps() {
+        let milliseconds = Duration::from_millis;
+        assert!(is_spin(milliseconds(24), milliseconds(24)));
+        assert!(is_spin(milliseconds(200), milliseconds(600)), "others had the CPU too");
+        assert!(!is_spin(milliseconds(5), milliseconds(24)));
+        assert!(!is_spin(milliseconds(5), milliseconds(5)), "too short to say");
+    }
+
+    #[test]
+    fn the_time_of_a_process_is_that_of_its_threads() {
+        let begun = Instant::now();
+        let own = std::process::id() as i32;
+        let (before, all) = (process::own_cpu_time(), process::cpu_time_of(own));
+        while process::own_cpu_time() < before + 5_000_000 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no CPU time is counted");
+        }
+        assert!(process::cpu_time_of(own) >= all + 5_000_000);
     }
 }
