@@ -8,6 +8,7 @@
 //! | `interest` | its registrations |
 //! | `ctl`, `wait` | epoll_ctl, epoll_wait |
 //! | `descriptors`, [`select`] | poll, select |
+//! | `fired` | one-shots that the kernel has delivered |
 //! | `inherit` | the sets of a new image |
 //! | `spin` | how long to look before sleeping |
 //! | `registry` | the sets of the process |
@@ -16,6 +17,7 @@
 
 mod ctl;
 mod descriptors;
+mod fired;
 pub(crate) mod inherit;
 mod interest;
 mod ready;
@@ -170,6 +172,11 @@ pub(crate) fn tell(socket: &Socket, what: u32) {
             }
         }
     });
+}
+
+/// This process is about to have the kernel end a listener: what of ours is ready in its sets was so before that.
+pub(crate) fn about_to_end(socket: &Socket) {
+    each_entry(socket, true, |inner, _| inner.look_before());
 }
 
 /// A kernel descriptor that is no socket of ours is being closed or replaced. The kernel's set drops it by itself.

@@ -422,6 +422,8 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             if matches!(how, 0 | 2) {
                 socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
                 crate::listen::shut(fd, socket);
+                // Whom that has reset was told before the listener's own end, which the kernel makes next.
+                poll::about_to_end(socket);
             }
             None
         }
