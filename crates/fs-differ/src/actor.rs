@@ -1,10 +1,9 @@
 //! An actor: a process, or a thread of one, that does the steps it is told to do and answers each.
 
+use crate::awake::Watched;
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Program};
-use crate::serve::is_spin;
 use crate::sys::{calls, names, process};
-use std::time::{Duration, Instant};
 
 /// The pipes of all actors and the program, which every actor's process has.
 #[derive(Clone, Debug)]
@@ -122,13 +121,11 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
             }
             Call::Exit => process::exit(0),
             _ => {
-                let (begun, before) = (Instant::now(), process::own_cpu_time());
+                let watched = Watched::begin();
                 let mut text = perform(number, step);
-                let burned = Duration::from_nanos(process::own_cpu_time().saturating_sub(before));
-                // What moves many bytes has its work.
-                let only_waits =
-                    matches!(step.call, Call::Poll | Call::Wait | Call::Accept | Call::Connect | Call::Recv);
-                if only_waits && is_spin(burned, begun.elapsed()) {
+                // Others have their work: bytes to move, memory to map.
+                let only_waits = matches!(step.call, Call::Poll | Call::Wait | Call::Accept | Call::Recv);
+                if only_waits && watched.has_spun() {
                     text.push_str(" +spins");
                 }
                 stage.reply(actor, &text);

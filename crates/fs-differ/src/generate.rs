@@ -60,7 +60,7 @@ pub(crate) struct Maker {
     /// Somebody waits for room in a listener's queue: nothing may make any, as the kernel's client asks again after a second, and
     /// ours at once. The slots of that queue's clients: a connection's of before may be closed, and its number the listener's.
     pub(crate) full: Vec<i32>,
-    /// A connection was shut down; a set was asked for edges without EPOLLIN. One of them, and not the other: who has shut down is
+    /// A connection was shut down; a set was asked for edges without EPOLLIN, or for those of a set in it. One of them, and not the other: who has shut down is
     /// told of the acknowledgment of that too, which the peer's next segment brings or its timer for delayed ACKs.
     pub(crate) shuts: bool,
     pub(crate) edges_of_room: bool,
@@ -288,6 +288,14 @@ impl Maker {
             events |= libc::EPOLLEXCLUSIVE;
         }
         let what = self.any();
+        if self.held[what] == Held::Set && events & libc::EPOLLET != 0 {
+            // All that a connection in it is told of is an edge.
+            if self.shuts {
+                events &= !libc::EPOLLET;
+            } else {
+                self.edges_of_room = true;
+            }
+        }
         self.push(Call::Ctl, &[set as i32, operation, what as i32, events]);
     }
 

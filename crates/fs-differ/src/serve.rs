@@ -1,6 +1,7 @@
 //! The runner: it is told programs, runs each, and answers what the program saw. One runs on the kernel, one under preload.
 
 use crate::actor::{self, Stage};
+use crate::awake::Awake;
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Mode, Program};
 use crate::sys::{calls, names, process};
@@ -60,12 +61,6 @@ fn alone(program: &Program) -> Vec<String> {
     let trace = program.steps.iter().enumerate().map(|(number, step)| perform(number, step)).collect();
     calls::reset();
     trace
-}
-
-/// Whether who waited for this long and had so much of a CPU did not sleep. A quarter: on a busy machine who never sleeps has a CPU for
-/// a part of the time only. Shorter waits say nothing: that one looks for a moment before it sleeps is right.
-pub(crate) fn is_spin(burned: Duration, waited: Duration) -> bool {
-    waited >= Duration::from_millis(12) && burned * 4 >= waited
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,18 +143,21 @@ impl<'a> Troupe<'a> {
                 process::pause(self.settle as u64 / 2);
             }
         }
-        let before: Vec<u64> = self.members.iter().map(|member| process::cpu_time_of(member.pid)).collect();
+        let waits = |member: &Member| if member.asked.is_empty() { Awake::default() } else { Awake::of(member.pid) };
+        let before: Vec<Awake> = self.members.iter().map(waits).collect();
         let begun = Instant::now();
         self.listen(4 * self.settle);
         let waited = begun.elapsed();
         for (actor, member) in self.members.iter().enumerate() {
-            let burned = process::cpu_time_of(member.pid).saturating_sub(before[actor]);
+            if member.asked.is_empty() {
+                continue;
+            }
+            let what = match member.state {
+                State::Dead => "died",
+                _ if Awake::of(member.pid).is_spin(before[actor], waited) => "spins",
+                _ => "waits",
+            };
             for number in &member.asked {
-                let what = match member.state {
-                    State::Dead => "died",
-                    _ if is_spin(Duration::from_nanos(burned), waited) => "spins",
-                    _ => "waits",
-                };
                 self.trace[*number] = format!("{what} (actor {actor})");
             }
         }
@@ -328,30 +326,5 @@ impl<'a> Troupe<'a> {
         while process::reap() && Instant::now() < until {
             process::pause(1);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_never_sleeps_is_told_from_who_looks_before_it_sleeps() {
-        let milliseconds = Duration::from_millis;
-        assert!(is_spin(milliseconds(24), milliseconds(24)));
-        assert!(is_spin(milliseconds(200), milliseconds(600)), "others had the CPU too");
-        assert!(!is_spin(milliseconds(5), milliseconds(24)));
-        assert!(!is_spin(milliseconds(5), milliseconds(5)), "too short to say");
-    }
-
-    #[test]
-    fn the_time_of_a_process_is_that_of_its_threads() {
-        let begun = Instant::now();
-        let own = std::process::id() as i32;
-        let (before, all) = (process::own_cpu_time(), process::cpu_time_of(own));
-        while process::own_cpu_time() < before + 5_000_000 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "no CPU time is counted");
-        }
-        assert!(process::cpu_time_of(own) >= all + 5_000_000);
     }
 }

@@ -1,10 +1,11 @@
 //! Processes, and the pipes between the runner and its actors.
 
 use super::calls::{Answer, FIRST_OWN, answer, numbers};
+use std::time::Duration;
 
 /// Sleeps.
 pub fn pause(milliseconds: u64) {
-    std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
 /// fork(2): 0 in the child.
@@ -63,26 +64,12 @@ pub fn kill(pid: i32, signal: i32) -> Answer {
     numbers!(kill(pid, signal))
 }
 
-/// The CPU time of a clock of clock_gettime(2), in nanoseconds; 0: it is not known.
-fn cpu_time(clock: libc::clockid_t) -> u64 {
+/// The CPU time that this thread has had.
+pub fn own_cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for a time.
-    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
-        return 0;
-    }
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// The CPU time that this thread has had, in nanoseconds.
-pub fn own_cpu_time() -> u64 {
-    cpu_time(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-/// The CPU time that a process has had, in nanoseconds; 0: it has ended.
-pub fn cpu_time_of(pid: i32) -> u64 {
-    let mut clock = 0;
-    // SAFETY: a number, and room for a clock.
-    if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 { 0 } else { cpu_time(clock) }
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Takes up all children that have ended; whether there are others.

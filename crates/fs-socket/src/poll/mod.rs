@@ -176,7 +176,19 @@ pub(crate) fn tell(socket: &Socket, what: u32) {
 
 /// This process is about to have the kernel end a listener: what of ours is ready in its sets was so before that.
 pub(crate) fn about_to_end(socket: &Socket) {
-    each_entry(socket, true, |inner, _| inner.look_before());
+    each_entry(socket, true, |inner, _| {
+        inner.look_before();
+        inner.waits = wait::LOOK;
+    });
+}
+
+/// This process is about to change what a descriptor of the kernel's has: the sets that it may be in look there next time.
+pub(crate) fn kernel_changes() {
+    registry::each(|set| {
+        if let Some(mut inner) = set.is_active().then(|| set.lock()).flatten() {
+            inner.waits = wait::LOOK;
+        }
+    });
 }
 
 /// A kernel descriptor that is no socket of ours is being closed or replaced. The kernel's set drops it by itself.

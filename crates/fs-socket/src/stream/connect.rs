@@ -437,6 +437,11 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             });
             None
         }
-        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => None,
+        Kind::Kernel => {
+            // It is for the caller to see at once what that makes of it.
+            poll::kernel_changes();
+            None
+        }
+        Kind::Free | Kind::Epoll | Kind::Internal => None,
     }
 }
