@@ -14,6 +14,7 @@ use super::{
     registry,
     set::{ADD, DEL, Inner, Joined, Live, Set},
     sys::kernel,
+    wait::LOOK,
 };
 use crate::{
     listen,
@@ -64,6 +65,9 @@ impl Inner {
             (Source::Kernel, Watch::Listener) => self.attach(at),
             (Source::Channel { .. }, Watch::Kernel | Watch::Listener) => {
                 self.detach(at);
+                // What is ready of it comes behind what was.
+                self.look_before();
+                self.waits = LOOK;
                 // Its errors would be those of the application's own call: there is nobody to tell them to.
                 let _ = kernel::epoll_ctl(self.number, ADD, fd, Some(event));
                 self.attach(at);
