@@ -443,7 +443,9 @@ impl Maker {
                     maker.receive();
                     maker.push(Call::SetOption, &[slot as i32, 13, 0]);
                 } else {
-                    maker.push(Call::Send, &[slot as i32, 2, byte, flags | libc::MSG_MORE]);
+                    // Of very much that is unread the sender asks for room now and then, and its peer's answers take along what is held back.
+                    let more = if maker.unread > 60_000 { 0 } else { libc::MSG_MORE };
+                    maker.push(Call::Send, &[slot as i32, 2, byte, flags | more]);
                     maker.receive();
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
                 }

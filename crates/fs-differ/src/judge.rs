@@ -235,6 +235,9 @@ impl Judge {
             if step.call == Call::Wait && are_of_many(step.args[1], one, other) {
                 return format!("{}: which of many events came first", words(step));
             }
+            if step.call == Call::Accept && is_turn(program, kernel, ours, number) {
+                return format!("{}: who of several in accept came first", words(step));
+            }
             let (words, one, other) = (words(step), plain(one), plain(other));
             if !self.allowed.has(&words, &one, &other) {
                 return format!("{words}: kernel {one}, ours {other}");
@@ -333,6 +336,21 @@ fn are_of_many(room: i32, one: &str, other: &str) -> bool {
     })
 }
 
+/// Whether the accept at this step waited on one side at least, and all accepts of the program had the same answers on both, other actors
+/// each: who of several that wait gets a connection.
+fn is_turn(program: &Program, kernel: &Trace, ours: &Trace, number: usize) -> bool {
+    let waited = |trace: &Trace| trace.get(number).is_some_and(|answer| answer.contains(['(']));
+    let without_numbers =
+        |answer: &String| -> String { answer.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>() };
+    let accepts = |trace: &Trace| {
+        let steps = program.steps.iter().zip(trace).filter(|(step, _)| step.call == Call::Accept);
+        let mut answers: Vec<String> = steps.map(|(_, answer)| without_numbers(answer)).collect();
+        answers.sort_unstable();
+        answers
+    };
+    (waited(kernel) || waited(ours)) && accepts(kernel) == accepts(ours)
+}
+
 fn sorted(answer: &str) -> Vec<&str> {
     let mut words: Vec<&str> = answer.split_whitespace().collect();
     words.sort_unstable();
@@ -385,6 +403,21 @@ pub type Found = BTreeMap<String, (usize, Difference)>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_turn_in_accept_is_told_from_an_accept_that_is_late() {
+        let text = "program profile=actors seed=1 mode=ordered\n\
+                    0: accept s0 >s1 accept 0\n1: accept s0 >s1 accept 0\n2: connect s0 lo4 p0\n";
+        let program = Program::parse(text).expect("a program");
+        let trace = |answers: [&str; 3]| answers.map(str::to_owned).to_vec();
+        let kernel = trace(["5 127.0.0.1/:e0/16 (during step 2)", "waits (actor 1)", "0"]);
+        let other = trace(["waits (actor 0)", "4 127.0.0.1/:e0/16 (during step 2)", "0"]);
+        let none = trace(["waits (actor 0)", "waits (actor 1)", "0"]);
+        let failed = trace(["EBADF (during step 2)", "waits (actor 1)", "0"]);
+        assert!(is_turn(&program, &kernel, &other, 0));
+        assert!(!is_turn(&program, &kernel, &none, 0));
+        assert!(!is_turn(&program, &kernel, &failed, 0));
+    }
 
     #[test]
     fn other_events_are_told_from_the_same_events_of_others() {
