@@ -298,14 +298,19 @@ fn finish(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
                 Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
                 Err(errno) => return Err(errno),
             },
-            Some(Phase::Open) => {
+            // One that has ended since is no connection any more (inet_stream_connect() of the kernel, TCP_CLOSE).
+            Some(Phase::Open) if !crate::options::is_over(socket) => {
                 socket.unmark(mark::CONNECTING);
                 return channel.take_error().map_or(Ok(()), Err);
             }
-            Some(Phase::Failed | Phase::Free) | None => {
+            phase @ (Some(Phase::Open | Phase::Failed | Phase::Free) | None) => {
                 let errno = channel.take_error().unwrap_or(Errno::CONNABORTED);
                 socket.unmark(mark::CONNECTING);
                 disconnect(fd, socket);
+                if phase == Some(Phase::Open) {
+                    // Its port has gone with the connection.
+                    source::give_up(fd, socket);
+                }
                 return Err(errno);
             }
         }
