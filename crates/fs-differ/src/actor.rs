@@ -1,5 +1,6 @@
 //! An actor: a process, or a thread of one, that does the steps it is told to do and answers each.
 
+use crate::awake::Watched;
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Program};
 use crate::sys::{calls, names, process};
@@ -120,7 +121,13 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
             }
             Call::Exit => process::exit(0),
             _ => {
-                let text = perform(number, step);
+                let watched = Watched::begin();
+                let mut text = perform(number, step);
+                // Others have their work: bytes to move, memory to map.
+                let only_waits = matches!(step.call, Call::Poll | Call::Wait | Call::Accept | Call::Recv);
+                if only_waits && watched.has_spun() {
+                    text.push_str(" +spins");
+                }
                 stage.reply(actor, &text);
             }
         }

@@ -60,7 +60,7 @@ pub(crate) struct Maker {
     /// Somebody waits for room in a listener's queue: nothing may make any, as the kernel's client asks again after a second, and
     /// ours at once. The slots of that queue's clients: a connection's of before may be closed, and its number the listener's.
     pub(crate) full: Vec<i32>,
-    /// A connection was shut down; a set was asked for edges without EPOLLIN. One of them, and not the other: who has shut down is
+    /// A connection was shut down; a set was asked for edges without EPOLLIN, or for those of a set in it. One of them, and not the other: who has shut down is
     /// told of the acknowledgment of that too, which the peer's next segment brings or its timer for delayed ACKs.
     pub(crate) shuts: bool,
     pub(crate) edges_of_room: bool,
@@ -288,6 +288,14 @@ impl Maker {
             events |= libc::EPOLLEXCLUSIVE;
         }
         let what = self.any();
+        if self.held[what] == Held::Set && events & libc::EPOLLET != 0 {
+            // All that a connection in it is told of is an edge.
+            if self.shuts {
+                events &= !libc::EPOLLET;
+            } else {
+                self.edges_of_room = true;
+            }
+        }
         self.push(Call::Ctl, &[set as i32, operation, what as i32, events]);
     }
 
@@ -356,6 +364,8 @@ impl Maker {
                 flags |= flag;
             }
         }
+        // How much of very much has come to the receiver's buffer is the window's and the clock's.
+        let length = if self.unread > 60_000 { length.min(5000) } else { length };
         if flags & libc::MSG_PEEK == 0 && length > 5000 {
             self.unread = (self.unread - length).max(0);
         }
@@ -433,7 +443,9 @@ impl Maker {
                     maker.receive();
                     maker.push(Call::SetOption, &[slot as i32, 13, 0]);
                 } else {
-                    maker.push(Call::Send, &[slot as i32, 2, byte, flags | libc::MSG_MORE]);
+                    // Of very much that is unread the sender asks for room now and then, and its peer's answers take along what is held back.
+                    let more = if maker.unread > 60_000 { 0 } else { libc::MSG_MORE };
+                    maker.push(Call::Send, &[slot as i32, 2, byte, flags | more]);
                     maker.receive();
                     maker.push(Call::Send, &[slot as i32, 2, byte, flags]);
                 }

@@ -232,6 +232,12 @@ impl Judge {
             if step.call == Call::Wait && sorted(one) == sorted(other) {
                 return format!("{}: the order of events", words(step));
             }
+            if step.call == Call::Wait && are_of_many(step.args[1], one, other) {
+                return format!("{}: which of many events came first", words(step));
+            }
+            if step.call == Call::Accept && is_turn(program, kernel, ours, number) {
+                return format!("{}: who of several in accept came first", words(step));
+            }
             let (words, one, other) = (words(step), plain(one), plain(other));
             if !self.allowed.has(&words, &one, &other) {
                 return format!("{words}: kernel {one}, ours {other}");
@@ -307,6 +313,47 @@ fn words(step: &Step) -> String {
     text.split_whitespace().skip(1).filter(named).collect::<Vec<_>>().join(" ")
 }
 
+/// Whether both answers of epoll_wait have as many events as there was room for, and differ only in whose these are: what both tell of
+/// has the same events in both.
+fn are_of_many(room: i32, one: &str, other: &str) -> bool {
+    let events = |answer: &str| -> Option<Vec<(String, String)>> {
+        let mut words = answer.split_whitespace();
+        let is_full = words.next()?.parse() == Ok(room);
+        let all = words.map(|word| word.split_once('=').map(|(slot, events)| (slot.to_owned(), events.to_owned())));
+        let all: Vec<_> = all.collect::<Option<_>>()?;
+        (is_full && all.len() == room as usize).then_some(all)
+    };
+    let (Some(one), Some(other)) = (events(one), events(other)) else { return false };
+    let of = |slot: &str, all: &[(String, String)]| {
+        let mut events: Vec<String> =
+            all.iter().filter(|(of, _)| of == slot).map(|(_, events)| events.clone()).collect();
+        events.sort();
+        events
+    };
+    one.iter().all(|(slot, _)| {
+        let (here, there) = (of(slot, &one), of(slot, &other));
+        there.is_empty() || here == there
+    })
+}
+
+/// Whether the accept at this step waited on one side at least, and all accepts of the program had the same answers on both, other actors
+/// each: who of several that wait gets a connection.
+fn is_turn(program: &Program, kernel: &Trace, ours: &Trace, number: usize) -> bool {
+    let waited = |trace: &Trace| trace.get(number).is_some_and(|answer| answer.contains(['(']));
+    // Nor addresses, for which not every accept asks.
+    let without_numbers = |answer: &String| -> String {
+        let words = answer.split_whitespace().filter(|word| !word.contains('/'));
+        words.flat_map(str::chars).filter(|letter| !letter.is_ascii_digit()).collect()
+    };
+    let accepts = |trace: &Trace| {
+        let steps = program.steps.iter().zip(trace).filter(|(step, _)| step.call == Call::Accept);
+        let mut answers: Vec<String> = steps.map(|(_, answer)| without_numbers(answer)).collect();
+        answers.sort_unstable();
+        answers
+    };
+    (waited(kernel) || waited(ours)) && accepts(kernel) == accepts(ours)
+}
+
 fn sorted(answer: &str) -> Vec<&str> {
     let mut words: Vec<&str> = answer.split_whitespace().collect();
     words.sort_unstable();
@@ -355,3 +402,35 @@ pub fn report(found: &Difference) -> String {
 
 /// Differences by signature.
 pub type Found = BTreeMap<String, (usize, Difference)>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_turn_in_accept_is_told_from_an_accept_that_is_late() {
+        let text = "program profile=actors seed=1 mode=ordered\n\
+                    0: accept s0 >s1 accept 0\n1: accept s0 >s1 accept 0\n2: connect s0 lo4 p0\n";
+        let program = Program::parse(text).expect("a program");
+        let trace = |answers: [&str; 3]| answers.map(str::to_owned).to_vec();
+        let kernel = trace(["5 127.0.0.1/:e0/16 (during step 2)", "waits (actor 1)", "0"]);
+        let other = trace(["waits (actor 0)", "4 (during step 2)", "0"]);
+        let none = trace(["waits (actor 0)", "waits (actor 1)", "0"]);
+        let failed = trace(["EBADF (during step 2)", "waits (actor 1)", "0"]);
+        assert!(is_turn(&program, &kernel, &other, 0));
+        assert!(!is_turn(&program, &kernel, &none, 0));
+        assert!(!is_turn(&program, &kernel, &failed, 0));
+    }
+
+    #[test]
+    fn other_events_are_told_from_the_same_events_of_others() {
+        assert!(are_of_many(1, "1 s1=in", "1 s2=out"));
+        assert!(are_of_many(2, "2 s5=0|hup s2=out", "2 s5=0|hup s0=0|hup"));
+        assert!(!are_of_many(1, "1 s1=in", "1 s1=in|out"));
+        assert!(!are_of_many(2, "2 s1=in s2=in", "2 s1=in|out s3=in"));
+        assert!(!are_of_many(2, "1 s1=in", "1 s2=in"), "there was room for both");
+        assert!(!are_of_many(2, "2 s1=in s2=in", "1 s1=in"));
+        assert!(!are_of_many(1, "EINTR", "1 s1=in"));
+        assert!(!are_of_many(1, "1 s1=in (during step 4)", "1 s2=in"), "which of them waited is not whose they are");
+    }
+}

@@ -3,6 +3,7 @@
 
 pub mod actor;
 mod actors;
+pub mod awake;
 pub mod coverage;
 pub mod emit;
 pub mod generate;

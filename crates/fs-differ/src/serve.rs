@@ -1,6 +1,7 @@
 //! The runner: it is told programs, runs each, and answers what the program saw. One runs on the kernel, one under preload.
 
 use crate::actor::{self, Stage};
+use crate::awake::Awake;
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Mode, Program};
 use crate::sys::{calls, names, process};
@@ -142,10 +143,21 @@ impl<'a> Troupe<'a> {
                 process::pause(self.settle as u64 / 2);
             }
         }
+        let waits = |member: &Member| if member.asked.is_empty() { Awake::default() } else { Awake::of(member.pid) };
+        let before: Vec<Awake> = self.members.iter().map(waits).collect();
+        let begun = Instant::now();
         self.listen(4 * self.settle);
+        let waited = begun.elapsed();
         for (actor, member) in self.members.iter().enumerate() {
+            if member.asked.is_empty() {
+                continue;
+            }
+            let what = match member.state {
+                State::Dead => "died",
+                _ if Awake::of(member.pid).is_spin(before[actor], waited) => "spins",
+                _ => "waits",
+            };
             for number in &member.asked {
-                let what = if member.state == State::Dead { "died" } else { "waits" };
                 self.trace[*number] = format!("{what} (actor {actor})");
             }
         }

@@ -14,6 +14,11 @@ pub(crate) fn close_is_due() {
     DUE.store(true, Relaxed);
 }
 
+/// Whether [`closed`] is to be called after the kernel's close.
+pub(crate) fn is_close_due() -> bool {
+    DUE.load(Relaxed)
+}
+
 /// A descriptor has been closed. Who binds its port from here on finds it in use.
 pub(crate) fn closed() {
     // Another thread's is closed perhaps a little later: then the daemon tries again.

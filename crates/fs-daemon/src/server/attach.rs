@@ -114,6 +114,20 @@ impl Attachment {
         its.find_map(|(fd, ..)| self.holds_at(fd).filter(|&(_, with)| with == cookie).map(|(object, _)| object))
     }
 
+    /// Its connections as the kernel closes them when a process ends, the one with the highest number first (task_work_run() takes
+    /// the files from the end): arena, slot and side, once for each descriptor. So the accepted side of a connection within one process is
+    /// usually the one that closes first, and waits (TIME_WAIT).
+    fn held_channels(&self) -> Vec<(u32, u32, Side)> {
+        let mut held: Vec<(u32, u32, Side)> = Vec::new();
+        for (_, object, _) in self.holds() {
+            if let Object::Channel { arena, slot, side } = object {
+                held.push((arena, slot, side));
+            }
+        }
+        held.reverse();
+        held
+    }
+
     /// Its connections by arena: slot and side, once for each descriptor.
     pub(super) fn channels(&self) -> BTreeMap<u32, Vec<(u32, Side)>> {
         let mut found: BTreeMap<u32, Vec<(u32, Side)>> = BTreeMap::new();
@@ -340,7 +354,8 @@ impl Server {
     pub(super) fn detach(&mut self, id: u32) {
         self.forget_exec(id);
         let Some(attachment) = self.attachments.remove(id) else { return };
-        let channels = attachment.channels();
+        let held = attachment.held_channels();
+        let arenas: HashSet<(u32, Side)> = held.iter().map(|&(arena, _, side)| (arena, side)).collect();
         let heirs = self.heirs_of(id, attachment.forked_from);
         let slept_on = self.pollers.of(id);
         // One that slept on a poller that others have too: its lanes are asleep no more, or they would be taken for sleepers. Who
@@ -349,29 +364,39 @@ impl Server {
         let disarmed: Vec<u32> = slept_on.iter().copied().filter(|poller| !of_listeners.contains(poller)).collect();
         let gone = self.pollers.leave_all(id, &heirs);
         let mut told = HashSet::new();
+        // Slots in whose calls it was.
+        let mut interrupted: HashMap<(u32, Side), Vec<u32>> = HashMap::new();
         for &arena in attachment.arenas.keys() {
-            let held = channels.get(&arena).map_or(&[][..], Vec::as_slice);
             let opened = self.arenas.get(arena).is_some_and(|entry| entry.opener == Some(Opener::Process(id)));
             for side in [Side::A, Side::B] {
                 let Some(mapped) = self.map(arena, side) else { continue };
                 gone.iter().for_each(|&poller| mapped.evict(poller));
                 disarmed.iter().for_each(|&poller| mapped.disarm(poller));
-                let mut interrupted = self.break_locks(arena, &mapped, id);
-                for &(slot, _) in held.iter().filter(|(_, of)| *of == side) {
-                    if let Some(channel) = Channel::at(&mapped, slot) {
-                        channel.release_gone(1, interrupted.contains(&slot));
-                        interrupted.retain(|other| *other != slot);
-                    }
-                }
-                // It had let go of these, and was in the middle of that: others may hold them.
-                interrupted
-                    .into_iter()
-                    .filter_map(|slot| Channel::at(&mapped, slot))
-                    .for_each(|channel| channel.rouse());
-                if opened || !held.is_empty() {
+                interrupted.insert((arena, side), self.break_locks(arena, &mapped, id));
+                if opened || arenas.contains(&(arena, Side::A)) || arenas.contains(&(arena, Side::B)) {
                     told.extend(mapped.pollers(side));
                 }
             }
+        }
+        // Most are of the arena of the one before.
+        let mut last = None;
+        for (arena, slot, side) in held {
+            if last.as_ref().is_none_or(|(of, _)| *of != (arena, side)) {
+                last = self.map(arena, side).map(|mapped| ((arena, side), mapped));
+            }
+            if let Some(channel) = last.as_ref().and_then(|(_, mapped)| Channel::at(mapped, slot)) {
+                let slots = interrupted.entry((arena, side)).or_default();
+                channel.release_gone(1, slots.contains(&slot));
+                slots.retain(|other| *other != slot);
+            }
+        }
+        // It had let go of the others, and was in the middle of that: others may hold them.
+        for ((arena, side), slots) in interrupted {
+            let Some(mapped) = self.map(arena, side).filter(|_| !slots.is_empty()) else { continue };
+            slots.into_iter().filter_map(|slot| Channel::at(&mapped, slot)).for_each(|channel| channel.rouse());
+        }
+        for &arena in attachment.arenas.keys() {
+            let opened = self.arenas.get(arena).is_some_and(|entry| entry.opener == Some(Opener::Process(id)));
             let Some(entry) = self.arenas.get_mut(arena) else { continue };
             entry.members.remove(&id);
             if opened {

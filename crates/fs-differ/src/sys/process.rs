@@ -1,10 +1,11 @@
 //! Processes, and the pipes between the runner and its actors.
 
 use super::calls::{Answer, FIRST_OWN, answer, numbers};
+use std::time::Duration;
 
 /// Sleeps.
 pub fn pause(milliseconds: u64) {
-    std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+    std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
 /// fork(2): 0 in the child.
@@ -61,6 +62,14 @@ pub fn end_group_but_own() {
 /// kill(2).
 pub fn kill(pid: i32, signal: i32) -> Answer {
     numbers!(kill(pid, signal))
+}
+
+/// The CPU time that this thread has had.
+pub fn own_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Takes up all children that have ended; whether there are others.

@@ -160,6 +160,9 @@ fn from_pipe(input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Err
 
 /// Channel → pipe: as much as the pipe takes is taken from the channel.
 fn to_pipe(input: Fd, output: Fd, len: usize) -> Result<usize, Errno> {
+    if let Some(answer) = stream::splice_at_mark(input) {
+        return answer;
+    }
     let mut buffer = [0; PIECE];
     let want = takes(output).min(len);
     let seen = receive(input, &mut buffer[..want], flags::PEEK)?;

@@ -67,9 +67,17 @@ enum What {
 fn what(fd: Fd) -> What {
     let Some(socket) = table::socket_in_section(fd) else { return What::Kernel };
     match socket.kind() {
-        Kind::Epoll => {
-            registry::find(socket.epoll_index()).filter(|set| set.is_active()).map_or(What::Kernel, What::Set)
-        }
+        Kind::Epoll => match registry::find(socket.epoll_index()) {
+            Some(set) if set.is_active() => What::Set(set),
+            Some(set) => {
+                // Nothing of ours is in it, but perhaps what has woken those who slept in it before, which is no event.
+                if let Some(mut inner) = set.lock() {
+                    inner.end_kick();
+                }
+                What::Kernel
+            }
+            None => What::Kernel,
+        },
         _ if socket.watch() == Watch::Kernel => What::Kernel,
         _ => What::Ours(socket),
     }

@@ -8,6 +8,7 @@
 //! | `interest` | its registrations |
 //! | `ctl`, `wait` | epoll_ctl, epoll_wait |
 //! | `descriptors`, [`select`] | poll, select |
+//! | `fired` | one-shots that the kernel has delivered |
 //! | `inherit` | the sets of a new image |
 //! | `spin` | how long to look before sleeping |
 //! | `registry` | the sets of the process |
@@ -16,6 +17,7 @@
 
 mod ctl;
 mod descriptors;
+mod fired;
 pub(crate) mod inherit;
 mod interest;
 mod ready;
@@ -171,6 +173,23 @@ pub(crate) fn tell(socket: &Socket, what: u32) {
             if inner.sleepers > 0 {
                 inner.ring();
             }
+        }
+    });
+}
+
+/// This process is about to have the kernel end a listener: what of ours is ready in its sets was so before that.
+pub(crate) fn about_to_end(socket: &Socket) {
+    each_entry(socket, true, |inner, _| {
+        inner.look_before();
+        inner.waits = wait::LOOK;
+    });
+}
+
+/// This process is about to change what a descriptor of the kernel's has: the sets that it may be in look there next time.
+pub(crate) fn kernel_changes() {
+    registry::each(|set| {
+        if let Some(mut inner) = set.is_active().then(|| set.lock()).flatten() {
+            inner.waits = wait::LOOK;
         }
     });
 }

@@ -5,13 +5,16 @@ use core::ptr;
 use fs_shm::{Arena, lanes::Changes};
 
 use super::{
-    EpollEvent, forget,
+    EpollEvent,
+    fired::has_fired,
+    forget,
     inherit::had,
     interest::{ET, EXCLUSIVE, Entry, Interest, Source, UNKNOWN, unread_changes},
     ready::look_into,
     registry,
     set::{ADD, DEL, Inner, Joined, Live, Set},
     sys::kernel,
+    wait::LOOK,
 };
 use crate::{
     listen,
@@ -39,8 +42,15 @@ impl Inner {
     /// The entry's socket has become something else, or another readiness.
     pub(super) fn moved(&mut self, at: u32) {
         let Some(entry) = self.interest.get(at) else { return };
-        let (fd, socket, event) = (entry.fd, entry.socket, entry.event);
-        match (entry.source, socket.watch()) {
+        let (fd, socket, event, source) = (entry.fd, entry.socket, entry.event, entry.source);
+        if source == Source::Kernel
+            && socket.watch() != Watch::Kernel
+            && has_fired(self.number, fd, event)
+            && let Some(entry) = self.interest.get_mut(at)
+        {
+            entry.spent = true;
+        }
+        match (source, socket.watch()) {
             (Source::Kernel, Watch::Kernel) if registry::active(socket).is_some() => {
                 // ENOENT, EBADF: gone already.
                 let _ = kernel::epoll_ctl(self.number, DEL, fd, None);
@@ -55,6 +65,9 @@ impl Inner {
             (Source::Kernel, Watch::Listener) => self.attach(at),
             (Source::Channel { .. }, Watch::Kernel | Watch::Listener) => {
                 self.detach(at);
+                // What is ready of it comes behind what was.
+                self.look_before();
+                self.waits = LOOK;
                 // Its errors would be those of the application's own call: there is nobody to tell them to.
                 let _ = kernel::epoll_ctl(self.number, ADD, fd, Some(event));
                 self.attach(at);
@@ -296,7 +309,13 @@ impl Inner {
                     }
                 }
                 let arena = joined.arena;
-                match arena.waiting_since().or_else(|| arena.first_came()).filter(|_| !is_new) {
+                // All that came to it came since the last look, what was accepted meanwhile too; but who shares the arenas comes to one
+                // when others have had some.
+                let since = match self.interest.get(at) {
+                    Some(entry) if entry.shares => arena.waiting_since().or_else(|| arena.first_came()),
+                    _ => arena.first_came().or_else(|| arena.waiting_since()),
+                };
+                match since.filter(|_| !is_new) {
                     Some(since) => self.come(at, since),
                     None => self.enqueue(at),
                 }

@@ -186,6 +186,6 @@ pub(crate) fn lost(socket: &'static Socket) {
 }
 
 /// No more bytes will come.
-fn at_end(channel: &Channel<'static>) -> bool {
+pub(crate) fn at_end(channel: &Channel<'static>) -> bool {
     channel.readiness().intersects(fs_shm::Readiness::RDHUP | fs_shm::Readiness::ERR)
 }

@@ -298,14 +298,19 @@ fn finish(fd: Fd, socket: &'static Socket) -> Result<(), Errno> {
                 Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
                 Err(errno) => return Err(errno),
             },
-            Some(Phase::Open) => {
+            // One that has ended since is no connection any more (inet_stream_connect() of the kernel, TCP_CLOSE).
+            Some(Phase::Open) if !crate::options::is_over(socket) => {
                 socket.unmark(mark::CONNECTING);
                 return channel.take_error().map_or(Ok(()), Err);
             }
-            Some(Phase::Failed | Phase::Free) | None => {
+            phase @ (Some(Phase::Open | Phase::Failed | Phase::Free) | None) => {
                 let errno = channel.take_error().unwrap_or(Errno::CONNABORTED);
                 socket.unmark(mark::CONNECTING);
                 disconnect(fd, socket);
+                if phase == Some(Phase::Open) {
+                    // Its port has gone with the connection.
+                    source::give_up(fd, socket);
+                }
                 return Err(errno);
             }
         }
@@ -422,6 +427,8 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             if matches!(how, 0 | 2) {
                 socket.unmark(mark::SHUT_READ | mark::SHUT_WRITE);
                 crate::listen::shut(fd, socket);
+                // Whom that has reset was told before the listener's own end, which the kernel makes next.
+                poll::about_to_end(socket);
             }
             None
         }
@@ -435,6 +442,11 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             });
             None
         }
-        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => None,
+        Kind::Kernel => {
+            // It is for the caller to see at once what that makes of it.
+            poll::kernel_changes();
+            None
+        }
+        Kind::Free | Kind::Epoll | Kind::Internal => None,
     }
 }

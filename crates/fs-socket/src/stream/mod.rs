@@ -286,7 +286,8 @@ fn recv_more(
                 return done(bytes, Errno::BADF);
             }
         }
-        patience.moved(bytes);
+        // What asks for nothing waits once, and a signal is the end of that too.
+        patience.moved(if total == 0 { 1 } else { bytes });
         let waited = if how.peek && bytes != 0 {
             patience.wait_for_more(channel, bytes)
         } else {
@@ -294,7 +295,7 @@ fn recv_more(
         };
         match waited {
             // Nothing was asked for: it waits once (the loop of tcp_recvmsg_locked() ends by its length).
-            Err(Errno::AGAIN) if total == 0 => return Ok(Received::default()),
+            Err(Errno::AGAIN | Errno::INTR) if total == 0 => return Ok(Received::default()),
             Ok(()) if total == 0 && channel.is_ready(Interest::Read) => return Ok(Received::default()),
             // For bytes, or to look again: the daemon wakes all when one that shares the connection ends.
             Ok(()) => {}
@@ -410,6 +411,20 @@ pub(crate) fn room(fd: Fd, flags: u32) -> Result<usize, Errno> {
         let _held = channel::hold(fd, socket).ok_or(Errno::BADF)?;
         patience.wait(&channel, Interest::Write)?;
     }
+}
+
+/// What splice(2) answers that begins at the urgent mark, which it cannot pass, whether the byte was read or not (tcp_splice_read(),
+/// tcp_read_sock() of the kernel). `None`: it does not begin there.
+pub(crate) fn splice_at_mark(fd: Fd) -> Option<Result<usize, Errno>> {
+    let channel = table::find(fd)?.channel()?;
+    if !channel.at_mark() {
+        return None;
+    }
+    Some(match channel.take_error() {
+        Some(errno) => Err(errno),
+        None if blocks(&channel, 0) || channel::at_end(&channel) => Ok(0),
+        None => Err(Errno::AGAIN),
+    })
 }
 
 /// The pending error of a connection, as SO_ERROR takes it.
