@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use veth::{DEVICE, OURS, PEER, Wire, at};
+use veth::{DEVICE, OURS, PEER, Wire, at, netns_unsafe};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Several segments.
@@ -252,6 +252,10 @@ fn connections_outlive_new_queues_of_their_device() {
         all_go_on("the start");
         channels(2);
         all_go_on("two queues");
+        // A device of another link address is the same one.
+        wire.ours.run(&format!("ip link set {DEVICE} address 02:00:00:00:77:02"));
+        wire.peer.run("ip neigh flush dev fsc1");
+        all_go_on("another link address of ours");
         channels(4);
         all_go_on("four queues");
         drop(end);
@@ -262,18 +266,19 @@ fn connections_outlive_new_queues_of_their_device() {
     });
 }
 
-/// One of two devices goes, and comes back: the other's connections go on, and its core sleeps. Then that one goes too: the run ends
-/// and says which device is gone. The runtime is built again with both.
+/// One of two devices goes, and comes back: the other's connections go on meanwhile, and its core sleeps; those of the device that
+/// went go on once it is back. Then the other goes, and at last both are gone: the run ends and says which was the last. The runtime is
+/// built again with both.
 #[test]
 fn devices_that_go_and_come_back() {
     let Some(wire) = Wire::up("devices that go") else { return };
     let second = ("fsc2", IpAddr::from([10, 90, 0, 1]), IpAddr::from([10, 90, 0, 2]));
     let lay_second = || wire.lay((second.0, second.1), ("fsc3", second.2), 1);
-    lay_second();
     for port in [80, 81] {
         kernel_echo(&wire, at("0.0.0.0".parse().unwrap(), port));
     }
     for round in 0..2 {
+        lay_second();
         let (one_left, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let exchanges = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
         let builder =
@@ -328,27 +333,69 @@ fn devices_that_go_and_come_back() {
             go_on(1, "at the start");
             wire.ours.run(&format!("ip link del {}", second.0));
             go_on(0, "the other device gone");
-            lay_second();
-            go_on(0, "the other device back");
-            assert!(wire.ours.try_run(&format!("ping -q -c 1 -W 10 -I {} {} > /dev/null", second.0, second.2)));
             one_left.store(true, Ordering::Relaxed);
             let until = Instant::now() + LIMIT;
             while !answered.load(Ordering::Relaxed) {
                 assert!(Instant::now() < until && !run.is_finished(), "a connection over the device that is left");
                 std::thread::sleep(Duration::from_millis(10));
             }
+            assert!(!wire.ours.try_run(&format!("ip link show {} > /dev/null 2>&1", second.0)), "the device is held");
+            let ns = wire.peer.path();
+            wire.ours.run(&format!("ip link add {} type veth peer name fsc3 netns {ns}", second.0));
+            // Until it is ours the kernel would answer for it: it has no address so far.
+            wire.ours.run(&format!(
+                "for i in $(seq 2000); do ip link show {} 2> /dev/null | grep -q prog/xdp && exit; sleep 0.01; done; false",
+                second.0
+            ));
+            wire.ours.run(&format!(
+                "ip addr add {}/24 dev {second} && ip link set {second} up",
+                second.1,
+                second = second.0
+            ));
+            wire.peer.run(&format!("ip addr add {}/24 dev fsc3 && ip link set fsc3 up", second.2));
+            go_on(1, "its device back");
+            assert!(wire.ours.try_run(&format!("ping -q -c 1 -W 10 -I {} {} > /dev/null", second.0, second.2)));
             wire.ours.run(&format!("ip link del {DEVICE}"));
+            go_on(1, "the other device gone");
+            wire.ours.run(&format!("ip link del {}", second.0));
             let until = Instant::now() + LIMIT;
             while !run.is_finished() {
                 assert!(Instant::now() < until, "the run goes on without a device");
                 std::thread::sleep(Duration::from_millis(10));
             }
             let error = run.join().unwrap().unwrap_err();
-            assert!(matches!(&error, RunError::Link { device, .. } if device == DEVICE), "{error}");
+            assert!(matches!(&error, RunError::Link { device, .. } if device == second.0), "{error}");
             drop(end);
         });
         wire.lay((DEVICE, OURS), ("fsc1", PEER), 1);
     }
+}
+
+/// An address of the device's goes to a macvlan on it, as a container has one: what is for it there is the kernel's.
+#[test]
+fn an_address_that_goes_to_a_macvlan_of_the_device() {
+    let Some(wire) = Wire::up("macvlan") else { return };
+    if !wire.ours.try_run(&format!("ip link add mac0 link {DEVICE} type macvlan mode bridge 2> /dev/null")) {
+        eprintln!("skipped: macvlan (this kernel has none)");
+        return;
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let runtime = wire.ours.enter(Wire::runtime);
+    std::thread::scope(|scope| {
+        let (told, ours) = (over.clone(), &wire.ours);
+        let run = scope.spawn(move || ours.enter(|| runtime.run(move |_| serve(0, Arc::default(), told))));
+        let end = Over(over);
+        exchange(&mut kernel_client(&wire, at(OURS, 7777)), &[1; BYTES]);
+        let container = Wire { ours: netns_unsafe::NetNs::new(), peer: netns_unsafe::NetNs::new() };
+        wire.ours
+            .run(&format!("ip addr del {OURS}/24 dev {DEVICE} && ip link set mac0 netns {}", container.peer.path()));
+        container.peer.run(&format!("ip addr add {OURS}/24 dev mac0 && ip link set mac0 up"));
+        kernel_echo(&container, at(OURS, 7777));
+        wire.peer.run("ip neigh flush dev fsc1");
+        exchange(&mut kernel_client(&wire, at(OURS, 7777)), &[2; BYTES]);
+        drop(end);
+        run.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub(crate) struct CoreShared {
     pub(crate) new_sources: NewSources,
     /// Descriptors of links that the reactor does not know yet.
     pub(crate) new_links: RefCell<Vec<OwnedFd>>,
+    /// Links have been closed: those that are left are to be watched, and no others.
+    pub(crate) links_changed: Cell<bool>,
     /// In a child of fork(2) its memory is a copy, and the links, the threads and the connections are the parent's.
     pub(crate) in_child: Cell<bool>,
 }

@@ -7,8 +7,9 @@ use crate::mailbox::Mailboxes;
 use crate::poll::{PollPolicy, Poller};
 use crate::tap::Taps;
 use crate::wakers::{Interest, Wakers};
-use fs_core::{CoreMessage, Event, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, TxFrame};
-use fs_xdp::Link;
+use fs_core::{CoreMessage, Event, Frame, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, TxFrame};
+use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -74,6 +75,8 @@ pub(crate) struct CoreIo {
     woken: Vec<Waker>,
     pub(crate) poller: Poller,
     pub(crate) taps: Taps,
+    /// How often it was told that a device is gone.
+    let_go: usize,
 }
 
 impl CoreIo {
@@ -89,6 +92,7 @@ impl CoreIo {
             woken: Vec::with_capacity(256),
             poller: Poller::new(policy),
             taps: Taps::default(),
+            let_go: 0,
         };
         links.into_iter().for_each(|(link, iface)| io.add(link, iface));
         io
@@ -96,14 +100,55 @@ impl CoreIo {
 
     /// Polls `link` too from here on.
     pub(crate) fn add(&mut self, link: Box<dyn Link>, iface: IfaceId) {
+        // The first queue of a device that has come back.
+        if let Some(port) = self.ports.iter_mut().find(|port| port.iface == iface && port.lost) {
+            (port.link, port.lost) = (link, false);
+            return;
+        }
         let sends = self.ports.iter().all(|port| port.iface != iface);
         self.ports.push(Port { link, iface, tx: Vec::with_capacity(2 * TX_BATCH), sends, lost: false });
     }
 
     /// The links of a device that is gone are left alone from here on.
     fn lose(&mut self, LinkDown { iface, source }: LinkDown, shared: &crate::runtime::Shared) {
-        self.ports.iter_mut().filter(|port| port.iface == iface).for_each(|port| port.lost = true);
-        shared.link_down(iface, source);
+        if shared.link_down(iface, source, self.let_go) {
+            self.ports.iter_mut().filter(|port| port.iface == iface).for_each(|port| port.lost = true);
+        }
+    }
+
+    /// Closes the queues of a device that is gone. What is sent by it is dropped until it is back. The frames that it had to receive
+    /// into are kept for then: connections that stand still until it is back may come to hold all others.
+    pub(crate) fn let_go(&mut self, iface: IfaceId, stack: &mut CoreStack) {
+        self.let_go += 1;
+        let (gone, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.ports).into_iter().partition(|port| port.iface == iface);
+        self.ports = left;
+        let mut spare = Vec::new();
+        let mut left = None;
+        for Port { link, tx, sends, .. } in gone {
+            stack.note_link_dropped(tx.len() as u64);
+            let pool = stack.pool_mut();
+            tx.into_iter().for_each(|tx| pool.free(tx.frame));
+            if sends {
+                left = Some((link.caps().clone(), link.stats()));
+            }
+            let before = pool.available();
+            link.close(pool);
+            spare.extend((before..pool.available()).map_while(|_| pool.alloc()));
+        }
+        if let Some((caps, stats)) = left {
+            let (link, tx) = (Box::new(GoneLink { caps, stats, spare }), Vec::with_capacity(2 * TX_BATCH));
+            self.ports.push(Port { link, iface, tx, sends: true, lost: true });
+        } else {
+            spare.into_iter().for_each(|frame| stack.pool_mut().free(frame));
+        }
+    }
+
+    /// A device is back: the frames that were kept for it are the pool's again.
+    pub(crate) fn give_spare(&mut self, iface: IfaceId, stack: &mut CoreStack) {
+        for port in self.ports.iter_mut().filter(|port| port.iface == iface && port.lost) {
+            port.link.reap(stack.pool_mut());
+        }
     }
 
     fn transmit(&mut self, stack: &mut CoreStack) -> Result<usize, LinkDown> {
@@ -251,6 +296,50 @@ impl CoreIo {
             }
             port.link.close(stack.pool_mut());
         }
+    }
+}
+
+/// In the place of a link whose device is gone: nobody asks it for anything but its counters.
+struct GoneLink {
+    caps: LinkCaps,
+    stats: LinkStats,
+    /// To receive into once it is back.
+    spare: Vec<Frame>,
+}
+
+impl Link for GoneLink {
+    fn caps(&self) -> &LinkCaps {
+        &self.caps
+    }
+
+    fn rx(&mut self, _: &mut UmemPool, _: IfaceId, _: &mut Vec<RxFrame>, _: usize) -> usize {
+        0
+    }
+
+    fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> std::io::Result<usize> {
+        frames.drain(..).for_each(|tx| pool.free(tx.frame));
+        Ok(0)
+    }
+
+    fn reap(&mut self, pool: &mut UmemPool) -> bool {
+        self.spare.drain(..).for_each(|frame| pool.free(frame));
+        false
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn prepare_sleep(&mut self, _: &mut UmemPool) -> bool {
+        true
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.stats
+    }
+
+    fn close(mut self: Box<Self>, pool: &mut UmemPool) {
+        self.reap(pool);
     }
 }
 

@@ -13,7 +13,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a core polls.
 pub(crate) type CoreLinks = Vec<(Box<dyn Link>, IfaceId)>;
@@ -27,13 +27,15 @@ pub(crate) struct QueueOpener {
     known: AtomicU32,
     /// How many there were to receive and to send when they were last counted.
     counted: Mutex<QueueCounts>,
+    /// Queues whose cores had no frames for them.
+    late: Mutex<Vec<u32>>,
 }
 
 impl QueueOpener {
     fn new(device: XdpDevice, umem: Arc<Umem>, rings: QueueConfig) -> Self {
         let known = AtomicU32::new(device.queue_count());
         let counted = Mutex::new(device.queue_counts_now());
-        Self { device, umem, rings, known, counted }
+        Self { device, umem, rings, known, counted, late: Mutex::default() }
     }
 
     /// The queues that the device has got since this was last asked. Each is to be opened.
@@ -55,6 +57,27 @@ impl QueueOpener {
         Ok(Box::new(self.device.open_queue(queue, &self.umem, pool, self.rings)?))
     }
 
+    /// The device's number in the kernel: another one of its name has another.
+    pub(crate) fn index(&self) -> u32 {
+        self.device.device().index
+    }
+
+    /// Queues that there were when the device was attached to.
+    pub(crate) fn queues(&self) -> u32 {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    /// What the program takes for ours.
+    pub(crate) fn table(&self) -> PortTable {
+        self.device.port_table()
+    }
+
+    /// Guards the device's queues, where each can be opened.
+    pub(crate) fn guard_all(&self) -> Result<(), XdpError> {
+        let counts = self.device.queue_counts_now();
+        if counts.rx <= counts.tx { self.device.port_table().guard(true) } else { Ok(()) }
+    }
+
     /// Says that a queue is open that the device has got meanwhile.
     pub(crate) fn tell_new(&self, queue: u32, core: usize) {
         let NetDevice { name: device, driver, .. } = self.device.device();
@@ -68,6 +91,18 @@ impl QueueOpener {
                  is the kernel's (`ip link set {device} down && ip link set {device} up`)"
             );
         }
+    }
+
+    /// A queue's core has too few frames free: it is opened once it has some.
+    pub(crate) fn try_later(&self, queue: u32, available: usize) {
+        let device = &self.device.device().name;
+        tracing::warn!(device, queue, available, "too few frames are free to open a queue: trying again");
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
+    }
+
+    /// Those that it is time to open.
+    pub(crate) fn late_queues(&self) -> Vec<u32> {
+        std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A queue has no socket, and will have none.
@@ -88,15 +123,72 @@ impl QueueOpener {
     }
 }
 
+/// A device by its name: what is on it now, and how one of that name is taken.
+struct Taken {
+    opener: Option<Arc<QueueOpener>>,
+    name: String,
+    config: XdpConfig,
+    umem: Arc<Umem>,
+    rings: QueueConfig,
+}
+
 /// Of each device in the order of interfaces. Shared with those who open, and emptied at the runtime's end: the program stays on
 /// the device for as long as one is in it.
 #[derive(Clone, Default)]
-pub(crate) struct Openers(Arc<Mutex<Vec<Arc<QueueOpener>>>>);
+pub(crate) struct Openers(Arc<Mutex<Vec<Taken>>>);
 
 impl Openers {
-    /// Those that there are.
-    pub(crate) fn all(&self) -> Vec<Arc<QueueOpener>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn lock(&self) -> MutexGuard<'_, Vec<Taken>> {
+        // Every change is a single assignment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that there are, by interface.
+    pub(crate) fn all(&self) -> Vec<(IfaceId, Arc<QueueOpener>)> {
+        let taken = self.lock();
+        let of = |(n, taken): (usize, &Taken)| Some((IfaceId(n as u8), taken.opener.clone()?));
+        taken.iter().enumerate().filter_map(of).collect()
+    }
+
+    pub(crate) fn get(&self, IfaceId(n): IfaceId) -> Option<Arc<QueueOpener>> {
+        self.lock().get(usize::from(n))?.opener.clone()
+    }
+
+    /// The device is gone: once its queues are closed too, nothing of ours is left of it.
+    pub(crate) fn let_go(&self, IfaceId(n): IfaceId) {
+        let opener = self.lock().get_mut(usize::from(n)).and_then(|taken| taken.opener.take());
+        // Not under the lock: a program goes with it.
+        drop(opener);
+    }
+
+    /// Attaches to the device that has an interface's name now, if there is one again. It takes no packets yet: it has no queue
+    /// open, and its program's table is empty.
+    pub(crate) fn attach_again(&self, IfaceId(n): IfaceId, cores: usize) -> Option<Result<QueueOpener, XdpError>> {
+        let taken = self.lock();
+        let Taken { opener: None, name, config, umem, rings } = taken.get(usize::from(n))? else { return None };
+        let (name, config, umem, rings) = (name.clone(), *config, umem.clone(), *rings);
+        drop(taken);
+        NetDevice::find(&name).ok()?;
+        Some(XdpDevice::attach(&name, config).and_then(|device| {
+            let queues = device.queue_counts_now();
+            if (queues.rx.min(queues.tx) as usize) < cores {
+                // Some core would have no queue to send by.
+                return Err(XdpError::NoSuchQueue {
+                    device: name,
+                    queue: cores as u32 - 1,
+                    rx: queues.rx,
+                    tx: queues.tx,
+                });
+            }
+            Ok(QueueOpener::new(device, umem, rings))
+        }))
+    }
+
+    /// A device that has been attached to again is an interface's from here on.
+    pub(crate) fn put(&self, IfaceId(n): IfaceId, opener: Arc<QueueOpener>) {
+        if let Some(taken) = self.lock().get_mut(usize::from(n)) {
+            taken.opener = Some(opener);
+        }
     }
 }
 
@@ -105,7 +197,8 @@ struct Emptied(Openers);
 
 impl Drop for Emptied {
     fn drop(&mut self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let taken = std::mem::take(&mut *self.0.lock());
+        drop(taken);
     }
 }
 
@@ -183,10 +276,10 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
         XdpMode::Native => fs_xdp::XdpMode::Native,
         XdpMode::Generic => fs_xdp::XdpMode::Generic,
     };
+    let config = XdpConfig { mode, zero_copy, ..XdpConfig::default() };
     let cores = builder.cores.len();
     let mut devices = Vec::with_capacity(builder.devices.len());
     for name in &builder.devices {
-        let config = XdpConfig { mode, zero_copy, ..XdpConfig::default() };
         let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
         let queues = device.queue_count() as usize;
         if queues < cores {
@@ -208,12 +301,10 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
             let link = opener.open(queue as u32, &mut opened.pools[core]).map_err(failed)?;
             opened.links[core].push((link, IfaceId(n as u8)));
         }
-        let (table, counts) = (opener.device.port_table(), opener.device.queue_counts_now());
-        if counts.rx <= counts.tx {
-            table.guard(true).map_err(failed)?;
-        }
-        opened.tables.push(table);
-        opened.openers.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(opener));
+        opener.guard_all().map_err(failed)?;
+        opened.tables.push(opener.table());
+        let taken = Taken { opener: Some(Arc::new(opener)), name: name.clone(), config, umem: umem.clone(), rings };
+        opened.openers.lock().push(taken);
     }
     Ok(())
 }
@@ -293,6 +384,16 @@ impl PortSink for PortTable {
     fn remove(&self, protocol: Protocol, at: SocketAddr) {
         if let Err(error) = self.remove_local(protocol, at.ip(), at.port()) {
             tracing::error!(%at, %error, "a port stays in the XDP program's table");
+        }
+    }
+
+    fn set_active(&self, ports: &[u16]) -> io::Result<()> {
+        Ok(self.set_active_ports(ports.iter().copied())?)
+    }
+
+    fn set_mac(&self, mac: [u8; 6]) {
+        if let Err(error) = PortTable::set_mac(self, mac) {
+            tracing::error!(%error, "the XDP program's table");
         }
     }
 

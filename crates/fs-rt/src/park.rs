@@ -178,6 +178,9 @@ impl Reactor {
             self.sources.iter().for_each(|source| source.awake());
         }
         if self.sleeps {
+            if self.core.links_changed.take() {
+                self.watch_anew();
+            }
             // Watched from its next sleep on.
             self.unwatched.append(&mut self.core.new_links.borrow_mut());
         }
@@ -188,6 +191,22 @@ impl Reactor {
             }
         }
         self.sources.iter().map(|source| source.look()).sum()
+    }
+
+    /// Lets go of the descriptors of links that are closed, which would keep their sockets open.
+    #[cold]
+    fn watch_anew(&mut self) {
+        self.links.clear();
+        self.core.new_links.borrow_mut().clear();
+        self.unwatched.clear();
+        let io = self.core.io.borrow();
+        for fd in io.ports.iter().filter_map(|port| port.link.wake_fd()) {
+            match fd.try_clone_to_owned() {
+                Ok(fd) => self.unwatched.push(fd),
+                // No descriptor is left for it: looked at by the clock.
+                Err(_) => self.must_poll = true,
+            }
+        }
     }
 
     fn publish(&mut self, now: Instant) {

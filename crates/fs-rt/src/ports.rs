@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,12 @@ pub(crate) trait PortSink: Send + Sync {
     fn share(&self, protocol: Protocol, at: SocketAddr, share: Share);
     /// Packets for `at` go to the kernel again.
     fn remove(&self, protocol: Protocol, at: SocketAddr);
+    /// Packets for these TCP ports at one of the host's addresses come to us.
+    fn set_active(&self, _ports: &[u16]) -> io::Result<()> {
+        Ok(())
+    }
+    /// The device has this link address now.
+    fn set_mac(&self, _mac: [u8; 6]) {}
     /// Packets on a queue without a socket are the kernel's from here on.
     fn unguard(&self);
     /// Our devices have these addresses now, and the host's others have `elsewhere`.
@@ -44,16 +50,19 @@ struct Used {
     until: Option<Instant>,
     /// Somebody else holds it in the kernel, and may have connections there.
     held: bool,
+    /// Who gets its packets, as the devices' programs were told.
+    share: Share,
     /// `None` where the address is not the kernel's (standalone addressing), or somebody else holds it.
     reservation: Option<Reservation>,
 }
 
 pub(crate) struct Ports {
     in_kernel: bool,
-    sinks: Vec<Box<dyn PortSink>>,
+    /// By device; `None` while one is gone.
+    sinks: RwLock<Vec<Option<Box<dyn PortSink>>>>,
     used: Mutex<HashMap<(Protocol, SocketAddr), Used>>,
     /// Active ports: held for the kernel's eyes only, until the runtime ends.
-    _active: Active,
+    active: Active,
     /// How long a port stays ours after its last connection's socket is gone: FIN-WAIT and TIME-WAIT.
     cool_down: Duration,
     /// Ports without users, and until when they stay.
@@ -68,9 +77,9 @@ impl Ports {
     pub(crate) fn new(in_kernel: bool, sinks: Vec<Box<dyn PortSink>>, active: Active, cool_down: Duration) -> Self {
         Self {
             in_kernel,
-            sinks,
+            sinks: RwLock::new(sinks.into_iter().map(Some).collect()),
             used: Mutex::new(HashMap::new()),
-            _active: active,
+            active,
             cool_down,
             cooling: Mutex::new(Vec::new()),
         }
@@ -79,6 +88,52 @@ impl Ports {
     fn lock(&self) -> MutexGuard<'_, HashMap<(Protocol, SocketAddr), Used>> {
         // Every change of the map is a single insert or remove.
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every device's, in their order.
+    fn each_sink(&self, mut tell: impl FnMut(&dyn PortSink)) {
+        let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
+        sinks.iter().flatten().for_each(|sink| tell(&**sink));
+    }
+
+    fn set_sink(&self, device: usize, sink: Option<Box<dyn PortSink>>) {
+        if let Some(place) = self.sinks.write().unwrap_or_else(PoisonError::into_inner).get_mut(device) {
+            *place = sink;
+        }
+    }
+
+    /// The device has this link address now.
+    pub(crate) fn set_mac(&self, device: usize, mac: [u8; 6]) {
+        let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(sink)) = sinks.get(device) {
+            sink.set_mac(mac);
+        }
+    }
+
+    /// The device is gone, and its program's table with it.
+    pub(crate) fn let_go(&self, device: usize) {
+        self.set_sink(device, None);
+    }
+
+    /// A device that has come back is told what is ours: `known` are addresses that the host has or had.
+    pub(crate) fn take_again(
+        &self,
+        device: usize,
+        sink: Box<dyn PortSink>,
+        known: &[IpAddr],
+        Addresses { ours, elsewhere }: &Addresses,
+    ) -> io::Result<()> {
+        // Until the end: what is added meanwhile is not left out.
+        let used = self.lock();
+        for (&(protocol, at), entry) in used.iter() {
+            sink.add(protocol, at, entry.share)?;
+        }
+        sink.set_active(&self.active.ports)?;
+        // In between those that the host does not have any more are made out to be away.
+        sink.set_addresses(known, &[])?;
+        sink.set_addresses(ours, elsewhere)?;
+        self.set_sink(device, Some(sink));
+        Ok(())
     }
 
     /// Takes `at`, or counts one more user of it. Port 0 chooses one. Answers the address with its port.
@@ -106,7 +161,8 @@ impl Ports {
         {
             known.users += 1;
             if known.users == 1 && known.held {
-                self.sinks.iter().for_each(|sink| sink.share(protocol, at, Share::Former));
+                known.share = Share::Former;
+                self.each_sink(|sink| sink.share(protocol, at, Share::Former));
             }
             return Ok(at);
         }
@@ -125,13 +181,15 @@ impl Ports {
         };
         let held = self.in_kernel && reservation.is_none();
         let share = if held { Share::Former } else { Share::Ours };
-        for (done, sink) in self.sinks.iter().enumerate() {
+        let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
+        for (done, sink) in sinks.iter().flatten().enumerate() {
             if let Err(error) = sink.add(protocol, at, share) {
-                self.sinks[..done].iter().for_each(|sink| sink.remove(protocol, at));
+                sinks.iter().flatten().take(done).for_each(|sink| sink.remove(protocol, at));
                 return Err(error);
             }
         }
-        used.insert((protocol, at), Used { users: 1, carried: false, until: None, held, reservation });
+        drop(sinks);
+        used.insert((protocol, at), Used { users: 1, carried: false, until: None, held, share, reservation });
         Ok(at)
     }
 
@@ -151,7 +209,8 @@ impl Ports {
         if entry.carried {
             // Whoever has it in the kernel next is not kept waiting.
             if entry.held {
-                self.sinks.iter().for_each(|sink| sink.share(protocol, at, Share::Leaving));
+                entry.share = Share::Leaving;
+                self.each_sink(|sink| sink.share(protocol, at, Share::Leaving));
             }
             let until = Instant::now() + self.cool_down;
             entry.until = Some(until);
@@ -164,9 +223,10 @@ impl Ports {
     /// Who gets the packets for a port that somebody else holds in the kernel. Nothing happens to others, nor to one
     /// that nobody uses any more.
     pub(crate) fn share(&self, protocol: Protocol, at: SocketAddr, share: Share) {
-        let used = self.lock();
-        if used.get(&(protocol, at)).is_some_and(|entry| entry.held && entry.users > 0) {
-            self.sinks.iter().for_each(|sink| sink.share(protocol, at, share));
+        let mut used = self.lock();
+        if let Some(entry) = used.get_mut(&(protocol, at)).filter(|entry| entry.held && entry.users > 0) {
+            entry.share = share;
+            self.each_sink(|sink| sink.share(protocol, at, share));
         }
     }
 
@@ -188,7 +248,7 @@ impl Ports {
 
     fn free(&self, used: &mut HashMap<(Protocol, SocketAddr), Used>, key: (Protocol, SocketAddr)) {
         // First the program, then the kernel: a packet in between finds the reservation, and no other program's socket.
-        self.sinks.iter().for_each(|sink| sink.remove(key.0, key.1));
+        self.each_sink(|sink| sink.remove(key.0, key.1));
         used.remove(&key);
     }
 
@@ -206,16 +266,16 @@ impl Ports {
 
     /// The links are about to be closed: who still sends to us may be told so by the kernel.
     pub(crate) fn unguard(&self) {
-        self.sinks.iter().for_each(|sink| sink.unguard());
+        self.each_sink(|sink| sink.unguard());
     }
 
     /// Tells each device's program the addresses of all: what is for one may come by another (RFC 1122 3.3.4.2, the weak model).
     pub(crate) fn set_addresses(&self, Addresses { ours, elsewhere }: &Addresses) {
-        for sink in &self.sinks {
+        self.each_sink(|sink| {
             if let Err(error) = sink.set_addresses(ours, elsewhere) {
                 tracing::error!(%error, ?ours, "cannot tell the XDP program the host's addresses");
             }
-        }
+        });
     }
 }
 

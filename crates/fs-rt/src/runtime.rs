@@ -10,16 +10,17 @@ use crate::mailbox::{Inboxes, Mailboxes};
 use crate::open::Openers;
 use crate::park::Reactor;
 use crate::poll::PollPolicy;
-use crate::ports::Ports;
+use crate::ports::{Addresses, Ports};
 use crate::source::NewSources;
 use crate::sys::{Clock, Cpus, pin_to_cpu};
 use crate::wakers::Wakers;
 use fs_core::{IfaceId, Interface, Route, StackConfig, Steering};
-use fs_xdp::{Link, UmemPool};
+use fs_xdp::{Link, UmemPool, XdpError};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
@@ -53,11 +54,15 @@ impl Phase {
 pub(crate) enum Control {
     Spawn(Box<dyn FnOnce() + Send>),
     World(WorldChange),
-    /// The device has got this queue, and the core is to open it.
+    /// The device has this queue, and the core is to open it: `is_new` on one that was there before, else with a device that has
+    /// come back.
     NewQueue {
         iface: IfaceId,
         queue: u32,
+        is_new: bool,
     },
+    /// The device is gone: the core closes its queues.
+    LetGo(IfaceId),
 }
 
 /// What all cores and handles share. Nothing of it is on a connection's data path.
@@ -76,6 +81,9 @@ pub(crate) struct Shared {
     drains_left: AtomicUsize,
     /// Interfaces whose devices are gone.
     gone: Mutex<BTreeSet<u8>>,
+    /// How often cores have been told to let go of something: what one says of a link before it has heard all of that may be of a
+    /// device that is known to be gone.
+    let_go: AtomicUsize,
     failure: Mutex<Option<RunError>>,
 }
 
@@ -99,18 +107,42 @@ impl Shared {
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
             gone: Mutex::default(),
+            let_go: AtomicUsize::new(0),
             failure: Mutex::new(None),
         }
     }
 
     /// Has cores open the queues that devices have got. Queue q is served by core q mod cores, as at the start.
     pub(crate) fn open_new_queues(&self) {
-        for (n, opener) in self.openers.all().into_iter().enumerate() {
-            for queue in opener.new_queues() {
-                let core = queue as usize % self.inboxes.len();
-                self.inboxes[core].send(Control::NewQueue { iface: IfaceId(n as u8), queue });
-            }
+        for (iface, opener) in self.openers.all() {
+            opener.new_queues().for_each(|queue| self.open_queue(iface, queue, true));
+            opener.late_queues().into_iter().for_each(|queue| self.open_queue(iface, queue, false));
         }
+    }
+
+    fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
+        self.inboxes[queue as usize % self.inboxes.len()].send(Control::NewQueue { iface, queue, is_new });
+    }
+
+    /// Takes a device that has come back under its name: answers its number in the kernel. `known` are addresses that the host has
+    /// or had, `addresses` those that it has.
+    pub(crate) fn take_again(&self, n: usize, known: &[IpAddr], addresses: &Addresses) -> Option<Result<u32, String>> {
+        let iface = IfaceId(n as u8);
+        let opener = match self.openers.attach_again(iface, self.inboxes.len())? {
+            Ok(opener) => Arc::new(opener),
+            Err(error) => return Some(Err(error.to_string())),
+        };
+        let told = self.ports.take_again(n, Box::new(opener.table()), known, addresses);
+        if let Err(error) = told.and_then(|()| Ok(opener.guard_all()?)) {
+            self.ports.let_go(n);
+            return Some(Err(error.to_string()));
+        }
+        let (index, queues) = (opener.index(), opener.queues());
+        self.openers.put(iface, opener);
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(&iface.0);
+        (0..queues).for_each(|queue| self.open_queue(iface, queue, false));
+        tracing::info!(device = self.devices.get(n), queues, "the device is back");
+        Some(Ok(index))
     }
 
     /// Ends the run at once; the first failure is the one that is told.
@@ -119,20 +151,29 @@ impl Shared {
         self.phase.send_replace(Phase::Ended);
     }
 
-    pub(crate) fn link_down(&self, IfaceId(interface): IfaceId, source: std::io::Error) {
+    /// A core's link is dead; it has `let_go` so many times. `false` if it has yet to hear of one that is, and is to say it again
+    /// after that.
+    pub(crate) fn link_down(&self, IfaceId(interface): IfaceId, source: std::io::Error, let_go: usize) -> bool {
+        if let_go != self.let_go.load(Ordering::Acquire) {
+            return false;
+        }
         if self.apps_left.load(Ordering::Acquire) == 0 {
             // Every application has finished; what is lost is the end of the last goodbyes.
             self.phase.send_replace(Phase::Ended);
-            return;
+            return true;
         }
         let known_gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).contains(&interface);
+        // One that has its name by now is another one.
+        let index = self.openers.get(IfaceId(interface)).map(|opener| opener.index());
         if let Some(device) = self.devices.get(usize::from(interface)).filter(|_| !known_gone)
-            && fs_xdp::NetDevice::find(device).is_ok()
+            && fs_xdp::NetDevice::find(device).is_ok_and(|now| index.is_none_or(|index| index == now.index))
         {
             // It is there, and its queue is dead all the same: what comes by that would reach nobody.
-            return self.fail(RunError::Link { device: device.clone(), interface, source });
+            self.fail(RunError::Link { device: device.clone(), interface, source });
+        } else {
+            self.device_gone(interface, source);
         }
-        self.device_gone(interface, source);
+        true
     }
 
     /// The run goes on with the devices that are left; without any it ends.
@@ -152,9 +193,12 @@ impl Shared {
             device,
             %source,
             left,
-            "the device is gone, and with it the connections over it; one that comes back under its name is the kernel's until \
-             the runtime is built again"
+            "the device is gone; the connections over it go on if one comes back under its name before they time out"
         );
+        self.openers.let_go(IfaceId(interface));
+        self.ports.let_go(usize::from(interface));
+        self.let_go.fetch_add(1, Ordering::AcqRel);
+        self.inboxes.iter().for_each(|inbox| inbox.send(Control::LetGo(IfaceId(interface))));
     }
 }
 
@@ -384,6 +428,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         shutting_down: Cell::new(false),
         new_sources: NewSources::default(),
         new_links: RefCell::default(),
+        links_changed: Cell::new(false),
         in_child: Cell::new(false),
     })
 }
@@ -467,15 +512,25 @@ impl CoreShared {
         }
     }
 
-    fn open_queue(&self, iface: IfaceId, queue: u32) {
-        let Some(opener) = self.shared.openers.all().into_iter().nth(usize::from(iface.0)) else { return };
+    fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
+        // It may have gone again.
+        let Some(opener) = self.shared.openers.get(iface) else { return };
+        if !is_new {
+            self.io.borrow_mut().give_spare(iface, &mut self.stack.borrow_mut());
+        }
         let opened = opener.open(queue, self.stack.borrow_mut().pool_mut());
         match opened {
             Ok(link) => {
-                opener.tell_new(queue, self.index);
+                if is_new {
+                    opener.tell_new(queue, self.index);
+                }
                 self.new_links.borrow_mut().extend(link.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok()));
                 self.io.borrow_mut().add(link, iface);
             }
+            // Connections have them, and will give them back. What comes by the queue is dropped until then.
+            Err(XdpError::PoolTooSmall { available, .. }) => opener.try_later(queue, available),
+            // It has gone again: the core is told so.
+            Err(XdpError::NoSuchDevice { .. }) => {}
             Err(error) => opener.give_up(&error.to_string()),
         }
     }
@@ -490,7 +545,11 @@ impl CoreShared {
                 Control::Spawn(spawn) if tokio::runtime::Handle::try_current().is_ok() => spawn(),
                 Control::Spawn(dropped) => drop(dropped),
                 Control::World(change) => change.apply(&mut self.stack.borrow_mut()),
-                Control::NewQueue { iface, queue } => self.open_queue(iface, queue),
+                Control::NewQueue { iface, queue, is_new } => self.open_queue(iface, queue, is_new),
+                Control::LetGo(iface) => {
+                    self.io.borrow_mut().let_go(iface, &mut self.stack.borrow_mut());
+                    self.links_changed.set(true);
+                }
             }
         }
         self.arrived.replace(arrived);

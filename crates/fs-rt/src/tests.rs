@@ -18,8 +18,14 @@ const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 
 /// A runtime of one core, and its link's other end.
 fn runtime() -> (Runtime, Box<dyn Link>) {
+    runtime_on(&[])
+}
+
+/// The same, whose link goes by the name of the first of these devices.
+fn runtime_on(devices: &[&str]) -> (Runtime, Box<dyn Link>) {
     let (ours, theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([0]).pin(false).frames(256);
+    let builder = devices.iter().fold(builder, |builder, device| builder.device(*device));
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
     (builder.build().unwrap(), Box::new(theirs))
 }
@@ -136,9 +142,9 @@ fn a_shutdown_that_is_not_heeded_ends_at_its_deadline() {
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
-#[test]
-fn a_dead_link_ends_the_run() {
-    let (runtime, peer) = runtime();
+/// Connects over a link that is dead; the error that the run ends with.
+fn dead_link_on(devices: &[&str]) -> RunError {
+    let (runtime, peer) = runtime_on(devices);
     drop(peer);
     let error = runtime.run(|_| async {
         let core = crate::CoreRef::current().unwrap();
@@ -147,7 +153,19 @@ fn a_dead_link_ends_the_run() {
         core.stack(|stack| stack.tcp_connect(connect)).unwrap();
         std::future::pending::<()>().await
     });
-    let error = error.unwrap_err();
+    error.unwrap_err()
+}
+
+/// What comes by it would reach nobody; a device that is gone would leave the others to go on with.
+#[test]
+fn a_queue_that_is_dead_while_its_device_is_there_ends_the_run() {
+    let error = dead_link_on(&["lo", "nosuch0"]);
+    assert!(matches!(&error, RunError::Link { interface: 0, device, .. } if device == "lo"), "{error}");
+}
+
+#[test]
+fn a_dead_link_ends_the_run() {
+    let error = dead_link_on(&[]);
     assert!(matches!(&error, RunError::Link { interface: 0, device, .. } if device == "link 0"), "{error}");
 }
 

@@ -3,7 +3,7 @@
 // Which packets are fastsock's? This program runs on every packet that a device receives, looks at its destination
 // and redirects ours to the AF_XDP socket of the queue it came in on. Everything else goes on to the kernel
 // untouched (XDP_PASS): other ports, other protocols, fragments, headers that do not parse, and packets on queues
-// that have no socket, unless the device is guarded (`guarded`).
+// that have no socket, unless the device is guarded (`device_state`).
 //
 // Ours is
 //   1. TCP to a port in active use (`port_bits[ACTIVE_TCP]`) at one of the host's addresses (`addresses`);
@@ -15,7 +15,8 @@
 // An address may be away: the host had it when connections of ours were made, and has lost it, or has it again and we have
 // not heard of it yet. Then the kernel must not see TCP for our ports there: it has no sockets for them, and would end with a
 // reset what goes on when the address is back. Such a packet is dropped, as the kernel drops what is not for the host;
-// but one that it would forward passes: the address has gone to a host behind this one.
+// but one that it would forward passes: the address has gone to a host behind this one; and so does one for another link
+// address than the device's own: the address has gone to a macvlan on the device.
 //
 // A fragment is the kernel's, but the first one of a TCP segment of ours is dropped: made whole, the kernel would answer it with
 // a reset. It keeps what follows the first for its time, and says nothing (RFC 1122 3.3.2, RFC 8200 4.5).
@@ -125,14 +126,21 @@ struct {
     __type(value, __u8);
 } addresses SEC(".maps");
 
-// Not zero: a queue without a socket is one that the device has just got (`ethtool -L`), and it will have one. What is ours
-// there is dropped until then, since the kernel would answer it with a reset.
+struct device_state {
+    // Not zero: a queue without a socket is one that the device has just got (`ethtool -L`), and it will have one. What is ours
+    // there is dropped until then, since the kernel would answer it with a reset.
+    __u32 guarded;
+    // The link address that the device has.
+    __u8 mac[6];
+    __u8 zero[2];
+};
+
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
     __type(key, __u32);
-    __type(value, __u32);
-} guarded SEC(".maps");
+    __type(value, struct device_state);
+} device SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -213,6 +221,17 @@ static __attribute__((noinline)) int is_kernels(struct xdp_md *ctx, struct bpf_s
 // What becomes of a TCP packet to an address that is away. The kernel's table says so at this moment, whatever we have heard.
 static __attribute__((noinline)) enum verdict steer_away(struct xdp_md *ctx, struct bpf_fib_lookup *way)
 {
+    void *end = (void *)(long)ctx->data_end;
+    struct eth_hdr *eth = (void *)(long)ctx->data;
+    __u32 zero = 0;
+    struct device_state *state = bpf_map_lookup_elem(&device, &zero);
+    if (!state || (void *)(eth + 1) > end)
+        return PASSED_MALFORMED;
+    __u8 differs = 0;
+    for (int i = 0; i < 6; i++)
+        differs |= eth->dst[i] ^ state->mac[i];
+    if (differs)
+        return PASSED_PORT;
     way->ifindex = ctx->ingress_ifindex;
     way->l4_protocol = PROTO_TCP;
     long answer = bpf_fib_lookup(ctx, way, sizeof(*way), 0);
@@ -423,8 +442,8 @@ static __always_inline int run(struct xdp_md *ctx)
         // Without a socket in the map the helper returns the fallback.
         action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
         if (action != XDP_REDIRECT) {
-            __u32 *guard = bpf_map_lookup_elem(&guarded, &zero);
-            verdict = guard && *guard ? DROPPED_NO_SOCKET : PASSED_NO_SOCKET;
+            struct device_state *state = bpf_map_lookup_elem(&device, &zero);
+            verdict = state && state->guarded ? DROPPED_NO_SOCKET : PASSED_NO_SOCKET;
         }
     }
     if (verdict == DROPPED_AWAY || verdict == DROPPED_FRAGMENT || verdict == DROPPED_NO_SOCKET)

@@ -74,7 +74,9 @@ struct Tables {
     port_bits: Array<MapData, PortSet>,
     local_ports: BpfHashMap<MapData, Key, u8>,
     addresses: BpfHashMap<MapData, [u8; 16], u8>,
-    guarded: Array<MapData, u32>,
+    device: Array<MapData, [u8; 12]>,
+    guarded: bool,
+    mac: [u8; 6],
     counters: PerCpuArray<MapData, [u64; COUNTERS]>,
     added: BTreeMap<Key, Added>,
     known_addresses: BTreeSet<[u8; 16]>,
@@ -93,21 +95,26 @@ struct Added {
 }
 
 impl PortTable {
-    pub(crate) fn new(ebpf: &mut Ebpf) -> Result<Self, XdpError> {
+    /// Of a device with this link address.
+    pub(crate) fn new(ebpf: &mut Ebpf, mac: [u8; 6]) -> Result<Self, XdpError> {
         let broken = |error: MapError| broken(&error);
-        Ok(Self {
+        let table = Self {
             tables: Arc::new(Mutex::new(Tables {
                 port_bits: Array::try_from(take_map(ebpf, "port_bits")?).map_err(broken)?,
                 local_ports: BpfHashMap::try_from(take_map(ebpf, "local_ports")?).map_err(broken)?,
                 addresses: BpfHashMap::try_from(take_map(ebpf, "addresses")?).map_err(broken)?,
-                guarded: Array::try_from(take_map(ebpf, "guarded")?).map_err(broken)?,
+                device: Array::try_from(take_map(ebpf, "device")?).map_err(broken)?,
+                guarded: false,
+                mac,
                 counters: PerCpuArray::try_from(take_map(ebpf, "counters")?).map_err(broken)?,
                 added: BTreeMap::new(),
                 known_addresses: BTreeSet::new(),
                 away: VecDeque::new(),
                 active: Box::new([0; 8192]),
             })),
-        })
+        };
+        table.set_mac(mac)?;
+        Ok(table)
     }
 
     /// Takes `port` at `address`. `0.0.0.0` means every IPv4 address of [`PortTable::set_addresses`]; `::` means every
@@ -183,7 +190,7 @@ impl PortTable {
     ///
     /// One that was there before and is in neither is *away*: connections of ours may have it, so TCP packets for our ports there
     /// are kept from the kernel, which would reset them once it has the address again, before this is called. The program
-    /// drops them, unless the kernel would forward them. The 1,024 that have gone last are remembered.
+    /// drops them, unless the kernel would forward them or they are for another link address than the device's. The 1,024 that have gone last are remembered.
     ///
     /// # Errors
     /// [`XdpError::Map`]; addresses that went in before stay.
@@ -215,7 +222,20 @@ impl PortTable {
     /// # Errors
     /// [`XdpError::Map`].
     pub fn guard(&self, on: bool) -> Result<(), XdpError> {
-        self.lock().guarded.set(0, u32::from(on), 0).map_err(|error| failed("guard the queues", &error))
+        let mut tables = self.lock();
+        tables.guarded = on;
+        tables.write_device()
+    }
+
+    /// The link address that the device has now. TCP to an address that is away is the kernel's where it is for another one: a
+    /// macvlan on the device may have the address.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), XdpError> {
+        let mut tables = self.lock();
+        tables.mac = mac;
+        tables.write_device()
     }
 
     /// What the program has done so far.
@@ -296,6 +316,14 @@ impl Tables {
     fn write_local(&mut self, key: Key, share: Share) -> Result<(), MapError> {
         let is_away = key[18] == number(Protocol::Tcp) && self.away.iter().any(|away| away[..] == key[..16]);
         self.local_ports.insert(key, if is_away { AWAY } else { share as u8 }, 0)
+    }
+
+    /// Writes `struct device_state`.
+    fn write_device(&mut self) -> Result<(), XdpError> {
+        let mut state = [0; 12];
+        state[..4].copy_from_slice(&u32::from(self.guarded).to_ne_bytes());
+        state[4..10].copy_from_slice(&self.mac);
+        self.device.set(0, state, 0).map_err(|error| failed("describe the device", &error))
     }
 
     /// Enters where an address is, and what that makes of the ports at it.

@@ -91,7 +91,7 @@ impl Program {
         let mut ebpf = create(OBJECT)?;
         let (link, attached, frags) = attach(&mut ebpf, device, wanted)?;
         let sockets = XskMap::try_from(take_map(&mut ebpf, "sockets")?).map_err(|error| broken(&error))?;
-        let ports = PortTable::new(&mut ebpf)?;
+        let ports = PortTable::new(&mut ebpf, device.mac)?;
         Ok((Program { _link: link, _ebpf: ebpf, sockets: Mutex::new(sockets), attached, frags }, ports))
     }
 

@@ -112,6 +112,8 @@ impl QueueConfig {
 #[derive(Debug)]
 pub struct XdpDevice {
     device: NetDevice,
+    /// The network namespace that it was attached in.
+    namespace: Option<u64>,
     config: XdpConfig,
     counts: QueueCounts,
     program: Arc<Program>,
@@ -172,7 +174,7 @@ impl XdpDevice {
             );
             config.zero_copy = false;
         }
-        Ok(XdpDevice { device, config, counts, program: Arc::new(program), ports })
+        Ok(XdpDevice { device, namespace: namespace(), config, counts, program: Arc::new(program), ports })
     }
 
     /// What the kernel said of the device when it was attached to.
@@ -290,9 +292,9 @@ impl XdpDevice {
     /// The part of it that has nothing to do with memory.
     pub(crate) fn check_queue_itself(&self, queue: u32, config: QueueConfig) -> Result<(), XdpError> {
         config.check()?;
-        // Sockets bind by index, and an index of another namespace is another device.
+        // Sockets bind by index, and an index of another namespace is another device. Its link address may be another by now.
         let now = NetDevice::find(&self.device.name)?;
-        if (now.index, now.mac) != (self.device.index, self.device.mac) {
+        if now.index != self.device.index || namespace() != self.namespace {
             return Err(XdpError::NoSuchDevice { device: self.device.name.clone() });
         }
         let QueueCounts { rx, tx } = now.queue_counts();
@@ -343,6 +345,11 @@ impl XdpDevice {
             multi_buffer: registration.multi_buffer,
         }
     }
+}
+
+/// The calling thread's network namespace; `None` without /proc.
+fn namespace() -> Option<u64> {
+    std::fs::metadata("/proc/thread-self/ns/net").ok().map(|namespace| std::os::unix::fs::MetadataExt::ino(&namespace))
 }
 
 /// What veth and most drivers take without multi-buffer: a page less headroom and tail room (3506 on veth).

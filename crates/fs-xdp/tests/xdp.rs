@@ -92,7 +92,7 @@ fn what_is_not_ours_goes_to_the_kernel() {
         let placeholder = kernel_socket(&veth, 1, OURS);
 
         from.send_to(b"for the kernel", (address(1), KERNELS)).unwrap();
-        assert_eq!(hears(&kernels, 1000).unwrap(), b"for the kernel");
+        assert_eq!(hears(&kernels, 10_000).unwrap(), b"for the kernel");
         from.send_to(b"for us", (address(1), OURS)).unwrap();
         assert!(end.receive(1)[0].ends_with(b"for us"));
         assert_eq!(hears(&placeholder, 20), None, "the kernel has it too");
@@ -101,7 +101,7 @@ fn what_is_not_ours_goes_to_the_kernel() {
         // Not one of the host's addresses: forwarded traffic passes. An address of its own takes precedence.
         ports.set_addresses(&[], &[]).unwrap();
         from.send_to(b"passes", (address(1), OURS)).unwrap();
-        assert_eq!(hears(&placeholder, 1000).unwrap(), b"passes");
+        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"passes");
         ports.add_local(Protocol::Udp, address(1), OURS).unwrap();
         from.send_to(b"ours again", (address(1), OURS)).unwrap();
         assert!(end.receive(1)[0].ends_with(b"ours again"));
@@ -112,7 +112,7 @@ fn what_is_not_ours_goes_to_the_kernel() {
         assert!(end.receive(1)[0].ends_with(b"still ours"));
         ports.remove_local(Protocol::Udp, address(1), OURS).unwrap();
         from.send_to(b"given up", (address(1), OURS)).unwrap();
-        assert_eq!(hears(&placeholder, 1000).unwrap(), b"given up");
+        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"given up");
 
         let counters = ports.counters().unwrap();
         assert_eq!(counters.redirected, 3, "{counters:?}");
@@ -123,7 +123,7 @@ fn what_is_not_ours_goes_to_the_kernel() {
         ports.set_addresses(&[address(1)], &[]).unwrap();
         end.close();
         from.send_to(b"nobody home", (address(1), OURS)).unwrap();
-        assert_eq!(hears(&placeholder, 1000).unwrap(), b"nobody home");
+        assert_eq!(hears(&placeholder, 10_000).unwrap(), b"nobody home");
         assert_eq!(ports.counters().unwrap().passed_no_socket, 1);
         // A queue that is to have one.
         ports.guard(true).unwrap();
@@ -287,10 +287,12 @@ fn an_address_that_is_away() {
     ports.set_active_ports([active]).unwrap();
     ports.add_local(Protocol::Tcp, "::".parse().unwrap(), wildcard).unwrap();
     ports.add_local(Protocol::Tcp, address(1), exact).unwrap();
+    let for_macvlan = std::cell::Cell::new(false);
     let mut became = |port: u16, v6: bool, end: &mut End| {
         let before = ports.counters().unwrap();
         let mut bytes = packet_to(Framing::Ethernet, 0, port, 80, 1);
         bytes[23] = 6;
+        bytes[5] ^= u8::from(for_macvlan.get());
         if v6 {
             let mut header = vec![0x60, 0, 0, 0, 0, 46, 6, 64];
             header.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
@@ -336,6 +338,19 @@ fn an_address_that_is_away() {
             "{kind}"
         );
         assert_eq!(became(others, false, &mut end), "the kernel's", "{kind}");
+        // It has gone to a macvlan on the device, which has a link address of its own.
+        for_macvlan.set(true);
+        for (port, v6) in [(active, false), (wildcard, false), (exact, false), (active, true), (wildcard, true)] {
+            assert_eq!(became(port, v6, &mut end), "the kernel's", "{kind}, {port}, macvlan, IPv6: {v6}");
+        }
+        // The device's own is another one.
+        let mut mac = device.device().mac;
+        mac[5] ^= 1;
+        ports.set_mac(mac).unwrap();
+        assert_eq!(became(active, false, &mut end), "dropped", "{kind}, another link address");
+        for_macvlan.set(false);
+        assert_eq!(became(active, false, &mut end), "the kernel's", "{kind}, the link address of before");
+        ports.set_mac(device.device().mac).unwrap();
         // A port that is added meanwhile, and one that is shared otherwise.
         ports.add_local(Protocol::Tcp, address(1), others).unwrap();
         ports.share_local(Protocol::Tcp, address(1), exact, fs_xdp::Share::Leaving).unwrap();
@@ -629,7 +644,7 @@ fn nothing_is_left_of_a_killed_process() {
         assert!(killed.elapsed() < Duration::from_millis(100), "the program is still there");
     }
     from.send_to(b"back to the kernel", (address(1), OURS)).unwrap();
-    assert_eq!(hears(&placeholder, 1000).unwrap(), b"back to the kernel");
+    assert_eq!(hears(&placeholder, 10_000).unwrap(), b"back to the kernel");
     let device = attach(&veth, 1, NATIVE);
     let mut end = open(&device, 0);
     from.send_to(b"ours at once", (address(1), OURS)).unwrap();

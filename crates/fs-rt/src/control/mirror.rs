@@ -144,6 +144,14 @@ impl Mirror {
         Ok(())
     }
 
+    /// A device that was gone is back with this number: it is read the next time.
+    pub(crate) fn adopt(&mut self, n: usize, index: u32) {
+        if let Some(device) = self.devices.get_mut(n) {
+            (device.index, device.gone) = (index, false);
+        }
+        self.stale = Stale { tables: true, neighbours: true };
+    }
+
     fn compare(&self, devices: &[Device], routes: &[Route], changes: &mut Vec<WorldChange>) {
         for (n, (old, new)) in devices.iter().zip(&self.devices).enumerate() {
             let iface = IfaceId(n as u8);

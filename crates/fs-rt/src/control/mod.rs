@@ -13,6 +13,7 @@ use crate::ports::Addresses;
 use crate::runtime::{Control as Message, Shared};
 use crate::sys::{EventFd, wait_readable};
 use fs_core::{Cidr, IfaceId, Route};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -119,6 +120,10 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
     let mut counted = refreshed;
     let mut failing = false;
     let mut questions = Vec::new();
+    // Addresses that the host has had, the last ones: a device that comes back is to know them.
+    let mut known: VecDeque<IpAddr> = told.ours.iter().copied().collect();
+    // Why a device that is there again could not be taken: said once.
+    let mut refusals: HashMap<usize, String> = HashMap::new();
     while !line.over.load(Ordering::Acquire) {
         let mut changes = Vec::new();
         let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
@@ -165,16 +170,46 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
         }
         let addresses = mirror.addresses();
         if addresses != told {
+            remember(&mut known, &addresses.ours);
             shared.ports.set_addresses(&addresses);
             told = addresses;
         }
+        let gone: Vec<usize> = mirror.devices.iter().enumerate().filter(|(_, d)| d.gone).map(|(n, _)| n).collect();
+        for n in gone {
+            match shared.take_again(n, known.make_contiguous(), &told) {
+                Some(Ok(index)) => {
+                    refusals.remove(&n);
+                    mirror.adopt(n, index);
+                    // Without waiting for news of it.
+                    line.bell.ring();
+                }
+                Some(Err(error)) if refusals.get(&n) != Some(&error) => {
+                    tracing::error!(device = n, error, "the device is back and cannot be taken: it is the kernel's");
+                    refusals.insert(n, error);
+                }
+                _ => {}
+            }
+        }
         for change in changes {
+            if let WorldChange::Device { iface, mac, .. } = change {
+                shared.ports.set_mac(usize::from(iface.0), mac);
+            }
             tracing::debug!(?change, "the kernel's tables changed");
             for inbox in shared.inboxes.iter() {
                 inbox.send(Message::World(change.clone()));
             }
         }
     }
+}
+
+/// Addresses that are remembered of those that the host has had: as many as an XDP program has away.
+const KNOWN_MOST: usize = 1024;
+
+fn remember(known: &mut VecDeque<IpAddr>, ours: &[IpAddr]) {
+    known.retain(|address| !ours.contains(address));
+    known.extend(ours);
+    let too_many = known.len().saturating_sub(KNOWN_MOST);
+    known.drain(..too_many);
 }
 
 #[cfg(test)]

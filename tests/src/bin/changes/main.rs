@@ -1,0 +1,130 @@
+//! Changes by chance of what a running program stands on: links, addresses, routes, neighbours, link addresses and queues, beside
+//! connections that are busy. No byte of them may be lost or changed, none may be reset, all go on once the world is as it was, and
+//! the host's kernel answers none of their packets with a reset. A round that fails is played once more on the kernel's sockets: what
+//! happens there too is not held against us.
+//!
+//! Everything is drawn from one number, which is printed: `--seed N --rounds 1` plays a round again.
+
+mod change;
+mod end;
+mod random;
+mod world;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use fs_tests::{Lab, Stack};
+use std::time::{Duration, Instant};
+use world::{Told, World};
+
+/// Changes of devices, addresses, routes and neighbours by chance, beside connections.
+#[derive(Parser, Debug)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    play: Play,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// One end of the connections: started by this program in a namespace.
+    #[command(hide = true)]
+    End(end::EndArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct Play {
+    /// Seed of the first round; by the clock without one.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Begin no round after this many seconds.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Rounds at most.
+    #[arg(long)]
+    rounds: Option<u64>,
+    /// Whose sockets the host has: `fastsock` or `kernel`.
+    #[arg(long, default_value = "fastsock")]
+    stack: String,
+    #[command(flatten)]
+    told: Told,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    match args.command {
+        Some(Command::End(end)) => end::run(end),
+        None => play(&args.play),
+    }
+}
+
+/// Rounds in one world before it is made anew: queues that a device has got stay, and so does the size of what was sent.
+const ROUNDS_OF_A_WORLD: u64 = 20;
+
+fn play(args: &Play) -> Result<()> {
+    let stack = match args.stack.as_str() {
+        "fastsock" => Stack::Fastsock,
+        "kernel" => Stack::Kernel,
+        other => bail!("--stack {other}: fastsock or kernel"),
+    };
+    let seed = args.seed.unwrap_or_else(random::by_the_clock);
+    println!("seed {seed}");
+    let (began, mut rounds, mut changes, mut as_the_kernel) = (Instant::now(), 0, 0, 0);
+    let is_over =
+        |rounds: u64| began.elapsed().as_secs() >= args.seconds || args.rounds.is_some_and(|most| rounds >= most);
+    while !is_over(rounds) {
+        let Some(lab) = Lab::up(&["--queues", "4"])? else { return Ok(()) };
+        let mut failed = None;
+        lab.check(|lab| {
+            let mut world = World::begin(lab, stack, seed + rounds)?;
+            for _ in 0..ROUNDS_OF_A_WORLD {
+                if is_over(rounds) {
+                    break;
+                }
+                let round = seed + rounds;
+                rounds += 1;
+                match world.round(round, &args.told) {
+                    Ok(made) => changes += made,
+                    Err(error) => {
+                        lab.print_logs();
+                        failed = Some((round, error));
+                        return Ok(());
+                    }
+                }
+            }
+            world.end(seed + rounds)
+        })?;
+        drop(lab);
+        let Some((round, error)) = failed else { continue };
+        if stack == Stack::Kernel {
+            return Err(error.context(format!("round {round} on the kernel's sockets")));
+        }
+        println!("round {round} failed: {error:#}");
+        let on_kernel = on_kernel(round, &args.told)?;
+        match on_kernel {
+            Some(reason) => {
+                as_the_kernel += 1;
+                println!("  on the kernel's sockets too: {reason:#}");
+            }
+            None => {
+                return Err(error.context(format!(
+                    "round {round}, which the kernel's sockets survive (--seed {round} --rounds 1, in a world from seed {seed})"
+                )));
+            }
+        }
+    }
+    let seconds = began.elapsed().as_secs();
+    println!(
+        "{rounds} rounds with {changes} changes from seed {seed} in {seconds} s: 0 wrong, {as_the_kernel} as on the kernel"
+    );
+    Ok(())
+}
+
+/// What goes wrong in a round on the kernel's sockets.
+fn on_kernel(round: u64, told: &Told) -> Result<Option<anyhow::Error>> {
+    // Who was still at work in the lab before this one.
+    std::thread::sleep(Duration::from_millis(100));
+    let lab = Lab::up(&["--queues", "4"])?.context("a lab")?;
+    let mut world = World::begin(&lab, Stack::Kernel, round)?;
+    Ok(world.round(round, told).err())
+}

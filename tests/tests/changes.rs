@@ -1,0 +1,19 @@
+//! What changes under a running program (`lab/changes`).
+
+use anyhow::{Context, Result, ensure};
+use fs_tests::apps::workspace;
+use std::process::Command;
+
+/// Links, addresses, routes, neighbours, link addresses and queues that change by chance: connections lose nothing, and none is reset.
+#[test]
+fn random_changes_end_no_connection() -> Result<()> {
+    let lab = std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id()));
+    let mut command = Command::new(workspace().join("lab/changes"));
+    command.args(["--seconds", "20"]).env("FS_LAB", lab + "-changes");
+    let output = command.output().context("cannot run lab/changes")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "lab/changes: {}", output.status);
+    ensure!(said.contains("skipped: ") || said.contains(" rounds with "), "nothing was played");
+    Ok(())
+}
