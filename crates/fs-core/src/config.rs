@@ -236,8 +236,9 @@ pub struct Limits {
     pub time_wait: u32,
     /// UDP sockets.
     pub udp_sockets: u32,
-    /// Frames that receive queues of this core may hold before small payloads are copied together and
-    /// windows shrink, as a share of the pool in percent.
+    /// Frames that receive queues of this core may hold, as a share of the pool in percent. From half of them on payloads are
+    /// copied together, and connections that hold more than others are promised nothing more. A sixteenth of them comes on
+    /// top, for connections that have nothing unread.
     pub receive_pool_percent: u8,
     /// Frames that send queues of this core may hold, as a share of the pool in percent.
     pub send_pool_percent: u8,

@@ -35,8 +35,8 @@ pub(crate) struct FrameQueue {
     pub(crate) bytes: u32,
 }
 
-/// Frames whose used bytes are fewer than this are worth copying together when the pool is short.
-const SMALL: usize = 512;
+/// Bytes that are copied at a time from frame to frame.
+const PIECE: usize = 512;
 
 impl FrameQueue {
     pub(crate) const fn new() -> Self {
@@ -85,16 +85,18 @@ impl FrameQueue {
         self.bytes += other.bytes;
     }
 
-    /// Moves the bytes of a small chain into the last frame's spare room, if they fit; the chain's frames
-    /// go back to the pool. Used when the pool is short, so that many small segments cannot pin it.
+    /// Moves the bytes of a chain of one frame into the last frame's spare room, if they fit and are at most `most`; the
+    /// chain's frame goes back to the pool. Used when the pool is short, so that segments cannot pin it that are small for
+    /// a frame.
     pub(crate) fn absorb<P: FramePool>(
         &mut self,
         nodes: &mut FrameNodes,
         pool: &mut P,
         other: FrameQueue,
+        most: u32,
     ) -> Result<(), FrameQueue> {
         let len = other.bytes as usize;
-        if self.head == NIL || len > SMALL || nodes[other.head].next != NIL {
+        if self.head == NIL || other.bytes > most || nodes[other.head].next != NIL {
             return Err(other);
         }
         let last = self.tail(nodes);
@@ -103,14 +105,17 @@ impl FrameQueue {
         if end + len > pool.chunk_size() || pool.is_shared(tail) {
             return Err(other);
         }
-        let mut small = [0u8; SMALL];
+        let mut piece = [0u8; PIECE];
         let source = nodes.remove(other.head).frame;
-        small[..len].copy_from_slice(pool.bytes(&source));
-        pool.free(source);
         let tail = &mut nodes[last].frame;
         let old = tail.len();
         tail.grow_back(len);
-        pool.bytes_mut(tail)[old..].copy_from_slice(&small[..len]);
+        for at in (0..len).step_by(PIECE) {
+            let piece = &mut piece[..PIECE.min(len - at)];
+            piece.copy_from_slice(&pool.bytes(&source)[at..at + piece.len()]);
+            pool.bytes_mut(tail)[old + at..old + at + piece.len()].copy_from_slice(piece);
+        }
+        pool.free(source);
         self.bytes += len as u32;
         Ok(())
     }

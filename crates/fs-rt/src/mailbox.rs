@@ -116,7 +116,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Sends, or gives a packet back that the receiver has no room for.
+    /// Sends, or gives a packet back that the receiver has no room for. A path MTU is then dropped: the receiver learns it from
+    /// its own packets, and what waits would stop the packets behind it.
     pub(crate) fn send(&mut self, mail: Mail) -> Result<(), Mail> {
         let back = if self.waiting.is_empty() { self.ring.push(mail) } else { Err(mail) };
         match back {
@@ -125,6 +126,7 @@ impl Outbox {
                 Ok(())
             }
             Err(packet @ CoreMessage::Packet(_)) => Err(packet),
+            Err(CoreMessage::PathMtu { .. }) => Ok(()),
             Err(precious) => {
                 self.waiting.push_back(precious);
                 Ok(())
@@ -175,3 +177,34 @@ pub(crate) fn matrix(cores: usize) -> Vec<Mailboxes> {
 
 /// The inboxes of all cores.
 pub(crate) type Inboxes<T> = Arc<[Inbox<T>]>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_core::CoreId;
+    use std::net::{IpAddr, SocketAddr};
+
+    #[test]
+    fn path_mtus_do_not_wait_and_stop_no_packets() {
+        let mut cores = matrix(2);
+        let mut receiver = cores.pop().unwrap();
+        let mut sender = cores.pop().unwrap();
+        let outbox = sender.to[1].as_mut().unwrap();
+        for n in 0..2 * RING as u32 {
+            assert!(outbox.send(CoreMessage::PathMtu { to: IpAddr::from(n.to_be_bytes()), mtu: 1400 }).is_ok());
+        }
+        assert!(!outbox.has_waiting(), "nothing waits for room");
+        assert!(outbox.flush());
+        let mut taken = 0;
+        while receiver.from[0].pop().is_some() {
+            taken += 1;
+        }
+        assert_eq!(taken, RING);
+        // What must not be lost waits.
+        let at = SocketAddr::from(([0, 0, 0, 0], 80));
+        for _ in 0..=RING {
+            assert!(outbox.send(CoreMessage::Listen { core: CoreId(0), at, up: true }).is_ok());
+        }
+        assert!(outbox.has_waiting());
+    }
+}

@@ -36,6 +36,7 @@ use crate::stats::Stats;
 use crate::tcb::deadlines::{Deadlines, Token};
 use crate::tcb::flags::Flags;
 use crate::tcb::handover::RecentHandovers;
+use crate::tcb::recv::ack::Share;
 use crate::tcb::send::store::TxStore;
 use crate::tcb::slots::Slots;
 use crate::tcb::time_wait::TimeWaits;
@@ -179,6 +180,12 @@ impl<P: FramePool> Stack<P> {
             pool,
             config,
         }
+    }
+
+    /// What is left of the frames that receive queues may hold.
+    #[inline]
+    fn receive_share(&self) -> Share {
+        Share::of(self.nodes.len(), self.receive_frames, self.slots.live)
     }
 
     /// The frames.

@@ -125,11 +125,11 @@ pub(crate) struct Core<'a, P: FramePool> {
     pub(crate) now: Instant,
     /// Our timestamp clock and its offset.
     pub(crate) clock: (&'a TsClock, u32),
-    /// The receive share of the pool is half spent: copy small payloads together.
+    /// The receive share of the pool is half spent: copy payloads together.
     pub(crate) pressure: bool,
     /// The receive share, in frames.
     pub(crate) share: usize,
-    /// The receive share is spent: take no data.
+    /// The receive share is spent: take no data, but of connections that have none.
     pub(crate) exhausted: bool,
     /// The connection's counts.
     pub(crate) conn_stats: &'a mut ConnectionStats,
@@ -141,6 +141,11 @@ impl<P: FramePool> Core<'_, P> {
         self.nodes.len() >= self.share / 4 * 3
     }
 
+    /// The share is spent, and of what connections without unread data may have beyond it something is left.
+    fn has_reserve(&self) -> bool {
+        self.nodes.len() < self.share + self.share.div_ceil(RESERVE)
+    }
+
     fn timestamp(&self) -> u32 {
         self.clock.0.value(self.now, self.clock.1)
     }
@@ -148,6 +153,11 @@ impl<P: FramePool> Core<'_, P> {
 
 /// Of these bits, a segment of an open connection has ACK only.
 const ORDINARY: TcpFlags = TcpFlags::RST.with(TcpFlags::SYN).with(TcpFlags::ACK);
+/// One part in so many of the receive share comes on top of it, for segments in order of connections with nothing unread:
+/// readers that have stalled hold the whole share, all of it promised, and must not stop those that read (Linux:
+/// `tcp_rmem[0]`, granted whatever the others hold). Larger: fewer connections go on at a time; smaller: frames that
+/// sending and the device's rings miss.
+const RESERVE: usize = 16;
 /// RFC 7323 5.5: timestamps of a connection that was idle for so long say nothing.
 const IDLE_MS: u32 = 24 * 24 * 3600 * 1000;
 /// An echo may seem this much ahead of our clock, whose low bits are a core's number.
@@ -445,7 +455,7 @@ impl Tcb {
             arrival.discard(core.pool);
             return Disposition::ResetPeer;
         }
-        if core.exhausted && len > 0 && !(seq.at_or_before(self.rcv.nxt()) && self.prune(core)) {
+        if core.exhausted && len > 0 && !(seq.at_or_before(self.rcv.nxt()) && self.may_exceed_share(core)) {
             arrival.discard(core.pool);
             self.flags.set(Flags::ACK_NOW);
             return Disposition::Discard(DropReason::ReceiveBudget);
@@ -537,7 +547,7 @@ impl Tcb {
                 *ready |= Ready::READ;
             }
         } else if core.pressure || data.bytes <= COALESCE {
-            match self.rx.absorb(core.nodes, core.pool, data) {
+            match self.rx.absorb(core.nodes, core.pool, data, u32::MAX) {
                 Ok(()) => {
                     core.stats.rx_compacted += 1;
                     return self.delivered(before, ready);
@@ -607,6 +617,12 @@ impl Tcb {
         self.flags.has(Flags::ACK_NOW)
             && self.flags.has(Flags::SACK)
             && self.ext.as_ref().is_some_and(|ext| ext.is_other_news(self.rcv.nxt(), segment))
+    }
+
+    /// The receive share is spent: can what is in order be taken all the same?
+    #[cold]
+    fn may_exceed_share<P: FramePool>(&mut self, core: &mut Core<'_, P>) -> bool {
+        self.prune(core) || self.rx.is_empty() && core.has_reserve()
     }
 
     /// Gives up what came out of order, so that what is in order can be taken (Linux: `tcp_prune_ofo_queue`; RFC 2018

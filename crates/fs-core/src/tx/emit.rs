@@ -7,6 +7,7 @@ use crate::net::neigh::{Path, PathState};
 use crate::stats::Stats;
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
+use crate::tcb::recv::ack::Share;
 use crate::tcb::send::segment::TxSegment;
 use crate::tcb::send::store::TxStore;
 use crate::time::Instant;
@@ -26,7 +27,7 @@ pub(crate) fn emit_segment<P: FramePool>(
     stats: &mut Stats,
     index: u32,
     ts: u32,
-    frozen: bool,
+    share: Share,
     now: Instant,
     out: &mut Vec<TxFrame>,
 ) -> bool {
@@ -46,7 +47,7 @@ pub(crate) fn emit_segment<P: FramePool>(
         seq: segment.seq,
         ack: tcb.rcv.nxt(),
         flags,
-        window: tcb.offer_window(frozen),
+        window: tcb.offer_window(share),
         urgent: tcb.urgent_pointer(segment.seq),
         options: &options,
         ttl: tcb.ttl(),

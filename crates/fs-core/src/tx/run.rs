@@ -8,6 +8,7 @@ use crate::stats::Stats;
 use crate::tcb::Tcb;
 use crate::tcb::extension::FastPath;
 use crate::tcb::flags::Flags;
+use crate::tcb::recv::ack::Share;
 use crate::tcb::send::segment::mark;
 use crate::tcb::send::store::TxStore;
 use crate::tx::build::{self, Plain};
@@ -24,7 +25,7 @@ pub(crate) struct Run<'a> {
     ts: u32,
     /// The time in microseconds.
     us: u32,
-    frozen: bool,
+    share: Share,
     /// Bytes in front of a payload.
     headers: usize,
     /// The window field, once a segment has it.
@@ -41,12 +42,12 @@ pub(crate) struct Left {
 impl<'a> Run<'a> {
     /// `None`: the connection's segments must be looked at one by one.
     #[inline]
-    pub(crate) fn of(tcb: &mut Tcb, path: &'a Path, ts: u32, us: u32, frozen: bool) -> Option<Self> {
+    pub(crate) fn of(tcb: &mut Tcb, path: &'a Path, ts: u32, us: u32, share: Share) -> Option<Self> {
         if tcb.flags.any(SLOW_PATH) || path.state() != PathState::Known || !tcb.ext.allows(FastPath::SEND) {
             return None;
         }
         let options = if tcb.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
-        Some(Self { path, ts, us, frozen, headers: build::header_len(path, false, options as u8), window: None })
+        Some(Self { path, ts, us, share, headers: build::header_len(path, false, options as u8), window: None })
     }
 
     /// Sends the connection's next new segment, `run` bytes after a burst's end; but for the timers. `None`: it is not for
@@ -109,7 +110,7 @@ impl<'a> Run<'a> {
     /// What the first segment carries is the same on the others: the window field is returned.
     #[inline]
     fn begin(&mut self, tcb: &mut Tcb, stats: &mut Stats) -> u16 {
-        let window = tcb.offer_window(self.frozen);
+        let window = tcb.offer_window(self.share);
         self.window = Some(window);
         stats.acks_piggybacked += u64::from(tcb.flags.any(Flags::ACK_NOW | Flags::ACK_DELAYED));
         tcb.ack_carried();

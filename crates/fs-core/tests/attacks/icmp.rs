@@ -2,7 +2,7 @@
 
 use crate::{connected, listening, plan, works};
 use fs_core::internals::Sum;
-use fs_core::{Connect, DropReason, Error, TcpOptions, TcpState};
+use fs_core::{Connect, CoreMessage, DropReason, Error, TcpOptions, TcpState};
 use fs_fuzz::host::Host;
 use fs_fuzz::packet::{LOCAL, PEER, SYN, Tcp, ipv4};
 use fs_fuzz::peer::{PORT, segment};
@@ -20,6 +20,25 @@ pub(crate) fn error(kind: u8, code: u8, mtu: u16, from: u16, to: u16, seq: u32) 
     message.extend_from_slice(&from.to_be_bytes());
     message.extend_from_slice(&to.to_be_bytes());
     message.extend_from_slice(&seq.to_be_bytes());
+    let sum = Sum::of(&message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut out = Vec::new();
+    ipv4(&mut out, 1, 0, message.len());
+    out.extend_from_slice(&message);
+    out
+}
+
+/// A router's word that a datagram from port 500 to `to` was larger than `mtu`.
+fn too_big_for_a_datagram(to: [u8; 4], mtu: u16) -> Vec<u8> {
+    let mut message = vec![3, 4, 0, 0, 0, 0];
+    message.extend_from_slice(&mtu.to_be_bytes());
+    ipv4(&mut message, 17, 0, 8);
+    message[20..24].copy_from_slice(&LOCAL);
+    message[24..28].copy_from_slice(&to);
+    message[18..20].copy_from_slice(&[0, 0]);
+    let sum = Sum::of(&message[8..28]).finish();
+    message[18..20].copy_from_slice(&sum.to_be_bytes());
+    message.extend_from_slice(&[1, 244, 0, 9, 0, 8, 0, 0]);
     let sum = Sum::of(&message).finish();
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut out = Vec::new();
@@ -138,4 +157,24 @@ fn path_mtu_above_the_operators_floor() {
     let una = host.stack.sending(id).unwrap().una;
     host.receive(&error(3, 4, 1000, 80, 1000, una), false);
     assert_eq!(host.stack.sending(id).unwrap().mss, 1200 - 12, "timestamps are within it");
+}
+
+/// Of any destination that an unconnected socket may have sent to: each is a new word, which other cores are told at a
+/// bounded rate.
+#[test]
+fn path_mtu_flood() {
+    let mut plan = plan();
+    plan.cores = (0, 2);
+    let mut host = Host::new(plan);
+    host.stack.udp_bind(std::net::SocketAddr::from((LOCAL, 500))).unwrap();
+    let mut outbound = Vec::new();
+    host.stack.drain_outbound(&mut outbound);
+    outbound.clear();
+    for n in 0..10_000u32 {
+        let [_, b, c, d] = n.to_be_bytes();
+        host.receive(&too_big_for_a_datagram([10, 1 + b, c, d], 1400), false);
+    }
+    host.stack.drain_outbound(&mut outbound);
+    assert!(outbound.iter().all(|message| matches!(message.message, CoreMessage::PathMtu { .. })));
+    assert!(!outbound.is_empty() && outbound.len() <= 2048, "{} messages", outbound.len());
 }

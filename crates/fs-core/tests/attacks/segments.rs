@@ -1,8 +1,8 @@
 //! Senders that send what nobody would: tiny pieces, pieces with holes, pieces that contradict one another, and
 //! sequence numbers that wrap at the worst place.
 
-use crate::{OFFER, connected, plan, sent, works};
-use fs_core::{Duration, FramePool, Shutdown, TcpId, TcpState};
+use crate::{OFFER, connected, listening, plan, sent, works};
+use fs_core::{DropReason, Duration, FramePool, Shutdown, TcpId, TcpState};
 use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::packet::{ACK, FIN, PSH};
 use fs_fuzz::peer::{Offer, Peer, listen, segment, time_of};
@@ -188,4 +188,31 @@ fn sequence_wrap_at_every_edge() {
             whole_life(77, edge.wrapping_sub(before.min(7)));
         }
     }
+}
+
+/// Readers that have stalled hold the core's whole receive share, all of it in order and within their windows. Whoever reads
+/// what comes is served all the same: one segment at a time, and with a window for the next.
+#[test]
+fn stalled_readers_leave_room_for_others() {
+    let (mut host, listener) = listening(plan());
+    let text = [7; 1400];
+    for n in 0..16 {
+        let (mut peer, _) = Peer::open(&mut host, listener, 3000 + n, 60_000, OFFER).expect("an honest client gets in");
+        for _ in 0..44 {
+            let (seq, ack) = (peer.seq, peer.ack);
+            peer.send(&mut host, ACK, seq, ack, &[], &text);
+            peer.seq = peer.seq.wrapping_add(1400);
+        }
+        sent(&mut host);
+    }
+    assert!(host.stack.stats().dropped(DropReason::ReceiveBudget) > 0, "the share is spent");
+    let held = host.stack.pool().in_use();
+    assert!(held < 550, "a share of the thousand, and a little for those who have nothing: {held}");
+    let (mut peer, id) = Peer::open(&mut host, listener, 2000, 60_000, OFFER).expect("an honest client gets in");
+    works(&mut host, &mut peer, id, b"hello");
+    // Far more than the first window has promised.
+    for _ in 0..200 {
+        works(&mut host, &mut peer, id, &text);
+    }
+    assert_eq!(host.stack.pool().in_use(), held);
 }

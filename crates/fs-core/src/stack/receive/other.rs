@@ -153,9 +153,13 @@ impl<P: FramePool> Stack<P> {
         Some(CoreId((me.0 + 1) % cores))
     }
 
-    /// A router's word on a destination, which connections of other cores may have too.
+    /// A router's word on a destination, which connections of other cores may have too. At a bounded rate, as anybody can
+    /// make such words up: a core that is not told learns it from its own packets.
     fn learn_mtu(&mut self, to: IpAddr, mtu: u16) {
-        if self.net.learn_path_mtu(to, mtu, self.now) {
+        if self.net.learn_path_mtu(to, mtu, self.now)
+            && self.config.cores > 1
+            && self.limits.take_news(self.config.tcp.challenge_acks, self.now)
+        {
             self.tell_others(|| CoreMessage::PathMtu { to, mtu });
         }
     }

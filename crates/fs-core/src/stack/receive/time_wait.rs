@@ -7,6 +7,7 @@ use crate::rx::owner::Owner;
 use crate::rx::parse::Segment;
 use crate::stack::Stack;
 use crate::tcb::flags::Flags;
+use crate::tcb::recv::ack::Share;
 use crate::tcb::time_wait::Entry;
 use crate::tx::build::{DEFAULT_TTL, OptionBytes, SegmentSpec};
 use crate::wire::options::{self, Timestamps};
@@ -28,7 +29,7 @@ impl<P: FramePool> Stack<P> {
             rcv_nxt: tcb.rcv.nxt(),
             snd_nxt: tcb.snd.nxt(),
             ts_recent: tcb.flags.has(Flags::TIMESTAMPS).then_some(tcb.ts_recent.get()),
-            window: tcb.offer_window(true),
+            window: tcb.offer_window(Share::Over),
         };
         self.forget(index, hash, None);
         if self.time_waits.is_full()

@@ -151,7 +151,7 @@ impl<P: FramePool> Stack<P> {
         out: Option<&mut Vec<TxFrame>>,
     ) -> bool {
         let ts = self.timestamp();
-        let frozen = self.nodes.len() >= self.receive_frames;
+        let share = self.receive_share();
         let Self { slots, pool, net, stats, now, .. } = self;
         let Some((tcb, conn_stats)) = slots.open_and_stats(index) else { return false };
         let urgent = tcb.urgent_pointer(seq.unwrap_or(tcb.snd.nxt()));
@@ -166,7 +166,7 @@ impl<P: FramePool> Stack<P> {
             seq,
             ack: tcb.rcv.nxt(),
             flags,
-            window: tcb.offer_window(frozen),
+            window: tcb.offer_window(share),
             urgent,
             options: &options,
             ttl: tcb.ttl(),
@@ -210,7 +210,7 @@ impl<P: FramePool> Stack<P> {
 
     fn send_data(&mut self, index: u32, budget: usize, sent: &mut usize, out: &mut Vec<TxFrame>) -> Visit {
         let ts = self.timestamp();
-        let frozen = self.nodes.len() >= self.receive_frames;
+        let share = self.receive_share();
         let Self { slots, net, store, now, .. } = self;
         if let Some(tcb) = slots.open_mut(index)
             && tcb.flags.has(Flags::IN_DATA_LIST)
@@ -241,7 +241,7 @@ impl<P: FramePool> Stack<P> {
         let (timer_ran, mut segments) = (tcb.timer_runs(), 0u32);
         // Bytes since the last end of a burst.
         let mut run = 0;
-        let mut bulk = Run::of(tcb, net.path(tcb.path), ts, turn.us, frozen);
+        let mut bulk = Run::of(tcb, net.path(tcb.path), ts, turn.us, share);
         #[cfg(any(test, feature = "check"))]
         if self.no_fast_paths {
             bulk = None;
@@ -285,7 +285,7 @@ impl<P: FramePool> Stack<P> {
                 store.segments[segment_index].marks |= mark::PUSH;
             }
             run = if ends || matches!(next, Next::Again(_)) { 0 } else { run + len };
-            if !emit_segment(tcb, store, pool, net, stats, segment_index, ts, frozen, *now, out) {
+            if !emit_segment(tcb, store, pool, net, stats, segment_index, ts, share, *now, out) {
                 break Visit::PoolDry;
             }
             tcb.sent(store, stats, &config.tcp, next, ts, turn.us, *now);

@@ -25,7 +25,7 @@ impl<P: FramePool> Stack<P> {
             return false;
         }
         let ts = self.timestamp();
-        let frozen = self.nodes.len() >= self.receive_frames;
+        let share = self.receive_share();
         // With few connections the store's segments are in the cache. Tests have few, and are to see it.
         let many = self.has_many_flows() || cfg!(any(test, feature = "check"));
         let Self { slots, pool, net, stats, store, config, now, turn, deadlines, shortest_rto, .. } = self;
@@ -77,7 +77,7 @@ impl<P: FramePool> Stack<P> {
         }
         let timer_ran = tcb.timer_runs();
 
-        let window = tcb.offer_window(frozen);
+        let window = tcb.offer_window(share);
         let plain = tcb.plain_headers(segment.seq, segment.flags(), window, ts);
         let plain = Plain { payload_len: len, payload_sum: segment.sum, ..plain };
         let headers = segment.head.off();

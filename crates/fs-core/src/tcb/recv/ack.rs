@@ -20,6 +20,44 @@ pub(crate) fn initial_rcv_mss_64(mss: u16) -> u8 {
     (mss as u32).min(536).div_ceil(RCV_MSS_UNIT) as u8
 }
 
+/// The part of a core's receive share that is fair for a connection, however many there are: one in so many. Larger:
+/// connections that come and go by the thousand take the window of one that reads with pauses; smaller: so many stalled
+/// ones spend the second half of the share, too.
+const FAIR: usize = 64;
+
+/// How much is left of the frames that a core's receive queues may hold: what windows go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// More than half.
+    Ample,
+    /// Less: connections that hold more than `fair` segments' worth are promised nothing more.
+    Half {
+        /// Segments.
+        fair: u32,
+    },
+    /// Nothing: only who has nothing unread is promised anything.
+    Spent,
+    /// Nobody reads any more.
+    Over,
+}
+
+impl Share {
+    /// `held` frames of `share` are in receive queues, of `connections` connections.
+    #[inline]
+    pub(crate) fn of(held: usize, share: usize, connections: usize) -> Self {
+        if held < share / 2 { Self::Ample } else { Self::scarce(held, share, connections) }
+    }
+
+    #[cold]
+    fn scarce(held: usize, share: usize, connections: usize) -> Self {
+        if held >= share {
+            return Self::Spent;
+        }
+        let fair = (share / connections.max(1)).max(share / FAIR).max(1);
+        Self::Half { fair: u32::try_from(fair).unwrap_or(u32::MAX) }
+    }
+}
+
 impl Tcb {
     /// The size of a full segment of the peer's: the largest that came, but not larger than ours (a link may have
     /// joined several into one).
@@ -104,16 +142,30 @@ impl Tcb {
         self.rcv_buf().saturating_sub(self.rx.bytes + ext.held).min(ext.recv.window_clamp())
     }
 
-    /// Moves the offered right edge as far as room allows and returns the window field to send, scaled.
-    /// `frozen` (the core's receive budget is spent) keeps the edge where it is.
+    /// What the window may be though frames are short; 0: the edge stays where it is.
+    #[cold]
+    fn scarce_room(&self, share: Share) -> u32 {
+        let room = self.receive_room();
+        let mss = u32::from(self.mss);
+        let held = self.rx.bytes + self.ext.as_ref().map_or(0, |ext| ext.held);
+        match share {
+            Share::Ample => room,
+            Share::Half { fair } if held <= fair.saturating_mul(mss) => room,
+            // What such a connection gets beyond the share, and so much more that an edge within a segment moves.
+            Share::Spent if self.rx.is_empty() => room.min(2 * mss),
+            Share::Half { .. } | Share::Spent | Share::Over => 0,
+        }
+    }
+
+    /// Moves the offered right edge as far as room and the core's frames allow and returns the window field to send, scaled.
     #[inline]
-    pub(crate) fn offer_window(&mut self, frozen: bool) -> u16 {
+    pub(crate) fn offer_window(&mut self, share: Share) -> u16 {
         let shift = self.rcv_shift();
         let offered = self.rcv_wnd();
-        let room = self.receive_room();
+        let room = if share == Share::Ample { self.receive_room() } else { self.scarce_room(share) };
         // Receiver's silly-window avoidance: move the edge only by a segment or half the buffer.
         let worth = room >= offered.saturating_add((self.rcv_buf() / 2).min(self.mss as u32));
-        let window = if worth && !frozen { room } else { offered };
+        let window = if worth { room } else { offered };
         // Rounding down could move the edge left; up costs at most one unit of the scale.
         let field = ((window + (1 << shift) - 1) >> shift).min(u16::MAX as u32);
         self.rcv.offer(field << shift);

@@ -8,6 +8,10 @@ use crate::frame_queue::{FrameNodes, FrameQueue};
 use crate::seq::SeqNum;
 use alloc::collections::VecDeque;
 
+/// Pieces of at most so many bytes are copied behind the piece before. Larger: honest segments behind a loss are copied, too;
+/// smaller: more frames pinned by a peer that sends little segments.
+const SMALL: u32 = 512;
+
 /// Ranges that a connection may hold. Each is 16 bytes, and putting one in the middle moves half of them. Too low: after slow
 /// start has overrun a queue, when every second segment of a round trip is missing, what arrives is thrown away and
 /// sent again. Too high: an attacker's one-byte ranges make every insertion slow (they meet [`frames_max`] first).
@@ -130,7 +134,7 @@ impl OutOfOrderQueue {
         match (joins_previous, joins_next) {
             (true, joins_next) => {
                 // Small ones are copied together: what a frame costs is the frame.
-                if let Err(data) = ranges[at - 1].data.absorb(nodes, pool, data) {
+                if let Err(data) = ranges[at - 1].data.absorb(nodes, pool, data, SMALL) {
                     ranges[at - 1].data.append(nodes, data);
                 }
                 if joins_next && let Some(next) = ranges.remove(at) {

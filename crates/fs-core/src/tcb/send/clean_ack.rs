@@ -72,4 +72,4 @@ impl Tcb {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

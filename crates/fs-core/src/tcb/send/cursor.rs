@@ -21,6 +21,12 @@ impl SegmentCursor {
         self.seq.at_or_after(una)
     }
 
+    /// Of two, the one that lies higher.
+    #[inline]
+    pub(super) fn higher(self, other: Self) -> Self {
+        if self.seq.before(other.seq) { other } else { self }
+    }
+
     /// Its slot, or the queue's head when it has left.
     #[inline]
     pub(crate) fn or_head(cursor: Option<SegmentCursor>, una: SeqNum, queue: &TxQueue) -> u32 {
@@ -45,5 +51,56 @@ impl Known {
 
     pub(super) fn covers(&self, start: SeqNum, end: SeqNum) -> bool {
         self.last.is_some() && self.start.at_or_before(start) && self.end.at_or_after(end)
+    }
+}
+
+/// Parts of the send queue that each have their own places. Larger: more memory of each connection with losses; smaller: a
+/// longer walk to what the latest SACK option was not near.
+const PARTS: usize = 16;
+
+/// Where SACK blocks were found in the parts of the send queue, so that options which jump about in it cost a walk within a
+/// part and not through the queue. Hints only: each is used like any other [`SegmentCursor`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Places([Place; PARTS]);
+
+/// The places of a part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// The lowest.
+    first: Option<SegmentCursor>,
+    /// The latest.
+    last: Option<SegmentCursor>,
+}
+
+impl Places {
+    /// The length of a part, as its logarithm, when so much is in flight: all parts together are once or twice as long.
+    #[inline]
+    pub(super) fn part_log(flight: u32) -> u32 {
+        (flight.max(1).ilog2() + 1).saturating_sub(PARTS.ilog2())
+    }
+
+    fn of(&mut self, seq: SeqNum, log: u32) -> &mut Place {
+        &mut self.0[(seq.0 >> log) as usize % PARTS]
+    }
+
+    /// The highest place that is not above `start`.
+    #[cold]
+    pub(super) fn before(&self, start: SeqNum, una: SeqNum) -> Option<SegmentCursor> {
+        let all = self.0.iter().flat_map(|place| [place.first, place.last]).flatten();
+        all.filter(|p| p.holds(una) && p.seq.at_or_before(start)).reduce(SegmentCursor::higher)
+    }
+
+    /// A walk has come to the first segment that it meets in a part.
+    pub(super) fn enter(&mut self, at: SegmentCursor, una: SeqNum, log: u32) {
+        let first = &mut self.of(at.seq, log).first;
+        let keeps = |p: SegmentCursor| p.holds(una) && p.seq.0 >> log == at.seq.0 >> log && p.seq.at_or_before(at.seq);
+        if !first.is_some_and(keeps) {
+            *first = Some(at);
+        }
+    }
+
+    /// A walk has ended.
+    pub(super) fn end(&mut self, at: SegmentCursor, log: u32) {
+        self.of(at.seq, log).last = Some(at);
     }
 }

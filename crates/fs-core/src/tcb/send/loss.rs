@@ -1,7 +1,7 @@
 //! What loss recovery remembers of a connection: made at the first SACK, duplicate ACK, probe or time-out, so that a
 //! connection without trouble does not pay for it.
 
-use super::cursor::{Known, SegmentCursor};
+use super::cursor::{Known, Places, SegmentCursor};
 use super::rack::Rack;
 use crate::seq::SeqNum;
 use crate::time::Instant;
@@ -13,6 +13,8 @@ pub(crate) struct Loss {
     pub(crate) resend: Option<SegmentCursor>,
     /// The blocks of the latest SACK option.
     pub(crate) blocks: [Known; 4],
+    /// Where earlier ones were found.
+    pub(crate) places: Places,
     /// Highest sequence number that the peer has said to hold, plus one (Linux `tcp_highest_sack_seq`).
     pub(crate) fack: Option<SeqNum>,
     pub(crate) rack: Rack,

@@ -3,7 +3,7 @@
 //! The queue is linked forwards only, so what is looked for again and again is remembered as a [`SegmentCursor`]: an ACK then
 //! costs what it changes, not the length of the queue.
 
-use super::cursor::{DUP_THRESH, Known, SegmentCursor};
+use super::cursor::{DUP_THRESH, Known, Places, SegmentCursor};
 use super::loss::Loss;
 use super::segment::mark;
 use super::store::TxStore;
@@ -26,6 +26,9 @@ pub(crate) struct Sacked {
     /// `sent_us` of the latest sent of those that were sent only once, and of those sent again.
     pub(crate) once_us: Option<u32>,
     pub(crate) again_us: Option<u32>,
+    /// Segments that were looked at.
+    #[cfg(test)]
+    pub(crate) steps: u32,
 }
 
 /// The D-SACK block of an option, if it has one (RFC 2883 section 4): the first, when it lies below the ACK or
@@ -92,27 +95,54 @@ impl Tcb {
         self.loss_mut();
         let Some(ext) = self.ext.as_mut() else { return out };
         let Ext { loss, sacked, sacked_segments, lost, retransmitted, control, .. } = ext;
-        let Some(Loss { blocks: known, rack, fack, undo, .. }) = loss.as_deref_mut() else { return out };
+        let Some(Loss { blocks: known, places, rack, fack, undo, .. }) = loss.as_deref_mut() else { return out };
         let early = undo.original_arrived(echo);
         let prior_fack = fack.filter(|f| f.after(una));
         let old = *known;
+        // In the queue's order, so that what one walk has passed the next need not pass again.
+        let mut ordered = [(una, una); 4];
+        let mut count = 0;
+        for (place, &block) in ordered.iter_mut().zip(blocks.iter().filter(valid)) {
+            *place = block;
+            count += 1;
+        }
+        let ordered = &mut ordered[..count];
+        ordered.sort_unstable_by_key(|&(start, end)| (start.since(una), end.since(una)));
+        let part = Places::part_log(nxt.since(una));
+        let mut passed: Option<SegmentCursor> = None;
         let mut fresh = [Known::default(); 4];
-        for (slot, &(start, end)) in fresh.iter_mut().zip(blocks.iter().filter(valid)) {
+        for (slot, &mut (start, end)) in fresh.iter_mut().zip(ordered) {
             if let Some(same) = old.iter().find(|k| k.covers(start, end)) {
                 *slot = *same;
                 continue;
             }
-            let near = old.iter().filter_map(|k| k.last).filter(|p| p.holds(una) && p.seq.at_or_before(start));
-            let near = near.reduce(|a, b| if a.seq.before(b.seq) { b } else { a });
+            let near = old.iter().filter_map(|k| k.last).chain(passed);
+            let near = near.filter(|p| p.holds(una) && p.seq.at_or_before(start)).reduce(SegmentCursor::higher);
+            let is_far = start.since(near.map_or(una, |p| p.seq)) >> part > 0;
+            let near = if is_far {
+                near.into_iter().chain(places.before(start, una)).reduce(SegmentCursor::higher)
+            } else {
+                near
+            };
             let mut at = SegmentCursor::or_head(near, una, &queue);
             let mut last = None;
+            let mut in_part = None;
             while at != queue.next && at != NIL {
                 let segment = &mut store.segments[at];
                 let seg_end = segment.end();
                 if segment.seq.at_or_after(end) {
                     break;
                 }
-                last = Some(SegmentCursor { index: at, seq: segment.seq });
+                #[cfg(test)]
+                {
+                    out.steps += 1;
+                }
+                let here = SegmentCursor { index: at, seq: segment.seq };
+                if in_part != Some(here.seq.0 >> part) {
+                    in_part = Some(here.seq.0 >> part);
+                    places.enter(here, una, part);
+                }
+                last = Some(here);
                 let index = core::mem::replace(&mut at, segment.next);
                 if segment.has(mark::SACKED) || segment.seq.before(start) || seg_end.after(end) {
                     continue;
@@ -147,9 +177,17 @@ impl Tcb {
                 segment.marks = segment.marks & !(mark::LOST | mark::RETRANSMITTED) | mark::SACKED;
                 *fack = Some(fack.filter(|f| f.after(seg_end)).unwrap_or(seg_end));
             }
+            if let Some(last) = last {
+                places.end(last, part);
+            }
+            passed = last.or(passed);
             *slot = Known { start, end, last };
         }
         *known = fresh;
+        if fack.is_none() {
+            // Nothing is marked, so no ACK would tell when these places are passed.
+            (*known, *places) = Default::default();
+        }
         out
     }
 
@@ -160,6 +198,7 @@ impl Tcb {
         if loss.fack.is_some_and(|fack| fack.at_or_before(una)) {
             loss.fack = None;
             loss.blocks = [Known::default(); 4];
+            loss.places = Places::default();
         }
         // Two gigabytes later it would seem to lie ahead, and duplicate ACKs to be echoes.
         if loss.recover.is_some_and(|recover| recover.before(una)) {
@@ -275,6 +314,7 @@ impl Ext {
         (self.sacked, self.sacked_segments) = (0, 0);
         if let Some(loss) = self.loss.as_deref_mut() {
             loss.blocks = [Known::default(); 4];
+            loss.places = Places::default();
             loss.fack = None;
             loss.rack.look_again();
         }
@@ -285,8 +325,12 @@ impl Ext {
         (self.sacked, self.sacked_segments, self.lost, self.retransmitted) = (0, 0, 0, 0);
         if let Some(loss) = self.loss.as_deref_mut() {
             loss.blocks = [Known::default(); 4];
+            loss.places = Places::default();
             (loss.fack, loss.resend) = (None, None);
             loss.rack.clear();
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

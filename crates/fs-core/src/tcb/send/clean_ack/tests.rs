@@ -19,14 +19,14 @@ use alloc::format;
 use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
-const MSS: u32 = 1000;
+pub(crate) const MSS: u32 = 1000;
 const ISS: SeqNum = SeqNum(u32::MAX - 2500);
 
 /// A connection with six segments in flight, sent a millisecond apart, the first of them as the loss of something before
 /// them left it.
-struct Lab {
-    tcb: Tcb,
-    store: TxStore,
+pub(crate) struct Lab {
+    pub(crate) tcb: Tcb,
+    pub(crate) store: TxStore,
     pool: HeapPool,
     config: TcpConfig,
     now: Instant,
@@ -37,6 +37,11 @@ fn address(last: u8, port: u16) -> SocketAddr {
 }
 
 fn lab() -> Lab {
+    lab_of(6)
+}
+
+/// As [`lab`], with `count` segments in flight.
+pub(crate) fn lab_of(count: u32) -> Lab {
     let config = StackConfig::new(Secret([1; 32]));
     let mut net = Net::new(&config.limits);
     let own = Cidr { addr: IpAddr::from([10, 0, 0, 1]), prefix: 24 };
@@ -72,16 +77,16 @@ fn lab() -> Lab {
         is_plain: false,
     };
     let mut tcb = opening.tcb(&config.tcp, &net, now, |_| 0);
-    let (mut store, mut pool) = (TxStore::new(0, None), HeapPool::new(64, 2048));
+    let (mut store, mut pool) = (TxStore::new(0, None), HeapPool::new(58 + count as usize, 2048));
     let (config, mut stats) = (config.tcp, Stats::default());
     let cut = Cut { mss: MSS, summed: false, push_at_end: true, push_every: u32::MAX };
-    tcb.tx.write(&mut store, &mut pool, tcb.snd.nxt(), &[1; 6 * MSS as usize], cut);
+    tcb.tx.write(&mut store, &mut pool, tcb.snd.nxt(), &alloc::vec![1; (count * MSS) as usize], cut);
     tcb.loss_mut();
     while tcb.tx.next != crate::slab::NIL {
         tcb.sent(&mut store, &mut stats, &config, Next::New(tcb.tx.next), 0, micros(now), now);
         now = now + Duration::from_millis(1);
     }
-    assert_eq!(tcb.snd.outstanding(), 6 * MSS);
+    assert_eq!(tcb.snd.outstanding(), count * MSS);
     Lab { tcb, store, pool, config, now: now + Duration::from_millis(20) }
 }
 

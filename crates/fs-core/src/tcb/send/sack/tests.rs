@@ -1,0 +1,35 @@
+use crate::tcb::send::clean_ack::tests::{Lab, MSS, lab_of};
+
+/// A peer that tells of the beginning, the middle and the end of a long queue in turn: each ACK's blocks are far from those
+/// of the ACK before.
+#[test]
+fn blocks_that_jump_about_cost_no_walk_through_the_queue() {
+    const SEGMENTS: u32 = 4000;
+    let Lab { mut tcb, mut store, .. } = lab_of(SEGMENTS);
+    let una = tcb.snd.una();
+    let (mut steps, mut blocks, mut segments) = (0, 0, 0);
+    for round in 0..100 {
+        for base in [0, 2000, 3100] {
+            let block = |n: u32| {
+                let start = una + (base + 8 * round + n) * MSS;
+                (start, start + MSS)
+            };
+            // The newest first, as receivers report them.
+            let option = [block(7), block(1), block(3), block(5)];
+            let sacked = tcb.mark_sacked(&mut store, &option, None, 0);
+            steps += sacked.steps;
+            blocks += 4;
+            segments += sacked.segments;
+        }
+    }
+    assert_eq!(segments, blocks, "all of them are found");
+    assert!(steps <= 16 * blocks, "{steps} steps for {blocks} blocks");
+    // Without any order: a walk within a part of the queue.
+    let (mut steps, mut blocks) = (0, 0);
+    for n in 0..300u32 {
+        let start = una + n.wrapping_mul(0x9e37_79b1) % SEGMENTS * MSS;
+        steps += tcb.mark_sacked(&mut store, &[(start, start + MSS)], None, 0).steps;
+        blocks += 1;
+    }
+    assert!(steps <= blocks * SEGMENTS / 8, "{steps} steps for {blocks} blocks");
+}
