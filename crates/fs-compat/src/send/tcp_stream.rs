@@ -1,6 +1,6 @@
 //! [`TcpStream`].
 
-use super::link::{GONE, Link, OPTIONS, OUT_OVER, SHUT, lock};
+use super::link::{GONE, Link, OPTIONS, OUT_OVER, QUICKACK, SHUT, lock};
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, borrowed, owned};
 use super::{cores, task};
 use crate::net;
@@ -12,6 +12,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
@@ -312,6 +313,18 @@ impl TcpStream {
     /// TCP_NODELAY.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.change(|options| options.nodelay = nodelay)
+    }
+
+    /// TCP_QUICKACK as it was last set: true if it was not.
+    pub fn quickack(&self) -> io::Result<bool> {
+        Ok(self.link.quickack.load(Ordering::Relaxed))
+    }
+
+    /// TCP_QUICKACK: `true` sends a delayed ACK at the core's next turn and delays none of the next 16. Not for ever.
+    pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
+        self.link.quickack.store(quickack, Ordering::Relaxed);
+        self.link.ask(QUICKACK);
+        Ok(())
     }
 
     /// SO_LINGER.

@@ -58,6 +58,7 @@ impl UdpMeta {
 struct Socket {
     binding: UdpBinding,
     ttl: Option<u8>,
+    tos: u8,
     error: Option<Error>,
     queue: ReceiveQueue,
 }
@@ -117,7 +118,7 @@ impl UdpTable {
             return Err(Error::AddrInUse);
         }
         let binding = UdpBinding { local, v6_only, remote: None };
-        let socket = Socket { binding, ttl: None, error: None, queue: ReceiveQueue::default() };
+        let socket = Socket { binding, ttl: None, tos: 0, error: None, queue: ReceiveQueue::default() };
         let id = self.sockets.insert(socket).ok_or(Error::NoBuffers)?;
         self.ports.insert(local.port(), id.index);
         Ok(id)
@@ -312,6 +313,17 @@ impl UdpTable {
             return Err(Error::InvalidInput);
         }
         socket.ttl = ttl;
+        Ok(())
+    }
+
+    /// Type of service or traffic class of what it sends.
+    pub(crate) fn tos(&self, id: UdpId) -> Result<u8, Error> {
+        Ok(self.sockets.find(id)?.tos)
+    }
+
+    /// Sets it, its ECN bits too: a datagram's are its sender's, as in Linux.
+    pub(crate) fn set_tos(&mut self, id: UdpId, tos: u8) -> Result<(), Error> {
+        self.sockets.find_mut(id)?.tos = tos;
         Ok(())
     }
 
