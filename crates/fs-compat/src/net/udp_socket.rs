@@ -19,6 +19,19 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 ///
 /// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host pass the kernel's socket of the
 /// same port, which joins the groups and is what fragments (not in standalone addressing: there they are refused).
+///
+/// ```no_run
+/// use fs_compat::UdpSocket;
+///
+/// # async fn on_a_core() -> std::io::Result<()> {
+/// let socket = UdpSocket::bind("0.0.0.0:7").await?;
+/// let mut buf = [0; 2048];
+/// loop {
+///     let (n, from) = socket.recv_from(&mut buf).await?;
+///     socket.send_to(&buf[..n], from).await?;
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct UdpSocket {
     _stays: OnItsCore<UdpSocket>,

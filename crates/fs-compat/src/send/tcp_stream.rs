@@ -24,6 +24,16 @@ use tokio::net::ToSocketAddrs;
 /// the connection. When the runtime ends the connection does, with an error of kind `NotConnected`.
 ///
 /// Options that are set take effect at the core's next turn, and those read are the ones that were set.
+///
+/// ```no_run
+/// use fs_compat::send::TcpStream;
+/// use tokio::io::AsyncWriteExt;
+///
+/// # async fn with_a_runtime() -> std::io::Result<()> {
+/// let mut stream = TcpStream::connect("192.0.2.1:7777").await?;
+/// tokio::spawn(async move { stream.write_all(b"from any thread").await });
+/// # Ok(()) }
+/// ```
 pub struct TcpStream {
     link: Arc<Link>,
 }

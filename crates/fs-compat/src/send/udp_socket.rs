@@ -78,6 +78,19 @@ struct Part {
 ///
 /// Datagrams pass in queues: 1,024 receives of up to 4 MiB in all wait here, and what comes then is lost; 256 sends wait for
 /// each core. An error of a send is told to the next one, as the kernel tells those that come by ICMP.
+///
+/// ```no_run
+/// use fs_compat::send::UdpSocket;
+///
+/// # async fn with_a_runtime() -> std::io::Result<()> {
+/// let socket = UdpSocket::bind("0.0.0.0:0").await?;
+/// socket.connect("192.0.2.1:53").await?;
+/// socket.send(b"question").await?;
+/// let mut answer = [0; 512];
+/// let n = socket.recv(&mut answer).await?;
+/// # let _ = &answer[..n];
+/// # Ok(()) }
+/// ```
 pub struct UdpSocket {
     link: Arc<Link>,
     parts: Vec<Arc<Part>>,

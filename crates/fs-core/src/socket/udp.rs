@@ -35,6 +35,13 @@ pub(crate) const SEGMENTS_MAX: usize = 128;
 pub(crate) const DEFAULT_TTL: u8 = 64;
 
 /// What goes with a received datagram.
+///
+/// ```
+/// use fs_core::UdpMeta;
+///
+/// let meta = UdpMeta::new(5, "192.0.2.1:53".parse().unwrap(), "192.0.2.10:4000".parse().unwrap());
+/// assert_eq!((meta.len, meta.from.port()), (5, 53));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdpMeta {
