@@ -1,7 +1,8 @@
 //! Static tracepoints (USDT) of the provider `fastsock`, for bpftrace, perf, SystemTap and gdb: each is one `nop` in the code, and
 //! a note in the program's file (`readelf -n`) that says where it is and where its arguments are.
 //!
-//! What is an argument is at hand where the probe is, so that it costs no work either; none is on the way of an ordinary packet. Names
+//! What is an argument is at hand where the probe is, so that only moves into registers come before the `nop`; none is on the way of an
+//! ordinary packet, and `lab/icount` counts at most 0.6 % more instructions for a connection that is made, used once and closed. Names
 //! are those of the kernel's tracepoints where it has one of the kind (`tcp:tcp_retransmit_skb`, `tcp:tcp_send_reset`,
 //! `tcp:tcp_receive_reset`, `skb:kfree_skb`). docs/OPERATING.md has the table, with a line for bpftrace.
 //!
