@@ -207,7 +207,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
     ),
     ("send", &["fs-core/src/tx/", "fs-core/src/stack/transmit/", "fs-core/src/tcb/send", "fs-core/src/tcb/cc"]),
     ("timers", &["fs-core/src/timer/", "fs-core/src/stack/tick", "fs-core/src/tcb/timers"]),
-    ("engine, other", &["fs-core/", "fs-prefetch/", "siphasher"]),
+    ("engine, other", &["fs-core/", "fs-prefetch/", "fs-probe/", "siphasher"]),
     ("application", &["organisations/src/shard.rs"]),
     ("copies", &["memmove", "memcpy", "memset"]),
     (

@@ -13,6 +13,13 @@ use std::ptr::NonNull;
 
 /// Received bytes in the frame that they came in. Dropping it gives the frame back: holding many keeps frames
 /// from the device, so take what is needed and let go.
+///
+/// ```no_run
+/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// let bytes = stream.recv_borrowed().await?;
+/// println!("{} bytes, the first is {:?}", bytes.len(), bytes.first());
+/// # Ok(()) }
+/// ```
 pub struct BorrowedBytes {
     core: CoreRef,
     /// `None` at the end of the stream, and after the drop.
@@ -71,6 +78,15 @@ impl Drop for BorrowedBytes {
 }
 
 /// An empty frame of this core to write what is to be sent, see [`crate::TcpStream::send_buffer`].
+///
+/// ```no_run
+/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// let mut buffer = stream.alloc_send_buffer()?;
+/// assert_eq!(buffer.put_slice(b"hello"), 5, "a frame has room for more");
+/// stream.send_buffer(buffer).await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "what is written is sent by TcpStream::send_buffer"]
 pub struct SendBuffer {
     core: CoreRef,
     frame: Option<Frame>,
@@ -125,6 +141,7 @@ impl SendBuffer {
     }
 
     /// Copies as much of `bytes` as fits behind what is written; answers how much.
+    #[must_use = "what did not fit is not written"]
     pub fn put_slice(&mut self, bytes: &[u8]) -> usize {
         let spare = self.spare_mut();
         let n = bytes.len().min(spare.len());

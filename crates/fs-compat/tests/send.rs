@@ -326,6 +326,9 @@ async fn try_calls_peek_options_and_halves() {
         );
         connected.set_nodelay(true).unwrap();
         assert!(connected.nodelay().unwrap());
+        assert!(connected.quickack().unwrap());
+        connected.set_quickack(false).unwrap();
+        assert!(!connected.quickack().unwrap());
         connected.set_ttl(9).unwrap();
         assert_eq!(connected.ttl().unwrap(), 9);
         assert_eq!(connected.set_ttl(256).unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -457,6 +460,8 @@ async fn datagrams_there_and_back() {
         assert_eq!(socket.try_io(read, || Ok(1)).unwrap_err().kind(), ErrorKind::WouldBlock);
         socket.send(b"io").await.unwrap();
         assert_eq!(socket.async_io(read, || socket.try_recv(&mut buf)).await.unwrap(), 2);
+        // In standalone addressing nothing of the kernel's is there to join a group.
+        assert_eq!(socket.broadcast().unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
         socket.set_ttl(9).unwrap();
         assert_eq!(socket.ttl().unwrap(), 9);
         assert_eq!(socket.set_ttl(0).unwrap_err().kind(), ErrorKind::InvalidInput);

@@ -56,6 +56,11 @@ impl StackConfig {
 }
 
 /// Which congestion control a connection starts with.
+///
+/// ```
+/// let names: Vec<_> = fs_core::CongestionControl::ALL.iter().map(|algorithm| algorithm.name()).collect();
+/// assert_eq!(names, ["cubic", "reno", "bbr"]);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CongestionControl {

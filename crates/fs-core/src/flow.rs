@@ -68,6 +68,21 @@ impl FlowKey {
         }
     }
 
+    /// Calls a probe of `fs_probe` with what such probes tell of a connection.
+    #[inline(always)]
+    pub(crate) fn probe(&self, probe: impl Fn(fs_probe::Ends<'_>)) {
+        match self {
+            FlowKey::V4 { remote, local_port, remote_port, .. } => probe(fs_probe::Ends {
+                local_port: *local_port,
+                remote_port: *remote_port,
+                remote: &remote.to_be_bytes(),
+            }),
+            FlowKey::V6 { remote, local_port, remote_port, .. } => {
+                probe(fs_probe::Ends { local_port: *local_port, remote_port: *remote_port, remote })
+            }
+        }
+    }
+
     /// Our address and port.
     pub fn local(&self) -> SocketAddr {
         SocketAddr::new(self.local_ip(), self.local_port())

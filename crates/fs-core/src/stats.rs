@@ -120,6 +120,7 @@ impl Stats {
     #[inline]
     pub fn drop(&mut self, reason: DropReason) {
         self.drops[reason as usize] += 1;
+        fs_probe::drop(reason.name());
     }
 
     /// How often `reason` was the cause.

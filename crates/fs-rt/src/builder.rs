@@ -32,6 +32,15 @@ const ACTIVE_PORTS_MOST: usize = 28_672;
 const ACTIVE_FIRST: u16 = 20_000;
 
 /// Which XDP mode to ask for.
+///
+/// ```no_run
+/// use fs_rt::{LinkChoice, Runtime, XdpMode};
+///
+/// let link = LinkChoice::Xdp { mode: XdpMode::Native };
+/// let runtime = Runtime::builder().device("eth0").cores([0]).link(link).build()?;
+/// # drop(runtime);
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XdpMode {
@@ -47,6 +56,17 @@ pub enum XdpMode {
 }
 
 /// What carries a runtime's packets.
+///
+/// ```no_run
+/// use fs_rt::{LinkChoice, Runtime, Standalone};
+/// use std::net::Ipv4Addr;
+///
+/// // Without BPF: a packet socket, and an address that the kernel does not know.
+/// let own = Standalone::new().addr(Ipv4Addr::new(192, 0, 2, 10), 24);
+/// let runtime = Runtime::builder().device("eth0").cores([0]).link(LinkChoice::Packet).standalone(own).build()?;
+/// # drop(runtime);
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Default)]
 #[non_exhaustive]
 pub enum LinkChoice {
@@ -81,7 +101,18 @@ impl std::fmt::Debug for LinkChoice {
 }
 
 /// Addresses of its own for a device, which the kernel does not know.
+///
+/// ```no_run
+/// use fs_rt::{Runtime, Standalone};
+/// use std::net::Ipv4Addr;
+///
+/// let own = Standalone::new().addr(Ipv4Addr::new(192, 0, 2, 10), 24).gateway(Ipv4Addr::new(192, 0, 2, 1));
+/// let runtime = Runtime::builder().device("eth0").cores([0]).standalone(own).build()?;
+/// # drop(runtime);
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct Standalone {
     /// Our addresses.
     pub addrs: Vec<Cidr>,
@@ -117,6 +148,19 @@ impl Standalone {
 }
 
 /// Builds a [`Runtime`]. Every setting has a default but the devices and cores.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let runtime = fs_rt::Runtime::builder()
+///     .device("eth0")
+///     .cores([2, 3])
+///     .frames(16_384)
+///     .drain(Duration::from_secs(5))
+///     .build()?;
+/// # drop(runtime);
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Builder {

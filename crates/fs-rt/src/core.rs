@@ -58,6 +58,7 @@ pub(crate) struct CoreShared {
 /// A local port that is ours as long as a clone of this lives: listeners hold one, and so do the connections
 /// that they accept, because their packets must keep coming to us after the listener is closed.
 #[derive(Clone)]
+#[must_use = "the port is free again when this is dropped"]
 pub struct PortLease(Rc<Lease>);
 
 struct Lease {
@@ -101,6 +102,16 @@ impl Drop for Lease {
 }
 
 /// The core that the calling thread runs: what sockets keep to reach their stack. Cheap to clone.
+///
+/// ```no_run
+/// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// runtime.run(|_core| async {
+///     let core = fs_rt::CoreRef::require().expect("a core's thread");
+///     println!("on core {}", core.index());
+/// })?;
+/// assert!(fs_rt::CoreRef::current().is_none(), "this thread is none");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct CoreRef(pub(crate) Rc<CoreShared>);
 

@@ -3,6 +3,14 @@
 use std::{fmt, io};
 
 /// Why a runtime could not be built. Nothing is left half set up.
+///
+/// ```
+/// use fs_rt::{BuildError, Runtime};
+///
+/// let error = Runtime::builder().cores([0]).build().unwrap_err();
+/// assert!(matches!(error, BuildError::NoDevice));
+/// assert!(error.to_string().contains(".device("), "it says the cure");
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -102,6 +110,16 @@ pub enum BuildError {
 }
 
 /// Why a runtime ended without its applications' futures having finished.
+///
+/// ```no_run
+/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// match runtime.run(|_core| fs_rt::shutdown_signal()) {
+///     Ok(_) => {}
+///     Err(fs_rt::RunError::Deadline { .. }) => println!("some connections had not ended in time"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {

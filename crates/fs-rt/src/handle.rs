@@ -10,6 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A core's counters of its runtime (not its stack).
+///
+/// ```no_run
+/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// let stats = runtime.handle().stats()[0].runtime;
+/// println!("it has slept in {} of {} turns", stats.sleeps, stats.turns);
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuntimeStats {
@@ -36,6 +43,14 @@ pub struct RuntimeStats {
 }
 
 /// One core's counters, as it last published them: at most about 100 ms old.
+///
+/// ```no_run
+/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// for core in runtime.handle().stats() {
+///     println!("core {}: {} segments sent again", core.core, core.stack.retransmits);
+/// }
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CoreStats {
@@ -110,6 +125,22 @@ impl CoreStats {
 }
 
 /// A runtime's handle: for any thread, cheap to clone.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// let handle = runtime.handle();
+/// std::thread::spawn(move || {
+///     std::thread::sleep(Duration::from_secs(60));
+///     for core in handle.stats() {
+///         println!("{} connections were accepted", core.stack.accepted);
+///     }
+///     handle.shutdown(Duration::from_secs(1));
+/// });
+/// runtime.run(|_core| fs_rt::shutdown_signal())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
@@ -122,6 +153,13 @@ impl std::fmt::Debug for Handle {
 }
 
 /// Why a task could not be given to a core.
+///
+/// ```no_run
+/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// let error = runtime.handle().spawn_on(7, || async {}).unwrap_err();
+/// assert_eq!(error, fs_rt::SpawnError::NoSuchCore { core: 7, cores: 1 });
+/// # Ok::<(), fs_rt::BuildError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {

@@ -219,6 +219,14 @@ pub(crate) struct CoreSetup {
 }
 
 /// A built runtime: devices, queues and ports are taken; threads start with [`Runtime::run`].
+///
+/// ```no_run
+/// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
+/// // Once on each core; what they answer comes back in their order.
+/// let cpus = runtime.run(|core| async move { core.cpu() })?;
+/// assert_eq!(cpus, [0, 1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a runtime does nothing until it is run"]
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
@@ -234,6 +242,17 @@ impl std::fmt::Debug for Runtime {
 }
 
 /// What an application's future is told about its core.
+///
+/// ```no_run
+/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
+/// runtime.run(|core| async move {
+///     println!("core {} of {} on CPU {}", core.index(), core.cores(), core.cpu());
+///     if core.index() == 0 {
+///         core.handle().shutdown(std::time::Duration::from_secs(1));
+///     }
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct CoreCtx {
     core: CoreRef,

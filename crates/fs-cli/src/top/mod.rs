@@ -1,5 +1,7 @@
 //! `fastsock top`: what the daemon is doing now, anew every second.
 
+#[cfg(test)]
+mod picture;
 mod report;
 mod screen;
 

@@ -23,13 +23,13 @@ const LOOK: Duration = Duration::from_millis(100);
 const KEYS: &str = "q quit  p pause  ↑ ↓ PgUp PgDn Home scroll";
 
 /// What is on the screen.
-struct State {
-    report: Report,
+pub(super) struct State {
+    pub(super) report: Report,
     /// Why it is not of now.
-    error: Option<String>,
-    paused: bool,
+    pub(super) error: Option<String>,
+    pub(super) paused: bool,
     /// The first socket that is shown.
-    first: usize,
+    pub(super) first: usize,
 }
 
 pub(super) fn show(control: &ControlArgs, interval: Duration, first: Sample) -> anyhow::Result<ExitCode> {
@@ -127,7 +127,7 @@ fn press(state: &mut State, event: &Event) -> bool {
     false
 }
 
-fn draw(frame: &mut Frame<'_>, state: &mut State) {
+pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let State { report, error, paused, first } = state;
     let side = report.drops.len().max(report.reasons.len()).min(8);
     // Tables without a line are left out; the sockets have what remains.

@@ -15,6 +15,17 @@ const BACKLOG: i32 = 128;
 /// A socket that accepts TCP connections; see `std::net::TcpListener`.
 ///
 /// It accepts from processes that the daemon serves and, as ever, from everybody else over the kernel.
+///
+/// ```
+/// use fs_compat::blocking::TcpListener;
+///
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let client = std::net::TcpStream::connect(listener.local_addr()?)?;
+/// let (stream, peer) = listener.accept()?;
+/// assert_eq!(peer, client.local_addr()?);
+/// # drop(stream);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct TcpListener {
     pub(super) socket: Socket,
 }

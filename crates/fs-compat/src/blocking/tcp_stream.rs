@@ -10,6 +10,17 @@ use std::time::Duration;
 use std::{fmt, io::ErrorKind};
 
 /// A TCP connection; see `std::net::TcpStream`. Closed when the last clone is dropped.
+///
+/// ```
+/// use fs_compat::blocking::TcpStream;
+/// use std::io::Write;
+///
+/// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let mut stream = TcpStream::connect(listener.local_addr()?)?;
+/// stream.set_nodelay(true)?;
+/// stream.write_all(b"hello")?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct TcpStream {
     pub(super) socket: Socket,
 }

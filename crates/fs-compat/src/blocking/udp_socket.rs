@@ -10,6 +10,16 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// A UDP socket; see `std::net::UdpSocket`. Its datagrams are the kernel's.
+///
+/// ```
+/// use fs_compat::blocking::UdpSocket;
+///
+/// let (one, other) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+/// one.send_to(b"hello", other.local_addr()?)?;
+/// let mut buf = [0; 16];
+/// assert_eq!(other.recv_from(&mut buf)?, (5, one.local_addr()?));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct UdpSocket {
     pub(super) socket: Socket,
 }

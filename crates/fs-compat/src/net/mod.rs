@@ -40,7 +40,7 @@ mod tcp_socket;
 pub(crate) mod tcp_stream;
 mod udp_groups;
 mod udp_kernel;
-mod udp_socket;
+pub(crate) mod udp_socket;
 
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use tcp_listener::TcpListener;

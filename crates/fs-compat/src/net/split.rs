@@ -10,18 +10,57 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 /// The reading half of [`TcpStream::split`].
+///
+/// ```no_run
+/// # async fn on_a_core(mut stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// let (mut reader, mut writer) = stream.split();
+/// tokio::io::copy(&mut reader, &mut writer).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct ReadHalf<'a>(&'a TcpStream);
 
 /// The writing half of [`TcpStream::split`].
+///
+/// ```no_run
+/// use tokio::io::AsyncWriteExt;
+///
+/// # async fn on_a_core(mut stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// let (_reader, mut writer) = stream.split();
+/// writer.write_all(b"the last word").await?;
+/// // FIN: the peer reads to the end, and may answer yet.
+/// writer.shutdown().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct WriteHalf<'a>(&'a TcpStream);
 
 /// The reading half of [`TcpStream::into_split`].
+///
+/// ```no_run
+/// use tokio::io::AsyncWriteExt;
+///
+/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// let (mut reader, mut writer) = stream.into_split();
+/// tokio::task::spawn_local(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
+/// writer.write_all(b"hello").await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct OwnedReadHalf(Rc<TcpStream>);
 
 /// The writing half of [`TcpStream::into_split`]. Dropping it sends FIN.
+///
+/// ```no_run
+/// use tokio::io::AsyncReadExt;
+///
+/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// let (mut reader, writer) = stream.into_split();
+/// drop(writer);
+/// let mut rest = Vec::new();
+/// reader.read_to_end(&mut rest).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     stream: Rc<TcpStream>,

@@ -18,6 +18,19 @@ const BACKLOG: u32 = 1024;
 /// A listener of one core; see `tokio::net::TcpListener`.
 ///
 /// Other cores may listen at the same address. Connections that wait here when it is dropped go to them.
+///
+/// ```no_run
+/// use fs_compat::TcpListener;
+/// use tokio::io::AsyncWriteExt;
+///
+/// # async fn on_a_core() -> std::io::Result<()> {
+/// let listener = TcpListener::bind("0.0.0.0:7777").await?;
+/// loop {
+///     let (mut stream, peer) = listener.accept().await?;
+///     tokio::task::spawn_local(async move { stream.write_all(format!("you are {peer}\n").as_bytes()).await });
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TcpListener {
     _stays: OnItsCore<TcpListener>,

@@ -1,6 +1,7 @@
 //! The options that tokio's types do not have, under socket2's names where it has them.
 
 use crate::error::IntoIo;
+use crate::net::udp_socket::class_in_range;
 use crate::net::{TcpListener, TcpSocket, TcpStream};
 use fs_core::CongestionControl;
 use fs_core::TcpInfo;
@@ -72,8 +73,7 @@ macro_rules! traffic_class {
 
             /// IP_TOS or IPV6_TCLASS: `EINVAL` above 255. Its two ECN bits are the stack's.
             pub fn set_tos(&$self, tos: u32) -> io::Result<()> {
-                let tos = u8::try_from(tos).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-                $change($self, tos & !3)
+                $change($self, class_in_range(tos)? & !3)
             }
 
             /// IP_TOS: see [`Self::tos`].

@@ -12,6 +12,19 @@ use std::time::Duration;
 /// `tokio::net::TcpSocket`.
 ///
 /// Ports behave as if SO_REUSEADDR were set: TIME-WAITs do not hold them.
+///
+/// ```no_run
+/// use fs_compat::TcpSocket;
+///
+/// # async fn on_a_core() -> std::io::Result<()> {
+/// let socket = TcpSocket::new_v4()?;
+/// socket.set_nodelay(true)?;
+/// socket.set_recv_buffer_size(4 << 20)?;
+/// socket.bind("192.0.2.10:0".parse().unwrap())?;
+/// let stream = socket.connect("192.0.2.1:80".parse().unwrap()).await?;
+/// # drop(stream);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct TcpSocket {
     v6: bool,

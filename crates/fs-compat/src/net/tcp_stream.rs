@@ -19,6 +19,20 @@ use tokio::net::ToSocketAddrs;
 
 /// A connection; see `tokio::net::TcpStream`. Dropping it closes it, as `close(2)` does: what is queued is still
 /// sent, and data that was not read resets the connection.
+///
+/// ```no_run
+/// use fs_compat::TcpStream;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # async fn on_a_core() -> std::io::Result<()> {
+/// let mut stream = TcpStream::connect("192.0.2.1:80").await?;
+/// stream.set_nodelay(true)?;
+/// stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
+/// let mut answer = Vec::new();
+/// stream.read_to_end(&mut answer).await?;
+/// println!("{} bytes, round trip {} µs", answer.len(), stream.info()?.rtt_us);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct TcpStream {
     _stays: OnItsCore<TcpStream>,

@@ -19,13 +19,26 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 ///
 /// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host pass the kernel's socket of the
 /// same port, which joins the groups and is what fragments (not in standalone addressing: there they are refused).
+///
+/// ```no_run
+/// use fs_compat::UdpSocket;
+///
+/// # async fn on_a_core() -> std::io::Result<()> {
+/// let socket = UdpSocket::bind("0.0.0.0:7").await?;
+/// let mut buf = [0; 2048];
+/// loop {
+///     let (n, from) = socket.recv_from(&mut buf).await?;
+///     socket.send_to(&buf[..n], from).await?;
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct UdpSocket {
     _stays: OnItsCore<UdpSocket>,
     core: CoreRef,
     id: UdpId,
     pub(super) kernel: Option<KernelSide>,
-    _lease: PortLease,
+    lease: PortLease,
 }
 
 impl UdpSocket {
@@ -35,8 +48,8 @@ impl UdpSocket {
             let core = CoreRef::require()?;
             let (id, lease) = core.bind_udp(at)?.io()?;
             // From here on the socket is closed on an error.
-            let mut socket = UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, _lease: lease };
-            socket.kernel = KernelSide::of(&socket._lease)?;
+            let mut socket = UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, lease };
+            socket.kernel = KernelSide::of(&socket.lease)?;
             Ok(socket)
         })
         .await
@@ -401,10 +414,57 @@ impl UdpSocket {
         self.call(|stack, id| stack.udp_set_ttl(id, Some(ttl)))
     }
 
+    /// IP_TOS or IPV6_TCLASS, all 8 bits: one value for both families.
+    pub fn tos(&self) -> io::Result<u32> {
+        self.core.look(|stack| stack.udp_tos(self.id)).io().map(u32::from)
+    }
+
+    /// IP_TOS or IPV6_TCLASS, ECN bits too: `EINVAL` above 255.
+    pub fn set_tos(&self, tos: u32) -> io::Result<()> {
+        let tos = class_in_range(tos)?;
+        if let Some(kernel) = &self.kernel {
+            kernel.options().set_tos_v4(tos.into())?;
+            if kernel.options().local_addr()?.is_ipv6() {
+                kernel.options().set_tclass_v6(tos.into())?;
+            }
+        }
+        self.call(|stack, id| stack.udp_set_tos(id, tos))
+    }
+
+    /// IP_TOS: see [`UdpSocket::tos`].
+    pub fn tos_v4(&self) -> io::Result<u32> {
+        self.tos()
+    }
+
+    /// IP_TOS: see [`UdpSocket::set_tos`].
+    pub fn set_tos_v4(&self, tos: u32) -> io::Result<()> {
+        self.set_tos(tos)
+    }
+
+    /// IPV6_TCLASS: see [`UdpSocket::tos`].
+    pub fn tclass_v6(&self) -> io::Result<u32> {
+        self.tos()
+    }
+
+    /// IPV6_TCLASS: see [`UdpSocket::set_tos`].
+    pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
+        self.set_tos(tclass)
+    }
+
+    /// The kernel's socket of the same port, for who sets its options on another thread.
+    pub(crate) fn kernel_socket(&self) -> io::Result<Option<std::net::UdpSocket>> {
+        Ok(self.lease.kernel_socket()?.map(Into::into))
+    }
+
     /// SO_ERROR: takes the pending error.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.call(|stack, id| stack.udp_take_error(id))?.map(to_io_error))
     }
+}
+
+/// IP_TOS's argument.
+pub(crate) fn class_in_range(tos: u32) -> io::Result<u8> {
+    u8::try_from(tos).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 /// One that does not leave this host is no datagram for the engine.

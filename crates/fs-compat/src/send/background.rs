@@ -28,6 +28,20 @@ pub(super) fn runtime() -> io::Result<Handle> {
 /// `#[tokio::main]` makes one.
 ///
 /// Dropping it shuts the runtime down, and waits up to a second for connections to end.
+///
+/// ```no_run
+/// use fs_compat::send::{Background, TcpStream};
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let stack = Background::start(fs_rt::Runtime::builder().device("eth0").cores([0]).build()?)?;
+///     let stream = TcpStream::connect("192.0.2.1:80").await?;
+///     drop(stream);
+///     // What the cores have met on the way is told here; a drop would not say it.
+///     tokio::task::spawn_blocking(|| stack.shutdown(std::time::Duration::from_secs(1))).await??;
+///     Ok(())
+/// }
+/// ```
 #[must_use = "the runtime ends when this is dropped"]
 #[derive(Debug)]
 pub struct Background {

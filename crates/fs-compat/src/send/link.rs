@@ -28,6 +28,8 @@ pub(super) const FIN: u8 = 8;
 pub(super) const GONE: u8 = 16;
 /// Handle: options have changed.
 pub(super) const OPTIONS: u8 = 32;
+/// Handle: TCP_QUICKACK was set, to what [`Link::quickack`] says.
+pub(super) const QUICKACK: u8 = 64;
 
 /// In place of an errno: the runtime ended.
 const ENDED: i32 = -1;
@@ -96,6 +98,8 @@ pub(super) struct Link {
     /// The task waits for room in the ring of what comes in.
     pub(super) full: AtomicBool,
     pub(super) options: Mutex<TcpOptions>,
+    /// As it was last set.
+    pub(super) quickack: AtomicBool,
     pub(super) readers: Waiting,
     pub(super) writers: Waiting,
     /// The handle's ends. The core never takes these locks.
@@ -135,6 +139,7 @@ impl Link {
             error: AtomicI32::new(0),
             full: AtomicBool::new(false),
             options: Mutex::new(options),
+            quickack: AtomicBool::new(true),
             readers: Waiting::default(),
             writers: Waiting::default(),
             incoming: Mutex::new(incoming),
@@ -151,11 +156,12 @@ impl Link {
 
     // ---- the task
 
-    /// The flags, and no news of options from here on.
+    /// The flags; what they say of options is said once.
     pub(super) fn flags(&self) -> u8 {
         let flags = self.flags.load(Ordering::Acquire);
-        if flags & OPTIONS != 0 {
-            self.flags.fetch_and(!OPTIONS, Ordering::AcqRel);
+        if flags & (OPTIONS | QUICKACK) != 0 {
+            // What was set since is looked at too: its flag is seen after its value.
+            return self.flags.fetch_and(!(OPTIONS | QUICKACK), Ordering::AcqRel);
         }
         flags
     }

@@ -36,6 +36,7 @@ mod split;
 mod task;
 mod tcp_listener;
 mod tcp_stream;
+mod udp_groups;
 mod udp_socket;
 
 pub use background::{Background, use_runtime};

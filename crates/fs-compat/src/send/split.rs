@@ -9,18 +9,56 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 /// The reading half of [`TcpStream::split`].
+///
+/// ```no_run
+/// # async fn with_a_runtime(mut stream: fs_compat::send::TcpStream) -> std::io::Result<()> {
+/// let (mut reader, mut writer) = stream.split();
+/// tokio::io::copy(&mut reader, &mut writer).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct ReadHalf<'a>(&'a TcpStream);
 
 /// The writing half of [`TcpStream::split`].
+///
+/// ```no_run
+/// use tokio::io::AsyncWriteExt;
+///
+/// # async fn with_a_runtime(mut stream: fs_compat::send::TcpStream) -> std::io::Result<()> {
+/// let (_reader, mut writer) = stream.split();
+/// writer.write_all(b"the last word").await?;
+/// writer.shutdown().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct WriteHalf<'a>(&'a TcpStream);
 
 /// The reading half of [`TcpStream::into_split`].
+///
+/// ```no_run
+/// use tokio::io::AsyncWriteExt;
+///
+/// # async fn with_a_runtime(stream: fs_compat::send::TcpStream) -> std::io::Result<()> {
+/// let (mut reader, mut writer) = stream.into_split();
+/// tokio::spawn(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
+/// writer.write_all(b"hello").await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct OwnedReadHalf(Arc<TcpStream>);
 
 /// The writing half of [`TcpStream::into_split`]. Dropping it sends FIN.
+///
+/// ```no_run
+/// use tokio::io::AsyncReadExt;
+///
+/// # async fn with_a_runtime(stream: fs_compat::send::TcpStream) -> std::io::Result<()> {
+/// let (mut reader, writer) = stream.into_split();
+/// drop(writer);
+/// let mut rest = Vec::new();
+/// reader.read_to_end(&mut rest).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     stream: Arc<TcpStream>,

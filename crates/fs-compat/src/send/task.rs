@@ -1,6 +1,6 @@
 //! A connection's task on its core: it moves bytes between the stack and the handle's rings.
 
-use super::link::{FIN, GONE, IN_OVER, Link, OPTIONS, OUT_OVER, SHUT, TaskEnds, lock};
+use super::link::{FIN, GONE, IN_OVER, Link, OPTIONS, OUT_OVER, QUICKACK, SHUT, TaskEnds, lock};
 use super::{TcpStream, bell};
 use crate::net;
 use fs_core::Linger;
@@ -144,6 +144,10 @@ impl Future for Task {
             let options = *lock(&this.link.options);
             // An error says that the connection is over, and who reads or writes is told why.
             let _ = this.stream.set_options(options);
+        }
+        if flags & QUICKACK != 0 {
+            // As above.
+            let _ = this.stream.set_quickack(this.link.quickack.load(Ordering::Relaxed));
         }
         if flags & GONE != 0 {
             std::task::ready!(this.poll_gone(cx, flags));

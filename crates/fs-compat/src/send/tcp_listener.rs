@@ -21,6 +21,19 @@ const BACKLOG: usize = 1024;
 /// accepted on the core that their packets come to, and stay there.
 ///
 /// Dropping it closes it; connections that nobody has accepted are reset.
+///
+/// ```no_run
+/// use fs_compat::send::TcpListener;
+/// use tokio::io::AsyncWriteExt;
+///
+/// # async fn with_a_runtime() -> std::io::Result<()> {
+/// let listener = TcpListener::bind("0.0.0.0:7777").await?;
+/// loop {
+///     let (mut stream, _peer) = listener.accept().await?;
+///     tokio::spawn(async move { stream.write_all(b"hello").await });
+/// }
+/// # }
+/// ```
 pub struct TcpListener {
     queue: Arc<Queue>,
     local: SocketAddr,

@@ -1,6 +1,6 @@
 //! [`TcpStream`].
 
-use super::link::{GONE, Link, OPTIONS, OUT_OVER, SHUT, lock};
+use super::link::{GONE, Link, OPTIONS, OUT_OVER, QUICKACK, SHUT, lock};
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, borrowed, owned};
 use super::{cores, task};
 use crate::net;
@@ -12,6 +12,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
@@ -23,6 +24,16 @@ use tokio::net::ToSocketAddrs;
 /// the connection. When the runtime ends the connection does, with an error of kind `NotConnected`.
 ///
 /// Options that are set take effect at the core's next turn, and those read are the ones that were set.
+///
+/// ```no_run
+/// use fs_compat::send::TcpStream;
+/// use tokio::io::AsyncWriteExt;
+///
+/// # async fn with_a_runtime() -> std::io::Result<()> {
+/// let mut stream = TcpStream::connect("192.0.2.1:7777").await?;
+/// tokio::spawn(async move { stream.write_all(b"from any thread").await });
+/// # Ok(()) }
+/// ```
 pub struct TcpStream {
     link: Arc<Link>,
 }
@@ -312,6 +323,18 @@ impl TcpStream {
     /// TCP_NODELAY.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.change(|options| options.nodelay = nodelay)
+    }
+
+    /// TCP_QUICKACK as it was last set: true if it was not.
+    pub fn quickack(&self) -> io::Result<bool> {
+        Ok(self.link.quickack.load(Ordering::Relaxed))
+    }
+
+    /// TCP_QUICKACK: `true` sends a delayed ACK at the core's next turn and delays none of the next 16. Not for ever.
+    pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
+        self.link.quickack.store(quickack, Ordering::Relaxed);
+        self.link.ask(QUICKACK);
+        Ok(())
     }
 
     /// SO_LINGER.

@@ -6,6 +6,7 @@ use super::link::{Waiting, lock, runtime_ended};
 use crate::net;
 use crate::net::each_addr;
 use crate::net::tcp_stream::ttl_in_range;
+use crate::net::udp_socket::class_in_range;
 use bytes::BufMut;
 use crossbeam::queue::ArrayQueue;
 use fs_rt::CoreRef;
@@ -63,6 +64,8 @@ struct Link {
     error: AtomicI32,
     /// IP_TTL that was set; 0: none was.
     ttl: AtomicU8,
+    /// IP_TOS.
+    tos: AtomicU8,
 }
 
 /// What goes to one core.
@@ -75,6 +78,19 @@ struct Part {
 ///
 /// Datagrams pass in queues: 1,024 receives of up to 4 MiB in all wait here, and what comes then is lost; 256 sends wait for
 /// each core. An error of a send is told to the next one, as the kernel tells those that come by ICMP.
+///
+/// ```no_run
+/// use fs_compat::send::UdpSocket;
+///
+/// # async fn with_a_runtime() -> std::io::Result<()> {
+/// let socket = UdpSocket::bind("0.0.0.0:0").await?;
+/// socket.connect("192.0.2.1:53").await?;
+/// socket.send(b"question").await?;
+/// let mut answer = [0; 512];
+/// let n = socket.recv(&mut answer).await?;
+/// # let _ = &answer[..n];
+/// # Ok(()) }
+/// ```
 pub struct UdpSocket {
     link: Arc<Link>,
     parts: Vec<Arc<Part>>,
@@ -84,6 +100,8 @@ pub struct UdpSocket {
     rest: Mutex<Option<(Received, usize)>>,
     peer: Mutex<Option<SocketAddr>>,
     local: SocketAddr,
+    /// The kernel's socket that all cores' sockets of this port share; none in standalone addressing.
+    pub(super) kernel: Option<std::net::UdpSocket>,
 }
 
 impl std::fmt::Debug for UdpSocket {
@@ -103,8 +121,9 @@ struct Task {
     part: Arc<Part>,
     unsent: Option<Outgoing>,
     buf: Vec<u8>,
-    /// What `Link::ttl` was when it was looked at last.
+    /// What `Link::ttl` and `Link::tos` were when they were looked at last.
     ttl: u8,
+    tos: u8,
 }
 
 impl Drop for Task {
@@ -160,6 +179,18 @@ impl Task {
         sent == AT_ONCE
     }
 
+    /// Those that the handle has set since the last look.
+    fn set_options(&mut self) {
+        let (ttl, tos) = (self.link.ttl.load(Ordering::Relaxed), self.link.tos.load(Ordering::Relaxed));
+        let new_ttl = std::mem::replace(&mut self.ttl, ttl) != ttl;
+        let new_tos = std::mem::replace(&mut self.tos, tos) != tos;
+        let ttl_set = if new_ttl { self.socket.set_ttl(ttl.into()) } else { Ok(()) };
+        let tos_set = if new_tos { self.socket.set_tos(tos.into()) } else { Ok(()) };
+        if let Err(error) = ttl_set.and(tos_set) {
+            self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+        }
+    }
+
     fn take_in(&mut self, cx: &mut Context<'_>) -> bool {
         let mut tries = 0;
         let mut any = false;
@@ -200,12 +231,7 @@ impl Future for Task {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.part.call.answer(cx);
-        let ttl = self.link.ttl.load(Ordering::Relaxed);
-        if std::mem::replace(&mut self.ttl, ttl) != ttl
-            && let Err(error) = self.socket.set_ttl(ttl.into())
-        {
-            self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
-        }
+        self.set_options();
         let gone = self.link.gone.load(Ordering::Acquire);
         let more_out = self.give_out(cx);
         if gone {
@@ -244,6 +270,7 @@ impl UdpSocket {
                 gone: AtomicBool::new(false),
                 error: AtomicI32::new(0),
                 ttl: AtomicU8::new(0),
+                tos: AtomicU8::new(0),
             });
             let mut socket = UdpSocket {
                 link: link.clone(),
@@ -252,14 +279,19 @@ impl UdpSocket {
                 rest: Mutex::default(),
                 peer: Mutex::default(),
                 local: at,
+                kernel: None,
             };
             for core in 0..runtime.cores() {
                 // The first one chooses a port, if it is to be chosen.
                 let (link, local) = (link.clone(), socket.local);
-                let (local, part) = cores::ask(runtime, core, move |answer| async move {
+                let (local, part, kernel) = cores::ask(runtime, core, move |answer| async move {
                     match Task::bind(link, local).await {
                         Ok(task) => {
-                            if answer.send(task.socket.local_addr().map(|at| (at, task.part.clone()))).is_ok() {
+                            let bound = task
+                                .socket
+                                .local_addr()
+                                .and_then(|at| Ok((at, task.part.clone(), task.socket.kernel_socket()?)));
+                            if answer.send(bound).is_ok() {
                                 task.await;
                             }
                         }
@@ -267,7 +299,7 @@ impl UdpSocket {
                     }
                 })
                 .await??;
-                socket.local = local;
+                (socket.local, socket.kernel) = (local, kernel);
                 socket.parts.push(part);
             }
             Ok(socket)
@@ -310,6 +342,38 @@ impl UdpSocket {
         self.link.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
         self.parts.iter().for_each(|part| part.call.call());
         Ok(())
+    }
+
+    /// IP_TOS or IPV6_TCLASS, all 8 bits: one value for both families.
+    pub fn tos(&self) -> io::Result<u32> {
+        Ok(self.link.tos.load(Ordering::Relaxed).into())
+    }
+
+    /// IP_TOS or IPV6_TCLASS of what is sent from here on, ECN bits too: `EINVAL` above 255.
+    pub fn set_tos(&self, tos: u32) -> io::Result<()> {
+        self.link.tos.store(class_in_range(tos)?, Ordering::Relaxed);
+        self.parts.iter().for_each(|part| part.call.call());
+        Ok(())
+    }
+
+    /// IP_TOS: see [`UdpSocket::tos`].
+    pub fn tos_v4(&self) -> io::Result<u32> {
+        self.tos()
+    }
+
+    /// IP_TOS: see [`UdpSocket::set_tos`].
+    pub fn set_tos_v4(&self, tos: u32) -> io::Result<()> {
+        self.set_tos(tos)
+    }
+
+    /// IPV6_TCLASS: see [`UdpSocket::tos`].
+    pub fn tclass_v6(&self) -> io::Result<u32> {
+        self.tos()
+    }
+
+    /// IPV6_TCLASS: see [`UdpSocket::set_tos`].
+    pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
+        self.set_tos(tclass)
     }
 
     fn is_over(&self) -> bool {
@@ -629,7 +693,7 @@ impl Task {
         let call = Call::new(bell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Largest UDP payload, and as much as is received together.
-        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0 })
+        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0 })
     }
 }
 

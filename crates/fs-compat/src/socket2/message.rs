@@ -59,6 +59,7 @@ impl fmt::Debug for RecvFlags {
 }
 
 /// A message to send with [`Socket::sendmsg`](super::Socket::sendmsg).
+#[must_use]
 pub struct MsgHdr<'addr, 'bufs, 'control> {
     addr: Option<&'addr SockAddr>,
     bufs: &'bufs [IoSlice<'bufs>],
@@ -105,6 +106,7 @@ impl fmt::Debug for MsgHdr<'_, '_, '_> {
 }
 
 /// Room for a message to receive with [`Socket::recvmsg`](super::Socket::recvmsg), and what was said of it.
+#[must_use]
 pub struct MsgHdrMut<'addr, 'bufs, 'control> {
     addr: Option<&'addr mut SockAddr>,
     // The slices' own lifetime is `'bufs` only as far as anybody can see: they are written through, never replaced.

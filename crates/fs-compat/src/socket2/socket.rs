@@ -12,6 +12,16 @@ use std::{fmt, slice};
 /// A socket; closed when dropped. See [the module](super).
 ///
 /// The methods are the system calls of their names, errors included; those with `_raw` do not set close-on-exec.
+///
+/// ```
+/// use fs_compat::socket2::{Domain, Socket, Type};
+///
+/// let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+/// socket.set_reuse_address(true)?;
+/// socket.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into())?;
+/// assert!(socket.local_addr()?.as_socket().unwrap().port() > 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Socket {
     pub(super) handle: Handle,
 }

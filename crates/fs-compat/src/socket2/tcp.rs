@@ -9,7 +9,18 @@ use std::time::Duration;
 /// When and how often an idle connection is asked whether it still stands; see [`Socket::set_tcp_keepalive`].
 ///
 /// What is not set keeps its value.
+///
+/// ```
+/// use fs_compat::socket2::{Domain, Socket, TcpKeepalive, Type};
+/// use std::time::Duration;
+///
+/// let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+/// socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(60)))?;
+/// assert_eq!(socket.tcp_keepalive_time()?, Duration::from_secs(60));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct TcpKeepalive {
     time: Option<Duration>,
     interval: Option<Duration>,

@@ -25,6 +25,11 @@ pub enum CaState {
 ///
 /// What would cost much with every segment is not kept; such a field says so and is 0. Of an active open that is not
 /// answered yet the time-outs are known, of a connection that is over what was true at its end.
+///
+/// ```
+/// # let info = fs_core::TcpInfo::default();
+/// println!("round trip {} µs, {} segments sent again", info.rtt_us, info.total_retrans);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are Linux's and are documented there")]
 #[non_exhaustive]

@@ -8,6 +8,14 @@ use core::net::SocketAddr;
 pub(crate) const RECEIVE_BUFFER_MIN: u32 = 2048;
 
 /// Keepalive: RFC 9293 3.8.4.
+///
+/// ```
+/// use fs_core::Keepalive;
+/// use std::time::Duration;
+///
+/// let keepalive = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
+/// assert_eq!(keepalive.count, 9, "Linux's");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Idle time before the first probe (TCP_KEEPIDLE; Linux 2 h).
@@ -36,6 +44,18 @@ pub enum Linger {
 }
 
 /// Options of a connection, or of a listener for the connections that it accepts.
+///
+/// ```
+/// use fs_core::{CongestionControl, Keepalive, TcpOptions};
+///
+/// let options = TcpOptions {
+///     nodelay: true,
+///     keepalive: Some(Keepalive::default()),
+///     congestion_control: Some(CongestionControl::Bbr),
+///     ..TcpOptions::default()
+/// };
+/// assert!(!options.cork);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// TCP_NODELAY: no Nagle (RFC 9293 3.7.4).

@@ -35,6 +35,13 @@ pub(crate) const SEGMENTS_MAX: usize = 128;
 pub(crate) const DEFAULT_TTL: u8 = 64;
 
 /// What goes with a received datagram.
+///
+/// ```
+/// use fs_core::UdpMeta;
+///
+/// let meta = UdpMeta::new(5, "192.0.2.1:53".parse().unwrap(), "192.0.2.10:4000".parse().unwrap());
+/// assert_eq!((meta.len, meta.from.port()), (5, 53));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdpMeta {
@@ -58,6 +65,7 @@ impl UdpMeta {
 struct Socket {
     binding: UdpBinding,
     ttl: Option<u8>,
+    tos: u8,
     error: Option<Error>,
     queue: ReceiveQueue,
 }
@@ -117,7 +125,7 @@ impl UdpTable {
             return Err(Error::AddrInUse);
         }
         let binding = UdpBinding { local, v6_only, remote: None };
-        let socket = Socket { binding, ttl: None, error: None, queue: ReceiveQueue::default() };
+        let socket = Socket { binding, ttl: None, tos: 0, error: None, queue: ReceiveQueue::default() };
         let id = self.sockets.insert(socket).ok_or(Error::NoBuffers)?;
         self.ports.insert(local.port(), id.index);
         Ok(id)
@@ -312,6 +320,17 @@ impl UdpTable {
             return Err(Error::InvalidInput);
         }
         socket.ttl = ttl;
+        Ok(())
+    }
+
+    /// Type of service or traffic class of what it sends.
+    pub(crate) fn tos(&self, id: UdpId) -> Result<u8, Error> {
+        Ok(self.sockets.find(id)?.tos)
+    }
+
+    /// Sets it, its ECN bits too: a datagram's are its sender's, as in Linux.
+    pub(crate) fn set_tos(&mut self, id: UdpId, tos: u8) -> Result<(), Error> {
+        self.sockets.find_mut(id)?.tos = tos;
         Ok(())
     }
 

@@ -387,6 +387,7 @@ impl<P: FramePool> Stack<P> {
         let Slot::Open(tcb) = slots.slot_mut(index) else { return };
         let key = tcb.key();
         let generation = tcb.generation();
+        key.probe(|ends| fs_probe::closed(ends, error.is_some()));
         table.remove(hash, Owner::Connection(index).value());
         tcb.tx.clear(store, pool);
         if let Some(mut ext) = tcb.ext.take() {

@@ -14,7 +14,8 @@ const LENGTH_MAX: usize = 65_535;
 
 /// Builds the packet for `payload` and pushes its frames to `out`: one, or a chain when it does not fit a
 /// chunk (MTUs beyond the chunk size). The link header is there if `path` is `Known`; else the packet
-/// begins with the IP header, to wait for its neighbour. The checksum is left to the link if it can.
+/// begins with the IP header, to wait for its neighbour. The checksum is left to the link if it can. `tos` is all 8 bits of
+/// IPv4's type of service, or of IPv6's traffic class.
 ///
 /// Errors (`out` is as before, all frames are back in the pool): `MessageSize` when the packet would exceed the path's
 /// MTU (there is no IP fragmentation), `NoBuffers` when the pool is dry.
@@ -22,7 +23,7 @@ pub(crate) fn build_udp<P: FramePool>(
     pool: &mut P,
     path: &Path,
     key: &FlowKey,
-    ttl: u8,
+    (ttl, tos): (u8, u8),
     payload: &[u8],
     out: &mut Vec<TxFrame>,
 ) -> Result<(), Error> {
@@ -39,7 +40,7 @@ pub(crate) fn build_udp<P: FramePool>(
     let head = &mut out[before];
     head.frame.grow_front(ip_len + udp::HEADER_LEN);
     let bytes = &mut pool.bytes_mut(&mut head.frame)[..ip_len + udp::HEADER_LEN];
-    let transport = write_headers(bytes, ip_len, key, ttl, total_len);
+    let transport = write_headers(bytes, ip_len, key, (ttl, tos), total_len);
     let pseudo = Sum::pseudo(key, ipv4::UDP, (total_len - ip_len) as u32);
     let checksum = if path.tx_checksum() {
         head.checksum = Some(TxChecksum { start: ip_len as u16, offset: CHECKSUM_OFFSET });
@@ -73,14 +74,20 @@ fn push_payload<P: FramePool>(pool: &mut P, payload: &[u8], out: &mut Vec<TxFram
 }
 
 /// Writes the IP and UDP headers; answers the UDP header, its checksum zero.
-fn write_headers<'a>(bytes: &'a mut [u8], ip_len: usize, key: &FlowKey, ttl: u8, total_len: usize) -> &'a mut [u8] {
+fn write_headers<'a>(
+    bytes: &'a mut [u8],
+    ip_len: usize,
+    key: &FlowKey,
+    (ttl, tos): (u8, u8),
+    total_len: usize,
+) -> &'a mut [u8] {
     let (ip, transport) = bytes.split_at_mut(ip_len);
     let len = (total_len - ip_len) as u16;
     match *key {
         FlowKey::V4 { local, remote, .. } => {
             if let Some(out) = ip.first_chunk_mut() {
                 let total_len = total_len as u16;
-                let header = ipv4::Ipv4Header { src: local, dst: remote, protocol: ipv4::UDP, ttl, tos: 0, total_len };
+                let header = ipv4::Ipv4Header { src: local, dst: remote, protocol: ipv4::UDP, ttl, tos, total_len };
                 header.emit(out);
             }
         }
@@ -88,7 +95,7 @@ fn write_headers<'a>(bytes: &'a mut [u8], ip_len: usize, key: &FlowKey, ttl: u8,
             if let Some(out) = ip.first_chunk_mut() {
                 let (protocol, hop_limit) = (ipv4::UDP, ttl);
                 let (src, dst) = (local, remote);
-                ipv6::Ipv6Header { src, dst, protocol, hop_limit, traffic_class: 0, payload_len: len }.emit(out);
+                ipv6::Ipv6Header { src, dst, protocol, hop_limit, traffic_class: tos, payload_len: len }.emit(out);
             }
         }
     }

@@ -222,8 +222,9 @@ impl<P: FramePool> Stack<P> {
         let server = s.key.remote_ip();
         let wait = handshake_wait(tcp.rto_initial, s.retries, tcp.rto_max);
         s.retry_at = now + s.options.user_timeout.map_or(wait, |limit| wait.min(limit.saturating_sub(waited)));
-        let (at, generation) = (s.retry_at, s.generation);
+        let (at, generation, key, iss) = (s.retry_at, s.generation, s.key, s.iss);
         self.stats.retransmits += 1;
+        key.probe(|ends| fs_probe::retransmit(ends, iss.0, 0));
         self.deadlines.wake(at, Token::Connection { index, generation });
         if was_fast {
             self.fast_open_peers.lost(server, now);
@@ -237,7 +238,9 @@ impl<P: FramePool> Stack<P> {
         let carried = s.fast.as_mut().filter(|f| s.crossed.is_none() && f.sent > 0).map(|f| &mut f.carried);
         if carried.is_some_and(|carried| core::mem::replace(carried, false)) {
             (s.retries, s.ecn) = (s.retries.saturating_add(1), false);
+            let (key, iss) = (s.key, s.iss);
             self.stats.retransmits += 1;
+            key.probe(|ends| fs_probe::retransmit(ends, iss.0, 0));
             self.send_syn(index);
         }
     }
@@ -301,6 +304,7 @@ impl<P: FramePool> Stack<P> {
         if flags.rst() {
             if flags.ack() || s.crossed.is_some() {
                 self.stats.resets_received += 1;
+                segment.key.probe(fs_probe::receive_reset);
                 self.fail_connect(index, Error::ConnectionRefused);
                 return Ok(false);
             }
@@ -397,7 +401,7 @@ impl<P: FramePool> Stack<P> {
             options: &options,
             is_plain: false,
         };
-        let (fin_wanted, orphan, began) = (s.fin_wanted, s.orphan, s.began);
+        let (key, fin_wanted, orphan, began) = (s.key, s.fin_wanted, s.orphan, s.began);
         let mut tcb = opening.tcb(&self.config.tcp, &self.net, self.now, |key| self.fast_open.flow_label(key));
         if !crossed {
             // The ACK of the SYN-ACK: data that is written in this turn will carry it.
@@ -421,6 +425,7 @@ impl<P: FramePool> Stack<P> {
         *self.slots.slot_mut(index) = Slot::Open(tcb);
         *self.slots.conn_stats_mut(index) = conn_stats;
         self.stats.connected += 1;
+        key.probe(|ends| fs_probe::established(ends, false));
         self.stats.connect_time.record(self.now.since(began));
         if fin_wanted {
             self.queue_fin(index);

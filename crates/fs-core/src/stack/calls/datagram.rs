@@ -16,7 +16,8 @@ use core::net::{IpAddr, SocketAddr};
 pub(super) struct Way {
     key: FlowKey,
     path: PathId,
-    ttl: u8,
+    /// Hop limit, and type of service or traffic class.
+    marks: (u8, u8),
     /// Largest payload.
     most: usize,
 }
@@ -85,7 +86,12 @@ impl<P: FramePool> Stack<P> {
         }
         let headers = if key.is_v6() { 48 } else { 28 };
         let mtu = self.net.path_mtu(path, remote.ip(), self.now);
-        Ok(Way { key, path, ttl: self.udp.ttl(id)?, most: usize::from(mtu.saturating_sub(headers)) })
+        Ok(Way {
+            key,
+            path,
+            marks: (self.udp.ttl(id)?, self.udp.tos(id)?),
+            most: usize::from(mtu.saturating_sub(headers)),
+        })
     }
 
     /// Sends payloads to one destination: all or none.
@@ -97,7 +103,7 @@ impl<P: FramePool> Stack<P> {
             let built = if payload.len() > way.most {
                 Err(Error::MessageSize)
             } else {
-                build_udp(pool, net.path(way.path), &way.key, way.ttl, payload, &mut packets)
+                build_udp(pool, net.path(way.path), &way.key, way.marks, payload, &mut packets)
             };
             if let Err(error) = built {
                 packets.into_iter().for_each(|part: crate::frame::TxFrame| pool.free(part.frame));
@@ -149,6 +155,16 @@ impl<P: FramePool> Stack<P> {
     /// The hop limit of what is sent.
     pub fn udp_ttl(&self, id: UdpId) -> Result<u8, Error> {
         self.udp.ttl(id)
+    }
+
+    /// IP_TOS or IPV6_TCLASS, all 8 bits: one value for both families.
+    pub fn udp_set_tos(&mut self, id: UdpId, tos: u8) -> Result<(), Error> {
+        self.udp.set_tos(id, tos)
+    }
+
+    /// See [`Stack::udp_set_tos`].
+    pub fn udp_tos(&self, id: UdpId) -> Result<u8, Error> {
+        self.udp.tos(id)
     }
 
     /// Our address and port.

@@ -363,6 +363,7 @@ impl<P: FramePool> Stack<P> {
             }
             Disposition::PeerReset => {
                 self.stats.resets_received += 1;
+                segment.key.probe(fs_probe::receive_reset);
                 let state = self.slots.open(index).map(|t| t.state);
                 // RFC 9293 3.10.7.4: in CLOSING and LAST-ACK nobody is left to be told.
                 let error = match state {

@@ -81,6 +81,7 @@ impl<P: FramePool> Stack<P> {
         let wait = handshake_wait(self.config.tcp.rto_initial, 0, self.config.tcp.rto_max);
         self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         self.stats.accepted += 1;
+        segment.key.probe(|ends| fs_probe::established(ends, true));
         self.enqueue_accept(listener, slot);
         // The SYN itself is done; what is behind it is taken as any segment's text.
         let flags = segment.flags.without(TcpFlags::SYN);
@@ -95,7 +96,7 @@ impl<P: FramePool> Stack<P> {
 
     /// The SYN-ACK of a connection that fast open has opened is to be sent again, or its entry is no longer needed.
     pub(crate) fn retry_fast(&mut self, index: u32, slot: u32) {
-        let SynEntry { key, retries, generation, listener, .. } = *self.handshakes.entry(index);
+        let SynEntry { key, retries, generation, listener, iss, .. } = *self.handshakes.entry(index);
         let waits = |t: &crate::tcb::Tcb| {
             t.flags.has(Flags::SYN_RECEIVED)
                 && t.is(&key)
@@ -114,6 +115,7 @@ impl<P: FramePool> Stack<P> {
         let wait = handshake_wait(tcp.rto_initial, retries + 1, tcp.rto_max);
         self.handshakes.entry_mut(index).retries += 1;
         self.stats.retransmits += 1;
+        key.probe(|ends| fs_probe::retransmit(ends, iss.0, 0));
         self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         self.send_syn_ack(index, None);
     }

@@ -213,7 +213,7 @@ impl<P: FramePool> Stack<P> {
     /// The SYN-ACK's retransmission timer fired.
     pub(crate) fn retry_handshake(&mut self, index: u32, generation: u32) {
         let Some(entry) = self.handshakes.current(index, generation) else { return };
-        let SynEntry { key, listener, slot, retries, deferred, .. } = *entry;
+        let SynEntry { key, iss, listener, slot, retries, deferred, .. } = *entry;
         if slot != NIL {
             return self.retry_fast(index, slot);
         }
@@ -236,6 +236,7 @@ impl<P: FramePool> Stack<P> {
         // A client whose ACK is here, but no data yet, is asked again at the end of its time (as Linux).
         if !deferred || retries + 1 >= defer {
             self.stats.retransmits += 1;
+            key.probe(|ends| fs_probe::retransmit(ends, iss.0, 0));
             self.send_syn_ack(index, None);
         }
     }
@@ -273,6 +274,7 @@ impl<P: FramePool> Stack<P> {
             let exact = segment.seq == irs + 1;
             if exact {
                 self.stats.resets_received += 1;
+                segment.key.probe(fs_probe::receive_reset);
                 self.forget_handshake(index);
             }
             let reason = if exact { DropReason::NoSocket } else { DropReason::InexactRst };
@@ -429,6 +431,7 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::NoSlots);
         }
         self.stats.accepted += 1;
+        entry.key.probe(|ends| fs_probe::established(ends, true));
         if let Some(listener) = listener {
             self.enqueue_accept(listener, slot);
         }
@@ -488,6 +491,7 @@ impl<P: FramePool> Stack<P> {
             received.push(frame);
         }
         self.stats.handovers += 1;
+        key.probe(|ends| fs_probe::handover(ends, to.0));
         self.handovers.note(hash, to, self.now);
         let handover = Handover { key, tcb, conn_stats, received };
         self.outbox.send(to, CoreMessage::Handover(Box::new(handover)));

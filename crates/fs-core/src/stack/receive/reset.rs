@@ -64,6 +64,7 @@ impl<P: FramePool> Stack<P> {
             payload_sum: 0,
         };
         self.stats.resets_sent += 1;
+        key.probe(fs_probe::send_reset);
         self.send_bare(path, &spec);
     }
 }

@@ -225,6 +225,7 @@ impl Tcb {
         let again = segment.has(mark::RETRANSMITTED);
         segment.marks |= mark::RETRANSMITTED | mark::EVER_RETRANSMITTED;
         let (span, len, seq) = (segment.span(), segment.len, segment.seq);
+        self.key().probe(|ends| fs_probe::retransmit(ends, seq.0, len));
         if !again {
             self.ext_mut().retransmitted += span;
         }

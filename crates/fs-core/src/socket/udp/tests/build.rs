@@ -59,11 +59,11 @@ fn too_large_for_the_path() {
         let (table, id) = paths(Framing::Ethernet, 1500, false, flow(v6).remote_ip(), true);
         let mut out = Vec::new();
         assert_eq!(
-            build_udp(&mut pool, table.get(id), &flow(v6), 64, &std::vec![1; fits + 1], &mut out),
+            build_udp(&mut pool, table.get(id), &flow(v6), (64, 0), &std::vec![1; fits + 1], &mut out),
             Err(Error::MessageSize)
         );
         assert!(out.is_empty());
-        assert_eq!(build_udp(&mut pool, table.get(id), &flow(v6), 64, &std::vec![1; fits], &mut out), Ok(()));
+        assert_eq!(build_udp(&mut pool, table.get(id), &flow(v6), (64, 0), &std::vec![1; fits], &mut out), Ok(()));
         assert_eq!(out[0].frame.len(), 1514);
         out.into_iter().for_each(|part| pool.free(part.frame));
     }
@@ -75,7 +75,7 @@ fn a_dry_pool_leaks_nothing() {
     let mut pool = HeapPool::new(3, 512);
     let (table, id) = paths(Framing::Ethernet, 9000, false, flow(false).remote_ip(), true);
     let mut out = Vec::new();
-    let result = build_udp(&mut pool, table.get(id), &flow(false), 64, &[1; 2000], &mut out);
+    let result = build_udp(&mut pool, table.get(id), &flow(false), (64, 0), &[1; 2000], &mut out);
     assert_eq!((result, out.len(), pool.in_use()), (Err(Error::NoBuffers), 0, 0));
 }
 
@@ -84,10 +84,20 @@ fn to_an_unknown_neighbour_the_packet_begins_with_ip() {
     let mut pool = HeapPool::new(3, 512);
     let (table, id) = paths(Framing::Ethernet, 1500, false, flow(false).remote_ip(), false);
     let mut out = Vec::new();
-    build_udp(&mut pool, table.get(id), &flow(false), 9, b"hi", &mut out).unwrap();
+    build_udp(&mut pool, table.get(id), &flow(false), (9, 0xb9), b"hi", &mut out).unwrap();
     let ip = Ipv4Packet::new_checked(pool.bytes(&out[0].frame)).unwrap();
     assert_eq!((ip.hop_limit(), ip.total_len(), ip.dont_frag()), (9, 30, true));
+    assert_eq!((ip.dscp(), ip.ecn()), (0x2e, 1));
     assert_eq!(UdpPacket::new_checked(ip.payload()).unwrap().payload(), b"hi");
+}
+
+#[test]
+fn the_traffic_class_of_ipv6() {
+    let mut pool = HeapPool::new(3, 512);
+    let (table, id) = paths(Framing::Ip, 1500, false, flow(true).remote_ip(), true);
+    let mut out = Vec::new();
+    build_udp(&mut pool, table.get(id), &flow(true), (64, 0xb9), b"hi", &mut out).unwrap();
+    assert_eq!(smoltcp::wire::Ipv6Packet::new_checked(pool.bytes(&out[0].frame)).unwrap().traffic_class(), 0xb9);
 }
 
 #[test]
@@ -95,11 +105,11 @@ fn a_checksum_of_zero_is_sent_as_ones() {
     let mut pool = HeapPool::new(3, 512);
     let (table, id) = paths(Framing::Ip, 1500, false, flow(true).remote_ip(), true);
     let mut out = Vec::new();
-    build_udp(&mut pool, table.get(id), &flow(true), 64, &[0, 0], &mut out).unwrap();
+    build_udp(&mut pool, table.get(id), &flow(true), (64, 0), &[0, 0], &mut out).unwrap();
     let field = &pool.bytes(&out[0].frame)[46..48];
     // With the first checksum as payload, the sum becomes all ones and its complement zero.
     let payload = [field[0], field[1]];
-    build_udp(&mut pool, table.get(id), &flow(true), 64, &payload, &mut out).unwrap();
+    build_udp(&mut pool, table.get(id), &flow(true), (64, 0), &payload, &mut out).unwrap();
     assert_eq!(pool.bytes(&out[1].frame)[46..48], [0xff, 0xff]);
     assert!(matches!(parsed(&pool, &out[1..], Framing::Ip, false), Ok(Parsed::Udp(_))));
 }
@@ -113,7 +123,7 @@ proptest! {
         let mut pool = HeapPool::new(32, 512);
         let (table, id) = paths(framing, 9000, tx_checksum, flow(v6).remote_ip(), true);
         let mut out = Vec::new();
-        build_udp(&mut pool, table.get(id), &flow(v6), 64, &data, &mut out).unwrap();
+        build_udp(&mut pool, table.get(id), &flow(v6), (64, 0), &data, &mut out).unwrap();
         let link_len = if ethernet { 14 } else { 0 };
         let ip_len = if v6 { 40 } else { 20 };
         let Ok(Parsed::Udp(datagram)) = parsed(&pool, &out, framing, tx_checksum) else {

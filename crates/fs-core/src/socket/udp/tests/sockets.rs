@@ -32,6 +32,7 @@ fn scores() {
     let socket = |local: &str, remote: Option<&str>| Socket {
         binding: UdpBinding { local: at(local), v6_only: false, remote: remote.map(at) },
         ttl: None,
+        tos: 0,
         error: None,
         queue: ReceiveQueue::default(),
     };
@@ -103,6 +104,7 @@ fn slots_run_out_and_stale_ids_are_noticed() {
     assert_eq!(table.local(stale), Err(Error::BadSocket));
     assert_eq!(table.ready(stale), Err(Error::BadSocket));
     assert_eq!(table.set_ttl(stale, None), Err(Error::BadSocket));
+    assert_eq!(table.set_tos(stale, 0), Err(Error::BadSocket));
     assert_eq!(table.take_error(stale), Err(Error::BadSocket));
     assert_eq!(table.recv(&mut pool, stale, &mut [], false), Err(Error::BadSocket));
     assert_eq!(table.connect(stale, at(PEER), "10.0.0.1".parse().unwrap()), Err(Error::BadSocket));
@@ -245,4 +247,13 @@ fn hop_limits() {
     assert_eq!(table.ttl(id), Ok(3));
     table.set_ttl(id, None).unwrap();
     assert_eq!(table.ttl(id), Ok(64));
+}
+
+#[test]
+fn traffic_classes() {
+    let mut table = table();
+    let id = bind(&mut table, HERE).unwrap();
+    assert_eq!(table.tos(id), Ok(0));
+    table.set_tos(id, 0xff).unwrap();
+    assert_eq!(table.tos(id), Ok(0xff));
 }

@@ -7,6 +7,8 @@
 // Cores poll: two tests at once take the machine from each other.
 // runner: alone
 
+mod signature;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -15,9 +17,6 @@ use std::process::Command;
 const NO_DESCRIPTOR: &str =
     "a socket of the runtime is no descriptor of the kernel: `blocking` and `socket2` have sockets that are";
 const DEVICES: &str = "the runtime's devices and the kernel's routes decide; `bind` to a device's address";
-const UDP_CLASS: &str = "the engine sends datagrams with class 0";
-const A_TURN: &str = "it holds until the core's next turn, which comes before another thread's wish";
-const GROUPS: &str = "the kernel's side of each core would have to know: `net::UdpSocket` on a core has it";
 const NOT_LINUX: &str = "not on Linux";
 
 /// Type (those of `send` with its name), method, why it is not here.
@@ -33,40 +32,14 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("UdpSocket", "into_std", NO_DESCRIPTOR),
     ("UdpSocket", "bind_device", DEVICES),
     ("UdpSocket", "device", DEVICES),
-    ("UdpSocket", "tos", UDP_CLASS),
-    ("UdpSocket", "set_tos", UDP_CLASS),
-    ("UdpSocket", "tos_v4", UDP_CLASS),
-    ("UdpSocket", "set_tos_v4", UDP_CLASS),
-    ("UdpSocket", "tclass_v6", UDP_CLASS),
-    ("UdpSocket", "set_tclass_v6", UDP_CLASS),
     ("send::TcpStream", "from_std", NO_DESCRIPTOR),
     ("send::TcpStream", "into_std", NO_DESCRIPTOR),
-    ("send::TcpStream", "quickack", A_TURN),
-    ("send::TcpStream", "set_quickack", A_TURN),
     ("send::TcpListener", "from_std", NO_DESCRIPTOR),
     ("send::TcpListener", "into_std", NO_DESCRIPTOR),
-    ("send::UdpSocket", "broadcast", GROUPS),
-    ("send::UdpSocket", "set_broadcast", GROUPS),
-    ("send::UdpSocket", "multicast_loop_v4", GROUPS),
-    ("send::UdpSocket", "set_multicast_loop_v4", GROUPS),
-    ("send::UdpSocket", "multicast_ttl_v4", GROUPS),
-    ("send::UdpSocket", "set_multicast_ttl_v4", GROUPS),
-    ("send::UdpSocket", "multicast_loop_v6", GROUPS),
-    ("send::UdpSocket", "set_multicast_loop_v6", GROUPS),
-    ("send::UdpSocket", "join_multicast_v4", GROUPS),
-    ("send::UdpSocket", "leave_multicast_v4", GROUPS),
-    ("send::UdpSocket", "join_multicast_v6", GROUPS),
-    ("send::UdpSocket", "leave_multicast_v6", GROUPS),
     ("send::UdpSocket", "from_std", NO_DESCRIPTOR),
     ("send::UdpSocket", "into_std", NO_DESCRIPTOR),
     ("send::UdpSocket", "bind_device", DEVICES),
     ("send::UdpSocket", "device", DEVICES),
-    ("send::UdpSocket", "tos", UDP_CLASS),
-    ("send::UdpSocket", "set_tos", UDP_CLASS),
-    ("send::UdpSocket", "tos_v4", UDP_CLASS),
-    ("send::UdpSocket", "set_tos_v4", UDP_CLASS),
-    ("send::UdpSocket", "tclass_v6", UDP_CLASS),
-    ("send::UdpSocket", "set_tclass_v6", UDP_CLASS),
     ("Socket", "set_fib", NOT_LINUX),
     ("Socket", "set_no_peercred", NOT_LINUX),
     ("Socket", "set_nosigpipe", NOT_LINUX),
@@ -98,22 +71,28 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
     let mut table = String::from(
         "# Methods beside tokio and socket2\n\n\
          Written by `lab/api-table` from the sources of the crates that this tree is built with; `cargo test -p fs-compat` fails\n\
-         where it is not true. Names are compared, not signatures.\n",
+         where it is not true, and where the signature of a method that is here is not the peer's (but for the names of its parts).\n",
     );
     for (name, peer, files, folder) in TYPES {
         let (version, root) = &peers[*peer];
-        let theirs: BTreeSet<String> = files.iter().flat_map(|file| methods(&root.join(file), name)).collect();
+        let theirs: BTreeMap<String, String> = files.iter().flat_map(|file| methods(&root.join(file), name)).collect();
         assert!(theirs.len() >= FEWEST, "{peer} {version}: {name} has only {theirs:?}");
-        let ours: BTreeSet<String> =
+        let ours: BTreeMap<String, String> =
             rust_files(&here.join("src").join(folder)).iter().flat_map(|file| methods(file, name)).collect();
         let key = if *folder == "send" { format!("send::{name}") } else { (*name).to_owned() };
         let reason = |method: &str| MISSING.iter().find(|(of, m, _)| *of == key && *m == method).map(|(.., why)| *why);
-        let missing: BTreeSet<&String> = theirs.difference(&ours).collect();
-        let own: Vec<_> = ours.difference(&theirs).map(|method| format!("`{method}`")).collect();
+        let missing: BTreeSet<&String> = theirs.keys().filter(|method| !ours.contains_key(*method)).collect();
+        let own: Vec<_> =
+            ours.keys().filter(|method| !theirs.contains_key(*method)).map(|method| format!("`{method}`")).collect();
+        for (method, theirs) in &theirs {
+            if let Some(ours) = ours.get(method).filter(|ours| *ours != theirs) {
+                writeln!(wrong, "{key}::{method} is {ours}, and {peer}'s {theirs}").unwrap();
+            }
+        }
         writeln!(table, "\n## {folder}::{name}, beside {peer} {version}\n").unwrap();
         writeln!(table, "{} of {} are here.\n", theirs.len() - missing.len(), theirs.len()).unwrap();
         writeln!(table, "| method | |\n|---|---|").unwrap();
-        for method in &theirs {
+        for method in theirs.keys() {
             let state = match (missing.contains(method), reason(method)) {
                 (false, None) => "here",
                 (true, Some(why)) => why,
@@ -131,7 +110,7 @@ fn the_table_is_true_and_nothing_is_missing_without_a_reason() {
         if !own.is_empty() {
             writeln!(table, "\nHere alone: {}.", own.join(", ")).unwrap();
         }
-        for (_, method, _) in MISSING.iter().filter(|(of, m, _)| *of == key && !theirs.contains(*m)) {
+        for (_, method, _) in MISSING.iter().filter(|(of, m, _)| *of == key && !theirs.contains_key(*m)) {
             writeln!(wrong, "{key}::{method} has a reason why it is missing, and {peer} has none").unwrap();
         }
     }
@@ -168,13 +147,14 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|kind| kind == "rs")).collect()
 }
 
-/// The public methods of `name` that a file has.
-fn methods(path: &Path, name: &str) -> Vec<String> {
+/// The public methods of `name` that a file has, and their signatures.
+fn methods(path: &Path, name: &str) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut found = Vec::new();
     // Of whom the lines are: an `impl` of this type, or a list of options that a macro makes methods of.
     let (mut within, mut listed) = (false, false);
-    for line in text.lines() {
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
         let impl_of = line.trim_start().strip_prefix("impl ").and_then(|rest| rest.strip_suffix(" {"));
         match impl_of {
             Some(of) if !line.starts_with(' ') => within = of == name || of == format!("crate::{name}"),
@@ -190,17 +170,36 @@ fn methods(path: &Path, name: &str) -> Vec<String> {
             (within, listed) = (false, false);
         }
         let words = line.trim_start();
-        if listed && let Some((names, _)) = words.split_once([':', '=']).filter(|_| !words.starts_with('/')) {
-            found.extend(names.split(',').take(2).map(|name| name.trim().to_owned()).filter(|name| is_name(name)));
+        if listed && !words.starts_with('/') {
+            found.extend(listed_options(words));
         }
         let Some(rest) = words.strip_prefix("pub ").filter(|_| within) else { continue };
-        if let Some(at) =
-            rest.find("fn ").filter(|&at| rest[..at].split(' ').all(|w| matches!(w, "" | "const" | "async" | "unsafe")))
-        {
-            found.extend(rest[at + 3..].split(['(', '<']).next().map(str::to_owned));
+        let Some(at) = rest
+            .find("fn ")
+            .filter(|&at| rest[..at].split(' ').all(|w| matches!(w, "" | "const" | "async" | "unsafe")))
+        else {
+            continue;
+        };
+        let method = rest[at + 3..].split(['(', '<']).next().unwrap_or_default().to_owned();
+        // Up to its body, which has a line of its own where the signature has several.
+        let mut whole = rest.to_owned();
+        while !whole.contains('{') {
+            let Some(next) = lines.next() else { break };
+            whole.push(' ');
+            whole.push_str(next.trim());
         }
+        let signature = whole.split('{').next().and_then(|text| signature::of_method(text.trim(), name));
+        found.push((method, signature.unwrap_or_else(|| panic!("{}: {whole}", path.display()))));
     }
     found
+}
+
+/// `get, set, field: Type;` or `get, set: Type = LEVEL, NAME;`.
+fn listed_options(line: &str) -> Vec<(String, String)> {
+    let Some((names, rest)) = line.split_once(':') else { return Vec::new() };
+    let kind = rest.split([';', '=']).next().unwrap_or_default().trim();
+    let names = names.split(',').map(str::trim).take(2).enumerate().filter(|(_, name)| is_name(name));
+    names.map(|(at, name)| (name.to_owned(), signature::of_option(kind, at == 1))).collect()
 }
 
 fn is_name(text: &str) -> bool {

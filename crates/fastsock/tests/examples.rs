@@ -1,0 +1,54 @@
+//! Each type that the facade names has an example in its documentation, which rustdoc compiles; and where there are several of
+//! one name, as the TcpStreams of `net`, `send` and `blocking`, each of them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Of another crate.
+const ELSEWHERE: [&str; 1] = ["ToSocketAddrs"];
+
+/// Name of each public type in the sources, and whether the comment in front of it has an example.
+fn documented(folder: &Path, types: &mut BTreeMap<String, bool>) {
+    for entry in std::fs::read_dir(folder).expect("our sources") {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            documented(&path, types);
+            continue;
+        }
+        if path.extension().is_none_or(|kind| kind != "rs") {
+            continue;
+        }
+        let mut example = false;
+        for line in std::fs::read_to_string(&path).unwrap().lines() {
+            if let Some(name) = ["pub struct ", "pub enum "].iter().find_map(|kind| line.strip_prefix(kind)) {
+                let end = name.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(name.len());
+                *types.entry(name[..end].to_owned()).or_insert(true) &= example;
+            }
+            // A comment goes on, and attributes stand between it and its type.
+            example = line.starts_with("/// ```") || example && line.starts_with(['/', '#']);
+        }
+    }
+}
+
+#[test]
+fn each_type_has_an_example() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let facade = std::fs::read_to_string(here.join("src/lib.rs")).unwrap();
+    // The two lists that are there in any case; what features bring has its crate's page.
+    let lists = ["pub use fs_compat::{", "pub use fs_rt::{"]
+        .map(|list| facade.split_once(list).and_then(|(_, rest)| rest.split_once('}')).expect("the facade's lists").0);
+    let names: Vec<&str> = lists
+        .iter()
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .filter(|name| name.starts_with(char::is_uppercase) && !ELSEWHERE.contains(name))
+        .chain(["Background", "Socket", "TcpKeepalive"])
+        .collect();
+    assert!(names.len() > 20, "{names:?}");
+    let mut types = BTreeMap::new();
+    for of in ["fs-core", "fs-rt", "fs-compat"] {
+        documented(&here.join("..").join(of).join("src"), &mut types);
+    }
+    let without: Vec<&str> = names.into_iter().filter(|name| types.get(*name) != Some(&true)).collect();
+    assert!(without.is_empty(), "without an example: {without:?}");
+}
