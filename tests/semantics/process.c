@@ -614,6 +614,104 @@ static void limit_of_addresses(void) {
     say("%ld %ld", (long)told.rlim_cur >> 20, (long)told.rlim_max >> 20);
 }
 
+static pthread_mutex_t ours = PTHREAD_MUTEX_INITIALIZER;
+static volatile int preparing;
+static int closed_before = -1, closed_in_child = -1;
+
+static void before_the_fork(void) {
+    if (closed_before >= 0) MUST(close(closed_before));
+    preparing = 1;
+    pthread_mutex_lock(&ours);
+}
+
+static void after_the_fork(void) {
+    pthread_mutex_unlock(&ours);
+}
+
+static void in_the_child(void) {
+    after_the_fork();
+    if (closed_in_child >= 0) MUST(close(closed_in_child));
+}
+
+static void *closes_in_the_middle(void *data) {
+    pthread_mutex_lock(&ours);
+    *(volatile int *)data = 1;
+    while (!preparing) usleep(1000);
+    /* The forking thread comes to the lock. */
+    usleep(50000);
+    MUST(close(MUST(socket(AF_INET, SOCK_STREAM, 0))));
+    pthread_mutex_unlock(&ours);
+    return NULL;
+}
+
+/* Handlers of pthread_atfork: the one before the fork waits for a thread that closes a socket. */
+static void atfork_waits(void) {
+    int a, b, has = 0;
+    pthread_t thread;
+    alarm(40);
+    pair(&a, &b);
+    MUST(pthread_atfork(before_the_fork, after_the_fork, in_the_child));
+    MUST(pthread_create(&thread, NULL, closes_in_the_middle, &has));
+    while (!*(volatile int *)&has) usleep(1000);
+    pid_t child = fork();
+    if (!child) {
+        put(b, "child", 5);
+        _exit(0);
+    }
+    pthread_join(thread, NULL);
+    reap(child);
+    get(a, text, 5);
+    say("%.5s", text);
+    put(b, "parent", 6);
+    get(a, text, 6);
+    say("%.6s", text);
+}
+
+/* What the one before the fork closes is not the child's. */
+static void atfork_closes_before(void) {
+    int a, b, c, d, gate[2];
+    alarm(40);
+    pair(&a, &b);
+    pair(&c, &d);
+    MUST(pipe(gate));
+    MUST(pthread_atfork(before_the_fork, after_the_fork, in_the_child));
+    closed_before = d;
+    pid_t child = fork();
+    if (!child) {
+        close(gate[1]);
+        put(b, "child", 5);
+        (void)!read(gate[0], text, 1);
+        _exit(0);
+    }
+    CALL(recv(c, text, 1, 0));
+    get(a, text, 5);
+    say("%.5s", text);
+    MUST(close(gate[1]));
+    reap(child);
+}
+
+/* What the one in the child closes is still its parent's. */
+static void atfork_closes_in_child(void) {
+    int a, b;
+    alarm(40);
+    pair(&a, &b);
+    MUST(pthread_atfork(before_the_fork, after_the_fork, in_the_child));
+    closed_in_child = b;
+    pid_t child = fork();
+    if (!child) _exit(0);
+    reap(child);
+    for (int i = 0; i < 4; i++) {
+        put(b, "parent", 6);
+        get(a, text, 6);
+        put(a, "answer", 6);
+        get(b, text, 6);
+        say("%.6s", text);
+        usleep(100000);
+    }
+    MUST(close(b));
+    CALL(recv(a, text, 1, 0));
+}
+
 int run_role(int argc, char **argv) {
     int fd = argc > 1 ? atoi(argv[1]) : -1;
     if (!strcmp(argv[0], "echo")) {
@@ -668,5 +766,8 @@ const struct test process_cases[] = {{"fork_shares", fork_shares},
                                      {"fork_without_numbers", without_numbers},
                                      {"clone_with_a_stack", clone_with_a_stack},
                                      {"clone_by_number", clone_by_number},
+                                     {"atfork_waits", atfork_waits},
+                                     {"atfork_closes_before", atfork_closes_before},
+                                     {"atfork_closes_in_child", atfork_closes_in_child},
                                      {"limit_of_addresses", limit_of_addresses},
                                      {NULL, NULL, false}};

@@ -300,6 +300,92 @@ static void cancel_poll(void) { first_cancellation(3); }
 static void cancel_polls(void) { first_cancellation(5); }
 static void cancel_epoll(void) { first_cancellation(6); }
 
+static void *idle(void *data) {
+    for (;;) pause();
+    return data;
+}
+
+/* The process has cancelled a thread, which has nothing to do with the others. */
+static void cancel_an_idle_one(void) {
+    pthread_t thread;
+    void *end;
+    MUST(pthread_create(&thread, NULL, idle, NULL));
+    MUST(pthread_cancel(thread));
+    pthread_join(thread, &end);
+    say("cancelled %d", end == PTHREAD_CANCELED);
+}
+
+static void cancel_and_timeouts(void) {
+    int a, b;
+    socklen_t len;
+    alarm(40);
+    cancel_an_idle_one();
+    pair(&a, &b);
+    struct timeval most = {.tv_usec = 400000};
+    MUST(setsockopt(b, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most));
+    MUST(setsockopt(b, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most));
+    CALL(recv(b, text, 1, 0));
+    size_t big = 32 << 20;
+    say("some %d", send(b, calloc(1, big), big, 0) < (ssize_t)big);
+    int l = listener(AF_INET, 5, &where, &len);
+    MUST(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most));
+    CALL(accept(l, NULL, NULL));
+    CALL(poll(&(struct pollfd){a, POLLPRI, 0}, 1, 400));
+}
+
+static void *takes_all_late(void *data) {
+    static char block[1 << 16];
+    usleep(500000);
+    for (size_t left = 16 << 20; left != 0;) {
+        ssize_t n = recv(*(int *)data, block, sizeof block, 0);
+        if (n <= 0) die("recv %zd", n);
+        left -= (size_t)n;
+    }
+    return NULL;
+}
+
+static void *sends_two(void *data) {
+    put(*(int *)data, "x", 1);
+    usleep(400000);
+    put(*(int *)data, "y", 1);
+    return NULL;
+}
+
+/* Cancelled, and does not act on it. */
+static void *receives_two_disabled(void *data) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    sleeper = thread_id();
+    CALL(recv(*(int *)data, text, 2, MSG_WAITALL));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+    pthread_testcancel();
+    return NULL;
+}
+
+static void cancel_and_whole_calls(void) {
+    int a, b;
+    void *end;
+    pthread_t thread;
+    alarm(40);
+    cancel_an_idle_one();
+    pair(&a, &b);
+    size_t big = 16 << 20;
+    MUST(pthread_create(&thread, NULL, takes_all_late, &b));
+    say("all %d", send(a, calloc(1, big), big, 0) == (ssize_t)big);
+    pthread_join(thread, NULL);
+    MUST(pthread_create(&thread, NULL, sends_two, &a));
+    CALL(recv(b, text, 2, MSG_WAITALL));
+    pthread_join(thread, NULL);
+    sleeper = 0;
+    MUST(pthread_create(&thread, NULL, receives_two_disabled, &b));
+    while (!*(volatile pid_t *)&sleeper) usleep(100);
+    await_asleep(sleeper);
+    MUST(pthread_cancel(thread));
+    sends_two(&a);
+    pthread_join(thread, &end);
+    say("cancelled %d", end == PTHREAD_CANCELED);
+}
+
 const struct test thread_cases[] = {{"thread_shutdown_wakes", shutdown_wakes},
                                     {"thread_close_while_waiting", close_while_waiting},
                                     {"thread_close_listener_while_waiting", close_listener_while_waiting},
@@ -314,4 +400,6 @@ const struct test thread_cases[] = {{"thread_shutdown_wakes", shutdown_wakes},
                                     {"thread_cancel_poll", cancel_poll},
                                     {"thread_cancel_polls", cancel_polls},
                                     {"thread_cancel_epoll", cancel_epoll},
+                                    {"thread_cancel_and_timeouts", cancel_and_timeouts},
+                                    {"thread_cancel_and_whole_calls", cancel_and_whole_calls},
                                     {NULL, NULL, false}};

@@ -79,7 +79,7 @@ const SYMBOLS: &str = "socket bind listen accept accept4 connect shutdown close 
     epoll_pwait2 fork vfork _Fork clone forkpty daemon posix_spawn posix_spawnp execve execv execvp execvpe execl execlp execle \
     fexecve execveat syscall __read_chk __recv_chk __recvfrom_chk __pread_chk __pread64_chk __poll_chk __ppoll_chk \
     sigaction signal bsd_signal sysv_signal __sysv_signal sigset siginterrupt longjmp _longjmp siglongjmp __longjmp_chk \
-    getrlimit getrlimit64 setrlimit setrlimit64 prlimit prlimit64 sysconf getdtablesize close_range closefrom fdopen sockatmark pthread_cancel dprintf vdprintf __dprintf_chk __vdprintf_chk __read __write __close __connect __send __recv __poll __select \
+    getrlimit getrlimit64 setrlimit setrlimit64 prlimit prlimit64 sysconf getdtablesize close_range closefrom fdopen sockatmark pthread_cancel __register_atfork dprintf vdprintf __dprintf_chk __vdprintf_chk __read __write __close __connect __send __recv __poll __select \
     __fcntl __dup2 __fork __vfork __pread64 __pwrite64 __sendmmsg";
 
 #[test]

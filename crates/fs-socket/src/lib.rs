@@ -52,7 +52,7 @@ pub use listen::{accept4, bind, listen};
 pub use options::{getpeername, getsockname, getsockopt, setsockopt};
 pub use process::confine;
 pub use process::exec::{after_exec_failed, before_exec, before_spawn, start};
-pub use process::fork::{after_fork_child, after_fork_parent, before_fork};
+pub use process::fork::{Forking, after_fork_child, after_fork_parent, before_fork};
 pub use process::held::jumped;
 pub use process::probe::restrict;
 pub use rustix::io::Errno;

@@ -1,6 +1,7 @@
 //! The C boundary.
 
 mod answer;
+mod atfork;
 mod cancel;
 mod control;
 mod errno;

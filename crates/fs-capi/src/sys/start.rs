@@ -2,12 +2,13 @@
 
 use core::sync::atomic::AtomicU8;
 
-use super::{real, stdio};
+use super::{atfork, real, stdio};
 
 /// Run by the dynamic loader: after the C library's own set-up, before main.
 extern "C" fn start() {
     real::resolve_all();
     tell_threads();
+    atfork::register();
     fs_socket::start();
     stdio::prepare_standard_streams();
 }

@@ -14,7 +14,9 @@ use core::{
         AtomicU32, AtomicUsize,
         Ordering::{Acquire, Relaxed, Release},
     },
+    time::Duration,
 };
+use std::time::Instant;
 
 use crate::{
     process::{
@@ -268,6 +270,9 @@ pub(crate) fn end_change(attachment: Option<&'static Attachment>) {
     CHANGING.fetch_sub(1, Release);
 }
 
+/// Where each look takes long: what is waited for besides ([`Still::begin_with`]) is held by one that is stopped.
+const LONGEST: Duration = Duration::from_secs(5);
+
 /// Nobody changes anything while it stands.
 #[derive(Debug)]
 pub(crate) struct Still(());
@@ -275,23 +280,33 @@ pub(crate) struct Still(());
 impl Still {
     /// Waits for those who change something. After a second it goes on: somebody was stopped in the middle, or this is a
     /// handler in the middle of its own thread's change; the child then misses one descriptor at worst.
-    pub(crate) fn begin() -> Self {
+    ///
+    /// Together with what `take` answers, which those who change something may be waiting for in their turn: it is let go
+    /// and taken again between two looks.
+    pub(crate) fn begin_with<T>(mut take: impl FnMut() -> T) -> (Self, T) {
         // A handler that jumped out of a fork would leave all others waiting.
         signals::begin_section();
+        let began = Instant::now();
         for rounds in 0..20_000 {
+            if began.elapsed() > LONGEST {
+                break;
+            }
+            let taken = take();
             if CHANGING.compare_exchange(0, FORKING, Acquire, Relaxed).is_ok() {
                 FORKER.store(thread::me(), Relaxed);
-                return Still(());
+                return (Still(()), taken);
             }
+            drop(taken);
             pause(rounds);
         }
+        let taken = take();
         CHANGING.fetch_or(FORKING, Acquire);
         FORKER.store(thread::me(), Relaxed);
-        Still(())
+        (Still(()), taken)
     }
 
     /// In the child: nobody else is there.
-    pub(crate) fn end_in_child(self) {
+    pub(crate) fn end_in_child() {
         CHANGING.store(0, Release);
         signals::end_section_in_child();
     }

@@ -370,7 +370,7 @@ fn after_sleep(woken: bool, patience: &mut Patience) -> Result<(), Errno> {
             process::attached();
         }
     }
-    if CANCELS.load(Relaxed) {
+    if channel::is_cancelled() {
         return Err(CANCELLED);
     }
     match patience.deadline() {

@@ -31,7 +31,7 @@ use crate::{
         held::{Held, Note},
     },
     socket::{Kind, Socket, Watch},
-    stream::channel::{CANCELLED, CANCELS},
+    stream::channel::{CANCELLED, CANCELS, is_cancelled},
     sys::signals::{Section, Seen},
     types::{Fd, Ours},
 };
@@ -262,7 +262,7 @@ fn doze(socket: &Socket, interest: Interest, deadline: &Deadline) -> Result<Doze
             if let Some(attachment) = process::current() {
                 attachment.check();
             }
-            if cancels { Err(CANCELLED) } else { Ok(Dozed::Slice) }
+            if is_cancelled() { Err(CANCELLED) } else { Ok(Dozed::Slice) }
         }
     }
 }
@@ -484,7 +484,7 @@ impl Watching<'_> {
         {
             attachment.check();
         }
-        if n == 0 && cancels {
+        if n == 0 && is_cancelled() {
             return Err(CANCELLED);
         }
         Ok(n > 0 || !deadline.is_over())

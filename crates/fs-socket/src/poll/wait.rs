@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     process::{self, now},
-    stream::channel::{CANCELLED, CANCELS},
+    stream::channel::{CANCELLED, CANCELS, is_cancelled},
     sys::signals::Seen,
     types::Fd,
 };
@@ -337,7 +337,7 @@ fn sleep(set: &'static Set, life: u32, deadline: &Deadline, mask: Option<u64>) -
         inner.ring();
     }
     drop(inner);
-    if n == 0 && cancels {
+    if n == 0 && is_cancelled() {
         return Err(CANCELLED);
     }
     Ok(n > 0 || !deadline.is_over())

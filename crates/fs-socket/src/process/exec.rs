@@ -24,7 +24,7 @@ use crate::{
     address,
     descriptor::{
         numbers::{self, Room, Turn},
-        table,
+        table::{self, Still},
     },
     listen, poll,
     process::{self, Attachment, arenas, fork},
@@ -77,6 +77,13 @@ impl Alone {
             }
         }
         Alone(None, Turn::begin())
+    }
+
+    /// Together with [`Still`]. Who changes a table may need the turn in the middle of that (for a bell, for one): it is not
+    /// kept from them while they are waited for.
+    pub(crate) fn begin_still() -> (Self, Still) {
+        let (still, alone) = Still::begin_with(Alone::begin);
+        (alone, still)
     }
 }
 
@@ -158,13 +165,13 @@ pub fn after_exec_failed(surviving: Surviving) {
 /// # Errors
 /// `EAGAIN`: none can be made, and what the child inherits would be dead in it.
 pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
-    let mut surviving = Surviving { control: None, sets: None, child: None, moment: None, _alone: Alone::begin() };
-    let Some(attachment) = process::current() else { return Ok(surviving) };
+    let (alone, still) = Alone::begin_still();
+    let mut surviving = Surviving { control: None, sets: None, child: None, moment: None, _alone: alone };
     let stays = |fd| actions && is_duplicated(fd);
-    if prepare(attachment, stays).is_none() {
+    let Some(attachment) = process::current().filter(|attachment| prepare(attachment, stays).is_some()) else {
+        still.end();
         return Ok(surviving);
-    }
-    let still = table::Still::begin();
+    };
     Socket::share_all();
     let child = fork::make_child(attachment);
     still.end();
@@ -363,4 +370,36 @@ pub(crate) fn enter(fd: Fd) -> Option<&'static Socket> {
     socket.mark(mark::SHARED);
     crate::options::recall(fd, socket);
     Some(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use core::{sync::atomic::Ordering::SeqCst, time::Duration};
+    use std::thread;
+
+    use super::*;
+    use crate::descriptor::table::Changing;
+
+    /// Who changes a table asks the daemon for a bell in the middle of that, and needs the turn for its number, while another
+    /// thread forks. Each once waited for the other until both had given up.
+    #[test]
+    fn who_changes_a_table_gets_the_turn_while_another_thread_forks() {
+        static CHANGED: AtomicBool = AtomicBool::new(false);
+        let changing = Changing::begin();
+        let forks = thread::spawn(|| {
+            let (alone, still) = Alone::begin_still();
+            let changed = CHANGED.load(SeqCst);
+            still.end();
+            drop(alone);
+            changed
+        });
+        // So that it is waiting, most likely.
+        thread::sleep(Duration::from_millis(50));
+        let turn = Turn::begin();
+        assert!(turn.is_some(), "the turn was not to be had");
+        drop(turn);
+        CHANGED.store(true, SeqCst);
+        drop(changing);
+        assert!(forks.join().unwrap(), "the fork went on in the middle of a change");
+    }
 }

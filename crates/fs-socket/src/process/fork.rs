@@ -3,7 +3,17 @@
 //! The child's attachment is made by the parent before the fork, while no table changes: the daemon copies the parent's
 //! attachment page and counts one reference for each entry. The child puts it into place: no allocation, no request, no
 //! lock that another thread could have held.
+//!
+//! The application's handlers of pthread_atfork(3) run within fork(2), and may do anything: wait for a thread of their own
+//! program that is about to close a socket, close one themselves. While they run in the parent nothing is kept from other
+//! threads ([`Forking::let_others`]); the last handler before the fork, which is ours, has the tables held still again
+//! ([`Forking::stand_still`]) and asks for another attachment if they have changed. In the child the first one puts the
+//! attachment into place.
 
+use core::sync::atomic::{
+    AtomicI32,
+    Ordering::{AcqRel, Relaxed, Release},
+};
 use std::sync::Mutex;
 
 use fs_shm::control::{Client, Error, Fd as OwnedFd};
@@ -28,9 +38,17 @@ use crate::{
 #[derive(Debug)]
 #[must_use]
 pub struct Forking {
-    still: Still,
     child: Option<Box<Attachment>>,
-    alone: Alone,
+    /// What `child` was made of, see [`state`].
+    of: Option<(u32, u32)>,
+    /// `None`: others may change the tables now, and fork.
+    held: Option<(Still, Alone)>,
+}
+
+/// Which attachment this process has, and how often its page has changed; `None`: it has none, or a change is under way
+/// that was waited for in vain.
+fn state() -> Option<(u32, u32)> {
+    process::current().and_then(|current| Some((current.id(), current.page().unchanged_since()?)))
 }
 
 /// Before fork, vfork (which is made a fork) and `clone` without shared memory: the child's attachment is made, tables are held still.
@@ -39,17 +57,98 @@ pub struct Forking {
 /// `EAGAIN`: this process holds sockets of ours and no attachment for a child can be made, so that those sockets would be
 /// dead in it. fork(2) fails for want of memory in the same way.
 pub fn before_fork() -> Result<Forking, Errno> {
-    let alone = Alone::begin();
-    let still = Still::begin();
-    Socket::share_all();
-    // A confined process has few children prepared, and one without sockets of ours needs none.
-    let needs = !fs_shm::wait::is_confined() || holds_any();
-    let child = process::current().filter(|_| needs).and_then(make_child);
-    if child.is_none() && process::current().is_some() && holds_any() {
-        still.end();
-        return Err(Errno::AGAIN);
+    let (alone, still) = Alone::begin_still();
+    let mut forking = Forking { child: None, of: None, held: Some((still, alone)) };
+    let Err(errno) = forking.make() else { return Ok(forking) };
+    forking.end_still();
+    Err(errno)
+}
+
+impl Forking {
+    /// Makes the child's attachment.
+    fn make(&mut self) -> Result<(), Errno> {
+        Socket::share_all();
+        // A confined process has few children prepared, and one without sockets of ours needs none.
+        let needs = !fs_shm::wait::is_confined() || holds_any();
+        self.of = state();
+        self.child = process::current().filter(|_| needs).and_then(make_child);
+        if self.child.is_none() && process::current().is_some() && holds_any() {
+            return Err(Errno::AGAIN);
+        }
+        Ok(())
     }
-    Ok(Forking { still, child, alone })
+
+    /// Before the application's handlers: others may change the tables, and fork.
+    pub fn let_others(&mut self) {
+        // No second attachment could be asked for, and one that is confined has one thread, mostly.
+        if fs_shm::wait::is_confined() {
+            return;
+        }
+        if let Some(child) = &self.child {
+            let connection = child.client().fd().as_raw_fd();
+            let free = |place: &AtomicI32| place.compare_exchange(0, connection + 1, AcqRel, Relaxed).is_ok();
+            if !WAITING.iter().any(free) {
+                return;
+            }
+        }
+        self.end_still();
+    }
+
+    /// After those before the fork.
+    pub fn stand_still(&mut self) {
+        if self.held.is_some() {
+            return;
+        }
+        let (alone, still) = Alone::begin_still();
+        self.held = Some((still, alone));
+        if self.of.is_some() && self.of == state() || self.of.is_none() && process::current().is_none() {
+            // Sockets that were made since, by a thread that has not changed what there was, are shared too.
+            Socket::share_all();
+            return;
+        }
+        if let Some(child) = self.child.take() {
+            if let Some(parent) = process::current() {
+                give_up(parent, child.id());
+            }
+            waits_no_more(&child);
+        }
+        // The fork cannot be refused any more: without an attachment the child's sockets are dead.
+        let _ = self.make();
+    }
+
+    /// In the parent, before those after the fork.
+    pub fn end_still(&mut self) {
+        if let Some((still, _alone)) = self.held.take() {
+            still.end();
+        }
+    }
+}
+
+/// Connections of children that are about to be forked, while other threads may fork: each descriptor and one; 0: none.
+/// More forks at a time keep each other out.
+static WAITING: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
+
+/// Before its connection is closed here, or when it is kept.
+fn waits_no_more(child: &Attachment) {
+    let connection = child.client().fd().as_raw_fd() + 1;
+    for place in &WAITING {
+        // Lost: it is another one's.
+        let _ = place.compare_exchange(connection, 0, AcqRel, Relaxed);
+    }
+}
+
+/// In a child: those of its parent's others are closed.
+fn forget_waiting(child: Option<&Attachment>) {
+    if let Some(child) = child {
+        waits_no_more(child);
+    }
+    for place in &WAITING {
+        let connection = place.swap(0, Release);
+        if connection != 0 {
+            // A copy of the parent's number, closed once.
+            let _ = call::close(connection - 1);
+        }
+    }
 }
 
 /// Whether a child without an attachment would miss something.
@@ -135,7 +234,12 @@ fn give_up(parent: &Attachment, child: u32) {
 
 /// In the parent, when fork has returned (also when it failed: `made` false).
 pub fn after_fork_parent(forking: Forking, made: bool) {
-    let Forking { still, child, alone: _alone } = forking;
+    let Forking { child, mut held, .. } = forking;
+    // Another thread's child must not have the connection between the two: not known any more, and not closed yet.
+    let alone = (child.is_some() && held.is_none()).then(Alone::begin);
+    if let Some(child) = &child {
+        waits_no_more(child);
+    }
     if let (false, Some(child), Some(parent)) = (made, &child, process::current()) {
         give_up(parent, child.id());
     }
@@ -145,14 +249,20 @@ pub fn after_fork_parent(forking: Forking, made: bool) {
         Some(child) if fs_shm::wait::is_confined() => forget(child),
         child => drop(child),
     }
-    still.end();
+    drop(alone);
+    if let Some((still, _alone)) = held.take() {
+        still.end();
+    }
 }
 
 /// In the child, before anything else. No allocation, no lock that another thread could have held.
 pub fn after_fork_child(forking: Forking) {
-    let Forking { still, child, alone: _alone } = forking;
+    let Forking { child, held, .. } = forking;
     numbers::forked();
-    still.end_in_child();
+    Still::end_in_child();
+    // The turn is nobody's already, and the lock is this process's own.
+    drop(held.map(|(_still, alone)| alone));
+    forget_waiting(child.as_deref());
     Socket::each(Socket::forked);
     route::forked();
     listen::forked();

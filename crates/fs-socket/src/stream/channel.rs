@@ -7,7 +7,7 @@ use core::{
     },
     time::Duration,
 };
-use std::time::Instant;
+use std::{sync::OnceLock, time::Instant};
 
 use fs_shm::{Channel, Ends, Interest, Wait, WaitEnd};
 use rustix::io::Errno;
@@ -24,15 +24,26 @@ use crate::{
 /// O_NONBLOCK, as `fcntl` has it.
 pub(crate) const O_NONBLOCK: u32 = 0o4000;
 
-/// Set by who may cancel threads (libfastsock, when the process first calls pthread_cancel): waits then come back every
-/// 100 ms with [`CANCELLED`], nothing done.
+/// Set by who may cancel threads (libfastsock, when the process first calls pthread_cancel): waits then look every 100 ms
+/// whether their thread is to end, and come back with [`CANCELLED`] if it is. All others wait on: the time of a call and
+/// what it has moved are its own.
 pub static CANCELS: AtomicBool = AtomicBool::new(false);
 
 /// The same for those who sleep without end.
 pub(crate) static RECALLED: AtomicU32 = AtomicU32::new(0);
 
-/// A thread is about to be cancelled for the first time: from now on waits come back.
-pub fn begin_cancelling() {
+/// Tells whether the calling thread is to end.
+static IS_CANCELLED: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Whether the calling thread is to end: its call comes back for it.
+pub(crate) fn is_cancelled() -> bool {
+    CANCELS.load(Relaxed) && IS_CANCELLED.get().is_none_or(|ask| ask())
+}
+
+/// A thread is about to be cancelled: from the first time on waits look for it. `is_cancelled` tells of the thread that calls
+/// it; what is called between two looks of a thread that waits must be quick.
+pub fn begin_cancelling(is_cancelled: fn() -> bool) {
+    IS_CANCELLED.get_or_init(|| is_cancelled);
     if !CANCELS.swap(true, SeqCst) {
         Ends::recall(&RECALLED);
         poll::recall();
@@ -43,7 +54,7 @@ pub fn begin_cancelling() {
 /// Not an errno of the kernel's: test for cancellation, then call again.
 pub const CANCELLED: Errno = Errno::from_raw_os_error(4095);
 
-/// How often a wait comes back while [`CANCELS`] is set. Longer: pthread_cancel is felt. Shorter: idle threads cost CPU.
+/// How often a wait looks while [`CANCELS`] is set. Longer: pthread_cancel is felt. Shorter: idle threads cost CPU.
 const CANCEL_SLICE: Duration = Duration::from_millis(100);
 
 /// How long one call waits.
@@ -104,7 +115,10 @@ impl Patience {
                         attachment.check();
                     }
                     if cancels {
-                        return Err(CANCELLED);
+                        if is_cancelled() {
+                            return Err(CANCELLED);
+                        }
+                        continue;
                     }
                     // Where a signal ends the call, handlers with SA_RESTART or not, futex_waitv(2) would not do, but poll(2).
                     // It would not sleep where bytes are there, but not enough: that goes on in slices.

@@ -55,7 +55,11 @@ define! {
     /// pthread_cancel(3).
     fn pthread_cancel(thread: libc::pthread_t) -> c_int = {
         cancel::requested();
-        real::pthread_cancel(thread)
+        let answer = real::pthread_cancel(thread);
+        if answer == 0 {
+            cancel::note(thread);
+        }
+        answer
     };
 }
 

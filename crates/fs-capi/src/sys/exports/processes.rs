@@ -8,13 +8,14 @@ use libc::{
 };
 
 use super::descriptors::{close, dup2};
+use crate::sys::atfork;
 use crate::sys::errno::{errno, set_errno};
 use crate::sys::real::{self, Entry};
 use crate::sys::scratch::{Environment, Pointers};
 
 define! {
     /// fork(2).
-    fn fork() -> pid_t = forked(|| real::fork());
+    fn fork() -> pid_t = forked_with_handlers(|| real::fork());
     /// The C library's other name.
     fn __fork() -> pid_t = fork();
     /// vfork(2), made a fork: a child that shares the parent's memory would close the parent's sockets in our tables.
@@ -28,7 +29,12 @@ define! {
         cloned(entry, stack, flags, argument, [parent, child], tls);
     /// forkpty(3), whose fork is internal to the C library.
     fn forkpty(controller: *mut c_int, name: *mut c_char, settings: *const termios, size: *const winsize) -> pid_t =
-        forked(|| real::forkpty(controller, name, settings, size));
+        forked_with_handlers(|| real::forkpty(controller, name, settings, size));
+    /// What pthread_atfork(3) calls, which is in each program itself: our handlers are the first ones.
+    fn __register_atfork(prepare: Option<unsafe extern "C" fn()>, parent: Option<unsafe extern "C" fn()>, child: Option<unsafe extern "C" fn()>, owner: *mut c_void) -> c_int = {
+        atfork::register();
+        real::__register_atfork(prepare, parent, child, owner)
+    };
     /// daemon(3), whose fork is internal to the C library: made of calls of this library.
     fn daemon(stay: c_int, keep: c_int) -> c_int = daemonize(stay, keep);
 
@@ -72,6 +78,27 @@ pub(super) unsafe fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
         fs_socket::after_fork_child(forking);
     } else {
         end_fork(forking, pid);
+    }
+    pid
+}
+
+/// The same where the handlers of pthread_atfork(3) are run, ours among them: the tables are held still between the last
+/// one before the fork and the first one after it only.
+///
+/// # Safety
+/// As [`forked`].
+unsafe fn forked_with_handlers(fork: impl FnOnce() -> pid_t) -> pid_t {
+    if !atfork::is_registered() {
+        // SAFETY: by contract.
+        return unsafe { forked(fork) };
+    }
+    let Some(forking) = begin_fork() else { return -1 };
+    let (pid, forking) = atfork::around(forking, fork);
+    match forking {
+        // The child's handler has used it up.
+        None => {}
+        Some(forking) if pid == 0 => fs_socket::after_fork_child(forking),
+        Some(forking) => end_fork(forking, pid),
     }
     pid
 }
