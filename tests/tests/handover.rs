@@ -70,7 +70,11 @@ fn nobody_notices_that_the_daemon_is_exchanged() -> Result<()> {
         let kept = slow_client(&stage, "slow-3")?;
         let mut new = Daemon::start(lab, Ns::Host, Reach::Wire)?;
         let new_ones = |new: &Daemon| -> Result<u64> { Ok(new.counters(lab)?.value("wire_connections")) };
-        until("new connections by the new daemon", || Ok(new_ones(&new)? > 20))?;
+        if let Err(error) = until("new connections by the new daemon", || Ok(new_ones(&new)? > 20)) {
+            println!("{:?}\n{}", new.counters(lab), new.sockets(lab));
+            println!("{}", lab.run(Ns::Client, "ss", &["-tan"])?);
+            return Err(error);
+        }
         load.goes_on(50)?;
         kept.whole().context("a connection of the kernel, as the new daemon began")?;
         until("nothing in the kernel", || Ok(in_kernel(lab)? == 0))?;
