@@ -103,8 +103,12 @@ static void raised(void) {
     int b;
     pair(&from, &b);
     set_int(from, SOL_SOCKET, SO_SNDBUF, 20000);
-    fill_with(from, 1);
-    fill_with(from, 65536);
+    /* On a busy machine the peer's kernel takes more a moment later. */
+    do {
+        fill_with(from, 1);
+        fill_with(from, 65536);
+        usleep(100000);
+    } while (send(from, "x", 1, MSG_DONTWAIT) == 1);
     pthread_t thread;
     MUST(pthread_create(&thread, NULL, send_one, NULL));
     while (!__atomic_load_n(&sender, __ATOMIC_SEQ_CST)) sched_yield();
