@@ -132,8 +132,10 @@ impl Shared {
             Ok(opener) => Arc::new(opener),
             Err(error) => return Some(Err(error.to_string())),
         };
-        let told = self.ports.take_again(n, Box::new(opener.table()), known, addresses);
-        if let Err(error) = told.and_then(|()| Ok(opener.guard_all()?)) {
+        // What is ours is dropped from here on, and not the kernel's to reset, while the table is filled.
+        let told = opener.guard_all().map_err(Into::into);
+        let told = told.and_then(|()| self.ports.take_again(n, Box::new(opener.table()), known, addresses));
+        if let Err(error) = told {
             self.ports.let_go(n);
             return Some(Err(error.to_string()));
         }
@@ -195,10 +197,11 @@ impl Shared {
             left,
             "the device is gone; the connections over it go on if one comes back under its name before they time out"
         );
-        self.openers.let_go(IfaceId(interface));
         self.ports.let_go(usize::from(interface));
         self.let_go.fetch_add(1, Ordering::AcqRel);
         self.inboxes.iter().for_each(|inbox| inbox.send(Control::LetGo(IfaceId(interface))));
+        // Last: once it has no opener the device may be taken again, by another thread.
+        self.openers.let_go(IfaceId(interface));
     }
 }
 

@@ -66,9 +66,19 @@ where
         }
     };
     let server_thread = std::thread::spawn(move || servers.run(serve_and_wait));
+    let serving = server_handle.clone();
     let driven = clients.run(move |core| {
         let drive = drive(core);
-        async move { tokio::time::timeout(Duration::from_secs(30), drive).await }
+        let serving = serving.clone();
+        async move {
+            let output = tokio::time::timeout(Duration::from_secs(30), drive).await;
+            // The client's end of the link stays open as long as the server may take to end its connections.
+            let until = tokio::time::Instant::now() + time;
+            while serving.stats().iter().any(|core| core.connections != 0) && tokio::time::Instant::now() < until {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            output
+        }
     });
     server_handle.shutdown(time);
     match server_thread.join().unwrap() {

@@ -622,7 +622,8 @@ impl Tcb {
     /// The receive share is spent: can what is in order be taken all the same?
     #[cold]
     fn may_exceed_share<P: FramePool>(&mut self, core: &mut Core<'_, P>) -> bool {
-        self.prune(core) || self.rx.is_empty() && core.has_reserve()
+        // Two segments are what it was promised.
+        self.prune(core) || self.rx.bytes <= u32::from(self.mss) && core.has_reserve()
     }
 
     /// Gives up what came out of order, so that what is in order can be taken (Linux: `tcp_prune_ofo_queue`; RFC 2018

@@ -6,6 +6,7 @@ use crate::seq::SeqNum;
 use crate::slab::{Hollow, NIL, Slab};
 use crate::time::{Duration, Instant};
 use crate::timer::fifo::Fifo;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 /// One connection in TIME-WAIT. IPv6 addresses live beside it, so that the common record stays small.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ const _: () = assert!(size_of::<Record>() == 36);
 const TIMESTAMPS: u8 = 1;
 /// Its time was started again, for which there is a second queue entry.
 const RESTARTED: u8 = 2;
-/// As `RESTARTED`, and once more since: its time begins anew when it is over.
+/// As `RESTARTED`, and once more since: when it was last is in `restarts`.
 const AGAIN: u8 = 4;
 
 impl Hollow for Record {
@@ -106,6 +107,11 @@ pub(crate) struct TimeWaits {
     records: Slab<Record>,
     v6: Slab<V6>,
     ends: Fifo<(u32, u32)>,
+    /// When the time of a record was last started again, of those that were so more than once: a peer that repeats its FIN all the
+    /// time must not fill the queue.
+    restarts: BTreeMap<u32, Instant>,
+    /// When these end, for those whose entry of the queue is over.
+    restarted: BTreeSet<(Instant, u32, u32)>,
     stamps: u32,
     lifetime: Duration,
     limit: u32,
@@ -113,7 +119,16 @@ pub(crate) struct TimeWaits {
 
 impl TimeWaits {
     pub(crate) fn new(lifetime: Duration, limit: u32) -> Self {
-        Self { records: Slab::new(), v6: Slab::new(), ends: Fifo::new(), stamps: 0, lifetime, limit }
+        Self {
+            records: Slab::new(),
+            v6: Slab::new(),
+            ends: Fifo::new(),
+            restarts: BTreeMap::new(),
+            restarted: BTreeSet::new(),
+            stamps: 0,
+            lifetime,
+            limit,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -148,12 +163,12 @@ impl TimeWaits {
         index
     }
 
-    /// Starts the 2 MSL again: RFC 9293 3.10.7.4, a retransmitted FIN. Once at this moment; what comes after that, as long as
-    /// this time runs, makes it twice as long at most: a peer that repeats its FIN all the time must not fill the queue.
+    /// Starts the 2 MSL again: RFC 9293 3.10.7.4, a retransmitted FIN.
     pub(crate) fn restart(&mut self, index: u32, now: Instant) {
         let flags = &mut self.records[index].flags;
         if *flags & RESTARTED != 0 {
             *flags |= AGAIN;
+            self.restarts.insert(index, now);
             return;
         }
         *flags |= RESTARTED;
@@ -194,7 +209,7 @@ impl TimeWaits {
     /// Entries of the queue.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn queued(&self) -> usize {
-        self.ends.len()
+        self.ends.len() + self.restarts.len() + self.restarted.len()
     }
 
     /// Places of all records.
@@ -205,6 +220,9 @@ impl TimeWaits {
 
     pub(crate) fn remove(&mut self, index: u32) {
         let record = self.records.remove(index);
+        if record.flags & AGAIN != 0 {
+            self.restarts.remove(&index);
+        }
         if record.v6 != NIL {
             self.v6.remove(record.v6);
         }
@@ -213,22 +231,30 @@ impl TimeWaits {
     /// The next record whose time is over; the caller unmaps and removes it.
     pub(crate) fn pop_ended(&mut self, now: Instant) -> Option<u32> {
         while let Some((index, stamp)) = self.ends.pop_due(now) {
-            if !self.is_current(index, stamp) {
-                continue;
-            }
-            let flags = &mut self.records[index].flags;
-            if *flags & AGAIN == 0 {
+            if self.is_current(index, stamp) && !self.goes_on(index, stamp, now) {
                 return Some(index);
             }
-            *flags &= !(RESTARTED | AGAIN);
-            self.start(index, now);
+        }
+        while let Some(&(at, index, stamp)) = self.restarted.first().filter(|end| end.0 <= now) {
+            self.restarted.remove(&(at, index, stamp));
+            if self.is_current(index, stamp) && !self.goes_on(index, stamp, now) {
+                return Some(index);
+            }
         }
         None
     }
 
-    /// The record that would end first, to make room.
+    /// Its time was started again since, and is not over.
+    fn goes_on(&mut self, index: u32, stamp: u32, now: Instant) -> bool {
+        let Some(at) = self.restarts.get(&index).map(|&since| since + self.lifetime) else { return false };
+        at > now && self.restarted.insert((at, index, stamp))
+    }
+
+    /// The record that would end first, or nearly so, to make room.
     pub(crate) fn pop_oldest(&mut self) -> Option<u32> {
-        while let Some((index, stamp)) = self.ends.pop() {
+        while let Some((index, stamp)) =
+            self.ends.pop().or_else(|| self.restarted.pop_first().map(|(_, index, stamp)| (index, stamp)))
+        {
             if self.is_current(index, stamp) {
                 return Some(index);
             }
@@ -242,6 +268,7 @@ impl TimeWaits {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.ends.next_deadline()
+        let restarted = self.restarted.first().map(|end| end.0);
+        self.ends.next_deadline().into_iter().chain(restarted).min()
     }
 }

@@ -122,8 +122,9 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
     let mut questions = Vec::new();
     // Addresses that the host has had, the last ones: a device that comes back is to know them.
     let mut known: VecDeque<IpAddr> = told.ours.iter().copied().collect();
-    // Why a device that is there again could not be taken: said once.
-    let mut refusals: HashMap<usize, String> = HashMap::new();
+    // Why a device that is there again could not be taken, said once, and when: attaching makes news of the device, and a card may
+    // set its rings up anew for it.
+    let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();
     while !line.over.load(Ordering::Acquire) {
         let mut changes = Vec::new();
         let waited = wait_readable(&[mirror.netlink.as_fd(), line.bell.as_fd()], SWEEP_EVERY);
@@ -168,13 +169,21 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
         for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
             shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
         }
+        // Before the addresses: what is for an address of ours that is back is known as ours by the new link address.
+        for change in &changes {
+            if let WorldChange::Device { iface, mac, .. } = change {
+                shared.ports.set_mac(usize::from(iface.0), *mac);
+            }
+        }
         let addresses = mirror.addresses();
         if addresses != told {
             remember(&mut known, &addresses.ours);
             shared.ports.set_addresses(&addresses);
             told = addresses;
         }
-        let gone: Vec<usize> = mirror.devices.iter().enumerate().filter(|(_, d)| d.gone).map(|(n, _)| n).collect();
+        let waits = |n| refusals.get(&n).is_some_and(|(_, at)| now.duration_since(*at) < TAKE_AGAIN_EVERY);
+        let gone = mirror.devices.iter().enumerate().filter(|(n, device)| device.gone && !waits(*n));
+        let gone: Vec<usize> = gone.map(|(n, _)| n).collect();
         for n in gone {
             match shared.take_again(n, known.make_contiguous(), &told) {
                 Some(Ok(index)) => {
@@ -183,17 +192,20 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
                     // Without waiting for news of it.
                     line.bell.ring();
                 }
-                Some(Err(error)) if refusals.get(&n) != Some(&error) => {
-                    tracing::error!(device = n, error, "the device is back and cannot be taken: it is the kernel's");
-                    refusals.insert(n, error);
+                Some(Err(error)) => {
+                    if refusals.get(&n).is_none_or(|(said, _)| *said != error) {
+                        tracing::error!(
+                            device = n,
+                            error,
+                            "the device is back and cannot be taken: it is the kernel's"
+                        );
+                    }
+                    refusals.insert(n, (error, now));
                 }
-                _ => {}
+                None => {}
             }
         }
         for change in changes {
-            if let WorldChange::Device { iface, mac, .. } = change {
-                shared.ports.set_mac(usize::from(iface.0), mac);
-            }
             tracing::debug!(?change, "the kernel's tables changed");
             for inbox in shared.inboxes.iter() {
                 inbox.send(Message::World(change.clone()));
@@ -201,6 +213,9 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
         }
     }
 }
+
+/// How often a device that is back, and was refused, is tried again. Smaller: a program attached and detached all the time.
+const TAKE_AGAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Addresses that are remembered of those that the host has had: as many as an XDP program has away.
 const KNOWN_MOST: usize = 1024;

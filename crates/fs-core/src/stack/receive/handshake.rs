@@ -504,6 +504,8 @@ impl<P: FramePool> Stack<P> {
         tcb.disarm();
         if let Some(ext) = tcb.ext.as_mut() {
             ext.pacing.queued = false;
+            // The other core's wheel has it.
+            ext.later_entry = 0;
         }
         // Path ids are this core's own.
         tcb.route_epoch = self.net.route_epoch().wrapping_sub(1);

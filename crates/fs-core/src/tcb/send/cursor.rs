@@ -61,7 +61,11 @@ const PARTS: usize = 16;
 /// Where SACK blocks were found in the parts of the send queue, so that options which jump about in it cost a walk within a
 /// part and not through the queue. Hints only: each is used like any other [`SegmentCursor`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Places([Place; PARTS]);
+pub(crate) struct Places {
+    parts: [Place; PARTS],
+    /// SND.UNA when the first of them was noted.
+    since: Option<SeqNum>,
+}
 
 /// The places of a part.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,23 +84,29 @@ impl Places {
     }
 
     fn of(&mut self, seq: SeqNum, log: u32) -> &mut Place {
-        &mut self.0[(seq.0 >> log) as usize % PARTS]
+        &mut self.parts[(seq.0 >> log) as usize % PARTS]
     }
 
     /// The highest place that is not above `start`.
     #[cold]
     pub(super) fn before(&self, start: SeqNum, una: SeqNum) -> Option<SegmentCursor> {
-        let all = self.0.iter().flat_map(|place| [place.first, place.last]).flatten();
+        let all = self.parts.iter().flat_map(|place| [place.first, place.last]).flatten();
         all.filter(|p| p.holds(una) && p.seq.at_or_before(start)).reduce(SegmentCursor::higher)
     }
 
     /// A walk has come to the first segment that it meets in a part.
     pub(super) fn enter(&mut self, at: SegmentCursor, una: SeqNum, log: u32) {
+        self.since.get_or_insert(una);
         let first = &mut self.of(at.seq, log).first;
         let keeps = |p: SegmentCursor| p.holds(una) && p.seq.0 >> log == at.seq.0 >> log && p.seq.at_or_before(at.seq);
         if !first.is_some_and(keeps) {
             *first = Some(at);
         }
+    }
+
+    /// Sequence numbers come round: what has been passed long ago would seem to lie ahead.
+    pub(super) fn are_old(&self, una: SeqNum) -> bool {
+        self.since.is_some_and(|since| una.since(since) > 1 << 30)
     }
 
     /// A walk has ended.

@@ -200,6 +200,9 @@ impl Tcb {
             loss.blocks = [Known::default(); 4];
             loss.places = Places::default();
         }
+        if loss.places.are_old(una) {
+            loss.places = Places::default();
+        }
         // Two gigabytes later it would seem to lie ahead, and duplicate ACKs to be echoes.
         if loss.recover.is_some_and(|recover| recover.before(una)) {
             loss.recover = None;
