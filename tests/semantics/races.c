@@ -1,6 +1,5 @@
 /* What other threads and signal handlers do in the middle of a call: limits, cancellation, sockets closed and made. */
 #include "semantics.h"
-#include <dirent.h>
 
 static int victim, swapped, strayed;
 static int server, nothing;
@@ -100,59 +99,6 @@ static void limits_while_connecting(void) {
     say("%d others, %d undone", other, undone);
 }
 
-/* Who has served many processes that slept on their connections keeps no descriptor of them. */
-static int events_open(void) {
-    DIR *dir = opendir("/proc/self/fd");
-    int n = 0;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char to[64] = "";
-        if (readlinkat(dirfd(dir), entry->d_name, to, sizeof to - 1) > 0) n += !strcmp(to, "anon_inode:[eventfd]");
-    }
-    closedir(dir);
-    return n;
-}
-
-static bool is_asleep(pid_t pid) {
-    char path[64], state[512] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = (int)MUST(open(path, O_RDONLY));
-    if (read(fd, state, sizeof state - 1) <= 0) die("%s", path);
-    close(fd);
-    char *after = strrchr(state, ')');
-    return after && after[2] == 'S';
-}
-
-static void many_short_clients(void) {
-    server = listener(AF_INET, 16, &where, &where_len);
-    for (int i = 0; i < 600; i++) {
-        pid_t child = fork();
-        if (!child) {
-            char byte;
-            int c = dial(&where, where_len);
-            put(c, "?", 1);
-            int e = (int)MUST(epoll_create1(0));
-            struct epoll_event want = {.events = EPOLLIN};
-            MUST(epoll_ctl(e, EPOLL_CTL_ADD, c, &want));
-            MUST(epoll_wait(e, &want, 1, -1));
-            get(c, &byte, 1);
-            _exit(0);
-        }
-        char byte;
-        int s = (int)MUST(accept(server, NULL, NULL));
-        get(s, &byte, 1);
-        for (int look = 0; look < 40 && !is_asleep(child); look++) usleep(100);
-        put(s, "!", 1);
-        int status;
-        if (waitpid(child, &status, 0) != child || status) die("child %d", status);
-        close(s);
-    }
-    int open = events_open();
-    if (open < 200)
-        say("few");
-    else
-        say("%d", open);
-}
-
 /* MSG_PEEK with MSG_WAITALL sleeps until there is enough, or is cancelled. */
 static int peeked;
 static pid_t sleeper;
@@ -215,6 +161,5 @@ static void peek_for_all(void) {
 
 const struct test race_cases[] = {{"race_number_closed_in_a_call", number_closed_in_a_call},
                                   {"race_limits_while_connecting", limits_while_connecting},
-                                  {"race_many_short_clients", many_short_clients},
                                   {"race_peek_for_all", peek_for_all},
                                   {NULL, NULL, false}};

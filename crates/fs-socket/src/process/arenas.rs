@@ -377,7 +377,6 @@ fn sweep(number: u32) {
             _ => {}
         }
     }
-    process::sweep_bells();
 }
 
 /// The arena with this memory, mapped now if it is not. `None`: no memory, no room, not an arena.

@@ -31,7 +31,7 @@ use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
 };
-use std::{collections::HashSet, ffi::OsString, sync::OnceLock};
+use std::{ffi::OsString, sync::OnceLock};
 
 use crate::{
     descriptor::{
@@ -560,17 +560,6 @@ fn ask(poller: u32) -> Known {
     known
 }
 
-/// Arenas are over: what rings pollers of theirs that no other one names is closed, else a server would keep a descriptor for each
-/// process that it ever served.
-pub(crate) fn sweep_bells() {
-    // Who may not ask the daemon for a bell again keeps those that he has.
-    if fs_shm::wait::is_confined() {
-        return;
-    }
-    let named: HashSet<u32> = arenas::all().flat_map(fs_shm::Arena::peer_pollers).collect();
-    BELLS.sweep(|poller| named.contains(&poller));
-}
-
 /// This process is about to confine itself to few system calls (seccomp): what may be needed of the daemon is asked for
 /// now, and what a filter may not allow is not called any more. sshd does so in front of each connection.
 ///
@@ -612,8 +601,6 @@ struct Bell(Array<AtomicU64, KNOWN>);
 const KNOWN: usize = 4096;
 /// In place of an eventfd's number: the daemon rings.
 const BY_DAEMON: u32 = u32::MAX;
-/// Beside an eventfd's number: no arena named the poller when [`sweep_bells`] last looked.
-const IDLE: u64 = 1 << 31;
 static BELLS: Bell = Bell(Array::new());
 
 impl Bell {
@@ -641,7 +628,7 @@ impl Bell {
         match word {
             0 => None,
             BY_DAEMON => Some(Known::Unreachable),
-            eventfd => Some(Known::Bell((eventfd & !(IDLE as u32)) as Fd - 1)),
+            eventfd => Some(Known::Bell(eventfd as Fd - 1)),
         }
     }
 
@@ -651,25 +638,6 @@ impl Bell {
             if known >> 32 == u64::from(poller) {
                 // Lost: somebody else put another there.
                 let _ = place.compare_exchange(known, 0, AcqRel, Relaxed);
-            }
-        }
-    }
-
-    /// Has those closed that nobody `is_named` any more, and were not the last time either: by now who looked one up then has rung it.
-    /// The first time they are marked ([`IDLE`]).
-    fn sweep(&self, is_named: impl Fn(u32) -> bool) {
-        for place in (0..KNOWN).filter_map(|place| self.0.at(place)) {
-            let known = place.load(Acquire);
-            let Some(Known::Bell(eventfd)) = Self::read(known as u32) else { continue };
-            let next = match (is_named((known >> 32) as u32), known & IDLE != 0) {
-                (true, false) => continue,
-                (true, true) => known & !IDLE,
-                (false, false) => known | IDLE,
-                (false, true) => 0,
-            };
-            // Lost: somebody else put another there.
-            if place.compare_exchange(known, next, AcqRel, Relaxed).is_ok() && next == 0 {
-                drop_internal(eventfd);
             }
         }
     }
