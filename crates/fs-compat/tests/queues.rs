@@ -228,6 +228,7 @@ fn connections_outlive_new_queues_of_their_device() {
     let exchanges = Arc::new(AtomicUsize::new(0));
     let builder = Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).active_ports(100);
     let runtime = wire.ours.enter(|| builder.build().unwrap());
+    let handle = runtime.handle();
     std::thread::scope(|scope| {
         let (told, counted, ours) = (over.clone(), exchanges.clone(), &wire.ours);
         let run = scope.spawn(move || {
@@ -258,6 +259,12 @@ fn connections_outlive_new_queues_of_their_device() {
         all_go_on("another link address of ours");
         channels(4);
         all_go_on("four queues");
+        // A queue is opened some time after the device has it.
+        let of_queues = || handle.stats()[0].links.iter().filter(|(_, link)| link.rx_packets > 0).count();
+        let until = Instant::now() + LIMIT;
+        while of_queues() < 4 && Instant::now() < until {
+            all_go_on("four queues");
+        }
         drop(end);
         let stats = run.join().unwrap().unwrap().remove(0);
         let received: Vec<u64> = stats.links.iter().map(|(_, link)| link.rx_packets).collect();

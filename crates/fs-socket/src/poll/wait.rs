@@ -115,7 +115,7 @@ fn wait_in_closed(deadline: &Deadline, handlers: &Seen, mask: Option<u64>) -> Re
         if deadline.is_over() {
             return Ok(0);
         }
-        if cancels {
+        if is_cancelled() {
             return Err(CANCELLED);
         }
     }

@@ -165,9 +165,15 @@ pub fn after_exec_failed(surviving: Surviving) {
 /// # Errors
 /// `EAGAIN`: none can be made, and what the child inherits would be dead in it.
 pub fn before_spawn(actions: bool) -> Result<Surviving, Errno> {
+    let stays = |fd| actions && is_duplicated(fd);
+    // Where nothing survives, which is what most programs see to, nobody is held up.
+    let alone = Alone::begin();
+    if process::current().and_then(|attachment| prepare(attachment, stays)).is_none() {
+        return Ok(Surviving { control: None, sets: None, child: None, moment: None, _alone: alone });
+    }
+    drop(alone);
     let (alone, still) = Alone::begin_still();
     let mut surviving = Surviving { control: None, sets: None, child: None, moment: None, _alone: alone };
-    let stays = |fd| actions && is_duplicated(fd);
     let Some(attachment) = process::current().filter(|attachment| prepare(attachment, stays).is_some()) else {
         still.end();
         return Ok(surviving);

@@ -43,6 +43,8 @@ pub struct Forking {
     of: Option<(u32, u32)>,
     /// `None`: others may change the tables now, and fork.
     held: Option<(Still, Alone)>,
+    /// `child` is among [`WAITING`].
+    waits: bool,
 }
 
 /// Which attachment this process has, and how often its page has changed; `None`: it has none, or a change is under way
@@ -58,7 +60,7 @@ fn state() -> Option<(u32, u32)> {
 /// dead in it. fork(2) fails for want of memory in the same way.
 pub fn before_fork() -> Result<Forking, Errno> {
     let (alone, still) = Alone::begin_still();
-    let mut forking = Forking { child: None, of: None, held: Some((still, alone)) };
+    let mut forking = Forking { child: None, of: None, held: Some((still, alone)), waits: false };
     let Err(errno) = forking.make() else { return Ok(forking) };
     forking.end_still();
     Err(errno)
@@ -84,14 +86,17 @@ impl Forking {
         if fs_shm::wait::is_confined() {
             return;
         }
+        self.enter_waiting();
+        self.end_still();
+    }
+
+    /// Other threads' children close the connection of this one's, as far as there is a place for that.
+    fn enter_waiting(&mut self) {
         if let Some(child) = &self.child {
             let connection = child.client().fd().as_raw_fd();
             let free = |place: &AtomicI32| place.compare_exchange(0, connection + 1, AcqRel, Relaxed).is_ok();
-            if !WAITING.iter().any(free) {
-                return;
-            }
+            self.waits = WAITING.iter().any(free);
         }
-        self.end_still();
     }
 
     /// After those before the fork.
@@ -106,18 +111,28 @@ impl Forking {
             Socket::share_all();
             return;
         }
-        if let Some(child) = self.child.take() {
+        // The fork cannot be refused any more: where another attachment cannot be had, the child has the first one, in which what
+        // has changed since is missing.
+        let first = (self.child.take(), self.of);
+        if self.make().is_err() {
+            (self.child, self.of) = first;
+            return;
+        }
+        if let Some(child) = first.0 {
             if let Some(parent) = process::current() {
                 give_up(parent, child.id());
             }
             waits_no_more(&child);
         }
-        // The fork cannot be refused any more: without an attachment the child's sockets are dead.
-        let _ = self.make();
+        self.enter_waiting();
     }
 
-    /// In the parent, before those after the fork.
+    /// In the parent, before those after the fork; without a place among [`WAITING`] nobody else forks until
+    /// [`after_fork_parent`].
     pub fn end_still(&mut self) {
+        if self.child.is_some() && !self.waits {
+            return;
+        }
         if let Some((still, _alone)) = self.held.take() {
             still.end();
         }
