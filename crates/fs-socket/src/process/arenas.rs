@@ -32,8 +32,9 @@ pub(crate) struct Mapped {
     opened: AtomicU32,
     /// Of the last connection opened.
     slot: AtomicU32,
-    /// Bit n: a socket here has had one of its slots 64 n … 64 n + 63.
-    used: [AtomicU64; WORDS],
+    /// Bit n: a socket here has had one of its slots 64 n … 64 n + 63; the last bit is for all slots from there on. One word, as
+    /// what describes an arena stays.
+    used: AtomicU64,
     /// The last sweep that has found a socket of it; and the first since then that found it over and in nobody's use here, 0: none has.
     in_use: AtomicU32,
     idle_since: AtomicU32,
@@ -51,8 +52,8 @@ pub(crate) struct Mapped {
     ends: [Ends; ENDS],
 }
 
-/// An arena has 65536 slots at most.
-const WORDS: usize = 16;
+/// An arena has 65536 slots at most, and so many groups of 64.
+const GROUPS: u32 = 1024;
 
 /// Entries of an inbox in a row that are no connection, of which no honest opener has as many. Lower: one whose connections give up
 /// by hundreds is set aside. Higher: each call of accept(2) can be kept for longer.
@@ -128,7 +129,7 @@ impl Mapped {
             life,
             opened: AtomicU32::new(0),
             slot: AtomicU32::new(0),
-            used: [const { AtomicU64::new(0) }; WORDS],
+            used: AtomicU64::new(0),
             in_use: AtomicU32::new(0),
             idle_since: AtomicU32::new(0),
             place: AtomicU32::new(0),
@@ -223,21 +224,17 @@ impl Mapped {
 
     /// A socket stands for a connection in this slot.
     pub(crate) fn record_use(&self, slot: u32) {
-        let (word, bit) = (slot as usize / 64 / 64 % WORDS, 1 << (slot / 64 % 64));
-        if let Some(used) = self.used.get(word)
-            && used.load(Relaxed) & bit == 0
-        {
-            used.fetch_or(bit, Relaxed);
+        let bit = 1 << (slot / 64).min(63);
+        if self.used.load(Relaxed) & bit == 0 {
+            self.used.fetch_or(bit, Relaxed);
         }
     }
 
     /// A thread of this process is in the middle of a call on it.
     fn is_in_call(&self) -> bool {
-        let words = self.used.iter().enumerate().flat_map(|(n, word)| {
-            let word = word.load(Relaxed);
-            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| n * 64 + bit)
-        });
-        words.into_iter().any(|word| self.arena.is_locked_here(word))
+        let used = self.used.load(Relaxed);
+        let mut groups = (0..GROUPS).filter(|group| used >> (*group).min(63) & 1 != 0);
+        groups.any(|group| self.arena.is_locked_here(group as usize))
     }
 
     /// What the attachment page says of a channel of it.
