@@ -235,6 +235,16 @@ impl TimeWaits {
                 return Some(index);
             }
         }
+        if self.restarted.is_empty() { None } else { self.pop_restarted(now) }
+    }
+
+    #[cold]
+    fn next_of_both(&self, end: Option<Instant>) -> Option<Instant> {
+        end.into_iter().chain(self.restarted.first().map(|end| end.0)).min()
+    }
+
+    #[cold]
+    fn pop_restarted(&mut self, now: Instant) -> Option<u32> {
         while let Some(&(at, index, stamp)) = self.restarted.first().filter(|end| end.0 <= now) {
             self.restarted.remove(&(at, index, stamp));
             if self.is_current(index, stamp) && !self.goes_on(index, stamp, now) {
@@ -268,7 +278,7 @@ impl TimeWaits {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let restarted = self.restarted.first().map(|end| end.0);
-        self.ends.next_deadline().into_iter().chain(restarted).min()
+        let end = self.ends.next_deadline();
+        if self.restarted.is_empty() { end } else { self.next_of_both(end) }
     }
 }
