@@ -755,3 +755,51 @@ fn what_a_refused_handover_had_received_is_given_back() {
     assert_eq!(stack.pool().in_use(), used - 1);
     stack.check(Some(0));
 }
+
+/// A connection that moves to another core has its timers in that core's wheel, whatever the first one's had for it.
+#[test]
+fn timers_of_a_connection_that_moves_move_with_it() {
+    let (tcp, limits) = (TcpConfig::default(), common::limits(8, 8, 8));
+    let (framing, addressing) = (Framing::Ethernet, Addressing::Standalone);
+    let plan = common::Plan { last: 2, seed: 2, tcp: tcp.clone(), limits, frames: 64, framing, addressing };
+    let b = Host { stack: common::stack_of(2, plan), events: Vec::new() };
+    let mut world = World { a: host(1, 1, tcp), b, now: Instant::from_millis(1), packets: 0 };
+    let mut probed = |world: &mut World, probes: u64| {
+        for _ in 0..400 {
+            world.settle(0, &mut never);
+            world.b.stack.check(None);
+            if world.b.stack.stats().keepalive_probes >= probes {
+                return;
+            }
+        }
+        panic!("{} keepalive probes", world.b.stack.stats().keepalive_probes);
+    };
+    let at = addr(false, 2, 80);
+    let times = [20, 75].map(Duration::from_secs);
+    let keepalive = Some(Keepalive { idle: times[0], interval: times[1], ..Keepalive::default() });
+    let options = TcpOptions { keepalive, ..TcpOptions::default() };
+    let listen = Listen { at, backlog: 16, v6_only: false, fast_open: 0, options };
+    let listener = world.b.stack.tcp_listen(listen).unwrap();
+    let client =
+        world.a.stack.tcp_connect(Connect { remote: at, local: None, options: TcpOptions::default() }).unwrap();
+    // Nobody accepts it. A probe is sent and answered: the entry for the next one, which was for later, stays behind.
+    probed(&mut world, 1);
+    world.settle(0, &mut never);
+    let stack = &mut world.b.stack;
+    let mut messages = Vec::new();
+    stack.deliver(CoreMessage::Listen { core: CoreId(1), at, up: true });
+    stack.tcp_close_listener(listener);
+    stack.drain_outbound(&mut messages);
+    let moved = messages.into_iter().find(|m| matches!(m.message, CoreMessage::Handover(_)));
+    // Here it stands for the other core.
+    let listener = stack.tcp_listen(listen).unwrap();
+    stack.deliver(moved.expect("it moves to the other listener").message);
+    stack.check(None);
+    probed(&mut world, 4);
+    let stack = &mut world.b.stack;
+    let (server, _) = stack.tcp_accept(listener).unwrap();
+    assert_eq!(
+        (stack.tcp_state(server), world.a.stack.tcp_state(client)),
+        (Ok(TcpState::Established), Ok(TcpState::Established))
+    );
+}

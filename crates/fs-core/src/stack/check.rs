@@ -10,10 +10,12 @@ use crate::rx::owner::Owner;
 use crate::slab::NIL;
 use crate::socket::event::TcpId;
 use crate::stack::Stack;
+use crate::tcb::deadlines::Id;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::segment::mark;
 use crate::tcb::{Slot, Tcb};
-use crate::timer::tick::tick_before;
+use crate::timer::tick::{TICK_SHIFT, tick_before};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 /// A connection's receiving half, as tests may look at it. Sequence numbers.
@@ -76,6 +78,7 @@ impl<P: FramePool> Stack<P> {
     pub fn check(&self, outside: Option<usize>) {
         let mut frames = Frames::default();
         let (mut live, mut mapped) = (0, 0);
+        let entries = self.deadlines.of_connections();
         for index in 0..self.slots.len() as u32 {
             let slot = self.slots.slot(index);
             live += !matches!(slot, Slot::Free { .. }) as usize;
@@ -86,6 +89,7 @@ impl<P: FramePool> Stack<P> {
                     self.check_sending(tcb, &mut frames);
                     self.check_receiving(tcb, &mut frames);
                     self.check_lists(index, tcb);
+                    self.check_entries(index, tcb, &entries);
                 }
                 Slot::SynSent(s) => {
                     mapped += 1;
@@ -208,6 +212,21 @@ impl<P: FramePool> Stack<P> {
             let sending = tcb.flags.has(Flags::IN_DATA_LIST);
             assert!(tcb.armed_at() != 0 || sending, "a deadline without an entry in the wheel");
             assert!(sending || !tick_before(deadline, tcb.armed_at()), "the wheel's entry is later than the deadline");
+        }
+    }
+
+    /// What is taken for an entry of the wheel is one.
+    fn check_entries(&self, index: u32, tcb: &Tcb, entries: &BTreeSet<(Id, u64)>) {
+        let now = self.now.as_nanos() >> TICK_SHIFT;
+        let later = tcb.ext.as_ref().map_or(0, |ext| ext.later_entry);
+        for tick in [tcb.armed_at(), later].into_iter().filter(|&tick| tick != 0) {
+            let ahead = i64::from(tick.wrapping_sub(now as u32).cast_signed());
+            // One that was due at once is so in the next tick. An earlier one would be passed over.
+            let (first, last) = (now.saturating_add_signed(ahead), now.saturating_add_signed(ahead.max(1)));
+            let id = (index, tcb.generation());
+            let stands = entries.range((id, first)..=(id, last)).next().is_some();
+            // A later entry that is over is not asked for.
+            assert!(stands || tick == later && ahead <= 0, "the wheel has no entry at tick {first}, now {now}");
         }
     }
 

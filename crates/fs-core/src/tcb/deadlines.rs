@@ -143,6 +143,16 @@ impl Deadlines {
         [self.wheel.next_deadline(), self.delayed_acks.next_deadline(), self.paced.next_deadline()]
     }
 
+    /// When the wheel's entries for connections are due, by slot and generation, in whole ticks.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn of_connections(&self) -> alloc::collections::BTreeSet<(Id, u64)> {
+        let entries = self.wheel.entries().filter_map(|(tick, token)| match token {
+            Token::Connection { index, generation } => Some(((index, generation), tick)),
+            Token::Handshake { .. } => None,
+        });
+        entries.collect()
+    }
+
     /// Entries of the wheel.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn len(&self) -> usize {

@@ -25,7 +25,7 @@ pub(crate) struct Record {
     v6: u32,
     /// Window that we offered last, scaled.
     pub(crate) window: u16,
-    /// `TIMESTAMPS`, `RESTARTED`, `AGAIN`.
+    /// `TIMESTAMPS`, `RESTARTED`.
     flags: u8,
     /// When a segment without text was last answered, in units of 2^28 ns modulo 256: about 0.27 s and 69 s.
     answered: u8,
@@ -35,10 +35,8 @@ const _: () = assert!(size_of::<Record>() == 36);
 
 /// Timestamps were agreed.
 const TIMESTAMPS: u8 = 1;
-/// Its time was started again, for which there is a second queue entry.
+/// Its time was started again: when that was last is in `restarts`.
 const RESTARTED: u8 = 2;
-/// As `RESTARTED`, and once more since: when it was last is in `restarts`.
-const AGAIN: u8 = 4;
 
 impl Hollow for Record {
     fn hollow() -> Self {
@@ -106,11 +104,12 @@ pub(crate) struct Entry {
 pub(crate) struct TimeWaits {
     records: Slab<Record>,
     v6: Slab<V6>,
+    /// When each would end that is never started again, one entry a record.
     ends: Fifo<(u32, u32)>,
-    /// When the time of a record was last started again, of those that were so more than once: a peer that repeats its FIN all the
-    /// time must not fill the queue.
+    /// When the time of a record was last started again. Not another entry of `ends`: a peer that repeats its FIN all the time would
+    /// fill it.
     restarts: BTreeMap<u32, Instant>,
-    /// When these end, for those whose entry of the queue is over.
+    /// When these end, once their entry of `ends` is over.
     restarted: BTreeSet<(Instant, u32, u32)>,
     stamps: u32,
     lifetime: Duration,
@@ -159,26 +158,16 @@ impl TimeWaits {
             flags: if ts_recent.is_some() { TIMESTAMPS } else { 0 },
             answered: quarter(now).wrapping_sub(128),
         });
-        self.start(index, now);
+        self.stamps = self.stamps.wrapping_add(1);
+        self.records[index].stamp = self.stamps;
+        self.ends.push(now + self.lifetime, (index, self.stamps));
         index
     }
 
     /// Starts the 2 MSL again: RFC 9293 3.10.7.4, a retransmitted FIN.
     pub(crate) fn restart(&mut self, index: u32, now: Instant) {
-        let flags = &mut self.records[index].flags;
-        if *flags & RESTARTED != 0 {
-            *flags |= AGAIN;
-            self.restarts.insert(index, now);
-            return;
-        }
-        *flags |= RESTARTED;
-        self.start(index, now);
-    }
-
-    fn start(&mut self, index: u32, now: Instant) {
-        self.stamps = self.stamps.wrapping_add(1);
-        self.records[index].stamp = self.stamps;
-        self.ends.push(now + self.lifetime, (index, self.stamps));
+        self.records[index].flags |= RESTARTED;
+        self.restarts.insert(index, now);
     }
 
     /// Whether a segment is to be answered: one with text always, else if the last answer is long enough ago.
@@ -220,7 +209,7 @@ impl TimeWaits {
 
     pub(crate) fn remove(&mut self, index: u32) {
         let record = self.records.remove(index);
-        if record.flags & AGAIN != 0 {
+        if record.flags & RESTARTED != 0 {
             self.restarts.remove(&index);
         }
         if record.v6 != NIL {
@@ -238,11 +227,7 @@ impl TimeWaits {
         if self.restarted.is_empty() { None } else { self.pop_restarted(now) }
     }
 
-    #[cold]
-    fn next_of_both(&self, end: Option<Instant>) -> Option<Instant> {
-        end.into_iter().chain(self.restarted.first().map(|end| end.0)).min()
-    }
-
+    /// Of those that were started again.
     #[cold]
     fn pop_restarted(&mut self, now: Instant) -> Option<u32> {
         while let Some(&(at, index, stamp)) = self.restarted.first().filter(|end| end.0 <= now) {
@@ -256,6 +241,9 @@ impl TimeWaits {
 
     /// Its time was started again since, and is not over.
     fn goes_on(&mut self, index: u32, stamp: u32, now: Instant) -> bool {
+        if self.records[index].flags & RESTARTED == 0 {
+            return false;
+        }
         let Some(at) = self.restarts.get(&index).map(|&since| since + self.lifetime) else { return false };
         at > now && self.restarted.insert((at, index, stamp))
     }
@@ -279,6 +267,11 @@ impl TimeWaits {
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let end = self.ends.next_deadline();
-        if self.restarted.is_empty() { end } else { self.next_of_both(end) }
+        if self.restarted.is_empty() { end } else { self.next_restarted(end) }
+    }
+
+    #[cold]
+    fn next_restarted(&self, end: Option<Instant>) -> Option<Instant> {
+        end.into_iter().chain(self.restarted.first().map(|end| end.0)).min()
     }
 }

@@ -214,15 +214,16 @@ impl Tcb {
             }
             return false;
         }
-        let later = core::mem::take(&mut ext.later_entry);
-        // One that is not due is in the wheel still.
-        let stands = later != 0 && tick_before(current_tick(now), later) && !tick_before(deadline, later);
-        if stands {
-            self.armed_at = later;
-        } else if later != 0 && tick_before(current_tick(now), later) {
-            self.ext_mut().later_entry = later;
+        // One that is due is in the wheel no more.
+        if ext.later_entry == 0 || !tick_before(current_tick(now), ext.later_entry) {
+            ext.later_entry = 0;
+            return false;
         }
-        stands
+        if tick_before(deadline, ext.later_entry) {
+            return false;
+        }
+        self.armed_at = core::mem::take(&mut ext.later_entry);
+        true
     }
 
     /// When the next keepalive probe is due: RFC 9293 3.8.4.

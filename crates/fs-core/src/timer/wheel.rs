@@ -126,6 +126,15 @@ impl<T: Copy> Wheel<T> {
         self.len
     }
 
+    /// Every token inside with its tick; one that was due when it came has the tick that is over.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, T)> + '_ {
+        let near = (1..NEAR).map(|ahead| self.tick + ahead);
+        let near = near.flat_map(|tick| self.near[(tick % NEAR) as usize].iter().map(move |&token| (tick, token)));
+        let due = self.due.iter().map(|&token| (self.tick, token));
+        due.chain(near).chain(self.far.iter().flatten().copied())
+    }
+
     /// True when no token is inside.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
