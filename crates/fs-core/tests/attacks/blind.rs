@@ -212,3 +212,44 @@ fn ack_storm_in_time_wait() {
     }
     assert!((1..=3).contains(&answers), "{answers} ACKs in a second");
 }
+
+#[test]
+fn forged_congestion_marks() {
+    // In the window, and by the mark the peer's sending rate would be halved; the ACK number has to be guessed first (RFC 5961 5).
+    const ECE: u8 = 0x40;
+    const CWR: u8 = 0x80;
+    const CE: u8 = 3;
+    let (mut host, listener) = listening(plan());
+    let mut out = Vec::new();
+    let syn = Tcp { from: 1000, to: PORT, seq: 9, flags: SYN | ECE | CWR, window: 60_000, ..Tcp::default() };
+    syn.write(&mut out, false);
+    host.receive(&out, true);
+    let mut answer = None;
+    host.transmit(64, false, |packet| answer = segment(packet));
+    let ack = answer.expect("a SYN-ACK").seq.0.wrapping_add(1);
+    let marked = |host: &mut Host, seq: u32, ack: u32| {
+        let mut out = Vec::new();
+        let text = Tcp { from: 1000, to: PORT, seq, ack, flags: ACK, window: 60_000, payload: b"x", ..Tcp::default() };
+        Tcp { ecn: CE, ..text }.write(&mut out, false);
+        host.receive(&out, true);
+        let (mut echoes, mut answers) = (0, 0);
+        host.transmit(64, false, |packet| {
+            answers += 1;
+            echoes += usize::from(packet[20 + 13] & ECE != 0);
+        });
+        (echoes, answers)
+    };
+    let mut out = Vec::new();
+    Tcp { from: 1000, to: PORT, seq: 10, ack, flags: ACK, window: 60_000, ..Tcp::default() }.write(&mut out, false);
+    host.receive(&out, true);
+    host.stack.tcp_accept(listener).expect("a connection");
+    sent(&mut host);
+    let mut answered = 0;
+    for n in 0..100 {
+        let (echoes, answers) = marked(&mut host, 10, ack.wrapping_add(5000 + n));
+        assert_eq!(echoes, 0, "a mark by who does not know the connection");
+        answered += answers;
+    }
+    assert!(answered <= 1, "{answered} answers");
+    assert_eq!(marked(&mut host, 10, ack), (1, 1), "the peer's own");
+}

@@ -214,5 +214,15 @@ fn stalled_readers_leave_room_for_others() {
     for _ in 0..200 {
         works(&mut host, &mut peer, id, &text);
     }
+    // As it was promised: two segments before it reads.
+    for _ in 0..20 {
+        for _ in 0..2 {
+            let (seq, ack) = (peer.seq, peer.ack);
+            peer.send(&mut host, ACK, seq, ack, &[], &text);
+            peer.seq = peer.seq.wrapping_add(1400);
+        }
+        assert_eq!(host.stack.tcp_recv(id, &mut [0; 4000]), Ok(2800));
+        sent(&mut host);
+    }
     assert_eq!(host.stack.pool().in_use(), held);
 }

@@ -125,6 +125,11 @@ impl Rack {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_widened(&self) -> bool {
+        self.widened != 0
+    }
+
     /// 6.2 step 4: a recovery has ended.
     pub(crate) fn recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);

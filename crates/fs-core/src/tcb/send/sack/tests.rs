@@ -1,4 +1,5 @@
 use crate::tcb::send::clean_ack::tests::{Lab, MSS, lab_of};
+use crate::tcb::send::recovery::Acknowledged;
 
 /// A peer that tells of the beginning, the middle and the end of a long queue in turn: each ACK's blocks are far from those
 /// of the ACK before.
@@ -32,4 +33,17 @@ fn blocks_that_jump_about_cost_no_walk_through_the_queue() {
         blocks += 1;
     }
     assert!(steps <= blocks * SEGMENTS / 8, "{steps} steps for {blocks} blocks");
+}
+
+/// More duplicates than segments were sent again are the network's, or a forger's.
+#[test]
+fn duplicates_of_what_was_never_sent_again_say_nothing() {
+    let Lab { mut tcb, .. } = lab_of(10);
+    let una = tcb.snd.una();
+    let facts = Acknowledged { duplicate: Some((una, una + MSS)), ..Acknowledged::default() };
+    for (retransmits, widened) in [(0, false), (1, false), (3, true)] {
+        tcb.loss_mut().total_retransmits = retransmits;
+        tcb.take_duplicate(&facts);
+        assert_eq!(tcb.loss().unwrap().rack.is_widened(), widened, "{retransmits} sent again");
+    }
 }
