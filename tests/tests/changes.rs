@@ -9,7 +9,8 @@ use std::process::Command;
 fn random_changes_end_no_connection() -> Result<()> {
     let lab = std::env::var("FS_LAB").unwrap_or_else(|_| format!("fst{}", std::process::id()));
     let mut command = Command::new(workspace().join("lab/changes"));
-    command.args(["--seconds", "20"]).env("FS_LAB", lab + "-changes");
+    // Always the same ones here; others by hand: `lab/changes --seconds N`.
+    command.args(["--seed", "1", "--seconds", "20"]).env("FS_LAB", lab + "-changes");
     let output = command.output().context("cannot run lab/changes")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));

@@ -764,7 +764,7 @@ fn timers_of_a_connection_that_moves_move_with_it() {
     let plan = common::Plan { last: 2, seed: 2, tcp: tcp.clone(), limits, frames: 64, framing, addressing };
     let b = Host { stack: common::stack_of(2, plan), events: Vec::new() };
     let mut world = World { a: host(1, 1, tcp), b, now: Instant::from_millis(1), packets: 0 };
-    let mut probed = |world: &mut World, probes: u64| {
+    let probed = |world: &mut World, probes: u64| {
         for _ in 0..400 {
             world.settle(0, &mut never);
             world.b.stack.check(None);
