@@ -127,7 +127,7 @@ impl Forking {
         self.enter_waiting();
     }
 
-    /// In the parent, before those after the fork; without a place among [`WAITING`] nobody else forks until
+    /// In the parent, before those after the fork; where all places for waiting children are taken, nobody else forks until
     /// [`after_fork_parent`].
     pub fn end_still(&mut self) {
         if self.child.is_some() && !self.waits {
