@@ -126,5 +126,6 @@ size_t drain(int fd);
 const char *events(unsigned mask);
 /* Milliseconds of the monotonic clock. */
 int64_t now_ms(void);
+void again(void);
 void set_int(int fd, int level, int option, int value);
 #endif

@@ -217,4 +217,7 @@ int64_t now_ms(void) {
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
+/* The machine was too slow for the case to say anything: who runs it does so again. */
+void again(void) { _exit(75); }
+
 void set_int(int fd, int level, int option, int value) { MUST(setsockopt(fd, level, option, &value, sizeof value)); }

@@ -2,77 +2,62 @@
 
 // runner: beside others
 
-use anyhow::{Result, ensure};
+use std::thread;
+
+use anyhow::{Result, bail, ensure};
 use fs_tests::unmodified::daemon::{Daemon, Reach};
-use fs_tests::unmodified::semantics::{Case, Semantics, difference};
+use fs_tests::unmodified::semantics::{Case, Observed, Semantics, difference};
 use fs_tests::{Lab, Ns};
 
 /// Cases that may differ, and why.
 const ACCEPTED: &[(&str, &str)] =
     &[("signal_sigio", "SIGIO (O_ASYNC with F_SETOWN) is not sent for accelerated sockets")];
 
-/// Compares cases on the kernel with the same under preload; the error names each that differs.
-fn compare(lab: &Lab, program: &Semantics, daemon: &Daemon, cases: &[&Case]) -> Result<()> {
-    let mut differing = Vec::new();
-    let mut accepted = 0;
-    for case in cases {
-        let kernel = program.on_kernel(lab, Ns::Host, case)?;
-        let ours = program.run(lab, case, daemon.command(lab, program.program()))?;
+/// What differs from the kernel's answers, by case.
+#[derive(Default)]
+struct Outcome {
+    equal: usize,
+    accepted: usize,
+    differing: Vec<String>,
+}
+
+impl Outcome {
+    /// Takes in what a case showed under preload, `whereabouts` in the error.
+    fn compare(&mut self, case: &Case, whereabouts: &str, kernel: &Observed, ours: &Observed) {
         let why = ACCEPTED.iter().find_map(|(name, why)| (*name == case.name).then_some(why));
-        match (difference(&kernel, &ours), why) {
-            (None, None) => {}
+        match (difference(kernel, ours), why) {
+            (None, None) => self.equal += 1,
             (Some(_), Some(why)) => {
-                println!("{}: differs, accepted: {why}", case.name);
-                accepted += 1;
+                println!("{}, {whereabouts}: differs, accepted: {why}", case.name);
+                self.accepted += 1;
             }
             (Some(how), None) => {
-                println!("{}: differs:\n{how}", case.name);
-                differing.push(case.name.as_str());
+                println!("{}, {whereabouts}: differs:\n{how}", case.name);
+                self.differing.push(format!("{} ({whereabouts})", case.name));
             }
             (None, Some(_)) => {
-                println!("{}: is equal, and must leave ACCEPTED", case.name);
-                differing.push(case.name.as_str());
+                println!("{}, {whereabouts}: is equal, and must leave ACCEPTED", case.name);
+                self.differing.push(format!("{} ({whereabouts})", case.name));
             }
         }
     }
-    println!("{} cases, {} equal, {accepted} accepted", cases.len(), cases.len() - differing.len() - accepted);
-    ensure!(differing.is_empty(), "{} of {} cases differ: {}", differing.len(), cases.len(), differing.join(" "));
-    Ok(())
 }
 
-/// What differs between two runs on the kernel says nothing about us.
-#[test]
-fn the_kernel_answers_the_same_twice() -> Result<()> {
-    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
-    lab.check(|lab| {
-        let program = Semantics::build()?;
-        for case in program.cases() {
-            let (once, twice) = (program.on_kernel(lab, Ns::Host, case)?, program.on_kernel(lab, Ns::Host, case)?);
-            let how = difference(&once, &twice);
-            ensure!(how.is_none(), "{} is not the same twice on the kernel:\n{}", case.name, how.unwrap_or_default());
-            let died = once.iter().find(|line| ["DIED", "ENDED", "STILL RAN"].iter().any(|end| line.starts_with(end)));
-            ensure!(died.is_none(), "{} on the kernel: {died:?}", case.name);
-        }
-        Ok(())
-    })
+/// The kernel's answer. A case that it answers in two ways says nothing about us, and is an error.
+fn kernels(lab: &Lab, program: &Semantics, case: &Case) -> Result<Observed> {
+    let answer = || program.on_kernel(lab, Ns::Client, case);
+    let (once, twice) = (answer()?, answer()?);
+    let how = difference(&once, &twice);
+    ensure!(how.is_none(), "{} is not the same twice on the kernel:\n{}", case.name, how.unwrap_or_default());
+    let died = once.iter().find(|line| ["DIED", "ENDED", "STILL RAN"].iter().any(|end| line.starts_with(end)));
+    ensure!(died.is_none(), "{} on the kernel: {died:?}", case.name);
+    Ok(once)
 }
 
+/// Each case twice on the kernel, and under preload in a namespace with a loopback device and in one where it is down: there nothing
+/// can have gone over the kernel without showing. Each of the three in a namespace of its own, beside the others: most of a case is waiting.
 #[test]
 fn preloaded_calls_answer_as_the_kernel_does() -> Result<()> {
-    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
-    lab.check(|lab| {
-        let program = Semantics::build()?;
-        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
-        compare(lab, &program, &daemon, &program.cases())?;
-        let counters = daemon.counters(lab)?;
-        ensure!(counters.value("local_bytes") > 0, "no byte went through the library: {counters:?}");
-        daemon.stop()
-    })
-}
-
-/// With the loopback device down nothing can have gone over the kernel without showing.
-#[test]
-fn preloaded_calls_need_no_loopback_device() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let program = Semantics::build()?;
@@ -82,9 +67,35 @@ fn preloaded_calls_need_no_loopback_device() -> Result<()> {
             lab.run(Ns::Backend, "sysctl", &["-qw", setting])?;
         }
         lab.run(Ns::Backend, "ip", &["link", "set", "lo", "down"])?;
-        let mut daemon = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
-        let cases: Vec<&Case> = program.cases().into_iter().filter(|case| !case.needs_lo).collect();
-        compare(lab, &program, &daemon, &cases)?;
-        daemon.stop()
+        let mut with_lo = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let mut without_lo = Daemon::start(lab, Ns::Backend, Reach::OnlyLocal)?;
+        let cases = program.cases();
+        let preloaded = |daemon: &Daemon| -> Result<Vec<Option<Observed>>> {
+            let skips = |case: &Case| case.needs_lo && daemon.ns() == Ns::Backend;
+            let run = |case: &Case| program.run(lab, case, daemon.ns(), daemon.command(lab, program.program()));
+            cases.iter().map(|case| (!skips(case)).then(|| run(case)).transpose()).collect()
+        };
+        let (kernel, here, there) = thread::scope(|scope| {
+            let here = scope.spawn(|| preloaded(&with_lo));
+            let there = scope.spawn(|| preloaded(&without_lo));
+            let kernel: Result<Vec<Observed>> = cases.iter().map(|case| kernels(lab, &program, case)).collect();
+            let end = |run: thread::ScopedJoinHandle<'_, _>| run.join().unwrap_or_else(|_| bail!("a run has panicked"));
+            (kernel, end(here), end(there))
+        });
+        let mut outcome = Outcome::default();
+        for (((case, kernel), here), there) in cases.iter().zip(kernel?).zip(here?).zip(there?) {
+            for (whereabouts, ours) in [("with a loopback device", here), ("without one", there)] {
+                if let Some(ours) = ours {
+                    outcome.compare(case, whereabouts, &kernel, &ours);
+                }
+            }
+        }
+        let Outcome { equal, accepted, differing } = outcome;
+        println!("{equal} equal, {accepted} accepted, {} differ", differing.len());
+        ensure!(differing.is_empty(), "{} differ: {}", differing.len(), differing.join(", "));
+        let counters = with_lo.counters(lab)?;
+        ensure!(counters.value("local_bytes") > 0, "no byte went through the library: {counters:?}");
+        with_lo.stop()?;
+        without_lo.stop()
     })
 }
