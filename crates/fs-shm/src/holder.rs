@@ -36,11 +36,12 @@ pub fn attachment() -> u32 {
     ATTACHMENT.load(Ordering::Relaxed)
 }
 
-/// A number of this thread, unique in the process; not a kernel thread id. Survives fork in the forking thread.
-fn thread() -> u32 {
+/// A number of this thread below 2^31, unique in the process, never 0; not a kernel thread id. Survives fork in the forking thread.
+#[inline]
+pub(crate) fn thread() -> u32 {
     THREAD.with(|cell| match cell.get() {
         0 => {
-            let number = NEXT_THREAD.fetch_add(1, Ordering::Relaxed).max(1);
+            let number = (NEXT_THREAD.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff).max(1);
             cell.set(number);
             number
         }

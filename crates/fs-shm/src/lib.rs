@@ -53,7 +53,7 @@
 //! # Ok::<(), fs_shm::Errno>(())
 //! ```
 
-#![allow(unexpected_cfgs, reason = "cfg(loom): sleep.rs is model-checked")]
+#![allow(unexpected_cfgs, reason = "cfg(loom): sleep.rs and owner_lock.rs are model-checked")]
 
 mod addr;
 pub mod addresses;
@@ -70,6 +70,7 @@ mod instant_unsafe;
 pub mod lanes;
 mod large;
 pub mod layout;
+pub mod owner_lock;
 pub mod pages;
 mod reap;
 mod region_unsafe;

@@ -1,12 +1,12 @@
 //! The process's end of the connection to the daemon.
 
 use super::fd_unsafe::Fd;
-use super::lock::Lock;
 use super::message::{ADMIN_MAX, ArenaGeometry, KernelReason, MESSAGE_MAX, Reply, Request, VERSION};
 use super::object::{ArenaPart, Object, PeerSide};
 use super::rows::Row;
 use super::socket::{self, Fds};
 use super::wire::{Malformed, Text};
+use crate::owner_lock::OwnerLock;
 use crate::pages::is_held;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -164,7 +164,7 @@ pub enum Listening {
 #[derive(Debug)]
 pub struct Client {
     socket: Fd,
-    lock: Lock,
+    lock: OwnerLock,
     number: AtomicU32,
     timeout: Duration,
     /// The last request was not answered in time.
@@ -199,7 +199,7 @@ impl Client {
     pub fn from_fd(socket: Fd) -> Self {
         Self {
             socket,
-            lock: Lock::default(),
+            lock: OwnerLock::new(),
             number: AtomicU32::new(1),
             timeout: TIMEOUT,
             stuck: AtomicBool::new(false),

@@ -14,7 +14,6 @@ mod encoding;
 #[doc(hidden)]
 pub mod examples;
 mod fd_unsafe;
-mod lock;
 mod message;
 mod object;
 mod rows;

@@ -14,7 +14,7 @@ pub(crate) mod probe;
 pub(crate) mod route;
 
 use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
@@ -23,6 +23,7 @@ use fs_shm::{
     Bells, Channel, Ends, Geometry,
     control::{self, Client, Fd as OwnedFd, Object},
     holder,
+    owner_lock::OwnerLock,
     pages::{AttachmentPage, DirectoryPage},
 };
 use rustix::{
@@ -40,7 +41,7 @@ use crate::{
     },
     socket::{Kind, Socket},
     stream::channel,
-    sys::{self, array::Array, pointer::Pointer, signals, thread},
+    sys::{self, array::Array, pointer::Pointer, signals},
     types::Fd,
 };
 
@@ -58,8 +59,8 @@ pub struct Attachment {
 
 static CURRENT: Pointer<Attachment> = Pointer::new();
 static LIVES: AtomicU32 = AtomicU32::new(0);
-/// The thread that attaches now; 0: none.
-static ATTACHING: AtomicUsize = AtomicUsize::new(0);
+/// Held by the thread that attaches.
+static ATTACHING: OwnerLock = OwnerLock::new();
 /// When the next try may be made: CLOCK_MONOTONIC in nanoseconds.
 static NEXT_TRY: AtomicU64 = AtomicU64::new(0);
 
@@ -202,15 +203,15 @@ static HAS_RING: AtomicBool = AtomicBool::new(false);
 /// Lets `make` make a ring, unless this process is attached to a daemon. `None`: it is. Where one was made (`make` answers true) it
 /// never will be.
 pub fn make_ring(make: impl FnOnce() -> bool) -> Option<bool> {
-    if attached().is_some() || !begin_attaching() {
+    if attached().is_some() {
         return None;
     }
+    let _attaching = ATTACHING.lock().ok()?;
     // Another thread may have been first.
     let made = current().is_none().then(make);
     if made == Some(true) {
         HAS_RING.store(true, Relaxed);
     }
-    ATTACHING.store(0, Release);
     made
 }
 
@@ -222,38 +223,15 @@ pub fn attached() -> Option<&'static Attachment> {
     if fs_shm::wait::is_confined() || HAS_RING.load(Relaxed) {
         return None;
     }
-    if !begin_attaching() {
-        return current();
-    }
+    // A signal handler in the middle of its own thread's attaching has none.
+    let _attaching = ATTACHING.lock().ok()?;
     let may = || !HAS_RING.load(Relaxed) && now() >= NEXT_TRY.load(Relaxed);
-    let made = current().or_else(|| if may() { attach() } else { None });
-    ATTACHING.store(0, Release);
-    made
-}
-
-/// Waits for the turn to attach. False: another thread has attached, or this very thread has the turn (a signal handler in the middle
-/// of its thread's attaching).
-fn begin_attaching() -> bool {
-    let me = thread::me();
-    let mut rounds = 0;
-    loop {
-        match ATTACHING.compare_exchange(0, me, Acquire, Relaxed) {
-            Ok(_) => return true,
-            Err(other) if other == me => return false,
-            Err(_) => {}
-        }
-        rounds += 1;
-        table::pause(rounds);
-        if current().is_some() {
-            return false;
-        }
-    }
+    current().or_else(|| if may() { attach() } else { None })
 }
 
 /// A signal handler has jumped out of what this thread was in the middle of.
 pub(crate) fn jumped() {
-    // Lost: it was in the middle of nothing.
-    let _ = ATTACHING.compare_exchange(thread::me(), 0, AcqRel, Relaxed);
+    ATTACHING.break_own();
     numbers::jumped();
     if let Some(attachment) = current() {
         attachment.client.break_own_lock();
@@ -296,7 +274,8 @@ pub(crate) fn enter(mut client: Client, resume: bool) -> Option<(&'static Attach
 
 /// In a forked child: `attachment` was made for it.
 pub(crate) fn become_child(attachment: Option<Box<Attachment>>) {
-    ATTACHING.store(0, Relaxed);
+    // Whoever was attaching is the parent's.
+    let _whole = ATTACHING.reset();
     let parent = CURRENT.load();
     // What changes from here on is no change of the parent's.
     CURRENT.store(None);
