@@ -6,6 +6,7 @@ use crate::netns::Flow;
 use crate::sys::{netns_cookie, raw_option};
 use crate::wire::ListenerOptions;
 use fs_shm::channel::Options;
+use fs_shm::channel::sockopt::SocketOption;
 use libc::SOL_SOCKET;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -123,7 +124,7 @@ impl DefaultOptions {
         // One for IPv6 has the options of IPv4 too. Without any there are no listeners either.
         let socket = socket(AddressFamily::INET6).or_else(|_| socket(AddressFamily::INET));
         let values = |socket: rustix::fd::OwnedFd| {
-            Options::NAMES.iter().map(|&(level, name)| value(socket.as_fd(), level, name)).collect()
+            Options::table().iter().map(|option| value(socket.as_fd(), option.level, option.name)).collect()
         };
         Self(socket.map(values).unwrap_or_default())
     }
@@ -131,7 +132,7 @@ impl DefaultOptions {
     /// What an application has set on its listening socket.
     pub(super) fn changed_on(&self, socket: BorrowedFd<'_>) -> ListenerOptions {
         let mut inherited = Options::default();
-        for (number, &(level, name)) in Options::NAMES.iter().enumerate() {
+        for (number, &SocketOption { level, name, .. }) in Options::table().iter().enumerate() {
             let value = value(socket, level, name);
             if !value.is_empty() && self.0.get(number) != Some(&value) && !inherited.note(number, &value) {
                 tracing::debug!(level, name, "a listener's option that the stack does not have");

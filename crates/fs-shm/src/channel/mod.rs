@@ -13,7 +13,7 @@ mod options;
 mod port;
 mod ready;
 mod short;
-mod sockopt;
+pub mod sockopt;
 pub mod state;
 #[cfg(test)]
 mod tests;

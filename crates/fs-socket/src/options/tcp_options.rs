@@ -13,11 +13,15 @@ use std::time::Instant;
 
 use fs_shm::{
     Channel, Shutdown,
-    channel::{Algorithm, Answer, INFO, Options, state::Phase},
+    channel::{
+        Algorithm, Answer, INFO, Options,
+        sockopt::{Doer, Matters, SocketOption, matters},
+        state::Phase,
+    },
 };
 use libc::{
-    SO_PEEK_OFF, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_TCP, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN,
-    TCP_INFO, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK,
+    SO_PEEK_OFF, SOL_SOCKET, SOL_TCP, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_FASTOPEN, TCP_INFO, TCP_MAXSEG,
+    TCP_NODELAY, TCP_QUICKACK,
 };
 use rustix::io::Errno;
 
@@ -29,89 +33,27 @@ use crate::{
     types::Fd,
 };
 
-/// Where an option of [`KERNEL_ONLY`] has a meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Matters {
-    /// On the wire: it is about packets, of which there are none between two processes of this host.
-    OnWire,
-    /// On every connection.
-    Everywhere,
-}
-use Matters::{Everywhere, OnWire};
-
-/// Options that are the kernel's work: it makes or takes other packets, or says more with them, than the stack.
-const KERNEL_ONLY: [(i32, i32, Matters); 29] = [
-    (SOL_SOCKET, 5, OnWire),      // SO_DONTROUTE
-    (SOL_SOCKET, 25, OnWire),     // SO_BINDTODEVICE
-    (SOL_SOCKET, 26, Everywhere), // SO_ATTACH_FILTER
-    (SOL_SOCKET, 36, OnWire),     // SO_MARK
-    (SOL_SOCKET, 37, Everywhere), // SO_TIMESTAMPING
-    (SOL_SOCKET, SO_PEEK_OFF, Everywhere),
-    (SOL_SOCKET, 50, Everywhere), // SO_ATTACH_BPF
-    (SOL_SOCKET, 51, Everywhere), // SO_ATTACH_REUSEPORT_CBPF
-    (SOL_SOCKET, 52, Everywhere), // SO_ATTACH_REUSEPORT_EBPF
-    (SOL_SOCKET, 60, Everywhere), // SO_ZEROCOPY
-    (SOL_SOCKET, 61, Everywhere), // SO_TXTIME
-    (SOL_SOCKET, 62, OnWire),     // SO_BINDTOIFINDEX
-    (SOL_SOCKET, 65, Everywhere), // SO_TIMESTAMPING_NEW
-    (SOL_TCP, 8, OnWire),         // TCP_LINGER2
-    (SOL_TCP, 14, Everywhere),    // TCP_MD5SIG
-    (SOL_TCP, 19, Everywhere),    // TCP_REPAIR
-    (SOL_TCP, 27, OnWire),        // TCP_SAVE_SYN
-    (SOL_TCP, 31, Everywhere),    // TCP_ULP
-    (SOL_TCP, 32, Everywhere),    // TCP_MD5SIG_EXT
-    (SOL_TCP, 37, OnWire),        // TCP_TX_DELAY
-    (SOL_TCP, 38, Everywhere),    // TCP_AO_ADD_KEY
-    (SOL_IP, 4, OnWire),          // IP_OPTIONS
-    (SOL_IP, 19, OnWire),         // IP_TRANSPARENT
-    (SOL_IP, 21, OnWire),         // IP_MINTTL
-    (SOL_IPV6, 54, OnWire),       // IPV6_HOPOPTS
-    (SOL_IPV6, 57, OnWire),       // IPV6_RTHDR
-    (SOL_IPV6, 59, OnWire),       // IPV6_DSTOPTS
-    (SOL_IPV6, 73, OnWire),       // IPV6_MINHOPCOUNT
-    (SOL_IPV6, 75, OnWire),       // IPV6_TRANSPARENT
-];
-
-/// Where it matters that an option was set to this value; `None`: nowhere.
-fn matters(level: i32, name: i32, value: &[u8]) -> Option<Matters> {
-    let (.., matters) = KERNEL_ONLY.iter().find(|&&(of, option, _)| (of, option) == (level, name))?;
-    // An offset of 0 is one; what is off is negative.
-    let off = if (level, name) == (SOL_SOCKET, SO_PEEK_OFF) {
-        value.first_chunk().is_some_and(|value| i32::from_ne_bytes(*value) < 0)
-    } else {
-        (4..=8).contains(&value.len()) && value.iter().all(|&byte| byte == 0)
-    };
-    (!off).then_some(*matters)
-}
-
 /// A socket on which this was set before it was connected stays on the kernel. Turned off (0), it does not matter.
 pub(crate) fn is_kernel_only(level: i32, name: i32, value: &[u8]) -> bool {
-    // A congestion control that the kernel has and the stack has not.
-    let foreign = (level, name) == (SOL_TCP, TCP_CONGESTION) && Algorithm::from_name(value).is_none();
-    foreign || matters(level, name, value).is_some()
+    matters(level, name, value).is_some()
 }
 
 /// Why an option cannot be set on a channel any more that would have kept it on the kernel: as from a kernel that does not
 /// have it.
 pub(crate) fn too_late(channel: &Channel<'static>, level: i32, name: i32, value: &[u8]) -> Option<Errno> {
+    if (level, name) == (SOL_TCP, TCP_CONGESTION) {
+        // The core answers, as the kernel for a module that it does not have (`set_first`).
+        return None;
+    }
     let matters = matters(level, name, value)?;
     let without_it = if (level, name) == (SOL_SOCKET, SO_PEEK_OFF) { Errno::OPNOTSUPP } else { Errno::NOPROTOOPT };
-    (channel.is_wire() || matters == Everywhere).then_some(without_it)
+    (channel.is_wire() || matters == Matters::Everywhere).then_some(without_it)
 }
-
-/// Options whose unset value cannot be told from one that was set: what an inherited socket has is not carried over.
-const AMBIGUOUS: [(i32, i32); 6] = [
-    (SOL_TCP, TCP_MAXSEG),
-    (SOL_TCP, 10),
-    (SOL_TCP, TCP_CONGESTION),
-    (SOL_SOCKET, 8),
-    (SOL_SOCKET, 7),
-    (SOL_SOCKET, 47),
-];
 
 /// What may have been set on a socket that was inherited: bits by [`Options::number`].
 pub(crate) fn inherited() -> u32 {
-    let numbers = Options::NAMES.iter().enumerate().filter(|(_, name)| !AMBIGUOUS.contains(name));
+    let is_told = |option: &SocketOption| matches!(option.doer, Doer::Core { is_ambiguous: false, .. });
+    let numbers = Options::table().iter().enumerate().filter(|(_, option)| is_told(option));
     numbers.fold(0, |bits, (number, _)| bits | 1 << number)
 }
 
@@ -162,7 +104,7 @@ pub(crate) fn was_set(fd: Fd, socket: &'static Socket, level: i32, name: i32) {
 /// Reads an option's value as the kernel has it: it clamps some.
 fn read(fd: Fd, number: usize, options: &mut Options) {
     let mut value = [0; Options::VALUE_MAX];
-    let Some(&(level, name)) = Options::NAMES.get(number) else { return };
+    let Some(&SocketOption { level, name, .. }) = Options::table().get(number) else { return };
     if let Ok(len) = call::getsockopt(fd, level, name, &mut value) {
         // A value that the stack has nothing for: refused before (`set_first`), or the socket stays on the kernel.
         let _known = options.note(number, &value[..len.min(Options::VALUE_MAX)]);
@@ -173,7 +115,7 @@ fn read(fd: Fd, number: usize, options: &mut Options) {
 pub(crate) fn gather(fd: Fd, socket: &Socket) -> Options {
     let mut options = Options::default();
     let wishes = socket.wishes().load(Relaxed);
-    for number in (0..Options::NAMES.len()).filter(|number| wishes >> number & 1 != 0) {
+    for number in (0..Options::table().len()).filter(|number| wishes >> number & 1 != 0) {
         read(fd, number, &mut options);
     }
     options
@@ -330,22 +272,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_on_the_kernel() {
-        let on = 1_i32.to_ne_bytes();
-        assert!(is_kernel_only(SOL_SOCKET, 36, &on) && is_kernel_only(SOL_TCP, 31, b"tls"));
-        assert!(!is_kernel_only(SOL_SOCKET, 36, &[0; 4]), "SO_MARK 0 is none");
-        assert!(
-            is_kernel_only(SOL_SOCKET, SO_PEEK_OFF, &[0; 4]) && !is_kernel_only(SOL_SOCKET, SO_PEEK_OFF, &[255; 4])
-        );
-        assert!(!is_kernel_only(SOL_TCP, 1, &on));
-        assert!(is_kernel_only(SOL_TCP, TCP_CONGESTION, b"vegas") && !is_kernel_only(SOL_TCP, TCP_CONGESTION, b"bbr"));
-    }
-
-    #[test]
     fn inherited_sockets_carry_what_can_be_told() {
         let number = |level, name| Options::number(level, name).unwrap();
         let has = |level, name| inherited() >> number(level, name) & 1 != 0;
-        assert!(has(SOL_TCP, 1) && has(SOL_SOCKET, 9) && has(SOL_TCP, 4));
-        assert!(!has(SOL_SOCKET, 8) && !has(SOL_TCP, TCP_MAXSEG));
+        assert!(has(SOL_TCP, TCP_NODELAY) && has(SOL_SOCKET, libc::SO_KEEPALIVE) && has(SOL_TCP, libc::TCP_KEEPIDLE));
+        assert!(!has(SOL_SOCKET, libc::SO_RCVBUF) && !has(SOL_TCP, TCP_MAXSEG));
     }
 }
