@@ -127,7 +127,14 @@ impl Ours {
             accept_partial_checksum: false,
         });
         let all = Cidr { addr: any, prefix: 0 };
-        stack.set_routes(vec![Route { to: all, gateway: Some(gateway), iface: IFACE, metric: 0, source: None }]);
+        stack.set_routes(vec![Route {
+            to: all,
+            gateway: Some(gateway),
+            iface: IFACE,
+            metric: 0,
+            source: None,
+            refusal: None,
+        }]);
         stack.set_neighbour(IFACE, gateway, Some(GATEWAY_MAC));
         let at = SocketAddr::new(at, SERVER.1);
         let options = TcpOptions { nodelay: true, ..TcpOptions::default() };

@@ -75,7 +75,14 @@ impl Shard {
             accept_partial_checksum: false,
         });
         let to = Cidr { addr: Ipv4Addr::UNSPECIFIED.into(), prefix: 0 };
-        stack.set_routes(vec![Route { to, gateway: Some(gateway), iface: IFACE, metric: 0, source: None }]);
+        stack.set_routes(vec![Route {
+            to,
+            gateway: Some(gateway),
+            iface: IFACE,
+            metric: 0,
+            source: None,
+            refusal: None,
+        }]);
         stack.set_neighbour(IFACE, gateway, Some(GATEWAY_MAC));
         let options = TcpOptions { nodelay: true, send_buffer: Some(SEND_BUFFER), ..TcpOptions::default() };
         let at = SocketAddr::new(at, SERVER.1);

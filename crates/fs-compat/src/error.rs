@@ -21,6 +21,7 @@ fn errno(error: Error) -> i32 {
         Error::AddrNotAvailable => libc::EADDRNOTAVAIL,
         Error::NetworkUnreachable => libc::ENETUNREACH,
         Error::HostUnreachable => libc::EHOSTUNREACH,
+        Error::Prohibited => libc::EACCES,
         Error::MessageSize => libc::EMSGSIZE,
         Error::NoBuffers => libc::ENOBUFS,
         Error::InvalidInput => libc::EINVAL,
@@ -61,6 +62,7 @@ mod tests {
             (Error::AddrNotAvailable, ErrorKind::AddrNotAvailable),
             (Error::NetworkUnreachable, ErrorKind::NetworkUnreachable),
             (Error::HostUnreachable, ErrorKind::HostUnreachable),
+            (Error::Prohibited, ErrorKind::PermissionDenied),
             (Error::InvalidInput, ErrorKind::InvalidInput),
         ];
         for (error, kind) in expected {

@@ -327,4 +327,19 @@ pub struct Route {
     pub metric: u32,
     /// The address of ours that packets come from, unless a socket has its own (`ip route … src`).
     pub source: Option<IpAddr>,
+    /// Nothing goes there, for this reason; gateway and interface say nothing then.
+    pub refusal: Option<Refusal>,
+}
+
+/// Why a route leads nowhere: a route of one of these types (`ip route add unreachable …`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// `unreachable`: EHOSTUNREACH.
+    Unreachable,
+    /// `blackhole`: EINVAL.
+    Blackhole,
+    /// `prohibit`: EACCES.
+    Prohibit,
+    /// `throw`: as if there were no route, ENETUNREACH.
+    Throw,
 }

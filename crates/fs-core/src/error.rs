@@ -29,6 +29,8 @@ pub enum Error {
     NetworkUnreachable,
     /// The neighbour does not answer, or ICMP host unreachable (EHOSTUNREACH).
     HostUnreachable,
+    /// A route forbids that destination (EACCES).
+    Prohibited,
     /// A datagram is larger than can be sent (EMSGSIZE).
     MessageSize,
     /// No frame, slot or budget left (ENOBUFS).
@@ -53,6 +55,7 @@ impl fmt::Display for Error {
             Error::AddrNotAvailable => "address not available",
             Error::NetworkUnreachable => "network is unreachable",
             Error::HostUnreachable => "no route to host",
+            Error::Prohibited => "permission denied",
             Error::MessageSize => "message too long",
             Error::NoBuffers => "no buffer space available",
             Error::InvalidInput => "invalid argument",

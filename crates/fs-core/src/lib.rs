@@ -37,8 +37,8 @@ mod tx;
 mod wire;
 
 pub use config::{
-    Addressing, Cidr, CongestionControl, Ecn, FastOpen, Framing, Interface, Limits, Route, Secret, StackConfig,
-    TcpConfig,
+    Addressing, Cidr, CongestionControl, Ecn, FastOpen, Framing, Interface, Limits, Refusal, Route, Secret,
+    StackConfig, TcpConfig,
 };
 pub use drop_reason::DropReason;
 pub use error::Error;

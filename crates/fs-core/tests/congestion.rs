@@ -18,7 +18,7 @@ fn stack(last: u8, control: CongestionControl, frames: usize) -> Stack<HeapPool>
         tx_checksum: false,
         accept_partial_checksum: false,
     });
-    stack.set_routes(vec![Route { to: addr, gateway: None, iface, metric: 0, source: None }]);
+    stack.set_routes(vec![Route { to: addr, gateway: None, iface, metric: 0, source: None, refusal: None }]);
     stack
 }
 

@@ -327,7 +327,7 @@ fn a_neighbour_learned_on_one_core_is_known_on_all() {
             tx_checksum: false,
             accept_partial_checksum: false,
         });
-        stack.set_routes(vec![Route { to: net, gateway: None, iface, metric: 0, source: None }]);
+        stack.set_routes(vec![Route { to: net, gateway: None, iface, metric: 0, source: None, refusal: None }]);
         stack
     };
     let (mut asking, mut hearing) = (shard(1), shard(0));

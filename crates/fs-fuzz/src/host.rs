@@ -133,7 +133,7 @@ impl Host {
                 tx_checksum: plan.tx_checksum,
                 accept_partial_checksum: false,
             });
-            routes.push(Route { to: addr, gateway: None, iface, metric: 0, source: None });
+            routes.push(Route { to: addr, gateway: None, iface, metric: 0, source: None, refusal: None });
         }
         stack.set_routes(routes);
         let now = Instant::from_millis(5);
@@ -172,7 +172,7 @@ impl Host {
     pub fn route(&mut self, iface: u8, other: u8) {
         let net = |iface: u8| Cidr { addr: address_on(iface, 0), prefix: 24 };
         let mut routes: Vec<_> = (0..self.ifaces)
-            .map(|i| Route { to: net(i), gateway: None, iface: IfaceId(i), metric: 0, source: None })
+            .map(|i| Route { to: net(i), gateway: None, iface: IfaceId(i), metric: 0, source: None, refusal: None })
             .collect();
         for iface in 0..self.ifaces {
             let (addr, mac) = (address_on(iface, other), mac(iface, other));
@@ -181,7 +181,7 @@ impl Host {
         if iface > 0 {
             let to = Cidr { addr: address_on(0, other), prefix: 32 };
             let gateway = Some(address_on(iface, other));
-            routes.push(Route { to, gateway, iface: IfaceId(iface), metric: 0, source: None });
+            routes.push(Route { to, gateway, iface: IfaceId(iface), metric: 0, source: None, refusal: None });
         }
         self.stack.set_routes(routes);
     }

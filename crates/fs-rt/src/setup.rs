@@ -277,11 +277,25 @@ fn standalone_routes(standalone: &[Standalone]) -> Vec<Route> {
     let mut routes = Vec::new();
     for (n, own) in standalone.iter().enumerate() {
         let iface = IfaceId(n as u8);
-        routes.extend(own.addrs.iter().map(|&to| Route { to, gateway: None, iface, metric: 0, source: None }));
+        routes.extend(own.addrs.iter().map(|&to| Route {
+            to,
+            gateway: None,
+            iface,
+            metric: 0,
+            source: None,
+            refusal: None,
+        }));
         routes.extend(own.gateways.iter().map(|&gateway| {
             let any: IpAddr =
                 if gateway.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            Route { to: Cidr { addr: any, prefix: 0 }, gateway: Some(gateway), iface, metric: 0, source: None }
+            Route {
+                to: Cidr { addr: any, prefix: 0 },
+                gateway: Some(gateway),
+                iface,
+                metric: 0,
+                source: None,
+                refusal: None,
+            }
         }));
     }
     routes

@@ -264,8 +264,14 @@ impl Host {
                 accept_partial_checksum: false,
             });
             assert_eq!(iface, IFACE);
-            let on_link =
-                |addr, prefix| Route { to: Cidr { addr, prefix }, gateway: None, iface, metric: 0, source: None };
+            let on_link = |addr, prefix| Route {
+                to: Cidr { addr, prefix },
+                gateway: None,
+                iface,
+                metric: 0,
+                source: None,
+                refusal: None,
+            };
             stack.set_routes(vec![
                 on_link(Ipv4Addr::new(10, 77, 0, 0).into(), 24),
                 on_link(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0).into(), 64),

@@ -135,7 +135,10 @@ impl Ours {
             accept_partial_checksum: false,
         });
         stack.set_routes(
-            addrs.iter().map(|&to| Route { to, gateway: None, iface: IFACE, metric: 0, source: None }).collect(),
+            addrs
+                .iter()
+                .map(|&to| Route { to, gateway: None, iface: IFACE, metric: 0, source: None, refusal: None })
+                .collect(),
         );
         let (we, they) = (SocketAddr::new(address(case, OURS), PORT), SocketAddr::new(address(case, SMOL), PORT));
         let exchange =

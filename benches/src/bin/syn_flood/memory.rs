@@ -37,7 +37,7 @@ fn flood(seed: u64) -> Result<f64> {
     });
     let gateway = IpAddr::from([10, 77, 1, 2]);
     let all = Cidr { addr: IpAddr::from([0, 0, 0, 0]), prefix: 0 };
-    let route = |to, gateway| Route { to, gateway, iface, metric: 0, source: None };
+    let route = |to, gateway| Route { to, gateway, iface, metric: 0, source: None, refusal: None };
     stack.set_routes(vec![route(own, None), route(all, Some(gateway))]);
     stack.set_neighbour(iface, gateway, Some([2, 0, 0, 0, 0, 1]));
     let at = std::net::SocketAddr::new(own.addr, fs_tests::servers::HTTPD_PORT);

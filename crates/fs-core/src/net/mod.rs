@@ -132,15 +132,24 @@ impl Net {
 
     /// The way to a destination.
     pub(crate) fn path_to(&mut self, remote: IpAddr) -> Result<PathId, Error> {
-        let hop = self.routes.lookup(remote).ok_or(Error::NetworkUnreachable)?;
+        let hop = self.routes.lookup(remote)?;
         self.paths.path(hop).ok_or(Error::NoBuffers)
+    }
+
+    /// The way to a destination for who has one already: `None` keeps that, because there is no other. A route that refuses the
+    /// destination is a way too, on which nothing leaves.
+    pub(crate) fn way_to(&mut self, remote: IpAddr) -> Option<PathId> {
+        match self.path_to(remote) {
+            Ok(path) => Some(path),
+            Err(_) => self.routes.refuses(remote).then_some(PathId::NOWHERE),
+        }
     }
 
     /// Looks the way to a destination up again if it is not as of today's routes, or leads nowhere any more.
     pub(crate) fn renew(&mut self, path: &mut PathId, epoch: &mut u8, remote: IpAddr) {
         let is_stale = self.path(*path).state() == PathState::Stale;
         if (is_stale || *epoch != self.route_epoch)
-            && let Ok(found) = self.path_to(remote)
+            && let Some(found) = self.way_to(remote)
         {
             (*path, *epoch) = (found, self.route_epoch);
         }

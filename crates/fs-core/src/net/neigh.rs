@@ -27,6 +27,8 @@ use queue::{Due, Waiting};
 /// Paths at most: 64 bytes each, so 1 MiB. Linux keeps 1024 neighbours per family (`gc_thresh3`).
 pub(crate) const PATHS_MAX: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 14;
+/// One less than fit: no path has the generation of [`PathId::NOWHERE`].
+const GENERATIONS: u32 = u32::MAX >> INDEX_BITS;
 
 /// Time between two requests for a neighbour: RFC 1122 2.3.2.1 allows one a second, RFC 4861 section 10
 /// (RETRANS_TIMER) says the same.
@@ -47,6 +49,9 @@ pub(crate) const REFRESH: Duration = Duration::from_secs(60);
 pub(crate) struct PathId(u32);
 
 impl PathId {
+    /// Of a path that never was: its state is [`PathState::Stale`] for ever.
+    pub(crate) const NOWHERE: PathId = PathId(u32::MAX);
+
     fn new(index: usize, generation: u32) -> Self {
         PathId(index as u32 | generation << INDEX_BITS)
     }
@@ -169,7 +174,7 @@ impl PathTable {
         let index = if self.paths.len() < PATHS_MAX { self.paths.len() } else { self.recycle()? };
         match self.paths.get_mut(index) {
             Some(old) => {
-                path.generation = (old.generation + 1) & (u32::MAX >> INDEX_BITS);
+                path.generation = (old.generation + 1) % GENERATIONS;
                 *old = path;
             }
             None => self.paths.push(path),

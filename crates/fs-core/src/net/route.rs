@@ -1,6 +1,7 @@
 //! First station on the way out: which interface, which next hop, which source address.
 
-use crate::config::{Cidr, Interface, Route};
+use crate::config::{Cidr, Interface, Refusal, Route};
+use crate::error::Error;
 use crate::frame::IfaceId;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -50,10 +51,24 @@ impl RouteTable {
     }
 
     /// The next hop by the route to a destination.
-    pub(crate) fn lookup(&self, to: IpAddr) -> Option<NextHop> {
+    ///
+    /// # Errors
+    /// Those of a call to such a destination, as Linux has them (`fib_props`, `ip6_rt_type_to_error`).
+    pub(crate) fn lookup(&self, to: IpAddr) -> Result<NextHop, Error> {
         let to = to.to_canonical();
-        let route = self.route(to)?;
-        Some(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) })
+        let route = self.route(to).ok_or(Error::NetworkUnreachable)?;
+        match route.refusal {
+            None => Ok(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) }),
+            Some(Refusal::Unreachable) => Err(Error::HostUnreachable),
+            Some(Refusal::Blackhole) => Err(Error::InvalidInput),
+            Some(Refusal::Prohibit) => Err(Error::Prohibited),
+            Some(Refusal::Throw) => Err(Error::NetworkUnreachable),
+        }
+    }
+
+    /// The route to a destination says that nothing may go there.
+    pub(crate) fn refuses(&self, to: IpAddr) -> bool {
+        self.route(to.to_canonical()).is_some_and(|route| route.refusal.is_some())
     }
 
     /// The routes in the order in which they are tried.

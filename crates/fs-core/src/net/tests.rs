@@ -23,7 +23,7 @@ fn net() -> Net {
         accept_partial_checksum: false,
     });
     assert_eq!(iface, FIRST);
-    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None }]);
+    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None, refusal: None }]);
     net
 }
 
@@ -88,6 +88,31 @@ fn routes_and_addresses_begin_an_epoch() {
     net.update(FIRST, |interface| interface.addrs.clear());
     assert_ne!(net.route_epoch(), epoch);
     assert!(!net.is_local(ip(1)));
+}
+
+/// Linux drops what a socket sends to such a destination, and tries again with each retransmission.
+#[test]
+fn a_refused_destination_is_no_way_until_the_route_is_gone() {
+    let (mut net, mut pool, mut stats) = (net(), HeapPool::new(8, 2048), Stats::default());
+    let own = Cidr { addr: ip(1), prefix: 24 };
+    let route = Route { to: own, gateway: None, iface: FIRST, metric: 0, source: None, refusal: None };
+    let (mut path, mut epoch) = (net.path_to(ip(2)).unwrap(), net.route_epoch());
+    let before = path;
+    let to = Cidr { addr: ip(2), prefix: 32 };
+    net.set_routes(alloc::vec![route, Route { to, refusal: Some(crate::config::Refusal::Blackhole), ..route }]);
+    assert_eq!(net.path_to(ip(2)), Err(Error::InvalidInput));
+    net.renew(&mut path, &mut epoch, ip(2));
+    assert_eq!((path, net.path(path).state()), (PathId::NOWHERE, PathState::Stale));
+    let frame = packet(&mut pool);
+    net.send(&mut pool, &mut stats, path, Instant::from_millis(5), frame);
+    assert_eq!((pool.in_use(), net.waiting_and_paths().0), (0, 0), "dropped");
+    net.set_routes(alloc::vec![route]);
+    net.renew(&mut path, &mut epoch, ip(2));
+    assert_eq!(path, before);
+    // Without any route what was known stays.
+    net.set_routes(Vec::new());
+    net.renew(&mut path, &mut epoch, ip(2));
+    assert_eq!(path, before);
 }
 
 #[test]

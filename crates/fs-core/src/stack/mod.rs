@@ -15,7 +15,7 @@ use crate::flow::{CoreId, FlowKey, Protocol};
 use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::frame_queue::FrameNodes;
 use crate::net::Net;
-use crate::net::neigh::PathState;
+use crate::net::neigh::{PathId, PathState};
 use crate::outbox::{CoreMessage, Outbound, Outbox};
 use crate::rx::batch::Batch;
 use crate::rx::cookie::CookieJar;
@@ -429,13 +429,16 @@ impl<P: FramePool> Stack<P> {
 fn reroute(tcb: &mut Tcb, net: &mut Net, store: &mut TxStore, now: Instant, index: u32) {
     tcb.route_epoch = net.route_epoch();
     let remote = tcb.key().remote_ip();
-    let Ok(path) = net.path_to(remote) else { return };
+    let Some(path) = net.way_to(remote) else { return };
     let listed = Flags::IN_ACK_LIST.with(Flags::IN_DATA_LIST);
     if path != tcb.path && tcb.flags.any(listed) {
         net.unqueue(index);
         tcb.flags.clear(listed);
     }
     tcb.path = path;
+    if path == PathId::NOWHERE {
+        return;
+    }
     let mss = net.mss_to(path, remote, now) - tcb.stamps_len();
     tcb.fit_path(store, mss, now);
 }

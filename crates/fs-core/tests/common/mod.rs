@@ -43,7 +43,7 @@ pub(crate) fn stack_of(cores: u16, plan: Plan) -> Stack<HeapPool> {
         tx_checksum: false,
         accept_partial_checksum: false,
     });
-    let route = |to| Route { to, gateway: None, iface, metric: 0, source: None };
+    let route = |to| Route { to, gateway: None, iface, metric: 0, source: None, refusal: None };
     stack.set_routes(vec![route(v4), route(v6)]);
     stack
 }

@@ -55,7 +55,7 @@ fn reroute(lab: &mut Lab) -> IfaceId {
         tx_checksum: false,
         accept_partial_checksum: false,
     });
-    lab.stack.set_routes(vec![Route { to, gateway: None, iface, metric: 0, source: None }]);
+    lab.stack.set_routes(vec![Route { to, gateway: None, iface, metric: 0, source: None, refusal: None }]);
     iface
 }
 

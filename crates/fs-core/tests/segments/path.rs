@@ -140,6 +140,46 @@ fn segments_follow_the_links_mtu() {
     }
 }
 
+/// A route that refuses the destination comes and goes beside an open connection: nothing is sent meanwhile, and all arrives
+/// afterwards; connects fail as Linux's do.
+#[test]
+fn a_route_that_refuses_stops_a_connection_for_as_long_as_it_is_there() {
+    let config = TcpConfig { mtu_probing: false, ..TcpConfig::default() };
+    let mut lab = Lab::new(config);
+    let mut conn = lab.accept_with(4000, syn_options(None, true, Some(7)), TcpOptions::default());
+    let to = Cidr { addr: Lab::host(false, 2), prefix: 32 };
+    let route = Route { to, gateway: None, iface: IfaceId(0), metric: 0, source: None, refusal: None };
+    let all = Route { to: Cidr { prefix: 0, ..to }, ..route };
+    lab.stack.tcp_send(conn.id, &[1; 1000]).unwrap();
+    assert_eq!(sizes(&mut lab), [1000]);
+    let refusals = [
+        (Refusal::Unreachable, Error::HostUnreachable),
+        (Refusal::Blackhole, Error::InvalidInput),
+        (Refusal::Prohibit, Error::Prohibited),
+        (Refusal::Throw, Error::NetworkUnreachable),
+    ];
+    for (refusal, error) in refusals {
+        lab.stack.set_routes(vec![all, Route { refusal: Some(refusal), ..route }]);
+        let remote = SocketAddr::new(to.addr, 9);
+        let connect = Connect { remote, local: None, options: TcpOptions::default() };
+        assert_eq!(lab.stack.tcp_connect(connect).unwrap_err(), error);
+    }
+    lab.stack.tcp_send(conn.id, &[2; 300]).unwrap();
+    // Its timer runs, and the core comes to rest in between.
+    for _ in 0..40 {
+        lab.pass(Duration::from_millis(500));
+        assert_eq!(sizes(&mut lab), []);
+    }
+    lab.stack.set_routes(vec![all]);
+    lab.pass(Duration::from_secs(60));
+    let mut sent = sizes(&mut lab);
+    assert!(sent.first() == Some(&1000), "{sent:?}");
+    acknowledge(&mut lab, &mut conn, 1000);
+    lab.pass(Duration::from_secs(1));
+    sent.extend(sizes(&mut lab));
+    assert!(sent.contains(&300), "{sent:?}");
+}
+
 /// Another gateway takes over while handshakes are under way: what is sent again goes by it, and so does all of the connection.
 #[test]
 fn handshakes_follow_another_gateway() {
@@ -152,7 +192,7 @@ fn handshakes_follow_another_gateway() {
     let by = |lab: &mut Lab, gateway: u8| {
         let to = Cidr { addr: Lab::host(false, 2), prefix: 32 };
         let gateway = Some(Lab::host(false, gateway));
-        lab.stack.set_routes(vec![Route { to, gateway, iface: IfaceId(0), metric: 0, source: None }]);
+        lab.stack.set_routes(vec![Route { to, gateway, iface: IfaceId(0), metric: 0, source: None, refusal: None }]);
     };
     for gateway in [253, 254] {
         lab.stack.set_neighbour(IfaceId(0), Lab::host(false, gateway), Some(mac(gateway)));

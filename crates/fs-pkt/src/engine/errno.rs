@@ -16,6 +16,7 @@ pub(super) fn errno(error: Error) -> i32 {
         Error::AddrNotAvailable => libc::EADDRNOTAVAIL,
         Error::NetworkUnreachable => libc::ENETUNREACH,
         Error::HostUnreachable => libc::EHOSTUNREACH,
+        Error::Prohibited => libc::EACCES,
         Error::MessageSize => libc::EMSGSIZE,
         Error::NoBuffers => libc::ENOBUFS,
         Error::InvalidInput => libc::EINVAL,

@@ -128,7 +128,14 @@ impl Engine {
             tx_checksum: false,
             accept_partial_checksum: false,
         });
-        let any = |addr: IpAddr| Route { to: Cidr { addr, prefix: 0 }, gateway: None, iface, metric: 0, source: None };
+        let any = |addr: IpAddr| Route {
+            to: Cidr { addr, prefix: 0 },
+            gateway: None,
+            iface,
+            metric: 0,
+            source: None,
+            refusal: None,
+        };
         stack.set_routes(vec![any(Ipv4Addr::UNSPECIFIED.into()), any(Ipv6Addr::UNSPECIFIED.into())]);
         stack.set_now(START);
         stack

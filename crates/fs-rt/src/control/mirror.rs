@@ -6,7 +6,7 @@
 use super::WorldChange;
 use super::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices};
 use crate::ports::Addresses;
-use fs_core::{Cidr, IfaceId, Route};
+use fs_core::{Cidr, IfaceId, Refusal, Route};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
@@ -287,7 +287,7 @@ impl Mirror {
         Ok(())
     }
 
-    fn route(&self, message: &RouteMessage, into: &mut Vec<Route>) {
+    pub(super) fn route(&self, message: &RouteMessage, into: &mut Vec<Route>) {
         let RouteHeader { table, kind, destination_prefix_length: prefix, flags, .. } = message.header;
         let mut table = u32::from(table);
         let mut to = None;
@@ -305,16 +305,28 @@ impl Mirror {
                 other => hop.take(other),
             }
         }
-        let is_usable = kind == RouteType::Unicast && !flags.contains(RouteFlags::Dead);
-        if !is_usable || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        let refusal = match kind {
+            RouteType::Unicast => None,
+            RouteType::Unreachable => Some(Refusal::Unreachable),
+            RouteType::BlackHole => Some(Refusal::Blackhole),
+            RouteType::Prohibit => Some(Refusal::Prohibit),
+            RouteType::Throw => Some(Refusal::Throw),
+            _ => return,
+        };
+        if flags.contains(RouteFlags::Dead) || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
             return;
         }
         let v4 = message.header.address_family == netlink_packet_route::AddressFamily::Inet;
         let any: IpAddr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let to = Cidr { addr: to.unwrap_or(any), prefix };
+        if refusal.is_some() {
+            // It has no device, or (IPv6) the loopback device.
+            into.push(Route { to, gateway: None, iface: IfaceId(0), metric, source: None, refusal });
+            return;
+        }
         let mut add = |hop: Hop| {
             if let Some(iface) = hop.device.and_then(|index| self.iface_of(index)) {
-                into.push(Route { to, gateway: hop.gateway, iface, metric, source });
+                into.push(Route { to, gateway: hop.gateway, iface, metric, source, refusal: None });
             }
         };
         add(hop);

@@ -1,5 +1,8 @@
 use super::mirror::Device;
 use super::*;
+use fs_core::Refusal;
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use std::net::Ipv4Addr;
 
 #[test]
@@ -53,4 +56,30 @@ fn cores_and_the_control_thread_exchange_two_buffers_for_ever() {
         asked.clear();
     }
     assert_eq!(buffers.len(), 2);
+}
+
+/// They have no device of ours, and count all the same.
+#[test]
+fn routes_that_refuse_are_mirrored() {
+    let mirror = Mirror::read(&[1]).unwrap();
+    let route = |kind, v6: bool| {
+        let mut message = RouteMessage::default();
+        message.header.address_family = if v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        (message.header.kind, message.header.table) = (kind, RouteHeader::RT_TABLE_MAIN);
+        message.header.destination_prefix_length = 16;
+        let to =
+            if v6 { RouteAddress::Inet6("fd77::".parse().unwrap()) } else { RouteAddress::Inet([10, 9, 0, 0].into()) };
+        message.attributes = vec![RouteAttribute::Destination(to), RouteAttribute::Priority(7)];
+        let mut routes = Vec::new();
+        mirror.route(&message, &mut routes);
+        routes.iter().map(|route| (route.to.prefix, route.metric, route.refusal)).collect::<Vec<_>>()
+    };
+    for v6 in [false, true] {
+        let refusal = |kind| route(kind, v6);
+        assert_eq!(refusal(RouteType::Unreachable), [(16, 7, Some(Refusal::Unreachable))]);
+        assert_eq!(refusal(RouteType::BlackHole), [(16, 7, Some(Refusal::Blackhole))]);
+        assert_eq!(refusal(RouteType::Prohibit), [(16, 7, Some(Refusal::Prohibit))]);
+        assert_eq!(refusal(RouteType::Throw), [(16, 7, Some(Refusal::Throw))]);
+        assert_eq!((refusal(RouteType::Unicast), refusal(RouteType::Local)), (vec![], vec![]), "by no device of ours");
+    }
 }

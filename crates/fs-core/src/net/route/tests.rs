@@ -14,7 +14,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn route(to: &str, gateway: Option<&str>, iface: u8, metric: u32) -> Route {
-    Route { to: cidr(to), gateway: gateway.map(ip), iface: IfaceId(iface), metric, source: None }
+    Route { to: cidr(to), gateway: gateway.map(ip), iface: IfaceId(iface), metric, source: None, refusal: None }
 }
 
 fn interface(addrs: &[&str]) -> Interface {
@@ -37,7 +37,7 @@ fn table(routes: Vec<Route>) -> RouteTable {
 }
 
 fn hop(table: &RouteTable, to: &str) -> Option<(u8, std::string::String)> {
-    table.lookup(ip(to)).map(|hop| (hop.iface.0, hop.addr.to_string()))
+    table.lookup(ip(to)).ok().map(|hop| (hop.iface.0, hop.addr.to_string()))
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn the_longest_prefix_wins_then_the_metric() {
 
 #[test]
 fn no_route() {
-    assert_eq!(RouteTable::default().lookup(ip("10.0.0.1")), None);
+    assert_eq!(RouteTable::default().lookup(ip("10.0.0.1")), Err(Error::NetworkUnreachable));
     let table = table(std::vec![route("10.0.0.0/8", None, 0, 0)]);
-    assert_eq!(table.lookup(ip("11.0.0.1")), None);
-    assert_eq!(table.lookup(ip("::a00:1")), None, "families do not mix");
+    assert_eq!(table.lookup(ip("11.0.0.1")), Err(Error::NetworkUnreachable));
+    assert_eq!(table.lookup(ip("::a00:1")), Err(Error::NetworkUnreachable), "families do not mix");
 }
 
 #[test]
@@ -107,6 +107,33 @@ fn source_addresses() {
 }
 
 #[test]
+fn a_route_may_refuse() {
+    let refusing = |to, metric, refusal| Route { refusal: Some(refusal), ..route(to, None, 0, metric) };
+    let table = table(std::vec![
+        route("0.0.0.0/0", Some("10.77.1.254"), 1, 0),
+        refusing("10.1.0.0/16", 0, Refusal::Unreachable),
+        refusing("10.2.0.0/16", 0, Refusal::Blackhole),
+        refusing("10.3.0.0/16", 0, Refusal::Prohibit),
+        refusing("10.4.0.0/16", 0, Refusal::Throw),
+        route("10.1.5.0/24", None, 2, 0),
+        refusing("10.5.0.0/16", 100, Refusal::Unreachable),
+        route("10.5.0.0/16", None, 3, 50),
+        refusing("10.6.0.0/16", 50, Refusal::Unreachable),
+        route("10.6.0.0/16", None, 3, 100),
+        refusing("fd77:1::/64", 1024, Refusal::Prohibit),
+    ]);
+    let lookup = |to| table.lookup(ip(to)).map(|hop| hop.iface.0);
+    assert_eq!(lookup("10.1.0.1"), Err(Error::HostUnreachable));
+    assert_eq!(lookup("10.2.0.1"), Err(Error::InvalidInput));
+    assert_eq!(lookup("10.3.0.1"), Err(Error::Prohibited));
+    assert_eq!(lookup("10.4.0.1"), Err(Error::NetworkUnreachable));
+    assert_eq!((lookup("10.1.5.1"), lookup("10.7.0.1")), (Ok(2), Ok(1)), "the longest prefix decides");
+    assert_eq!((lookup("10.5.0.1"), lookup("10.6.0.1")), (Ok(3), Err(Error::HostUnreachable)), "then the metric");
+    assert_eq!(lookup("fd77:1::1"), Err(Error::Prohibited));
+    assert!(table.refuses(ip("10.4.0.1")) && !table.refuses(ip("10.1.5.1")) && !table.refuses(ip("fd78::1")));
+}
+
+#[test]
 fn a_route_may_name_the_source() {
     let mut table = RouteTable::default();
     let named = Route { source: Some(ip("10.0.0.7")), ..route("10.5.0.0/16", Some("10.0.0.1"), 0, 0) };
@@ -137,7 +164,7 @@ proptest! {
         let routes: Vec<Route> = cidrs
             .iter()
             .enumerate()
-            .map(|(n, (to, metric))| Route { to: *to, gateway: None, iface: IfaceId(n as u8), metric: *metric, source: None })
+            .map(|(n, (to, metric))| Route { to: *to, gateway: None, iface: IfaceId(n as u8), metric: *metric, source: None, refusal: None })
             .collect();
         let inside = |cidr: &Cidr| {
             let IpAddr::V4(addr) = cidr.addr else { unreachable!() };
@@ -146,6 +173,6 @@ proptest! {
         };
         let best = routes.iter().filter(|route| inside(&route.to)).min_by_key(|route| (Reverse(route.to.prefix), route.metric));
         let found = table(routes.clone()).lookup(IpAddr::V4(to.into()));
-        prop_assert_eq!(found.map(|hop| hop.iface), best.map(|route| route.iface));
+        prop_assert_eq!(found.ok().map(|hop| hop.iface), best.map(|route| route.iface));
     }
 }

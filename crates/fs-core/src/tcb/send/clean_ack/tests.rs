@@ -55,7 +55,7 @@ pub(crate) fn lab_of(count: u32) -> Lab {
         tx_checksum: false,
         accept_partial_checksum: false,
     });
-    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None }]);
+    net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None, refusal: None }]);
     let mut now = Instant::from_millis(10_000);
     let path = net.path_to(address(2, 0).ip()).unwrap_or_default();
     let peer =
