@@ -220,7 +220,19 @@ impl UdpSocket {
     /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one of what is left: all of them or none. `target:
     /// None` is the peer that was set.
     pub fn try_send_segments(&self, buf: &[u8], size: usize, target: Option<SocketAddr>) -> io::Result<usize> {
-        self.call(|stack, id| stack.udp_send_segments(id, buf, size, target))
+        self.try_send_segments_marked(buf, size, target, None)
+    }
+
+    /// As [`UdpSocket::try_send_segments`], with the type of service or traffic class of these datagrams alone (IP_TOS or
+    /// IPV6_TCLASS with sendmsg), ECN bits too; `None` is the socket's.
+    pub fn try_send_segments_marked(
+        &self,
+        buf: &[u8],
+        size: usize,
+        target: Option<SocketAddr>,
+        tos: Option<u8>,
+    ) -> io::Result<usize> {
+        self.call(|stack, id| stack.udp_send_segments_marked(id, buf, size, target, tos))
     }
 
     /// Sends datagrams until one fails (sendmmsg): how many were sent. An error only if it was the first.
@@ -241,8 +253,8 @@ impl UdpSocket {
         }
     }
 
-    /// Receives as many datagrams of one sender and size as fit into `buf` (UDP_GRO): all bytes' description, and the
-    /// size of each (the last may be shorter).
+    /// Receives as many datagrams of one sender, size and type of service as fit into `buf` (UDP_GRO): all bytes'
+    /// description, and the size of each (the last may be shorter).
     pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
         match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
             (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {

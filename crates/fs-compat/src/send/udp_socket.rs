@@ -31,6 +31,9 @@ const RECEIVED_BYTES: usize = 4 << 20;
 /// Sends that wait for each core; then a sender has to wait.
 const TO_SEND: usize = 256;
 
+/// The ECN field (RFC 3168) of a type of service or a traffic class.
+const ECN: u8 = 3;
+
 /// Datagrams that one poll moves each way before other tasks of the core have their turn.
 const AT_ONCE: usize = 64;
 
@@ -41,6 +44,9 @@ pub(super) struct Received {
     pub(super) from: SocketAddr,
     #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
     pub(super) to: SocketAddr,
+    /// ECN field, where it is known.
+    #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
+    pub(super) ecn: Option<u8>,
 }
 
 /// Datagrams of `size` bytes, the last one perhaps shorter.
@@ -50,6 +56,8 @@ pub(super) struct Outgoing {
     pub(super) size: usize,
     /// Rather lost than fragmented.
     pub(super) whole: bool,
+    /// ECN field, in place of the socket's.
+    pub(super) ecn: Option<u8>,
 }
 
 struct Link {
@@ -140,7 +148,8 @@ impl Task {
     fn send(&self, cx: &mut Context<'_>, out: &Outgoing) -> Poll<io::Result<usize>> {
         if out.whole || out.data.len() > out.size {
             // By the engine alone, which does not fragment.
-            match self.socket.try_send_segments(&out.data, out.size, Some(out.to)) {
+            let tos = out.ecn.map(|ecn| self.tos & !ECN | ecn);
+            match self.socket.try_send_segments_marked(&out.data, out.size, Some(out.to), tos) {
                 Err(full) if full.kind() == io::ErrorKind::WouldBlock => {
                     std::task::ready!(self.socket.poll_send_ready(cx))?;
                     cx.waker().wake_by_ref();
@@ -201,7 +210,8 @@ impl Task {
                     let data = self.buf[..meta.len].to_vec();
                     let stride = stride.max(1);
                     let waiting = self.link.bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-                    let received = Received { data, stride, from: meta.from, to: meta.to };
+                    let ecn = meta.tos.map(|tos| tos & ECN);
+                    let received = Received { data, stride, from: meta.from, to: meta.to, ecn };
                     let len = received.data.len();
                     if waiting > RECEIVED_BYTES || self.link.received.push(received).is_err() {
                         self.link.bytes.fetch_sub(len, Ordering::Relaxed);
@@ -407,7 +417,8 @@ impl UdpSocket {
         if buf.len() > usize::from(u16::MAX) {
             return Some(Err(io::Error::from_raw_os_error(libc::EMSGSIZE)));
         }
-        let sent = self.push(to, || Outgoing { data: buf.to_vec(), to, size: buf.len().max(1), whole: false });
+        let sent =
+            self.push(to, || Outgoing { data: buf.to_vec(), to, size: buf.len().max(1), whole: false, ecn: None });
         sent.map(|sent| sent.map(|()| buf.len()))
     }
 

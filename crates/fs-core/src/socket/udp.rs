@@ -51,12 +51,15 @@ pub struct UdpMeta {
     pub from: SocketAddr,
     /// The address of ours that it was sent to.
     pub to: SocketAddr,
+    /// IPv4's type of service or IPv6's traffic class as it arrived, ECN bits too (IP_RECVTOS, IPV6_RECVTCLASS). `None` where
+    /// the kernel received it, which was not asked.
+    pub tos: Option<u8>,
 }
 
 impl UdpMeta {
     /// Of a datagram of `len` bytes.
     pub const fn new(len: usize, from: SocketAddr, to: SocketAddr) -> Self {
-        Self { len, from, to }
+        Self { len, from, to, tos: None }
     }
 }
 

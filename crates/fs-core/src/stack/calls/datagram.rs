@@ -17,7 +17,7 @@ pub(super) struct Way {
     key: FlowKey,
     path: PathId,
     /// Hop limit, and type of service or traffic class.
-    marks: (u8, u8),
+    pub(super) marks: (u8, u8),
     /// Largest payload.
     most: usize,
 }

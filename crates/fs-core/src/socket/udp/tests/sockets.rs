@@ -124,13 +124,13 @@ fn datagrams_are_kept_apart_and_in_order() {
     assert_eq!((table.frames_held(), pool.in_use()), (4, 4), "an empty datagram holds no frame");
 
     let mut buf = [0; 64];
-    let meta = UdpMeta { len: 3, from: at(PEER), to: at(HERE) };
+    let meta = UdpMeta { len: 3, from: at(PEER), to: at(HERE), tos: Some(3) };
     assert_eq!(table.recv(&mut pool, id, &mut buf, true), Ok(meta), "peeked");
     assert_eq!(table.recv(&mut pool, id, &mut buf, false), Ok(meta));
     assert_eq!(&buf[..3], b"one");
     assert_eq!(table.recv(&mut pool, id, &mut buf, false), Ok(UdpMeta { len: 12, ..meta }));
     assert_eq!(&buf[..12], b"chained data");
-    let empty = UdpMeta { len: 0, from: at("10.77.1.3:9"), to: at(HERE) };
+    let empty = UdpMeta { len: 0, from: at("10.77.1.3:9"), to: at(HERE), tos: Some(3) };
     assert_eq!(table.recv(&mut pool, id, &mut buf, false), Ok(empty));
     assert_eq!(table.recv(&mut pool, id, &mut buf, false), Err(Error::WouldBlock));
     assert_eq!((table.frames_held(), pool.in_use()), (0, 0));
