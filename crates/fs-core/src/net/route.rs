@@ -39,21 +39,27 @@ impl RouteTable {
         given - self.routes.len()
     }
 
-    /// The route of the longest matching prefix; among equals the lowest metric, then the first given.
-    fn route(&self, to: IpAddr) -> Option<&Route> {
-        self.routes.iter().find(|route| contains(&route.to, to))
+    /// The route of the longest matching prefix, by `device` if that is given; among equals the lowest metric, then the first
+    /// given.
+    fn route(&self, to: IpAddr, device: Option<IfaceId>) -> Option<&Route> {
+        let leaves_by = |route: &Route| device.is_none_or(|device| device == route.iface);
+        self.routes.iter().find(|route| leaves_by(route) && contains(&route.to, to))
     }
 
     /// The address of ours that the route to a destination names.
-    pub(crate) fn source(&self, to: IpAddr) -> Option<IpAddr> {
-        self.route(to.to_canonical())?.source
+    pub(crate) fn source(&self, to: IpAddr, device: Option<IfaceId>) -> Option<IpAddr> {
+        self.route(to.to_canonical(), device)?.source
     }
 
-    /// The next hop by the route to a destination.
-    pub(crate) fn lookup(&self, to: IpAddr) -> Option<NextHop> {
+    /// The next hop by the route to a destination. For a socket that is bound to a `device` without a route there, IPv4
+    /// destinations are on its link (as Linux: `ip_route_output_key_hash_rcu`).
+    pub(crate) fn lookup(&self, to: IpAddr, device: Option<IfaceId>) -> Option<NextHop> {
         let to = to.to_canonical();
-        let route = self.route(to)?;
-        Some(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) })
+        match (self.route(to, device), device) {
+            (Some(route), _) => Some(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) }),
+            (None, Some(iface)) if to.is_ipv4() => Some(NextHop { iface, addr: to }),
+            (None, _) => None,
+        }
     }
 
     /// The routes in the order in which they are tried.
