@@ -81,6 +81,62 @@ fn clients_on_fastsock() -> Result<()> {
     })
 }
 
+/// ECN of quinn's datagrams (RFC 9000, 13.4): it goes on marking them only while its peer tells it the marks that have come, each
+/// congestion mark too. Counted by the kernel at the client's end, where every hundredth is made a congestion mark.
+const MARKS: &str = "
+    table inet marks {
+        counter sent {} counter sent_without {} counter came {} counter came_without {}
+        chain out {
+            type filter hook output priority 0;
+            udp dport != PORT udp sport != PORT return
+            ip ecn != not-ect counter name sent
+            ip ecn not-ect counter name sent_without
+            ip ecn ect0 numgen inc mod 100 == 50 ip ecn set ce
+        }
+        chain in {
+            type filter hook input priority 0;
+            udp dport != PORT udp sport != PORT return
+            ip ecn != not-ect counter name came
+            ip ecn not-ect counter name came_without
+        }
+    }";
+
+/// The counters of `MARKS`.
+fn marks(lab: &Lab) -> Result<[u64; 4]> {
+    let mut counts = [0; 4];
+    for (count, name) in counts.iter_mut().zip(["sent", "sent_without", "came", "came_without"]) {
+        let said = lab.run(Ns::Client, "nft", &["list", "counter", "inet", "marks", name])?;
+        let packets = said.split("packets ").nth(1).and_then(|rest| rest.split(' ').next()).context("a counter")?;
+        *count = packets.parse()?;
+    }
+    Ok(counts)
+}
+
+#[test]
+fn congestion_marks_of_quinn() -> Result<()> {
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        lab.run(Ns::Client, "nft", &[&MARKS.replace("PORT", "8003")])?;
+        for (of, server, client, to) in
+            [("server", Ns::Host, Ns::Client, FRONT), ("client", Ns::Client, Ns::Host, CLIENT)]
+        {
+            let (serving, asking) =
+                if server == Ns::Host { (ON_FASTSOCK, ON_KERNEL) } else { (ON_KERNEL, ON_FASTSOCK) };
+            let before = marks(lab)?;
+            let mut servers = serve(lab, server, serving)?;
+            let args = [&["ask"][..], asking, &["--only", "quinn", "--bytes", "20000000", to]].concat();
+            lab.run(client, &path()?, &args)?;
+            let now = marks(lab)?;
+            let [sent, sent_without, came, came_without] = std::array::from_fn(|i| now[i] - before[i]);
+            println!("{of} on fastsock: {sent} marked and {sent_without} not to it, {came} and {came_without} from it");
+            ensure!(came > 5000 && came_without * 10 < came, "the {of} does not mark what it sends");
+            ensure!(sent > 500 && sent_without * 10 < sent, "the {of} does not tell the marks that come to it");
+            servers.kill()?;
+        }
+        Ok(())
+    })
+}
+
 /// reqwest opens its connections itself, and none can be given to it: it runs as it is, under the preloaded library.
 #[test]
 fn reqwest_under_preload() -> Result<()> {

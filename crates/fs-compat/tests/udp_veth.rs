@@ -8,8 +8,8 @@ mod veth;
 
 use fs_compat::UdpSocket;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use veth::{OURS, PEER, Wire, at};
@@ -239,4 +239,41 @@ fn groups_and_broadcasts_of_any_thread() {
     });
     run.unwrap();
     echoing.join().unwrap();
+}
+
+#[test]
+fn a_socket_of_the_kernels_is_taken_over_and_given_back() {
+    let Some(wire) = Wire::up("a socket of the kernel's") else { return };
+    let peer = wire.peer.enter(|| std::net::UdpSocket::bind(at(PEER, 53)).unwrap());
+    let run = wire.ours.enter(|| {
+        let given = std::net::UdpSocket::bind(at(OURS, 4000)).unwrap();
+        given.set_ttl(9).unwrap();
+        given.set_broadcast(true).unwrap();
+        peer.send_to(b"before", at(OURS, 4000)).unwrap();
+        let (peer, given) = (Arc::new(peer), Arc::new(Mutex::new(Some(given))));
+        Wire::runtime().run(move |_| {
+            let (peer, given) = (peer.clone(), given.clone());
+            async move {
+                let given = given.lock().unwrap().take().unwrap();
+                let by_device = || fs_rt::CoreRef::require().unwrap().look(|stack| stack.stats().udp_received);
+                let socket = UdpSocket::from_std(given).unwrap();
+                assert_eq!((socket.ttl().unwrap(), socket.broadcast().unwrap()), (9, true));
+                let mut buf = [0; 100];
+                let heard = async |socket: &UdpSocket, buf: &mut [u8]| {
+                    tokio::time::timeout(Duration::from_secs(20), socket.recv_from(buf)).await.unwrap().unwrap()
+                };
+                assert_eq!((heard(&socket, &mut buf).await, by_device()), ((6, at(PEER, 53)), 0), "what waited in it");
+                peer.send_to(b"meanwhile", at(OURS, 4000)).unwrap();
+                assert_eq!((heard(&socket, &mut buf).await, by_device()), ((9, at(PEER, 53)), 1), "by the device");
+                socket.connect(at(PEER, 53)).await.unwrap();
+                let back = socket.into_std().unwrap();
+                assert_eq!((back.peer_addr().unwrap(), back.local_addr().unwrap()), (at(PEER, 53), at(OURS, 4000)));
+                back.set_nonblocking(false).unwrap();
+                back.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                peer.send_to(b"afterwards", at(OURS, 4000)).unwrap();
+                assert_eq!((back.recv(&mut buf).unwrap(), by_device()), (10, 1));
+            }
+        })
+    });
+    run.unwrap();
 }

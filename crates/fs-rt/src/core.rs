@@ -310,6 +310,18 @@ impl CoreRef {
         Ok(answer.map(|id| (id, lease)))
     }
 
+    /// As [`CoreRef::bind_udp`], with a non-blocking socket of the kernel that is bound to `at`: it is what reserves the port from here on.
+    ///
+    /// # Errors
+    /// `Unsupported` in standalone addressing.
+    pub fn bind_udp_by(&self, at: SocketAddr, socket: OwnedFd) -> io::Result<Result<(UdpId, PortLease), Error>> {
+        let shared = self.0.shared.clone();
+        let at = shared.ports.acquire_by(Protocol::Udp, at, socket)?;
+        let lease = PortLease(Rc::new(Lease { shared, protocol: Protocol::Udp, at, carried: Cell::new(false) }));
+        let answer = self.stack(|stack| stack.udp_bind(at));
+        Ok(answer.map(|id| (id, lease)))
+    }
+
     /// Closes a UDP socket.
     pub fn close_udp(&self, id: UdpId) {
         self.stack(|stack| stack.udp_close(id));

@@ -5,6 +5,7 @@ use fs_core::{Histogram, IfaceId, Protocol, Stats};
 use fs_xdp::{LinkStats, Share};
 use std::borrow::Cow;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -217,6 +218,28 @@ impl Handle {
     /// True while a core listens, or has connections, on a port that somebody else holds.
     pub fn holds(&self, at: SocketAddr) -> bool {
         self.shared.ports.is_used(Protocol::Tcp, at)
+    }
+
+    /// The interface of the runtime's device of that name.
+    ///
+    /// # Errors
+    /// `NotFound`, with the names that there are: no socket of the runtime can be bound to another device.
+    pub fn device(&self, name: &[u8]) -> io::Result<IfaceId> {
+        let devices = self.shared.devices();
+        let at = devices.iter().position(|device| device.as_bytes() == name);
+        at.map(|n| IfaceId(n as u8)).ok_or_else(|| {
+            let (name, devices) = (String::from_utf8_lossy(name), devices.join(", "));
+            let hint = "add it with .device(…), or use fs_compat::socket2";
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{name} is no device of this runtime, which has {devices}: {hint}"),
+            )
+        })
+    }
+
+    /// The name of an interface's device.
+    pub fn device_name(&self, IfaceId(n): IfaceId) -> Option<&str> {
+        self.shared.devices().get(usize::from(n)).map(String::as_str)
     }
 
     /// True once a shutdown has begun.

@@ -149,6 +149,17 @@ impl Ports {
         self.take(protocol, at, || Ok(None))
     }
 
+    /// As [`Ports::acquire`], with a socket of the kernel that is bound to `at`, and non-blocking.
+    pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<SocketAddr> {
+        if !self.in_kernel {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "in standalone addressing no socket is the kernel's",
+            ));
+        }
+        self.take(protocol, at, || Ok(Some(Reservation::by(socket))))
+    }
+
     fn take(
         &self,
         protocol: Protocol,

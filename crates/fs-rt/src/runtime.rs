@@ -120,6 +120,11 @@ impl Shared {
         }
     }
 
+    /// The devices' names, by interface.
+    pub(crate) fn devices(&self) -> &[String] {
+        &self.devices
+    }
+
     fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
         self.inboxes[queue as usize % self.inboxes.len()].send(Control::NewQueue { iface, queue, is_new });
     }

@@ -256,6 +256,24 @@ impl TcpSocket {
         Ok(())
     }
 
+    /// SO_BINDTODEVICE: the connection leaves by that device of the runtime, and those that come by another are for others.
+    /// `None` binds to none.
+    ///
+    /// # Errors
+    /// `NotFound` for what is no device of the runtime: `fs_compat::socket2` has sockets for those.
+    pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
+        let runtime = CoreRef::require()?.handle();
+        self.options.borrow_mut().device = interface.map(|name| runtime.device(name)).transpose()?;
+        Ok(())
+    }
+
+    /// The device that [`TcpSocket::bind_device`] has named.
+    pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
+        let runtime = CoreRef::require()?.handle();
+        let name = self.options.borrow().device.and_then(|device| runtime.device_name(device));
+        Ok(name.map(Into::into))
+    }
+
     /// SO_ERROR: a socket that is not connected yet has none.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(None)

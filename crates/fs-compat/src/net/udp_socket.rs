@@ -55,6 +55,54 @@ impl UdpSocket {
         .await
     }
 
+    /// Takes a socket of the kernel over, with its options and its peer: what comes by the runtime's devices is this core's
+    /// from here on, what is left to the kernel still comes by that socket, and so does what waits in it.
+    ///
+    /// # Errors
+    /// Those of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY.
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        let core = CoreRef::require()?;
+        let at = socket.local_addr()?;
+        if at.is_ipv6() && at.ip().is_unspecified() && rustix::net::sockopt::ipv6_v6only(&socket)? {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "a socket with IPV6_V6ONLY: bind to an address"));
+        }
+        let (peer, ttl) = (socket.peer_addr().ok(), socket.ttl()?);
+        let of_v6 = || rustix::net::sockopt::ipv6_tclass(&socket).map(|class| class as u8);
+        let tos = if at.is_ipv4() { rustix::net::sockopt::ip_tos(&socket)? } else { of_v6()? };
+        socket.set_nonblocking(true)?;
+        let (id, lease) = core.bind_udp_by(at, socket.into())?.io()?;
+        // From here on the socket is closed on an error.
+        let mut socket = UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, lease };
+        socket.kernel = KernelSide::of(&socket.lease)?;
+        socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
+        let device = socket.kernel.as_ref().map_or(Ok(None), |kernel| kernel.options().device())?;
+        if let Some(name) = device {
+            socket.bind_device(Some(&name))?;
+        }
+        if ttl != socket.ttl()? {
+            socket.set_ttl(ttl)?;
+        }
+        if let Some(peer) = peer {
+            socket.call(|stack, id| stack.udp_connect(id, peer))?;
+        }
+        Ok(socket)
+    }
+
+    /// The kernel's socket of the port, with the options and the peer that this one has. What has come by the runtime's
+    /// devices and was not received is lost; what comes from here on is that socket's, unless another core has one at the
+    /// same address. It is non-blocking.
+    ///
+    /// # Errors
+    /// `Unsupported` in standalone addressing.
+    pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
+        let none = || io::Error::new(io::ErrorKind::Unsupported, "in standalone addressing no socket is the kernel's");
+        let socket = self.kernel_socket()?.ok_or_else(none)?;
+        if let Ok(peer) = self.peer_addr() {
+            socket.connect(peer)?;
+        }
+        Ok(socket)
+    }
+
     /// Sets the peer: `send` goes there, and only its datagrams are received.
     pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
         each_addr(addr, async |remote| self.call(|stack, id| stack.udp_connect(id, remote))).await
@@ -220,7 +268,19 @@ impl UdpSocket {
     /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one of what is left: all of them or none. `target:
     /// None` is the peer that was set.
     pub fn try_send_segments(&self, buf: &[u8], size: usize, target: Option<SocketAddr>) -> io::Result<usize> {
-        self.call(|stack, id| stack.udp_send_segments(id, buf, size, target))
+        self.try_send_segments_marked(buf, size, target, None)
+    }
+
+    /// As [`UdpSocket::try_send_segments`], with the type of service or traffic class of these datagrams alone (IP_TOS or
+    /// IPV6_TCLASS with sendmsg), ECN bits too; `None` is the socket's.
+    pub fn try_send_segments_marked(
+        &self,
+        buf: &[u8],
+        size: usize,
+        target: Option<SocketAddr>,
+        tos: Option<u8>,
+    ) -> io::Result<usize> {
+        self.call(|stack, id| stack.udp_send_segments_marked(id, buf, size, target, tos))
     }
 
     /// Sends datagrams until one fails (sendmmsg): how many were sent. An error only if it was the first.
@@ -241,8 +301,8 @@ impl UdpSocket {
         }
     }
 
-    /// Receives as many datagrams of one sender and size as fit into `buf` (UDP_GRO): all bytes' description, and the
-    /// size of each (the last may be shorter).
+    /// Receives as many datagrams of one sender, size and type of service as fit into `buf` (UDP_GRO): all bytes'
+    /// description, and the size of each (the last may be shorter).
     pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
         match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
             (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
@@ -449,6 +509,25 @@ impl UdpSocket {
     /// IPV6_TCLASS: see [`UdpSocket::set_tos`].
     pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
         self.set_tos(tclass)
+    }
+
+    /// SO_BINDTODEVICE: it sends by that device of the runtime, and hears only what comes by it. `None` binds to none. What
+    /// passes the kernel's socket of the port is bound too, which the runtime's other sockets there share.
+    ///
+    /// # Errors
+    /// `NotFound` for what is no device of the runtime: `fs_compat::socket2` has sockets for those.
+    pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
+        let device = interface.map(|name| self.core.handle().device(name)).transpose()?;
+        if let Some(kernel) = &self.kernel {
+            kernel.options().bind_device(interface)?;
+        }
+        self.call(|stack, id| stack.udp_set_device(id, device))
+    }
+
+    /// The device that [`UdpSocket::bind_device`] has named.
+    pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
+        let device = self.core.look(|stack| stack.udp_device(self.id)).io()?;
+        Ok(device.and_then(|device| self.core.handle().device_name(device).map(Into::into)))
     }
 
     /// The kernel's socket of the same port, for who sets its options on another thread.

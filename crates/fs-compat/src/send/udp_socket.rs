@@ -9,13 +9,14 @@ use crate::net::tcp_stream::ttl_in_range;
 use crate::net::udp_socket::class_in_range;
 use bytes::BufMut;
 use crossbeam::queue::ArrayQueue;
-use fs_rt::CoreRef;
+use fs_core::IfaceId;
+use fs_rt::{CoreRef, Handle};
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use tokio::io::{Interest, ReadBuf, Ready};
@@ -31,6 +32,9 @@ const RECEIVED_BYTES: usize = 4 << 20;
 /// Sends that wait for each core; then a sender has to wait.
 const TO_SEND: usize = 256;
 
+/// The ECN field (RFC 3168) of a type of service or a traffic class.
+const ECN: u8 = 3;
+
 /// Datagrams that one poll moves each way before other tasks of the core have their turn.
 const AT_ONCE: usize = 64;
 
@@ -41,6 +45,9 @@ pub(super) struct Received {
     pub(super) from: SocketAddr,
     #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
     pub(super) to: SocketAddr,
+    /// ECN field, where it is known.
+    #[cfg_attr(not(feature = "quinn"), expect(dead_code, reason = "quinn asks for it"))]
+    pub(super) ecn: Option<u8>,
 }
 
 /// Datagrams of `size` bytes, the last one perhaps shorter.
@@ -50,6 +57,8 @@ pub(super) struct Outgoing {
     pub(super) size: usize,
     /// Rather lost than fragmented.
     pub(super) whole: bool,
+    /// ECN field, in place of the socket's.
+    pub(super) ecn: Option<u8>,
 }
 
 struct Link {
@@ -66,6 +75,8 @@ struct Link {
     ttl: AtomicU8,
     /// IP_TOS.
     tos: AtomicU8,
+    /// SO_BINDTODEVICE: the interface's number and 1; 0: none.
+    device: AtomicU16,
 }
 
 /// What goes to one core.
@@ -102,6 +113,7 @@ pub struct UdpSocket {
     local: SocketAddr,
     /// The kernel's socket that all cores' sockets of this port share; none in standalone addressing.
     pub(super) kernel: Option<std::net::UdpSocket>,
+    runtime: Handle,
 }
 
 impl std::fmt::Debug for UdpSocket {
@@ -121,9 +133,10 @@ struct Task {
     part: Arc<Part>,
     unsent: Option<Outgoing>,
     buf: Vec<u8>,
-    /// What `Link::ttl` and `Link::tos` were when they were looked at last.
+    /// What `Link::ttl`, `Link::tos` and `Link::device` were when they were looked at last.
     ttl: u8,
     tos: u8,
+    device: u16,
 }
 
 impl Drop for Task {
@@ -140,7 +153,8 @@ impl Task {
     fn send(&self, cx: &mut Context<'_>, out: &Outgoing) -> Poll<io::Result<usize>> {
         if out.whole || out.data.len() > out.size {
             // By the engine alone, which does not fragment.
-            match self.socket.try_send_segments(&out.data, out.size, Some(out.to)) {
+            let tos = out.ecn.map(|ecn| self.tos & !ECN | ecn);
+            match self.socket.try_send_segments_marked(&out.data, out.size, Some(out.to), tos) {
                 Err(full) if full.kind() == io::ErrorKind::WouldBlock => {
                     std::task::ready!(self.socket.poll_send_ready(cx))?;
                     cx.waker().wake_by_ref();
@@ -186,9 +200,18 @@ impl Task {
         let new_tos = std::mem::replace(&mut self.tos, tos) != tos;
         let ttl_set = if new_ttl { self.socket.set_ttl(ttl.into()) } else { Ok(()) };
         let tos_set = if new_tos { self.socket.set_tos(tos.into()) } else { Ok(()) };
-        if let Err(error) = ttl_set.and(tos_set) {
+        let device = self.link.device.load(Ordering::Relaxed);
+        let new_device = std::mem::replace(&mut self.device, device) != device;
+        let device_set = if new_device { self.bind_device(interface(device)) } else { Ok(()) };
+        if let Err(error) = ttl_set.and(tos_set).and(device_set) {
             self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
         }
+    }
+
+    fn bind_device(&self, device: Option<IfaceId>) -> io::Result<()> {
+        let runtime = CoreRef::require()?.handle();
+        let name = device.and_then(|device| runtime.device_name(device));
+        self.socket.bind_device(name.map(str::as_bytes))
     }
 
     fn take_in(&mut self, cx: &mut Context<'_>) -> bool {
@@ -201,7 +224,8 @@ impl Task {
                     let data = self.buf[..meta.len].to_vec();
                     let stride = stride.max(1);
                     let waiting = self.link.bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-                    let received = Received { data, stride, from: meta.from, to: meta.to };
+                    let ecn = meta.tos.map(|tos| tos & ECN);
+                    let received = Received { data, stride, from: meta.from, to: meta.to, ecn };
                     let len = received.data.len();
                     if waiting > RECEIVED_BYTES || self.link.received.push(received).is_err() {
                         self.link.bytes.fetch_sub(len, Ordering::Relaxed);
@@ -259,7 +283,7 @@ impl UdpSocket {
     }
 
     /// As [`UdpSocket::bind`], on every core of `runtime`. One that does not run yet is waited for.
-    pub async fn bind_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<UdpSocket> {
+    pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
             let link = Arc::new(Link {
                 received: ArrayQueue::new(RECEIVED),
@@ -271,6 +295,7 @@ impl UdpSocket {
                 error: AtomicI32::new(0),
                 ttl: AtomicU8::new(0),
                 tos: AtomicU8::new(0),
+                device: AtomicU16::new(0),
             });
             let mut socket = UdpSocket {
                 link: link.clone(),
@@ -280,6 +305,7 @@ impl UdpSocket {
                 peer: Mutex::default(),
                 local: at,
                 kernel: None,
+                runtime: runtime.clone(),
             };
             for core in 0..runtime.cores() {
                 // The first one chooses a port, if it is to be chosen.
@@ -305,6 +331,20 @@ impl UdpSocket {
             Ok(socket)
         })
         .await
+    }
+
+    /// The kernel's socket of the port, with the options and the peer that this one has. What has come by the runtime's
+    /// devices and was not received is lost, and so is what comes until the cores have closed theirs. It is non-blocking.
+    ///
+    /// # Errors
+    /// `Unsupported` in standalone addressing.
+    pub fn into_std(mut self) -> io::Result<std::net::UdpSocket> {
+        let none = || io::Error::new(io::ErrorKind::Unsupported, "in standalone addressing no socket is the kernel's");
+        let socket = self.kernel.take().ok_or_else(none)?;
+        if let Some(peer) = *lock(&self.peer) {
+            socket.connect(peer)?;
+        }
+        Ok(socket)
     }
 
     /// Our address.
@@ -376,6 +416,24 @@ impl UdpSocket {
         self.set_tos(tclass)
     }
 
+    /// SO_BINDTODEVICE: from the cores' next turn on it sends by that device of the runtime, and hears only what comes by it.
+    /// `None` binds to none.
+    ///
+    /// # Errors
+    /// `NotFound` for what is no device of the runtime: `fs_compat::socket2` has sockets for those.
+    pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
+        let device = interface.map(|name| self.runtime.device(name)).transpose()?;
+        self.link.device.store(device.map_or(0, |IfaceId(n)| u16::from(n) + 1), Ordering::Relaxed);
+        self.parts.iter().for_each(|part| part.call.call());
+        Ok(())
+    }
+
+    /// The device that [`UdpSocket::bind_device`] has named.
+    pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
+        let device = interface(self.link.device.load(Ordering::Relaxed));
+        Ok(device.and_then(|device| self.runtime.device_name(device).map(Into::into)))
+    }
+
     fn is_over(&self) -> bool {
         self.link.cores.load(Ordering::Acquire) == 0
     }
@@ -407,7 +465,8 @@ impl UdpSocket {
         if buf.len() > usize::from(u16::MAX) {
             return Some(Err(io::Error::from_raw_os_error(libc::EMSGSIZE)));
         }
-        let sent = self.push(to, || Outgoing { data: buf.to_vec(), to, size: buf.len().max(1), whole: false });
+        let sent =
+            self.push(to, || Outgoing { data: buf.to_vec(), to, size: buf.len().max(1), whole: false, ecn: None });
         sent.map(|sent| sent.map(|()| buf.len()))
     }
 
@@ -693,7 +752,7 @@ impl Task {
         let call = Call::new(bell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Largest UDP payload, and as much as is received together.
-        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0 })
+        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0, device: 0 })
     }
 }
 
@@ -702,6 +761,11 @@ impl Drop for UdpSocket {
         self.link.gone.store(true, Ordering::Release);
         self.parts.iter().for_each(|part| part.call.call());
     }
+}
+
+/// What `Link::device` means.
+fn interface(device: u16) -> Option<IfaceId> {
+    device.checked_sub(1).map(|n| IfaceId(n as u8))
 }
 
 async fn first_of(addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {

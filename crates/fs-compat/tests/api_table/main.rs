@@ -14,32 +14,26 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const NO_DESCRIPTOR: &str =
-    "a socket of the runtime is no descriptor of the kernel: `blocking` and `socket2` have sockets that are";
-const DEVICES: &str = "the runtime's devices and the kernel's routes decide; `bind` to a device's address";
+const CONNECTION: &str = "what the kernel knows of a connection (numbers, windows, what is on its way) it gives to nobody, nor takes \
+     ours: `connect`, or `accept`; `blocking` and `socket2` have sockets that are descriptors";
+const LISTENER: &str = "connections that wait in the kernel's queue could not be accepted here, nor those that wait here there: \
+     `bind` to its address; `blocking` and `socket2` have listeners that are descriptors";
+const ALL_CORES: &str =
+    "each core has to bind its socket, which is to be waited for: `bind`; on a core `net::UdpSocket::from_std`";
 const NOT_LINUX: &str = "not on Linux";
 
 /// Type (those of `send` with its name), method, why it is not here.
 const MISSING: &[(&str, &str, &str)] = &[
-    ("TcpStream", "from_std", NO_DESCRIPTOR),
-    ("TcpStream", "into_std", NO_DESCRIPTOR),
-    ("TcpListener", "from_std", NO_DESCRIPTOR),
-    ("TcpListener", "into_std", NO_DESCRIPTOR),
-    ("TcpSocket", "from_std_stream", NO_DESCRIPTOR),
-    ("TcpSocket", "bind_device", DEVICES),
-    ("TcpSocket", "device", DEVICES),
-    ("UdpSocket", "from_std", NO_DESCRIPTOR),
-    ("UdpSocket", "into_std", NO_DESCRIPTOR),
-    ("UdpSocket", "bind_device", DEVICES),
-    ("UdpSocket", "device", DEVICES),
-    ("send::TcpStream", "from_std", NO_DESCRIPTOR),
-    ("send::TcpStream", "into_std", NO_DESCRIPTOR),
-    ("send::TcpListener", "from_std", NO_DESCRIPTOR),
-    ("send::TcpListener", "into_std", NO_DESCRIPTOR),
-    ("send::UdpSocket", "from_std", NO_DESCRIPTOR),
-    ("send::UdpSocket", "into_std", NO_DESCRIPTOR),
-    ("send::UdpSocket", "bind_device", DEVICES),
-    ("send::UdpSocket", "device", DEVICES),
+    ("TcpStream", "from_std", CONNECTION),
+    ("TcpStream", "into_std", CONNECTION),
+    ("TcpListener", "from_std", LISTENER),
+    ("TcpListener", "into_std", LISTENER),
+    ("TcpSocket", "from_std_stream", CONNECTION),
+    ("send::TcpStream", "from_std", CONNECTION),
+    ("send::TcpStream", "into_std", CONNECTION),
+    ("send::TcpListener", "from_std", LISTENER),
+    ("send::TcpListener", "into_std", LISTENER),
+    ("send::UdpSocket", "from_std", ALL_CORES),
     ("Socket", "set_fib", NOT_LINUX),
     ("Socket", "set_no_peercred", NOT_LINUX),
     ("Socket", "set_nosigpipe", NOT_LINUX),

@@ -33,6 +33,8 @@ pub(crate) struct Net {
     path_mtus: PathMtus,
     /// Neighbours to ask for.
     wanted: Vec<PathId>,
+    /// A socket was bound to a device.
+    bound: bool,
     v4: Vec<u32>,
     v6: Vec<[u8; 16]>,
 }
@@ -47,6 +49,7 @@ impl Net {
             route_epoch: 0,
             path_mtus: PathMtus::default(),
             wanted: Vec::new(),
+            bound: false,
             v4: Vec::new(),
             v6: Vec::new(),
         }
@@ -130,34 +133,45 @@ impl Net {
         }
     }
 
-    /// The way to a destination.
-    pub(crate) fn path_to(&mut self, remote: IpAddr) -> Result<PathId, Error> {
-        let hop = self.routes.lookup(remote)?;
+    /// From now on some sockets are bound to devices.
+    pub(crate) fn note_bound(&mut self) {
+        self.bound = true;
+    }
+
+    /// Some sockets may be bound to devices.
+    #[inline(always)]
+    pub(crate) fn has_bound(&self) -> bool {
+        self.bound
+    }
+
+    /// The way to a destination, by `device` for sockets that are bound to one.
+    pub(crate) fn path_to(&mut self, remote: IpAddr, device: Option<IfaceId>) -> Result<PathId, Error> {
+        let hop = self.routes.lookup(remote, device)?;
         self.paths.path(hop).ok_or(Error::NoBuffers)
     }
 
     /// The way to a destination for who has one already: `None` keeps that, because there is no other. A route that refuses the
     /// destination is a way too, on which nothing leaves.
-    pub(crate) fn way_to(&mut self, remote: IpAddr) -> Option<PathId> {
-        match self.path_to(remote) {
+    pub(crate) fn way_to(&mut self, remote: IpAddr, device: Option<IfaceId>) -> Option<PathId> {
+        match self.path_to(remote, device) {
             Ok(path) => Some(path),
-            Err(_) => self.routes.refuses(remote).then_some(PathId::NOWHERE),
+            Err(_) => self.routes.refuses(remote, device).then_some(PathId::NOWHERE),
         }
     }
 
     /// Looks the way to a destination up again if it is not as of today's routes, or leads nowhere any more.
-    pub(crate) fn renew(&mut self, path: &mut PathId, epoch: &mut u8, remote: IpAddr) {
+    pub(crate) fn renew(&mut self, path: &mut PathId, epoch: &mut u8, remote: IpAddr, device: Option<IfaceId>) {
         let is_stale = self.path(*path).state() == PathState::Stale;
         if (is_stale || *epoch != self.route_epoch)
-            && let Some(found) = self.way_to(remote)
+            && let Some(found) = self.way_to(remote, device)
         {
             (*path, *epoch) = (found, self.route_epoch);
         }
     }
 
     /// Our address for a destination reached by `path`: the route's, else as RFC 6724 has it.
-    pub(crate) fn source_for(&self, path: PathId, remote: IpAddr) -> Option<IpAddr> {
-        let named = self.routes.source(remote).filter(|source| self.is_local(*source));
+    pub(crate) fn source_for(&self, path: PathId, remote: IpAddr, device: Option<IfaceId>) -> Option<IpAddr> {
+        let named = self.routes.source(remote, device).filter(|source| self.is_local(*source));
         named.or_else(|| source_for(&self.interfaces, self.paths.get(path).iface(), remote))
     }
 

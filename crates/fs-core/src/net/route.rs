@@ -40,35 +40,48 @@ impl RouteTable {
         given - self.routes.len()
     }
 
-    /// The route of the longest matching prefix; among equals the lowest metric, then the first given.
-    fn route(&self, to: IpAddr) -> Option<&Route> {
-        self.routes.iter().find(|route| contains(&route.to, to))
+    /// The route of the longest matching prefix, by `device` if that is given; among equals the lowest metric, then the first
+    /// given. What refuses leaves by no device: IPv4 ends there all the same, IPv6 looks on (`fib_table_lookup`, `rt6_score_route`).
+    fn route(&self, to: IpAddr, device: Option<IfaceId>) -> Option<&Route> {
+        let leaves_by = |route: &Route| match (device, route.refusal) {
+            (None, _) => true,
+            (Some(device), None) => device == route.iface,
+            (Some(_), Some(_)) => to.is_ipv4(),
+        };
+        self.routes.iter().find(|route| leaves_by(route) && contains(&route.to, to))
     }
 
     /// The address of ours that the route to a destination names.
-    pub(crate) fn source(&self, to: IpAddr) -> Option<IpAddr> {
-        self.route(to.to_canonical())?.source
+    pub(crate) fn source(&self, to: IpAddr, device: Option<IfaceId>) -> Option<IpAddr> {
+        self.route(to.to_canonical(), device)?.source
     }
 
-    /// The next hop by the route to a destination.
+    /// The next hop by the route to a destination. For a socket that is bound to a `device` and finds no route there, or one that
+    /// refuses, IPv4 destinations are on its link (as Linux: `ip_route_output_key_hash_rcu`).
     ///
     /// # Errors
     /// Those of a call to such a destination, as Linux has them (`fib_props`, `ip6_rt_type_to_error`).
-    pub(crate) fn lookup(&self, to: IpAddr) -> Result<NextHop, Error> {
+    pub(crate) fn lookup(&self, to: IpAddr, device: Option<IfaceId>) -> Result<NextHop, Error> {
         let to = to.to_canonical();
-        let route = self.route(to).ok_or(Error::NetworkUnreachable)?;
-        match route.refusal {
-            None => Ok(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) }),
-            Some(Refusal::Unreachable) => Err(Error::HostUnreachable),
-            Some(Refusal::Blackhole) => Err(Error::InvalidInput),
-            Some(Refusal::Prohibit) => Err(Error::Prohibited),
-            Some(Refusal::Throw) => Err(Error::NetworkUnreachable),
-        }
+        let route = self.route(to, device);
+        let refusal = match (route, device) {
+            (Some(route @ Route { refusal: None, .. }), _) => {
+                return Ok(NextHop { iface: route.iface, addr: route.gateway.unwrap_or(to) });
+            }
+            (_, Some(iface)) if to.is_ipv4() => return Ok(NextHop { iface, addr: to }),
+            (route, _) => route.and_then(|route| route.refusal),
+        };
+        Err(match refusal {
+            None | Some(Refusal::Throw) => Error::NetworkUnreachable,
+            Some(Refusal::Unreachable) => Error::HostUnreachable,
+            Some(Refusal::Blackhole) => Error::InvalidInput,
+            Some(Refusal::Prohibit) => Error::Prohibited,
+        })
     }
 
     /// The route to a destination says that nothing may go there.
-    pub(crate) fn refuses(&self, to: IpAddr) -> bool {
-        self.route(to.to_canonical()).is_some_and(|route| route.refusal.is_some())
+    pub(crate) fn refuses(&self, to: IpAddr, device: Option<IfaceId>) -> bool {
+        self.route(to.to_canonical(), device).is_some_and(|route| route.refusal.is_some())
     }
 
     /// The routes in the order in which they are tried.

@@ -37,7 +37,7 @@ fn packet(pool: &mut HeapPool) -> TxFrame {
 fn a_packet_waits_for_its_neighbour_and_then_for_its_turn() {
     let (mut net, mut pool, mut stats) = (net(), HeapPool::new(8, 2048), Stats::default());
     let now = Instant::from_millis(5);
-    let path = net.path_to(ip(2)).unwrap();
+    let path = net.path_to(ip(2), None).unwrap();
     let frame = packet(&mut pool);
     net.send(&mut pool, &mut stats, path, now, frame);
     assert!(net.queue(FIRST).unwrap().is_empty());
@@ -67,7 +67,7 @@ fn a_packet_waits_for_its_neighbour_and_then_for_its_turn() {
 #[test]
 fn a_neighbour_that_does_not_answer_is_asked_again_after_a_while() {
     let (mut net, now) = (net(), Instant::from_millis(5));
-    let path = net.path_to(ip(3)).unwrap();
+    let path = net.path_to(ip(3), None).unwrap();
     assert!(net.retry(path, now), "nothing is known of it");
     _ = net.set_neighbour(FIRST, ip(3), None, now);
     assert_eq!(net.path(path).state(), PathState::Failed);
@@ -83,7 +83,7 @@ fn routes_and_addresses_begin_an_epoch() {
     let epoch = net.route_epoch();
     net.set_routes(Vec::new());
     assert_ne!(net.route_epoch(), epoch);
-    assert_eq!(net.path_to(ip(2)).unwrap_err(), Error::NetworkUnreachable);
+    assert_eq!(net.path_to(ip(2), None).unwrap_err(), Error::NetworkUnreachable);
     let epoch = net.route_epoch();
     net.update(FIRST, |interface| interface.addrs.clear());
     assert_ne!(net.route_epoch(), epoch);
@@ -96,29 +96,29 @@ fn a_refused_destination_is_no_way_until_the_route_is_gone() {
     let (mut net, mut pool, mut stats) = (net(), HeapPool::new(8, 2048), Stats::default());
     let own = Cidr { addr: ip(1), prefix: 24 };
     let route = Route { to: own, gateway: None, iface: FIRST, metric: 0, source: None, refusal: None };
-    let (mut path, mut epoch) = (net.path_to(ip(2)).unwrap(), net.route_epoch());
+    let (mut path, mut epoch) = (net.path_to(ip(2), None).unwrap(), net.route_epoch());
     let before = path;
     let to = Cidr { addr: ip(2), prefix: 32 };
     net.set_routes(alloc::vec![route, Route { to, refusal: Some(crate::config::Refusal::Blackhole), ..route }]);
-    assert_eq!(net.path_to(ip(2)), Err(Error::InvalidInput));
-    net.renew(&mut path, &mut epoch, ip(2));
+    assert_eq!(net.path_to(ip(2), None), Err(Error::InvalidInput));
+    net.renew(&mut path, &mut epoch, ip(2), None);
     assert_eq!((path, net.path(path).state()), (PathId::NOWHERE, PathState::Stale));
     let frame = packet(&mut pool);
     net.send(&mut pool, &mut stats, path, Instant::from_millis(5), frame);
     assert_eq!((pool.in_use(), net.waiting_and_paths().0), (0, 0), "dropped");
     net.set_routes(alloc::vec![route]);
-    net.renew(&mut path, &mut epoch, ip(2));
+    net.renew(&mut path, &mut epoch, ip(2), None);
     assert_eq!(path, before);
     // Without any route what was known stays.
     net.set_routes(Vec::new());
-    net.renew(&mut path, &mut epoch, ip(2));
+    net.renew(&mut path, &mut epoch, ip(2), None);
     assert_eq!(path, before);
 }
 
 #[test]
 fn what_a_router_says_makes_segments_smaller() {
     let (mut net, now) = (net(), Instant::from_millis(5));
-    let path = net.path_to(ip(2)).unwrap();
+    let path = net.path_to(ip(2), None).unwrap();
     assert_eq!((net.path_mtu(path, ip(2), now), net.mss_to(path, ip(2), now)), (1500, 1460));
     assert!(net.learn_path_mtu(ip(2), 1280, now));
     assert!(!net.learn_path_mtu(ip(2), 1280, now), "no news");
@@ -129,7 +129,7 @@ fn what_a_router_says_makes_segments_smaller() {
 #[test]
 fn a_connection_leaves_the_queues() {
     let mut net = net();
-    let path = net.path_to(ip(2)).unwrap();
+    let path = net.path_to(ip(2), None).unwrap();
     let queue = net.queue_of(path).unwrap();
     queue.push_ack(7);
     queue.push_data(7);

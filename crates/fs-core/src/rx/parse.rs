@@ -94,6 +94,8 @@ pub struct Datagram {
     pub payload_off: u16,
     /// Payload bytes in all frames of the chain together.
     pub payload_len: u32,
+    /// Type of service or traffic class, with its ECN field.
+    pub tos: u8,
 }
 
 /// What a packet turned out to be.
@@ -304,8 +306,8 @@ fn parse_v4(
     let key = |remote_port, local_port| FlowKey::V4 { local: ip.dst, remote: ip.src, local_port, remote_port };
     let pseudo = |len| Sum::pseudo_v4(ip.src, ip.dst, ip.protocol, len);
     match ip.protocol {
-        ipv4::TCP => parse_tcp(transport, off, len, ip.ecn, key, pseudo, check, tail_sum),
-        ipv4::UDP => parse_udp(transport, off, len, false, key, pseudo, check, tail_sum),
+        ipv4::TCP => parse_tcp(transport, off, len, ip.tos & 3, key, pseudo, check, tail_sum),
+        ipv4::UDP => parse_udp(transport, off, len, (false, ip.tos), key, pseudo, check, tail_sum),
         ipv4::ICMP => parse_icmp_v4(transport, ip_off, off, check),
         _ => Err(DropReason::NotOurProtocol),
     }
@@ -335,8 +337,8 @@ fn parse_v6(
     let key = |remote_port, local_port| FlowKey::V6 { local: ip.dst, remote: ip.src, local_port, remote_port };
     let pseudo = |len| Sum::pseudo_v6(&ip.src, &ip.dst, ip.protocol, len);
     match ip.protocol {
-        ipv4::TCP => parse_tcp(transport, off, len, ip.ecn, key, pseudo, check, tail_sum),
-        ipv4::UDP => parse_udp(transport, off, len, true, key, pseudo, check, tail_sum),
+        ipv4::TCP => parse_tcp(transport, off, len, ip.traffic_class & 3, key, pseudo, check, tail_sum),
+        ipv4::UDP => parse_udp(transport, off, len, (true, ip.traffic_class), key, pseudo, check, tail_sum),
         _ => Err(DropReason::NotOurProtocol),
     }
 }
@@ -382,7 +384,7 @@ fn parse_udp(
     transport: &[u8],
     off: usize,
     len: usize,
-    v6: bool,
+    (v6, tos): (bool, u8),
     key: impl FnOnce(u16, u16) -> FlowKey,
     pseudo: impl FnOnce(u32) -> Sum,
     check: &Check,
@@ -407,6 +409,7 @@ fn parse_udp(
         key: key(header.src_port, header.dst_port),
         payload_off: (off + udp::HEADER_LEN) as u16,
         payload_len: (udp_len - udp::HEADER_LEN) as u32,
+        tos,
     }))
 }
 

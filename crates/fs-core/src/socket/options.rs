@@ -1,6 +1,7 @@
 //! Socket options.
 
 use crate::config::{CongestionControl, TcpConfig};
+use crate::frame::IfaceId;
 use crate::time::Duration;
 use core::net::SocketAddr;
 
@@ -96,6 +97,9 @@ pub struct TcpOptions {
     pub tos: u8,
     /// SO_MAX_PACING_RATE in bytes a second; `None`: as congestion control says.
     pub pacing_max: Option<u64>,
+    /// SO_BINDTODEVICE, before it connects or listens: packets leave by this interface, and those that come by another are for
+    /// others.
+    pub device: Option<IfaceId>,
 }
 
 impl TcpOptions {

@@ -19,7 +19,7 @@ use crate::config::Limits;
 use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::flow::{CoreId, FlowKey, Protocol};
-use crate::frame::{FramePool, RxFrame};
+use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::rx::parse::Datagram;
 use crate::socket::event::{Ready, UdpId};
 use crate::wire::icmp::{IcmpError, IcmpErrorKind};
@@ -51,12 +51,15 @@ pub struct UdpMeta {
     pub from: SocketAddr,
     /// The address of ours that it was sent to.
     pub to: SocketAddr,
+    /// IPv4's type of service or IPv6's traffic class as it arrived, ECN bits too (IP_RECVTOS, IPV6_RECVTCLASS). `None` where
+    /// the kernel received it, which was not asked.
+    pub tos: Option<u8>,
 }
 
 impl UdpMeta {
     /// Of a datagram of `len` bytes.
     pub const fn new(len: usize, from: SocketAddr, to: SocketAddr) -> Self {
-        Self { len, from, to }
+        Self { len, from, to, tos: None }
     }
 }
 
@@ -124,7 +127,7 @@ impl UdpTable {
         } else if !self.is_free(local, v6_only) {
             return Err(Error::AddrInUse);
         }
-        let binding = UdpBinding { local, v6_only, remote: None };
+        let binding = UdpBinding { local, v6_only, remote: None, device: None };
         let socket = Socket { binding, ttl: None, tos: 0, error: None, queue: ReceiveQueue::default() };
         let id = self.sockets.insert(socket).ok_or(Error::NoBuffers)?;
         self.ports.insert(local.port(), id.index);
@@ -172,27 +175,28 @@ impl UdpTable {
 
     /// The socket that gets what arrives for this flow: connected before bound address before wildcard.
     #[inline]
-    pub(crate) fn lookup(&self, key: &FlowKey) -> Option<UdpId> {
-        self.best(key).and_then(|(_, index)| self.sockets.id(index))
+    pub(crate) fn lookup(&self, key: &FlowKey, iface: IfaceId) -> Option<UdpId> {
+        self.best(key, iface).and_then(|(_, index)| self.sockets.id(index))
     }
 
     /// Its score, and its slot.
     #[inline]
-    fn best(&self, key: &FlowKey) -> Option<(u8, u32)> {
+    fn best(&self, key: &FlowKey, iface: IfaceId) -> Option<(u8, u32)> {
         let candidates = self.ports.at(key.local_port());
         if candidates.is_empty() {
             return None;
         }
         let (local, remote) = (key.local_ip(), key.remote());
-        let score = |index: &u32| self.sockets.at(*index)?.binding.score(local, remote).map(|score| (score, *index));
+        let score =
+            |index: &u32| self.sockets.at(*index)?.binding.score(local, remote, iface).map(|score| (score, *index));
         candidates.iter().filter_map(score).max_by_key(|(score, _)| *score)
     }
 
     /// The core whose socket gets what arrives for this flow, if that is not a socket of this core: one that fits better
     /// than any here. `choice` spreads flows over the cores that have one each.
     #[inline]
-    pub(crate) fn elsewhere(&self, key: &FlowKey, choice: impl FnOnce() -> u64) -> Option<CoreId> {
-        self.elsewhere.better(key, self.best(key).map(|(score, _)| score), choice)
+    pub(crate) fn elsewhere(&self, key: &FlowKey, iface: IfaceId, choice: impl FnOnce() -> u64) -> Option<CoreId> {
+        self.elsewhere.better(key, iface, self.best(key, iface).map(|(score, _)| score), choice)
     }
 
     /// Another core's news.
@@ -213,10 +217,11 @@ impl UdpTable {
         &mut self,
         pool: &mut P,
         datagram: &Datagram,
+        iface: IfaceId,
         frames: impl IntoIterator<Item = RxFrame>,
     ) -> Result<Option<UdpId>, DropReason> {
         let mut frames = frames.into_iter().map(|frame| frame.frame);
-        let refused = match self.lookup(&datagram.key) {
+        let refused = match self.lookup(&datagram.key, iface) {
             None => DropReason::NoSocket,
             Some(id) => match self.sockets.find_mut(id) {
                 Ok(socket) if self.frames_held < self.limits.frames && socket.queue.has_room(datagram.payload_len) => {
@@ -259,20 +264,20 @@ impl UdpTable {
     }
 
     /// True when some socket would get a datagram of this flow.
-    pub(crate) fn has_socket(&self, key: &FlowKey) -> bool {
-        self.lookup(key).is_some()
+    pub(crate) fn has_socket(&self, key: &FlowKey, iface: IfaceId) -> bool {
+        self.lookup(key, iface).is_some()
     }
 
     /// An ICMP error about a datagram of ours. As in Linux without `IP_RECVERR`, only a connected socket
     /// hears of it, and only of what trying again does not mend (or of a datagram that was too large).
     /// Answers the socket if it became readable by this.
-    pub(crate) fn on_icmp(&mut self, error: &IcmpError) -> Option<UdpId> {
+    pub(crate) fn on_icmp(&mut self, error: &IcmpError, iface: IfaceId) -> Option<UdpId> {
         let counts = error.kind.is_hard()
             || matches!(error.kind, IcmpErrorKind::FragmentationNeeded { .. } | IcmpErrorKind::PacketTooBig { .. });
         if error.protocol != Protocol::Udp || !counts {
             return None;
         }
-        let id = self.lookup(&error.key)?;
+        let id = self.lookup(&error.key, iface)?;
         let socket = self.sockets.find_mut(id).ok().filter(|socket| socket.binding.remote.is_some())?;
         let newly = !socket.ready().contains(Ready::READ);
         socket.error = Some(error.kind.error());
@@ -331,6 +336,12 @@ impl UdpTable {
     /// Sets it, its ECN bits too: a datagram's are its sender's, as in Linux.
     pub(crate) fn set_tos(&mut self, id: UdpId, tos: u8) -> Result<(), Error> {
         self.sockets.find_mut(id)?.tos = tos;
+        Ok(())
+    }
+
+    /// Sets the only interface that it hears and sends by.
+    pub(crate) fn set_device(&mut self, id: UdpId, device: Option<IfaceId>) -> Result<(), Error> {
+        self.sockets.find_mut(id)?.binding.device = device;
         Ok(())
     }
 

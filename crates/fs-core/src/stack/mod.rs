@@ -429,7 +429,7 @@ impl<P: FramePool> Stack<P> {
 fn reroute(tcb: &mut Tcb, net: &mut Net, store: &mut TxStore, now: Instant, index: u32) {
     tcb.route_epoch = net.route_epoch();
     let remote = tcb.key().remote_ip();
-    let Some(path) = net.way_to(remote) else { return };
+    let Some(path) = net.way_to(remote, tcb.device()) else { return };
     let listed = Flags::IN_ACK_LIST.with(Flags::IN_DATA_LIST);
     if path != tcb.path && tcb.flags.any(listed) {
         net.unqueue(index);

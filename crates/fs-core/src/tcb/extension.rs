@@ -7,6 +7,7 @@ use super::recv::reassembly::OutOfOrderQueue;
 use super::send::loss::Loss;
 use super::send::sender::Sender;
 use crate::error::Error;
+use crate::frame::IfaceId;
 use crate::seq::SeqNum;
 use crate::socket::options::{Keepalive, Linger};
 use crate::time::Instant;
@@ -80,6 +81,8 @@ pub(crate) struct Ext {
     /// Last time anything arrived, for keepalive.
     pub(crate) last_received: Instant,
     pub(crate) linger: Linger,
+    /// SO_BINDTODEVICE.
+    pub(crate) device: Option<IfaceId>,
     pub(crate) ttl: Option<u8>,
     /// TOS or traffic class; its ECN bits are zero.
     pub(crate) tos: u8,

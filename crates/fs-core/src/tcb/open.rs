@@ -137,6 +137,9 @@ impl Opening<'_> {
             tcb.flags.put(Flags::NODELAY, options.nodelay);
         } else {
             tcb.apply(options, now);
+            if options.device.is_some() {
+                tcb.ext_mut().device = options.device;
+            }
         }
         tcb
     }

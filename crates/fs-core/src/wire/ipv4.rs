@@ -26,8 +26,8 @@ pub(crate) struct Ipv4View {
     pub protocol: u8,
     /// Time to live.
     pub ttl: u8,
-    /// ECN field (RFC 3168): the low two bits of the TOS octet.
-    pub ecn: u8,
+    /// Type of service: DSCP, and in the low two bits the ECN field (RFC 3168).
+    pub tos: u8,
     /// Length of the header with its options.
     pub header_len: u8,
     /// Length of the whole packet (at least `header_len`).
@@ -63,7 +63,7 @@ pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv4View, DropRea
         dst: u32::from_be_bytes([h[16], h[17], h[18], h[19]]),
         protocol: h[9],
         ttl: h[8],
-        ecn: h[1] & 3,
+        tos: h[1],
         header_len: header_len as u8,
         total_len,
     })

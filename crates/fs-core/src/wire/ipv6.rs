@@ -31,8 +31,8 @@ pub(crate) struct Ipv6View {
     pub protocol: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// ECN field (RFC 3168): the low two bits of the traffic class.
-    pub ecn: u8,
+    /// Traffic class: DSCP, and in the low two bits the ECN field (RFC 3168).
+    pub traffic_class: u8,
     /// Length of the fixed and all extension headers.
     pub header_len: u16,
     /// Length of the whole packet (at least `header_len`).
@@ -53,7 +53,7 @@ pub(crate) fn parse(packet: &[u8], available: usize) -> Result<Ipv6View, DropRea
         dst: *h[24..].first_chunk().ok_or(DropReason::Malformed)?,
         protocol: h[6],
         hop_limit: h[7],
-        ecn: (h[1] >> 4) & 3,
+        traffic_class: h[0] << 4 | h[1] >> 4,
         header_len: HEADER_LEN as u16,
         total_len,
     };

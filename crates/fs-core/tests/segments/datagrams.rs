@@ -67,6 +67,45 @@ fn a_buffer_is_cut_into_datagrams_and_put_together_again() {
 }
 
 #[test]
+fn marks_of_datagrams_are_their_senders_and_are_told() {
+    for v6 in [false, true] {
+        let mut lab = Lab::new(TcpConfig::default());
+        let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(v6, 1), 500)).unwrap();
+        lab.stack.udp_set_tos(id, 0x28).unwrap();
+        let tos = |packet: &[u8]| if v6 { packet[0] << 4 | packet[1] >> 4 } else { packet[1] };
+        for (own, left) in [(None, 0x28), (Some(0xb9), 0xb9), (Some(2), 2)] {
+            assert_eq!(lab.stack.udp_send_segments_marked(id, b"four", 2, Some(peer(v6, 9)), own), Ok(4));
+            assert_eq!(raw(&mut lab).iter().map(|packet| tos(packet)).collect::<Vec<_>>(), [left, left]);
+        }
+        // Those with other marks are not read together.
+        for mark in [2, 2, 3, 0xb8] {
+            let mut packet = udp(v6, 9, 500, b"same");
+            mark_packet(&mut packet, mark);
+            lab.inject(&packet);
+        }
+        let mut buf = [0; 4000];
+        for (mark, total) in [(2, 8), (3, 4), (0xb8, 4)] {
+            let (meta, _) = lab.stack.udp_recv_segments(id, &mut buf).unwrap();
+            assert_eq!((meta.tos, meta.len), (Some(mark), total));
+        }
+    }
+}
+
+/// Sets the type of service, and its checksum right, or the traffic class.
+fn mark_packet(packet: &mut [u8], tos: u8) {
+    if packet[0] >> 4 == 6 {
+        packet[0] = 0x60 | tos >> 4;
+        packet[1] = tos << 4;
+        return;
+    }
+    packet[1] = tos;
+    packet[10..12].fill(0);
+    let sum: u32 = packet[..20].chunks(2).map(|half| u32::from(u16::from_be_bytes([half[0], half[1]]))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
 fn batches_stop_at_the_first_failure() {
     let mut lab = Lab::new(TcpConfig::default());
     let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(false, 1), 500)).unwrap();

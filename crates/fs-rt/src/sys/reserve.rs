@@ -34,6 +34,11 @@ impl Reservation {
         Ok(shared)
     }
 
+    /// By a socket that is bound already, and non-blocking.
+    pub(crate) fn by(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
     fn socket(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Self> {
         let family = if at.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
         let kind = match protocol {

@@ -3,7 +3,7 @@
 use crate::send::UdpSocket;
 use crate::send::udp_socket::Outgoing;
 use quinn::{AsyncUdpSocket, UdpPoller};
-use quinn_udp::{RecvMeta, Transmit};
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSliceMut};
@@ -24,7 +24,8 @@ impl AsyncUdpSocket for UdpSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let (data, to) = (transmit.contents, transmit.destination);
         let size = transmit.segment_size.unwrap_or(data.len()).max(1);
-        let sent = self.push(to, || Outgoing { data: data.to_vec(), to, size, whole: true });
+        let ecn = transmit.ecn.map(|ecn| ecn as u8);
+        let sent = self.push(to, || Outgoing { data: data.to_vec(), to, size, whole: true, ecn });
         sent.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
@@ -47,6 +48,7 @@ impl AsyncUdpSocket for UdpSocket {
                 meta.len = len;
                 meta.stride = stride.min(len);
                 meta.dst_ip = Some(received.to.ip());
+                meta.ecn = received.ecn.and_then(EcnCodepoint::from_bits);
                 (if n == 0 { stride } else { n }, ())
             });
             match next {

@@ -37,7 +37,7 @@ fn table(routes: Vec<Route>) -> RouteTable {
 }
 
 fn hop(table: &RouteTable, to: &str) -> Option<(u8, std::string::String)> {
-    table.lookup(ip(to)).ok().map(|hop| (hop.iface.0, hop.addr.to_string()))
+    table.lookup(ip(to), None).ok().map(|hop| (hop.iface.0, hop.addr.to_string()))
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn the_longest_prefix_wins_then_the_metric() {
 
 #[test]
 fn no_route() {
-    assert_eq!(RouteTable::default().lookup(ip("10.0.0.1")), Err(Error::NetworkUnreachable));
+    assert_eq!(RouteTable::default().lookup(ip("10.0.0.1"), None), Err(Error::NetworkUnreachable));
     let table = table(std::vec![route("10.0.0.0/8", None, 0, 0)]);
-    assert_eq!(table.lookup(ip("11.0.0.1")), Err(Error::NetworkUnreachable));
-    assert_eq!(table.lookup(ip("::a00:1")), Err(Error::NetworkUnreachable), "families do not mix");
+    assert_eq!(table.lookup(ip("11.0.0.1"), None), Err(Error::NetworkUnreachable));
+    assert_eq!(table.lookup(ip("::a00:1"), None), Err(Error::NetworkUnreachable), "families do not mix");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_route_may_refuse() {
         route("10.6.0.0/16", None, 3, 100),
         refusing("fd77:1::/64", 1024, Refusal::Prohibit),
     ]);
-    let lookup = |to| table.lookup(ip(to)).map(|hop| hop.iface.0);
+    let lookup = |to| table.lookup(ip(to), None).map(|hop| hop.iface.0);
     assert_eq!(lookup("10.1.0.1"), Err(Error::HostUnreachable));
     assert_eq!(lookup("10.2.0.1"), Err(Error::InvalidInput));
     assert_eq!(lookup("10.3.0.1"), Err(Error::Prohibited));
@@ -130,7 +130,11 @@ fn a_route_may_refuse() {
     assert_eq!((lookup("10.1.5.1"), lookup("10.7.0.1")), (Ok(2), Ok(1)), "the longest prefix decides");
     assert_eq!((lookup("10.5.0.1"), lookup("10.6.0.1")), (Ok(3), Err(Error::HostUnreachable)), "then the metric");
     assert_eq!(lookup("fd77:1::1"), Err(Error::Prohibited));
-    assert!(table.refuses(ip("10.4.0.1")) && !table.refuses(ip("10.1.5.1")) && !table.refuses(ip("fd78::1")));
+    assert!(
+        table.refuses(ip("10.4.0.1"), None)
+            && !table.refuses(ip("10.1.5.1"), None)
+            && !table.refuses(ip("fd78::1"), None)
+    );
 }
 
 #[test]
@@ -138,8 +142,8 @@ fn a_route_may_name_the_source() {
     let mut table = RouteTable::default();
     let named = Route { source: Some(ip("10.0.0.7")), ..route("10.5.0.0/16", Some("10.0.0.1"), 0, 0) };
     table.set(alloc::vec![named, route("10.5.5.0/24", None, 0, 0)]);
-    assert_eq!(table.source(ip("10.5.1.1")), Some(ip("10.0.0.7")));
-    assert_eq!((table.source(ip("10.5.5.1")), table.source(ip("10.6.0.1"))), (None, None));
+    assert_eq!(table.source(ip("10.5.1.1"), None), Some(ip("10.0.0.7")));
+    assert_eq!((table.source(ip("10.5.5.1"), None), table.source(ip("10.6.0.1"), None)), (None, None));
     // How the mirror says that an address is deprecated.
     let interfaces = [interface(&["2001:db8:1::1/64", "2001:db8:2::1/0", "fd77::1/0"])];
     let source = |to: &str| source_for(&interfaces, IfaceId(0), ip(to));
@@ -172,7 +176,41 @@ proptest! {
             (to ^ addr.to_bits()) & mask == 0
         };
         let best = routes.iter().filter(|route| inside(&route.to)).min_by_key(|route| (Reverse(route.to.prefix), route.metric));
-        let found = table(routes.clone()).lookup(IpAddr::V4(to.into()));
+        let found = table(routes.clone()).lookup(IpAddr::V4(to.into()), None);
         prop_assert_eq!(found.ok().map(|hop| hop.iface), best.map(|route| route.iface));
     }
+}
+
+#[test]
+fn who_is_bound_to_a_device_goes_by_it() {
+    let net = |to: &str, prefix, gateway: Option<&str>, iface| Route {
+        to: Cidr { addr: ip(to), prefix },
+        gateway: gateway.map(ip),
+        iface: IfaceId(iface),
+        metric: 0,
+        source: None,
+        refusal: None,
+    };
+    let refusing = |to: &str, prefix| Route { refusal: Some(Refusal::Prohibit), ..net(to, prefix, None, 0) };
+    let table = table(std::vec![
+        refusing("10.9.0.0", 16),
+        refusing("fd09::", 16),
+        net("10.0.0.0", 24, None, 0),
+        net("0.0.0.0", 0, Some("10.0.0.254"), 0),
+        net("0.0.0.0", 0, Some("10.1.0.254"), 1),
+        net("fd00::", 8, None, 0),
+    ]);
+    let by = |device, to: &str| table.lookup(ip(to), device).ok().map(|hop| (hop.iface.0, hop.addr));
+    assert_eq!(by(None, "10.0.0.9"), Some((0, ip("10.0.0.9"))));
+    assert_eq!(
+        by(Some(IfaceId(1)), "10.0.0.9"),
+        Some((1, ip("10.1.0.254"))),
+        "the longest prefix is not by this device"
+    );
+    assert_eq!(by(Some(IfaceId(2)), "10.0.0.9"), Some((2, ip("10.0.0.9"))), "no route there: on the link");
+    assert_eq!((by(Some(IfaceId(1)), "fd00::1"), by(None, "fd00::1")), (None, Some((0, ip("fd00::1")))));
+    // Routes that refuse.
+    assert_eq!((by(None, "10.9.0.1"), by(None, "fd09::1")), (None, None));
+    assert_eq!(by(Some(IfaceId(0)), "10.9.0.1"), Some((0, ip("10.9.0.1"))), "not by the default route");
+    assert_eq!(by(Some(IfaceId(0)), "fd09::1"), Some((0, ip("fd09::1"))), "by the next shorter one");
 }

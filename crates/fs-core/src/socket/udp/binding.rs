@@ -2,6 +2,7 @@
 //! and its socket may be any core's.
 
 use crate::flow::{CoreId, FlowKey};
+use crate::frame::IfaceId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -15,6 +16,8 @@ pub struct UdpBinding {
     pub v6_only: bool,
     /// The only peer it hears, if connected.
     pub remote: Option<SocketAddr>,
+    /// The only interface that it hears, and sends by: SO_BINDTODEVICE.
+    pub device: Option<IfaceId>,
 }
 
 impl UdpBinding {
@@ -28,12 +31,15 @@ impl UdpBinding {
         }
     }
 
-    /// How well the socket fits a flow to its port: connected before bound address before wildcard.
-    pub(super) fn score(&self, local: IpAddr, remote: SocketAddr) -> Option<u8> {
-        if !self.is_at(local) || self.remote.is_some_and(|own| own != remote) {
+    /// How well the socket fits a flow to its port that comes by `iface`: connected before bound address before bound device
+    /// before none of them.
+    pub(super) fn score(&self, local: IpAddr, remote: SocketAddr, iface: IfaceId) -> Option<u8> {
+        let is_other = self.remote.is_some_and(|own| own != remote) || self.device.is_some_and(|own| own != iface);
+        if !self.is_at(local) || is_other {
             return None;
         }
-        Some(u8::from(self.remote.is_some()) * 2 + u8::from(!self.local.ip().is_unspecified()))
+        let address = u8::from(!self.local.ip().is_unspecified());
+        Some(u8::from(self.remote.is_some()) * 4 + address * 2 + u8::from(self.device.is_some()))
     }
 
     /// True when both cannot be bound to the same port: their addresses are one, or one covers the other.
@@ -70,17 +76,23 @@ impl Elsewhere {
     /// The core whose socket fits a flow better than one with the score `here`; among several that fit as well, `choice`
     /// decides.
     #[inline]
-    pub(super) fn better(&self, key: &FlowKey, here: Option<u8>, choice: impl FnOnce() -> u64) -> Option<CoreId> {
+    pub(super) fn better(
+        &self,
+        key: &FlowKey,
+        iface: IfaceId,
+        here: Option<u8>,
+        choice: impl FnOnce() -> u64,
+    ) -> Option<CoreId> {
         if self.0.is_empty() {
             return None;
         }
         let candidates = self.0.get(&key.local_port())?;
         let (local, remote) = (key.local_ip(), key.remote());
-        let best = candidates.iter().filter_map(|(_, binding)| binding.score(local, remote)).max()?;
+        let best = candidates.iter().filter_map(|(_, binding)| binding.score(local, remote, iface)).max()?;
         if here.is_some_and(|here| here >= best) {
             return None;
         }
-        let fitting = || candidates.iter().filter(|(_, binding)| binding.score(local, remote) == Some(best));
+        let fitting = || candidates.iter().filter(|(_, binding)| binding.score(local, remote, iface) == Some(best));
         let nth = choice() % fitting().count().max(1) as u64;
         fitting().nth(nth as usize).map(|(core, _)| *core)
     }
@@ -93,24 +105,28 @@ mod tests {
     #[test]
     fn the_best_fitting_core_and_none_after_its_sockets_have_gone() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let binding =
-            |local: &str, remote: Option<&str>| UdpBinding { local: at(local), v6_only: false, remote: remote.map(at) };
+        let binding = |local: &str, remote: Option<&str>| UdpBinding {
+            local: at(local),
+            v6_only: false,
+            remote: remote.map(at),
+            device: None,
+        };
         let mut elsewhere = Elsewhere::default();
         let key = FlowKey::new(at("10.0.0.1:53"), at("10.0.0.2:7")).unwrap();
-        assert_eq!(elsewhere.better(&key, None, || 0), None);
+        assert_eq!(elsewhere.better(&key, IfaceId(0), None, || 0), None);
         let wild = binding("[::]:53", None);
         elsewhere.set(CoreId(1), wild, true);
         elsewhere.set(CoreId(2), wild, true);
         elsewhere.set(CoreId(2), wild, true);
-        let chosen = [0, 1, 2].map(|choice| elsewhere.better(&key, None, || choice));
+        let chosen = [0, 1, 2].map(|choice| elsewhere.better(&key, IfaceId(0), None, || choice));
         assert_eq!(chosen, [Some(CoreId(1)), Some(CoreId(2)), Some(CoreId(1))], "told twice is there once");
-        assert_eq!(elsewhere.better(&key, Some(0), || 0), None, "one's own fits as well");
+        assert_eq!(elsewhere.better(&key, IfaceId(0), Some(0), || 0), None, "one's own fits as well");
         let connected = binding("10.0.0.1:53", Some("10.0.0.2:7"));
         elsewhere.set(CoreId(3), connected, true);
         elsewhere.set(CoreId(3), binding("10.0.0.1:53", Some("10.0.0.2:8")), true);
-        assert_eq!(elsewhere.better(&key, Some(1), || 9), Some(CoreId(3)));
+        assert_eq!(elsewhere.better(&key, IfaceId(0), Some(1), || 9), Some(CoreId(3)));
         elsewhere.set(CoreId(3), connected, false);
-        assert_eq!(elsewhere.better(&key, Some(0), || 0), None);
+        assert_eq!(elsewhere.better(&key, IfaceId(0), Some(0), || 0), None);
         for (core, binding) in [(1, wild), (2, wild), (3, binding("10.0.0.1:53", Some("10.0.0.2:8"))), (3, connected)] {
             elsewhere.set(CoreId(core), binding, false);
         }

@@ -64,7 +64,7 @@ impl ReceiveQueue {
         let kept = self.frames.len() - before;
         // `left` is 0 unless the frames are not what was parsed; then the datagram is what there is.
         let len = datagram.payload_len as usize - left;
-        let meta = UdpMeta { len, from: datagram.key.remote(), to: datagram.key.local() };
+        let meta = UdpMeta { len, from: datagram.key.remote(), to: datagram.key.local(), tos: Some(datagram.tos) };
         self.entries.push_back(Entry { meta, frames: kept as u16 });
         self.bytes += len;
         kept

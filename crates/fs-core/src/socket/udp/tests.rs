@@ -5,6 +5,8 @@ use super::*;
 use crate::frame::{HeapPool, IfaceId, RxChecksum};
 use std::vec::Vec;
 
+const IFACE: IfaceId = IfaceId(0);
+
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
@@ -44,7 +46,7 @@ fn deliver(
     parts: &[&[u8]],
 ) -> Result<Option<UdpId>, DropReason> {
     let payload_len = parts.iter().map(|part| part.len() as u32).sum();
-    let datagram = Datagram { key: key(local, remote), payload_off: 42, payload_len };
+    let datagram = Datagram { key: key(local, remote), payload_off: 42, payload_len, tos: 3 };
     let frames = frames(pool, parts);
-    table.deliver(pool, &datagram, frames)
+    table.deliver(pool, &datagram, IFACE, frames)
 }

@@ -22,6 +22,9 @@ impl<P: FramePool> Stack<P> {
         if !listen.at.ip().is_unspecified() && !self.is_local(listen.at.ip().to_canonical()) {
             return Err(Error::AddrNotAvailable);
         }
+        if listen.options.device.is_some() {
+            self.net.note_bound();
+        }
         let id = self.listeners.insert(&listen).ok_or(Error::AddrInUse)?;
         self.announce(id, true);
         Ok(id)
@@ -41,6 +44,9 @@ impl<P: FramePool> Stack<P> {
     pub fn tcp_set_listener_options(&mut self, listener: ListenerId, options: TcpOptions) -> Result<(), Error> {
         if options.ttl == Some(0) {
             return Err(Error::InvalidInput);
+        }
+        if options.device.is_some() {
+            self.net.note_bound();
         }
         self.listeners.listener_mut(listener).ok_or(Error::BadSocket)?.set_options(options);
         Ok(())

@@ -48,12 +48,15 @@ impl<P: FramePool> Stack<P> {
         if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {
             return Err(Error::InvalidInput);
         }
-        let path = self.net.path_to(remote.ip())?;
+        if options.device.is_some() {
+            self.net.note_bound();
+        }
+        let path = self.net.path_to(remote.ip(), options.device)?;
         let source = match local.map(|l| l.ip().to_canonical()).filter(|ip| !ip.is_unspecified()) {
             Some(ip) if !self.is_local(ip) => return Err(Error::AddrNotAvailable),
             Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::InvalidInput),
             Some(ip) => ip,
-            None => self.net.source_for(path, remote.ip()).ok_or(Error::AddrNotAvailable)?,
+            None => self.net.source_for(path, remote.ip(), options.device).ok_or(Error::AddrNotAvailable)?,
         };
         if self.slots.is_full() {
             return Err(Error::NoBuffers);
@@ -215,7 +218,7 @@ impl<P: FramePool> Stack<P> {
         }
         s.retries += 1;
         s.ecn = false;
-        self.net.renew(&mut s.path, &mut s.route_epoch, s.key.remote_ip());
+        self.net.renew(&mut s.path, &mut s.route_epoch, s.key.remote_ip(), s.options.device);
         // RFC 7413 4.2.1: again without data and option, which something on the way may not like. The first one may still
         // be answered.
         let was_fast = s.fast.as_mut().is_some_and(|f| core::mem::replace(&mut f.carried, false));

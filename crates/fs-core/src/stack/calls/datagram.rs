@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::flow::FlowKey;
-use crate::frame::FramePool;
+use crate::frame::{FramePool, IfaceId};
 use crate::net::neigh::{PathId, PathState};
 use crate::outbox::CoreMessage;
 use crate::socket::event::{Ready, UdpId};
@@ -17,7 +17,7 @@ pub(super) struct Way {
     key: FlowKey,
     path: PathId,
     /// Hop limit, and type of service or traffic class.
-    marks: (u8, u8),
+    pub(super) marks: (u8, u8),
     /// Largest payload.
     most: usize,
 }
@@ -50,7 +50,7 @@ impl<P: FramePool> Stack<P> {
             return Err(Error::InvalidInput);
         }
         let local = self.udp.local(id)?.ip();
-        let source = self.udp_source(local, remote.ip())?;
+        let source = self.udp_source(id, local, remote.ip())?;
         self.announce_datagrams(id, false);
         let connected = self.udp.connect(id, remote, source);
         self.announce_datagrams(id, true);
@@ -78,9 +78,9 @@ impl<P: FramePool> Stack<P> {
         if remote.port() == 0 || !self.net.is_unicast(remote.ip()) {
             return Err(Error::InvalidInput);
         }
-        let source = self.udp_source(local.ip(), remote.ip())?;
+        let source = self.udp_source(id, local.ip(), remote.ip())?;
         let key = FlowKey::new(SocketAddr::new(source, local.port()), remote).ok_or(Error::InvalidInput)?;
-        let path = self.net.path_to(remote.ip())?;
+        let path = self.net.path_to(remote.ip(), self.udp_device(id)?)?;
         if !self.net.retry(path, self.now) {
             return Err(Error::HostUnreachable);
         }
@@ -129,12 +129,13 @@ impl<P: FramePool> Stack<P> {
         Ok(())
     }
 
-    fn udp_source(&mut self, local: IpAddr, remote: IpAddr) -> Result<IpAddr, Error> {
+    fn udp_source(&mut self, id: UdpId, local: IpAddr, remote: IpAddr) -> Result<IpAddr, Error> {
         if !local.is_unspecified() {
             return Ok(local);
         }
-        let path = self.net.path_to(remote)?;
-        self.net.source_for(path, remote).ok_or(Error::AddrNotAvailable)
+        let device = self.udp_device(id)?;
+        let path = self.net.path_to(remote, device)?;
+        self.net.source_for(path, remote, device).ok_or(Error::AddrNotAvailable)
     }
 
     /// Takes (or, with `peek`, looks at) the next datagram.
@@ -165,6 +166,19 @@ impl<P: FramePool> Stack<P> {
     /// See [`Stack::udp_set_tos`].
     pub fn udp_tos(&self, id: UdpId) -> Result<u8, Error> {
         self.udp.tos(id)
+    }
+
+    /// SO_BINDTODEVICE: the only interface that it hears, and sends by; `None`: all.
+    pub fn udp_set_device(&mut self, id: UdpId, device: Option<IfaceId>) -> Result<(), Error> {
+        self.announce_datagrams(id, false);
+        let set = self.udp.set_device(id, device);
+        self.announce_datagrams(id, true);
+        set
+    }
+
+    /// See [`Stack::udp_set_device`].
+    pub fn udp_device(&self, id: UdpId) -> Result<Option<IfaceId>, Error> {
+        self.udp.binding(id).map(|binding| binding.device).ok_or(Error::BadSocket)
     }
 
     /// Our address and port.

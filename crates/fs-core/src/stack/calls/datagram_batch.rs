@@ -30,10 +30,24 @@ impl<P: FramePool> Stack<P> {
         size: usize,
         to: Option<SocketAddr>,
     ) -> Result<usize, Error> {
+        self.udp_send_segments_marked(id, buf, size, to, None)
+    }
+
+    /// As [`Stack::udp_send_segments`], with the type of service or traffic class of these datagrams alone (sendmsg with
+    /// IP_TOS or IPV6_TCLASS), ECN bits too; `None` is the socket's.
+    pub fn udp_send_segments_marked(
+        &mut self,
+        id: UdpId,
+        buf: &[u8],
+        size: usize,
+        to: Option<SocketAddr>,
+        tos: Option<u8>,
+    ) -> Result<usize, Error> {
         if size == 0 || buf.len().div_ceil(size) > SEGMENTS_MAX {
             return Err(Error::InvalidInput);
         }
-        let way = self.udp_way(id, to)?;
+        let mut way = self.udp_way(id, to)?;
+        way.marks.1 = tos.unwrap_or(way.marks.1);
         self.udp_send_by(&way, buf.chunks(size))?;
         Ok(buf.len())
     }
@@ -55,8 +69,8 @@ impl<P: FramePool> Stack<P> {
         Ok(bufs.len())
     }
 
-    /// Reads as many datagrams as fit into `buf` one behind the other, of one sender and one size: the last may be
-    /// shorter. `UdpMeta::len` is their sum, the second value the size of each.
+    /// Reads as many datagrams as fit into `buf` one behind the other, of one sender, one type of service and one size: the
+    /// last may be shorter. `UdpMeta::len` is their sum, the second value the size of each.
     pub fn udp_recv_segments(&mut self, id: UdpId, buf: &mut [u8]) -> Result<(UdpMeta, usize), Error> {
         let mut meta = self.udp_recv(id, buf, false)?;
         let size = meta.len;
@@ -64,7 +78,7 @@ impl<P: FramePool> Stack<P> {
             return Ok((meta, size));
         }
         while let Some(next) = self.udp.next_meta(id) {
-            if (next.from, next.to) != (meta.from, meta.to)
+            if (next.from, next.to, next.tos) != (meta.from, meta.to, meta.tos)
                 || next.len > size
                 || next.len == 0
                 || meta.len + next.len > buf.len()

@@ -1,7 +1,7 @@
 //! What can be asked of, and set on, a connection.
 
 use crate::error::Error;
-use crate::frame::FramePool;
+use crate::frame::{FramePool, IfaceId};
 use crate::socket::event::{Ready, TcpId};
 use crate::socket::options::{TcpOptions, TcpState};
 use crate::stack::Stack;
@@ -151,6 +151,11 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
+    /// The device that it is bound to: what comes by another is not its own.
+    pub(crate) fn device(&self) -> Option<IfaceId> {
+        self.ext.as_ref().and_then(|ext| ext.device)
+    }
+
     fn options(&self) -> TcpOptions {
         let ext = self.ext.as_ref();
         TcpOptions {
@@ -161,6 +166,7 @@ impl Tcb {
             tos: self.tos(),
             congestion_control: Some(self.algorithm()),
             pacing_max: ext.and_then(|e| e.pacing.max),
+            device: self.device(),
             receive_buffer: Some(self.rcv_buf()),
             send_buffer: Some(self.snd_buf()),
             max_segment: ext.map(|e| e.recv.max_segment).filter(|&m| m != 0),

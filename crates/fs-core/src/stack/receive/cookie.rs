@@ -80,10 +80,14 @@ impl<P: FramePool> Stack<P> {
         }
         let (local, port) = (segment.key.local_ip(), segment.key.local_port());
         let Some(listener) = self.listeners.find(local, port) else { return false };
+        let device = self.listener_device(listener);
+        if device.is_some_and(|device| device != frames[0].iface) {
+            return false;
+        }
         let Some(mut entry) = self.open_cookie(segment, listener) else {
             return false;
         };
-        let Ok(path) = self.net.path_to(segment.key.remote_ip()) else { return false };
+        let Ok(path) = self.net.path_to(segment.key.remote_ip(), device) else { return false };
         entry.path = path;
         self.stats.syn_cookies_ok += 1;
         self.complete(entry, None, segment, hash, frames);

@@ -3,7 +3,7 @@
 
 use crate::drop_reason::DropReason;
 use crate::flow::{CoreId, FlowKey, Protocol};
-use crate::frame::{FramePool, RxFrame};
+use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::outbox::{CoreMessage, Packet};
 use crate::rx::batch::{Batch, Item};
 use crate::rx::owner::Owner;
@@ -243,6 +243,13 @@ impl<P: FramePool> Stack<P> {
     /// Pass 3.
     #[inline]
     fn on_tcp(&mut self, owner: Option<Owner>, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
+        if self.net.has_bound() && self.is_bound_elsewhere(owner, frames[0].iface) {
+            // As Linux: a socket that is bound to another device is not there for this packet.
+            if !segment.flags.rst() {
+                self.send_reset_for(segment);
+            }
+            return self.discard(frames, DropReason::NoSocket);
+        }
         match owner {
             Some(Owner::Connection(index)) => {
                 self.stats.packets_local += (hops == 0) as u64;
@@ -258,6 +265,21 @@ impl<P: FramePool> Stack<P> {
             }
             None => self.on_unowned(segment, hash, frames, hops),
         }
+    }
+
+    /// Its socket is bound to a device (SO_BINDTODEVICE) which is not `iface`.
+    #[cold]
+    fn is_bound_elsewhere(&self, owner: Option<Owner>, iface: IfaceId) -> bool {
+        let device = match owner {
+            Some(Owner::Connection(index)) => match self.slots.slot(index) {
+                Slot::Open(tcb) => tcb.device(),
+                Slot::SynSent(s) => s.options.device,
+                Slot::Dead(_) | Slot::Free { .. } => None,
+            },
+            Some(Owner::Handshake(index)) => self.listener_device(self.handshakes.entry(index).listener),
+            Some(Owner::TimeWait(_)) | None => None,
+        };
+        device.is_some_and(|device| device != iface)
     }
 
     #[inline]

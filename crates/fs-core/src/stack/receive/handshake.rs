@@ -5,7 +5,7 @@ use crate::config::{Ecn, TcpConfig};
 use crate::drop_reason::DropReason;
 use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
-use crate::frame::{FramePool, RxFrame};
+use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::net::neigh::PathId;
 use crate::outbox::CoreMessage;
 use crate::rx::fast_open::Verdict;
@@ -78,7 +78,13 @@ impl<P: FramePool> Stack<P> {
             // As Linux: silence. The client sends its SYN again, and by then there may be room.
             return self.discard(frames, DropReason::ListenOverflow);
         }
-        let path = match self.net.path_to(segment.key.remote_ip()) {
+        let device = entry.options.device;
+        if device.is_some_and(|device| device != frames[0].iface) {
+            // Nobody listens for who comes by this one.
+            self.send_reset_for(segment);
+            return self.discard(frames, DropReason::NoSocket);
+        }
+        let path = match self.net.path_to(segment.key.remote_ip(), device) {
             Ok(path) => path,
             Err(_) => return self.discard(frames, DropReason::NoRoute),
         };
@@ -228,9 +234,10 @@ impl<P: FramePool> Stack<P> {
             self.stats.timeouts += 1;
             return self.forget_handshake(index);
         }
+        let device = self.listener_device(listener);
         let entry = self.handshakes.entry_mut(index);
         entry.retries += 1;
-        self.net.renew(&mut entry.path, &mut entry.route_epoch, key.remote_ip());
+        self.net.renew(&mut entry.path, &mut entry.route_epoch, key.remote_ip(), device);
         let wait = handshake_wait(initial, retries + 1, max);
         self.deadlines.wake(self.now + wait, Token::Handshake { index, generation });
         // A client whose ACK is here, but no data yet, is asked again at the end of its time (as Linux).
@@ -239,6 +246,11 @@ impl<P: FramePool> Stack<P> {
             key.probe(|ends| fs_probe::retransmit(ends, iss.0, 0));
             self.send_syn_ack(index, None);
         }
+    }
+
+    /// The device that a listener is bound to.
+    pub(crate) fn listener_device(&self, listener: u32) -> Option<IfaceId> {
+        self.listeners.at(listener).and_then(|listener| listener.options.device)
     }
 
     /// TCP_DEFER_ACCEPT as a number of SYN-ACK time-outs (Linux: `secs_to_retrans`); 0: not set.
@@ -509,7 +521,10 @@ impl<P: FramePool> Stack<P> {
         }
         // Path ids are this core's own.
         tcb.route_epoch = self.net.route_epoch().wrapping_sub(1);
-        let path = self.net.path_to(key.remote_ip());
+        if tcb.device().is_some() {
+            self.net.note_bound();
+        }
+        let path = self.net.path_to(key.remote_ip(), tcb.device());
         let hash = self.hasher.hash(Protocol::Tcp, &key);
         let listener = self.listeners.find(key.local_ip(), key.local_port());
         let slot = path.ok().and_then(|path| {

@@ -33,17 +33,17 @@ impl<P: FramePool> Stack<P> {
                     return self.discard(frames, DropReason::NotOurAddress);
                 }
                 if hops == 0
-                    && let Some(to) = self.udp_elsewhere(&datagram.key)
+                    && let Some(to) = self.udp_elsewhere(&datagram.key, iface)
                 {
                     self.stats.packets_forwarded += 1;
                     return self.forward(to, frames, 1);
                 }
-                if !self.udp.has_socket(&datagram.key) {
+                if !self.udp.has_socket(&datagram.key, iface) {
                     self.refuse_datagram(iface, frames);
                     return self.discard(frames, DropReason::NoSocket);
                 }
                 let owned = Arrival::new(frames).into_frames();
-                match self.udp.deliver(&mut self.pool, &datagram, owned) {
+                match self.udp.deliver(&mut self.pool, &datagram, iface, owned) {
                     Ok(readable) => {
                         self.stats.udp_received += 1;
                         if let Some(id) = readable {
@@ -60,11 +60,11 @@ impl<P: FramePool> Stack<P> {
                 match error {
                     Some(error) => {
                         if self.config.cores > 1
-                            && let Some(to) = self.icmp_elsewhere(&error, hops)
+                            && let Some(to) = self.icmp_elsewhere(&error, iface, hops)
                         {
                             return self.forward(to, frames, hops + 1);
                         }
-                        let reason = self.on_icmp_error(&error);
+                        let reason = self.on_icmp_error(&error, iface);
                         match reason {
                             None => Arrival::new(frames).discard(&mut self.pool),
                             Some(reason) => self.discard(frames, reason),
@@ -121,16 +121,16 @@ impl<P: FramePool> Stack<P> {
 
     /// The core whose socket is to have a datagram, if not this one.
     #[inline]
-    fn udp_elsewhere(&self, key: &FlowKey) -> Option<CoreId> {
-        self.udp.elsewhere(key, || self.hasher.hash(Protocol::Udp, key))
+    fn udp_elsewhere(&self, key: &FlowKey, iface: IfaceId) -> Option<CoreId> {
+        self.udp.elsewhere(key, iface, || self.hasher.hash(Protocol::Udp, key))
     }
 
     /// The core to ask about the flow that an ICMP error quotes, if it is not this one's. Devices do not look at what is
     /// quoted: the error comes by any queue.
-    fn icmp_elsewhere(&mut self, error: &IcmpError, hops: u16) -> Option<CoreId> {
+    fn icmp_elsewhere(&mut self, error: &IcmpError, iface: IfaceId, hops: u16) -> Option<CoreId> {
         let (key, port) = (&error.key, error.key.local_port());
         if error.protocol == Protocol::Udp {
-            let to = self.udp_elsewhere(key).filter(|_| hops == 0)?;
+            let to = self.udp_elsewhere(key, iface).filter(|_| hops == 0)?;
             self.stats.packets_forwarded += 1;
             return Some(to);
         }
@@ -165,16 +165,17 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// An ICMP error about a packet of ours. `Some`: it concerns nobody, or cannot be true.
-    fn on_icmp_error(&mut self, error: &IcmpError) -> Option<DropReason> {
+    fn on_icmp_error(&mut self, error: &IcmpError, iface: IfaceId) -> Option<DropReason> {
         if error.protocol == Protocol::Udp {
             if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } = error.kind {
                 // A datagram of which nobody here knows cannot have been too large.
-                let Some(mtu) = believed(error.key.is_v6(), mtu).filter(|_| self.udp.has_socket(&error.key)) else {
+                let Some(mtu) = believed(error.key.is_v6(), mtu).filter(|_| self.udp.has_socket(&error.key, iface))
+                else {
                     return Some(DropReason::IcmpUnmatched);
                 };
                 self.learn_mtu(error.key.remote_ip(), mtu);
             }
-            let id = self.udp.on_icmp(error);
+            let id = self.udp.on_icmp(error, iface);
             self.stats.icmp_errors += id.is_some() as u64;
             if let Some(id) = id {
                 self.outbox.event(Event::Udp(id, Ready::READ | Ready::WRITE));

@@ -37,7 +37,7 @@ fn extension_headers_are_walked_over() {
     assert_eq!(reparse(&packet(&[(HOP_BY_HOP, ROUTER_ALERT)])), Ok((TCP, 48)));
     assert_eq!(reparse(&packet(&[(DESTINATION_OPTIONS, LONG_PAD)])), Ok((TCP, 56)));
     assert_eq!(reparse(&packet(&[(ROUTING, &[0, 4, 0, 0, 0, 0, 0]), (DESTINATION_OPTIONS, PAD)])), Ok((TCP, 56)));
-    assert_eq!(parse(&packet(&[]), 60).unwrap().ecn, 2);
+    assert_eq!(parse(&packet(&[]), 60).unwrap().traffic_class & 3, 2);
 }
 
 #[test]

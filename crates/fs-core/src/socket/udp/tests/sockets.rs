@@ -10,38 +10,44 @@ const PEER: &str = "10.77.1.2:4000";
 fn connected_before_bound_before_wildcard() {
     let mut table = table();
     let v6_wildcard = table.bind(at("[::]:53"), true, |_| None).unwrap();
-    assert_eq!(table.lookup(&key("[fd77::1]:53", "[fd77::2]:1")), Some(v6_wildcard));
-    assert_eq!(table.lookup(&key(HERE, PEER)), None, "v6 only");
+    assert_eq!(table.lookup(&key("[fd77::1]:53", "[fd77::2]:1"), IFACE), Some(v6_wildcard));
+    assert_eq!(table.lookup(&key(HERE, PEER), IFACE), None, "v6 only");
     table.close(&mut HeapPool::new(1, 512), v6_wildcard);
 
     // A wildcard that was connected leaves the port to a specific address and the other way round.
     let connected = bind(&mut table, "0.0.0.0:53").unwrap();
-    assert_eq!(table.lookup(&key(HERE, PEER)), Some(connected));
+    assert_eq!(table.lookup(&key(HERE, PEER), IFACE), Some(connected));
     table.connect(connected, at(PEER), "10.77.1.1".parse().unwrap()).unwrap();
     assert_eq!(table.local(connected), Ok(at(HERE)));
     assert_eq!(table.remote(connected), Ok(Some(at(PEER))));
     let other = bind(&mut table, "10.77.2.1:53").unwrap();
-    assert_eq!(table.lookup(&key(HERE, PEER)), Some(connected));
-    assert_eq!(table.lookup(&key(HERE, "10.77.1.2:4001")), None, "another peer");
-    assert_eq!(table.lookup(&key("10.77.2.1:53", PEER)), Some(other));
-    assert_eq!(table.lookup(&key("10.77.2.1:54", PEER)), None);
+    assert_eq!(table.lookup(&key(HERE, PEER), IFACE), Some(connected));
+    assert_eq!(table.lookup(&key(HERE, "10.77.1.2:4001"), IFACE), None, "another peer");
+    assert_eq!(table.lookup(&key("10.77.2.1:53", PEER), IFACE), Some(other));
+    assert_eq!(table.lookup(&key("10.77.2.1:54", PEER), IFACE), None);
 }
 
 #[test]
 fn scores() {
     let socket = |local: &str, remote: Option<&str>| Socket {
-        binding: UdpBinding { local: at(local), v6_only: false, remote: remote.map(at) },
+        binding: UdpBinding { local: at(local), v6_only: false, remote: remote.map(at), device: None },
         ttl: None,
         tos: 0,
         error: None,
         queue: ReceiveQueue::default(),
     };
-    let score = |socket: Socket| socket.binding.score("10.77.1.1".parse().unwrap(), at(PEER));
-    assert_eq!(score(socket("10.77.1.1:53", Some(PEER))), Some(3));
-    assert_eq!(score(socket("0.0.0.0:53", Some(PEER))), Some(2));
-    assert_eq!(score(socket("10.77.1.1:53", None)), Some(1));
+    let score = |socket: Socket| socket.binding.score("10.77.1.1".parse().unwrap(), at(PEER), IFACE);
+    assert_eq!(score(socket("10.77.1.1:53", Some(PEER))), Some(6));
+    assert_eq!(score(socket("0.0.0.0:53", Some(PEER))), Some(4));
+    assert_eq!(score(socket("10.77.1.1:53", None)), Some(2));
     assert_eq!(score(socket("0.0.0.0:53", None)), Some(0));
     assert_eq!(score(socket("[::]:53", None)), Some(0), "dual stack");
+    let by = |device: u8| {
+        let mut bound = socket("0.0.0.0:53", None);
+        bound.binding.device = Some(IfaceId(device));
+        score(bound)
+    };
+    assert_eq!((by(0), by(1)), (Some(1), None), "bound to the device that it comes by, or to another");
     assert_eq!(score(socket("10.77.1.9:53", None)), None);
     assert_eq!(score(socket("[::1]:53", None)), None);
     assert_eq!(score(socket("10.77.1.1:53", Some("10.77.1.2:1"))), None);
@@ -108,7 +114,7 @@ fn slots_run_out_and_stale_ids_are_noticed() {
     assert_eq!(table.take_error(stale), Err(Error::BadSocket));
     assert_eq!(table.recv(&mut pool, stale, &mut [], false), Err(Error::BadSocket));
     assert_eq!(table.connect(stale, at(PEER), "10.0.0.1".parse().unwrap()), Err(Error::BadSocket));
-    assert_eq!(table.lookup(&key("10.0.0.1:4", PEER)), None, "the port is free again");
+    assert_eq!(table.lookup(&key("10.0.0.1:4", PEER), IFACE), None, "the port is free again");
 }
 
 #[test]
@@ -124,13 +130,13 @@ fn datagrams_are_kept_apart_and_in_order() {
     assert_eq!((table.frames_held(), pool.in_use()), (4, 4), "an empty datagram holds no frame");
 
     let mut buf = [0; 64];
-    let meta = UdpMeta { len: 3, from: at(PEER), to: at(HERE) };
+    let meta = UdpMeta { len: 3, from: at(PEER), to: at(HERE), tos: Some(3) };
     assert_eq!(table.recv(&mut pool, id, &mut buf, true), Ok(meta), "peeked");
     assert_eq!(table.recv(&mut pool, id, &mut buf, false), Ok(meta));
     assert_eq!(&buf[..3], b"one");
     assert_eq!(table.recv(&mut pool, id, &mut buf, false), Ok(UdpMeta { len: 12, ..meta }));
     assert_eq!(&buf[..12], b"chained data");
-    let empty = UdpMeta { len: 0, from: at("10.77.1.3:9"), to: at(HERE) };
+    let empty = UdpMeta { len: 0, from: at("10.77.1.3:9"), to: at(HERE), tos: Some(3) };
     assert_eq!(table.recv(&mut pool, id, &mut buf, false), Ok(empty));
     assert_eq!(table.recv(&mut pool, id, &mut buf, false), Err(Error::WouldBlock));
     assert_eq!((table.frames_held(), pool.in_use()), (0, 0));
@@ -217,20 +223,20 @@ fn icmp_errors_reach_connected_sockets_only() {
     let (mut table, mut pool) = (table(), HeapPool::new(4, 512));
     let id = bind(&mut table, HERE).unwrap();
     let error = |kind| IcmpError { kind, protocol: Protocol::Udp, key: key(HERE, PEER), seq: None };
-    assert_eq!(table.on_icmp(&error(IcmpErrorKind::PortUnreachable)), None);
+    assert_eq!(table.on_icmp(&error(IcmpErrorKind::PortUnreachable), IFACE), None);
     assert_eq!(table.ready(id), Ok(Ready::WRITE));
     table.connect(id, at(PEER), "10.77.1.1".parse().unwrap()).unwrap();
-    assert_eq!(table.on_icmp(&error(IcmpErrorKind::HostUnreachable)), None, "may pass");
+    assert_eq!(table.on_icmp(&error(IcmpErrorKind::HostUnreachable), IFACE), None, "may pass");
     let tcp = IcmpError { protocol: Protocol::Tcp, ..error(IcmpErrorKind::PortUnreachable) };
-    assert_eq!(table.on_icmp(&tcp), None);
-    assert_eq!(table.on_icmp(&error(IcmpErrorKind::PortUnreachable)), Some(id));
-    assert_eq!(table.on_icmp(&error(IcmpErrorKind::PortUnreachable)), None, "readable already");
+    assert_eq!(table.on_icmp(&tcp, IFACE), None);
+    assert_eq!(table.on_icmp(&error(IcmpErrorKind::PortUnreachable), IFACE), Some(id));
+    assert_eq!(table.on_icmp(&error(IcmpErrorKind::PortUnreachable), IFACE), None, "readable already");
     assert!(table.ready(id).unwrap().contains(Ready::READ));
     // The error comes first, once; then the data.
     deliver(&mut table, &mut pool, HERE, PEER, &[b"x"]).unwrap();
     assert_eq!(table.recv(&mut pool, id, &mut [0; 4], false), Err(Error::ConnectionRefused));
     assert_eq!(table.recv(&mut pool, id, &mut [0; 4], false).map(|meta| meta.len), Ok(1));
-    table.on_icmp(&error(IcmpErrorKind::FragmentationNeeded { mtu: 1400 }));
+    table.on_icmp(&error(IcmpErrorKind::FragmentationNeeded { mtu: 1400 }), IFACE);
     assert_eq!(table.take_error(id), Ok(Some(Error::MessageSize)));
     assert_eq!(table.take_error(id), Ok(None));
     assert_eq!(table.set_error(id, Error::HostUnreachable), Ok(true));

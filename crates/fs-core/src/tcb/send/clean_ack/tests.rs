@@ -57,7 +57,7 @@ pub(crate) fn lab_of(count: u32) -> Lab {
     });
     net.set_routes(alloc::vec![Route { to: own, gateway: None, iface, metric: 0, source: None, refusal: None }]);
     let mut now = Instant::from_millis(10_000);
-    let path = net.path_to(address(2, 0).ip()).unwrap_or_default();
+    let path = net.path_to(address(2, 0).ip(), None).unwrap_or_default();
     let peer =
         SynOptions { mss: Some(MSS as u16), window_scale: Some(7), sack_permitted: true, ..SynOptions::default() };
     let opening = Opening {
