@@ -158,7 +158,8 @@ impl Net {
     /// Our address for a destination reached by `path`: the route's, else as RFC 6724 has it.
     pub(crate) fn source_for(&self, path: PathId, remote: IpAddr) -> Option<IpAddr> {
         let named = self.routes.source(remote).filter(|source| self.is_local(*source));
-        named.or_else(|| source_for(&self.interfaces, self.paths.get(path).iface(), remote))
+        let path = self.paths.get(path);
+        named.or_else(|| source_for(&self.interfaces, path.iface(), remote, path.addr()))
     }
 
     /// What waits to leave by an interface.
