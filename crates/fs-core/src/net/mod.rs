@@ -267,6 +267,16 @@ impl Net {
         self.wanted.push(path);
     }
 
+    /// See [`PathTable::push_connect`].
+    pub(crate) fn push_connect(&mut self, path: PathId, index: u32) {
+        self.paths.push_connect(path, index);
+    }
+
+    /// See [`PathTable::take_connects`].
+    pub(crate) fn take_connects(&mut self, path: PathId) -> Vec<u32> {
+        self.paths.take_connects(path)
+    }
+
     /// When [`Net::take_wanted`] has something to do; may be early.
     #[inline]
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
