@@ -267,7 +267,8 @@ impl CoreIo {
     pub(crate) fn prepare_sleep(&mut self, stack: &mut CoreStack, shared: &crate::runtime::Shared) -> bool {
         let quiet = self.mail.from.iter().all(|from| from.is_empty())
             && self.mail.to.iter().flatten().all(|to| !to.has_waiting())
-            && self.ports.iter().all(|p| p.tx.is_empty() && !(p.sends && stack.tx_pending(p.iface)));
+            && self.ports.iter().all(|p| p.tx.is_empty())
+            && !self.may_send(stack);
         if !quiet {
             return false;
         }
@@ -275,7 +276,18 @@ impl CoreIo {
         if !asleep && let Err(down) = self.ask_links(stack) {
             self.lose(down, shared);
         }
-        asleep
+        // Frames that have come back meanwhile may be waited for.
+        asleep && !self.may_send(stack)
+    }
+
+    /// Something waits to leave, and can.
+    fn may_send(&self, stack: &CoreStack) -> bool {
+        self.ports.iter().any(|p| p.sends && stack.tx_pending(p.iface) && !stack.tx_starved(p.iface))
+    }
+
+    /// Something waits for frames, which nobody says that they have come back.
+    pub(crate) fn is_starved(&self, stack: &CoreStack) -> bool {
+        self.ports.iter().any(|p| p.sends && stack.tx_starved(p.iface))
     }
 
     /// Frames that no link takes: the device's ring is full.

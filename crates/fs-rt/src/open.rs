@@ -75,7 +75,7 @@ impl QueueOpener {
     /// Guards the device's queues, where each can be opened.
     pub(crate) fn guard_all(&self) -> Result<(), XdpError> {
         let counts = self.device.queue_counts_now();
-        if counts.rx <= counts.tx { self.device.port_table().guard(true) } else { Ok(()) }
+        self.device.port_table().guard(counts.rx <= counts.tx)
     }
 
     /// Says that a queue is open that the device has got meanwhile.
@@ -161,15 +161,25 @@ impl Openers {
         drop(opener);
     }
 
-    /// Attaches to the device that has an interface's name now, if there is one again. It takes no packets yet: it has no queue
-    /// open, and its program's table is empty.
-    pub(crate) fn attach_again(&self, IfaceId(n): IfaceId, cores: usize) -> Option<Result<QueueOpener, XdpError>> {
+    /// Attaches to the device that has an interface's name now, if there is one again. `fill` fills its program's table before the
+    /// kernel shows the program: who waits for that to give the device its addresses would have the kernel reset what comes for
+    /// them before the table is filled. What is ours is dropped for as long as no queue is open.
+    pub(crate) fn attach_again(
+        &self,
+        IfaceId(n): IfaceId,
+        cores: usize,
+        fill: impl FnOnce(PortTable) -> io::Result<()>,
+    ) -> Option<Result<QueueOpener, XdpError>> {
         let taken = self.lock();
         let Taken { opener: None, name, config, umem, rings } = taken.get(usize::from(n))? else { return None };
         let (name, config, umem, rings) = (name.clone(), *config, umem.clone(), *rings);
         drop(taken);
         NetDevice::find(&name).ok()?;
-        Some(XdpDevice::attach(&name, config).and_then(|device| {
+        let guarded = |table: &PortTable| {
+            table.guard(true)?;
+            fill(table.clone())
+        };
+        Some(XdpDevice::attach_filled(&name, config, guarded).and_then(|device| {
             let queues = device.queue_counts_now();
             if (queues.rx.min(queues.tx) as usize) < cores {
                 // Some core would have no queue to send by.
@@ -180,7 +190,9 @@ impl Openers {
                     tx: queues.tx,
                 });
             }
-            Ok(QueueOpener::new(device, umem, rings))
+            let opener = QueueOpener::new(device, umem, rings);
+            opener.guard_all()?;
+            Ok(opener)
         }))
     }
 

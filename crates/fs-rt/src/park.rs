@@ -123,7 +123,8 @@ impl Reactor {
         if !quiet {
             return false;
         }
-        let soon = now + if self.must_poll || backed_up { POLL_EVERY } else { LIVENESS_EVERY };
+        let by_clock = self.must_poll || backed_up || io.is_starved(&stack);
+        let soon = now + if by_clock { POLL_EVERY } else { LIVENESS_EVERY };
         let mut deadline = Some(stack.next_deadline().map_or(soon, |d| d.min(soon)));
         if self.unpublished {
             let due = self.published_at + PUBLISH_EVERY;

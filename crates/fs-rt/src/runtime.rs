@@ -133,17 +133,14 @@ impl Shared {
     /// or had, `addresses` those that it has.
     pub(crate) fn take_again(&self, n: usize, known: &[IpAddr], addresses: &Addresses) -> Option<Result<u32, String>> {
         let iface = IfaceId(n as u8);
-        let opener = match self.openers.attach_again(iface, self.inboxes.len())? {
+        let fill = |table| self.ports.take_again(n, Box::new(table), known, addresses);
+        let opener = match self.openers.attach_again(iface, self.inboxes.len(), fill)? {
             Ok(opener) => Arc::new(opener),
-            Err(error) => return Some(Err(error.to_string())),
+            Err(error) => {
+                self.ports.let_go(n);
+                return Some(Err(error.to_string()));
+            }
         };
-        // What is ours is dropped from here on, and not the kernel's to reset, while the table is filled.
-        let told = opener.guard_all().map_err(Into::into);
-        let told = told.and_then(|()| self.ports.take_again(n, Box::new(opener.table()), known, addresses));
-        if let Err(error) = told {
-            self.ports.let_go(n);
-            return Some(Err(error.to_string()));
-        }
         let (index, queues) = (opener.index(), opener.queues());
         self.openers.put(iface, opener);
         self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(&iface.0);

@@ -2,11 +2,11 @@
 
 use crate::sys::EventFd;
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
-use fs_core::{FramePool, Framing, TxFrame};
+use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, TcpOptions, TxFrame};
 use fs_xdp::{Link, Umem, UmemConfig};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -313,4 +313,61 @@ fn a_packet_wakes_a_core_that_was_busy_for_long() {
         })
         .unwrap();
     sender.join().unwrap();
+}
+
+/// Waits for what has to come.
+async fn until(mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not come");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// An ACK waits for a frame and there is none: the core sleeps all the same, and it leaves when there is one.
+#[test]
+fn a_core_without_frames_sleeps() {
+    let (ours, theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
+    let of = |link, last| {
+        let builder = Runtime::builder().cores([0]).pin(false).frames(256).link(LinkChoice::Memory(vec![link]));
+        builder.standalone(Standalone::new().addr([10, 9, 0, last], 24)).build().unwrap()
+    };
+    let (server, client) = (of(Box::new(ours), 1), of(Box::new(theirs), 2));
+    let at = SocketAddr::new(ADDR, 80);
+    // It listens; it has taken the frames; the other end has its ACK.
+    static STEPS: AtomicUsize = AtomicUsize::new(0);
+    let client = std::thread::spawn(move || {
+        client.run(move |_| async move {
+            let core = CoreRef::require().unwrap();
+            until(|| STEPS.load(SeqCst) == 1).await;
+            let options = TcpOptions::default();
+            let id = core.stack(|stack| stack.tcp_connect(Connect { remote: at, local: None, options })).unwrap();
+            until(|| STEPS.load(SeqCst) == 2).await;
+            core.stack(|stack| stack.tcp_send(id, b"hello")).unwrap();
+            until(|| core.look(|stack| stack.tcp_queued(id)).is_ok_and(|(_, unacked)| unacked == 0)).await;
+            STEPS.store(3, SeqCst);
+        })
+    });
+    server
+        .run(move |_| async move {
+            let core = CoreRef::require().unwrap();
+            let listen = Listen { at, backlog: 1, v6_only: false, fast_open: 0, options: TcpOptions::default() };
+            let listener = core.stack(|stack| stack.tcp_listen(listen)).unwrap();
+            STEPS.store(1, SeqCst);
+            until(|| core.stack(|stack| stack.tcp_accept(listener)).is_ok()).await;
+            // But one, which what comes takes.
+            let mut held: Vec<_> = core.stack(|stack| std::iter::from_fn(|| stack.pool_mut().alloc()).collect());
+            let last = held.pop().unwrap();
+            core.stack(|stack| stack.pool_mut().free(last));
+            STEPS.store(2, SeqCst);
+            until(|| core.look(|stack| stack.tx_starved(IfaceId(0)))).await;
+            let sleeps = || core.handle().stats()[0].runtime.sleeps;
+            let before = sleeps();
+            until(|| sleeps() > before + 20).await;
+            core.stack(|stack| held.into_iter().for_each(|frame| stack.pool_mut().free(frame)));
+            until(|| STEPS.load(SeqCst) == 3).await;
+        })
+        .unwrap();
+    // The other end may be gone before it has ended.
+    let _ended = client.join().unwrap();
 }

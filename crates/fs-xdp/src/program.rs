@@ -75,8 +75,12 @@ pub(crate) struct Wanted {
 pub(crate) struct Frags(pub(crate) bool);
 
 impl Program {
-    /// Loads the program and attaches it to `device`.
-    pub(crate) fn attach(device: &NetDevice, wanted: Wanted) -> Result<(Program, PortTable), XdpError> {
+    /// Loads the program and attaches it to `device` once `fill` has filled its table.
+    pub(crate) fn attach(
+        device: &NetDevice,
+        wanted: Wanted,
+        fill: impl FnOnce(&PortTable) -> io::Result<()>,
+    ) -> Result<(Program, PortTable), XdpError> {
         if !kernel_is(5, 9) {
             return Err(XdpError::KernelLacks {
                 what: "bpf_link for XDP, which takes the program down with the process",
@@ -89,9 +93,10 @@ impl Program {
             return Err(XdpError::MissingCapability { doing: "load the XDP program", missing });
         }
         let mut ebpf = create(OBJECT)?;
-        let (link, attached, frags) = attach(&mut ebpf, device, wanted)?;
         let sockets = XskMap::try_from(take_map(&mut ebpf, "sockets")?).map_err(|error| broken(&error))?;
         let ports = PortTable::new(&mut ebpf, device.mac)?;
+        fill(&ports).map_err(|error| XdpError::system("fill the XDP program's table", error))?;
+        let (link, attached, frags) = attach(&mut ebpf, device, wanted)?;
         Ok((Program { _link: link, _ebpf: ebpf, sockets: Mutex::new(sockets), attached, frags }, ports))
     }
 

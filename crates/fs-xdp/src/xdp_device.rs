@@ -126,25 +126,38 @@ impl XdpDevice {
     ///
     /// # Errors
     /// See [`XdpError`].
-    pub fn attach(name: &str, mut config: XdpConfig) -> Result<XdpDevice, XdpError> {
+    pub fn attach(name: &str, config: XdpConfig) -> Result<XdpDevice, XdpError> {
+        Self::attach_filled(name, config, |_| Ok(()))
+    }
+
+    /// As [`XdpDevice::attach`], for a device whose packets are ours already: `fill` fills the program's table before it sees any.
+    ///
+    /// # Errors
+    /// See [`XdpError`]; what `fill` says among them.
+    pub fn attach_filled(
+        name: &str,
+        mut config: XdpConfig,
+        fill: impl FnOnce(&PortTable) -> std::io::Result<()>,
+    ) -> Result<XdpDevice, XdpError> {
         let device = NetDevice::find(name)?;
         if !device.is_ethernet() {
             return Err(XdpError::NotEthernet { device: device.name, hardware_type: device.hardware_type });
         }
         check_kernel()?;
-        let (program, ports) = Program::attach(&device, wanted(&device, config)).map_err(|error| match error {
-            XdpError::NativeUnsupported { source, .. } if too_large_for_native(&device, config) => {
-                tracing::debug!(%source, "native attach refused");
-                XdpError::MtuTooLarge {
-                    device: device.name.clone(),
-                    mtu: device.mtu,
-                    max: NATIVE_MTU_MAX,
-                    mode: "native mode without multi-buffer",
-                    cure: "allow multi-buffer (kernel 6.6), lower the MTU, or use the generic mode",
+        let (program, ports) =
+            Program::attach(&device, wanted(&device, config), fill).map_err(|error| match error {
+                XdpError::NativeUnsupported { source, .. } if too_large_for_native(&device, config) => {
+                    tracing::debug!(%source, "native attach refused");
+                    XdpError::MtuTooLarge {
+                        device: device.name.clone(),
+                        mtu: device.mtu,
+                        max: NATIVE_MTU_MAX,
+                        mode: "native mode without multi-buffer",
+                        cure: "allow multi-buffer (kernel 6.6), lower the MTU, or use the generic mode",
+                    }
                 }
-            }
-            error => error,
-        })?;
+                error => error,
+            })?;
         // After attaching: virtio-net gets more receive queues by it.
         let counts = device.queue_counts();
         tracing::info!(

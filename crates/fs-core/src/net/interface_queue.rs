@@ -25,6 +25,11 @@ impl InterfaceQueue {
         self.control.extend(packets);
     }
 
+    /// Packets wait that are built.
+    pub(crate) fn has_control(&self) -> bool {
+        !self.control.is_empty()
+    }
+
     /// The next frame of the control packets.
     pub(crate) fn pop_control(&mut self) -> Option<TxFrame> {
         self.control.pop_front()

@@ -172,7 +172,8 @@ impl Net {
     /// Our address for a destination reached by `path`: the route's, else as RFC 6724 has it.
     pub(crate) fn source_for(&self, path: PathId, remote: IpAddr, device: Option<IfaceId>) -> Option<IpAddr> {
         let named = self.routes.source(remote, device).filter(|source| self.is_local(*source));
-        named.or_else(|| source_for(&self.interfaces, self.paths.get(path).iface(), remote))
+        let path = self.paths.get(path);
+        named.or_else(|| source_for(&self.interfaces, path.iface(), remote, path.addr()))
     }
 
     /// What waits to leave by an interface.
@@ -278,6 +279,16 @@ impl Net {
     /// The neighbour of `path` is to be asked for.
     pub(crate) fn want(&mut self, path: PathId) {
         self.wanted.push(path);
+    }
+
+    /// See [`PathTable::push_connect`].
+    pub(crate) fn push_connect(&mut self, path: PathId, index: u32) {
+        self.paths.push_connect(path, index);
+    }
+
+    /// See [`PathTable::take_connects`].
+    pub(crate) fn take_connects(&mut self, path: PathId) -> Vec<u32> {
+        self.paths.take_connects(path)
     }
 
     /// When [`Net::take_wanted`] has something to do; may be early.

@@ -299,6 +299,19 @@ impl PathTable {
         drained
     }
 
+    /// The connect in slot `index` has sent a SYN by a path. Kept while its neighbour is being asked for.
+    pub(crate) fn push_connect(&mut self, id: PathId, index: u32) {
+        if self.get(id).state == PathState::Pending {
+            self.waiting.push_connect(id, index);
+        }
+    }
+
+    /// Connects that sent a SYN by a path while its neighbour was asked for; may name one twice, or one that has ended since.
+    /// To be called when the neighbour has been given up.
+    pub(crate) fn take_connects(&mut self, id: PathId) -> Vec<u32> {
+        self.waiting.take_connects(id)
+    }
+
     /// Runs what is due. `requests` gets the paths whose neighbour must be asked for (again), `failed` those
     /// that were given up with what waited for them (to be freed: `DropReason::NeighbourUnresolved`).
     pub(crate) fn tick(

@@ -112,21 +112,28 @@ fn common_prefix(a: IpAddr, b: IpAddr) -> u32 {
 
 /// The address of ours to talk to `remote` from, for packets that leave by `iface`. An address of another
 /// interface is taken only when `iface` has none of that family (as Linux does). RFC 6724 section 5 in
-/// short: rule 1 (the same address), rule 2 (scope), then rule 8 (longest matching prefix), then the first.
-pub(crate) fn source_for(interfaces: &[Interface], iface: IfaceId, remote: IpAddr) -> Option<IpAddr> {
+/// short: rule 1 (the same address), rule 2 (scope), then rule 8 (longest matching prefix), then the first. IPv4 as Linux has it
+/// (`inet_select_addr`): in place of rule 8 one of the next hop's network.
+pub(crate) fn source_for(interfaces: &[Interface], iface: IfaceId, remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
     let remote = remote.to_canonical();
+    // On a link without neighbours it is the destination that tells.
+    let hop = if hop.is_unspecified() { remote } else { hop };
     let outgoing = interfaces.get(usize::from(iface.0));
-    let best = |interface: &Interface| best_source(&interface.addrs, remote);
+    let best = |interface: &Interface| best_source(&interface.addrs, remote, hop);
     outgoing.and_then(best).or_else(|| interfaces.iter().find_map(best))
 }
 
-fn best_source(addrs: &[Cidr], remote: IpAddr) -> Option<IpAddr> {
+fn best_source(addrs: &[Cidr], remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
     let rank = |cidr: &Cidr| {
         let scopes = (scope(cidr.addr), scope(remote));
         // Rule 2: the smallest scope that still reaches the destination, else the largest that there is.
         let fit = if scopes.0 >= scopes.1 { 32 - i32::from(scopes.0) } else { i32::from(scopes.0) - 32 };
-        // Beyond our own prefix a longer match says nothing (RFC 6724 section 9, question of rule 8 in IPv4).
-        let near = common_prefix(cidr.addr, remote).min(u32::from(cidr.prefix));
+        let near = if remote.is_ipv4() {
+            u32::from(contains(cidr, hop))
+        } else {
+            // Beyond our own prefix a longer match says nothing.
+            common_prefix(cidr.addr, remote).min(u32::from(cidr.prefix))
+        };
         (cidr.addr == remote, fit, near)
     };
     // `max_by_key` prefers the last of equals; reversed, the first.

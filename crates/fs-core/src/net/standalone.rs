@@ -82,7 +82,7 @@ pub(crate) fn respond(
 /// group. Answers its length. `None` when the interface has no address of that family to ask from, is
 /// a raw IP link, or `out` is too small ([`REQUEST_LEN_MAX`] suffices).
 pub(crate) fn request(interface: &Interface, target: IpAddr, out: &mut [u8]) -> Option<usize> {
-    let source = crate::net::route::source_for(core::slice::from_ref(interface), IfaceId(0), target)?;
+    let source = crate::net::route::source_for(core::slice::from_ref(interface), IfaceId(0), target, target)?;
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
             let repr = arp_repr(interface, ArpOperation::Request, source, [0; 6], target);

@@ -1,6 +1,5 @@
 //! The connections of a core, by slot.
 
-use crate::net::neigh::PathId;
 use crate::rx::owner::Owner;
 use crate::slab::NIL;
 use crate::tcb::connection_stats::ConnectionStats;
@@ -153,14 +152,5 @@ impl Slots {
 
     pub(crate) fn generation(&self, index: u32) -> u32 {
         self.places[index as usize].slot.generation()
-    }
-
-    /// Active opens that leave by `path`. Walks all slots.
-    pub(crate) fn opening_by(&self, path: PathId) -> impl Iterator<Item = u32> + '_ {
-        let matches = move |(i, place): (usize, &ConnectionSlot)| match &place.slot {
-            Slot::SynSent(s) if s.path == path => Some(i as u32),
-            _ => None,
-        };
-        self.places.iter().enumerate().filter_map(matches)
     }
 }

@@ -234,6 +234,28 @@ fn reading_everything_ends_the_delay_of_a_one_way_flow() {
     assert_eq!(lab.one().ack, conn.seq.wrapping_add(10));
 }
 
+/// An ACK that no frame is there for waits, and says so: a core need not stay awake for it.
+#[test]
+fn an_ack_without_a_frame_waits_for_one() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = slow(&mut lab);
+    lab.send(&conn.data(&[1; 10]));
+    lab.silence();
+    assert!(!lab.stack.tx_starved(IfaceId(0)), "nothing waits");
+    lab.without_frames(|lab| {
+        assert!(!lab.stack.tx_starved(IfaceId(0)), "nothing waits yet");
+        lab.now = lab.now + Duration::from_millis(300);
+        lab.stack.set_now(lab.now);
+        lab.stack.tick();
+        assert_eq!(lab.stack.tx_batch(IfaceId(0), 10, &mut Vec::new()), 0);
+        assert!(lab.stack.tx_pending(IfaceId(0)) && lab.stack.tx_starved(IfaceId(0)));
+        assert!(lab.stack.next_deadline().is_none_or(|at| at > lab.now), "nothing is due at once");
+    });
+    assert!(lab.stack.tx_pending(IfaceId(0)) && !lab.stack.tx_starved(IfaceId(0)));
+    assert_eq!(lab.one().ack, conn.seq.wrapping_add(10));
+    assert!(!lab.stack.tx_pending(IfaceId(0)));
+}
+
 #[test]
 fn gaps_duplicates_and_filled_gaps_are_acknowledged_at_once() {
     let mut lab = Lab::new(TcpConfig::default());

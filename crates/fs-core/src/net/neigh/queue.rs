@@ -23,6 +23,8 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Waiting {
     entries: BTreeMap<PathId, Entry>,
+    /// Connects whose SYNs wait for a neighbour that is being asked for; only for those of `entries`.
+    connects: BTreeMap<PathId, Vec<u32>>,
     per_neighbour: usize,
     /// Packets that may wait in all.
     limit: usize,
@@ -37,6 +39,7 @@ impl Waiting {
     pub(super) fn new(per_neighbour: usize) -> Self {
         Self {
             entries: BTreeMap::new(),
+            connects: BTreeMap::new(),
             per_neighbour: per_neighbour.max(1),
             limit: per_neighbour.max(1) * NEIGHBOURS_WAITED_FOR,
             packets: 0,
@@ -88,8 +91,26 @@ impl Waiting {
         Enqueued { request, dropped }
     }
 
+    /// The connect in slot `index` has sent a SYN to a neighbour that is being asked for.
+    pub(super) fn push_connect(&mut self, id: PathId, index: u32) {
+        if !self.entries.contains_key(&id) {
+            return;
+        }
+        let connects = self.connects.entry(id).or_default();
+        // One that sends its SYN again is often alone.
+        if connects.last() != Some(&index) {
+            connects.push(index);
+        }
+    }
+
+    /// Who waits with a SYN for a neighbour that does not answer.
+    pub(super) fn take_connects(&mut self, id: PathId) -> Vec<u32> {
+        self.connects.remove(&id).unwrap_or_default()
+    }
+
     /// A neighbour has answered. What waits stays until `take`.
     pub(super) fn answered(&mut self, id: PathId) {
+        self.connects.remove(&id);
         match self.entries.get_mut(&id) {
             Some(entry) if entry.packets.is_empty() => {
                 self.entries.remove(&id);

@@ -296,3 +296,30 @@ fn a_shared_head_is_copied_not_written_to() {
     rest.into_iter().chain(out.into_iter().map(|part| part.frame)).chain([kept]).for_each(|frame| pool.free(frame));
     assert_eq!(pool.in_use(), 0);
 }
+
+/// Who is to be told of a neighbour's failure is known without a walk over all connections.
+#[test]
+fn connects_are_known_for_as_long_as_their_neighbour_is_asked_for() {
+    let (mut table, mut pool) = (table(), HeapPool::new(8, 2048));
+    let id = path(&mut table, HOST, "10.77.1.2");
+    table.push_connect(id, 1);
+    assert_eq!(table.take_connects(id), [], "nobody asks");
+    let mut ask = |table: &mut PathTable, now| {
+        let enqueued = table.enqueue(id, packet(&mut pool, b"syn"), secs(now));
+        enqueued.dropped.into_iter().for_each(|part| pool.free(part.frame));
+    };
+    ask(&mut table, 0);
+    for index in [7, 7, 9] {
+        table.push_connect(id, index);
+    }
+    let NeighbourChange::Failed(_, packets) = table.set_neighbour(HOST, ip("10.77.1.2"), None, secs(1)) else {
+        panic!("it has failed")
+    };
+    assert_eq!((packets.len(), table.take_connects(id)), (1, alloc::vec![7, 9]));
+    ask(&mut table, 10);
+    table.push_connect(id, 7);
+    let change = table.set_neighbour(HOST, ip("10.77.1.2"), Some(PEER), secs(11));
+    assert!(matches!(change, NeighbourChange::Resolved(_)));
+    table.push_connect(id, 9);
+    assert_eq!(table.take_connects(id), [], "they have sent");
+}

@@ -90,7 +90,7 @@ fn source_addresses() {
         interface(&["192.168.1.1/24"]),
         interface(&[]),
     ];
-    let source = |iface, to: &str| source_for(&interfaces, IfaceId(iface), ip(to)).map(|addr| addr.to_string());
+    let source = |iface, to: &str| source_for(&interfaces, IfaceId(iface), ip(to), ip(to)).map(|addr| addr.to_string());
     assert_eq!(source(0, "10.77.1.9").as_deref(), Some("10.77.1.1"), "same prefix");
     assert_eq!(source(0, "10.0.0.9").as_deref(), Some("10.0.0.5"));
     assert_eq!(source(0, "172.16.0.1").as_deref(), Some("10.0.0.5"), "the first of equals");
@@ -103,7 +103,7 @@ fn source_addresses() {
     assert_eq!(source(0, "2001:db8:1::1").as_deref(), Some("2001:db8:1::1"), "ourselves");
     assert_eq!(source(1, "2001:db8:1::9").as_deref(), Some("2001:db8:1::1"), "another interface's, if it has none");
     assert_eq!(source(2, "10.77.1.9").as_deref(), Some("10.77.1.1"));
-    assert_eq!(source_for(&interfaces[1..], IfaceId(0), ip("fe80::1")), None);
+    assert_eq!(source_for(&interfaces[1..], IfaceId(0), ip("fe80::1"), ip("fe80::1")), None);
 }
 
 #[test]
@@ -146,15 +146,27 @@ fn a_route_may_name_the_source() {
     assert_eq!((table.source(ip("10.5.5.1"), None), table.source(ip("10.6.0.1"), None)), (None, None));
     // How the mirror says that an address is deprecated.
     let interfaces = [interface(&["2001:db8:1::1/64", "2001:db8:2::1/0", "fd77::1/0"])];
-    let source = |to: &str| source_for(&interfaces, IfaceId(0), ip(to));
+    let source = |to: &str| source_for(&interfaces, IfaceId(0), ip(to), ip("fe80::9"));
     assert_eq!(source("2001:db8:2::9"), Some(ip("2001:db8:1::1")));
     assert_eq!(source("fd77::9"), Some(ip("2001:db8:1::1")));
+}
+
+/// As `ip route get` answers with these addresses, in this order, and a default route by 192.168.0.254.
+#[test]
+fn behind_a_gateway_the_source_is_of_its_network() {
+    let interfaces = [interface(&["10.1.0.1/24", "192.168.0.1/24", "192.168.0.2/24"])];
+    let source = |to: &str, hop: &str| source_for(&interfaces, IfaceId(0), ip(to), ip(hop));
+    assert_eq!(source("10.9.9.9", "192.168.0.254"), Some(ip("192.168.0.1")));
+    assert_eq!(source("192.168.7.7", "10.1.0.254"), Some(ip("10.1.0.1")));
+    assert_eq!(source("192.168.7.7", "172.16.0.1"), Some(ip("10.1.0.1")), "the first one");
+    // On a link without neighbours.
+    assert_eq!(source("192.168.0.9", "0.0.0.0"), Some(ip("192.168.0.1")));
 }
 
 #[test]
 fn only_a_link_local_address_is_better_than_none() {
     let only = [interface(&["fe80::1/64"])];
-    assert_eq!(source_for(&only, IfaceId(0), ip("2001:db8::1")), Some(ip("fe80::1")));
+    assert_eq!(source_for(&only, IfaceId(0), ip("2001:db8::1"), ip("fe80::9")), Some(ip("fe80::1")));
 }
 
 fn any_v4_cidr() -> impl Strategy<Value = Cidr> {

@@ -196,6 +196,7 @@ impl<P: FramePool> Stack<P> {
         let offer = self.syn_options(&key, path, crossed.map(|c| c.options), own.max_segment, shift);
         let syn = Syn { key: &key, path, flags, seq: iss, ack, own, offer, fast_open };
         self.send_handshake(&syn, u32::MAX, &data);
+        self.net.push_connect(path, index);
     }
 
     /// The retransmission timer of an active open fired.

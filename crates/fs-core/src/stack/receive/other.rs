@@ -320,10 +320,14 @@ impl<P: FramePool> Stack<P> {
         for packet in packets {
             crate::net::free_unresolved(&mut self.pool, &mut self.stats, packet);
         }
-        // Control path: connects by this path fail now, as Linux fails them.
-        let waiting: Vec<u32> = self.slots.opening_by(path).collect();
-        for index in waiting {
-            self.fail_connect(index, Error::HostUnreachable);
+        // Connects whose SYNs waited for it fail now, as Linux fails them (`arp_error_report`); not all slots are looked at, for a
+        // scan through a prefix without hosts would have each address that does not answer cost a walk.
+        for index in self.net.take_connects(path) {
+            if let Slot::SynSent(s) = self.slots.slot(index)
+                && s.path == path
+            {
+                self.fail_connect(index, Error::HostUnreachable);
+            }
         }
     }
 

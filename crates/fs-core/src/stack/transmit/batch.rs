@@ -95,6 +95,13 @@ impl<P: FramePool> Stack<P> {
         self.net.queue(iface).is_some_and(|queue| !queue.is_empty())
     }
 
+    /// What waits to leave by `iface` needs frames, and there are none: it is looked at again when some have come back, of which
+    /// nobody tells, and not in each turn.
+    pub fn tx_starved(&self, iface: IfaceId) -> bool {
+        self.pool.available() == 0
+            && self.net.queue(iface).is_some_and(|queue| !queue.is_empty() && !queue.has_control())
+    }
+
     fn control_packets(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = 0;
         let Some(queue) = self.net.queue_mut(iface) else { return 0 };
