@@ -85,19 +85,28 @@ fn clients_on_fastsock() -> Result<()> {
 /// congestion mark too. Counted by the kernel at the client's end, where every hundredth is made a congestion mark.
 const MARKS: &str = "
     table inet marks {
-        counter sent {} counter sent_without {} counter came {} counter came_without {}
-        chain out {
-            type filter hook output priority 0;
-            udp dport != PORT udp sport != PORT return
+        counter sent { }
+        counter sent_without { }
+        counter came { }
+        counter came_without { }
+        chain quinns_out {
             ip ecn != not-ect counter name sent
             ip ecn not-ect counter name sent_without
             ip ecn ect0 numgen inc mod 100 == 50 ip ecn set ce
         }
-        chain in {
-            type filter hook input priority 0;
-            udp dport != PORT udp sport != PORT return
+        chain quinns_in {
             ip ecn != not-ect counter name came
             ip ecn not-ect counter name came_without
+        }
+        chain out {
+            type filter hook output priority 0;
+            udp dport PORT jump quinns_out
+            udp sport PORT jump quinns_out
+        }
+        chain in {
+            type filter hook input priority 0;
+            udp dport PORT jump quinns_in
+            udp sport PORT jump quinns_in
         }
     }";
 
