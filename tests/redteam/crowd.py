@@ -82,7 +82,7 @@ def run(count, seconds):
         liars = []
         for user in ("nobody", "daemon"):
             command = ["prlimit", f"--nofile={most}:{most}", *t.command(f"{t.dir}/fs-redteam", user=user, preload=False, limit=600)]
-            liars.append(Liar(t, command))
+            liars.append(Liar(t, command).attach())
         attached = led = 0
         for liar in liars:
             got = liar("crowd", count // 2, "127.0.0.1:7901")
@@ -104,8 +104,6 @@ def run(count, seconds):
                 except Refused:
                     return
         askers = [threading.Thread(target=ask, args=(liar,)) for liar in liars]
-        for liar in liars:
-            liar.attach()
         for asker in askers:
             asker.start()
         middle, memory, _ = figures(t, "and lists, nonsense, a namespace that changes, questions", 200, seconds)
