@@ -162,6 +162,17 @@ def peer_port_of_another_connection(t):
 
 
 @attack("4: the peer's address is what the opener says")
+def peer_port_where_a_policy_leaves_the_server(t):
+    """The same for a server that takes ports for a proof, whom a policy leaves to the kernel."""
+    t.start(config='[[policy]]\ncarrier = "kernel"\ncall = "bind"\nports = 7024\n')
+    t.py(SERVER, "127.0.0.1", 7024, "HELLO")
+    liar = t.liar().attach()
+    route = liar.may("route", liar("socket", "v4")[0], "127.0.0.1:7024")
+    if route and route[0] == "local":
+        raise Broken("nobody has memory with a server that a policy leaves to the kernel")
+
+
+@attack("4: the peer's address is what the opener says")
 def peer_address_of_another_family(t):
     """An IPv6 peer at an IPv4 listener: who reads a sockaddr_in reads beside it."""
     def wrong(ip, _):

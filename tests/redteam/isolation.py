@@ -39,9 +39,9 @@ except OSError as e: print('end', e, flush=True)
 """
 
 
-def worker(t, port):
-    t.start()
-    liar = Liar(t, t.command(PYTHON, "-c", MASTER, f"{t.dir}/fs-redteam", port))
+def worker(t, port, config=None, uid=65534):
+    t.start(config=config)
+    liar = Liar(t, t.command(PYTHON, "-c", MASTER.replace("65534", str(uid)), f"{t.dir}/fs-redteam", port))
     liar.attach()
     liar("adopt", 50)
     return liar
@@ -68,6 +68,39 @@ def worker_reads_a_session(t):
     client.stop()
 
 
+@attack("6: one worker reads the others' sessions")
+def worker_of_one_user_reads_a_session(t):
+    """Both are of one user, and the configuration says that they are apart all the same (listener_memory)."""
+    liar = worker(t, 7111, config='listener_memory = "process"\n', uid=0)
+    client = t.py(TALK, 7111, SECRET, wait="echo")
+    claimed = liar.may("claim", 2)
+    for _, _, memory in sessions(liar) if claimed else ():
+        if liar.may("find", memory, SECRET):
+            raise Broken("a worker reads a session that another process has accepted")
+    client.stop()
+
+
+@attack("6: one worker reads the others' sessions")
+def worker_that_waits_first_reads_a_session(t):
+    """It has the memory of a client before anybody accepts: what waits may be its own, but nothing that comes later."""
+    t.start()
+    liar = Liar(t, t.command(PYTHON, "-c", MASTER.replace("while True:\n    c, _", "sys.stdin = None\nimport time; time.sleep(2)\nwhile True:\n    c, _"),
+                             f"{t.dir}/fs-redteam", 7112))
+    liar.attach()
+    liar("adopt", 50)
+    script = TALK.replace("try:", "c.close(); c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); c.settimeout(4); "
+                          "c.sendall(sys.argv[2].encode()); c.recv(1000); print('second', flush=True)\ntry:").replace(
+                              "c.sendall(sys.argv[2].encode())", "c.sendall(b'first')", 1)
+    client = t.py(script, 7112, SECRET, wait=None)
+    time.sleep(0.7)
+    found = sessions(liar) if liar.may("claim", 2) else []
+    client.wait_for("second")
+    found += sessions(liar)
+    for _, _, memory in found:
+        if liar.may("find", memory, SECRET):
+            raise Broken("a worker that has only waited reads a session that another process has accepted since")
+
+
 @attack("6: one worker writes into the others' sessions")
 def worker_writes_into_a_session(t):
     liar = worker(t, 7102)
@@ -92,7 +125,8 @@ def worker_ends_a_session(t):
     for arena, _, _ in sessions(liar) if claimed else ():
         for entry in range(4):
             liar("entry", 8 + entry, f"{arena}/0/B", 1)
-    liar.stop()
+    # It ends, and not the server, whose child it is.
+    liar.popen.stdin.close()
     time.sleep(0.5)
     said = client.said()
     if "then" in said or "end" in said:
@@ -416,7 +450,8 @@ while True:
 
 @attack("a peer that fills the queue")
 def backlog_is_the_listeners(t):
-    """The limit of those that wait for accept lies in memory that the client can write: a backlog of 1 takes thousands."""
+    """The limit of those that wait for accept lies in memory that the client can write. What it writes there is of its own connections
+    alone: the server takes one after another out, as those of a client that tries again and again, and its queue is no longer."""
     t.start()
     t.py("import socket, time\ns = socket.socket(); s.bind(('127.0.0.1', 7109)); s.listen(1); print('ready', flush=True); time.sleep(20)")
     liar = t.liar().attach()

@@ -12,6 +12,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attacks  # noqa: E402
+import crowd  # noqa: E402
 import rules  # noqa: E402
 import worlds  # noqa: E402
 from stage import ROOT, Broken, Inapplicable, Stage  # noqa: E402
@@ -78,7 +79,13 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of the first one")
     parser.add_argument("--rules", type=int, metavar="N", help="plays so many random sets of rules of nftables instead")
     parser.add_argument("--price", action="store_true", help="measures what a connect costs with 0, 100 and 10,000 rules")
+    parser.add_argument("--crowd", type=int, metavar="N", help="measures a daemon with so many clients, and hostile users beside them")
     options = parser.parse_args()
+    if options.crowd:
+        if os.geteuid() != 0:
+            print("skipped: redteam: not root")
+            return 0
+        return 0 if crowd.run(options.crowd, min(options.seconds, 5)) else 1
     if options.price:
         rules.price()
         return 0

@@ -245,6 +245,66 @@ fn compare(programs: &[&str], load: &str, is_shut: bool, further: [&[String]; 2]
     })
 }
 
+/// What nmap(1) and curl(1) say of ports from outside: of each its state, and what a client of it is told.
+fn scan(lab: &Lab, ports: [u16; 2]) -> Result<Vec<String>> {
+    let wanted = ports.map(|port| port.to_string()).join(",");
+    let mut all = Vec::new();
+    for way in ["-sT", "-sS"] {
+        let mut nmap = lab.command(Ns::Client, "nmap");
+        let output = nmap.args(["-n", "-Pn", "--max-retries", "6", way, "-oG", "-", "-p", &wanted, FRONT]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let row = text.lines().find_map(|line| line.split_once("Ports: ")).with_context(|| text.clone())?.1;
+        let states = row.split(", ").map(|port| port.split('/').nth(1).unwrap_or_default().to_owned());
+        all.extend(states.map(|state| format!("nmap {way}: {state}")));
+    }
+    for port in ports {
+        let mut curl = lab.command(Ns::Client, "curl");
+        let output = curl.args(["-sS", "--http0.9", "--max-time", "3", &format!("http://{FRONT}:{port}/")]).output()?;
+        all.push(format!("curl: {:?} {}", output.status.code(), String::from_utf8_lossy(&output.stdout)));
+    }
+    Ok(all)
+}
+
+/// Open, shut by a rule that drops, and refused by one that resets: from outside it looks as on the kernel.
+#[test]
+fn scanners_see_the_same_ports() -> Result<()> {
+    let programs = ["/usr/bin/nmap", "/usr/bin/curl", "/usr/sbin/nft"];
+    if let Some(missing) = programs.iter().find(|program| !Path::new(program).exists()) {
+        println!("skipped: no {missing} (lab/install firewalls)");
+        return Ok(());
+    }
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::Wire)?;
+        let mut servers = Vec::new();
+        for (ports, of) in [(OURS, Some(&daemon)), (KERNELS, None)] {
+            for port in ports {
+                servers.push(server(lab, Ns::Host, of, port, "served")?);
+            }
+        }
+        let rules = [
+            "add table ip t",
+            "add chain ip t in { type filter hook input priority 0; }",
+            "add rule ip t in tcp dport { 7623, 7633 } drop",
+        ];
+        for (what, rules) in [("no rule", ""), ("a rule", &rules.join("; "))] {
+            if !rules.is_empty() {
+                lab.run(Ns::Host, "nft", &[rules])?;
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            let (ours, kernels) = (scan(lab, OURS)?, scan(lab, KERNELS)?);
+            println!("{what}: {ours:?}");
+            ensure!(ours == kernels, "{what}: under fastsock {ours:#?}, on the kernel {kernels:#?}");
+            let shut = ours.iter().filter(|said| said.contains("filtered")).count();
+            ensure!(shut == if rules.is_empty() { 0 } else { 2 }, "{what}: {ours:?}");
+        }
+        for server in &mut servers {
+            server.kill()?;
+        }
+        daemon.stop()
+    })
+}
+
 #[test]
 fn firewalld() -> Result<()> {
     compare(&["/usr/sbin/firewalld", "/usr/bin/dbus-daemon"], FIREWALLD, true, [&[], &[]])

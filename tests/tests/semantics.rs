@@ -99,3 +99,32 @@ fn preloaded_calls_answer_as_the_kernel_does() -> Result<()> {
         without_lo.stop()
     })
 }
+
+/// An allocator of the program's own holds its locks from its handler before a fork to those after it: ours run in between.
+#[test]
+fn forks_with_an_allocator_that_holds_its_locks() -> Result<()> {
+    const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+    if !std::path::Path::new(JEMALLOC).exists() {
+        println!("skipped: no {JEMALLOC} (lab/install test)");
+        return Ok(());
+    }
+    let Some(lab) = Lab::up(&[])? else { return Ok(()) };
+    lab.check(|lab| {
+        let program = Semantics::build()?;
+        let mut daemon = Daemon::start(lab, Ns::Host, Reach::OnlyLocal)?;
+        let [preload, _] = daemon.environment();
+        let cases: Vec<&Case> = program.cases().into_iter().filter(|case| case.name.starts_with("atfork_")).collect();
+        ensure!(cases.len() >= 3, "the cases have other names");
+        for case in cases {
+            let mut command = daemon.command(lab, "env");
+            // Without a cache of each thread's every allocation takes a lock.
+            command
+                .args([&format!("{preload} {JEMALLOC}"), "MALLOC_CONF=tcache:false,narenas:1"])
+                .arg(program.program());
+            let ours = program.run(lab, case, Ns::Host, command)?;
+            let how = difference(&program.on_kernel(lab, Ns::Host, case)?, &ours);
+            ensure!(how.is_none(), "{}: {}", case.name, how.unwrap_or_default());
+        }
+        daemon.stop()
+    })
+}

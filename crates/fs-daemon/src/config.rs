@@ -3,6 +3,7 @@
 //! ```toml
 //! firewall = "obey"              # where nftables or iptables have rules, connections are the kernel's; or "ignore"
 //! firewall_open_flows = "end"    # connections that are open when such rules come, and that one could stop; or "keep"
+//! listener_memory = "user"       # holders of one listener that share what its connections carry: a user's processes; or "process"
 //! policy_dir = "policy.d"        # files *.toml with `program = "…"` and policies of that program; before those of this file
 //!
 //! [limits]                       # one user (other than root and the daemon's) may have half of each
@@ -76,6 +77,8 @@ pub struct Config {
     pub firewall: Heed,
     /// What becomes of open connections when its rules change.
     pub open_flows: OpenFlows,
+    /// Which holders of a listener have its connections in common memory.
+    pub sharing: Sharing,
     /// Who may use which port.
     pub rules: Rules,
     /// What is left to the kernel.
@@ -106,6 +109,18 @@ pub enum OpenFlows {
     End,
     /// They go on until they end, and no rule sees them.
     Keep,
+}
+
+/// Which of the processes that hold a listener share the memory of its connections, each of which the others see. What is held by
+/// others too is the kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// Those of one user.
+    #[default]
+    User,
+    /// None: one process.
+    Process,
 }
 
 /// A device and how it is used.
@@ -151,6 +166,8 @@ struct File {
     firewall: Heed,
     #[serde(default)]
     firewall_open_flows: OpenFlows,
+    #[serde(default)]
+    listener_memory: Sharing,
     #[serde(rename = "policy", default)]
     policies: Vec<PolicyFile>,
     #[serde(rename = "rule", default)]
@@ -269,7 +286,8 @@ impl Config {
     /// The sections of the file in which `changed` differs from this one, that of the daemon's start, and which are
     /// followed from a start only.
     pub fn waits_for_restart(&self, changed: &Self) -> Vec<&'static str> {
-        let Config { device, drain, joins, firewall: _, open_flows: _, rules: _, policies: _, limits: _ } = self;
+        let Config { device, drain, joins, firewall: _, open_flows: _, sharing: _, rules: _, policies: _, limits: _ } =
+            self;
         let sections =
             [("[daemon]", *device != changed.device || *drain != changed.drain), ("[[join]]", *joins != changed.joins)];
         sections.into_iter().filter_map(|(section, differs)| differs.then_some(section)).collect()
@@ -336,9 +354,9 @@ impl File {
         let policies = self.policies.into_iter().map(PolicyFile::check).collect::<Result<_, _>>()?;
         let rules = self.rules.into_iter().map(|rule| rule.check(uid)).collect::<Result<_, _>>()?;
         let joins = self.joins.into_iter().map(JoinFile::check).collect::<Result<_, _>>()?;
-        let (firewall, open_flows) = (self.firewall, self.firewall_open_flows);
+        let (firewall, open_flows, sharing) = (self.firewall, self.firewall_open_flows, self.listener_memory);
         let (rules, policies) = (Rules(rules), Policies(policies));
-        Ok(Config { device, drain, firewall, open_flows, rules, policies, limits, joins })
+        Ok(Config { device, drain, firewall, open_flows, sharing, rules, policies, limits, joins })
     }
 }
 

@@ -20,7 +20,7 @@ mod sys;
 mod wire;
 
 pub use access::{Action, Call, PortRange, Rule, Rules, Who};
-pub use config::{Config, ConfigError, Device, Heed, Limits, OpenFlows};
+pub use config::{Config, ConfigError, Device, Heed, Limits, OpenFlows, Sharing};
 pub use confine::confine;
 pub use daemon::{Builder, Daemon, Handle, StartError};
 pub use fs_rt::XdpMode;

@@ -8,10 +8,8 @@ use crate::diag::Diag;
 use crate::firewall::{self, Firewall};
 use crate::listeners::{Netns, unmapped};
 use crate::sys::netns_cookie;
+pub(crate) use fs_rt::netlink::{Flow, KernelRoute};
 use fs_rt::netlink::{GROUPS, Netlink, Notices};
-use netlink_packet_core::DefaultNla;
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io;
@@ -35,19 +33,6 @@ pub(crate) fn inside<T: Send + 'static>(
         work()
     })?;
     visit.join().map_err(|_| io::Error::other("panicked"))?
-}
-
-/// Where the kernel would send a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KernelRoute {
-    /// The device's index.
-    pub(crate) device: u32,
-    /// The address that it would come from.
-    pub(crate) source: Option<IpAddr>,
-    /// It stays in this namespace.
-    pub(crate) local: bool,
-    /// It goes to one host behind the device (not blackhole, prohibit …).
-    pub(crate) unicast: bool,
 }
 
 /// A namespace that can be asked.
@@ -127,90 +112,14 @@ impl Namespace {
         }
     }
 
-    /// Asks the kernel for its way of a connection: all that routes and `ip rule` look at. An error is what connect(2) would answer.
+    /// See [`Netlink::route`].
     pub(crate) fn route(&self, flow: Flow) -> io::Result<KernelRoute> {
-        let answers = self.netlink.question(Message::GetRoute(flow.question()))?;
-        let [Message::NewRoute(route), ..] = &answers[..] else {
-            return Err(io::Error::from_raw_os_error(rustix::io::Errno::NETUNREACH.raw_os_error()));
-        };
-        let kind = route.header.kind;
-        let (local, unicast) = (kind == RouteType::Local, kind == RouteType::Unicast);
-        let mut answer = KernelRoute { device: 0, source: None, local, unicast };
-        for attribute in &route.attributes {
-            match attribute {
-                RouteAttribute::Oif(device) => answer.device = *device,
-                RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => answer.source = Some((*v4).into()),
-                RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => answer.source = Some((*v6).into()),
-                _ => {}
-            }
-        }
-        Ok(answer)
+        self.netlink.route(flow)
     }
 
-    /// Whether the route of a connection has several ways, of which its source port or the state of neighbours chooses one.
+    /// See [`Netlink::has_ways`].
     pub(crate) fn has_ways(&self, flow: Flow) -> io::Result<bool> {
-        let mut question = flow.question();
-        question.header.flags |= RouteFlags::FibMatch;
-        let answers = self.netlink.question(Message::GetRoute(question))?;
-        let several = |attribute: &RouteAttribute| matches!(attribute, RouteAttribute::MultiPath(_));
-        Ok(answers.iter().any(|answer| match answer {
-            Message::NewRoute(route) => route.attributes.iter().any(several),
-            _ => true,
-        }))
-    }
-}
-
-/// A connection, as far as the kernel's routes depend on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flow {
-    pub(crate) to: SocketAddr,
-    /// What its socket is bound to.
-    pub(crate) from: Option<IpAddr>,
-    pub(crate) port: u16,
-    /// Its socket's user, mark (SO_MARK) and device (SO_BINDTODEVICE).
-    pub(crate) uid: u32,
-    pub(crate) mark: u32,
-    pub(crate) device: u32,
-}
-
-impl Flow {
-    fn question(self) -> RouteMessage {
-        /// Of linux/rtnetlink.h.
-        const IP_PROTO: u16 = 27;
-        const SOURCE_PORT: u16 = 28;
-        const DESTINATION_PORT: u16 = 29;
-        const TCP: u8 = 6;
-        let other = |kind, value: &[u8]| RouteAttribute::Other(DefaultNla::new(kind, value.to_vec()));
-        let address = |ip| match ip {
-            IpAddr::V4(v4) => RouteAddress::Inet(v4),
-            IpAddr::V6(v6) => RouteAddress::Inet6(v6),
-        };
-        let mut question = RouteMessage::default();
-        let to = unmapped(self.to.ip());
-        let bits = if to.is_ipv4() { 32 } else { 128 };
-        question.header.address_family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        question.header.destination_prefix_length = bits;
-        question.attributes = vec![
-            RouteAttribute::Destination(address(to)),
-            RouteAttribute::Uid(self.uid),
-            other(IP_PROTO, &[TCP]),
-            other(DESTINATION_PORT, &self.to.port().to_be_bytes()),
-        ];
-        let from = self.from.map(unmapped);
-        if let Some(from) = from.filter(|from| !from.is_unspecified() && from.is_ipv4() == to.is_ipv4()) {
-            question.header.source_prefix_length = bits;
-            question.attributes.push(RouteAttribute::Source(address(from)));
-        }
-        if self.port != 0 {
-            question.attributes.push(other(SOURCE_PORT, &self.port.to_be_bytes()));
-        }
-        if self.mark != 0 {
-            question.attributes.push(RouteAttribute::Mark(self.mark));
-        }
-        if self.device != 0 {
-            question.attributes.push(RouteAttribute::Oif(self.device));
-        }
-        question
+        self.netlink.has_ways(flow)
     }
 }
 

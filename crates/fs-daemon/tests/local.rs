@@ -453,6 +453,67 @@ fn a_share_is_of_the_socket_that_is_shown() {
     assert!(receiver.client.claim(victims.as_fd()).unwrap().is_none(), "it is nobody's");
 }
 
+/// A page of a list is about some processes only, so that it takes no long.
+#[test]
+fn a_list_of_many_processes_has_all_their_sockets() {
+    let daemon = start();
+    let (socket, at, cookie) = placeholder();
+    let processes: Vec<Process> = (0..200).map(|_| attach(&daemon)).collect();
+    let last = processes.last().unwrap();
+    let (listener, ..) = listen(last, &socket);
+    assert!(last.page.set(3, Object::Listener(listener), cookie));
+    let mut found = Vec::new();
+    let row = |row: fs_shm::control::SocketRow| found.push(row.local);
+    last.client.rows(|cursor| Request::Sockets { cursor }, row).unwrap();
+    assert_eq!(found, [at]);
+}
+
+/// What one holder of a listener has accepted is not for the eyes of another that is apart from it: then new connections are the
+/// kernel's, and what is open goes on.
+#[test]
+fn holders_that_are_apart_share_no_memory() {
+    let daemon = start_with(config("apart", "listener_memory = \"process\""));
+    let Pair { client, server, a, b, arena, socket, to, .. } = pair(&daemon);
+    let other = attach(&daemon);
+    assert!(other.client.claim(socket.as_fd()).unwrap().is_some());
+    assert_eq!(other.client.arena(arena, Side::B).unwrap_err(), Error::Failed(Errno::ACCESS));
+    assert!(server.client.arena(arena, Side::B).is_ok());
+    let way = client.client.route(to, fresh().as_fd()).unwrap().way;
+    assert!(matches!(way, Way::Kernel(KernelReason::NoListener)), "{way:?}");
+    a.send_one(b"on").unwrap();
+    let mut read = [0; 8];
+    assert_eq!(b.recv_one(&mut read), Ok(2));
+    // By default they are of one user.
+    let daemon = start();
+    let Pair { client: _client, server: _server, arena, socket, .. } = pair(&daemon);
+    let other = attach(&daemon);
+    other.client.claim(socket.as_fd()).unwrap();
+    assert!(other.client.arena(arena, Side::B).is_ok());
+}
+
+/// A child has the memory of its parent mapped, whatever it closes afterwards.
+#[test]
+fn what_comes_after_a_fork_is_nothing_to_a_child_that_is_apart() {
+    let daemon = start_with(config("forked", "listener_memory = \"process\""));
+    let server = attach(&daemon);
+    let (socket, to, _) = placeholder();
+    let (listener, page, _) = listen(&server, &socket);
+    let client = attach(&daemon);
+    let (arena, a) = route(&client, to);
+    let b = map(&server.client.arena(arena, Side::B).unwrap(), Side::B);
+    let waits = Channel::open(a, &OpenArgs::default()).unwrap();
+    let (child, end) = Client::pair().unwrap();
+    server.client.fork(end).unwrap();
+    assert_eq!(Channel::open(a, &OpenArgs::default()).err(), Some(Errno::CONNREFUSED), "nothing more comes there");
+    assert!(page.contains(arena), "but what waits is accepted");
+    assert!(Channel::accept(b).is_some() && !waits.is_reset());
+    child.unlisten(listener).unwrap();
+    let (next, _) = route(&client, to);
+    assert_ne!(next, arena);
+    assert_eq!(child.arena(next, Side::B).unwrap_err(), Error::Failed(Errno::ACCESS));
+    assert!(server.client.arena(next, Side::B).is_ok());
+}
+
 /// Whether the poller with this set was rung since, taken.
 fn was_rung(set: &Fd) -> bool {
     let mut events = Vec::with_capacity(1);

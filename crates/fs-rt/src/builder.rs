@@ -180,6 +180,7 @@ pub struct Builder {
     pub(crate) active_first: u16,
     pub(crate) secret: Option<Secret>,
     pub(crate) accept_partial_checksum: Option<bool>,
+    pub(crate) asks_for_ways: bool,
 }
 
 impl Default for Builder {
@@ -201,6 +202,7 @@ impl Default for Builder {
             active_first: ACTIVE_FIRST,
             secret: None,
             accept_partial_checksum: None,
+            asks_for_ways: true,
         }
     }
 }
@@ -310,6 +312,15 @@ impl Builder {
     /// send them. Default: on links that are known to be virtual.
     pub fn accept_partial_checksum(mut self, accept: bool) -> Self {
         self.accept_partial_checksum = Some(accept);
+        self
+    }
+
+    /// Whether the kernel is asked, before a connect, which way it would send the connection (its routes, rules of routing and what
+    /// it does with the program's user): one that would leave by another device, or not at all, is refused. Default: yes. Only for a
+    /// program that connects for others, whose users and marks the kernel has been asked about already. In standalone addressing
+    /// nobody is asked.
+    pub fn ask_for_ways(mut self, ask: bool) -> Self {
+        self.asks_for_ways = ask;
         self
     }
 

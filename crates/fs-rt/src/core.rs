@@ -7,6 +7,7 @@
 //!    back into the stack. So wakers are moved out first and woken or dropped when the borrows are over.
 //! 3. Only the reactor (`core_loop`) touches the links.
 
+use crate::control::{KnownWays, Way};
 use crate::core_loop::CoreIo;
 use crate::handle::Handle;
 use crate::runtime::{Control, Shared};
@@ -51,6 +52,8 @@ pub(crate) struct CoreShared {
     pub(crate) new_links: RefCell<Vec<OwnedFd>>,
     /// Links have been closed: those that are left are to be watched, and no others.
     pub(crate) links_changed: Cell<bool>,
+    /// Which ways the kernel has said.
+    pub(crate) ways: RefCell<KnownWays>,
     /// In a child of fork(2) its memory is a copy, and the links, the threads and the connections are the parent's.
     pub(crate) in_child: Cell<bool>,
 }
@@ -337,9 +340,9 @@ impl CoreRef {
 
     /// As [`CoreRef::lease`], for a port that another process holds in the kernel (bound, or listening there), for which
     /// this core serves the devices. Port 0 is `EINVAL`.
-    pub fn lease_held(&self, protocol: Protocol, at: SocketAddr) -> io::Result<PortLease> {
+    pub fn lease_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<PortLease> {
         let shared = self.0.shared.clone();
-        let at = shared.ports.acquire_held(protocol, at)?;
+        let at = shared.ports.acquire_held(protocol, at, v6_only)?;
         Ok(PortLease(Rc::new(Lease { shared, protocol, at, carried: Cell::new(false) })))
     }
 
@@ -348,6 +351,22 @@ impl CoreRef {
     /// batch of frames.
     pub fn add_tap(&self, tap: impl FnMut(&crate::TapFrame<'_>) -> bool + 'static) {
         self.0.io.borrow_mut().taps.add(Box::new(tap));
+    }
+
+    /// Whether the kernel would send a connection by a device of this runtime: an error is what connect(2) would answer, or says
+    /// that it would leave by another device. Answers are kept until anything changes about routes, rules, addresses or devices.
+    pub fn check_way(&self, from: Option<SocketAddr>, to: SocketAddr) -> io::Result<()> {
+        let Some(ways) = &self.0.shared.control.ways else { return Ok(()) };
+        match ways.of((from, to), &mut self.0.ways.borrow_mut()) {
+            Way::Ours => Ok(()),
+            Way::None(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Way::Others => Err(io::Error::new(
+                io::ErrorKind::NetworkUnreachable,
+                format!(
+                    "the kernel's routes lead to {to} by a device that is not this program's: connect by tokio::net"
+                ),
+            )),
+        }
     }
 
     /// True once a shutdown has begun.

@@ -7,7 +7,7 @@ use fs_core::Protocol;
 use fs_xdp::Share;
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -50,10 +50,32 @@ struct Used {
     until: Option<Instant>,
     /// Somebody else holds it in the kernel, and may have connections there.
     held: bool,
+    /// The addresses that its packets go to.
+    ends: Ends,
     /// Who gets its packets, as the devices' programs were told.
     share: Share,
     /// `None` where the address is not the kernel's (standalone addressing), or somebody else holds it.
     reservation: Option<Reservation>,
+}
+
+/// The addresses whose packets a port's owner gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ends {
+    own: SocketAddr,
+    /// What `[::]` takes beside it, unless it is for IPv6 alone.
+    ipv4: Option<SocketAddr>,
+}
+
+impl Ends {
+    fn of(at: SocketAddr, v6_only: bool) -> Self {
+        let both = at.is_ipv6() && at.ip().is_unspecified() && !v6_only;
+        let ipv4 = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port()));
+        Self { own: at, ipv4 }
+    }
+
+    fn each(self) -> impl Iterator<Item = SocketAddr> {
+        [Some(self.own), self.ipv4].into_iter().flatten()
+    }
 }
 
 pub(crate) struct Ports {
@@ -125,8 +147,8 @@ impl Ports {
     ) -> io::Result<()> {
         // Until the end: what is added meanwhile is not left out.
         let used = self.lock();
-        for (&(protocol, at), entry) in used.iter() {
-            sink.add(protocol, at, entry.share)?;
+        for (&(protocol, _), entry) in used.iter() {
+            entry.ends.each().try_for_each(|end| sink.add(protocol, end, entry.share))?;
         }
         sink.set_active(&self.active.ports)?;
         // In between those that the host does not have any more are made out to be away.
@@ -138,15 +160,15 @@ impl Ports {
 
     /// Takes `at`, or counts one more user of it. Port 0 chooses one. Answers the address with its port.
     pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
-        self.take(protocol, at, || Reservation::new(protocol, at, v6_only).map(Some))
+        self.take(protocol, at, v6_only, || Reservation::new(protocol, at, v6_only).map(Some))
     }
 
     /// As [`Ports::acquire`], for a port that somebody else holds in the kernel for us.
-    pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr) -> io::Result<SocketAddr> {
+    pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
         if at.port() == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        self.take(protocol, at, || Ok(None))
+        self.take(protocol, at, v6_only, || Ok(None))
     }
 
     /// As [`Ports::acquire`], with a socket of the kernel that is bound to `at`, and non-blocking.
@@ -164,16 +186,22 @@ impl Ports {
         &self,
         protocol: Protocol,
         at: SocketAddr,
+        v6_only: bool,
         reserve: impl FnOnce() -> io::Result<Option<Reservation>>,
     ) -> io::Result<SocketAddr> {
         let mut used = self.lock();
         if at.port() != 0
             && let Some(known) = used.get_mut(&(protocol, at))
         {
+            let ends = Ends::of(at, v6_only);
+            if let (None, Some(more)) = (known.ends.ipv4, ends.ipv4) {
+                self.enter(protocol, more, known.share)?;
+                known.ends = ends;
+            }
             known.users += 1;
             if known.users == 1 && known.held {
                 known.share = Share::Former;
-                self.each_sink(|sink| sink.share(protocol, at, Share::Former));
+                self.each_sink(|sink| known.ends.each().for_each(|end| sink.share(protocol, end, Share::Former)));
             }
             return Ok(at);
         }
@@ -192,16 +220,25 @@ impl Ports {
         };
         let held = self.in_kernel && reservation.is_none();
         let share = if held { Share::Former } else { Share::Ours };
+        let ends = Ends::of(at, v6_only);
+        self.enter(protocol, ends.own, share)?;
+        if let Some(ipv4) = ends.ipv4 {
+            self.enter(protocol, ipv4, share).inspect_err(|_| self.each_sink(|sink| sink.remove(protocol, at)))?;
+        }
+        used.insert((protocol, at), Used { users: 1, carried: false, until: None, held, ends, share, reservation });
+        Ok(at)
+    }
+
+    /// Tells each device's program of an end that is ours, or none.
+    fn enter(&self, protocol: Protocol, end: SocketAddr, share: Share) -> io::Result<()> {
         let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
         for (done, sink) in sinks.iter().flatten().enumerate() {
-            if let Err(error) = sink.add(protocol, at, share) {
-                sinks.iter().flatten().take(done).for_each(|sink| sink.remove(protocol, at));
+            if let Err(error) = sink.add(protocol, end, share) {
+                sinks.iter().flatten().take(done).for_each(|sink| sink.remove(protocol, end));
                 return Err(error);
             }
         }
-        drop(sinks);
-        used.insert((protocol, at), Used { users: 1, carried: false, until: None, held, share, reservation });
-        Ok(at)
+        Ok(())
     }
 
     /// One user less. The last one frees the port, after the cool-down if connections have `carried` it: their
@@ -221,7 +258,7 @@ impl Ports {
             // Whoever has it in the kernel next is not kept waiting.
             if entry.held {
                 entry.share = Share::Leaving;
-                self.each_sink(|sink| sink.share(protocol, at, Share::Leaving));
+                self.each_sink(|sink| entry.ends.each().for_each(|end| sink.share(protocol, end, Share::Leaving)));
             }
             let until = Instant::now() + self.cool_down;
             entry.until = Some(until);
@@ -237,7 +274,7 @@ impl Ports {
         let mut used = self.lock();
         if let Some(entry) = used.get_mut(&(protocol, at)).filter(|entry| entry.held && entry.users > 0) {
             entry.share = share;
-            self.each_sink(|sink| sink.share(protocol, at, share));
+            self.each_sink(|sink| entry.ends.each().for_each(|end| sink.share(protocol, end, share)));
         }
     }
 
@@ -259,7 +296,9 @@ impl Ports {
 
     fn free(&self, used: &mut HashMap<(Protocol, SocketAddr), Used>, key: (Protocol, SocketAddr)) {
         // First the program, then the kernel: a packet in between finds the reservation, and no other program's socket.
-        self.each_sink(|sink| sink.remove(key.0, key.1));
+        if let Some(entry) = used.get(&key) {
+            self.each_sink(|sink| entry.ends.each().for_each(|end| sink.remove(key.0, end)));
+        }
         used.remove(&key);
     }
 
@@ -363,7 +402,7 @@ fn reserve_on_thread(first: u16, count: usize) -> io::Result<(ReservationThread,
 /// Addresses of both families are covered: the kernel's dual-stack wildcard conflicts with every bind to the port.
 fn reserve_batch(first: u16, count: usize) -> io::Result<(Batch, Vec<Reservation>)> {
     let (mut ports, mut held) = (Vec::new(), Vec::new());
-    let mut any: std::net::IpAddr = std::net::Ipv6Addr::UNSPECIFIED.into();
+    let mut any: IpAddr = std::net::Ipv6Addr::UNSPECIFIED.into();
     let mut next = Some(first);
     while let Some(port) = next.filter(|_| held.len() < count) {
         match Reservation::new(Protocol::Tcp, SocketAddr::new(any, port), false) {
@@ -376,7 +415,7 @@ fn reserve_batch(first: u16, count: usize) -> io::Result<(Batch, Vec<Reservation
             Err(error)
                 if any.is_ipv6() && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
             {
-                any = std::net::Ipv4Addr::UNSPECIFIED.into();
+                any = Ipv4Addr::UNSPECIFIED.into();
                 continue;
             }
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => break,

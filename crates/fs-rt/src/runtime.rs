@@ -453,6 +453,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         new_sources: NewSources::default(),
         new_links: RefCell::default(),
         links_changed: Cell::new(false),
+        ways: RefCell::default(),
         in_child: Cell::new(false),
     })
 }

@@ -2,7 +2,7 @@
 //! closes it.
 
 use crate::builder::{Builder, LinkChoice, Standalone};
-use crate::control::{Control, Mirror};
+use crate::control::{Control, Mirror, Ways};
 use crate::error::BuildError;
 use crate::mailbox::{Inbox, matrix};
 use crate::open::{Opened, link_error, open};
@@ -31,7 +31,15 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
 
     let bell = |source| BuildError::System { what: "cannot make an eventfd", source };
     let inboxes = (0..cores).map(|_| Inbox::new()).collect::<Result<Vec<_>, _>>().map_err(bell)?;
-    let control = if mirror.is_some() { Control::new().map_err(bell)? } else { Control::none() };
+    let control = match &mirror {
+        Some(mirror) => {
+            let indexes = mirror.devices.iter().map(|device| device.index).collect();
+            let ways = builder.asks_for_ways.then(|| Ways::open(indexes)).transpose();
+            let ways = ways.map_err(|source| BuildError::Netlink { what: "routes", source })?;
+            Control::new(ways).map_err(bell)?
+        }
+        None => Control::none(),
+    };
     let shared = Arc::new(Shared::new(inboxes.into(), ports, control, opened.openers.clone(), builder.devices.clone()));
     if let Some(mirror) = mirror {
         follow(&shared, mirror, addresses.unwrap_or_default())?;

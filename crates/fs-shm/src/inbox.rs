@@ -23,6 +23,11 @@ impl Arena {
         if waiting <= u64::from(self.geometry().slots) { waiting as u32 } else { 0 }
     }
 
+    /// Whether any has been taken out, by an acceptor or because it was none.
+    pub fn has_accepted(&self) -> bool {
+        self.head().inbox_head.load(Acquire) != 0
+    }
+
     /// Counts the entries there have been; the opener may write anything.
     pub fn pushed(&self) -> u64 {
         self.head().inbox_tail.load(Relaxed)

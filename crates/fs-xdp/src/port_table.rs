@@ -6,7 +6,7 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use fs_core::Protocol;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A local end as the program's map has it: address (IPv4 mapped into IPv6), port in network order, protocol, zero.
@@ -117,9 +117,9 @@ impl PortTable {
         Ok(table)
     }
 
-    /// Takes `port` at `address`. `0.0.0.0` means every IPv4 address of [`PortTable::set_addresses`]; `::` means every
-    /// address of both families there, as a listener on `::` does. May be called several times for the same end: it
-    /// stays until it was removed as often.
+    /// Takes `port` at `address`. `0.0.0.0` means every IPv4 address of [`PortTable::set_addresses`], `::` every IPv6
+    /// address there: who listens on `::` for both families (not IPV6_V6ONLY) adds both. May be called several times for the
+    /// same end: it stays until it was removed as often.
     ///
     /// # Errors
     /// [`XdpError::Map`], and then nothing has changed.
@@ -133,17 +133,7 @@ impl PortTable {
     /// # Errors
     /// As [`PortTable::add_local`].
     pub fn add_shared(&self, protocol: Protocol, address: IpAddr, port: u16, share: Share) -> Result<(), XdpError> {
-        let mut tables = self.lock();
-        let keys = keys(protocol, address, port);
-        for (i, key) in keys.iter().enumerate() {
-            if let Err(error) = tables.add(*key, share) {
-                for key in &keys[..i] {
-                    tables.remove(*key)?;
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.lock().add(key(protocol, address, port), share)
     }
 
     /// Says from now on whose packets come to an end that was added. One that was not is left alone.
@@ -152,13 +142,10 @@ impl PortTable {
     /// [`XdpError::Map`].
     pub fn share_local(&self, protocol: Protocol, address: IpAddr, port: u16, share: Share) -> Result<(), XdpError> {
         let mut tables = self.lock();
-        for key in keys(protocol, address, port) {
-            if let Some(added) = tables.added.get_mut(&key) {
-                added.share = share;
-                tables.write_local(key, share).map_err(|error| failed("share a local port", &error))?;
-            }
-        }
-        Ok(())
+        let key = key(protocol, address, port);
+        let Some(added) = tables.added.get_mut(&key) else { return Ok(()) };
+        added.share = share;
+        tables.write_local(key, share).map_err(|error| failed("share a local port", &error))
     }
 
     /// Undoes one [`PortTable::add_local`]. An end that was not added is ignored.
@@ -166,8 +153,7 @@ impl PortTable {
     /// # Errors
     /// [`XdpError::Map`].
     pub fn remove_local(&self, protocol: Protocol, address: IpAddr, port: u16) -> Result<(), XdpError> {
-        let mut tables = self.lock();
-        keys(protocol, address, port).into_iter().try_for_each(|key| tables.remove(key))
+        self.lock().remove(key(protocol, address, port))
     }
 
     /// Replaces the set of active TCP ports: packets to them at one of the host's addresses are ours.
@@ -394,19 +380,13 @@ fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The entries that stand for an end: two for `::`, one otherwise.
-fn keys(protocol: Protocol, address: IpAddr, port: u16) -> Vec<Key> {
-    let key = |address: IpAddr| {
-        let mut key = [0; 20];
-        key[..16].copy_from_slice(&mapped(address));
-        key[16..18].copy_from_slice(&port.to_be_bytes());
-        key[18] = number(protocol);
-        key
-    };
-    match address {
-        IpAddr::V6(v6) if v6.is_unspecified() => vec![key(address), key(Ipv4Addr::UNSPECIFIED.into())],
-        _ => vec![key(address)],
-    }
+/// The entry that stands for an end.
+fn key(protocol: Protocol, address: IpAddr, port: u16) -> Key {
+    let mut key = [0; 20];
+    key[..16].copy_from_slice(&mapped(address));
+    key[16..18].copy_from_slice(&port.to_be_bytes());
+    key[18] = number(protocol);
+    key
 }
 
 impl std::fmt::Debug for PortTable {
@@ -421,11 +401,8 @@ mod tests {
 
     #[test]
     fn keys_have_the_layout_of_the_program() {
-        let [key] = keys(Protocol::Tcp, "10.1.2.3".parse().unwrap(), 0x1234)[..] else { panic!() };
+        let key = key(Protocol::Tcp, "10.1.2.3".parse().unwrap(), 0x1234);
         assert_eq!(key[..16], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3]);
         assert_eq!(key[16..], [0x12, 0x34, 6, 0]);
-        assert_eq!(keys(Protocol::Udp, "0.0.0.0".parse().unwrap(), 1).len(), 1);
-        assert_eq!(keys(Protocol::Udp, "fd77::1".parse().unwrap(), 1).len(), 1);
-        assert_eq!(keys(Protocol::Udp, "::".parse().unwrap(), 1).len(), 2);
     }
 }

@@ -285,7 +285,9 @@ fn an_address_that_is_away() {
     let ports = device.port_table();
     let (active, wildcard, exact, others) = (50_000, 50_001, 50_002, 50_003);
     ports.set_active_ports([active]).unwrap();
-    ports.add_local(Protocol::Tcp, "::".parse().unwrap(), wildcard).unwrap();
+    for any in ["::", "0.0.0.0"] {
+        ports.add_local(Protocol::Tcp, any.parse().unwrap(), wildcard).unwrap();
+    }
     ports.add_local(Protocol::Tcp, address(1), exact).unwrap();
     let for_macvlan = std::cell::Cell::new(false);
     let mut became = |port: u16, v6: bool, end: &mut End| {

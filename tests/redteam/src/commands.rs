@@ -115,7 +115,7 @@ impl Liar {
     /// Does one command.
     pub(crate) fn obey(&mut self, command: &str, words: &[&str]) -> Result<String> {
         match command {
-            "connect" | "hello" | "hello-as" | "raw" | "status" | "counters" | "sockets" | "more" => {
+            "connect" | "hello" | "hello-as" | "raw" | "status" | "counters" | "sockets" | "more" | "crowd" => {
                 self.attach(command, words)
             }
             "socket" | "reuse" | "bind" | "klisten" | "kconnect" | "kunconnect" | "kmove" | "kshutdown" | "kaccept"
@@ -152,6 +152,23 @@ impl Liar {
                 client.hello(b"more")?;
                 self.more.push(client);
                 Ok(self.more.len().to_string())
+            }
+            // COUNT ADDRESS: so many more, each with a way to a server. How many attach, and how many are led there.
+            "crowd" => {
+                let path = std::env::var_os(control::PATH_VARIABLE).context("no path")?;
+                let (count, to): (usize, _) = (number(words, 0)?, address(words, 1)?);
+                let (mut attached, mut led) = (0, 0);
+                for _ in 0..count {
+                    let Ok(client) = Client::connect(path.as_encoded_bytes()) else { break };
+                    if client.hello(b"crowd").is_err() {
+                        break;
+                    }
+                    attached += 1;
+                    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, Some(ipproto::TCP))?;
+                    led += usize::from(matches!(client.route(to, socket.as_fd())?.way, Way::Local { .. }));
+                    self.more.push(client);
+                }
+                Ok(format!("{attached} {led}"))
             }
             "hello" => {
                 let welcome = client()?.hello(words.first().unwrap_or(&"liar").as_bytes())?;

@@ -2,7 +2,8 @@
 //!
 //! fork(2) runs those that are registered in the reverse order before it, and in the order of their registration after it.
 //! Ours are registered first: when this library is loaded, or before another library's constructor registers its own. So the
-//! application's run with nothing held that another thread may wait for, and with the child's sockets being its own.
+//! application's run with nothing held that another thread may wait for, and with the child's sockets being its own. An allocator's
+//! handlers are among the application's: ours do without it (`super::allocator`).
 
 use core::cell::Cell;
 use core::ptr;
@@ -13,6 +14,7 @@ use core::sync::atomic::{
 
 use fs_socket::process::fork::Forking;
 
+use super::allocator::{free_left, without_malloc};
 use super::errno::{errno, set_errno};
 use super::real;
 
@@ -49,6 +51,7 @@ pub(super) fn around(mut forking: Forking, fork: impl FnOnce() -> i32) -> (i32, 
     let before = CURRENT.replace(&raw mut slot);
     let pid = fork();
     CURRENT.set(before);
+    free_left();
     (pid, slot)
 }
 
@@ -58,7 +61,7 @@ fn with(act: impl FnOnce(&mut Option<Forking>)) {
     // SAFETY: null or the place of [`around`], which is below this frame, in the child as in the parent, and looks at it
     // only when the handlers have run.
     if let Some(slot) = unsafe { current.as_mut() } {
-        act(slot);
+        without_malloc(|| act(slot));
     }
     set_errno(reason);
 }

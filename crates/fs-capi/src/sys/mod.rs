@@ -1,5 +1,6 @@
 //! The C boundary.
 
+mod allocator;
 mod answer;
 mod atfork;
 mod cancel;

@@ -93,7 +93,7 @@ impl TcpSocket {
         if !matches!(*local, Local::Unbound) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        *local = Local::Port(CoreRef::require()?.lease_held(Protocol::Tcp, addr)?);
+        *local = Local::Port(CoreRef::require()?.lease_held(Protocol::Tcp, addr, *self.v6_only.borrow())?);
         Ok(())
     }
 

@@ -8,6 +8,11 @@ use crate::time::Instant;
 /// a bound for what a flood can.
 const NEWS_PER_SECOND: u32 = 1024;
 
+/// Packets a second that were at all cores and are nobody's, before others are asked about no more in that second. Each costs a receive
+/// on every core. Fewer: connections whose packets come by other queues since the device's table was changed wait for their peers to
+/// send again while somebody floods. More: a flood costs as many times what it costs its sender.
+const STRAYS_PER_SECOND: u32 = 4096;
+
 /// Counts what is left of the current second.
 #[derive(Debug)]
 pub(crate) struct RateLimits {
@@ -16,12 +21,19 @@ pub(crate) struct RateLimits {
     /// Challenge ACKs (RFC 5961 section 7).
     challenges_left: u32,
     news_left: u32,
+    strays_left: u32,
 }
 
 impl RateLimits {
     /// `challenges`: of the first second.
     pub(crate) fn new(hasher: FlowHasher, challenges: u32) -> Self {
-        Self { hasher, second: 0, challenges_left: challenges, news_left: NEWS_PER_SECOND }
+        Self {
+            hasher,
+            second: 0,
+            challenges_left: challenges,
+            news_left: NEWS_PER_SECOND,
+            strays_left: STRAYS_PER_SECOND,
+        }
     }
 
     /// A challenge ACK may go, and counts as gone; `limit`: about how many a second may.
@@ -40,6 +52,17 @@ impl RateLimits {
         left.is_some()
     }
 
+    /// A packet was asked about in vain.
+    pub(crate) fn record_stray(&mut self) {
+        self.strays_left = self.strays_left.saturating_sub(1);
+    }
+
+    /// Whether others may be asked about a packet; `limit` as in [`RateLimits::take_challenge`].
+    pub(crate) fn may_ask(&mut self, limit: u32, now: Instant) -> bool {
+        self.refill(limit, now);
+        self.strays_left > 0
+    }
+
     fn refill(&mut self, limit: u32, now: Instant) {
         let second = now.as_millis() / 1000;
         if self.second == second {
@@ -51,7 +74,7 @@ impl RateLimits {
         let anchor = FlowKey::V4 { local: second as u32, remote: limit, local_port: 0, remote_port: 1 };
         let spread = (self.hasher.hash(Protocol::Udp, &anchor) % (u64::from(limit) + 1)) as u32;
         self.challenges_left = (limit / 2).saturating_add(spread);
-        self.news_left = NEWS_PER_SECOND;
+        (self.news_left, self.strays_left) = (NEWS_PER_SECOND, STRAYS_PER_SECOND);
     }
 }
 

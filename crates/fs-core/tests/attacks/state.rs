@@ -157,6 +157,42 @@ fn steering_forgery() {
 }
 
 #[test]
+fn strays_are_asked_about_at_a_bounded_rate() {
+    // Segments of no connection, which other cores may have: each that is asked about costs a receive on all of them.
+    for echo in [0, 1] {
+        let mut plan = plan();
+        plan.cores = (1, 3);
+        let mut host = Host::new(plan);
+        let mut outbound = Vec::new();
+        let (mut asked, mut answered) = (0, 0);
+        for n in 0..20_000u32 {
+            let mut out = Vec::new();
+            // A timestamp may name this core or another.
+            let ts = timestamps(n, echo * n.wrapping_mul(0x9e37_79b1));
+            Tcp { from: 1500, to: (n % 5000) as u16 + 1, seq: n, ack: n, flags: ACK, options: &ts, ..Tcp::default() }
+                .write(&mut out, false);
+            host.receive(&out, true);
+            host.stack.drain_outbound(&mut outbound);
+            for message in outbound.drain(..) {
+                let CoreMessage::Packet(packet) = message.message else { panic!("a packet") };
+                asked += 1;
+                // Nobody has it.
+                host.stack.deliver(CoreMessage::Packet(fs_core::Packet { hops: 3, ..packet }));
+            }
+            host.transmit(64, false, |_| answered += 1);
+        }
+        let forwarded = host.stack.stats().packets_forwarded;
+        assert!(
+            (1000..=4096 + forwarded).contains(&asked),
+            "{asked} asked about, {forwarded} of them by their timestamps"
+        );
+        assert!(answered <= asked, "{answered} answers: what nobody was asked about may be a connection's");
+        assert!(host.stack.stats().dropped(DropReason::NobodysFlow) >= 20_000 - answered);
+        assert_eq!(host.stack.pool().in_use(), 0);
+    }
+}
+
+#[test]
 fn fast_open_cookie_forgery() {
     use fs_fuzz::peer::listen;
     let mut plan = plan();

@@ -52,6 +52,14 @@ fn rules_are_read_in_their_order() {
 }
 
 #[test]
+fn holders_of_a_listener_share_by_user_or_not_at_all() {
+    let sharing = |text: &str| parse(text).map(|config| config.sharing);
+    assert_eq!(sharing(""), Ok(Sharing::User));
+    assert_eq!(sharing("listener_memory = \"process\""), Ok(Sharing::Process));
+    assert!(sharing("listener_memory = \"all\"").unwrap_err().contains("line 1"));
+}
+
+#[test]
 fn open_connections_end_or_are_kept() {
     let flows = |text: &str| parse(text).map(|config| config.open_flows);
     assert_eq!(flows(""), Ok(OpenFlows::End));

@@ -7,7 +7,7 @@ use super::limits::FOUND_BELOW;
 use super::requests::Answer;
 use crate::counters::add;
 use crate::listeners::Takes;
-use fs_shm::control::{ADMIN_MAX, CounterRow, KernelReason, Kind, Object, Reply, Row, SocketRow, Text};
+use fs_shm::control::{ADMIN_MAX, CounterRow, Kind, Object, Reply, Row, SocketRow, Text};
 use fs_shm::{Arena, Channel, Side};
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -33,6 +33,10 @@ pub(super) struct Counted {
 /// See [`Counted`]; with more debt than this no new ones are read.
 const REST: u32 = 20;
 const MOST: Duration = Duration::from_millis(50);
+
+/// Processes that one page of a list is about. More: who has thousands that hold nothing keeps others waiting by his lists. Fewer: more
+/// pages.
+const PROCESSES: usize = 64;
 
 impl Server {
     pub(super) fn status(&self) -> Reply {
@@ -109,7 +113,11 @@ impl Server {
         ids.sort_unstable();
         let mut page = Page::new();
         let mut next = 0;
-        for id in ids {
+        for (looked_at, id) in ids.into_iter().enumerate() {
+            if looked_at >= PROCESSES {
+                next = u64::from(id) << 32;
+                break;
+            }
             let from = if id == first { std::mem::take(&mut place) } else { 0 };
             if let Some(at) = self.sockets_of(id, from, &mut page) {
                 next = u64::from(id) << 32 | at as u64;
@@ -166,7 +174,13 @@ impl Server {
 
     fn listener_row(&self, id: u32, plain: SocketRow) -> Option<SocketRow> {
         let listener = self.listeners.get(id)?;
-        let waiting = self.arenas_of(id).filter_map(|id| self.map(id, Side::B));
+        // How long it may be lies in the client's memory too: what is beyond that has not come into the queue.
+        let most = listener.backlog.saturating_add(1);
+        let is_core = |id| matches!(self.arenas.get(id).map(|entry| entry.of.0), Some(Opener::Core(_)));
+        let waiting = self.arenas_of(id).filter_map(|id| {
+            let pending = self.map(id, Side::B)?.pending();
+            Some(if is_core(id) { pending } else { pending.min(most) })
+        });
         let left = listener.takes == Takes::Waiting;
         Some(SocketRow {
             state: if listener.takes == Takes::None { CLOSE } else { LISTEN },
@@ -175,8 +189,8 @@ impl Server {
                 false if left => Kind::Kernel,
                 false => Kind::Local,
             },
-            reason: left.then_some(KernelReason::Option),
-            recv_queue: waiting.map(|arena| arena.pending()).fold(0, u32::saturating_add),
+            reason: left.then_some(listener.more.left_for),
+            recv_queue: waiting.fold(0, u32::saturating_add),
             send_queue: listener.backlog,
             local: listener.at,
             ..plain

@@ -3,6 +3,7 @@
 //! The daemon keeps only the descriptor; it maps an arena (20 GiB of addresses, no memory) for as long as it looks.
 
 use super::Server;
+use super::apart::FirstHolder;
 use super::numbered::Numbered;
 use super::requests::Answer;
 use super::sweep::Look;
@@ -87,6 +88,10 @@ pub(super) struct ArenaEntry {
     pub(super) low_ports: VecDeque<SocketAddr>,
     /// Network namespaces that its connections pass.
     pub(super) namespaces: HashSet<Netns>,
+    /// Who has its side B as a holder of the listener.
+    pub(super) first_holder: Option<FirstHolder>,
+    /// Nothing new is led here, and its acceptor is none any more; but what waits in it is accepted.
+    pub(super) is_emptied: bool,
     /// Its connections are over, whatever its processes write.
     pub(super) stopped: bool,
     /// Places that its opener is about to connect from, over the wire.
@@ -114,6 +119,15 @@ fn is_low(port: u16) -> bool {
 impl ArenaEntry {
     pub(super) fn is_dying(&self) -> bool {
         self.opener.is_none() || self.acceptor.is_none()
+    }
+
+    /// The listener whose holders accept what waits in it.
+    pub(super) fn listener(&self) -> Option<u32> {
+        match (self.acceptor, self.of.1) {
+            (Some(Acceptor::Listener(listener)), _) => Some(listener),
+            (None, Acceptor::Listener(listener)) if self.is_emptied => Some(listener),
+            _ => None,
+        }
     }
 }
 
@@ -229,6 +243,8 @@ impl Server {
             ends: HashSet::new(),
             low_ports: VecDeque::new(),
             namespaces: self.namespaces_of(acceptor),
+            first_holder: None,
+            is_emptied: false,
             stopped: false,
             sources: Vec::new(),
             trim: None,
@@ -343,7 +359,7 @@ impl Server {
 
     /// The arenas that lead to a listener.
     pub(super) fn arenas_of(&self, listener: u32) -> impl Iterator<Item = u32> + '_ {
-        let of_it = move |entry: &ArenaEntry| entry.acceptor == Some(Acceptor::Listener(listener));
+        let of_it = move |entry: &ArenaEntry| entry.listener() == Some(listener);
         self.arenas.iter().filter(move |(_, entry)| of_it(entry)).map(|(id, _)| id)
     }
 
@@ -364,18 +380,14 @@ impl Server {
 
     /// Answers [`fs_shm::control::Request::Arena`].
     pub(super) fn arena(&mut self, me: u32, id: u32, side: Side, part: ArenaPart) -> Result<Answer, Errno> {
+        let listener = self.arenas.get(id).ok_or(Errno::NOENT)?.listener();
+        if !self.attachments.get(me).ok_or(Errno::NOTCONN)?.is_let_in(id, side) {
+            let holds = |id: &u32| self.listeners.get(*id).is_some_and(|listener| listener.holders.contains(&me));
+            let listener = listener.filter(|id| side == Side::B && holds(id)).ok_or(Errno::ACCESS)?;
+            self.let_accept(me, listener, id)?;
+        }
         let (entry, attachment) = (self.arenas.get_mut(id), self.attachments.get_mut(me));
         let (entry, attachment) = (entry.ok_or(Errno::NOENT)?, attachment.ok_or(Errno::NOTCONN)?);
-        let accepts = match entry.acceptor {
-            Some(Acceptor::Listener(listener)) => {
-                self.listeners.get(listener).is_some_and(|listener| listener.holders.contains(&me))
-            }
-            _ => false,
-        };
-        let may = attachment.is_let_in(id, side) || accepts && side == Side::B;
-        if !may {
-            return Err(Errno::ACCESS);
-        }
         entry.members.insert(me);
         attachment.let_in(id, side);
         let [shared, locks] = entry.memory.of(side);
@@ -434,10 +446,7 @@ impl Server {
             let wire = self.arenas.get(id).is_some_and(|entry| entry.wire);
             self.counters.arena_ended(wire, arena.totals());
             arena.close();
-            let listener = match self.arenas.get(id).and_then(|entry| entry.acceptor) {
-                Some(Acceptor::Listener(listener)) => Some(listener),
-                _ => None,
-            };
+            let listener = self.arenas.get(id).and_then(ArenaEntry::listener);
             self.record_waits(id, listener, arena.last_wait());
         }
         let Some(entry) = self.arenas.remove(id) else { return };
@@ -450,7 +459,7 @@ impl Server {
         if let Some(wire) = &self.wire {
             wire.arena_gone(id);
         }
-        if let Some(Acceptor::Listener(listener)) = entry.acceptor {
+        if let Some(listener) = entry.listener() {
             self.list_arenas(listener);
         }
     }
@@ -473,6 +482,8 @@ mod tests {
             ends: HashSet::new(),
             low_ports: VecDeque::new(),
             namespaces: HashSet::new(),
+            first_holder: None,
+            is_emptied: false,
             stopped: false,
             sources: Vec::new(),
             trim: None,

@@ -1,7 +1,7 @@
 //! Processes come, fork, exec and die.
 
 use super::Server;
-use super::arenas::{Acceptor, Opener, no_descriptor};
+use super::arenas::{ArenaEntry, Opener, no_descriptor};
 use super::limits::{FOUND_BELOW, POLLERS, pollers_max};
 use super::requests::Answer;
 use super::strangers::is_eventfd;
@@ -341,6 +341,7 @@ impl Server {
         attachment.name = name;
         (attachment.arenas, attachment.listeners, attachment.namespaces) = (arenas, listeners, namespaces);
         attachment.due = due;
+        self.has_heir(me);
         Ok(())
     }
 
@@ -546,8 +547,8 @@ impl Server {
         let is_wire = |id: &u32| self.arenas.get(*id).is_some_and(|arena| arena.wire);
         let is_core = holders.is_empty();
         // Those who share a poller take the arena when the first connection wakes them.
-        let leads_to_it = |id: &u32| match self.arenas.get(*id).and_then(|arena| arena.acceptor) {
-            Some(Acceptor::Listener(listener)) => {
+        let leads_to_it = |id: &u32| match self.arenas.get(*id).and_then(ArenaEntry::listener) {
+            Some(listener) => {
                 self.listeners.get(listener).is_some_and(|entry| entry.more.shared().any(|of_it| of_it == poller))
             }
             _ => false,

@@ -5,7 +5,7 @@
 //! processes, on one side or the other, as far as the kernel lets him look into these (ptrace(2)).
 
 use super::Server;
-use super::arenas::{Acceptor, ArenaEntry, Opener};
+use super::arenas::{ArenaEntry, Opener};
 use super::requests::Answer;
 use fs_shm::control::{CAPTURE_HEADER, CaptureRecord, Reply, socket};
 use fs_shm::{Geometry, Side};
@@ -169,9 +169,11 @@ impl Server {
         // All connections of an arena are of one opener, and any holder of the listener may accept each.
         let opens = matches!(entry.opener, Some(Opener::Process(opener)) if is_his(&opener));
         opens
-            || matches!(entry.acceptor, Some(Acceptor::Listener(listener)) if self.listeners.get(listener).is_some_and(
-                |listener| !listener.holders.is_empty() && listener.holders.iter().all(is_his)
-            ))
+            || entry.listener().is_some_and(|listener| {
+                self.listeners
+                    .get(listener)
+                    .is_some_and(|listener| !listener.holders.is_empty() && listener.holders.iter().all(is_his))
+            })
     }
 
     /// An arena is new: before anybody else has it.

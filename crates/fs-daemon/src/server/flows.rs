@@ -3,10 +3,12 @@
 
 use super::Server;
 use super::arenas::{Acceptor, ArenaEntry, Opener};
+use super::attach::Attachment;
 use super::cgroups::path_of;
 use crate::config::{Heed, OpenFlows};
 use crate::firewall::{Flow, Way};
 use crate::listeners::{Netns, Takes, unmapped};
+use fs_shm::control::KernelReason;
 use fs_shm::{Channel, Errno, Side};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,6 +19,9 @@ use std::time::{Duration, Instant};
 const GLANCE: Duration = Duration::from_millis(400);
 /// A glance takes this part of the control thread's time at most.
 const SHARE: u32 = 50;
+/// So long it may take at once. Longer: who asks something just then waits for it. Shorter: as many more wake-ups with thousands of
+/// processes.
+const SLICE: Duration = Duration::from_millis(1);
 
 impl Server {
     /// The namespaces that connections to these pass, beside the opener's.
@@ -113,15 +118,20 @@ impl Server {
     pub(super) fn glance_if_due(&mut self, now: Instant) -> Option<Instant> {
         if self.schedule.is_glance_due(now) {
             let begun = Instant::now();
-            self.glance();
-            let pause = GLANCE.max(begun.elapsed() * SHARE);
+            let is_over = self.glance();
+            let least = if is_over { GLANCE } else { Duration::ZERO };
+            let pause = least.max(begun.elapsed() * SHARE);
             self.schedule.set_glance((self.arenas.len() != 0).then(|| Instant::now() + pause));
         }
         self.schedule.glance()
     }
 
-    /// Sockets that listen elsewhere, rules of iptables-legacy, programs of cgroups: nobody is told of these.
-    fn glance(&mut self) {
+    /// Sockets that listen elsewhere, rules of iptables-legacy, programs of cgroups: nobody is told of these. `false`: the rest of the
+    /// processes is for the next time.
+    fn glance(&mut self) -> bool {
+        if self.glanced_to != 0 {
+            return self.glance_at_cgroups();
+        }
         for id in self.listeners.ids_where(|listener| listener.takes != Takes::None && !listener.is_at_its_place()) {
             self.listens_no_more(id);
         }
@@ -131,15 +141,23 @@ impl Server {
                 self.bump();
             }
         }
-        if self.config.firewall == Heed::Obey && self.cgroups.are_there() {
-            self.glance_at_cgroups();
-        }
+        self.config.firewall != Heed::Obey || !self.cgroups.are_there() || self.glance_at_cgroups()
     }
 
-    fn glance_at_cgroups(&mut self) {
+    fn glance_at_cgroups(&mut self) -> bool {
         let mut known: HashMap<String, bool> = HashMap::new();
         let mut ruled = Vec::new();
-        for (id, attachment) in self.attachments.iter().filter(|(_, attachment)| !attachment.arenas.is_empty()) {
+        let wanted = |(id, of): (u32, &Attachment)| (id >= self.glanced_to && !of.arenas.is_empty()).then_some(id);
+        let mut ids: Vec<u32> = self.attachments.iter().filter_map(wanted).collect();
+        ids.sort_unstable();
+        self.glanced_to = 0;
+        let begun = Instant::now();
+        for id in ids {
+            if begun.elapsed() > SLICE {
+                self.glanced_to = id;
+                break;
+            }
+            let Some(attachment) = self.attachments.get(id) else { continue };
             // One that has just ended has none.
             let Some(path) = path_of(attachment.who.pid) else { continue };
             let has = match known.get(&path) {
@@ -156,6 +174,7 @@ impl Server {
             }
         }
         ruled.into_iter().for_each(|id| self.leave_to_programs(id));
+        self.glanced_to == 0
     }
 
     /// A process's cgroup has programs: what it does from here on is the kernel's.
@@ -164,9 +183,8 @@ impl Server {
         let (listeners, arenas) = (attachment.listeners.clone(), attachment.arenas.clone());
         let mut changed = false;
         for id in listeners {
-            if let Some(listener) = self.listeners.get_mut(id).filter(|listener| listener.takes == Takes::All) {
-                listener.takes = Takes::Waiting;
-                self.leave_wire(id);
+            if self.listeners.get(id).is_some_and(|listener| listener.takes == Takes::All) {
+                self.leave_to_kernel(id, KernelReason::Firewall);
                 changed = true;
             }
         }

@@ -26,6 +26,8 @@ pub(super) struct ListenerMemory {
     /// The socket itself, so that nobody else can have its place in the kernel while connections are led here, whatever the process
     /// does with its own descriptors. The control thread's epoll set tells when it listens no more.
     pub(super) placeholder: OwnedFd,
+    /// Why new connections of it are the kernel's, where they are.
+    pub(super) left_for: KernelReason,
     /// TCP_DEFER_ACCEPT in seconds.
     pub(super) defer: u32,
     /// The cores listen for it too.
@@ -100,6 +102,7 @@ impl Server {
             page,
             memory: memory.clone(),
             placeholder: socket,
+            left_for: KernelReason::Option,
             defer,
             on_wire: false,
             uid,
@@ -229,6 +232,7 @@ impl Server {
 
     /// `true`: its connections keep its port in use.
     pub(super) fn unlisten(&mut self, me: u32, id: u32) -> bool {
+        self.lets_go(me, id);
         if let Some(attachment) = self.attachments.get_mut(me) {
             attachment.listeners.remove(&id);
         }
@@ -266,12 +270,8 @@ impl Server {
 
     /// Answers [`fs_shm::control::Request::Leave`].
     pub(super) fn leave_listener(&mut self, me: u32, id: u32) -> Result<Answer, Errno> {
-        let listener = self.held_listener(me, id)?;
-        if listener.takes == Takes::All {
-            listener.takes = Takes::Waiting;
-            self.leave_wire(id);
-            self.bump();
-        }
+        self.held_listener(me, id)?;
+        self.leave_to_kernel(id, KernelReason::Option);
         Ok(Reply::Done.into())
     }
 
@@ -311,7 +311,7 @@ impl Server {
             mapped.refuse_pending();
         }
         if let Some(entry) = self.arenas.get_mut(arena) {
-            entry.acceptor = None;
+            (entry.acceptor, entry.is_emptied) = (None, false);
         }
         self.look_soon(arena);
     }
@@ -347,7 +347,7 @@ impl Listener<ListenerMemory> {
     }
 }
 
-fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: ListenerOptions) -> WireListener {
+pub(super) fn wire_listener(id: u32, listener: &Listener<ListenerMemory>, options: ListenerOptions) -> WireListener {
     let at = SocketAddr::new(unmapped(listener.at.ip()), listener.at.port());
     WireListener { listener: id, at, v6_only: listener.v6_only, backlog: listener.backlog, options }
 }

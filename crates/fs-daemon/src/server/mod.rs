@@ -5,6 +5,7 @@
 //! does makes the loop wait (every call on its sockets and memory returns at once).
 
 mod admin;
+mod apart;
 mod arenas;
 mod attach;
 mod capture;
@@ -92,6 +93,8 @@ pub(crate) struct Server {
     counted: Option<admin::Counted>,
     captures: Captures,
     schedule: Schedule,
+    /// The attachment that the next glance goes on with; 0: it is a new one.
+    glanced_to: u32,
     /// Until when a drain may take.
     draining: Option<Instant>,
 }
@@ -139,6 +142,7 @@ impl Server {
             counted: None,
             captures: Captures::default(),
             schedule: Schedule::default(),
+            glanced_to: 0,
             draining: None,
         };
         server.open_namespace(server.namespaces.own(), std::process::id());
@@ -208,9 +212,10 @@ impl Server {
                 tracing::info!(attachments = self.attachments.len(), "draining");
             }
             Command::Reload(config) => {
-                let Config { firewall, open_flows, rules, policies, limits, device: _, drain: _, joins: _ } = *config;
+                let Config { firewall, open_flows, sharing, rules, policies, limits, device: _, drain: _, joins: _ } =
+                    *config;
                 let before = std::mem::take(&mut self.config);
-                self.config = Config { firewall, open_flows, rules, policies, limits, ..before };
+                self.config = Config { firewall, open_flows, sharing, rules, policies, limits, ..before };
                 self.owners = Owners::read(&users);
                 self.heed_rules_everywhere();
                 self.end_denied();

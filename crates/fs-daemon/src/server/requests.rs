@@ -136,7 +136,11 @@ impl Server {
         let me = connection.attachment.ok_or(Errno::NOTCONN)?;
         // A forked child, or who has changed its user since: as the kernel says it is now.
         let attachment = self.attachments.get_mut(me).ok_or(Errno::NOTCONN)?;
+        let has_changed = attachment.who.uid != who.uid;
         (attachment.who, attachment.parent) = (who, None);
+        if has_changed {
+            self.has_changed_user(me);
+        }
         let fd = fds.into_iter().next();
         match request {
             Request::Hello { .. }

@@ -227,7 +227,7 @@ impl Server {
         let Some(entry) = self.arenas.get(id) else { return false };
         let is_dying = entry.is_dying();
         let stopped = entry.stopped;
-        if entry.acceptor.is_none() {
+        if entry.acceptor.is_none() && !entry.is_emptied {
             // An opener may have pushed after the listener closed.
             arena.refuse_pending();
         }

@@ -154,9 +154,13 @@ impl SharedListener {
         Rc::new(Self { listener: RefCell::new(Some(listener)), homes: RefCell::default() })
     }
 
+    /// A listener's way in from here on.
     pub(super) fn add(&self, listener: &WireListener, arena: Rc<CoreArena>) {
         let &WireListener { listener, backlog, options, .. } = listener;
-        self.homes.borrow_mut().push(Home { listener, arena, backlog: backlog.max(1), options });
+        let mut homes = self.homes.borrow_mut();
+        homes.retain(|home| home.listener != listener);
+        homes.push(Home { listener, arena, backlog: backlog.max(1), options });
+        drop(homes);
         // The listener has just been made, or is going, with the runtime.
         let _set = self.set_backlog();
     }

@@ -101,6 +101,8 @@ impl Cores {
             // The programs that it serves run on these CPUs too: the scheduler may move it to the one that is free, and it
             // spins only on one that is.
             .pin(false)
+            // The control thread has asked, for the process that connects.
+            .ask_for_ways(false)
             .active_ports(ACTIVE_PORTS)
             .active_ports_from(ACTIVE_FIRST);
         if let Some(accept) = partial_checksums {

@@ -61,6 +61,8 @@ pub(crate) struct Mirror {
     asked: HashSet<(IfaceId, IpAddr)>,
     /// Devices, addresses and routes, or neighbours, may not be what they were when they were read.
     stale: Stale,
+    /// Something that routes depend on is another since this was last set to `false`.
+    pub(crate) news: bool,
 }
 
 impl Mirror {
@@ -74,6 +76,7 @@ impl Mirror {
             neighbours: HashMap::new(),
             asked: HashSet::new(),
             stale: Stale::default(),
+            news: false,
         };
         let Tables { devices, routes, elsewhere } = mirror.read_tables()?;
         (mirror.devices, mirror.routes, mirror.elsewhere) = (devices, routes, elsewhere);
@@ -119,9 +122,11 @@ impl Mirror {
             Ok(Notices::Lost) => self.stale = Stale { tables: true, neighbours: true },
             Err(error) => {
                 self.stale = Stale { tables: true, neighbours: true };
+                self.news = true;
                 return Err(error);
             }
         }
+        self.news |= self.stale.tables;
         if self.stale.tables {
             let Tables { devices, routes, elsewhere } = self.read_tables()?;
             self.elsewhere = elsewhere;

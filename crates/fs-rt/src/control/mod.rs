@@ -5,8 +5,10 @@
 
 mod mirror;
 pub mod netlink;
+mod way;
 
 pub(crate) use mirror::Mirror;
+pub(crate) use way::{KnownWays, Way, Ways};
 
 use crate::core::CoreStack;
 use crate::ports::Addresses;
@@ -57,6 +59,8 @@ impl WorldChange {
 #[derive(Debug)]
 pub(crate) struct Control {
     line: Option<Arc<Line>>,
+    /// `None`: what connects has asked itself, or has no kernel to ask.
+    pub(crate) ways: Option<Arc<Ways>>,
 }
 
 #[derive(Debug)]
@@ -78,20 +82,21 @@ impl Line {
 impl Control {
     /// For standalone addressing.
     pub(crate) fn none() -> Self {
-        Self { line: None }
+        Self { line: None, ways: None }
     }
 
     /// Starts with [`Control::start`].
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(ways: Option<Ways>) -> io::Result<Self> {
         let line = Line { questions: Mutex::default(), bell: EventFd::new()?, over: AtomicBool::new(false) };
-        Ok(Self { line: Some(Arc::new(line)) })
+        Ok(Self { line: Some(Arc::new(line)), ways: ways.map(Arc::new) })
     }
 
     /// Hands the mirror to a thread of its own. `told`: what the devices' programs know.
     pub(crate) fn start(&self, mirror: Mirror, told: Addresses, shared: Weak<Shared>) -> io::Result<()> {
         let Some(line) = self.line.clone() else { return Ok(()) };
+        let ways = self.ways.clone();
         std::thread::Builder::new().name("fs-control".into()).spawn(move || {
-            run(&line, mirror, told, &shared);
+            run(&line, ways.as_deref(), mirror, told, &shared);
         })?;
         Ok(())
     }
@@ -115,7 +120,7 @@ impl Control {
     }
 }
 
-fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
+fn run(line: &Line, ways: Option<&Ways>, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Shared>) {
     let mut refreshed = Instant::now();
     let mut counted = refreshed;
     let mut failing = false;
@@ -141,6 +146,9 @@ fn run(line: &Line, mut mirror: Mirror, mut told: Addresses, shared: &Weak<Share
                     tracing::debug!(%error, "no netlink socket");
                 }
             }
+        }
+        if let (true, Some(ways)) = (std::mem::take(&mut mirror.news), ways) {
+            ways.changed(mirror.devices.iter().map(|device| device.index));
         }
         line.bell.clear();
         line.swap(&mut questions);

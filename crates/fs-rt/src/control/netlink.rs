@@ -13,8 +13,10 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `RTNLGRP_*` of `linux/rtnetlink.h`: links, addresses and routes of both families.
-pub const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
+pub use super::way::{Flow, KernelRoute};
+
+/// `RTNLGRP_*` of `linux/rtnetlink.h`: links, and of both families addresses, routes and rules.
+pub const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
 /// `RTNLGRP_NEIGH`.
 pub(crate) const NEIGHBOURS: u32 = 3;
 

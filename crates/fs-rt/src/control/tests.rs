@@ -44,7 +44,7 @@ fn an_error_loses_no_change() {
 
 #[test]
 fn cores_and_the_control_thread_exchange_two_buffers_for_ever() {
-    let control = Control::new().unwrap();
+    let control = Control::new(None).unwrap();
     let line = control.line.as_ref().unwrap();
     let mut asked = Vec::new();
     let mut buffers = std::collections::BTreeSet::new();

@@ -28,12 +28,12 @@ fn a_held_port_is_shared_with_the_kernel() {
     let ours = Ports::new(true, vec![Box::new(Sharing(last.clone()))], Active::default(), cool_down);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
-    ours.acquire_held(Protocol::Tcp, at).unwrap();
+    ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     assert_eq!(now(), Share::Former);
     ours.share(Protocol::Tcp, at, Share::Ours);
     assert_eq!(now(), Share::Ours);
     // Another core.
-    ours.acquire_held(Protocol::Tcp, at).unwrap();
+    ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     ours.release(Protocol::Tcp, at, true);
     assert_eq!(now(), Share::Ours);
     assert!(ours.is_used(Protocol::Tcp, at));
@@ -43,7 +43,7 @@ fn a_held_port_is_shared_with_the_kernel() {
     assert!(!ours.is_used(Protocol::Tcp, at));
     ours.share(Protocol::Tcp, at, Share::Ours);
     assert_eq!(now(), Share::Leaving);
-    ours.acquire_held(Protocol::Tcp, at).unwrap();
+    ours.acquire_held(Protocol::Tcp, at, false).unwrap();
     assert_eq!(now(), Share::Former);
     // One that is reserved for us is nobody else's.
     let reserved = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
@@ -99,7 +99,7 @@ fn a_port_that_another_holds_is_served_and_stays_his() {
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-    assert_eq!(ours.acquire_held(Protocol::Tcp, at).unwrap(), at);
+    assert_eq!(ours.acquire_held(Protocol::Tcp, at, false).unwrap(), at);
     // A second core, by either way.
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), at);
     assert_eq!(entered.load(Ordering::Relaxed), 1);
@@ -107,7 +107,7 @@ fn a_port_that_another_holds_is_served_and_stays_his() {
     ours.release(Protocol::Tcp, at, false);
     assert_eq!(entered.load(Ordering::Relaxed), 0);
     assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-    assert_eq!(ours.acquire_held(Protocol::Tcp, any_port()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(ours.acquire_held(Protocol::Tcp, any_port(), false).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -194,4 +194,41 @@ fn a_port_that_carried_connections_stays_ours_for_a_while() {
     ours.release(Protocol::Tcp, at, false);
     ours.free_cooled(Instant::now() + 2 * cool_down);
     std::net::TcpListener::bind(at).unwrap();
+}
+
+/// Whose devices' programs were told what.
+struct Noting(Arc<Mutex<Vec<String>>>);
+impl PortSink for Noting {
+    fn add(&self, _: Protocol, at: SocketAddr, _: Share) -> io::Result<()> {
+        self.0.lock().unwrap().push(format!("+{}", at.ip()));
+        Ok(())
+    }
+    fn share(&self, _: Protocol, _: SocketAddr, _: Share) {}
+    fn remove(&self, _: Protocol, at: SocketAddr) {
+        self.0.lock().unwrap().push(format!("-{}", at.ip()));
+    }
+    fn unguard(&self) {}
+    fn set_addresses(&self, _: &[IpAddr], _: &[IpAddr]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What listens for IPv6 alone leaves the IPv4 port to whoever has it in the kernel.
+#[test]
+fn a_port_of_ipv6_alone_takes_nothing_of_ipv4() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let since = || std::mem::take(&mut *told.lock().unwrap());
+    let ours = Ports::new(true, vec![Box::new(Noting(told.clone()))], Active::default(), Duration::ZERO);
+    let at: SocketAddr = "[::]:7508".parse().unwrap();
+    ours.acquire_held(Protocol::Tcp, at, true).unwrap();
+    assert_eq!(since(), ["+::"]);
+    // Another socket of the port's group (SO_REUSEPORT) takes both.
+    ours.acquire_held(Protocol::Tcp, at, false).unwrap();
+    assert_eq!(since(), ["+0.0.0.0"]);
+    ours.release(Protocol::Tcp, at, false);
+    assert_eq!(since(), [""; 0]);
+    ours.release(Protocol::Tcp, at, false);
+    assert_eq!(since(), ["-::", "-0.0.0.0"]);
+    ours.acquire_held(Protocol::Tcp, at, false).unwrap();
+    assert_eq!(since(), ["+::", "+0.0.0.0"]);
 }

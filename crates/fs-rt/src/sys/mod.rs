@@ -11,6 +11,7 @@ mod preempted;
 pub(crate) mod reserve;
 mod rlimit;
 mod sleep;
+mod user;
 mod watch;
 
 pub(crate) use affinity::{Cpus, online_cpus, pin_to_cpu};
@@ -23,4 +24,5 @@ pub(crate) use poll::wait_readable;
 use preempted::preemptions;
 pub(crate) use rlimit::raise_open_files;
 pub(crate) use sleep::{exact_timers, sleep_for};
+pub(crate) use user::effective_user;
 pub(crate) use watch::watch_readable;

@@ -50,11 +50,13 @@ pub enum KernelReason {
     Policy = 12,
     /// Rules of the kernel's firewall, or programs of its cgroup, could have a say in it.
     Firewall = 13,
+    /// Processes hold the listener that may not see each other's connections.
+    Holders = 14,
 }
 
 impl KernelReason {
     /// All, in the order of their codes.
-    pub const ALL: [KernelReason; 13] = [
+    pub const ALL: [KernelReason; 14] = [
         KernelReason::NoDaemon,
         KernelReason::NoListener,
         KernelReason::NotServed,
@@ -68,6 +70,7 @@ impl KernelReason {
         KernelReason::Foreign,
         KernelReason::Policy,
         KernelReason::Firewall,
+        KernelReason::Holders,
     ];
 
     /// The reason of a code in messages and objects.
@@ -91,6 +94,7 @@ impl KernelReason {
             KernelReason::Foreign => "foreign",
             KernelReason::Policy => "policy",
             KernelReason::Firewall => "firewall",
+            KernelReason::Holders => "holders",
         }
     }
 }

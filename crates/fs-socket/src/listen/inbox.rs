@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use fs_shm::{Arena, Channel, Side, pages::ListenerPage};
+use rustix::io::Errno;
 
 use super::{HOT, Listener, of};
 use crate::{
@@ -120,10 +121,15 @@ impl Listener {
             if arenas::find(attachment.life(), id, Side::B).filter(is_here).is_some() {
                 continue;
             }
-            let Some(mapped) = arenas::ask(attachment, id, Side::B) else {
-                // Gone since, which the next generation says; or no number for its memory to come with.
-                all &= page.generation() != generation;
-                continue;
+            let mapped = match arenas::ask_whether(attachment, id, Side::B) {
+                Ok(mapped) => mapped,
+                // Others accept from it, with whom this process shares nothing.
+                Err(Errno::ACCESS) => continue,
+                Err(_) => {
+                    // Gone since, which the next generation says; or no number for its memory to come with.
+                    all &= page.generation() != generation;
+                    continue;
+                }
             };
             while self.arenas.at(free).is_some_and(|place| free < count && place.load().is_some()) {
                 free += 1;

@@ -411,24 +411,34 @@ fn enter(
 
 /// The arena, asked of the daemon if it is not mapped (this process must take part in it).
 pub(crate) fn ask(attachment: &Attachment, id: u32, side: Side) -> Option<&'static Mapped> {
+    ask_whether(attachment, id, side).ok()
+}
+
+/// The same.
+///
+/// # Errors
+/// `EACCES`: it is not for this process, but for another holder of the listener. Any other: it cannot be had now.
+pub(crate) fn ask_whether(attachment: &Attachment, id: u32, side: Side) -> Result<&'static Mapped, Errno> {
     if let Some(mapped) = find(attachment.life(), id, side) {
-        return Some(mapped);
+        return Ok(mapped);
     }
     match numbers::make(|| attachment.client().arena(id, side)) {
-        Ok(memory) => map(attachment, id, side, &memory),
+        Ok(memory) => map(attachment, id, side, &memory).ok_or(Errno::NOMEM),
         // There may be a number for one at a time.
         Err(Error::System(Errno::MFILE | Errno::MSGSIZE)) => {
             let part = |part| {
                 let part = numbers::make(|| attachment.client().part_of_arena(id, side, part));
                 part.inspect_err(|error| attachment.failed(error)).map_err(|_| Errno::MFILE)
             };
-            let shared = part(ArenaPart::Shared).ok()?;
+            let shared = part(ArenaPart::Shared)?;
             let (geometry, bells) = (attachment.geometry(), process::bells());
-            enter(attachment, id, side, || Arena::map_in_turn(shared, || part(ArenaPart::Locks), geometry, side, bells))
+            let map = || Arena::map_in_turn(shared, || part(ArenaPart::Locks), geometry, side, bells);
+            enter(attachment, id, side, map).ok_or(Errno::MFILE)
         }
+        Err(Error::Failed(errno)) => Err(errno),
         Err(error) => {
             attachment.failed(&error);
-            None
+            Err(Errno::IO)
         }
     }
 }

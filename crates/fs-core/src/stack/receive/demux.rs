@@ -470,11 +470,15 @@ impl<P: FramePool> Stack<P> {
             return;
         }
         let me = self.config.core;
-        if self.config.cores > 1
-            && let Some(to) = self.steer(segment, hash, hops)
-            && to != me
-        {
-            return self.forward(to, frames, hops + 1);
+        if self.config.cores > 1 {
+            match self.steer(segment, hash, hops) {
+                Ok(Some(to)) if to != me => return self.forward(to, frames, hops + 1),
+                Ok(_) => {}
+                Err(TooMany) => return self.discard(frames, DropReason::NobodysFlow),
+            }
+        }
+        if hops >= self.config.cores && self.config.cores > 1 {
+            self.limits.record_stray();
         }
         let first = !segment.flags.ack() && !segment.flags.rst();
         // RFC 9293 3.10.7.2: at a listener, what is neither RST, ACK nor SYN is dropped without an answer. SYN with FIN opens
@@ -499,20 +503,32 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// The core that a packet without owner here belongs to, if it is another one.
-    fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Option<CoreId> {
-        let Self { delivery, listeners, handovers, ts_clock, stats, now, .. } = self;
+    ///
+    /// # Errors
+    /// Others would have to be asked, and were so often in vain in this second that they are asked no more: it may be anybody's.
+    fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<CoreId>, TooMany> {
+        let Self { config, delivery, limits, listeners, handovers, ts_clock, stats, now, .. } = self;
         let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
         let initial = segment.flags.syn() && !segment.flags.ack();
         let packet = Unclaimed { key: &segment.key, initial, echo, hops };
         let listening = AtDestination { listeners, key: &segment.key, hash };
         let (to, count) = match delivery.deliver(&packet, &listening, || handovers.find(hash, *now)) {
-            Deliver::Here => return None,
+            Deliver::Here => return Ok(None),
             Deliver::Owner(to) => (to, &mut stats.packets_forwarded),
             Deliver::Listener(to) => (to, &mut stats.listen_global),
-            Deliver::Ask(to) => (to, &mut stats.packets_asked),
+            Deliver::Ask(to) => {
+                if echo == Some(config.core) {
+                    // The timestamp that it echoes is none of this core's.
+                    limits.record_stray();
+                }
+                if !limits.may_ask(config.tcp.challenge_acks, *now) {
+                    return Err(TooMany);
+                }
+                (to, &mut stats.packets_asked)
+            }
         };
         *count += 1;
-        Some(to)
+        Ok(Some(to))
     }
 
     pub(super) fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
@@ -521,6 +537,10 @@ impl<P: FramePool> Stack<P> {
         self.outbox.send(to, CoreMessage::Packet(packet));
     }
 }
+
+/// Packets that nobody claims.
+#[derive(Debug)]
+struct TooMany;
 
 /// Who listens where a packet was sent to.
 struct AtDestination<'a> {

@@ -1,0 +1,122 @@
+//! Who of a listener's holders has the memory of its connections.
+//!
+//! Each of them may accept what waits, so each may map the memory of every client, and who has that sees all that is accepted there
+//! from then on. On the kernel one does not see what another has accepted. So an arena is given to holders of one user only,
+//! or to one process ([`Sharing`]); where others hold the listener and look at it too, its new connections are the kernel's. A
+//! process that may be about to give up its rights, and has closed the listener, has no part in what is accepted afterwards.
+
+use super::Server;
+use super::arenas::{Acceptor, Opener};
+use super::listen::wire_listener;
+use crate::config::Sharing;
+use crate::listeners::Takes;
+use fs_shm::Side;
+use fs_shm::control::KernelReason;
+use rustix::io::Errno;
+
+/// Whom an arena's side B was given to as a holder of its listener, the first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FirstHolder {
+    uid: u32,
+    attachment: u32,
+}
+
+impl Server {
+    /// Whether what one of two holders accepts is not for the other's eyes.
+    fn are_apart(&self, one: FirstHolder, other: FirstHolder) -> bool {
+        match self.config.sharing {
+            Sharing::User => one.uid != other.uid,
+            Sharing::Process => one.attachment != other.attachment,
+        }
+    }
+
+    /// A holder of a listener asks for an arena that leads to it.
+    ///
+    /// # Errors
+    /// `EACCES`: another one, apart from it, has accepted from it. Then the listener's new connections are the kernel's.
+    pub(super) fn let_accept(&mut self, me: u32, listener: u32, id: u32) -> Result<(), Errno> {
+        let uid = self.attachments.get(me).ok_or(Errno::NOTCONN)?.who.uid;
+        let me = FirstHolder { uid, attachment: me };
+        let entry = self.arenas.get_mut(id).ok_or(Errno::NOENT)?;
+        let first = *entry.first_holder.get_or_insert(me);
+        if !self.are_apart(first, me) {
+            return Ok(());
+        }
+        if self.attachments.get(first.attachment).is_some() {
+            self.leave_to_kernel(listener, KernelReason::Holders);
+        }
+        // What waits may be accepted by either.
+        self.no_more_in(id);
+        match self.map(id, Side::B) {
+            Some(arena) if !arena.has_accepted() => Ok(()),
+            _ => Err(Errno::ACCESS),
+        }
+    }
+
+    /// Nothing new comes by an arena. What is open goes on, and what waits is accepted.
+    pub(super) fn no_more_in(&mut self, id: u32) {
+        let Some(entry) = self.arenas.get_mut(id) else { return };
+        let (opener, Some(Acceptor::Listener(listener))) = (entry.opener, entry.acceptor) else { return };
+        (entry.acceptor, entry.is_emptied) = (None, true);
+        self.look_soon(id);
+        let on_wire = self.listeners.get(listener).filter(|listener| listener.more.on_wire);
+        match (opener, on_wire) {
+            // Until the core has the next one it uses this one: who connects from the wire is not to be reset.
+            (Some(Opener::Core(core)), Some(of)) => {
+                let wanted = wire_listener(listener, of, of.more.options);
+                match (self.arena_of(Opener::Core(core), Acceptor::Listener(listener)), &self.wire) {
+                    (Ok((next, memory, _)), Some(wire)) => wire.listen(core, wanted, next, memory),
+                    _ => self.leave_wire(listener),
+                }
+            }
+            // Who opens there asks anew.
+            _ => {
+                if let Some(mapped) = self.map(id, Side::B) {
+                    mapped.close();
+                }
+            }
+        }
+    }
+
+    /// A process lets go of a listener that others hold: what these accept is nothing to it, though it has the memory of clients
+    /// mapped, if it may be about to become somebody else.
+    pub(super) fn lets_go(&mut self, me: u32, listener: u32) {
+        let Some(attachment) = self.attachments.get(me) else { return };
+        let is_left =
+            self.listeners.get(listener).is_some_and(|listener| listener.holders.iter().any(|&other| other != me));
+        let may_change = attachment.who.uid == 0 || self.config.sharing == Sharing::Process;
+        if is_left && may_change {
+            self.empty_those_of(me, listener);
+        }
+    }
+
+    /// A process is another user's from here on.
+    pub(super) fn has_changed_user(&mut self, me: u32) {
+        let Some(attachment) = self.attachments.get(me) else { return };
+        attachment.listeners.clone().into_iter().for_each(|listener| self.empty_those_of(me, listener));
+    }
+
+    /// A child of a process has the memory that it has.
+    pub(super) fn has_heir(&mut self, me: u32) {
+        if self.config.sharing == Sharing::Process {
+            self.has_changed_user(me);
+        }
+    }
+
+    fn empty_those_of(&mut self, me: u32, listener: u32) {
+        let Some(attachment) = self.attachments.get(me) else { return };
+        let its: Vec<u32> = self.arenas_of(listener).filter(|&id| attachment.is_let_in(id, Side::B)).collect();
+        its.into_iter().for_each(|id| self.no_more_in(id));
+    }
+
+    /// New connections of a listener are the kernel's; those that wait are accepted.
+    pub(super) fn leave_to_kernel(&mut self, id: u32, reason: KernelReason) {
+        let Some(listener) = self.listeners.get_mut(id).filter(|listener| listener.takes == Takes::All) else { return };
+        (listener.takes, listener.more.left_for) = (Takes::Waiting, reason);
+        if reason == KernelReason::Holders {
+            tracing::info!(at = %listener.at, "held by processes that may not see each other's connections: new ones are the kernel's");
+        }
+        self.leave_wire(id);
+        self.bump();
+    }
+}
