@@ -49,6 +49,11 @@ pub(crate) fn thread() -> u32 {
     })
 }
 
+/// This thread, as the words of locks name it.
+pub(crate) fn me() -> u64 {
+    u64::from(attachment()) << 32 | u64::from(thread())
+}
+
 /// Not 0: this process has one thread. The C library's own variable.
 static SINGLE_THREADED: OnceLock<&'static AtomicU8> = OnceLock::new();
 
@@ -135,7 +140,7 @@ impl Drop for Sending<'_> {
 /// `EIO`: not to be had within seconds, or in the daemon ([`wait_for_nobody`]) a millisecond: its holder is stopped.
 #[inline]
 pub(crate) fn lock(word: &AtomicU64, users: Users) -> Result<Held<'_>, Errno> {
-    let mine = u64::from(attachment()) << 32 | u64::from(thread());
+    let mine = me();
     if users == Users::One && is_single_threaded() && word.load(Ordering::Relaxed) == 0 {
         word.store(mine, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -149,7 +154,7 @@ pub(crate) fn lock(word: &AtomicU64, users: Users) -> Result<Held<'_>, Errno> {
 
 /// Takes the lock if it is free: for who must not wait.
 pub(crate) fn try_lock(word: &AtomicU64) -> Option<Held<'_>> {
-    let mine = u64::from(attachment()) << 32 | u64::from(thread());
+    let mine = me();
     word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Held { word })
 }
 
@@ -176,7 +181,7 @@ fn contended(word: &AtomicU64, mine: u64) -> Result<Held<'_>, Errno> {
 
 /// Whether this very thread holds the lock.
 pub(crate) fn is_own(word: &AtomicU64) -> bool {
-    word.load(Ordering::Relaxed) == u64::from(attachment()) << 32 | u64::from(thread())
+    word.load(Ordering::Relaxed) == me()
 }
 
 /// Frees the lock if this very thread holds it: it has left the call that took it, by a jump.

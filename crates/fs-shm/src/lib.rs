@@ -76,6 +76,7 @@ mod reap;
 mod region_unsafe;
 mod ring;
 mod sleep;
+pub mod sleepers;
 mod trim;
 pub mod wait;
 pub mod word;

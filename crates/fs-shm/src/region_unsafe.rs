@@ -48,6 +48,8 @@ unsafe impl Shared for crate::pages::Changes {}
 unsafe impl Shared for crate::pages::DirectoryHead {}
 // SAFETY: atomics only, see `pages.rs`.
 unsafe impl Shared for crate::pages::ListenerHead {}
+// SAFETY: atomics only, see `sleepers.rs`.
+unsafe impl Shared for crate::sleepers::Places {}
 
 /// What one page of page tables describes. A mapping that is made of such pieces leaves no table behind when it is replaced:
 /// the tables at its ends are not its neighbours' too.

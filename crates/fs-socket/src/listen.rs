@@ -17,15 +17,15 @@ pub(crate) use announce::{announce_again, changed, enter_number};
 pub use inbox::{arena, refresh};
 pub(crate) use inbox::{came, changes, is_known_ready, is_ready};
 pub(crate) use lifecycle::{
-    adopt, id, is_shut, keep_options, last_number_gone, leave_to_kernel, let_go, lost, number_gone, object, of_id,
-    recall, resume, shut, stop,
+    adopt, id, is_outliving, is_shut, keep_options, last_number_gone, leave_to_kernel, let_go, lost, number_gone,
+    object, of_id, outlive, recall, resume, shut, stop,
 };
 pub use lifecycle::{bind, listen};
 pub(crate) use wake::{Doze, arm, exclusive_poller, shared_poller, tell, woken};
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use fs_shm::pages::ListenerPage;
+use fs_shm::{pages::ListenerPage, sleepers::Sleepers};
 
 use crate::{
     descriptor::table,
@@ -45,7 +45,7 @@ const HOT: usize = 4;
 
 /// What this process knows of one listener.
 #[derive(Debug)]
-struct Listener {
+pub(crate) struct Listener {
     /// 0: free; 1 for the socket, and 1 for each thread that announces it.
     used: AtomicU32,
     /// The daemon's number; 0: not announced.
@@ -70,6 +70,8 @@ struct Listener {
     poller: AtomicU64,
     /// The life of the attachment that it is of.
     poller_life: AtomicU32,
+    /// The order in which they sleep; it comes with the poller.
+    sleepers: Pointer<Sleepers>,
     /// The poller of the epoll sets that watch it with EPOLLEXCLUSIVE, and of which attachment it is; as the two before.
     exclusive: AtomicU64,
     exclusive_life: AtomicU32,
@@ -84,6 +86,10 @@ struct Listener {
     waiters: AtomicU32,
     /// Those of them that look again after a long time only.
     long: AtomicU32,
+    /// Threads of this process that wait in accept, asleep or not.
+    accepting: AtomicU32,
+    /// A number of our own for those of them that go on though the program has closed its last one; 0: none.
+    outlives: AtomicI32,
     /// How long they look at the inboxes before they sleep.
     spin: Spin,
     arenas: Array<Pointer<Mapped>, ARENAS>,
@@ -131,6 +137,16 @@ pub(crate) fn forked() {
             listener.busy.store(0, Relaxed);
             listener.waiters.store(0, Relaxed);
             listener.long.store(0, Relaxed);
+            listener.accepting.store(0, Relaxed);
+        }
+    }
+}
+
+/// In a forked child that is attached: what is there for its parent's threads alone goes.
+pub(crate) fn forked_attached() {
+    for place in 0..HIGHEST.load(Relaxed) {
+        if let Some(listener) = ALL.at(place).filter(|listener| listener.is_used()) {
+            listener.accepted();
         }
     }
 }

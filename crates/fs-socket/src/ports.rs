@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::io::Errno;
 
-use crate::{address, process, socket::Socket, sys::call, types::Fd};
+use crate::{process, sys::call, types::Fd};
 
 /// A listener is being closed whose port is to be taken when that is done.
 static DUE: AtomicBool = AtomicBool::new(false);
@@ -28,18 +28,15 @@ pub(crate) fn closed() {
 }
 
 /// bind(2). A port in use may be one that nobody uses any more: the daemon looks once a second.
-pub(crate) fn bind(fd: Fd, socket: &Socket, address: &[u8]) -> Result<(), Errno> {
+pub(crate) fn bind(fd: Fd, address: &[u8]) -> Result<(), Errno> {
     let answer = call::bind(fd, address);
-    match address::parse(address, socket.family()) {
-        Some(wish) if answer == Err(Errno::ADDRINUSE) && wish.port() != 0 && settle(wish.port()) => {
-            call::bind(fd, address)
-        }
-        _ => answer,
-    }
+    // AF_UNSPEC, which __inet_bind() of the kernel takes too, has it at the same place.
+    let port = address.get(2..4).and_then(|port| port.first_chunk()).map_or(0, |port| u16::from_be_bytes(*port));
+    if answer == Err(Errno::ADDRINUSE) && port != 0 && settle(port) { call::bind(fd, address) } else { answer }
 }
 
-/// False: there is no daemon.
-fn settle(port: u16) -> bool {
+/// The daemon looks at what keeps this port in use; 0: at those that it has not taken yet. False: there is no daemon.
+pub(crate) fn settle(port: u16) -> bool {
     let Some(attachment) = process::attached() else { return false };
     let told = attachment.client().ports(port);
     told.inspect_err(|error| attachment.failed(error)).is_ok()

@@ -11,6 +11,7 @@ use crate::bells::new_bell;
 use crate::listeners::{Netns, unmapped};
 use crate::seldom::Seldom;
 use fs_shm::control::{ArenaPart, Reply};
+use fs_shm::sleepers::Sleepers;
 use fs_shm::{Arena, Bells, Memory, Side};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -314,17 +315,30 @@ impl Server {
         if !listener.holders.contains(&me) {
             return Err(Errno::ACCESS);
         }
-        if let Some((poller, set)) = &listener.more.poller
-            && self.pollers.join(*poller, me)
-        {
-            return Ok(Answer::with(Reply::Poller { poller: *poller }, [set.clone()]));
-        }
-        self.room_for_poller(me)?;
-        let (poller, set) = self.pollers.add(me)?;
-        let set = Arc::new(set);
+        let known = listener.more.poller.clone().filter(|(poller, _)| self.pollers.join(*poller, me));
+        let (poller, set) = match known {
+            Some(known) => known,
+            None => {
+                self.room_for_poller(me)?;
+                let (poller, set) = self.pollers.add(me)?;
+                (poller, Arc::new(set))
+            }
+        };
         let listener = self.listeners.get_mut(id).ok_or(Errno::NOENT)?;
         listener.more.poller = Some((poller, set.clone()));
-        Ok(Answer::with(Reply::Poller { poller }, [set]))
+        if listener.more.sleepers.is_none() {
+            // Without it they sleep in no order.
+            listener.more.sleepers = Sleepers::create().ok().map(|(memory, sleepers)| (sleepers, Arc::new(memory)));
+        }
+        let memory = listener.more.sleepers.as_ref().map(|(_, memory)| memory.clone());
+        Ok(Answer::with(Reply::Poller { poller }, [set].into_iter().chain(memory)))
+    }
+
+    /// The threads of a process sleep on a listener no more.
+    pub(super) fn release_sleepers(&self, me: u32, listener: u32) {
+        if let Some((sleepers, _)) = self.listeners.get(listener).and_then(|entry| entry.more.sleepers.as_ref()) {
+            sleepers.release_dead(me);
+        }
     }
 
     /// Answers [`fs_shm::control::Request::ExclusivePoller`].

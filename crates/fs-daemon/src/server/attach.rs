@@ -239,6 +239,9 @@ impl Server {
         let heirs = self.heirs_of(me, parent);
         let pollers = self.pollers.leave_all(me, &heirs);
         self.free_locks(me, &pollers);
+        if let Some(attachment) = self.attachments.get(me) {
+            attachment.listeners.iter().for_each(|&listener| self.release_sleepers(me, listener));
+        }
     }
 
     pub(super) fn fork(&mut self, me: u32, socket: OwnedFd) -> Result<Answer, Errno> {

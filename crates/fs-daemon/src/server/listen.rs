@@ -12,6 +12,7 @@ use crate::wire::{ListenerOptions, WireListener};
 use fs_shm::Side;
 use fs_shm::control::{KernelReason, Reply};
 use fs_shm::pages::ListenerPage;
+use fs_shm::sleepers::Sleepers;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::collections::HashSet;
@@ -43,6 +44,8 @@ pub(super) struct ListenerMemory {
     pub(super) waits: u64,
     /// The poller that all who accept share, and what they sleep on.
     pub(super) poller: Option<(u32, Arc<OwnedFd>)>,
+    /// In which order they sleep; made with the poller.
+    pub(super) sleepers: Option<(Sleepers, Arc<OwnedFd>)>,
     /// The same of all epoll sets that watch it with EPOLLEXCLUSIVE.
     pub(super) exclusive: Option<(u32, Arc<OwnedFd>)>,
 }
@@ -111,6 +114,7 @@ impl Server {
             options,
             waits: 0,
             poller: None,
+            sleepers: None,
             exclusive: None,
         };
         let holders = HashSet::from([me]);
@@ -247,6 +251,7 @@ impl Server {
         if listener.holders.is_empty() && !self.is_shared_listener(id) {
             return self.close_listener(id);
         }
+        self.release_sleepers(me, id);
         self.wake_another(id);
         self.suspend_if_bare(id);
         false

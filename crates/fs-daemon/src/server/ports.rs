@@ -51,6 +51,8 @@ pub(super) struct Port {
     /// Since when none is open.
     ending: Option<Instant>,
     socket: Option<OwnedFd>,
+    /// All that keep it have SO_REUSEADDR.
+    shares_address: bool,
 }
 
 /// What the socket is bound to, and how.
@@ -77,9 +79,16 @@ impl Binding {
         if self.at.is_ipv6() {
             sockopt::set_ipv6_v6only(&socket, self.v6_only)?;
         }
-        sockopt::set_socket_reuseaddr(&socket, self.shares.address)?;
         sockopt::set_socket_reuseport(&socket, self.shares.port)?;
-        rustix::net::bind(&socket, &self.at)?;
+        match rustix::net::bind(&socket, &self.at) {
+            // Without it at first: the kernel would remember that all had it who bound, and not look at what they have
+            // (inet_csk_update_fastreuse(); listen(2) has it forget that).
+            Err(Errno::ADDRINUSE) if self.shares.address => {
+                sockopt::set_socket_reuseaddr(&socket, true)?;
+                rustix::net::bind(&socket, &self.at)?;
+            }
+            bound => bound?,
+        }
         Ok(socket)
     }
 }
@@ -91,7 +100,17 @@ impl Server {
         let netns = listener.netns;
         let binding = Binding { at: listener.at, v6_only: listener.v6_only, shares };
         let home = self.namespaces.get(netns).and_then(|namespace| namespace.home());
-        let mut port = Port { netns, home, uid, binding, arenas, waits, ending: None, socket: None };
+        let mut port = Port {
+            netns,
+            home,
+            uid,
+            binding,
+            arenas,
+            waits,
+            ending: None,
+            socket: None,
+            shares_address: shares.address,
+        };
         if !self.is_kept(&mut port) {
             return false;
         }
@@ -108,6 +127,7 @@ impl Server {
                 waits,
                 ending: None,
                 socket: None,
+                shares_address: shares.address,
             });
         }
         is_due
@@ -133,6 +153,7 @@ impl Server {
             waits: listener.more.waits,
             ending: None,
             socket: None,
+            shares_address: before.address,
         })
     }
 
@@ -216,6 +237,8 @@ impl Server {
     fn is_kept(&self, port: &mut Port) -> bool {
         let mut uses = Vec::new();
         let mut waits = port.waits;
+        let by_listener = port.binding.shares.address;
+        let mut shares_address = true;
         let ip = unmapped(port.binding.at.ip());
         let is_it = |local: IpAddr| local == ip || ip == AS_V4 && local.is_ipv6();
         let is_there = |channel: &Channel<'_>| {
@@ -223,9 +246,15 @@ impl Server {
         };
         for arena in port.arenas.iter().filter_map(|&id| self.map(id, Side::B)) {
             let channels = arena.used_slots().filter_map(|slot| Channel::at(&arena, slot)).filter(is_there);
-            uses.extend(channels.map(|channel| channel.port_use()));
+            for channel in channels {
+                let port_use = channel.port_use();
+                shares_address &= port_use == PortUse::No || channel.shares_port().unwrap_or(by_listener);
+                uses.push(port_use);
+            }
             waits = waits.max(arena.last_wait());
         }
+        // Of one that has ended and waits it is not known.
+        port.shares_address = shares_address && (by_listener || waits == 0);
         if uses.contains(&PortUse::Open) {
             port.ending = None;
             return true;
@@ -241,7 +270,11 @@ impl Server {
 
     /// Binds a socket to it, if there is none yet. `false`: that will never work.
     fn take_port(&self, port: &mut Port) -> bool {
-        if port.socket.is_some() {
+        if let Some(socket) = &port.socket {
+            // As setsockopt(2) of the kernel's own sockets: who binds from here on meets it.
+            if sockopt::set_socket_reuseaddr(socket, port.shares_address).is_err() {
+                tracing::debug!(at = %port.binding.at, "SO_REUSEADDR of a port that connections keep in use");
+            }
             return true;
         }
         let (binding, home) = (port.binding, port.home.as_ref().map(|home| home.try_clone()));
@@ -256,8 +289,9 @@ impl Server {
             Ok(socket) => {
                 // So that SO_REUSEPORT is its user's. A daemon that may not is that user's, or does without.
                 let _ = rustix::fs::fchown(&socket, Some(rustix::fs::Uid::from_raw(port.uid)), None);
+                let is_set = sockopt::set_socket_reuseaddr(&socket, port.shares_address).is_ok();
                 port.socket = Some(socket);
-                true
+                is_set
             }
             // Somebody has it still, and keeps it himself.
             Err(Errno::ADDRINUSE) => true,

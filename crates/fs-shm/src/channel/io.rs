@@ -20,6 +20,10 @@ pub struct RecvFlags {
     pub discard: bool,
 }
 
+/// So much one call sends to a peer that has closed until it sees the reset that the first bytes bring: tcp_sendmsg_locked() of the
+/// kernel takes in what has come after each 16 segments, each of half of the window that the peer began with.
+const VANISHES: usize = 16 * 32_768;
+
 impl<'a> Channel<'a> {
     /// send(2) without waiting: copies what fits; fewer than asked means full.
     ///
@@ -106,7 +110,7 @@ impl<'a> Channel<'a> {
             let hold = more || self.own().flags.load(Relaxed) & CORKED != 0;
             hold && self.tx().held().saturating_add(total as u64) < SEGMENT
         };
-        let Some(_held) = self.begin_send(total, held, stays)? else { return Ok(total) };
+        let Some(_held) = self.begin_send(total, held, stays)? else { return Ok(total.min(VANISHES)) };
         let tx = self.tx();
         if more || self.own().flags.load(Relaxed) & (CORKED | HOLDING | CAPTURED) != 0 {
             return self.send_or_hold(bufs, total, enter, more);

@@ -60,6 +60,9 @@ pub(crate) const HOLDING: u32 = 256;
 pub(crate) const ENDED_FIRST: u32 = 512;
 /// `SideOwn::flags`: the connection is followed, so this side writes nothing inline, where the next message would overwrite it.
 pub(crate) const CAPTURED: u32 = 1024;
+/// `SideOwn::flags`: SO_REUSEADDR was set on the connection, or taken away; neither: it is as its listener has it.
+pub(crate) const SHARES: u32 = 2048;
+pub(crate) const SHARES_NOT: u32 = 4096;
 
 /// O_NONBLOCK.
 const NONBLOCK: u32 = rustix::fs::OFlags::NONBLOCK.bits();
@@ -282,6 +285,13 @@ impl<'a> Channel<'a> {
         } else {
             self.own().flags.fetch_and(!OOB_INLINE, SeqCst);
         }
+    }
+
+    /// SO_REUSEADDR.
+    pub fn set_shares(&self, on: bool) {
+        let (is, is_not) = if on { (SHARES, SHARES_NOT) } else { (SHARES_NOT, SHARES) };
+        self.own().flags.fetch_or(is, SeqCst);
+        self.own().flags.fetch_and(!is_not, SeqCst);
     }
 
     /// SO_SNDBUF (`sending`) or SO_RCVBUF, as getsockopt(2) gives it: bounds what may be unread from now on, together with the

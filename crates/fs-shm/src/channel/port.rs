@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::state::{Phase, State};
-use super::{Channel, ENDED_FIRST, RESET_SEEN};
+use super::{Channel, ENDED_FIRST, RESET_SEEN, SHARES, SHARES_NOT};
 use crate::arena::Arena;
 use crate::layout::Side;
 
@@ -51,6 +51,14 @@ impl Channel<'_> {
             return PortUse::Open;
         }
         if self.b_ended_first() { PortUse::Ending } else { PortUse::No }
+    }
+
+    /// Whether SO_REUSEADDR is set on side B. `None`: as on its listener.
+    pub fn shares_port(&self) -> Option<bool> {
+        match self.block().own[Side::B.index()].flags.load(Relaxed) & (SHARES | SHARES_NOT) {
+            0 => None,
+            set => Some(set & SHARES != 0),
+        }
     }
 
     fn b_ended_first(&self) -> bool {

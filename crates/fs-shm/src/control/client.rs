@@ -371,10 +371,11 @@ impl Client {
         }
     }
 
-    /// The poller that all who accept from a listener share: its number, and the epoll set to sleep on.
-    pub fn listener_poller(&self, listener: u32) -> Result<(u32, Fd), Error> {
+    /// The poller that all who accept from a listener share: its number, the epoll set to sleep on, and the memory of
+    /// [`crate::sleepers::Sleepers`].
+    pub fn listener_poller(&self, listener: u32) -> Result<(u32, Fd, Option<Fd>), Error> {
         match self.request(&Request::ListenerPoller { listener }, &[])? {
-            (Reply::Poller { poller }, mut fds) => Ok((poller, fds.take().ok_or(NO_FD)?)),
+            (Reply::Poller { poller }, mut fds) => Ok((poller, fds.take().ok_or(NO_FD)?, fds.take())),
             _ => Err(UNEXPECTED),
         }
     }

@@ -25,21 +25,31 @@ use crate::{
 
 /// `close(2)`. `None`: nothing of ours; close it.
 pub fn close(fd: Fd) -> Ours<()> {
-    match table::find(fd).map(Socket::kind) {
+    match table::find(fd) {
         None => {
             poll::kernel_closed(fd);
             return None;
         }
-        Some(Kind::Internal) => return Some(Err(Errno::BADF)),
+        Some(socket) if is_own(fd, socket) => return Some(Err(Errno::BADF)),
         Some(_) => {}
     }
     crate::options::tcp_options::before_close(fd);
+    crate::listen::outlive(fd);
     let changing = Changing::begin();
     forget(fd);
     let answer = call::close(fd);
     drop(changing);
     ports::closed();
     Some(answer)
+}
+
+/// Whether the number is ours and the application must not touch it.
+fn is_own(fd: Fd, socket: &Socket) -> bool {
+    match socket.kind() {
+        Kind::Internal => true,
+        Kind::Listener => crate::listen::is_outliving(fd, socket),
+        _ => false,
+    }
 }
 
 /// Takes a number out of the table and the attachment page, with what hangs on it. The kernel's side is the caller's.
@@ -57,12 +67,18 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Ours<()> {
         return None;
     }
     let _changing = Changing::begin();
+    // From the highest number down, as the kernel ends what one call has closed (task_work_run()).
+    table::each_down(first, last, |fd, socket| {
+        if !is_own(fd, socket) {
+            crate::listen::outlive(fd);
+            forget(fd);
+        }
+    });
     let mut next = first;
     let mut kept = false;
     let mut failed = None;
     table::each(first, last, |fd, socket| {
-        if socket.kind() != Kind::Internal {
-            forget(fd);
+        if !is_own(fd, socket) {
             return;
         }
         kept = true;
@@ -141,7 +157,7 @@ pub fn dup2(old: Fd, new: Fd) -> Ours<Fd> {
 /// `dup3(2)`: ours when either number is.
 pub fn dup3(old: Fd, new: Fd, flags: i32) -> Ours<Fd> {
     let socket = table::socket(old);
-    if table::is_internal(new) {
+    if table::find(new).is_some_and(|socket| is_own(new, socket)) {
         // do_dup2() of the kernel: EBUSY for a number that an accept has taken and not filled yet.
         return Some(Err(if crate::listen::number::is_taken(new) { Errno::BUSY } else { Errno::BADF }));
     }
@@ -158,6 +174,7 @@ pub fn dup3(old: Fd, new: Fd, flags: i32) -> Ours<Fd> {
         return Some(Err(Errno::INVAL));
     }
     let _changing = Changing::begin();
+    crate::listen::outlive(new);
     if let Err(errno) = call::dup3(old, new, flags) {
         return Some(Err(errno));
     }

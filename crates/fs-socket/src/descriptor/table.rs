@@ -83,6 +83,16 @@ pub(crate) fn each(first: u32, last: u32, mut visit: impl FnMut(Fd, &'static Soc
     }
 }
 
+/// The same from the highest number down.
+pub(crate) fn each_down(first: u32, last: u32, mut visit: impl FnMut(Fd, &'static Socket)) {
+    let end = HIGHEST.load(Relaxed).min((last as usize).saturating_add(1));
+    for fd in (first as usize..end).rev() {
+        if let Some(socket) = find(fd as Fd) {
+            visit(fd as Fd, socket);
+        }
+    }
+}
+
 /// A socket held: it is not torn down (no FIN is sent) while this stands, as a kernel call holds its file.
 #[derive(Debug)]
 pub struct SocketRef {
@@ -222,11 +232,6 @@ pub(crate) fn unset_internal(fd: Fd) {
     if let Some(socket) = take(fd) {
         socket.forget_descriptor(fd);
     }
-}
-
-/// Whether the number is ours and the application must not close it.
-pub(crate) fn is_internal(fd: Fd) -> bool {
-    find(fd).is_some_and(|socket| socket.kind() == Kind::Internal)
 }
 
 /// The word of [`Changing`]: how many change entries; [`FORKING`] while a fork stands still.

@@ -10,6 +10,7 @@ use fs_shm::{
     control::{KernelReason, Object},
     holder,
     pages::ListenerPage,
+    sleepers::{Sleepers, Turn},
 };
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use rustix::{
@@ -68,6 +69,9 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let (mut slept, mut edge) = (false, false);
     // Taken before the first sleep.
     let mut number = None;
+    let mut waiting = None;
+    // Among those who sleep, from the first sleep on.
+    let mut place = None;
     // The listener's arenas as of the last sleep.
     let mut changes = 0;
     // Now and then the kernel's queue goes first, so that a flood of ours does not keep its clients out.
@@ -119,11 +123,16 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             }
             recall_timeout(fd, socket, false);
             patience.set_timeout(socket.timeout(false));
+            waiting = Some(Waiting::begin(listener));
         }
         slept = true;
         changes = listener.changes.load(Acquire);
-        match wait(listener, socket, fd, &mut patience) {
-            Ok(by_kernel) => edge |= by_kernel,
+        match wait(listener, socket, fd, &mut patience, &mut place) {
+            // The kernel restarts the call, with a number that is there no more.
+            Ok(Woke::Handler) if live(fd, socket).is_some_and(|fd| super::is_outliving(fd, socket)) => {
+                break Err(Errno::BADF);
+            }
+            Ok(woke) => edge |= woke == Woke::Kernel,
             Err(errno) => break Err(errno),
         }
     };
@@ -133,6 +142,9 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         }
         listener.pass_on(changes);
     }
+    // Taken, or not: the next one's turn.
+    drop(place);
+    drop(waiting);
     Some(answer)
 }
 
@@ -248,15 +260,50 @@ const SLICE: Duration = Duration::from_secs(1);
 /// after that they hang.
 const LONG: Duration = Duration::from_secs(30);
 
+/// A thread that waits in accept, which the listener outlasts.
+struct Waiting(&'static Listener, Option<Note>);
+
+impl Waiting {
+    fn begin(listener: &'static Listener) -> Self {
+        listener.accepting.fetch_add(1, SeqCst);
+        Waiting(listener, Some(Note::new(Held::Accepts(listener))))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.1 = None;
+        self.0.waits_no_more();
+    }
+}
+
+/// A place among those who sleep in accept.
+struct Place(&'static Sleepers, Option<Note>);
+
+impl Place {
+    /// `None`: they sleep in no order.
+    fn of(listener: &Listener) -> Option<Self> {
+        let sleepers = listener.sleepers.load()?;
+        Some(Place(sleepers, Some(Note::new(Held::Place(sleepers)))))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.1 = None;
+        self.0.leave();
+    }
+}
+
 /// A thread that sleeps for [`LONG`] in accept.
 struct Long(&'static Listener, Option<Note>);
 
 impl Long {
-    /// `None`: it has to look more often.
-    fn begin(listener: &'static Listener, socket: &'static Socket, fd: Fd) -> Option<Self> {
+    /// `None`: it has to look more often. `all`: what wakes one of those wakes all.
+    fn begin(listener: &'static Listener, socket: &'static Socket, fd: Fd, all: bool) -> Option<Self> {
         // A ring wakes any of the sleepers of all processes.
         let holders = listener.page.load().map_or(1, ListenerPage::holders);
-        if holders > 1 && !holder::is_single_threaded() {
+        if !all && holders > 1 && !holder::is_single_threaded() {
             return None;
         }
         listener.long.fetch_add(1, SeqCst);
@@ -285,6 +332,9 @@ impl Listener {
                 break;
             }
             process::bells().ring(poller);
+            if let Some(sleepers) = self.sleepers.load() {
+                sleepers.wake_all();
+            }
             table::pause(rounds);
         }
     }
@@ -292,20 +342,46 @@ impl Listener {
 /// The same where no lane is left in an arena, so that nobody can wake us.
 const BLIND: Duration = Duration::from_millis(10);
 
-/// Waits for a connection, ours or the kernel's: true when the kernel's queue ended a sleep.
-fn wait(listener: &'static Listener, socket: &'static Socket, fd: Fd, patience: &mut Patience) -> Result<bool, Errno> {
+/// What ended a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woke {
+    /// The kernel's queue.
+    Kernel,
+    /// Something else, or nothing.
+    Other,
+    /// A signal handler with SA_RESTART.
+    Handler,
+}
+
+/// Waits for a connection, ours or the kernel's. `place`: the caller's among the sleepers, from the first sleep on.
+fn wait(
+    listener: &'static Listener,
+    socket: &'static Socket,
+    fd: Fd,
+    patience: &mut Patience,
+    place: &mut Option<Place>,
+) -> Result<Woke, Errno> {
     let attachment = process::current();
     let announced = listener.id.load(Acquire) != 0;
-    if announced && listener.count.load(Relaxed) != 0 {
+    // What comes is for who has slept longer.
+    let is_behind = listener.sleepers.load().is_some_and(Sleepers::is_taken);
+    if announced && !is_behind && listener.count.load(Relaxed) != 0 {
         // As long as it has paid lately: who connects may need the CPU that we look with.
         if listener.spin.look(None, None, || listener.pending()) {
-            return Ok(false);
+            return Ok(Woke::Other);
         }
     }
     let poller = attachment.filter(|_| announced).and_then(|attachment| listener.poller(attachment));
     let is_told =
         poller.zip(attachment).is_some_and(|(poller, attachment)| listener.enter_control(&poller, attachment));
-    let long = if is_told { Long::begin(listener, socket, fd) } else { None };
+    if poller.is_none() {
+        // Others sleep elsewhere.
+        *place = None;
+    } else if place.is_none() {
+        *place = Place::of(listener);
+    }
+    let before = place.as_ref().map(|place| place.0).filter(|sleepers| !sleepers.enter());
+    let long = if is_told { Long::begin(listener, socket, fd, before.is_some()) } else { None };
     let mut slice = if long.is_some() { LONG } else { SLICE };
     if let Some(deadline) = patience.deadline() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -319,8 +395,8 @@ fn wait(listener: &'static Listener, socket: &'static Socket, fd: Fd, patience: 
         if listener.long.load(SeqCst) != 0 {
             // Others are being woken: a ring would find this one first, again and again.
             return match sleep(fd, Duration::from_millis(1)) {
-                Ok(_) => after_sleep(false, patience).map(|()| false),
-                Err(errno) => patience.interrupted_by(errno).map(|()| false),
+                Ok(_) => after_sleep(false, patience).map(|()| Woke::Other),
+                Err(errno) => patience.interrupted_by(errno).map(|()| Woke::Handler),
             };
         }
     }
@@ -329,11 +405,25 @@ fn wait(listener: &'static Listener, socket: &'static Socket, fd: Fd, patience: 
             slice = slice.min(BLIND);
         }
         return match sleep(fd, slice) {
-            Ok(woken) => after_sleep(woken, patience).map(|()| false),
-            Err(errno) => patience.interrupted_by(errno).map(|()| false),
+            Ok(woken) => after_sleep(woken, patience).map(|()| Woke::Other),
+            Err(errno) => patience.interrupted_by(errno).map(|()| Woke::Handler),
         };
     };
     listener.enter_placeholder(&poller, fd);
+    if let Some(sleepers) = before {
+        // It is the first whom the daemon's end is told, and who tells the next one by leaving.
+        let is_left = || listener.pending() || poll::is_readable(poller.fd);
+        let turn = sleepers.wait(slice, is_left);
+        drop(long);
+        return match turn {
+            Turn::First | Turn::Look => after_sleep(true, patience).map(|()| Woke::Other),
+            Turn::Over => after_sleep(false, patience).map(|()| Woke::Other),
+            Turn::Signal => {
+                *place = None;
+                patience.interrupted().map(|()| Woke::Handler)
+            }
+        };
+    }
     // Before the flags are set: see `awake`.
     listener.waiters.fetch_add(1, SeqCst);
     fence(SeqCst);
@@ -353,8 +443,13 @@ fn wait(listener: &'static Listener, socket: &'static Socket, fd: Fd, patience: 
         poll::renew_end(poller.fd, attachment.client().fd().as_raw_fd());
     }
     match woken {
-        Ok(woken) => after_sleep(woken.is_some(), patience).map(|()| woken == Some(poll::EDGE)),
-        Err(errno) => patience.interrupted_by(errno).map(|()| false),
+        Ok(Some(poll::EDGE)) => after_sleep(true, patience).map(|()| Woke::Kernel),
+        Ok(woken) => after_sleep(woken.is_some(), patience).map(|()| Woke::Other),
+        Err(errno) => {
+            // Who goes on after a handler, or was stopped, begins anew.
+            *place = None;
+            patience.interrupted_by(errno).map(|()| Woke::Handler)
+        }
     }
 }
 

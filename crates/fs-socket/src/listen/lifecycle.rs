@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     address,
-    descriptor::table,
+    descriptor::{self, numbers, table},
     options, poll, ports,
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
@@ -35,9 +35,11 @@ pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
     match socket.kind() {
         Kind::Fresh => {}
         Kind::Channel => return Some(connect::bind(fd, socket, address)),
+        // Refused once, or the kernel's for another reason: what has the port may be ours all the same.
+        Kind::Kernel => return Some(ports::bind(fd, address)),
         _ => return None,
     }
-    Some(ports::bind(fd, socket, address).inspect(|()| {
+    Some(ports::bind(fd, address).inspect(|()| {
         let wish = address::parse(address, socket.family());
         socket.mark(mark::BOUND);
         if wish.is_some_and(|wish| {
@@ -199,6 +201,37 @@ pub(crate) fn let_go(socket: &'static Socket) {
     listener.let_go();
 }
 
+/// A number is about to be closed, or another descriptor to take it. If it is the last one, and threads wait in accept: as on the
+/// kernel, where a call holds the file, they go on, and the listener is there until the last of them has returned.
+pub(crate) fn outlive(fd: Fd) {
+    let Some(held) = table::socket(fd) else { return };
+    let socket = held.unheld();
+    let Some(listener) = of(socket).filter(|listener| listener.accepting.load(SeqCst) != 0) else { return };
+    if socket.descriptors() > 1 || fs_shm::wait::is_confined() {
+        return;
+    }
+    let _changing = table::Changing::begin();
+    // Without a number they end now.
+    let Ok(number) = numbers::duplicate(fd) else { return };
+    if listener.outlives.compare_exchange(0, number, SeqCst, Relaxed).is_err() {
+        // Made above.
+        let _ = call::close(number);
+        return;
+    }
+    table::displaced(number);
+    descriptor::enter(number, socket);
+    fence(SeqCst);
+    if listener.accepting.load(SeqCst) == 0 {
+        // The last of them has returned meanwhile.
+        listener.accepted();
+    }
+}
+
+/// Whether it is a number of [`outlive`].
+pub(crate) fn is_outliving(fd: Fd, socket: &Socket) -> bool {
+    of(socket).is_some_and(|listener| listener.outlives.load(SeqCst) == fd)
+}
+
 /// A number has gone. Who sleeps in accept is told if it was the last.
 pub(crate) fn number_gone(fd: Fd, socket: &'static Socket) {
     if let Some(listener) = of(socket).filter(|listener| listener.long.load(SeqCst) != 0)
@@ -253,6 +286,22 @@ pub(crate) fn id(socket: &Socket) -> u32 {
 }
 
 impl Listener {
+    /// A thread has waited in accept.
+    pub(crate) fn waits_no_more(&self) {
+        if self.accepting.fetch_sub(1, SeqCst) == 1 && self.outlives.load(SeqCst) != 0 {
+            self.accepted();
+        }
+    }
+
+    /// Nobody waits in accept: the number of [`outlive`] goes.
+    pub(super) fn accepted(&self) {
+        let number = self.outlives.swap(0, SeqCst);
+        if number != 0 {
+            // A number of our own.
+            let _closed = descriptor::close(number);
+        }
+    }
+
     pub(super) fn take_page(&self, id: u32, life: u32, page: ListenerPage) {
         self.empty();
         self.life.store(life, Relaxed);

@@ -6,7 +6,7 @@ use core::sync::atomic::{
 };
 use std::time::Duration;
 
-use fs_shm::pages::ListenerPage;
+use fs_shm::{pages::ListenerPage, sleepers::Sleepers};
 use rustix::fd::AsRawFd;
 
 use super::{Listener, of};
@@ -166,7 +166,7 @@ impl Listener {
         if word != 0 && self.poller_life.load(Relaxed) == attachment.life() {
             return Some(poller_of_word(word, attachment.life()));
         }
-        let poller = process::listener_poller(attachment, id)?;
+        let (poller, sleepers) = process::listener_poller(attachment, id)?;
         let new = u64::from(poller.id) | (poller.fd as u64 + 1) << 32;
         self.entered.store(0, Relaxed);
         self.control.store(0, Relaxed);
@@ -176,7 +176,23 @@ impl Listener {
             process::drop_poller(poller);
             return Some(poller_of_word(self.poller.load(Acquire), attachment.life()));
         }
+        self.take_sleepers(sleepers);
         Some(poller)
+    }
+
+    /// Looked at without a lock, so never unmapped; the place's next listener takes its place.
+    fn take_sleepers(&self, new: Option<Sleepers>) {
+        let put = match (new, self.sleepers.load()) {
+            (Some(new), Some(old)) => new.put_over(old),
+            (Some(new), None) => Err(new),
+            (None, _) => {
+                self.sleepers.store(None);
+                return;
+            }
+        };
+        if let Err(new) = put {
+            self.sleepers.store(Some(Box::leak(Box::new(new))));
+        }
     }
 
     /// The poller of the sets that watch it with EPOLLEXCLUSIVE, if this process has such a set.

@@ -29,8 +29,8 @@ mod so {
     pub(super) use libc::{
         SO_DOMAIN as DOMAIN, SO_ERROR as ERROR, SO_LINGER as LINGER, SO_OOBINLINE as OOBINLINE,
         SO_PEERNAME as PEERNAME, SO_PRIORITY as PRIORITY, SO_RCVBUF as RCVBUF, SO_RCVBUFFORCE as RCVBUFFORCE,
-        SO_RCVLOWAT as RCVLOWAT, SO_RCVTIMEO as RCVTIMEO, SO_RCVTIMEO_NEW as RCVTIMEO_NEW, SO_SNDBUF as SNDBUF,
-        SO_SNDBUFFORCE as SNDBUFFORCE, SO_SNDTIMEO as SNDTIMEO, SO_SNDTIMEO_NEW as SNDTIMEO_NEW,
+        SO_RCVLOWAT as RCVLOWAT, SO_RCVTIMEO as RCVTIMEO, SO_RCVTIMEO_NEW as RCVTIMEO_NEW, SO_REUSEADDR as REUSEADDR,
+        SO_SNDBUF as SNDBUF, SO_SNDBUFFORCE as SNDBUFFORCE, SO_SNDTIMEO as SNDTIMEO, SO_SNDTIMEO_NEW as SNDTIMEO_NEW,
         SO_ZEROCOPY as ZEROCOPY,
     };
 }
@@ -293,6 +293,16 @@ fn act(fd: Fd, socket: &Socket, level: i32, name: i32, value: &[u8]) {
             }
             if let Some(channel) = channel {
                 channel.set_oob_inline(int != 0);
+            }
+        }
+        (SOL_SOCKET, so::REUSEADDR) if channel.is_some() => {
+            // Who binds its port when the listener is gone meets it.
+            if let Some(channel) = channel {
+                channel.set_shares(int != 0);
+                let port = channel.local_addr().to_std().map_or(0, |local| local.port());
+                if int == 0 && port != 0 {
+                    crate::ports::settle(port);
+                }
             }
         }
         (SOL_SOCKET, so::RCVBUF | so::RCVBUFFORCE) => set_buffer(fd, socket, false),

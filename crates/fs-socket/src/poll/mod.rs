@@ -187,18 +187,19 @@ pub(crate) fn about_to_end(socket: &Socket) {
 
 /// This process is about to change what a descriptor of the kernel's has: the sets that it may be in look there next time.
 pub(crate) fn kernel_changes() {
-    registry::each(|set| {
-        if let Some(mut inner) = set.is_active().then(|| set.lock()).flatten() {
-            inner.waits = wait::LOOK;
-        }
-    });
+    wait::KERNEL_CHANGES.fetch_add(1, core::sync::atomic::Ordering::Release);
 }
 
-/// A kernel descriptor that is no socket of ours is being closed or replaced. The kernel's set drops it by itself.
-pub(crate) fn kernel_closed(_fd: Fd) {}
+/// A kernel descriptor that is no socket of ours is being closed or replaced. The kernel's set drops it by itself; what it was an
+/// end of may be in the set too.
+pub(crate) fn kernel_closed(_fd: Fd) {
+    kernel_changes();
+}
 
 /// As [`kernel_closed`], a range of numbers.
-pub(crate) fn kernel_range_closed(_first: u32, _last: u32) {}
+pub(crate) fn kernel_range_closed(_first: u32, _last: u32) {
+    kernel_changes();
+}
 
 /// The last descriptor of an epoll set in this process is gone.
 pub(crate) fn epoll_closed(index: u32) {
@@ -247,6 +248,12 @@ pub(crate) fn sleep_on(set: Fd, time: core::time::Duration) -> Result<Option<u64
     let mut event = [EpollEvent::default()];
     let n = sys::kernel::epoll_wait(set, &mut event, Some(time), None)?;
     Ok((n != 0).then_some(event[0].data))
+}
+
+/// Whether a poller's set has an event that nobody has taken.
+pub(crate) fn is_readable(set: Fd) -> bool {
+    let mut one = [PollFd { fd: set, events: 1, revents: 0 }];
+    sys::kernel::ppoll(&mut one, Some(Duration::ZERO), None).is_ok_and(|ready| ready != 0)
 }
 
 /// Takes the events of a poller's set, whose descriptor is `set`.

@@ -104,6 +104,8 @@ pub(super) struct Inner {
     pub(super) sleepers: u32,
     /// Waits since the kernel's set was looked at, and when that was.
     pub(super) waits: u32,
+    /// [`KERNEL_CHANGES`](super::wait::KERNEL_CHANGES) as of that look.
+    pub(super) changes: u32,
     pub(super) looked: u64,
     /// The last look at the kernel's set found something.
     pub(super) busy: bool,
@@ -272,6 +274,7 @@ impl Inner {
             untold: Vec::new(),
             sleepers: 0,
             waits: 0,
+            changes: 0,
             looked: 0,
             filled: 0,
             quiet: 0,

@@ -4,7 +4,15 @@
 //! besides every [`WAITS`] calls or [`LOOK_NS`], and as long as it has something: a busy channel must not starve a kernel
 //! descriptor.
 
-use core::{cell::Cell, ops::Range, sync::atomic::Ordering::Relaxed, time::Duration};
+use core::{
+    cell::Cell,
+    ops::Range,
+    sync::atomic::{
+        AtomicU32,
+        Ordering::{Acquire, Relaxed},
+    },
+    time::Duration,
+};
 
 use rustix::io::Errno;
 
@@ -29,6 +37,8 @@ const WAITS: u32 = 32;
 const LOOK_NS: u64 = 50_000;
 /// In place of the number of calls: the kernel's set has something.
 pub(super) const LOOK: u32 = u32::MAX;
+/// Counts changes of the kernel's descriptors that are known of: each set looks at the kernel's after one.
+pub(super) static KERNEL_CHANGES: AtomicU32 = AtomicU32::new(0);
 /// How often a wait comes back while threads may be cancelled. Longer: pthread_cancel is felt.
 pub const CANCEL_SLICE: Duration = Duration::from_millis(100);
 /// How often entries are asked whose arena has no lane left: at first, and when for long nothing was there.
@@ -173,7 +183,10 @@ fn lock(set: &'static Set, life: u32) -> Result<Guard<'static, Inner>, Errno> {
 /// kernel's come first, once: what was reported is ready anew. So neither starves the other.
 fn fill(inner: &mut Inner, events: &mut [EpollEvent], now_only: bool, now: u64) -> Result<usize, Errno> {
     // What was ready there probably is still, level-triggered.
-    let due = inner.busy || inner.waits >= WAITS || now.saturating_sub(inner.looked) >= LOOK_NS;
+    let due = inner.busy
+        || inner.waits >= WAITS
+        || inner.changes != KERNEL_CHANGES.load(Relaxed)
+        || now.saturating_sub(inner.looked) >= LOOK_NS;
     if !due {
         inner.waits += 1;
         let n = inner.gather(events);
@@ -226,6 +239,7 @@ fn told_once(inner: &Inner, events: &mut [EpollEvent], mut kernels: Range<usize>
 /// What the application's kernel set has.
 fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Errno> {
     inner.waits = 0;
+    inner.changes = KERNEL_CHANGES.load(Acquire);
     inner.looked = now();
     let before = fs_shm::now();
     let got = kernel::epoll_wait(inner.number, events, Some(Duration::ZERO), None)?;

@@ -287,5 +287,6 @@ pub fn after_fork_child(forking: Forking) {
     process::become_child(child);
     forget_prepared();
     listen::number::forked();
+    listen::forked_attached();
     poll::forked();
 }

@@ -9,6 +9,8 @@ use core::{
     sync::atomic::{AtomicU32, Ordering::SeqCst, compiler_fence},
 };
 
+use fs_shm::sleepers::Sleepers;
+
 use crate::{
     descriptor::table,
     listen, poll,
@@ -27,6 +29,10 @@ pub(crate) enum Held {
     Changing(Option<&'static Attachment>),
     /// A place among those who sleep on a listener: one is counted here.
     Counted(&'static AtomicU32),
+    /// A wait in accept.
+    Accepts(&'static listen::Listener),
+    /// A place in the order of those who sleep in accept.
+    Place(&'static Sleepers),
     /// A poller, and with it lanes.
     Poller(process::Poller),
     /// The number of an accept that waits.
@@ -102,6 +108,8 @@ pub fn jumped() {
             Held::Counted(count) => {
                 count.fetch_sub(1, SeqCst);
             }
+            Held::Accepts(listener) => listener.waits_no_more(),
+            Held::Place(sleepers) => sleepers.leave(),
             Held::Poller(poller) => poll::abandon(poller),
             Held::Number(number) => listen::number::let_go(number),
         }

@@ -25,6 +25,7 @@ use fs_shm::{
     holder,
     owner_lock::OwnerLock,
     pages::{AttachmentPage, DirectoryPage},
+    sleepers::Sleepers,
 };
 use rustix::{
     event::EventfdFlags,
@@ -392,10 +393,12 @@ pub fn poller() -> Option<Poller> {
 }
 
 /// The poller of all who sleep in accept on a listener.
-pub(crate) fn listener_poller(attachment: &Attachment, listener: u32) -> Option<Poller> {
+pub(crate) fn listener_poller(attachment: &Attachment, listener: u32) -> Option<(Poller, Option<Sleepers>)> {
     let answer = numbers::make(|| attachment.client.listener_poller(listener));
-    let (id, set) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
-    Some(Poller { id, fd: numbers::keep(set), private: false, life: attachment.life })
+    let (id, set, memory) = answer.inspect_err(|error| attachment.failed(error)).ok()?;
+    let poller = Poller { id, fd: numbers::keep(set), private: false, life: attachment.life };
+    // Without it they sleep in no order.
+    Some((poller, memory.and_then(|memory| Sleepers::map(memory.as_fd()).ok())))
 }
 
 /// The poller of all epoll sets that watch a listener with EPOLLEXCLUSIVE, for the set with the poller `set`; whether that

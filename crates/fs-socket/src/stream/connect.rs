@@ -374,7 +374,7 @@ pub(crate) fn bind(fd: Fd, socket: &Socket, address: &[u8]) -> Result<(), Errno>
         source::give_up(fd, socket);
         // SO_REUSEADDR of an accepted one is its listener's.
         crate::options::sync(fd, socket);
-        crate::ports::bind(fd, socket, address)?;
+        crate::ports::bind(fd, address)?;
         socket.mark(mark::BOUND | mark::MOVED);
         return Ok(());
     }

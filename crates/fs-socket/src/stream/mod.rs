@@ -101,6 +101,10 @@ fn send_rest(
     let mut held = None;
     let mut near = blocks;
     let mut patience = Patience::new(socket.timeout(true));
+    if sent != 0 && channel.is_reset() {
+        // The error is for the next call.
+        return Ok(sent);
+    }
     if total == 0 {
         // Not connected yet: that is waited for before there is a look at the bytes (tcp_sendmsg_locked()).
         if !blocks {
