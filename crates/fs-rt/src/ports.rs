@@ -171,7 +171,7 @@ impl Ports {
         self.take(protocol, at, v6_only, || Ok(None))
     }
 
-    /// As [`Ports::acquire`], with a socket of the kernel that is bound to `at`, and non-blocking.
+    /// As [`Ports::acquire`], with a socket of the kernel that is bound to `at` without IPV6_V6ONLY, and non-blocking.
     pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<SocketAddr> {
         if !self.in_kernel {
             return Err(io::Error::new(
@@ -179,7 +179,7 @@ impl Ports {
                 "in standalone addressing no socket is the kernel's",
             ));
         }
-        self.take(protocol, at, || Ok(Some(Reservation::by(socket))))
+        self.take(protocol, at, false, || Ok(Some(Reservation::by(socket))))
     }
 
     fn take(
