@@ -2,6 +2,7 @@
 
 use crate::program::{Call, Mode, Program, SLOTS, Step};
 use crate::random::Random;
+use crate::values::OPTION;
 
 /// Kinds of programs.
 pub const PROFILES: &[(&str, usize)] = &[
@@ -380,6 +381,12 @@ impl Maker {
         }
     }
 
+    /// Whether a step has set the option of this name.
+    fn has_set(&self, name: &str) -> bool {
+        let option = OPTION.iter().find(|(of, _)| *of == name).map(|(_, option)| *option);
+        self.steps.iter().any(|step| step.call == Call::SetOption && step.args.get(1).copied() == option)
+    }
+
     /// One more step, or a few that belong together.
     pub(crate) fn step(&mut self, profile: &str) {
         if !self.full.is_empty() {
@@ -482,6 +489,10 @@ impl Maker {
                     return;
                 }
                 let Held::Listener(port) = maker.held[listener] else { return };
+                // What has not been sent is the window's too.
+                if maker.has_set("notsent_lowat") {
+                    return;
+                }
                 let client = maker.new_socket(false);
                 maker.push(Call::Connect, &[client as i32, 1, port]);
                 let server = maker.free();
@@ -491,6 +502,11 @@ impl Maker {
                 maker.push(Call::Fill, &[from as i32, length]);
                 maker.push(Call::Poll, &[from as i32, to as i32, 1, 0, 0]);
                 maker.push(Call::Drain, &[to as i32]);
+                // A connection that waited before may have been accepted in place of this one.
+                let others = (0..SLOTS).filter(|slot| maker.held[*slot] == Held::Connection && *slot != to);
+                for other in others.collect::<Vec<_>>() {
+                    maker.push(Call::Drain, &[other as i32]);
+                }
                 maker.push(Call::Poll, &[from as i32, to as i32, 5, 0, 0]);
                 (maker.held[client], maker.held[server]) = (Held::Connection, Held::Connection);
             }),

@@ -5,6 +5,9 @@
 //! *second* sleeps on a futex until the first leaves, and the others on another futex until the second does. The kernel wakes
 //! the sleepers of a futex in the order in which they came, so that no list has to be kept of them.
 //!
+//! It costs two wake-ups more for each connection: the second becomes the first, and another one the second. So of many
+//! sleepers only some stand in this order ([`Sleepers::join`]); who comes after those sleeps on the poller.
+//!
 //! Nothing but the order depends on it: whoever is in doubt may sleep on the poller as well. So the first may be stopped
 //! (SIGSTOP) or dead: the second looks now and then whether something waits that the first does not take, and takes its
 //! place then. The daemon takes a dead process's place away ([`Sleepers::release_dead`]).
@@ -35,8 +38,15 @@ pub(crate) struct Places {
     first_left: AtomicU32,
     /// What the others sleep on. Changes whenever the second has left.
     second_left: AtomicU32,
-    _pad: [AtomicU64; 5],
+    /// How many stand in this order, about: those of a dead process are not counted down.
+    joined: AtomicU32,
+    _pad0: AtomicU32,
+    _pad: [AtomicU64; 4],
 }
+
+/// Sleepers that stand in order. More: their wake-ups cost large pools of workers, of which each is like the others, more than
+/// the order is worth. Fewer: small programs see another order than the kernel's.
+const MOST: u32 = 8;
 
 /// In the place of the second: it is for the sleeper that was just woken. No attachment has the number 0.
 const GIVEN: u64 = 1;
@@ -99,6 +109,16 @@ impl Sleepers {
         self.region.put_over(&other.region).map_err(|(region, _)| Sleepers { region })
     }
 
+    /// A thread is about to sleep. False: so many stand in order already that it sleeps on the poller beside the first. Else
+    /// [`Sleepers::leave`] is due.
+    pub fn join(&self) -> bool {
+        let joined = &self.places().joined;
+        joined.load(Relaxed) < MOST && {
+            joined.fetch_add(1, Relaxed);
+            true
+        }
+    }
+
     /// Takes the first place, if nobody is before this thread; true also where it has it already.
     pub fn enter(&self) -> bool {
         let (places, me) = (self.places(), holder::me());
@@ -106,14 +126,14 @@ impl Sleepers {
             || places.second.load(SeqCst) == 0 && places.first.compare_exchange(0, me, SeqCst, SeqCst).is_ok()
     }
 
-    /// Somebody else is the first.
+    /// Somebody else is the first, and before who comes now.
     pub fn is_taken(&self) -> bool {
-        let first = self.places().first.load(Relaxed);
-        first != 0 && first != holder::me()
+        let (places, me) = (self.places(), holder::me());
+        let first = places.first.load(Relaxed);
+        first != 0 && first != me && places.joined.load(Relaxed) < MOST
     }
 
     /// Waits to be the first, at most this long. `is_left`: whether something is there that the first has not taken.
-    /// [`Sleepers::leave`] is due however it ends.
     pub fn wait(&self, most: Duration, is_left: impl Fn() -> bool) -> Turn {
         let (places, me, end) = (self.places(), holder::me(), Instant::now().checked_add(most));
         let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
@@ -169,6 +189,8 @@ impl Sleepers {
     /// This thread sleeps no more: its place is the next one's.
     pub fn leave(&self) {
         let (places, me) = (self.places(), holder::me());
+        // None: they were all forgotten with a dead process.
+        let _none = places.joined.fetch_update(Relaxed, Relaxed, |joined| joined.checked_sub(1));
         if places.first.compare_exchange(me, 0, SeqCst, SeqCst).is_ok() {
             self.first_left();
         } else {
@@ -187,6 +209,8 @@ impl Sleepers {
     /// Takes their places from the threads of an attachment that are gone (the daemon).
     pub fn release_dead(&self, attachment: u32) {
         let places = self.places();
+        // Which of them were its own is not known. The others count as none from here on.
+        places.joined.store(0, Relaxed);
         holder::break_lock(&places.first, attachment);
         // Who was woken for it may be the dead one.
         let second = places.second.load(SeqCst);
@@ -293,6 +317,19 @@ mod tests {
             handle.join().unwrap();
         }
         assert!(sleepers.enter(), "nobody is left");
+    }
+
+    #[test]
+    fn many_do_not_stand_in_order() {
+        let sleepers = sleepers();
+        assert!((0..MOST).all(|_| sleepers.join()));
+        assert!(!sleepers.join());
+        sleepers.leave();
+        assert!(sleepers.join());
+        sleepers.release_dead(3);
+        assert!(sleepers.join());
+        (0..MOST).for_each(|_| sleepers.leave());
+        assert!((0..MOST).all(|_| sleepers.join()), "not below none");
     }
 
     #[test]

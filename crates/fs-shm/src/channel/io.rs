@@ -207,19 +207,21 @@ impl<'a> Channel<'a> {
             tx.rare.urgent.store(end, Relaxed);
         }
         let Some(_held) = self.begin_send(total, held, || false)? else { return Ok(total) };
+        if total == 0 {
+            // Nothing leaves (tcp_push() is for what was copied).
+            return Ok(0);
+        }
         if self.is_holding() {
             self.let_go_locked();
         }
         let before = tx.out.tail.load(Relaxed);
         let (mark, skipped) = (tx.rare.urgent.load(Relaxed), tx.rare.skipped.load(Relaxed));
-        if total != 0 {
-            let peer = &self.block().own[self.side().other().index()].flags;
-            if peer.load(Relaxed) & (OOB_INLINE | CORE) == 0 {
-                tx.skip_urgent();
-            }
-            // Before tail is published: whoever sees the byte sees the mark. A mark beyond tail means nothing yet.
-            tx.rare.urgent.store(before.wrapping_add(total as u64), Relaxed);
+        let peer = &self.block().own[self.side().other().index()].flags;
+        if peer.load(Relaxed) & (OOB_INLINE | CORE) == 0 {
+            tx.skip_urgent();
         }
+        // Before tail is published: whoever sees the byte sees the mark. A mark beyond tail means nothing yet.
+        tx.rare.urgent.store(before.wrapping_add(total as u64), Relaxed);
         let mut sent = self.put(bufs, total, true, false)?;
         if sent < total {
             tx.want_space();

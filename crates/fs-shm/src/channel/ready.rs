@@ -140,6 +140,24 @@ impl Channel<'_> {
         self.rx().unread().map_or(0, |(_, unread)| unread as usize)
     }
 
+    /// A peek has copied so many bytes from the front on: how many unread ones it has seen with that. `None`: it ends there, at the
+    /// urgent mark.
+    pub fn peeked(&self, bytes: usize) -> Option<usize> {
+        let rx = self.rx();
+        let Ok((head, unread)) = rx.unread() else { return Some(bytes) };
+        let mark = rx.rare.urgent.load(Relaxed);
+        let ahead = mark.wrapping_sub(1).wrapping_sub(head);
+        if mark == 0 || ahead >= unread {
+            return Some(bytes);
+        }
+        if ahead != 0 {
+            return (ahead != bytes as u64).then_some(bytes);
+        }
+        // It began there, and has passed the urgent byte over.
+        let is_inline = self.own().flags.load(Acquire) & OOB_INLINE != 0;
+        Some(bytes + usize::from(!is_inline))
+    }
+
     /// SIOCOUTQ: bytes that the peer has not read.
     pub fn queued_out(&self) -> usize {
         let tx = self.tx();

@@ -281,9 +281,9 @@ impl Drop for Waiting {
 struct Place(&'static Sleepers, Option<Note>);
 
 impl Place {
-    /// `None`: they sleep in no order.
+    /// `None`: it sleeps on the poller, in no order.
     fn of(listener: &Listener) -> Option<Self> {
-        let sleepers = listener.sleepers.load()?;
+        let sleepers = listener.sleepers.load().filter(|sleepers| sleepers.join())?;
         Some(Place(sleepers, Some(Note::new(Held::Place(sleepers)))))
     }
 }

@@ -280,10 +280,15 @@ fn recv_more(
         if !blocks(channel, flags) {
             return done(bytes, Errno::AGAIN);
         }
-        if channel.at_mark() && bytes != 0 {
+        let seen = match (how.peek, channel.at_mark()) {
+            _ if bytes == 0 => Some(0),
+            (true, _) => channel.peeked(bytes),
+            (false, at_mark) => (!at_mark).then_some(bytes),
+        };
+        let Some(seen) = seen else {
             // A read ends at the urgent mark.
             return Ok(Received { bytes, flags: 0 });
-        }
+        };
         if held.is_none() {
             held = channel::hold(fd, socket);
             if held.is_none() {
@@ -293,7 +298,7 @@ fn recv_more(
         // What asks for nothing waits once, and a signal is the end of that too.
         patience.moved(if total == 0 { 1 } else { bytes });
         let waited = if how.peek && bytes != 0 {
-            patience.wait_for_more(channel, bytes)
+            patience.wait_for_more(channel, seen)
         } else {
             patience.wait(channel, Interest::Read)
         };
