@@ -392,10 +392,46 @@ static void stopped(void) {
     MUST(close(c));
 }
 
+static sigjmp_buf out_of_accept;
+static pid_t forked_in_handler;
+
+static void forks(int signal) {
+    (void)signal;
+    forked_in_handler = fork();
+    if (!forked_in_handler) siglongjmp(out_of_accept, 1);
+}
+
+/* A child that a handler in the middle of accept has forked jumps out of it. Its parent's accept goes on; when both have closed the
+ * listener there is none. */
+static void accept_forks_in_handler(void) {
+    int l = listener(AF_INET, 5, &where, &where_len), gate[2];
+    MUST(pipe(gate));
+    struct sigaction action = {.sa_handler = forks, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    struct itimerval once = {{0, 0}, {0, 100000}};
+    if (!sigsetjmp(out_of_accept, 1)) {
+        MUST(setitimer(ITIMER_REAL, &once, NULL));
+        OPEN(accept(l, NULL, NULL));
+        MUST(close(l));
+        MUST(write(gate[1], "x", 1));
+        reap(forked_in_handler);
+        return;
+    }
+    char byte;
+    MUST(close(l));
+    int c = dial(&where, where_len);
+    MUST(read(gate[0], &byte, 1));
+    int late = tcp(AF_INET, 0);
+    CALL(connect(late, (struct sockaddr *)&where, where_len));
+    close(c);
+    _exit(0);
+}
+
 const struct test signal_cases[] = {{"signal_interrupts", interrupted}, {"signal_restarts", restarted},
                                     {"signal_time_limits", time_limits}, {"signal_calls_in_handler", calls_in_handler},
                                     {"signal_storm", storm},             {"signal_sigio", asynchronous},
                                     {"signal_by_handler", by_handler},   {"signal_as_given", as_given},
                                     {"signal_jumped", jumped, true},     {"signal_jumped_anywhere", jumped_anywhere},
                                     {"signal_stopped", stopped},
+                                    {"signal_accept_forks", accept_forks_in_handler, true},
                                     {NULL, NULL, false}};

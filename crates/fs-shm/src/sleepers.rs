@@ -55,6 +55,11 @@ const GIVEN: u64 = 1;
 /// longer behind one that is stopped. Shorter: idle servers use their CPU.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_secs(1);
+/// How often the others look whether the second is stopped, too (all threads of a process are at once): they take its place when
+/// something waited at two looks. Longer: connections wait longer. Shorter: as above, for all of [`MOST`].
+const LOOK_BEHIND: Duration = Duration::from_secs(2);
+/// How long a place that is [`GIVEN`] is left to the sleeper that it was given to, by one that comes then. It may be in a handler.
+const TAKE: Duration = Duration::from_millis(50);
 /// Something waits: how long the first has for it. Shorter: on a busy machine one that was woken loses its place.
 const GRACE: Duration = Duration::from_millis(10);
 
@@ -75,6 +80,8 @@ pub enum Turn {
 #[derive(Debug)]
 pub struct Sleepers {
     region: Region,
+    /// What tells the memory from other such: a child that was forked is given its parent's again.
+    inode: AtomicU64,
 }
 
 impl Sleepers {
@@ -93,7 +100,8 @@ impl Sleepers {
     /// # Errors
     /// As [`crate::Arena::map`].
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
-        Ok(Sleepers { region: Region::map(fd, BYTES, true)? })
+        let inode = rustix::fs::fstat(fd)?.st_ino;
+        Ok(Sleepers { region: Region::map(fd, BYTES, true)?, inode: AtomicU64::new(inode) })
     }
 
     /// Puts it in place of another listener's: that one's memory is let go, and who looks at it sees this one.
@@ -104,9 +112,20 @@ impl Sleepers {
         if crate::wait::is_confined() {
             return Err(self);
         }
+        let inode = self.inode.load(Relaxed);
+        if inode == other.inode.load(Relaxed) {
+            return Ok(());
+        }
         // Who sleeps there sleeps on the old memory, which nobody here sees from now on.
         other.wake_all();
-        self.region.put_over(&other.region).map_err(|(region, _)| Sleepers { region })
+        let Sleepers { region, inode: own } = self;
+        match region.put_over(&other.region) {
+            Ok(()) => {
+                other.inode.store(inode, Relaxed);
+                Ok(())
+            }
+            Err((region, _)) => Err(Sleepers { region, inode: own }),
+        }
     }
 
     /// A thread is about to sleep. False: so many stand in order already that it sleeps on the poller beside the first. Else
@@ -137,26 +156,32 @@ impl Sleepers {
     pub fn wait(&self, most: Duration, is_left: impl Fn() -> bool) -> Turn {
         let (places, me, end) = (self.places(), holder::me(), Instant::now().checked_add(most));
         let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-        let mut is_given = false;
+        let (mut is_given, mut stopped) = (false, 0);
         while places.second.load(SeqCst) != me {
             let seen = places.second_left.load(SeqCst);
             let second = places.second.load(SeqCst);
-            if second == 0 || second == GIVEN && is_given {
+            let is_stopped = stopped == second && stopped != 0 && is_left();
+            if second == 0 || second == GIVEN && is_given || is_stopped {
                 if places.second.compare_exchange(second, me, SeqCst, SeqCst).is_ok() {
                     break;
                 }
-                is_given = false;
+                (is_given, stopped) = (false, 0);
                 continue;
             }
             if is_given {
                 return Turn::Look;
             }
-            match futex::sleep(&places.second_left, seen, left()) {
+            let left = left();
+            if left.is_zero() {
+                return Turn::Over;
+            }
+            let look = if second == GIVEN { TAKE } else { LOOK_BEHIND };
+            match futex::sleep(&places.second_left, seen, look.min(left)) {
                 // Where it was given to one that died then it is for whoever has waited longest.
                 Slept::Woken => is_given = true,
                 Slept::Timeout if places.second.load(SeqCst) == GIVEN => is_given = true,
-                Slept::Moved => {}
-                Slept::Timeout => return Turn::Over,
+                Slept::Timeout if is_left() => stopped = places.second.load(SeqCst),
+                Slept::Moved | Slept::Timeout => stopped = 0,
                 Slept::Signal => return Turn::Signal,
             }
         }
@@ -193,8 +218,9 @@ impl Sleepers {
         let _none = places.joined.fetch_update(Relaxed, Relaxed, |joined| joined.checked_sub(1));
         if places.first.compare_exchange(me, 0, SeqCst, SeqCst).is_ok() {
             self.first_left();
-        } else {
-            self.pass_second(me);
+        } else if !self.pass_second(me) && places.second.load(SeqCst) == GIVEN {
+            // It may have been given to this thread, which a handler has taken out of its wait.
+            self.wake_another();
         }
     }
 
@@ -216,6 +242,8 @@ impl Sleepers {
         let second = places.second.load(SeqCst);
         if second == GIVEN || holder::is_of(&places.second, attachment) {
             self.pass_second(second);
+        } else if second == 0 {
+            self.wake_another();
         }
         if places.first.load(SeqCst) == 0 {
             self.first_left();
@@ -226,9 +254,11 @@ impl Sleepers {
     fn first_left(&self) {
         let places = self.places();
         let second = places.second.load(SeqCst);
-        // One that was just woken looks by itself.
-        if second == 0 || second == GIVEN {
-            return;
+        match second {
+            0 => return,
+            // Whom it was given to looks by itself, if it is not in a handler, or stopped.
+            GIVEN => return self.wake_another(),
+            _ => {}
         }
         places.first_left.fetch_add(1, SeqCst);
         if !futex::wake_one(&places.first_left) {
@@ -237,21 +267,28 @@ impl Sleepers {
         }
     }
 
-    /// Who is second gives its place to the one that has waited longest.
-    fn pass_second(&self, from: u64) {
+    /// Who is second gives its place to the one that has waited longest. False: another one is second.
+    fn pass_second(&self, from: u64) -> bool {
         let places = self.places();
         if places.second.compare_exchange(from, GIVEN, SeqCst, SeqCst).is_err() {
-            return;
+            return false;
         }
         places.second_left.fetch_add(1, SeqCst);
         if futex::wake_one(&places.second_left) {
-            return;
+            return true;
         }
         // Nobody slept. Who was about to sees the word that has changed, or is woken here.
         if places.second.compare_exchange(GIVEN, 0, SeqCst, SeqCst).is_ok() {
-            places.second_left.fetch_add(1, SeqCst);
-            futex::wake_one(&places.second_left);
+            self.wake_another();
         }
+        true
+    }
+
+    /// Of those that wait to be the second the longest sleeper looks.
+    fn wake_another(&self) {
+        let places = self.places();
+        places.second_left.fetch_add(1, SeqCst);
+        futex::wake_one(&places.second_left);
     }
 
     fn places(&self) -> &Places {
@@ -365,6 +402,36 @@ mod tests {
         there.store(true, SeqCst);
         assert_eq!(sleepers.wait(LONG, || there.load(SeqCst)), Turn::First);
         sleepers.leave();
+    }
+
+    #[test]
+    fn first_and_second_that_are_stopped_lose_their_places() {
+        let sleepers = sleepers();
+        for second in [5_u64 << 32 | 2, GIVEN] {
+            sleepers.places().first.store(5 << 32 | 1, SeqCst);
+            sleepers.places().second.store(second, SeqCst);
+            let nothing = sleepers.wait(Duration::from_millis(200), || false);
+            assert_eq!(nothing, Turn::Over, "{second:#x}");
+            sleepers.leave();
+            sleepers.places().second.store(second, SeqCst);
+            assert_eq!(sleepers.wait(LONG, || true), Turn::First, "{second:#x}");
+            sleepers.leave();
+        }
+    }
+
+    /// A child that was forked is given the memory that it has from its parent, on which that one's threads sleep.
+    #[test]
+    fn the_same_memory_is_put_over_itself_without_a_word() {
+        let (fd, own) = Sleepers::create().unwrap();
+        let own = Arc::new(own);
+        assert!(own.enter());
+        let seen = own.places().first_left.load(SeqCst);
+        let again = Sleepers::map(std::os::fd::AsFd::as_fd(&fd)).unwrap();
+        assert!(again.put_over(&own).is_ok());
+        assert_eq!(own.places().first_left.load(SeqCst), seen);
+        let (_fd, other) = Sleepers::create().unwrap();
+        assert!(other.put_over(&own).is_ok());
+        assert_eq!(own.places().first.load(SeqCst), 0, "the other's");
     }
 
     #[test]

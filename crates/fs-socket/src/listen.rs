@@ -23,7 +23,10 @@ pub(crate) use lifecycle::{
 pub use lifecycle::{bind, listen};
 pub(crate) use wake::{Doze, arm, exclusive_poller, shared_poller, tell, woken};
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use fs_shm::{pages::ListenerPage, sleepers::Sleepers};
 
@@ -31,6 +34,7 @@ use crate::{
     descriptor::table,
     poll::spin::Spin,
     process::arenas::Mapped,
+    process::held::{self, Held},
     socket::{Kind, Socket},
     sys::{self, array::Array, pointer::Pointer},
     types::Fd,
@@ -116,6 +120,11 @@ fn of(socket: &Socket) -> Option<&'static Listener> {
 /// A number that stands for the socket: `fd`, or another.
 pub(crate) fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
     let is = |fd| table::find(fd).is_some_and(|now| core::ptr::eq(now, socket));
+    // Before the others: where another descriptor takes the last number it is that one's already.
+    let outlives = of(socket).map_or(0, |listener| listener.outlives.load(SeqCst));
+    if outlives != 0 && is(outlives) {
+        return Some(outlives);
+    }
     if is(fd) {
         return Some(fd);
     }
@@ -128,16 +137,18 @@ pub(crate) fn live(fd: Fd, socket: &'static Socket) -> Option<Fd> {
     other
 }
 
-/// In a forked child: no thread of the parent's is here.
+/// In a forked child: of the parent's threads only this one is here. It may be in a handler that has interrupted its accept.
 pub(crate) fn forked() {
+    let counted = |count: &AtomicU32| held::count(|held| matches!(held, Held::Counted(of) if core::ptr::eq(of, count)));
     for place in 0..HIGHEST.load(Relaxed) {
         let Some(listener) = ALL.at(place) else { return };
         if listener.is_used() {
             listener.used.store(1, Relaxed);
             listener.busy.store(0, Relaxed);
-            listener.waiters.store(0, Relaxed);
-            listener.long.store(0, Relaxed);
-            listener.accepting.store(0, Relaxed);
+            listener.waiters.store(counted(&listener.waiters), Relaxed);
+            listener.long.store(counted(&listener.long), Relaxed);
+            let accepts = |held: Held| matches!(held, Held::Accepts(of) if core::ptr::eq(of, listener));
+            listener.accepting.store(held::count(accepts), Relaxed);
         }
     }
 }
@@ -145,7 +156,8 @@ pub(crate) fn forked() {
 /// In a forked child that is attached: what is there for its parent's threads alone goes.
 pub(crate) fn forked_attached() {
     for place in 0..HIGHEST.load(Relaxed) {
-        if let Some(listener) = ALL.at(place).filter(|listener| listener.is_used()) {
+        let is_left = |listener: &&'static Listener| listener.is_used() && listener.accepting.load(Relaxed) == 0;
+        if let Some(listener) = ALL.at(place).filter(is_left) {
             listener.accepted();
         }
     }

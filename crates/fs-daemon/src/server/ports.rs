@@ -253,8 +253,10 @@ impl Server {
             }
             waits = waits.max(arena.last_wait());
         }
+        let waited = now().checked_sub(waits).map(Duration::from_nanos);
+        let one_waits = waits != 0 && waited.is_some_and(|waited| waited < TIME_WAIT);
         // Of one that has ended and waits it is not known.
-        port.shares_address = shares_address && (by_listener || waits == 0);
+        port.shares_address = shares_address && (by_listener || !one_waits);
         if uses.contains(&PortUse::Open) {
             port.ending = None;
             return true;
@@ -264,8 +266,7 @@ impl Server {
         if ending.elapsed() > 2 * TIME_WAIT {
             return false;
         }
-        let waited = now().checked_sub(waits).map(Duration::from_nanos);
-        uses.contains(&PortUse::Ending) || waits != 0 && waited.is_some_and(|waited| waited < TIME_WAIT)
+        uses.contains(&PortUse::Ending) || one_waits
     }
 
     /// Binds a socket to it, if there is none yet. `false`: that will never work.

@@ -40,7 +40,7 @@ use crate::{
         channel::{self, CANCELLED, CANCELS, O_NONBLOCK, Patience},
         connect,
     },
-    sys::{self, call},
+    sys::{self, call, signals},
     types::{Address, Fd, Ours},
 };
 
@@ -64,6 +64,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         }
     }
     let mut patience = Patience::new(socket.timeout(false));
+    let mut handlers = signals::Seen::now();
     let waits = socket.status_of(fd) & O_NONBLOCK == 0;
     // Slept, and woken by the kernel's queue.
     let (mut slept, mut edge) = (false, false);
@@ -116,6 +117,16 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
         if !waits {
             break Err(Errno::AGAIN);
         }
+        // A handler that ran while this thread was awake ends the sleep that would come now.
+        if handlers.has_any() {
+            handlers = signals::Seen::now();
+            if let Err(errno) = patience.interrupted() {
+                break Err(errno);
+            }
+            if super::is_outliving(fd, socket) {
+                break Err(Errno::BADF);
+            }
+        }
         if !slept {
             match Number::take() {
                 Ok(taken) => number = taken,
@@ -132,6 +143,7 @@ pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
             Ok(Woke::Handler) if live(fd, socket).is_some_and(|fd| super::is_outliving(fd, socket)) => {
                 break Err(Errno::BADF);
             }
+            Ok(Woke::Handler) => handlers = signals::Seen::now(),
             Ok(woke) => edge |= woke == Woke::Kernel,
             Err(errno) => break Err(errno),
         }
@@ -265,6 +277,8 @@ struct Waiting(&'static Listener, Option<Note>);
 
 impl Waiting {
     fn begin(listener: &'static Listener) -> Self {
+        // Counted and noted, or neither, for a handler that jumps.
+        let _section = signals::Section::begin();
         listener.accepting.fetch_add(1, SeqCst);
         Waiting(listener, Some(Note::new(Held::Accepts(listener))))
     }
@@ -272,6 +286,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        let _section = signals::Section::begin();
         self.1 = None;
         self.0.waits_no_more();
     }
@@ -283,6 +298,8 @@ struct Place(&'static Sleepers, Option<Note>);
 impl Place {
     /// `None`: it sleeps on the poller, in no order.
     fn of(listener: &Listener) -> Option<Self> {
+        // As for `Waiting`.
+        let _section = signals::Section::begin();
         let sleepers = listener.sleepers.load().filter(|sleepers| sleepers.join())?;
         Some(Place(sleepers, Some(Note::new(Held::Place(sleepers)))))
     }
@@ -290,6 +307,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let _section = signals::Section::begin();
         self.1 = None;
         self.0.leave();
     }
@@ -412,7 +430,9 @@ fn wait(
     listener.enter_placeholder(&poller, fd);
     if let Some(sleepers) = before {
         // It is the first whom the daemon's end is told, and who tells the next one by leaving.
-        let is_left = || listener.pending() || poll::is_readable(poller.fd);
+        // What the first has been told of and has not taken, too.
+        let is_left =
+            || listener.pending() || listener.is_behind() || poll::is_readable(poller.fd) || poll::is_readable(fd);
         let turn = sleepers.wait(slice, is_left);
         drop(long);
         return match turn {

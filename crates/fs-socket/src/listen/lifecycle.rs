@@ -213,17 +213,25 @@ pub(crate) fn outlive(fd: Fd) {
     let _changing = table::Changing::begin();
     // Without a number they end now.
     let Ok(number) = numbers::duplicate(fd) else { return };
-    if listener.outlives.compare_exchange(0, number, SeqCst, Relaxed).is_err() {
-        // Made above.
-        let _ = call::close(number);
-        return;
-    }
+    // Whole before others know of it: who sees it may be the one that closes it.
     table::displaced(number);
     descriptor::enter(number, socket);
+    if listener.outlives.compare_exchange(0, number, SeqCst, Relaxed).is_err() {
+        close_own(number);
+        return;
+    }
     fence(SeqCst);
     if listener.accepting.load(SeqCst) == 0 {
         // The last of them has returned meanwhile.
         listener.accepted();
+    }
+}
+
+/// Closes a number of [`outlive`].
+fn close_own(number: Fd) {
+    if descriptor::close(number).is_none() {
+        // Not a socket's in the table: the application's dup2 has been there.
+        let _ = call::close(number);
     }
 }
 
@@ -297,8 +305,7 @@ impl Listener {
     pub(super) fn accepted(&self) {
         let number = self.outlives.swap(0, SeqCst);
         if number != 0 {
-            // A number of our own.
-            let _closed = descriptor::close(number);
+            close_own(number);
         }
     }
 

@@ -126,6 +126,11 @@ pub fn jumped() {
     process::jumped();
 }
 
+/// How many such things this thread holds.
+pub(crate) fn count(is: impl Fn(Held) -> bool) -> u32 {
+    NOTES.with(|notes| notes.of.iter().filter(|of| of.get().is_some_and(&is)).count() as u32)
+}
+
 /// Takes the last note.
 fn last(notes: &Notes) -> Option<Held> {
     loop {
