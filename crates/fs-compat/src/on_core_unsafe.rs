@@ -2,7 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// Nothing implements it: what the compiler says then is what it is there for.
+/// Nothing implements it: what the compiler says then is what it is there for. Of a task it shows the notes, of a socket alone no
+/// more than the name.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` stays on the core that made it: it is not `Send`",
     label = "not `Send`: see docs/SEND.md of fastsock",
@@ -10,16 +11,16 @@ use std::marker::PhantomData;
             axum, tonic, quinn, `tokio::spawn`",
     note = "or stay on the core: `fs_rt::spawn_local` in place of `tokio::spawn`, and a local executor for hyper"
 )]
-pub(crate) trait LeavesItsCore {}
+pub(crate) trait SeeDocsSendMd {}
 
 /// A field of `T` that keeps it from being `Send`. The compiler names the first field that does, so it is the first one.
 pub(crate) struct OnItsCore<T>(PhantomData<*const T>);
 
-// SAFETY: it never holds, as no type is a `LeavesItsCore`.
-unsafe impl<T: LeavesItsCore> Send for OnItsCore<T> {}
+// SAFETY: it never holds, as no type is a `SeeDocsSendMd`.
+unsafe impl<T: SeeDocsSendMd> Send for OnItsCore<T> {}
 
 // SAFETY: as above.
-unsafe impl<T: LeavesItsCore> Sync for OnItsCore<T> {}
+unsafe impl<T: SeeDocsSendMd> Sync for OnItsCore<T> {}
 
 impl<T> OnItsCore<T> {
     pub(crate) const HERE: Self = Self(PhantomData);

@@ -235,6 +235,10 @@ fn groups_and_broadcasts_of_any_thread() {
             }
             socket.send_to(b"!", at(PEER, 5353)).await.unwrap();
             until(&echoed).await;
+            socket.connect(at(PEER, 5353)).await.unwrap();
+            let back = socket.into_std().unwrap();
+            assert_eq!((back.local_addr().unwrap().port(), back.broadcast().unwrap()), (5353, true));
+            assert_eq!(back.peer_addr().unwrap(), at(PEER, 5353));
         })
     });
     run.unwrap();
