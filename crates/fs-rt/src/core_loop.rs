@@ -77,6 +77,8 @@ pub(crate) struct CoreIo {
     pub(crate) taps: Taps,
     /// How often it was told that a device is gone.
     let_go: usize,
+    /// See [`CoreStats::given_up`].
+    pub(crate) given_up: Vec<&'static str>,
 }
 
 impl CoreIo {
@@ -93,6 +95,7 @@ impl CoreIo {
             poller: Poller::new(policy),
             taps: Taps::default(),
             let_go: 0,
+            given_up: Vec::new(),
         };
         links.into_iter().for_each(|(link, iface)| io.add(link, iface));
         io
@@ -445,6 +448,7 @@ impl CoreShared {
             time_waits: stack.tcp_time_waits() as u64,
             frames_in_use: stack.pool().in_use() as u64,
             frames: stack.pool().capacity() as u64,
+            given_up: io.given_up.clone(),
         }
     }
 

@@ -76,6 +76,9 @@ pub struct CoreStats {
     pub frames_in_use: u64,
     /// Frames in all.
     pub frames: u64,
+    /// Why devices were taken in a lower mode than they offer, a word for each time (of the first core): they did not work in that
+    /// one. The log has the whole sentence.
+    pub given_up: Vec<&'static str>,
 }
 
 impl CoreStats {
@@ -101,6 +104,11 @@ impl CoreStats {
             f("link_rx_dropped".into(), false, of_links(|link| link.rx_dropped));
             f("link_rx_ran_out".into(), false, of_links(|link| link.rx_ran_out));
             f("link_tx_dropped".into(), false, of_links(|link| link.tx_dropped));
+        }
+        let mut given_up = std::collections::BTreeMap::<_, u64>::new();
+        self.given_up.iter().for_each(|reason| *given_up.entry(reason).or_default() += 1);
+        for (reason, times) in given_up {
+            f(format!("mode_given_up_{reason}").into(), false, times);
         }
         f("runtime_sleeps".into(), false, self.runtime.sleeps);
         f("runtime_coalescings".into(), false, self.runtime.coalescings);

@@ -19,6 +19,7 @@
 // Some tests measure time or CPU.
 // runner: alone
 
+mod binding;
 mod builder;
 mod control;
 mod core;

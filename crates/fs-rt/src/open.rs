@@ -1,12 +1,13 @@
 //! Opening the links: the frames' memory, the devices, and each core's queues.
 
+use crate::binding::{self, Host, Reason};
 use crate::builder::{Builder, LinkChoice, XdpMode};
 use crate::error::BuildError;
 use crate::ports::PortSink;
 use fs_core::{IfaceId, Protocol};
 use fs_xdp::{
     Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, QueueCounts, Share, TapConfig,
-    TapKind, TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError,
+    TapKind, TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
 };
 use std::any::Any;
 use std::io;
@@ -53,8 +54,8 @@ impl QueueOpener {
     }
 
     /// Opens one, with frames out of `pool`. To be called in the device's network namespace.
-    pub(crate) fn open(&self, queue: u32, pool: &mut UmemPool) -> Result<Box<dyn Link>, XdpError> {
-        Ok(Box::new(self.device.open_queue(queue, &self.umem, pool, self.rings)?))
+    pub(crate) fn open(&self, queue: u32, pool: &mut UmemPool) -> Result<XdpLink, XdpError> {
+        self.device.open_queue(queue, &self.umem, pool, self.rings)
     }
 
     /// The device's number in the kernel: another one of its name has another.
@@ -223,6 +224,8 @@ pub(crate) struct Opened {
     /// For each device its program's tables (none where there is no program).
     pub(crate) tables: Vec<PortTable>,
     pub(crate) openers: Openers,
+    /// Bindings that did not hold, each of which led to a lower mode.
+    pub(crate) given_up: Vec<Reason>,
     /// What has to live as long as the links.
     pub(crate) keep: Vec<Box<dyn Any + Send>>,
 }
@@ -253,7 +256,14 @@ pub(crate) fn link_error(device: &str, error: XdpError) -> BuildError {
 pub(crate) fn open(builder: &mut Builder, devices: &[NetDevice]) -> Result<Opened, BuildError> {
     let (umem, pools) = memory(builder, devices)?;
     let links = (0..builder.cores.len()).map(|_| Vec::new()).collect();
-    let mut opened = Opened { links, pools, tables: Vec::new(), openers: Openers::default(), keep: Vec::new() };
+    let mut opened = Opened {
+        links,
+        pools,
+        tables: Vec::new(),
+        openers: Openers::default(),
+        given_up: Vec::new(),
+        keep: Vec::new(),
+    };
     opened.keep.push(Box::new(Emptied(opened.openers.clone())));
     match std::mem::take(&mut builder.link) {
         LinkChoice::XdpAuto => open_xdp(builder, XdpMode::Auto, &umem, &mut opened)?,
@@ -292,26 +302,17 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
     let cores = builder.cores.len();
     let mut devices = Vec::with_capacity(builder.devices.len());
     for name in &builder.devices {
-        let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
-        let queues = device.queue_count() as usize;
-        if queues < cores {
-            return Err(BuildError::TooFewQueues { device: name.clone(), queues, cores });
-        }
-        devices.push(device);
+        let before = NetDevice::find(name).ok().and_then(|device| Host::look(&device));
+        devices.push((attach(name, config, cores)?, before));
     }
     // A core's most: the first ones serve what does not divide evenly.
-    let each = devices.iter().map(|device| device.queue_count().div_ceil(cores as u32)).sum();
+    let each = devices.iter().map(|(device, _)| device.queue_count().div_ceil(cores as u32)).sum();
     let rings = rings(builder.frames, each, umem.config().chunk_size)?;
-    for (n, (name, device)) in builder.devices.iter().zip(devices).enumerate() {
+    for (n, (name, (device, before))) in builder.devices.iter().zip(devices).enumerate() {
         let failed = |error| link_error(name, error);
-        let queues = device.queue_count() as usize;
-        let opener = QueueOpener::new(device, umem.clone(), rings);
-        // Every queue has to be somebody's: what arrives on one without a socket is the kernel's, which would reset
-        // connections of ours.
-        for queue in 0..queues {
-            let core = queue % cores;
-            let link = opener.open(queue as u32, &mut opened.pools[core]).map_err(failed)?;
-            opened.links[core].push((link, IfaceId(n as u8)));
+        let Held { opener, queues, config } = hold(device, before, config, rings, umem, opened, cores)?;
+        for (core, link) in queues {
+            opened.links[core].push((Box::new(link), IfaceId(n as u8)));
         }
         opener.guard_all().map_err(failed)?;
         opened.tables.push(opener.table());
@@ -319,6 +320,68 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
         opened.openers.lock().push(taken);
     }
     Ok(())
+}
+
+/// Attaches to a device that has a queue for each core.
+fn attach(name: &str, config: XdpConfig, cores: usize) -> Result<XdpDevice, BuildError> {
+    let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
+    let queues = device.queue_count() as usize;
+    if queues < cores {
+        return Err(BuildError::TooFewQueues { device: name.to_owned(), queues, cores });
+    }
+    Ok(device)
+}
+
+/// A device with all of its queues open, each with its core, and how it was taken.
+struct Held {
+    opener: QueueOpener,
+    queues: Vec<(usize, XdpLink)>,
+    config: XdpConfig,
+}
+
+/// Opens all queues of a device, in a lower mode than `config` where it does not work in that one; which it is then.
+fn hold(
+    mut device: XdpDevice,
+    mut before: Option<Host>,
+    mut config: XdpConfig,
+    rings: QueueConfig,
+    umem: &Arc<Umem>,
+    opened: &mut Opened,
+    cores: usize,
+) -> Result<Held, BuildError> {
+    let name = device.device().name.clone();
+    loop {
+        let opener = QueueOpener::new(device, umem.clone(), rings);
+        let mut queues = open_queues(&opener, &mut opened.pools).map_err(|error| link_error(&name, error))?;
+        let Some(reason) = before.as_mut().and_then(|before| before.what_is_wrong(&mut queues)) else {
+            return Ok(Held { opener, queues, config });
+        };
+        let zero_copy = queues.iter().any(|(_, link)| link.is_zero_copy());
+        let lower = opener.device.lower_mode(zero_copy);
+        // The card is the kernel's again before it is taken anew, or left alone.
+        binding::close(queues, &mut opened.pools);
+        drop(opener);
+        let Some(lower) = lower else {
+            let message = format!("{name} does not work with our program on it: {reason}; it is the kernel's again");
+            let source = io::Error::other(reason.to_string());
+            return Err(BuildError::Link { device: name, message, source });
+        };
+        let next = if zero_copy { "packets are copied" } else { "the generic one" };
+        tracing::warn!(device = name, %reason, next, "the device does not work in this mode: taking the next lower one");
+        opened.given_up.push(reason);
+        (device, config) = (attach(&name, lower, cores)?, lower);
+    }
+}
+
+/// All queues of a device, each with its core. Every one has to be somebody's: what arrives on one without a socket is the
+/// kernel's, which would reset connections of ours.
+fn open_queues(opener: &QueueOpener, pools: &mut [UmemPool]) -> Result<Vec<(usize, XdpLink)>, XdpError> {
+    let mut queues = Vec::new();
+    for queue in 0..opener.queues() {
+        let core = queue as usize % pools.len();
+        queues.push((core, opener.open(queue, &mut pools[core])?));
+    }
+    Ok(queues)
 }
 
 /// Chunks that a queue's device needs at least to receive into, and as many again on their way.

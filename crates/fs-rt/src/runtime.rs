@@ -1,5 +1,6 @@
 //! The runtime: threads, their start, and their end.
 
+use crate::binding::Reason;
 use crate::builder::Builder;
 use crate::control::{Control as ControlPlane, WorldChange};
 use crate::core::{CoreRef, CoreShared, CoreStack};
@@ -221,6 +222,8 @@ pub(crate) struct CoreSetup {
     pub(crate) policy: PollPolicy,
     pub(crate) drain: Duration,
     pub(crate) clock: Clock,
+    /// Of the first core: bindings of devices that did not hold.
+    pub(crate) given_up: Vec<Reason>,
 }
 
 /// A built runtime: devices, queues and ports are taken; threads start with [`Runtime::run`].
@@ -429,7 +432,7 @@ where
 }
 
 fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShared> {
-    let CoreSetup { config, pool, links, interfaces, routes, mail, steering, cpu, policy, clock, .. } = setup;
+    let CoreSetup { config, pool, links, interfaces, routes, mail, steering, cpu, policy, clock, given_up, .. } = setup;
     let mut stack = CoreStack::new(config, pool);
     stack.set_now(clock.now());
     for interface in interfaces {
@@ -437,13 +440,15 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
     }
     stack.set_routes(routes);
     stack.set_steering(steering);
+    let mut io = CoreIo::new(links, mail, policy);
+    io.given_up = given_up.into_iter().map(Reason::name).collect();
     Rc::new(CoreShared {
         index,
         cpu,
         clock,
         stack: RefCell::new(stack),
         wakers: RefCell::new(Wakers::default()),
-        io: RefCell::new(CoreIo::new(links, mail, policy)),
+        io: RefCell::new(io),
         shared,
         listeners: RefCell::new(Vec::new()),
         arrived: RefCell::new(Vec::new()),
@@ -550,7 +555,7 @@ impl CoreShared {
                     opener.tell_new(queue, self.index);
                 }
                 self.new_links.borrow_mut().extend(link.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok()));
-                self.io.borrow_mut().add(link, iface);
+                self.io.borrow_mut().add(Box::new(link), iface);
             }
             // Connections have them, and will give them back. What comes by the queue is dropped until then.
             Err(XdpError::PoolTooSmall { available, .. }) => opener.try_later(queue, available),

@@ -51,7 +51,8 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
     };
     let rss = Known::read(&devices, &interfaces);
     let clock = Clock::start();
-    let Opened { links, pools, keep, .. } = opened;
+    let Opened { links, pools, keep, given_up, .. } = opened;
+    let mut given_up = Some(given_up);
     let setups = links.into_iter().zip(pools).zip(matrix(cores)).enumerate();
     let setups = setups.map(|(index, ((links, pool), mail))| CoreSetup {
         config: StackConfig {
@@ -74,6 +75,7 @@ pub(crate) fn build(mut builder: Builder) -> Result<Runtime, BuildError> {
         policy: builder.policy(),
         drain: builder.drain,
         clock,
+        given_up: given_up.take().unwrap_or_default(),
     });
     Ok(Runtime { cores: setups.collect(), shared, keep })
 }

@@ -104,8 +104,19 @@ impl XdpLink {
     }
 
     /// The kernel moves packets between the device and the UMEM without copying.
-    pub(crate) fn is_zero_copy(&self) -> bool {
+    pub fn is_zero_copy(&self) -> bool {
         self.socket.registration.zero_copy
+    }
+
+    /// Whether the device has chunks to receive into. Without copies its driver takes them when it is bound to, or when it is
+    /// woken; a queue whose driver has none receives nothing, of ours and of the kernel's. One that has none says so (need_wakeup), and
+    /// is woken here. How far the fill ring has been read says nothing: the kernel tells that when it has read what it knew of it.
+    pub fn has_chunks(&mut self) -> bool {
+        if !self.is_zero_copy() || !self.socket.fill.needs_wakeup() {
+            return true;
+        }
+        self.wake_fill();
+        !self.socket.fill.needs_wakeup()
     }
 
     /// The queue uses the registration of the UMEM that another queue has made (`XDP_SHARED_UMEM`): the memory is pinned,

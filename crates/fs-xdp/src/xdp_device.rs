@@ -210,6 +210,17 @@ impl XdpDevice {
         self.program.attached == Attached::Native
     }
 
+    /// How the next lower mode takes the device: with packets copied, then on socket buffers. `None`: there is none, or not of those
+    /// that were asked for. `zero_copy`: whether queues were opened without copies.
+    pub fn lower_mode(&self, zero_copy: bool) -> Option<XdpConfig> {
+        let config = XdpConfig { zero_copy: false, ..self.config };
+        match (zero_copy, self.config.mode) {
+            (true, _) => Some(config),
+            (false, XdpMode::Auto) if self.is_native() => Some(XdpConfig { mode: XdpMode::Generic, ..config }),
+            (false, _) => None,
+        }
+    }
+
     /// What the program takes for ours.
     pub fn port_table(&self) -> PortTable {
         self.ports.clone()

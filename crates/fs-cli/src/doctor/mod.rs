@@ -3,7 +3,9 @@
 mod device;
 mod firewall;
 mod host;
+mod running;
 
+use crate::control::ControlArgs;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -13,6 +15,8 @@ pub(crate) struct Args {
     /// The device to look at [default: that of the default route]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    #[command(flatten)]
+    control: ControlArgs,
 }
 
 /// How good it is.
@@ -73,6 +77,7 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let mut findings = host::look();
     findings.extend(device::look(args.device.as_deref()));
     findings.extend(firewall::look());
+    findings.extend(running::look(&args.control));
     for finding in &findings {
         println!("{finding}");
     }

@@ -1,11 +1,15 @@
 //! Talking rtnetlink: dumps, questions, change notices, and the request to resolve a neighbour.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use std::io;
@@ -88,22 +92,42 @@ impl Netlink {
     /// Asks the kernel to find out `addr`'s MAC address; a notice brings the answer. NTF_USE is what a packet
     /// of the kernel's own would do: it starts the probes, or refreshes an entry that is stale.
     pub(crate) fn use_neighbour(&self, device: u32, addr: IpAddr) -> io::Result<()> {
-        let mut message = NeighbourMessage::default();
-        message.header.ifindex = device;
+        let mut message = neighbour(device, addr);
         message.header.flags = NeighbourFlags::Use;
-        let destination = match addr {
-            IpAddr::V4(v4) => {
-                message.header.family = AddressFamily::Inet;
-                NeighbourAddress::Inet(v4)
-            }
-            IpAddr::V6(v6) => {
-                message.header.family = AddressFamily::Inet6;
-                NeighbourAddress::Inet6(v6)
-            }
-        };
-        message.attributes.push(NeighbourAttribute::Destination(destination));
         let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK;
         self.ask(RouteNetlinkMessage::NewNeighbour(message), flags).map(drop)
+    }
+
+    /// Has the kernel ask a neighbour at the address that it has of it, now, whether it is there.
+    pub(crate) fn probe_neighbour(&self, device: u32, known: &Known) -> io::Result<()> {
+        let mut message = neighbour(device, known.addr);
+        message.header.state = NeighbourState::Probe;
+        // A router that is not said to be one is none any more.
+        message.header.flags = known.flags & NeighbourFlags::Router;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(known.mac.clone()));
+        let flags = NLM_F_REQUEST | NLM_F_REPLACE | NLM_F_ACK;
+        self.ask(RouteNetlinkMessage::NewNeighbour(message), flags).map(drop)
+    }
+
+    /// The neighbours on a device whose link addresses the kernel has.
+    pub(crate) fn neighbours_of(&self, device: u32) -> io::Result<Vec<Known>> {
+        let all = self.dump(RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()))?;
+        Ok(all.iter().filter_map(|message| Known::of(message, device)).collect())
+    }
+
+    /// How a device is; `None`: there is none.
+    pub(crate) fn link(&self, device: u32) -> io::Result<Option<LinkState>> {
+        let all = self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+        Ok(all.iter().find_map(|message| match message {
+            RouteNetlinkMessage::NewLink(link) if link.header.index == device => Some(LinkState {
+                has_carrier: link.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+                receive_errors: link.attributes.iter().fold(0, |errors, attribute| match attribute {
+                    LinkAttribute::Stats64(stats) => stats.rx_errors,
+                    _ => errors,
+                }),
+            }),
+            _ => None,
+        }))
     }
 
     /// What has changed since the last call.
@@ -134,6 +158,75 @@ impl std::fmt::Debug for Netlink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Netlink({})", self.questions.as_raw_fd())
     }
+}
+
+/// A neighbour that the kernel knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) addr: IpAddr,
+    mac: Vec<u8>,
+    flags: NeighbourFlags,
+    /// The kernel found it by asking, and may ask again.
+    pub(crate) may_be_asked: bool,
+    /// It has answered, not long ago.
+    pub(crate) has_answered: bool,
+}
+
+impl Known {
+    fn of(message: &RouteNetlinkMessage, device: u32) -> Option<Known> {
+        let RouteNetlinkMessage::NewNeighbour(message) = message else { return None };
+        let (mut addr, mut mac) = (None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => addr = Some(IpAddr::V4(*v4)),
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => addr = Some(IpAddr::V6(*v6)),
+                NeighbourAttribute::LinkLayerAddress(bytes) => mac = Some(bytes.clone()),
+                _ => {}
+            }
+        }
+        let (state, flags) = (message.header.state, message.header.flags);
+        let has_answered = state == NeighbourState::Reachable;
+        // Others are somebody's who told the kernel of them.
+        let is_kernels = (flags - NeighbourFlags::Router).is_empty();
+        Some(Known {
+            addr: addr.filter(|addr| !addr.is_multicast() && message.header.ifindex == device)?,
+            mac: mac?,
+            flags,
+            may_be_asked: is_kernels
+                && matches!(
+                    state,
+                    NeighbourState::Reachable | NeighbourState::Stale | NeighbourState::Delay | NeighbourState::Probe
+                ),
+            has_answered,
+        })
+    }
+}
+
+/// How a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkState {
+    /// It is up, and its card has a carrier.
+    pub(crate) has_carrier: bool,
+    /// Packets received with errors.
+    pub(crate) receive_errors: u64,
+}
+
+/// A message about `addr` on a device.
+fn neighbour(device: u32, addr: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = device;
+    let destination = match addr {
+        IpAddr::V4(v4) => {
+            message.header.family = AddressFamily::Inet;
+            NeighbourAddress::Inet(v4)
+        }
+        IpAddr::V6(v6) => {
+            message.header.family = AddressFamily::Inet6;
+            NeighbourAddress::Inet6(v6)
+        }
+    };
+    message.attributes.push(NeighbourAttribute::Destination(destination));
+    message
 }
 
 /// What the kernel has said.
