@@ -256,6 +256,19 @@ def listener_is_bound_to_a_device_afterwards(t):
     same(t, CLIENT, "127.0.0.1", 7412)
 
 
+@attack("7: SO_BINDTODEVICE")
+def listener_of_the_addresss_device_is_passed_over(t):
+    """Of two with SO_REUSEPORT the one that is bound to the device which has the address gets the connections to it."""
+    t.start()
+    device(t)
+    for name, bind in (("ANY", ""), ("BOUND", "s.setsockopt(socket.SOL_SOCKET, 25, b'd0'); ")):
+        t.py(SERVER.replace("s = socket.create_server((sys.argv[1], int(sys.argv[2])))",
+                            f"s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, 15, 1); {bind}s.bind(('', int(sys.argv[2]))); s.listen()"),
+             "", 7422, name)
+    for _ in range(4):
+        same(t, CLIENT, "10.8.0.1", 7422)
+
+
 def local_rules(t, *rule):
     """A rule in front of the table of local addresses."""
     t.ip("rule", "add", "pref", "100", "lookup", "local")

@@ -26,6 +26,26 @@ while True:
         c.close()
     except OSError: pass";
 
+/// The same over HTTP: it has read the request, so no reset overtakes what it says.
+const WEB: &str = r"import socket, sys
+s = socket.create_server(('0.0.0.0', int(sys.argv[1])), backlog=16)
+print('ready', flush=True)
+while True:
+    try:
+        c, a = s.accept()
+        c.settimeout(10)
+        asked = b''
+        while b'\r\n\r\n' not in asked:
+            part = c.recv(1000)
+            if not part: break
+            asked += part
+        if asked:
+            c.sendall(f'HTTP/1.0 200 OK\r\n\r\n{sys.argv[2]} for {a[0]}'.encode())
+            c.shutdown(socket.SHUT_WR)
+            while c.recv(1000): pass
+        c.close()
+    except OSError: pass";
+
 /// What it is told at each place, a line for each.
 const LOOK: &str = "import errno, socket, sys
 for at in sys.argv[1:]:
@@ -153,9 +173,13 @@ END"
 
 /// A server; `daemon`: under which it is.
 fn server(lab: &Lab, ns: Ns, daemon: Option<&Daemon>, port: u16, name: &str) -> Result<Proc> {
+    program(lab, ns, daemon, SERVER, port, name)
+}
+
+fn program(lab: &Lab, ns: Ns, daemon: Option<&Daemon>, script: &str, port: u16, name: &str) -> Result<Proc> {
     let python = "/usr/bin/python3";
     let mut command = daemon.map_or_else(|| lab.command(ns, python), |daemon| daemon.command(lab, python));
-    let mut server = lab.spawn(&format!("server-{port}"), command.args(["-c", SERVER, &port.to_string(), name]))?;
+    let mut server = lab.spawn(&format!("server-{port}"), command.args(["-c", script, &port.to_string(), name]))?;
     let log = server.log_path().to_owned();
     server
         .wait_for("listen", READY_LIMIT, || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready")))?;
@@ -259,7 +283,7 @@ fn scan(lab: &Lab, ports: [u16; 2]) -> Result<Vec<String>> {
     }
     for port in ports {
         let mut curl = lab.command(Ns::Client, "curl");
-        let output = curl.args(["-sS", "--http0.9", "--max-time", "3", &format!("http://{FRONT}:{port}/")]).output()?;
+        let output = curl.args(["-sS", "--max-time", "3", &format!("http://{FRONT}:{port}/")]).output()?;
         all.push(format!("curl: {:?} {}", output.status.code(), String::from_utf8_lossy(&output.stdout)));
     }
     Ok(all)
@@ -279,7 +303,7 @@ fn scanners_see_the_same_ports() -> Result<()> {
         let mut servers = Vec::new();
         for (ports, of) in [(OURS, Some(&daemon)), (KERNELS, None)] {
             for port in ports {
-                servers.push(server(lab, Ns::Host, of, port, "served")?);
+                servers.push(program(lab, Ns::Host, of, WEB, port, "served")?);
             }
         }
         let rules = [

@@ -117,6 +117,11 @@ impl Namespace {
         self.netlink.route(flow)
     }
 
+    /// See [`Netlink::device_of`].
+    pub(crate) fn device_of(&self, flow: Flow) -> io::Result<u32> {
+        self.netlink.device_of(flow)
+    }
+
     /// See [`Netlink::has_ways`].
     pub(crate) fn has_ways(&self, flow: Flow) -> io::Result<bool> {
         self.netlink.has_ways(flow)

@@ -128,7 +128,8 @@ impl Server {
             let usual = if to.ip().is_loopback() && to.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { to.ip() };
             way.and_then(|way| way.source).unwrap_or(usual)
         };
-        if !self.is_kernels_choice(&from, source, netns, to, &group) {
+        let group = self.kernels_choice(&from, source, netns, to, group);
+        if group.is_empty() {
             return Ok(self.kernel(KernelReason::NoListener));
         }
         let mut arenas = [0; GROUP_MAX];
@@ -229,24 +230,23 @@ impl Server {
         Ok(held)
     }
 
-    /// Whether the kernel would give a connection to one of these listeners, and let each of them answer.
-    fn is_kernels_choice(
+    /// Those of these listeners to whom the kernel would give a connection, each in its turn, where it would let each of them answer;
+    /// empty: it would not.
+    fn kernels_choice(
         &self,
         from: &Placeholder,
         source: IpAddr,
         netns: Netns,
         to: SocketAddr,
-        group: &[u32],
-    ) -> bool {
-        /// Of `lo` in each namespace.
-        const LOOPBACK: u32 = 1;
+        mut group: Vec<u32>,
+    ) -> Vec<u32> {
+        let device_of = |id: &u32| {
+            self.listeners.get(*id).map_or(u32::MAX, |listener| bound_device(listener.more.placeholder.as_fd()))
+        };
         let Some(namespace) = self.namespaces.get(netns) else {
             // It cannot be asked. Those of the group listen (their sockets are held), so at their place no other user does, unless
             // it is one device's place.
-            let is_one_devices = |&id: &u32| {
-                self.listeners.get(id).is_none_or(|listener| bound_device(listener.more.placeholder.as_fd()) != 0)
-            };
-            return !group.iter().any(is_one_devices);
+            return if group.iter().any(|id| device_of(id) != 0) { Vec::new() } else { group };
         };
         let held: Vec<(u64, Option<Flow>)> = group
             .iter()
@@ -257,25 +257,39 @@ impl Server {
             })
             .collect();
         // What it answers has to come back: the route of the listener's user, mark and device, which may be no route at all.
-        let mut device = LOOPBACK;
+        // Within a namespace a packet comes in, to the kernel's look-up, by the device that has the address. From another one by that
+        // which the answer leaves by.
+        let mut device = 0;
+        if from.netns == netns {
+            match namespace.device_of(from.flow(to)) {
+                Ok(of_address) => device = of_address,
+                Err(_) => return Vec::new(),
+            }
+        }
         for (place, &(_, back)) in held.iter().enumerate() {
             if held[..place].iter().any(|&(_, other)| other == back) {
                 continue;
             }
-            let Some(route) = back.and_then(|back| namespace.route(back).ok()) else { return false };
+            let Some(route) = back.and_then(|back| namespace.route(back).ok()) else { return Vec::new() };
             match from.netns == netns {
                 true if route.local => {}
                 // What the answer goes out by is what the SYN came in by.
                 false if route.unicast => device = route.device,
-                _ => return false,
+                _ => return Vec::new(),
             }
         }
         match namespace.listener(source, to, device) {
-            Ok(Some(cookie)) => held.iter().any(|&(of, _)| of == cookie),
-            Ok(None) => false,
+            Ok(Some(cookie)) => {
+                let is_it = |id: &&u32| self.listeners.get(**id).is_some_and(|listener| listener.cookie == cookie);
+                let Some(chosen) = group.iter().find(is_it).map(device_of) else { return Vec::new() };
+                // SO_REUSEPORT's groups are of one device.
+                group.retain(|id| device_of(id) == chosen);
+                group
+            }
+            Ok(None) => Vec::new(),
             Err(error) => {
                 tracing::warn!(%error, %to, "cannot ask the kernel who listens: the connection is its own");
-                false
+                Vec::new()
             }
         }
     }

@@ -31,11 +31,21 @@ pub(super) struct Share {
     until: Option<Instant>,
 }
 
+/// A listener that a process has claimed: its answer may have come when nobody waited for it any more, and then the process does not
+/// know that it holds the listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ClaimedListener {
+    by: u32,
+    listener: u32,
+    until: Instant,
+}
+
 /// What is on its way, by its socket's cookie.
 #[derive(Debug, Default)]
 pub(super) struct InTransit {
     shares: HashMap<u64, Vec<Share>>,
     existing: InFlight,
+    claimed: Vec<ClaimedListener>,
 }
 
 impl InTransit {
@@ -44,6 +54,17 @@ impl InTransit {
         let watched = socket.is_some_and(|socket| self.existing.add(socket, cookie));
         let share = Share { object, by, word_of, until: (!watched).then(|| Instant::now() + HOLD) };
         self.shares.entry(cookie).or_default().push(share);
+    }
+
+    /// Whether it is taken up is looked at later.
+    fn has_claimed(&mut self, by: u32, listener: u32, now: Instant) {
+        self.claimed.retain(|claimed| (claimed.by, claimed.listener) != (by, listener));
+        self.claimed.push(ClaimedListener { by, listener, until: now + HOLD });
+    }
+
+    /// Takes those whose time is over.
+    fn take_claimed(&mut self, now: Instant) -> Vec<ClaimedListener> {
+        self.claimed.extract_if(.., |claimed| claimed.until <= now).collect()
     }
 
     /// Takes the last one of a socket that is meant.
@@ -145,6 +166,10 @@ impl Server {
             },
         };
         let memory = self.give(me, object)?;
+        if let Object::Listener(listener) = object {
+            self.in_transit.has_claimed(me, listener, Instant::now());
+            self.look_at_shares_soon();
+        }
         if let Object::Channel { arena, .. } = object {
             // Its answer may not be taken any more (a time-out), or be the second for one descriptor: a reference for which there is no
             // entry when nobody is in the middle of a change goes again.
@@ -244,11 +269,26 @@ impl Server {
         self.is_shared(Object::Listener(id))
     }
 
+    /// A listener that a process was given is no descriptor of it: it does not know.
+    fn see_to_claimed(&mut self, claimed: ClaimedListener, now: Instant) {
+        let ClaimedListener { by, listener, .. } = claimed;
+        let Some(attachment) = self.attachments.get(by).filter(|of| of.listeners.contains(&listener)) else { return };
+        if attachment.page.unchanged_since().is_none() {
+            return self.in_transit.has_claimed(by, listener, now);
+        }
+        if !attachment.holds().iter().any(|&(_, object, _)| object == Object::Listener(listener)) {
+            self.unlisten(by, listener);
+        }
+    }
+
     /// Gives back what nobody can claim any more; answers whether something is left.
     pub(super) fn expire_shares(&mut self, now: Instant) -> bool {
         let late = self.in_transit.take_late(now);
         late.iter().for_each(|share| self.give_up(share));
-        !self.in_transit.is_empty()
+        for claimed in self.in_transit.take_claimed(now) {
+            self.see_to_claimed(claimed, now);
+        }
+        !self.in_transit.is_empty() || !self.in_transit.claimed.is_empty()
     }
 }
 
@@ -268,6 +308,18 @@ mod tests {
         assert!(all.take(7, |share| share.word_of.is_none()).is_none(), "the other is a process's word alone");
         assert_eq!(all.take(7, |_| true).map(|share| share.by), Some(2));
         assert!(all.is_empty());
+    }
+
+    #[test]
+    fn who_has_claimed_a_listener_is_looked_at_once() {
+        let mut all = InTransit::default();
+        let now = Instant::now();
+        all.has_claimed(2, 7, now - HOLD);
+        all.has_claimed(2, 7, now);
+        all.has_claimed(3, 7, now - HOLD);
+        let late = all.take_claimed(now);
+        assert_eq!(late.iter().map(|claimed| (claimed.by, claimed.listener)).collect::<Vec<_>>(), [(3, 7)]);
+        assert_eq!((all.take_claimed(now).len(), all.take_claimed(now + HOLD).len()), (0, 1));
     }
 
     #[test]

@@ -102,6 +102,22 @@ impl Netlink {
         Ok(answer)
     }
 
+    /// The device of the entry of the routing table that a connection is led by: of an address of the namespace's own the device that
+    /// has it, though its packets pass `lo`.
+    pub fn device_of(&self, flow: Flow) -> io::Result<u32> {
+        let mut question = flow.question();
+        question.header.flags |= RouteFlags::FibMatch;
+        let answers = self.question(Message::GetRoute(question))?;
+        let device = |answer: &Message| match answer {
+            Message::NewRoute(route) => route.attributes.iter().find_map(|attribute| match attribute {
+                RouteAttribute::Oif(device) => Some(*device),
+                _ => None,
+            }),
+            _ => None,
+        };
+        answers.iter().find_map(device).ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))
+    }
+
     /// Whether the route of a connection has several ways, of which its source port or the state of neighbours chooses one.
     pub fn has_ways(&self, flow: Flow) -> io::Result<bool> {
         let mut question = flow.question();
@@ -201,6 +217,8 @@ mod tests {
         // What stays in the host has no way by a device.
         assert_eq!(ways.of((None, to), &mut known), Way::None(libc::ENETUNREACH));
         assert_eq!(known.known.len(), 1);
+        let flow = Flow { to, from: None, port: 0, uid: 0, mark: 0, device: 0 };
+        assert_eq!(Netlink::open([]).unwrap().device_of(flow).unwrap(), 1, "lo");
         known.known.insert((None, to), Way::Ours);
         assert_eq!(ways.of((None, to), &mut known), Way::Ours, "it is not asked twice");
         ways.changed([1].into_iter());
