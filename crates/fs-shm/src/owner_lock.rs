@@ -3,7 +3,7 @@
 //! A signal handler finds out that the very thread it runs on holds the lock, instead of waiting for itself; a thread that has jumped out
 //! of a call (`siglongjmp`) gives up what it held; a forked child sees whether another thread, which it does not have, was inside.
 //!
-//! The word is 0 (free), or the owner's number, with [`WAITED_FOR`] while somebody may be asleep: as futex(7) and Drepper's "Futexes Are
+//! The word is 0 (free), or the owner's number, with `WAITED_FOR` while somebody may be asleep: as futex(7) and Drepper's "Futexes Are
 //! Tricky", mutex 2, with the owner in the place of 1. Owner and state are one word, so that there is no instant at which the lock is
 //! held by nobody. Checked by loom in `owner_lock/tests.rs`.
 //!
