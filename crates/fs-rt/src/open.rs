@@ -353,7 +353,9 @@ fn hold(
     loop {
         let opener = QueueOpener::new(device, umem.clone(), rings);
         let mut queues = open_queues(&opener, &mut opened.pools).map_err(|error| link_error(&name, error))?;
-        let Some(reason) = before.as_mut().and_then(|before| before.what_is_wrong(&mut queues)) else {
+        // In generic mode nothing of the card was touched.
+        let before = before.as_mut().filter(|_| opener.device.is_native());
+        let Some(reason) = before.and_then(|before| before.what_is_wrong(&mut queues)) else {
             return Ok(Held { opener, queues, config });
         };
         let zero_copy = queues.iter().any(|(_, link)| link.is_zero_copy());

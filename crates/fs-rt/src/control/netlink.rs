@@ -105,7 +105,8 @@ impl Netlink {
         // A router that is not said to be one is none any more.
         message.header.flags = known.flags & NeighbourFlags::Router;
         message.attributes.push(NeighbourAttribute::LinkLayerAddress(known.mac.clone()));
-        let flags = NLM_F_REQUEST | NLM_F_REPLACE | NLM_F_ACK;
+        // A link that was down meanwhile has had the kernel forget it.
+        let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK;
         self.ask(RouteNetlinkMessage::NewNeighbour(message), flags).map(drop)
     }
 
