@@ -65,8 +65,11 @@ def figures(t, what, honest, seconds):
     before, begun = t.wanted(waiting=False), time.monotonic()
     time.sleep(seconds)
     alone = (t.wanted(waiting=False) - before) / (time.monotonic() - begun)
-    said = Proc(t, t.command(PYTHON, "-c", HONEST, honest, limit=120)).end(120).split()
-    middle, slowest = (int(word) for word in said[-2:])
+    said = Proc(t, t.command(PYTHON, "-c", HONEST, honest, limit=120)).end(120)
+    try:
+        middle, slowest = (int(word) for word in said.split()[-2:])
+    except ValueError:
+        raise RuntimeError(f"{what}: an honest client is not served: {said[-300:]}") from None
     memory = t.memory()
     print(f"{what:58} {memory / 2**20:7.1f} MiB  {alone:6.1%} of a CPU  honest connects {middle:6} us, the slowest {slowest:7} us", flush=True)
     return middle, memory, alone
