@@ -54,7 +54,7 @@ const GIVEN: u64 = 1;
 /// How often the second looks whether the first is stopped: at first, and when for long it was not. Longer: connections wait
 /// longer behind one that is stopped. Shorter: idle servers use their CPU.
 const LOOK: Duration = Duration::from_millis(50);
-const LOOK_IDLE: Duration = Duration::from_secs(1);
+const LOOK_IDLE: Duration = Duration::from_secs(5);
 /// Something waits: how long the first has for it. Shorter: on a busy machine one that was woken loses its place.
 const GRACE: Duration = Duration::from_millis(10);
 
@@ -180,7 +180,7 @@ impl Sleepers {
                 Slept::Woken if places.first.load(SeqCst) != 0 => return Turn::Look,
                 Slept::Woken | Slept::Moved => {}
                 Slept::Timeout if is_left() => (late, look) = (places.first.load(SeqCst), GRACE),
-                Slept::Timeout => (late, look) = (0, (look.max(LOOK) * 2).min(LOOK_IDLE)),
+                Slept::Timeout => (late, look) = (0, (look.max(LOOK) * 4).min(LOOK_IDLE)),
                 Slept::Signal => return Turn::Signal,
             }
         }
