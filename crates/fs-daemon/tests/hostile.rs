@@ -411,9 +411,11 @@ fn one_user_does_not_use_up_what_all_share() {
         root.rows(|cursor| Request::Sockets { cursor }, |_: fs_shm::control::SocketRow| seen += 1).unwrap();
         assert!(seen != 0 || Instant::now() < until, "root sees all");
     }
-    // A copy that everybody may run.
+    // A copy that everybody may run. By a process of its own: what another test forks just then would have it open for writing
+    // (ETXTBSY).
     let program = directory.join("program");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
+    assert!(copied.success());
     let mut crowd = Command::new("setpriv")
         .args(["--reuid", "65534", "--clear-groups"])
         .arg(&program)

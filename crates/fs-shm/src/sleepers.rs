@@ -54,10 +54,10 @@ const GIVEN: u64 = 1;
 /// How often the second looks whether the first is stopped: at first, and when for long it was not. Longer: connections wait
 /// longer behind one that is stopped. Shorter: idle servers use their CPU.
 const LOOK: Duration = Duration::from_millis(50);
-const LOOK_IDLE: Duration = Duration::from_secs(1);
-/// How often the others look whether the second is stopped, too (all threads of a process are at once): they take its place when
-/// something waited at two looks. Longer: connections wait longer. Shorter: as above, for all of [`MOST`].
-const LOOK_BEHIND: Duration = Duration::from_secs(2);
+const LOOK_IDLE: Duration = Duration::from_secs(5);
+/// How often the others look whether the second is stopped, too (all threads of a process are at once): one takes its place when
+/// something waited at two looks, [`TAKE`] apart. As above, for all of [`MOST`].
+const LOOK_BEHIND: Duration = Duration::from_secs(10);
 /// How long a place that is [`GIVEN`] is left to the sleeper that it was given to, by one that comes then. It may be in a handler.
 const TAKE: Duration = Duration::from_millis(50);
 /// Something waits: how long the first has for it. Shorter: on a busy machine one that was woken loses its place.
@@ -175,7 +175,7 @@ impl Sleepers {
             if left.is_zero() {
                 return Turn::Over;
             }
-            let look = if second == GIVEN { TAKE } else { LOOK_BEHIND };
+            let look = if second == GIVEN || stopped != 0 { TAKE } else { LOOK_BEHIND };
             match futex::sleep(&places.second_left, seen, look.min(left)) {
                 // Where it was given to one that died then it is for whoever has waited longest.
                 Slept::Woken => is_given = true,
@@ -205,7 +205,7 @@ impl Sleepers {
                 Slept::Woken if places.first.load(SeqCst) != 0 => return Turn::Look,
                 Slept::Woken | Slept::Moved => {}
                 Slept::Timeout if is_left() => (late, look) = (places.first.load(SeqCst), GRACE),
-                Slept::Timeout => (late, look) = (0, (look.max(LOOK) * 2).min(LOOK_IDLE)),
+                Slept::Timeout => (late, look) = (0, (look.max(LOOK) * 4).min(LOOK_IDLE)),
                 Slept::Signal => return Turn::Signal,
             }
         }

@@ -79,12 +79,17 @@ impl Server {
             self.look_soon(arena);
         }
         told.into_iter().for_each(|poller| self.pollers.ring(poller));
+        let mut in_use = false;
         for listener in listeners {
             if left.contains(&Object::Listener(listener)) {
                 self.suspend_if_bare(listener);
             } else {
-                self.unlisten(me, listener);
+                in_use |= self.unlisten(me, listener);
             }
+        }
+        if in_use {
+            // The exec has closed its socket.
+            self.see_to_ports(0);
         }
     }
 

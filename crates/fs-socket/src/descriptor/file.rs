@@ -58,8 +58,9 @@ pub fn sendfile(out: Fd, input: Fd, offset: Option<&mut i64>, count: usize) -> O
         let got = match call::pread(input, &mut buffer[..want], at) {
             Ok(0) => break Ok(sent),
             Ok(got) => got,
-            // A folder cannot be spliced.
+            // A folder cannot be spliced, nor what has no offset and can be sought for (an epoll set).
             Err(Errno::ISDIR) => break Err(Errno::INVAL),
+            Err(Errno::SPIPE) if offset.is_none() => break Err(Errno::INVAL),
             Err(errno) => break part(sent, errno),
         };
         match send_all(out, &buffer[..got], 0) {

@@ -210,6 +210,10 @@ pub fn after_spawn(surviving: Surviving, made: bool) {
 fn prepare(attachment: &Attachment, stays: impl Fn(Fd) -> bool) -> Option<()> {
     let mut any = false;
     each_object(stays, |fd, object, survives| {
+        if let Some(socket) = table::find(fd).filter(|_| survives) {
+            // The new image knows of no listener that an accepted one has its options from.
+            crate::options::sync(fd, socket);
+        }
         any |= survives && cookie(fd).is_some_and(|cookie| attachment.page().set(fd, object, cookie));
     });
     any.then_some(())
