@@ -178,8 +178,9 @@ time.sleep(5)
 
 @attack("6: a child that has given up its rights")
 def privilege_separated_child_reads(t):
-    """It has closed every descriptor and is nobody; a session that begins afterwards lies in memory that it was born with."""
-    t.start()
+    """It has closed every descriptor and is nobody, and the configuration says that its parent and it are apart (listener_memory);
+    a session that begins afterwards lies in memory that it was born with."""
+    t.start(config='listener_memory = "process"\n')
     liar = t.liar().attach()
     server = t.py(SEPARATED, 7105, liar("place", "rings")[0], SECRET)
     t.py("import socket, sys, time\nc = socket.create_connection(('127.0.0.1', 7105)); c.sendall(b'1'); time.sleep(0.7)\n"

@@ -491,6 +491,21 @@ fn holders_that_are_apart_share_no_memory() {
     assert!(other.client.arena(arena, Side::B).is_ok());
 }
 
+/// What the only one who had its memory has not accepted when it dies is for the next, though he is apart from it.
+#[test]
+fn what_waits_is_accepted_by_the_next_when_its_first_holder_is_dead() {
+    let daemon = start_with(config("heir", "listener_memory = \"process\""));
+    let Pair { client, server, arena, socket, to, .. } = pair(&daemon);
+    let other = attach(&daemon);
+    assert!(other.client.claim(socket.as_fd()).unwrap().is_some());
+    let (_, a) = route(&client, to);
+    let waits = Channel::open(a, &OpenArgs::default()).unwrap();
+    drop(server);
+    soon("it is let in", || other.client.arena(arena, Side::B).is_ok());
+    let b = map(&other.client.arena(arena, Side::B).unwrap(), Side::B);
+    assert!(Channel::accept(b).is_some() && !waits.is_reset());
+}
+
 /// A child has the memory of its parent mapped, whatever it closes afterwards.
 #[test]
 fn what_comes_after_a_fork_is_nothing_to_a_child_that_is_apart() {

@@ -14,10 +14,15 @@ const CHUNKS_WAIT: Duration = Duration::from_secs(1);
 const ANSWER_BEFORE: Duration = Duration::from_millis(300);
 /// How long it may take afterwards: the kernel asks three times, once a second (`ucast_solicit`, `retrans_time`).
 const ANSWER_AFTER: Duration = Duration::from_secs(4);
-/// How often such a neighbour is asked afterwards; its own host may be busy.
+/// How often such a neighbour is asked afterwards; its own host may be busy. Where the card has taken its link down for a moment a
+/// switch may lead nothing by that port for 30 s (IEEE 802.1D, twice the forward delay), and it is asked until after that.
 const ANSWER_TRIES: usize = 2;
+const ANSWER_TRIES_OF_A_NEW_LINK: usize = 10;
+/// Errors count if they are more at each of so many looks, a second apart: those of a link that was just made pass.
+const ERROR_LOOKS: usize = 3;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
+const LOOK_AT_LINK: Duration = Duration::from_millis(50);
 
 /// Why a binding does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +60,15 @@ impl std::fmt::Display for Reason {
 pub(crate) trait Probed {
     /// It is up, and has a carrier.
     fn has_link(&mut self) -> io::Result<bool>;
+    /// How often its carrier has come or gone.
+    fn carrier_changes(&mut self) -> io::Result<u32>;
     /// Packets that the card has received with errors.
     fn receive_errors(&mut self) -> io::Result<u64>;
     /// Has the kernel ask one of the neighbours that it knows there, always the same one: whether that has answered in time. `None`:
     /// it knows none.
     fn neighbour_answers(&mut self, within: Duration) -> io::Result<Option<bool>>;
-    /// Of the queues without copies: the first one for which the driver has taken no chunks.
+    /// Of the queues without copies: the first one whose driver wants to be woken although it was. It may have no chunks; or it has
+    /// less than its ring could hold (ice), or wants to be woken whenever it is idle (ena), so that alone this says nothing.
     fn queue_without_chunks(&mut self) -> Option<usize>;
     /// A queue is without copies.
     fn without_copies(&mut self) -> bool;
@@ -73,13 +81,14 @@ pub(crate) trait Probed {
 pub(crate) struct Before {
     link: bool,
     answers: bool,
+    carrier_changes: u32,
 }
 
 impl Before {
     pub(crate) fn look(device: &mut impl Probed) -> io::Result<Before> {
         let link = device.has_link()?;
         let answers = link && device.neighbour_answers(ANSWER_BEFORE)? == Some(true);
-        Ok(Before { link, answers })
+        Ok(Before { link, answers, carrier_changes: device.carrier_changes()? })
     }
 }
 
@@ -89,34 +98,67 @@ pub(crate) fn check(before: Before, device: &mut impl Probed) -> io::Result<Resu
         // A driver may take nothing while its card is down.
         return Ok(Ok(()));
     }
+    if !comes_up(device)? {
+        return Ok(Err(Reason::LinkDown));
+    }
+    let mut errors = device.receive_errors()?;
+    let mut waited = Duration::ZERO;
+    let without_chunks = loop {
+        let queue = device.queue_without_chunks();
+        if queue.is_none() || waited >= CHUNKS_WAIT {
+            break queue;
+        }
+        device.wait(LOOK);
+        waited += LOOK;
+    };
+    if before.answers {
+        let (mut answers, mut tries) = (false, 0);
+        // The carrier may go only now, too.
+        while !answers && tries < tries_of(device.carrier_changes()? != before.carrier_changes) {
+            if !comes_up(device)? {
+                return Ok(Err(Reason::LinkDown));
+            }
+            // One that is not known any more says nothing.
+            answers = device.neighbour_answers(ANSWER_AFTER)? != Some(false);
+            tries += 1;
+        }
+        if !answers {
+            return Ok(Err(without_chunks.map_or(Reason::Deaf, |queue| Reason::NoChunks { queue })));
+        }
+    }
+    // With copies the card's buffers are the driver's own, and errors the wire's.
+    if !device.without_copies() {
+        return Ok(Ok(()));
+    }
+    let first = errors;
+    for look in 0..ERROR_LOOKS {
+        let now = device.receive_errors()?;
+        if now <= errors {
+            return Ok(Ok(()));
+        }
+        errors = now;
+        if look + 1 < ERROR_LOOKS {
+            device.wait(Duration::from_secs(1));
+        }
+    }
+    Ok(Err(Reason::ReceiveErrors { more: errors - first }))
+}
+
+fn tries_of(is_new_link: bool) -> usize {
+    if is_new_link { ANSWER_TRIES_OF_A_NEW_LINK } else { ANSWER_TRIES }
+}
+
+/// Waits for the link.
+fn comes_up(device: &mut impl Probed) -> io::Result<bool> {
     let mut waited = Duration::ZERO;
     while !device.has_link()? {
         if waited >= LINK_WAIT {
-            return Ok(Err(Reason::LinkDown));
+            return Ok(false);
         }
-        device.wait(LOOK);
-        waited += LOOK;
+        device.wait(LOOK_AT_LINK);
+        waited += LOOK_AT_LINK;
     }
-    let errors = device.receive_errors()?;
-    let mut waited = Duration::ZERO;
-    while let Some(queue) = device.queue_without_chunks() {
-        if waited >= CHUNKS_WAIT {
-            return Ok(Err(Reason::NoChunks { queue }));
-        }
-        device.wait(LOOK);
-        waited += LOOK;
-    }
-    let mut answers = !before.answers;
-    for _ in 0..ANSWER_TRIES {
-        // One that is not known any more says nothing.
-        answers = answers || device.neighbour_answers(ANSWER_AFTER)? != Some(false);
-    }
-    if !answers {
-        return Ok(Err(Reason::Deaf));
-    }
-    let more = device.receive_errors()?.saturating_sub(errors);
-    // With copies the card's buffers are the driver's own, and errors the wire's.
-    Ok(if more > 0 && device.without_copies() { Err(Reason::ReceiveErrors { more }) } else { Ok(()) })
+    Ok(true)
 }
 
 /// A device of this host, and how it was before anything of ours was on it.
@@ -133,7 +175,7 @@ impl Host {
     /// Looks at it. `None`, which the log says, where the kernel tells nothing.
     pub(crate) fn look(device: &NetDevice) -> Option<Host> {
         let look = || {
-            let before = Before { link: false, answers: false };
+            let before = Before { link: false, answers: false, carrier_changes: 0 };
             let (name, index, netlink) = (device.name.clone(), device.index, Netlink::open([])?);
             let mut host = Host { netlink, name, index, neighbour: None, before };
             host.before = Before::look(&mut Bound { host: &mut host, queues: &mut [] })?;
@@ -173,27 +215,42 @@ impl Probed for Bound<'_> {
         Ok(self.host.netlink.link(self.host.index)?.is_some_and(|link| link.has_carrier))
     }
 
+    fn carrier_changes(&mut self) -> io::Result<u32> {
+        Ok(self.host.netlink.link(self.host.index)?.map_or(0, |link| link.carrier_changes))
+    }
+
     fn receive_errors(&mut self) -> io::Result<u64> {
         Ok(self.host.netlink.link(self.host.index)?.map_or(0, |link| link.receive_errors))
     }
 
     fn neighbour_answers(&mut self, within: Duration) -> io::Result<Option<bool>> {
         let Host { netlink, index, neighbour, .. } = &mut *self.host;
-        if neighbour.is_none() {
-            *neighbour = netlink.neighbours_of(*index)?.into_iter().find(|known| known.may_be_asked);
+        let all = netlink.neighbours_of(*index)?;
+        match neighbour {
+            None => {
+                let mut asked: Vec<Known> = all.into_iter().filter(|known| known.may_be_asked).collect();
+                asked.sort_by_key(|known| !known.has_answered);
+                *neighbour = asked.into_iter().next();
+            }
+            // Its link address may be another one since, or somebody else's word.
+            Some(known) => match all.into_iter().find(|now| now.addr == known.addr) {
+                Some(now) if !now.may_be_asked => return Ok(None),
+                Some(now) => *known = now,
+                None => {}
+            },
         }
         let Some(known) = neighbour else { return Ok(None) };
         netlink.probe_neighbour(*index, known)?;
         let start = Instant::now();
-        loop {
-            let all = netlink.neighbours_of(*index)?;
-            // The kernel has given it up, and its link address with it.
-            let Some(now) = all.iter().find(|now| now.addr == known.addr) else { return Ok(Some(false)) };
-            if now.has_answered || start.elapsed() >= within {
-                return Ok(Some(now.has_answered));
-            }
+        while start.elapsed() < within {
             std::thread::sleep(LOOK);
+            // None: the kernel has given it up, and its link address with it; another try comes at its time.
+            let all = netlink.neighbours_of(*index)?;
+            if all.iter().any(|now| now.addr == known.addr && now.has_answered) {
+                return Ok(Some(true));
+            }
         }
+        Ok(Some(false))
     }
 
     fn queue_without_chunks(&mut self) -> Option<usize> {
@@ -229,6 +286,8 @@ mod tests {
         chunks_after: Vec<Duration>,
         /// What a neighbour does, each time that it is asked.
         answers: Vec<Option<bool>>,
+        /// Its carrier was away for a moment.
+        has_new_link: bool,
         /// Errors at each look.
         errors: Vec<u64>,
         copies: bool,
@@ -240,6 +299,10 @@ mod tests {
     impl Probed for Fake {
         fn has_link(&mut self) -> io::Result<bool> {
             Ok(self.waited >= self.link_after)
+        }
+
+        fn carrier_changes(&mut self) -> io::Result<u32> {
+            Ok(if self.has_new_link { 2 } else { 0 })
         }
 
         fn receive_errors(&mut self) -> io::Result<u64> {
@@ -269,7 +332,7 @@ mod tests {
         }
     }
 
-    const BEFORE: Before = Before { link: true, answers: true };
+    const BEFORE: Before = Before { link: true, answers: true, carrier_changes: 0 };
     const NEVER: Duration = Duration::MAX;
 
     fn held(mut device: Fake) -> Result<(), Reason> {
@@ -286,29 +349,40 @@ mod tests {
         assert_eq!(held(Fake { answers: vec![Some(false), Some(true)], ..Fake::default() }), Ok(()));
         assert_eq!(held(Fake { answers: vec![Some(false), None], ..Fake::default() }), Ok(()));
         assert_eq!(held(Fake { errors: vec![7, 7], ..Fake::default() }), Ok(()), "errors of before");
+        assert_eq!(held(Fake { errors: vec![7, 9, 9], ..Fake::default() }), Ok(()), "errors of a new link");
+        // A switch that waits before it leads anything by a port whose link is new.
+        let answers = [vec![Some(false); 8], vec![Some(true)]].concat();
+        assert_eq!(held(Fake { answers, has_new_link: true, ..Fake::default() }), Ok(()));
+        // Drivers that want to be woken all the time: the neighbour hears and answers.
+        assert_eq!(held(Fake { chunks_after: vec![Duration::ZERO, NEVER], ..Fake::default() }), Ok(()));
         assert_eq!(held(Fake { errors: vec![7, 8], copies: true, ..Fake::default() }), Ok(()), "the wire's");
     }
 
     #[test]
     fn one_that_does_not_is_not() {
         assert_eq!(held(Fake { link_after: NEVER, ..Fake::default() }), Err(Reason::LinkDown));
-        // One dead queue of four: the others' packets say nothing of it.
+        // A queue without chunks, by which the answer would come.
         let mut chunks_after = vec![Duration::ZERO; 4];
         chunks_after[2] = NEVER;
-        assert_eq!(held(Fake { chunks_after, ..Fake::default() }), Err(Reason::NoChunks { queue: 2 }));
-        assert_eq!(held(Fake { answers: vec![Some(false); 2], ..Fake::default() }), Err(Reason::Deaf));
-        assert_eq!(held(Fake { errors: vec![7, 9], ..Fake::default() }), Err(Reason::ReceiveErrors { more: 2 }));
+        let silent = vec![Some(false); 2];
+        let dead = Fake { chunks_after, answers: silent.clone(), ..Fake::default() };
+        assert_eq!(held(dead), Err(Reason::NoChunks { queue: 2 }));
+        assert_eq!(held(Fake { answers: silent, ..Fake::default() }), Err(Reason::Deaf));
+        let silent = vec![Some(false); 10];
+        assert_eq!(held(Fake { answers: silent, has_new_link: true, ..Fake::default() }), Err(Reason::Deaf));
+        let errors = vec![7, 9, 12, 13];
+        assert_eq!(held(Fake { errors, ..Fake::default() }), Err(Reason::ReceiveErrors { more: 6 }));
     }
 
     #[test]
     fn what_was_not_there_before_is_not_missed() {
         let down = Before::look(&mut Fake { link_after: NEVER, ..Fake::default() }).unwrap();
-        assert_eq!(down, Before { link: false, answers: false });
+        assert_eq!(down, Before { link: false, answers: false, carrier_changes: 0 });
         assert_eq!(check(down, &mut Fake { link_after: NEVER, ..Fake::default() }).unwrap(), Ok(()));
         for answer in [Some(false), None] {
             let silent = Fake { answers: vec![answer; 3], ..Fake::default() };
             let before = Before::look(&mut silent.clone()).unwrap();
-            assert_eq!(before, Before { link: true, answers: false });
+            assert_eq!(before, Before { link: true, answers: false, carrier_changes: 0 });
             assert_eq!(check(before, &mut silent.clone()).unwrap(), Ok(()));
         }
         assert_eq!(Before::look(&mut Fake::default()).unwrap(), BEFORE);

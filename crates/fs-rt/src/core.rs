@@ -14,7 +14,7 @@ use crate::runtime::{Control, Shared};
 use crate::source::NewSources;
 use crate::sys::Clock;
 use crate::wakers::{Displaced, Interest, Wakers};
-use fs_core::{Error, ListenerId, Protocol, Stack, TcpId, UdpId};
+use fs_core::{Error, IfaceId, ListenerId, Protocol, Stack, TcpId, UdpId};
 use fs_xdp::UmemPool;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -354,10 +354,12 @@ impl CoreRef {
     }
 
     /// Whether the kernel would send a connection by a device of this runtime: an error is what connect(2) would answer, or says
-    /// that it would leave by another device. Answers are kept until anything changes about routes, rules, addresses or devices.
-    pub fn check_way(&self, from: Option<SocketAddr>, to: SocketAddr) -> io::Result<()> {
+    /// that it would leave by another device. `bound`: the device that the socket is bound to. Answers are kept until anything changes
+    /// about routes, rules, addresses or devices.
+    pub fn check_way(&self, from: Option<SocketAddr>, to: SocketAddr, bound: Option<IfaceId>) -> io::Result<()> {
         let Some(ways) = &self.0.shared.control.ways else { return Ok(()) };
-        match ways.of((from, to), &mut self.0.ways.borrow_mut()) {
+        let bound = bound.map_or(0, |device| ways.index_of(device));
+        match ways.of((from, to, bound), &mut self.0.ways.borrow_mut()) {
             Way::Ours => Ok(()),
             Way::None(errno) => Err(io::Error::from_raw_os_error(errno)),
             Way::Others => Err(io::Error::new(

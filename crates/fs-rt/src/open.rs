@@ -302,7 +302,9 @@ fn open_xdp(builder: &Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut Ope
     let cores = builder.cores.len();
     let mut devices = Vec::with_capacity(builder.devices.len());
     for name in &builder.devices {
-        let before = NetDevice::find(name).ok().and_then(|device| Host::look(&device));
+        // In generic mode nothing of the card is touched.
+        let is_asked = config.mode != fs_xdp::XdpMode::Generic;
+        let before = NetDevice::find(name).ok().filter(|_| is_asked).and_then(|device| Host::look(&device));
         devices.push((attach(name, config, cores)?, before));
     }
     // A core's most: the first ones serve what does not divide evenly.

@@ -115,7 +115,8 @@ impl XdpLink {
         if !self.is_zero_copy() || !self.socket.fill.needs_wakeup() {
             return true;
         }
-        self.wake_fill();
+        // Only a look: an error of a driver that is not ready yet is met again by who receives.
+        let _woken = xsk::kick_rx(self.socket.fd.as_raw_fd());
         !self.socket.fill.needs_wakeup()
     }
 

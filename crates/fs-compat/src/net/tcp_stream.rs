@@ -76,7 +76,7 @@ impl TcpStream {
                 ),
             ));
         }
-        core.check_way(connect.local, connect.remote)?;
+        core.check_way(connect.local, connect.remote, connect.options.device)?;
         let (id, taken) = core.stack(|stack| stack.tcp_connect_with(connect, data)).io()?;
         let lease = lease.map(|lease| lease.for_connection());
         // From here on a cancelled connect closes the socket.

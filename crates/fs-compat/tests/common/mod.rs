@@ -80,17 +80,19 @@ where
     };
     let server_thread = std::thread::spawn(move || servers.run(serve_and_wait));
     let serving = server_handle.clone();
+    let output = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let told = output.clone();
     let driven = clients.run(move |core| {
         let drive = drive(core);
-        let serving = serving.clone();
+        let (serving, told) = (serving.clone(), told.clone());
         async move {
             let output = tokio::time::timeout(Duration::from_secs(30), drive).await;
+            *told.lock().unwrap() = Some(output.expect("the client took longer than 30 s"));
             // The client's end of the link stays open as long as the server may take to end its connections.
             let until = tokio::time::Instant::now() + time;
             while tokio::time::timeout_at(until, alive(&serving)).await.is_ok_and(|alive| alive != 0) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            output
         }
     });
     server_handle.shutdown(time);
@@ -99,6 +101,11 @@ where
         Ok(_) | Err(RunError::Deadline { .. } | RunError::Link { .. }) => {}
         Err(error) => panic!("the server's runtime: {error}"),
     }
-    let output = driven.unwrap().pop().unwrap().expect("the client took longer than 30 s");
-    (output, server_handle.stats().pop().unwrap(), client_handle.stats().pop().unwrap())
+    let output = output.lock().unwrap().take();
+    match driven {
+        // A server that shuts itself down takes the link away as soon as it has no connection any more.
+        Err(RunError::Link { .. }) if output.is_some() => {}
+        ended => drop(ended.unwrap()),
+    }
+    (output.unwrap(), server_handle.stats().pop().unwrap(), client_handle.stats().pop().unwrap())
 }

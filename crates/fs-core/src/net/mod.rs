@@ -161,8 +161,10 @@ impl Net {
 
     /// Looks the way to a destination up again if it is not as of today's routes, or leads nowhere any more.
     pub(crate) fn renew(&mut self, path: &mut PathId, epoch: &mut u8, remote: IpAddr, device: Option<IfaceId>) {
-        let is_stale = self.path(*path).state() == PathState::Stale;
-        if (is_stale || *epoch != self.route_epoch)
+        let is_old = *epoch != self.route_epoch;
+        // The routes that refused the destination do so still.
+        let is_stale = *path != PathId::NOWHERE && self.path(*path).state() == PathState::Stale;
+        if (is_stale || is_old)
             && let Some(found) = self.way_to(remote, device)
         {
             (*path, *epoch) = (found, self.route_epoch);

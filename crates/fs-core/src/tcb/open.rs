@@ -84,11 +84,9 @@ impl Opening<'_> {
         let scaled = tcp.window_scaling && peer.window_scale.is_some();
         let shifts = if scaled { shift | peer.window_scale.unwrap_or(0) << 4 } else { 0 };
         let default_mss = if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 };
-        let most = options
-            .max_segment
-            .unwrap_or(u16::MAX)
-            .min(net.mss_to(path, key.remote_ip(), now))
-            .max(crate::net::MSS_MIN);
+        // Of a way that leads nowhere no size is known: the one that comes later cuts segments if it has to.
+        let of_path = if path == PathId::NOWHERE { u16::MAX } else { net.mss_to(path, key.remote_ip(), now) };
+        let most = options.max_segment.unwrap_or(u16::MAX).min(of_path).max(crate::net::MSS_MIN);
         let mss = peer.mss.unwrap_or(default_mss).clamp(crate::net::MSS_MIN, most);
         let mss = mss - if flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
         let mut rtt = RttEstimator::new();

@@ -2,8 +2,10 @@
 //!
 //! Each of them may accept what waits, so each may map the memory of every client, and who has that sees all that is accepted there
 //! from then on. On the kernel one does not see what another has accepted. So an arena is given to holders of one user only,
-//! or to one process ([`Sharing`]); where others hold the listener and look at it too, its new connections are the kernel's. A
-//! process that may be about to give up its rights, and has closed the listener, has no part in what is accepted afterwards.
+//! or to one process ([`Sharing`]); where others hold the listener and look at it too, its new connections are the kernel's. With
+//! [`Sharing::Process`] one that has closed the listener has no part in what is accepted afterwards, either; else it keeps what it has
+//! mapped: memory of its own for each child of a server that forks for each connection costs more than one user's processes
+//! can hide from each other.
 
 use super::Server;
 use super::arenas::{Acceptor, Opener};
@@ -42,6 +44,13 @@ impl Server {
         if !self.are_apart(first, me) {
             return Ok(());
         }
+        if !self.is_seen_by_others(id, me) {
+            // Those that it was given to are gone, and what they have not accepted is there for whoever comes.
+            if let Some(entry) = self.arenas.get_mut(id) {
+                entry.first_holder = Some(me);
+            }
+            return Ok(());
+        }
         if self.attachments.get(first.attachment).is_some() {
             self.leave_to_kernel(listener, KernelReason::Holders);
         }
@@ -51,6 +60,14 @@ impl Server {
             Some(arena) if !arena.has_accepted() => Ok(()),
             _ => Err(Errno::ACCESS),
         }
+    }
+
+    /// A living process that is apart from `me` has the acceptor's side of an arena.
+    fn is_seen_by_others(&self, id: u32, me: FirstHolder) -> bool {
+        self.attachments.iter().any(|(attachment, entry)| {
+            let other = FirstHolder { uid: entry.who.uid, attachment };
+            entry.is_let_in(id, Side::B) && self.are_apart(other, me)
+        })
     }
 
     /// Nothing new comes by an arena. What is open goes on, and what waits is accepted.
@@ -66,7 +83,13 @@ impl Server {
                 let wanted = wire_listener(listener, of, of.more.options);
                 match (self.arena_of(Opener::Core(core), Acceptor::Listener(listener)), &self.wire) {
                     (Ok((next, memory, _)), Some(wire)) => wire.listen(core, wanted, next, memory),
-                    _ => self.leave_wire(listener),
+                    (next, _) => {
+                        // Who connects from the wire is not to be reset for that.
+                        tracing::warn!(error = ?next.err(), "no new memory for a listener whose holders are apart: it keeps what it has");
+                        if let Some(entry) = self.arenas.get_mut(id) {
+                            (entry.acceptor, entry.is_emptied) = (Some(Acceptor::Listener(listener)), false);
+                        }
+                    }
                 }
             }
             // Who opens there asks anew.
@@ -79,13 +102,14 @@ impl Server {
     }
 
     /// A process lets go of a listener that others hold: what these accept is nothing to it, though it has the memory of clients
-    /// mapped, if it may be about to become somebody else.
+    /// mapped.
     pub(super) fn lets_go(&mut self, me: u32, listener: u32) {
-        let Some(attachment) = self.attachments.get(me) else { return };
+        if self.attachments.get(me).is_none() {
+            return;
+        }
         let is_left =
             self.listeners.get(listener).is_some_and(|listener| listener.holders.iter().any(|&other| other != me));
-        let may_change = attachment.who.uid == 0 || self.config.sharing == Sharing::Process;
-        if is_left && may_change {
+        if is_left && self.config.sharing == Sharing::Process {
             self.empty_those_of(me, listener);
         }
     }

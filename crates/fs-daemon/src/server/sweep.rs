@@ -240,7 +240,7 @@ impl Server {
         let Some(entry) = self.arenas.get(id) else { return false };
         // What waits in an inbox belongs to the listener, whoever has opened it.
         let is_nobodys =
-            || entry.acceptor.is_none() && entry.members.is_empty() && !entry.wire && !self.is_any_shared(id);
+            || entry.listener().is_none() && entry.members.is_empty() && !entry.wire && !self.is_any_shared(id);
         if is_dying && (arena.used() == 0 || is_nobodys()) {
             self.forget_arena(id);
             return false;

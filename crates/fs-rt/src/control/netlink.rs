@@ -82,7 +82,12 @@ impl Netlink {
         self.questions.send(&bytes, 0)?;
         let mut answer = Answer::default();
         loop {
-            let (datagram, _) = self.questions.recv_from_full()?;
+            let datagram = match self.questions.recv_from_full() {
+                Ok((datagram, _)) => datagram,
+                // A handler of the application's; the answer still comes.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
             if parse(&datagram, Some(number), &mut answer)? {
                 return Ok(answer);
             }
@@ -122,6 +127,10 @@ impl Netlink {
         Ok(all.iter().find_map(|message| match message {
             RouteNetlinkMessage::NewLink(link) if link.header.index == device => Some(LinkState {
                 has_carrier: link.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+                carrier_changes: link.attributes.iter().fold(0, |changes, attribute| match attribute {
+                    LinkAttribute::CarrierChanges(changes) => *changes,
+                    _ => changes,
+                }),
                 receive_errors: link.attributes.iter().fold(0, |errors, attribute| match attribute {
                     LinkAttribute::Stats64(stats) => stats.rx_errors,
                     _ => errors,
@@ -210,6 +219,8 @@ pub(crate) struct LinkState {
     pub(crate) has_carrier: bool,
     /// Packets received with errors.
     pub(crate) receive_errors: u64,
+    /// How often its carrier has come or gone.
+    pub(crate) carrier_changes: u32,
 }
 
 /// A message about `addr` on a device.

@@ -1,6 +1,7 @@
 //! Which way the kernel would send a connection: asked of it (RTM_GETROUTE), with all that its routes and rules look at.
 
 use super::netlink::Netlink;
+use fs_core::IfaceId;
 use netlink_packet_core::DefaultNla;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
@@ -142,8 +143,8 @@ pub(crate) struct Ways {
     indexes: Mutex<Vec<u32>>,
 }
 
-/// From and to.
-type Ends = (Option<SocketAddr>, SocketAddr);
+/// From and to, and the device that the socket is bound to; 0: none.
+type Ends = (Option<SocketAddr>, SocketAddr, u32);
 
 /// Answers that a core has had.
 #[derive(Debug, Default)]
@@ -176,18 +177,37 @@ impl Ways {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
+    /// The kernel's number of a device; 0: it has none now.
+    pub(crate) fn index_of(&self, device: IfaceId) -> u32 {
+        let indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        indexes.get(usize::from(device.0)).copied().unwrap_or(0)
+    }
+
     /// Asks, or knows.
     pub(crate) fn of(&self, ends: Ends, known: &mut KnownWays) -> Way {
         let as_of = self.changes.load(Ordering::Acquire);
         if known.as_of != as_of || known.known.len() >= KNOWN_MOST {
             *known = KnownWays { as_of, known: HashMap::new() };
         }
-        *known.known.entry(ends).or_insert_with(|| self.ask(ends))
+        if let Some(way) = known.known.get(&ends) {
+            return *way;
+        }
+        let way = self.ask(ends);
+        // What passes by itself (no memory, a signal) is no answer about routes, and nobody would say that it has passed.
+        let is_verdict = match way {
+            Way::Ours | Way::Others => true,
+            Way::None(errno) => [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL].contains(&errno),
+        };
+        if is_verdict {
+            known.known.insert(ends, way);
+        }
+        way
     }
 
-    fn ask(&self, (from, to): Ends) -> Way {
+    fn ask(&self, (from, to, bound): Ends) -> Way {
         // A link-local address is one of the device that its number names.
         let device = match to {
+            _ if bound != 0 => bound,
             SocketAddr::V6(v6) => SocketAddrV6::scope_id(&v6),
             SocketAddr::V4(_) => 0,
         };
@@ -215,16 +235,16 @@ mod tests {
         let ways = Ways::open(vec![1]).unwrap();
         let mut known = KnownWays::default();
         // What stays in the host has no way by a device.
-        assert_eq!(ways.of((None, to), &mut known), Way::None(libc::ENETUNREACH));
+        assert_eq!(ways.of((None, to, 0), &mut known), Way::None(libc::ENETUNREACH));
         assert_eq!(known.known.len(), 1);
         let flow = Flow { to, from: None, port: 0, uid: 0, mark: 0, device: 0 };
         assert_eq!(Netlink::open([]).unwrap().device_of(flow).unwrap(), 1, "lo");
-        known.known.insert((None, to), Way::Ours);
-        assert_eq!(ways.of((None, to), &mut known), Way::Ours, "it is not asked twice");
+        known.known.insert((None, to, 0), Way::Ours);
+        assert_eq!(ways.of((None, to, 0), &mut known), Way::Ours, "it is not asked twice");
         ways.changed([1].into_iter());
-        assert_eq!(ways.of((None, to), &mut known), Way::None(libc::ENETUNREACH), "but after a change");
+        assert_eq!(ways.of((None, to, 0), &mut known), Way::None(libc::ENETUNREACH), "but after a change");
         for port in 0..KNOWN_MOST as u16 + 9 {
-            ways.of((None, SocketAddr::new(to.ip(), port)), &mut known);
+            ways.of((None, SocketAddr::new(to.ip(), port), 0), &mut known);
         }
         assert!(known.known.len() <= KNOWN_MOST);
     }

@@ -521,7 +521,8 @@ impl<P: FramePool> Stack<P> {
                     // The timestamp that it echoes is none of this core's.
                     limits.record_stray();
                 }
-                if !limits.may_ask(config.tcp.challenge_acks, *now) {
+                // Where it came in: what another core asks about is within that one's bound.
+                if hops == 0 && !limits.may_ask(config.tcp.challenge_acks, *now) {
                     return Err(TooMany);
                 }
                 (to, &mut stats.packets_asked)

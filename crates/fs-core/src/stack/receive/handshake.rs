@@ -524,10 +524,10 @@ impl<P: FramePool> Stack<P> {
         if tcb.device().is_some() {
             self.net.note_bound();
         }
-        let path = self.net.path_to(key.remote_ip(), tcb.device());
+        let path = self.net.way_to(key.remote_ip(), tcb.device());
         let hash = self.hasher.hash(Protocol::Tcp, &key);
         let listener = self.listeners.find(key.local_ip(), key.local_port());
-        let slot = path.ok().and_then(|path| {
+        let slot = path.and_then(|path| {
             self.slots.insert(|generation| {
                 tcb.set_generation(generation);
                 tcb.path = path;
