@@ -170,7 +170,21 @@ static void low_water(void) {
     put(s, "0123456789", 10);
     await_bytes(c, 10);
     await_asleep(tid);
+    /* The reader has left them where they are. */
+    int unread = -1;
+    MUST(ioctl(c, FIONREAD, &unread));
+    say("unread %d", unread);
     put(s, "0123456789", 10);
+    pthread_join(thread, NULL);
+    say("read %d", got);
+    /* What is there when the time is over is enough. */
+    struct timeval limit = {1, 0};
+    MUST(setsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    reader = 0;
+    MUST(pthread_create(&thread, NULL, reads, NULL));
+    while (!(tid = __atomic_load_n(&reader, __ATOMIC_SEQ_CST))) usleep(1000);
+    await_asleep(tid);
+    put(s, "0123", 4);
     pthread_join(thread, NULL);
     say("read %d", got);
     /* What ends comes, however little. */

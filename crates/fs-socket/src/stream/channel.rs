@@ -107,9 +107,15 @@ impl Patience {
                 how.slice = CANCEL_SLICE;
             }
             match channel.wait(interest, how) {
+                WaitEnd::Ready if self.is_early(channel, interest) => {}
                 WaitEnd::Ready => return Ok(()),
+                // What has come by then is enough.
+                WaitEnd::TimedOut if self.has_few(channel, interest) => return Ok(()),
                 WaitEnd::TimedOut => return Err(Errno::AGAIN),
-                WaitEnd::Interrupted => self.interrupted()?,
+                WaitEnd::Interrupted => match self.interrupted() {
+                    Err(_) if self.has_few(channel, interest) => return Ok(()),
+                    ended => ended?,
+                },
                 WaitEnd::Slice => {
                     if let Some(attachment) = process::current() {
                         attachment.check();
@@ -127,14 +133,26 @@ impl Patience {
                     } else if !matches!(interest, Interest::More(_))
                         && let Some(slept) = poll::sleep_on_channel(channel, interest, how.deadline)
                     {
-                        return match slept {
-                            Err(errno) => self.interrupted_by(errno),
-                            Ok(()) => Ok(()),
-                        };
+                        match slept {
+                            Err(errno) => return self.interrupted_by(errno),
+                            Ok(()) if self.is_early(channel, interest) => {}
+                            Ok(()) => return Ok(()),
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// Woken by fewer bytes than SO_RCVLOWAT, which whoever sends does not know: they stay where they are until there are enough
+    /// (tcp_data_ready() of the kernel wakes nobody before).
+    fn is_early(&self, channel: &Channel<'static>, interest: Interest) -> bool {
+        !self.moved && interest == Interest::Read && channel.rcvlowat() > 1 && !channel.is_ready(interest)
+    }
+
+    /// Bytes are there, fewer than SO_RCVLOWAT.
+    fn has_few(&self, channel: &Channel<'static>, interest: Interest) -> bool {
+        self.is_early(channel, interest) && channel.queued_to_mark() != 0
     }
 
     /// Waits for more than `seen` unread bytes (MSG_PEEK with MSG_WAITALL, which leaves the bytes where they are).
