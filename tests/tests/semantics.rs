@@ -23,9 +23,12 @@ struct Outcome {
 
 impl Outcome {
     /// Takes in what a case showed under preload, `whereabouts` in the error.
-    fn compare(&mut self, case: &Case, whereabouts: &str, kernel: &Observed, ours: &Observed) {
+    fn compare(&mut self, case: &Case, whereabouts: &str, kernels: &[Observed], ours: &Observed) {
         let why = ACCEPTED.iter().find_map(|(name, why)| (*name == case.name).then_some(why));
-        match (difference(kernel, ours), why) {
+        let differences: Vec<_> = kernels.iter().map(|kernel| difference(kernel, ours)).collect();
+        let is_equal = differences.iter().any(Option::is_none);
+        let how = if is_equal { None } else { differences.into_iter().next().flatten() };
+        match (how, why) {
             (None, None) => self.equal += 1,
             (Some(_), Some(why)) => {
                 println!("{}, {whereabouts}: differs, accepted: {why}", case.name);
@@ -43,15 +46,28 @@ impl Outcome {
     }
 }
 
-/// The kernel's answer. A case that it answers in two ways says nothing about us, and is an error.
-fn kernels(lab: &Lab, program: &Semantics, case: &Case) -> Result<Observed> {
-    let answer = || program.on_kernel(lab, Ns::Client, case);
-    let (once, twice) = (answer()?, answer()?);
-    let how = difference(&once, &twice);
-    ensure!(how.is_none(), "{} is not the same twice on the kernel:\n{}", case.name, how.unwrap_or_default());
-    let died = once.iter().find(|line| ["DIED", "ENDED", "STILL RAN"].iter().any(|end| line.starts_with(end)));
-    ensure!(died.is_none(), "{} on the kernel: {died:?}", case.name);
-    Ok(once)
+/// How often the kernel is asked about a case that it has answered in two ways.
+const ASKED: usize = 8;
+
+/// The kernel's answers: one, or all that were seen of a case that the clock of a busy machine decides.
+fn kernels(lab: &Lab, program: &Semantics, case: &Case) -> Result<Vec<Observed>> {
+    let mut answers: Vec<Observed> = Vec::new();
+    for asked in 1..=ASKED {
+        let answer = program.on_kernel(lab, Ns::Client, case)?;
+        let died = answer.iter().find(|line| ["DIED", "ENDED", "STILL RAN"].iter().any(|end| line.starts_with(end)));
+        ensure!(died.is_none(), "{} on the kernel: {died:?}", case.name);
+        if !answers.iter().any(|known| difference(known, &answer).is_none()) {
+            answers.push(answer);
+        }
+        if asked == 2 && answers.len() == 1 {
+            break;
+        }
+    }
+    if let [first, second, ..] = &answers[..] {
+        let how = difference(first, second).unwrap_or_default();
+        println!("{}: {} answers of the kernel:\n{how}", case.name, answers.len());
+    }
+    Ok(answers)
 }
 
 /// Each case twice on the kernel, and under preload in a namespace with a loopback device and in one where it is down: there nothing
@@ -78,7 +94,7 @@ fn preloaded_calls_answer_as_the_kernel_does() -> Result<()> {
         let (kernel, here, there) = thread::scope(|scope| {
             let here = scope.spawn(|| preloaded(&with_lo));
             let there = scope.spawn(|| preloaded(&without_lo));
-            let kernel: Result<Vec<Observed>> = cases.iter().map(|case| kernels(lab, &program, case)).collect();
+            let kernel: Result<Vec<Vec<Observed>>> = cases.iter().map(|case| kernels(lab, &program, case)).collect();
             let end = |run: thread::ScopedJoinHandle<'_, _>| run.join().unwrap_or_else(|_| bail!("a run has panicked"));
             (kernel, end(here), end(there))
         });
