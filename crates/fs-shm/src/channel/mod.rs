@@ -224,6 +224,11 @@ impl<'a> Channel<'a> {
         self.locks().rcvlowat.load(Relaxed).max(1) as usize
     }
 
+    /// The peer has more bytes than there is room for: no more come before some are read.
+    pub fn peer_wants_room(&self) -> bool {
+        self.rx().rare.want_space.load(SeqCst) != 0
+    }
+
     /// The peer has said that nothing more comes (FIN); bytes may be unread still.
     pub fn has_ended(&self) -> bool {
         self.rx().rare.fin.load(Acquire) != 0

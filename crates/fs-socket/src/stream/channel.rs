@@ -107,7 +107,8 @@ impl Patience {
                 how.slice = CANCEL_SLICE;
             }
             match channel.wait(interest, how) {
-                WaitEnd::Ready if self.is_early(channel, interest) => {}
+                // In slices: see below.
+                WaitEnd::Ready if self.is_early(channel, interest) => how.ends = None,
                 WaitEnd::Ready => return Ok(()),
                 // What has come by then is enough.
                 WaitEnd::TimedOut if self.has_few(channel, interest) => return Ok(()),
@@ -116,6 +117,8 @@ impl Patience {
                     Err(_) if self.has_few(channel, interest) => return Ok(()),
                     ended => ended?,
                 },
+                // There may be no room for as many as are waited for, which the peer says only when it is full.
+                WaitEnd::Slice if self.has_few(channel, interest) => return Ok(()),
                 WaitEnd::Slice => {
                     if let Some(attachment) = process::current() {
                         attachment.check();
@@ -145,9 +148,13 @@ impl Patience {
     }
 
     /// Woken by fewer bytes than SO_RCVLOWAT, which whoever sends does not know: they stay where they are until there are enough
-    /// (tcp_data_ready() of the kernel wakes nobody before).
+    /// or as many as there is room for (tcp_epollin_ready() of the kernel: the window is about to close).
     fn is_early(&self, channel: &Channel<'static>, interest: Interest) -> bool {
-        !self.moved && interest == Interest::Read && channel.rcvlowat() > 1 && !channel.is_ready(interest)
+        !self.moved
+            && interest == Interest::Read
+            && channel.rcvlowat() > 1
+            && !channel.is_ready(interest)
+            && !channel.peer_wants_room()
     }
 
     /// Bytes are there, fewer than SO_RCVLOWAT.
