@@ -194,6 +194,28 @@ static void low_water(void) {
     CALL(recv(c, text, sizeof text, 0));
 }
 
+static void *sends_all(void *unused) {
+    (void)unused;
+    static char block[300000];
+    put(s, block, sizeof block);
+    return NULL;
+}
+
+/* More than there is room for: what is there is read before it is enough. */
+static void low_water_full(void) {
+    static char text[300000];
+    pthread_t thread;
+    size_t all = 0;
+    begin(EPOLLIN);
+    set_int(c, SOL_SOCKET, SO_RCVBUF, 4096);
+    set_int(s, SOL_SOCKET, SO_SNDBUF, 4096);
+    set_int(c, SOL_SOCKET, SO_RCVLOWAT, 200000);
+    MUST(pthread_create(&thread, NULL, sends_all, NULL));
+    while (all < sizeof text) all += MUST(recv(c, text, sizeof text - all, 0));
+    pthread_join(thread, NULL);
+    say("read %zu", all);
+}
+
 const struct test edge_cases[] = {{"edge_out_only", out_only, false},   {"edge_in_only", in_only, false},
                                   {"edge_hangup_only", hangup_only, false}, {"edge_by_option", by_option, false},
-                                  {"edge_low_water", low_water, false}, {NULL, NULL, false}};
+                                  {"edge_low_water", low_water, false}, {"edge_low_water_full", low_water_full, false}, {NULL, NULL, false}};

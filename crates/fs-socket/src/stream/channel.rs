@@ -102,13 +102,16 @@ impl Patience {
                 // One that came before the sleep does not interrupt that.
                 return Err(Errno::INTR);
             }
+            // No more come before these are read (tcp_epollin_ready() of the kernel: the window is about to close).
+            if self.has_few(channel, interest) && channel.peer_wants_room() {
+                return Ok(());
+            }
             let cancels = CANCELS.load(Relaxed);
             if cancels {
                 how.slice = CANCEL_SLICE;
             }
             match channel.wait(interest, how) {
-                // In slices: see below.
-                WaitEnd::Ready if self.is_early(channel, interest) => how.ends = None,
+                WaitEnd::Ready if self.is_early(channel, interest) => {}
                 WaitEnd::Ready => return Ok(()),
                 // What has come by then is enough.
                 WaitEnd::TimedOut if self.has_few(channel, interest) => return Ok(()),
@@ -117,7 +120,7 @@ impl Patience {
                     Err(_) if self.has_few(channel, interest) => return Ok(()),
                     ended => ended?,
                 },
-                // There may be no room for as many as are waited for, which the peer says only when it is full.
+                // The peer may have become full since it rang, which it tells nobody.
                 WaitEnd::Slice if self.has_few(channel, interest) => return Ok(()),
                 WaitEnd::Slice => {
                     if let Some(attachment) = process::current() {
@@ -131,7 +134,7 @@ impl Patience {
                     }
                     // Where a signal ends the call, handlers with SA_RESTART or not, futex_waitv(2) would not do, but poll(2).
                     // It would not sleep where bytes are there, but not enough: that goes on in slices.
-                    if self.timeout == 0 && !self.moved {
+                    if self.timeout == 0 && !self.moved && channel.rcvlowat() <= 1 {
                         how.ends = process::current().map(Attachment::ends);
                     } else if !matches!(interest, Interest::More(_))
                         && let Some(slept) = poll::sleep_on_channel(channel, interest, how.deadline)
@@ -148,13 +151,9 @@ impl Patience {
     }
 
     /// Woken by fewer bytes than SO_RCVLOWAT, which whoever sends does not know: they stay where they are until there are enough
-    /// or as many as there is room for (tcp_epollin_ready() of the kernel: the window is about to close).
+    /// (tcp_data_ready() of the kernel wakes nobody before).
     fn is_early(&self, channel: &Channel<'static>, interest: Interest) -> bool {
-        !self.moved
-            && interest == Interest::Read
-            && channel.rcvlowat() > 1
-            && !channel.is_ready(interest)
-            && !channel.peer_wants_room()
+        !self.moved && interest == Interest::Read && channel.rcvlowat() > 1 && !channel.is_ready(interest)
     }
 
     /// Bytes are there, fewer than SO_RCVLOWAT.

@@ -299,6 +299,9 @@ fn recv_more(
         patience.moved(if total == 0 { 1 } else { bytes });
         let waited = if how.peek && bytes != 0 {
             patience.wait_for_more(channel, seen)
+        } else if bytes != 0 && channel.rcvlowat() > 1 {
+            // What is there is taken as it comes, until it is enough.
+            patience.wait(channel, Interest::More(0))
         } else {
             patience.wait(channel, Interest::Read)
         };
