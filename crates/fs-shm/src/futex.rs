@@ -58,35 +58,6 @@ pub(crate) fn wait_any(words: [(&AtomicU32, u32); 3], timeout: Duration) -> Opti
     }
 }
 
-/// What ended a sleep in which it matters who was woken.
-pub(crate) enum Slept {
-    /// This sleeper was woken.
-    Woken,
-    /// The word had changed already.
-    Moved,
-    /// The time is over.
-    Timeout,
-    /// A signal handler ran.
-    Signal,
-}
-
-/// As [`wait`]. Those who sleep are woken in the order in which they came ([`wake_one`]).
-pub(crate) fn sleep(word: &AtomicU32, seen: u32, timeout: Duration) -> Slept {
-    let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX).min(i64::from(i32::MAX));
-    let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    match futex::wait(word, futex::Flags::empty(), seen, Some(&timeout)) {
-        Ok(()) => Slept::Woken,
-        Err(Errno::TIMEDOUT) => Slept::Timeout,
-        Err(Errno::INTR) => Slept::Signal,
-        Err(_) => Slept::Moved,
-    }
-}
-
-/// Wakes the one that has slept longest on `word`; whether there was one.
-pub(crate) fn wake_one(word: &AtomicU32) -> bool {
-    futex::wake(word, futex::Flags::empty(), 1).is_ok_and(|woken| woken != 0)
-}
-
 /// Wakes all who sleep on `word`.
 pub(crate) fn wake_all(word: &AtomicU32) {
     // Fails only for an address that is not mapped, and `word` is a reference.

@@ -293,23 +293,28 @@ impl Drop for Waiting {
 }
 
 /// A place among those who sleep in accept.
-struct Place(&'static Sleepers, Option<Note>);
+struct Place(&'static Sleepers, usize, Option<Note>);
 
 impl Place {
     /// `None`: it sleeps on the poller, in no order.
     fn of(listener: &Listener) -> Option<Self> {
         // As for `Waiting`.
         let _section = signals::Section::begin();
-        let sleepers = listener.sleepers.load().filter(|sleepers| sleepers.join())?;
-        Some(Place(sleepers, Some(Note::new(Held::Place(sleepers)))))
+        let sleepers = listener.sleepers.load()?;
+        let place = sleepers.join()?;
+        Some(Place(sleepers, place, Some(Note::new(Held::Place(sleepers, place)))))
+    }
+
+    fn is_first(&self) -> bool {
+        self.0.is_first(self.1)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let _section = signals::Section::begin();
-        self.1 = None;
-        self.0.leave();
+        self.2 = None;
+        self.0.leave(self.1);
     }
 }
 
@@ -382,7 +387,10 @@ fn wait(
     let attachment = process::current();
     let announced = listener.id.load(Acquire) != 0;
     // What comes is for who has slept longer.
-    let is_behind = listener.sleepers.load().is_some_and(Sleepers::is_taken);
+    let is_behind = match place.as_ref() {
+        Some(place) => !place.is_first(),
+        None => listener.sleepers.load().is_some_and(Sleepers::is_taken),
+    };
     if announced && !is_behind && listener.count.load(Relaxed) != 0 {
         // As long as it has paid lately: who connects may need the CPU that we look with.
         if listener.spin.look(None, None, || listener.pending()) {
@@ -398,8 +406,8 @@ fn wait(
     } else if place.is_none() {
         *place = Place::of(listener);
     }
-    let before = place.as_ref().map(|place| place.0).filter(|sleepers| !sleepers.enter());
-    let long = if is_told { Long::begin(listener, socket, fd, before.is_some()) } else { None };
+    let behind = place.as_ref().filter(|place| !place.is_first());
+    let long = if is_told { Long::begin(listener, socket, fd, behind.is_some()) } else { None };
     let mut slice = if long.is_some() { LONG } else { SLICE };
     if let Some(deadline) = patience.deadline() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -428,12 +436,12 @@ fn wait(
         };
     };
     listener.enter_placeholder(&poller, fd);
-    if let Some(sleepers) = before {
+    if let Some(Place(sleepers, mine, _)) = behind {
         // It is the first whom the daemon's end is told, and who tells the next one by leaving.
         // What the first has been told of and has not taken, too.
         let is_left =
             || listener.pending() || listener.is_behind() || poll::is_readable(poller.fd) || poll::is_readable(fd);
-        let turn = sleepers.wait(slice, is_left);
+        let turn = sleepers.wait(*mine, slice, is_left);
         drop(long);
         return match turn {
             Turn::First | Turn::Look => after_sleep(true, patience).map(|()| Woke::Other),

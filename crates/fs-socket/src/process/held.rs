@@ -32,7 +32,7 @@ pub(crate) enum Held {
     /// A wait in accept.
     Accepts(&'static listen::Listener),
     /// A place in the order of those who sleep in accept.
-    Place(&'static Sleepers),
+    Place(&'static Sleepers, usize),
     /// A poller, and with it lanes.
     Poller(process::Poller),
     /// The number of an accept that waits.
@@ -109,7 +109,7 @@ pub fn jumped() {
                 count.fetch_sub(1, SeqCst);
             }
             Held::Accepts(listener) => listener.waits_no_more(),
-            Held::Place(sleepers) => sleepers.leave(),
+            Held::Place(sleepers, place) => sleepers.leave(place),
             Held::Poller(poller) => poll::abandon(poller),
             Held::Number(number) => listen::number::let_go(number),
         }
