@@ -37,6 +37,7 @@ pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
         Kind::Channel => return Some(connect::bind(fd, socket, address)),
         // Refused once, or the kernel's for another reason: what has the port may be ours all the same.
         Kind::Kernel => return Some(ports::bind(fd, address)),
+        Kind::Internal => return Some(Err(Errno::BADF)),
         _ => return None,
     }
     Some(ports::bind(fd, address).inspect(|()| {
@@ -60,7 +61,8 @@ pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
     match socket.kind() {
         Kind::Fresh | Kind::Listener => {}
         Kind::Channel => return Some(Err(Errno::INVAL)),
-        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
+        Kind::Internal => return Some(Err(Errno::BADF)),
+        Kind::Free | Kind::Kernel | Kind::Epoll => return None,
     }
     if let Err(errno) = call::listen(fd, backlog) {
         return Some(Err(errno));

@@ -159,7 +159,8 @@ pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
     let socket = table::find(fd)?;
     match socket.kind() {
         Kind::Fresh | Kind::Channel | Kind::Listener => {}
-        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
+        Kind::Internal => return Some(Err(Errno::BADF)),
+        Kind::Free | Kind::Kernel | Kind::Epoll => return None,
     }
     if socket.kind() == Kind::Channel && (level, name) == (SOL_TCP, tcp::FASTOPEN_CONNECT) {
         // Only before a connection is made.

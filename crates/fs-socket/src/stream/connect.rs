@@ -94,7 +94,8 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
             socket.status_of(fd);
             fresh(fd, socket.unheld(), address)
         }
-        Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll | Kind::Internal => None,
+        Kind::Internal => Some(Err(Errno::BADF)),
+        Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll => None,
     }
 }
 
@@ -447,6 +448,7 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             poll::kernel_changes();
             None
         }
-        Kind::Free | Kind::Epoll | Kind::Internal => None,
+        Kind::Internal => Some(Err(Errno::BADF)),
+        Kind::Free | Kind::Epoll => None,
     }
 }
