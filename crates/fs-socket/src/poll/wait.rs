@@ -249,7 +249,18 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
         // All was reported, and what is level-triggered is at the end of the kernel's list since.
         inner.quiet = before;
     }
-    let got = strip(inner, &mut events[..got]);
+    let mut left = strip(inner, &mut events[..got]);
+    if left < got && got == events.len() {
+        // A kick had the place of an event.
+        let more = kernel::epoll_wait(inner.number, &mut events[left..], Some(Duration::ZERO), None).unwrap_or(0);
+        let events = without_kicks(&mut events[left..left + more]);
+        if events < more {
+            // The next one, which is for another thread.
+            inner.rearm_kick(super::set::MOD);
+        }
+        left += events;
+    }
+    let got = left;
     inner.delivered(&events[..got]);
     inner.busy = got > 0;
     Ok(got)
