@@ -1,5 +1,6 @@
 # demo   a proxy on AF_XDP beside the same proxy on kernel sockets, with a report (two minutes)
 # test   everything: unit, model, simulation, link and lab tests
+# check  what every change has to pass before it lands: scripts, unsafe code, packages, clippy, rustdoc, public items
 # bench  in memory, shared memory, veth, unmodified programs, each with a peer measured in the same run; QUICK=1 for a short one
 # experiments  those of the papers: docs/EXPERIMENTS.md is written; QUICK=1 for a short run at small sizes (root)
 # soak   simulated worlds from random seeds for SECONDS (60), every scenario in turn; a failure prints how to replay it
@@ -15,13 +16,16 @@
 # deb-test  the same in clean roots of Debian 12 and 13 under systemd (root; the first time debootstrap loads them)
 # build  the examples, optimised
 
-.PHONY: demo test bench experiments soak fuzz differ lifetimes compat vm deb deb-test build
+.PHONY: demo test check bench experiments soak fuzz differ lifetimes compat vm deb deb-test build
 
 demo:
 	@lab/demo
 
 test:
 	@lab/test
+
+check:
+	@lab/test source package clippy doc api
 
 bench:
 	@lab/bench $(if $(QUICK),--quick)
