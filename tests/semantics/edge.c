@@ -201,8 +201,8 @@ static void *sends_all(void *unused) {
     return NULL;
 }
 
-/* More than there is room for: what is there is read before it is enough. */
-static void low_water_full(void) {
+/* More than there is room for: what is there is read before it is enough; also behind an urgent byte, which no read has. */
+static void low_water_beyond(bool urgent) {
     static char text[300000];
     pthread_t thread;
     size_t all = 0;
@@ -210,12 +210,18 @@ static void low_water_full(void) {
     set_int(c, SOL_SOCKET, SO_RCVBUF, 4096);
     set_int(s, SOL_SOCKET, SO_SNDBUF, 4096);
     set_int(c, SOL_SOCKET, SO_RCVLOWAT, 200000);
+    if (urgent) MUST(send(s, "!", 1, MSG_OOB));
     MUST(pthread_create(&thread, NULL, sends_all, NULL));
     while (all < sizeof text) all += MUST(recv(c, text, sizeof text - all, 0));
     pthread_join(thread, NULL);
     say("read %zu", all);
 }
 
+static void low_water_full(void) { low_water_beyond(false); }
+
+static void low_water_urgent(void) { low_water_beyond(true); }
+
 const struct test edge_cases[] = {{"edge_out_only", out_only, false},   {"edge_in_only", in_only, false},
                                   {"edge_hangup_only", hangup_only, false}, {"edge_by_option", by_option, false},
-                                  {"edge_low_water", low_water, false}, {"edge_low_water_full", low_water_full, false}, {NULL, NULL, false}};
+                                  {"edge_low_water", low_water, false}, {"edge_low_water_full", low_water_full, false},
+                                  {"edge_low_water_urgent", low_water_urgent, false}, {NULL, NULL, false}};

@@ -58,10 +58,10 @@ pub(crate) fn wait_any(words: [(&AtomicU32, u32); 3], timeout: Duration) -> Opti
     }
 }
 
-/// Wakes all who sleep on `word`.
-pub(crate) fn wake_all(word: &AtomicU32) {
+/// Wakes all who sleep on `word`; whether there was one. (A stopped thread does not sleep.)
+pub(crate) fn wake_all(word: &AtomicU32) -> bool {
     // Fails only for an address that is not mapped, and `word` is a reference.
-    let _woken = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+    futex::wake(word, futex::Flags::empty(), i32::MAX as u32).is_ok_and(|woken| woken != 0)
 }
 
 /// About 60 µs, for those who wait for a lock whose holder is not running.

@@ -9,8 +9,8 @@
 //! after those sleeps on the poller.
 //!
 //! Nothing but the order depends on it: whoever is in doubt may sleep on the poller as well. So the first may be stopped
-//! (SIGSTOP) or dead: the others look now and then whether something waits that the first does not take, and give it a new
-//! ticket then. The daemon takes a dead process's places away ([`Sleepers::release_dead`]).
+//! (SIGSTOP) or dead: the others look now and then whether something waits that the first does not take, and take its ticket
+//! from it then. The daemon takes a dead process's places away ([`Sleepers::release_dead`]).
 //!
 //! The memory is the daemon's, which gives it to who holds the listener, with the poller.
 
@@ -38,7 +38,7 @@ const MOST: usize = 8;
 struct Place {
     /// attachment id << 32 | thread number, as in the word of a lock ([`crate::holder`]); 0: free.
     whose: AtomicU64,
-    /// 0: none yet, or no more.
+    /// 0: none: its sleeper is in no order, and sleeps on the poller.
     ticket: AtomicU64,
     /// What the sleeper sleeps on. Changes whenever it has to look.
     bell: AtomicU32,
@@ -57,12 +57,19 @@ pub(crate) struct Places {
 
 /// How often a sleeper looks whether the first is stopped: at first, and when for long it was not. Longer: connections wait
 /// longer behind one that is stopped. Shorter: idle servers use their CPU.
-const LOOK: Duration = Duration::from_millis(50);
+pub const LOOK: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_secs(5);
 /// The same for those that have others before them, beside the first.
 const LOOK_BEHIND: Duration = Duration::from_secs(10);
 /// Something waits: how long the first has for it. Shorter: on a busy machine one that was woken loses its place.
 const GRACE: Duration = Duration::from_millis(10);
+
+/// A thread's place.
+#[derive(Clone, Copy, Debug)]
+pub struct Mine {
+    place: usize,
+    whose: u64,
+}
 
 /// How a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,91 +138,99 @@ impl Sleepers {
 
     /// A thread is about to sleep: its place, which it has to [`Sleepers::leave`]. `None`: so many have one already that it sleeps
     /// on the poller beside the first.
-    pub fn join(&self) -> Option<usize> {
-        let (places, me) = (self.places(), holder::me());
-        let mine = places.all.iter().position(|place| {
-            place.whose.load(Relaxed) == 0 && place.whose.compare_exchange(0, me, SeqCst, SeqCst).is_ok()
+    pub fn join(&self) -> Option<Mine> {
+        let (places, whose) = (self.places(), holder::me());
+        let place = places.all.iter().position(|place| {
+            place.whose.load(Relaxed) == 0 && place.whose.compare_exchange(0, whose, SeqCst, SeqCst).is_ok()
         })?;
-        places.all[mine].ticket.store(self.draw(), SeqCst);
-        Some(mine)
+        let ticket = places.drawn.fetch_add(1, SeqCst).wrapping_add(1);
+        places.all[place].ticket.store(ticket, SeqCst);
+        Some(Mine { place, whose })
     }
 
     /// Nobody is before this place: its thread sleeps on the poller.
-    pub fn is_first(&self, mine: usize) -> bool {
+    pub fn is_first(&self, mine: Mine) -> bool {
         self.before(mine).is_none()
     }
 
     /// Somebody sleeps, before who comes now.
     pub fn is_taken(&self) -> bool {
         let all = &self.places().all;
-        all.iter().any(|place| place.ticket.load(Relaxed) != 0)
-            && all.iter().any(|place| place.whose.load(Relaxed) == 0)
+        all.iter().any(|place| place.ticket().is_some()) && all.iter().any(|place| place.whose.load(Relaxed) == 0)
     }
 
-    /// Waits to be the first, at most this long. `is_left`: whether something is there that the first has not taken.
-    pub fn wait(&self, mine: usize, most: Duration, is_left: impl Fn() -> bool) -> Turn {
-        let Some(place) = self.places().all.get(mine) else { return Turn::First };
+    /// Waits to be the first, at most this long. `look`: when it looks whether the first is stopped, [`LOOK`] for a thread that
+    /// begins to sleep; it is given on to its next wait. `is_left`: whether something is there that the first has not taken.
+    pub fn wait(&self, mine: Mine, most: Duration, look: &mut Duration, is_left: impl Fn() -> bool) -> Turn {
+        let Some(place) = self.places().all.get(mine.place) else { return Turn::First };
         let end = Instant::now().checked_add(most);
-        let (mut look, mut late) = (LOOK, 0);
+        let mut late = None;
         loop {
             let seen = place.bell.load(SeqCst);
             let Some((first, ticket, others)) = self.before(mine) else { return Turn::First };
-            if late == ticket && is_left() {
-                // It is behind all others now. Unless it has left.
-                if first.ticket.compare_exchange(ticket, self.draw(), SeqCst, SeqCst).is_ok() {
-                    self.wake_first();
-                }
-                late = 0;
-                continue;
-            }
             let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Turn::Over;
             }
-            match futex::wait(&place.bell, seen, look.min(left)) {
+            let next = if late.is_some() { GRACE } else { *look };
+            match futex::wait(&place.bell, seen, next.min(left)) {
                 futex::Woken::Wake if self.is_first(mine) => return Turn::First,
                 futex::Woken::Wake => return Turn::Look,
-                futex::Woken::Timeout if is_left() => (late, look) = (ticket, GRACE),
+                futex::Woken::Signal => return Turn::Signal,
+                // Who has called looks itself.
+                futex::Woken::Timeout if left <= next => return Turn::Over,
+                futex::Woken::Timeout if is_left() => {
+                    if late.replace(ticket) == Some(ticket) {
+                        late = None;
+                        // It may have left meanwhile.
+                        let _ = first.ticket.compare_exchange(ticket, 0, SeqCst, SeqCst);
+                        self.wake_first(place);
+                    }
+                }
                 futex::Woken::Timeout => {
                     let idle = if others == 0 { LOOK_IDLE } else { LOOK_BEHIND };
-                    (late, look) = (0, (look.max(LOOK) * 4).min(idle));
+                    (late, *look) = (None, (*look * 4).min(idle));
                 }
-                futex::Woken::Signal => return Turn::Signal,
             }
         }
     }
 
     /// This thread sleeps no more.
-    pub fn leave(&self, mine: usize) {
-        let Some(place) = self.places().all.get(mine) else { return };
-        // Else it was taken for dead.
-        if place.whose.load(SeqCst) == holder::me() {
-            place.free();
-            self.wake_first();
+    pub fn leave(&self, mine: Mine) {
+        let Some(place) = self.places().all.get(mine.place) else { return };
+        let was_first = self.is_first(mine);
+        if place.free(mine.whose) && was_first {
+            self.wake_first(place);
         }
     }
 
     /// Ends all waits: [`Turn::Look`].
     pub fn wake_all(&self) {
-        self.places().all.iter().for_each(Place::wake);
+        for place in &self.places().all {
+            place.wake();
+        }
     }
 
     /// Takes their places from the threads of an attachment that are gone (the daemon).
     pub fn release_dead(&self, attachment: u32) {
-        let dead = self.places().all.iter().filter(|place| holder::is_of(&place.whose, attachment));
-        if dead.map(Place::free).count() != 0 {
-            self.wake_first();
+        let all = &self.places().all;
+        let first = all.iter().filter_map(Place::ticket).min();
+        for place in all.iter().filter(|place| holder::is_of(&place.whose, attachment)) {
+            let was_first = first.is_some() && place.ticket() == first;
+            if place.free(place.whose.load(SeqCst)) && was_first {
+                self.wake_first(place);
+            }
         }
     }
 
-    /// The first of those before a place, its ticket, and how many are between the two.
-    fn before(&self, mine: usize) -> Option<(&Place, u64, usize)> {
+    /// The first of those before a place, its ticket, and how many are between the two. Whose ticket was taken is in no order.
+    /// Nor is a thread behind itself: it was waiting here when a handler of its own came to wait.
+    fn before(&self, mine: Mine) -> Option<(&Place, u64, usize)> {
         let all = &self.places().all;
-        // Its own is 0 where it was taken for dead, while it lives: then it is in no order.
-        let own = all.get(mine)?.ticket.load(SeqCst);
-        let tickets = all.iter().map(|place| (place.ticket.load(SeqCst), place));
+        let own = all.get(mine.place)?.ticket()?;
         let (mut first, mut before) = (None, 0);
-        for (ticket, place) in tickets.filter(|&(ticket, _)| ticket != 0 && ticket < own) {
+        for place in all.iter().filter(|place| place.whose.load(SeqCst) != mine.whose) {
+            let Some(ticket) = place.ticket().filter(|&ticket| ticket < own) else { continue };
             before += 1;
             if first.is_none_or(|(_, lowest)| ticket < lowest) {
                 first = Some((place, ticket));
@@ -224,16 +239,19 @@ impl Sleepers {
         first.map(|(place, ticket)| (place, ticket, before - 1))
     }
 
-    /// Whoever is the first looks. One that draws its ticket just now sees by itself that it is.
-    fn wake_first(&self) {
-        let tickets = self.places().all.iter().map(|place| (place.ticket.load(SeqCst), place));
-        if let Some((_, first)) = tickets.filter(|&(ticket, _)| ticket != 0).min_by_key(|&(ticket, _)| ticket) {
-            first.wake();
+    /// The place of the first is free: who is the first now is woken. One that draws its ticket just now sees by itself that it is.
+    /// One that does not sleep is in no order from then on: it may be stopped, or dead. `but`: the caller's own.
+    fn wake_first(&self, but: &Place) {
+        loop {
+            let tickets = self.places().all.iter().filter_map(|place| Some((place.ticket()?, place)));
+            let Some((ticket, first)) = tickets.min_by_key(|&(ticket, _)| ticket) else { return };
+            if std::ptr::eq(first, but) || first.wake() {
+                return;
+            }
+            if first.ticket.compare_exchange(ticket, 0, SeqCst, SeqCst).is_err() {
+                return;
+            }
         }
-    }
-
-    fn draw(&self) -> u64 {
-        self.places().drawn.fetch_add(1, SeqCst).wrapping_add(1).max(1)
     }
 
     fn places(&self) -> &Places {
@@ -242,14 +260,27 @@ impl Sleepers {
 }
 
 impl Place {
-    fn wake(&self) {
-        self.bell.fetch_add(1, SeqCst);
-        futex::wake_all(&self.bell);
+    /// `None`: its sleeper is in no order, or there is none.
+    fn ticket(&self) -> Option<u64> {
+        let ticket = self.ticket.load(SeqCst);
+        (ticket != 0 && self.whose.load(SeqCst) != 0).then_some(ticket)
     }
 
-    fn free(&self) {
-        self.ticket.store(0, SeqCst);
-        self.whose.store(0, SeqCst);
+    /// Whether its thread slept.
+    fn wake(&self) -> bool {
+        self.bell.fetch_add(1, SeqCst);
+        futex::wake_all(&self.bell)
+    }
+
+    /// False: it was not this one's (any more).
+    fn free(&self, whose: u64) -> bool {
+        let ticket = self.ticket.load(SeqCst);
+        let was = whose != 0 && self.whose.compare_exchange(whose, 0, SeqCst, SeqCst).is_ok();
+        if was {
+            // Else the next one's, who has drawn it by now.
+            let _ = self.ticket.compare_exchange(ticket, 0, SeqCst, SeqCst);
+        }
+        was
     }
 }
 
@@ -267,13 +298,17 @@ mod tests {
         Arc::new(Sleepers::create().unwrap().1)
     }
 
+    fn waits(sleepers: &Sleepers, mine: Mine, most: Duration, is_left: impl Fn() -> bool) -> Turn {
+        sleepers.wait(mine, most, &mut LOOK.clone(), is_left)
+    }
+
     /// A thread that waits to be the first, says so, and leaves when it is told. It has its place when this returns.
     fn sleeper(of: &Arc<Sleepers>, name: usize, told: Sender<usize>) -> (Sender<()>, thread::JoinHandle<()>) {
         let (of, (go, gone), (here, is_here)) = (of.clone(), channel(), channel());
         let handle = thread::spawn(move || {
             let mine = of.join().unwrap();
             here.send(()).unwrap();
-            while !of.is_first(mine) && of.wait(mine, LONG, || false) != Turn::First {}
+            while !of.is_first(mine) && waits(&of, mine, LONG, || false) != Turn::First {}
             told.send(name).unwrap();
             gone.recv().unwrap();
             of.leave(mine);
@@ -312,13 +347,16 @@ mod tests {
     #[test]
     fn many_have_no_places() {
         let sleepers = sleepers();
-        let mine: Vec<_> = (0..MOST).map(|_| sleepers.join().unwrap()).collect();
-        assert!(mine.iter().enumerate().all(|(i, &place)| sleepers.is_first(place) == (i == 0)));
-        assert_eq!(sleepers.join(), None);
+        left_by(5, &sleepers, &[4, 2, 7, 1, 3, 5, 6]);
+        let last = sleepers.join().unwrap();
+        let (first, ticket, others) = sleepers.before(last).unwrap();
+        assert!(std::ptr::eq(first, &sleepers.places().all[3]));
+        assert_eq!((ticket, others), (1, MOST - 2));
+        assert!(sleepers.join().is_none());
         assert!(!sleepers.is_taken(), "who comes now sleeps beside the first");
-        sleepers.leave(mine[3]);
-        assert_eq!(sleepers.join(), Some(mine[3]));
-        assert_eq!(sleepers.before(mine[3]).unwrap().2, MOST - 2, "the last of all");
+        sleepers.leave(last);
+        assert!(sleepers.is_taken());
+        assert!(sleepers.join().is_some());
     }
 
     #[test]
@@ -331,7 +369,7 @@ mod tests {
                 let sleepers = sleepers.clone();
                 thread::spawn(move || {
                     let mine = sleepers.join().unwrap();
-                    let short = || sleepers.wait(mine, Duration::from_millis(20), || false);
+                    let short = || waits(&sleepers, mine, Duration::from_millis(20), || false);
                     // Another one that leaves wakes one that is about to be the first, and is not.
                     while short() == Turn::Look {}
                     sleepers.leave(mine);
@@ -351,15 +389,52 @@ mod tests {
     fn who_does_not_take_what_is_there_loses_its_place() {
         let sleepers = sleepers();
         let there = AtomicBool::new(false);
+        let is_left = || there.load(SeqCst);
         // Two that never look.
         left_by(5, &sleepers, &[1, 2]);
         let mine = sleepers.join().unwrap();
-        assert_eq!(sleepers.wait(mine, Duration::from_millis(200), || there.load(SeqCst)), Turn::Over);
+        assert_eq!(waits(&sleepers, mine, Duration::from_millis(200), is_left), Turn::Over);
         there.store(true, SeqCst);
-        assert_eq!(sleepers.wait(mine, LONG, || there.load(SeqCst)), Turn::First);
-        let tickets: Vec<_> = sleepers.places().all.iter().map(|place| place.ticket.load(SeqCst)).take(3).collect();
-        assert_eq!(tickets, [4, 5, 3]);
+        assert_eq!(waits(&sleepers, mine, LONG, is_left), Turn::First);
         sleepers.leave(mine);
+        // They are before nobody from then on, so that who takes the next connection takes those after it at once, too.
+        let again = sleepers.join().unwrap();
+        assert!(sleepers.is_first(again));
+    }
+
+    /// It was woken, and does not run yet.
+    #[test]
+    fn the_first_has_a_while_to_take_what_is_there() {
+        let sleepers = sleepers();
+        left_by(5, &sleepers, &[1]);
+        let mine = sleepers.join().unwrap();
+        let looks = AtomicU32::new(0);
+        // There when it is looked at for the first time, and taken at the second.
+        let is_left = || looks.fetch_add(1, SeqCst) == 0;
+        assert_eq!(waits(&sleepers, mine, Duration::from_secs(2), is_left), Turn::Over);
+        assert!(looks.load(SeqCst) > 1);
+        assert!(!sleepers.is_first(mine));
+    }
+
+    /// A handler that has interrupted a thread in accept calls accept on the same listener.
+    #[test]
+    fn nobody_is_behind_itself() {
+        let sleepers = sleepers();
+        let outer = sleepers.join().unwrap();
+        let inner = sleepers.join().unwrap();
+        assert!(sleepers.is_first(outer) && sleepers.is_first(inner));
+    }
+
+    #[test]
+    fn who_looks_in_vain_looks_less_often_the_longer_it_sleeps() {
+        let sleepers = sleepers();
+        left_by(5, &sleepers, &[1]);
+        let mine = sleepers.join().unwrap();
+        let mut look = LOOK;
+        for _ in 0..2 {
+            assert_eq!(sleepers.wait(mine, LOOK * 10, &mut look, || false), Turn::Over);
+        }
+        assert!(look > LOOK);
     }
 
     /// A child that was forked is given the memory that it has from its parent, on which that one's threads sleep.
@@ -368,7 +443,7 @@ mod tests {
         let (fd, own) = Sleepers::create().unwrap();
         let own = Arc::new(own);
         let mine = own.join().unwrap();
-        let bell = || own.places().all[mine].bell.load(SeqCst);
+        let bell = || own.places().all[mine.place].bell.load(SeqCst);
         let seen = bell();
         let again = Sleepers::map(std::os::fd::AsFd::as_fd(&fd)).unwrap();
         assert!(again.put_over(&own).is_ok());
@@ -377,7 +452,7 @@ mod tests {
         assert!(other.put_over(&own).is_ok());
         assert!(!own.is_taken(), "the other's");
         // Its place of before is nobody's there.
-        assert_eq!(own.wait(mine, LONG, || false), Turn::First);
+        assert_eq!(waits(&own, mine, LONG, || false), Turn::First);
         own.leave(mine);
     }
 
@@ -406,10 +481,8 @@ mod tests {
                 thread::spawn(move || {
                     for _ in 0..2000 {
                         let mine = sleepers.join().unwrap();
-                        while !sleepers.is_first(mine)
-                            && sleepers.wait(mine, Duration::from_secs(3600), || false) != Turn::First
-                        {
-                        }
+                        let hour = Duration::from_secs(3600);
+                        while !sleepers.is_first(mine) && waits(&sleepers, mine, hour, || false) != Turn::First {}
                         sleepers.leave(mine);
                     }
                 })

@@ -177,7 +177,7 @@ impl Channel<'_> {
                 let enough = match rx.unread() {
                     // An urgent byte alone is not readable.
                     Ok((_, 1)) if rx.rare.urgent.load(Relaxed) != 0 => false,
-                    Ok((_, unread)) => unread >= self.rcvlowat() as u64,
+                    Ok((_, unread)) => self.is_enough(unread),
                     Err(_) => true,
                 };
                 enough

@@ -133,6 +133,7 @@ impl<'a> Channel<'a> {
         } else if total == 0 {
             Ok(0)
         } else {
+            self.tell_full();
             Err(Errno::AGAIN)
         }
     }
@@ -179,7 +180,18 @@ impl<'a> Channel<'a> {
             self.announce_deferred_now();
             self.notify_published(self.side().other(), true, false);
         }
-        if sent == 0 && total != 0 { Err(Errno::AGAIN) } else { Ok(sent) }
+        if sent == 0 && total != 0 {
+            self.tell_full();
+            return Err(Errno::AGAIN);
+        }
+        Ok(sent)
+    }
+
+    /// There is no room for a byte: a reader that waits for SO_RCVLOWAT bytes looks ([`Channel::is_enough`]). Who reads them all
+    /// was woken by the last that came.
+    #[cold]
+    fn tell_full(&self) {
+        self.notify(self.side().other(), true, false);
     }
 
     /// [`Channel::send`] of one buffer.

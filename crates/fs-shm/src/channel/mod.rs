@@ -224,9 +224,11 @@ impl<'a> Channel<'a> {
         self.locks().rcvlowat.load(Relaxed).max(1) as usize
     }
 
-    /// The peer has more bytes than there is room for: no more come before some are read.
-    pub fn peer_wants_room(&self) -> bool {
-        self.rx().rare.want_space.load(SeqCst) != 0
+    /// So many unread bytes make it readable: SO_RCVLOWAT, or all that there is room for, as the peer has said, so that no more
+    /// come before some are read (tcp_epollin_ready() of the kernel: the window is about to close).
+    #[inline]
+    pub(crate) fn is_enough(&self, unread: u64) -> bool {
+        unread >= self.rcvlowat() as u64 || unread != 0 && self.rx().rare.want_space.load(SeqCst) != 0
     }
 
     /// The peer has said that nothing more comes (FIN); bytes may be unread still.

@@ -79,7 +79,6 @@ impl Channel<'_> {
         let tx_shut = flags & SND_SHUT != 0;
         let (readable, urgent) = match rx.unread() {
             Ok((head, unread)) => {
-                let lowat = u64::from(self.locks().rcvlowat.load(Relaxed).max(1));
                 let mark = rx.rare.urgent.load(Relaxed);
                 let urgent = mark != 0 && rx.inn.urgent_read.load(Relaxed) != mark && {
                     let into = mark.wrapping_sub(1).wrapping_sub(head);
@@ -88,7 +87,7 @@ impl Channel<'_> {
                 };
                 // The next byte does not count if it is the urgent one, read by MSG_OOB or not (tcp_poll()).
                 let skipped = u64::from(mark != 0 && mark.wrapping_sub(1) == head && flags & OOB_INLINE == 0);
-                (unread - skipped.min(unread) >= lowat || rx_shut, urgent)
+                (self.is_enough(unread - skipped.min(unread)) || rx_shut, urgent)
             }
             Err(broken) => {
                 self.broken(broken);

@@ -43,8 +43,8 @@ pub fn close(fd: Fd) -> Ours<()> {
     Some(answer)
 }
 
-/// Whether the number is ours and the application must not touch it.
-fn is_own(fd: Fd, socket: &Socket) -> bool {
+/// Whether the number is ours and the application must not touch it: EBADF.
+pub(crate) fn is_own(fd: Fd, socket: &Socket) -> bool {
     match socket.kind() {
         Kind::Internal => true,
         Kind::Listener => crate::listen::is_outliving(fd, socket),

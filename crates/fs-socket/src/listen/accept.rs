@@ -10,7 +10,7 @@ use fs_shm::{
     control::{KernelReason, Object},
     holder,
     pages::ListenerPage,
-    sleepers::{Sleepers, Turn},
+    sleepers::{self, Mine, Sleepers, Turn},
 };
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use rustix::{
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     address,
-    descriptor::table,
+    descriptor::{is_own, table},
     options::recall_timeout,
     poll,
     process::{
@@ -49,6 +49,9 @@ use crate::{
 pub fn accept4(fd: Fd, flags: i32) -> Ours<(Fd, Address)> {
     let held = table::socket(fd)?;
     let socket = held.unheld();
+    if is_own(fd, socket) {
+        return Some(Err(Errno::BADF));
+    }
     if flags & !(SOCK_CLOEXEC | SOCK_NONBLOCK) != 0 {
         return Some(Err(Errno::INVAL));
     }
@@ -293,7 +296,13 @@ impl Drop for Waiting {
 }
 
 /// A place among those who sleep in accept.
-struct Place(&'static Sleepers, usize, Option<Note>);
+struct Place {
+    sleepers: &'static Sleepers,
+    mine: Mine,
+    /// When it looks next whether the first is stopped.
+    look: Duration,
+    note: Option<Note>,
+}
 
 impl Place {
     /// `None`: it sleeps on the poller, in no order.
@@ -301,20 +310,20 @@ impl Place {
         // As for `Waiting`.
         let _section = signals::Section::begin();
         let sleepers = listener.sleepers.load()?;
-        let place = sleepers.join()?;
-        Some(Place(sleepers, place, Some(Note::new(Held::Place(sleepers, place)))))
+        let mine = sleepers.join()?;
+        Some(Place { sleepers, mine, look: sleepers::LOOK, note: Some(Note::new(Held::Place(sleepers, mine))) })
     }
 
     fn is_first(&self) -> bool {
-        self.0.is_first(self.1)
+        self.sleepers.is_first(self.mine)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let _section = signals::Section::begin();
-        self.2 = None;
-        self.0.leave(self.1);
+        self.note = None;
+        self.sleepers.leave(self.mine);
     }
 }
 
@@ -406,7 +415,7 @@ fn wait(
     } else if place.is_none() {
         *place = Place::of(listener);
     }
-    let behind = place.as_ref().filter(|place| !place.is_first());
+    let behind = place.as_mut().filter(|place| !place.is_first());
     let long = if is_told { Long::begin(listener, socket, fd, behind.is_some()) } else { None };
     let mut slice = if long.is_some() { LONG } else { SLICE };
     if let Some(deadline) = patience.deadline() {
@@ -436,12 +445,15 @@ fn wait(
         };
     };
     listener.enter_placeholder(&poller, fd);
-    if let Some(Place(sleepers, mine, _)) = behind {
+    if let Some(Place { sleepers, mine, look, .. }) = behind {
         // It is the first whom the daemon's end is told, and who tells the next one by leaving.
         // What the first has been told of and has not taken, too.
-        let is_left =
-            || listener.pending() || listener.is_behind() || poll::is_readable(poller.fd) || poll::is_readable(fd);
-        let turn = sleepers.wait(*mine, slice, is_left);
+        let is_left = || {
+            // An arena that this process does not know yet is no sign of anything: a client's that has just come, or gone.
+            listener.refresh();
+            listener.pending() || poll::is_readable(poller.fd) || poll::is_readable(fd)
+        };
+        let turn = sleepers.wait(*mine, slice, look, is_left);
         drop(long);
         return match turn {
             Turn::First | Turn::Look => after_sleep(true, patience).map(|()| Woke::Other),

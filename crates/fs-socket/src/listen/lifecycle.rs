@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     address,
-    descriptor::{self, numbers, table},
+    descriptor::{self, is_own, numbers, table},
     options, poll, ports,
     process::{self, Attachment},
     socket::{Kind, Socket, mark},
@@ -32,12 +32,14 @@ use crate::{
 /// `bind(2)`.
 pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
     let socket = table::find(fd)?;
+    if is_own(fd, socket) {
+        return Some(Err(Errno::BADF));
+    }
     match socket.kind() {
         Kind::Fresh => {}
         Kind::Channel => return Some(connect::bind(fd, socket, address)),
         // Refused once, or the kernel's for another reason: what has the port may be ours all the same.
         Kind::Kernel => return Some(ports::bind(fd, address)),
-        Kind::Internal => return Some(Err(Errno::BADF)),
         _ => return None,
     }
     Some(ports::bind(fd, address).inspect(|()| {
@@ -58,11 +60,13 @@ pub fn bind(fd: Fd, address: &[u8]) -> Ours<()> {
 /// `listen(2)`: the kernel listens too; what connects over the kernel and what connects through us come out of one accept.
 pub fn listen(fd: Fd, backlog: i32) -> Ours<()> {
     let socket = table::socket(fd)?;
+    if is_own(fd, socket.unheld()) {
+        return Some(Err(Errno::BADF));
+    }
     match socket.kind() {
         Kind::Fresh | Kind::Listener => {}
         Kind::Channel => return Some(Err(Errno::INVAL)),
-        Kind::Internal => return Some(Err(Errno::BADF)),
-        Kind::Free | Kind::Kernel | Kind::Epoll => return None,
+        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
     }
     if let Err(errno) = call::listen(fd, backlog) {
         return Some(Err(errno));

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::{
     address,
-    descriptor::table,
+    descriptor::{is_own, table},
     poll,
     socket::{Kind, Readiness, Socket, mark},
     stream::{ancillary, source},
@@ -55,6 +55,9 @@ const CLOSE: u8 = 7;
 pub fn getsockopt(fd: Fd, level: i32, name: i32, value: &mut [u8]) -> Ours<usize> {
     let socket = table::find(fd)?;
     if socket.kind() != Kind::Channel {
+        if is_own(fd, socket) {
+            return Some(Err(Errno::BADF));
+        }
         let told = (level, name) == (SOL_SOCKET, so::ERROR) && socket.unmark(mark::DISCONNECTED);
         return told.then(|| Ok(put_int(value, Errno::CONNRESET.raw_os_error())));
     }
@@ -157,10 +160,12 @@ pub(crate) fn sync(fd: Fd, socket: &Socket) {
 /// `setsockopt(2)`.
 pub fn setsockopt(fd: Fd, level: i32, name: i32, value: &[u8]) -> Ours<()> {
     let socket = table::find(fd)?;
+    if is_own(fd, socket) {
+        return Some(Err(Errno::BADF));
+    }
     match socket.kind() {
         Kind::Fresh | Kind::Channel | Kind::Listener => {}
-        Kind::Internal => return Some(Err(Errno::BADF)),
-        Kind::Free | Kind::Kernel | Kind::Epoll => return None,
+        Kind::Free | Kind::Kernel | Kind::Epoll | Kind::Internal => return None,
     }
     if socket.kind() == Kind::Channel && (level, name) == (SOL_TCP, tcp::FASTOPEN_CONNECT) {
         // Only before a connection is made.
@@ -393,6 +398,9 @@ fn nanoseconds(value: &[u8]) -> u64 {
 /// `getsockname(2)`.
 pub fn getsockname(fd: Fd) -> Ours<Address> {
     let socket = table::find(fd)?;
+    if is_own(fd, socket) {
+        return Some(Err(Errno::BADF));
+    }
     let channel = socket.channel()?;
     if socket.marked(mark::MOVED) {
         return None;
@@ -415,6 +423,9 @@ fn ends(socket: &Socket) -> Option<(SocketAddr, SocketAddr)> {
 /// `getpeername(2)`.
 pub fn getpeername(fd: Fd) -> Ours<Address> {
     let socket = table::find(fd)?;
+    if is_own(fd, socket) {
+        return Some(Err(Errno::BADF));
+    }
     let channel = socket.channel()?;
     let connected = channel.state().is_some_and(|state| state.phase() == Phase::Open && tcp_state(socket) != CLOSE);
     if !connected {

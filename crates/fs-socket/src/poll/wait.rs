@@ -250,8 +250,8 @@ fn from_kernel(inner: &mut Inner, events: &mut [EpollEvent]) -> Result<usize, Er
         inner.quiet = before;
     }
     let mut left = strip(inner, &mut events[..got]);
-    if left < got && got == events.len() {
-        // A kick had the place of an event.
+    if left == 0 && got != 0 && got == events.len() {
+        // Kicks had the places of events. (Where there was one, the kernel has it at the end of its list, and would tell of it twice.)
         let more = kernel::epoll_wait(inner.number, &mut events[left..], Some(Duration::ZERO), None).unwrap_or(0);
         let events = without_kicks(&mut events[left..left + more]);
         if events < more {

@@ -9,7 +9,7 @@ use core::{
     sync::atomic::{AtomicU32, Ordering::SeqCst, compiler_fence},
 };
 
-use fs_shm::sleepers::Sleepers;
+use fs_shm::sleepers::{self, Sleepers};
 
 use crate::{
     descriptor::table,
@@ -32,7 +32,7 @@ pub(crate) enum Held {
     /// A wait in accept.
     Accepts(&'static listen::Listener),
     /// A place in the order of those who sleep in accept.
-    Place(&'static Sleepers, usize),
+    Place(&'static Sleepers, sleepers::Mine),
     /// A poller, and with it lanes.
     Poller(process::Poller),
     /// The number of an accept that waits.

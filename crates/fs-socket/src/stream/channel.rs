@@ -62,6 +62,8 @@ pub(crate) struct Patience {
     timeout: u64,
     deadline: Option<Instant>,
     moved: bool,
+    /// A signal ends the call, with what there is.
+    is_cut: bool,
     /// What handlers had done when the call began.
     handlers: signals::Seen,
 }
@@ -69,7 +71,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// `timeout`: SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0: for ever. Time runs from the first wait on.
     pub(crate) fn new(timeout: u64) -> Self {
-        Patience { timeout, deadline: None, moved: false, handlers: signals::Seen::now() }
+        Patience { timeout, deadline: None, moved: false, is_cut: false, handlers: signals::Seen::now() }
     }
 
     /// Before the first wait.
@@ -98,30 +100,27 @@ impl Patience {
     pub(crate) fn wait(&mut self, channel: &Channel<'static>, interest: Interest) -> Result<(), Errno> {
         let mut how = Wait { deadline: self.deadline(), ..Wait::default() };
         loop {
-            if self.handlers.has_ended() {
+            if self.is_cut || self.handlers.has_ended() {
                 // One that came before the sleep does not interrupt that.
                 return Err(Errno::INTR);
-            }
-            // No more come before these are read (tcp_epollin_ready() of the kernel: the window is about to close).
-            if self.has_few(channel, interest) && channel.peer_wants_room() {
-                return Ok(());
             }
             let cancels = CANCELS.load(Relaxed);
             if cancels {
                 how.slice = CANCEL_SLICE;
             }
             match channel.wait(interest, how) {
-                WaitEnd::Ready if self.is_early(channel, interest) => {}
+                // In slices: see below.
+                WaitEnd::Ready if self.is_early(channel, interest) => how.ends = None,
                 WaitEnd::Ready => return Ok(()),
                 // What has come by then is enough.
                 WaitEnd::TimedOut if self.has_few(channel, interest) => return Ok(()),
                 WaitEnd::TimedOut => return Err(Errno::AGAIN),
-                WaitEnd::Interrupted => match self.interrupted() {
-                    Err(_) if self.has_few(channel, interest) => return Ok(()),
-                    ended => ended?,
-                },
-                // The peer may have become full since it rang, which it tells nobody.
-                WaitEnd::Slice if self.has_few(channel, interest) => return Ok(()),
+                // The kernel has taken them before it sleeps, and a signal is the end of the call then.
+                WaitEnd::Interrupted if self.has_few(channel, interest) => {
+                    self.is_cut = true;
+                    return Ok(());
+                }
+                WaitEnd::Interrupted => self.interrupted()?,
                 WaitEnd::Slice => {
                     if let Some(attachment) = process::current() {
                         attachment.check();
@@ -133,15 +132,16 @@ impl Patience {
                         continue;
                     }
                     // Where a signal ends the call, handlers with SA_RESTART or not, futex_waitv(2) would not do, but poll(2).
-                    // It would not sleep where bytes are there, but not enough: that goes on in slices.
-                    if self.timeout == 0 && !self.moved && channel.rcvlowat() <= 1 {
+                    // With SO_RCVLOWAT it goes on in slices: a peer that only asks whether there is room tells nobody that it has none.
+                    if channel.rcvlowat() > 1 && interest == Interest::Read {
+                        how.ends = None;
+                    } else if self.timeout == 0 && !self.moved {
                         how.ends = process::current().map(Attachment::ends);
                     } else if !matches!(interest, Interest::More(_))
                         && let Some(slept) = poll::sleep_on_channel(channel, interest, how.deadline)
                     {
                         match slept {
                             Err(errno) => return self.interrupted_by(errno),
-                            Ok(()) if self.is_early(channel, interest) => {}
                             Ok(()) => return Ok(()),
                         }
                     }
@@ -158,7 +158,7 @@ impl Patience {
 
     /// Bytes are there, fewer than SO_RCVLOWAT.
     fn has_few(&self, channel: &Channel<'static>, interest: Interest) -> bool {
-        self.is_early(channel, interest) && channel.queued_to_mark() != 0
+        self.is_early(channel, interest) && super::to_mark(channel) != 0
     }
 
     /// Waits for more than `seen` unread bytes (MSG_PEEK with MSG_WAITALL, which leaves the bytes where they are).

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::{
     address,
-    descriptor::{numbers, table},
+    descriptor::{is_own, numbers, table},
     options::tcp_options,
     poll,
     process::{
@@ -80,6 +80,9 @@ pub(crate) fn enter_again(fd: Fd, socket: &'static Socket) {
 /// `connect(2)`; blocks as the socket's mode and SO_SNDTIMEO say. `address`: the bytes the application passed.
 pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
     let socket = table::socket(fd)?;
+    if is_own(fd, socket.unheld()) {
+        return Some(Err(Errno::BADF));
+    }
     if crate::listen::is_shut(socket.unheld()) {
         // It listens no more, and may be connected.
         crate::listen::stop(fd, socket.unheld());
@@ -94,8 +97,7 @@ pub fn connect(fd: Fd, address: &[u8]) -> Ours<()> {
             socket.status_of(fd);
             fresh(fd, socket.unheld(), address)
         }
-        Kind::Internal => Some(Err(Errno::BADF)),
-        Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll => None,
+        Kind::Free | Kind::Kernel | Kind::Listener | Kind::Epoll | Kind::Internal => None,
     }
 }
 
@@ -402,6 +404,9 @@ pub(crate) fn clear_page(fd: Fd) {
 pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
     let held = table::socket(fd)?;
     let socket = held.unheld();
+    if is_own(fd, socket) {
+        return Some(Err(Errno::BADF));
+    }
     match socket.kind() {
         Kind::Channel => {
             let how = match how {
@@ -448,7 +453,6 @@ pub fn shutdown(fd: Fd, how: i32) -> Ours<()> {
             poll::kernel_changes();
             None
         }
-        Kind::Internal => Some(Err(Errno::BADF)),
-        Kind::Free | Kind::Epoll => None,
+        Kind::Free | Kind::Epoll | Kind::Internal => None,
     }
 }

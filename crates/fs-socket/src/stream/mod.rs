@@ -15,7 +15,7 @@ use fs_shm::{Channel, Interest, RecvFlags, Wait, WaitEnd};
 use rustix::io::Errno;
 
 use crate::{
-    descriptor::table,
+    descriptor::{is_own, table},
     options::tcp_options,
     socket::{Kind, Socket, mark},
     stream::channel::Patience,
@@ -30,7 +30,7 @@ use crate::{
 #[inline]
 pub fn send(fd: Fd, bufs: &[IoVec<'_>], flags: u32, _destination: Option<&[u8]>, _control: &[u8]) -> Ours<usize> {
     let (socket, channel) = connection(fd)?;
-    let Some(channel) = channel else { return disconnected(socket) };
+    let Some(channel) = channel else { return disconnected(fd, socket) };
     let mut room = iovec::Room::new();
     Some(iovec::to_send(bufs, &mut room).and_then(|(bufs, total)| send_on(fd, socket, &channel, bufs, total, flags)))
 }
@@ -77,7 +77,10 @@ fn connection(fd: Fd) -> Option<(&'static Socket, Option<Channel<'static>>)> {
 
 /// Not a channel: the kernel's, but for the error that a disconnect left.
 #[cold]
-fn disconnected<T>(socket: &Socket) -> Ours<T> {
+fn disconnected<T>(fd: Fd, socket: &Socket) -> Ours<T> {
+    if is_own(fd, socket) {
+        return Some(Err(Errno::BADF));
+    }
     (socket.kind() == Kind::Fresh && socket.unmark(mark::DISCONNECTED)).then_some(Err(Errno::CONNRESET))
 }
 
@@ -192,7 +195,7 @@ fn behind<'a>(bufs: &'a [IoSlice<'_>], mut skip: usize) -> &'a [u8] {
 #[inline]
 pub fn recv(fd: Fd, bufs: &mut [IoVecMut<'_>], flags: u32) -> Ours<Received> {
     let (socket, channel) = connection(fd)?;
-    let Some(channel) = channel else { return disconnected(socket) };
+    let Some(channel) = channel else { return disconnected(fd, socket) };
     let mut room = iovec::Room::new();
     Some(
         iovec::to_receive(bufs, flags & flags::TRUNC != 0, &mut room)
@@ -319,7 +322,7 @@ fn recv_more(
 }
 
 /// Bytes that one call may count: those in front of the urgent one, or behind it if that is next.
-fn to_mark(channel: &Channel<'static>) -> usize {
+pub(super) fn to_mark(channel: &Channel<'static>) -> usize {
     match channel.queued_to_mark() {
         0 => channel.queued_in().saturating_sub(1),
         some => some,
