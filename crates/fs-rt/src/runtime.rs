@@ -214,6 +214,8 @@ pub(crate) struct CoreSetup {
     pub(crate) pool: UmemPool,
     pub(crate) links: Vec<(Box<dyn Link>, IfaceId)>,
     pub(crate) interfaces: Vec<Interface>,
+    /// Of the interfaces: the kernel's numbers of their devices, where it has any.
+    pub(crate) scopes: Vec<u32>,
     pub(crate) routes: Vec<Route>,
     pub(crate) mail: Mailboxes,
     pub(crate) steering: Option<Steering>,
@@ -432,12 +434,14 @@ where
 }
 
 fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShared> {
-    let CoreSetup { config, pool, links, interfaces, routes, mail, steering, cpu, policy, clock, given_up, .. } = setup;
+    let CoreSetup { config, pool, links, interfaces, scopes, routes, mail, .. } = setup;
+    let CoreSetup { steering, cpu, policy, clock, given_up, .. } = setup;
     let mut stack = CoreStack::new(config, pool);
     stack.set_now(clock.now());
     for interface in interfaces {
         stack.add_interface(interface);
     }
+    (0..).zip(scopes).for_each(|(n, scope)| stack.set_scope(IfaceId(n), scope));
     stack.set_routes(routes);
     stack.set_steering(steering);
     let mut io = CoreIo::new(links, mail, policy);
