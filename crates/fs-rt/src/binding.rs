@@ -86,6 +86,18 @@ pub(crate) struct Answers {
     missing: usize,
 }
 
+impl Answers {
+    #[cfg(test)]
+    pub(crate) fn of(given: usize, missing: usize) -> Self {
+        Self { given, missing }
+    }
+
+    /// Not all of those who were asked are silent.
+    pub(crate) fn are_some_given(self) -> bool {
+        self.given > 0
+    }
+}
+
 /// What was there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
@@ -100,6 +112,11 @@ impl Before {
         let link = device.has_link()?;
         let answers = if link { device.ask_neighbours(ANSWER_BEFORE)?.given } else { 0 };
         Ok(Before { link, answers, carrier_changes: device.carrier_changes()? })
+    }
+
+    /// Some neighbour has answered.
+    pub(crate) fn has_answers(self) -> bool {
+        self.answers > 0
     }
 }
 
@@ -194,13 +211,24 @@ impl Host {
     /// Looks at it. `None`, which the log says, where the kernel tells nothing.
     pub(crate) fn look(device: &NetDevice) -> Option<Host> {
         let look = || {
-            let before = Before { link: false, answers: 0, carrier_changes: 0 };
-            let (name, index, netlink) = (device.name.clone(), device.index, Netlink::open([])?);
-            let mut host = Host { netlink, name, index, neighbours: None, before };
-            host.before = Before::look(&mut Bound { host: &mut host, queues: &mut [] })?;
+            let mut host = Host::new(device)?;
+            let before = Before::look(&mut host.alone())?;
+            host.before = before;
             Ok(host)
         };
         look().inspect_err(|error| cannot(&device.name, error)).ok()
+    }
+
+    /// Before any look.
+    pub(crate) fn new(device: &NetDevice) -> io::Result<Host> {
+        let before = Before { link: false, answers: 0, carrier_changes: 0 };
+        let (name, index, netlink) = (device.name.clone(), device.index, Netlink::open([])?);
+        Ok(Host { netlink, name, index, neighbours: None, before })
+    }
+
+    /// To ask about it, without queues.
+    pub(crate) fn alone(&mut self) -> impl Probed {
+        Bound { host: self, queues: &mut [] }
     }
 
     /// What does not work with these queues on it.
